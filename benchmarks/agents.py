@@ -13,12 +13,7 @@ from websockets.asyncio.client import connect
 from benchmarks.report import arguments, percentile, publish
 from benchmarks.stack import A100, Stack
 from gpusched.agent.host.machine import PretendMachine, PretendSpec
-from gpusched.protocol.agent_messages import (
-    Desired,
-    Join,
-    Joined,
-    Sync,
-)
+from gpusched.protocol.agent_messages import Desired, Join, Joined, Sync
 
 SPEC = PretendSpec(nodes=1, model=A100, gpu_memory_mb=81920, gpus=8, cpu_cores=128, memory_mb=1 << 20)
 _decode = msgspec.json.Decoder(Desired).decode

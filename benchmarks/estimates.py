@@ -10,12 +10,7 @@ from random import Random
 from statistics import median
 
 from scheduling.engine.model import Policy, Snapshot
-from scheduling.engine.whatif.calibration import (
-    MIN_OUTCOMES,
-    Outcome,
-    calibration,
-    coverage_percent,
-)
+from scheduling.engine.whatif.calibration import MIN_OUTCOMES, Outcome, calibration, coverage_percent
 from scheduling.engine.whatif.estimate import Estimate, estimates
 from scheduling.simulator.runs.cluster import Cluster
 from scheduling.simulator.runs.trace_replay import JobResult, replay

@@ -42,15 +42,11 @@ from twisted.web import http
 
 from frontend.websocket import LiveConsumer
 from gpusched import tracing
-from gpusched.lib.web.daphne import (
-    backpressure,
-)
+from gpusched.lib.web.daphne import backpressure
 from gpusched.lib.process.children import settle_heap
 from gpusched.lib.web.request_threads import RequestThreads, answered
 from gpusched.lib.web.websockets import closed_in_outages, bounded_output
-from gpusched.lib.web.daphne import (
-    write_at_once,
-)
+from gpusched.lib.web.daphne import write_at_once
 from nodes.agents.websocket import AgentConsumer
 from nodes.agents.hub import hub
 

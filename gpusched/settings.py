@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusched import __version__, env
-from gpusched.lib.db.connections import (
-    django_database,
-)
+from gpusched.lib.db.connections import django_database
 from gpusched.lib.limits import MAX_BODY_BYTES
 
 ENV = env.read()

@@ -36,14 +36,7 @@ import tenants.api.tokens
 import tenants.api.usage
 import tenants.api.users
 from frontend.ui.errors import page_error, page_of_outage
-from gpusched.lib.api.problems import (
-    Problem,
-    database_unavailable,
-    not_found,
-    response_for,
-    too_large,
-    wants_problem,
-)
+from gpusched.lib.api.problems import Problem, database_unavailable, not_found, response_for, too_large, wants_problem
 from gpusched.lib.db.outages import is_outage, outcome
 from scheduling.status.metrics import metrics
 

@@ -2,9 +2,7 @@
 
 from django.contrib import admin
 
-from gpusched.lib.audit.admin import (
-    ReadOnly,
-)
+from gpusched.lib.audit.admin import ReadOnly
 from jobs.models import Job
 
 

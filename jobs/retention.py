@@ -12,12 +12,7 @@ from django.conf import settings
 
 from gpusched.env import retention_days
 from gpusched.lib.bus import events
-from gpusched.lib.db.sql import (
-    execute,
-    query,
-    retry_atomic,
-    rows,
-)
+from gpusched.lib.db.sql import execute, query, retry_atomic, rows
 from jobs.logs import store
 
 # About 50 ms of work on a busy disk: as long as a submit that depends on one of these jobs may wait for a batch. Logs

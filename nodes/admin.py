@@ -16,10 +16,7 @@ from django.http import HttpRequest
 from unfold.admin import TabularInline
 
 from gpusched.lib.api.problems import Problem
-from gpusched.lib.audit.admin import (
-    Audited,
-    ReadOnly,
-)
+from gpusched.lib.audit.admin import Audited, ReadOnly
 from gpusched.protocol.affinity import MAX_TAINTS, Taint, taint_problems, taint_text
 from gpusched.protocol.labels import LABEL_RULE, MAX_LABELS, is_label, is_value
 from gpusched.protocol.states import NodeIntent

@@ -11,12 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gpusched.lib.bus import wake
-from gpusched.lib.db.sql import (
-    columns,
-    execute,
-    query,
-    retry_atomic,
-)
+from gpusched.lib.db.sql import columns, execute, query, retry_atomic
 from gpusched.protocol.reasons import EndReason, Notice
 from jobs.lifecycle import notices, states
 

@@ -12,9 +12,7 @@ from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from unfold.admin import ModelAdmin
 
-from gpusched.lib.audit.admin import (
-    ReadOnly,
-)
+from gpusched.lib.audit.admin import ReadOnly
 from scheduling import policy
 from scheduling.models import Cycle, SchedulingPolicy
 from scheduling.whatif import edit_effects

@@ -12,18 +12,10 @@ from gpusched.protocol.job_request import FieldError, JobRequest
 from gpusched.protocol.reasons import Pending
 from scheduling.cycle import snapshot
 from scheduling.cycle.tenants import load_tenants as tenants
-from scheduling.engine.explain.feasibility import (
-    impossible_in,
-)
+from scheduling.engine.explain.feasibility import impossible_in
 from scheduling.engine.explain.inventory import Inventory, survey
 from scheduling.engine.limits.budgets import is_exhausted, spent
-from scheduling.engine.model import (
-    Node,
-    PendingReason,
-    Policy,
-    Request,
-    Tenant,
-)
+from scheduling.engine.model import Node, PendingReason, Policy, Request, Tenant
 from scheduling.engine.whatif.effects import in_use
 from scheduling.policy import policy
 from scheduling.whatif.simulate_submit import to_engine_request

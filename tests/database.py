@@ -7,9 +7,7 @@ from pathlib import Path
 
 from django.db import connections
 
-from gpusched.lib.db.connections import (
-    django_database,
-)
+from gpusched.lib.db.connections import django_database
 from gpusched.lib.db.embedded import FAST, Server
 from gpusched.lib.process.children import die_with_parent
 

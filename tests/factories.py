@@ -6,17 +6,7 @@ from typing import Any
 import msgspec
 from django.contrib.auth.models import User
 
-from gpusched.protocol.agent_messages import (
-    Desired,
-    DeviceFacts,
-    Ended,
-    Join,
-    NodeFacts,
-    Reading,
-    Run,
-    Started,
-    Sync,
-)
+from gpusched.protocol.agent_messages import Desired, DeviceFacts, Ended, Join, NodeFacts, Reading, Run, Started, Sync
 from gpusched.protocol.job_request import JobRequest
 from gpusched.protocol.states import Role, Scope
 from jobs.submit import submit as job_services

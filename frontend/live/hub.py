@@ -18,12 +18,7 @@ from frontend.live.db_threads import DbThreads
 from frontend.live.loader import FeedLoader, Invalidations, Update
 from frontend.live.outbox import Outbox
 from frontend.live.topics import Rows, View, kind_of, view
-from frontend.viewer import (
-    Access,
-    Session,
-    Viewer,
-    access_of,
-)
+from frontend.viewer import Access, Session, Viewer, access_of
 from gpusched.lib.bus.listener import Listener, listener
 from gpusched.lib.process.supervised import supervised
 from gpusched.lib.times import rfc3339

@@ -13,12 +13,7 @@ from gpusched.agent import config, daemon, identity
 from gpusched.agent.config import ConfigError
 from gpusched.agent.host import doctor as doctors
 from gpusched.agent.host import service
-from gpusched.agent.host.machine import (
-    Machine,
-    PretendMachine,
-    PretendSpec,
-    RealMachine,
-)
+from gpusched.agent.host.machine import Machine, PretendMachine, PretendSpec, RealMachine
 from gpusched.agent.identity import JoinError
 from gpusched.json_log import JsonLines
 

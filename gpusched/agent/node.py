@@ -20,12 +20,7 @@ from gpusched.agent.ranks.journal import Journal
 from gpusched.agent.ranks.launcher import Launcher
 from gpusched.agent.ranks.ranks import Ranks
 from gpusched.agent.threads import Lane
-from gpusched.protocol.agent_messages import (
-    Desired,
-    NodeFacts,
-    Reading,
-    Sync,
-)
+from gpusched.protocol.agent_messages import Desired, NodeFacts, Reading, Sync
 from gpusched.protocol.reasons import EndReason
 
 logger = logging.getLogger(__name__)

@@ -5,32 +5,9 @@ from typing import Annotated
 import typer
 
 from gpusched import __version__
-from gpusched.cli.cluster import (
-    cycles,
-    gpus,
-    nodes,
-    policy,
-    records,
-    simulate,
-    top,
-)
-from gpusched.cli.jobs import (
-    arrays,
-    extend,
-    jobs,
-    queue,
-    signal,
-    submit,
-)
-from gpusched.cli.tenants import (
-    audit,
-    billing,
-    members,
-    secrets,
-    tenants,
-    tokens,
-    users,
-)
+from gpusched.cli.cluster import cycles, gpus, nodes, policy, records, simulate, top
+from gpusched.cli.jobs import arrays, extend, jobs, queue, signal, submit
+from gpusched.cli.tenants import audit, billing, members, secrets, tenants, tokens, users
 from gpusched.cli.terminal import messages
 from gpusched.cli.terminal.group import group
 from gpusched.cli.terminal.session import Globals, connect

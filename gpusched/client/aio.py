@@ -13,23 +13,12 @@ from gpusched.client.aio_handles import AsyncArrayElement, AsyncJob
 from gpusched.client.calls import access, flows, jobs
 from gpusched.client.transport import wire
 from gpusched.client.transport.call import Call, Reply
-from gpusched.client.transport.exchange import (
-    RETRY_TIMEOUT_SECONDS,
-    Emit,
-    Flow,
-    NoResponse,
-    Pause,
-)
+from gpusched.client.transport.exchange import RETRY_TIMEOUT_SECONDS, Emit, Flow, NoResponse, Pause
 from gpusched.protocol.rest.access import Secret
 from gpusched.protocol.rest.arrays import Element
 from gpusched.protocol.rest.events import JobEvent
 from gpusched.protocol.rest.explain import Simulation
-from gpusched.protocol.rest.jobs import (
-    Acted,
-    JobData,
-    Log,
-    Page,
-)
+from gpusched.protocol.rest.jobs import Acted, JobData, Log, Page
 from gpusched.protocol.rest.scheduling import QueueItem
 
 P = ParamSpec("P")

@@ -4,14 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from gpusched.client.calls import (
-    access,
-    billing,
-    cluster,
-    flows,
-    people,
-    records,
-)
+from gpusched.client.calls import access, billing, cluster, flows, people, records
 from gpusched.client.config import Config
 from gpusched.client.transport import wire
 from gpusched.client.transport.call import Call

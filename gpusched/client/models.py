@@ -18,17 +18,8 @@ from gpusched.protocol.rest.access import (
     Token,
     User,
 )
-from gpusched.protocol.rest.arrays import (
-    Element,
-)
-from gpusched.protocol.rest.billing import (
-    BudgetData,
-    Crossing,
-    RateData,
-    Usage,
-    Used,
-    UsedPart,
-)
+from gpusched.protocol.rest.arrays import Element
+from gpusched.protocol.rest.billing import BudgetData, Crossing, RateData, Usage, Used, UsedPart
 from gpusched.protocol.rest.cluster import (
     Affected,
     ArchivedTenant,
@@ -54,11 +45,7 @@ from gpusched.protocol.rest.cluster import (
     Share,
     Tenant,
 )
-from gpusched.protocol.rest.events import (
-    Event,
-    EventPage,
-    JobEvent,
-)
+from gpusched.protocol.rest.events import Event, EventPage, JobEvent
 from gpusched.protocol.rest.explain import (
     Also,
     Counterfactual,
@@ -86,14 +73,7 @@ from gpusched.protocol.rest.jobs import (
     RankRun,
     Reason,
 )
-from gpusched.protocol.rest.records import (
-    AuditEntry,
-    Incident,
-    Rollup,
-    RollupPage,
-    Sample,
-    SamplePage,
-)
+from gpusched.protocol.rest.records import AuditEntry, Incident, Rollup, RollupPage, Sample, SamplePage
 from gpusched.protocol.rest.scheduling import (
     Changed,
     Cycle,
@@ -111,11 +91,7 @@ from gpusched.protocol.rest.scheduling import (
     ReplayedPreemption,
     ReplayedWait,
 )
-from gpusched.protocol.rest.time_limits import (
-    Delay,
-    Extended,
-    Extension,
-)
+from gpusched.protocol.rest.time_limits import Delay, Extended, Extension
 
 __all__ = [
     "Acted",

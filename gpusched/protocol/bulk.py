@@ -8,14 +8,7 @@ from typing import Any
 import msgspec
 
 from gpusched.protocol.dependencies import cycle_in
-from gpusched.protocol.job_request import (
-    RESERVED,
-    VARIABLE,
-    FieldError,
-    JobRequest,
-    validate,
-    validate_text,
-)
+from gpusched.protocol.job_request import RESERVED, VARIABLE, FieldError, JobRequest, validate, validate_text
 
 MAX_JOBS = 10_000
 # Of all jobs together. Each is a row to write and to take away again; so many take three seconds.

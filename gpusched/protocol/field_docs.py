@@ -6,15 +6,7 @@ from gpusched.protocol.affinity import MAX_TOLERATIONS, LabelOperator
 from gpusched.protocol.arrays import MAX_ELEMENTS
 from gpusched.protocol.dependencies import MAX_DEPENDENCIES
 from gpusched.protocol.exits import RETRYABLE, ExitClass
-from gpusched.protocol.job_request import (
-    LONGEST,
-    MAX_MOUNTS,
-    MAX_SECRETS,
-    MOST_LABELS,
-    RANGES,
-    RESERVED,
-    RUNTIMES,
-)
+from gpusched.protocol.job_request import LONGEST, MAX_MOUNTS, MAX_SECRETS, MOST_LABELS, RANGES, RESERVED, RUNTIMES
 from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import JobState
 

@@ -4,13 +4,7 @@ import re
 
 import msgspec
 
-from gpusched.protocol.affinity import (
-    MAX_TOLERATIONS,
-    NodeAffinity,
-    Toleration,
-    affinity_problems,
-    toleration_problems,
-)
+from gpusched.protocol.affinity import MAX_TOLERATIONS, NodeAffinity, Toleration, affinity_problems, toleration_problems
 from gpusched.protocol.arrays import MAX_ELEMENTS, ArrayRequest
 from gpusched.protocol.dependencies import MAX_DEPENDENCIES, Dependency, dependency_of
 from gpusched.protocol.exits import RETRYABLE

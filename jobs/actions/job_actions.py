@@ -14,9 +14,7 @@ from jobs.actions import array_actions
 from jobs.actions import retry as retrying
 from jobs.lifecycle import states as transitions
 from jobs.listing.counts import WAITS
-from jobs.submit import (
-    queue_limits,
-)
+from jobs.submit import queue_limits
 from jobs.submit.queue_limits import Incoming, Load
 from tenants.auth.identity import Identity
 from tenants.tenancy import archived

@@ -7,14 +7,7 @@ from rest_framework.views import APIView
 
 from gpusched.lib.api.openapi import documented
 from gpusched.lib.api.problems import invalid
-from gpusched.lib.api.rest import (
-    PAGED,
-    cursor_number,
-    page_limit,
-    paged,
-    read_body,
-    read_query,
-)
+from gpusched.lib.api.rest import PAGED, cursor_number, page_limit, paged, read_body, read_query
 from gpusched.protocol.arrays import Ranges, multirange, parse_ranges
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.rest.arrays import Element

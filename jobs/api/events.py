@@ -13,29 +13,13 @@ from rest_framework.views import APIView
 
 from gpusched.lib.api.openapi import documented
 from gpusched.lib.api.problems import invalid
-from gpusched.lib.api.rest import (
-    JsonRenderer,
-    page_limit,
-    read_query,
-    whole_number,
-)
+from gpusched.lib.api.rest import JsonRenderer, page_limit, read_query, whole_number
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.rest.events import EventPage
-from jobs.events.log import (
-    KINDS,
-    Reader,
-    frontier,
-    read,
-    require_given_out,
-)
+from jobs.events.log import KINDS, Reader, frontier, read, require_given_out
 from jobs.events.stream import hub
 from tenants.api.tenants import find_tenant
-from tenants.auth.identity import (
-    Identity,
-    identity,
-    identity_of_token,
-    identity_of_user,
-)
+from tenants.auth.identity import Identity, identity, identity_of_token, identity_of_user
 
 MAX_WAIT_SECONDS = 30
 PARAMETERS = {

@@ -10,26 +10,13 @@ from rest_framework.views import APIView
 from gpusched.lib.api.dry_run import is_dry_run
 from gpusched.lib.api.openapi import documented
 from gpusched.lib.api.problems import not_found
-from gpusched.lib.api.rest import (
-    PAGED,
-    cursor_number,
-    page_limit,
-    paged,
-    raw_body,
-    read_body,
-    read_query,
-)
+from gpusched.lib.api.rest import PAGED, cursor_number, page_limit, paged, raw_body, read_body, read_query
 from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.job_request import JobRequest, validate
 from gpusched.protocol.rest.events import Event
 from gpusched.protocol.rest.explain import WouldSubmit
-from gpusched.protocol.rest.jobs import (
-    Acted,
-    JobCount,
-    JobData,
-    Page,
-)
+from gpusched.protocol.rest.jobs import Acted, JobCount, JobData, Page
 from jobs.actions import job_actions
 from jobs.events.log import VIA
 from jobs.listing import job_list, representation

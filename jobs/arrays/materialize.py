@@ -6,13 +6,7 @@ from itertools import islice
 from typing import Any
 
 from gpusched.lib.bus import events, wake
-from gpusched.lib.db.sql import (
-    as_json,
-    columns,
-    execute,
-    query,
-    retry_atomic,
-)
+from gpusched.lib.db.sql import as_json, columns, execute, query, retry_atomic
 from gpusched.protocol import arrays
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import LIVE, JobState

@@ -18,13 +18,7 @@ from gpusched.lib.bus.listener import Listener, listener
 from gpusched.lib.db.threads import DatabaseAway, WorkFailed, run_in_thread
 from gpusched.lib.limits import MAX_STREAMS, MAX_STREAMS_EACH
 from gpusched.lib.process.supervised import supervised
-from jobs.events.log import (
-    MAX_LOOKED_AT,
-    Reader,
-    frontier,
-    read,
-    tenants_between,
-)
+from jobs.events.log import MAX_LOOKED_AT, Reader, frontier, read, tenants_between
 
 THREADS = 2
 GATHER_SECONDS = 0.05

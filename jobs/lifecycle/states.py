@@ -8,23 +8,12 @@ from typing import Any
 from django.utils import timezone
 
 from gpusched.lib.bus import events
-from gpusched.lib.db.sql import (
-    as_json,
-    columns,
-    execute,
-    query,
-)
+from gpusched.lib.db.sql import as_json, columns, execute, query
 from gpusched.lib.histograms import observe
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import FINAL, JobState
 from jobs.lifecycle import dependencies
-from jobs.lifecycle.attempt_end import (
-    NO_STREAK,
-    AttemptOutcome,
-    Transition,
-    fault_streaks,
-    next_state,
-)
+from jobs.lifecycle.attempt_end import NO_STREAK, AttemptOutcome, Transition, fault_streaks, next_state
 from jobs.redaction import redact_preemptor
 
 

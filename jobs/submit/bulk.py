@@ -15,20 +15,8 @@ from gpusched.protocol.dependencies import Dependency
 from gpusched.protocol.job_request import FieldError, JobRequest
 from jobs.lifecycle import dependencies
 from jobs.lifecycle.dependencies import DependencyEdge
-from jobs.submit import (
-    admission,
-    queue_limits,
-    queue_locks,
-    refusals,
-)
-from jobs.submit.job_row import (
-    OF_FREE,
-    insert_jobs,
-    job_row,
-    new_ids,
-    resolve_tenant,
-    vary_row,
-)
+from jobs.submit import admission, queue_limits, queue_locks, refusals
+from jobs.submit.job_row import OF_FREE, insert_jobs, job_row, new_ids, resolve_tenant, vary_row
 from jobs.submit.queue_limits import Incoming, Load
 from tenants import secrets
 from tenants.auth.identity import Identity

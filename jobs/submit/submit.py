@@ -15,17 +15,8 @@ from gpusched.protocol import reasons
 from gpusched.protocol.job_request import FieldError, JobRequest, validate
 from jobs.lifecycle import dependencies
 from jobs.listing import representation
-from jobs.submit import (
-    admission,
-    queue_limits,
-    refusals,
-    replays,
-)
-from jobs.submit.job_row import (
-    insert_job,
-    job_row,
-    resolve_tenant,
-)
+from jobs.submit import admission, queue_limits, refusals, replays
+from jobs.submit.job_row import insert_job, job_row, resolve_tenant
 from jobs.submit.queue_limits import Incoming
 from tenants import secrets
 from tenants.auth.identity import Identity

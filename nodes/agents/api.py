@@ -10,12 +10,7 @@ from django.db import DataError, IntegrityError
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 
-from gpusched.lib.api.problems import (
-    Problem,
-    invalid,
-    not_allowed,
-    response_for,
-)
+from gpusched.lib.api.problems import Problem, invalid, not_allowed, response_for
 from gpusched.lib.api.rest import decode
 from gpusched.lib.bus import events
 from gpusched.lib.db.sql import query

@@ -10,29 +10,12 @@ from msgspec.structs import replace
 from gpusched import tracing
 from gpusched.json_log import job_fields
 from gpusched.lib.db.outages import is_outage
-from gpusched.lib.db.sql import (
-    columns,
-    execute,
-    query,
-    retry_atomic,
-)
-from gpusched.protocol.agent_messages import (
-    Desired,
-    Ended,
-    Signal,
-    Started,
-    Sync,
-    rank_key,
-)
+from gpusched.lib.db.sql import columns, execute, query, retry_atomic
+from gpusched.protocol.agent_messages import Desired, Ended, Signal, Started, Sync, rank_key
 from gpusched.protocol.states import RankState
 from nodes.health import auto_cordon
 from nodes.inventory import removal
-from nodes.ranks import (
-    agent_clock,
-    checkpoints,
-    fault_attribution,
-    rank_end,
-)
+from nodes.ranks import agent_clock, checkpoints, fault_attribution, rank_end
 from nodes.ranks.desired_state import desired, live_ranks
 from nodes.ranks.pending_signals import pending_signals
 from nodes.telemetry import readings as telemetry

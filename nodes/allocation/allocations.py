@@ -6,12 +6,7 @@ from datetime import datetime
 
 from django.db import IntegrityError
 
-from gpusched.lib.db.sql import (
-    as_json,
-    columns,
-    execute,
-    query,
-)
+from gpusched.lib.db.sql import as_json, columns, execute, query
 from tenants.billing import ledger
 
 

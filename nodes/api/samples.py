@@ -8,14 +8,7 @@ from rest_framework.views import APIView
 
 from gpusched.lib.api.openapi import documented
 from gpusched.lib.api.problems import invalid, not_found
-from gpusched.lib.api.rest import (
-    PAGED,
-    cursor_number,
-    encode_cursor,
-    page_limit,
-    parse_moment,
-    read_query,
-)
+from gpusched.lib.api.rest import PAGED, cursor_number, encode_cursor, page_limit, parse_moment, read_query
 from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.job_request import FieldError

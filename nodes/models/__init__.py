@@ -1,24 +1,7 @@
 """Nodes, their devices, what holds them, and what is kept of readings."""
 
-from nodes.models.inventory import (
-    Allocation,
-    Assignment,
-    Device,
-    Incident,
-    JoinToken,
-    ListenerLease,
-    Node,
-    Reading,
-)
-from nodes.models.telemetry import (
-    GpuClock,
-    HeldDay,
-    HeldIdle,
-    IdleExemption,
-    MissingUser,
-    Rollup,
-    Sample,
-)
+from nodes.models.inventory import Allocation, Assignment, Device, Incident, JoinToken, ListenerLease, Node, Reading
+from nodes.models.telemetry import GpuClock, HeldDay, HeldIdle, IdleExemption, MissingUser, Rollup, Sample
 
 __all__ = [
     "Allocation",

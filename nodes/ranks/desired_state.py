@@ -6,14 +6,7 @@ from typing import Any
 import msgspec
 
 from gpusched.lib.db.sql import prepared
-from gpusched.protocol.agent_messages import (
-    Desired,
-    Limit,
-    RankSpec,
-    Run,
-    Stop,
-    rank_key,
-)
+from gpusched.protocol.agent_messages import Desired, Limit, RankSpec, Run, Stop, rank_key
 from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import JobState, RankState
 from tenants import secrets

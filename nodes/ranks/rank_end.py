@@ -9,19 +9,11 @@ from datetime import datetime
 from typing import Any
 
 from gpusched.lib.bus import events, wake
-from gpusched.lib.db.sql import (
-    as_json,
-    columns,
-    execute,
-    query,
-)
+from gpusched.lib.db.sql import as_json, columns, execute, query
 from gpusched.protocol.agent_messages import Ended, Report, Started
 from gpusched.protocol.reasons import NODE_FAULTS, EndReason
 from jobs.lifecycle import states
-from jobs.lifecycle.attempt_end import (
-    AttemptOutcome,
-    exit_class,
-)
+from jobs.lifecycle.attempt_end import AttemptOutcome, exit_class
 from nodes.allocation import allocations
 from nodes.health import device_health, missing_users
 from nodes.ranks.agent_clock import parse_time, run_seconds

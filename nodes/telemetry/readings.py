@@ -6,20 +6,9 @@ from typing import Any
 from django.conf import settings
 
 from gpusched.lib.bus import events, wake
-from gpusched.lib.db.sql import (
-    as_json,
-    columns,
-    execute,
-    prepared,
-    query,
-)
+from gpusched.lib.db.sql import as_json, columns, execute, prepared, query
 from gpusched.protocol import xids
-from gpusched.protocol.agent_messages import (
-    Hint,
-    Isolation,
-    NodeFacts,
-    Reading,
-)
+from gpusched.protocol.agent_messages import Hint, Isolation, NodeFacts, Reading
 from gpusched.protocol.states import NodeState
 from nodes.health import device_health, thermal
 

@@ -10,13 +10,7 @@ from datetime import date, datetime
 from typing import Any
 
 from gpusched.lib.db.sql import execute, query, retry_atomic
-from nodes.health.gpu_status import (
-    CELL,
-    GPU_STATUSES,
-    HOLDERS,
-    IS_HELD,
-    IS_REPLACED,
-)
+from nodes.health.gpu_status import CELL, GPU_STATUSES, HOLDERS, IS_HELD, IS_REPLACED
 
 ROLLUP_SECONDS = 300
 # After a long pause so many periods are made up for at once; the rest follows.

@@ -10,15 +10,7 @@ from rest_framework.views import APIView
 
 from gpusched.lib.api.dry_run import is_dry_run
 from gpusched.lib.api.openapi import documented
-from gpusched.lib.api.rest import (
-    PAGED,
-    cursor_number,
-    if_match,
-    page_limit,
-    paged,
-    read_body,
-    read_query,
-)
+from gpusched.lib.api.rest import PAGED, cursor_number, if_match, page_limit, paged, read_body, read_query
 from gpusched.protocol.rest.jobs import Page
 from gpusched.protocol.rest.scheduling import EditedPolicy, PolicyEdit
 from scheduling import policy

@@ -27,12 +27,7 @@ from gpusched.protocol.rest.cluster import Health as HealthData
 from gpusched.protocol.rest.cluster import Readiness, Share
 from gpusched.protocol.rest.explain import Explanation, Simulation
 from gpusched.protocol.rest.jobs import Page
-from gpusched.protocol.rest.scheduling import (
-    Cycle,
-    CycleReplay,
-    QueuePage,
-    QueueUsage,
-)
+from gpusched.protocol.rest.scheduling import Cycle, CycleReplay, QueuePage, QueueUsage
 from jobs.submit import submit as job_services
 from jobs.submit.queue_usage import queue_usage
 from nodes.agents.hub import hub

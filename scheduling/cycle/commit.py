@@ -9,12 +9,7 @@ import msgspec
 from django.db import IntegrityError, transaction
 
 from gpusched.lib.bus import events, wake
-from gpusched.lib.db.sql import (
-    as_json,
-    columns,
-    query,
-    retry_atomic,
-)
+from gpusched.lib.db.sql import as_json, columns, query, retry_atomic
 from gpusched.protocol.reasons import Pending
 from jobs.arrays import materialize
 from jobs.lifecycle import pending_reasons, states

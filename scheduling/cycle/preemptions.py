@@ -7,12 +7,7 @@ from typing import Any
 import msgspec
 
 from gpusched.lib.bus import events
-from gpusched.lib.db.sql import (
-    columns,
-    execute,
-    query,
-    retry_atomic,
-)
+from gpusched.lib.db.sql import columns, execute, query, retry_atomic
 from gpusched.lib.histograms import observe
 from jobs.arrays import materialize
 from jobs.lifecycle import states

@@ -9,12 +9,7 @@ import msgspec
 from django.conf import settings
 from django.db import connection, transaction
 
-from gpusched.lib.db.sql import (
-    columns,
-    execute,
-    query,
-    rows,
-)
+from gpusched.lib.db.sql import columns, execute, query, rows
 from gpusched.protocol import affinity as protocol
 from nodes.health import missing_users
 from scheduling.cycle import array_heads as arrays

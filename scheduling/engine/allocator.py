@@ -8,18 +8,11 @@ from math import inf
 from scheduling.engine.board.board import Board
 from scheduling.engine.board.shapes import Shape
 from scheduling.engine.explain.explain import ClusterState, preempt_delay, reclaim_pending
-from scheduling.engine.explain.feasibility import (
-    least_use,
-)
+from scheduling.engine.explain.feasibility import least_use
 from scheduling.engine.explain.inventory import eligible, fits
 from scheduling.engine.limits.accounts import Accounts, ExceededLimit
 from scheduling.engine.limits.online_split import limits_now
-from scheduling.engine.limits.quotas import (
-    Use,
-    gpu_memory_of,
-    models_of,
-    use_of,
-)
+from scheduling.engine.limits.quotas import Use, gpu_memory_of, models_of, use_of
 from scheduling.engine.model import (
     Job,
     Nomination,
@@ -37,13 +30,7 @@ from scheduling.engine.placement.fit_to_limits import fit_to_limits, spared
 from scheduling.engine.placement.placement import place
 from scheduling.engine.placement.scorers import scorer_of
 from scheduling.engine.preemption.preemption import VictimSelector
-from scheduling.engine.promise.backfill import (
-    JobEnd,
-    PromiseGuard,
-    ends_at,
-    ends_of,
-    promise,
-)
+from scheduling.engine.promise.backfill import JobEnd, PromiseGuard, ends_at, ends_of, promise
 from scheduling.engine.promise.nominations import nominated_placement
 from scheduling.engine.promise.promise_policy import PromisePolicy
 from scheduling.engine.queue.fairshare import standings

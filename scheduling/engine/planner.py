@@ -13,12 +13,7 @@ from scheduling.engine.limits.quotas import Use
 from scheduling.engine.model import Job, Key, Plan, Policy, Request, Snapshot
 from scheduling.engine.policies import policy_rules
 from scheduling.engine.promise.backfill import ends_at
-from scheduling.engine.queue.ordering import (
-    JobGroup,
-    Queue,
-    TenantQueue,
-    band,
-)
+from scheduling.engine.queue.ordering import JobGroup, Queue, TenantQueue, band
 
 
 def plan(snapshot: Snapshot, policy: Policy, now: float) -> Plan:

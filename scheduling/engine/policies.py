@@ -4,27 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from scheduling.engine.model import Key, Policy, Snapshot
-from scheduling.engine.promise.promise_policy import (
-    FirstBlocked,
-    NoPromise,
-    PromisePolicy,
-    Starving,
-)
-from scheduling.engine.queue.fairshare import (
-    TenantUse,
-    by_cost_share,
-    by_head,
-    by_head_within_guarantees,
-    by_share,
-)
-from scheduling.engine.queue.ordering import (
-    JobKey,
-    by_aged_priority,
-    by_arrival,
-    by_cost,
-    by_remaining,
-    by_service,
-)
+from scheduling.engine.promise.promise_policy import FirstBlocked, NoPromise, PromisePolicy, Starving
+from scheduling.engine.queue.fairshare import TenantUse, by_cost_share, by_head, by_head_within_guarantees, by_share
+from scheduling.engine.queue.ordering import JobKey, by_aged_priority, by_arrival, by_cost, by_remaining, by_service
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,12 +21,7 @@ from nodes.telemetry import samples
 from scheduling.engine.whatif import capacity
 from scheduling.engine.whatif.calibration import MIN_OUTCOMES, coverage_percent
 from scheduling.status import cluster
-from scheduling.status.metric_families import (
-    FAMILIES,
-    counter,
-    gauge,
-    histogram,
-)
+from scheduling.status.metric_families import FAMILIES, counter, gauge, histogram
 from scheduling.whatif import current, outcomes
 from scheduling.worker import housekeeping
 from tenants.auth.identity import identity_of_token

@@ -18,12 +18,7 @@ from scheduling.engine.whatif.changes import Change
 from scheduling.engine.whatif.counterfactual import Step
 from scheduling.engine.whatif.questions import Outlook
 from scheduling.whatif import current
-from scheduling.whatif.presenters import (
-    present_change,
-    present_estimate,
-    present_reason,
-    why_no_estimate,
-)
+from scheduling.whatif.presenters import present_change, present_estimate, present_reason, why_no_estimate
 from tenants.auth.identity import Identity
 
 MAX_PERIODS = 200

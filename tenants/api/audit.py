@@ -7,13 +7,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from gpusched.lib.api.openapi import documented
-from gpusched.lib.api.rest import (
-    PAGED,
-    cursor_number,
-    page_limit,
-    paged,
-    read_query,
-)
+from gpusched.lib.api.rest import PAGED, cursor_number, page_limit, paged, read_query
 from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.rest.jobs import Page

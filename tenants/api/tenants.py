@@ -10,12 +10,7 @@ from rest_framework.views import APIView
 from gpusched.lib.api.dry_run import is_dry_run
 from gpusched.lib.api.openapi import documented
 from gpusched.lib.api.problems import not_found
-from gpusched.lib.api.rest import (
-    if_match,
-    is_true,
-    read_body,
-    read_query,
-)
+from gpusched.lib.api.rest import if_match, is_true, read_body, read_query
 from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.rest.cluster import EditedQuota, Quota

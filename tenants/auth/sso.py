@@ -14,9 +14,7 @@ from gpusched.lib.api.problems import Problem
 from gpusched.lib.audit import log
 from tenants.models import Membership, Tenant
 from tenants.tenancy import tenants
-from tenants.tenancy.names import (
-    GROUP,
-)
+from tenants.tenancy.names import GROUP
 
 logger = logging.getLogger(__name__)
 MAX_NAME = 150

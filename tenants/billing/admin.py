@@ -12,9 +12,7 @@ from django.http import HttpRequest
 from unfold.admin import ModelAdmin
 
 from gpusched.lib.api.problems import Problem
-from gpusched.lib.audit.admin import (
-    ReadOnly,
-)
+from gpusched.lib.audit.admin import ReadOnly
 from tenants.billing import budgets, rates
 from tenants.models import Budget, Rate, UsageRefund
 

@@ -11,12 +11,7 @@ from django.db.models import Q
 
 from gpusched.lib.api.problems import Problem, invalid, not_found
 from gpusched.lib.audit import log
-from gpusched.lib.db.sql import (
-    execute,
-    query,
-    rows,
-    violates,
-)
+from gpusched.lib.db.sql import execute, query, rows, violates
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.job_request import FieldError
 from tenants.models import Rate

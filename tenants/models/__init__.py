@@ -1,13 +1,6 @@
 """Tenants, their members and quotas, and what they have used."""
 
-from tenants.models.billing import (
-    MAX_DAYS,
-    MAX_GPU_HOURS,
-    Budget,
-    BudgetCrossing,
-    Rate,
-    UsageRefund,
-)
+from tenants.models.billing import MAX_DAYS, MAX_GPU_HOURS, Budget, BudgetCrossing, Rate, UsageRefund
 from tenants.models.tenants import (
     MAX_GPUS,
     MAX_MODELS,

@@ -15,9 +15,7 @@ from gpusched.protocol.states import Role
 from tenants.models import Membership, Tenant
 from tenants.people import users
 from tenants.tenancy import tenants
-from tenants.tenancy.names import (
-    GROUP,
-)
+from tenants.tenancy.names import GROUP
 
 Row = dict[str, Any]
 _MEMBERS = """

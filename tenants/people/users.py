@@ -22,9 +22,7 @@ from gpusched.lib.times import rfc3339
 from gpusched.protocol.job_request import FieldError
 from tenants.auth import tokens
 from tenants.models import ApiToken, Membership
-from tenants.tenancy.names import (
-    GROUP,
-)
+from tenants.tenancy.names import GROUP
 
 Row = dict[str, Any]
 MAX_NAME, MAX_EMAIL = 150, 254

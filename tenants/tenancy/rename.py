@@ -11,9 +11,7 @@ from gpusched.lib.audit import log
 from gpusched.lib.db.sql import violates
 from tenants.models import Tenant
 from tenants.tenancy import tenants
-from tenants.tenancy.names import (
-    GROUP,
-)
+from tenants.tenancy.names import GROUP
 
 
 def rename(tenant: Tenant, name: str, *, actor: str) -> Tenant:

@@ -193,13 +193,7 @@ def probe_call(site: str, function: Any) -> Any:
 
 def _shorten_clocks() -> None:
     """The same agent, five times as fast and more, so that a test of five seconds takes one."""
-    from gpusched.agent import (
-        daemon,
-        link,
-        log_shipping,
-        node,
-        supervision,
-    )
+    from gpusched.agent import daemon, link, log_shipping, node, supervision
     from gpusched.agent.gpus import release_check
 
     supervision.REPORT_SECONDS, supervision.MAX_PAUSE_SECONDS, supervision.FIRST_PAUSE_SECONDS = 0.8, 0.2, 0.02

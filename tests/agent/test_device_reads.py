@@ -16,13 +16,7 @@ from gpusched.agent.host.machine import PretendMachine, PretendSpec, RealMachine
 from gpusched.agent.identity import Identity
 from gpusched.agent.node import Node
 from gpusched.agent.rank_files import rank_dir
-from gpusched.protocol.agent_messages import (
-    Ended,
-    RankSpec,
-    Reading,
-    Run,
-    Xid,
-)
+from gpusched.protocol.agent_messages import Ended, RankSpec, Reading, Run, Xid
 from tests.agent.test_forgotten import Recording
 
 GPU = "GPU-1"

@@ -11,12 +11,7 @@ from gpusched.agent.ranks import ranks as rules
 from gpusched.agent.ranks.journal import Journal
 from gpusched.agent.ranks.launcher import Launcher
 from gpusched.agent.ranks.ranks import Ranks
-from gpusched.protocol.agent_messages import (
-    Ended,
-    RankSpec,
-    Run,
-    Stop,
-)
+from gpusched.protocol.agent_messages import Ended, RankSpec, Run, Stop
 
 KEY = "1.1.0"
 RUN = Run(key=KEY, spec=RankSpec(job_id=1, attempt=1, rank=0, ranks=1, name="x", argv=["true"]))

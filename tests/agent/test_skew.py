@@ -10,14 +10,7 @@ import pytest
 
 from gpusched.agent import identity
 from gpusched.agent.rank_files import rank_dir
-from gpusched.protocol.agent_messages import (
-    Desired,
-    Join,
-    Joined,
-    LogAnswer,
-    Run,
-    Sync,
-)
+from gpusched.protocol.agent_messages import Desired, Join, Joined, LogAnswer, Run, Sync
 from tests.agent.conftest import Agent
 from tests.agent.control import Control, eventually
 from tests.recorded import messages, with_later_ideas

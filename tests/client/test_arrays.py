@@ -4,16 +4,7 @@ import inspect
 
 import pytest
 
-from gpusched.client import (
-    ArrayElement,
-    AsyncArrayElement,
-    AsyncClient,
-    AsyncJob,
-    Client,
-    Job,
-    NotFound,
-    Timeout,
-)
+from gpusched.client import ArrayElement, AsyncArrayElement, AsyncClient, AsyncJob, Client, Job, NotFound, Timeout
 from gpusched.client.calls import flows
 from gpusched.client.calls.jobs import JobFilters
 from gpusched.protocol.arrays import ArrayRequest

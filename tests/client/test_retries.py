@@ -6,22 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpusched.client import (
-    AsyncClient,
-    Client,
-    Conflict,
-    Invalid,
-    RateLimited,
-    ServerError,
-    Unreachable,
-)
-from gpusched.client.calls import (
-    access,
-    billing,
-    cluster,
-    jobs,
-    records,
-)
+from gpusched.client import AsyncClient, Client, Conflict, Invalid, RateLimited, ServerError, Unreachable
+from gpusched.client.calls import access, billing, cluster, jobs, records
 from gpusched.client.transport import exchange
 from gpusched.client.transport.call import Call, Reply
 from tests.client.fakeserver import Answer, FakeServer, acted, job, problem, sequence

@@ -10,11 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpusched.cli.jobs.signal_relay import (
-    ENDING,
-    PASSED_ON,
-    catch_signals,
-)
+from gpusched.cli.jobs.signal_relay import ENDING, PASSED_ON, catch_signals
 from tests.client.commandline import call, start
 from tests.client.fakeserver import Answer, Asked, FakeServer, GrowingLog, acted, job, problem, sequence
 

@@ -8,16 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gpusched.client import (
-    AsyncClient,
-    Client,
-    GpuschedError,
-    Invalid,
-    NeverFits,
-    Timeout,
-    Unreachable,
-    errors,
-)
+from gpusched.client import AsyncClient, Client, GpuschedError, Invalid, NeverFits, Timeout, Unreachable, errors
 from gpusched.client.calls import flows
 from gpusched.client.calls.jobs import JobOptions
 from gpusched.client.errors import ServerError, from_answer

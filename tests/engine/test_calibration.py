@@ -4,13 +4,7 @@ from random import Random
 
 import pytest
 
-from scheduling.engine.whatif.calibration import (
-    MIN_OUTCOMES,
-    Calibration,
-    Outcome,
-    calibration,
-    coverage_percent,
-)
+from scheduling.engine.whatif.calibration import MIN_OUTCOMES, Calibration, Outcome, calibration, coverage_percent
 from scheduling.engine.whatif.estimate import Estimate
 
 

@@ -12,12 +12,7 @@ from hypothesis import given
 
 from scheduling.cycle import recording
 from scheduling.engine.model import Policy, Snapshot
-from scheduling.engine.whatif.replay import (
-    Recording,
-    record,
-    rerun,
-    why_not,
-)
+from scheduling.engine.whatif.replay import Recording, record, rerun, why_not
 from tests.engine import states
 from tests.engine.scenario import NOW, ask, cluster, gpu, job, node, nodes_of, running_on
 from tests.engine.test_determinism import state

@@ -5,13 +5,7 @@ from dataclasses import replace
 import pytest
 
 from scheduling.engine.explain.feasibility import why_never_fits
-from scheduling.engine.limits.online_split import (
-    borrowing_gpus,
-    gpus_in_service,
-    in_use,
-    parts_of,
-    shares,
-)
+from scheduling.engine.limits.online_split import borrowing_gpus, gpus_in_service, in_use, parts_of, shares
 from scheduling.engine.model import Policy, Tenant
 from tests.engine.scenario import NOW, cluster, decide, gpu, job, node, reason, running_on, started
 

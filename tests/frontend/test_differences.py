@@ -10,11 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from frontend.live import feed, invalidation, loader
-from frontend.live.loader import (
-    FeedLoader,
-    Invalidations,
-    difference,
-)
+from frontend.live.loader import FeedLoader, Invalidations, difference
 from frontend.pages.fleet import rows as fleet
 from frontend.viewer import Viewer
 from gpusched.protocol.states import NodeIntent

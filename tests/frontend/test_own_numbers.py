@@ -7,9 +7,7 @@ from django.utils import timezone
 
 from frontend.live import feed
 from frontend.pages.fleet import readings
-from frontend.pages.job.view import (
-    undo_of,
-)
+from frontend.pages.job.view import undo_of
 from frontend.pages.my_work import rows as my_work_rows
 from frontend.pages.node import timeline
 from frontend.pages.tenants import details

@@ -4,10 +4,7 @@ import pytest
 
 from frontend.live import feed
 from frontend.pages.queue import rows as queuerows
-from frontend.ui.wait_groups import (
-    GROUPS,
-    group_of,
-)
+from frontend.ui.wait_groups import GROUPS, group_of
 from gpusched.lib.db.sql import prepared
 from gpusched.protocol.reasons import Pending
 from jobs.actions import job_actions

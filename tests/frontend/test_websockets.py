@@ -10,9 +10,7 @@ from daphne.ws_protocol import WebSocketProtocol
 from twisted.internet.testing import StringTransport
 
 from gpusched.lib.web import websockets
-from gpusched.lib.web.daphne import (
-    Pace,
-)
+from gpusched.lib.web.daphne import Pace
 from gpusched.lib.web.websockets import HubSocket, bounded_output
 
 

@@ -13,15 +13,7 @@ from gpusched.protocol.job_request import JobRequest, validate
 from gpusched.protocol.states import Role
 from tenants import secrets
 from tenants.models import Tenant
-from tests.factories import (
-    FakeAgent,
-    make_member,
-    make_node,
-    make_tenant,
-    make_token,
-    make_user,
-    run_cycle,
-)
+from tests.factories import FakeAgent, make_member, make_node, make_tenant, make_token, make_user, run_cycle
 
 pytestmark = pytest.mark.django_db(transaction=True)
 VALUE = "s3cr3t-ä-hunter2"

@@ -5,14 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusched.protocol.agent_messages import (
-    Ended,
-    NodeFacts,
-    Reading,
-    Report,
-    Started,
-    Sync,
-)
+from gpusched.protocol.agent_messages import Ended, NodeFacts, Reading, Report, Started, Sync
 from nodes.agents.inbox import MAX_PER_NODE, Inbox, Waiting
 
 FACTS = NodeFacts(hostname="h", boot_id="b", agent_version="0", cpu_cores=1, memory_mb=1)

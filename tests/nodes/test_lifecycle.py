@@ -5,12 +5,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from gpusched.protocol.agent_messages import (
-    Ended,
-    Run,
-    Started,
-    Stop,
-)
+from gpusched.protocol.agent_messages import Ended, Run, Started, Stop
 from jobs.actions import job_actions
 from jobs.models import Attempt, Job, JobEvent
 from nodes.models import Allocation, Assignment, Device, Node

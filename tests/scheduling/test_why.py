@@ -8,14 +8,7 @@ from django.utils import timezone
 from jobs.models import Job, JobReason
 from scheduling.whatif import current
 from tests.api.test_access import call
-from tests.factories import (
-    make_member,
-    make_node,
-    make_tenant,
-    make_token,
-    run_cycle,
-    submit,
-)
+from tests.factories import make_member, make_node, make_tenant, make_token, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

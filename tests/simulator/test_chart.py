@@ -2,12 +2,7 @@
 
 import pytest
 
-from scheduling.simulator.charts.chart import (
-    HEIGHT,
-    WIDTH,
-    Line,
-    chart,
-)
+from scheduling.simulator.charts.chart import HEIGHT, WIDTH, Line, chart
 from scheduling.simulator.runs.trace_replay import Run
 
 DAY = 86400.0

@@ -12,12 +12,7 @@ from django.views.decorators.http import require_POST
 
 from frontend.actions import job_actions, status
 from frontend.actions.confirmation import loss_of, require_confirmation
-from frontend.actions.job_actions import (
-    ACTS,
-    STOPPING,
-    actions_for,
-    can_act,
-)
+from frontend.actions.job_actions import ACTS, STOPPING, actions_for, can_act
 from frontend.live import feed
 from frontend.live.topics import Rows
 from frontend.pages.job import placement_choice
@@ -26,12 +21,7 @@ from frontend.pages.job.elements import elements_tab
 from frontend.pages.job.gpu_readings import readings
 from frontend.pages.job.queue_ahead import ahead_of
 from frontend.pages.submit import equivalent
-from frontend.ui.page import (
-    act,
-    page,
-    refusal,
-    show,
-)
+from frontend.ui.page import act, page, refusal, show
 from gpusched.lib.api.problems import Problem, invalid, not_found
 from gpusched.lib.db.sql import query
 from gpusched.protocol.job_request import FieldError

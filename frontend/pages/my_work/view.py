@@ -7,12 +7,8 @@ from django.shortcuts import redirect
 
 from frontend.live import feed
 from frontend.pages.my_work import rows as my_work_rows
-from frontend.pages.overview.view import (
-    show_overview,
-)
-from frontend.pages.tenants.rows import (
-    bar_scale,
-)
+from frontend.pages.overview.view import show_overview
+from frontend.pages.tenants.rows import bar_scale
 from frontend.ui.page import page, show
 from gpusched.protocol.states import Role
 from tenants.auth.identity import Identity

@@ -21,11 +21,7 @@ from gpusched.protocol.states import DeviceHealth, NodeIntent, NodeState
 from nodes import not_found as nodes_not_found
 from nodes.health import cordon, device_health
 from nodes.health.incidents import of_nodes, with_closers
-from nodes.inventory import (
-    removal,
-    representation,
-    retire,
-)
+from nodes.inventory import removal, representation, retire
 from scheduling.status.cluster import scheduler_lag
 from tenants.auth.identity import Identity
 

@@ -16,12 +16,7 @@ from gpusched.lib.api.problems import Problem
 from gpusched.lib.api.rest import decode
 from gpusched.protocol.affinity import expression_of, preference_of, toleration_of
 from gpusched.protocol.arrays import array_of
-from gpusched.protocol.job_request import (
-    RUNTIMES,
-    FieldError,
-    JobRequest,
-    validate,
-)
+from gpusched.protocol.job_request import RUNTIMES, FieldError, JobRequest, validate
 from gpusched.protocol.states import Sharing, Topology, WorkloadClass
 
 _SHARING = ((Sharing.EXCLUSIVE, "whole GPUs"), (Sharing.SHARED, "part of a GPU's memory"))

@@ -12,12 +12,7 @@ from django.views.decorators.http import require_POST
 from frontend.pages.submit import equivalent
 from frontend.pages.submit.cost_estimate import foreseen_cost
 from frontend.pages.submit.form import SubmitForm, typed
-from frontend.ui.page import (
-    as_sentence,
-    field_message,
-    page,
-    show,
-)
+from frontend.ui.page import as_sentence, field_message, page, show
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.api.rest import decode
 from gpusched.lib.db.sql import query

@@ -10,9 +10,7 @@ from django.utils import timezone
 from frontend.live import feed
 from frontend.pages.tenants import details
 from frontend.pages.tenants import rows as tenantrows
-from frontend.pages.tenants.rows import (
-    bar_scale,
-)
+from frontend.pages.tenants.rows import bar_scale
 from frontend.ui.page import page, show
 from tenants.api.tenants import find_tenant, represent_tenants
 from tenants.auth.identity import Identity

@@ -22,12 +22,7 @@ from gpusched.agent.gpus.nvml import Nvml
 from gpusched.agent.host import doctor
 from gpusched.agent.isolation import confinement
 from gpusched.agent.rank_files.rank_dir import boot_id
-from gpusched.protocol.agent_messages import (
-    DeviceFacts,
-    Hint,
-    NodeFacts,
-    Reading,
-)
+from gpusched.protocol.agent_messages import DeviceFacts, Hint, NodeFacts, Reading
 
 logger = logging.getLogger(__name__)
 

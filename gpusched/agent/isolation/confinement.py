@@ -9,12 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusched.agent import config
-from gpusched.agent.isolation import (
-    cgroup,
-    device_filter,
-    private_tmp,
-    unix_user,
-)
+from gpusched.agent.isolation import cgroup, device_filter, private_tmp, unix_user
 from gpusched.agent.isolation.unix_user import AccountError
 from gpusched.agent.rank_files import rank_dir
 from gpusched.protocol.agent_messages import Isolation, RankSpec

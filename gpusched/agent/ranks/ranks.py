@@ -20,14 +20,7 @@ from gpusched.agent.ranks.launcher import Launcher
 from gpusched.agent.ranks.rank_state import Known, RankState, with_current_age
 from gpusched.agent.supervisor import signals, time_limit
 from gpusched.json_log import job_fields, rank_fields
-from gpusched.protocol.agent_messages import (
-    Ended,
-    Limit,
-    Report,
-    Run,
-    Signal,
-    Stop,
-)
+from gpusched.protocol.agent_messages import Ended, Limit, Report, Run, Signal, Stop
 from gpusched.protocol.reasons import EndReason
 
 logger = logging.getLogger(__name__)

@@ -10,12 +10,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from gpusched.cli.flags.directives import (
-    OURS,
-    SLURMS,
-    Line,
-    lines_of,
-)
+from gpusched.cli.flags.directives import OURS, SLURMS, Line, lines_of
 from gpusched.cli.flags.sbatch import translated
 from gpusched.cli.terminal import messages
 from gpusched.client.errors import Invalid

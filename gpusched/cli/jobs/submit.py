@@ -6,11 +6,7 @@ import typer
 
 from gpusched.cli.flags.flags import with_job_flags
 from gpusched.cli.jobs import explain_text
-from gpusched.cli.jobs.signal_relay import (
-    Signalled,
-    SignalQueue,
-    catch_signals,
-)
+from gpusched.cli.jobs.signal_relay import Signalled, SignalQueue, catch_signals
 from gpusched.cli.terminal import messages, output
 from gpusched.cli.terminal.session import connect
 
@@ -106,9 +102,7 @@ def _request(client: "Client", fields: dict[str, Any]) -> "JobRequest":
 
 def _run(client: "Client", fields: dict[str, Any], received: SignalQueue) -> int:
     """Submits the job and shows it up to its end, whoever ends it. Gives the exit code to end with."""
-    from gpusched.cli.jobs.log_output import (
-        Reader,
-    )
+    from gpusched.cli.jobs.log_output import Reader
     from gpusched.cli.jobs.signal_relay import Relay
 
     relay, job = Relay(client, received), None

@@ -2,26 +2,9 @@
 
 from gpusched.client.calls.flows import all_items
 from gpusched.client.errors import Invalid
-from gpusched.client.transport.call import (
-    API,
-    Call,
-    get,
-    json_as,
-    no_content,
-    segment,
-    without_none,
-    write,
-)
+from gpusched.client.transport.call import API, Call, get, json_as, no_content, segment, without_none, write
 from gpusched.client.transport.exchange import Flow, exchange
-from gpusched.protocol.rest.access import (
-    IssuedServiceToken,
-    IssuedToken,
-    JoinToken,
-    Me,
-    Secret,
-    ServiceToken,
-    Token,
-)
+from gpusched.protocol.rest.access import IssuedServiceToken, IssuedToken, JoinToken, Me, Secret, ServiceToken, Token
 from gpusched.protocol.rest.jobs import Page
 
 

@@ -4,16 +4,7 @@ from dataclasses import replace
 from datetime import date, datetime
 
 from gpusched.client.calls.access import default_tenant
-from gpusched.client.transport.call import (
-    API,
-    Call,
-    get,
-    json_as,
-    no_content,
-    segment,
-    without_none,
-    write,
-)
+from gpusched.client.transport.call import API, Call, get, json_as, no_content, segment, without_none, write
 from gpusched.client.transport.exchange import Flow, exchange
 from gpusched.protocol.rest.billing import BudgetData, RateData, Usage
 from gpusched.protocol.rest.jobs import Page

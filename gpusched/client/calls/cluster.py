@@ -5,15 +5,7 @@ from typing import Any
 
 import msgspec
 
-from gpusched.client.transport.call import (
-    API,
-    Call,
-    get,
-    json_as,
-    segment,
-    without_none,
-    write,
-)
+from gpusched.client.transport.call import API, Call, get, json_as, segment, without_none, write
 from gpusched.protocol.affinity import Taint
 from gpusched.protocol.rest.cluster import (
     ArchivedTenant,

@@ -12,12 +12,7 @@ from gpusched.client.calls.jobs import job as read_job
 from gpusched.client.calls.jobs import logs as read_logs
 from gpusched.client.errors import Invalid, NotFound, Timeout
 from gpusched.client.transport.call import Call
-from gpusched.client.transport.exchange import (
-    Emit,
-    Flow,
-    Pause,
-    exchange,
-)
+from gpusched.client.transport.exchange import Emit, Flow, Pause, exchange
 from gpusched.protocol.rest.arrays import Element
 from gpusched.protocol.rest.jobs import JobData, Log, Page
 from gpusched.protocol.states import FINAL

@@ -6,15 +6,7 @@ from typing import Any, TypedDict
 import msgspec
 
 from gpusched.client.errors import Invalid
-from gpusched.client.transport.call import (
-    API,
-    Call,
-    Reply,
-    get,
-    json_as,
-    without_none,
-    write,
-)
+from gpusched.client.transport.call import API, Call, Reply, get, json_as, without_none, write
 from gpusched.protocol.affinity import NodeAffinity, Toleration
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.dependencies import Dependency
@@ -22,14 +14,7 @@ from gpusched.protocol.job_request import JobRequest
 from gpusched.protocol.rest.arrays import Element
 from gpusched.protocol.rest.events import Event, EventPage
 from gpusched.protocol.rest.explain import Explanation, Simulation
-from gpusched.protocol.rest.jobs import (
-    Acted,
-    Attempt,
-    BulkActed,
-    JobData,
-    Log,
-    Page,
-)
+from gpusched.protocol.rest.jobs import Acted, Attempt, BulkActed, JobData, Log, Page
 from gpusched.protocol.rest.scheduling import QueueItem
 from gpusched.protocol.rest.time_limits import Extended
 from gpusched.protocol.signals import SignalName

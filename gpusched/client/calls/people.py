@@ -1,23 +1,7 @@
 """The calls about people: accounts and their passwords, and the members of tenants."""
 
-from gpusched.client.transport.call import (
-    API,
-    Call,
-    get,
-    json_as,
-    no_content,
-    segment,
-    without_none,
-    write,
-)
-from gpusched.protocol.rest.access import (
-    ChangedPassword,
-    CreatedUser,
-    DisabledUser,
-    ResetPassword,
-    TenantMember,
-    User,
-)
+from gpusched.client.transport.call import API, Call, get, json_as, no_content, segment, without_none, write
+from gpusched.protocol.rest.access import ChangedPassword, CreatedUser, DisabledUser, ResetPassword, TenantMember, User
 from gpusched.protocol.rest.jobs import Page
 
 

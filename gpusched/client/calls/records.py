@@ -1,20 +1,9 @@
 """The calls about what the server keeps: the audit, incidents, readings of devices, cycles, and edits of the policy."""
 
-from gpusched.client.transport.call import (
-    API,
-    Call,
-    get,
-    no_content,
-    write,
-)
+from gpusched.client.transport.call import API, Call, get, no_content, write
 from gpusched.protocol.rest.cluster import Exemption, NodeDevice
 from gpusched.protocol.rest.jobs import Page
-from gpusched.protocol.rest.records import (
-    AuditEntry,
-    Incident,
-    RollupPage,
-    SamplePage,
-)
+from gpusched.protocol.rest.records import AuditEntry, Incident, RollupPage, SamplePage
 from gpusched.protocol.rest.scheduling import Cycle, CycleReplay, PolicyEdit
 
 

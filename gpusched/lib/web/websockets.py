@@ -13,10 +13,7 @@ from daphne.ws_protocol import WebSocketProtocol
 from django.db import Error
 
 from gpusched.lib.db.outages import is_outage
-from gpusched.lib.web.daphne import (
-    Pace,
-    protocol_behind,
-)
+from gpusched.lib.web.daphne import Pace, protocol_behind
 
 logger = logging.getLogger(__name__)
 Scope = MutableMapping[str, Any]

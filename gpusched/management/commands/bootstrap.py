@@ -18,14 +18,9 @@ from django.db.migrations.executor import MigrationExecutor
 from gpusched.lib.db.locks import Lock, held
 from gpusched.protocol.states import Role, Scope
 from nodes.inventory.join import create_join_token
-from tenants.auth.tokens import (
-    create_token,
-)
+from tenants.auth.tokens import create_token
 from tenants.models import Tenant
-from tenants.tenancy.tenants import (
-    create_tenant,
-    set_member,
-)
+from tenants.tenancy.tenants import create_tenant, set_member
 
 # Three teams that show what quotas, guarantees and weights do.
 DEMO_TENANTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (

@@ -3,13 +3,7 @@
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 
-from scheduling.engine.board.node_classes import (
-    DeviceClass,
-    NodeCapacity,
-    NodeClass,
-    Scorer,
-    Shared,
-)
+from scheduling.engine.board.node_classes import DeviceClass, NodeCapacity, NodeClass, Scorer, Shared
 from scheduling.engine.board.node_index import NodeIndex
 from scheduling.engine.board.node_slot import NodeSlot
 from scheduling.engine.model import Device, Node, RankPlacement, RunningJob

@@ -7,12 +7,7 @@ from math import floor, isqrt
 
 from scheduling.engine.affinity import is_met
 from scheduling.engine.board.board import Board
-from scheduling.engine.board.node_classes import (
-    DeviceChoice,
-    DeviceClass,
-    NodeCapacity,
-    PlacementCost,
-)
+from scheduling.engine.board.node_classes import DeviceChoice, DeviceClass, NodeCapacity, PlacementCost
 from scheduling.engine.model import Policy, Request
 
 # Words of Request.topology: where the GPUs of a rank are near to each other, and whether they have to be.

@@ -8,18 +8,8 @@ from functools import cached_property, lru_cache
 from scheduling.engine.affinity import untolerated
 from scheduling.engine.board.board import Board, kind_of
 from scheduling.engine.board.shapes import Shape, is_selected, is_suitable
-from scheduling.engine.explain.feasibility import (
-    shut_out,
-    too_large,
-    unmatched,
-)
-from scheduling.engine.explain.inventory import (
-    Inventory,
-    eligible,
-    fits,
-    suitable_gpus,
-    survey,
-)
+from scheduling.engine.explain.feasibility import shut_out, too_large, unmatched
+from scheduling.engine.explain.inventory import Inventory, eligible, fits, suitable_gpus, survey
 from scheduling.engine.limits.accounts import ExceededLimit
 from scheduling.engine.limits.online_split import BATCH_GPUS, ONLINE_GPUS
 from scheduling.engine.limits.quotas import CPU_CORES, USER_GPUS

@@ -15,22 +15,9 @@ from scheduling.engine.explain.inventory import (
     room,
     survey,
 )
-from scheduling.engine.explain.largest import (
-    Bounds,
-    Largest,
-    is_within_models,
-    largest,
-    most_gpus,
-)
+from scheduling.engine.explain.largest import Bounds, Largest, is_within_models, largest, most_gpus
 from scheduling.engine.limits.online_split import parts_of
-from scheduling.engine.limits.quotas import (
-    CPU_CORES,
-    Use,
-    excess,
-    limits_of,
-    limits_per_user,
-    of_models,
-)
+from scheduling.engine.limits.quotas import CPU_CORES, Use, excess, limits_of, limits_per_user, of_models
 from scheduling.engine.model import Evidence, Node, PendingReason, Policy, Request, Tenant
 
 

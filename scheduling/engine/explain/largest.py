@@ -7,15 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from scheduling.engine.board.shapes import is_model, is_suitable, rank_counts
-from scheduling.engine.explain.inventory import (
-    Devices,
-    Types,
-    fits,
-    holds,
-    minimum_use,
-    offers,
-    suitable_gpus,
-)
+from scheduling.engine.explain.inventory import Devices, Types, fits, holds, minimum_use, offers, suitable_gpus
 from scheduling.engine.limits.quotas import Limits
 from scheduling.engine.model import Policy, Request
 

@@ -13,20 +13,9 @@ from scheduling.engine.explain.explain import (
     over_quota,
     promised_to_other,
 )
-from scheduling.engine.explain.feasibility import (
-    beyond_part,
-    bounds_of,
-    over_limit,
-    too_large,
-)
+from scheduling.engine.explain.feasibility import beyond_part, bounds_of, over_limit, too_large
 from scheduling.engine.limits.accounts import ExceededLimit
-from scheduling.engine.model import (
-    Job,
-    PendingGroup,
-    PendingReason,
-    Promise,
-    Tenant,
-)
+from scheduling.engine.model import Job, PendingGroup, PendingReason, Promise, Tenant
 from scheduling.engine.placement.placement import place
 
 

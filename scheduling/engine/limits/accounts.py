@@ -4,13 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import NamedTuple
 
-from scheduling.engine.limits.quotas import (
-    Dimension,
-    Limits,
-    Use,
-    limits_of,
-    limits_per_user,
-)
+from scheduling.engine.limits.quotas import Dimension, Limits, Use, limits_of, limits_per_user
 from scheduling.engine.model import Job, RunningJob, Tenant
 
 Holder = Job | RunningJob

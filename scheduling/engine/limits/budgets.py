@@ -4,13 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from math import floor, log10
 
-from scheduling.engine.model import (
-    Job,
-    PendingGroup,
-    PendingReason,
-    Snapshot,
-    Tenant,
-)
+from scheduling.engine.model import Job, PendingGroup, PendingReason, Snapshot, Tenant
 
 
 def drop_over_budget(snapshot: Snapshot, now: float) -> tuple[Snapshot, tuple[PendingGroup, ...]]:

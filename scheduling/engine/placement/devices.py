@@ -2,13 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from scheduling.engine.board.node_classes import (
-    DeviceChoice,
-    DevicePick,
-    NodeCapacity,
-    NodeClass,
-    Shared,
-)
+from scheduling.engine.board.node_classes import DeviceChoice, DevicePick, NodeCapacity, NodeClass, Shared
 from scheduling.engine.board.node_slot import NodeSlot
 from scheduling.engine.board.shapes import Shape
 

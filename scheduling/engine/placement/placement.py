@@ -9,13 +9,7 @@ from scheduling.engine.board.node_classes import DeviceChoice, NodeCapacity, Pla
 from scheduling.engine.board.node_slot import NodeSlot
 from scheduling.engine.board.shapes import Shape
 from scheduling.engine.model import DeviceHold, RankPlacement
-from scheduling.engine.placement.devices import (
-    capacity,
-    device_choices,
-    ids_of,
-    room,
-    suitable_free,
-)
+from scheduling.engine.placement.devices import capacity, device_choices, ids_of, room, suitable_free
 
 __all__ = ["is_offered", "offers", "place", "place_cheapest", "ranks_per_node", "room", "suitable_free"]
 

@@ -10,12 +10,7 @@ from gpusched.protocol import reasons
 from scheduling.cycle import recording
 from scheduling.engine.model import Plan
 from scheduling.engine.whatif.counterfactual import obstacles
-from scheduling.engine.whatif.replay import (
-    Recording,
-    placement_of,
-    rerun,
-    why_not,
-)
+from scheduling.engine.whatif.replay import Recording, placement_of, rerun, why_not
 
 
 class Command(BaseCommand):

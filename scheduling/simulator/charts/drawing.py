@@ -4,12 +4,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from scheduling.simulator.charts.chart import (
-    HEIGHT,
-    WIDTH,
-    Line,
-    Words,
-)
+from scheduling.simulator.charts.chart import HEIGHT, WIDTH, Line, Words
 from scheduling.simulator.errors import InputError
 
 # PNG is drawn larger than it is laid out, for screens with small pixels.

@@ -2,12 +2,7 @@
 
 from collections.abc import Sequence
 
-from scheduling.simulator.charts.chart import (
-    HEIGHT,
-    WIDTH,
-    Line,
-    Words,
-)
+from scheduling.simulator.charts.chart import HEIGHT, WIDTH, Line, Words
 from scheduling.simulator.runs.placement import Fill
 
 _LEFT, _TOP, _RIGHT, _BOTTOM = 70.0, 50.0, WIDTH - 20.0, HEIGHT - 50.0

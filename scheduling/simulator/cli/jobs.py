@@ -19,12 +19,7 @@ from scheduling.simulator.charts.chart import chart
 from scheduling.simulator.cli import jobs_options
 from scheduling.simulator.cli.jobs_options import Part
 from scheduling.simulator.runs.srtf import replay_srtf
-from scheduling.simulator.runs.statistics import (
-    STATISTICS,
-    Figures,
-    figures,
-    summary,
-)
+from scheduling.simulator.runs.statistics import STATISTICS, Figures, figures, summary
 from scheduling.simulator.runs.trace_replay import Run, replay
 from scheduling.simulator.traces.predictions import with_predictions
 
