@@ -23,7 +23,7 @@ def cycle(trigger: str) -> None:
     chores.run_due()
 
 
-def repair() -> int:
+def mend() -> int:
     return (
         device_health.quarantine_stale_dirty(settings.ENV.dirty_minutes)
         + retry_atomic(auto_cordon.uncordon_due)

@@ -55,9 +55,9 @@ class TestDirtForLong:
         node = make_node(gpus=2)
         look(node, "dirty", ALICE)
         self.pass_minutes(9)
-        assert tasks.repair() == 0
+        assert tasks.mend() == 0
         self.pass_minutes(2)
-        assert tasks.repair() == 2
+        assert tasks.mend() == 2
         assert found() == [("quarantined", f"dirty for 10 min: {ALICE}")] * 2
         assert [one["kind"] for one in incidents.latest(10, is_open=True)] == ["quarantined"] * 2
         look(node, "clear")
@@ -74,22 +74,22 @@ class TestDirtForLong:
         look(node, "dirty", ALICE)
         self.pass_minutes(60)
         look(node, occupancy, ALICE)
-        assert tasks.repair() == 0
+        assert tasks.mend() == 0
         self.pass_minutes(60)
-        assert tasks.repair() == 0
+        assert tasks.mend() == 0
 
     def test_a_device_that_is_cleared_but_still_dirty_has_its_time_again(self):
         node = make_node(gpus=1)
         look(node, "dirty", ALICE)
         self.pass_minutes(11)
-        tasks.repair()
+        tasks.mend()
         look(node, "dirty", ALICE)
         device_health.clear(Device.objects.get().pk)
         assert found() == [("dirty", ALICE)]
-        assert tasks.repair() == 0
+        assert tasks.mend() == 0
 
     def test_it_can_be_switched_off(self, settings):
         settings.ENV = env.Env(dirty_minutes=0)
         look(make_node(gpus=1), "dirty", ALICE)
         self.pass_minutes(1000)
-        assert tasks.repair() == 0
+        assert tasks.mend() == 0

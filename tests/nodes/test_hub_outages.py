@@ -180,7 +180,7 @@ def test_changes_for_agents_are_pushed_after_an_outage(proxy, user, tenant, monk
             proxy_was_tried.set()
             raise
 
-    monkeypatch.setattr(hubs, "ask", noted)
+    monkeypatch.setattr(hubs, "run_in_thread", noted)
     asyncio.run(scenario())
     assert [order.key for answer in link.answers for order in answer.assignments] == [f"{job}.1.0"]
 
@@ -244,7 +244,7 @@ def test_a_message_that_cannot_be_written_does_not_silence_its_neighbours(monkey
         return write(batch, told)
 
     monkeypatch.setattr(hubs, "process", process)
-    monkeypatch.setattr(hubs, "process_apart", lambda node_id, message, *_: process([(node_id, message)], {})[0])
+    monkeypatch.setattr(hubs, "process_leniently", lambda node_id, message, *_: process([(node_id, message)], {})[0])
 
     async def scenario() -> None:
         async with agent_hub() as hub:

@@ -198,9 +198,9 @@ class TestTheWayBack:
 
     def test_it_opens_after_ten_minutes(self, node):
         self.pass_minutes(9)
-        assert (tasks.repair(), list(held())) == (0, [node.name])
+        assert (tasks.mend(), list(held())) == (0, [node.name])
         self.pass_minutes(2)
-        assert (tasks.repair(), held()) == (1, {})
+        assert (tasks.mend(), held()) == (1, {})
 
     def test_each_time_takes_twice_as_long_up_to_a_day(self, node):
         for minutes in (10, 20, 40, 80, 160, 320, 640, 1280, 1440, 1440):
@@ -212,25 +212,25 @@ class TestTheWayBack:
 
     def test_a_week_without_a_hold_starts_anew(self, node, user, other, tenant):
         self.pass_minutes(11)
-        tasks.repair()
+        tasks.mend()
         self.pass_minutes(8 * 24 * 60)
         self.strike(node, user, other, tenant)
         self.pass_minutes(11)
-        assert tasks.repair() == 1
+        assert tasks.mend() == 1
 
     @pytest.mark.parametrize("health", ["degraded", "lost"])
     def test_not_with_a_device_that_is_not_well(self, node, health):
         Device.objects.update(health=health)
         self.pass_minutes(2000)
-        assert (tasks.repair(), list(held())) == (0, [node.name])
+        assert (tasks.mend(), list(held())) == (0, [node.name])
         Device.objects.update(health="ok")
-        assert tasks.repair() == 1
+        assert tasks.mend() == 1
 
     def test_not_while_it_is_lost_and_not_what_an_admin_closed(self, node):
         Node.objects.update(state="lost")
         self.pass_minutes(2000)
-        assert tasks.repair() == 0
+        assert tasks.mend() == 0
         node.sync()
         cordon.set_intent(node.name, NodeIntent.CORDONED, "new disk")
         self.pass_minutes(2000)
-        assert (tasks.repair(), held()) == (0, {node.name: "new disk"})
+        assert (tasks.mend(), held()) == (0, {node.name: "new disk"})

@@ -19,7 +19,7 @@ def done(monkeypatch):
     monkeypatch.setattr(chores, "_done_at", {})
     monkeypatch.setattr(chores, "policy", SimpleNamespace(values=env_defaults))
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    for module, name in ((samples, "tick"), (held_idle, "review")):
+    for module, name in ((samples, "take_samples"), (held_idle, "review")):
         monkeypatch.setattr(module, name, lambda *given, name=name: found.append(name))
 
     def after(seconds):
@@ -32,10 +32,10 @@ def done(monkeypatch):
 
 
 def test_each_is_done_at_its_own_pace(done):
-    assert done(0) == ["review", "tick"]
+    assert done(0) == ["review", "take_samples"]
     assert done(1) == []
-    assert done(14) == ["tick"]
-    assert done(15) == ["review", "tick"]
+    assert done(14) == ["take_samples"]
+    assert done(15) == ["review", "take_samples"]
 
 
 def test_what_fails_stops_nothing_else_and_is_tried_again(done, monkeypatch):
