@@ -47,8 +47,8 @@ def _starts(journal: Journal, launcher: Launcher, jobs: int) -> tuple[list[float
         directory = _launch(journal, launcher, number, ["date", "+%s.%N"])
         while not (directory / rank_dir.EXIT).exists():
             time.sleep(0.002)
-        if number >= 5 and (told := (directory / rank_dir.LOG).read_text()):
-            seconds.append(float(told) - began)
+        if number >= 5 and (output := (directory / rank_dir.LOG).read_text()):
+            seconds.append(float(output) - began)
     return seconds, jobs - len(seconds)
 
 

@@ -64,7 +64,7 @@ def _template() -> Path:
 
 
 def _make(template: Path) -> None:
-    """What `up` does before it starts its parts (gpusched/lib/process/one_machine.py)."""
+    """Prepare as `up` does before it starts its parts (gpusched/lib/process/one_machine.py)."""
     shutil.rmtree(template, ignore_errors=True)
     template.mkdir(mode=0o755)
     database = Server(template / _POSTGRES)

@@ -216,7 +216,7 @@ class LiveHub:
             for topic in client.topics & topics:
                 told = news.get(view(topic, client.viewer))
                 if told is not None:
-                    _tell_one(client, topic, told, is_leisurely=topic in leisurely)
+                    _send_update(client, topic, told, is_leisurely=topic in leisurely)
 
     def _forget(self) -> None:
         """What nobody watches any more."""
@@ -274,18 +274,18 @@ class LiveHub:
             self.refresh(client, client.topics)
 
 
-def _tell_one(client: Client, topic: str, told: Update, *, is_leisurely: bool) -> None:
-    if told.rows is None:
+def _send_update(client: Client, topic: str, update: Update, *, is_leisurely: bool) -> None:
+    if update.rows is None:
         client.topics.discard(topic)
         client.wants.discard(topic)
         client.outbox.forget(topic)
         _refuse(client, topic, "not_found")
     elif topic not in client.wants:
-        if told.delta is not None:
-            client.outbox.delta(topic, told.delta, is_leisurely=is_leisurely)
-    elif told.snapshot is not None:
+        if update.delta is not None:
+            client.outbox.delta(topic, update.delta, is_leisurely=is_leisurely)
+    elif update.snapshot is not None:
         client.wants.discard(topic)
-        client.outbox.snapshot(topic, told.snapshot)
+        client.outbox.snapshot(topic, update.snapshot)
 
 
 def _refuse(client: Client, topic: str, error: str) -> None:

@@ -11,6 +11,9 @@ from frontend.live import feed
 from frontend.live.topics import Rows, View, topics
 
 Row = Mapping[str, Any]
+# A change that no event named, or whose event got lost, is loaded after this time.
+WHOLE_SECONDS = 5.0
+MAX_NAMED = 1000
 
 
 def difference(before: Mapping[str, Row], after: Mapping[str, Row]) -> dict[str, Any]:
@@ -50,11 +53,6 @@ def changed(old: Row, new: Row) -> dict[str, Any] | None:
     return found
 
 
-# A change that no event named, or whose event got lost, is loaded after so long.
-WHOLE_SECONDS = 5.0
-MAX_NAMED = 1000
-
-
 @dataclass(frozen=True)
 class Update:
     """`rows` None: there is no such job for these viewers. Messages are ready but for topic and number."""
@@ -80,7 +78,7 @@ class Invalidations:
             self.add(Invalidations(None))
 
     def add(self, other: "Invalidations") -> None:
-        """Forgets which they were once they are many: nobody may look for days."""
+        """Drop the ids once there are many, as the next load may be days away."""
         if self.nodes is None or other.nodes is None or len(self.jobs | other.jobs) > MAX_NAMED:
             self.nodes, self.jobs = None, set()
         else:

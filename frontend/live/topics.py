@@ -3,6 +3,7 @@
 Each page declares its topics as `TOPICS` in a module of its own. `MODULES` names these modules as text, as a URLconf
 names views, so that pages may import the feed."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -40,7 +41,7 @@ Reload = Callable[[Any, set[int] | None, set[int]], Any]
 
 
 class Audience(Enum):
-    """Who sees the same rows of a topic: everybody, all who see the same tenants, or one person."""
+    """The viewers that share the rows of a topic: all, those who can see the same tenants, or one user."""
 
     ALL = "all"
     TENANTS = "tenants"
@@ -72,6 +73,16 @@ class Topic:
         if self.key_of is not None:
             return self.key_of(name)
         return name if name == self.kind else None
+
+
+def key_by(pattern: re.Pattern[str], convert: Callable[[str], Any] = str) -> Callable[[str], Any]:
+    """Return a `key_of` for names that match the pattern: its group, converted."""
+
+    def key_of(name: str) -> Any:
+        match = pattern.fullmatch(name)
+        return convert(match[1]) if match else None
+
+    return key_of
 
 
 @cache

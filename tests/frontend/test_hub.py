@@ -32,7 +32,7 @@ def page(*topics: str) -> Any:
 def test_what_is_not_there_is_told_once():
     """And watched no more."""
     client = page("job:1", "nodes")
-    hubs._tell_one(client, "job:1", Update(None, None, None), is_leisurely=False)
+    hubs._send_update(client, "job:1", Update(None, None, None), is_leisurely=False)
     assert (client.topics, client.wants) == ({"nodes"}, {"nodes"})
     assert client.outbox.said == ['{"topic":"job:1","error":"not_found"}']
 

@@ -164,10 +164,10 @@ async def test_who_waits_for_a_snapshot_is_told_no_difference_before_it():
         raise AssertionError(code)
 
     page = hub.Client(Session(1, "key", "password"), box, close, topics={"nodes"}, wants={"nodes"})
-    hub._tell_one(page, "nodes", Update({}, None, delta(1)), is_leisurely=False)
+    hub._send_update(page, "nodes", Update({}, None, delta(1)), is_leisurely=False)
     assert await told(box, frames) == []
     for news in (Update({}, snapshot(2), delta(2)), Update({}, None, delta(3)), Update({}, None, None)):
-        hub._tell_one(page, "nodes", news, is_leisurely=False)
+        hub._send_update(page, "nodes", news, is_leisurely=False)
     assert await told(box, frames) == [
         {"topic": "nodes", "seq": 1, "snapshot": {"a": 2}},
         {"topic": "nodes", "seq": 2, "set": {"a": 3}},

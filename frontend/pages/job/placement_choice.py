@@ -5,7 +5,7 @@ from typing import Any
 from gpusched.lib.db.sql import query
 
 
-def told(job_id: int, attempt: int) -> dict[str, Any]:
+def represent(job_id: int, attempt: int) -> dict[str, Any]:
     """`placed`: what was kept of that placement (`considered`, and how many `ranks`), None without one; `has_wishes`:
     whether taints or preferences told the nodes apart; `rules` and `meanings`: what the policy's rule and the columns
     are in words."""

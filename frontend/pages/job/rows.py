@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from frontend.live.topics import Topic
+from frontend.live.topics import Topic, key_by
 from gpusched.lib.db.sql import prepared
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
@@ -105,20 +105,12 @@ def said(kind: str, actor: str, data: Row) -> str:
     return f"{kind.replace('_', ' ')}{by}"
 
 
-_ID = re.compile(r"job:([1-9][0-9]{0,17})", re.ASCII)
-
-
-def _id_of(topic: str) -> int | None:
-    match = _ID.fullmatch(topic)
-    return int(match[1]) if match else None
-
-
 TOPICS = (
     Topic(
         "job",
         lambda asked, _: load({job_id for job_id, _viewer in asked}),
         lambda jobs, job_id, viewer: restrict(jobs.get(job_id), viewer.visible),
-        key_of=_id_of,
+        key_of=key_by(re.compile(r"job:([1-9][0-9]{0,17})", re.ASCII), int),
         invalidated_by=frozenset({"jobs", "logs"}),
     ),
 )

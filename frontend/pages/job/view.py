@@ -40,9 +40,11 @@ _LATEST = """
 
 
 def undo_of(job: Mapping[str, Any], who: Identity) -> dict[str, Any]:
-    """`job`: `id attempt max_runtime_seconds` of it. `minutes` to go back to and `seen`, the limit in seconds that is
-    taken back; empty where there is none of theirs, somebody has changed it since, or it would be refused: no way
-    leads back to no limit at all, nor to one that has passed."""
+    """Return how the caller can undo their change of a job's time limit, or nothing.
+
+    `job`: its `id attempt max_runtime_seconds`. `minutes`: the previous limit; `seen`: the limit in seconds to undo.
+    Empty if the caller made no change, another user changed it since, or an undo would be refused: a job cannot get
+    back to no limit at all, nor to a limit that has passed."""
     found = query(_LATEST, [job["id"]])
     if not found:
         return {}
@@ -119,7 +121,7 @@ def _timeline_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, 
 def _why_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, Any]:
     return {
         "why": current_reason(rows["job"]["id"], who),
-        **placement_choice.told(rows["job"]["id"], rows["job"]["attempt"]),
+        **placement_choice.represent(rows["job"]["id"], rows["job"]["attempt"]),
     }
 
 
@@ -179,7 +181,7 @@ def gpu_readings(request: HttpRequest, who: Identity, job_id: int) -> HttpRespon
 @page
 def log_hits(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
     """Lines of the log `log=ATTEMPT.RANK` with the text `q`, from byte `offset` on, with `line` lines before it: JSON,
-    as jobs/logs/search.py has it. It may have been ended before the log: then it is asked again, from `next_offset`."""
+    as jobs/logs/search.py returns them. A search can end before the log does: request again from `next_offset`."""
     _visible(job_id, who)
     text, stream = request.GET.get("q", ""), _STREAM.fullmatch(request.GET.get("log", ""))
     offset, line = request.GET.get("offset", "0"), request.GET.get("line", "0")
@@ -209,11 +211,15 @@ def actions(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
 
 
 def _may_be_done(row: dict[str, Any], who: Identity) -> dict[str, Any]:
-    told: dict[str, Any] = {"verbs": actions_for(row, who), "extended": _extended(row), "standing": status.of_job(row)}
-    told["is_others"] = row["state"] in LIVE | WAITING and not can_act(row, who)
-    if told["standing"].get("what") == "time limit" and "extend" in told["verbs"]:
-        told["undo"] = undo_of(row, who)
-    return {**told, "loss": loss_of(row["id"]) if row["state"] in LIVE else {}}
+    context: dict[str, Any] = {
+        "verbs": actions_for(row, who),
+        "extended": _extended(row),
+        "standing": status.of_job(row),
+    }
+    context["is_others"] = row["state"] in LIVE | WAITING and not can_act(row, who)
+    if context["standing"].get("what") == "time limit" and "extend" in context["verbs"]:
+        context["undo"] = undo_of(row, who)
+    return {**context, "loss": loss_of(row["id"]) if row["state"] in LIVE else {}}
 
 
 @page
@@ -222,12 +228,12 @@ def foreseen(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
     comes after the page. With `part=now` only what is known without asking."""
     is_awaited = request.GET.get("part") == "now"
     try:
-        told = (current_reason if is_awaited else explain)(job_id, who)
+        reason = (current_reason if is_awaited else explain)(job_id, who)
     except Problem as problem:
         if problem.status not in (429, 503):
             raise
-        told = {**current_reason(job_id, who), "estimate_reason": problem.detail}
-    words = {"told": told, "ahead": ahead_of(job_id, who.visible_tenants()), "is_awaited": is_awaited}
+        reason = {**current_reason(job_id, who), "estimate_reason": problem.detail}
+    words = {"told": reason, "ahead": ahead_of(job_id, who.visible_tenants()), "is_awaited": is_awaited}
     return show(request, who, "job/estimate.html", words)
 
 

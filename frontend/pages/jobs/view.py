@@ -188,10 +188,10 @@ def unlisted_filters(asked: Mapping[str, str], tenants: list[str]) -> dict[str, 
     return {name: asked[name] for name, values in offered.items() if name in asked and asked[name] not in values}
 
 
-def active_filters(request: HttpRequest, told: Mapping[str, str]) -> list[dict[str, str]]:
+def active_filters(request: HttpRequest, filters: Mapping[str, str]) -> list[dict[str, str]]:
     """Filters that no field shows: each as `name value label said`, and `href`, the same page without it."""
     found = []
-    for name, value in told.items():
+    for name, value in filters.items():
         left = request.GET.copy()
         for gone in (name, "cursor", "from"):
             left.pop(gone, None)

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from frontend.live.topics import Topic
+from frontend.live.topics import Topic, key_by
 from frontend.pages.fleet import rows as fleet
 from frontend.viewer import Visible
 from gpusched.lib.db.sql import prepared
@@ -108,20 +108,12 @@ def _device(listed: Row, more: Row) -> dict[str, Row]:
     }
 
 
-_NAME = re.compile(r"node:([^\x00]{1,253})")
-
-
-def _name_of(topic: str) -> str | None:
-    match = _NAME.fullmatch(topic)
-    return match[1] if match else None
-
-
 TOPICS = (
     Topic(
         "node",
         lambda asked, _: load({name for name, _viewer in asked}),
         lambda nodes, name, viewer: restrict(nodes, name, viewer.visible),
-        key_of=_name_of,
+        key_of=key_by(re.compile(r"node:([^\x00]{1,253})")),
         invalidated_by=frozenset({"jobs", "nodes", "tenants", "assignments"}),
         period_seconds=1.0,
     ),

@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from frontend.live.topics import Topic
+from frontend.live.topics import Topic, key_by
 from frontend.pages.queue import rows as queuerows
 from gpusched.lib.db.sql import prepared
 from gpusched.lib.times import rfc3339
@@ -104,14 +104,6 @@ def bar_scale(tenants: Iterable[dict[str, Any]]) -> float:
     return max((max(t["gpus_held"], t["guaranteed_gpus"], t["max_gpus"] or 0) for t in tenants), default=0) or 1
 
 
-_NAME = re.compile(r"tenant:([a-z0-9-]{1,63})", re.ASCII)
-
-
-def _name_of(topic: str) -> str | None:
-    match = _NAME.fullmatch(topic)
-    return match[1] if match else None
-
-
 TOPICS = (
     Topic(
         "tenants",
@@ -123,7 +115,7 @@ TOPICS = (
         "tenant",
         lambda asked, loaded: load_whole({name for name, _viewer in asked}, loaded["tenants"]),
         lambda tenants, name, viewer: restrict_whole(tenants, name, viewer.visible),
-        key_of=_name_of,
+        key_of=key_by(re.compile(r"tenant:([a-z0-9-]{1,63})", re.ASCII)),
         needs=("tenants",),
         group="tenants",
         invalidated_by=frozenset({"jobs", "tenants"}),

@@ -137,7 +137,7 @@ class Pace:
     stopProducing = resumeProducing  # noqa: N815
 
 
-class BoundedRequest(http_protocol.WebRequest):  # type: ignore[misc]
+class BoundedRequest(WebRequest):  # type: ignore[misc]
     """Twisted calls these while the request arrives, in this order. Their names are its own."""
 
     _taken = 0
