@@ -24,14 +24,23 @@ fi
 unset GPUSCHED_DATABASE_URL DATABASE_URL GPUSCHED_URL GPUSCHED_TOKEN GPUSCHED_TOKEN_FILE
 . deploy/node.sh
 failed=()
-# All tiers run, so that one run tells everything.
-tier() { local name=$1; shift; echo "== $name"; "$@" || failed+=("$name"); }
+output=$(mktemp -d)
+trap 'rm -rf "$output"' EXIT
+# All tiers run, so that one run reports every failure; what a failed tier printed last comes again at the end.
+tier() {
+  local name=$1; shift
+  echo "== $name"
+  "$@" 2>&1 | tee "$output/$name" || failed+=("$name")
+}
 tier "page, unit tests" npm --prefix frontend run --silent test
 tier "without and with the database" .venv/bin/pytest -q --durations=25 -n 2 --dist loadfile -m "not e2e and not browser" "$@"
 tier "the whole system as real processes" .venv/bin/pytest -q --durations=25 -n 2 --dist loadfile -m "e2e and not browser" "$@"
 # Apart: Playwright keeps an event loop in its process, where Django's tests of the database cannot be.
 tier "the page in Chromium" .venv/bin/pytest -q --durations=25 -n 2 --dist loadfile -m browser "$@"
 if [ ${#failed[@]} -gt 0 ]; then
-  printf 'failed: %s\n' "${failed[@]}"
+  for name in "${failed[@]}"; do
+    echo "== failed: $name"
+    { grep -aE -A 12 "FAIL|^(FAILED|ERROR) |^E  " "$output/$name" || tail -n 60 "$output/$name"; } | tail -n 60
+  done
   exit 1
 fi

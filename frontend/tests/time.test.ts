@@ -1,7 +1,11 @@
 // Times as text, and the tick.
-import { expect, test } from "vitest";
+import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { h } from "../src/ui/dom";
 import { absolute, ago, clocked, clockedText, duration, learnServerTime, relative, roughly, serverNow, tick } from "../src/ui/time";
+
+// The clock stands still: a slow machine passes a millisecond, and with it a minute, between two lines of a test.
+beforeEach(() => void vi.useFakeTimers({ toFake: ["Date"], now: Date.UTC(2030, 0, 2, 12) }));
+afterEach(() => void vi.useRealTimers());
 
 test("durations", () => {
   expect([0, 60, 247, 3600, 3847, 86400, 263047].map(duration)).toEqual(["0 s", "1 min", "4 min 7 s", "1 h", "1 h 4 min", "1 d", "3 d 1 h"]);
