@@ -6,8 +6,8 @@ import msgspec
 
 from frontend.live import hub as hubs
 from frontend.live.outbox import Outbox
-from frontend.viewer import Session
 from gpusched.lib.web.websockets import HubSocket
+from tenants.auth.page_access import Session
 
 logger = logging.getLogger(__name__)
 MAX_BYTES = 64 << 10

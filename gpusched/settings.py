@@ -95,6 +95,17 @@ MIDDLEWARE = [
     "gpusched.lib.api.dry_run.DryRuns",
     "jobs.submit.idempotency.IdempotentPosts",
 ]
+# Calls against the layers (gpusched/lib/hooks.py).
+HOOKS = {
+    "admission_check": "scheduling.admission.check_request",
+    "submit_simulation": "scheduling.whatif.simulate_submit.simulate",
+    "quota_effect": "scheduling.whatif.edit_effects.quota_effect",
+    "policy_values": "scheduling.policy.values",
+    "tenant_use": "nodes.allocation.tenant_use.TENANT_USE",
+    "running_use": "nodes.allocation.tenant_use.RUNNING_USE",
+    "gpu_models": "nodes.allocation.tenant_use.GPU_MODELS",
+    "job_names": "jobs.listing.representation.NAMES",
+}
 if ENV.oidc_issuer:
     MIDDLEWARE.append("allauth.account.middleware.AccountMiddleware")
 TEMPLATES = [
@@ -196,7 +207,7 @@ SOCIALACCOUNT_PROVIDERS = {
         ],
     }
 }
-AUTHENTICATION_BACKENDS = ["gpusched.lib.auth.login_throttle.ThrottledLogin"]
+AUTHENTICATION_BACKENDS = ["tenants.auth.login_throttle.ThrottledLogin"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},

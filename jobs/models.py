@@ -293,6 +293,24 @@ class IdempotencyKey(models.Model):
         return self.key
 
 
+class KeptAnswer(models.Model):
+    """What a POST with an Idempotency-Key was answered, for a day (jobs/submit/idempotency.py)."""
+
+    caller = models.CharField(max_length=60)
+    key = models.CharField(max_length=255)
+    request_hash = models.CharField(max_length=64)
+    status = models.PositiveSmallIntegerField()
+    content_type = models.CharField(max_length=100)
+    sealed = models.TextField()
+    created_at = models.DateTimeField(db_index=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["caller", "key"], name="kept_answer_once")]
+
+    def __str__(self) -> str:
+        return self.key
+
+
 class RetentionProgress(models.Model):
     """Up to which end the jobs of a state are deleted, or their details (jobs/retention.py): no run looks at the ones
     before again."""

@@ -23,7 +23,7 @@ Row = dict[str, Any]
 _QUIET = """
     SELECT j.id AS job_id, j.attempt, coalesce(j.labels->>'interactive', '') = 'true' AS is_interactive,
            count(DISTINCT a.device_id) AS gpus, max(greatest(r.quiet_since, a.since, s.started_at)) AS since
-      FROM jobs_job j JOIN nodes_assignment s ON s.job_id = j.id AND s.number = j.attempt AND s.state <> 'ended'
+      FROM jobs_all j JOIN nodes_assignment s ON s.job_id = j.id AND s.number = j.attempt AND s.state <> 'ended'
       JOIN nodes_allocation a ON a.assignment_id = s.id LEFT JOIN nodes_reading r ON r.device_id = a.device_id
      WHERE j.state = 'running'
        AND NOT EXISTS (SELECT 1 FROM nodes_idleexemption e WHERE e.job_id = j.id OR e.tenant_id = j.tenant_id)

@@ -34,12 +34,12 @@ REFUSED_AS: dict[str, tuple[int, str]] = {
 _VERSION = f"""
     SELECT (SELECT coalesce(sum(hashtextextended(concat_ws(' ', id, cpu_cores, memory_mb, labels, admin_labels, taints,
                                                             runtimes), 0)), 0)
-              FROM nodes_node n WHERE {snapshot.IS_CAPACITY}) AS nodes,
+              FROM nodes_all n WHERE {snapshot.IS_CAPACITY}) AS nodes,
            (SELECT coalesce(sum(hashtextextended(
                        concat_ws(' ', id, node_id, model, coalesce(memory_mb, -1), coalesce(numa_node, -1),
-                                 coalesce(nvlink_island, -1)), 0)), 0) FROM nodes_device) AS devices,
-           (SELECT coalesce(sum(version), 0) FROM tenants_quota) AS quotas,
-           (SELECT coalesce(sum(version), 0) FROM tenants_budget) AS budgets,
+                                 coalesce(nvlink_island, -1)), 0)), 0) FROM nodes_devices) AS devices,
+           (SELECT coalesce(sum(version), 0) FROM tenants_quotas) AS quotas,
+           (SELECT coalesce(sum(version), 0) FROM tenants_budgets) AS budgets,
            (SELECT coalesce(sum(version), 0) FROM scheduling_schedulingpolicy) AS policies
 """
 

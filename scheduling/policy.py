@@ -17,6 +17,7 @@ from gpusched.lib.times import rfc3339
 from gpusched.protocol.job_request import FieldError
 from scheduling.engine.model import Policy
 from scheduling.models import SchedulingPolicy
+from tenants.billing import ledger
 
 # The fields that admins may edit; those of the environment have the same names in capitals.
 FIELDS = (
@@ -133,15 +134,9 @@ def validated(
 def save(new: SchedulingPolicy) -> None:
     """Keeps an edit; inside a transaction. The history begins with what the environment said."""
     editable_row()
-    # What was used until now was forgotten at the old rate.
-    execute(
-        """UPDATE tenants_usagebalance b
-              SET gpu_seconds = b.gpu_seconds * power(2, -extract(epoch FROM now() - b.as_of) / 86400
-                                                         / p.usage_half_life_days), as_of = now()
-             FROM scheduling_schedulingpolicy p WHERE p.usage_half_life_days <> %s""",
-        [new.usage_half_life_days],
-    )
     before = values()
+    if before["usage_half_life_days"] != new.usage_half_life_days:
+        ledger.rebase_balances()
     new.version += 1
     new.save(force_update=True)
     after = {name: getattr(new, name) for name in FIELDS}

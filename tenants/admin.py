@@ -23,13 +23,14 @@ from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationFo
 
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.audit.admin import Audited
+from gpusched.lib.hooks import hook
 from gpusched.protocol.states import Role
-from tenants import effects
 from tenants.auth import tokens
 from tenants.billing import admin as billing_admin  # noqa: F401 - registers the tables of billing
 from tenants.models import ApiToken, Membership, Quota, Tenant, UsageBalance
 from tenants.people import members, users
 from tenants.tenancy import tenants
+from tenants.tenancy.tenants import NO_EFFECT
 
 admin.site.site_header = "gpusched"
 admin.site.site_title = "gpusched admin"
@@ -130,7 +131,7 @@ class QuotaForm(ModelForm):  # type: ignore[type-arg]
         if cleaned.get("seen_version") != now.version:
             self.add_error("go_ahead", f"Not saved. {_last_edit(now)}. Load this page again and repeat your edit.")
             return cleaned
-        self.effect = effects.quota_effect(self.instance.tenant_id, limits)
+        self.effect = hook("quota_effect")(self.instance.tenant_id, limits)
         is_guarantee = limits["guaranteed_gpus"] != self.instance.guaranteed_gpus
         if _is_felt(self.effect, is_guarantee=is_guarantee) and not cleaned.get("go_ahead"):
             said = "; ".join(self.effect["sentences"])
@@ -269,7 +270,7 @@ def _change_quota(request: HttpRequest, tenant: Tenant, edited: QuotaForm) -> No
 def _is_felt(effect: dict[str, Any], *, is_guarantee: bool) -> bool:
     """Whether an edit does anything to jobs at once, or, of a guarantee, to what others may take back; what else is
     to be said of it is told when it is made."""
-    if is_guarantee and effect and effect["sentences"] != [effects.NO_EFFECT]:
+    if is_guarantee and effect and effect["sentences"] != [NO_EFFECT]:
         return True
     kinds = ("would_start", "would_wait", "would_never_start", "would_stop")
     return bool(effect.get("contradicts")) or any(effect[kind]["jobs"] for kind in kinds if kind in effect)

@@ -16,7 +16,7 @@ MANY = 20
 _LOSS = """
     SELECT count(*) AS jobs, count(array_id) AS elements, coalesce(sum(gpu_count), 0)::int AS gpus,
            coalesce(max(ran), 0) AS seconds, coalesce(sum(gpu_count * ran), 0) / 3600 AS gpu_hours
-      FROM (SELECT gpu_count, array_id, extract(epoch FROM clock_timestamp() - started_at)::float8 AS ran FROM jobs_job
+      FROM (SELECT gpu_count, array_id, extract(epoch FROM clock_timestamp() - started_at)::float8 AS ran FROM jobs_all
              WHERE (id = ANY(%s) AND array_count IS NULL OR array_id = ANY(%s))
                AND state IN ('scheduled', 'running', 'stopping')) live
 """

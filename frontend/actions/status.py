@@ -31,13 +31,13 @@ _KINDS = {
     "stopping": "", "part_cancelled": "cancel",
 }  # fmt: skip
 _LATEST = """
-    SELECT kind, at, attempt, actor, data->>'reason' AS reason FROM jobs_jobevent
+    SELECT kind, at, attempt, actor, data->>'reason' AS reason FROM jobs_events
      WHERE job_id = %s AND kind = ANY(%s) AND actor NOT IN ('', 'scheduler') ORDER BY id DESC LIMIT 1
 """
 _RANKS = """
     SELECT n.name, extract(epoch FROM clock_timestamp() - coalesce(n.last_seen_at, n.joined_at))::float8 AS silent,
            bool_and({answered}) AS has_answered
-      FROM nodes_assignment s JOIN nodes_node n ON n.id = s.node_id JOIN jobs_job j ON j.id = s.job_id
+      FROM nodes_ranks s JOIN nodes_all n ON n.id = s.node_id JOIN jobs_all j ON j.id = s.job_id
      WHERE {whose} GROUP BY n.id ORDER BY n.name
 """
 # A node that was lost is online again only when no process is left there of what was to end.

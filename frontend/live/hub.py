@@ -18,11 +18,12 @@ from frontend.live.db_threads import DbThreads
 from frontend.live.loader import FeedLoader, Invalidations, Update
 from frontend.live.outbox import Outbox
 from frontend.live.topics import Rows, View, kind_of, view
-from frontend.viewer import Access, Session, Viewer, access_of
+from frontend.viewer import Viewer
 from gpusched.lib.bus.listener import Listener, listener
 from gpusched.lib.process.supervised import supervised
 from gpusched.lib.times import rfc3339
 from scheduling.status.cluster import scheduler_lag
+from tenants.auth.page_access import Access, Session, access_of
 
 logger = logging.getLogger(__name__)
 MAX_TOPICS = 20

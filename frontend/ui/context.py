@@ -55,7 +55,7 @@ def is_pretend_fleet() -> bool:
     error pages must come out too."""
     if time.monotonic() - _pretend["looked_at"] > _CACHE_SECONDS:
         try:
-            [row] = query("SELECT EXISTS (SELECT 1 FROM nodes_node WHERE pretend AND removed_at IS NULL) AS found")
+            [row] = query("SELECT EXISTS (SELECT 1 FROM nodes_all WHERE pretend AND removed_at IS NULL) AS found")
         except Error:
             return bool(_pretend["is"])
         _pretend.update({"is": row["found"], "looked_at": time.monotonic()})

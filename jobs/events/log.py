@@ -38,7 +38,7 @@ _NOW = """
 """
 _AFTER = f"""
     SELECT e.id, e.at, e.job_id, t.name AS tenant, j.name, e.kind, e.attempt, e.actor, {VIA}, e.data
-      FROM jobs_jobevent e JOIN jobs_job j ON j.id = e.job_id JOIN tenants_tenant t ON t.id = j.tenant_id
+      FROM jobs_jobevent e JOIN jobs_job j ON j.id = e.job_id JOIN tenants_all t ON t.id = j.tenant_id
      WHERE e.id > %(since)s AND e.id <= %(until)s AND (%(visible)s::int[] IS NULL OR j.tenant_id = ANY(%(visible)s))
        AND (%(tenant)s::text IS NULL OR t.name = %(tenant)s) AND (%(kinds)s::text[] IS NULL OR e.kind = ANY(%(kinds)s))
      ORDER BY e.id LIMIT %(limit)s

@@ -296,3 +296,8 @@ def _event(job_ids: Sequence[int], kind: str, actor: str, data: dict[str, Any]) 
         [kind, actor, as_json(data), list(job_ids)],
     )
     events.changed("jobs", job_ids)
+
+
+def lock_jobs(ids: Sequence[int]) -> None:
+    """Lock jobs in one order, before any other table: two transactions that do so cannot deadlock."""
+    query("SELECT id FROM jobs_job WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE", [sorted(set(ids))])

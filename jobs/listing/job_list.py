@@ -152,8 +152,8 @@ def _where(given: dict[str, str], visible: list[int] | None) -> tuple[str, list[
 
 # By id, and that asked for first: only of a number does PostgreSQL know how many jobs it has, and which index to walk.
 _NAMED = {
-    "tenant": ("j.tenant_id = %s", "SELECT id FROM tenants_tenant WHERE name = %s"),
-    "user": ("j.user_id = %s", "SELECT id FROM auth_user WHERE username = %s"),
+    "tenant": ("j.tenant_id = %s", "SELECT id FROM tenants_all WHERE name = %s"),
+    "user": ("j.user_id = %s", "SELECT id FROM tenants_people WHERE username = %s"),
 }
 
 

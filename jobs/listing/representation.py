@@ -11,13 +11,15 @@ from gpusched.protocol.job_request import user_labels
 from gpusched.protocol.states import FINAL, WAITING, JobState
 from jobs.redaction import visible_evidence
 
+# Put into reports of use, which name jobs (HOOKS in gpusched/settings.py).
+NAMES = "SELECT id, name FROM jobs_job"
 _SELECT = """
     SELECT j.*, t.name AS tenant, u.username AS "user", a.placement, a.ranks AS attempt_ranks,
            whole.payload AS whole_payload, jobs_numbers(j.array_waiting) AS elements_waiting,
            jobs_numbers(j.array_cancelled) AS elements_cancelled
       FROM jobs_job j
-      JOIN tenants_tenant t ON t.id = j.tenant_id
-      JOIN auth_user u ON u.id = j.user_id
+      JOIN tenants_all t ON t.id = j.tenant_id
+      JOIN tenants_people u ON u.id = j.user_id
       LEFT JOIN jobs_attempt a ON a.job_id = j.id AND a.number = j.attempt
       LEFT JOIN jobs_job whole ON whole.id = j.array_id
 """

@@ -79,7 +79,7 @@ def caller_of(who: Identity) -> str:
 
 
 # Whether %(caller)s has used %(key)s for something else than a submit.
-KEY_IN_USE = f"""EXISTS (SELECT 1 FROM lib_keptanswer
+KEY_IN_USE = f"""EXISTS (SELECT 1 FROM jobs_keptanswer
                       WHERE caller = %(caller)s::text AND key = %(key)s::text AND created_at > {EXPIRED_BEFORE})"""
 
 
@@ -94,7 +94,7 @@ def _caller(request: HttpRequest) -> tuple[str, int] | None:
 # An old key is as good as none, and that of a submit is used. A request with the same key that is being answered is
 # waited for.
 _CLAIM = f"""
-    INSERT INTO lib_keptanswer AS k (caller, key, request_hash, status, content_type, sealed, created_at)
+    INSERT INTO jobs_keptanswer AS k (caller, key, request_hash, status, content_type, sealed, created_at)
     SELECT %(caller)s, %(key)s, %(request_hash)s, 0, '', '', now()
      WHERE NOT EXISTS (SELECT 1 FROM jobs_idempotencykey s WHERE s.user_id = %(user_id)s AND s.key = %(key)s
                                                             AND s.created_at > {EXPIRED_BEFORE})
@@ -123,14 +123,14 @@ def _once(
             return response
         sealed = seal_for(_PURPOSE).encrypt(response.content).decode()
         execute(
-            "UPDATE lib_keptanswer SET status = %s, content_type = %s, sealed = %s WHERE id = %s",
+            "UPDATE jobs_keptanswer SET status = %s, content_type = %s, sealed = %s WHERE id = %s",
             [response.status_code, response.get("Content-Type", ""), sealed, claimed[0]["id"]],
         )
         return response
 
 
 def _replay(caller: str, key: str, request_hash: str) -> HttpResponse:
-    found = query("SELECT * FROM lib_keptanswer WHERE caller = %s AND key = %s", [caller, key])
+    found = query("SELECT * FROM jobs_keptanswer WHERE caller = %s AND key = %s", [caller, key])
     if not found or found[0]["request_hash"] != request_hash:
         raise reused()
     [kept] = found
@@ -144,6 +144,11 @@ def _replay(caller: str, key: str, request_hash: str) -> HttpResponse:
 
 def _forget_old() -> None:
     execute(
-        "DELETE FROM lib_keptanswer WHERE id IN (SELECT id FROM lib_keptanswer"
+        "DELETE FROM jobs_keptanswer WHERE id IN (SELECT id FROM lib_keptanswer"
         f" WHERE created_at < {EXPIRED_BEFORE} ORDER BY created_at LIMIT 100 FOR UPDATE SKIP LOCKED)"
     )
+
+
+def drop_old_keys() -> int:
+    """Delete the expired keys of submits. Return how many."""
+    return execute(f"DELETE FROM jobs_idempotencykey WHERE created_at < {EXPIRED_BEFORE}")

@@ -67,7 +67,7 @@ _IS_OPEN = "tenant_id IN (SELECT id FROM open)"
 
 _OPEN = """
     open AS MATERIALIZED (
-        SELECT id FROM tenants_tenant WHERE id = %(tenant_id)s::bigint AND archived_at IS NULL FOR KEY SHARE)"""
+        SELECT id FROM tenants_all WHERE id = %(tenant_id)s::bigint AND archived_at IS NULL FOR KEY SHARE)"""
 
 
 _ROW, _NAMES = _recordset(_COLUMNS), ", ".join(_COLUMNS)
@@ -190,7 +190,7 @@ def _tenant_named(name: str, identity: Identity) -> tuple[int, bool]:
         if name == own_name:
             return tenant_id, tenant_id in identity.archived
     may_ask = identity.is_admin and "\x00" not in name
-    sql = "SELECT id, archived_at IS NOT NULL AS is_archived FROM tenants_tenant WHERE name = %s"
+    sql = "SELECT id, archived_at IS NOT NULL AS is_archived FROM tenants_all WHERE name = %s"
     rows = prepared(sql, [name]) if may_ask else []
     if not rows:
         raise not_found(f"tenant '{name}'")

@@ -29,15 +29,15 @@ _BY_USER = f"""
 """
 _OF_ALL = f"""
     SELECT count(*) FILTER (WHERE NOT {DEFERRED}) AS queued, count(*) FILTER (WHERE {DEFERRED}) AS deferred,
-           (SELECT count(*) FROM tenants_tenant WHERE archived_at IS NULL) AS tenants
+           (SELECT count(*) FROM tenants_all WHERE archived_at IS NULL) AS tenants
       FROM jobs_job j WHERE {WAITS}
 """
 _NAMES = """
-    SELECT t.name AS tenant, u.username AS "user" FROM tenants_tenant t, auth_user u WHERE t.id = %s AND u.id = %s
+    SELECT t.name AS tenant, u.username AS "user" FROM tenants_all t, tenants_people u WHERE t.id = %s AND u.id = %s
 """
 _LIMITS = """
     SELECT {generation} AS generation, q.max_queued_jobs, q.max_deferred_jobs
-      FROM (VALUES (%s::bigint)) AS t (id) LEFT JOIN tenants_quota q ON q.tenant_id = t.id
+      FROM (VALUES (%s::bigint)) AS t (id) LEFT JOIN tenants_quotas q ON q.tenant_id = t.id
 """
 _GENERATION_AND_LIMITS = _LIMITS.format(generation=queue_locks.generation_of("t.id"))
 _ONLY_LIMITS = _LIMITS.format(generation="NULL::bigint")

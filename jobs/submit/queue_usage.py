@@ -15,8 +15,8 @@ _USED = f"""
                    count(*) FILTER (WHERE {DEFERRED}) AS deferred
               FROM jobs_job j WHERE {WAITS} AND (%(visible)s::bigint[] IS NULL OR j.tenant_id = ANY(%(visible)s))
              GROUP BY j.tenant_id, j.user_id) w
-      JOIN tenants_tenant t ON t.id = w.tenant_id JOIN auth_user u ON u.id = w.user_id
-      LEFT JOIN tenants_quota q ON q.tenant_id = w.tenant_id
+      JOIN tenants_all t ON t.id = w.tenant_id JOIN tenants_people u ON u.id = w.user_id
+      LEFT JOIN tenants_quotas q ON q.tenant_id = w.tenant_id
      ORDER BY w.queued + w.deferred DESC, t.name, u.username
 """
 

@@ -18,7 +18,7 @@ _USED = f"""
            (SELECT e.data FROM jobs_jobevent e WHERE e.job_id = j.id AND e.kind = 'limit_changed'
              ORDER BY e.id LIMIT 1) AS first_change
       FROM jobs_idempotencykey k JOIN jobs_job j ON j.id = k.job_id
-      JOIN tenants_tenant t ON t.id = j.tenant_id JOIN auth_user u ON u.id = j.user_id
+      JOIN tenants_all t ON t.id = j.tenant_id JOIN tenants_people u ON u.id = j.user_id
      WHERE k.user_id = %s AND k.key = %s AND k.created_at > {idempotency.EXPIRED_BEFORE}
 """
 

@@ -10,6 +10,7 @@ import msgspec
 from django.db import IntegrityError, transaction
 
 from gpusched.lib.api.problems import Problem, invalid
+from gpusched.lib.hooks import hook
 from gpusched.lib.request_id import log_job_ids
 from gpusched.protocol import reasons
 from gpusched.protocol.job_request import FieldError, JobRequest, validate
@@ -41,7 +42,7 @@ def simulate(request: JobRequest, identity: Identity) -> dict[str, Any]:
         _require_possible(request, tenant_id, tenant, identity)
         queue_limits.require(_incoming(request, row), is_exact=False)
     _wait_for_dependencies(request, row)
-    found = admission.preview(request, row, identity.visible_tenants())
+    found = hook("submit_simulation")(request, row, identity.visible_tenants())
     return {"tenant": tenant, **(_simulated_wait(row) if row["open_dependencies"] else found)}
 
 

@@ -58,13 +58,10 @@ def allocate(takings: Sequence[RankAllocation]) -> None:
 
 
 _GIVE_BACK = """
-    WITH freed AS (DELETE FROM nodes_allocation WHERE assignment_id = ANY(%s)
-                   RETURNING assignment_id, device_id, memory_mb)
-    SELECT j.tenant_id, j.user_id, s.job_id, s.number, s.rank, f.device_id, n.name AS node, d.model, f.memory_mb,
-           CASE WHEN f.memory_mb IS NULL THEN 1.0 ELSE f.memory_mb::float8 / greatest(d.memory_mb, 1) END AS gpus,
-           s.started_at, s.ended_at, s.reason
-      FROM freed f JOIN nodes_assignment s ON s.id = f.assignment_id JOIN jobs_job j ON j.id = s.job_id
-      JOIN nodes_device d ON d.id = f.device_id JOIN nodes_node n ON n.id = d.node_id
+    WITH freed AS (DELETE FROM nodes_allocation WHERE assignment_id = ANY(%s) RETURNING assignment_id, device_id)
+    SELECT h.*, n.name AS node, s.ended_at, s.reason
+      FROM freed f JOIN nodes_held h USING (assignment_id, device_id)  -- as it was when this statement began
+      JOIN nodes_assignment s ON s.id = f.assignment_id JOIN nodes_node n ON n.id = h.node_id
 """
 
 
@@ -75,8 +72,8 @@ def release(assignment_ids: Sequence[int]) -> None:
         ended: datetime = row["ended_at"]
         charges.append(
             ledger.Charge(
-                row["tenant_id"], row["user_id"], row["job_id"], row["number"], row["rank"], row["device_id"],
-                row["node"], row["model"], row["memory_mb"], row["gpus"], row["started_at"] or ended, ended,
+                row["tenant_id"], row["user_id"], row["job_id"], row["attempt"], row["rank"], row["device_id"],
+                row["node"], row["gpu_model"], row["memory_mb"], row["gpu_weight"], row["started_at"] or ended, ended,
                 row["reason"],
             )
         )  # fmt: skip

@@ -28,7 +28,7 @@ class NewExemption(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
 
 _ALL = """
     SELECT e.id, t.name AS tenant, e.job_id, e.note, e.created_by, e.created_at
-      FROM nodes_idleexemption e LEFT JOIN tenants_tenant t ON t.id = e.tenant_id
+      FROM nodes_idleexemption e LEFT JOIN tenants_all t ON t.id = e.tenant_id
      WHERE %s::bigint IS NULL OR e.id = %s ORDER BY e.id
 """
 # Exempt already: it stays so, with the new note.
@@ -63,10 +63,10 @@ class Exemptions(APIView):
         if "\x00" in wanted.note + (wanted.tenant or ""):
             raise invalid([FieldError("note", "invalid_character", "must not contain a NUL character")])
         if wanted.job_id is None:
-            sql = _ADD.format(column="tenant_id", table="tenants_tenant", key="name")
+            sql = _ADD.format(column="tenant_id", table="tenants_all", key="name")
             named = f"tenant '{(wanted.tenant or '')[:63]}'"
         else:
-            sql = _ADD.format(column="job_id", table="jobs_job", key="id")
+            sql = _ADD.format(column="job_id", table="jobs_all", key="id")
             named = f"job {wanted.job_id}"
         with transaction.atomic():
             rows = query(

@@ -33,7 +33,7 @@ _IS_OF_GPU = """(starts_with(s.detail, 'GPU ') OR EXISTS (
 # What an admin closed and opened again starts anew. The reasons stand here as in the index `assignment_faults`.
 _STRUCK = f"""
     SELECT n.id, n.name, count(DISTINCT s.id) AS faults, json_agg(DISTINCT s.job_id) AS jobs
-      FROM nodes_assignment s JOIN jobs_job j ON j.id = s.job_id JOIN nodes_node n ON n.id = s.node_id
+      FROM nodes_assignment s JOIN jobs_all j ON j.id = s.job_id JOIN nodes_node n ON n.id = s.node_id
      WHERE s.node_id = ANY(%s) AND s.reason IN ('node_fault', 'supervisor_lost') AND n.intent = 'open'
        AND s.ended_at > clock_timestamp() - interval '1 hour' AND NOT {_IS_OF_GPU}
        AND s.ended_at > coalesce((SELECT max(i.until) FROM nodes_incident i

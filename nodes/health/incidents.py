@@ -1,10 +1,11 @@
 """Keeps the history of what was not well: the triggers that write an incident at each change, and its reading."""
 
 from collections.abc import Collection
+from datetime import datetime
 from typing import Any
 
 from gpusched.lib.audit import log
-from gpusched.lib.db.sql import query
+from gpusched.lib.db.sql import execute, query
 from gpusched.lib.times import rfc3339
 from nodes.redaction import AUTO_CORDON_NOTE, CLOSINGS
 
@@ -28,7 +29,7 @@ MAX_OF_A_NODE = 50
 # differed: without `intent` it was the note alone, and nothing of one that said the same again.
 _CLOSED_BY = """
     SELECT DISTINCT ON (i.id) i.id, e.actor FROM nodes_incident i JOIN nodes_node n ON n.id = i.node_id
-      JOIN lib_auditentry e ON e.action = 'node.intent' AND e.subject = left('node ' || n.name, %s)
+      JOIN lib_audit_entries e ON e.action = 'node.intent' AND e.subject = left('node ' || n.name, %s)
                            AND coalesce(e.after->>'intent', i.kind) = i.kind AND e.after <> '{}'
                            AND e.at <= coalesce(i.until, 'infinity')
      WHERE i.id = ANY(%s) AND NOT starts_with(i.cause, %s) ORDER BY i.id, e.id DESC
@@ -58,3 +59,18 @@ def latest(limit: int, before: int | None = None, *, is_open: bool = False) -> l
         {**row, "since": rfc3339(row["since"]), "until": rfc3339(row["until"])}
         for row in query(_LATEST, {"is_open": is_open, "before": before, "limit": limit})
     ]
+
+
+_RECORD_ONCE = """
+    INSERT INTO nodes_incident (node_id, device_id, kind, cause, since, until)
+    SELECT %(node)s, %(device)s, %(kind)s, %(cause)s, clock_timestamp(), clock_timestamp()
+     WHERE NOT EXISTS (SELECT 1 FROM nodes_incident i WHERE i.device_id = %(device)s AND i.kind = %(kind)s
+                          AND i.since >= %(since)s AND strpos(i.cause, %(part)s) > 0)
+"""
+
+
+def record_once(node_id: int, device_id: int, kind: str, cause: str, *, part: str, since: datetime) -> int:
+    """Record a moment in the history of a device. Return 0 if one of this kind whose cause has `part` is there
+    already since that time."""
+    values = {"node": node_id, "device": device_id, "kind": kind, "cause": cause, "part": part, "since": since}
+    return execute(_RECORD_ONCE, values)

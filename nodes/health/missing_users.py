@@ -11,7 +11,7 @@ FRESH_MINUTES = 10
 _MISSING = """
     INSERT INTO nodes_missinguser (node_id, unix_user, detail, since)
     SELECT DISTINCT ON (s.node_id, t.unix_user) s.node_id, t.unix_user, left(s.detail, 300), clock_timestamp()
-      FROM nodes_assignment s JOIN jobs_job j ON j.id = s.job_id JOIN tenants_tenant t ON t.id = j.tenant_id
+      FROM nodes_assignment s JOIN jobs_all j ON j.id = s.job_id JOIN tenants_all t ON t.id = j.tenant_id
      WHERE s.id = ANY(%s) ORDER BY s.node_id, t.unix_user, s.id
         ON CONFLICT (node_id, unix_user) DO UPDATE SET detail = excluded.detail, since = excluded.since
     RETURNING node_id
@@ -19,7 +19,7 @@ _MISSING = """
 # Those of the nodes that could take jobs; the others are out of the question anyway.
 _FRESH = """
     SELECT m.node_id, t.id AS tenant_id, t.unix_user FROM nodes_missinguser m
-      JOIN nodes_node n ON n.id = m.node_id JOIN tenants_tenant t ON t.unix_user = m.unix_user
+      JOIN nodes_node n ON n.id = m.node_id JOIN tenants_all t ON t.unix_user = m.unix_user
      WHERE m.since > clock_timestamp() - make_interval(mins => %s) AND n.state = 'online' AND n.intent = 'open'
      ORDER BY m.node_id, t.id
 """

@@ -7,8 +7,6 @@ down, which blocks it, must be told at least once a minute. A busy GPU at 66 to 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from django.conf import settings
-
 from gpusched.lib.bus import events, wake
 from gpusched.lib.db.sql import columns, prepared
 
@@ -53,14 +51,12 @@ def next_state(
 # Of most readings nothing is to be said: of devices that are not hot and stay so.
 _CONCERNED = f"""
     SELECT d.id, d.node_id, d.health = 'hot' AS is_hot, d.is_slowed,
-           extract(epoch FROM d.cool_since)::float8 AS cool_since, t.temperature, t.throttle, p.hot,
+           extract(epoch FROM d.cool_since)::float8 AS cool_since, t.temperature, t.throttle,
            extract(epoch FROM clock_timestamp())::float8 AS now
       FROM unnest(%s::bigint[], %s::text[], %s::int[], %s::bigint[]) AS t (node_id, uuid, temperature, throttle)
       JOIN nodes_device d ON d.node_id = t.node_id AND d.uuid = t.uuid
-     CROSS JOIN (SELECT coalesce((SELECT thermal_threshold_celsius FROM scheduling_schedulingpolicy
-                                   WHERE version > 0), %s) AS hot) p
      WHERE d.health IN ('ok', 'hot')
-       AND (d.health = 'hot' OR d.is_slowed OR t.temperature >= p.hot OR t.throttle & {SLOWDOWN} <> 0)
+       AND (d.health = 'hot' OR d.is_slowed OR t.temperature >= %s OR t.throttle & {SLOWDOWN} <> 0)
 """
 _CHANGE = """
     UPDATE nodes_device d
@@ -72,15 +68,16 @@ _CHANGE = """
 """
 
 
-def apply_readings(readings: Sequence[tuple[int, str, int | None, int | None]]) -> None:
-    """Takes in (node, UUID, °C, throttle reasons). Rows are written, and pages and the queue told, only of changes."""
+def apply_readings(readings: Sequence[tuple[int, str, int | None, int | None]], hot: int) -> None:
+    """Apply (node, UUID, °C, throttle reasons); a GPU is hot from `hot` °C on. Only changes are written and
+    announced."""
     changed: list[tuple[int, bool, bool, float | None, str | None]] = []
     nodes: set[int] = set()
-    for row in prepared(_CONCERNED, [*columns(readings, 4), settings.ENV.thermal_threshold_celsius]):
+    for row in prepared(_CONCERNED, [*columns(readings, 4), hot]):
         before = ThermalState(row["is_hot"], row["is_slowed"], row["cool_since"])
-        after = next_state(before, row["temperature"], row["throttle"], row["now"], row["hot"])
+        after = next_state(before, row["temperature"], row["throttle"], row["now"], hot)
         if after != before:
-            changed.append((row["id"], *after, _note(before, after, row["temperature"], row["hot"])))
+            changed.append((row["id"], *after, _note(before, after, row["temperature"], hot)))
         if after[:2] != before[:2]:
             nodes.add(row["node_id"])
     if changed:

@@ -18,7 +18,7 @@ _NODES = """
       FROM nodes_node n
       LEFT JOIN (SELECT s.node_id, sum(s.cpu_milli) AS cpu, sum(s.memory_mb) AS memory,
                         json_agg(DISTINCT jsonb_build_array(s.job_id, j.tenant_id)) AS jobs
-                   FROM nodes_assignment s JOIN jobs_job j ON j.id = s.job_id
+                   FROM nodes_assignment s JOIN jobs_all j ON j.id = s.job_id
                   WHERE s.state <> 'ended' GROUP BY s.node_id) s ON s.node_id = n.id
      WHERE n.removed_at IS NULL AND (%s::text IS NULL OR n.name = %s) ORDER BY n.name
 """
@@ -30,7 +30,7 @@ _DEVICES = """
            r.process_count, r.throttle_reasons,
            (SELECT json_agg(json_build_array(s.job_id, j.tenant_id) ORDER BY s.job_id)
               FROM nodes_allocation a JOIN nodes_assignment s ON s.id = a.assignment_id
-              JOIN jobs_job j ON j.id = s.job_id
+              JOIN jobs_all j ON j.id = s.job_id
              WHERE a.device_id = d.id) AS jobs
       FROM nodes_device d LEFT JOIN nodes_reading r ON r.device_id = d.id
      WHERE %s::bigint[] IS NULL OR d.node_id = ANY(%s) ORDER BY d.node_id, d.index

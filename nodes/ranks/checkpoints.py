@@ -2,20 +2,18 @@
 
 from collections.abc import Sequence
 
-from gpusched.lib.db.sql import columns, execute
+from gpusched.lib.db.sql import columns
+from gpusched.lib.db.sql import rows as read
+from jobs.lifecycle import attempts
 from nodes.ranks.agent_clock import parse_time
 from nodes.ranks.rank_end import parse_rank_key
 
-# The latest of any rank, never earlier than was told before nor than the start: the time of a file can be anything.
-_KEEP = """
-    UPDATE jobs_attempt a SET saved_at = t.at
-      FROM (SELECT s.attempt_id, max(u.at) AS at
-              FROM unnest(%s::bigint[], %s::int[], %s::int[], %s::bigint[], %s::timestamptz[])
-                   AS u (job_id, number, rank, node_id, at)
-              JOIN nodes_assignment s ON s.job_id = u.job_id AND s.number = u.number AND s.rank = u.rank
-                   AND s.node_id = u.node_id AND s.state = 'running'
-             GROUP BY s.attempt_id) t
-     WHERE a.id = t.attempt_id AND t.at >= a.started_at AND (a.saved_at IS NULL OR a.saved_at < t.at)
+_SAVES = """
+    SELECT s.attempt_id, u.at
+      FROM unnest(%s::bigint[], %s::int[], %s::int[], %s::bigint[], %s::timestamptz[])
+           AS u (job_id, number, rank, node_id, at)
+      JOIN nodes_assignment s ON s.job_id = u.job_id AND s.number = u.number AND s.rank = u.rank
+           AND s.node_id = u.node_id AND s.state = 'running'
 """
 
 
@@ -23,4 +21,4 @@ def record_checkpoints(told: Sequence[tuple[int, str, str]]) -> int:
     """(node, key, when) of any number of nodes; gives how many attempts this was new of. Of ranks that do not run on
     that node nothing is believed; a time in the future is now."""
     rows = [(*key, node_id, parse_time(at)) for node_id, text, at in told if (key := parse_rank_key(text)) is not None]
-    return execute(_KEEP, columns(rows, 5)) if rows else 0
+    return attempts.record_saves(read(_SAVES, columns(rows, 5))) if rows else 0

@@ -23,7 +23,7 @@ _LIVE = """
                SELECT 1 FROM nodes_assignment o JOIN nodes_node m ON m.id = o.node_id
                 WHERE o.attempt_id = s.attempt_id AND o.node_id <> s.node_id AND o.state = 'assigned'
                   AND (m.state <> 'online' OR m.last_seen_at < clock_timestamp() - interval '8 seconds')) AS is_early
-      FROM nodes_assignment s JOIN jobs_job j ON j.id = s.job_id JOIN nodes_node n ON n.id = s.node_id
+      FROM nodes_assignment s JOIN jobs_all j ON j.id = s.job_id JOIN nodes_node n ON n.id = s.node_id
      WHERE s.node_id = ANY(%s) AND s.state <> 'ended'
      ORDER BY s.job_id, s.rank
 """
@@ -104,15 +104,15 @@ _SPECS = """
            w.traceparent, j.cpu_milli, j.memory_mb, j.max_runtime_seconds, j.limit_version, j.grace_seconds,
            head.hostname AS head, own.hostname AS own, t.unix_user, t.name AS tenant,
            CASE WHEN w.payload->'secrets' <> '[]' THEN
-                (SELECT jsonb_object_agg(k.name, k.sealed) FROM tenants_secret k
+                (SELECT jsonb_object_agg(k.name, k.sealed) FROM tenants_secrets k
                   WHERE k.tenant_id = j.tenant_id AND w.payload->'secrets' ? k.name) END AS sealed,
            (SELECT coalesce(array_agg(d.uuid ORDER BY d.index), '{}') FROM nodes_device d
              WHERE d.node_id = s.node_id AND s.device_ids @> to_jsonb(d.id)) AS uuids
       FROM nodes_assignment s
-      JOIN jobs_job j ON j.id = s.job_id
-      JOIN jobs_job w ON w.id = coalesce(j.array_id, j.id)
-      JOIN tenants_tenant t ON t.id = j.tenant_id
-      JOIN jobs_attempt a ON a.id = s.attempt_id
+      JOIN jobs_all j ON j.id = s.job_id
+      JOIN jobs_all w ON w.id = coalesce(j.array_id, j.id)
+      JOIN tenants_all t ON t.id = j.tenant_id
+      JOIN jobs_attempts a ON a.id = s.attempt_id
       JOIN nodes_node own ON own.id = s.node_id
       JOIN nodes_assignment s0 ON s0.attempt_id = s.attempt_id AND s0.rank = 0
       JOIN nodes_node head ON head.id = s0.node_id

@@ -12,8 +12,8 @@ MAX_AT_ONCE = 50
 # Of jobs after a number of each; ranks of a gang that are equally far share theirs.
 _ASKED = """
     SELECT w.job_id, w.known, e.sequence, e.signal FROM unnest(%s::bigint[], %s::int[]) AS w (job_id, known)
-      JOIN jobs_job j ON j.id = w.job_id CROSS JOIN LATERAL (
-        SELECT (data->>'sequence')::int AS sequence, data->>'signal' AS signal FROM jobs_jobevent
+      JOIN jobs_all j ON j.id = w.job_id CROSS JOIN LATERAL (
+        SELECT (data->>'sequence')::int AS sequence, data->>'signal' AS signal FROM jobs_events
          WHERE job_id = j.id AND kind = 'signal_sent' AND attempt = j.attempt AND (data->>'sequence')::int > w.known
          ORDER BY id LIMIT %s) e
      ORDER BY e.sequence

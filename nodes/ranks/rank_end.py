@@ -9,11 +9,12 @@ from datetime import datetime
 from typing import Any
 
 from gpusched.lib.bus import events, wake
-from gpusched.lib.db.sql import as_json, columns, execute, query
+from gpusched.lib.db.sql import columns, query
 from gpusched.protocol.agent_messages import Ended, Report, Started
 from gpusched.protocol.reasons import NODE_FAULTS, EndReason
 from jobs.lifecycle import states
 from jobs.lifecycle.attempt_end import AttemptOutcome, exit_class
+from jobs.lifecycle.attempts import record_outcomes
 from nodes.allocation import allocations
 from nodes.health import device_health, missing_users
 from nodes.ranks.agent_clock import parse_time, run_seconds
@@ -66,7 +67,7 @@ def apply_reports(reports: Iterable[tuple[int, Report]]) -> None:
             starts.append((key, node_id, parse_time(report.at), _fitting(report.pid) or 0))
         else:
             ends.append(_rank_end(key, node_id, report))
-    lock_jobs([start[0][0] for start in starts] + [end.key[0] for end in ends])
+    states.lock_jobs([start[0][0] for start in starts] + [end.key[0] for end in ends])
     started, ended = _start(starts), end(ends)
     if started or ended:
         events.changed("jobs", started + ended)
@@ -76,7 +77,7 @@ def apply_reports(reports: Iterable[tuple[int, Report]]) -> None:
 
 def end_as_node_fault(gone: Sequence[tuple[RankKey, int, datetime]]) -> None:
     """Ends ranks (key, node, since when) that their node does not know any more, through no fault of the job."""
-    lock_jobs([key[0] for key, _, _ in gone])
+    states.lock_jobs([key[0] for key, _, _ in gone])
     events.changed("jobs", end([RankEnd(key, node_id, at, EndReason.NODE_FAULT) for key, node_id, at in gone]))
     wake.request_cycle()
 
@@ -106,17 +107,12 @@ def _fitting(value: int | None, least: int = 0) -> int | None:
     return value if value is not None and least <= value <= MAX_INT else None
 
 
-def lock_jobs(ids: Sequence[int]) -> None:
-    """Jobs first, in one order: the same order as the scheduler's commit, so that the two cannot deadlock."""
-    query("SELECT id FROM jobs_job WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE", [sorted(set(ids))])
-
-
 _START = """
     UPDATE nodes_assignment s
        SET state = 'running', started_at = greatest(t.at, a.scheduled_at), pid = t.pid, missing_since = NULL
       FROM unnest(%s::bigint[], %s::int[], %s::int[], %s::bigint[], %s::timestamptz[], %s::int[])
            AS t (job_id, number, rank, node_id, at, pid)
-      JOIN jobs_attempt a ON a.job_id = t.job_id AND a.number = t.number
+      JOIN jobs_attempts a ON a.job_id = t.job_id AND a.number = t.number
      WHERE s.job_id = t.job_id AND s.number = t.number AND s.rank = t.rank AND s.node_id = t.node_id
        AND s.state = 'assigned'
     RETURNING s.job_id, s.number, s.started_at
@@ -142,7 +138,7 @@ _END = """
                   %s::timestamptz[], %s::text[], %s::int[], %s::bigint[], %s::text[], %s::text[], %s::float8[])
            AS t (job_id, number, rank, node_id, at, reason, exit_code, signal, started_at, detail, peak, log_bytes,
                  exit_class, peak_of, lasted)
-      JOIN jobs_attempt a ON a.job_id = t.job_id AND a.number = t.number
+      JOIN jobs_attempts a ON a.job_id = t.job_id AND a.number = t.number
       JOIN nodes_assignment o ON o.attempt_id = a.id AND o.rank = t.rank
      CROSS JOIN LATERAL (SELECT coalesce(o.started_at, CASE WHEN t.started_at IS NOT NULL
                                              THEN greatest(t.started_at, a.scheduled_at) END) AS began) b
@@ -199,7 +195,7 @@ def _how(row: dict[str, Any]) -> dict[str, Any]:
 _RANKS = """
     SELECT s.job_id, s.number, s.rank, s.state, s.reason, s.exit_code, s.signal, s.detail, s.ended_at, n.name AS node,
            e.outcomes->s.rank::text->>'class' AS class
-      FROM nodes_assignment s JOIN nodes_node n ON n.id = s.node_id JOIN jobs_attempt e ON e.id = s.attempt_id
+      FROM nodes_assignment s JOIN nodes_node n ON n.id = s.node_id JOIN jobs_attempts e ON e.id = s.attempt_id
       JOIN unnest(%s::bigint[], %s::int[]) AS a (job_id, number) ON a.job_id = s.job_id AND a.number = s.number
      ORDER BY s.job_id, s.number, s.ended_at, s.rank
 """
@@ -245,17 +241,4 @@ def _outcome(job_id: int, number: int, decisive: dict[str, Any], ended_at: datet
         evidence["rank"] = decisive["rank"]
     return AttemptOutcome(
         job_id, number, decisive["reason"], ended_at, decisive["exit_code"], decisive["signal"], evidence
-    )
-
-
-def record_outcomes(rows: Sequence[tuple[int, int, int, dict[str, Any]]]) -> None:
-    """(job, attempt, rank, how it ended) kept with the attempt."""
-    merged: dict[tuple[int, int], dict[str, Any]] = {}
-    for job_id, attempt, rank, how in rows:
-        merged.setdefault((job_id, attempt), {})[str(rank)] = how
-    execute(
-        "UPDATE jobs_attempt a SET outcomes = a.outcomes || o.how"
-        "  FROM unnest(%s::bigint[], %s::int[], %s::jsonb[]) AS o (job_id, number, how)"
-        " WHERE a.job_id = o.job_id AND a.number = o.number",
-        columns([(j, n, as_json(how)) for (j, n), how in merged.items()], 3),
     )

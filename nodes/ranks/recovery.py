@@ -49,7 +49,7 @@ def _lose() -> list[tuple[int, str]]:
         rank_end.RankEnd((r["job_id"], r["number"], r["rank"]), r["node_id"], r["at"], EndReason.NODE_LOST)
         for r in query(_LEFT_BEHIND, [ids])
     ]
-    rank_end.lock_jobs([end.key[0] for end in ends])
+    states.lock_jobs([end.key[0] for end in ends])
     changed = rank_end.end(ends)
     events.changed("nodes", ids)
     if changed:
@@ -65,7 +65,7 @@ _ON_LOST_DEVICES = """
       FROM nodes_incident i JOIN nodes_device d ON d.id = i.device_id AND d.health = i.kind
       JOIN nodes_node n ON n.id = d.node_id AND n.state = 'online'
       JOIN nodes_allocation a ON a.device_id = d.id JOIN nodes_assignment s ON s.id = a.assignment_id
-      JOIN jobs_job j ON j.id = s.job_id AND j.attempt = s.number AND j.state IN ('scheduled', 'running')
+      JOIN jobs_all j ON j.id = s.job_id AND j.attempt = s.number AND j.state IN ('scheduled', 'running')
       LEFT JOIN nodes_reading r ON r.device_id = d.id
      WHERE i.until IS NULL AND i.since < clock_timestamp() - make_interval(secs => %s)
        AND (i.kind = 'lost' OR i.kind = 'degraded' AND starts_with(d.health_note, 'Xid 79:')
@@ -82,7 +82,7 @@ def stop_on_lost_devices() -> list[int]:
 
 def _stop_on_lost_devices() -> list[int]:
     found = query(_ON_LOST_DEVICES, [settings.ENV.lost_gpu_seconds])
-    rank_end.lock_jobs([row["job_id"] for row in found])
+    states.lock_jobs([row["job_id"] for row in found])
     stopped: list[int] = []
     for row in found:
         evidence = {"node": row["node"], "detail": row["detail"]}
@@ -106,16 +106,16 @@ STOP_SECONDS = 60.0
 _SINCE = "greatest({since}, (SELECT l.since FROM nodes_listenerlease l WHERE l.id = 1)) < clock_timestamp()"
 _UNSTARTED = f"""
     SELECT DISTINCT ON (s.job_id) s.job_id, n.name AS node
-      FROM nodes_assignment s JOIN jobs_attempt a ON a.id = s.attempt_id
+      FROM nodes_assignment s JOIN jobs_attempts a ON a.id = s.attempt_id
       JOIN nodes_node n ON n.id = s.node_id AND n.state = 'online'
-      JOIN jobs_job j ON j.id = s.job_id AND j.attempt = s.number AND j.state IN ('scheduled', 'running')
+      JOIN jobs_all j ON j.id = s.job_id AND j.attempt = s.number AND j.state IN ('scheduled', 'running')
      WHERE s.state = 'assigned' AND {_SINCE.format(since="a.scheduled_at")} - make_interval(secs => %s)
      ORDER BY s.job_id, s.rank
 """
 _IGNORED = f"""
     SELECT s.job_id, s.number, s.rank, s.node_id, clock_timestamp() AS now
       FROM nodes_assignment s JOIN nodes_node n ON n.id = s.node_id AND n.state = 'online'
-      JOIN jobs_job j ON j.id = s.job_id
+      JOIN jobs_all j ON j.id = s.job_id
      WHERE s.state = 'assigned' AND (j.state = 'stopping' OR j.attempt <> s.number)
        AND {_SINCE.format(since="j.reason_since")} - make_interval(secs => %s)
      ORDER BY s.job_id, s.rank
@@ -132,7 +132,7 @@ def end_unstarted() -> list[int]:
 
 
 def _stop_unstarted(seconds: float) -> list[int]:
-    rank_end.lock_jobs([row["job_id"] for row in query(_UNSTARTED, [seconds])])
+    states.lock_jobs([row["job_id"] for row in query(_UNSTARTED, [seconds])])
     stopped: list[int] = []
     for row in query(_UNSTARTED, [seconds]):  # as it is now that they are locked
         evidence = {"node": row["node"], "detail": f"it was not started there within {seconds:g} s"}
@@ -144,7 +144,7 @@ def _stop_unstarted(seconds: float) -> list[int]:
 
 
 def _end_silent() -> list[int]:
-    rank_end.lock_jobs([row["job_id"] for row in query(_IGNORED, [STOP_SECONDS])])
+    states.lock_jobs([row["job_id"] for row in query(_IGNORED, [STOP_SECONDS])])
     gone = query(_IGNORED, [STOP_SECONDS])
     if gone:
         concerned = job_fields(row["job_id"] for row in gone)

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from django.conf import settings
-
 from gpusched.lib.bus import events, wake
 from gpusched.lib.db.sql import as_json, columns, execute, prepared, query
+from gpusched.lib.hooks import hook
 from gpusched.protocol import xids
 from gpusched.protocol.agent_messages import Hint, Isolation, NodeFacts, Reading
 from gpusched.protocol.states import NodeState
@@ -126,8 +125,7 @@ _READ_COLUMNS = {
 _READ = """
     INSERT INTO nodes_reading (device_id, read_at, idle_since, quiet_since, {names})
     SELECT d.id, clock_timestamp(), CASE WHEN t.utilisation_percent = 0 THEN clock_timestamp() END,
-           CASE WHEN t.utilisation_percent < coalesce((SELECT held_idle_percent FROM scheduling_schedulingpolicy
-                                                        WHERE version > 0), %s) THEN clock_timestamp() END, {taken}
+           CASE WHEN t.utilisation_percent < %s THEN clock_timestamp() END, {taken}
       FROM unnest(%s::bigint[], %s::text[], {arrays}) AS t (node_id, uuid, {names})
       JOIN nodes_device d ON d.node_id = t.node_id AND d.uuid = t.uuid
      ORDER BY d.id
@@ -167,11 +165,12 @@ def store_readings(readings: Sequence[tuple[int, Reading]]) -> None:
              _whole(r.throttle_reasons, 1 << 62), _whole(r.ecc_corrected, 1 << 62), _whole(r.ecc_uncorrected, 1 << 62),
              processes, occupancy, occupant)
         )  # fmt: skip
-    prepared(_READ, [settings.ENV.held_idle_percent, *columns(rows, 2 + len(_READ_COLUMNS))])
+    policy = hook("policy_values")()
+    prepared(_READ, [policy["held_idle_percent"], *columns(rows, 2 + len(_READ_COLUMNS))])
     _mark_lost(gone)
     device_health.mark_degraded(_hardware_failures(readings))
     device_health.apply_occupancy(occupied)
-    thermal.apply_readings([(row[0], row[1], row[4], row[9]) for row in rows])
+    thermal.apply_readings([(row[0], row[1], row[4], row[9]) for row in rows], policy["thermal_threshold_celsius"])
 
 
 def _hardware_failures(readings: Sequence[tuple[int, Reading]]) -> list[tuple[int, str, str, int]]:

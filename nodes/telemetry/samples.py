@@ -43,12 +43,9 @@ _TICK = """
         ON CONFLICT (device_id, at) DO NOTHING),
     spent AS (
         INSERT INTO nodes_heldday (day, tenant_id, user_id, gpu_model, held_seconds, idle_seconds)
-        SELECT (l.now AT TIME ZONE 'UTC')::date, j.tenant_id, j.user_id, d.model, sum(l.seconds * p.part),
-               coalesce(sum(l.seconds * p.part) FILTER (WHERE l.cell = 'held_idle'), 0)
-          FROM look l JOIN nodes_allocation a ON a.device_id = l.id JOIN nodes_device d ON d.id = l.id
-          JOIN nodes_assignment s ON s.id = a.assignment_id JOIN jobs_job j ON j.id = s.job_id
-         CROSS JOIN LATERAL (SELECT CASE WHEN a.memory_mb IS NULL THEN 1.0
-                                         ELSE a.memory_mb::float8 / greatest(d.memory_mb, 1) END AS part) p
+        SELECT (l.now AT TIME ZONE 'UTC')::date, h.tenant_id, h.user_id, h.gpu_model, sum(l.seconds * h.gpu_weight),
+               coalesce(sum(l.seconds * h.gpu_weight) FILTER (WHERE l.cell = 'held_idle'), 0)
+          FROM look l JOIN nodes_held h ON h.device_id = l.id
          WHERE l.seconds > 0 GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
         ON CONFLICT (day, tenant_id, user_id, gpu_model) DO UPDATE
            SET held_seconds = nodes_heldday.held_seconds + excluded.held_seconds,
@@ -99,7 +96,8 @@ def held(tenant_ids: Sequence[int], since: date, until: date, by: str) -> list[d
     return query(
         f"""SELECT to_char(h.day, 'YYYY-MM-DD') AS day, {_BY[by]} AS key, sum(h.held_seconds) AS held_seconds,
                    sum(h.idle_seconds) AS idle_seconds
-              FROM nodes_heldday h JOIN tenants_tenant t ON t.id = h.tenant_id LEFT JOIN auth_user u ON u.id = h.user_id
+              FROM nodes_heldday h JOIN tenants_all t ON t.id = h.tenant_id
+               LEFT JOIN tenants_people u ON u.id = h.user_id
              WHERE h.tenant_id = ANY(%s) AND h.day BETWEEN %s AND %s GROUP BY 1, 2 ORDER BY 1, 2""",
         [list(tenant_ids), since, until],
     )

@@ -14,10 +14,10 @@ from scheduling.engine.model import ELEMENT_ID_STEP, Job, Node, PendingGroup, Re
 MAX_SHOWN, MIN_SHOWN = 1600, 8
 _OPEN = """
     SELECT a.id, a.array_max_parallel,
-           CASE WHEN a.state = 'held' OR a.open_dependencies > 0 THEN 0 ELSE jobs_numbers(a.array_waiting) END,
-           (SELECT count(*) FROM jobs_job e
+           CASE WHEN a.state = 'held' OR a.open_dependencies > 0 THEN 0 ELSE a.elements_waiting END,
+           (SELECT count(*) FROM jobs_all e
              WHERE e.array_id = a.id AND e.state IN ('scheduled', 'running', 'stopping'))
-      FROM jobs_job a WHERE a.array_count IS NOT NULL AND a.state IN ('pending', 'held', 'running') ORDER BY a.id
+      FROM jobs_all a WHERE a.array_count IS NOT NULL AND a.state IN ('pending', 'held', 'running') ORDER BY a.id
 """
 
 

@@ -128,7 +128,7 @@ def _device_facts(placements: Sequence[Placement]) -> dict[int, dict[str, Any]]:
     """Index, UUID, model and memory of the devices that are placed on, for the history. IntegrityError if one of them
     no longer exists."""
     ids = sorted({(hold.device_id,) for p in placements for rank in p.ranks for hold in rank.holds})
-    sql = "SELECT id, index, uuid, model, memory_mb FROM nodes_device WHERE id = ANY(%s::bigint[])"
+    sql = "SELECT id, index, uuid, model, memory_mb FROM nodes_devices WHERE id = ANY(%s::bigint[])"
     rows = query(sql, columns(ids, 1)) if ids else []
     if len(rows) < len(ids):
         raise IntegrityError("a device was retired, or its node removed, under the plan")

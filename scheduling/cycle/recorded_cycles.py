@@ -74,7 +74,7 @@ def deciding(job_id: int) -> int | None:
     found = rows(
         """SELECT j.state, j.submitted_at, a.scheduled_at,
                   j.state = 'pending' AND j.open_dependencies = 0 AND j.reason <> ALL(%s)
-             FROM jobs_job j LEFT JOIN jobs_attempt a ON a.job_id = j.id AND a.number = j.attempt WHERE j.id = %s""",
+             FROM jobs_all j LEFT JOIN jobs_attempts a ON a.job_id = j.id AND a.number = j.attempt WHERE j.id = %s""",
         [[str(reason) for reason in _WITHOUT_CYCLE], job_id],
     )
     if not found:  # deleted a moment ago

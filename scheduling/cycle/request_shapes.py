@@ -22,7 +22,7 @@ COLUMNS = """
 _LATEST, _MAX_SHAPES = 5000, 100
 _MIX = f"""
     SELECT {COLUMNS}, count(*)::float8
-      FROM (SELECT * FROM jobs_job ORDER BY id DESC LIMIT {_LATEST}) j
+      FROM (SELECT * FROM jobs_all ORDER BY id DESC LIMIT {_LATEST}) j
      GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13
      ORDER BY 14 DESC, 1, 5, 6, 2, 3, 4, 7, 8, 9, 10, 11, 12, 13 LIMIT {_MAX_SHAPES}
 """

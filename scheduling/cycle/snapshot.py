@@ -65,17 +65,16 @@ def _of_user(request: Request, label: str) -> Request:
 
 # With more waiting jobs than this a plan takes long: people are told no more than the plan itself says.
 MAX_ASKED_ABOUT = 20_000
-# Most waiting jobs are as they were in the last cycle: of those only the row's version is read (xmin, the transaction
-# that wrote it).
+# Most waiting jobs are as they were in the last cycle: of those only the row's version is read.
 # Who waits for other jobs to end is nothing that the engine need know of.
 _WAITS = "state = 'pending' AND open_dependencies = 0 AND array_count IS NULL"
-_VERSIONS = f"SELECT id, xmin::text::bigint FROM jobs_job WHERE {_WAITS}"
+_VERSIONS = f"SELECT id, row_version FROM jobs_all WHERE {_WAITS}"
 _JOBS = f"""
-    SELECT j.xmin::text::bigint, j.attempt, j.reason, j.evidence::text, j.array_id,
+    SELECT j.row_version, j.attempt, j.reason, j.evidence::text, j.array_id,
            j.id, j.tenant_id, j.user_id, j.priority, {COLUMNS},
            extract(epoch FROM j.submitted_at)::float8, extract(epoch FROM j.eligible_at)::float8,
            j.max_runtime_seconds, j.predicted_seconds, j.workload_class = 'online'
-      FROM jobs_job j WHERE """
+      FROM jobs_all j WHERE """
 _PENDING, _THESE = f"{_JOBS} {_WAITS}", f"{_JOBS} j.id = ANY(%s::bigint[])"
 _RUNNING = """
     SELECT j.id, j.tenant_id, j.priority, j.gpu_count, j.gpu_memory_mb, j.gpu_models,
@@ -91,15 +90,15 @@ _RUNNING = """
            extract(epoch FROM greatest(j.submitted_at, j.eligible_at))::float8 AS queued_at,
            s.rank, s.node_id, s.cpu_milli AS rank_cpu, s.memory_mb AS rank_memory,
            (SELECT json_agg(json_build_array(l.device_id, l.memory_mb) ORDER BY l.device_id)
-              FROM nodes_allocation l WHERE l.assignment_id = s.id) AS holds
-      FROM nodes_assignment s JOIN jobs_job j ON j.id = s.job_id JOIN jobs_attempt a ON a.id = s.attempt_id
+              FROM nodes_allocations l WHERE l.assignment_id = s.id) AS holds
+      FROM nodes_ranks s JOIN jobs_all j ON j.id = s.job_id JOIN jobs_attempts a ON a.id = s.attempt_id
      WHERE s.state <> 'ended' AND (%(tenant)s::bigint IS NULL OR j.tenant_id = %(tenant)s) ORDER BY j.id, s.rank
 """
 # Of nodes_node as n: a lost node counts as capacity for this long, since it may come back any moment; after that, what
 # only it could hold can never run (A42). By when the loss was noted, not by the last message: after an outage of the
 # control plane every node has been silent for as long as the outage took.
 IS_CAPACITY = """n.removed_at IS NULL AND (n.state <> 'lost' OR EXISTS (
-    SELECT 1 FROM nodes_incident lost WHERE lost.node_id = n.id AND lost.device_id IS NULL AND lost.kind = 'node_lost'
+    SELECT 1 FROM nodes_incidents lost WHERE lost.node_id = n.id AND lost.device_id IS NULL AND lost.kind = 'node_lost'
        AND lost.until IS NULL AND lost.since > now() - make_interval(secs => %(capacity_seconds)s)))"""
 _NODES = f"""
     SELECT id, name, state = 'online', intent = 'open', cpu_cores, memory_mb,
@@ -108,11 +107,11 @@ _NODES = f"""
                  ELSE labels || admin_labels || '{{"container runtime": "yes"}}'
                              || (SELECT jsonb_object_agg('container runtime ' || name, 'yes')
                                    FROM jsonb_object_keys(runtimes) AS name) END)::text, taints::text
-      FROM nodes_node n WHERE {IS_CAPACITY} ORDER BY id
+      FROM nodes_all n WHERE {IS_CAPACITY} ORDER BY id
 """
 # Who was moved off a hot device must not come back to it, nor anybody else come, before it has cooled.
 IS_LEFT = """EXISTS (
-    SELECT 1 FROM nodes_incident hot JOIN nodes_incident moved
+    SELECT 1 FROM nodes_incidents hot JOIN nodes_incidents moved
         ON moved.device_id = hot.device_id AND moved.kind = 'moved' AND moved.since >= hot.since
      WHERE hot.device_id = d.id AND hot.until IS NULL)"""
 _DEVICES = f"""
@@ -121,7 +120,7 @@ _DEVICES = f"""
            CASE WHEN r.read_at > now() - interval '10 seconds'
                 THEN floor(r.utilisation_percent / 10.0)::float8 / 10 END,
            d.numa_node, d.nvlink_island
-      FROM nodes_device d LEFT JOIN nodes_reading r ON r.device_id = d.id AND d.held_mb > 0
+      FROM nodes_devices d LEFT JOIN nodes_readings r ON r.device_id = d.id AND d.held_mb > 0
      ORDER BY d.node_id, d.index, d.id
 """
 

@@ -24,41 +24,35 @@ _TENANTS = """
            t.preemption_budget_per_hour AS budget,
            coalesce(b.gpu_seconds * power(2, -extract(epoch FROM now() - b.as_of) / %(h)s), 0)
            + coalesce(u.gpu_seconds, 0) AS usage
-      FROM tenants_tenant t LEFT JOIN tenants_quota q ON q.tenant_id = t.id
-      LEFT JOIN tenants_usagebalance b ON b.tenant_id = t.id
-      LEFT JOIN (SELECT j.tenant_id, sum((CASE WHEN l.memory_mb IS NULL THEN 1.0
-                                               ELSE l.memory_mb::float8 / greatest(d.memory_mb, 1) END)
-                          * %(h)s / ln(2) * (1 - power(2, -extract(epoch FROM now() - s.started_at) / %(h)s)))
-                          AS gpu_seconds
-                   FROM nodes_allocation l JOIN nodes_assignment s ON s.id = l.assignment_id
-                   JOIN nodes_device d ON d.id = l.device_id JOIN jobs_job j ON j.id = s.job_id
-                  WHERE s.started_at IS NOT NULL GROUP BY j.tenant_id) u ON u.tenant_id = t.id
+      FROM tenants_all t LEFT JOIN tenants_quotas q ON q.tenant_id = t.id
+      LEFT JOIN tenants_balances b ON b.tenant_id = t.id
+      LEFT JOIN (SELECT tenant_id,
+                        sum(gpu_weight * %(h)s / ln(2)
+                            * (1 - power(2, -extract(epoch FROM now() - started_at) / %(h)s))) AS gpu_seconds
+                   FROM nodes_held WHERE started_at IS NOT NULL GROUP BY tenant_id) u ON u.tenant_id = t.id
      ORDER BY t.id
 """
 # Of tenants with a budget: their jobs that were preempted within the hour, and those that have been told to stop.
 _PREEMPTED = """
-    SELECT j.tenant_id, count(*) FROM jobs_attempt a JOIN jobs_job j ON j.id = a.job_id
+    SELECT j.tenant_id, count(*) FROM jobs_attempts a JOIN jobs_all j ON j.id = a.job_id
      WHERE a.reason = 'preempted' AND a.ended_at > now() - interval '1 hour' AND j.tenant_id = ANY(%(ids)s)
      GROUP BY j.tenant_id
      UNION ALL
-    SELECT tenant_id, count(*) FROM jobs_job
+    SELECT tenant_id, count(*) FROM jobs_all
      WHERE state = 'stopping' AND stop_reason = 'preempted' AND tenant_id = ANY(%(ids)s) GROUP BY tenant_id
 """
 # GPU-seconds by tenant and model since a time; by tenant, as the ledger's index begins with it.
 _PAST = """
     SELECT t.id, e.gpu_model,
            sum(e.gpus * date_part('epoch', e.ended_at - greatest(e.started_at, now() - make_interval(secs => %(s)s))))
-      FROM tenants_tenant t JOIN tenants_usageentry e ON e.tenant_id = t.id
+      FROM tenants_all t JOIN tenants_usage e ON e.tenant_id = t.id
        AND e.ended_at > now() - make_interval(secs => %(s)s)
      GROUP BY t.id, e.gpu_model
 """
 _NOW = """
-    SELECT j.tenant_id, d.model,
-           sum((CASE WHEN l.memory_mb IS NULL THEN 1.0 ELSE l.memory_mb::float8 / greatest(d.memory_mb, 1) END)
-               * date_part('epoch', now() - greatest(s.started_at, now() - make_interval(secs => %(s)s))))
-      FROM nodes_allocation l JOIN nodes_assignment s ON s.id = l.assignment_id
-      JOIN nodes_device d ON d.id = l.device_id JOIN jobs_job j ON j.id = s.job_id
-     WHERE s.started_at IS NOT NULL GROUP BY j.tenant_id, d.model
+    SELECT tenant_id, gpu_model,
+           sum(gpu_weight * date_part('epoch', now() - greatest(started_at, now() - make_interval(secs => %(s)s))))
+      FROM nodes_held WHERE started_at IS NOT NULL GROUP BY tenant_id, gpu_model
 """
 
 

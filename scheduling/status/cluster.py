@@ -9,7 +9,7 @@ from gpusched.lib.db.sql import prepared, query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.states import NodeState
 from jobs.listing import representation
-from jobs.listing.counts import WAITS, WEIGHT, by_state
+from jobs.listing.counts import by_state
 from jobs.listing.queue_position import ORDER, queue_positions
 from scheduling.cycle.tenants import load_tenants
 from scheduling.engine.queue.fairshare import average_gpus, entitlements, why_entitled
@@ -23,7 +23,7 @@ from tenants.auth.identity import Identity
 
 # The queue as people read it: by priority, then by age. What starts next also depends on shares and fit, and that is
 # what each job's reason is for.
-_GPUS = f"{WEIGHT} * j.gpu_count::bigint"
+_GPUS = "j.weight * j.gpu_count::bigint"
 
 
 def queue(identity: Identity, after: Sequence[Any] | None, limit: int) -> dict[str, Any]:
@@ -37,16 +37,16 @@ def queue(identity: Identity, after: Sequence[Any] | None, limit: int) -> dict[s
         where += " AND (-j.priority, extract(epoch FROM j.submitted_at)::float8, j.id) > (%s, %s, %s)"
         params += after
     rows = query(
-        f"""SELECT j.*, jobs_numbers(j.array_waiting) AS elements, NULL AS placement, t.name AS tenant,
+        f"""SELECT j.*, j.elements_waiting AS elements, NULL AS placement, t.name AS tenant,
                    u.username AS "user", extract(epoch FROM j.submitted_at)::float8 AS at
-              FROM jobs_job j JOIN tenants_tenant t ON t.id = j.tenant_id JOIN auth_user u ON u.id = j.user_id
-             WHERE {WAITS} AND {where} ORDER BY {ORDER} LIMIT %s""",
+              FROM jobs_all j JOIN tenants_all t ON t.id = j.tenant_id JOIN tenants_people u ON u.id = j.user_id
+             WHERE j.is_waiting AND {where} ORDER BY {ORDER} LIMIT %s""",
         [*params, limit],
     )
     places = queue_positions([row["id"] for row in rows])
     [total] = query(
-        f"SELECT coalesce(sum({WEIGHT}), 0)::bigint AS jobs, coalesce(sum({_GPUS}), 0)::bigint AS gpus"
-        f"  FROM jobs_job j WHERE {WAITS}"
+        f"SELECT coalesce(sum(j.weight), 0)::bigint AS jobs, coalesce(sum({_GPUS}), 0)::bigint AS gpus"
+        f"  FROM jobs_all j WHERE j.is_waiting"
     )
     last = rows[-1] if len(rows) == limit else None
     foreseen = estimates_of([row["id"] for row in rows])
@@ -67,7 +67,9 @@ def estimates_of(job_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
     """Of those of these that wait: `estimate`, when it will probably start, as an explanation says it, or in
     `estimate_reason` why there is none."""
     found = current.queue_estimates() if job_ids else {}
-    waiting = query(f"SELECT j.id, j.state, j.reason FROM jobs_job j WHERE j.id = ANY(%s) AND {WAITS}", [list(job_ids)])
+    waiting = query(
+        "SELECT j.id, j.state, j.reason FROM jobs_all j WHERE j.id = ANY(%s) AND j.is_waiting", [list(job_ids)]
+    )
     return {row["id"]: _foreseen(row, found.get(row["id"])) for row in waiting}
 
 
@@ -99,7 +101,7 @@ def _queued(row: dict[str, Any], place: tuple[int, int], foreseen: dict[str, Any
 SILENT_SECONDS = 15.0
 
 
-_BY_STATE = "SELECT state, count(*) AS n FROM nodes_node WHERE removed_at IS NULL GROUP BY state"
+_BY_STATE = "SELECT state, count(*) AS n FROM nodes_all WHERE removed_at IS NULL GROUP BY state"
 
 
 def agents() -> dict[str, int]:
@@ -112,14 +114,14 @@ def cluster_status() -> dict[str, Any]:
     """The numbers that a script or a status line asks for."""
     [row] = query(
         """SELECT count(*) AS total_nodes, count(*) FILTER (WHERE state = 'online') AS online_nodes,
-                  coalesce(bool_or(pretend), false) AS pretend FROM nodes_node WHERE removed_at IS NULL"""
+                  coalesce(bool_or(pretend), false) AS pretend FROM nodes_all WHERE removed_at IS NULL"""
     )
     [gpus] = query(
         """SELECT count(*) AS total_gpus,
                   count(*) FILTER (WHERE d.held_whole > 0 OR d.held_mb > 0) AS used_gpus,
                   count(*) FILTER (WHERE d.held_whole = 0 AND d.held_mb = 0 AND d.health IN ('ok', 'hot')
                                      AND NOT d.is_slowed AND n.state = 'online' AND n.intent = 'open') AS available_gpus
-             FROM nodes_device d JOIN nodes_node n ON n.id = d.node_id"""
+             FROM nodes_devices d JOIN nodes_all n ON n.id = d.node_id"""
     )
     states = by_state()
     return {
@@ -161,16 +163,13 @@ def cycles(limit: int, before: int | None = None) -> list[dict[str, Any]]:
 
 def shares(*, with_archived: bool = False) -> list[dict[str, Any]]:
     """What each tenant holds and has used, per weight: the numbers that order the queue under `fair`."""
-    archived = {row["id"] for row in prepared("SELECT id FROM tenants_tenant WHERE archived_at IS NOT NULL")}
+    archived = {row["id"] for row in prepared("SELECT id FROM tenants_all WHERE archived_at IS NOT NULL")}
     held = {
         row["tenant_id"]: row
         for row in prepared(
-            """SELECT j.tenant_id, count(DISTINCT j.id) AS jobs,
-                      coalesce(sum(CASE WHEN l.id IS NULL THEN 0 WHEN l.memory_mb IS NULL THEN 1.0
-                                        ELSE l.memory_mb::float8 / greatest(d.memory_mb, 1) END), 0) AS gpus
-                 FROM jobs_job j JOIN nodes_assignment s ON s.job_id = j.id AND s.state <> 'ended'
-                 LEFT JOIN nodes_allocation l ON l.assignment_id = s.id LEFT JOIN nodes_device d ON d.id = l.device_id
-                GROUP BY j.tenant_id"""
+            """SELECT j.tenant_id, count(DISTINCT j.id) AS jobs, coalesce(sum(h.gpu_weight), 0) AS gpus
+                 FROM jobs_all j JOIN nodes_ranks s ON s.job_id = j.id AND s.state <> 'ended'
+                 LEFT JOIN nodes_held h ON h.assignment_id = s.id GROUP BY j.tenant_id"""
         )
     }
     made = policy()

@@ -15,7 +15,7 @@ from gpusched.lib.db.sql import query
 from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import JobState, Scope
 from jobs.listing import tally
-from jobs.listing.counts import WAITS, WEIGHT, by_state
+from jobs.listing.counts import by_state
 from nodes.agents.hub import hub
 from nodes.telemetry import samples
 from scheduling.engine.whatif import capacity
@@ -55,7 +55,7 @@ def _jobs() -> Iterator[Metric]:
         jobs.add_metric([state], states.get(state, 0))
     yield jobs
     queue = gauge("gpu_scheduler_queue_size")
-    for row in query(f"SELECT j.reason, sum({WEIGHT})::int AS n FROM jobs_job j WHERE {WAITS} GROUP BY j.reason"):
+    for row in query("SELECT j.reason, sum(j.weight)::int AS n FROM jobs_all j WHERE j.is_waiting GROUP BY j.reason"):
         queue.add_metric([row["reason"]], row["n"])
     yield queue
 
@@ -86,7 +86,7 @@ def _largest_gang() -> Metric:
 
 _READINGS = """
     SELECT n.name AS node, d.index::text AS gpu, r.utilisation_percent, r.temperature_celsius
-      FROM nodes_device d JOIN nodes_node n ON n.id = d.node_id JOIN nodes_reading r ON r.device_id = d.id
+      FROM nodes_devices d JOIN nodes_all n ON n.id = d.node_id JOIN nodes_readings r ON r.device_id = d.id
      WHERE r.read_at > now() - interval '30 seconds' ORDER BY n.name, d.index
 """
 
@@ -101,7 +101,7 @@ def _devices() -> Iterator[Metric]:
                 family.add_metric([row["node"], row["gpu"]], row[name])
     yield from (utilisation, heat)
     agents = gauge("gpu_scheduler_agents")
-    for row in query("SELECT state, count(*) AS n FROM nodes_node WHERE removed_at IS NULL GROUP BY state"):
+    for row in query("SELECT state, count(*) AS n FROM nodes_all WHERE removed_at IS NULL GROUP BY state"):
         agents.add_metric([row["state"]], row["n"])
     yield agents
     seconds = counter("gpu_scheduler_gpu_seconds_total")

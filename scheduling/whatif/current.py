@@ -14,7 +14,6 @@ from django.db import connection
 
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import rows
-from jobs.listing.counts import WAITS
 from scheduling.cycle import snapshot
 from scheduling.engine.model import Snapshot
 from scheduling.engine.whatif import questions
@@ -139,7 +138,7 @@ def _foresee_all() -> Mapping[int, Estimate] | None:
 
 def plain_estimates() -> tuple[Mapping[int, Estimate], float] | None:
     """Return the uncalibrated estimates of all waiting jobs and the moment they are of; None: too many wait."""
-    [(waiting,)] = rows(f"SELECT count(*) FROM jobs_job j WHERE {WAITS}")
+    [(waiting,)] = rows("SELECT count(*) FROM jobs_all j WHERE j.is_waiting")
     if waiting == 0:
         return {}, time.time()
     if waiting > MAX_BEHIND:
@@ -155,7 +154,7 @@ def median_limit_use() -> float:
     [(number, median)] = rows(
         """SELECT count(*), percentile_cont(0.5) WITHIN GROUP (ORDER BY used) FROM (
                SELECT extract(epoch FROM a.ended_at - a.started_at)::float8 / j.max_runtime_seconds AS used
-                 FROM (SELECT * FROM jobs_attempt ORDER BY id DESC LIMIT %s) a JOIN jobs_job j ON j.id = a.job_id
+                 FROM (SELECT * FROM jobs_attempts ORDER BY id DESC LIMIT %s) a JOIN jobs_all j ON j.id = a.job_id
                 WHERE a.reason IN ('exited', 'time_limit') AND a.started_at IS NOT NULL
                   AND j.max_runtime_seconds IS NOT NULL) latest""",
         [_LATEST],

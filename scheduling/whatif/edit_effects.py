@@ -15,8 +15,8 @@ from scheduling.engine.whatif.effects import Effect, Excess, exceeded
 from scheduling.engine.whatif.questions import Present
 from scheduling.whatif import current
 from scheduling.whatif.client import ask
-from tenants.effects import NO_EFFECT
 from tenants.tenancy import archived
+from tenants.tenancy.tenants import NO_EFFECT
 
 logger = logging.getLogger(__name__)
 # So many ids of jobs are named of each kind.

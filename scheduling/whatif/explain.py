@@ -12,7 +12,6 @@ from gpusched.lib.times import rfc3339
 from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import WAITING, JobState
 from jobs.listing import representation
-from jobs.listing.counts import WAITS, WEIGHT
 from scheduling.cycle import recorded_cycles
 from scheduling.engine.whatif.changes import Change
 from scheduling.engine.whatif.counterfactual import Step
@@ -88,10 +87,10 @@ def _foreseen(told: dict[str, Any], found: Outlook | None, identity: Identity) -
 def position(job_id: int) -> dict[str, int]:
     """Jobs of any tenant that stand before it in the queue, and their GPUs."""
     [row] = query(
-        f"""SELECT coalesce(sum({WEIGHT}), 0)::bigint AS jobs,
-                  coalesce(sum({WEIGHT} * j.gpu_count::bigint), 0)::bigint AS gpus
-             FROM jobs_job j, jobs_job me
-            WHERE me.id = %s AND {WAITS} AND j.state <> 'held' AND j.id <> me.id
+        """SELECT coalesce(sum(j.weight), 0)::bigint AS jobs,
+                  coalesce(sum(j.weight * j.gpu_count::bigint), 0)::bigint AS gpus
+             FROM jobs_all j, jobs_all me
+            WHERE me.id = %s AND j.is_waiting AND j.state <> 'held' AND j.id <> me.id
               AND (-j.priority, j.submitted_at, j.id) < (-me.priority, me.submitted_at, me.id)""",
         [job_id],
     )
@@ -107,7 +106,7 @@ def _waits(job: dict[str, Any]) -> bool:
 
 def _visible(job_id: int, identity: Identity) -> dict[str, Any]:
     found = representation.select("j.id = %s", [job_id])
-    rows = query("SELECT tenant_id FROM jobs_job WHERE id = %s", [job_id])
+    rows = query("SELECT tenant_id FROM jobs_all WHERE id = %s", [job_id])
     if not found or not identity.sees(rows[0]["tenant_id"]):
         raise not_found(f"job {job_id}")
     return found[0]
@@ -115,7 +114,7 @@ def _visible(job_id: int, identity: Identity) -> dict[str, Any]:
 
 _PERIODS = """
     SELECT p.* FROM unnest(%s::bigint[]) AS w (job_id),
-           LATERAL (SELECT job_id, code, since_at, until_at FROM jobs_jobreason WHERE job_id = w.job_id
+           LATERAL (SELECT job_id, code, since_at, until_at FROM jobs_reason_periods WHERE job_id = w.job_id
                      ORDER BY until_at DESC LIMIT %s) p ORDER BY p.until_at
 """
 

@@ -21,14 +21,14 @@ def _settle() -> int:
     settled = execute(
         """UPDATE scheduling_forecast f
               SET waited_seconds = greatest(extract(epoch FROM a.started_at - f.made_at)::float8, 0)
-             FROM (SELECT job_id, min(started_at) AS started_at FROM jobs_attempt
+             FROM (SELECT job_id, min(started_at) AS started_at FROM jobs_attempts
                     WHERE job_id IN (SELECT job_id FROM scheduling_forecast WHERE waited_seconds IS NULL)
                     GROUP BY job_id) a
             WHERE a.job_id = f.job_id AND a.started_at IS NOT NULL AND f.waited_seconds IS NULL"""
     )
     # Of a job that ended before it ever started, nothing can be learnt.
     execute(
-        """DELETE FROM scheduling_forecast f USING jobs_job j
+        """DELETE FROM scheduling_forecast f USING jobs_all j
             WHERE j.id = f.job_id AND f.waited_seconds IS NULL AND j.ended_at IS NOT NULL"""
     )
     execute(
@@ -42,7 +42,7 @@ def _settle() -> int:
 
 def _forecast() -> int:
     new = query(
-        """SELECT j.id FROM jobs_job j LEFT JOIN scheduling_forecast f ON f.job_id = j.id
+        """SELECT j.id FROM jobs_all j LEFT JOIN scheduling_forecast f ON f.job_id = j.id
             WHERE j.state = 'pending' AND f.job_id IS NULL AND j.submitted_at > now() - make_interval(secs => %s)
             ORDER BY j.id LIMIT %s""",
         [_NEW_SECONDS, _MAX_NEW],

@@ -111,7 +111,7 @@ def _simulation(sentence: str, **found: Any) -> dict[str, Any]:
 
 def _gpus(holds: Sequence[DeviceHold]) -> dict[str, Any]:
     ids = [hold.device_id for hold in holds]
-    found = query("SELECT index, model FROM nodes_device WHERE id = ANY(%s) ORDER BY index", [ids]) if ids else []
+    found = query("SELECT index, model FROM nodes_devices WHERE id = ANY(%s) ORDER BY index", [ids]) if ids else []
     return {"gpus": [row["index"] for row in found], "models": sorted({row["model"] for row in found})}
 
 

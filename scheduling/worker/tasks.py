@@ -44,7 +44,7 @@ def drop_old() -> int:
     return (
         store.drop_old(settings.ENV.log_retention_days)
         + missing_users.drop_old()
-        + execute(f"DELETE FROM jobs_idempotencykey WHERE created_at < {idempotency.EXPIRED_BEFORE}")
+        + idempotency.drop_old_keys()
         + execute(
             "DELETE FROM scheduling_recordedcycle WHERE %s > 0 AND decided_at < now() - make_interval(secs => %s)",
             [settings.ENV.cycle_retention_days, settings.ENV.cycle_retention_days * 86400],

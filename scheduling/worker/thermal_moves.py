@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from gpusched.lib.bus import events, wake
-from gpusched.lib.db.sql import execute, query, retry_atomic
+from gpusched.lib.db.sql import query, retry_atomic
 from gpusched.lib.histograms import observe
 from gpusched.protocol.reasons import EndReason
 from jobs.lifecycle import states
-from nodes.ranks import rank_end
+from nodes.health import incidents
 from scheduling import policy
 from scheduling.engine.model import Node, Tenant
 from scheduling.engine.planner import plan
@@ -32,14 +32,14 @@ _HOT = """
                d.index AS gpu, r.temperature_celsius AS celsius, i.since,
                extract(epoch FROM clock_timestamp() - a.started_at)::float8 AS ran_seconds,
                floor(extract(epoch FROM clock_timestamp() - i.since) / 60)::int AS minutes,
-               (SELECT count(*) FROM jobs_attempt e WHERE e.job_id = j.id AND e.reason = 'preempted'
+               (SELECT count(*) FROM jobs_attempts e WHERE e.job_id = j.id AND e.reason = 'preempted'
                    AND e.evidence->>'rule' = 'heat') AS moves
-          FROM nodes_incident i JOIN nodes_device d ON d.id = i.device_id AND d.health = 'hot'
-          JOIN nodes_node n ON n.id = d.node_id JOIN nodes_allocation l ON l.device_id = d.id
-          JOIN nodes_assignment s ON s.id = l.assignment_id
-          JOIN jobs_job j ON j.id = s.job_id AND j.attempt = s.number AND j.state = 'running'
-          JOIN jobs_attempt a ON a.id = s.attempt_id
-          LEFT JOIN nodes_reading r ON r.device_id = d.id
+          FROM nodes_incidents i JOIN nodes_devices d ON d.id = i.device_id AND d.health = 'hot'
+          JOIN nodes_all n ON n.id = d.node_id JOIN nodes_allocations l ON l.device_id = d.id
+          JOIN nodes_ranks s ON s.id = l.assignment_id
+          JOIN jobs_all j ON j.id = s.job_id AND j.attempt = s.number AND j.state = 'running'
+          JOIN jobs_attempts a ON a.id = s.attempt_id
+          LEFT JOIN nodes_readings r ON r.device_id = d.id
          WHERE i.until IS NULL AND i.kind = 'hot' AND j.preemptible AND j.requeue
            AND i.since < clock_timestamp() - make_interval(secs => %s)
          ORDER BY s.job_id, i.since, d.id) hot
@@ -71,7 +71,7 @@ def _with_a_place_elsewhere(rows: Sequence[dict[str, Any]]) -> list[dict[str, An
     here = current.take_snapshot(held=[row["job_id"] for row in rows])
     asked = {row["job_id"] for row in rows}
     tenants = {tenant.id: tenant for tenant in here.snapshot.tenants}
-    hot = {row["device_id"] for row in query("SELECT id AS device_id FROM nodes_device WHERE health = 'hot'")}
+    hot = {row["device_id"] for row in query("SELECT id AS device_id FROM nodes_devices WHERE health = 'hot'")}
     moving: list[dict[str, Any]] = []
     for row in rows:
         if len(moving) == MAX_AT_ONCE or not _may_lose_one(tenants[row["tenant_id"]], moving):
@@ -107,7 +107,7 @@ def _without(node: Node, hot: set[int]) -> Node:
 
 
 def _move(row: dict[str, Any]) -> int:
-    rank_end.lock_jobs([row["job_id"]])
+    states.lock_jobs([row["job_id"]])
     why = f"has been hot for {row['minutes']} min{_celsius(row)}"
     evidence = {"by": f"GPU {row['gpu']} of {row['node']}", "why": why, "rule": RULE}
     stopped = states.stop([row["job_id"]], EndReason.PREEMPTED, evidence, "scheduler")
@@ -127,19 +127,9 @@ def _say(row: dict[str, Any]) -> int:
     return _keep(row, WOULD_MOVE, f"would have moved {_what(row)}")
 
 
-# Once per job and stretch of heat.
-_KEEP = """
-    INSERT INTO nodes_incident (node_id, device_id, kind, cause, since, until)
-    SELECT %(node_id)s, %(device_id)s, %(kind)s, %(cause)s, clock_timestamp(), clock_timestamp()
-     WHERE NOT EXISTS (SELECT 1 FROM nodes_incident i WHERE i.device_id = %(device_id)s AND i.kind = %(kind)s
-                          AND i.since >= %(hot_since)s AND strpos(i.cause, %(job)s) > 0)
-"""
-
-
 def _keep(row: dict[str, Any], kind: str, cause: str) -> int:
     job = f"moved job {row['job_id']} off"
-    told = {"kind": kind, "cause": cause, "job": job, "hot_since": row["since"]}
-    return execute(_KEEP, {"node_id": row["node_id"], "device_id": row["device_id"], **told})
+    return incidents.record_once(row["node_id"], row["device_id"], kind, cause, part=job, since=row["since"])
 
 
 def _what(row: dict[str, Any]) -> str:

@@ -21,7 +21,7 @@ _FILTERS = {
     **PAGED,
 }
 _ENTRIES = """
-    SELECT id, at, actor, via, agent, request_id, action, subject, before, after FROM lib_auditentry
+    SELECT id, at, actor, via, agent, request_id, action, subject, before, after FROM lib_audit_entries
      WHERE (%(actor)s::text IS NULL OR actor = %(actor)s) AND (%(subject)s::text IS NULL OR subject = %(subject)s)
        AND (%(action)s::text IS NULL OR action = %(action)s OR starts_with(action, %(action)s || '.'))
        AND (%(before)s::bigint IS NULL OR id < %(before)s)

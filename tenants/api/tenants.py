@@ -12,11 +12,11 @@ from gpusched.lib.api.openapi import documented
 from gpusched.lib.api.problems import not_found
 from gpusched.lib.api.rest import if_match, is_true, read_body, read_query
 from gpusched.lib.db.sql import query
+from gpusched.lib.hooks import hook
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.rest.cluster import EditedQuota, Quota
 from gpusched.protocol.rest.cluster import Tenant as TenantData
 from gpusched.protocol.rest.jobs import Page
-from tenants import effects
 from tenants.auth.identity import Identity, identity
 from tenants.models import Tenant
 from tenants.tenancy import rename, tenants
@@ -80,21 +80,10 @@ _TENANTS = """
                'max_cpu_cores', q.max_cpu_cores, 'max_memory_mb', q.max_memory_mb,
                'max_concurrent_jobs', q.max_concurrent_jobs, 'max_gpus_per_user', q.max_gpus_per_user,
                'max_queued_jobs', q.max_queued_jobs, 'max_deferred_jobs', q.max_deferred_jobs,
-               'max_gpus_by_model', coalesce(q.max_gpus_by_model, '{}'),
+               'max_gpus_by_model', coalesce(q.max_gpus_by_model, '{{}}'),
                'guaranteed_gpus', coalesce(q.guaranteed_gpus, 0), 'version', coalesce(q.version, 0)) AS quota,
-           (SELECT json_build_object('gpus', coalesce(sum(l.gpus), 0), 'gpu_memory_mb', coalesce(sum(l.mb), 0),
-                   'cpu_cores', coalesce(sum(l.cpu) / 1000.0, 0), 'memory_mb', coalesce(sum(l.memory), 0),
-                   'jobs', count(DISTINCT l.job_id))
-              FROM (SELECT s.job_id, s.cpu_milli AS cpu, s.memory_mb AS memory,
-                           (SELECT count(*) FROM nodes_allocation a WHERE a.assignment_id = s.id) AS gpus,
-                           (SELECT coalesce(sum(coalesce(a.memory_mb, d.memory_mb)), 0) FROM nodes_allocation a
-                              JOIN nodes_device d ON d.id = a.device_id WHERE a.assignment_id = s.id) AS mb
-                      FROM nodes_assignment s JOIN jobs_job j ON j.id = s.job_id
-                     WHERE s.state <> 'ended' AND j.tenant_id = t.id) l) AS in_use,
-           (SELECT coalesce(sum(coalesce(jobs_numbers(j.array_waiting), 1)), 0)::bigint FROM jobs_job j
-             WHERE j.tenant_id = t.id AND j.state IN ('pending', 'held', 'running')
-               AND (j.state <> 'running' OR j.array_count IS NOT NULL)) AS pending_jobs
-      FROM tenants_tenant t LEFT JOIN tenants_quota q ON q.tenant_id = t.id
+           u.in_use, u.pending_jobs
+      FROM tenants_tenant t LEFT JOIN tenants_quota q ON q.tenant_id = t.id CROSS JOIN LATERAL ({tenant_use}) u
      WHERE (%(ids)s::bigint[] IS NULL OR t.id = ANY(%(ids)s)) AND (%(with_archived)s OR t.archived_at IS NULL)
      ORDER BY t.name
 """
@@ -102,7 +91,7 @@ _TENANTS = """
 
 def represent_tenants(ids: list[int] | None, *, with_archived: bool = True) -> list[dict[str, Any]]:
     """Tenants (None: all) as the API and the page show them: limits, and what is in use now."""
-    rows = query(_TENANTS, {"ids": ids, "with_archived": with_archived})
+    rows = query(_TENANTS.format(tenant_use=hook("tenant_use")), {"ids": ids, "with_archived": with_archived})
     times = ("created_at", "archived_at")
     return [{**row, **{name: rfc3339(row[name]) for name in times}} for row in rows]
 
@@ -215,7 +204,7 @@ class TenantQuota(APIView):
         limits = _values(read_body(request, QuotaFields))
         version = if_match(request, "this quota", limits.pop("version"))
         tenants.checked_quota(tenant.pk, limits, expected_version=version)
-        effect = effects.quota_effect(tenant.pk, limits)
+        effect = hook("quota_effect")(tenant.pk, limits)
         if is_dry_run(request):
             now = _shown(tenant.pk)["quota"]
             return Response({**now, **limits, "status": "would_be_changed", "effect": effect})

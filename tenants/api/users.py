@@ -15,13 +15,13 @@ from gpusched.lib.api.dry_run import is_dry_run
 from gpusched.lib.api.openapi import documented
 from gpusched.lib.api.problems import Problem, invalid
 from gpusched.lib.api.rest import PAGED, cursor_number, encode_cursor, is_true, page_limit, read_body, read_query
-from gpusched.lib.auth import passwords
-from gpusched.lib.auth.login_throttle import ThrottledLogin
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.rest.access import ChangedPassword, CreatedUser, DisabledUser, ResetPassword
 from gpusched.protocol.rest.access import User as UserData
 from gpusched.protocol.rest.jobs import Page
+from tenants.auth import passwords
 from tenants.auth.identity import Identity, identity
+from tenants.auth.login_throttle import ThrottledLogin
 from tenants.people import users
 
 _FILTERS = {"active": "true or false: may log in, or may not", "kind": "`person` or `service` (of a program)", **PAGED}

@@ -14,6 +14,7 @@ from gpusched.lib.api.problems import Problem, invalid
 from gpusched.lib.audit import log
 from gpusched.lib.bus import events, wake
 from gpusched.lib.db.sql import query, rows
+from gpusched.lib.hooks import hook
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import amounts
 from gpusched.protocol.job_request import FieldError
@@ -41,13 +42,10 @@ _USED = """
             WHERE e.tenant_id = b.tenant_id AND e.ended_at > b.since
               AND NOT EXISTS (SELECT 1 FROM tenants_usagerefund r WHERE r.entry_id = e.id)) l ON true
       LEFT JOIN (
-           SELECT j.tenant_id, b.since, sum((CASE WHEN h.memory_mb IS NULL THEN 1.0
-                                                  ELSE h.memory_mb::float8 / greatest(d.memory_mb, 1) END)
-                      * date_part('epoch', statement_timestamp() - greatest(s.started_at, b.since))) AS gpu_seconds
-             FROM nodes_allocation h JOIN nodes_assignment s ON s.id = h.assignment_id
-             JOIN nodes_device d ON d.id = h.device_id JOIN jobs_job j ON j.id = s.job_id
-             JOIN b ON b.tenant_id = j.tenant_id
-            WHERE s.started_at IS NOT NULL GROUP BY j.tenant_id, b.since) n ON n.tenant_id = b.tenant_id
+           SELECT r.tenant_id, b.since,
+                  sum(r.gpus * date_part('epoch', statement_timestamp() - greatest(r.started_at, b.since)))
+                      AS gpu_seconds
+             FROM ({running}) r JOIN b USING (tenant_id) GROUP BY r.tenant_id, b.since) n ON n.tenant_id = b.tenant_id
      ORDER BY t.id
 """
 
@@ -103,7 +101,10 @@ _known = _Known()
 def statuses(tenant_ids: Collection[int] | None = None, *, with_archived: bool = True) -> list[BudgetStatus]:
     """Of these tenants (None: all) that have a budget, as it is now."""
     ids = None if tenant_ids is None else list(tenant_ids)
-    return [BudgetStatus(**row) for row in query(_USED, {"ids": ids, "with_archived": with_archived})]
+    return [
+        BudgetStatus(**row)
+        for row in query(_USED.format(running=hook("running_use")), {"ids": ids, "with_archived": with_archived})
+    ]
 
 
 def hard() -> Mapping[int, BudgetStatus]:

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from django.conf import settings
-
-from gpusched.lib.db.sql import columns, execute, query
+from gpusched.lib.db.sql import columns, execute
+from gpusched.lib.hooks import hook
 from gpusched.protocol.reasons import NODE_FAULTS, EndReason
 
 # Not of a supervisor that was killed: where jobs run as its user they can do that themselves.
@@ -93,7 +92,14 @@ def refund(attempts: Sequence[tuple[int, int, str]]) -> None:
 
 
 def half_life_seconds() -> float:
-    """After this long use counts half: as admins have set it in the scheduling policy, else as the environment says."""
-    found = query("SELECT usage_half_life_days AS days FROM scheduling_schedulingpolicy WHERE version > 0")
-    days = found[0]["days"] if found else settings.ENV.usage_half_life_days
-    return float(days) * 86400.0
+    """Return the time after which use counts half, by the scheduling policy."""
+    return float(hook("policy_values")()["usage_half_life_days"]) * 86400.0
+
+
+def rebase_balances() -> None:
+    """Decay all balances to now, before an edit of the half-life: use so far fades at the old rate."""
+    execute(
+        "UPDATE tenants_usagebalance SET as_of = now(),"
+        "       gpu_seconds = gpu_seconds * power(2, -extract(epoch FROM now() - as_of) / %s)",
+        [half_life_seconds()],
+    )

@@ -12,6 +12,7 @@ from django.db.models import Q
 from gpusched.lib.api.problems import Problem, invalid, not_found
 from gpusched.lib.audit import log
 from gpusched.lib.db.sql import execute, query, rows, violates
+from gpusched.lib.hooks import hook
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.job_request import FieldError
 from tenants.models import Rate
@@ -130,7 +131,7 @@ def _priced_else(gpu_model: str, begin: datetime, end: datetime) -> Rate | None:
     outdone = [rate for rate in there if _specificity(new)[:2] < _specificity(rate)[:2]]
     if not outdone:
         return None
-    models = rows("SELECT DISTINCT gpu_model FROM tenants_usageentry UNION SELECT DISTINCT model FROM nodes_device")
+    models = rows(f"SELECT DISTINCT gpu_model FROM tenants_usageentry UNION {hook('gpu_models')}")
     # A word that is a part of this one names all that this one does.
     named = [gpu_model, *(model for (model,) in models if matches_model(gpu_model, model))]
     return next((rate for rate in outdone if any(matches_model(rate.gpu_model, model) for model in named)), None)

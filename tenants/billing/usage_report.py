@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from gpusched.lib.db.sql import columns, query
+from gpusched.lib.hooks import hook
 from tenants.billing import rates
 
 BY = ("user", "job", "model", "day")
@@ -21,12 +22,10 @@ _HELD = """
           FROM tenants_usageentry e LEFT JOIN tenants_usagerefund r ON r.entry_id = e.id
          WHERE e.tenant_id = ANY(%(tenants)s) AND e.ended_at > %(start)s AND e.started_at < %(end)s
          UNION ALL
-        SELECT j.tenant_id, j.user_id, s.job_id, d.model,
-               CASE WHEN l.memory_mb IS NULL THEN 1.0 ELSE l.memory_mb::float8 / greatest(d.memory_mb, 1) END,
-               greatest(s.started_at, %(start)s), least(statement_timestamp(), %(end)s), false, true
-          FROM nodes_allocation l JOIN nodes_assignment s ON s.id = l.assignment_id
-          JOIN nodes_device d ON d.id = l.device_id JOIN jobs_job j ON j.id = s.job_id
-         WHERE j.tenant_id = ANY(%(tenants)s) AND s.started_at < least(statement_timestamp(), %(end)s)
+        SELECT r.tenant_id, r.user_id, r.job_id, r.gpu_model, r.gpus, greatest(r.started_at, %(start)s),
+               least(statement_timestamp(), %(end)s), false, true
+          FROM ({running}) r
+         WHERE r.tenant_id = ANY(%(tenants)s) AND r.started_at < least(statement_timestamp(), %(end)s)
            AND statement_timestamp() > %(start)s)"""
 _BY_DAY = """
     cut AS (
@@ -64,7 +63,7 @@ _PAGE = f"""
            (SELECT count(DISTINCT job_id) FROM held) AS jobs, least(statement_timestamp(), %(end)s) AS end_at FROM parts
      UNION ALL
     (SELECT p.key, j.name, u.username, {", ".join(f"p.{name}" for name in _SUMS)}, p.jobs, NULL
-       FROM parts p LEFT JOIN jobs_job j ON {{is_its_job}} LEFT JOIN auth_user u ON u.id = p.user_id
+       FROM parts p LEFT JOIN ({{job_names}}) j ON {{is_its_job}} LEFT JOIN auth_user u ON u.id = p.user_id
       WHERE %(after)s::{{type}} IS NULL OR p.key > %(after)s::{{type}} ORDER BY p.key LIMIT %(limit)s)
 """
 
@@ -106,7 +105,7 @@ _DAILY = """
 def daily(tenant_ids: Sequence[int], start: datetime, end: datetime, by: str) -> list[dict[str, Any]]:
     """The same cut by days (UTC), too: `day key gpu_seconds cost`, the cost without what was refunded."""
     key, _, join = _KEYS[by]
-    sql = _PRICED.format(held=f"{_HELD}, {_BY_DAY}", cut="cut") + _DAILY.format(key=key, join=join)
+    sql = _PRICED.format(held=f"{_held()}, {_BY_DAY}", cut="cut") + _DAILY.format(key=key, join=join)
     found = query(sql, {"tenants": list(tenant_ids), "start": start, "end": end, **_prices(tenant_ids, start, end)})
     return [{**row, "cost": round(row["cost"], 4)} for row in found]
 
@@ -123,23 +122,26 @@ _KEYS = {
 def _sql(by: str) -> str:
     key, kind, join = _KEYS[by]
     is_its_job = "j.id = p.key" if by == "job" else "false"  # keys are of several types
-    held = f"{_HELD}, {_BY_DAY}" if by == "day" else _HELD
+    held = f"{_held()}, {_BY_DAY}" if by == "day" else _held()
     priced = _PRICED.format(held=held, cut="cut" if by == "day" else "held")
     parts = _PARTS.format(key=key, join=join, user="min(x.user_id)" if by == "job" else "NULL::bigint")
-    return priced + parts + _PAGE.format(is_its_job=is_its_job, type=kind)
+    return priced + parts + _PAGE.format(is_its_job=is_its_job, job_names=hook("job_names"), type=kind)
+
+
+def _held() -> str:
+    return _HELD.format(running=hook("running_use"))
 
 
 def _prices(tenant_ids: Sequence[int], start: datetime, end: datetime) -> dict[str, Sequence[Any]]:
     """The rates of all models that the tenants may have used, as columns."""
     models = query(
-        "SELECT DISTINCT gpu_model AS model FROM tenants_usageentry"
-        " WHERE tenant_id = ANY(%s) AND ended_at > %s AND started_at < %s"
-        " UNION SELECT DISTINCT model FROM nodes_device",
+        "SELECT DISTINCT gpu_model FROM tenants_usageentry"
+        f" WHERE tenant_id = ANY(%s) AND ended_at > %s AND started_at < %s UNION {hook('gpu_models')}",
         [list(tenant_ids), start, end],
     )
     known = [
         (p.gpu_model, p.starts_at, p.ends_at, float(p.price))
-        for p in rates.price_periods(row["model"] for row in models)
+        for p in rates.price_periods(row["gpu_model"] for row in models)
     ]
     return dict(zip(("models", "starts", "ends", "prices"), columns(known, 4), strict=True))
 

@@ -192,6 +192,32 @@ class ApiToken(models.Model):
         return f"{self.name} ({self.prefix}…)"
 
 
+class LoginAttempts(models.Model):
+    """Attempts of a name, of an address, or of both, since `began_at` (tenants/auth/login_throttle.py)."""
+
+    key = models.CharField(max_length=60, primary_key=True)
+    count = models.PositiveIntegerField()
+    began_at = models.DateTimeField(db_index=True)
+
+    def __str__(self) -> str:
+        return self.key
+
+
+class OneTimePassword(models.Model):
+    """Marks the password of an account as one that must be replaced at the next login (tenants/auth/passwords.py).
+
+    `digest` is of the hash that Django stores: a password that was set in another way since is not a one-time one."""
+
+    user = models.OneToOneField(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, primary_key=True, related_name="one_time_password"
+    )
+    digest = models.CharField(max_length=64)
+    expires_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"one-time password of user {self.user_id}"
+
+
 @pghistory.track(pghistory.InsertEvent(), pghistory.UpdateEvent(), pghistory.DeleteEvent(), exclude=["sealed"])
 class Secret(models.Model):
     """A text that jobs of the tenant may name and that nobody reads but they, sealed (tenants/secrets.py). In no admin

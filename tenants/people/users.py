@@ -15,12 +15,11 @@ from django.db import IntegrityError, transaction
 from gpusched import oidc
 from gpusched.lib.api.problems import Problem, invalid, not_found
 from gpusched.lib.audit import log
-from gpusched.lib.auth import passwords
 from gpusched.lib.bus import events
 from gpusched.lib.db.sql import query, violates
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.job_request import FieldError
-from tenants.auth import tokens
+from tenants.auth import passwords, tokens
 from tenants.models import ApiToken, Membership
 from tenants.tenancy.names import GROUP
 
@@ -32,7 +31,7 @@ _USERS = """
            EXISTS (SELECT 1 FROM auth_user_groups ug JOIN auth_group g ON g.id = ug.group_id
                     WHERE ug.user_id = u.id AND g.name = %(group)s) AS is_service,
            {single_sign_on} AS has_single_sign_on,
-           (SELECT o.digest FROM lib_onetimepassword o WHERE o.user_id = u.id) AS one_time_digest,
+           (SELECT o.digest FROM tenants_onetimepassword o WHERE o.user_id = u.id) AS one_time_digest,
            (SELECT coalesce(json_agg(json_build_object('name', t.name, 'role', m.role) ORDER BY t.name), '[]')
               FROM tenants_membership m JOIN tenants_tenant t ON t.id = m.tenant_id
              WHERE m.user_id = u.id) AS tenants

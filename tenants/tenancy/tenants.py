@@ -17,6 +17,9 @@ from gpusched.lib.times import rfc3339
 from gpusched.protocol.job_request import FieldError
 from tenants.models import Membership, Quota, Tenant, UsageBalance
 
+# The effect of an edit that changes nothing for jobs.
+NO_EFFECT = "nothing that runs or waits is affected now"
+
 
 def create_tenant(fields: Mapping[str, Any], *, actor: str, quota: Mapping[str, Any] | None = None) -> Tenant:
     """A tenant with its quota (no limits unless given). 400 for bad fields, 409 for a name that is taken."""

@@ -148,7 +148,7 @@ def send(stage: Stage, asked: tuple[Operation, Sent], before: dict[str, str]) ->
         assert answer.status_code in one.statuses | ({400, 404, 405} if sent.is_elsewhere else set()), said
         assert sent.must in (None, answer.status_code), said
         if answer.status_code == 401 or one.path.endswith(("/login", "/me/password")):  # a guess is counted
-            before = {name: mark for name, mark in before.items() if name != "lib_loginattempts"}
+            before = {name: mark for name, mark in before.items() if name != "tenants_loginattempts"}
         check(answer, before)
         transaction.set_rollback(True)
 

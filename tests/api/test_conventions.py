@@ -111,7 +111,7 @@ def _keeps_answers(one: Operation) -> bool:
 
 def test_each_write_has_a_dry_run_or_refuses_it_by_name(stage):
     """A55: with a key, too: a dry run is no answer to give again."""
-    before = contents("lib_loginattempts")  # a guess of a password counts in a dry run, too
+    before = contents("tenants_loginattempts")  # a guess of a password counts in a dry run, too
     for one in writes():
         with transaction.atomic():
             answer = stage.do(one, "?dry_run=true", Idempotency_Key="tried")
@@ -120,7 +120,7 @@ def test_each_write_has_a_dry_run_or_refuses_it_by_name(stage):
                 assert answer["Dry-Run"] == "true", one.name
             else:
                 assert [error["field"] for error in check(answer).json()["errors"]] == ["dry_run"], one.name
-            assert contents("lib_loginattempts") == before, one.name
+            assert contents("tenants_loginattempts") == before, one.name
             transaction.set_rollback(True)
 
 

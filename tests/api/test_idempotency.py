@@ -8,9 +8,8 @@ from django.db import connections
 from django.test import Client
 
 from gpusched.lib.db.sql import execute, query
-from gpusched.lib.models import KeptAnswer
 from gpusched.protocol.states import Scope
-from jobs.models import Job
+from jobs.models import Job, KeptAnswer
 from tenants.models import ApiToken, Tenant
 from tests.api.test_access import call
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user, submit
@@ -71,7 +70,7 @@ def test_a_submits_key_is_no_key_for_anything_else(turn):
     assert [post(path, token, body).status_code for path, body in asked] == [201, 409]
     assert post(asked[1][0], token, asked[1][1]).json()["code"] == "idempotency_key_reused"
     assert (Job.objects.count(), post(asked[0][0], token, asked[0][1])["Idempotent-Replay"]) == (1, "true")
-    execute("UPDATE lib_keptanswer SET created_at = created_at - interval '25 hours'")
+    execute("UPDATE jobs_keptanswer SET created_at = created_at - interval '25 hours'")
     execute("UPDATE jobs_idempotencykey SET created_at = created_at - interval '25 hours'")
     assert post(asked[1][0], token, asked[1][1]).status_code == 201
 
@@ -114,13 +113,13 @@ def test_the_text_of_a_new_token_is_in_no_table(token):
     """A56"""
     made = post("tokens", token, b'{"name": "x"}').json()["token"]
     assert made == post("tokens", token, b'{"name": "x"}').json()["token"]
-    rows = query("SELECT string_agg(k::text, ' ') AS text FROM lib_keptanswer k")
+    rows = query("SELECT string_agg(k::text, ' ') AS text FROM jobs_keptanswer k")
     assert made.split(".")[1] not in rows[0]["text"]
 
 
 def test_after_a_day_a_key_is_new_again(token):
     post("tokens", token, b'{"name": "x"}')
-    execute("UPDATE lib_keptanswer SET created_at = created_at - interval '25 hours'")
+    execute("UPDATE jobs_keptanswer SET created_at = created_at - interval '25 hours'")
     assert "Idempotent-Replay" not in post("tokens", token, b'{"name": "x"}')
 
 

@@ -6,10 +6,10 @@ from django.test import Client
 
 from gpusched.env import SettingError, read
 from gpusched.lib import limits
-from gpusched.lib.auth import login_throttle
 from gpusched.lib.db.sql import execute
-from gpusched.lib.models import LoginAttempts
+from tenants.models import LoginAttempts
 from gpusched.lib.web.client_address import client_of, networks
+from tenants.auth import login_throttle
 from tenants.models import ApiToken
 from tests.api.test_access import call
 from tests.factories import make_token, make_user
@@ -102,7 +102,7 @@ def test_ones_own_password_forgets_no_guess_at_others():
 def test_after_the_window_attempts_count_from_none():
     for _ in range(4):
         log_in()
-    execute("UPDATE lib_loginattempts SET began_at = began_at - interval '1 hour'")
+    execute("UPDATE tenants_loginattempts SET began_at = began_at - interval '1 hour'")
     assert log_in(password=RIGHT).status_code == 201
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from frontend.live import hub as hubs
 from frontend.live.loader import Update
 from frontend.live.topics import view
-from frontend.viewer import Session
+from tenants.auth.page_access import Session
 
 
 class Box:

@@ -7,7 +7,7 @@ from frontend.live import hub
 from frontend.live import outbox as outboxes
 from frontend.live.loader import Update
 from frontend.live.outbox import Outbox
-from frontend.viewer import Session
+from tenants.auth.page_access import Session
 
 DELTA = '"set":{}}'
 

@@ -10,8 +10,6 @@ from django.db import transaction
 from django.test import Client
 
 from gpusched.lib.api.problems import Problem
-from gpusched.lib.auth import passwords
-from gpusched.lib.auth.login_throttle import ThrottledLogin
 from gpusched.lib.db.sql import query
 from gpusched.protocol.dependencies import Dependency
 from gpusched.protocol.job_request import JobRequest
@@ -21,6 +19,8 @@ from jobs.lifecycle import dependencies
 from jobs.models import Job
 from jobs.submit import bulk
 from jobs.submit import submit as services
+from tenants.auth import passwords
+from tenants.auth.login_throttle import ThrottledLogin
 from tenants.models import Membership, Tenant
 from tenants.people import members, users
 from tests.factories import identity_for, make_member, make_tenant, make_token, make_user

@@ -7,10 +7,11 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
 
-from frontend.viewer import Session, access_of
 from gpusched.lib.db.sql import query
-from gpusched.lib.models import AuditEntry, OneTimePassword
+from gpusched.lib.models import AuditEntry
 from gpusched.protocol.states import Role, Scope
+from tenants.auth.page_access import Session, access_of
+from tenants.models import OneTimePassword
 from tenants.people import users
 from tenants.tenancy import tenants
 from tests.api.operations import PASSWORD

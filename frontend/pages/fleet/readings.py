@@ -19,7 +19,7 @@ _SLOT = f"floor(extract(epoch FROM {{}}) / {SLOT_SECONDS})::bigint"
 _COLUMN = "array_agg({} ORDER BY d.index, d.id) FILTER (WHERE d.id IS NOT NULL)"
 _READINGS = """
     SELECT n.name, {slot}, {columns}
-      FROM nodes_node n LEFT JOIN nodes_device d ON d.node_id = n.id LEFT JOIN nodes_reading r ON r.device_id = d.id
+      FROM nodes_all n LEFT JOIN nodes_devices d ON d.node_id = n.id LEFT JOIN nodes_readings r ON r.device_id = d.id
      WHERE n.removed_at IS NULL GROUP BY n.id ORDER BY n.name
 """.format(
     slot=_SLOT.format("n.last_seen_at"),

@@ -7,11 +7,11 @@ from datetime import datetime
 from typing import Any
 
 from frontend.live.topics import Topic
-from frontend.viewer import Visible
 from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
 from nodes import redaction
 from nodes.health.gpu_status import CELL, HOLDERS
+from tenants.auth.page_access import Visible
 
 Row = dict[str, Any]
 _ASKED = """(%(names)s::text[] IS NULL OR n.name = ANY(%(names)s))
@@ -24,28 +24,28 @@ _NODES = f"""
            n.labels || n.admin_labels AS labels, n.taints, n.hostname,
            n.agent_version, n.driver_version, n.runtimes, n.last_seen_at,
            coalesce(s.cpu, 0) AS cpu_held, coalesce(s.memory, 0) AS memory_held
-      FROM nodes_node n
+      FROM nodes_all n
       LEFT JOIN (SELECT node_id, sum(cpu_milli) AS cpu, sum(memory_mb) AS memory
-                   FROM nodes_assignment WHERE state <> 'ended' GROUP BY node_id) s ON s.node_id = n.id
+                   FROM nodes_ranks WHERE state <> 'ended' GROUP BY node_id) s ON s.node_id = n.id
      WHERE n.removed_at IS NULL AND {_ASKED} ORDER BY n.name
 """
 _DEVICES = f"""
     SELECT d.id, d.node_id, d.index, d.uuid, d.model, d.memory_mb, d.health, d.health_note, d.is_slowed,
            d.held_whole, d.held_mb, greatest(r.idle_since, h.since) AS idle_since, {CELL} AS cell
-      FROM nodes_device d JOIN nodes_node n ON n.id = d.node_id LEFT JOIN nodes_reading r ON r.device_id = d.id
+      FROM nodes_devices d JOIN nodes_all n ON n.id = d.node_id LEFT JOIN nodes_readings r ON r.device_id = d.id
       {HOLDERS} WHERE {_ASKED} ORDER BY d.node_id, d.index, d.id
 """
 _LIVE = f"""
     SELECT n.name AS node, s.job_id, j.tenant_id, t.name AS tenant, a.device_id, j.name, u.username AS "user",
            j.gpu_count, s.started_at + j.max_runtime_seconds * interval '1 second' AS ends_at
-      FROM nodes_assignment s JOIN nodes_node n ON n.id = s.node_id JOIN jobs_job j ON j.id = s.job_id
-      JOIN tenants_tenant t ON t.id = j.tenant_id JOIN auth_user u ON u.id = j.user_id
-      LEFT JOIN nodes_allocation a ON a.assignment_id = s.id
+      FROM nodes_ranks s JOIN nodes_all n ON n.id = s.node_id JOIN jobs_all j ON j.id = s.job_id
+      JOIN tenants_all t ON t.id = j.tenant_id JOIN tenants_people u ON u.id = j.user_id
+      LEFT JOIN nodes_allocations a ON a.assignment_id = s.id
      WHERE s.state <> 'ended' AND {_ASKED} ORDER BY s.job_id, s.rank
 """
 
 
-_OF_JOBS = "SELECT DISTINCT node_id FROM nodes_assignment WHERE job_id = ANY(%s)"
+_OF_JOBS = "SELECT DISTINCT node_id FROM nodes_ranks WHERE job_id = ANY(%s)"
 
 
 @dataclass(eq=False)

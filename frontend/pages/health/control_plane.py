@@ -26,19 +26,19 @@ _CYCLES = f"""
     SELECT count(*) AS kept, max(started_at) AS latest_at, sum(placed)::int AS placed, sum(preempted)::int AS preempted,
            sum(stale)::int AS stale, percentile_cont(0.5) WITHIN GROUP (ORDER BY ms) AS p50_ms,
            percentile_cont(0.95) WITHIN GROUP (ORDER BY ms) AS p95_ms, max(ms) AS most_ms
-      FROM (SELECT *, sweep_ms + snapshot_ms + plan_ms + commit_ms AS ms FROM scheduling_cycle
+      FROM (SELECT *, sweep_ms + snapshot_ms + plan_ms + commit_ms AS ms FROM scheduling_cycles
              ORDER BY id DESC LIMIT {CYCLES}) c
 """
 _AGENTS = """
     SELECT name, state, intent, pretend, agent_version, driver_version, last_seen_at, clock_off_seconds,
            extract(epoch FROM clock_timestamp() - last_seen_at)::float8 AS silent_seconds
-      FROM nodes_node WHERE removed_at IS NULL ORDER BY state = 'online', last_seen_at NULLS FIRST, name LIMIT 1000
+      FROM nodes_all WHERE removed_at IS NULL ORDER BY state = 'online', last_seen_at NULLS FIRST, name LIMIT 1000
 """
 _UPKEEP = """
-    SELECT (SELECT counted_until FROM nodes_gpuclock WHERE id = 1) AS samples_until,
-           (SELECT max(at) + interval '5 minutes' FROM nodes_rollup) AS rolled_up_until,
-           (SELECT seen_at FROM nodes_listenerlease WHERE id = 1) AS listening_at,
-           (SELECT worker FROM scheduling_beat WHERE id = 1) AS worker
+    SELECT (SELECT counted_until FROM nodes_gpu_clock WHERE id = 1) AS samples_until,
+           (SELECT max(at) + interval '5 minutes' FROM nodes_rollups) AS rolled_up_until,
+           (SELECT seen_at FROM nodes_listener WHERE id = 1) AS listening_at,
+           (SELECT worker FROM scheduling_beats WHERE id = 1) AS worker
 """
 
 

@@ -5,17 +5,17 @@ from typing import Any
 
 from frontend.live.topics import Topic
 from frontend.pages.notices import activity as doings
-from frontend.viewer import Visible
 from gpusched import __version__
 from gpusched.lib.db.sql import query
 from nodes import redaction
 from nodes.health import incidents
 from scheduling.status import cluster
+from tenants.auth.page_access import Visible
 
 Row = dict[str, Any]
 MAX_INCIDENTS = 100
 _VERSIONS = """
-    SELECT agent_version AS version, count(*) AS nodes FROM nodes_node WHERE removed_at IS NULL GROUP BY 1 ORDER BY 1
+    SELECT agent_version AS version, count(*) AS nodes FROM nodes_all WHERE removed_at IS NULL GROUP BY 1 ORDER BY 1
 """
 
 

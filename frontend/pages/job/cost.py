@@ -22,17 +22,13 @@ class Cost:
 
 # A job, or an array with its elements.
 # Together what was held alike at the same time: a gang of a thousand GPUs is one row.
-_OWN = "(SELECT %(job)s::bigint UNION ALL SELECT id FROM jobs_job WHERE array_id = %(job)s)"
+_OWN = "(SELECT %(job)s::bigint UNION ALL SELECT id FROM jobs_all WHERE array_id = %(job)s)"
 _USED = f"""
     SELECT gpu_model, started_at, ended_at, sum(gpus) AS gpus, is_refunded FROM (
-        SELECT e.gpu_model, e.started_at, e.ended_at, e.gpus, r.id IS NOT NULL AS is_refunded
-          FROM tenants_usageentry e LEFT JOIN tenants_usagerefund r ON r.entry_id = e.id WHERE e.job_id IN {_OWN}
+        SELECT gpu_model, started_at, ended_at, gpus, is_refunded FROM tenants_usage WHERE job_id IN {_OWN}
          UNION ALL
-        SELECT d.model, s.started_at, statement_timestamp(),
-               CASE WHEN l.memory_mb IS NULL THEN 1.0 ELSE l.memory_mb::float8 / greatest(d.memory_mb, 1) END, false
-          FROM nodes_assignment s JOIN nodes_allocation l ON l.assignment_id = s.id
-          JOIN nodes_device d ON d.id = l.device_id
-         WHERE s.job_id IN {_OWN} AND s.started_at IS NOT NULL) used
+        SELECT gpu_model, started_at, statement_timestamp(), gpu_weight, false
+          FROM nodes_held WHERE job_id IN {_OWN} AND started_at IS NOT NULL) used
      GROUP BY gpu_model, started_at, ended_at, is_refunded
 """
 

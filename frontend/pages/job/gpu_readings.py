@@ -18,18 +18,18 @@ _ATTEMPT = """
     SELECT number, placement, extract(epoch FROM coalesce(started_at, scheduled_at))::float8 AS from_at,
            extract(epoch FROM coalesce(ended_at, clock_timestamp()))::float8 AS until_at,
            ended_at IS NULL AS is_live
-      FROM jobs_attempt WHERE job_id = %s AND number = coalesce(%s, (
-           SELECT max(number) FROM jobs_attempt WHERE job_id = %s))
+      FROM jobs_attempts WHERE job_id = %s AND number = coalesce(%s, (
+           SELECT max(number) FROM jobs_attempts WHERE job_id = %s))
 """
 # Means over equal pieces of the attempt's time: of samples, and of roll-ups for the time whose samples are deleted.
 _MEANS = {"utilisation_percent": "utilisation_mean", "memory_used_mb": "memory_mean",
           "temperature_celsius": "temperature_mean", "power_watts": "power_mean"}  # fmt: skip
 _KEPT = """
     SELECT device_id, floor((extract(epoch FROM at) - %(from)s) / %(step)s)::int AS place, {means} FROM (
-        SELECT device_id, at, {names} FROM nodes_sample
+        SELECT device_id, at, {names} FROM nodes_samples
          WHERE device_id = ANY(%(devices)s) AND at BETWEEN to_timestamp(%(from)s) AND to_timestamp(%(until)s)
          UNION ALL
-        SELECT device_id, at, {rolled} FROM nodes_rollup
+        SELECT device_id, at, {rolled} FROM nodes_rollups
          WHERE device_id = ANY(%(devices)s) AND at >= to_timestamp(%(from)s) AND at < %(first)s) kept
      GROUP BY 1, 2 ORDER BY 1, 2
 """.format(
@@ -41,11 +41,11 @@ _KEPT = """
 _FIRST = """
     SELECT coalesce(min(at), to_timestamp(%(until)s)) AS at,
            coalesce(min(at) > to_timestamp(%(from)s) + interval '10 minutes', true) AS is_late
-      FROM nodes_sample
+      FROM nodes_samples
      WHERE device_id = ANY(%(devices)s) AND at BETWEEN to_timestamp(%(from)s) AND to_timestamp(%(until)s)
 """
 # By UUID, as placed: a device that was moved to another node since is still the one that the job had.
-_DEVICES = "SELECT id, uuid, memory_mb FROM nodes_device WHERE uuid = ANY(%s)"
+_DEVICES = "SELECT id, uuid, memory_mb FROM nodes_devices WHERE uuid = ANY(%s)"
 
 
 def readings(job_id: int, number: int | None = None) -> Row | None:

@@ -9,7 +9,7 @@ def represent(job_id: int, attempt: int) -> dict[str, Any]:
     """`placed`: what was kept of that placement (`considered`, and how many `ranks`), None without one; `has_wishes`:
     whether taints or preferences told the nodes apart; `rules` and `meanings`: what the policy's rule and the columns
     are in words."""
-    placed = query("SELECT considered, ranks FROM jobs_attempt WHERE job_id = %s AND number = %s", [job_id, attempt])
+    placed = query("SELECT considered, ranks FROM jobs_attempts WHERE job_id = %s AND number = %s", [job_id, attempt])
     candidates = placed[0]["considered"].get("candidates", ()) if placed else ()
     # Attempts from before there were taints have neither.
     has_wishes = any(one.get("taints") or one.get("preferred") for one in candidates)

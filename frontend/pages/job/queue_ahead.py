@@ -4,17 +4,16 @@ from collections.abc import Collection
 from typing import Any
 
 from gpusched.lib.db.sql import query
-from jobs.listing.counts import WAITS, WEIGHT
 
 MAX_NAMED = 5
 MAX_SIZES = 8
 
-_BEFORE = f"""
-    FROM jobs_job j, jobs_job me
-   WHERE me.id = %(job)s AND {WAITS} AND j.state <> 'held' AND j.id <> me.id
+_BEFORE = """
+    FROM jobs_all j, jobs_all me
+   WHERE me.id = %(job)s AND j.is_waiting AND j.state <> 'held' AND j.id <> me.id
      AND (-j.priority, j.submitted_at, j.id) < (-me.priority, me.submitted_at, me.id)
 """
-_SIZES = f"SELECT j.gpu_count AS gpus, sum({WEIGHT})::bigint AS jobs {_BEFORE} GROUP BY 1 ORDER BY 1 DESC"
+_SIZES = f"SELECT j.gpu_count AS gpus, sum(j.weight)::bigint AS jobs {_BEFORE} GROUP BY 1 ORDER BY 1 DESC"
 _NEAREST = f"""
     SELECT j.id, j.name, j.gpu_count, j.priority, j.tenant_id, j.submitted_at {_BEFORE}
        AND (%(visible)s::bigint[] IS NULL OR j.tenant_id = ANY(%(visible)s))

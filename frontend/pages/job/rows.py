@@ -19,12 +19,12 @@ _MAX_ATTEMPTS = 100
 
 _EVENTS = """
     SELECT e.* FROM unnest(%s::bigint[]) AS w (job_id),
-           LATERAL (SELECT id, job_id, at, kind, attempt, actor, data FROM jobs_jobevent
+           LATERAL (SELECT id, job_id, at, kind, attempt, actor, data FROM jobs_events
                      WHERE job_id = w.job_id ORDER BY id DESC LIMIT %s) e ORDER BY e.id
 """
 _ATTEMPTS = """
     SELECT a.* FROM unnest(%s::bigint[]) AS w (job_id),
-           LATERAL (SELECT * FROM jobs_attempt WHERE job_id = w.job_id ORDER BY number DESC LIMIT %s) a
+           LATERAL (SELECT * FROM jobs_attempts WHERE job_id = w.job_id ORDER BY number DESC LIMIT %s) a
      ORDER BY a.job_id, a.number
 """
 
@@ -33,7 +33,7 @@ def load(job_ids: Iterable[int]) -> dict[int, Row]:
     """{job id: {"tenant_id", "rows"}} of those that exist."""
     ids = sorted(job_ids)
     tenant_ids = {
-        row["id"]: row["tenant_id"] for row in prepared("SELECT id, tenant_id FROM jobs_job WHERE id = ANY(%s)", [ids])
+        row["id"]: row["tenant_id"] for row in prepared("SELECT id, tenant_id FROM jobs_all WHERE id = ANY(%s)", [ids])
     }
     rows: dict[int, dict[str, Row]] = {job_id: {} for job_id in tenant_ids}
     jobs = representation.select("j.id = ANY(%s)", [sorted(rows)])

@@ -35,7 +35,7 @@ from tenants.auth.identity import Identity
 # An element's limit that was changed with its array's goes back with the array's.
 _LATEST = """
     SELECT actor, attempt, (data->>'from_seconds')::bigint AS was, (data->>'to_seconds')::bigint AS made
-      FROM jobs_jobevent WHERE job_id = %s AND kind = 'limit_changed' AND NOT data ? 'array' ORDER BY id DESC LIMIT 1
+      FROM jobs_events WHERE job_id = %s AND kind = 'limit_changed' AND NOT data ? 'array' ORDER BY id DESC LIMIT 1
 """
 
 
@@ -297,7 +297,7 @@ def _extended_to(request: HttpRequest, who: Identity, job_id: int, *, is_dry_run
 def _visible(job_id: int, who: Identity) -> dict[str, Any]:
     rows = query(
         "SELECT id, tenant_id, user_id, state, attempt, reason, stop_reason, max_runtime_seconds, array_count"
-        "  FROM jobs_job WHERE id = %s",
+        "  FROM jobs_all WHERE id = %s",
         [job_id],
     )
     if not rows or not who.sees(rows[0]["tenant_id"]):
@@ -320,7 +320,7 @@ def _stream(wanted: str, streams: list[dict[str, Any]]) -> tuple[int, int] | Non
 
 
 def _log_deleted_at(job_id: int, attempt: int) -> datetime | None:
-    rows = query("SELECT log_dropped_at FROM jobs_attempt WHERE job_id = %s AND number = %s", [job_id, attempt])
+    rows = query("SELECT log_dropped_at FROM jobs_attempts WHERE job_id = %s AND number = %s", [job_id, attempt])
     return rows[0]["log_dropped_at"] if rows else None
 
 

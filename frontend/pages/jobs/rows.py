@@ -16,19 +16,19 @@ _COLUMNS = """
     j.id, j.name, j.tenant_id, t.name AS tenant, u.username AS "user", j.state, j.gpu_count, j.gpu_models,
     j.gpu_memory_mb, j.priority, j.attempt, j.submitted_at, j.started_at, j.ended_at, j.exit_code, j.signal, j.reason,
     j.evidence, j.reason_since, j.stop_reason, j.stop_evidence, j.max_runtime_seconds, j.array_count,
-    j.array_max_parallel, jobs_numbers(j.array_waiting) AS elements_waiting,
-    jobs_numbers(j.array_cancelled) AS elements_cancelled
+    j.array_max_parallel, j.elements_waiting,
+    j.elements_cancelled
 """
-_JOINS = "JOIN tenants_tenant t ON t.id = j.tenant_id JOIN auth_user u ON u.id = j.user_id"
+_JOINS = "JOIN tenants_all t ON t.id = j.tenant_id JOIN tenants_people u ON u.id = j.user_id"
 _JOBS = f"""
     SELECT {_COLUMNS}, a.placement
-      FROM (SELECT id FROM (SELECT id FROM jobs_job WHERE array_id IS NULL ORDER BY id DESC LIMIT %(most)s) latest
+      FROM (SELECT id FROM (SELECT id FROM jobs_all WHERE array_id IS NULL ORDER BY id DESC LIMIT %(most)s) latest
              UNION
             SELECT own.id FROM unnest(%(tenants)s::bigint[]) AS w (tenant_id),
-                   LATERAL (SELECT id FROM jobs_job WHERE tenant_id = w.tenant_id AND array_id IS NULL
+                   LATERAL (SELECT id FROM jobs_all WHERE tenant_id = w.tenant_id AND array_id IS NULL
                              ORDER BY id DESC LIMIT %(most)s) own) wanted
-      JOIN jobs_job j ON j.id = wanted.id {_JOINS}
-      LEFT JOIN jobs_attempt a ON a.job_id = j.id AND a.number = j.attempt
+      JOIN jobs_all j ON j.id = wanted.id {_JOINS}
+      LEFT JOIN jobs_attempts a ON a.job_id = j.id AND a.number = j.attempt
      ORDER BY j.id DESC
 """
 

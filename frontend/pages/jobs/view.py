@@ -153,7 +153,7 @@ def _seen(ids: list[int], who: Identity) -> list[int]:
     """Those that exist and that the person may see."""
     visible = who.visible_tenants()
     rows = query(
-        "SELECT id FROM jobs_job WHERE id = ANY(%s) AND (%s::bigint[] IS NULL OR tenant_id = ANY(%s))",
+        "SELECT id FROM jobs_all WHERE id = ANY(%s) AND (%s::bigint[] IS NULL OR tenant_id = ANY(%s))",
         [ids, visible, visible],
     )
     return [row["id"] for row in rows]
@@ -224,7 +224,7 @@ def _tenants(who: Identity) -> list[str]:
     """Whose jobs the person may see, by name."""
     visible = who.visible_tenants()
     rows = query(
-        "SELECT name FROM tenants_tenant WHERE %s::bigint[] IS NULL OR id = ANY(%s) ORDER BY name LIMIT 500",
+        "SELECT name FROM tenants_all WHERE %s::bigint[] IS NULL OR id = ANY(%s) ORDER BY name LIMIT 500",
         [visible, visible],
     )
     return [row["name"] for row in rows]

@@ -121,7 +121,7 @@ class AccountAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
         if known is None:
             sociallogin.user, sociallogin.email_addresses = user, []
             sociallogin.save(request, connect=True)
-        auth.login(request, user, backend="gpusched.lib.auth.login_throttle.ThrottledLogin")
+        auth.login(request, user, backend="tenants.auth.login_throttle.ThrottledLogin")
         request.session.set_expiry(SESSION_SECONDS)
         raise ImmediateHttpResponse(redirect(sociallogin.state.get("next") or "/"))
 

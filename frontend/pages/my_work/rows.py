@@ -8,7 +8,6 @@ from frontend.viewer import Viewer
 from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
 from jobs.listing import representation
-from jobs.listing.counts import WAITS, WEIGHT
 from jobs.listing.queue_position import ORDER
 from tenants.api.tenants import represent_tenants
 from tenants.auth.identity import Identity
@@ -25,24 +24,24 @@ RECENT = 15
 
 _HELD = """
     SELECT j.tenant_id, count(DISTINCT l.device_id) AS gpus, count(DISTINCT j.id) AS jobs
-      FROM jobs_job j JOIN nodes_assignment s ON s.job_id = j.id AND s.state <> 'ended'
-      LEFT JOIN nodes_allocation l ON l.assignment_id = s.id
+      FROM jobs_all j JOIN nodes_ranks s ON s.job_id = j.id AND s.state <> 'ended'
+      LEFT JOIN nodes_allocations l ON l.assignment_id = s.id
      WHERE j.user_id = %s GROUP BY j.tenant_id
 """
 
 
 # Of jobs j of a person: a tenant that one has left is another's. Asked of many rows: both sets are hashed once.
-IS_SEEN = """(j.user_id IN (SELECT id FROM auth_user WHERE is_superuser)
-    OR (j.user_id, j.tenant_id) IN (SELECT user_id, tenant_id FROM tenants_membership))"""
+IS_SEEN = """(j.user_id IN (SELECT id FROM tenants_people WHERE is_superuser)
+    OR (j.user_id, j.tenant_id) IN (SELECT user_id, tenant_id FROM tenants_members))"""
 
 
 _RUNS = "j.array_count IS NULL AND j.state IN ('scheduled', 'running', 'stopping')"
 
 
 _COUNTS = f"""
-    SELECT j.user_id, coalesce(sum({WEIGHT}) FILTER (WHERE {WAITS}), 0)::int AS waiting,
+    SELECT j.user_id, coalesce(sum(j.weight) FILTER (WHERE j.is_waiting), 0)::int AS waiting,
            count(*) FILTER (WHERE {_RUNS}) AS running
-      FROM jobs_job j WHERE j.user_id = ANY(%s) AND j.ended_at IS NULL AND {IS_SEEN} GROUP BY j.user_id
+      FROM jobs_all j WHERE j.user_id = ANY(%s) AND j.ended_at IS NULL AND {IS_SEEN} GROUP BY j.user_id
 """
 
 
@@ -50,13 +49,13 @@ _COUNTS = f"""
 # once when it is over; those that run are jobs of their own.
 PARTS = f"""
     LATERAL (
-        (SELECT j.id, 'running' AS part FROM jobs_job j WHERE j.user_id = w.user_id AND {_RUNS} AND {IS_SEEN}
+        (SELECT j.id, 'running' AS part FROM jobs_all j WHERE j.user_id = w.user_id AND {_RUNS} AND {IS_SEEN}
           ORDER BY j.id LIMIT {MOST})
          UNION ALL
-        (SELECT j.id, 'waiting' FROM jobs_job j WHERE j.user_id = w.user_id AND {WAITS} AND {IS_SEEN}
+        (SELECT j.id, 'waiting' FROM jobs_all j WHERE j.user_id = w.user_id AND j.is_waiting AND {IS_SEEN}
           ORDER BY {ORDER} LIMIT {MOST})
          UNION ALL
-        (SELECT j.id, 'recent' FROM jobs_job j WHERE j.user_id = w.user_id AND j.array_id IS NULL
+        (SELECT j.id, 'recent' FROM jobs_all j WHERE j.user_id = w.user_id AND j.array_id IS NULL
             AND j.ended_at IS NOT NULL AND {IS_SEEN} ORDER BY j.id DESC LIMIT {RECENT})) p
 """
 
@@ -119,18 +118,18 @@ _JOBS = f"""
            j.stop_reason, j.stop_evidence, j.max_runtime_seconds, a.placement
       FROM unnest(%(users)s::int[]) AS w (user_id)
      CROSS JOIN {PARTS}
-      JOIN jobs_job j ON j.id = p.id JOIN tenants_tenant t ON t.id = j.tenant_id
-      LEFT JOIN jobs_attempt a ON a.job_id = j.id AND a.number = j.attempt
+      JOIN jobs_all j ON j.id = p.id JOIN tenants_all t ON t.id = j.tenant_id
+      LEFT JOIN jobs_attempts a ON a.job_id = j.id AND a.number = j.attempt
 """
 _TENANTS = """
     SELECT m.user_id, m.role, t.name, coalesce(q.guaranteed_gpus, 0) AS guaranteed_gpus, q.max_gpus,
            q.max_gpus_per_user, count(DISTINCT l.device_id) AS gpus_held,
            count(DISTINCT l.device_id) FILTER (WHERE j.user_id = m.user_id) AS own_gpus
-      FROM tenants_membership m JOIN tenants_tenant t ON t.id = m.tenant_id
-      LEFT JOIN tenants_quota q ON q.tenant_id = t.id
-      LEFT JOIN jobs_job j ON j.tenant_id = t.id AND j.state IN ('scheduled', 'running', 'stopping')
-      LEFT JOIN nodes_assignment s ON s.job_id = j.id AND s.state <> 'ended'
-      LEFT JOIN nodes_allocation l ON l.assignment_id = s.id
+      FROM tenants_members m JOIN tenants_all t ON t.id = m.tenant_id
+      LEFT JOIN tenants_quotas q ON q.tenant_id = t.id
+      LEFT JOIN jobs_all j ON j.tenant_id = t.id AND j.state IN ('scheduled', 'running', 'stopping')
+      LEFT JOIN nodes_ranks s ON s.job_id = j.id AND s.state <> 'ended'
+      LEFT JOIN nodes_allocations l ON l.assignment_id = s.id
      WHERE m.user_id = ANY(%s) AND t.archived_at IS NULL
      GROUP BY m.user_id, m.role, t.name, q.guaranteed_gpus, q.max_gpus, q.max_gpus_per_user
 """

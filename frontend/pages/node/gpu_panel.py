@@ -19,9 +19,8 @@ from tenants.auth.identity import Identity
 
 _HOLDERS = """
     SELECT j.id, j.name, j.tenant_id, j.user_id, j.state, j.attempt, j.reason, j.stop_reason, j.array_count,
-           (SELECT count(DISTINCT a.device_id) FROM nodes_allocation a JOIN nodes_assignment s ON s.id = a.assignment_id
-             WHERE s.job_id = j.id) AS gpus
-      FROM jobs_job j WHERE j.id = ANY(%s) ORDER BY j.id
+           (SELECT count(DISTINCT h.device_id) FROM nodes_held h WHERE h.job_id = j.id) AS gpus
+      FROM jobs_all j WHERE j.id = ANY(%s) ORDER BY j.id
 """
 
 

@@ -7,29 +7,29 @@ from typing import Any
 
 from frontend.live.topics import Topic, key_by
 from frontend.pages.fleet import rows as fleet
-from frontend.viewer import Visible
 from gpusched.lib.db.sql import prepared
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import throttling
 from nodes import redaction
 from nodes.health import incidents
+from tenants.auth.page_access import Visible
 
 Row = dict[str, Any]
-_NODES = "SELECT name, joined_at, isolation, hints FROM nodes_node WHERE name = ANY(%s) AND removed_at IS NULL"
+_NODES = "SELECT name, joined_at, isolation, hints FROM nodes_all WHERE name = ANY(%s) AND removed_at IS NULL"
 _DEVICES = """
     SELECT n.name AS node, d.id, d.mig_parent, d.numa_node, d.nvlink_island, r.read_at, r.utilisation_percent,
            r.memory_used_mb, r.temperature_celsius, r.power_watts, r.process_count, r.occupancy,
            r.occupant, r.throttle_reasons, r.power_limit_watts, r.ecc_corrected, r.ecc_uncorrected
-      FROM nodes_device d JOIN nodes_node n ON n.id = d.node_id LEFT JOIN nodes_reading r ON r.device_id = d.id
+      FROM nodes_devices d JOIN nodes_all n ON n.id = d.node_id LEFT JOIN nodes_readings r ON r.device_id = d.id
      WHERE n.name = ANY(%s)
 """
 _RUNNING = """
     SELECT n.name AS node, j.id, j.tenant_id, j.name, t.name AS tenant, u.username AS "user", j.state, j.priority,
            j.attempt, j.started_at, j.gpu_count, count(DISTINCT l.device_id) AS gpus, count(DISTINCT s.id) AS ranks,
            array_agg(DISTINCT d.index) FILTER (WHERE d.index IS NOT NULL) AS indices
-      FROM nodes_assignment s JOIN nodes_node n ON n.id = s.node_id JOIN jobs_job j ON j.id = s.job_id
-      JOIN tenants_tenant t ON t.id = j.tenant_id JOIN auth_user u ON u.id = j.user_id
-      LEFT JOIN nodes_allocation l ON l.assignment_id = s.id LEFT JOIN nodes_device d ON d.id = l.device_id
+      FROM nodes_ranks s JOIN nodes_all n ON n.id = s.node_id JOIN jobs_all j ON j.id = s.job_id
+      JOIN tenants_all t ON t.id = j.tenant_id JOIN tenants_people u ON u.id = j.user_id
+      LEFT JOIN nodes_allocations l ON l.assignment_id = s.id LEFT JOIN nodes_devices d ON d.id = l.device_id
      WHERE n.name = ANY(%s) AND s.state <> 'ended' GROUP BY n.name, j.id, t.name, u.username ORDER BY j.id
 """
 

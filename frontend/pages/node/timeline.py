@@ -20,8 +20,8 @@ _REACHABLE = 0.025
 _RANKS = """
     SELECT s.job_id, s.number, s.rank, s.state, s.reason, s.device_ids, s.ended_at,
            coalesce(s.started_at, a.scheduled_at) AS began_at, j.name, j.tenant_id, t.name AS tenant
-      FROM nodes_assignment s JOIN jobs_attempt a ON a.id = s.attempt_id JOIN jobs_job j ON j.id = s.job_id
-      JOIN tenants_tenant t ON t.id = j.tenant_id JOIN nodes_node n ON n.id = s.node_id
+      FROM nodes_ranks s JOIN jobs_attempts a ON a.id = s.attempt_id JOIN jobs_all j ON j.id = s.job_id
+      JOIN tenants_all t ON t.id = j.tenant_id JOIN nodes_all n ON n.id = s.node_id
      WHERE n.name = %s AND n.removed_at IS NULL AND (s.ended_at IS NULL OR s.ended_at > %s) ORDER BY s.id DESC LIMIT %s
 """
 
@@ -41,7 +41,7 @@ class Window:
 
 def hints(name: str) -> list[Row]:
     """What its agent finds not well there: `check level says next_step`, what fails first."""
-    rows = query("SELECT hints FROM nodes_node WHERE name = %s AND removed_at IS NULL", [name])
+    rows = query("SELECT hints FROM nodes_all WHERE name = %s AND removed_at IS NULL", [name])
     found: list[Row] = rows[0]["hints"] if rows else []
     return sorted(found, key=lambda hint: hint["level"] != "fail")
 

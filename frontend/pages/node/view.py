@@ -96,7 +96,7 @@ def _read(device: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
 def jobs_there(name: str) -> int:
     """How many jobs have a rank on the node."""
     counted = query(
-        "SELECT count(DISTINCT s.job_id) AS jobs FROM nodes_assignment s JOIN nodes_node n ON n.id = s.node_id"
+        "SELECT count(DISTINCT s.job_id) AS jobs FROM nodes_ranks s JOIN nodes_all n ON n.id = s.node_id"
         " WHERE n.name = %s AND s.state <> 'ended'",
         [name],
     )

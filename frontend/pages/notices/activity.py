@@ -9,7 +9,6 @@ from urllib.parse import quote
 from django.utils.text import Truncator
 
 from frontend.live.topics import Topic
-from frontend.viewer import Visible
 from gpusched.lib.db.sql import prepared
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
@@ -18,6 +17,7 @@ from gpusched.protocol.reasons import NODE_FAULTS, EndReason
 from jobs.redaction import ANOTHER
 from nodes import redaction
 from nodes.redaction import AUTO_CORDON_NOTE
+from tenants.auth.page_access import Visible
 
 Row = dict[str, Any]
 MOST = 100
@@ -40,7 +40,7 @@ class Activity(NamedTuple):
 
 
 # Of an event e: whether the job went back to the queue after that attempt.
-IS_REQUEUED = """EXISTS (SELECT 1 FROM jobs_jobevent r WHERE r.job_id = e.job_id AND r.kind = 'requeued'
+IS_REQUEUED = """EXISTS (SELECT 1 FROM jobs_events r WHERE r.job_id = e.job_id AND r.kind = 'requeued'
                       AND r.attempt = e.attempt) AS is_requeued"""
 # What the system stopped, and what ended by a fault of a node; whether it went back to the queue. So many of each
 # tenant, here and below: what others had is no reason to tell somebody less.
@@ -48,19 +48,19 @@ _EVENTS = f"""
     SELECT e.*, t.name AS tenant, o.tenant_id AS other_tenant_id, ot.name AS other_tenant, {IS_REQUEUED} FROM (
         SELECT e.id, e.job_id, e.at, e.kind, e.attempt, e.data, j.name, j.tenant_id, j.user_id,
                row_number() OVER (PARTITION BY j.tenant_id ORDER BY e.id DESC) AS place
-          FROM jobs_jobevent e JOIN jobs_job j ON j.id = e.job_id
-         WHERE e.id > (SELECT max(id) FROM jobs_jobevent) - %(looked_at)s
+          FROM jobs_events e JOIN jobs_all j ON j.id = e.job_id
+         WHERE e.id > (SELECT max(id) FROM jobs_events) - %(looked_at)s
            AND e.at > now() - make_interval(days => %(days)s)
            AND (e.kind = 'stopping' AND e.actor = 'scheduler'
                 OR e.kind = 'ended' AND e.data->>'reason' = ANY(%(faults)s)
                 OR e.kind = 'cancelled' AND e.data->>'reason' = 'dependency_failed')) e
-      JOIN tenants_tenant t ON t.id = e.tenant_id
-      LEFT JOIN jobs_job o ON o.id = (e.data->>'by_job')::bigint LEFT JOIN tenants_tenant ot ON ot.id = o.tenant_id
+      JOIN tenants_all t ON t.id = e.tenant_id
+      LEFT JOIN jobs_all o ON o.id = (e.data->>'by_job')::bigint LEFT JOIN tenants_all ot ON ot.id = o.tenant_id
      WHERE e.place <= %(most)s ORDER BY e.id DESC
 """
 _INCIDENTS = """
     SELECT i.id, i.since AS at, i.kind, i.cause, n.name AS node, d.index AS gpu
-      FROM nodes_incident i JOIN nodes_node n ON n.id = i.node_id LEFT JOIN nodes_device d ON d.id = i.device_id
+      FROM nodes_incidents i JOIN nodes_all n ON n.id = i.node_id LEFT JOIN nodes_devices d ON d.id = i.device_id
      WHERE i.since > now() - make_interval(days => %(days)s)
        AND (i.kind IN ('dirty', 'foreign', 'degraded', 'lost', 'node_lost')
             OR i.kind = 'cordoned' AND starts_with(i.cause, %(held)s)
@@ -70,8 +70,8 @@ _INCIDENTS = """
 _CROSSINGS = """
     SELECT c.*, t.name AS tenant FROM (
         SELECT id, at, bound, gpu_hours, tenant_id, row_number() OVER (PARTITION BY tenant_id ORDER BY id DESC) AS place
-          FROM tenants_budgetcrossing WHERE at > now() - make_interval(days => %(days)s)) c
-      JOIN tenants_tenant t ON t.id = c.tenant_id WHERE c.place <= %(most)s ORDER BY c.id DESC
+          FROM tenants_budget_crossings WHERE at > now() - make_interval(days => %(days)s)) c
+      JOIN tenants_all t ON t.id = c.tenant_id WHERE c.place <= %(most)s ORDER BY c.id DESC
 """
 # 0.01 GPU-hours: less is not worth a word, and would read as 0.
 _MIN_GPU_SECONDS = 36
@@ -80,12 +80,12 @@ _REFUNDS = """
         SELECT max(r.id) AS id, max(r.at) AS at, e.job_id, j.tenant_id, j.user_id,
                sum(e.gpus * date_part('epoch', e.ended_at - e.started_at)) / 3600 AS gpu_hours,
                row_number() OVER (PARTITION BY j.tenant_id ORDER BY max(r.id) DESC) AS place
-          FROM tenants_usagerefund r JOIN tenants_usageentry e ON e.id = r.entry_id JOIN jobs_job j ON j.id = e.job_id
-         WHERE r.id > (SELECT max(id) FROM tenants_usagerefund) - %(looked_at)s
+          FROM tenants_refunds r JOIN tenants_usage e ON e.id = r.entry_id JOIN jobs_all j ON j.id = e.job_id
+         WHERE r.id > (SELECT max(id) FROM tenants_refunds) - %(looked_at)s
            AND r.at > now() - make_interval(days => %(days)s)
          GROUP BY e.job_id, j.tenant_id, j.user_id
         HAVING sum(e.gpus * date_part('epoch', e.ended_at - e.started_at)) >= %(least)s) r
-      JOIN tenants_tenant t ON t.id = r.tenant_id WHERE r.place <= %(most)s ORDER BY r.id DESC
+      JOIN tenants_all t ON t.id = r.tenant_id WHERE r.place <= %(most)s ORDER BY r.id DESC
 """
 _KINDS = {
     EndReason.PREEMPTED: ("preempted", "amber"),

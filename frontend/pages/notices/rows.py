@@ -18,7 +18,6 @@ from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
 from gpusched.protocol.reasons import Pending
 from jobs.listing import representation
-from jobs.listing.counts import WAITS
 
 Row = dict[str, Any]
 MOST = 50
@@ -33,15 +32,15 @@ _OWN = f"""
     SELECT e.*, t.name AS tenant, {doings.IS_REQUEUED} FROM (
         SELECT e.id, e.job_id, e.at, e.kind, e.attempt, e.actor, e.data, j.name, j.user_id, j.tenant_id,
                row_number() OVER (PARTITION BY j.user_id ORDER BY e.id DESC) AS place
-          FROM jobs_jobevent e JOIN jobs_job j ON j.id = e.job_id JOIN auth_user u ON u.id = j.user_id
-         WHERE e.id > (SELECT max(id) FROM jobs_jobevent) - %(looked_at)s
+          FROM jobs_events e JOIN jobs_all j ON j.id = e.job_id JOIN tenants_people u ON u.id = j.user_id
+         WHERE e.id > (SELECT max(id) FROM jobs_events) - %(looked_at)s
            AND e.at > now() - make_interval(days => %(days)s) AND j.user_id = ANY(%(users)s) AND {my_work_rows.IS_SEEN}
            AND (e.kind IN ('idle_warning', 'idle_would_end') OR j.array_id IS NULL AND (
                 e.kind = 'ended'
                 OR e.kind = 'started' AND e.attempt = 1 AND e.at > j.submitted_at + make_interval(secs => %(waited)s)
                 OR e.kind IN ('cancelled', 'part_cancelled', 'held', 'stopping')
                    AND e.actor NOT IN ('', 'scheduler', u.username)))) e
-      JOIN tenants_tenant t ON t.id = e.tenant_id WHERE e.place <= %(most)s ORDER BY e.id DESC
+      JOIN tenants_all t ON t.id = e.tenant_id WHERE e.place <= %(most)s ORDER BY e.id DESC
 """
 # Of an array those of its elements that wait, unless it is for others of them: that is as it was asked for.
 _LONG = f"""
@@ -49,11 +48,11 @@ _LONG = f"""
      CROSS JOIN LATERAL (
         SELECT j.id, j.name, j.user_id, j.tenant_id, j.submitted_at + make_interval(mins => %(minutes)s) AS at,
                j.reason, j.evidence, j.reason_since, j.stop_reason, j.stop_evidence, j.exit_code, j.signal,
-               j.max_runtime_seconds, NULL AS placement, jobs_numbers(j.array_waiting) AS elements
-          FROM jobs_job j WHERE j.user_id = u.id AND {WAITS} AND j.state <> 'held' AND {my_work_rows.IS_SEEN}
+               j.max_runtime_seconds, NULL AS placement, j.elements_waiting AS elements
+          FROM jobs_all j WHERE j.user_id = u.id AND j.is_waiting AND j.state <> 'held' AND {my_work_rows.IS_SEEN}
            AND (j.array_count IS NULL OR j.reason <> '{Pending.MAX_PARALLEL}')
            AND j.submitted_at < now() - make_interval(mins => %(minutes)s) ORDER BY j.submitted_at LIMIT %(most)s) w
-      JOIN tenants_tenant t ON t.id = w.tenant_id
+      JOIN tenants_all t ON t.id = w.tenant_id
 """
 _SEEN = "SELECT user_id, until FROM frontend_noticesseen WHERE user_id = ANY(%s)"
 

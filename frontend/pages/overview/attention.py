@@ -26,11 +26,10 @@ _ILL: dict[str, tuple[str, str, str]] = {
 
 
 _HOLDERS = """
-    SELECT s.job_id, j.tenant_id, u.username AS "user", count(DISTINCT a.device_id) AS gpus,
-           array_agg(DISTINCT a.device_id) AS devices
-      FROM nodes_allocation a JOIN nodes_assignment s ON s.id = a.assignment_id JOIN jobs_job j ON j.id = s.job_id
-      JOIN auth_user u ON u.id = j.user_id
-     WHERE a.device_id = ANY(%s) GROUP BY s.job_id, j.tenant_id, u.username ORDER BY gpus DESC, s.job_id
+    SELECT h.job_id, h.tenant_id, u.username AS "user", count(DISTINCT h.device_id) AS gpus,
+           array_agg(DISTINCT h.device_id) AS devices
+      FROM nodes_held h JOIN tenants_people u ON u.id = h.user_id
+     WHERE h.device_id = ANY(%s) GROUP BY h.job_id, h.tenant_id, u.username ORDER BY gpus DESC, h.job_id
 """
 
 

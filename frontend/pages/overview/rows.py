@@ -11,28 +11,27 @@ from gpusched.lib.db.sql import prepared
 from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import NodeState
 from jobs.listing import representation
-from jobs.listing.counts import WAITS, WEIGHT
 from scheduling.status import cluster
 
 Row = dict[str, Any]
 _MAX_NEXT = 3
 
 # For how long: of held jobs nobody but their holder knows.
-_IS_TIMED = f"{WAITS} AND j.state <> 'held'"
+_IS_TIMED = "j.is_waiting AND j.state <> 'held'"
 _JOBS = f"""
     SELECT count(*) FILTER (WHERE j.state = 'running' AND j.array_count IS NULL) AS running_jobs,
-           coalesce(sum({WEIGHT}) FILTER (WHERE {WAITS}), 0)::bigint AS pending_jobs,
+           coalesce(sum(j.weight) FILTER (WHERE j.is_waiting), 0)::bigint AS pending_jobs,
            floor(extract(epoch FROM clock_timestamp() - min(submitted_at) FILTER (WHERE {_IS_TIMED})))::bigint
                 AS oldest_wait_seconds,
            floor(percentile_cont(0.9) WITHIN GROUP (ORDER BY extract(epoch FROM clock_timestamp() - submitted_at))
                  FILTER (WHERE {_IS_TIMED}))::bigint AS p90_wait_seconds
-      FROM jobs_job j WHERE j.state IN ('pending', 'held', 'running')
+      FROM jobs_all j WHERE j.state IN ('pending', 'held', 'running')
 """
-_WAITING = f"""
+_WAITING = """
     SELECT DISTINCT ON (tenant_id, reason) tenant_id, id, priority, submitted_at, reason, evidence, reason_since,
            stop_reason, stop_evidence, exit_code, signal, max_runtime_seconds, NULL AS placement,
-           (sum({WEIGHT}) OVER kind)::bigint AS jobs, (sum({WEIGHT} * gpu_count::bigint) OVER kind)::bigint AS gpus
-      FROM jobs_job j WHERE {WAITS}
+           (sum(j.weight) OVER kind)::bigint AS jobs, (sum(j.weight * gpu_count::bigint) OVER kind)::bigint AS gpus
+      FROM jobs_all j WHERE j.is_waiting
     WINDOW kind AS (PARTITION BY tenant_id, reason)
      ORDER BY tenant_id, reason, priority DESC, submitted_at, id
 """
@@ -43,7 +42,7 @@ _NEXT = f"""
         SELECT id, tenant_id, name, gpu_count, priority, submitted_at, reason, evidence, reason_since, stop_reason,
                stop_evidence, exit_code, signal, max_runtime_seconds, NULL AS placement, soon,
                row_number() OVER (PARTITION BY tenant_id ORDER BY soon, priority DESC, submitted_at, id) AS place
-          FROM jobs_job j JOIN unnest(%s::text[]) WITH ORDINALITY AS w (code, soon) ON reason = code
+          FROM jobs_all j JOIN unnest(%s::text[]) WITH ORDINALITY AS w (code, soon) ON reason = code
          WHERE {_IS_TIMED}) waiting
      WHERE place <= %s ORDER BY soon, priority DESC, submitted_at, id
 """

@@ -9,13 +9,12 @@ from urllib.parse import parse_qsl
 
 from frontend.live.topics import Topic
 from frontend.ui.wait_groups import _GROUP, GROUP_ELSE, GROUPS, group_of
-from frontend.viewer import Visible
 from gpusched.lib.db.sql import prepared
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.arrays import multirange
 from jobs.listing import representation
-from jobs.listing.counts import WAITS, WEIGHT
 from jobs.listing.queue_position import ORDER, queue_positions
+from tenants.auth.page_access import Visible
 
 Row = dict[str, Any]
 FIRST_ROWS = 500
@@ -71,9 +70,9 @@ _CASES = " ".join(
 )
 _GROUP_SQL = f"CASE WHEN j.state = 'held' THEN {GROUPS.index('held')} {_CASES} ELSE {GROUPS.index(GROUP_ELSE)} END"
 # Of jobs j: those that wait for GPUs, and neither for a person nor for a time nor for another job.
-IS_WAITING_FOR_GPUS = f"({WAITS} AND j.gpu_count > 0 AND {_GROUP_SQL} < {GROUPS.index('you')})"
-_TENANT = "j.tenant_id IN (SELECT id FROM tenants_tenant WHERE {})"
-_USER = "j.user_id IN (SELECT id FROM auth_user WHERE {})"
+IS_WAITING_FOR_GPUS = f"(j.is_waiting AND j.gpu_count > 0 AND {_GROUP_SQL} < {GROUPS.index('you')})"
+_TENANT = "j.tenant_id IN (SELECT id FROM tenants_all WHERE {})"
+_USER = "j.user_id IN (SELECT id FROM tenants_people WHERE {})"
 _FILTERS = {
     "tenant": _TENANT.format("name = ANY(%s)"),
     "user": _USER.format("username = ANY(%s)"),
@@ -82,13 +81,13 @@ _FILTERS = {
     "group": f"(%s::text[])[1 + {_GROUP_SQL}] IS NOT NULL",
 }
 
-_FULL = f"""
+_FULL = """
     SELECT j.id, j.name, t.name AS tenant, u.username AS "user", j.state, j.gpu_count, j.gpu_models, j.gpu_memory_mb,
            j.priority, j.submitted_at, j.exit_code, j.signal, j.reason, j.evidence, j.reason_since, j.stop_reason,
            j.stop_evidence, j.max_runtime_seconds, NULL AS placement,
-           jobs_numbers(j.array_waiting) AS elements
-      FROM jobs_job j JOIN tenants_tenant t ON t.id = j.tenant_id JOIN auth_user u ON u.id = j.user_id
-     WHERE j.id = ANY(%s) AND {WAITS}
+           j.elements_waiting AS elements
+      FROM jobs_all j JOIN tenants_all t ON t.id = j.tenant_id JOIN tenants_people u ON u.id = j.user_id
+     WHERE j.id = ANY(%s) AND j.is_waiting
 """
 
 
@@ -166,7 +165,7 @@ def _ids(window: Window, visible: Visible, spans: Sequence[tuple[int, int]]) -> 
         order = f"{_SORTS[window.sort]} {'DESC' if window.is_descending else ''}, {ORDER}"
     found = prepared(
         f"""SELECT o.place - 1 AS place, o.id
-              FROM unnest(ARRAY(SELECT j.id FROM jobs_job j WHERE {WAITS} AND {where} ORDER BY {order} LIMIT %s))
+              FROM unnest(ARRAY(SELECT j.id FROM jobs_all j WHERE j.is_waiting AND {where} ORDER BY {order} LIMIT %s))
                    WITH ORDINALITY AS o (id, place)
              WHERE o.place::int - 1 <@ %s::int4multirange""",
         [*params, max(last for _, last in spans), multirange(tuple(spans))],
@@ -178,9 +177,9 @@ def _counted(window: Window) -> list[Row]:
     """How many of each tenant are in each group, for all that look through this window."""
     where, params = _condition(window)
     return prepared(
-        f"""SELECT {_GROUP_SQL} AS number, j.tenant_id, count(*) AS rows, sum({WEIGHT})::bigint AS jobs,
-                   sum({WEIGHT} * j.gpu_count::bigint)::bigint AS gpus
-              FROM jobs_job j WHERE {WAITS} AND {where} GROUP BY 1, 2""",
+        f"""SELECT {_GROUP_SQL} AS number, j.tenant_id, count(*) AS rows, sum(j.weight)::bigint AS jobs,
+                   sum(j.weight * j.gpu_count::bigint)::bigint AS gpus
+              FROM jobs_all j WHERE j.is_waiting AND {where} GROUP BY 1, 2""",
         params,
     )
 

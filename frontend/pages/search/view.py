@@ -20,22 +20,22 @@ _SIGNS = re.compile(r"[%_\\]")
 
 _JOBS = """
     SELECT j.id, j.name, j.state, t.name AS tenant, u.username AS "user"
-      FROM (SELECT * FROM jobs_job WHERE id = %(id)s
+      FROM (SELECT * FROM jobs_all WHERE id = %(id)s
              UNION
-            (SELECT * FROM (SELECT * FROM jobs_job WHERE %(tenants)s::bigint[] IS NULL OR tenant_id = ANY(%(tenants)s)
+            (SELECT * FROM (SELECT * FROM jobs_all WHERE %(tenants)s::bigint[] IS NULL OR tenant_id = ANY(%(tenants)s)
                              ORDER BY id DESC LIMIT %(latest)s) latest
               WHERE name ILIKE ALL(%(words)s) OR starts_with(id::text, %(text)s)
               ORDER BY id DESC LIMIT %(most)s)) j
-      JOIN tenants_tenant t ON t.id = j.tenant_id JOIN auth_user u ON u.id = j.user_id
+      JOIN tenants_all t ON t.id = j.tenant_id JOIN tenants_people u ON u.id = j.user_id
      WHERE %(tenants)s::bigint[] IS NULL OR j.tenant_id = ANY(%(tenants)s)
      ORDER BY j.id = %(id)s DESC, j.id DESC LIMIT %(most)s
 """
 _NODES = """
-    SELECT name, state FROM nodes_node WHERE removed_at IS NULL AND name ILIKE ALL(%(words)s)
+    SELECT name, state FROM nodes_all WHERE removed_at IS NULL AND name ILIKE ALL(%(words)s)
      ORDER BY starts_with(lower(name), lower(%(text)s)) DESC, name LIMIT %(most)s
 """
 _TENANTS = """
-    SELECT name FROM tenants_tenant
+    SELECT name FROM tenants_all
      WHERE (%(tenants)s::bigint[] IS NULL OR id = ANY(%(tenants)s)) AND name ILIKE ALL(%(words)s)
      ORDER BY name LIMIT %(most)s
 """

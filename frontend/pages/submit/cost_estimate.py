@@ -53,7 +53,7 @@ def foreseen_cost(fields: Mapping[str, Any], tenants: Mapping[str, int]) -> Cost
 
 def _prices(wanted: str) -> list[float]:
     """Of a GPU-hour now, of each model of the fleet that would do."""
-    models = [row["model"] for row in query("SELECT DISTINCT model FROM nodes_device")]
+    models = [row["model"] for row in query("SELECT DISTINCT model FROM nodes_devices")]
     words = [word.strip() for word in wanted.split("|") if word.strip()]
     fitting = [model for model in models if not words or any(rates.matches_model(word, model) for word in words)]
     now = datetime.now(UTC)

@@ -128,12 +128,12 @@ def _first_refusal(form: SubmitForm) -> str:
 
 
 def _models() -> list[str]:
-    return [row["model"] for row in query("SELECT DISTINCT model FROM nodes_device ORDER BY model")]
+    return [row["model"] for row in query("SELECT DISTINCT model FROM nodes_devices ORDER BY model")]
 
 
 def _secrets(tenants: dict[str, int]) -> list[str]:
     """Names of the secrets that a job of one of the tenants may be given."""
-    found = query("SELECT DISTINCT name FROM tenants_secret WHERE tenant_id = ANY(%s) ORDER BY name LIMIT 200",
+    found = query("SELECT DISTINCT name FROM tenants_secrets WHERE tenant_id = ANY(%s) ORDER BY name LIMIT 200",
                   [list(tenants.values())])  # fmt: skip
     return [row["name"] for row in found]
 
@@ -141,9 +141,7 @@ def _secrets(tenants: dict[str, int]) -> list[str]:
 def _tenants(who: Identity) -> dict[str, int]:
     """Tenants that the person may submit for, by name."""
     if who.is_admin:
-        return {
-            row["name"]: row["id"] for row in query("SELECT id, name FROM tenants_tenant WHERE archived_at IS NULL")
-        }
+        return {row["name"]: row["id"] for row in query("SELECT id, name FROM tenants_all WHERE archived_at IS NULL")}
     return {
         name: number
         for number, name in who.tenant_names.items()

@@ -16,12 +16,9 @@ MAX_EDITS = 30
 PREEMPTION_DAYS = 30
 
 _HELD = """
-    SELECT j.tenant_id, d.model, sum(CASE WHEN l.memory_mb IS NULL THEN 1.0
-                                          ELSE l.memory_mb::float8 / greatest(d.memory_mb, 1) END) AS gpus
-      FROM nodes_allocation l JOIN nodes_assignment s ON s.id = l.assignment_id JOIN jobs_job j ON j.id = s.job_id
-      JOIN nodes_device d ON d.id = l.device_id GROUP BY 1, 2
+    SELECT tenant_id, gpu_model AS model, sum(gpu_weight) AS gpus FROM nodes_held GROUP BY 1, 2
 """
-_MODELS = "SELECT model, count(*) AS gpus FROM nodes_device GROUP BY model ORDER BY count(*) DESC, model"
+_MODELS = "SELECT model, count(*) AS gpus FROM nodes_devices GROUP BY model ORDER BY count(*) DESC, model"
 
 
 def by_model(tenants: Iterable[Row]) -> dict[str, list[Row]]:
@@ -52,7 +49,7 @@ def _of_model(tenant: Row, model: Row, held: Mapping[tuple[int, str], float], na
 
 
 _MEMBERS = """
-    SELECT m.tenant_id, u.username, m.role, u.is_active FROM tenants_membership m JOIN auth_user u ON u.id = m.user_id
+    SELECT m.tenant_id, u.username, m.role, u.is_active FROM tenants_members m JOIN tenants_people u ON u.id = m.user_id
      WHERE m.tenant_id = ANY(%s) ORDER BY m.role = 'owner' DESC, m.role = 'member' DESC, u.username
 """
 
@@ -69,8 +66,8 @@ def members(tenant_ids: Collection[int]) -> dict[int, list[Row]]:
 _PREEMPTIONS = """
     SELECT v.tenant_id AS from_id, vt.name AS from_tenant, o.tenant_id AS for_id, ot.name AS for_tenant,
            a.evidence->>'rule' AS rule, count(*) AS attempts, max(a.ended_at) AS last_at
-      FROM jobs_attempt a JOIN jobs_job v ON v.id = a.job_id JOIN tenants_tenant vt ON vt.id = v.tenant_id
-      LEFT JOIN jobs_job o ON o.id = (a.evidence->>'by_job')::bigint LEFT JOIN tenants_tenant ot ON ot.id = o.tenant_id
+      FROM jobs_attempts a JOIN jobs_all v ON v.id = a.job_id JOIN tenants_all vt ON vt.id = v.tenant_id
+      LEFT JOIN jobs_all o ON o.id = (a.evidence->>'by_job')::bigint LEFT JOIN tenants_all ot ON ot.id = o.tenant_id
      WHERE a.reason = 'preempted' AND a.ended_at > now() - make_interval(days => %s)
      GROUP BY 1, 2, 3, 4, 5 ORDER BY attempts DESC
 """
@@ -110,7 +107,7 @@ def balance(all_of_them: Sequence[Row], tenant_id: int) -> dict[str, int]:
 
 # An entry names its subject as it was called then; another tenant may have that name by now.
 _OWN = """
-    lib_auditentry a JOIN unnest(%s::text[], %s::timestamptz[], %s::timestamptz[]) AS n (subject, since, until)
+    lib_audit_entries a JOIN unnest(%s::text[], %s::timestamptz[], %s::timestamptz[]) AS n (subject, since, until)
       ON a.subject = n.subject AND a.at >= n.since AND (n.until IS NULL OR a.at < n.until)
 """
 _EDITS = f"""

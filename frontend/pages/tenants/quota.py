@@ -10,7 +10,7 @@ from django.shortcuts import redirect
 from frontend.pages.tenants import details
 from frontend.ui.page import page, refusal, show
 from gpusched.lib.api.problems import Problem, not_found
-from tenants import effects
+from scheduling.whatif import edit_effects
 from tenants.api.tenants import find_tenant, represent_tenants
 from tenants.auth.identity import Identity
 from tenants.tenancy import tenants
@@ -114,7 +114,7 @@ def _effect(tenant_id: int, form: QuotaForm) -> dict[str, Any]:
     except Problem as problem:
         form.refuse(problem)
         return {}
-    return effects.quota_effect(tenant_id, form.limits())
+    return edit_effects.quota_effect(tenant_id, form.limits())
 
 
 def _apply(request: HttpRequest, who: Identity, tenant_id: int, form: QuotaForm) -> bool:

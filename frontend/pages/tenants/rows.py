@@ -8,7 +8,6 @@ from frontend.live.topics import Topic, key_by
 from frontend.pages.queue import rows as queuerows
 from gpusched.lib.db.sql import prepared
 from gpusched.lib.times import rfc3339
-from jobs.listing.counts import WAITS, WEIGHT
 from scheduling.status import cluster
 from tenants.api.tenants import represent_tenants
 from tenants.billing import budgets
@@ -18,15 +17,15 @@ _NAMES = ("weight", "gpus_held", "jobs_live", "guaranteed_gpus", "max_gpus", "sh
 _NONE = {"jobs_waiting": 0, "jobs_asking": 0}
 # All that wait, and of them those that only want for GPUs.
 _WAITING = f"""
-    SELECT j.tenant_id, sum({WEIGHT})::bigint AS jobs_waiting,
-           coalesce(sum({WEIGHT}) FILTER (WHERE {queuerows.IS_WAITING_FOR_GPUS}), 0)::bigint AS jobs_asking
-      FROM jobs_job j WHERE {WAITS} GROUP BY j.tenant_id
+    SELECT j.tenant_id, sum(j.weight)::bigint AS jobs_waiting,
+           coalesce(sum(j.weight) FILTER (WHERE {queuerows.IS_WAITING_FOR_GPUS}), 0)::bigint AS jobs_asking
+      FROM jobs_all j WHERE j.is_waiting GROUP BY j.tenant_id
 """
 
 
 def load() -> dict[int, Row]:
     """All tenants by id."""
-    sql = "SELECT id, tier, archived_at IS NOT NULL AS is_archived FROM tenants_tenant"
+    sql = "SELECT id, tier, archived_at IS NOT NULL AS is_archived FROM tenants_all"
     known = {row["id"]: row for row in prepared(sql)}
     waiting = {row["tenant_id"]: row for row in prepared(_WAITING)}
     return {
@@ -55,11 +54,11 @@ def _sent(row: Row) -> Row:
 
 
 _MEMBERS = """
-    SELECT m.tenant_id, u.username AS "user", m.role FROM tenants_membership m JOIN auth_user u ON u.id = m.user_id
+    SELECT m.tenant_id, u.username AS "user", m.role FROM tenants_members m JOIN tenants_people u ON u.id = m.user_id
      WHERE m.tenant_id = ANY(%s) ORDER BY u.username
 """
 _PREEMPTED = """
-    SELECT j.tenant_id, count(*) AS received FROM jobs_attempt a JOIN jobs_job j ON j.id = a.job_id
+    SELECT j.tenant_id, count(*) AS received FROM jobs_attempts a JOIN jobs_all j ON j.id = a.job_id
      WHERE a.reason = 'preempted' AND a.ended_at > now() - interval '1 day' AND j.tenant_id = ANY(%s) GROUP BY 1
 """
 

@@ -63,7 +63,7 @@ def _tenants(who: Identity) -> dict[str, int]:
     """Ids by name of those that may be seen."""
     if not who.is_admin:
         return {name: number for number, name in who.tenant_names.items()}
-    return {row["name"]: row["id"] for row in query("SELECT id, name FROM tenants_tenant")}
+    return {row["name"]: row["id"] for row in query("SELECT id, name FROM tenants_all")}
 
 
 def _budgets(tenant_ids: list[int]) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from django.db import OperationalError, connections
 from psycopg import errors
 
 from gpusched.lib.db.locks import Lock, held
+from gpusched.lib.db.views import install_views
 
 # Who waits for a table's strongest lock makes everybody wait who comes after: so short that requests only get slower.
 LOCK_SECONDS = 1.0
@@ -30,6 +31,7 @@ class Command(migrate.Command):
                 cursor.execute("SELECT set_config('lock_timeout', %s, false)", [f"{LOCK_SECONDS * 1000:.0f}ms"])
             try:
                 self._patiently(lambda: super(Command, self).handle(*args, **options), tries)
+                self._patiently(install_views, tries)
             finally:
                 connection.close()  # and with it the setting and the lock
 

@@ -12,8 +12,8 @@ from django.utils import timezone
 
 from gpusched.lib.api.problems import Problem, invalid
 from gpusched.lib.db.sql import query
-from gpusched.lib.models import OneTimePassword
 from gpusched.protocol.job_request import FieldError
+from tenants.models import OneTimePassword
 
 ONE_TIME_DAYS = 7
 # Hashing takes longer for a longer text.
@@ -75,7 +75,7 @@ def replace(user: User, old: str, new: str) -> bool:
 
 
 _ONE_TIME = """
-    SELECT o.digest, o.expires_at, u.password FROM lib_onetimepassword o JOIN auth_user u ON u.id = o.user_id
+    SELECT o.digest, o.expires_at, u.password FROM tenants_onetimepassword o JOIN auth_user u ON u.id = o.user_id
      WHERE u.username = %s
 """
 

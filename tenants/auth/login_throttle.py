@@ -14,10 +14,10 @@ from django.http import HttpRequest
 from gpusched import oidc
 from gpusched.lib.api.problems import Problem, invalid
 from gpusched.lib.audit import log
-from gpusched.lib.auth import passwords
 from gpusched.lib.db.sql import execute, query
 from gpusched.lib.limits import LOGIN_WINDOW_SECONDS, MAX_PER_ADDRESS, MAX_PER_NAME, MAX_PER_NAME_AND_ADDRESS
 from gpusched.protocol.job_request import FieldError
+from tenants.auth import passwords
 
 
 class ThrottledLogin(ModelBackend):
@@ -84,7 +84,7 @@ def _key(kind: str, text: str) -> str:
 
 
 _COUNT = """
-    INSERT INTO lib_loginattempts AS a (key, count, began_at)
+    INSERT INTO tenants_loginattempts AS a (key, count, began_at)
     SELECT key, 1, now() FROM unnest(%(keys)s::text[]) AS k (key) ORDER BY key
     ON CONFLICT (key) DO UPDATE SET
         count = CASE WHEN a.began_at < now() - make_interval(secs => %(window)s) THEN 1 ELSE a.count + 1 END,
@@ -95,7 +95,7 @@ _COUNT = """
 
 def _count(limits: dict[str, int]) -> None:
     execute(
-        "DELETE FROM lib_loginattempts WHERE key IN (SELECT key FROM lib_loginattempts"
+        "DELETE FROM tenants_loginattempts WHERE key IN (SELECT key FROM tenants_loginattempts"
         " WHERE began_at < now() - make_interval(secs => %s) LIMIT 100 FOR UPDATE SKIP LOCKED)",
         [LOGIN_WINDOW_SECONDS],
     )
@@ -115,9 +115,9 @@ def _count(limits: dict[str, int]) -> None:
 
 def _forgive(limits: dict[str, int]) -> None:
     """A right password: the attempts at this name from here are forgotten, and this one was none."""
-    execute("DELETE FROM lib_loginattempts WHERE key = ANY(%s) AND key LIKE 'both:%%'", [list(limits)])
+    execute("DELETE FROM tenants_loginattempts WHERE key = ANY(%s) AND key LIKE 'both:%%'", [list(limits)])
     execute(
-        "UPDATE lib_loginattempts SET count = count - 1 WHERE count > 0 AND key IN"
-        " (SELECT key FROM lib_loginattempts WHERE key = ANY(%s) ORDER BY key FOR UPDATE)",
+        "UPDATE tenants_loginattempts SET count = count - 1 WHERE count > 0 AND key IN"
+        " (SELECT key FROM tenants_loginattempts WHERE key = ANY(%s) ORDER BY key FOR UPDATE)",
         [list(limits)],
     )

@@ -1,0 +1,47 @@
+"""Published views: the tables of an app as other apps read them. Their text stands in `<app>/sql_views.py`.
+
+PostgreSQL puts a plain view into the statement that reads it, so that no plan changes."""
+
+from collections.abc import Mapping
+from hashlib import sha256
+from importlib import import_module
+from importlib.util import find_spec
+
+from django.apps import apps
+from django.db import models, transaction
+
+from gpusched.lib.db.sql import execute, rows
+
+
+def published(
+    model: type[models.Model], *, without: tuple[str, ...] = (), also: Mapping[str, str] | None = None
+) -> str:
+    """Return a view of all columns of a model but for `without`, with `also` ({name: SQL}, the table's alias is t)."""
+    names = [field.column for field in model._meta.concrete_fields if field.column is not None]
+    own = [f't."{name}"' for name in names if name not in without]
+    extra = [f"{sql} AS {name}" for name, sql in (also or {}).items()]
+    return f"SELECT {', '.join(own + extra)} FROM {model._meta.db_table} t"
+
+
+def install_views() -> None:
+    """Create the views of all apps, if one differs from what the database has. Views of an app may read those of
+    apps below it, so all are made anew in the order of the layers."""
+    views = _views()
+    digest = sha256(repr(views).encode()).hexdigest()
+    names = list(views)
+    is_current = rows("SELECT 1 FROM pg_class WHERE relname = ANY(%s) AND relkind = 'v' AND obj_description(oid) = %s"
+                      " HAVING count(*) = %s", [names, digest, len(names)])  # fmt: skip
+    if is_current:
+        return
+    with transaction.atomic():
+        for name in reversed(names):
+            execute(f"DROP VIEW IF EXISTS {name}")
+        for name, sql in views.items():
+            execute(f"CREATE VIEW {name} AS {sql}")
+            execute(f"COMMENT ON VIEW {name} IS '{digest}'")
+
+
+def _views() -> dict[str, str]:
+    """By name, lower layers first, as INSTALLED_APPS has them."""
+    modules = [f"{app.name}.sql_views" for app in apps.get_app_configs()]
+    return {name: sql for module in modules if find_spec(module) for name, sql in import_module(module).VIEWS.items()}

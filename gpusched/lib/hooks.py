@@ -1,0 +1,13 @@
+"""Calls against the layers: what an app below needs of one above, by its name in HOOKS of gpusched/settings.py."""
+
+from functools import cache
+from typing import Any
+
+from django.conf import settings
+from django.utils.module_loading import import_string
+
+
+@cache
+def hook(name: str) -> Any:
+    """Return the function, or the SQL text, that `HOOKS` names."""
+    return import_string(settings.HOOKS[name])

@@ -1,0 +1,44 @@
+"""Who may look at a page at this moment: sessions, and which tenants their users see."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpusched.lib.db.sql import columns, prepared
+
+# Ids of the tenants whose jobs may be seen, in order; None: all.
+Visible = tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class Session:
+    """Somebody logged in to the page. A changed password ends it, as it ends Django's own sessions."""
+
+    user_id: int
+    key: str
+    password: str
+
+
+@dataclass(frozen=True)
+class Access:
+    is_allowed: bool
+    visible: Visible = ()
+
+
+_ASK = """
+    SELECT w.n, u.is_superuser,
+           (SELECT coalesce(json_agg(m.tenant_id ORDER BY m.tenant_id), '[]') FROM tenants_membership m
+             WHERE m.user_id = u.id) AS tenants
+      FROM unnest(%s::int[], %s::bigint[], %s::text[], %s::text[]) AS w (n, user_id, key, password)
+      JOIN auth_user u ON u.id = w.user_id AND u.is_active AND u.password = w.password
+      JOIN django_session s ON s.session_key = w.key AND s.expire_date > now()
+"""
+
+
+def access_of(sessions: Sequence[Session]) -> list[Access]:
+    """What each of them may see at this moment; refused when logged out, deactivated or with an old password."""
+    rows = [(number, s.user_id, s.key, s.password) for number, s in enumerate(sessions)]
+    found = {
+        row["n"]: Access(True, None if row["is_superuser"] else tuple(row["tenants"]))
+        for row in prepared(_ASK, columns(rows, 4))
+    }
+    return [found.get(number, Access(False)) for number in range(len(sessions))]

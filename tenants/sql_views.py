@@ -1,0 +1,32 @@
+"""The tables of this app, and Django's of users, as other apps read them in SQL."""
+
+from django.contrib.auth.models import User
+
+from gpusched.lib.db.views import published
+from tenants.models import (
+    Budget,
+    BudgetCrossing,
+    Membership,
+    Quota,
+    Secret,
+    Tenant,
+    UsageBalance,
+    UsageEntry,
+    UsageRefund,
+)
+
+VIEWS = {
+    "tenants_people": published(User, without=("password",)),
+    "tenants_all": published(Tenant),
+    "tenants_quotas": published(Quota),
+    "tenants_members": published(Membership),
+    "tenants_secrets": published(Secret),
+    "tenants_budgets": published(Budget),
+    "tenants_budget_crossings": published(BudgetCrossing),
+    "tenants_balances": published(UsageBalance),
+    "tenants_usage": published(
+        UsageEntry,
+        also={"is_refunded": f"EXISTS (SELECT 1 FROM {UsageRefund._meta.db_table} r WHERE r.entry_id = t.id)"},
+    ),
+    "tenants_refunds": published(UsageRefund),
+}
