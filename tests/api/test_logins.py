@@ -7,10 +7,9 @@ from django.test import Client
 from gpusched.env import SettingError, read
 from gpusched.lib import limits
 from gpusched.lib.db.sql import execute
-from tenants.models import LoginAttempts
 from gpusched.lib.web.client_address import client_of, networks
 from tenants.auth import login_throttle
-from tenants.models import ApiToken
+from tenants.models import ApiToken, LoginAttempts
 from tests.api.test_access import call
 from tests.factories import make_token, make_user
 

@@ -7,6 +7,8 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from django.core.management.commands import migrate
 from django.db import OperationalError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.migrations.loader import MigrationLoader
 from psycopg import errors
 
 from gpusched.lib.db.locks import Lock, held
@@ -30,6 +32,7 @@ class Command(migrate.Command):
             with connection.cursor() as cursor:
                 cursor.execute("SELECT set_config('lock_timeout', %s, false)", [f"{LOCK_SECONDS * 1000:.0f}ms"])
             try:
+                _require_known(connection)
                 self._patiently(lambda: super(Command, self).handle(*args, **options), tries)
                 self._patiently(install_views, tries)
             finally:
@@ -48,3 +51,14 @@ class Command(migrate.Command):
                     raise CommandError(f"{detail}; nothing of this migration was done, run it again") from error
                 self.stderr.write(f"a table is in use, trying again: {str(error).splitlines()[0]}")
                 time.sleep(PAUSE_SECONDS)
+
+
+def _require_known(connection: BaseDatabaseWrapper) -> None:
+    """Raise an error for a database of a development version, whose migrations 0.1.0 has replaced."""
+    loader = MigrationLoader(connection)
+    unknown = sorted(set(loader.applied_migrations or ()) - set(loader.disk_migrations or ()))
+    if any(app in ("jobs", "nodes", "tenants", "scheduling") for app, _ in unknown):
+        raise CommandError(
+            "this database was made by a development version before 0.1.0, whose tables differ: choose a new database,"
+            " or a new data directory"
+        )
