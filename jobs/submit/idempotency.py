@@ -144,7 +144,7 @@ def _replay(caller: str, key: str, request_hash: str) -> HttpResponse:
 
 def _forget_old() -> None:
     execute(
-        "DELETE FROM jobs_keptanswer WHERE id IN (SELECT id FROM lib_keptanswer"
+        "DELETE FROM jobs_keptanswer WHERE id IN (SELECT id FROM jobs_keptanswer"
         f" WHERE created_at < {EXPIRED_BEFORE} ORDER BY created_at LIMIT 100 FOR UPDATE SKIP LOCKED)"
     )
 
