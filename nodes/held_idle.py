@@ -27,7 +27,7 @@ _QUIET = """
       JOIN nodes_allocation a ON a.assignment_id = s.id LEFT JOIN nodes_reading r ON r.device_id = a.device_id
      WHERE j.state = 'running'
        AND NOT EXISTS (SELECT 1 FROM nodes_idleexemption e WHERE e.job_id = j.id OR e.tenant_id = j.tenant_id)
-     GROUP BY j.id
+     GROUP BY j.id, j.attempt, j.labels
     HAVING bool_and(r.quiet_since IS NOT NULL AND s.started_at IS NOT NULL
                     AND r.read_at > %s - interval '1 minute')
      ORDER BY j.id

@@ -38,7 +38,7 @@ _RANKS = """
     SELECT n.name, extract(epoch FROM clock_timestamp() - coalesce(n.last_seen_at, n.joined_at))::float8 AS silent,
            bool_and({answered}) AS has_answered
       FROM nodes_ranks s JOIN nodes_all n ON n.id = s.node_id JOIN jobs_all j ON j.id = s.job_id
-     WHERE {whose} GROUP BY n.id ORDER BY n.name
+     WHERE {whose} GROUP BY n.id, n.name, n.last_seen_at, n.joined_at ORDER BY n.name
 """
 # A node that was lost is online again only when no process is left there of what was to end.
 _IS_GONE = "s.state = 'ended' AND (s.reason <> 'node_lost' OR n.state = 'online')"

@@ -20,7 +20,7 @@ _COLUMN = "array_agg({} ORDER BY d.index, d.id) FILTER (WHERE d.id IS NOT NULL)"
 _READINGS = """
     SELECT n.name, {slot}, {columns}
       FROM nodes_all n LEFT JOIN nodes_devices d ON d.node_id = n.id LEFT JOIN nodes_readings r ON r.device_id = d.id
-     WHERE n.removed_at IS NULL GROUP BY n.id ORDER BY n.name
+     WHERE n.removed_at IS NULL GROUP BY n.id, n.name, n.last_seen_at ORDER BY n.name
 """.format(
     slot=_SLOT.format("n.last_seen_at"),
     columns=", ".join(

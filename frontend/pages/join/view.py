@@ -22,7 +22,8 @@ _ARRIVED = """
     SELECT n.name, n.state, n.joined_at, n.agent_version, count(d.id) AS gpus,
            string_agg(DISTINCT d.model, ', ' ORDER BY d.model) AS models, n.joined_at < %s AS is_back
       FROM nodes_all n LEFT JOIN nodes_devices d ON d.node_id = n.id
-     WHERE n.let_in_by = %s AND n.removed_at IS NULL GROUP BY n.id ORDER BY n.joined_at DESC, n.id DESC LIMIT 20
+     WHERE n.let_in_by = %s AND n.removed_at IS NULL GROUP BY n.id, n.name, n.state, n.joined_at, n.agent_version
+     ORDER BY n.joined_at DESC, n.id DESC LIMIT 20
 """
 
 
