@@ -33,6 +33,7 @@ def _times() -> dict[str, list[str]]:
     rows = query(
         """SELECT table_name AS t, column_name AS c FROM information_schema.columns
             WHERE data_type = 'timestamp with time zone' AND table_schema = current_schema()
+              AND table_name NOT IN (SELECT viewname FROM pg_views WHERE schemaname = current_schema())
               AND (table_name LIKE 'jobs\\_%%' OR table_name LIKE 'nodes\\_%%' OR table_name LIKE 'tenants\\_usage%%')"""
     )
     tables: dict[str, list[str]] = {}

@@ -7,6 +7,7 @@ import pytest
 from django.db import connection, transaction
 
 from gpusched.lib.db.sql import execute, prepared, retry_atomic
+from gpusched.lib.db.views import install_views
 from tests.factories import make_member, make_tenant, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -89,5 +90,8 @@ def test_submit_near_a_limit_is_accepted_after_a_migration_of_its_tables(setting
 
 
 def _widen(kind):
-    execute(f"ALTER TABLE tenants_quota ALTER COLUMN max_queued_jobs TYPE {kind}")
+    with transaction.atomic():
+        execute("DROP VIEW tenants_quotas")
+        execute(f"ALTER TABLE tenants_quota ALTER COLUMN max_queued_jobs TYPE {kind}")
+        install_views()
     connection.close()
