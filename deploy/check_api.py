@@ -26,7 +26,7 @@ def breaking(old: Document, new: Document) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def before_it() -> Document | None:
+def previous_document() -> Document | None:
     """The document of the merge base with origin/main, else of the last commit, else the one before the last change of
     it; None without git or without another one."""
     here = Path(PATH).read_text()
@@ -39,7 +39,7 @@ def before_it() -> Document | None:
     return None
 
 
-def intended() -> set[str]:
+def intended_breaks() -> set[str]:
     """One sentence a line; why stands behind two spaces and a #."""
     lines = INTENDED.read_text().splitlines()
     return {line.partition("  #")[0].strip() for line in lines if line and not line.startswith("#")}
@@ -100,7 +100,7 @@ class _Pair:
     def schema(self, where: str, old: Document, new: Document, *, is_sent: bool) -> Iterator[str]:
         before, now = _kinds(old, self.old), _kinds(new, self.new)
         was, has = ({kind for kind, _ in kinds} for kinds in (before, now))
-        lacks, widens = _less(was, has), _less(has, was)
+        lacks, widens = _missing_types(was, has), _missing_types(has, was)
         if (lacks or (has and not was)) if is_sent else (widens or (was and not has)):
             yield f"{where} was {sorted(was) or 'anything'}, now {sorted(has) or 'anything'}"
             return
@@ -117,7 +117,7 @@ class _Pair:
             yield from (f"{where} may be {name or kind} now" for kind, name in more)
 
     def _same_kind(self, where: str, old: Document, new: Document, *, is_sent: bool) -> Iterator[str]:
-        before, now = _words(old), _words(new)
+        before, now = _enum_values(old), _enum_values(new)
         if before is not None and now is not None:
             yield from (f"{where} may not be {word} any more" for word in sorted(before - now))
         elif is_sent and now is not None:
@@ -156,23 +156,23 @@ def _kinds(schema: Document, document: Document) -> dict[tuple[str, str], Docume
         if many in schema:
             parts = [_kinds(part, document) for part in schema[many]]
             return {key: one for part in parts for key, one in part.items()} if all(parts) else {}
-    said = schema.get("type") or {"string" if word[0] == '"' else "integer" for word in _words(schema) or ()}
+    said = schema.get("type") or {"string" if word[0] == '"' else "integer" for word in _enum_values(schema) or ()}
     return {(kind, ""): schema for kind in ([said] if isinstance(said, str) else said)}
 
 
-def _less(some: set[str], others: set[str]) -> set[str]:
+def _missing_types(some: set[str], others: set[str]) -> set[str]:
     """Types of the first that the others lack; where nothing is said, anything is allowed."""
     return some - others - ({"integer"} if "number" in others else set()) if others else set()
 
 
-def _words(schema: Document) -> set[str] | None:
+def _enum_values(schema: Document) -> set[str] | None:
     words = [schema["const"]] if "const" in schema else schema.get("enum")
     return None if words is None else {json.dumps(word) for word in words}
 
 
 if __name__ == "__main__":
-    base = before_it()
-    problems = [] if base is None else sorted(set(breaking(base, json.loads(Path(PATH).read_text()))) - intended())
+    base = previous_document()
+    problems = [] if base is None else sorted(set(breaking(base, json.loads(Path(PATH).read_text()))) - intended_breaks())
     print("\n".join(problems) or "API: " + ("no older document to compare with" if base is None else "ok"))
     if problems:
         print(f"meant so? Name it in deploy/{INTENDED.name}, with why.")

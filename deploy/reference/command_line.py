@@ -24,7 +24,7 @@ server is found. `gpusched COMMAND --help` prints the same.
 ## Commands
 
 """
-_OF_THE_AGENT = """\
+_AGENT_INTRODUCTION = """\
 # Reference: the agent
 
 Each command of `gpusched-agent` with its arguments and options. [agent.md](../agent.md) says what the agent does, and
@@ -82,12 +82,12 @@ def reference() -> str:
     return "".join(parts)
 
 
-def reference_of_the_agent() -> str:
+def agent_reference() -> str:
     """The whole document."""
-    return "".join([HEAD, _OF_THE_AGENT, *(_section(one) for one in commands("gpusched-agent"))])
+    return "".join([HEAD, _AGENT_INTRODUCTION, *(_section(one) for one in commands("gpusched-agent"))])
 
 
-def variables_of_the_agent() -> str:
+def agent_variables() -> str:
     """A row for each variable that a command of the agent reads, with the option that it stands for."""
     params = [param for one in commands("gpusched-agent") for param in one.parser.params]
     rows = {param.envvar: (code(param.envvar), code(param.opts[0]), _help(param)) for param in params if param.envvar}
@@ -175,7 +175,7 @@ def _row(param: Any, parser: Any) -> tuple[str, str] | None:
 def exit_codes() -> str:
     """From the exceptions of the SDK, which the command line turns into them."""
     rows = [("0", "done")]
-    rows += [(str(one.exit_code), said_of(one)) for one in exceptions()]
+    rows += [(str(one.exit_code), docstring_of(one)) for one in exceptions()]
     return table(("code", "when"), rows)
 
 
@@ -184,5 +184,5 @@ def exceptions() -> list[type[errors.GpuschedError]]:
     return sorted(errors.GpuschedError.__subclasses__(), key=lambda one: one.exit_code)
 
 
-def said_of(kind: type) -> str:
+def docstring_of(kind: type) -> str:
     return " ".join(inspect.cleandoc(kind.__doc__ or "").split())

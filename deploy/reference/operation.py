@@ -10,11 +10,11 @@ from scheduling.status.metric_families import FAMILIES
 
 def settings() -> str:
     """A row for each setting of the server."""
-    rows = [(code(PREFIX + one.name.upper()), code(_shown(one.default)), _meaning(one)) for one in fields(Env)]
+    rows = [(code(PREFIX + one.name.upper()), code(_default(one.default)), _meaning(one)) for one in fields(Env)]
     return table(("setting", "default", "meaning"), rows)
 
 
-def _shown(default: object) -> str:
+def _default(default: object) -> str:
     if isinstance(default, bool):
         return str(default).lower()
     return "(empty)" if default == "" else str(default)

@@ -18,12 +18,12 @@ def _cell(text: str) -> str:
     return re.sub(r"(?<!\\)\|", r"\\|", " ".join(text.split()))
 
 
-def filled(text: str, makers: Mapping[str, Callable[[], str]]) -> str:
+def fill_parts(text: str, makers: Mapping[str, Callable[[], str]]) -> str:
     """The document with each marked part made anew. KeyError: nobody makes a part of that name."""
     return _PART.sub(lambda found: f"{found[1]}{makers[found[2]]()}{found[3]}", text)
 
 
-def names_of_parts(text: str) -> list[str]:
+def part_names(text: str) -> list[str]:
     return [name for _, name, _ in _PART.findall(text)]
 
 
@@ -32,7 +32,7 @@ def anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-def linked(text: str, folder: str = "") -> str:
+def add_links(text: str, folder: str = "") -> str:
     """`docs/page.md, Heading` and `docs/page.md` in a text as links; `folder`: from the document to docs/."""
 
     def link(found: re.Match[str]) -> str:

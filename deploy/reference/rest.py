@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from deploy.reference.parts import HEAD, anchor, code, linked, table
+from deploy.reference.parts import HEAD, anchor, code, add_links, table
 
 Json = dict[str, Any]
 OPENAPI = Path(__file__).resolve().parents[2] / "docs" / "openapi.json"
@@ -115,7 +115,7 @@ def _section(one: Operation, schemas: Json) -> str:
 def _linked(text: str) -> str:
     for words, target in _EXPLAINED.items():
         text = re.sub(rf"(?<![\w\[]){words}(?!\w)", rf"[\g<0>](../rest.md#{target})", text, count=1)
-    return linked(text, "../")
+    return add_links(text, "../")
 
 
 def _parameters(told: Json) -> str:
@@ -175,7 +175,7 @@ def job_request() -> str:
     """A row for each field of a job request."""
     fields = document()["components"]["schemas"]["JobRequest"]["properties"]
     rows = [
-        (code(name), _type(one), code(json.dumps(one["default"])), linked(one["description"]))
+        (code(name), _type(one), code(json.dumps(one["default"])), add_links(one["description"]))
         for name, one in fields.items()
     ]
     return table(("field", "type", "default", "meaning"), rows)

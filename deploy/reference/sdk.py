@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from deploy.reference.command_line import exceptions, said_of
+from deploy.reference.command_line import exceptions, docstring_of
 from deploy.reference.parts import HEAD, code, table
 from gpusched.client import Client
 from gpusched.client.handles import ArrayElement, Job
@@ -29,14 +29,14 @@ def reference() -> str:
     parts = [HEAD, _INTRODUCTION]
     for title, (kind, said) in _KINDS.items():
         parts.append(f"\n## {title}\n\n{said}\n\n")
-        parts.append(table(("method", "does"), [(code(_call(name, one)), _said(one)) for name, one in _methods(kind)]))
+        parts.append(table(("method", "does"), [(code(_call(name, one)), _docstring(one)) for name, one in _methods(kind)]))
     parts += ["\n## Errors\n\n", errors()]
     return "".join(parts)
 
 
 def errors() -> str:
     """Each exception with the exit code that the command line gives it."""
-    rows = [(code(one.__name__), str(one.exit_code), said_of(one)) for one in exceptions()]
+    rows = [(code(one.__name__), str(one.exit_code), docstring_of(one)) for one in exceptions()]
     return table(("exception", "exit code of the command line", "when"), rows)
 
 
@@ -65,5 +65,5 @@ def _word(parameter: inspect.Parameter) -> str:
     return parameter.name if default is parameter.empty else f"{parameter.name}={default!r}"
 
 
-def _said(method: Callable[..., Any]) -> str:
+def _docstring(method: Callable[..., Any]) -> str:
     return re.sub(r"\s+", " ", inspect.getdoc(method) or "")

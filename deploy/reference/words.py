@@ -1,6 +1,6 @@
 """The tables of words in docs/rest.md, from the code that decides them: states, reasons, ends, refusals."""
 
-from deploy.reference.parts import code, linked, table
+from deploy.reference.parts import code, add_links, table
 from gpusched.lib.api.problem_codes import CODES
 from gpusched.protocol import field_docs, reasons
 from gpusched.protocol.exits import NEXT_STEPS
@@ -17,7 +17,7 @@ def problem_codes() -> str:
 
 def job_states() -> str:
     """A row for each state, with whether a job in it waits, is live, or has ended."""
-    rows = [(code(state), _kind(state), linked(field_docs.STATES[state])) for state in JobState]
+    rows = [(code(state), _kind(state), add_links(field_docs.STATES[state])) for state in JobState]
     return table(("state", "kind", "meaning"), rows)
 
 
@@ -46,7 +46,7 @@ def ends() -> str:
         (
             code(end),
             reasons.ENDED[end],
-            linked(field_docs.ENDS.get(end, "")),
+            add_links(field_docs.ENDS.get(end, "")),
             "yes" if end in reasons.NODE_FAULTS else "",
         )
         for end in reasons.EndReason
@@ -56,5 +56,5 @@ def ends() -> str:
 
 def exit_classes() -> str:
     """A row for each class of ends, in the order in which they are tried."""
-    rows = [(code(one), linked(when), NEXT_STEPS[one]) for one, when in field_docs.CLASSES.items()]
+    rows = [(code(one), add_links(when), NEXT_STEPS[one]) for one, when in field_docs.CLASSES.items()]
     return table(("class", "when", "what to do"), rows)

@@ -15,7 +15,7 @@ _HERE_DOCUMENT = re.compile(r"<<'(\w+)'.*?^\1$", re.S | re.M)
 RUN = ("sh", "python")
 _END = set("();<>|&")
 # Words that may stand before a command.
-_BEFORE = {"if", "until", "while", "do", "then", "else", "!", "exec", "sudo", "xargs", "-r", "-n", "1"}
+_PREFIXES = {"if", "until", "while", "do", "then", "else", "!", "exec", "sudo", "xargs", "-r", "-n", "1"}
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def _lines(text: str) -> Iterator[str]:
 
 def _command(words: list[str]) -> Iterator[list[str]]:
     rest = [*words, "1"] if "xargs" in words else words  # which takes what it is given as arguments
-    while rest and (rest[0] in _BEFORE or re.match(r"[A-Za-z_]\w*=", rest[0])):
+    while rest and (rest[0] in _PREFIXES or re.match(r"[A-Za-z_]\w*=", rest[0])):
         rest = rest[1:]
     if rest:
         yield rest

@@ -14,7 +14,7 @@ from tests.docs.reading import ROOT, rows, text_of
 DASHBOARD = json.loads((ROOT / "deploy/grafana/gpusched.json").read_text())
 RULES = yaml.safe_load((ROOT / "deploy/alerts/gpusched.yml").read_text())["groups"]
 # What Prometheus adds itself.
-OTHERS = {"up": {"job", "instance"}}
+PROMETHEUS_METRICS = {"up": {"job", "instance"}}
 VALUES: dict[tuple[str, str], set[str]] = {
     ("gpu_scheduler_jobs_total", "state"): set(JobState),
     ("gpu_scheduler_queue_size", "reason"): set(Pending),
@@ -25,7 +25,7 @@ VALUES: dict[tuple[str, str], set[str]] = {
 
 def metrics() -> dict[str, set[str]]:
     """Series → labels, as documented; tests/docs/test_documented.py checks that against the code."""
-    found = dict(OTHERS)
+    found = dict(PROMETHEUS_METRICS)
     for row in rows(text_of("docs/metrics.md")):
         name, labels = row[0].strip("`"), set(re.findall(r"`(\w+)`", row[2]))
         if row[1] == "histogram":
@@ -60,7 +60,7 @@ def test_what_an_expression_names_exists(expression: str):
 
 def test_every_metric_of_ours_is_on_the_dashboard():
     shown = " ".join(target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"])
-    missing = {re.sub(r"_(bucket|sum|count)$", "", name) for name in metrics() if name not in OTHERS}
+    missing = {re.sub(r"_(bucket|sum|count)$", "", name) for name in metrics() if name not in PROMETHEUS_METRICS}
     assert {name for name in missing if name not in shown} == set()
 
 

@@ -6,29 +6,29 @@ import pytest
 
 from deploy.reference import documents, sdk
 from deploy.reference.command_line import PROGRAMS, commands, help_of
-from deploy.reference.parts import COMMAND, filled, names_of_parts
+from deploy.reference.parts import COMMAND, fill_parts, part_names
 from tests.docs.reading import ROOT
 
-MADE = documents.made()
+GENERATED = documents.generate()
 
 
-@pytest.mark.parametrize("path", MADE, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", GENERATED, ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_reference_is_as_the_code_has_it(path):
     """A54."""
     found = path.read_text() if path.exists() else ""
-    assert found == MADE[path], f"{path.relative_to(ROOT)} is not as the code has it; run `{COMMAND}` and commit it"
+    assert found == GENERATED[path], f"{path.relative_to(ROOT)} is not as the code has it; run `{COMMAND}` and commit it"
 
 
 def test_every_generator_writes_somewhere():
-    used = {name for path in MADE for name in names_of_parts(path.read_text())}
+    used = {name for path in GENERATED for name in part_names(path.read_text())}
     assert used == set(documents.PARTS)
 
 
 def test_a_part_that_was_edited_by_hand_is_written_anew():
     text = "before\n<!-- from the code: exit-codes -->\nby hand\n<!-- until here -->\nafter\n"
-    assert filled(text, {"exit-codes": lambda: "made\n"}) == text.replace("by hand", "made")
+    assert fill_parts(text, {"exit-codes": lambda: "made\n"}) == text.replace("by hand", "made")
     with pytest.raises(KeyError):
-        filled(text, {})
+        fill_parts(text, {})
 
 
 def test_every_method_of_the_sdk_says_what_it_does():
