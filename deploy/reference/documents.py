@@ -1,4 +1,4 @@
-"""Which documents hold reference: some as a whole, some in marked parts beside what people write."""
+"""The generated documents, and the generated parts of other documents."""
 
 from collections.abc import Callable
 from functools import partial
@@ -40,10 +40,10 @@ PARTS: dict[str, Callable[[], str]] = {
 
 
 def generate() -> dict[Path, str]:
-    """Every document that has something from the code, as it is to be."""
+    """Return the new text of every document with generated content."""
     texts = {DOCS / name: make() for name, make in WHOLE.items()}
     for path in sorted(DOCS.glob("*.md")):
         text = path.read_text()
-        if (now := fill_parts(text, PARTS)) != text or "<!-- from the code:" in text:
-            texts[path] = now
+        if (filled := fill_parts(text, PARTS)) != text or "<!-- from the code:" in text:
+            texts[path] = filled
     return texts

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deploy import check_api
-from deploy.check_api import Document, previous_document, breaking, intended_breaks
+from deploy.check_api import Document, breaking, intended_breaks, previous_document
 from tests.api.test_access import call
 from tests.docs.reading import text_of
 

@@ -16,7 +16,9 @@ GENERATED = documents.generate()
 def test_the_reference_is_as_the_code_has_it(path):
     """A54."""
     found = path.read_text() if path.exists() else ""
-    assert found == GENERATED[path], f"{path.relative_to(ROOT)} is not as the code has it; run `{COMMAND}` and commit it"
+    assert found == GENERATED[path], (
+        f"{path.relative_to(ROOT)} is not as the code has it; run `{COMMAND}` and commit it"
+    )
 
 
 def test_every_generator_writes_somewhere():
