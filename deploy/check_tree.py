@@ -1,4 +1,4 @@
-"""Checks what no linter does: modules of at most 400 lines, and no registry's host in any committed file."""
+"""Check what no linter does: modules of at most 400 lines, and no registry address in any committed file."""
 
 import re
 import subprocess
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 MAX_LINES = 400
-# Lock files and configuration are where a package manager writes the address that it was served from.
+# Package managers write the address of their registry into lock files and configuration.
 LOCKS = re.compile(r"(lock|requirements|\.npmrc|pip\.conf)")
 HOST = re.compile(
     r"(https?://[^\s\"']*/(simple|npm|registry|pypi)[^\s\"']*|\"resolved\"\s*:|--index-url|--extra-index-url)"

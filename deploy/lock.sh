@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Rewrites the two lock files from pyproject.toml: exact versions with hashes, and no registry address in them.
+# Rewrite the two lock files from pyproject.toml: exact versions with hashes, without registry addresses.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 compile() { .venv/bin/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url "$@"; }

@@ -1,4 +1,4 @@
-# Sourced: puts Node 20 or newer on PATH, the system's or the one that comes as a PyPI wheel.
+# Source this file to put Node 20 or newer on PATH: the system's, or the one from a PyPI wheel.
 if ! command -v npm >/dev/null 2>&1 || [ "$(node -p 'parseInt(process.versions.node)' 2>/dev/null || echo 0)" -lt 20 ]; then
   root=$(git rev-parse --show-toplevel 2>/dev/null || pwd)
   if [ ! -x "$root/.venv/node/npm" ]; then

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Makes .venv with the locked libraries and builds the page. Does nothing when nothing changed; "dev" adds what tests need.
+# Create .venv with the locked libraries and build the page. Skip unchanged steps; "dev" adds the libraries of the tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 lock=requirements.txt; [ "${1:-}" = dev ] && lock=requirements-dev.txt
-[ -e .venv/.installed-dev ] && lock=requirements-dev.txt  # what is there stays there
+[ -e .venv/.installed-dev ] && lock=requirements-dev.txt  # keep an existing dev environment
 
 if [ ! -x .venv/bin/python ]; then
   python=${PYTHON:-python3}
   "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "gpusched needs Python 3.11 or newer; $python is $("$python" -V)." >&2; exit 1; }
-  echo "making .venv"
+  echo "creating .venv"
   "$python" -m venv .venv
 fi
 
@@ -16,8 +16,8 @@ stamp=.venv/.installed-$(basename "$lock" .txt | sed 's/requirements-*//'); [ "$
 want=$(cat "$lock" pyproject.toml | sha256sum | cut -d' ' -f1)
 if [ "$(cat "$stamp" 2>/dev/null)" != "$want" ]; then
   echo "installing libraries"
-  # The whole checkout goes on the path ("compat"), so that benchmarks run as plain files, too.
-  # uv is several times faster; pip does the same where uv cannot be had or does not get through.
+  # The whole checkout is on the path ("compat"), so that benchmarks run as plain files, too.
+  # uv is several times faster; pip is the fallback if uv cannot be installed or fails.
   pip() { .venv/bin/python -m pip "$@" --quiet --disable-pip-version-check; }
   if [ -x .venv/bin/uv ] || pip install uv 2>/dev/null; then
     .venv/bin/uv pip install --quiet --python .venv/bin/python --require-hashes -r "$lock" \

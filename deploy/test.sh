@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Runs every test. Installs Debian's chromium, gcc, redis-server and podman when it may (root on Debian), and then fails where a
-# test is skipped for want of one; says what it has to skip otherwise.
+# Run every test. As root on Debian, install chromium, gcc, redis-server and podman first, and fail if a test is skipped because
+# one is missing. Otherwise print which tools are missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 missing=()
 command -v chromium >/dev/null 2>&1 || missing+=(chromium)
 command -v gcc >/dev/null 2>&1 || missing+=(gcc libc6-dev)
 command -v redis-server >/dev/null 2>&1 || missing+=(redis-server)
-# Containers are made of busybox; sandboxes with old cgroups run them by runc alone.
+# The test images consist of busybox; sandboxes with old cgroups can run containers only with runc.
 for tool in podman catatonit runc; do command -v $tool >/dev/null 2>&1 || missing+=($tool); done
 grep -q "^Status: install ok" <(dpkg -s busybox-static 2>/dev/null) || missing+=(busybox-static)
 may_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; }
@@ -26,7 +26,7 @@ unset GPUSCHED_DATABASE_URL DATABASE_URL GPUSCHED_URL GPUSCHED_TOKEN GPUSCHED_TO
 failed=()
 output=$(mktemp -d)
 trap 'rm -rf "$output"' EXIT
-# All tiers run, so that one run reports every failure; what a failed tier printed last comes again at the end.
+# Run all tiers, so that one run reports every failure, and repeat the failures at the end.
 tier() {
   local name=$1; shift
   echo "== $name"
@@ -35,7 +35,7 @@ tier() {
 tier "page, unit tests" npm --prefix frontend run --silent test
 tier "without and with the database" .venv/bin/pytest -q --durations=25 -n 2 --dist loadfile -m "not e2e and not browser" "$@"
 tier "the whole system as real processes" .venv/bin/pytest -q --durations=25 -n 2 --dist loadfile -m "e2e and not browser" "$@"
-# Apart: Playwright keeps an event loop in its process, where Django's tests of the database cannot be.
+# Separate, because Playwright keeps an event loop in its process, in which Django's database tests cannot run.
 tier "the page in Chromium" .venv/bin/pytest -q --durations=25 -n 2 --dist loadfile -m browser "$@"
 if [ ${#failed[@]} -gt 0 ]; then
   for name in "${failed[@]}"; do

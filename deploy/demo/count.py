@@ -1,4 +1,4 @@
-"""A job that counts seconds, so that there is a log to watch."""
+"""Count seconds and print each, as a demo job with a live log."""
 
 import os
 import sys

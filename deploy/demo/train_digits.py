@@ -1,4 +1,4 @@
-"""Trains a small network on the digits that scikit-learn ships, and prints the accuracy after each pass."""
+"""Train a small network on the digits of scikit-learn, and print the accuracy after each pass."""
 
 import argparse
 import os

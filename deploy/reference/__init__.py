@@ -1,1 +1,1 @@
-"""The reference of the documents, written from the code: command line, REST, SDK, settings and metrics."""
+"""Generate reference documentation from the code: command line, REST, SDK, settings and metrics."""

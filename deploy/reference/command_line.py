@@ -1,4 +1,4 @@
-"""The references of the commands `gpusched` and `gpusched-agent`, from their parsers: usage, options and examples."""
+"""Generate the references of `gpusched` and `gpusched-agent` from their parsers: usage, options and examples."""
 
 import inspect
 import re
@@ -18,17 +18,17 @@ PROGRAMS = {"gpusched": typer.main.get_command(app), "gpusched-agent": typer.mai
 _INTRODUCTION = """\
 # Reference: the command line
 
-Each command with its arguments and options. [cli.md](../cli.md) says how they go together: job files, output, where the
-server is found. `gpusched COMMAND --help` prints the same.
+This page lists each command with its arguments and options. [cli.md](../cli.md) is the guide: job files, output, and
+how the command finds the server. `gpusched COMMAND --help` prints the same.
 
 ## Commands
 
 """
-_OF_THE_AGENT = """\
+_AGENT_INTRODUCTION = """\
 # Reference: the agent
 
-Each command of `gpusched-agent` with its arguments and options. [agent.md](../agent.md) says what the agent does, and
-what its configuration file may say instead. `gpusched-agent COMMAND --help` prints the same.
+This page lists each command of `gpusched-agent` with its arguments and options. [agent.md](../agent.md) explains the
+agent and its configuration file. `gpusched-agent COMMAND --help` prints the same.
 """
 _JOB_FLAGS = "Flags of a job"
 _HIDDEN = {"help"}
@@ -36,7 +36,7 @@ _HIDDEN = {"help"}
 
 @dataclass(frozen=True)
 class Command:
-    """One command; `parser` is what reads its words."""
+    """One command with its parser."""
 
     program: str
     name: str
@@ -48,13 +48,13 @@ class Command:
 
 
 def commands(program: str = "gpusched") -> list[Command]:
-    """All of one of the PROGRAMS, each group after the commands that stand alone."""
+    """Return all commands of one of the PROGRAMS, in the order of the parser."""
     return [Command(program, name, parser) for name, parser in _walk(PROGRAMS[program], "")]
 
 
-def _walk(group: Any, before: str) -> Iterator[tuple[str, Any]]:
+def _walk(group: Any, prefix: str) -> Iterator[tuple[str, Any]]:
     for word, parser in group.commands.items():
-        name = f"{before} {word}".strip()
+        name = f"{prefix} {word}".strip()
         is_group = hasattr(parser, "commands")
         if not is_group or parser.invoke_without_command:
             yield name, parser
@@ -63,46 +63,47 @@ def _walk(group: Any, before: str) -> Iterator[tuple[str, Any]]:
 
 
 def overview(folder: str = "reference/") -> str:
-    """A row for each command, which leads to it."""
+    """Return a table of all commands with links to their sections."""
     page = f"{folder}cli.md" if folder else ""
     rows = [
-        (f"[{code(one.name)}]({page}#{anchor(one.heading)})", help_of(one.parser.help).summary) for one in commands()
+        (f"[{code(command.name)}]({page}#{anchor(command.heading)})", help_of(command.parser.help).summary)
+        for command in commands()
     ]
     return table(("command", "does"), rows)
 
 
 def reference() -> str:
-    """The whole document."""
+    """Return the whole document."""
     parts = [HEAD, _INTRODUCTION, overview(folder=""), "\n## Before the command\n\n"]
     parts.append(_options(PROGRAMS["gpusched"].params, PROGRAMS["gpusched"]))
-    parts += [_section(one) for one in commands()]
-    parts += [f"\n## {_JOB_FLAGS}\n\nOf `submit` and `run`. Each is named after a field of a [job request]"]
-    parts += ["(../rest.md#job-request), which says more.\n\n", _job_flags()]
+    parts += [_section(command) for command in commands()]
+    parts += [f"\n## {_JOB_FLAGS}\n\n`submit` and `run` take these flags. Each sets a field of a [job request]"]
+    parts += ["(../rest.md#job-request), which has the details.\n\n", _job_flags()]
     parts += ["\n## Exit codes\n\n", exit_codes()]
     return "".join(parts)
 
 
-def reference_of_the_agent() -> str:
-    """The whole document."""
-    return "".join([HEAD, _OF_THE_AGENT, *(_section(one) for one in commands("gpusched-agent"))])
+def agent_reference() -> str:
+    """Return the whole document."""
+    return "".join([HEAD, _AGENT_INTRODUCTION, *(_section(command) for command in commands("gpusched-agent"))])
 
 
-def variables_of_the_agent() -> str:
-    """A row for each variable that a command of the agent reads, with the option that it stands for."""
-    params = [param for one in commands("gpusched-agent") for param in one.parser.params]
+def agent_variables() -> str:
+    """Return a table of the variables that the agent's commands read, with the options that they set."""
+    params = [param for command in commands("gpusched-agent") for param in command.parser.params]
     rows = {param.envvar: (code(param.envvar), code(param.opts[0]), _help(param)) for param in params if param.envvar}
     return table(("variable", "stands for", "meaning"), rows.values())
 
 
 def _help(param: Any) -> str:
-    """Without what the other columns say."""
-    _, told = param.get_help_record(_context(PROGRAMS["gpusched-agent"], "gpusched-agent"))
-    return re.sub(rf"env var: {param.envvar}(; )?", "", told).replace("  []", "")
+    """Return the help without the variable, which has its own column."""
+    _, help_text = param.get_help_record(_context(PROGRAMS["gpusched-agent"], "gpusched-agent"))
+    return re.sub(rf"env var: {param.envvar}(; )?", "", help_text).replace("  []", "")
 
 
 @dataclass(frozen=True)
 class Help:
-    """The three parts that each help has: a sentence, examples, and what else there is to know."""
+    """The parts of a help text: a sentence, examples, and details."""
 
     summary: str
     examples: list[str]
@@ -110,10 +111,10 @@ class Help:
 
 
 def help_of(text: str | None) -> Help:
-    summary, *others = re.split(r"\n\s*\n", inspect.cleandoc(text or "").strip())
+    summary, *paragraphs = re.split(r"\n\s*\n", inspect.cleandoc(text or "").strip())
     examples: list[str] = []
     more: list[str] = []
-    for part in others:
+    for part in paragraphs:
         if part.startswith(("\b", "\n")):
             examples += [line.strip() for line in part.replace("\b", "").strip().splitlines()]
         else:
@@ -122,16 +123,16 @@ def help_of(text: str | None) -> Help:
 
 
 def _section(command: Command) -> str:
-    told = help_of(command.parser.help)
-    parts = [f"\n## {command.heading}\n\n{told.summary}\n\n```text\n{_usage(command)}\n```\n"]
+    help = help_of(command.parser.help)
+    parts = [f"\n## {command.heading}\n\n{help.summary}\n\n```text\n{_usage(command)}\n```\n"]
     if options := _options(command.parser.params, command.parser):
         parts.append(f"\n{options}")
     if _has_job_flags(command.parser):
         parts.append(f"\nAnd the [flags of a job](#{anchor(_JOB_FLAGS)}).\n")
-    if told.more:
-        parts.append("\n" + re.sub(r"\bdocs/([\w-]+\.md)", r"[\1](../\1)", told.more) + "\n")
-    if told.examples:
-        lines = [re.sub(r"   \((.*)\)$", r"   # \1", line) for line in told.examples]
+    if help.more:
+        parts.append("\n" + re.sub(r"\bdocs/([\w-]+\.md)", r"[\1](../\1)", help.more) + "\n")
+    if help.examples:
+        lines = [re.sub(r"   \((.*)\)$", r"   # \1", line) for line in help.examples]
         parts.append("\n```sh\n" + "\n".join(lines) + "\n```\n")
     return "".join(parts)
 
@@ -146,7 +147,7 @@ def _context(parser: Any, name: str) -> Any:
 
 
 def _options(params: list[Any], parser: Any) -> str:
-    """A table of what a command takes of its own; empty if that is nothing."""
+    """Return a table of the command's own options, or an empty string."""
     shared = {flag.name for flag in FLAGS} if _has_job_flags(parser) else set()
     rows = [_row(param, parser) for param in params if param.name not in shared | _HIDDEN]
     return table(("option", "meaning"), [row for row in rows if row]) if any(rows) else ""
@@ -157,14 +158,14 @@ def _has_job_flags(parser: Any) -> bool:
 
 
 def _job_flags() -> str:
-    [submit] = [one.parser for one in commands() if one.name == "submit"]
-    wanted = [flag.name for flag in FLAGS if flag.name != "command"]
-    rows = [_row(param, submit) for name in wanted for param in submit.params if param.name == name]
+    [submit] = [command.parser for command in commands() if command.name == "submit"]
+    names = [flag.name for flag in FLAGS if flag.name != "command"]
+    rows = [_row(param, submit) for name in names for param in submit.params if param.name == name]
     return table(("option", "meaning"), [row for row in rows if row])
 
 
 def _row(param: Any, parser: Any) -> tuple[str, str] | None:
-    """How it is written, and what it means. Arguments without a help of their own stand in the usage already."""
+    """Return spelling and meaning; None for arguments without a help text, which the usage shows."""
     record = param.get_help_record(_context(parser, ""))
     if record is None or record[1].strip() in ("", "[required]"):
         return None
@@ -173,16 +174,16 @@ def _row(param: Any, parser: Any) -> tuple[str, str] | None:
 
 
 def exit_codes() -> str:
-    """From the exceptions of the SDK, which the command line turns into them."""
+    """Return a table of exit codes, from the exceptions of the SDK that the command line maps to them."""
     rows = [("0", "done")]
-    rows += [(str(one.exit_code), said_of(one)) for one in exceptions()]
+    rows += [(str(command.exit_code), docstring_of(command)) for command in exceptions()]
     return table(("code", "when"), rows)
 
 
 def exceptions() -> list[type[errors.GpuschedError]]:
-    """Those that mirror an exit code, in its order."""
-    return sorted(errors.GpuschedError.__subclasses__(), key=lambda one: one.exit_code)
+    """Return the exceptions that map to an exit code, by code."""
+    return sorted(errors.GpuschedError.__subclasses__(), key=lambda command: command.exit_code)
 
 
-def said_of(kind: type) -> str:
+def docstring_of(kind: type) -> str:
     return " ".join(inspect.cleandoc(kind.__doc__ or "").split())

@@ -1,17 +1,17 @@
-"""Which documents hold reference: some as a whole, some in marked parts beside what people write."""
+"""The generated documents, and the generated parts of other documents."""
 
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from deploy.reference import command_line, operation, rest, sdk, words
-from deploy.reference.parts import filled
+from deploy.reference.parts import fill_parts
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 
 WHOLE: dict[str, Callable[[], str]] = {
-    "reference/agent.md": command_line.reference_of_the_agent,
+    "reference/agent.md": command_line.agent_reference,
     "reference/cli.md": command_line.reference,
     "reference/rest.md": rest.reference,
     "reference/sdk.md": sdk.reference,
@@ -33,17 +33,17 @@ PARTS: dict[str, Callable[[], str]] = {
     "exit-classes": words.exit_classes,
     "problem-codes": words.problem_codes,
     "exceptions": sdk.errors,
-    "agent-variables": command_line.variables_of_the_agent,
+    "agent-variables": command_line.agent_variables,
     "settings": operation.settings,
     "metrics": operation.metrics,
 }
 
 
-def made() -> dict[Path, str]:
-    """Every document that has something from the code, as it is to be."""
+def generate() -> dict[Path, str]:
+    """Return the new text of every document with generated content."""
     texts = {DOCS / name: make() for name, make in WHOLE.items()}
     for path in sorted(DOCS.glob("*.md")):
         text = path.read_text()
-        if (now := filled(text, PARTS)) != text or "<!-- from the code:" in text:
-            texts[path] = now
+        if (filled := fill_parts(text, PARTS)) != text or "<!-- from the code:" in text:
+            texts[path] = filled
     return texts

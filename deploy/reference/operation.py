@@ -1,4 +1,4 @@
-"""The tables of settings and metrics, from the catalogues that the server itself reads."""
+"""Generate the tables of settings and metrics from the definitions that the server reads."""
 
 from dataclasses import Field, fields
 from typing import Any
@@ -9,27 +9,30 @@ from scheduling.status.metric_families import FAMILIES
 
 
 def settings() -> str:
-    """A row for each setting of the server."""
-    rows = [(code(PREFIX + one.name.upper()), code(_shown(one.default)), _meaning(one)) for one in fields(Env)]
+    """Return a table of the server's settings."""
+    rows = [
+        (code(PREFIX + setting.name.upper()), code(_default(setting.default)), _meaning(setting))
+        for setting in fields(Env)
+    ]
     return table(("setting", "default", "meaning"), rows)
 
 
-def _shown(default: object) -> str:
+def _default(default: object) -> str:
     if isinstance(default, bool):
         return str(default).lower()
     return "(empty)" if default == "" else str(default)
 
 
 def _meaning(field: Field[Any]) -> str:
-    told: str = field.metadata["doc"]
+    doc: str = field.metadata["doc"]
     between = field.metadata["between"]
-    return f"{told} ({between[0]:,} to {between[1]:,})" if between else told
+    return f"{doc} ({between[0]:,} to {between[1]:,})" if between else doc
 
 
 def metrics() -> str:
-    """A row for each metric, as it is scraped."""
+    """Return a table of the metrics."""
     rows = [
-        (code(one.name), one.type, ", ".join(code(label) for label in one.labels), one.meaning)
-        for one in FAMILIES.values()
+        (code(family.name), family.type, ", ".join(code(label) for label in family.labels), family.meaning)
+        for family in FAMILIES.values()
     ]
     return table(("metric", "type", "labels", "meaning"), rows)

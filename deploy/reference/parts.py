@@ -1,4 +1,4 @@
-"""Tables and marked parts of Markdown documents: what every generator of the reference writes with."""
+"""Tables and marked parts of Markdown documents, for all generators of the reference."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,7 +9,7 @@ _PART = re.compile(r"(<!-- from the code: ([a-z-]+) -->\n).*?(<!-- until here --
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; bars in cells are escaped, ends of lines become blanks."""
+    """Return a table; escape bars in cells, and replace line ends by spaces."""
     lines = ["| " + " | ".join(_cell(cell) for cell in line) + " |\n" for line in (head, *rows)]
     return lines[0] + "|---" * len(head) + "|\n" + "".join(lines[1:])
 
@@ -18,25 +18,25 @@ def _cell(text: str) -> str:
     return re.sub(r"(?<!\\)\|", r"\\|", " ".join(text.split()))
 
 
-def filled(text: str, makers: Mapping[str, Callable[[], str]]) -> str:
-    """The document with each marked part made anew. KeyError: nobody makes a part of that name."""
-    return _PART.sub(lambda found: f"{found[1]}{makers[found[2]]()}{found[3]}", text)
+def fill_parts(text: str, makers: Mapping[str, Callable[[], str]]) -> str:
+    """Return the document with each marked part regenerated. Raise KeyError for a part without a generator."""
+    return _PART.sub(lambda match: f"{match[1]}{makers[match[2]]()}{match[3]}", text)
 
 
-def names_of_parts(text: str) -> list[str]:
+def part_names(text: str) -> list[str]:
     return [name for _, name, _ in _PART.findall(text)]
 
 
 def anchor(heading: str) -> str:
-    """What a link to a heading ends with."""
+    """Return the anchor of a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-def linked(text: str, folder: str = "") -> str:
-    """`docs/page.md, Heading` and `docs/page.md` in a text as links; `folder`: from the document to docs/."""
+def add_links(text: str, folder: str = "") -> str:
+    """Replace `docs/page.md, Heading` and `docs/page.md` by links; `folder`: from the document to docs/."""
 
-    def link(found: re.Match[str]) -> str:
-        page, heading = found[1], found[2]
+    def link(match: re.Match[str]) -> str:
+        page, heading = match[1], match[2]
         return f"[{heading}]({folder}{page}#{anchor(heading)})" if heading else f"[{page}]({folder}{page})"
 
     return re.sub(r"\bdocs/([\w-]+\.md)(?:, ([A-Z][\w ]*\w),?)?", link, text)

@@ -1,6 +1,6 @@
-"""The tables of words in docs/rest.md, from the code that decides them: states, reasons, ends, refusals."""
+"""Generate the tables of codes in docs/rest.md from their definitions: states, reasons, ends, errors."""
 
-from deploy.reference.parts import code, linked, table
+from deploy.reference.parts import code, add_links, table
 from gpusched.lib.api.problem_codes import CODES
 from gpusched.protocol import field_docs, reasons
 from gpusched.protocol.exits import NEXT_STEPS
@@ -10,14 +10,14 @@ _KINDS = {"waiting": WAITING, "live": LIVE, "final": FINAL}
 
 
 def problem_codes() -> str:
-    """A row for each code of a refusal, by status."""
+    """Return a table of error codes, by status."""
     rows = [(code(name), str(status), when) for name, (status, when) in sorted(CODES.items(), key=lambda c: c[1][0])]
     return table(("code", "status", "when"), rows)
 
 
 def job_states() -> str:
-    """A row for each state, with whether a job in it waits, is live, or has ended."""
-    rows = [(code(state), _kind(state), linked(field_docs.STATES[state])) for state in JobState]
+    """Return a table of job states, each waiting, live or final."""
+    rows = [(code(state), _kind(state), add_links(field_docs.STATES[state])) for state in JobState]
     return table(("state", "kind", "meaning"), rows)
 
 
@@ -26,35 +26,35 @@ def _kind(state: JobState) -> str:
 
 
 def reason_codes() -> str:
-    """A row for each reason to wait."""
+    """Return a table of the reasons to wait."""
     return _sentences(reasons.PENDING)
 
 
 def notices() -> str:
-    """A row for each notice of a job that runs."""
+    """Return a table of the notices of running jobs."""
     return _sentences(reasons.NOTICES)
 
 
-def _sentences(told: dict[str, tuple[str, str]]) -> str:
-    rows = [(code(name), sentence, step) for name, (sentence, step) in told.items()]
-    return table(("code", "the sentence", "what to do"), rows)
+def _sentences(catalogue: dict[str, tuple[str, str]]) -> str:
+    rows = [(code(name), sentence, step) for name, (sentence, step) in catalogue.items()]
+    return table(("code", "sentence", "what to do"), rows)
 
 
 def ends() -> str:
-    """A row for each way in which an attempt may end."""
+    """Return a table of the ends of attempts."""
     rows = [
         (
             code(end),
             reasons.ENDED[end],
-            linked(field_docs.ENDS.get(end, "")),
+            add_links(field_docs.ENDS.get(end, "")),
             "yes" if end in reasons.NODE_FAULTS else "",
         )
         for end in reasons.EndReason
     ]
-    return table(("code", "the sentence", "more of it", "a fault of the node"), rows)
+    return table(("code", "sentence", "details", "fault of the node"), rows)
 
 
 def exit_classes() -> str:
-    """A row for each class of ends, in the order in which they are tried."""
-    rows = [(code(one), linked(when), NEXT_STEPS[one]) for one, when in field_docs.CLASSES.items()]
+    """Return a table of the classes of ends, in the order in which the agent tries them."""
+    rows = [(code(name), add_links(when), NEXT_STEPS[name]) for name, when in field_docs.CLASSES.items()]
     return table(("class", "when", "what to do"), rows)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deploy import check_api
-from deploy.check_api import Document, before_it, breaking, intended
+from deploy.check_api import Document, breaking, intended_breaks, previous_document
 from tests.api.test_access import call
 from tests.docs.reading import text_of
 
@@ -24,9 +24,9 @@ def test_no_script_that_the_committed_document_allows_breaks():
 
 def test_no_script_that_the_document_before_it_allows_breaks():
     """A54: `make openapi` writes over the baseline, and so hides no break. Those meant are in intended_breaks.txt."""
-    older = before_it()
+    older = previous_document()
     if older is not None:  # a source archive has no history
-        assert not set(breaking(older, COMMITTED)) - intended()
+        assert not set(breaking(older, COMMITTED)) - intended_breaks()
 
 
 def without(*path: str) -> Document:
@@ -166,23 +166,23 @@ class TestBaseline:
             write(version)
             commit()
         write("3")
-        assert before_it() == {"version": "2"}
+        assert previous_document() == {"version": "2"}
 
     def test_it_is_the_one_before_it_once_that_is_committed_and_other_commits_follow(self, repository):
         write, commit = repository
         for version in ("1", "2", "2"):
             write(version)
             commit()
-        assert before_it() == {"version": "1"}
+        assert previous_document() == {"version": "1"}
 
     def test_without_history_there_is_none(self, repository):
         write, commit = repository
         write("1")
-        assert before_it() is None
+        assert previous_document() is None
         commit()
-        assert before_it() is None
+        assert previous_document() is None
 
     def test_what_is_meant_stands_without_its_reason(self, tmp_path, monkeypatch):
         (tmp_path / "list").write_text("# how\nGET /x is gone  # nobody used it\n")
         monkeypatch.setattr(check_api, "INTENDED", tmp_path / "list")
-        assert intended() == {"GET /x is gone"}
+        assert intended_breaks() == {"GET /x is gone"}

@@ -1,4 +1,4 @@
-"""The code blocks of the documents, and the commands that stand in them."""
+"""Code blocks of the documents, and the commands in them."""
 
 import re
 import shlex
@@ -14,13 +14,13 @@ _BLOCK = re.compile(
 _HERE_DOCUMENT = re.compile(r"<<'(\w+)'.*?^\1$", re.S | re.M)
 RUN = ("sh", "python")
 _END = set("();<>|&")
-# Words that may stand before a command.
-_BEFORE = {"if", "until", "while", "do", "then", "else", "!", "exec", "sudo", "xargs", "-r", "-n", "1"}
+# Words that may precede a command.
+_PREFIXES = {"if", "until", "while", "do", "then", "else", "!", "exec", "sudo", "xargs", "-r", "-n", "1"}
 
 
 @dataclass(frozen=True)
 class Block:
-    """One block; `why_not` is the reason, from the comment above it, for which no test runs it."""
+    """A code block; `why_not` is the reason why no test runs it, from the comment above it."""
 
     document: Path
     kind: str
@@ -29,18 +29,20 @@ class Block:
 
 
 def documents() -> list[Path]:
-    """All that people read, but for the reference, whose examples are in the code's help."""
-    found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-    return sorted(path for path in found if path.parent.name != "reference")
+    """Return all documents except the reference, whose examples come from the code's help texts."""
+    paths = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    return sorted(path for path in paths if path.parent.name != "reference")
 
 
 def blocks(document: Path) -> list[Block]:
-    found = _BLOCK.finditer(document.read_text())
-    return [Block(document, one["kind"], _unindented(one["text"], one["indent"]), one["why"]) for one in found]
+    matches = _BLOCK.finditer(document.read_text())
+    return [
+        Block(document, match["kind"], _unindented(match["text"], match["indent"]), match["why"]) for match in matches
+    ]
 
 
 def is_run(block: Block) -> bool:
-    """By tests/e2e/test_guides.py."""
+    """Return whether tests/e2e/test_guides.py runs the block."""
     return block.kind in RUN and block.why_not is None
 
 
@@ -49,22 +51,22 @@ def _unindented(text: str, indent: str) -> str:
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """The words of each command of a shell text, without redirections; what the shell would fill in stays as it is."""
+    """Yield the tokens of each command of a shell text, without redirections or expansion."""
     for line in _lines(_HERE_DOCUMENT.sub("", text)):
         lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
         lexer.whitespace_split = True
-        words: list[str] = []
-        for word in lexer:
-            if word and set(word) <= _END:
-                yield from _command(words)
-                words = []
+        tokens: list[str] = []
+        for token in lexer:
+            if token and set(token) <= _END:
+                yield from _command(tokens)
+                tokens = []
             else:
-                words.append(word)
-        yield from _command(words)
+                tokens.append(token)
+        yield from _command(tokens)
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Lines, joined where one ends within quotes or with a backslash."""
+    """Yield lines, joined if one ends within quotes or with a backslash."""
     pending = ""
     for line in text.replace("\\\n", " ").splitlines():
         pending = f"{pending}\n{line}" if pending else line
@@ -78,9 +80,9 @@ def _lines(text: str) -> Iterator[str]:
         raise ValueError(f"quotes are not closed: {pending}")
 
 
-def _command(words: list[str]) -> Iterator[list[str]]:
-    rest = [*words, "1"] if "xargs" in words else words  # which takes what it is given as arguments
-    while rest and (rest[0] in _BEFORE or re.match(r"[A-Za-z_]\w*=", rest[0])):
-        rest = rest[1:]
-    if rest:
-        yield rest
+def _command(tokens: list[str]) -> Iterator[list[str]]:
+    remaining = [*tokens, "1"] if "xargs" in tokens else tokens  # xargs adds arguments
+    while remaining and (remaining[0] in _PREFIXES or re.match(r"[A-Za-z_]\w*=", remaining[0])):
+        remaining = remaining[1:]
+    if remaining:
+        yield remaining

@@ -1,4 +1,4 @@
-"""How the tests read the documentation: sections, tables, and what stands in backticks."""
+"""Read sections, tables and terms in backticks from the documentation."""
 
 import re
 from pathlib import Path
@@ -11,20 +11,20 @@ def text_of(name: str) -> str:
 
 
 def section(name: str, heading: str) -> str:
-    """The part of a document below one heading, up to the next of the same or a higher level."""
+    """Return the text below a heading, up to the next heading of the same or a higher level."""
     level = heading.split(" ")[0]
-    found = re.search(rf"^{re.escape(heading)}\n(.*?)(?=^#{{1,{len(level)}}} |\Z)", text_of(name), re.M | re.S)
-    assert found, f"{name} has no heading '{heading}'"
-    return found[1]
+    match = re.search(rf"^{re.escape(heading)}\n(.*?)(?=^#{{1,{len(level)}}} |\Z)", text_of(name), re.M | re.S)
+    assert match, f"{name} has no heading '{heading}'"
+    return match[1]
 
 
 def rows(text: str) -> list[list[str]]:
-    """The body rows of all tables of a text, cell by cell."""
+    """Return the body rows of all tables of a text, as cells."""
     lines = [line for line in text.splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
     return [row for row, line in zip(cells, lines, strict=True) if row[0].startswith(("`", "[`")) and "---" not in line]
 
 
 def first_words(text: str) -> list[str]:
-    """What stands in backticks at the beginning of each row."""
+    """Return the term in backticks at the beginning of each row."""
     return [row[0].split("`")[1] for row in rows(text)]

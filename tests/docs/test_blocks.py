@@ -1,6 +1,6 @@
-"""Each code block of the documents is what it says it is: commands parse, addresses, targets and files exist (A54).
+"""Check each code block of the documents: commands parse; addresses, targets and files exist (A54).
 
-Which of them are run: tests/e2e/test_guides.py."""
+tests/e2e/test_guides.py runs the blocks."""
 
 import ast
 import json
@@ -30,83 +30,83 @@ def named(block: Block) -> str:
 
 
 @pytest.mark.parametrize("block", SHELL, ids=named)
-def test_a_shell_block_is_one_whose_commands_exist(block: Block) -> None:
+def test_shell_block_names_existing_commands(block: Block) -> None:
     """A54."""
-    done = subprocess.run(["bash", "-n"], input=block.text, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    for words in commands(block.text):
-        require_known(words, block.document)
+    result = subprocess.run(["bash", "-n"], input=block.text, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    for tokens in commands(block.text):
+        require_known(tokens, block.document)
     for address in re.findall(r"(?:GPUSCHED_URL|:8000|://gpusched\.example)(/[\w/{}.-]+)", block.text):
         resolve(re.sub(r"\b(?:ID|NAME|TENANT)\b", "1", address))
 
 
-def require_known(words: list[str], document: Path) -> None:
-    """Fails where a command of ours, a make target or a file of the checkout that the words name does not exist."""
-    program = Path(words[0]).name
+def require_known(tokens: list[str], document: Path) -> None:
+    """Fail if a gpusched command, a make target or a file of the checkout does not exist."""
+    program = Path(tokens[0]).name
     if program in PROGRAMS:
-        parse(PROGRAMS[program], words[1:])
+        parse(PROGRAMS[program], tokens[1:])
     elif program == "make":
-        wanted = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
-        assert set(wanted) <= TARGETS, f"{document.name}: make {' '.join(wanted)}"
-    elif program.startswith("python") and "manage.py" in words:
-        django_command(words[words.index("manage.py") + 1 :])
-    for word in words:
-        if re.fullmatch(r"(?:deploy|benchmarks|tests|docs)/[\w./-]+", word):
-            assert (ROOT / word).exists(), f"{document.name} names {word}"
+        targets = [token for token in tokens[1:] if not token.startswith("-") and "=" not in token]
+        assert set(targets) <= TARGETS, f"{document.name}: make {' '.join(targets)}"
+    elif program.startswith("python") and "manage.py" in tokens:
+        django_command(tokens[tokens.index("manage.py") + 1 :])
+    for token in tokens:
+        if re.fullmatch(r"(?:deploy|benchmarks|tests|docs)/[\w./-]+", token):
+            assert (ROOT / token).exists(), f"{document.name} names {token}"
 
 
-def parse(parser: Any, words: list[str]) -> None:
-    """Reads words as the program does, without doing anything. Raises what it would print. `$…` is a number."""
-    words = ["1" if "$" in word or word in ("ID", "N", "FIRST") else word for word in words]
-    before: list[str] = []
-    while words and words[0].startswith("-"):
-        before.append(words.pop(0))
-    if before[-1:] in (["--url"], ["--token-file"]):
-        words.pop(0)
-    while hasattr(parser, "commands") and words and not (parser.invoke_without_command and words[0].startswith("-")):
-        assert words[0] in parser.commands, f"there is no command {words[0]}"
-        parser = parser.commands[words.pop(0)]
+def parse(parser: Any, tokens: list[str]) -> None:
+    """Parse tokens as the program does, without executing. Raise its errors. `$…` counts as a number."""
+    tokens = ["1" if "$" in token or token in ("ID", "N", "FIRST") else token for token in tokens]
+    options: list[str] = []
+    while tokens and tokens[0].startswith("-"):
+        options.append(tokens.pop(0))
+    if options[-1:] in (["--url"], ["--token-file"]):
+        tokens.pop(0)
+    while hasattr(parser, "commands") and tokens and not (parser.invoke_without_command and tokens[0].startswith("-")):
+        assert tokens[0] in parser.commands, f"there is no command {tokens[0]}"
+        parser = parser.commands[tokens.pop(0)]
     if not hasattr(parser, "commands") or parser.invoke_without_command:
-        parser.make_context("documented", words).close()
+        parser.make_context("documented", tokens).close()
 
 
-def django_command(words: list[str]) -> None:
+def django_command(tokens: list[str]) -> None:
     apps = get_commands()
-    assert words[0] in apps, f"there is no manage.py {words[0]}"
-    app_name = apps[words[0]]
-    command = app_name if not isinstance(app_name, str) else load_command_class(app_name, words[0])
+    assert tokens[0] in apps, f"there is no manage.py {tokens[0]}"
+    app_name = apps[tokens[0]]
+    command = app_name if not isinstance(app_name, str) else load_command_class(app_name, tokens[0])
     if app_name != "django.contrib.auth":
-        command.create_parser("manage.py", words[0]).parse_args(words[1:])
+        command.create_parser("manage.py", tokens[0]).parse_args(tokens[1:])
 
 
 @pytest.mark.parametrize("command", [one for name in PROGRAMS for one in commands_of(name)], ids=lambda c: c.heading)
-def test_the_examples_of_a_command_parse(command: Any) -> None:
-    """A54: what the reference shows, and `--help`."""
+def test_command_examples_parse(command: Any) -> None:
+    """A54: in the reference and in `--help`."""
     for example in help_of(command.parser.help).examples:
-        for words in commands(re.sub(r"   \(.*\)$", "", example)):
-            require_known(words, ROOT / "docs/reference/cli.md")
+        for tokens in commands(re.sub(r"   \(.*\)$", "", example)):
+            require_known(tokens, ROOT / "docs/reference/cli.md")
 
 
 @pytest.mark.parametrize("document", documents(), ids=lambda path: path.name)
-def test_commands_in_sentences_exist(document: Path) -> None:
-    """A54: `gpusched COMMAND …` in backticks names a command and flags that are there; it may leave words out."""
+def test_inline_commands_exist(document: Path) -> None:
+    """A54: `gpusched COMMAND …` in backticks names an existing command and flags; it may omit arguments."""
     prose = re.sub(r"```.*?```", "", document.read_text(), flags=re.S)
     for text in re.findall(r"`(gpusched(?:-agent)? [a-z][^`]*)`", prose):
-        words = text.split()
-        parser = PROGRAMS[words.pop(0)]
-        while words and hasattr(parser, "commands"):
-            word = words.pop(0)
-            assert word in parser.commands, f"{document.name}: {text}"
-            parser = parser.commands[word]
-        known = {flag for param in parser.params for flag in (*param.opts, *param.secondary_opts)} | {"--help"}
+        tokens = text.split()
+        parser = PROGRAMS[tokens.pop(0)]
+        while tokens and hasattr(parser, "commands"):
+            token = tokens.pop(0)
+            assert token in parser.commands, f"{document.name}: {text}"
+            parser = parser.commands[token]
+        existing = {flag for param in parser.params for flag in (*param.opts, *param.secondary_opts)} | {"--help"}
         if parser.context_settings.get("allow_interspersed_args") is False:  # the rest is the job's
-            words = words[: next((at for at, word in enumerate(words) if not word.startswith("-")), None)]
-        flags = [word for word in words if re.match(r"--?[a-z]", word)]
-        assert {flag.split("=")[0] for flag in flags} <= known, f"{document.name}: {text}"
+            tokens = tokens[: next((at for at, token in enumerate(tokens) if not token.startswith("-")), None)]
+        flags = [token for token in tokens if re.match(r"--?[a-z]", token)]
+        assert {flag.split("=")[0] for flag in flags} <= existing, f"{document.name}: {text}"
 
 
 @pytest.mark.parametrize("block", [block for block in ALL if block.kind != "sh"], ids=named)
-def test_other_blocks_are_of_their_kind(block: Block) -> None:
+def test_other_blocks_parse(block: Block) -> None:
     match block.kind:
         case "python":
             compile(block.text, named(block), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
@@ -119,4 +119,4 @@ def test_other_blocks_are_of_their_kind(block: Block) -> None:
         case "toml":
             tomllib.loads(block.text)
         case kind:
-            assert kind in ("text", "nginx", "http"), f"nobody looks at blocks of {kind}"
+            assert kind in ("text", "nginx", "http"), f"no test checks blocks of {kind}"

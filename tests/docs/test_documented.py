@@ -1,4 +1,4 @@
-"""Documented = real, real = documented (A54): routes, settings, metrics, words of the contract, error codes, commands."""
+"""The documentation matches the code (A54): routes, settings, metrics, codes of the contract, error codes, commands."""
 
 import ast
 import inspect
@@ -28,12 +28,12 @@ SERVER = ("gpusched", "tenants", "jobs", "nodes", "scheduling", "frontend")
 
 
 def routes() -> set[tuple[str, str]]:
-    """(method, path) of everything that the server answers; pages and other plain views have no method of their own."""
+    """Return (method, path) of every route; for pages and other plain views the method is `*`."""
     from gpusched import urls
 
-    found = set(_walk(urls.urlpatterns, "/"))
+    paths = set(_walk(urls.urlpatterns, "/"))
     sockets = re.findall(r'path\("(ws/[^"]*)"', text_of("gpusched/asgi.py"))
-    return found | {("WebSocket", f"/{path}") for path in sockets}
+    return paths | {("WebSocket", f"/{path}") for path in sockets}
 
 
 def _walk(patterns: list[Any], prefix: str) -> Iterator[tuple[str, str]]:
@@ -57,20 +57,20 @@ def _methods(pattern: URLPattern) -> list[str]:
 
 
 def documented_routes() -> dict[tuple[str, str], list[str]]:
-    told = {}
+    documented = {}
     for row in rows(section("docs/rest.md", "## Routes")):
-        words = re.findall(r"`([^`]+)`", row[0])
-        assert len(words) == 2, f"'{row[0]}' is not `METHOD` `path`"
-        told[words[0], words[1]] = row
-    return told
+        terms = re.findall(r"`([^`]+)`", row[0])
+        assert len(terms) == 2, f"'{row[0]}' is not `METHOD` `path`"
+        documented[terms[0], terms[1]] = row
+    return documented
 
 
-def test_every_route_is_documented_and_every_documented_route_exists():
+def test_documented_routes_match_the_server():
     """A54."""
-    real, told = routes(), documented_routes()
+    real, documented = routes(), documented_routes()
     plain = {path for method, path in real if method == "*"}
-    found = {("*", path) if path in plain else (method, path) for method, path in told}
-    assert found == real
+    normalized = {("*", path) if path in plain else (method, path) for method, path in documented}
+    assert normalized == real
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------
@@ -79,14 +79,14 @@ def test_every_route_is_documented_and_every_documented_route_exists():
 @pytest.mark.parametrize(
     ("heading", "folder"), [("## Command line and SDK", "gpusched/client"), ("## Agent", "gpusched/agent")]
 )
-def test_every_variable_of_the_command_line_and_the_agent_is_documented(heading: str, folder: str):
+def test_client_and_agent_variables_are_documented(heading: str, folder: str):
     """A54."""
-    asked = re.compile(r'(?:env\.get\(|envvar=)"(GPUSCHED_\w+)"')
-    real = {name for path in (ROOT / folder).rglob("*.py") for name in asked.findall(path.read_text())}
+    pattern = re.compile(r'(?:env\.get\(|envvar=)"(GPUSCHED_\w+)"')
+    real = {name for path in (ROOT / folder).rglob("*.py") for name in pattern.findall(path.read_text())}
     assert set(first_words(section("docs/settings.md", heading))) == real
 
 
-def test_every_variable_of_a_job_is_documented():
+def test_job_variables_are_documented():
     """A54."""
     sources = inspect.getsource(environment) + text_of("gpusched/agent/supervisor/supervisor.py")
     real = set(re.findall(r'"((?:GPUSCHED_|CUDA_|MASTER_|WORLD_|RANK|PYTHON|TRACEPARENT)\w*)"', sources)) | {
@@ -95,7 +95,7 @@ def test_every_variable_of_a_job_is_documented():
     assert set(first_words(section("docs/agent.md", "## The environment of a job"))) == real
 
 
-def test_every_file_of_a_rank_is_documented():
+def test_rank_files_are_documented():
     """A54."""
     names = {value for name, value in vars(rank_dir).items() if name.isupper() and isinstance(value, str)}
     names -= {rank_dir.SCOPE_VARIABLE, rank_dir._FLOCK}
@@ -105,7 +105,7 @@ def test_every_file_of_a_rank_is_documented():
 # --- metrics ----------------------------------------------------------------------------------------------------------
 
 
-def test_every_metric_of_the_reference_is_given_with_its_type_and_labels(monkeypatch: pytest.MonkeyPatch):
+def test_metrics_have_the_documented_types_and_labels(monkeypatch: pytest.MonkeyPatch):
     """A54."""
     from jobs.listing import tally
     from nodes.telemetry import samples
@@ -131,15 +131,15 @@ def test_every_metric_of_the_reference_is_given_with_its_type_and_labels(monkeyp
     for family in metrics._Database(None).collect():
         name = f"{family.name}_total" if family.type == "counter" else family.name
         real[name] = (family.type, tuple(getattr(family, "_labelnames", ())))
-    assert real == {one.name: (one.type, one.labels) for one in metric_families.FAMILIES.values()}
+    assert real == {spec.name: (spec.type, spec.labels) for spec in metric_families.FAMILIES.values()}
 
 
-def test_the_buckets_of_histograms_are_documented():
+def test_histogram_buckets_are_documented():
     [line] = re.findall(r"Their buckets end at (.*?)seconds\.", text_of("docs/metrics.md"), re.S)
     assert [float(number) for number in re.findall(r"[\d.]*\d", line)] == list(histograms.BOUNDS)
 
 
-# --- the words of the contract ----------------------------------------------------------------------------------------
+# --- the codes of the contract ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -152,48 +152,53 @@ def test_the_buckets_of_histograms_are_documented():
         ("### Job states", list(JobState)),
     ],
 )
-def test_every_word_is_documented(heading: str, words: list[str]):
+def test_codes_are_documented(heading: str, words: list[str]):
     """A54."""
-    told = first_words(section("docs/rest.md", heading))
-    assert sorted(told) == sorted(map(str, words))
+    documented = first_words(section("docs/rest.md", heading))
+    assert sorted(documented) == sorted(map(str, words))
 
 
 def _refusals() -> Iterator[tuple[ast.expr | None, ast.expr]]:
-    """The status and the code of each refusal in the source of the server: `Problem(status, code, …)`, and what refuses
-    when there are many."""
+    """Yield status and code of each error in the server's source: `Problem(status, code, …)` and the codes of concurrency
+    limiters."""
     for package in SERVER:
         for path in (ROOT / package).rglob("*.py"):
-            for call in (one for one in ast.walk(ast.parse(path.read_text())) if isinstance(one, ast.Call)):
+            for call in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)):
                 name = getattr(call.func, "id", "")
                 if name == "Problem" and len(call.args) > 1:
                     yield call.args[0], call.args[1]
                 elif name == "ConcurrencyLimiter":
-                    yield None, next(word.value for word in call.keywords if word.arg == "code")
+                    yield None, next(keyword.value for keyword in call.keywords if keyword.arg == "code")
 
 
 def _constants(part: ast.expr, kind: type) -> set[Any]:
-    return {one.value for one in ast.walk(part) if isinstance(one, ast.Constant) and isinstance(one.value, kind)}
+    return {node.value for node in ast.walk(part) if isinstance(node, ast.Constant) and isinstance(node.value, kind)}
 
 
-def test_the_catalogue_of_error_codes_is_what_the_server_answers():
-    """A54: each code with its status, of which docs/rest.md is written."""
-    found, statuses = {"not_acceptable", "unsupported_media_type", str(Pending.NEVER_FITS)}, {}
-    found |= {code for _, code in REFUSED_AS.values()}
+def test_error_codes_match_the_server():
+    """A54: each code with its status, as in docs/rest.md."""
+    codes, statuses = {"not_acceptable", "unsupported_media_type", str(Pending.NEVER_FITS)}, {}
+    codes |= {code for _, code in REFUSED_AS.values()}
     for status, code in _refusals():
         names = _constants(code, str)
-        found |= names
+        codes |= names
         if status is not None and len(names) == 1 and (numbers := _constants(status, int)):
             statuses[names.pop()] = numbers
-    assert found == set(CODES)
+    assert codes == set(CODES)
     assert statuses == {name: {CODES[name][0]} for name in statuses}
 
 
-# --- what people type -------------------------------------------------------------------------------------------------
+# --- flags -------------------------------------------------------------------------------------------------
 
 
-def test_every_flag_that_a_document_names_exists():
-    """A54. Each command's own flags are in the reference, which is written from the parser."""
-    known = {flag for one in commands() for param in one.parser.params for flag in (*param.opts, *param.secondary_opts)}
-    known |= {flag for param in PROGRAMS["gpusched"].params for flag in param.opts}
+def test_documented_flags_exist():
+    """A54. The reference, generated from the parsers, has each command's own flags."""
+    existing = {
+        flag
+        for command in commands()
+        for param in command.parser.params
+        for flag in (*param.opts, *param.secondary_opts)
+    }
+    existing |= {flag for param in PROGRAMS["gpusched"].params for flag in param.opts}
     named = set(re.findall(r"`(--[a-z][\w-]+)", text_of("docs/cli.md"))) - {"--help", "--token"}
-    assert named and named <= known
+    assert named and named <= existing

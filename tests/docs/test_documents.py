@@ -1,4 +1,4 @@
-"""The documents hold together: what they name exists, links lead somewhere, decisions are short (A54)."""
+"""Check the documents: named files and tests exist, links resolve, decisions are short (A54)."""
 
 import re
 from pathlib import Path
@@ -29,12 +29,12 @@ def test_named_files_exist():
 
 
 def test_named_tests_exist():
-    known = set()
+    existing = set()
     for path in (ROOT / "tests").rglob("test_*.py"):
-        known |= set(re.findall(r"\bdef (test_\w+)", path.read_text())) | {path.stem}
+        existing |= set(re.findall(r"\bdef (test_\w+)", path.read_text())) | {path.stem}
     for document in documents():
         named = set(re.findall(r"\b(test_\w+)", document.read_text()))
-        assert named <= known, f"{document.name} names {sorted(named - known)}"
+        assert named <= existing, f"{document.name} names {sorted(named - existing)}"
 
 
 def _anchors(path: Path) -> set[str]:
@@ -42,7 +42,7 @@ def _anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_relative_links_lead_somewhere():
+def test_relative_links_resolve():
     for document in documents():
         prose = re.sub(r"```.*?```", "", document.read_text(), flags=re.S)
         for link in re.findall(r"\]\(([^)\s]+)\)", prose):
@@ -58,17 +58,17 @@ def test_relative_links_lead_somewhere():
 
 
 def test_decisions_are_short_and_numbered():
-    found = sorted((ROOT / "docs" / "adr").glob("*.md"))
-    assert [path.name[:4] for path in found] == [f"{number:04d}" for number in range(1, len(found) + 1)]
-    for path in found:
+    paths = sorted((ROOT / "docs" / "adr").glob("*.md"))
+    assert [path.name[:4] for path in paths] == [f"{number:04d}" for number in range(1, len(paths) + 1)]
+    for path in paths:
         text = path.read_text()
         assert re.match(rf"# {path.name[:4]}\. ", text), path.name
         assert re.findall(r"^## (.*)$", text, re.M) == ["Context", "Decision", "Consequence"], path.name
         assert len(text.splitlines()) <= 50, path.name
 
 
-def test_every_threat_has_its_test():
-    """A row of the threat model names tests, and they exist (that: `test_named_tests_exist`)."""
+def test_threats_have_tests():
+    """Each row of the threat model names tests; `test_named_tests_exist` checks that they exist."""
     rows = [line for line in text_of("docs/threat-model.md").splitlines() if re.match(r"\| (?!threat|-)", line)]
     assert len(rows) > 40
     assert [row for row in rows if not re.search(r"`test_\w+`[^|]*\|$", row)] == []

@@ -1,4 +1,4 @@
-"""Every number of docs/explanation.md is what the engine does (A54)."""
+"""Check every number of docs/explanation.md against the engine (A54)."""
 
 from dataclasses import replace
 from math import log
@@ -15,25 +15,25 @@ AT_ONCE = Policy(min_runtime_seconds=0, preemption_delay_seconds=0)
 DAY = 86_400.0
 
 
-def says(words: str) -> bool:
-    return words in TEXT
+def says(text: str) -> bool:
+    return text in TEXT
 
 
 def split(nlp: Tenant) -> tuple[int, int]:
-    """GPUs of a node of 8 that nlp and vision get, eight jobs of each waiting."""
+    """Return the GPUs that nlp and vision get on a node of 8, with eight waiting jobs each."""
     jobs = [job(10 * tenant + n, tenant=tenant, age=0) for tenant in (1, 2) for n in range(8)]
     ids = started(decide(cluster(node(1), jobs=jobs, tenants=(nlp, VISION))))
     return len([id for id in ids if id < 20]), len([id for id in ids if id >= 20])
 
 
-def test_turns_go_by_shares() -> None:
+def test_shares_decide_turns() -> None:
     nlp, vision = split(NLP)
     assert (nlp, vision) == (2, 6)
     assert says(f"nlp holds {nlp} GPUs and vision {vision}")
     assert says(f"{nlp} / 1 = {nlp / NLP.weight:.2f} and {vision} / 3 = {vision / VISION.weight:.2f}")
 
 
-def test_what_was_used_counts_and_is_forgotten() -> None:
+def test_past_use_counts_and_decays() -> None:
     used = 2 * 8 * 24
     after = [average_gpus(used * 3600.0 / 2**weeks, Policy()) for weeks in range(3)]
     assert says(f"{used} GPU-hours. Use fades with a half-life of {Policy().usage_half_life_seconds / DAY:g} days")
@@ -45,23 +45,23 @@ def test_what_was_used_counts_and_is_forgotten() -> None:
     assert says(f"against {vision} / 3 = {vision / 3:.2f}")
 
 
-def test_who_sleeps_is_not_waited_for() -> None:
+def test_tenant_without_work_reserves_nothing() -> None:
     jobs = [job(n, age=0) for n in range(1, 9)]
     assert len(started(decide(cluster(node(1), jobs=jobs, tenants=(NLP, VISION))))) == 8
     assert says("nlp gets all 8 GPUs")
 
 
-def test_a_guarantee_is_taken_back() -> None:
+def test_guarantee_is_reclaimed() -> None:
     nlp, vision = Tenant(1, "nlp", guaranteed_gpus=2), Tenant(2, "vision", guaranteed_gpus=2)
     full = running_on(cluster(node(1, 4), tenants=(nlp, vision)), *[job(n, tenant=2) for n in (11, 12, 13, 14)])
-    made = decide(replace(full, jobs=tuple(job(n) for n in (1, 2, 3))), AT_ONCE)
-    assert [one.rule for one in made.preemptions] == ["reclaim", "reclaim"]
-    assert sum(len(one.victims) for one in made.preemptions) == 2
-    assert reason(made, 3).code != "reclaim_pending"
+    plan = decide(replace(full, jobs=tuple(job(n) for n in (1, 2, 3))), AT_ONCE)
+    assert [preemption.rule for preemption in plan.preemptions] == ["reclaim", "reclaim"]
+    assert sum(len(preemption.victims) for preemption in plan.preemptions) == 2
+    assert reason(plan, 3).code != "reclaim_pending"
     assert says("Two of vision's jobs are stopped, by the rule `reclaim`. The third job of nlp waits")
 
 
-def test_age_ends_with_the_band() -> None:
+def test_aging_ends_at_the_band() -> None:
     def stands(minutes: float) -> float:
         return aged_priority(500, NOW - minutes * 60, Policy(), NOW)
 
@@ -74,26 +74,26 @@ def promised() -> Plan:
     return decide(replace(full, jobs=(job(1, gpus=8), job(2, gpus=2, minutes=30), job(3, gpus=2, minutes=90))))
 
 
-def test_the_large_job_is_promised_its_time() -> None:
-    made = promised()
-    assert made.reservation is not None and made.reservation.job_id == 1
-    assert says(f"is promised the node in {(made.reservation.at - NOW) / 60:g} minutes")
-    assert started(made) == {2}
-    assert says(f"waits with the reason `{reason(made, 3).code}`, though 2 GPUs are free")
+def test_large_job_gets_a_reservation() -> None:
+    plan = promised()
+    assert plan.reservation is not None and plan.reservation.job_id == 1
+    assert says(f"is promised the node in {(plan.reservation.at - NOW) / 60:g} minutes")
+    assert started(plan) == {2}
+    assert says(f"waits with the reason `{reason(plan, 3).code}`, though 2 GPUs are free")
 
 
 def victims(full: Snapshot) -> tuple[tuple[int, ...], float]:
-    [made] = decide(replace(full, jobs=(job(1, priority=2000),)), AT_ONCE).preemptions
-    return made.victims, made.lost_gpu_seconds
+    [plan] = decide(replace(full, jobs=(job(1, priority=2000),)), AT_ONCE).preemptions
+    return plan.victims, plan.lost_gpu_seconds
 
 
-def test_the_least_work_is_lost() -> None:
+def test_preemption_loses_the_least_work() -> None:
     full = running_on(cluster(node(1, 2)), job(11, priority=300), now=NOW - 9000)
     full = running_on(full, job(12, priority=300), now=NOW - 3000)
     assert victims(full) == ((12,), 3000)
     assert says("Job 11 has run for 150 minutes, job 12 for 50") and (9000 / 60, 3000 / 60) == (150, 50)
     assert says("would lose 9000 GPU-seconds of work, stopping job 12 loses 3000: job 12 is stopped")
-    saved = tuple(replace(one, saved_at=NOW - 60) if one.job_id == 11 else one for one in full.running)
+    saved = tuple(replace(running, saved_at=NOW - 60) if running.job_id == 11 else running for running in full.running)
     assert victims(replace(full, running=saved)) == ((11,), 60)
     assert says("only 60 GPU-seconds would be lost with it, and job 11 would be stopped instead")
     assert says(f"safe for its first {Policy().min_runtime_seconds / 60:g} minutes")

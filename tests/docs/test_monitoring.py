@@ -1,4 +1,4 @@
-"""The dashboard and the alert rules name metrics, labels and label values that the server really gives (A54)."""
+"""The dashboard and the alert rules name metrics, labels and label values that the server exports (A54)."""
 
 import json
 import re
@@ -13,8 +13,8 @@ from tests.docs.reading import ROOT, rows, text_of
 
 DASHBOARD = json.loads((ROOT / "deploy/grafana/gpusched.json").read_text())
 RULES = yaml.safe_load((ROOT / "deploy/alerts/gpusched.yml").read_text())["groups"]
-# What Prometheus adds itself.
-OTHERS = {"up": {"job", "instance"}}
+# Prometheus adds these itself.
+PROMETHEUS_METRICS = {"up": {"job", "instance"}}
 VALUES: dict[tuple[str, str], set[str]] = {
     ("gpu_scheduler_jobs_total", "state"): set(JobState),
     ("gpu_scheduler_queue_size", "reason"): set(Pending),
@@ -24,15 +24,15 @@ VALUES: dict[tuple[str, str], set[str]] = {
 
 
 def metrics() -> dict[str, set[str]]:
-    """Series → labels, as documented; tests/docs/test_documented.py checks that against the code."""
-    found = dict(OTHERS)
+    """Map series to labels, as documented; tests/docs/test_documented.py checks the documentation against the code."""
+    series = dict(PROMETHEUS_METRICS)
     for row in rows(text_of("docs/metrics.md")):
         name, labels = row[0].strip("`"), set(re.findall(r"`(\w+)`", row[2]))
         if row[1] == "histogram":
-            found |= {f"{name}_{part}": {*labels, "le"} for part in ("bucket", "sum", "count")}
+            series |= {f"{name}_{part}": {*labels, "le"} for part in ("bucket", "sum", "count")}
         else:
-            found[name] = labels
-    return found
+            series[name] = labels
+    return series
 
 
 def expressions() -> Iterator[str]:
@@ -42,46 +42,46 @@ def expressions() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("expression", sorted(set(expressions())))
-def test_what_an_expression_names_exists(expression: str):
+def test_expressions_name_existing_metrics(expression: str):
     """A54"""
-    known = metrics()
+    existing = metrics()
     named = re.findall(r"\b(gpu_scheduler_\w+|up)\b(?:\{([^}]*)\})?", expression)
     assert named
     for name, selectors in named:
-        assert name in known, f"there is no metric {name}"
+        assert name in existing, f"there is no metric {name}"
         for label, value in re.findall(r'(\w+)=~?"([^"]*)"', selectors):
-            assert label in known[name], f"{name} has no label {label}"
+            assert label in existing[name], f"{name} has no label {label}"
             if (values := VALUES.get((name, label))) is not None:
                 assert set(value.split("|")) <= values
-    labels = set().union(*(known[name] for name, _ in named))
+    labels = set().union(*(existing[name] for name, _ in named))
     for grouped in re.findall(r"\b(?:by|on|without|ignoring) \(([^)]*)\)", expression):
         assert {label.strip() for label in grouped.split(",")} <= labels
 
 
-def test_every_metric_of_ours_is_on_the_dashboard():
-    shown = " ".join(target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"])
-    missing = {re.sub(r"_(bucket|sum|count)$", "", name) for name in metrics() if name not in OTHERS}
-    assert {name for name in missing if name not in shown} == set()
+def test_dashboard_shows_every_metric():
+    expressions_text = " ".join(target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"])
+    missing = {re.sub(r"_(bucket|sum|count)$", "", name) for name in metrics() if name not in PROMETHEUS_METRICS}
+    assert {name for name in missing if name not in expressions_text} == set()
 
 
-def test_variables_of_the_dashboard_ask_for_labels_that_exist():
-    asked = [v["definition"] for v in DASHBOARD["templating"]["list"] if v["type"] == "query"]
-    assert asked
-    for question in asked:
-        found = re.fullmatch(r"label_values\((\w+), (\w+)\)", question)
-        assert found and found[2] in metrics()[found[1]]
+def test_dashboard_variables_use_existing_labels():
+    definitions = [v["definition"] for v in DASHBOARD["templating"]["list"] if v["type"] == "query"]
+    assert definitions
+    for definition in definitions:
+        match = re.fullmatch(r"label_values\((\w+), (\w+)\)", definition)
+        assert match and match[2] in metrics()[match[1]]
 
 
 def test_panels_do_not_overlap():
-    taken: set[tuple[int, int]] = set()
+    occupied: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
         at = panel["gridPos"]
         cells = {(at["x"] + x, at["y"] + y) for x in range(at["w"]) for y in range(at["h"])}
-        assert not cells & taken and max(x for x, _ in cells) < 24, panel["title"]
-        taken |= cells
+        assert not cells & occupied and max(x for x, _ in cells) < 24, panel["title"]
+        occupied |= cells
 
 
-def test_each_rule_says_how_bad_it_is_and_what_happened():
+def test_alerts_have_severity_and_summary():
     names = [rule["alert"] for group in RULES for rule in group["rules"]]
     assert len(names) == len(set(names)) >= 10
     for group in RULES:

@@ -1,4 +1,4 @@
-"""What documents have from the code is what the code has now; `make reference` writes it (A54)."""
+"""Generated documentation matches the code; `make reference` writes it (A54)."""
 
 import re
 
@@ -6,42 +6,42 @@ import pytest
 
 from deploy.reference import documents, sdk
 from deploy.reference.command_line import PROGRAMS, commands, help_of
-from deploy.reference.parts import COMMAND, filled, names_of_parts
+from deploy.reference.parts import COMMAND, fill_parts, part_names
 from tests.docs.reading import ROOT
 
-MADE = documents.made()
+GENERATED = documents.generate()
 
 
-@pytest.mark.parametrize("path", MADE, ids=lambda path: str(path.relative_to(ROOT)))
-def test_the_reference_is_as_the_code_has_it(path):
+@pytest.mark.parametrize("path", GENERATED, ids=lambda path: str(path.relative_to(ROOT)))
+def test_reference_matches_the_code(path):
     """A54."""
-    found = path.read_text() if path.exists() else ""
-    assert found == MADE[path], f"{path.relative_to(ROOT)} is not as the code has it; run `{COMMAND}` and commit it"
+    text = path.read_text() if path.exists() else ""
+    assert text == GENERATED[path], f"{path.relative_to(ROOT)} differs from the code; run `{COMMAND}` and commit it"
 
 
-def test_every_generator_writes_somewhere():
-    used = {name for path in MADE for name in names_of_parts(path.read_text())}
+def test_every_generator_is_used():
+    used = {name for path in GENERATED for name in part_names(path.read_text())}
     assert used == set(documents.PARTS)
 
 
-def test_a_part_that_was_edited_by_hand_is_written_anew():
+def test_edited_part_is_regenerated():
     text = "before\n<!-- from the code: exit-codes -->\nby hand\n<!-- until here -->\nafter\n"
-    assert filled(text, {"exit-codes": lambda: "made\n"}) == text.replace("by hand", "made")
+    assert fill_parts(text, {"exit-codes": lambda: "made\n"}) == text.replace("by hand", "made")
     with pytest.raises(KeyError):
-        filled(text, {})
+        fill_parts(text, {})
 
 
-def test_every_method_of_the_sdk_says_what_it_does():
+def test_sdk_methods_have_docstrings():
     """A54"""
     assert not re.findall(r"^\| `\w+\(.*\)` \|\s*\|$", sdk.reference(), re.M)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_every_command_has_a_sentence_and_an_example(program):
-    """A54: what the reference is made of is there."""
+def test_commands_have_a_summary_and_an_example(program):
+    """A54: the reference is generated from these."""
     for command in commands(program):
-        told = help_of(command.parser.help)
-        assert told.summary.endswith("."), command.name
-        assert any(re.search(rf"\b{command.heading}\b", line) for line in told.examples), command.name
+        help_text = help_of(command.parser.help)
+        assert help_text.summary.endswith("."), command.name
+        assert any(re.search(rf"\b{command.heading}\b", line) for line in help_text.examples), command.name
         for param in command.parser.params:
-            assert param.param_type_name == "argument" or param.help, f"{command.name}: {param.name} says nothing"
+            assert param.param_type_name == "argument" or param.help, f"{command.name}: {param.name} has no help text"
