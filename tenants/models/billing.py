@@ -26,7 +26,7 @@ class UsageRefund(models.Model):
 
 class Rate(models.Model):
     """What a GPU-hour of a model costs from `starts_at` until before `ends_at`. No two of a model overlap: PostgreSQL
-    refuses it (rate_no_overlap of the migration). What has been in force is never changed, so no bill changes afterwards."""
+    refuses it (rate_no_overlap in the migration). What has been in force is never changed, so no bill changes."""
 
     gpu_model = models.CharField(
         max_length=100, help_text="Words of the driver's name, like A100; * is every other model"

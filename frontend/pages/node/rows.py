@@ -30,7 +30,8 @@ _RUNNING = """
       FROM nodes_ranks s JOIN nodes_all n ON n.id = s.node_id JOIN jobs_all j ON j.id = s.job_id
       JOIN tenants_all t ON t.id = j.tenant_id JOIN tenants_people u ON u.id = j.user_id
       LEFT JOIN nodes_allocations l ON l.assignment_id = s.id LEFT JOIN nodes_devices d ON d.id = l.device_id
-     WHERE n.name = ANY(%s) AND s.state <> 'ended' GROUP BY n.name, j.id, j.tenant_id, j.name, t.name, u.username, j.state, j.priority, j.attempt, j.started_at,
+     WHERE n.name = ANY(%s) AND s.state <> 'ended'
+     GROUP BY n.name, j.id, j.tenant_id, j.name, t.name, u.username, j.state, j.priority, j.attempt, j.started_at,
               j.gpu_count
      ORDER BY j.id
 """
