@@ -5,16 +5,17 @@ from typing import Any
 
 from gpusched.lib.api.problems import Problem, invalid
 from gpusched.lib.bus import events
-from gpusched.lib.db.sql import as_json, execute, query
+from gpusched.lib.db.sql import query
 from gpusched.protocol import arrays
 from gpusched.protocol.arrays import Ranges
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import FINAL, LIVE, WAITING, JobState
-from jobs.actions.retry import retry as again
-from jobs.arrays.materialize import UNFINISHED, clear_reason, end_arrays
-from jobs.lifecycle import dependencies
+from jobs.arrays.materialize import end_arrays
+from jobs.events.record import record_event
+from jobs.lifecycle import array_states, dependencies
 from jobs.lifecycle import states as transitions
+from jobs.lifecycle.array_states import UNFINISHED, clear_reason
 
 Row = dict[str, Any]
 FAILED = "failed"
@@ -28,7 +29,7 @@ def cancel(array: Row, elements: str | None, actor: str) -> str:
     if array["state"] in FINAL:
         return f"array {array_id} had already ended: {array['state']}"
     chosen = ALL if numbers is None else arrays.multirange(numbers)
-    never = _cancel_waiting(array_id, chosen)
+    never = array_states.cancel_waiting(array_id, chosen)
     found = _locked(array_id, chosen, UNFINISHED)
     waiting = [row["id"] for row in found if row["state"] in WAITING]
     live = [row["id"] for row in found if row["state"] in LIVE]
@@ -41,9 +42,9 @@ def cancel(array: Row, elements: str | None, actor: str) -> str:
     told = {"reason": EndReason.CANCELLED, **by, **_named(numbers), "cancelled": ended, "stopped": stopped}
     if numbers is not None:
         if ended or stopped:
-            _tell(array_id, "part_cancelled", actor, told)
-    elif execute(_STOPPING, [EndReason.CANCELLED, as_json(by), array_id]):
-        _tell(array_id, "stopping", actor, told)
+            record_event([array_id], "part_cancelled", actor, told)
+    elif array_states.stop(array_id, EndReason.CANCELLED, by):
+        record_event([array_id], "stopping", actor, told)
     else:
         transitions.cancel_waiting([array_id], by, actor)  # of one that waits for other jobs nothing is to be stopped
     clear_reason([array_id])
@@ -52,68 +53,30 @@ def cancel(array: Row, elements: str | None, actor: str) -> str:
     return f"array {array_id}: {_counted(ended, 'cancelled')}, {_counted(len(live), 'being stopped')}"
 
 
-_STOPPING = """
-    UPDATE jobs_job SET state = 'stopping', stop_reason = %s, stop_evidence = %s::jsonb, reason = '', evidence = '{}',
-           reason_since = now() WHERE id = %s AND state <> 'stopping' AND open_dependencies = 0
-"""
-
-
-def _cancel_waiting(array_id: int, chosen: str) -> int:
-    """How many of them will never be jobs now."""
-    [row] = query(
-        """UPDATE jobs_job a SET array_waiting = o.array_waiting - o.chosen,
-                  array_cancelled = o.array_cancelled + o.array_waiting * o.chosen
-             FROM (SELECT id, array_waiting, array_cancelled, %s::int4multirange AS chosen FROM jobs_job
-                    WHERE id = %s) o
-            WHERE a.id = o.id RETURNING jobs_numbers(o.array_waiting * o.chosen) AS n""",
-        [chosen, array_id],
-    )
-    return int(row["n"])
-
-
 def hold(array: Row, reason: Pending, actor: str) -> str:
     """Keeps what waits from starting; what is live goes on. The hold of an admin takes the place of a user's."""
     if array["state"] not in (JobState.PENDING, JobState.RUNNING, JobState.HELD):
         raise _wrong_state(array, "only an array of which some wait can be held")
     waiting = [row["id"] for row in _locked(array["id"], ALL, "('pending', 'held')")]
     waiting = transitions.hold(waiting, reason, actor)
-    [row] = query(
-        "UPDATE jobs_job SET state = 'held', reason = %s, evidence = '{}', reason_since = now() WHERE id = %s"
-        " RETURNING jobs_numbers(array_waiting) AS n",
-        [reason, array["id"]],
-    )
-    _tell(array["id"], "held", actor, {"reason": reason})
+    number = array_states.hold(array["id"], reason) + len(waiting)
+    record_event([array["id"]], "held", actor, {"reason": reason})
     events.changed("jobs", waiting)
-    return f"array {array['id']}: {_counted(row['n'] + len(waiting), 'held')}"
+    return f"array {array['id']}: {_counted(number, 'held')}"
 
 
 def release(array: Row, reasons: Sequence[Pending], actor: str) -> bool:
     """Lets what was held for one of `reasons` wait for its turn again."""
-    rows = query(_RELEASE, [array["id"], list(reasons)])
-    if rows:
+    is_released = array_states.release(array["id"], reasons)
+    if is_released:
         held = [row["id"] for row in _locked(array["id"], ALL, "('held')")]
         transitions.release(held, reasons, actor)
-        _tell(array["id"], "released", actor, {})
+        record_event([array["id"]], "released", actor, {})
         clear_reason([array["id"]])
         dependencies.refresh([array["id"]])
         events.changed("jobs", held)
-    return bool(rows)
+    return is_released
 
-
-# Of an array a that is open: whether any of it was ever placed.
-_OPEN = "CASE WHEN EXISTS (SELECT 1 FROM jobs_job e WHERE e.array_id = a.id) THEN 'running' ELSE 'pending' END"
-_RELEASE = f"""
-    UPDATE jobs_job a SET reason = '{Pending.SCHEDULER_BEHIND}', evidence = '{{}}', reason_since = now(),
-           state = {_OPEN}
-     WHERE id = %s AND state = 'held' AND reason = ANY(%s) RETURNING id
-"""
-_REOPEN = f"""
-    UPDATE jobs_job a SET array_waiting = array_waiting + array_cancelled * %s::int4multirange,
-           array_cancelled = array_cancelled - %s::int4multirange, ended_at = NULL,
-           state = {_OPEN},
-           reason = '{Pending.SCHEDULER_BEHIND}', evidence = '{{}}', reason_since = now()
-     WHERE id = %s
-"""
 
 _LACKS_ELEMENTS = """
     SELECT 1 FROM jobs_job a WHERE a.id = %s
@@ -134,17 +97,17 @@ def retry(array: Row, elements: str, actor: str) -> str:
     states = [JobState.FAILED, JobState.PREEMPTED]
     if numbers is not None:
         states += [JobState.COMPLETED, JobState.CANCELLED]
-    ids = again("array_id = %s AND array_index <@ %s::int4multirange", [array_id, chosen], states, actor)
+    ids = transitions.retry_elements(array_id, chosen, states, actor)
     never = "{}" if numbers is None else chosen
     sql = "SELECT jobs_numbers(array_cancelled * %s::int4multirange) AS n FROM jobs_job WHERE id = %s"
     [row] = query(sql, [never, array_id])
     total = len(ids) + int(row["n"])
     if not total:
         raise Problem(409, "wrong_state", f"none of these elements of array {array_id} has ended so", next_step=_SEE)
-    execute(_REOPEN, [never, never, array_id])
+    array_states.reopen(array_id, never)
     dependencies.decide_again(array_id, array["tenant_id"])
     clear_reason([array_id])
-    _tell(array_id, "retried", actor, {**_named(numbers), "retried": total})
+    record_event([array_id], "retried", actor, {**_named(numbers), "retried": total})
     events.changed("jobs", ids)
     return f"array {array_id}: {_counted(total, 'to run again')}"
 
@@ -181,11 +144,3 @@ def _named(numbers: Ranges | None) -> dict[str, str]:
 
 def _wrong_state(array: Row, rule: str) -> Problem:
     return Problem(409, "wrong_state", f"{rule}; array {array['id']} is {array['state']}", next_step=_SEE)
-
-
-def _tell(array_id: int, kind: str, actor: str, data: Row) -> None:
-    execute(
-        "INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)"
-        " VALUES (%s, clock_timestamp(), %s, 0, %s, %s::jsonb)",
-        [array_id, kind, actor, as_json(data)],
-    )

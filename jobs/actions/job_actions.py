@@ -8,10 +8,11 @@ from gpusched.lib.api.problems import Problem, not_found
 from gpusched.lib.audit import log
 from gpusched.lib.bus import events, wake
 from gpusched.lib.db.sql import query, retry_atomic
+from gpusched.protocol.job_actions import RETRIABLE_STATES
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import FINAL, LIVE, WAITING, JobState
 from jobs.actions import array_actions
-from jobs.actions import retry as retrying
+from jobs.lifecycle import dependencies
 from jobs.lifecycle import states as transitions
 from jobs.listing.counts import WAITS
 from jobs.submit import queue_limits
@@ -139,15 +140,34 @@ def retry(job_id: int, identity: Identity, part: str = array_actions.FAILED) -> 
         with _room_for(job, None if job["waits"] else queue_limits.load_of(job)):
             if job["array_count"] is not None:
                 if element is not None:
-                    retrying.require_retriable(locked(element, identity))
+                    _require_retriable(locked(element, identity))
                 return array_actions.retry(job, part, identity.username)
             array_actions.require_array(job, None if part == array_actions.FAILED else part)
-            return retrying.retry_one(job, identity.username)
+            return _retry_one(job, identity.username)
 
     sql = "SELECT tenant_id, array_id, array_index FROM jobs_job WHERE id = %s AND array_id IS NOT NULL"
     if part == array_actions.FAILED and (found := query(sql, [job_id])) and identity.sees(found[0]["tenant_id"]):
         element, job_id, part = job_id, found[0]["array_id"], str(found[0]["array_index"])
     return _act(job_id, identity, act, joins_queue=True)
+
+
+def _require_retriable(job: dict[str, Any]) -> None:
+    """Raise 409 for a job that has not ended, or completed: by its own id neither is retried."""
+    job_id, state = job["id"], job["state"]
+    if state not in RETRIABLE_STATES:
+        step = "submit it again" if state in FINAL else "requeue it" if job["stop_reason"] else "see its state"
+        rule = "only a job that failed, was cancelled or was preempted can be retried"
+        raise Problem(409, "wrong_state", f"{rule}; job {job_id} is {state}", next_step=step)
+
+
+def _retry_one(job: dict[str, Any], actor: str) -> str:
+    """Retry a locked job that is no array. 409 as above; 422 if a job that it depends on ended in the wrong state."""
+    _require_retriable(job)
+    job_id = job["id"]
+    transitions.retry(job_id, RETRIABLE_STATES, actor)
+    dependencies.decide_again(job_id, job["tenant_id"])
+    events.changed("jobs", [job_id])
+    return f"job {job_id} waits for another attempt"
 
 
 @contextmanager

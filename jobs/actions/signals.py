@@ -8,17 +8,18 @@ from gpusched.lib.db.sql import as_json, execute
 from gpusched.protocol.signals import SignalName
 from gpusched.protocol.states import JobState
 from jobs.actions import job_actions
+from jobs.events.record import insert_sql
 from tenants.auth.identity import Identity
 
 # The event is both what agents are told from and what the audit has: of one attempt, numbered from 1.
-_SEND = """
+_SENT = insert_sql(
+    "'signal_sent'", "counted", actor="%s", data="%s::jsonb || jsonb_build_object('sequence', signal_count)"
+)
+_SEND = f"""
     WITH counted AS (
         UPDATE jobs_job SET signal_count = signal_count + 1 WHERE id = %s AND state = 'running'
         RETURNING id, attempt, signal_count)
-    INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
-    SELECT id, clock_timestamp(), 'signal_sent', attempt, %s,
-           %s::jsonb || jsonb_build_object('sequence', signal_count)
-      FROM counted
+    {_SENT}
 """
 
 

@@ -6,13 +6,13 @@ from itertools import islice
 from typing import Any
 
 from gpusched.lib.bus import events, wake
-from gpusched.lib.db.sql import as_json, columns, execute, query, retry_atomic
+from gpusched.lib.db.sql import as_json, columns, query, retry_atomic
 from gpusched.protocol import arrays
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import LIVE, JobState
+from jobs.lifecycle import array_states
 from jobs.lifecycle import states as transitions
-
-UNFINISHED = "('pending', 'held', 'scheduled', 'running', 'stopping')"
+from jobs.lifecycle.array_states import UNFINISHED
 
 
 @dataclass
@@ -41,11 +41,6 @@ _MAKE = f"""
       JOIN jobs_job a ON a.id = n.of_array ORDER BY n.turn
     RETURNING id, array_id, array_index
 """
-_TAKE = """
-    UPDATE jobs_job a SET array_waiting = a.array_waiting - t.taken::int4multirange, state = 'running'
-      FROM unnest(%s::bigint[], %s::text[]) AS t (id, taken) WHERE a.id = t.id
-    RETURNING a.id, isempty(a.array_waiting) AS is_empty
-"""
 
 
 def materialize(wanted: Mapping[int, int], again: Mapping[int, Collection[int]] | None = None) -> Materialized:
@@ -67,11 +62,12 @@ def materialize(wanted: Mapping[int, int], again: Mapping[int, Collection[int]] 
         rows = [(array_id, number) for array_id, found in numbers.items() for number in found]
         for row in sorted(query(_MAKE, columns(rows, 2)), key=_place_in_array):
             taken.made.setdefault(row["array_id"], []).append(row["id"])
-        gone = [(array_id, arrays.multirange(arrays.to_ranges(found))) for array_id, found in numbers.items()]
-        left_some = [row["id"] for row in query(_TAKE, columns(gone, 2)) if not row["is_empty"]]
-        clear_reason(numbers)
+        are_left = array_states.start(
+            {array_id: arrays.multirange(arrays.to_ranges(found)) for array_id, found in numbers.items()}
+        )
+        array_states.clear_reason(numbers)
         events.changed("jobs", numbers)
-        if left_some:
+        if are_left:
             wake.request_cycle()  # there may be room for more of them than the cycle looked at
     return taken
 
@@ -95,15 +91,6 @@ def _place_in_array(row: dict[str, Any]) -> tuple[int, int]:
     return row["array_id"], row["array_index"]
 
 
-def clear_reason(array_ids: Iterable[int]) -> None:
-    """An array of which nothing waits any more has no reason to wait."""
-    execute(
-        "UPDATE jobs_job SET reason = '', evidence = '{}', reason_since = NULL"
-        " WHERE id = ANY(%s) AND state = 'running' AND reason <> '' AND isempty(array_waiting)",
-        [sorted(array_ids)],
-    )
-
-
 # --- the end of an array ----------------------------------------------------------------------------------------------
 
 _OVER = f"""
@@ -111,15 +98,6 @@ _OVER = f"""
       FROM jobs_job a
      WHERE a.array_count IS NOT NULL AND a.state IN {UNFINISHED} AND isempty(a.array_waiting)
        AND NOT EXISTS (SELECT 1 FROM jobs_job e WHERE e.array_id = a.id AND e.state IN {UNFINISHED})
-"""
-_END = """
-    WITH moved AS (
-        UPDATE jobs_job a SET state = e.state, reason = e.reason, evidence = e.evidence, reason_since = now(),
-               stop_reason = '', stop_evidence = '{}', ended_at = clock_timestamp()
-          FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::jsonb[]) AS e (id, state, reason, evidence)
-         WHERE a.id = e.id RETURNING a.id, a.state, a.reason, a.evidence)
-    INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
-    SELECT id, clock_timestamp(), 'ended', 0, '', jsonb_build_object('reason', reason) || evidence FROM moved
 """
 
 
@@ -141,7 +119,7 @@ def end_arrays(array_ids: Iterable[int]) -> list[int]:
         counts.setdefault(row["array_id"], {})[row["state"]] = row["n"]
     ended = [_ending(row, counts.get(row["id"], {})) for row in over]
     if ended:
-        execute(_END, columns(ended, 4))
+        array_states.end(ended)
         transitions.resolve_dependents({array_id: state for array_id, state, _, _ in ended})
         events.changed("jobs", [array_id for array_id, *_ in ended])
     return [array_id for array_id, *_ in ended]

@@ -13,6 +13,7 @@ from gpusched.protocol.dependencies import ENDED_AS, After, Dependency, is_met
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import JobState
+from jobs.events.record import insert_sql
 
 
 class DependencyEdge(NamedTuple):
@@ -136,6 +137,7 @@ def refresh(job_ids: Sequence[int]) -> None:
         wake.request_cycle()
 
 
+_ELIGIBLE = insert_sql("'eligible'", "moved WHERE n = 0")
 _REFRESH = f"""
     WITH moved AS (
         UPDATE jobs_job j
@@ -153,9 +155,7 @@ _REFRESH = f"""
                   FROM unnest(%s::bigint[]) AS w (id) LEFT JOIN jobs_dependency d ON d.job_id = w.id GROUP BY w.id) c
          WHERE j.id = c.id AND j.state IN ('pending', 'held') AND j.open_dependencies > 0
         RETURNING j.id, j.attempt, c.n),
-    event AS (
-        INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
-        SELECT id, clock_timestamp(), 'eligible', attempt, '', '{{}}' FROM moved WHERE n = 0)
+    event AS ({_ELIGIBLE})
     SELECT id FROM moved
 """
 

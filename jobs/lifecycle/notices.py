@@ -7,17 +7,19 @@ from typing import Any
 from gpusched.lib.bus import events
 from gpusched.lib.db.sql import as_json, columns, query
 from gpusched.protocol.reasons import Notice
+from jobs.events.record import insert_sql
 
-_TELL = """
+_NOTICE = insert_sql(
+    "kind", "moved", at="%s", actor="'scheduler'", data="data || jsonb_build_object('reason', %s::text)"
+)
+_TELL = f"""
     WITH told AS (
         SELECT * FROM unnest(%s::bigint[], %s::int[], %s::text[], %s::jsonb[]) AS t (job_id, attempt, kind, data)),
     moved AS (
         UPDATE jobs_job j SET reason = %s, evidence = t.data, reason_since = %s
           FROM told t WHERE j.id = t.job_id AND j.attempt = t.attempt AND j.state = 'running'
         RETURNING j.id, j.attempt, t.kind, t.data)
-    INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
-    SELECT id, %s, kind, attempt, 'scheduler', data || jsonb_build_object('reason', %s::text) FROM moved
-    RETURNING job_id
+    {_NOTICE} RETURNING job_id
 """
 
 
@@ -28,16 +30,18 @@ def set_notice(told: Sequence[tuple[int, int, str, dict[str, Any]]], notice: Not
     return _changed([row["job_id"] for row in query(_TELL, params)] if rows else [])
 
 
+_CLEARED = insert_sql("%s", "moved", at="%s", actor="'scheduler'")
+_CLEAR = f"""
+    WITH moved AS (
+        UPDATE jobs_job SET reason = '', evidence = '{{}}', reason_since = NULL
+         WHERE id = ANY(%s) AND state = 'running' AND reason = %s RETURNING id, attempt)
+    {_CLEARED} RETURNING job_id
+"""
+
+
 def clear_notice(job_ids: Sequence[int], notice: Notice, kind: str, at: datetime) -> list[int]:
     """The notice no longer holds; where it still stood, an event of this kind says so."""
-    rows = query(
-        """WITH moved AS (
-               UPDATE jobs_job SET reason = '', evidence = '{}', reason_since = NULL
-                WHERE id = ANY(%s) AND state = 'running' AND reason = %s RETURNING id, attempt)
-           INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
-           SELECT id, %s, %s, attempt, 'scheduler', '{}' FROM moved RETURNING job_id""",
-        [sorted(job_ids), notice, at, kind],
-    )
+    rows = query(_CLEAR, [sorted(job_ids), notice, at, kind])
     return _changed([row["job_id"] for row in rows])
 
 

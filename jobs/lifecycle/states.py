@@ -12,6 +12,7 @@ from gpusched.lib.db.sql import as_json, columns, execute, query
 from gpusched.lib.histograms import observe
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import FINAL, JobState
+from jobs.events.record import insert_sql, record_event
 from jobs.lifecycle import dependencies
 from jobs.lifecycle.attempt_end import NO_STREAK, AttemptOutcome, Transition, fault_streaks, next_state
 from jobs.redaction import redact_preemptor
@@ -28,25 +29,36 @@ class PlacementDecision:
     considered: dict[str, Any]
 
 
+def move_sql(state: str, changes: str, where: str, *, source: str = "", returning: str = "j.id, j.attempt") -> str:
+    """Build the UPDATE of jobs (alias `j`) to a new state. Every statement that sets `jobs_job.state` comes from here.
+
+    All are constants in SQL: `state` an expression, `changes` the other columns it sets, `source` a FROM clause."""
+    joined = f" FROM {source}" if source else ""
+    return f"UPDATE jobs_job j SET state = {state}, {changes}{joined} WHERE {where} RETURNING {returning}"
+
+
 # --- place and start --------------------------------------------------------------------------------------------------
 
 _NO_EVIDENCE: dict[str, Any] = {}
-_PLACE = """
+_PLACE_JOBS = move_sql(
+    "'scheduled'",
+    "attempt = d.seen + 1, reason = 'starting', evidence = '{}', reason_since = now(), signal_count = 0",
+    "j.id = l.id AND d.job_id = j.id",
+    source="decided d, locked l",
+    returning="j.id, j.attempt, d.ranks, d.placement, d.considered",
+)
+_SCHEDULED = insert_sql("'scheduled'", "moved", data="jsonb_build_object('placement', placement)")
+_PLACE = f"""
     WITH decided AS (
         SELECT * FROM unnest(%s::bigint[], %s::int[], %s::int[], %s::jsonb[], %s::jsonb[])
                    AS d (job_id, seen, ranks, placement, considered)),
     locked AS (
         SELECT j.id FROM jobs_job j JOIN decided d ON d.job_id = j.id
          WHERE j.state = 'pending' AND j.attempt = d.seen ORDER BY j.id FOR NO KEY UPDATE OF j),
-    moved AS (
-        UPDATE jobs_job j SET state = 'scheduled', attempt = d.seen + 1, reason = 'starting', evidence = '{}',
-               reason_since = now(), signal_count = 0 FROM decided d, locked l WHERE j.id = l.id AND d.job_id = j.id
-        RETURNING j.id, j.attempt, d.ranks, d.placement, d.considered),
-    event AS (
-        INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
-        SELECT id, clock_timestamp(), 'scheduled', attempt, '', jsonb_build_object('placement', placement) FROM moved)
+    moved AS ({_PLACE_JOBS}),
+    event AS ({_SCHEDULED})
     INSERT INTO jobs_attempt (job_id, number, ranks, scheduled_at, reason, evidence, placement, outcomes, considered)
-    SELECT id, attempt, ranks, clock_timestamp(), '', '{}', placement, '{}', considered FROM moved
+    SELECT id, attempt, ranks, clock_timestamp(), '', '{{}}', placement, '{{}}', considered FROM moved
     RETURNING id AS attempt_id, job_id, number
 """
 
@@ -57,29 +69,29 @@ def place(decided: Sequence[PlacementDecision]) -> dict[int, tuple[int, int]]:
     return {row["job_id"]: (row["attempt_id"], row["number"]) for row in query(_PLACE, columns(rows, 5))}
 
 
-_START = """
+_START_JOBS = move_sql(
+    "'running'",
+    "started_at = a.started_at, reason = '', evidence = '{}', reason_since = NULL",
+    "j.id = t.job_id AND j.state = 'scheduled' AND j.attempt = t.attempt",
+    source="told t JOIN attempt a ON a.job_id = t.job_id",
+    returning="j.id, j.attempt, j.array_id, t.at, extract(epoch FROM a.started_at - j.submitted_at)::float8 AS waited",
+)
+_STARTED = insert_sql("'started'", "moved", at="at")
+_START = f"""
     WITH told AS (SELECT * FROM unnest(%s::bigint[], %s::int[], %s::timestamptz[]) AS t (job_id, attempt, at)),
     attempt AS (
         UPDATE jobs_attempt a SET started_at = least(a.started_at, greatest(t.at, a.scheduled_at)) FROM told t
          WHERE a.job_id = t.job_id AND a.number = t.attempt AND a.ended_at IS NULL RETURNING a.job_id, a.started_at),
-    moved AS (
-        UPDATE jobs_job j SET state = 'running', started_at = a.started_at, reason = '', evidence = '{}',
-               reason_since = NULL
-          FROM told t JOIN attempt a ON a.job_id = t.job_id
-         WHERE j.id = t.job_id AND j.state = 'scheduled' AND j.attempt = t.attempt
-        RETURNING j.id, j.attempt, j.array_id, t.at,
-                  extract(epoch FROM a.started_at - j.submitted_at)::float8 AS waited),
-    event AS (
-        INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
-        SELECT id, at, 'started', attempt, '', '{}' FROM moved)
+    moved AS ({_START_JOBS}),
+    event AS ({_STARTED})
     SELECT id, attempt, array_id, at, waited FROM moved
 """
-_FIRST_START = """
+_ARRAY_STARTED = insert_sql("'started'", "begun", at="at", attempt="0")
+_FIRST_START = f"""
     WITH begun AS (
         UPDATE jobs_job a SET started_at = t.at FROM unnest(%s::bigint[], %s::timestamptz[]) AS t (id, at)
          WHERE a.id = t.id AND a.started_at IS NULL RETURNING a.id, t.at)
-    INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
-    SELECT id, at, 'started', 0, '', '{}' FROM begun
+    {_ARRAY_STARTED}
 """
 
 
@@ -101,20 +113,21 @@ def started(told: Sequence[tuple[int, int, datetime]]) -> list[int]:
     return [row["id"] for row in moved]
 
 
-# --- stop, hold, release ----------------------------------------------------------------------------------------------
+# --- stop, hold, release, retry ---------------------------------------------------------------------------------------
+
+_STOP_JOBS = move_sql(
+    "'stopping'",
+    "stop_reason = %s, stop_evidence = %s::jsonb, reason_since = clock_timestamp()",
+    "id = ANY(%s) AND state IN ('scheduled', 'running')",
+)
+_STOPPING = insert_sql("'stopping'", "moved", actor="%s", data="%s::jsonb")
+_STOP = f"WITH moved AS ({_STOP_JOBS}) {_STOPPING} RETURNING job_id"
 
 
 def stop(job_ids: Sequence[int], reason: EndReason, evidence: dict[str, Any], actor: str) -> list[int]:
     """scheduled or running → stopping; the agents do the rest. Gives the ids that changed."""
-    rows = query(
-        """WITH moved AS (
-               UPDATE jobs_job SET state = 'stopping', stop_reason = %s, stop_evidence = %s::jsonb,
-                      reason_since = clock_timestamp()
-                WHERE id = ANY(%s) AND state IN ('scheduled', 'running') RETURNING id, attempt)
-           INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
-           SELECT id, clock_timestamp(), 'stopping', attempt, %s, %s::jsonb FROM moved RETURNING job_id""",
-        [reason, as_json(evidence), list(job_ids), actor, as_json({"reason": reason, **evidence})],
-    )
+    told = as_json({"reason": reason, **evidence})
+    rows = query(_STOP, [reason, as_json(evidence), list(job_ids), actor, told])
     stopping = [row["job_id"] for row in rows]
     if stopping:
         events.changed("stops", stopping)
@@ -173,6 +186,39 @@ def release(job_ids: Sequence[int], reasons: Sequence[Pending], actor: str) -> l
     return released
 
 
+_RETRIED = f"""reason = '{Pending.SCHEDULER_BEHIND}', evidence = '{{}}', reason_since = now(), ended_at = NULL,
+    started_at = NULL, exit_code = NULL, signal = NULL, retries_used = 0, eligible_at = not_before"""
+_RETRY_JOB = move_sql("'pending'", _RETRIED, "id = %s AND state = ANY(%s)")
+_RETRY_ELEMENTS = move_sql(
+    "'pending'", _RETRIED, "array_id = %s AND array_index <@ %s::int4multirange AND state = ANY(%s)"
+)
+_RETRIED_EVENT = insert_sql("'retried'", "moved", actor="%s")
+
+
+def retry(job_id: int, states: Sequence[str], actor: str) -> None:
+    """Move a job that ended in one of `states` back to pending, with its queue time, its `not_before` and all its
+    retries."""
+    execute(f"WITH moved AS ({_RETRY_JOB}) {_RETRIED_EVENT}", [job_id, list(states), actor])
+
+
+def retry_elements(array_id: int, chosen: str, states: Sequence[str], actor: str) -> list[int]:
+    """Do the same for the `chosen` elements (PostgreSQL's text of a multirange) of an array. Return their ids."""
+    sql = f"WITH moved AS ({_RETRY_ELEMENTS}) {_RETRIED_EVENT} RETURNING job_id"
+    return [row["job_id"] for row in query(sql, [array_id, chosen, list(states), actor])]
+
+
+_MOVE_WAITING_JOBS = move_sql(
+    "%s",
+    """reason = %s, evidence = m.evidence, reason_since = now(), ended_at = CASE WHEN %s THEN clock_timestamp() END,
+       array_cancelled = CASE WHEN %s THEN array_cancelled + array_waiting ELSE array_cancelled END,
+       array_waiting = CASE WHEN %s THEN array_waiting - array_waiting ELSE array_waiting END""",
+    "j.id = m.id AND j.state = ANY(%s)",
+    source="unnest(%s::bigint[], %s::jsonb[]) AS m (id, evidence)",
+    returning="j.id, j.attempt, j.evidence",
+)
+_MOVED_WAITING = insert_sql("%s", "moved", actor="%s", data="jsonb_build_object('reason', %s::text) || evidence")
+
+
 def _move_waiting(
     jobs: Mapping[int, dict[str, Any]], old: Sequence[str], new: str, reason: str, actor: str, kind: str
 ) -> list[int]:
@@ -180,16 +226,7 @@ def _move_waiting(
     if not jobs:
         return []
     rows = query(
-        """WITH moved AS (
-               UPDATE jobs_job j SET state = %s, reason = %s, evidence = m.evidence, reason_since = now(),
-                      ended_at = CASE WHEN %s THEN clock_timestamp() END,
-                      array_cancelled = CASE WHEN %s THEN array_cancelled + array_waiting ELSE array_cancelled END,
-                      array_waiting = CASE WHEN %s THEN array_waiting - array_waiting ELSE array_waiting END
-                 FROM unnest(%s::bigint[], %s::jsonb[]) AS m (id, evidence)
-                WHERE j.id = m.id AND j.state = ANY(%s) RETURNING j.id, j.attempt, j.evidence)
-           INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
-           SELECT id, clock_timestamp(), %s, attempt, %s, jsonb_build_object('reason', %s::text) || evidence FROM moved
-           RETURNING job_id""",
+        f"WITH moved AS ({_MOVE_WAITING_JOBS}) {_MOVED_WAITING} RETURNING job_id",
         [
             new, reason, *[new in FINAL] * 3, *columns([(job_id, as_json(told)) for job_id, told in jobs.items()], 2),
             list(old), kind, actor, reason,
@@ -200,20 +237,24 @@ def _move_waiting(
 
 # --- end --------------------------------------------------------------------------------------------------------------
 
-_FINISH = """
+_END_JOBS = move_sql(
+    "e.state",
+    """reason = e.reason, evidence = e.evidence, reason_since = now(), stop_reason = '', stop_evidence = '{}',
+       retries_used = e.retries_used, eligible_at = e.eligible_at,
+       ended_at = CASE WHEN e.state = 'pending' THEN NULL ELSE greatest(e.ended_at, j.started_at) END,
+       started_at = CASE WHEN e.state = 'pending' THEN NULL ELSE j.started_at END,
+       exit_code = CASE WHEN e.state = 'pending' THEN NULL ELSE e.exit_code END,
+       signal = CASE WHEN e.state = 'pending' THEN NULL ELSE e.signal END""",
+    "j.id = e.job_id AND j.attempt = e.attempt AND j.state IN ('scheduled', 'running', 'stopping')",
+    source="ends e",
+    returning="j.id, j.state",
+)
+_FINISH = f"""
     WITH ends AS (
         SELECT * FROM unnest(%s::bigint[], %s::int[], %s::text[], %s::text[], %s::jsonb[], %s::int[],
                              %s::timestamptz[], %s::timestamptz[], %s::int[], %s::int[])
             AS e (job_id, attempt, state, reason, evidence, retries_used, eligible_at, ended_at, exit_code, signal))
-    UPDATE jobs_job j
-       SET state = e.state, reason = e.reason, evidence = e.evidence, reason_since = now(), stop_reason = '',
-           stop_evidence = '{}', retries_used = e.retries_used, eligible_at = e.eligible_at,
-           ended_at = CASE WHEN e.state = 'pending' THEN NULL ELSE greatest(e.ended_at, j.started_at) END,
-           started_at = CASE WHEN e.state = 'pending' THEN NULL ELSE j.started_at END,
-           exit_code = CASE WHEN e.state = 'pending' THEN NULL ELSE e.exit_code END,
-           signal = CASE WHEN e.state = 'pending' THEN NULL ELSE e.signal END
-      FROM ends e WHERE j.id = e.job_id AND j.attempt = e.attempt AND j.state IN ('scheduled', 'running', 'stopping')
-    RETURNING j.id, j.attempt, j.state
+    {_END_JOBS}
 """
 _END_ATTEMPT = """
     UPDATE jobs_attempt a
@@ -272,6 +313,17 @@ def _told(outcome: AttemptOutcome, job: dict[str, Any]) -> dict[str, Any]:
     return {**outcome.evidence, **job["stop_evidence"]} if was_told else outcome.evidence
 
 
+_END_EVENTS = insert_sql(
+    "e.kind",
+    """unnest(%s::bigint[], %s::timestamptz[], %s::text[], %s::int[], %s::jsonb[])
+       WITH ORDINALITY AS e (job_id, at, kind, attempt, data, n) ORDER BY e.n""",
+    job="e.job_id",
+    at="e.at",
+    attempt="e.attempt",
+    data="e.data",
+)
+
+
 def _end_events(ended: Sequence[tuple[AttemptOutcome, Transition]]) -> None:
     rows = []
     for outcome, following in ended:
@@ -280,21 +332,11 @@ def _end_events(ended: Sequence[tuple[AttemptOutcome, Transition]]) -> None:
         if following.state == JobState.PENDING:
             note = {"reason": following.reason, **following.evidence}
             rows.append((outcome.job_id, timezone.now(), "requeued", outcome.attempt, as_json(note)))
-    execute(
-        "INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)"
-        " SELECT e.job_id, e.at, e.kind, e.attempt, '', e.data"
-        "   FROM unnest(%s::bigint[], %s::timestamptz[], %s::text[], %s::int[], %s::jsonb[])"
-        "        WITH ORDINALITY AS e (job_id, at, kind, attempt, data, n) ORDER BY e.n",
-        columns(rows, 5),
-    )
+    execute(_END_EVENTS, columns(rows, 5))
 
 
 def _event(job_ids: Sequence[int], kind: str, actor: str, data: dict[str, Any]) -> None:
-    execute(
-        "INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)"
-        " SELECT id, clock_timestamp(), %s, attempt, %s, %s::jsonb FROM jobs_job WHERE id = ANY(%s)",
-        [kind, actor, as_json(data), list(job_ids)],
-    )
+    record_event(job_ids, kind, actor, data)
     events.changed("jobs", job_ids)
 
 

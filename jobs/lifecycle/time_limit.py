@@ -8,6 +8,7 @@ from gpusched.lib.api.problems import Problem, not_found
 from gpusched.lib.bus import events, wake
 from gpusched.lib.db.sql import as_json, query, retry_atomic
 from gpusched.protocol.states import FINAL, JobState
+from jobs.events.record import insert_sql
 from tenants.auth.identity import Identity
 
 
@@ -78,16 +79,20 @@ def original_limit(job: dict[str, Any]) -> int | None:
 
 _MOVES = "('pending', 'held', 'scheduled', 'running')"
 _LOCK = f"SELECT id FROM jobs_job WHERE array_id = %s AND state IN {_MOVES} ORDER BY id FOR NO KEY UPDATE"
+_LIMIT_CHANGED = insert_sql(
+    "'limit_changed'",
+    "moved",
+    actor="%s",
+    via="%s",
+    data="%s::jsonb || CASE WHEN array_id = %s THEN jsonb_build_object('array', array_id) ELSE '{}' END",
+)
 _CHANGE = f"""
     WITH moved AS (
         UPDATE jobs_job SET max_runtime_seconds = %s, limit_version = limit_version + 1
          WHERE (id = %s AND attempt = %s AND state = ANY(%s) OR array_id = %s AND state IN {_MOVES})
            AND max_runtime_seconds IS NOT DISTINCT FROM %s
         RETURNING id, attempt, array_id)
-    INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, via, data)
-    SELECT id, clock_timestamp(), 'limit_changed', attempt, %s, %s,
-           %s::jsonb || CASE WHEN array_id = %s THEN jsonb_build_object('array', array_id) ELSE '{{}}' END FROM moved
-    RETURNING job_id
+    {_LIMIT_CHANGED} RETURNING job_id
 """
 
 

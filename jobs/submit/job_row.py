@@ -17,6 +17,7 @@ from gpusched.protocol.arrays import ArrayRequest, multirange
 from gpusched.protocol.job_request import FieldError, JobRequest
 from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import Role
+from jobs.events.record import insert_sql
 from jobs.submit import idempotency
 from jobs.submit.queue_locks import IS_CURRENT, CountIsStale
 from tenants.auth.identity import Identity
@@ -55,9 +56,15 @@ def _typed(names: Iterable[str]) -> str:
     return ", ".join(f"{name} {_COLUMNS.get(name, 'bigint')}" for name in names)
 
 
-_EVENT = """
-        INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, via, data)
-        SELECT id, submitted_at, 'submitted', 0, %(actor)s::text, %(via)s::text, evidence FROM new"""
+_EVENT = insert_sql(
+    "'submitted'",
+    "new",
+    at="submitted_at",
+    attempt="0",
+    actor="%(actor)s::text",
+    via="%(via)s::text",
+    data="evidence",
+)
 
 
 # Nothing, if the tenant is archived. The lock is the one that the foreign key takes: where somebody is archiving the

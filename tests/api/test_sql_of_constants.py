@@ -26,7 +26,14 @@ LOOKED_AT = {
     ("jobs/listing/representation.py", "tail"): "constants of its callers",
     ("jobs/listing/representation.py", "where"): "as in jobs/listing/job_list.py, its caller",
     ("jobs/retention.py", "table"): "names of tables",
-    ("jobs/actions/retry.py", "which"): "constants of its callers",
+    **{
+        ("jobs/events/record.py", name): "built when modules load, of constants"
+        for name in ("columns", "values", "source")
+    },
+    **{
+        ("jobs/lifecycle/states.py", name): "built when modules load, of constants"
+        for name in ("state", "changes", "joined", "where", "returning", "source")
+    },
     ("nodes/telemetry/samples.py", "', '.join(names)"): "names of columns",
     ("nodes/telemetry/samples.py", "_BY[by]"): "a constant by a word that is known, or a KeyError",
     ("nodes/telemetry/samples.py", "at"): "constants",
