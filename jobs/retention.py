@@ -71,7 +71,7 @@ def _process(rule: _Rule, delete_others: DeleteOthers, until: float) -> int:
         cursor = batch[-1][:2]
         is_progress_kept = is_progress_kept and len(done) == len(ids)
         if is_progress_kept:
-            _keep_progress(rule, *cursor)
+            _store_progress(rule, *cursor)
     return count
 
 
@@ -115,7 +115,7 @@ def _progress(rule: _Rule) -> tuple[object, int]:
     return found[0] if found else (_FIRST, 0)
 
 
-def _keep_progress(rule: _Rule, ended_at: object, job_id: int) -> None:
+def _store_progress(rule: _Rule, ended_at: object, job_id: int) -> None:
     execute(
         """INSERT INTO jobs_retentionprogress (what, state, ended_at, job_id) VALUES (%s, %s, %s, %s)
                ON CONFLICT (what, state) DO UPDATE SET ended_at = excluded.ended_at, job_id = excluded.job_id""",
@@ -131,13 +131,13 @@ _LOCK_ARRAYS = """
      ORDER BY id FOR SHARE SKIP LOCKED
 """
 # An element is never deleted before its array is over.
-_OVER = """
+_STILL_EXPIRED = """
     SELECT id FROM jobs_job j
      WHERE id = ANY(%s::bigint[]) AND ended_at < now() - make_interval(secs => %s)
        AND (j.array_id IS NULL OR j.array_id = ANY(%s::bigint[]))
 """
-_LOCK_DETAILS = f"{_OVER} ORDER BY id FOR NO KEY UPDATE SKIP LOCKED"
-_LOCK = f"""{_OVER}
+_LOCK_DETAILS = f"{_STILL_EXPIRED} ORDER BY id FOR NO KEY UPDATE SKIP LOCKED"
+_LOCK = f"""{_STILL_EXPIRED}
        AND NOT EXISTS (SELECT 1 FROM jobs_dependency d WHERE d.on_id = j.id)
        AND NOT EXISTS (SELECT 1 FROM jobs_job e WHERE e.array_id = j.id)
      ORDER BY id FOR UPDATE SKIP LOCKED
@@ -158,7 +158,7 @@ def _delete_jobs(rule: _Rule, ids: list[int], delete_others: DeleteOthers) -> li
     """Delete jobs with all that belongs to them. Return those that were deleted."""
 
     def delete() -> list[int]:
-        locked = _locked(rule, ids, _LOCK)
+        locked = _lock_expired(rule, ids, _LOCK)
         if not locked:
             return []
         _drop_logs(locked, is_latest_kept=False)
@@ -179,7 +179,7 @@ def _delete_details(rule: _Rule, ids: list[int], delete_others: DeleteOthers) ->
     """Delete the events, the past reasons, and all attempts but the latest. Return the jobs of which they were."""
 
     def delete() -> list[int]:
-        locked = _locked(rule, ids, _LOCK_DETAILS)
+        locked = _lock_expired(rule, ids, _LOCK_DETAILS)
         _drop_logs(locked, is_latest_kept=True)
         attempts = [row[0] for row in rows(_EARLIER_ATTEMPTS, [locked])]
         with pgtrigger.ignore(*_IGNORED):
@@ -192,7 +192,7 @@ def _delete_details(rule: _Rule, ids: list[int], delete_others: DeleteOthers) ->
     return retry_atomic(delete)
 
 
-def _locked(rule: _Rule, ids: list[int], sql: str) -> list[int]:
+def _lock_expired(rule: _Rule, ids: list[int], sql: str) -> list[int]:
     """Lock those of the jobs that are still over, and their arrays, until the end of this transaction: no retry makes
     them run again meanwhile. Jobs that another transaction has locked are left out."""
     seconds = rule.days * 86400

@@ -18,19 +18,19 @@ from jobs.lifecycle import states as transitions
 from jobs.lifecycle.array_states import UNFINISHED, clear_reason
 
 Row = dict[str, Any]
-FAILED = "failed"
-ALL = "{(,)}"  # as PostgreSQL writes the set of all numbers
-_SEE = "see its state"
+ALL_FAILED = "failed"
+ALL_NUMBERS = "{(,)}"  # as PostgreSQL writes the set of all numbers
+_NEXT_STEP = "see its state"
 
 
 def cancel(array: Row, elements: str | None, actor: str) -> str:
     """Of these elements (None: of all) ends those that wait, and stops those that are live."""
-    numbers, array_id, by = _numbers(array, elements), array["id"], {"by": actor}
+    numbers, array_id, by = _parse_elements(array, elements), array["id"], {"by": actor}
     if array["state"] in FINAL:
         return f"array {array_id} had already ended: {array['state']}"
-    chosen = ALL if numbers is None else arrays.multirange(numbers)
+    chosen = ALL_NUMBERS if numbers is None else arrays.multirange(numbers)
     never = array_states.cancel_waiting(array_id, chosen)
-    found = _locked(array_id, chosen, UNFINISHED)
+    found = _lock_elements(array_id, chosen, UNFINISHED)
     waiting = [row["id"] for row in found if row["state"] in WAITING]
     live = [row["id"] for row in found if row["state"] in LIVE]
     transitions.cancel_waiting(waiting, by, actor)
@@ -39,7 +39,7 @@ def cancel(array: Row, elements: str | None, actor: str) -> str:
         if one["state"] == JobState.STOPPING:
             stopped += transitions.override_stop(one["id"], EndReason.CANCELLED, by, actor)
     ended = never + len(waiting)
-    told = {"reason": EndReason.CANCELLED, **by, **_named(numbers), "cancelled": ended, "stopped": stopped}
+    told = {"reason": EndReason.CANCELLED, **by, **_named_elements(numbers), "cancelled": ended, "stopped": stopped}
     if numbers is not None:
         if ended or stopped:
             record_event([array_id], "part_cancelled", actor, told)
@@ -50,26 +50,26 @@ def cancel(array: Row, elements: str | None, actor: str) -> str:
     clear_reason([array_id])
     end_arrays([array_id])
     events.changed("jobs", [array_id, *waiting, *live])
-    return f"array {array_id}: {_counted(ended, 'cancelled')}, {_counted(len(live), 'being stopped')}"
+    return f"array {array_id}: {_count_sentence(ended, 'cancelled')}, {_count_sentence(len(live), 'being stopped')}"
 
 
 def hold(array: Row, reason: Pending, actor: str) -> str:
     """Keeps what waits from starting; what is live goes on. The hold of an admin takes the place of a user's."""
     if array["state"] not in (JobState.PENDING, JobState.RUNNING, JobState.HELD):
         raise _wrong_state(array, "only an array of which some wait can be held")
-    waiting = [row["id"] for row in _locked(array["id"], ALL, "('pending', 'held')")]
+    waiting = [row["id"] for row in _lock_elements(array["id"], ALL_NUMBERS, "('pending', 'held')")]
     waiting = transitions.hold(waiting, reason, actor)
     number = array_states.hold(array["id"], reason) + len(waiting)
     record_event([array["id"]], "held", actor, {"reason": reason})
     events.changed("jobs", waiting)
-    return f"array {array['id']}: {_counted(number, 'held')}"
+    return f"array {array['id']}: {_count_sentence(number, 'held')}"
 
 
 def release(array: Row, reasons: Sequence[Pending], actor: str) -> bool:
     """Lets what was held for one of `reasons` wait for its turn again."""
     is_released = array_states.release(array["id"], reasons)
     if is_released:
-        held = [row["id"] for row in _locked(array["id"], ALL, "('held')")]
+        held = [row["id"] for row in _lock_elements(array["id"], ALL_NUMBERS, "('held')")]
         transitions.release(held, reasons, actor)
         record_event([array["id"]], "released", actor, {})
         clear_reason([array["id"]])
@@ -87,13 +87,13 @@ _LACKS_ELEMENTS = """
 
 def retry(array: Row, elements: str, actor: str) -> str:
     """Has these elements run again, each by another attempt: of `3-7,9` those that have ended, or all that `failed`."""
-    numbers, array_id = None if elements == FAILED else _numbers(array, elements), array["id"]
+    numbers, array_id = None if elements == ALL_FAILED else _parse_elements(array, elements), array["id"]
     if array["state"] in (JobState.HELD, JobState.STOPPING):
         raise _wrong_state(array, "elements of a held array, or of one that is being stopped, cannot be retried")
     if array["state"] in FINAL and query(_LACKS_ELEMENTS, [array_id]):
         rule = f"elements of array {array_id} are deleted already, because their retention is over"
         raise Problem(409, "wrong_state", rule, next_step="submit it again")
-    chosen = ALL if numbers is None else arrays.multirange(numbers)
+    chosen = ALL_NUMBERS if numbers is None else arrays.multirange(numbers)
     states = [JobState.FAILED, JobState.PREEMPTED]
     if numbers is not None:
         states += [JobState.COMPLETED, JobState.CANCELLED]
@@ -103,13 +103,13 @@ def retry(array: Row, elements: str, actor: str) -> str:
     [row] = query(sql, [never, array_id])
     total = len(ids) + int(row["n"])
     if not total:
-        raise Problem(409, "wrong_state", f"none of these elements of array {array_id} has ended so", next_step=_SEE)
+        raise Problem(409, "wrong_state", f"none of these elements of array {array_id} has ended so", next_step=_NEXT_STEP)
     array_states.reopen(array_id, never)
-    dependencies.decide_again(array_id, array["tenant_id"])
+    dependencies.reinstate(array_id, array["tenant_id"])
     clear_reason([array_id])
-    record_event([array_id], "retried", actor, {**_named(numbers), "retried": total})
+    record_event([array_id], "retried", actor, {**_named_elements(numbers), "retried": total})
     events.changed("jobs", ids)
-    return f"array {array_id}: {_counted(total, 'to run again')}"
+    return f"array {array_id}: {_count_sentence(total, 'to run again')}"
 
 
 def require_array(job: Row, elements: str | None) -> None:
@@ -118,14 +118,14 @@ def require_array(job: Row, elements: str | None) -> None:
         raise invalid([FieldError("elements", "conflict", f"job {job['id']} is no array; leave it out")])
 
 
-def _numbers(array: Row, elements: str | None) -> Ranges | None:
+def _parse_elements(array: Row, elements: str | None) -> Ranges | None:
     try:
         return None if elements is None else arrays.parse_ranges(elements, array["array_count"])
     except ValueError as error:
         raise invalid([FieldError("elements", "invalid", str(error))]) from error
 
 
-def _locked(array_id: int, chosen: str, states: str) -> list[Row]:
+def _lock_elements(array_id: int, chosen: str, states: str) -> list[Row]:
     """Those of the elements that are jobs in one of these states."""
     return query(
         "SELECT id, state FROM jobs_job WHERE array_id = %s AND array_index <@ %s::int4multirange"
@@ -134,13 +134,13 @@ def _locked(array_id: int, chosen: str, states: str) -> list[Row]:
     )
 
 
-def _counted(number: int, what: str) -> str:
+def _count_sentence(number: int, what: str) -> str:
     return f"{number} element{' is' if number == 1 else 's are'} {what}"
 
 
-def _named(numbers: Ranges | None) -> dict[str, str]:
+def _named_elements(numbers: Ranges | None) -> dict[str, str]:
     return {} if numbers is None else {"elements": arrays.format_ranges(numbers)[:1000]}
 
 
 def _wrong_state(array: Row, rule: str) -> Problem:
-    return Problem(409, "wrong_state", f"{rule}; array {array['id']} is {array['state']}", next_step=_SEE)
+    return Problem(409, "wrong_state", f"{rule}; array {array['id']} is {array['state']}", next_step=_NEXT_STEP)

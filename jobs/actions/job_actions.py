@@ -44,7 +44,7 @@ def cancel(job_id: int, identity: Identity, part: str | None = None, if_state: C
             return f"job {job_id} had already ended: {job['state']}"
         return f"job {job_id} is being stopped"
 
-    return _act(job_id, identity, act)
+    return _perform(job_id, identity, act)
 
 
 def cancel_all(tenant_id: int, identity: Identity) -> tuple[int, int]:
@@ -80,7 +80,7 @@ def hold(job_id: int, identity: Identity) -> str:
         if job["state"] == JobState.HELD and job["reason"] in (reason, Pending.HELD_BY_ADMIN):
             return f"job {job_id} is held"
         joins_deferred = reason == Pending.HELD_BY_USER and queue_limits.load_of(job).queued
-        with _room_for(job, Load(deferred=1) if joins_deferred else None):
+        with _within_queue_limits(job, Load(deferred=1) if joins_deferred else None):
             if job["array_count"] is not None:
                 return array_actions.hold(job, reason, identity.username)
             if job["state"] not in (JobState.PENDING, JobState.HELD):
@@ -88,7 +88,7 @@ def hold(job_id: int, identity: Identity) -> str:
             transitions.hold([job_id], reason, identity.username)
         return f"job {job_id} is held"
 
-    return _act(job_id, identity, act, joins_queue=True)
+    return _perform(job_id, identity, act, joins_queue=True)
 
 
 def release(job_id: int, identity: Identity) -> str:
@@ -98,7 +98,7 @@ def release(job_id: int, identity: Identity) -> str:
         if job["state"] == JobState.HELD:
             joins_queued = queue_limits.load_of(job).queued and not identity.can_administer
             holds = [Pending.HELD_BY_USER, *([Pending.HELD_BY_ADMIN] if identity.can_administer else [])]
-            with _room_for(job, Load(queued=1) if joins_queued else None):
+            with _within_queue_limits(job, Load(queued=1) if joins_queued else None):
                 if job["array_count"] is not None:
                     is_released = array_actions.release(job, holds, identity.username)
                 else:
@@ -110,7 +110,7 @@ def release(job_id: int, identity: Identity) -> str:
             raise _wrong_state(job, "only a held job can be released")
         return f"job {job_id} waits for its turn"
 
-    return _act(job_id, identity, act, joins_queue=True)
+    return _perform(job_id, identity, act, joins_queue=True)
 
 
 def requeue(job_id: int, identity: Identity) -> str:
@@ -127,28 +127,28 @@ def requeue(job_id: int, identity: Identity) -> str:
             raise _wrong_state(job, "only a live job can be requeued")
         return f"job {job_id} goes back to the queue"
 
-    return _act(job_id, identity, act)
+    return _perform(job_id, identity, act)
 
 
-def retry(job_id: int, identity: Identity, part: str = array_actions.FAILED) -> str:
+def retry(job_id: int, identity: Identity, part: str = array_actions.ALL_FAILED) -> str:
     """Has a job that failed, was cancelled or was preempted run again, by another attempt; or elements of an array:
     `failed`, or numbers like 3-7,9 of those that have ended. An element is retried as one of its array."""
     element: int | None = None
 
     def act(job: dict[str, Any]) -> str:
         archived.lock_open([job["tenant_id"]])
-        with _room_for(job, None if job["waits"] else queue_limits.load_of(job)):
+        with _within_queue_limits(job, None if job["waits"] else queue_limits.load_of(job)):
             if job["array_count"] is not None:
                 if element is not None:
-                    _require_retriable(locked(element, identity))
+                    _require_retriable(lock(element, identity))
                 return array_actions.retry(job, part, identity.username)
-            array_actions.require_array(job, None if part == array_actions.FAILED else part)
+            array_actions.require_array(job, None if part == array_actions.ALL_FAILED else part)
             return _retry_one(job, identity.username)
 
     sql = "SELECT tenant_id, array_id, array_index FROM jobs_job WHERE id = %s AND array_id IS NOT NULL"
-    if part == array_actions.FAILED and (found := query(sql, [job_id])) and identity.sees(found[0]["tenant_id"]):
+    if part == array_actions.ALL_FAILED and (found := query(sql, [job_id])) and identity.sees(found[0]["tenant_id"]):
         element, job_id, part = job_id, found[0]["array_id"], str(found[0]["array_index"])
-    return _act(job_id, identity, act, joins_queue=True)
+    return _perform(job_id, identity, act, joins_queue=True)
 
 
 def _require_retriable(job: dict[str, Any]) -> None:
@@ -165,13 +165,13 @@ def _retry_one(job: dict[str, Any], actor: str) -> str:
     _require_retriable(job)
     job_id = job["id"]
     transitions.retry(job_id, RETRIABLE_STATES, actor)
-    dependencies.decide_again(job_id, job["tenant_id"])
+    dependencies.reinstate(job_id, job["tenant_id"])
     events.changed("jobs", [job_id])
     return f"job {job_id} waits for another attempt"
 
 
 @contextmanager
-def _room_for(job: dict[str, Any], load: Load | None) -> Iterator[None]:
+def _within_queue_limits(job: dict[str, Any], load: Load | None) -> Iterator[None]:
     """Raise 429 if the queue has no room for `load`, but only after what is done inside: a job in the wrong state is
     refused as such whatever is queued. The transaction undoes what was done. None: the job joins no part of the queue.
     """
@@ -186,13 +186,13 @@ def _room_for(job: dict[str, Any], load: Load | None) -> Iterator[None]:
         raise refusal
 
 
-def _act(job_id: int, identity: Identity, act: Callable[[dict[str, Any]], str], *, joins_queue: bool = False) -> str:
+def _perform(job_id: int, identity: Identity, act: Callable[[dict[str, Any]], str], *, joins_queue: bool = False) -> str:
     """`joins_queue`: the job may count against another limit of the queue afterwards."""
 
     def work() -> str:
         if joins_queue:
             queue_limits.lock_of_job(job_id)
-        message = act(locked(job_id, identity))
+        message = act(lock(job_id, identity))
         events.changed("jobs", [job_id])
         wake.request_cycle()
         return message
@@ -200,7 +200,7 @@ def _act(job_id: int, identity: Identity, act: Callable[[dict[str, Any]], str], 
     return retry_atomic(work)
 
 
-def locked(job_id: int, identity: Identity) -> dict[str, Any]:
+def lock(job_id: int, identity: Identity) -> dict[str, Any]:
     """The job's row, locked, of somebody who may act on it: 404 or 403 for others. In a transaction, whose events say
     by which way it was done."""
     rows = query(

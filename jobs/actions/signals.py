@@ -27,7 +27,7 @@ def send(job_id: int, name: SignalName, identity: Identity) -> str:
     """Has the agents send it, once, to the first process of each rank that runs. Of somebody who may cancel the job;
     409 of a job that does not run, and of an array, whose elements do."""
     with transaction.atomic():
-        job = job_actions.locked(job_id, identity)
+        job = job_actions.lock(job_id, identity)
         if job["array_count"] is not None:
             step = "signal its elements by their own ids"
             raise Problem(409, "wrong_state", f"job {job_id} is an array, which never runs itself", next_step=step)

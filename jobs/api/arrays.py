@@ -36,7 +36,7 @@ class CancelRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
 class RetryRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """`elements`: of an array `failed`, or numbers like `3-7,9` of those that have ended, however they did."""
 
-    elements: str = elements.FAILED
+    elements: str = elements.ALL_FAILED
 
 
 class Cancel(APIView):
@@ -93,11 +93,11 @@ class Elements(APIView):
         if count is None:
             return Response({"items": [], "next_cursor": None})
         states = states_of(given["state"]) if "state" in given else list(JobState)
-        items = list_elements(job_id, multirange(_wanted(given, count)), states, limit)
+        items = list_elements(job_id, multirange(_requested_ranges(given, count)), states, limit)
         return Response(paged(items, limit, "elements", "index"))
 
 
-def _wanted(given: dict[str, str], count: int) -> Ranges:
+def _requested_ranges(given: dict[str, str], count: int) -> Ranges:
     """The numbers that are asked for, after those of the page before."""
     try:
         chosen = parse_ranges(given["index"], count) if "index" in given else ((0, count),)

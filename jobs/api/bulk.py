@@ -61,12 +61,12 @@ def _read(raw: bytes) -> list[JobRequest]:
             unread = msgspec.json.decode(raw, type=_Unread).jobs
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             unread = []
-        if errors := _unreadable(unread):
+        if errors := _errors_of(unread):
             raise invalid(errors) from None
         raise
 
 
-def _unreadable(unread: list[msgspec.Raw]) -> list[FieldError]:
+def _errors_of(unread: list[msgspec.Raw]) -> list[FieldError]:
     found: list[FieldError] = []
     for number, job in enumerate(unread):
         try:

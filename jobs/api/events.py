@@ -16,7 +16,7 @@ from gpusched.lib.api.problems import invalid
 from gpusched.lib.api.rest import JsonRenderer, page_limit, read_query, whole_number
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.rest.events import EventPage
-from jobs.events.log import KINDS, Reader, frontier, read, require_given_out
+from jobs.events.log import KINDS, Reader, frontier, read, require_issued
 from jobs.events.stream import hub
 from tenants.api.tenants import find_tenant
 from tenants.auth.identity import Identity, identity, identity_of_token, identity_of_user
@@ -57,10 +57,10 @@ class Events(APIView):
         is_stream = isinstance(getattr(request, "accepted_renderer", None), EventStreamRenderer)
         since = _since(request, given, is_stream=is_stream)
         who = identity(request)
-        _require_known(who, given)
+        _require_existing(who, given)
         reader = _reader(who, given)
         if is_stream:
-            again = _again(request._request, request.META.get("HTTP_AUTHORIZATION", ""), given)
+            again = _reauthorization(request._request, request.META.get("HTTP_AUTHORIZATION", ""), given)
             return _streamed(who, hub.stream(reader, since, again), "text/event-stream")
         page = read(reader, since)
         if page["items"] or page["more"] or not wait:
@@ -75,11 +75,11 @@ def _since(request: Request, given: dict[str, str], *, is_stream: bool) -> int:
     if "since" not in given:
         return frontier.now()
     since = whole_number(given, "since", 0, 0, 2**62)
-    require_given_out(since)
+    require_issued(since)
     return since
 
 
-def _require_known(who: Identity, given: dict[str, str]) -> None:
+def _require_existing(who: Identity, given: dict[str, str]) -> None:
     """Refuses what would be waited for in vain: a kind that there is not (400), a tenant that there is not, or that the
     caller does not see (404)."""
     for kind in given["kind"].split(",") if "kind" in given else ():
@@ -96,7 +96,7 @@ def _reader(who: Identity, given: dict[str, str]) -> Reader:
     return Reader(None if visible is None else tuple(visible), given.get("tenant"), kinds, page_limit(given))
 
 
-def _again(request: HttpRequest, header: str, given: dict[str, str]) -> Any:
+def _reauthorization(request: HttpRequest, header: str, given: dict[str, str]) -> Any:
     """Gives the reader as they are later: with other memberships, or None when logged out or revoked."""
     key = None if header else request.session.session_key
     user_id = request.user.pk or 0

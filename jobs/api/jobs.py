@@ -59,7 +59,7 @@ class Jobs(APIView):
             message = f"nothing was submitted; in the queue of tenant {found['tenant']} {found['sentence']}"
             answer = {"job_id": None, "status": "would_be_submitted", "message": message, "job": None}
             return Response({**answer, "simulation": found})
-        key = idempotency.checked(request.headers.get("Idempotency-Key", ""))
+        key = idempotency.valid_key(request.headers.get("Idempotency-Key", ""))
         wanted = read_body(request, JobRequest, validate)
         done = submit.submit(wanted, identity(request), key, raw_body(request))
         response = HttpResponse(done.answer, status=201, content_type="application/json")

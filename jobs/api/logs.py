@@ -47,7 +47,7 @@ class Log(APIView):
         number = whole_number(given, "attempt", job["attempt"], 0, 2**31 - 1)
         rank = whole_number(given, "rank", 0, 0, 2**31 - 1)
         if is_true(given, "download"):
-            _is_over(job, number, rank)
+            _final_size(job, number, rank)
             return _file(job_id, number, rank, identity(request).username)
         offset = whole_number(given, "offset", 0, -(2**62), 2**62)
         limit = whole_number(given, "limit", store.MAX_READ, 1, store.MAX_READ)
@@ -55,7 +55,7 @@ class Log(APIView):
             limit = whole_number(given, "tail", 1, 1, store.MAX_READ)
             offset = -limit
         # First whether it is over, then the bytes: the other way round, bytes that came in between would be missed.
-        is_over = _is_over(job, number, rank)
+        is_over = _final_size(job, number, rank)
         piece = store.read(job_id, number, rank, offset, limit)
         response = HttpResponse(piece.data, content_type="text/plain; charset=utf-8")
         response["X-Log-Attempt"] = str(number)
@@ -78,11 +78,11 @@ def _file(job_id: int, attempt: int, rank: int, caller: str) -> StreamingHttpRes
     size = store.size_of(job_id, attempt, rank)
     name = f"job-{job_id}-attempt-{attempt}-rank-{rank}.log"
     headers = {"Content-Disposition": f'attachment; filename="{name}"', "Content-Length": str(size)}
-    pieces = _pieces(job_id, attempt, rank, size)
+    pieces = _chunks(job_id, attempt, rank, size)
     return downloads.streamed(caller, pieces, content_type="text/plain; charset=utf-8", headers=headers)
 
 
-async def _pieces(job_id: int, attempt: int, rank: int, size: int) -> AsyncIterator[bytes]:
+async def _chunks(job_id: int, attempt: int, rank: int, size: int) -> AsyncIterator[bytes]:
     read, offset = sync_to_async(store.read, thread_sensitive=False), 0
     while offset < size:
         piece = await read(job_id, attempt, rank, offset, min(store.MAX_READ, size - offset))
@@ -92,7 +92,7 @@ async def _pieces(job_id: int, attempt: int, rank: int, size: int) -> AsyncItera
         yield piece.data
 
 
-def _is_over(job: dict[str, Any], number: int, rank: int) -> int | None:
+def _final_size(job: dict[str, Any], number: int, rank: int) -> int | None:
     """The final size of the log if it is known; None while more may come. 404 for an attempt or a rank that there has
     never been, 410 for a log that was deleted by its age."""
     rows = query(
@@ -115,4 +115,4 @@ def _is_over(job: dict[str, Any], number: int, rank: int) -> int | None:
 
 
 def _least(how: dict[str, Any]) -> int:
-    return store.least_when_complete(how.get("log_bytes") or 0)
+    return store.min_complete_size(how.get("log_bytes") or 0)

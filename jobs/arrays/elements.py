@@ -10,7 +10,7 @@ from gpusched.protocol.arrays import from_multirange, numbers
 from gpusched.protocol.states import JobState
 from jobs.listing import representation
 
-_NONE_YET = """
+_UNPLACED = """
     SELECT a.state = 'held' AS is_held, (a.array_waiting * c.chosen)::text AS waiting,
            (a.array_cancelled * c.chosen)::text AS cancelled
       FROM jobs_job a, (SELECT %s::int4multirange AS chosen) c WHERE a.id = %s
@@ -26,12 +26,12 @@ _JOBS = """
 
 def list_elements(array_id: int, chosen: str, states: Collection[str], limit: int) -> list[dict[str, Any]]:
     """The first `limit` of those `chosen` (as PostgreSQL writes sets of numbers) in one of `states`."""
-    [row] = query(_NONE_YET, [chosen, array_id])
+    [row] = query(_UNPLACED, [chosen, array_id])
     waits_as = JobState.HELD if row["is_held"] else JobState.PENDING
     found = [_element(job) for job in query(_JOBS, [array_id, chosen, list(states), limit])]
     for state, set_of in ((waits_as, row["waiting"]), (JobState.CANCELLED, row["cancelled"])):
         if state in states:
-            found += [_no_job(number, state) for number in islice(numbers(from_multirange(set_of)), limit)]
+            found += [_unplaced_element(number, state) for number in islice(numbers(from_multirange(set_of)), limit)]
     return sorted(found, key=_index)[:limit]
 
 
@@ -50,7 +50,7 @@ def _element(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _no_job(number: int, state: str) -> dict[str, Any]:
+def _unplaced_element(number: int, state: str) -> dict[str, Any]:
     blank = dict.fromkeys(("job_id", "reason", "exit_code", "signal", "started_at", "ended_at"))
     return {"index": number, "state": str(state), **blank, "attempt": 0, "nodes": []}
 

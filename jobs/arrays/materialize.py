@@ -27,15 +27,15 @@ class Materialized:
 # --- elements become jobs ---------------------------------------------------------------------------------------------
 
 # What only the agent needs (the payload) stays with the array: a script is not to be written a hundred thousand times.
-_SAME = """
+_COPIED_COLUMNS = """
     tenant_id, user_id, priority, gpu_count, gpu_memory_mb, gpu_models, gpu_sharing, cpu_milli, memory_mb,
     gang_scheduling, ranks, workload_class, max_runtime_seconds, predicted_seconds, preemptible, requeue, max_retries,
     retry_on, grace_seconds, not_before, eligible_at, labels, node_selector, node_affinity, tolerations, topology,
     anti_affinity, submitted_at"""
-_MAKE = f"""
-    INSERT INTO jobs_job ({_SAME}, array_id, array_index, name, payload, state, attempt, retries_used, reason,
+_INSERT_ELEMENTS = f"""
+    INSERT INTO jobs_job ({_COPIED_COLUMNS}, array_id, array_index, name, payload, state, attempt, retries_used, reason,
                           evidence, reason_since, stop_reason, stop_evidence)
-    SELECT {_SAME}, n.of_array, n.number, left(name, 190) || '[' || n.number || ']', '{{}}', 'pending', 0, 0,
+    SELECT {_COPIED_COLUMNS}, n.of_array, n.number, left(name, 190) || '[' || n.number || ']', '{{}}', 'pending', 0, 0,
            '{Pending.SCHEDULER_BEHIND}', '{{}}', now(), '', '{{}}'
       FROM unnest(%s::bigint[], %s::int[]) WITH ORDINALITY AS n (of_array, number, turn)
       JOIN jobs_job a ON a.id = n.of_array ORDER BY n.turn
@@ -49,7 +49,7 @@ def materialize(wanted: Mapping[int, int], again: Mapping[int, Collection[int]] 
     array that is held or over. In a transaction, which keeps the arrays locked."""
     again = again or {}
     taken, numbers = Materialized(), dict[int, list[int]]()
-    for row in _locked(sorted({*wanted, *again})):
+    for row in _lock(sorted({*wanted, *again})):
         most = row["array_max_parallel"]
         left = arrays.MAX_ELEMENTS if most is None else max(most - row["live"], 0)
         known = sorted(again.get(row["id"], ()))
@@ -60,7 +60,7 @@ def materialize(wanted: Mapping[int, int], again: Mapping[int, Collection[int]] 
             numbers[row["id"]] = found
     if numbers:
         rows = [(array_id, number) for array_id, found in numbers.items() for number in found]
-        for row in sorted(query(_MAKE, columns(rows, 2)), key=_place_in_array):
+        for row in sorted(query(_INSERT_ELEMENTS, columns(rows, 2)), key=_position_in_array):
             taken.made.setdefault(row["array_id"], []).append(row["id"])
         are_left = array_states.start(
             {array_id: arrays.multirange(arrays.to_ranges(found)) for array_id, found in numbers.items()}
@@ -72,7 +72,7 @@ def materialize(wanted: Mapping[int, int], again: Mapping[int, Collection[int]] 
     return taken
 
 
-def _locked(array_ids: Sequence[int]) -> list[dict[str, Any]]:
+def _lock(array_ids: Sequence[int]) -> list[dict[str, Any]]:
     rows = query(
         "SELECT id, state, array_max_parallel, array_waiting::text AS waiting FROM jobs_job"
         " WHERE id = ANY(%s) AND array_count IS NOT NULL ORDER BY id FOR NO KEY UPDATE",
@@ -87,13 +87,13 @@ def _locked(array_ids: Sequence[int]) -> list[dict[str, Any]]:
     return [{**row, "live": counts.get(row["id"], 0)} for row in rows]
 
 
-def _place_in_array(row: dict[str, Any]) -> tuple[int, int]:
+def _position_in_array(row: dict[str, Any]) -> tuple[int, int]:
     return row["array_id"], row["array_index"]
 
 
 # --- the end of an array ----------------------------------------------------------------------------------------------
 
-_OVER = f"""
+_ALL_ENDED = f"""
     SELECT a.id, a.state, a.stop_reason, a.stop_evidence, jobs_numbers(a.array_cancelled) AS cancelled
       FROM jobs_job a
      WHERE a.array_count IS NOT NULL AND a.state IN {UNFINISHED} AND isempty(a.array_waiting)
@@ -103,7 +103,7 @@ _OVER = f"""
 
 def end_finished_arrays() -> list[int]:
     """Ends arrays whose elements have all ended; gives their ids. For each cycle: every end of a job leads to one."""
-    ids = [row["id"] for row in query(_OVER)]
+    ids = [row["id"] for row in query(_ALL_ENDED)]
     return retry_atomic(lambda: end_arrays(ids)) if ids else []
 
 
@@ -111,13 +111,13 @@ def end_arrays(array_ids: Iterable[int]) -> list[int]:
     """Ends those of them that are over."""
     ids = sorted(array_ids)
     query("SELECT id FROM jobs_job WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE", [ids])
-    over = query(f"{_OVER} AND a.id = ANY(%s)", [ids])  # as it is now that they are locked
+    over = query(f"{_ALL_ENDED} AND a.id = ANY(%s)", [ids])  # as it is now that they are locked
     counts: dict[int, dict[str, int]] = {}
     for row in query(
         "SELECT array_id, state, count(*) AS n FROM jobs_job WHERE array_id = ANY(%s) GROUP BY array_id, state", [ids]
     ):
         counts.setdefault(row["array_id"], {})[row["state"]] = row["n"]
-    ended = [_ending(row, counts.get(row["id"], {})) for row in over]
+    ended = [_final_state(row, counts.get(row["id"], {})) for row in over]
     if ended:
         array_states.end(ended)
         transitions.resolve_dependents({array_id: state for array_id, state, _, _ in ended})
@@ -125,7 +125,7 @@ def end_arrays(array_ids: Iterable[int]) -> list[int]:
     return [array_id for array_id, *_ in ended]
 
 
-def _ending(row: dict[str, Any], states: Mapping[str, int]) -> tuple[int, str, str, str]:
+def _final_state(row: dict[str, Any], states: Mapping[str, int]) -> tuple[int, str, str, str]:
     """Completed if all are, failed if one is or was preempted for good, else cancelled."""
     ends = (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED, JobState.PREEMPTED)
     evidence = {str(state): states.get(state, 0) for state in ends}

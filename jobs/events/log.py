@@ -28,7 +28,7 @@ VIA = """CASE WHEN e.via <> '' OR e.actor NOT IN ('', 'scheduler') THEN e.via
 # Who writes a row has locked the table before its id is given out, and lets go of it after the row can be seen. Locks
 # are looked at after the statement's snapshot is taken: who is not among them has ended, and the next statement sees
 # it.
-_NOW = """
+_NEWEST_AND_RUNNING = """
     SELECT coalesce((SELECT max(id) FROM jobs_jobevent), 0) AS newest,
            ARRAY(SELECT virtualtransaction FROM pg_locks
                   WHERE relation = 'jobs_jobevent'::regclass AND granted AND pid IS DISTINCT FROM pg_backend_pid()
@@ -67,7 +67,7 @@ class Frontier:
     def advance(self) -> int:
         """Looks, and gives the last id that counts."""
         with self._lock:
-            [now] = query(_NOW)
+            [now] = query(_NEWEST_AND_RUNNING)
             running = frozenset(now["running"])
             if self._first is None:
                 self._first = now["newest"]
@@ -88,15 +88,15 @@ frontier = Frontier()
 
 
 # Not the newest row: that may be of a job that was deleted by its age.
-_LAST = "SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('jobs_jobevent', 'id')::regclass), 0) AS id"
+_LAST_ID = "SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('jobs_jobevent', 'id')::regclass), 0) AS id"
 
 
-def require_given_out(since: int) -> None:
+def require_issued(since: int) -> None:
     """400 for an id that no event has had yet: nothing would be told after it until the ids have come so far."""
     # Another process may have told of one that does not count here yet.
     if since <= frontier.settled:
         return
-    [last] = query(_LAST)
+    [last] = query(_LAST_ID)
     if since > last["id"]:
         said = f"no event has had the id {since} yet, the latest is {last['id']}: was the database restored?"
         step = f"go on with since={last['id']}, or since=0 to read all events again"

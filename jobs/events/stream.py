@@ -23,12 +23,12 @@ from jobs.events.log import MAX_LOOKED_AT, Reader, frontier, read, tenants_betwe
 THREADS = 2
 GATHER_SECONDS = 0.05
 # Of the database's bell one may be lost; this much freshness that costs.
-LOOK_ANYWAY_SECONDS = 5.0
-ALIVE_SECONDS = 15.0
+POLL_SECONDS = 5.0
+KEEPALIVE_SECONDS = 15.0
 # Of a database that is away.
 RETRY_SECONDS = 1.0
 # A stream is ended then, and its client goes on from where it was: so it is asked again who it is.
-LIFE_SECONDS = 300.0
+MAX_STREAM_SECONDS = 300.0
 # Of a busy cluster a stream tells ten times a second, not with each event.
 PAUSE_SECONDS = 0.1
 
@@ -73,18 +73,18 @@ class EventStreams:
     async def stream(self, reader: Reader, since: int, again: Reauthorize) -> AsyncIterator[bytes]:
         """Server-sent events until the reader leaves, may no longer read, or a lifetime has passed. What the reader may
         not see also moves its id on: after a break it need not be looked at again."""
-        ends_at, asked_at = monotonic() + LIFE_SECONDS, monotonic()
-        yield b"retry: 1000\n" + _mark(since)
+        ends_at, asked_at = monotonic() + MAX_STREAM_SECONDS, monotonic()
+        yield b"retry: 1000\n" + _sse_id(since)
         while monotonic() < ends_at:
             page = await self._read(reader, since)
             if page is None:
                 return
-            yield b"".join(map(_sent, page["items"])) + _mark(page["next_since"])
+            yield b"".join(map(_sse_event, page["items"])) + _sse_id(page["next_since"])
             since = page["next_since"]
             if not page["more"]:
                 await asyncio.sleep(PAUSE_SECONDS)
-                await self._news(since, reader, ALIVE_SECONDS)
-            if monotonic() - asked_at >= ALIVE_SECONDS:
+                await self._news(since, reader, KEEPALIVE_SECONDS)
+            if monotonic() - asked_at >= KEEPALIVE_SECONDS:
                 try:
                     found = await run_in_thread(self._threads, again)
                 except (DatabaseAway, WorkFailed):
@@ -100,7 +100,7 @@ class EventStreams:
             await asyncio.gather(self._looking, return_exceptions=True)
         together = Barrier(THREADS)
         for _ in range(THREADS):
-            self._threads.submit(_close, together)
+            self._threads.submit(_close_connections, together)
         self._threads.shutdown()
 
     async def _read(self, reader: Reader, since: int) -> dict[str, Any] | None:
@@ -139,7 +139,7 @@ class EventStreams:
     async def _look_for_ever(self) -> None:
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._rung.wait(), LOOK_ANYWAY_SECONDS)
+                await asyncio.wait_for(self._rung.wait(), POLL_SECONDS)
             await asyncio.sleep(GATHER_SECONDS)
             self._rung.clear()
             if not self._waiters:
@@ -168,18 +168,18 @@ def _advance(since: int) -> tuple[int, frozenset[int] | None]:
     return settled, frozenset(tenants_between(since, settled) if settled > since else ())
 
 
-def _close(together: Barrier) -> None:
+def _close_connections(together: Barrier) -> None:
     # Each thread has connections of its own, and none may do this twice.
     together.wait(5)
     connections.close_all()
 
 
-def _sent(event: dict[str, Any]) -> bytes:
+def _sse_event(event: dict[str, Any]) -> bytes:
     head = f"id: {event['id']}\nevent: {event['kind']}\ndata: ".encode()
     return head + msgspec.json.encode(event) + b"\n\n"
 
 
-def _mark(since: int) -> bytes:
+def _sse_id(since: int) -> bytes:
     """No event, only the id from which to go on; also keeps connections alive."""
     return f": alive\nid: {since}\n\n".encode()
 

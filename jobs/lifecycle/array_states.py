@@ -67,12 +67,12 @@ _HOLD = move_sql(
 )
 # An array that is open is running once an element was ever placed.
 _OPEN = "CASE WHEN EXISTS (SELECT 1 FROM jobs_job e WHERE e.array_id = j.id) THEN 'running' ELSE 'pending' END"
-_WAITS = f"reason = '{Pending.SCHEDULER_BEHIND}', evidence = '{{}}', reason_since = now()"
-_RELEASE = move_sql(_OPEN, _WAITS, "id = %s AND state = 'held' AND reason = ANY(%s)")
+_WAITING_REASON = f"reason = '{Pending.SCHEDULER_BEHIND}', evidence = '{{}}', reason_since = now()"
+_RELEASE = move_sql(_OPEN, _WAITING_REASON, "id = %s AND state = 'held' AND reason = ANY(%s)")
 _REOPEN = move_sql(
     _OPEN,
     f"""array_waiting = array_waiting + array_cancelled * %s::int4multirange,
-        array_cancelled = array_cancelled - %s::int4multirange, ended_at = NULL, {_WAITS}""",
+        array_cancelled = array_cancelled - %s::int4multirange, ended_at = NULL, {_WAITING_REASON}""",
     "id = %s",
 )
 

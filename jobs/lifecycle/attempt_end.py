@@ -93,7 +93,7 @@ def next_state(job: dict[str, Any], outcome: AttemptOutcome, before: FaultStreak
         return _after_fault(job, outcome, before)
     if used < job["max_retries"] and _may_retry(job, outcome):
         evidence = {"retry": used + 1, "max_retries": job["max_retries"], **_class(outcome)}
-        return _later(_pause(used, LONGEST_RETRY_PAUSE_SECONDS), evidence, used + 1)
+        return _retry_after(_pause(used, LONGEST_RETRY_PAUSE_SECONDS), evidence, used + 1)
     return Transition(JobState.FAILED, outcome.reason, outcome.evidence, used)
 
 
@@ -114,14 +114,14 @@ def _after_fault(job: dict[str, Any], outcome: AttemptOutcome, before: FaultStre
     if lost >= MAX_SUPERVISORS_LOST:
         return Transition(JobState.FAILED, outcome.reason, {**outcome.evidence, "in_a_row": lost}, used)
     if outcome.reason == EndReason.NO_ACCOUNT:
-        return _without_user(outcome, before, used)
+        return _after_missing_user(outcome, before, used)
     if not before.faults:
         return Transition(JobState.PENDING, Pending.SCHEDULER_BEHIND, {}, used)
     evidence = {"fault": outcome.reason, "in_a_row": before.faults + 1}
-    return _later(_pause(before.faults - 1, LONGEST_FAULT_PAUSE_SECONDS), evidence, used)
+    return _retry_after(_pause(before.faults - 1, LONGEST_FAULT_PAUSE_SECONDS), evidence, used)
 
 
-def _without_user(outcome: AttemptOutcome, before: FaultStreak, used: int) -> Transition:
+def _after_missing_user(outcome: AttemptOutcome, before: FaultStreak, used: int) -> Transition:
     """At once, for the scheduler tries another node, or waits and says for whom; but not for ever."""
     without = before.without_user + 1
     if without >= MAX_WITHOUT_USER:
@@ -138,7 +138,7 @@ def _pause(doublings: int, most_seconds: float) -> float:
     return min(settings.ENV.retry_backoff_seconds * 2.0 ** min(doublings, 100), most_seconds)
 
 
-def _later(pause_seconds: float, evidence: dict[str, Any], used: int) -> Transition:
+def _retry_after(pause_seconds: float, evidence: dict[str, Any], used: int) -> Transition:
     at = timezone.now() + timedelta(seconds=pause_seconds)
     told = {**evidence, "at": at.isoformat(timespec="seconds")}
     return Transition(JobState.PENDING, Pending.RETRY_BACKOFF, told, used, at)

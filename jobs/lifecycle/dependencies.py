@@ -49,10 +49,10 @@ def undecided(
     for one in wanted:
         owner, state = states.get(one.job, (None, ""))
         if owner != tenant_id:
-            raise _absent(one.job)
+            raise _not_found(one.job)
         met = is_met(one.kind, state)
         if met is False:
-            raise _too_late(one, state)
+            raise _impossible(one, state)
         if met is None:
             found.append(one)
     return found
@@ -84,35 +84,35 @@ def resolve(ended: Mapping[int, str]) -> Resolution:
     lost = [row for row in sorted(rows, key=_on, reverse=True) if not is_met(row["kind"], row["state"])]
     never = {row["job_id"]: _lost_evidence(row["on_id"], row["kind"], row["state"]) for row in lost}
     nearer = {row["job_id"] for row in rows} - never.keys()
-    for row in _down_the_line(list(never)) if never else []:
+    for row in _dependents_of_lost(list(never)) if never else []:
         never.setdefault(row["job_id"], _lost_evidence(row["on_id"], row["kind"], JobState.CANCELLED))
     return Resolution(sorted(nearer - never.keys()), never)
 
 
 _NOT_AFTER_CANCEL = [str(kind) for kind in After if not is_met(kind, JobState.CANCELLED)]
-_WAITS_FOR_IT = """
+_DIRECT_DEPENDENTS = """
     SELECT d.job_id, d.on_id, d.kind FROM jobs_dependency d WHERE d.on_id = l.id AND d.kind = ANY(%(kinds)s) OFFSET 0
 """
-_DOWN_THE_LINE = f"""
+_DEPENDENTS_OF_LOST = f"""
     WITH RECURSIVE lost AS (
         SELECT id FROM unnest(%(ids)s::bigint[]) AS i (id)
-         UNION SELECT n.job_id FROM lost l CROSS JOIN LATERAL ({_WAITS_FOR_IT}) n)
-    SELECT n.* FROM lost l CROSS JOIN LATERAL ({_WAITS_FOR_IT}) n ORDER BY n.job_id, n.on_id
+         UNION SELECT n.job_id FROM lost l CROSS JOIN LATERAL ({_DIRECT_DEPENDENTS}) n)
+    SELECT n.* FROM lost l CROSS JOIN LATERAL ({_DIRECT_DEPENDENTS}) n ORDER BY n.job_id, n.on_id
 """
 
 
-def _down_the_line(job_ids: Sequence[int]) -> list[dict[str, Any]]:
+def _dependents_of_lost(job_ids: Sequence[int]) -> list[dict[str, Any]]:
     """Who waits for one of these to complete, for one of those, and so on: the edges.
 
     A line of ten thousand is ten thousand turns, each of which must go by the index, also where a thousand jobs after
     one have taught PostgreSQL that it is not worth it."""
     execute("SET LOCAL enable_seqscan = off")
-    edges = query(_DOWN_THE_LINE, {"ids": list(job_ids), "kinds": _NOT_AFTER_CANCEL})
+    edges = query(_DEPENDENTS_OF_LOST, {"ids": list(job_ids), "kinds": _NOT_AFTER_CANCEL})
     execute("SET LOCAL enable_seqscan = on")
     return edges
 
 
-def decide_again(job_id: int, tenant_id: int) -> None:
+def reinstate(job_id: int, tenant_id: int) -> None:
     """For a job that ended before what it depends on was decided, and is to wait again: waits for what is undecided
     now. 422 if it could never start. What was decided once stays so."""
     sql = "SELECT depends_on FROM jobs_job WHERE id = %s AND open_dependencies > 0"
@@ -175,7 +175,7 @@ def _evidence(number: int, first: int) -> dict[str, Any]:
     return {"on": said, "jobs": number, "first": first}
 
 
-def _absent(job: int | str) -> Problem:
+def _not_found(job: int | str) -> Problem:
     problem = not_found(f"job {job} of this tenant")
     return Problem(
         404,
@@ -186,7 +186,7 @@ def _absent(job: int | str) -> Problem:
     )
 
 
-def _too_late(one: Dependency, state: str) -> Problem:
+def _impossible(one: Dependency, state: str) -> Problem:
     said = f"can never start: job {one.job} is {state}, and it was to start only if that {ENDED_AS[one.kind]}"
     return Problem(
         422,

@@ -12,7 +12,7 @@ from jobs.events.record import insert_sql
 _NOTICE = insert_sql(
     "kind", "moved", at="%s", actor="'scheduler'", data="data || jsonb_build_object('reason', %s::text)"
 )
-_TELL = f"""
+_SET = f"""
     WITH told AS (
         SELECT * FROM unnest(%s::bigint[], %s::int[], %s::text[], %s::jsonb[]) AS t (job_id, attempt, kind, data)),
     moved AS (
@@ -27,7 +27,7 @@ def set_notice(told: Sequence[tuple[int, int, str, dict[str, Any]]], notice: Not
     """(job, attempt, kind of the event, evidence): sets the notice of those that run, and gives which those were."""
     rows = [(job_id, attempt, kind, as_json(data)) for job_id, attempt, kind, data in sorted(told, key=lambda t: t[0])]
     params = [*columns(rows, 4), notice, at, at, notice]
-    return _changed([row["job_id"] for row in query(_TELL, params)] if rows else [])
+    return _publish([row["job_id"] for row in query(_SET, params)] if rows else [])
 
 
 _CLEARED = insert_sql("%s", "moved", at="%s", actor="'scheduler'")
@@ -42,10 +42,10 @@ _CLEAR = f"""
 def clear_notice(job_ids: Sequence[int], notice: Notice, kind: str, at: datetime) -> list[int]:
     """The notice no longer holds; where it still stood, an event of this kind says so."""
     rows = query(_CLEAR, [sorted(job_ids), notice, at, kind])
-    return _changed([row["job_id"] for row in rows])
+    return _publish([row["job_id"] for row in rows])
 
 
-def _changed(job_ids: list[int]) -> list[int]:
+def _publish(job_ids: list[int]) -> list[int]:
     if job_ids:
         events.changed("jobs", job_ids)
     return job_ids

@@ -146,7 +146,7 @@ def preempt(job_id: int, victims: Sequence[int], evidence: dict[str, Any]) -> li
     stopped = stop(own, EndReason.PREEMPTED, evidence, "scheduler")
     of_others = stop(sorted({*found} - {*own}), EndReason.PREEMPTED, redact_preemptor(evidence), "scheduler")
     told = {"victims": stopped, "of_other_tenants": len(of_others), "rule": evidence["rule"]}
-    _event([job_id], "preempting", "scheduler", told)
+    _record([job_id], "preempting", "scheduler", told)
     return [*stopped, *of_others]
 
 
@@ -158,7 +158,7 @@ def override_stop(job_id: int, reason: EndReason, evidence: dict[str, Any], acto
         [reason, as_json(evidence), job_id, reason],
     )
     if changed:
-        _event([job_id], "stopping", actor, {"reason": reason, **evidence})
+        _record([job_id], "stopping", actor, {"reason": reason, **evidence})
     return bool(changed)
 
 
@@ -284,12 +284,12 @@ def finish(outcomes: Sequence[AttemptOutcome]) -> dict[int, str]:
         for o, n in nexts
     ]  # fmt: skip
     attempts = [
-        (o.job_id, o.attempt, o.ended_at, o.reason, as_json(_told(o, jobs[o.job_id])), o.exit_code, o.signal)
+        (o.job_id, o.attempt, o.ended_at, o.reason, as_json(_end_evidence(o, jobs[o.job_id])), o.exit_code, o.signal)
         for o in current
     ]
     execute(_END_ATTEMPT, columns(attempts, 7))
     moved = {row["id"]: row["state"] for row in query(_FINISH, columns(ends, 10))}
-    _end_events([(replace(o, evidence=_told(o, jobs[o.job_id])), n) for o, n in nexts if o.job_id in moved])
+    _end_events([(replace(o, evidence=_end_evidence(o, jobs[o.job_id])), n) for o, n in nexts if o.job_id in moved])
     resolve_dependents({job_id: state for job_id, state in moved.items() if state in FINAL})
     return moved
 
@@ -307,7 +307,7 @@ def resolve_dependents(ended: Mapping[int, str]) -> None:
         ended = dict.fromkeys(lost, JobState.CANCELLED)
 
 
-def _told(outcome: AttemptOutcome, job: dict[str, Any]) -> dict[str, Any]:
+def _end_evidence(outcome: AttemptOutcome, job: dict[str, Any]) -> dict[str, Any]:
     """What the agent knows of the end, and, if it was told to end it, by whom and why."""
     was_told = outcome.reason == job["stop_reason"]
     return {**outcome.evidence, **job["stop_evidence"]} if was_told else outcome.evidence
@@ -335,7 +335,7 @@ def _end_events(ended: Sequence[tuple[AttemptOutcome, Transition]]) -> None:
     execute(_END_EVENTS, columns(rows, 5))
 
 
-def _event(job_ids: Sequence[int], kind: str, actor: str, data: dict[str, Any]) -> None:
+def _record(job_ids: Sequence[int], kind: str, actor: str, data: dict[str, Any]) -> None:
     record_event(job_ids, kind, actor, data)
     events.changed("jobs", job_ids)
 

@@ -77,8 +77,8 @@ def original_limit(job: dict[str, Any]) -> int | None:
     return first
 
 
-_MOVES = "('pending', 'held', 'scheduled', 'running')"
-_LOCK = f"SELECT id FROM jobs_job WHERE array_id = %s AND state IN {_MOVES} ORDER BY id FOR NO KEY UPDATE"
+_CHANGEABLE = "('pending', 'held', 'scheduled', 'running')"
+_LOCK = f"SELECT id FROM jobs_job WHERE array_id = %s AND state IN {_CHANGEABLE} ORDER BY id FOR NO KEY UPDATE"
 _LIMIT_CHANGED = insert_sql(
     "'limit_changed'",
     "moved",
@@ -89,7 +89,7 @@ _LIMIT_CHANGED = insert_sql(
 _CHANGE = f"""
     WITH moved AS (
         UPDATE jobs_job SET max_runtime_seconds = %s, limit_version = limit_version + 1
-         WHERE (id = %s AND attempt = %s AND state = ANY(%s) OR array_id = %s AND state IN {_MOVES})
+         WHERE (id = %s AND attempt = %s AND state = ANY(%s) OR array_id = %s AND state IN {_CHANGEABLE})
            AND max_runtime_seconds IS NOT DISTINCT FROM %s
         RETURNING id, attempt, array_id)
     {_LIMIT_CHANGED} RETURNING job_id

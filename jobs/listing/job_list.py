@@ -27,7 +27,7 @@ MARGIN = timedelta(minutes=10)
 Condition = tuple[list[str], list[Any]]
 
 
-def submitted(given: Mapping[str, str], *, of_array: bool) -> Condition:
+def _submitted_condition(given: Mapping[str, str], *, of_array: bool) -> Condition:
     """The condition on when they were submitted, with bounds of ids so that only those need be looked at. Elements of
     an array were submitted with it, and have their ids since they were placed."""
     after, before = _moment(given, "submitted_after"), _moment(given, "submitted_before")
@@ -47,7 +47,7 @@ def submitted(given: Mapping[str, str], *, of_array: bool) -> Condition:
     return parts, params
 
 
-def ended(given: Mapping[str, str]) -> Condition:
+def _ended_condition(given: Mapping[str, str]) -> Condition:
     """The condition on when they ended."""
     parts, params = list[str](), list[Any]()
     for sql, name in (("j.ended_at >= %s", "ended_after"), ("j.ended_at < %s", "ended_before")):
@@ -57,10 +57,10 @@ def ended(given: Mapping[str, str]) -> Condition:
     return parts, params
 
 
-def those_ended(given: Mapping[str, str], most: int) -> list[int] | None:
+def ended_ids(given: Mapping[str, str], most: int) -> list[int] | None:
     """The jobs that ended in the span, arrays and no elements, in any order; None without one, or if more than `most`
     did: then it is quicker to look at one after the other."""
-    parts, params = ended(given)
+    parts, params = _ended_condition(given)
     if not parts:
         return None
     # In the order of the index, or PostgreSQL might look for them from the oldest job on.
@@ -103,10 +103,10 @@ MAX_ARRAYS = 100
 
 def list_jobs(given: dict[str, str], visible: list[int] | None, limit: int) -> tuple[list[dict[str, Any]], str | None]:
     """A page of the jobs that meet the filters, newest first, and the cursor of the next page; 400 for a bad filter."""
-    where, params, found = _where(given, visible)
+    where, params, found = _indexed_condition(given, visible)
     last = None
     if found[0]:
-        where, params, last = _searched(where, params, found)
+        where, params, last = _among_newest(where, params, found)
     items, is_full = representation.newest_page(where, params, limit)
     last = items[-1]["id"] if is_full else last
     return items, None if last is None else encode_cursor("jobs", last)
@@ -114,7 +114,7 @@ def list_jobs(given: dict[str, str], visible: list[int] | None, limit: int) -> t
 
 def count_jobs(given: dict[str, str], visible: list[int] | None) -> dict[str, Any]:
     """How many jobs meet the filters, an array counted once, as JobCount; 400 for a bad filter."""
-    where, params, found = _where(given, visible)
+    where, params, found = _indexed_condition(given, visible)
     parts, more = found
     is_found = " AND ".join(parts) or "true"
     sql = f"""
@@ -128,11 +128,11 @@ def count_jobs(given: dict[str, str], visible: list[int] | None) -> dict[str, An
     return {
         "jobs": min(jobs, MAX_COUNTED),
         "is_more": is_more,
-        "with_elements": jobs - len(arrays) + _elements(arrays, given) if is_known else None,
+        "with_elements": jobs - len(arrays) + _count_elements(arrays, given) if is_known else None,
     }
 
 
-def _elements(arrays: list[int], given: dict[str, str]) -> int:
+def _count_elements(arrays: list[int], given: dict[str, str]) -> int:
     """How many elements of these arrays are in the states asked for."""
     if not arrays:
         return 0
@@ -141,13 +141,13 @@ def _elements(arrays: list[int], given: dict[str, str]) -> int:
     return sum(one.get(state, 0) for one in by_state for state in states)
 
 
-def _where(given: dict[str, str], visible: list[int] | None) -> tuple[str, list[Any], Condition]:
+def _indexed_condition(given: dict[str, str], visible: list[int] | None) -> tuple[str, list[Any], Condition]:
     """The condition for which there are indexes, and what is looked for without."""
     where, params = _condition(given, visible)
-    ids = None if "array" in given else those_ended(given, MAX_AT_ONCE)
+    ids = None if "array" in given else ended_ids(given, MAX_AT_ONCE)
     if ids is not None:
         where, params = f"{where} AND j.id = ANY(%s)", [*params, sorted(ids)]
-    return where, params, _found(given, are_known=ids is not None)
+    return where, params, _unindexed_condition(given, are_known=ids is not None)
 
 
 # By id, and that asked for first: only of a number does PostgreSQL know how many jobs it has, and which index to walk.
@@ -175,7 +175,7 @@ def _condition(given: dict[str, str], visible: list[int] | None) -> tuple[str, l
         kinds = [sorted(kind) for kind in (states & FINAL, states - FINAL) if kind]
         parts.append(f"({' OR '.join(['j.state = ANY(%s)'] * len(kinds))})")
         params += kinds
-    more, moments = submitted(given, of_array="array" in given)
+    more, moments = _submitted_condition(given, of_array="array" in given)
     parts += more
     params += moments
     if (last := cursor_number(given, "jobs")) is not None:
@@ -191,16 +191,16 @@ MAX_SEARCHED = 5_000
 MAX_AT_ONCE = 2_000
 
 
-def _found(given: dict[str, str], *, are_known: bool) -> Condition:
+def _unindexed_condition(given: dict[str, str], *, are_known: bool) -> Condition:
     """What is looked for without an index. `are_known`: which ended in the span."""
-    parts, params = ([], []) if are_known else ended(given)
+    parts, params = ([], []) if are_known else _ended_condition(given)
     if "name" in given:
         parts.append("strpos(lower(j.name), lower(%s)) > 0")
         params.append(given["name"])
     return parts, params
 
 
-def _searched(where: str, params: list[Any], found: Condition) -> tuple[str, list[Any], int | None]:
+def _among_newest(where: str, params: list[Any], found: Condition) -> tuple[str, list[Any], int | None]:
     """The condition with what is looked for, among the newest jobs that meet it so far; and the last of them, if more
     follow."""
     sql = f"SELECT j.id FROM jobs_job j WHERE {where} ORDER BY j.id DESC OFFSET %s LIMIT 1"

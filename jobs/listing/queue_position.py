@@ -9,7 +9,7 @@ from jobs.listing.counts import WAITS, WEIGHT
 ORDER = "j.priority DESC, j.submitted_at, j.id"
 _AHEAD = f"{WEIGHT} * j.gpu_count::bigint"
 # What stands behind the last of those asked for is neither sorted nor added up.
-_PLACES = f"""
+_POSITIONS = f"""
     SELECT id, before::bigint + 1 AS place, gpus_ahead::bigint FROM (
         SELECT j.id, sum({WEIGHT}) OVER queue - {WEIGHT} AS before, sum({_AHEAD}) OVER queue - {_AHEAD} AS gpus_ahead
           FROM jobs_job j,
@@ -24,5 +24,5 @@ _PLACES = f"""
 def queue_positions(job_ids: Collection[int]) -> dict[int, tuple[int, int]]:
     """{job: (its position from 1, the GPUs that those before it ask for)} of those that wait. An array counts as those
     of its elements that wait."""
-    found = prepared(_PLACES, {"ids": sorted(job_ids)}) if job_ids else []
+    found = prepared(_POSITIONS, {"ids": sorted(job_ids)}) if job_ids else []
     return {row["id"]: (row["place"], row["gpus_ahead"]) for row in found}

@@ -27,19 +27,19 @@ _SELECT = """
 
 # A page ends after so many bytes of what its jobs run: the scripts of 1,000 may be a gigabyte.
 MAX_PAGE_BYTES = 8 << 20
-_ASKED = "coalesce(whole_payload, payload)"
+_PAYLOAD = "coalesce(whole_payload, payload)"
 _EARLIER = "(ORDER BY id DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
 
 
 def _bytes_earlier(of_compressed: str) -> str:
-    size = f"CASE WHEN pg_column_compression({_ASKED}) IS NULL THEN pg_column_size({_ASKED}) ELSE {of_compressed} END"
+    size = f"CASE WHEN pg_column_compression({_PAYLOAD}) IS NULL THEN pg_column_size({_PAYLOAD}) ELSE {of_compressed} END"
     return f"sum({size}) OVER {_EARLIER}"
 
 
 # By their sizes as they are stored, which reads none of them (what is compressed may become 90 times as much, and is
 # taken for 16 times), and measured.
-_ABOUT_EARLIER = _bytes_earlier(f"16 * pg_column_size({_ASKED})")
-_MEASURED_EARLIER = _bytes_earlier(f"octet_length({_ASKED}::text)")
+_ABOUT_EARLIER = _bytes_earlier(f"16 * pg_column_size({_PAYLOAD})")
+_MEASURED_EARLIER = _bytes_earlier(f"octet_length({_PAYLOAD}::text)")
 
 
 def newest_page(where: str, params: Sequence[Any], limit: int) -> tuple[list[dict[str, Any]], bool]:
@@ -54,15 +54,15 @@ def newest_page(where: str, params: Sequence[Any], limit: int) -> tuple[list[dic
              WHERE coalesce(bytes_earlier, 0) < {MAX_PAGE_BYTES} ORDER BY id DESC""",
         [*params, limit],
     )
-    return _represented(rows), bool(rows) and (len(rows) == limit or len(rows) < rows[0]["found_jobs"])
+    return _represent_all(rows), bool(rows) and (len(rows) == limit or len(rows) < rows[0]["found_jobs"])
 
 
 def select(where: str, params: Sequence[Any], tail: str = "") -> list[dict[str, Any]]:
     """Jobs (aliased j, with t and u) that meet a condition, represented."""
-    return _represented(query(f"{_SELECT} WHERE {where} {tail}", params))
+    return _represent_all(query(f"{_SELECT} WHERE {where} {tail}", params))
 
 
-def _represented(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _represent_all(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     elements = elements_by_state([row["id"] for row in rows if row["array_count"] is not None])
     return [represent(row, elements.get(row["id"], {})) for row in rows]
 
@@ -178,7 +178,7 @@ def deadline(row: dict[str, Any]) -> datetime | None:
     return cast(datetime, started_at + timedelta(seconds=seconds))
 
 
-_UNBORN = {
+_NEW_JOB = {
     "state": "pending", "attempt": 0, "retries_used": 0, "started_at": None, "ended_at": None, "exit_code": None,
     "signal": None, "stop_reason": "", "stop_evidence": {}, "placement": [],
     "array_id": None, "array_index": None, "elements_cancelled": 0, "whole_payload": None,
@@ -190,7 +190,7 @@ def represent_new(
 ) -> dict[str, Any]:
     """A job that was inserted this moment, without asking the database again."""
     names = {"id": job_id, "submitted_at": submitted_at, "reason_since": submitted_at, "tenant": tenant, "user": user}
-    return represent({**inserted, **_UNBORN, "elements_waiting": inserted["array_count"], **names}, {})
+    return represent({**inserted, **_NEW_JOB, "elements_waiting": inserted["array_count"], **names}, {})
 
 
 def reason(row: dict[str, Any]) -> dict[str, Any] | None:
@@ -200,7 +200,7 @@ def reason(row: dict[str, Any]) -> dict[str, Any] | None:
         code, evidence = row["stop_reason"], row["stop_evidence"]
     if not code:
         return None
-    evidence = {**_own_evidence(code, row), **visible_evidence(evidence)}
+    evidence = {**_job_evidence(code, row), **visible_evidence(evidence)}
     return {
         "code": code,
         "sentence": reasons.sentence(code, {"node": "its node", **evidence}),
@@ -210,7 +210,7 @@ def reason(row: dict[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def _own_evidence(code: str, row: dict[str, Any]) -> dict[str, Any]:
+def _job_evidence(code: str, row: dict[str, Any]) -> dict[str, Any]:
     """What stands in the job itself, as far as the sentence of this reason names it and it is known."""
     seconds = row["max_runtime_seconds"]
     found = {

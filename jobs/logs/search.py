@@ -11,7 +11,7 @@ SECONDS = 0.5
 MAX_HITS = 200
 MAX_NEEDLE_BYTES = 800
 # Around a find, in bytes: lines can be very long.
-_BEFORE, _AFTER = 80, 160
+_BYTES_BEFORE, _BYTES_AFTER = 80, 160
 
 
 class Hit(NamedTuple):
@@ -23,7 +23,7 @@ class Hit(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """What was found up to byte `next_offset`, which is in line `next_line` + 1; a search goes on with both. `is_all`:
     there is no more of the log so far. Lines that are not ended yet are looked at, and again by the next search."""
 
@@ -34,7 +34,7 @@ class Found:
     is_all: bool
 
 
-def search(job_id: int, attempt: int, rank: int, text: str, offset: int = 0, lines_before: int = 0) -> Found:
+def search(job_id: int, attempt: int, rank: int, text: str, offset: int = 0, lines_before: int = 0) -> SearchResult:
     """The first 200 lines with the text from byte `offset` on, before which there are so many lines; fewer where half a
     second has gone by. Small and capital letters of ASCII are the same. The text has no newline, and is not empty."""
     needle = text.encode().lower()
@@ -43,24 +43,24 @@ def search(job_id: int, attempt: int, rank: int, text: str, offset: int = 0, lin
     while True:
         piece = store.read(job_id, attempt, rank, offset, store.MAX_READ)
         is_end = piece.next_offset >= piece.size
-        whole = _whole(piece.data, is_end)
+        whole = _searchable_bytes(piece.data, is_end)
         found, at = _in_block(piece.data[:whole], needle, MAX_HITS - len(hits))
         hits += [Hit(lines_before + hit.line, offset + hit.offset, hit.text) for hit in found]
         is_full = len(hits) == MAX_HITS
-        resumed = at if is_full else _resumed(piece.data[:whole], len(needle), is_end)
+        resumed = at if is_full else _resume_at(piece.data[:whole], len(needle), is_end)
         lines_before += piece.data.count(b"\n", 0, resumed)
         offset = piece.offset + resumed
         # A piece of which nothing was taken would be read for ever.
         if is_end or is_full or resumed == 0 or time.monotonic() >= until:
-            return Found(hits, offset, lines_before, piece.size, is_end and not is_full)
+            return SearchResult(hits, offset, lines_before, piece.size, is_end and not is_full)
 
 
-def _whole(block: bytes, is_end: bool) -> int:
+def _searchable_bytes(block: bytes, is_end: bool) -> int:
     """How much of a block is looked at: whole lines; of a line that is longer than the block what no find can cross."""
     return len(block) if is_end else block.rfind(b"\n") + 1 or len(block)
 
 
-def _resumed(block: bytes, length: int, is_end: bool) -> int:
+def _resume_at(block: bytes, length: int, is_end: bool) -> int:
     """Where the next search begins: after the last whole line, or where a find across the border would begin."""
     ended = block.rfind(b"\n") + 1
     return ended if ended or (is_end and len(block) < store.MAX_READ) else max(0, len(block) - length + 1)
@@ -77,6 +77,6 @@ def _in_block(block: bytes, needle: bytes, most: int) -> tuple[list[Hit], int]:
         begin = lower.rfind(b"\n", 0, at) + 1
         newline = lower.find(b"\n", at)
         end = newline + 1 or len(lower)
-        shown = block[max(begin, at - _BEFORE) : min(end, at + len(needle) + _AFTER)]
+        shown = block[max(begin, at - _BYTES_BEFORE) : min(end, at + len(needle) + _BYTES_AFTER)]
         hits.append(Hit(line, at, shown.decode("utf-8", "ignore").rstrip("\r\n")))
     return hits, end

@@ -31,7 +31,7 @@ def append(job_id: int, attempt: int, rank: int, offset: int, data: bytes) -> in
     from the size that it is told. What is stored already is kept, since logs only grow.
 
     Agents cut logs that are too long. What comes beyond that all the same is answered as if it had been kept."""
-    most = most_bytes() + _SPARE_BYTES
+    most = max_bytes() + _SPARE_BYTES
     size = _append(_name(job_id, attempt, rank), offset, data[: max(0, most - offset)])
     if size < most or offset + len(data) <= most:
         return size
@@ -60,17 +60,17 @@ def size_of(job_id: int, attempt: int, rank: int) -> int:
     return storage.read(name, 0, 0)[1] if isinstance(storage, LogFiles) else chunks.size_of(storage, name)
 
 
-def most_bytes() -> int:
+def max_bytes() -> int:
     """How much of one log agents are to send."""
     return int(settings.ENV.log_max_mb) << 20
 
 
-def least_when_complete(log_bytes: int) -> int:
+def min_complete_size(log_bytes: int) -> int:
     """How much is stored once nothing more will come of a log that its agent says is so long."""
-    return min(log_bytes, most_bytes() + _SPARE_BYTES)
+    return min(log_bytes, max_bytes() + _SPARE_BYTES)
 
 
-_OLD = """
+_EXPIRED = """
     SELECT id, job_id, number, ranks FROM jobs_attempt
      WHERE ended_at < now() - make_interval(secs => %s) AND log_dropped_at IS NULL ORDER BY id LIMIT %s
 """
@@ -80,7 +80,7 @@ def drop_old(days: float) -> int:
     """Deletes logs of attempts that ended more than `days` ago; 0: of none. Gives how many attempts that were."""
     if not days:
         return 0
-    old = query(_OLD, [days * 86400, MAX_DROPPED])
+    old = query(_EXPIRED, [days * 86400, MAX_DROPPED])
     for row in old:
         for rank in range(row["ranks"]):
             drop(row["job_id"], row["number"], rank)

@@ -16,7 +16,7 @@ from gpusched.protocol.job_request import FieldError, JobRequest
 from jobs.lifecycle import dependencies
 from jobs.lifecycle.dependencies import DependencyEdge
 from jobs.submit import admission, queue_limits, queue_locks, refusals
-from jobs.submit.job_row import OF_FREE, insert_jobs, job_row, new_ids, resolve_tenant, vary_row
+from jobs.submit.job_row import VARYING_COLUMNS, insert_jobs, job_row, new_ids, resolve_tenant, vary_row
 from jobs.submit.queue_limits import Incoming, Load
 from tenants import secrets
 from tenants.auth.identity import Identity
@@ -56,7 +56,7 @@ def submit_all(requests: Sequence[JobRequest], identity: Identity, *, is_dry_run
         if is_dry_run:
             return Bulk([])
         is_sweep = not any(likes) and not requests[0].depends_on
-        insert_jobs(rows, identity, ("id", *OF_FREE) if is_sweep else ())
+        insert_jobs(rows, identity, ("id", *VARYING_COLUMNS) if is_sweep else ())
         log.act_as(identity.username, identity.via)
         told = {"count": len(ids), "first_id": ids[0], "last_id": ids[-1]}
         log.record("jobs.submit.bulk", f"jobs {ids[0]} to {ids[-1]}", None, told)

@@ -50,19 +50,19 @@ class IdempotentPosts:
         if caller is None:
             return None  # the view will refuse it
         try:
-            return _once(request, *caller, checked(key), lambda: view(request, *args, **kwargs))
+            return _once(request, *caller, valid_key(key), lambda: view(request, *args, **kwargs))
         except Problem as problem:
             return response_for(problem)
 
 
-def checked(key: str) -> str:
+def valid_key(key: str) -> str:
     """The key, or a 400."""
     if len(key) > MAX_CHARACTERS or "\x00" in key:
         raise invalid([FieldError("Idempotency-Key", "too_long", f"at most {MAX_CHARACTERS} characters")])
     return key
 
 
-def reused() -> Problem:
+def key_reused() -> Problem:
     """For a key that was used with another body or address."""
     return Problem(
         409,
@@ -108,7 +108,7 @@ def _once(
     request: HttpRequest, caller: str, user_id: int, key: str, answer: Callable[[], HttpResponse]
 ) -> HttpResponse:
     request_hash = hashlib.sha256(f"{request.get_full_path()}\n".encode() + request.body).hexdigest()
-    _forget_old()
+    _drop_expired()
     with transaction.atomic():
         own = {"caller": caller, "key": key, "request_hash": request_hash, "user_id": user_id}
         claimed = query(_CLAIM, own)
@@ -132,17 +132,17 @@ def _once(
 def _replay(caller: str, key: str, request_hash: str) -> HttpResponse:
     found = query("SELECT * FROM jobs_keptanswer WHERE caller = %s AND key = %s", [caller, key])
     if not found or found[0]["request_hash"] != request_hash:
-        raise reused()
+        raise key_reused()
     [kept] = found
     try:
         content = seal_for(_PURPOSE).decrypt(kept["sealed"].encode())
     except InvalidToken:
-        raise reused() from None
+        raise key_reused() from None
     headers = {"Idempotent-Replay": "true"}
     return HttpResponse(content, status=kept["status"], content_type=kept["content_type"], headers=headers)
 
 
-def _forget_old() -> None:
+def _drop_expired() -> None:
     execute(
         "DELETE FROM jobs_keptanswer WHERE id IN (SELECT id FROM jobs_keptanswer"
         f" WHERE created_at < {EXPIRED_BEFORE} ORDER BY created_at LIMIT 100 FOR UPDATE SKIP LOCKED)"

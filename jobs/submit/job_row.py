@@ -37,7 +37,7 @@ _COLUMNS = {
 }  # fmt: skip
 
 
-def _new(rows: str, names: str) -> str:
+def _new_jobs_sql(rows: str, names: str) -> str:
     """The statement part that makes pending jobs of `rows`, a FROM clause with the columns `names`."""
     return f"""
         INSERT INTO jobs_job ({names}, state, attempt, retries_used, reason_since, submitted_at, stop_reason,
@@ -49,10 +49,10 @@ def _new(rows: str, names: str) -> str:
 
 def _recordset(names: Iterable[str]) -> str:
     # jsonb, though it is read as rows at once: of json, what becomes a jsonb column is parsed twice.
-    return f"jsonb_to_recordset(%(rows)s::jsonb) AS row ({_typed(names)})"
+    return f"jsonb_to_recordset(%(rows)s::jsonb) AS row ({_typed_columns(names)})"
 
 
-def _typed(names: Iterable[str]) -> str:
+def _typed_columns(names: Iterable[str]) -> str:
     return ", ".join(f"{name} {_COLUMNS.get(name, 'bigint')}" for name in names)
 
 
@@ -80,7 +80,7 @@ _OPEN = """
 _ROW, _NAMES = _recordset(_COLUMNS), ", ".join(_COLUMNS)
 
 
-_NEW = _new(f"{_ROW} WHERE {_IS_OPEN} AND {IS_CURRENT}", _NAMES)
+_NEW = _new_jobs_sql(f"{_ROW} WHERE {_IS_OPEN} AND {IS_CURRENT}", _NAMES)
 
 
 _INSERT = f"""
@@ -92,7 +92,7 @@ _INSERT = f"""
 
 
 # Nothing, if the caller has used the key for something else than a submit.
-_NEW_ONCE = _new(f"{_ROW} WHERE {_IS_OPEN} AND {IS_CURRENT} AND NOT {idempotency.KEY_IN_USE}", _NAMES)
+_NEW_ONCE = _new_jobs_sql(f"{_ROW} WHERE {_IS_OPEN} AND {IS_CURRENT} AND NOT {idempotency.KEY_IN_USE}", _NAMES)
 
 
 _INSERT_ONCE = f"""
@@ -132,7 +132,7 @@ def insert_job(
         archived.lock_open([row["tenant_id"]])
         if generation is not None:
             raise CountIsStale
-        raise idempotency.reused()
+        raise idempotency.key_reused()
     [new] = made
     events.changed("jobs", [new["id"]])
     wake.request_cycle()
@@ -153,13 +153,13 @@ def insert_jobs(rows: Sequence[dict[str, Any]], who: Identity, differing: Sequen
     first = rows[0]
     own = differing or [name for name in first if any(row[name] != first[name] for row in rows)] or ["id"]
     common = [name for name in first if name not in own]
-    source = _recordset(own) + (f", jsonb_to_record(%(common)s::jsonb) AS common ({_typed(common)})" if common else "")
+    source = _recordset(own) + (f", jsonb_to_record(%(common)s::jsonb) AS common ({_typed_columns(common)})" if common else "")
     sent = {
         "rows": as_json([{name: row[name] for name in own} for row in rows]),
         "common": as_json({name: first[name] for name in common}),
     }
     prepared(
-        f"WITH new AS ({_new(source, ', '.join([*own, *common]))}) {_EVENT}",
+        f"WITH new AS ({_new_jobs_sql(source, ', '.join([*own, *common]))}) {_EVENT}",
         {**sent, "actor": who.username, "via": who.via},
     )
     events.changed("jobs", [row["id"] for row in rows])
@@ -272,7 +272,7 @@ def _payload(request: JobRequest) -> dict[str, Any]:
 
 
 # The columns that gpusched.protocol.bulk.VARYING_FIELDS stands in.
-OF_FREE = ("name", "payload")
+VARYING_COLUMNS = ("name", "payload")
 
 
 def vary_row(row: dict[str, Any], request: JobRequest) -> dict[str, Any]:

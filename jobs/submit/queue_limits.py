@@ -82,7 +82,7 @@ class Incoming:
 
 
 @dataclass
-class _Tenant:
+class _TenantCount:
     """The waiting jobs of a tenant by user, counted at a moment; jobs that this process accepted since are added."""
 
     counted_at: float
@@ -96,7 +96,7 @@ class _Tenant:
 
 
 @dataclass
-class _All:
+class _TotalCount:
     """The waiting jobs of all tenants, and how many tenants accept jobs."""
 
     load: Load = Load()  # noqa: RUF009 - a tuple
@@ -115,8 +115,8 @@ class _Bound(NamedTuple):
     setting: str
 
 
-_known: dict[int, _Tenant] = {}
-_all = _All()
+_counts: dict[int, _TenantCount] = {}
+_all = _TotalCount()
 _changing = threading.Lock()
 
 
@@ -135,7 +135,7 @@ def insert_within(incoming: Incoming, insert: Callable[[int | None], T]) -> T:
     seen = _estimate(incoming.tenant_id)
     is_tight = _is_within(_MARGIN_OF_BULK, incoming, seen)
     if is_tight:
-        seen = _recounted(incoming, seen)
+        seen = _recount(incoming, seen)
     if not is_tight or (seen.generation is not None and not _is_near(incoming, seen)):
         _require_total(incoming, seen)
         try:
@@ -173,7 +173,7 @@ def lock_of_job(job_id: int) -> None:
 def require(incoming: Incoming, *, is_exact: bool = True) -> None:
     """Raise 429 if the jobs are more than a limit allows. `is_exact` False: by a count of the last second."""
     seen = _count(incoming.tenant_id) if is_exact else _estimate(incoming.tenant_id)
-    _require_own(incoming, seen)
+    _require_own_limits(incoming, seen)
     _require_total(incoming, seen)
 
 
@@ -201,33 +201,33 @@ def sentence(warning: str) -> str:
     return f"{'; '.join(parts)}: beyond that, submits are refused"
 
 
-def _recounted(incoming: Incoming, seen: _Tenant) -> _Tenant:
+def _recount(incoming: Incoming, seen: _TenantCount) -> _TenantCount:
     """Count anew without a lock if that may show that none is needed, or 429, which needs none either."""
     is_known_near = _is_within(_IN_FLIGHT, incoming, seen) and not _is_within(0, incoming, seen)
     if is_known_near or (seen.generation is not None and not _is_near(incoming, seen)):
         return seen
     seen = _count(incoming.tenant_id)
-    _require_own(incoming, seen)
+    _require_own_limits(incoming, seen)
     return seen
 
 
-def _is_near(incoming: Incoming, seen: _Tenant) -> bool:
+def _is_near(incoming: Incoming, seen: _TenantCount) -> bool:
     """Whether jobs that `seen` lacks may have reached a limit."""
     return _is_within(_IN_FLIGHT + _PER_SECOND * (time.monotonic() - seen.counted_at), incoming, seen)
 
 
-def _is_within(margin: float, incoming: Incoming, seen: _Tenant) -> bool:
+def _is_within(margin: float, incoming: Incoming, seen: _TenantCount) -> bool:
     return any(bound.used > bound.limit - margin for bound in _bounds(incoming, seen))
 
 
-def _require_own(incoming: Incoming, seen: _Tenant) -> None:
+def _require_own_limits(incoming: Incoming, seen: _TenantCount) -> None:
     """Raise 429 if the limits of the user or the tenant do not allow the jobs."""
     for bound in _bounds(incoming, seen):
         if bound.used > bound.limit:
             raise _refusal(bound, incoming)
 
 
-def _bounds(incoming: Incoming, seen: _Tenant) -> list[_Bound]:
+def _bounds(incoming: Incoming, seen: _TenantCount) -> list[_Bound]:
     """The limits that the incoming jobs count against, with those jobs."""
     env = settings.ENV
     of_user, of_tenant = seen.by_user.get(incoming.user_id, Load()), seen.total()
@@ -241,16 +241,16 @@ def _bounds(incoming: Incoming, seen: _Tenant) -> list[_Bound]:
     ]
 
 
-def _require_total(incoming: Incoming, seen: _Tenant) -> None:
+def _require_total(incoming: Incoming, seen: _TenantCount) -> None:
     """Raise 429 if the queue of all tenants is full, unless the tenant has less than an even part of it.
 
     So no tenant, and no number of tenants together, closes the queue to another one (A61)."""
     own = seen.total()
-    if _is_full(incoming, own, _of_all()) and (full := _is_full(incoming, own, _of_all(is_full=True))):
+    if _is_full(incoming, own, _total_count()) and (full := _is_full(incoming, own, _total_count(is_full=True))):
         raise full
 
 
-def _is_full(incoming: Incoming, own: Load, everything: _All) -> Problem | None:
+def _is_full(incoming: Incoming, own: Load, everything: _TotalCount) -> Problem | None:
     limits = Load(settings.ENV.max_queue_size, settings.ENV.max_deferred_jobs)
     for kind, total, used, more, limit in zip(Load._fields, everything.load, own, incoming.load, limits, strict=True):
         even = limit // max(everything.tenants, 1)
@@ -282,14 +282,14 @@ def _refusal(bound: _Bound, incoming: Incoming) -> Problem:
     )
 
 
-def _estimate(tenant_id: int) -> _Tenant:
-    known = _known.get(tenant_id)
+def _estimate(tenant_id: int) -> _TenantCount:
+    known = _counts.get(tenant_id)
     if known is None or time.monotonic() - known.counted_at > _CACHE_SECONDS:
         return _count(tenant_id)
     return known
 
 
-def _count(tenant_id: int) -> _Tenant:
+def _count(tenant_id: int) -> _TenantCount:
     """Count anew. The generation is read first, so that it is never newer than the count.
 
     A count in a transaction has no generation: reading one would share the lock until the end of that transaction,
@@ -297,9 +297,9 @@ def _count(tenant_id: int) -> _Tenant:
     counted_at = time.monotonic()
     [row] = prepared(_ONLY_LIMITS if connection.in_atomic_block else _GENERATION_AND_LIMITS, [tenant_id])
     by_user = {row["user_id"]: Load(row["queued"], row["deferred"]) for row in prepared(_BY_USER, [tenant_id])}
-    found = _Tenant(counted_at, _limits(row), row["generation"], by_user)
+    found = _TenantCount(counted_at, _limits(row), row["generation"], by_user)
     with _changing:
-        _known[tenant_id] = replace(found, by_user=dict(by_user))  # `add` changes it, and `found` is exact
+        _counts[tenant_id] = replace(found, by_user=dict(by_user))  # `add` changes it, and `found` is exact
     return found
 
 
@@ -313,7 +313,7 @@ def _limits(quota: Mapping[str, Any]) -> Load:
     )
 
 
-def _of_all(*, is_full: bool = False) -> _All:
+def _total_count(*, is_full: bool = False) -> _TotalCount:
     """Counted anew now and then, more often while the queue is full: the total need not be exact."""
     global _all
     now = time.monotonic()
@@ -324,13 +324,13 @@ def _of_all(*, is_full: bool = False) -> _All:
     )
     if now - _all.counted_at > pause:
         [row] = prepared(_OF_ALL)
-        _all = _All(Load(row["queued"], row["deferred"]), row["tenants"], now, time.monotonic() - now)
+        _all = _TotalCount(Load(row["queued"], row["deferred"]), row["tenants"], now, time.monotonic() - now)
     return _all
 
 
 def add(incoming: Incoming) -> None:
     """Count jobs that were accepted, until the next count."""
     with _changing:
-        if seen := _known.get(incoming.tenant_id):
+        if seen := _counts.get(incoming.tenant_id):
             seen.by_user[incoming.user_id] = seen.by_user.get(incoming.user_id, Load()) + incoming.load
         _all.load += incoming.load

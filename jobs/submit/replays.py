@@ -9,7 +9,7 @@ from jobs.submit import idempotency
 from tenants.auth.identity import Identity
 
 # Housekeeping does it for all, but a day is a day where that stands still, too.
-_FORGET_OLD = f"""
+_DROP_EXPIRED = f"""
     DELETE FROM jobs_idempotencykey WHERE user_id = %s AND key = %s AND created_at <= {idempotency.EXPIRED_BEFORE}
 """
 _USED = f"""
@@ -23,9 +23,9 @@ _USED = f"""
 """
 
 
-def forget_old(identity: Identity, key: str) -> bool:
+def drop_expired(identity: Identity, key: str) -> bool:
     """Whether the key was that of a submit a day ago or longer, and is free now."""
-    return bool(execute(_FORGET_OLD, [identity.user_id, key]))
+    return bool(execute(_DROP_EXPIRED, [identity.user_id, key]))
 
 
 def find_by_key(identity: Identity, key: str) -> list[dict[str, Any]]:
@@ -38,7 +38,7 @@ def original_job(identity: Identity, key: str, request_hash: str) -> dict[str, A
     the answer to a submit says."""
     [job] = find_by_key(identity, key)
     if job["request_hash"] != request_hash:
-        raise idempotency.reused()
+        raise idempotency.key_reused()
     job["evidence"] = job["waited_for"]
     job["reason"] = Pending.DEPENDENCY if job["waited_for"] else Pending.SCHEDULER_BEHIND
     job["max_runtime_seconds"] = original_limit(job)

@@ -41,9 +41,9 @@ def simulate(request: JobRequest, identity: Identity) -> dict[str, Any]:
     with refusals.paced(tenant_id):
         _require_possible(request, tenant_id, tenant, identity)
         queue_limits.require(_incoming(request, row), is_exact=False)
-    _wait_for_dependencies(request, row)
+    _mark_waiting(request, row)
     found = hook("submit_simulation")(request, row, identity.visible_tenants())
-    return {"tenant": tenant, **(_simulated_wait(row) if row["open_dependencies"] else found)}
+    return {"tenant": tenant, **(_dependency_answer(row) if row["open_dependencies"] else found)}
 
 
 def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = b"") -> Submitted:
@@ -76,7 +76,7 @@ def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = 
     except IntegrityError:
         if not key:
             raise
-        if replays.forget_old(identity, key):
+        if replays.drop_expired(identity, key):
             return submit(request, identity, key, raw)
         return _replay(identity, key, request_hash)
     answer = _response(row, job_id, submitted_at, tenant, identity.username)
@@ -89,7 +89,7 @@ def _request_hash(tenant_id: int, raw: bytes) -> str:
 
 def _validated(request: JobRequest, identity: Identity) -> tuple[dict[str, Any], int, str]:
     """The row that the request would make, and its tenant's id and name; refuses what the request alone shows wrong."""
-    if found := [*validate(request), *_bulk_only(request)]:
+    if found := [*validate(request), *_bulk_only_errors(request)]:
         raise invalid(found)
     tenant_id, tenant = resolve_tenant(request, identity)
     return job_row(request, tenant_id, identity), tenant_id, tenant
@@ -98,11 +98,11 @@ def _validated(request: JobRequest, identity: Identity) -> tuple[dict[str, Any],
 def _incoming(request: JobRequest, row: dict[str, Any]) -> Incoming:
     """Return what a new job counts as. Its dependencies are looked up without a lock, and again when it is written."""
     foreseen = dict(row)
-    _wait_for_dependencies(request, foreseen)
+    _mark_waiting(request, foreseen)
     return Incoming(row["tenant_id"], row["user_id"], queue_limits.load_of(foreseen))
 
 
-def _wait_for_dependencies(request: JobRequest, row: dict[str, Any]) -> None:
+def _mark_waiting(request: JobRequest, row: dict[str, Any]) -> None:
     if request.depends_on:
         states = dependencies.states_of([one.job for one in request.dependencies], is_locked=False)
         dependencies.mark_waiting(row, dependencies.undecided(request.dependencies, row["tenant_id"], states))
@@ -124,7 +124,7 @@ def _insert(
     return job_id, submitted_at
 
 
-def _simulated_wait(row: dict[str, Any]) -> dict[str, Any]:
+def _dependency_answer(row: dict[str, Any]) -> dict[str, Any]:
     """What is foreseen of a job that waits for others to end: no more than that."""
     said = reasons.sentence(row["reason"], row["evidence"])
     step = reasons.next_step(row["reason"], row["evidence"])
@@ -138,7 +138,7 @@ def _require_possible(request: JobRequest, tenant_id: int, tenant: str, identity
     admission.require_admissible(request, tenant_id, identity)
 
 
-def _bulk_only(request: JobRequest) -> list[FieldError]:
+def _bulk_only_errors(request: JobRequest) -> list[FieldError]:
     """What has a meaning only among the jobs of one bulk."""
     names = [one.job for one in request.dependencies if isinstance(one.job, str)]
     found = [FieldError("depends_on", "unknown_ref", f"'{name[:64]}' is no id of a job") for name in names]

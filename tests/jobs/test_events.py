@@ -263,7 +263,7 @@ async def test_a_stream_tells_events_and_goes_on_after_a_break(hub, nlp, member,
 @pytest.mark.django_db(transaction=True)
 async def test_a_stream_tells_nothing_of_others_and_ends_with_its_token(hub, nlp, member, monkeypatch):
     """A08"""
-    monkeypatch.setattr(event_hub, "ALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(event_hub, "KEEPALIVE_SECONDS", 0.05)
     token = await db(make_token)(member)
     stream = await Asked(token, accept="text/event-stream").begin()
     other = await db(make_tenant)("other")

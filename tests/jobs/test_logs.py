@@ -86,7 +86,7 @@ def test_a_server_that_has_enough_says_so_once_and_lets_the_sender_go(storage, s
     found = whole()
     assert found.startswith(data[: 1 << 20]) and found[1 << 20 :].decode().startswith("\n[gpusched: no more than 1 MiB")
     assert found.count(b"[gpusched:") == 1
-    assert store.least_when_complete(len(data)) <= len(found)
+    assert store.min_complete_size(len(data)) <= len(found)
 
 
 @pytest.mark.django_db(transaction=True)
