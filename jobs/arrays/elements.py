@@ -1,4 +1,4 @@
-"""Lists the elements of an array in their order, those that are jobs and those that are none yet alike."""
+"""List the elements of an array in order, whether they are jobs yet or not."""
 
 from collections.abc import Collection
 from itertools import islice
@@ -25,14 +25,14 @@ _JOBS = """
 
 
 def list_elements(array_id: int, chosen: str, states: Collection[str], limit: int) -> list[dict[str, Any]]:
-    """The first `limit` of those `chosen` (as PostgreSQL writes sets of numbers) in one of `states`."""
+    """Return the first `limit` of the `chosen` elements (PostgreSQL's text of a multirange) in one of `states`."""
     [row] = query(_UNPLACED, [chosen, array_id])
     waits_as = JobState.HELD if row["is_held"] else JobState.PENDING
-    found = [_element(job) for job in query(_JOBS, [array_id, chosen, list(states), limit])]
-    for state, set_of in ((waits_as, row["waiting"]), (JobState.CANCELLED, row["cancelled"])):
+    elements = [_element(job) for job in query(_JOBS, [array_id, chosen, list(states), limit])]
+    for state, text in ((waits_as, row["waiting"]), (JobState.CANCELLED, row["cancelled"])):
         if state in states:
-            found += [_unplaced_element(number, state) for number in islice(numbers(from_multirange(set_of)), limit)]
-    return sorted(found, key=_index)[:limit]
+            elements += [_unplaced_element(number, state) for number in islice(numbers(from_multirange(text)), limit)]
+    return sorted(elements, key=_index)[:limit]
 
 
 def _element(job: dict[str, Any]) -> dict[str, Any]:

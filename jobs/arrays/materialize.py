@@ -1,4 +1,4 @@
-"""Makes jobs of the elements of arrays when they are placed, and ends arrays whose elements have all ended."""
+"""Insert jobs for array elements when they are placed, and end arrays whose elements have all ended."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,23 +10,22 @@ from gpusched.lib.db.sql import as_json, columns, query, retry_atomic
 from gpusched.protocol import arrays
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import LIVE, JobState
-from jobs.lifecycle import array_states
-from jobs.lifecycle import states as transitions
+from jobs.lifecycle import array_states, states
 from jobs.lifecycle.array_states import UNFINISHED
 
 
 @dataclass
 class Materialized:
-    """`made`: of each array the jobs that its next elements are now, in their order; `refused`: elements that are jobs
-    already and that `max_parallel` leaves no room for."""
+    """`created`: by array, the jobs of its next elements in order. `refused`: existing jobs of elements that
+    `max_parallel` does not allow."""
 
-    made: dict[int, list[int]] = field(default_factory=dict)
+    created: dict[int, list[int]] = field(default_factory=dict)
     refused: set[int] = field(default_factory=set)
 
 
 # --- elements become jobs ---------------------------------------------------------------------------------------------
 
-# What only the agent needs (the payload) stays with the array: a script is not to be written a hundred thousand times.
+# Only the agent needs the payload, so it stays with the array: a script is not copied 100,000 times.
 _COPIED_COLUMNS = """
     tenant_id, user_id, priority, gpu_count, gpu_memory_mb, gpu_models, gpu_sharing, cpu_milli, memory_mb,
     gang_scheduling, ranks, workload_class, max_runtime_seconds, predicted_seconds, preemptible, requeue, max_retries,
@@ -43,33 +42,33 @@ _INSERT_ELEMENTS = f"""
 """
 
 
-def materialize(wanted: Mapping[int, int], again: Mapping[int, Collection[int]] | None = None) -> Materialized:
-    """Makes pending jobs of the next elements: array → how many. `again`: array → those of its elements that are jobs
-    and are to be placed together with them. Never more than `max_parallel` and the elements that wait allow; none of an
-    array that is held or over. In a transaction, which keeps the arrays locked."""
-    again = again or {}
-    taken, numbers = Materialized(), dict[int, list[int]]()
-    for row in _lock(sorted({*wanted, *again})):
-        most = row["array_max_parallel"]
-        left = arrays.MAX_ELEMENTS if most is None else max(most - row["live"], 0)
-        known = sorted(again.get(row["id"], ()))
-        taken.refused.update(known[left:])
+def materialize(requested: Mapping[int, int], existing: Mapping[int, Collection[int]] | None = None) -> Materialized:
+    """Insert pending jobs for the next elements of arrays: `requested` by array. `existing`: by array, the jobs of
+    elements that will be placed with them. Observes `max_parallel`; skips arrays that are held or over. Call it in a
+    transaction, which keeps the arrays locked."""
+    existing = existing or {}
+    result, numbers = Materialized(), dict[int, list[int]]()
+    for row in _lock(sorted({*requested, *existing})):
+        maximum = row["array_max_parallel"]
+        capacity = arrays.MAX_ELEMENTS if maximum is None else max(maximum - row["live"], 0)
+        listed = sorted(existing.get(row["id"], ()))
+        result.refused.update(listed[capacity:])
         is_open = row["state"] in (JobState.PENDING, JobState.RUNNING)
-        number = min(wanted.get(row["id"], 0), max(left - len(known), 0)) if is_open else 0
-        if found := list(islice(arrays.numbers(arrays.from_multirange(row["waiting"])), number)):
-            numbers[row["id"]] = found
+        number = min(requested.get(row["id"], 0), max(capacity - len(listed), 0)) if is_open else 0
+        if chosen := list(islice(arrays.numbers(arrays.from_multirange(row["waiting"])), number)):
+            numbers[row["id"]] = chosen
     if numbers:
-        rows = [(array_id, number) for array_id, found in numbers.items() for number in found]
+        rows = [(array_id, number) for array_id, chosen in numbers.items() for number in chosen]
         for row in sorted(query(_INSERT_ELEMENTS, columns(rows, 2)), key=_position_in_array):
-            taken.made.setdefault(row["array_id"], []).append(row["id"])
+            result.created.setdefault(row["array_id"], []).append(row["id"])
         are_left = array_states.start(
-            {array_id: arrays.multirange(arrays.to_ranges(found)) for array_id, found in numbers.items()}
+            {array_id: arrays.multirange(arrays.to_ranges(chosen)) for array_id, chosen in numbers.items()}
         )
         array_states.clear_reason(numbers)
         events.changed("jobs", numbers)
         if are_left:
-            wake.request_cycle()  # there may be room for more of them than the cycle looked at
-    return taken
+            wake.request_cycle()  # more of them may fit than the cycle considered
+    return result
 
 
 def _lock(array_ids: Sequence[int]) -> list[dict[str, Any]]:
@@ -78,7 +77,7 @@ def _lock(array_ids: Sequence[int]) -> list[dict[str, Any]]:
         " WHERE id = ANY(%s) AND array_count IS NOT NULL ORDER BY id FOR NO KEY UPDATE",
         [list(array_ids)],
     )
-    # Counted by a statement of its own: one that waited for the lock would count what was before.
+    # A separate statement: the one that waited for the lock would count by its older snapshot.
     live = query(
         "SELECT array_id, count(*) AS n FROM jobs_job WHERE array_id = ANY(%s) AND state = ANY(%s) GROUP BY array_id",
         [[row["id"] for row in rows], sorted(LIVE)],
@@ -102,33 +101,34 @@ _ALL_ENDED = f"""
 
 
 def end_finished_arrays() -> list[int]:
-    """Ends arrays whose elements have all ended; gives their ids. For each cycle: every end of a job leads to one."""
+    """End arrays whose elements have all ended, in each cycle: every end of a job requests one. Return their ids."""
     ids = [row["id"] for row in query(_ALL_ENDED)]
     return retry_atomic(lambda: end_arrays(ids)) if ids else []
 
 
 def end_arrays(array_ids: Iterable[int]) -> list[int]:
-    """Ends those of them that are over."""
+    """End those of the arrays whose elements have all ended. Return their ids."""
     ids = sorted(array_ids)
     query("SELECT id FROM jobs_job WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE", [ids])
-    over = query(f"{_ALL_ENDED} AND a.id = ANY(%s)", [ids])  # as it is now that they are locked
+    finished = query(f"{_ALL_ENDED} AND a.id = ANY(%s)", [ids])  # read again now that they are locked
     counts: dict[int, dict[str, int]] = {}
     for row in query(
         "SELECT array_id, state, count(*) AS n FROM jobs_job WHERE array_id = ANY(%s) GROUP BY array_id, state", [ids]
     ):
         counts.setdefault(row["array_id"], {})[row["state"]] = row["n"]
-    ended = [_final_state(row, counts.get(row["id"], {})) for row in over]
+    ended = [_final_state(row, counts.get(row["id"], {})) for row in finished]
     if ended:
         array_states.end(ended)
-        transitions.resolve_dependents({array_id: state for array_id, state, _, _ in ended})
+        states.resolve_dependents({array_id: state for array_id, state, _, _ in ended})
         events.changed("jobs", [array_id for array_id, *_ in ended])
     return [array_id for array_id, *_ in ended]
 
 
-def _final_state(row: dict[str, Any], states: Mapping[str, int]) -> tuple[int, str, str, str]:
-    """Completed if all are, failed if one is or was preempted for good, else cancelled."""
+def _final_state(row: dict[str, Any], counts: Mapping[str, int]) -> tuple[int, str, str, str]:
+    """Return (array, state, reason, evidence): failed if an element failed or was preempted for good, completed if all
+    completed, else cancelled."""
     ends = (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED, JobState.PREEMPTED)
-    evidence = {str(state): states.get(state, 0) for state in ends}
+    evidence = {str(state): counts.get(state, 0) for state in ends}
     evidence["cancelled"] += row["cancelled"]
     is_failed = evidence["failed"] or evidence["preempted"]
     state = JobState.FAILED if is_failed else JobState.CANCELLED if evidence["cancelled"] else JobState.COMPLETED

@@ -31,10 +31,10 @@ _ENDED = insert_sql("'ended'", "moved", attempt="0", data="jsonb_build_object('r
 _END = f"WITH moved AS ({_END_ARRAYS}) {_ENDED}"
 
 
-def start(taken: Mapping[int, str]) -> bool:
+def start(numbers: Mapping[int, str]) -> bool:
     """Move arrays to running when elements become jobs: {array: its new jobs' numbers as PostgreSQL's multirange}.
     Return whether elements remain."""
-    rows = query(_START, columns(list(taken.items()), 2))
+    rows = query(_START, columns(list(numbers.items()), 2))
     return not all(row["is_empty"] for row in rows)
 
 

@@ -1,4 +1,4 @@
-"""Tells owners something about a job that just runs: a notice in the place of its reason, and events."""
+"""Notices for the owners of running jobs, in the place of a reason and as events."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -23,9 +23,10 @@ _SET = f"""
 """
 
 
-def set_notice(told: Sequence[tuple[int, int, str, dict[str, Any]]], notice: Notice, at: datetime) -> list[int]:
-    """(job, attempt, kind of the event, evidence): sets the notice of those that run, and gives which those were."""
-    rows = [(job_id, attempt, kind, as_json(data)) for job_id, attempt, kind, data in sorted(told, key=lambda t: t[0])]
+def set_notice(notices: Sequence[tuple[int, int, str, dict[str, Any]]], notice: Notice, at: datetime) -> list[int]:
+    """Set a notice, given (job, attempt, kind of event, evidence), on the jobs that still run. Return their ids."""
+    ordered = sorted(notices, key=lambda entry: entry[0])
+    rows = [(job_id, attempt, kind, as_json(data)) for job_id, attempt, kind, data in ordered]
     params = [*columns(rows, 4), notice, at, at, notice]
     return _publish([row["job_id"] for row in query(_SET, params)] if rows else [])
 
@@ -40,7 +41,7 @@ _CLEAR = f"""
 
 
 def clear_notice(job_ids: Sequence[int], notice: Notice, kind: str, at: datetime) -> list[int]:
-    """The notice no longer holds; where it still stood, an event of this kind says so."""
+    """Clear a notice, and record an event of this kind where it was set. Return the ids of those jobs."""
     rows = query(_CLEAR, [sorted(job_ids), notice, at, kind])
     return _publish([row["job_id"] for row in rows])
 

@@ -150,7 +150,7 @@ def test_no_element_is_made_of_an_array_that_was_held_or_cancelled_meanwhile(use
     array, other = (submit_array(user, tenant, 6) for _ in range(2))
     act(array, who)
     with transaction.atomic():
-        assert list(materialize.materialize({array: 2, other: 2}).made) == [other]
+        assert list(materialize.materialize({array: 2, other: 2}).created) == [other]
     assert states(array) == {}
 
 

@@ -126,7 +126,7 @@ def test_who_is_ahead_of_all_events_is_told_where_to_go_on(nlp, member, accept):
     headers = {"Authorization": f"Bearer {token}", "Accept": accept}
     answer = Client().get(f"{EVENTS}?since={newest + 1}", headers=headers)
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, "since")
-    assert answer.json()["next_step"].startswith(f"go on with since={newest},")
+    assert answer.json()["next_step"].startswith(f"continue with since={newest},")
     assert call("GET", f"{EVENTS}?since={newest}", token).json()["items"] == []
 
 
@@ -227,7 +227,7 @@ async def test_a_poll_answers_when_something_happens_and_holds_no_thread(hub, nl
         answer = json.loads(await poll.until(b'"more":false}'))
         assert [e["job_id"] for e in answer["items"]] == [job]
         await poll.ended()
-    assert not hub.room.now
+    assert not hub.limiter.now
 
 
 @pytest.mark.django_db(transaction=True)
@@ -249,10 +249,10 @@ async def test_a_stream_tells_events_and_goes_on_after_a_break(hub, nlp, member,
     told = await stream.until(b'"job_id":%d' % first)
     assert b"event: submitted\n" in told
     await stream.leave()
-    assert not hub.room.now
+    assert not hub.limiter.now
     missed = await db(submit)(member, nlp)
     last = told.rpartition(b"\nid: ")[2].partition(b"\n")[0].decode()
-    for name, seconds in (("LIFE_SECONDS", 2.0), ("ALIVE_SECONDS", 0.05)):
+    for name, seconds in (("MAX_STREAM_SECONDS", 2.0), ("KEEPALIVE_SECONDS", 0.05)):
         monkeypatch.setattr(event_hub, name, seconds)
     again = await Asked(token, "since=0", accept="text/event-stream", last_event_id=last).begin()
     body = await again.until(b'"job_id":%d' % missed)
@@ -275,13 +275,13 @@ async def test_a_stream_tells_nothing_of_others_and_ends_with_its_token(hub, nlp
     while (await stream.link.receive_output(10)).get("more_body"):
         pass
     await stream.ended()
-    assert not hub.room.now
+    assert not hub.limiter.now
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("who", ["others", "ada"])
 def test_there_are_only_so_many_streams_and_fewer_of_each(nlp, monkeypatch, who):
-    member, room = make_member(nlp, name="ada"), event_hub.hub.room
+    member, room = make_member(nlp, name="ada"), event_hub.hub.limiter
     monkeypatch.setattr(room, "now", Counter({who: room.most_each if who == "ada" else room.most}))
     answer = call("GET", f"{EVENTS}?wait=1", make_token(member))
     assert (answer.status_code, answer.json()["code"], answer["Retry-After"]) == (429, "too_many_streams", "5")
@@ -291,7 +291,7 @@ def test_there_are_only_so_many_streams_and_fewer_of_each(nlp, monkeypatch, who)
 @pytest.mark.django_db
 def test_a_place_is_taken_at_once_and_left_with_what_was_never_sent(nlp, monkeypatch):
     """Many that come in the same moment are not all let in before the first of them begins."""
-    token, room = make_token(make_member(nlp)), event_hub.hub.room
+    token, room = make_token(make_member(nlp)), event_hub.hub.limiter
     monkeypatch.setattr(room, "most_each", 2)
     answers = [call("GET", f"{EVENTS}?wait=1", token) for _ in range(4)]
     assert [answer.status_code for answer in answers] == [200, 200, 429, 429]

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 APPS = ("gpusched", "tenants", "jobs", "nodes", "scheduling", "frontend")
 MOVE, INSERT = ("jobs/lifecycle/states.py", "move_sql"), ("jobs/events/record.py", "insert_sql")
 # A job begins in the state that its INSERT names.
-NEW_JOBS = {("jobs/submit/job_row.py", "_new"), ("jobs/arrays/materialize.py", "")}
+NEW_JOBS = {("jobs/submit/job_row.py", "_new_jobs_sql"), ("jobs/arrays/materialize.py", "")}
 
 _STATEMENT = re.compile(r"(?=\b(?:UPDATE|INSERT\s+INTO)\s)", re.IGNORECASE)
 _UPDATE_JOB = re.compile(r'UPDATE\s+(?:ONLY\s+)?(?:public\.)?"?jobs_job\b', re.IGNORECASE)

@@ -271,7 +271,7 @@ class TestBulk:
         answer = self.post(user, [{"command": ["x"]}] * 3)
         assert (answer.status_code, answer.json()["code"]) == (429, "too_many_queued_jobs")
         assert answer.headers["Retry-After"] == "30"
-        assert "has 1 queued job, and 3 more are asked for; at most 3 are allowed" in answer.json()["detail"]
+        assert "has 1 queued job, and 3 more are requested; at most 3 are allowed" in answer.json()["detail"]
         assert Job.objects.count() == 1
         assert self.post(user, [{"command": ["x"]}] * 2).status_code == 201
 

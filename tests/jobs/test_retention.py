@@ -186,7 +186,7 @@ def test_array_whose_deletion_has_begun_keeps_its_counts_and_is_not_retried(sett
     assert retention._delete_elements(rule, [array], retention._delete_jobs, tasks._delete_others, 0.0) is None
     assert len(ids()) == 1 + 3
     assert (totals(), shown_array(array)) == (before, shown)
-    with pytest.raises(Problem, match="are deleted already") as caught:
+    with pytest.raises(Problem, match="are already deleted") as caught:
         job_actions.retry(array, identity_for(user), "2-4")
     assert caught.value.code == "wrong_state"
     keep(settings, jobs="30")

@@ -170,5 +170,5 @@ def test_it_is_for_who_may_cancel_it_too(user, tenant, who):
     colleague = make_member(tenant, name="bob")
     assert retry(colleague, array)[0] == 403
     job_actions.cancel(array, who)
-    with pytest.raises(Problem, match="stopped"):
+    with pytest.raises(Problem, match="stopping"):
         job_actions.retry(array, who, "failed")

@@ -57,7 +57,7 @@ def together(*works):
 def test_two_that_take_at_once_make_no_element_twice_and_none_too_many(user, tenant):
     """A02. As if two cycles ran: whoever comes second waits for the array, and then sees what the first took."""
     array = submit_array(user, tenant, 10, 6)
-    first = Elsewhere(lambda: _live(materialize.materialize({array: 4}).made[array]))
+    first = Elsewhere(lambda: _live(materialize.materialize({array: 4}).created[array]))
     assert first.is_done.wait(20)
     second = Elsewhere(lambda: materialize.materialize({array: 4}))
     wait_until_blocked(second)
@@ -75,7 +75,7 @@ def _live(ids):
 def test_an_element_is_cancelled_or_placed_never_both(user, tenant):
     """A06. The cancel comes while a placement is under way: it waits, and stops what was placed."""
     array = submit_array(user, tenant, 4)
-    placing = Elsewhere(lambda: _live(materialize.materialize({array: 2}).made[array]))
+    placing = Elsewhere(lambda: _live(materialize.materialize({array: 2}).created[array]))
     assert placing.is_done.wait(20)
     cancelling = Elsewhere(lambda: job_actions.cancel(array, identity_for(user), "1-2"))
     wait_until_blocked(cancelling)
