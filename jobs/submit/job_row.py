@@ -57,13 +57,7 @@ def _typed_columns(names: Iterable[str]) -> str:
 
 
 _EVENT = insert_sql(
-    "'submitted'",
-    "new",
-    at="submitted_at",
-    attempt="0",
-    actor="%(actor)s::text",
-    via="%(via)s::text",
-    data="evidence",
+    "'submitted'", "new", at="submitted_at", attempt="0", actor="%(actor)s::text", via="%(via)s::text", data="evidence"
 )
 
 

@@ -1,4 +1,4 @@
-"""One function builds the statements that set a job's state, another those that insert its events."""
+"""Only `move_sql` builds statements that set a job's state, and only `insert_sql` those that insert events."""
 
 import ast
 import re
