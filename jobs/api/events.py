@@ -51,8 +51,8 @@ class Events(APIView):
     )
     def get(self, request: Request) -> HttpResponseBase:
         """Covers your own tenants. With `Accept: text/event-stream` the answer is a stream that continues from
-        `Last-Event-ID`; otherwise a page, after which you continue with `since` set to its `next_since`. See Following
-        events in docs/rest.md."""
+        `Last-Event-ID`; otherwise a page, after which you continue with `since` set to its `next_since`. docs/rest.md,
+        Following events, explains more."""
         params = read_query(request)
         wait = whole_number(params, "wait", 0, 0, MAX_WAIT_SECONDS)
         is_stream = isinstance(getattr(request, "accepted_renderer", None), EventStreamRenderer)

@@ -13,11 +13,11 @@ _NOTICE = insert_sql(
     "kind", "moved", at="%s", actor="'scheduler'", data="data || jsonb_build_object('reason', %s::text)"
 )
 _SET = f"""
-    WITH told AS (
+    WITH notices AS (
         SELECT * FROM unnest(%s::bigint[], %s::int[], %s::text[], %s::jsonb[]) AS t (job_id, attempt, kind, data)),
     moved AS (
         UPDATE jobs_job j SET reason = %s, evidence = t.data, reason_since = %s
-          FROM told t WHERE j.id = t.job_id AND j.attempt = t.attempt AND j.state = 'running'
+          FROM notices t WHERE j.id = t.job_id AND j.attempt = t.attempt AND j.state = 'running'
         RETURNING j.id, j.attempt, t.kind, t.data)
     {_NOTICE} RETURNING job_id
 """

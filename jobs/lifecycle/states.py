@@ -73,14 +73,14 @@ _START_JOBS = move_sql(
     "'running'",
     "started_at = a.started_at, reason = '', evidence = '{}', reason_since = NULL",
     "j.id = t.job_id AND j.state = 'scheduled' AND j.attempt = t.attempt",
-    source="told t JOIN attempt a ON a.job_id = t.job_id",
+    source="starts t JOIN attempt a ON a.job_id = t.job_id",
     returning="j.id, j.attempt, j.array_id, t.at, extract(epoch FROM a.started_at - j.submitted_at)::float8 AS waited",
 )
 _STARTED = insert_sql("'started'", "moved", at="at")
 _START = f"""
-    WITH told AS (SELECT * FROM unnest(%s::bigint[], %s::int[], %s::timestamptz[]) AS t (job_id, attempt, at)),
+    WITH starts AS (SELECT * FROM unnest(%s::bigint[], %s::int[], %s::timestamptz[]) AS t (job_id, attempt, at)),
     attempt AS (
-        UPDATE jobs_attempt a SET started_at = least(a.started_at, greatest(t.at, a.scheduled_at)) FROM told t
+        UPDATE jobs_attempt a SET started_at = least(a.started_at, greatest(t.at, a.scheduled_at)) FROM starts t
          WHERE a.job_id = t.job_id AND a.number = t.attempt AND a.ended_at IS NULL RETURNING a.job_id, a.started_at),
     moved AS ({_START_JOBS}),
     event AS ({_STARTED})

@@ -88,7 +88,7 @@ def attempts_by_reason() -> dict[str, int]:
 def fold_counters() -> None:
     """Add up the appended rows. Concurrent runs are harmless: only one of them deletes a row."""
     execute(
-        "WITH gone AS (DELETE FROM jobs_tally RETURNING kind, word, n)"
-        " INSERT INTO jobs_tally (kind, word, n) SELECT kind, word, sum(n) FROM gone GROUP BY kind, word"
+        "WITH removed AS (DELETE FROM jobs_tally RETURNING kind, word, n)"
+        " INSERT INTO jobs_tally (kind, word, n) SELECT kind, word, sum(n) FROM removed GROUP BY kind, word"
         " HAVING sum(n) <> 0"
     )

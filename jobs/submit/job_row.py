@@ -102,8 +102,8 @@ _INSERT_ONCE = f"""
 
 # Materialised: looking up the sequence's name for each id would cost four times as much as the id.
 _NEW_IDS = """
-    WITH own AS MATERIALIZED (SELECT pg_get_serial_sequence('jobs_job', 'id')::regclass AS ids)
-    SELECT nextval(own.ids) AS id FROM own, generate_series(1, %s)
+    WITH job_ids AS MATERIALIZED (SELECT pg_get_serial_sequence('jobs_job', 'id')::regclass AS ids)
+    SELECT nextval(job_ids.ids) AS id FROM job_ids, generate_series(1, %s)
 """
 
 
