@@ -1,1 +1,1 @@
-"""What people want run: jobs, attempts, events and logs."""
+"""Jobs, arrays, attempts, events and logs."""

@@ -1,4 +1,4 @@
-"""Jobs in Django admin: to look at. What is done to jobs goes through the page or the API, never around their rules."""
+"""Jobs in Django admin, read-only: actions go through the page or the API, which apply the rules."""
 
 from django.contrib import admin
 

@@ -1,4 +1,4 @@
-"""Tells Django of this app."""
+"""Django configuration of the app."""
 
 from django.apps import AppConfig
 

@@ -1,4 +1,4 @@
-"""Jobs, their attempts, events, reasons and keys. PostgreSQL's constraints say which combinations can exist at all."""
+"""Jobs, their attempts, events, reasons and keys. PostgreSQL's constraints define the valid combinations."""
 
 from typing import Any
 
@@ -18,9 +18,9 @@ from tenants.models import Tenant
 
 _IS_ELEMENT = Q(array__isnull=False)
 
-# Whoever changes a job's reason, the period of the old one is kept: for a whole statement at once, as one commit may
-# change thousands. That the scheduler looked within a second is nothing that anybody waited for. Grouped, not joined: a
-# session keeps the plan of its first statement, and one made for a few rows would compare each of thousands with each.
+# Any statement that changes reasons records the periods of the old ones, all at once: one commit may change thousands.
+# A `scheduler_behind` of less than a second is no wait worth a row. Grouped, not joined: a session keeps the plan of
+# its first statement, and a plan made for a few rows would compare each of thousands with each.
 _KEEP_REASONS = """
     INSERT INTO jobs_jobreason (job_id, code, since_at, until_at)
     SELECT id, max(was), max(since_at), now()
@@ -34,14 +34,14 @@ _KEEP_REASONS = """
 
 
 class Numbers(models.Field):  # type: ignore[type-arg]
-    """A set of numbers of elements, as text like {[0,100)}."""
+    """A set of element numbers, as text like {[0,100)}."""
 
     def db_type(self, connection: Any) -> str:
         return "int4multirange"
 
 
 class Job(models.Model):
-    """The request, as typed, and where it stands. Only jobs/lifecycle/states.py writes the state."""
+    """A job request and its progress. Only jobs/lifecycle/{states,array_states}.py write the state."""
 
     # Their indexes are in Meta: Django's own would be a second one of each.
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="jobs", db_index=False)
@@ -58,17 +58,17 @@ class Job(models.Model):
     ranks = models.PositiveIntegerField(null=True)
     workload_class = models.CharField(max_length=10, default=WorkloadClass.BATCH)
     max_runtime_seconds = models.PositiveIntegerField(null=True)
-    limit_version = models.PositiveIntegerField(default=0, db_default=0)  # how often the limit was changed
-    signal_count = models.PositiveIntegerField(default=0, db_default=0)  # how many its attempt was sent
+    limit_version = models.PositiveIntegerField(default=0, db_default=0)  # counts the changes of the limit
+    signal_count = models.PositiveIntegerField(default=0, db_default=0)  # counts the signals to this attempt
     predicted_seconds = models.PositiveIntegerField(null=True)
     preemptible = models.BooleanField(default=True)
     requeue = models.BooleanField(default=True)
     max_retries = models.PositiveIntegerField(default=0)
-    # Classes of ends after which it is retried; none named: after all.
+    # Classes of ends after which the job is retried; empty: after all.
     retry_on = ArrayField(models.CharField(max_length=20), default=list, db_default=[])
     grace_seconds = models.PositiveIntegerField(default=30)
     not_before = models.DateTimeField(null=True)
-    # As asked for; those not yet decided are rows of Dependency, and `open_dependencies` counts them.
+    # As requested. The unresolved ones are rows of Dependency, and `open_dependencies` counts them.
     depends_on = models.JSONField(default=list, db_default=[])
     open_dependencies = models.PositiveIntegerField(default=0, db_default=0)
     labels = models.JSONField(default=dict)
@@ -77,15 +77,15 @@ class Job(models.Model):
     tolerations = models.JSONField(default=list, db_default=models.Value([], output_field=models.JSONField()))
     topology = models.CharField(max_length=20, default=Topology.ANY, db_default=Topology.ANY)
     anti_affinity = models.CharField(max_length=64, blank=True, default="", db_default="")
-    # Of an array: it never has an attempt itself. `array_waiting` are those of its elements that are no jobs yet, and
-    # `array_cancelled` those that will never be; the others are jobs with its id as `array`, and without a payload.
+    # For arrays, which have no attempts: `array_waiting` are the elements that are no jobs yet, `array_cancelled` those
+    # that were cancelled before. The other elements are jobs with the array's id as `array`, and without a payload.
     array_count = models.PositiveIntegerField(null=True)
     array_max_parallel = models.PositiveIntegerField(null=True)
     array_waiting = Numbers(null=True)
     array_cancelled = Numbers(null=True)
     array = models.ForeignKey("self", on_delete=models.CASCADE, related_name="elements", null=True, db_index=False)
     array_index = models.PositiveIntegerField(null=True)
-    # What only the agent needs: command, args, script, workdir, environment.
+    # Only the agent needs these: command, args, script, workdir, environment.
     payload = models.JSONField(default=dict)
     traceparent = models.CharField(max_length=55, blank=True, default="", db_default="")  # W3C, of the submit
 
@@ -101,7 +101,7 @@ class Job(models.Model):
     ended_at = models.DateTimeField(null=True)
     exit_code = models.IntegerField(null=True)
     signal = models.IntegerField(null=True)
-    # While stopping: what it becomes when the last process is gone.
+    # While stopping: the reason of the stop, and its evidence.
     stop_reason = models.CharField(max_length=30, blank=True, default="")
     stop_evidence = models.JSONField(default=dict)
 
@@ -127,7 +127,7 @@ class Job(models.Model):
                 | Q(array__isnull=False, array_index__isnull=False, array_count=None),
                 name="job_element_of_an_array",
             ),
-            # Whatever races: no element exists twice.
+            # No race can create an element twice.
             models.UniqueConstraint(fields=["array", "array_index"], name="job_element_once", condition=_IS_ELEMENT),
             models.CheckConstraint(
                 condition=(Q(state=JobState.STOPPING) & ~Q(stop_reason=""))
@@ -143,16 +143,16 @@ class Job(models.Model):
         ]
         indexes = [
             models.Index(fields=["state", "id"], name="job_unfinished", condition=~Q(state__in=sorted(FINAL))),
-            # Lists show an array once, and would have to pass its elements by the hundred thousand. Ascending, and read
-            # backwards: what is written at the right end of an index costs half of what it costs at the left.
+            # Lists show an array once; without the condition they would skip its elements by the hundred thousand.
+            # Ascending and read backwards: an insert at the right end of an index costs half of one at the left.
             models.Index(fields=["id"], name="job_by_id", condition=Q(array=None)),
             models.Index(fields=["tenant", "id"], name="job_by_tenant", condition=Q(array=None)),
             models.Index(fields=["user", "id"], name="job_by_user", condition=Q(array=None)),
-            # The others are few, elements or not, and are found by `job_unfinished`.
+            # The other states have few rows, and `job_unfinished` serves them.
             models.Index(
                 fields=["state", "id"], name="job_final_by_state", condition=Q(array=None, state__in=sorted(FINAL))
             ),
-            # Counted for the limits of the queue (jobs/submit/queue_limits.py).
+            # For the counts of the queue limits (jobs/submit/queue_limits.py).
             models.Index(
                 fields=["tenant", "user"], name="job_waiting_by_tenant", condition=Q(state__in=sorted(WAITING))
             ),
@@ -177,7 +177,7 @@ class Job(models.Model):
 
 
 class Dependency(models.Model):
-    """That a job waits for another one to end, until that is decided (jobs/lifecycle/dependencies.py)."""
+    """A job's dependency on the end of another one, until it is resolved (jobs/lifecycle/dependencies.py)."""
 
     pk = models.CompositePrimaryKey("job_id", "on_id")
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="+", db_index=False)
@@ -195,9 +195,9 @@ class Dependency(models.Model):
 
 
 class JobReason(models.Model):
-    """A period in which a job had one reason, written by a trigger when it ended; the present one stands in the job.
+    """A period in which a job had one reason code, written by a trigger at its end. The current one is in the job.
 
-    Only the code counts: its evidence changes all the time."""
+    A change of the evidence alone ends no period: it changes all the time."""
 
     pk = models.CompositePrimaryKey("job_id", "until_at")
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="+", db_index=False, db_constraint=False)
@@ -210,28 +210,28 @@ class JobReason(models.Model):
 
 
 class Attempt(models.Model):
-    """The nth execution of a job. Its number fences: what an older attempt reports changes nothing."""
+    """The nth execution of a job. Its number fences: reports of an older attempt change nothing."""
 
     job = models.ForeignKey(
         Job, on_delete=models.CASCADE, related_name="attempts", db_index=False
-    )  # "attempt_number_once" is one
+    )  # the constraint attempt_number_once is its index
     number = models.PositiveIntegerField()
     ranks = models.PositiveIntegerField(default=1)
     scheduled_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField(null=True)
-    saved_at = models.DateTimeField(null=True)  # its last checkpoint, as the job itself told
+    saved_at = models.DateTimeField(null=True)  # the last checkpoint that the job reported
     reason = models.CharField(max_length=30, blank=True, default="")
     evidence = models.JSONField(default=dict)
     exit_code = models.IntegerField(null=True)
     signal = models.IntegerField(null=True)
-    # History that outlives nodes: [{"rank", "node", "devices": [{"index", "uuid", "model", "memory_mb"}]}] as placed,
-    # and by rank how each ended.
+    # Copied, since history outlives nodes: [{"rank", "node", "devices": [{"index", "uuid", "model", "memory_mb"}]}] as
+    # placed, and the end of each rank by its number.
     placement = models.JSONField(default=list)
     outcomes = models.JSONField(default=dict)
-    # What was considered when it was placed, as the engine tells it; empty where that was not told.
+    # The candidates that the engine considered for the placement; empty if it recorded none.
     considered = models.JSONField(default=dict, db_default={})
-    log_dropped_at = models.DateTimeField(null=True)  # its logs were deleted by their age
+    log_dropped_at = models.DateTimeField(null=True)  # when retention deleted its logs
 
     class Meta:
         constraints = [
@@ -242,7 +242,7 @@ class Attempt(models.Model):
                 name="attempt_reason_if_ended",
             ),
         ]
-        # How many of a tenant's jobs were preempted within the hour is asked each cycle.
+        # Each cycle counts the jobs of each tenant that were preempted within the hour.
         indexes = [models.Index(fields=["ended_at"], name="attempt_preempted", condition=Q(reason="preempted"))]
         triggers = [*tally.OF_ATTEMPTS]
 
@@ -251,9 +251,9 @@ class Attempt(models.Model):
 
 
 class JobEvent(models.Model):
-    """What happened to a job, in order. Never changed; deleted with the job, or before it by retention alone.
+    """An event of a job. Never changed; deleted with the job, or earlier by retention alone.
 
-    Written by the statements that change the job, so PostgreSQL need not look whether there is one."""
+    The statement that changes the job inserts it, so a foreign key check in PostgreSQL would only cost time."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="events", db_constraint=False)
     at = models.DateTimeField()
@@ -277,7 +277,7 @@ class JobEvent(models.Model):
 
 
 class IdempotencyKey(models.Model):
-    """The job that a POST with this key made, kept for a day, written in the statement that made the job."""
+    """The job that a POST with this key submitted. Kept for a day; the statement that inserts the job writes it."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE)
     key = models.CharField(max_length=255)
@@ -312,8 +312,7 @@ class KeptAnswer(models.Model):
 
 
 class RetentionProgress(models.Model):
-    """Up to which end the jobs of a state are deleted, or their details (jobs/retention.py): no run looks at the ones
-    before again."""
+    """The progress of retention over the jobs of a state, by their end (jobs/retention.py): later runs start there."""
 
     pk = models.CompositePrimaryKey("what", "state")
     what = models.CharField(max_length=10)

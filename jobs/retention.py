@@ -25,7 +25,7 @@ _FIRST = "-infinity"
 
 
 class _Rule(NamedTuple):
-    what: str
+    scope: str
     state: str
     days: float
 
@@ -39,8 +39,8 @@ def run(delete_others: DeleteOthers, seconds: float = RUN_SECONDS) -> int:
     until = time.monotonic() + seconds
     env = settings.ENV
     rules = [
-        _Rule(what, state, days)
-        for what, text in ((JOBS, env.job_retention_days), (DETAILS, env.job_detail_retention_days))
+        _Rule(scope, state, days)
+        for scope, text in ((JOBS, env.job_retention_days), (DETAILS, env.job_detail_retention_days))
         for state, days in retention_days(text).items()
     ]
     return sum(_process(rule, delete_others, until) for rule in rules)
@@ -51,8 +51,8 @@ def _process(rule: _Rule, delete_others: DeleteOthers, until: float) -> int:
     is tried again in the next run; the jobs after it need not wait.
 
     A large array may lose its elements over several runs. Totals are exact after each batch, the array keeps the
-    counts of its end, and none of its elements is retried once some are gone (jobs/actions/array_actions.py)."""
-    delete = _delete_jobs if rule.what == JOBS else _delete_details
+    counts of its end, and its elements cannot be retried once some are deleted (jobs/actions/array_actions.py)."""
+    delete = _delete_jobs if rule.scope == JOBS else _delete_details
     count, is_progress_kept = 0, True
     cursor = _progress(rule)
     while time.monotonic() < until:
@@ -66,12 +66,12 @@ def _process(rule: _Rule, delete_others: DeleteOthers, until: float) -> int:
                 break
             is_progress_kept = is_progress_kept and not skipped
         ids = [job_id for _, job_id, _ in batch]
-        done = set(delete(rule, ids, delete_others))
-        count += len(done)
+        deleted = set(delete(rule, ids, delete_others))
+        count += len(deleted)
         cursor = batch[-1][:2]
-        is_progress_kept = is_progress_kept and len(done) == len(ids)
+        is_progress_kept = is_progress_kept and len(deleted) == len(ids)
         if is_progress_kept:
-            _keep_progress(rule, *cursor)
+            _store_progress(rule, *cursor)
     return count
 
 
@@ -100,8 +100,8 @@ _NEXT = """
 
 
 def _next(rule: _Rule, cursor: tuple[object, int]) -> list[tuple[object, int, bool]]:
-    found = rows(_NEXT, [rule.state, *cursor, rule.days * 86400, _batch()])
-    return [(ended_at, job_id, is_array) for ended_at, job_id, is_array in found]
+    expired = rows(_NEXT, [rule.state, *cursor, rule.days * 86400, _batch()])
+    return [(ended_at, job_id, is_array) for ended_at, job_id, is_array in expired]
 
 
 def _batch() -> int:
@@ -109,21 +109,21 @@ def _batch() -> int:
 
 
 def _progress(rule: _Rule) -> tuple[object, int]:
-    found = rows(
-        "SELECT ended_at, job_id FROM jobs_retentionprogress WHERE what = %s AND state = %s", [rule.what, rule.state]
+    progress = rows(
+        "SELECT ended_at, job_id FROM jobs_retentionprogress WHERE what = %s AND state = %s", [rule.scope, rule.state]
     )
-    return found[0] if found else (_FIRST, 0)
+    return progress[0] if progress else (_FIRST, 0)
 
 
-def _keep_progress(rule: _Rule, ended_at: object, job_id: int) -> None:
+def _store_progress(rule: _Rule, ended_at: object, job_id: int) -> None:
     execute(
         """INSERT INTO jobs_retentionprogress (what, state, ended_at, job_id) VALUES (%s, %s, %s, %s)
                ON CONFLICT (what, state) DO UPDATE SET ended_at = excluded.ended_at, job_id = excluded.job_id""",
-        [rule.what, rule.state, ended_at, job_id],
+        [rule.scope, rule.state, ended_at, job_id],
     )
 
 
-# Arrays of these elements that have run again since are not over; others cannot until the end of this transaction.
+# Excludes arrays that were reopened since. The lock keeps the others from being reopened before the transaction ends.
 _LOCK_ARRAYS = """
     SELECT id FROM jobs_job
      WHERE id IN (SELECT array_id FROM jobs_job WHERE id = ANY(%s::bigint[]) AND array_id IS NOT NULL)
@@ -131,19 +131,19 @@ _LOCK_ARRAYS = """
      ORDER BY id FOR SHARE SKIP LOCKED
 """
 # An element is never deleted before its array is over.
-_OVER = """
+_STILL_EXPIRED = """
     SELECT id FROM jobs_job j
      WHERE id = ANY(%s::bigint[]) AND ended_at < now() - make_interval(secs => %s)
        AND (j.array_id IS NULL OR j.array_id = ANY(%s::bigint[]))
 """
-_LOCK_DETAILS = f"{_OVER} ORDER BY id FOR NO KEY UPDATE SKIP LOCKED"
-_LOCK = f"""{_OVER}
+_LOCK_DETAILS = f"{_STILL_EXPIRED} ORDER BY id FOR NO KEY UPDATE SKIP LOCKED"
+_LOCK = f"""{_STILL_EXPIRED}
        AND NOT EXISTS (SELECT 1 FROM jobs_dependency d WHERE d.on_id = j.id)
        AND NOT EXISTS (SELECT 1 FROM jobs_job e WHERE e.array_id = j.id)
      ORDER BY id FOR UPDATE SKIP LOCKED
 """
-# Totals count what has ever ended. An array counts as none of its own, and as its elements that never became jobs:
-# jobs/listing/counts.py reads both from its row.
+# Totals cover all ended jobs ever. An array itself counts as none, and for its elements that never became jobs:
+# jobs/listing/counts.py reads both numbers from its row.
 _KEEP_TOTALS = """
     INSERT INTO jobs_tally (kind, word, n)
     SELECT 'job', part.word, part.n FROM jobs_job a,
@@ -158,7 +158,7 @@ def _delete_jobs(rule: _Rule, ids: list[int], delete_others: DeleteOthers) -> li
     """Delete jobs with all that belongs to them. Return those that were deleted."""
 
     def delete() -> list[int]:
-        locked = _locked(rule, ids, _LOCK)
+        locked = _lock_expired(rule, ids, _LOCK)
         if not locked:
             return []
         _drop_logs(locked, is_latest_kept=False)
@@ -176,10 +176,10 @@ def _delete_jobs(rule: _Rule, ids: list[int], delete_others: DeleteOthers) -> li
 
 
 def _delete_details(rule: _Rule, ids: list[int], delete_others: DeleteOthers) -> list[int]:
-    """Delete the events, the past reasons, and all attempts but the latest. Return the jobs of which they were."""
+    """Delete events, past reasons and all attempts but the latest. Return the ids of the jobs."""
 
     def delete() -> list[int]:
-        locked = _locked(rule, ids, _LOCK_DETAILS)
+        locked = _lock_expired(rule, ids, _LOCK_DETAILS)
         _drop_logs(locked, is_latest_kept=True)
         attempts = [row[0] for row in rows(_EARLIER_ATTEMPTS, [locked])]
         with pgtrigger.ignore(*_IGNORED):
@@ -192,9 +192,9 @@ def _delete_details(rule: _Rule, ids: list[int], delete_others: DeleteOthers) ->
     return retry_atomic(delete)
 
 
-def _locked(rule: _Rule, ids: list[int], sql: str) -> list[int]:
-    """Lock those of the jobs that are still over, and their arrays, until the end of this transaction: no retry makes
-    them run again meanwhile. Jobs that another transaction has locked are left out."""
+def _lock_expired(rule: _Rule, ids: list[int], sql: str) -> list[int]:
+    """Lock the jobs that are still over, and their arrays, until the end of this transaction, so that no retry reopens
+    them meanwhile. Skip jobs that another transaction has locked."""
     seconds = rule.days * 86400
     arrays = [row[0] for row in rows(_LOCK_ARRAYS, [ids, seconds])]
     return [row[0] for row in rows(sql, [ids, seconds, arrays])]
@@ -212,8 +212,7 @@ _LOGS = """
 
 
 def _drop_logs(ids: list[int], *, is_latest_kept: bool) -> None:
-    """Delete logs of locked jobs before the rows that name them: whatever ends this process, no log is left without a
-    row."""
+    """Delete logs of locked jobs before the rows that name them: if this process dies, no log stays without a row."""
     attempts = query(_LOGS, [ids, is_latest_kept])
     for row in attempts:
         for rank in range(row["ranks"]):

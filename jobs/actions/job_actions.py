@@ -8,11 +8,11 @@ from gpusched.lib.api.problems import Problem, not_found
 from gpusched.lib.audit import log
 from gpusched.lib.bus import events, wake
 from gpusched.lib.db.sql import query, retry_atomic
+from gpusched.protocol.job_actions import RETRIABLE_STATES
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import FINAL, LIVE, WAITING, JobState
 from jobs.actions import array_actions
-from jobs.actions import retry as retrying
-from jobs.lifecycle import states as transitions
+from jobs.lifecycle import dependencies, states
 from jobs.listing.counts import WAITS
 from jobs.submit import queue_limits
 from jobs.submit.queue_limits import Incoming, Load
@@ -21,10 +21,10 @@ from tenants.tenancy import archived
 
 
 def cancel(job_id: int, identity: Identity, part: str | None = None, if_state: Collection[str] | None = None) -> str:
-    """Ends a job: at once if it waits, else its processes are stopped first. Harmless when repeated. `part`: of an
-    array only these elements, like 3-7,9. `if_state`: 409 if the job lives in another state than these by now."""
+    """Cancel a waiting job, or stop the processes of a live one. Harmless when repeated. `part`: only these elements of
+    an array, like 3-7,9. `if_state`: 409 if the unfinished job is in another state by now."""
 
-    def act(job: dict[str, Any]) -> str:
+    def action(job: dict[str, Any]) -> str:
         if if_state is not None and job["state"] not in (*if_state, *FINAL):
             now = f"job {job_id} is {job['state']} by now"
             raise Problem(409, "wrong_state", now, next_step="cancel it once more to stop its processes")
@@ -33,17 +33,17 @@ def cancel(job_id: int, identity: Identity, part: str | None = None, if_state: C
             return array_actions.cancel(job, part, identity.username)
         array_actions.require_array(job, part)
         if job["state"] in WAITING:
-            transitions.cancel_waiting([job_id], by, identity.username)
+            states.cancel_waiting([job_id], by, identity.username)
             return f"job {job_id} is cancelled"
         if job["state"] == JobState.STOPPING:
-            transitions.override_stop(job_id, EndReason.CANCELLED, by, identity.username)
+            states.override_stop(job_id, EndReason.CANCELLED, by, identity.username)
         elif job["state"] in LIVE:
-            transitions.stop([job_id], EndReason.CANCELLED, by, identity.username)
+            states.stop([job_id], EndReason.CANCELLED, by, identity.username)
         else:
             return f"job {job_id} had already ended: {job['state']}"
         return f"job {job_id} is being stopped"
 
-    return _act(job_id, identity, act)
+    return _perform(job_id, identity, action)
 
 
 def cancel_all(tenant_id: int, identity: Identity) -> tuple[int, int]:
@@ -60,48 +60,48 @@ def cancel_all(tenant_id: int, identity: Identity) -> tuple[int, int]:
         if row["array_count"] is not None:
             array_actions.cancel(row, None, actor)
     single = [row for row in rows if row["array_count"] is None]
-    transitions.cancel_waiting([row["id"] for row in single if row["state"] in WAITING], by, actor)
-    transitions.stop([row["id"] for row in single if row["state"] in LIVE], EndReason.CANCELLED, by, actor)
+    states.cancel_waiting([row["id"] for row in single if row["state"] in WAITING], by, actor)
+    states.stop([row["id"] for row in single if row["state"] in LIVE], EndReason.CANCELLED, by, actor)
     for row in single:
         if row["state"] == JobState.STOPPING:
-            transitions.override_stop(row["id"], EndReason.CANCELLED, by, actor)
+            states.override_stop(row["id"], EndReason.CANCELLED, by, actor)
     events.changed("jobs", [row["id"] for row in rows])
     waited = sum(row["state"] in WAITING for row in rows)
     return waited, len(rows) - waited
 
 
 def hold(job_id: int, identity: Identity) -> str:
-    """Keeps a waiting job from starting until it is released; a hold by an admin can only be released by one."""
+    """Keep a waiting job from starting until it is released. Only an admin can release an admin's hold."""
 
-    def act(job: dict[str, Any]) -> str:
+    def action(job: dict[str, Any]) -> str:
         owner = identity.user_id == job["user_id"] or job["tenant_id"] in identity.roles
         reason = Pending.HELD_BY_USER if owner else Pending.HELD_BY_ADMIN
         if job["state"] == JobState.HELD and job["reason"] in (reason, Pending.HELD_BY_ADMIN):
             return f"job {job_id} is held"
         joins_deferred = reason == Pending.HELD_BY_USER and queue_limits.load_of(job).queued
-        with _room_for(job, Load(deferred=1) if joins_deferred else None):
+        with _within_queue_limits(job, Load(deferred=1) if joins_deferred else None):
             if job["array_count"] is not None:
                 return array_actions.hold(job, reason, identity.username)
             if job["state"] not in (JobState.PENDING, JobState.HELD):
                 raise _wrong_state(job, "only a waiting job can be held")
-            transitions.hold([job_id], reason, identity.username)
+            states.hold([job_id], reason, identity.username)
         return f"job {job_id} is held"
 
-    return _act(job_id, identity, act, joins_queue=True)
+    return _perform(job_id, identity, action, joins_queue=True)
 
 
 def release(job_id: int, identity: Identity) -> str:
-    """Lets a held job wait for its turn again, from its original queue time."""
+    """Let a held job wait again, with its original queue time."""
 
-    def act(job: dict[str, Any]) -> str:
+    def action(job: dict[str, Any]) -> str:
         if job["state"] == JobState.HELD:
             joins_queued = queue_limits.load_of(job).queued and not identity.can_administer
             holds = [Pending.HELD_BY_USER, *([Pending.HELD_BY_ADMIN] if identity.can_administer else [])]
-            with _room_for(job, Load(queued=1) if joins_queued else None):
+            with _within_queue_limits(job, Load(queued=1) if joins_queued else None):
                 if job["array_count"] is not None:
                     is_released = array_actions.release(job, holds, identity.username)
                 else:
-                    is_released = bool(transitions.release([job_id], holds, identity.username))
+                    is_released = bool(states.release([job_id], holds, identity.username))
                 if not is_released:
                     step = "ask an admin to release it"
                     raise Problem(403, "not_permitted", "an admin holds this job", next_step=step)
@@ -109,52 +109,70 @@ def release(job_id: int, identity: Identity) -> str:
             raise _wrong_state(job, "only a held job can be released")
         return f"job {job_id} waits for its turn"
 
-    return _act(job_id, identity, act, joins_queue=True)
+    return _perform(job_id, identity, action, joins_queue=True)
 
 
 def requeue(job_id: int, identity: Identity) -> str:
-    """Stops a live job and puts it back to where it stood in the queue."""
+    """Stop a live job and return it to the queue with its original queue time."""
 
-    def act(job: dict[str, Any]) -> str:
+    def action(job: dict[str, Any]) -> str:
         if job["array_count"] is not None:
             step = "requeue live elements by their own ids, or retry those that ended"
-            raise Problem(409, "wrong_state", f"job {job_id} is an array, which never runs itself", next_step=step)
+            raise Problem(409, "wrong_state", f"job {job_id} is an array, which does not run itself", next_step=step)
         if job["state"] in (JobState.SCHEDULED, JobState.RUNNING):
             by = {"by": identity.username}
-            transitions.stop([job_id], EndReason.REQUEUED, by, identity.username)
+            states.stop([job_id], EndReason.REQUEUED, by, identity.username)
         elif job["state"] != JobState.PENDING and job["stop_reason"] != EndReason.REQUEUED:
             raise _wrong_state(job, "only a live job can be requeued")
         return f"job {job_id} goes back to the queue"
 
-    return _act(job_id, identity, act)
+    return _perform(job_id, identity, action)
 
 
-def retry(job_id: int, identity: Identity, part: str = array_actions.FAILED) -> str:
-    """Has a job that failed, was cancelled or was preempted run again, by another attempt; or elements of an array:
-    `failed`, or numbers like 3-7,9 of those that have ended. An element is retried as one of its array."""
+def retry(job_id: int, identity: Identity, part: str = array_actions.ALL_FAILED) -> str:
+    """Rerun a failed, cancelled or preempted job as a new attempt, or elements of an array: `failed`, or numbers like
+    3-7,9 of ended ones. An element is retried as part of its array."""
     element: int | None = None
 
-    def act(job: dict[str, Any]) -> str:
+    def action(job: dict[str, Any]) -> str:
         archived.lock_open([job["tenant_id"]])
-        with _room_for(job, None if job["waits"] else queue_limits.load_of(job)):
+        with _within_queue_limits(job, None if job["waits"] else queue_limits.load_of(job)):
             if job["array_count"] is not None:
                 if element is not None:
-                    retrying.require_retriable(locked(element, identity))
+                    _require_retriable(lock(element, identity))
                 return array_actions.retry(job, part, identity.username)
-            array_actions.require_array(job, None if part == array_actions.FAILED else part)
-            return retrying.retry_one(job, identity.username)
+            array_actions.require_array(job, None if part == array_actions.ALL_FAILED else part)
+            return _retry_one(job, identity.username)
 
     sql = "SELECT tenant_id, array_id, array_index FROM jobs_job WHERE id = %s AND array_id IS NOT NULL"
-    if part == array_actions.FAILED and (found := query(sql, [job_id])) and identity.sees(found[0]["tenant_id"]):
-        element, job_id, part = job_id, found[0]["array_id"], str(found[0]["array_index"])
-    return _act(job_id, identity, act, joins_queue=True)
+    if part == array_actions.ALL_FAILED and (rows := query(sql, [job_id])) and identity.sees(rows[0]["tenant_id"]):
+        element, job_id, part = job_id, rows[0]["array_id"], str(rows[0]["array_index"])
+    return _perform(job_id, identity, action, joins_queue=True)
+
+
+def _require_retriable(job: dict[str, Any]) -> None:
+    """Raise 409 for a job that has not ended, or completed: by its own id neither is retried."""
+    job_id, state = job["id"], job["state"]
+    if state not in RETRIABLE_STATES:
+        step = "submit it again" if state in FINAL else "requeue it" if job["stop_reason"] else "see its state"
+        rule = "only a job that failed, was cancelled or was preempted can be retried"
+        raise Problem(409, "wrong_state", f"{rule}; job {job_id} is {state}", next_step=step)
+
+
+def _retry_one(job: dict[str, Any], actor: str) -> str:
+    """Retry a locked job that is no array. 409 as above; 422 if a job that it depends on ended in the wrong state."""
+    _require_retriable(job)
+    job_id = job["id"]
+    states.retry(job_id, RETRIABLE_STATES, actor)
+    dependencies.reinstate(job_id, job["tenant_id"])
+    events.changed("jobs", [job_id])
+    return f"job {job_id} waits for another attempt"
 
 
 @contextmanager
-def _room_for(job: dict[str, Any], load: Load | None) -> Iterator[None]:
-    """Raise 429 if the queue has no room for `load`, but only after what is done inside: a job in the wrong state is
-    refused as such whatever is queued. The transaction undoes what was done. None: the job joins no part of the queue.
-    """
+def _within_queue_limits(job: dict[str, Any], load: Load | None) -> Iterator[None]:
+    """Raise 429 if `load` exceeds a limit of the queue, but only after the body: a job in the wrong state gets its 409
+    whatever is queued. The transaction undoes the body. None: the job joins no part of the queue."""
     refusal: Problem | None = None
     try:
         if load is not None:
@@ -166,13 +184,15 @@ def _room_for(job: dict[str, Any], load: Load | None) -> Iterator[None]:
         raise refusal
 
 
-def _act(job_id: int, identity: Identity, act: Callable[[dict[str, Any]], str], *, joins_queue: bool = False) -> str:
-    """`joins_queue`: the job may count against another limit of the queue afterwards."""
+def _perform(
+    job_id: int, identity: Identity, action: Callable[[dict[str, Any]], str], *, joins_queue: bool = False
+) -> str:
+    """Lock a job and run an action on it. `joins_queue`: it may count against another limit of the queue afterwards."""
 
     def work() -> str:
         if joins_queue:
             queue_limits.lock_of_job(job_id)
-        message = act(locked(job_id, identity))
+        message = action(lock(job_id, identity))
         events.changed("jobs", [job_id])
         wake.request_cycle()
         return message
@@ -180,9 +200,9 @@ def _act(job_id: int, identity: Identity, act: Callable[[dict[str, Any]], str], 
     return retry_atomic(work)
 
 
-def locked(job_id: int, identity: Identity) -> dict[str, Any]:
-    """The job's row, locked, of somebody who may act on it: 404 or 403 for others. In a transaction, whose events say
-    by which way it was done."""
+def lock(job_id: int, identity: Identity) -> dict[str, Any]:
+    """Lock a job that the caller may act on and return its row; 404 or 403 otherwise. Set the channel that the events
+    of the transaction record."""
     rows = query(
         "SELECT id, tenant_id, user_id, state, reason, stop_reason, array_count, not_before, open_dependencies,"
         f"      {WAITS} AS waits, set_config(%s, %s, true) FROM jobs_job j WHERE id = %s FOR NO KEY UPDATE",

@@ -1,4 +1,4 @@
-"""Sends a signal to the processes of a running job: it is written as an event, and its agents are told."""
+"""Send a signal to the processes of a running job: record it as an event, and wake its agents."""
 
 from django.db import transaction
 
@@ -8,31 +8,32 @@ from gpusched.lib.db.sql import as_json, execute
 from gpusched.protocol.signals import SignalName
 from gpusched.protocol.states import JobState
 from jobs.actions import job_actions
+from jobs.events.record import insert_sql
 from tenants.auth.identity import Identity
 
-# The event is both what agents are told from and what the audit has: of one attempt, numbered from 1.
-_SEND = """
+# Agents read the order from the event, and the audit has it. Signals of an attempt have numbers from 1.
+_SENT = insert_sql(
+    "'signal_sent'", "counted", actor="%s", data="%s::jsonb || jsonb_build_object('sequence', signal_count)"
+)
+_SEND = f"""
     WITH counted AS (
         UPDATE jobs_job SET signal_count = signal_count + 1 WHERE id = %s AND state = 'running'
         RETURNING id, attempt, signal_count)
-    INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
-    SELECT id, clock_timestamp(), 'signal_sent', attempt, %s,
-           %s::jsonb || jsonb_build_object('sequence', signal_count)
-      FROM counted
+    {_SENT}
 """
 
 
 def send(job_id: int, name: SignalName, identity: Identity) -> str:
-    """Has the agents send it, once, to the first process of each rank that runs. Of somebody who may cancel the job;
-    409 of a job that does not run, and of an array, whose elements do."""
+    """Order a signal, sent once to the first process of each running rank, for a caller who may cancel the job. 409 for
+    a job that is not running, and for an array, whose elements run instead."""
     with transaction.atomic():
-        job = job_actions.locked(job_id, identity)
+        job = job_actions.lock(job_id, identity)
         if job["array_count"] is not None:
             step = "signal its elements by their own ids"
-            raise Problem(409, "wrong_state", f"job {job_id} is an array, which never runs itself", next_step=step)
+            raise Problem(409, "wrong_state", f"job {job_id} is an array, which does not run itself", next_step=step)
         if job["state"] != JobState.RUNNING:
-            told = f"only a running job has processes to signal; job {job_id} is {job['state']}"
-            raise Problem(409, "wrong_state", told, next_step="see its state")
+            message = f"only a running job has processes to signal; job {job_id} is {job['state']}"
+            raise Problem(409, "wrong_state", message, next_step="see its state")
         execute(_SEND, [job_id, identity.username, as_json({"signal": name})])
         events.changed("jobs", [job_id])
         events.changed("stops", [job_id])

@@ -1,4 +1,4 @@
-"""REST for archiving a tenant, which ends the jobs that it has, and for restoring it."""
+"""REST for archiving a tenant, which ends its jobs, and for restoring it."""
 
 import msgspec
 from rest_framework.request import Request
@@ -15,7 +15,7 @@ from tenants.auth.identity import identity
 
 
 class ArchiveOptions(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """`cancel_jobs`: cancels what waits and stops what runs."""
+    """`cancel_jobs`: cancel waiting jobs and stop live ones."""
 
     cancel_jobs: bool = False
 
@@ -26,22 +26,22 @@ class Archive(APIView):
         refusals=(400, 401, 403, 404, 409),
     )  # fmt: skip
     def post(self, request: Request, name: str) -> Response:
-        """It accepts no jobs (409 `tenant_archived`), its guarantee counts for nothing, and lists leave it out; jobs,
-        use and history stay readable. While it has unfinished jobs this is a 409 `tenant_has_jobs`; `cancel_jobs`
-        cancels those that wait and stops those that run. Harmless when repeated."""
-        who = identity(request)
-        tenant = find_tenant(name, who)
-        who.require_admin()
-        ended = archive_tenant.archive(tenant.pk, who, cancel_jobs=read_body(request, ArchiveOptions).cancel_jobs)
+        """An archived tenant accepts no jobs (409 `tenant_archived`), its guarantee is not reserved, and lists omit it;
+        its jobs, use and history stay readable. 409 `tenant_has_jobs` while it has unfinished jobs, unless
+        `cancel_jobs` cancels the waiting ones and stops the running ones. Harmless when repeated."""
+        caller = identity(request)
+        tenant = find_tenant(name, caller)
+        caller.require_admin()
+        ended = archive_tenant.archive(tenant.pk, caller, cancel_jobs=read_body(request, ArchiveOptions).cancel_jobs)
         return Response({**represent_tenants([tenant.pk])[0], **ended})
 
 
 class Unarchive(APIView):
     @documented("Restore an archived tenant", tag="tenants", who="admin", answer=TenantData)
     def post(self, request: Request, name: str) -> Response:
-        """With its quota, guarantee, budget, members and tokens, as they are by then. Harmless when repeated."""
-        who = identity(request)
-        tenant = find_tenant(name, who)
-        who.require_admin()
-        archive_tenant.unarchive(tenant.pk, who)
+        """The tenant keeps its current quota, guarantee, budget, members and tokens. Harmless when repeated."""
+        caller = identity(request)
+        tenant = find_tenant(name, caller)
+        caller.require_admin()
+        archive_tenant.unarchive(tenant.pk, caller)
         return Response(represent_tenants([tenant.pk])[0])

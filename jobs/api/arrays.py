@@ -1,4 +1,4 @@
-"""REST for arrays: their elements, cancel of all or a part, retry."""
+"""REST for arrays: list elements, cancel all or some of them, retry."""
 
 import msgspec
 from rest_framework.request import Request
@@ -13,8 +13,8 @@ from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.rest.arrays import Element
 from gpusched.protocol.rest.jobs import Acted, Page
 from gpusched.protocol.states import JobState
-from jobs.actions import array_actions as elements
 from jobs.actions import job_actions
+from jobs.actions.array_actions import ALL_FAILED
 from jobs.api.jobs import action_response, visible_job
 from jobs.arrays.elements import list_elements
 from jobs.listing.job_list import states_of
@@ -28,15 +28,15 @@ ELEMENT_FILTERS = {
 
 
 class CancelRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """`elements`: of an array only these, like `3-7,9`; without it all of the job."""
+    """`elements`: only these elements of an array, like `3-7,9`; by default the entire job."""
 
     elements: str | None = None
 
 
 class RetryRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """`elements`: of an array `failed`, or numbers like `3-7,9` of those that have ended, however they did."""
+    """`elements` of an array: `failed`, or numbers like `3-7,9` of elements that have ended in any state."""
 
-    elements: str = elements.FAILED
+    elements: str = ALL_FAILED
 
 
 class Cancel(APIView):
@@ -50,15 +50,15 @@ class Cancel(APIView):
         refusals=(400, 401, 403, 404, 409, 413),
     )
     def post(self, request: Request, job_id: int) -> Response:
-        """At once if it waits, else its processes are stopped first. Harmless when repeated, or when it has ended.
-        `elements` like `3-7,9`: of an array only these. The body may be left out."""
-        wanted = read_body(request, CancelRequest)
-        return action_response(job_id, job_actions.cancel(job_id, identity(request), wanted.elements))
+        """A waiting job ends at once; the processes of a live one are stopped first. Harmless when repeated or when the
+        job has ended. `elements` like `3-7,9`: only these elements of an array. The body is optional."""
+        body = read_body(request, CancelRequest)
+        return action_response(job_id, job_actions.cancel(job_id, identity(request), body.elements))
 
 
 class Retry(APIView):
     @documented(
-        "Have a job that failed, or elements of an array that have ended, run again",
+        "Rerun a job that failed, or elements of an array that have ended",
         tag="jobs",
         who="own jobs: member, else owner",
         body=RetryRequest,
@@ -67,12 +67,12 @@ class Retry(APIView):
         refusals=(400, 401, 403, 404, 409, 413, 422, 429),
     )
     def post(self, request: Request, job_id: int) -> Response:
-        """A job that failed, was cancelled or was preempted: by another attempt, with the same id and queue time, not
-        before its `not_before`, with all its `max_retries`, and what it depends on looked at anew if it never started.
-        Of an array those elements that failed, or with `elements` like `3-7,9` these, if they have ended; it is open
-        again."""
-        wanted = read_body(request, RetryRequest)
-        return action_response(job_id, job_actions.retry(job_id, identity(request), wanted.elements))
+        """A failed, cancelled or preempted job gets a new attempt, with the same id and queue time, not before its
+        `not_before`, and with all its `max_retries`. If it never started, its dependencies are checked again. Of an
+        array, the failed elements run again, or with `elements` like `3-7,9` those of them that have ended; the array
+        is open again."""
+        body = read_body(request, RetryRequest)
+        return action_response(job_id, job_actions.retry(job_id, identity(request), body.elements))
 
 
 class Elements(APIView):
@@ -85,24 +85,24 @@ class Elements(APIView):
         refusals=(400, 401, 403, 404),
     )
     def get(self, request: Request, job_id: int) -> Response:
-        """Those too that are no jobs yet: an element becomes a job, with an id, when it is placed. A job that is no
-        array has none."""
+        """Includes elements that are no jobs yet: an element becomes a job, with an id, when it is placed. A job that
+        is not an array has none."""
         count = visible_job(request, job_id)["array_count"]
-        given = read_query(request)
-        limit = page_limit(given)
+        params = read_query(request)
+        limit = page_limit(params)
         if count is None:
             return Response({"items": [], "next_cursor": None})
-        states = states_of(given["state"]) if "state" in given else list(JobState)
-        items = list_elements(job_id, multirange(_wanted(given, count)), states, limit)
+        states = states_of(params["state"]) if "state" in params else list(JobState)
+        items = list_elements(job_id, multirange(_requested_ranges(params, count)), states, limit)
         return Response(paged(items, limit, "elements", "index"))
 
 
-def _wanted(given: dict[str, str], count: int) -> Ranges:
-    """The numbers that are asked for, after those of the page before."""
+def _requested_ranges(params: dict[str, str], count: int) -> Ranges:
+    """Return the requested numbers that follow the previous page."""
     try:
-        chosen = parse_ranges(given["index"], count) if "index" in given else ((0, count),)
+        chosen = parse_ranges(params["index"], count) if "index" in params else ((0, count),)
     except ValueError as error:
         raise invalid([FieldError("index", "invalid", str(error))]) from error
-    last = cursor_number(given, "elements")
+    last = cursor_number(params, "elements")
     start = 0 if last is None else last + 1
     return tuple((max(first, start), end) for first, end in chosen if end > start)

@@ -1,4 +1,4 @@
-"""REST for the executions of a job: when, where, and how each rank ended."""
+"""REST for the attempts of a job: their times, nodes, and the end of each rank."""
 
 from typing import Any
 
@@ -17,28 +17,28 @@ from jobs.api.jobs import visible_job
 
 class Attempts(APIView):
     @documented(
-        "The executions of a job, with how each rank ended",
+        "List the attempts of a job, with the end of each rank",
         tag="jobs",
         who="viewer",
         answer=Page[Attempt],
         parameters=PAGED,
     )
     def get(self, request: Request, job_id: int) -> Response:
-        """`saved_at` is its last checkpoint, as the job told. Of each rank also `detail`, its own times, and
-        `peak_memory_mb` (MiB): of all its processes together where `peak_memory_of` is `rank`, of the largest where it
-        is `process`."""
+        """`saved_at` is the last checkpoint that the job reported. Each rank has `detail`, its own times, and
+        `peak_memory_mb` (MiB): of all its processes if `peak_memory_of` is `rank`, of the largest one if it is
+        `process`."""
         visible_job(request, job_id)
-        given = read_query(request)
-        limit = page_limit(given)
+        params = read_query(request)
+        limit = page_limit(params)
         rows = query(
             "SELECT * FROM jobs_attempt WHERE job_id = %s AND number > %s ORDER BY number LIMIT %s",
-            [job_id, cursor_number(given, "attempts") or 0, limit],
+            [job_id, cursor_number(params, "attempts") or 0, limit],
         )
         return Response(paged([represent_attempt(row) for row in rows], limit, "attempts", "number"))
 
 
 def represent_attempt(row: dict[str, Any]) -> dict[str, Any]:
-    """One execution as the API and the page show it."""
+    """Represent an attempt for the API and the page."""
     state = "ended" if row["ended_at"] else "running" if row["started_at"] else "scheduled"
     return {
         "number": row["number"],

@@ -18,7 +18,7 @@ from tenants.auth.identity import identity
 
 
 class _Unread(msgspec.Struct):
-    """A bulk whose jobs are read one by one, to say which of them is wrong."""
+    """A bulk whose jobs are decoded separately, to name the invalid ones."""
 
     jobs: list[msgspec.Raw]
 
@@ -33,27 +33,27 @@ class Bulk(APIView):
         status=201,
         also={200: BulkActed},
         refusals=(400, 401, 403, 404, 409, 413, 422, 429),
-        parameters={"dry_run": "true: check all of it, answer 200, and submit nothing"},
+        parameters={"dry_run": "true: check all jobs, answer 200, and submit nothing"},
     )
     def post(self, request: Request) -> Response:
         """1 to 10,000 job requests, all submitted or none, answered once all are durable; `job_ids` in the order of the
-        request. What is wrong is named by the number of the job, from 0: `jobs[3].gpu_count`, of 100 errors at most."""
+        request. Errors, at most 100, name the job by its number from 0: `jobs[3].gpu_count`."""
         is_dry = is_dry_run(request)
         requests = _read(raw_body(request) or b"{}")
-        done = submit_all(requests, identity(request), is_dry_run=is_dry)
-        said = "would be submitted; nothing was" if is_dry else "are in the queue"
+        result = submit_all(requests, identity(request), is_dry_run=is_dry)
+        outcome = "would be submitted; nothing was" if is_dry else "are in the queue"
         answer = {
             "status": "would_be_submitted" if is_dry else "submitted",
-            "message": fix_plurals(f"{len(requests)} jobs {said}"),
+            "message": fix_plurals(f"{len(requests)} jobs {outcome}"),
             "count": len(requests),
-            "job_ids": done.ids,
+            "job_ids": result.ids,
         }
-        headers = {"Queue-Warning": done.warning} if done.warning else {}
+        headers = {"Queue-Warning": result.warning} if result.warning else {}
         return Response(answer, status=200 if is_dry else 201, headers=headers)
 
 
 def _read(raw: bytes) -> list[JobRequest]:
-    """The jobs of a body. What a type alone shows wrong is said of each job."""
+    """Decode the jobs of a body. Report wrong types job by job."""
     try:
         return decode(raw, BulkRequest).jobs
     except Problem:
@@ -61,18 +61,20 @@ def _read(raw: bytes) -> list[JobRequest]:
             unread = msgspec.json.decode(raw, type=_Unread).jobs
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             unread = []
-        if errors := _unreadable(unread):
+        if errors := _errors_of(unread):
             raise invalid(errors) from None
         raise
 
 
-def _unreadable(unread: list[msgspec.Raw]) -> list[FieldError]:
-    found: list[FieldError] = []
+def _errors_of(unread: list[msgspec.Raw]) -> list[FieldError]:
+    errors: list[FieldError] = []
     for number, job in enumerate(unread):
         try:
             decode(bytes(job), JobRequest, validate)
         except Problem as problem:
-            found += [FieldError(field_path(number, one.field), one.code, one.message) for one in problem.errors]
-        if len(found) >= MAX_ERRORS:
+            errors += [
+                FieldError(field_path(number, error.field), error.code, error.message) for error in problem.errors
+            ]
+        if len(errors) >= MAX_ERRORS:
             break
-    return found
+    return errors

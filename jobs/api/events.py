@@ -1,4 +1,4 @@
-"""REST for the events of all jobs: as they come (server-sent events, long poll), or all that there are since an id."""
+"""REST for the events of all jobs: live (server-sent events, long poll), or those after an id."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -16,15 +16,15 @@ from gpusched.lib.api.problems import invalid
 from gpusched.lib.api.rest import JsonRenderer, page_limit, read_query, whole_number
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.rest.events import EventPage
-from jobs.events.log import KINDS, Reader, frontier, read, require_given_out
+from jobs.events.log import KINDS, Reader, frontier, read, require_issued
 from jobs.events.stream import hub
 from tenants.api.tenants import find_tenant
 from tenants.auth.identity import Identity, identity, identity_of_token, identity_of_user
 
 MAX_WAIT_SECONDS = 30
 PARAMETERS = {
-    "since": "id of an event: those after it; 0: from the beginning; without it: from now on",
-    "wait": "0 to 30 (0): so many seconds to wait until there is one",
+    "since": "id of an event: return later ones; 0: from the beginning; default: from now on",
+    "wait": "0 to 30 (0): seconds to wait for an event",
     "tenant": "name of a tenant",
     "kind": "kinds separated by commas, such as started,ended",
     "limit": "1 to 1000, default 100",
@@ -32,7 +32,7 @@ PARAMETERS = {
 
 
 class EventStreamRenderer(JsonRenderer):
-    """Streams are no renderer's work; what is refused is told as JSON."""
+    """Render refusals of streams as JSON; the view itself writes the streams."""
 
     media_type = "text/event-stream"
 
@@ -41,7 +41,7 @@ class Events(APIView):
     renderer_classes: list[type[BaseRenderer]] = [JsonRenderer, EventStreamRenderer]
 
     @documented(
-        "What happens to jobs that you may see, in order",
+        "List or follow the events of all jobs that you can see, in order",
         tag="jobs",
         who="viewer",
         answer=EventPage,
@@ -50,69 +50,69 @@ class Events(APIView):
         refusals=(400, 401, 403, 404, 406, 429),
     )
     def get(self, request: Request) -> HttpResponseBase:
-        """Of own tenants. With `Accept: text/event-stream` a stream that goes on from `Last-Event-ID`. Else one answer;
-        go on with `since` set to its `next_since`. docs/rest.md, Following events, says more."""
-        given = read_query(request)
-        wait = whole_number(given, "wait", 0, 0, MAX_WAIT_SECONDS)
+        """Covers your own tenants. With `Accept: text/event-stream` the answer is a stream that continues from
+        `Last-Event-ID`; otherwise a page, after which you continue with `since` set to its `next_since`. docs/rest.md,
+        Following events, explains more."""
+        params = read_query(request)
+        wait = whole_number(params, "wait", 0, 0, MAX_WAIT_SECONDS)
         is_stream = isinstance(getattr(request, "accepted_renderer", None), EventStreamRenderer)
-        since = _since(request, given, is_stream=is_stream)
-        who = identity(request)
-        _require_known(who, given)
-        reader = _reader(who, given)
+        since = _since(request, params, is_stream=is_stream)
+        caller = identity(request)
+        _require_existing(caller, params)
+        reader = _reader(caller, params)
         if is_stream:
-            again = _again(request._request, request.META.get("HTTP_AUTHORIZATION", ""), given)
-            return _streamed(who, hub.stream(reader, since, again), "text/event-stream")
+            reauthorize = _reauthorization(request._request, request.META.get("HTTP_AUTHORIZATION", ""), params)
+            return _streamed(caller, hub.stream(reader, since, reauthorize), "text/event-stream")
         page = read(reader, since)
         if page["items"] or page["more"] or not wait:
             return Response(page)
-        return _streamed(who, hub.poll(reader, page["next_since"], wait), "application/json")
+        return _streamed(caller, hub.poll(reader, page["next_since"], wait), "application/json")
 
 
-def _since(request: Request, given: dict[str, str], *, is_stream: bool) -> int:
-    # A browser that connects again sends the address of the first time, and the id of the last event beside it.
+def _since(request: Request, params: dict[str, str], *, is_stream: bool) -> int:
+    # A browser that reconnects sends its first address, and the last event's id in a header.
     if is_stream and (last := request.headers.get("Last-Event-ID")):
-        given = {**given, "since": last}
-    if "since" not in given:
+        params = {**params, "since": last}
+    if "since" not in params:
         return frontier.now()
-    since = whole_number(given, "since", 0, 0, 2**62)
-    require_given_out(since)
+    since = whole_number(params, "since", 0, 0, 2**62)
+    require_issued(since)
     return since
 
 
-def _require_known(who: Identity, given: dict[str, str]) -> None:
-    """Refuses what would be waited for in vain: a kind that there is not (400), a tenant that there is not, or that the
-    caller does not see (404)."""
-    for kind in given["kind"].split(",") if "kind" in given else ():
+def _require_existing(caller: Identity, params: dict[str, str]) -> None:
+    """Refuse filters that no event can match: an unknown kind (400), or a tenant that the caller cannot see (404)."""
+    for kind in params["kind"].split(",") if "kind" in params else ():
         if kind not in KINDS:
             message = f"there is no kind '{kind[:50]}'; use {', '.join(KINDS)}"
             raise invalid([FieldError("kind", "unknown_value", message)])
-    if "tenant" in given:
-        find_tenant(given["tenant"], who)
+    if "tenant" in params:
+        find_tenant(params["tenant"], caller)
 
 
-def _reader(who: Identity, given: dict[str, str]) -> Reader:
-    visible = who.visible_tenants()
-    kinds = tuple(given["kind"].split(",")) if "kind" in given else None
-    return Reader(None if visible is None else tuple(visible), given.get("tenant"), kinds, page_limit(given))
+def _reader(caller: Identity, params: dict[str, str]) -> Reader:
+    visible = caller.visible_tenants()
+    kinds = tuple(params["kind"].split(",")) if "kind" in params else None
+    return Reader(None if visible is None else tuple(visible), params.get("tenant"), kinds, page_limit(params))
 
 
-def _again(request: HttpRequest, header: str, given: dict[str, str]) -> Any:
-    """Gives the reader as they are later: with other memberships, or None when logged out or revoked."""
+def _reauthorization(request: HttpRequest, header: str, params: dict[str, str]) -> Any:
+    """Return a function that reloads the reader with current memberships; None once logged out or revoked."""
     key = None if header else request.session.session_key
     user_id = request.user.pk or 0
 
     def ask() -> Reader | None:
         if header:
-            who = identity_of_token(header)
-            return None if who is None else _reader(who, given)
+            caller = identity_of_token(header)
+            return None if caller is None else _reader(caller, params)
         user = User.objects.filter(pk=user_id, is_active=True).first()
         is_there = user is not None and key is not None and request.session.exists(key)
-        return _reader(identity_of_user(user), given) if user is not None and is_there else None
+        return _reader(identity_of_user(user), params) if user is not None and is_there else None
 
     return ask
 
 
-def _streamed(who: Identity, content: AsyncIterator[bytes], media_type: str) -> StreamingHttpResponse:
+def _streamed(caller: Identity, content: AsyncIterator[bytes], media_type: str) -> StreamingHttpResponse:
     # Proxies such as nginx must pass each piece on at once.
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return hub.room.streamed(who.username, content, content_type=media_type, headers=headers)
+    return hub.limiter.streamed(caller.username, content, content_type=media_type, headers=headers)

@@ -1,4 +1,4 @@
-"""REST for jobs: submit, list, read, act; history."""
+"""REST for jobs: submit, list, read, act on; their events."""
 
 from typing import Any
 
@@ -49,50 +49,50 @@ class Jobs(APIView):
         status=201,
         also={200: WouldSubmit},
         refusals=(400, 401, 403, 404, 409, 413, 422, 429, 503),
-        parameters={"dry_run": "true: answer 200 with what jobs/simulate answers, and submit nothing"},
+        parameters={"dry_run": "true: answer 200 with the answer of jobs/simulate, and submit nothing"},
     )
     def post(self, request: Request) -> HttpResponse:
-        """The body is a job request. Answered once it is durable. Send an `Idempotency-Key`, then repeating the request
-        is safe for 24 hours."""
+        """The body is a job request. The answer comes once the job is durable. With an `Idempotency-Key` you can safely
+        repeat the request for 24 hours."""
         if is_dry_run(request):
-            found = submit.simulate(read_body(request, JobRequest, validate), identity(request))
-            message = f"nothing was submitted; in the queue of tenant {found['tenant']} {found['sentence']}"
+            preview = submit.simulate(read_body(request, JobRequest, validate), identity(request))
+            message = f"nothing was submitted; in the queue of tenant {preview['tenant']} {preview['sentence']}"
             answer = {"job_id": None, "status": "would_be_submitted", "message": message, "job": None}
-            return Response({**answer, "simulation": found})
-        key = idempotency.checked(request.headers.get("Idempotency-Key", ""))
-        wanted = read_body(request, JobRequest, validate)
-        done = submit.submit(wanted, identity(request), key, raw_body(request))
-        response = HttpResponse(done.answer, status=201, content_type="application/json")
-        if done.is_replay:
+            return Response({**answer, "simulation": preview})
+        key = idempotency.valid_key(request.headers.get("Idempotency-Key", ""))
+        body = read_body(request, JobRequest, validate)
+        submitted = submit.submit(body, identity(request), key, raw_body(request))
+        response = HttpResponse(submitted.answer, status=201, content_type="application/json")
+        if submitted.is_replay:
             response["Idempotent-Replay"] = "true"
-        if done.warning:
-            response["Queue-Warning"] = done.warning
+        if submitted.warning:
+            response["Queue-Warning"] = submitted.warning
         return response
 
     @documented("List jobs, newest first", tag="jobs", who="viewer", answer=Page[JobData], parameters=_FILTERS)
     def get(self, request: Request) -> Response:
-        """Of own tenants. An array is listed once. A page that searches by part of a name looks at 5,000 jobs, as does
-        one of a span in which more than 2,000 ended: it may have few items, or none, and yet a `next_cursor`. A page of
-        jobs that run large scripts ends after 8 MiB of them."""
-        given, who = read_query(request), identity(request)
-        if "tenant" in given:
-            find_tenant(given["tenant"], who)  # a name that is misspelt has not just no jobs
-        items, cursor = list_jobs(given, who.visible_tenants(), page_limit(given))
+        """Covers your own tenants. An array is listed once. A page that searches by part of a name examines 5,000 jobs,
+        as does one of a span in which more than 2,000 ended: it may have few items, or none, and yet a `next_cursor`.
+        A page of jobs with large scripts ends after 8 MiB of them."""
+        filters, caller = read_query(request), identity(request)
+        if "tenant" in filters:
+            find_tenant(filters["tenant"], caller)  # a misspelt name is a 404, not an empty list
+        items, cursor = list_jobs(filters, caller.visible_tenants(), page_limit(filters))
         return Response({"items": items, "next_cursor": cursor})
 
 
 class Count(APIView):
     @documented("Count jobs", tag="jobs", who="viewer", answer=JobCount, parameters=_FILTERED_BY)
     def get(self, request: Request) -> Response:
-        """Those that a list with the same filters has, an array once. No more than 10,000 are looked at."""
-        given, who = read_query(request), identity(request)
-        if "tenant" in given:
-            find_tenant(given["tenant"], who)
-        return Response(count_jobs(given, who.visible_tenants()))
+        """Counts the jobs of a list with the same filters, an array once. At most 10,000 are examined."""
+        filters, caller = read_query(request), identity(request)
+        if "tenant" in filters:
+            find_tenant(filters["tenant"], caller)
+        return Response(count_jobs(filters, caller.visible_tenants()))
 
 
 def visible_job(request: Request, job_id: int) -> dict[str, Any]:
-    """The job's key columns; 404 for what does not exist and for what the caller may not see alike."""
+    """Return the job's key columns; 404 both for a missing job and for one that the caller must not see."""
     rows = query("SELECT id, tenant_id, state, attempt, array_id, array_count FROM jobs_job WHERE id = %s", [job_id])
     if not rows or not identity(request).sees(rows[0]["tenant_id"]):
         raise not_found(f"job {job_id}")
@@ -116,11 +116,11 @@ def action_response(job_id: int, message: str) -> Response:
     return Response({"job_id": job_id, "status": job["state"], "message": message, "job": job})
 
 
-def _action(verb: str, summary: str, more: str, act: Any) -> type[APIView]:
+def _action(verb: str, summary: str, description: str, action: Any) -> type[APIView]:
     class Action(APIView):
         @documented(
             summary,
-            description=more,
+            description=description,
             tag="jobs",
             who="own jobs: member, else owner",
             answer=Acted,
@@ -128,7 +128,7 @@ def _action(verb: str, summary: str, more: str, act: Any) -> type[APIView]:
             refusals=(401, 403, 404, 409),
         )
         def post(self, request: Request, job_id: int) -> Response:
-            return action_response(job_id, act(job_id, identity(request)))
+            return action_response(job_id, action(job_id, identity(request)))
 
     Action.__name__ = verb.capitalize()
     return Action
@@ -137,40 +137,40 @@ def _action(verb: str, summary: str, more: str, act: Any) -> type[APIView]:
 Hold = _action(
     "hold",
     "Keep a waiting job from starting",
-    "By an admin who is no member of the tenant it is an admin's hold.",
+    "A hold by an admin who is not a member of the tenant is an admin's hold.",
     job_actions.hold,
 )
 Release = _action(
     "release",
-    "Let a held job wait for its turn again",
-    "From its old queue time. An admin's hold needs an admin.",
+    "Let a held job wait again",
+    "It keeps its queue time. Only an admin can release an admin's hold.",
     job_actions.release,
 )
 Requeue = _action(
     "requeue",
-    "Stop a live job and put it back into the queue",
-    "To where it stood. Uses up no retry, and asks not whether `requeue` is true.",
+    "Stop a live job and return it to the queue",
+    "It keeps its queue time and uses up no retry. The job's `requeue` does not matter.",
     job_actions.requeue,
 )
 
 
 class Events(APIView):
-    @documented("What happened to a job, in order", tag="jobs", who="viewer", answer=Page[Event], parameters=PAGED)
+    @documented("List the events of a job, in order", tag="jobs", who="viewer", answer=Page[Event], parameters=PAGED)
     def get(self, request: Request, job_id: int) -> Response:
-        """`via` is by which way a person did it, `page` or `token` and its prefix; else `agent` (told by the node's) or
+        """`via` is the channel of a person's action, `page` or `token` and its prefix; otherwise `agent` or
         `scheduler`. Kinds: `submitted scheduled started stopping ended requeued retried held released eligible
-        limit_changed signal_sent cancelled part_cancelled preempting idle_warning idle_would_end idle_over`. Of a job
-        of another tenant for which this one was stopped `data` says no more than that; admins find its id in `by_job`.
-        `preempting`, of the job that others were stopped for: `victims` of its own tenant, and how many
-        `of_other_tenants`. `part_cancelled`, of an array: which `elements` were named, and how many of them were
-        `cancelled` while they waited and how many `stopped`."""
+        limit_changed signal_sent cancelled part_cancelled preempting idle_warning idle_would_end idle_over`. If this
+        job was stopped for one of another tenant, `data` does not identify that job; admins find its id in `by_job`.
+        `preempting`, on the job that others were stopped for, lists the `victims` of its own tenant and counts those
+        `of_other_tenants`. `part_cancelled`, on an array, names the `elements` and counts those `cancelled` while they
+        waited and those `stopped`."""
         visible_job(request, job_id)
-        given = read_query(request)
-        limit = page_limit(given)
+        params = read_query(request)
+        limit = page_limit(params)
         rows = query(
             f"SELECT id, at, kind, attempt, actor, {VIA}, data FROM jobs_jobevent e"
             " WHERE job_id = %s AND id > %s ORDER BY id LIMIT %s",
-            [job_id, cursor_number(given, "events") or 0, limit],
+            [job_id, cursor_number(params, "events") or 0, limit],
         )
         is_admin = identity(request).visible_tenants() is None
         items = [

@@ -25,7 +25,7 @@ from tenants.auth.identity import identity
 
 class Log(APIView):
     @documented(
-        "The output of one rank",
+        "Read the output of one rank",
         tag="jobs",
         who="viewer",
         media_types=("text/plain",),
@@ -33,41 +33,41 @@ class Log(APIView):
         parameters={
             "attempt": "default: the latest",
             "rank": "default 0",
-            "offset": "first byte wanted, default 0; negative: from the end",
-            "tail": "most bytes wanted of the end, instead of offset and limit",
-            "limit": "most bytes wanted, at most 1048576",
-            "download": "true: all of it as a file, as far as it is written, however long",
+            "offset": "first byte, default 0; negative: from the end",
+            "tail": "maximum bytes from the end, instead of offset and limit",
+            "limit": "maximum bytes, up to 1048576",
+            "download": "true: the full log so far as a file, of any length",
         },
     )
     def get(self, request: Request, job_id: int) -> HttpResponseBase:
-        """Raw bytes, read by offset: `X-Log-Attempt`, `X-Log-Offset`, `X-Log-Next-Offset` (go on from here),
-        `X-Log-Size`, and `X-Log-Complete: true` once nothing more will come."""
+        """Returns raw bytes by offset, with `X-Log-Attempt`, `X-Log-Offset`, `X-Log-Next-Offset` (continue there),
+        `X-Log-Size`, and `X-Log-Complete: true` once the log is complete."""
         job = visible_job(request, job_id)
-        given = read_query(request)
-        number = whole_number(given, "attempt", job["attempt"], 0, 2**31 - 1)
-        rank = whole_number(given, "rank", 0, 0, 2**31 - 1)
-        if is_true(given, "download"):
-            _is_over(job, number, rank)
+        params = read_query(request)
+        number = whole_number(params, "attempt", job["attempt"], 0, 2**31 - 1)
+        rank = whole_number(params, "rank", 0, 0, 2**31 - 1)
+        if is_true(params, "download"):
+            _final_size(job, number, rank)
             return _file(job_id, number, rank, identity(request).username)
-        offset = whole_number(given, "offset", 0, -(2**62), 2**62)
-        limit = whole_number(given, "limit", store.MAX_READ, 1, store.MAX_READ)
-        if "tail" in given:
-            limit = whole_number(given, "tail", 1, 1, store.MAX_READ)
+        offset = whole_number(params, "offset", 0, -(2**62), 2**62)
+        limit = whole_number(params, "limit", store.MAX_READ, 1, store.MAX_READ)
+        if "tail" in params:
+            limit = whole_number(params, "tail", 1, 1, store.MAX_READ)
             offset = -limit
-        # First whether it is over, then the bytes: the other way round, bytes that came in between would be missed.
-        is_over = _is_over(job, number, rank)
-        piece = store.read(job_id, number, rank, offset, limit)
-        response = HttpResponse(piece.data, content_type="text/plain; charset=utf-8")
+        # The final size first: read after the bytes, it would hide bytes that arrive in between.
+        final_size = _final_size(job, number, rank)
+        chunk = store.read(job_id, number, rank, offset, limit)
+        response = HttpResponse(chunk.data, content_type="text/plain; charset=utf-8")
         response["X-Log-Attempt"] = str(number)
-        response["X-Log-Offset"] = str(piece.offset)
-        response["X-Log-Next-Offset"] = str(piece.next_offset)
-        response["X-Log-Size"] = str(piece.size)
-        complete = piece.next_offset == piece.size and is_over is not None and piece.size >= is_over
+        response["X-Log-Offset"] = str(chunk.offset)
+        response["X-Log-Next-Offset"] = str(chunk.next_offset)
+        response["X-Log-Size"] = str(chunk.size)
+        complete = chunk.next_offset == chunk.size and final_size is not None and chunk.size >= final_size
         response["X-Log-Complete"] = "true" if complete else "false"
         return response
 
 
-# Piece by piece, and not by many at once: of each up to 1 MiB stands in the memory of the server.
+# Limited, since each download holds up to 1 MiB in the server's memory.
 downloads = ConcurrencyLimiter(
     MAX_DOWNLOADS, MAX_DOWNLOADS_EACH, code="too_many_downloads", what="logs are being downloaded",
     instead="try again in a moment, or read it by `offset`",
@@ -78,23 +78,23 @@ def _file(job_id: int, attempt: int, rank: int, caller: str) -> StreamingHttpRes
     size = store.size_of(job_id, attempt, rank)
     name = f"job-{job_id}-attempt-{attempt}-rank-{rank}.log"
     headers = {"Content-Disposition": f'attachment; filename="{name}"', "Content-Length": str(size)}
-    pieces = _pieces(job_id, attempt, rank, size)
-    return downloads.streamed(caller, pieces, content_type="text/plain; charset=utf-8", headers=headers)
+    chunks = _chunks(job_id, attempt, rank, size)
+    return downloads.streamed(caller, chunks, content_type="text/plain; charset=utf-8", headers=headers)
 
 
-async def _pieces(job_id: int, attempt: int, rank: int, size: int) -> AsyncIterator[bytes]:
+async def _chunks(job_id: int, attempt: int, rank: int, size: int) -> AsyncIterator[bytes]:
     read, offset = sync_to_async(store.read, thread_sensitive=False), 0
     while offset < size:
-        piece = await read(job_id, attempt, rank, offset, min(store.MAX_READ, size - offset))
-        if not piece.data:
-            return  # deleted meanwhile: shorter than was said, which the reader notices
-        offset = piece.next_offset
-        yield piece.data
+        chunk = await read(job_id, attempt, rank, offset, min(store.MAX_READ, size - offset))
+        if not chunk.data:
+            return  # deleted meanwhile: the client notices that it is shorter than Content-Length
+        offset = chunk.next_offset
+        yield chunk.data
 
 
-def _is_over(job: dict[str, Any], number: int, rank: int) -> int | None:
-    """The final size of the log if it is known; None while more may come. 404 for an attempt or a rank that there has
-    never been, 410 for a log that was deleted by its age."""
+def _final_size(job: dict[str, Any], number: int, rank: int) -> int | None:
+    """Return the final size of the log if it is known, None while it may grow. 404 for an attempt or a rank that has
+    never existed, 410 for a log that retention deleted."""
     rows = query(
         "SELECT ranks, ended_at, outcomes, log_dropped_at FROM jobs_attempt WHERE job_id = %s AND number = %s",
         [job["id"], number],
@@ -107,12 +107,9 @@ def _is_over(job: dict[str, Any], number: int, rank: int) -> int | None:
         raise not_found(f"rank {rank} of job {job['id']}", f"attempt {number} has ranks 0 to {rows[0]['ranks'] - 1}")
     if rows[0]["log_dropped_at"]:
         raise Problem(410, "log_deleted", f"this log was deleted at {rfc3339(rows[0]['log_dropped_at'])}, by its age")
-    how = rows[0]["outcomes"].get(str(rank))
-    if how is not None:
-        # What a lost node had written and not sent is lost with it: then what is here is all there is.
-        return 0 if how["reason"] == reasons.EndReason.NODE_LOST else _least(how)
+    outcome = rows[0]["outcomes"].get(str(rank))
+    if outcome is not None:
+        # The unsent output of a lost node is lost: the log is complete as it is.
+        is_lost = outcome["reason"] == reasons.EndReason.NODE_LOST
+        return 0 if is_lost else store.min_complete_size(outcome.get("log_bytes") or 0)
     return 0 if rows[0]["ended_at"] else None
-
-
-def _least(how: dict[str, Any]) -> int:
-    return store.least_when_complete(how.get("log_bytes") or 0)

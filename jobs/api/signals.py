@@ -1,4 +1,4 @@
-"""REST of signals: what a running program is told by one."""
+"""REST for signals to the program of a running job."""
 
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -24,8 +24,8 @@ class Signal(APIView):
         refusals=(400, 401, 403, 404, 409, 413),
     )
     def post(self, request: Request, job_id: int) -> Response:
-        """`signal` is `HUP`, `INT`, `QUIT`, `USR1` or `USR2`. The first process of each rank that has started gets it
-        once, in a container the first process there; one that does not expect it may end by it. What its nodes
-        do is not waited for: an agent that is away sends it when it is back, and one of a version before this never."""
-        wanted = read_body(request, SignalRequest)
-        return action_response(job_id, signals.send(job_id, wanted.signal, identity(request)))
+        """`signal` is `HUP`, `INT`, `QUIT`, `USR1` or `USR2`. The first process of each started rank, or of its
+        container, gets it once; a process that does not handle it may end. The answer does not wait for the nodes: an
+        agent that is disconnected sends the signal once it is back; agents of older versions ignore it."""
+        body = read_body(request, SignalRequest)
+        return action_response(job_id, signals.send(job_id, body.signal, identity(request)))

@@ -1,4 +1,4 @@
-"""Lists the elements of an array in their order, those that are jobs and those that are none yet alike."""
+"""List the elements of an array in order, whether they are jobs yet or not."""
 
 from collections.abc import Collection
 from itertools import islice
@@ -10,7 +10,7 @@ from gpusched.protocol.arrays import from_multirange, numbers
 from gpusched.protocol.states import JobState
 from jobs.listing import representation
 
-_NONE_YET = """
+_UNPLACED = """
     SELECT a.state = 'held' AS is_held, (a.array_waiting * c.chosen)::text AS waiting,
            (a.array_cancelled * c.chosen)::text AS cancelled
       FROM jobs_job a, (SELECT %s::int4multirange AS chosen) c WHERE a.id = %s
@@ -25,14 +25,14 @@ _JOBS = """
 
 
 def list_elements(array_id: int, chosen: str, states: Collection[str], limit: int) -> list[dict[str, Any]]:
-    """The first `limit` of those `chosen` (as PostgreSQL writes sets of numbers) in one of `states`."""
-    [row] = query(_NONE_YET, [chosen, array_id])
+    """Return the first `limit` of the `chosen` elements (PostgreSQL's text of a multirange) in one of `states`."""
+    [row] = query(_UNPLACED, [chosen, array_id])
     waits_as = JobState.HELD if row["is_held"] else JobState.PENDING
-    found = [_element(job) for job in query(_JOBS, [array_id, chosen, list(states), limit])]
-    for state, set_of in ((waits_as, row["waiting"]), (JobState.CANCELLED, row["cancelled"])):
+    elements = [_element(job) for job in query(_JOBS, [array_id, chosen, list(states), limit])]
+    for state, text in ((waits_as, row["waiting"]), (JobState.CANCELLED, row["cancelled"])):
         if state in states:
-            found += [_no_job(number, state) for number in islice(numbers(from_multirange(set_of)), limit)]
-    return sorted(found, key=_index)[:limit]
+            elements += [_unplaced_element(number, state) for number in islice(numbers(from_multirange(text)), limit)]
+    return sorted(elements, key=_index)[:limit]
 
 
 def _element(job: dict[str, Any]) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def _element(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _no_job(number: int, state: str) -> dict[str, Any]:
+def _unplaced_element(number: int, state: str) -> dict[str, Any]:
     blank = dict.fromkeys(("job_id", "reason", "exit_code", "signal", "started_at", "ended_at"))
     return {"index": number, "state": str(state), **blank, "attempt": 0, "nodes": []}
 

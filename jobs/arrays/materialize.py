@@ -1,4 +1,4 @@
-"""Makes jobs of the elements of arrays when they are placed, and ends arrays whose elements have all ended."""
+"""Insert jobs for array elements when they are placed, and end arrays whose elements have all ended."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,83 +6,78 @@ from itertools import islice
 from typing import Any
 
 from gpusched.lib.bus import events, wake
-from gpusched.lib.db.sql import as_json, columns, execute, query, retry_atomic
+from gpusched.lib.db.sql import as_json, columns, query, retry_atomic
 from gpusched.protocol import arrays
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import LIVE, JobState
-from jobs.lifecycle import states as transitions
-
-UNFINISHED = "('pending', 'held', 'scheduled', 'running', 'stopping')"
+from jobs.lifecycle import array_states, states
+from jobs.lifecycle.array_states import UNFINISHED
 
 
 @dataclass
 class Materialized:
-    """`made`: of each array the jobs that its next elements are now, in their order; `refused`: elements that are jobs
-    already and that `max_parallel` leaves no room for."""
+    """`created`: by array, the jobs of its next elements in order. `refused`: existing jobs of elements that
+    `max_parallel` does not allow."""
 
-    made: dict[int, list[int]] = field(default_factory=dict)
+    created: dict[int, list[int]] = field(default_factory=dict)
     refused: set[int] = field(default_factory=set)
 
 
 # --- elements become jobs ---------------------------------------------------------------------------------------------
 
-# What only the agent needs (the payload) stays with the array: a script is not to be written a hundred thousand times.
-_SAME = """
+# Only the agent needs the payload, so it stays with the array: a script is not copied 100,000 times.
+_COPIED_COLUMNS = """
     tenant_id, user_id, priority, gpu_count, gpu_memory_mb, gpu_models, gpu_sharing, cpu_milli, memory_mb,
     gang_scheduling, ranks, workload_class, max_runtime_seconds, predicted_seconds, preemptible, requeue, max_retries,
     retry_on, grace_seconds, not_before, eligible_at, labels, node_selector, node_affinity, tolerations, topology,
     anti_affinity, submitted_at"""
-_MAKE = f"""
-    INSERT INTO jobs_job ({_SAME}, array_id, array_index, name, payload, state, attempt, retries_used, reason,
+_INSERT_ELEMENTS = f"""
+    INSERT INTO jobs_job ({_COPIED_COLUMNS}, array_id, array_index, name, payload, state, attempt, retries_used, reason,
                           evidence, reason_since, stop_reason, stop_evidence)
-    SELECT {_SAME}, n.of_array, n.number, left(name, 190) || '[' || n.number || ']', '{{}}', 'pending', 0, 0,
+    SELECT {_COPIED_COLUMNS}, n.of_array, n.number, left(name, 190) || '[' || n.number || ']', '{{}}', 'pending', 0, 0,
            '{Pending.SCHEDULER_BEHIND}', '{{}}', now(), '', '{{}}'
       FROM unnest(%s::bigint[], %s::int[]) WITH ORDINALITY AS n (of_array, number, turn)
       JOIN jobs_job a ON a.id = n.of_array ORDER BY n.turn
     RETURNING id, array_id, array_index
 """
-_TAKE = """
-    UPDATE jobs_job a SET array_waiting = a.array_waiting - t.taken::int4multirange, state = 'running'
-      FROM unnest(%s::bigint[], %s::text[]) AS t (id, taken) WHERE a.id = t.id
-    RETURNING a.id, isempty(a.array_waiting) AS is_empty
-"""
 
 
-def materialize(wanted: Mapping[int, int], again: Mapping[int, Collection[int]] | None = None) -> Materialized:
-    """Makes pending jobs of the next elements: array → how many. `again`: array → those of its elements that are jobs
-    and are to be placed together with them. Never more than `max_parallel` and the elements that wait allow; none of an
-    array that is held or over. In a transaction, which keeps the arrays locked."""
-    again = again or {}
-    taken, numbers = Materialized(), dict[int, list[int]]()
-    for row in _locked(sorted({*wanted, *again})):
-        most = row["array_max_parallel"]
-        left = arrays.MAX_ELEMENTS if most is None else max(most - row["live"], 0)
-        known = sorted(again.get(row["id"], ()))
-        taken.refused.update(known[left:])
+def materialize(requested: Mapping[int, int], existing: Mapping[int, Collection[int]] | None = None) -> Materialized:
+    """Insert pending jobs for the next elements of arrays: `requested` by array. `existing`: by array, the jobs of
+    elements that will be placed with them. Observes `max_parallel`; skips arrays that are held or over. Call it in a
+    transaction, which keeps the arrays locked."""
+    existing = existing or {}
+    result, numbers = Materialized(), dict[int, list[int]]()
+    for row in _lock(sorted({*requested, *existing})):
+        maximum = row["array_max_parallel"]
+        capacity = arrays.MAX_ELEMENTS if maximum is None else max(maximum - row["live"], 0)
+        listed = sorted(existing.get(row["id"], ()))
+        result.refused.update(listed[capacity:])
         is_open = row["state"] in (JobState.PENDING, JobState.RUNNING)
-        number = min(wanted.get(row["id"], 0), max(left - len(known), 0)) if is_open else 0
-        if found := list(islice(arrays.numbers(arrays.from_multirange(row["waiting"])), number)):
-            numbers[row["id"]] = found
+        number = min(requested.get(row["id"], 0), max(capacity - len(listed), 0)) if is_open else 0
+        if chosen := list(islice(arrays.numbers(arrays.from_multirange(row["waiting"])), number)):
+            numbers[row["id"]] = chosen
     if numbers:
-        rows = [(array_id, number) for array_id, found in numbers.items() for number in found]
-        for row in sorted(query(_MAKE, columns(rows, 2)), key=_place_in_array):
-            taken.made.setdefault(row["array_id"], []).append(row["id"])
-        gone = [(array_id, arrays.multirange(arrays.to_ranges(found))) for array_id, found in numbers.items()]
-        left_some = [row["id"] for row in query(_TAKE, columns(gone, 2)) if not row["is_empty"]]
-        clear_reason(numbers)
+        rows = [(array_id, number) for array_id, chosen in numbers.items() for number in chosen]
+        for row in sorted(query(_INSERT_ELEMENTS, columns(rows, 2)), key=_position_in_array):
+            result.created.setdefault(row["array_id"], []).append(row["id"])
+        are_left = array_states.start(
+            {array_id: arrays.multirange(arrays.to_ranges(chosen)) for array_id, chosen in numbers.items()}
+        )
+        array_states.clear_reason(numbers)
         events.changed("jobs", numbers)
-        if left_some:
-            wake.request_cycle()  # there may be room for more of them than the cycle looked at
-    return taken
+        if are_left:
+            wake.request_cycle()  # more of them may fit than the cycle considered
+    return result
 
 
-def _locked(array_ids: Sequence[int]) -> list[dict[str, Any]]:
+def _lock(array_ids: Sequence[int]) -> list[dict[str, Any]]:
     rows = query(
         "SELECT id, state, array_max_parallel, array_waiting::text AS waiting FROM jobs_job"
         " WHERE id = ANY(%s) AND array_count IS NOT NULL ORDER BY id FOR NO KEY UPDATE",
         [list(array_ids)],
     )
-    # Counted by a statement of its own: one that waited for the lock would count what was before.
+    # A separate statement: the one that waited for the lock would count by its older snapshot.
     live = query(
         "SELECT array_id, count(*) AS n FROM jobs_job WHERE array_id = ANY(%s) AND state = ANY(%s) GROUP BY array_id",
         [[row["id"] for row in rows], sorted(LIVE)],
@@ -91,66 +86,49 @@ def _locked(array_ids: Sequence[int]) -> list[dict[str, Any]]:
     return [{**row, "live": counts.get(row["id"], 0)} for row in rows]
 
 
-def _place_in_array(row: dict[str, Any]) -> tuple[int, int]:
+def _position_in_array(row: dict[str, Any]) -> tuple[int, int]:
     return row["array_id"], row["array_index"]
-
-
-def clear_reason(array_ids: Iterable[int]) -> None:
-    """An array of which nothing waits any more has no reason to wait."""
-    execute(
-        "UPDATE jobs_job SET reason = '', evidence = '{}', reason_since = NULL"
-        " WHERE id = ANY(%s) AND state = 'running' AND reason <> '' AND isempty(array_waiting)",
-        [sorted(array_ids)],
-    )
 
 
 # --- the end of an array ----------------------------------------------------------------------------------------------
 
-_OVER = f"""
+_ALL_ENDED = f"""
     SELECT a.id, a.state, a.stop_reason, a.stop_evidence, jobs_numbers(a.array_cancelled) AS cancelled
       FROM jobs_job a
      WHERE a.array_count IS NOT NULL AND a.state IN {UNFINISHED} AND isempty(a.array_waiting)
        AND NOT EXISTS (SELECT 1 FROM jobs_job e WHERE e.array_id = a.id AND e.state IN {UNFINISHED})
 """
-_END = """
-    WITH moved AS (
-        UPDATE jobs_job a SET state = e.state, reason = e.reason, evidence = e.evidence, reason_since = now(),
-               stop_reason = '', stop_evidence = '{}', ended_at = clock_timestamp()
-          FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::jsonb[]) AS e (id, state, reason, evidence)
-         WHERE a.id = e.id RETURNING a.id, a.state, a.reason, a.evidence)
-    INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
-    SELECT id, clock_timestamp(), 'ended', 0, '', jsonb_build_object('reason', reason) || evidence FROM moved
-"""
 
 
 def end_finished_arrays() -> list[int]:
-    """Ends arrays whose elements have all ended; gives their ids. For each cycle: every end of a job leads to one."""
-    ids = [row["id"] for row in query(_OVER)]
+    """End arrays whose elements have all ended, in each cycle: every end of a job requests one. Return their ids."""
+    ids = [row["id"] for row in query(_ALL_ENDED)]
     return retry_atomic(lambda: end_arrays(ids)) if ids else []
 
 
 def end_arrays(array_ids: Iterable[int]) -> list[int]:
-    """Ends those of them that are over."""
+    """End those of the arrays whose elements have all ended. Return their ids."""
     ids = sorted(array_ids)
     query("SELECT id FROM jobs_job WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE", [ids])
-    over = query(f"{_OVER} AND a.id = ANY(%s)", [ids])  # as it is now that they are locked
+    finished = query(f"{_ALL_ENDED} AND a.id = ANY(%s)", [ids])  # read again now that they are locked
     counts: dict[int, dict[str, int]] = {}
     for row in query(
         "SELECT array_id, state, count(*) AS n FROM jobs_job WHERE array_id = ANY(%s) GROUP BY array_id, state", [ids]
     ):
         counts.setdefault(row["array_id"], {})[row["state"]] = row["n"]
-    ended = [_ending(row, counts.get(row["id"], {})) for row in over]
+    ended = [_final_state(row, counts.get(row["id"], {})) for row in finished]
     if ended:
-        execute(_END, columns(ended, 4))
-        transitions.resolve_dependents({array_id: state for array_id, state, _, _ in ended})
+        array_states.end(ended)
+        states.resolve_dependents({array_id: state for array_id, state, _, _ in ended})
         events.changed("jobs", [array_id for array_id, *_ in ended])
     return [array_id for array_id, *_ in ended]
 
 
-def _ending(row: dict[str, Any], states: Mapping[str, int]) -> tuple[int, str, str, str]:
-    """Completed if all are, failed if one is or was preempted for good, else cancelled."""
+def _final_state(row: dict[str, Any], counts: Mapping[str, int]) -> tuple[int, str, str, str]:
+    """Return (array, state, reason, evidence): failed if an element failed or was preempted for good, completed if all
+    completed, else cancelled."""
     ends = (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED, JobState.PREEMPTED)
-    evidence = {str(state): states.get(state, 0) for state in ends}
+    evidence = {str(state): counts.get(state, 0) for state in ends}
     evidence["cancelled"] += row["cancelled"]
     is_failed = evidence["failed"] or evidence["preempted"]
     state = JobState.FAILED if is_failed else JobState.CANCELLED if evidence["cancelled"] else JobState.COMPLETED

@@ -1,4 +1,4 @@
-"""The events of all jobs in one order, for who follows along: none is skipped, whichever transaction ends first."""
+"""All events in one order for followers: no id is skipped, whichever transaction commits first."""
 
 import threading
 from collections import deque
@@ -17,18 +17,18 @@ KINDS = (
     "limit_changed", "signal_sent", "cancelled", "part_cancelled", "preempting", "idle_warning", "idle_would_end",
     "idle_over",
 )  # fmt: skip
-# So many are looked at for one answer, however few of them the reader may see.
+# The maximum number of events that one answer examines, however few of them the reader may see.
 MAX_LOOKED_AT = 20_000
 _MAX_REMEMBERED = 64
 
-# Who did it: the way of a person, else the agent that told it, or the scheduler.
+# The channel of a person's action; otherwise the agent that reported it, or the scheduler.
 VIA = """CASE WHEN e.via <> '' OR e.actor NOT IN ('', 'scheduler') THEN e.via
               WHEN e.kind = 'started' OR e.kind = 'ended' AND e.data->>'reason' NOT IN ('node_lost', 'array_ended')
               THEN 'agent' ELSE 'scheduler' END AS via"""
-# Who writes a row has locked the table before its id is given out, and lets go of it after the row can be seen. Locks
-# are looked at after the statement's snapshot is taken: who is not among them has ended, and the next statement sees
-# it.
-_NOW = """
+# A transaction locks the table before its row gets an id, and releases the lock after the row is visible. PostgreSQL
+# reads the locks after taking the statement's snapshot: a transaction that is not among them has ended, and the next
+# statement sees its rows.
+_NEWEST_AND_RUNNING = """
     SELECT coalesce((SELECT max(id) FROM jobs_jobevent), 0) AS newest,
            ARRAY(SELECT virtualtransaction FROM pg_locks
                   WHERE relation = 'jobs_jobevent'::regclass AND granted AND pid IS DISTINCT FROM pg_backend_pid()
@@ -46,66 +46,66 @@ _AFTER = f"""
 
 
 class Frontier:
-    """Up to which id all events are known, committed or never to come.
+    """The id up to which all events are settled: committed, or rolled back for good.
 
-    Ids are given out before their transactions commit: 11 can be there while 10 is still to come, and who has read on
-    from 11 would never see 10. So an id counts once all transactions have ended that were writing events when it was
-    first seen. (One that is given ids later has later ones.) Such a transaction delays events while it lasts; it never
-    loses one. Others, however long, do not matter."""
+    Transactions get ids before they commit: 11 can be visible before 10, and a reader that continues from 11 would
+    never see 10. So an id is settled once all transactions have ended that were writing events when it was first
+    observed. (Later writers get later ids.) Such a transaction delays events while it lasts, but loses none.
+    Transactions that write no events do not matter, however long they last."""
 
     def __init__(self) -> None:
         self.settled = 0
         self._first: int | None = None
         self._lock = threading.Lock()
-        self._seen: deque[tuple[int, frozenset[str]]] = deque()
+        self._observed: deque[tuple[int, frozenset[str]]] = deque()
 
     @property
     def is_waiting(self) -> bool:
-        """Whether something has been seen that does not count yet."""
-        return bool(self._seen)
+        """Return whether observed events are not settled yet."""
+        return bool(self._observed)
 
     def advance(self) -> int:
-        """Looks, and gives the last id that counts."""
+        """Poll, and return the last settled id."""
         with self._lock:
-            [now] = query(_NOW)
+            [now] = query(_NEWEST_AND_RUNNING)
             running = frozenset(now["running"])
             if self._first is None:
                 self._first = now["newest"]
-            newest = self._seen[-1][0] if self._seen else self.settled
-            if now["newest"] > newest and len(self._seen) < _MAX_REMEMBERED:
-                self._seen.append((now["newest"], running))
-            while self._seen and not self._seen[0][1] & running:
-                self.settled = self._seen.popleft()[0]
+            newest = self._observed[-1][0] if self._observed else self.settled
+            if now["newest"] > newest and len(self._observed) < _MAX_REMEMBERED:
+                self._observed.append((now["newest"], running))
+            while self._observed and not self._observed[0][1] & running:
+                self.settled = self._observed.popleft()[0]
             return self.settled
 
     def now(self) -> int:
-        """Looks, and gives the id after which all is new. While the first look of this process does not count yet,
-        that is the newest that it saw: what counts is 0 until then, and from there all history would be told."""
+        """Poll, and return the id after which all events are new. Until the first poll of this process is settled, that
+        is the newest id of that poll: the settled id is 0 until then, and a reader would get the full history."""
         return max(self.advance(), self._first or 0)
 
 
 frontier = Frontier()
 
 
-# Not the newest row: that may be of a job that was deleted by its age.
-_LAST = "SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('jobs_jobevent', 'id')::regclass), 0) AS id"
+# Not the newest row: retention may have deleted its job.
+_LAST_ID = "SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('jobs_jobevent', 'id')::regclass), 0) AS id"
 
 
-def require_given_out(since: int) -> None:
-    """400 for an id that no event has had yet: nothing would be told after it until the ids have come so far."""
-    # Another process may have told of one that does not count here yet.
+def require_issued(since: int) -> None:
+    """Raise 400 for an id that no event has had yet: the reader would get nothing until the ids reach it."""
+    # Another process may have returned an id that is not settled in this one.
     if since <= frontier.settled:
         return
-    [last] = query(_LAST)
+    [last] = query(_LAST_ID)
     if since > last["id"]:
-        said = f"no event has had the id {since} yet, the latest is {last['id']}: was the database restored?"
-        step = f"go on with since={last['id']}, or since=0 to read all events again"
-        raise Problem(400, "invalid", said, next_step=step, errors=[FieldError("since", "out_of_range", said)])
+        message = f"no event has had the id {since} yet, the latest is {last['id']}: was the database restored?"
+        step = f"continue with since={last['id']}, or since=0 to read all events again"
+        raise Problem(400, "invalid", message, next_step=step, errors=[FieldError("since", "out_of_range", message)])
 
 
 @dataclass(frozen=True)
 class Reader:
-    """Who reads: `visible` are the tenants whose jobs they may see (None: all); the others are their wishes."""
+    """A reader of events: the tenants `visible` to it (None: all), and its filters."""
 
     visible: tuple[int, ...] | None
     tenant: str | None = None
@@ -114,8 +114,8 @@ class Reader:
 
 
 def read(reader: Reader, since: int) -> dict[str, Any]:
-    """Up to `limit` events after the id `since`, oldest first; `next_since` goes on from there, and `more` says that
-    there is something to look at already, even if nothing was found this time."""
+    """Return up to `limit` events after the id `since`, oldest first. `next_since` continues from there; `more`: there
+    are events to examine already, even if none matched this time."""
     settled = frontier.advance()
     until = min(settled, since + MAX_LOOKED_AT)
     params = {
@@ -126,20 +126,20 @@ def read(reader: Reader, since: int) -> dict[str, Any]:
         "kinds": None if reader.kinds is None else list(reader.kinds),
         "limit": reader.limit,
     }
-    found = query(_AFTER, params) if since < until else []
+    rows = query(_AFTER, params) if since < until else []
     is_admin = reader.visible is None
     items = [
-        {**row, "at": rfc3339(row["at"]), "data": visible_evidence(row["data"], is_admin=is_admin)} for row in found
+        {**row, "at": rfc3339(row["at"]), "data": visible_evidence(row["data"], is_admin=is_admin)} for row in rows
     ]
     reached = items[-1]["id"] if len(items) == reader.limit else max(since, until)
     return {"items": items, "next_since": reached, "more": reached < settled}
 
 
 def tenants_between(since: int, until: int) -> Sequence[int]:
-    """Ids of the tenants that have events after `since`, up to `until`."""
-    found = query(
+    """Return the ids of the tenants that have events after `since`, up to `until`."""
+    rows = query(
         """SELECT DISTINCT j.tenant_id FROM jobs_jobevent e JOIN jobs_job j ON j.id = e.job_id
             WHERE e.id > %s AND e.id <= %s""",
         [since, until],
     )
-    return [row["tenant_id"] for row in found]
+    return [row["tenant_id"] for row in rows]

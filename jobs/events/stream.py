@@ -1,4 +1,4 @@
-"""Those who wait for events in this web process: none holds a thread, each is woken by what they may see."""
+"""Waiting readers of events in this web process. None holds a thread; each wakes for events that it may see."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -22,17 +22,17 @@ from jobs.events.log import MAX_LOOKED_AT, Reader, frontier, read, tenants_betwe
 
 THREADS = 2
 GATHER_SECONDS = 0.05
-# Of the database's bell one may be lost; this much freshness that costs.
-LOOK_ANYWAY_SECONDS = 5.0
-ALIVE_SECONDS = 15.0
-# Of a database that is away.
+# Limits the delay when a notification of the database is lost.
+POLL_SECONDS = 5.0
+KEEPALIVE_SECONDS = 15.0
+# The pause while the database does not answer.
 RETRY_SECONDS = 1.0
-# A stream is ended then, and its client goes on from where it was: so it is asked again who it is.
-LIFE_SECONDS = 300.0
-# Of a busy cluster a stream tells ten times a second, not with each event.
+# The server ends a stream then. Its client reconnects, which authenticates it again, and continues.
+MAX_STREAM_SECONDS = 300.0
+# On a busy cluster a stream sends ten times a second, not with each event.
 PAUSE_SECONDS = 0.1
 
-# Who reads is asked again; None: nobody any more.
+# Reloads the reader; None: it must not read any more.
 Reauthorize = Callable[[], Reader | None]
 
 
@@ -43,116 +43,116 @@ class _Waiter:
 
 
 class EventStreams:
-    """All its state lives in the event loop. The database is looked at once for all who wait, and once for each who is
-    woken, from two threads."""
+    """Streams and long polls. All state lives in the event loop. Two threads query the database: once for all waiting
+    readers, and once for each that wakes."""
 
-    def __init__(self, doorbell: Listener = listener) -> None:
-        self._doorbell = doorbell
+    def __init__(self, notifications: Listener = listener) -> None:
+        self._notifications = notifications
         self._waiters: set[_Waiter] = set()
-        self._rung = asyncio.Event()
-        self._looking: asyncio.Task[None] | None = None
-        self._looked_at = 0
+        self._notified = asyncio.Event()
+        self._polling: asyncio.Task[None] | None = None
+        self._polled_to = 0
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="events")
-        self.room = ConcurrencyLimiter(
+        self.limiter = ConcurrencyLimiter(
             MAX_STREAMS, MAX_STREAMS_EACH, code="too_many_streams", what="readers wait for events",
             instead="try again later, or ask without `wait`",
         )  # fmt: skip
 
     async def poll(self, reader: Reader, since: int, seconds: float) -> AsyncIterator[bytes]:
-        """One answer, as JSON: as soon as there is something to say, or after so many seconds."""
+        """Yield one answer as JSON, as soon as there are events or after `seconds`."""
         ends_at = monotonic() + seconds
         page: dict[str, Any] = {"items": [], "next_since": since, "more": False}
-        while not page["items"] and (left := ends_at - monotonic()) > 0:
-            await self._news(page["next_since"], reader, left)
-            found = await self._read(reader, page["next_since"])
-            if found is None:
+        while not page["items"] and (remaining := ends_at - monotonic()) > 0:
+            await self._wait_for_news(page["next_since"], reader, remaining)
+            new_page = await self._read(reader, page["next_since"])
+            if new_page is None:
                 break
-            page = found
+            page = new_page
         yield msgspec.json.encode(page)
 
-    async def stream(self, reader: Reader, since: int, again: Reauthorize) -> AsyncIterator[bytes]:
-        """Server-sent events until the reader leaves, may no longer read, or a lifetime has passed. What the reader may
-        not see also moves its id on: after a break it need not be looked at again."""
-        ends_at, asked_at = monotonic() + LIFE_SECONDS, monotonic()
-        yield b"retry: 1000\n" + _mark(since)
+    async def stream(self, reader: Reader, since: int, reauthorize: Reauthorize) -> AsyncIterator[bytes]:
+        """Yield server-sent events until the reader leaves, loses its access, or MAX_STREAM_SECONDS have passed. Events
+        that it must not see also advance its id, so that a reconnect does not examine them again."""
+        ends_at, asked_at = monotonic() + MAX_STREAM_SECONDS, monotonic()
+        yield b"retry: 1000\n" + _sse_id(since)
         while monotonic() < ends_at:
             page = await self._read(reader, since)
             if page is None:
                 return
-            yield b"".join(map(_sent, page["items"])) + _mark(page["next_since"])
+            yield b"".join(map(_sse_event, page["items"])) + _sse_id(page["next_since"])
             since = page["next_since"]
             if not page["more"]:
                 await asyncio.sleep(PAUSE_SECONDS)
-                await self._news(since, reader, ALIVE_SECONDS)
-            if monotonic() - asked_at >= ALIVE_SECONDS:
+                await self._wait_for_news(since, reader, KEEPALIVE_SECONDS)
+            if monotonic() - asked_at >= KEEPALIVE_SECONDS:
                 try:
-                    found = await run_in_thread(self._threads, again)
+                    new_reader = await run_in_thread(self._threads, reauthorize)
                 except (DatabaseAway, WorkFailed):
-                    return  # the client connects again and goes on from its last id
-                if found is None:
+                    return  # the client reconnects and continues from its last id
+                if new_reader is None:
                     return
-                reader, asked_at = found, monotonic()
+                reader, asked_at = new_reader, monotonic()
 
     async def stop(self) -> None:
-        """For tests, each of which has an event loop of its own."""
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        """Stop, for tests, each of which has its own event loop."""
+        if self._polling is not None:
+            self._polling.cancel()
+            await asyncio.gather(self._polling, return_exceptions=True)
         together = Barrier(THREADS)
         for _ in range(THREADS):
-            self._threads.submit(_close, together)
+            self._threads.submit(_close_connections, together)
         self._threads.shutdown()
 
     async def _read(self, reader: Reader, since: int) -> dict[str, Any] | None:
-        """None: the database did not answer, or the work failed."""
+        """Read a page; None if the database did not answer or the query failed."""
         try:
             return await run_in_thread(self._threads, partial(read, reader, since))
         except (DatabaseAway, WorkFailed):
             return None
 
-    async def _news(self, since: int, reader: Reader, seconds: float) -> None:
-        """Returns when there may be something after `since`, or after so many seconds."""
+    async def _wait_for_news(self, since: int, reader: Reader, seconds: float) -> None:
+        """Wait until there may be events after `since`, for at most `seconds`."""
         if frontier.settled > since:
             return
         waiter = _Waiter(None if reader.visible is None else frozenset(reader.visible))
         self._waiters.add(waiter)
-        self._look(since)
+        self._start_polling(since)
         try:
             with suppress(TimeoutError):
                 await asyncio.wait_for(waiter.woken.wait(), seconds)
         finally:
             self._waiters.discard(waiter)
 
-    def _look(self, since: int) -> None:
-        # What came between the reader's own look and now has rung already.
-        self._rung.set()
-        if self._looking is None or self._looking.done():
-            self._doorbell.subscribe(self._ring)
-            self._looked_at = since
-            looking = supervised(self._look_for_ever, "the look for new events")
-            self._looking = asyncio.get_running_loop().create_task(looking, name="events")
+    def _start_polling(self, since: int) -> None:
+        # Events between the reader's own query and now have already sent their notification.
+        self._notified.set()
+        if self._polling is None or self._polling.done():
+            self._notifications.subscribe(self._on_notification)
+            self._polled_to = since
+            polling = supervised(self._poll_forever, "the poll for new events")
+            self._polling = asyncio.get_running_loop().create_task(polling, name="events")
 
-    def _ring(self, changed: dict[str, list[int]]) -> None:
+    def _on_notification(self, changed: dict[str, list[int]]) -> None:
         if "jobs" in changed:
-            self._rung.set()
+            self._notified.set()
 
-    async def _look_for_ever(self) -> None:
+    async def _poll_forever(self) -> None:
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._rung.wait(), LOOK_ANYWAY_SECONDS)
+                await asyncio.wait_for(self._notified.wait(), POLL_SECONDS)
             await asyncio.sleep(GATHER_SECONDS)
-            self._rung.clear()
+            self._notified.clear()
             if not self._waiters:
                 continue
             try:
-                self._looked_at, tenants = await run_in_thread(self._threads, partial(_advance, self._looked_at))
+                self._polled_to, tenants = await run_in_thread(self._threads, partial(_advance, self._polled_to))
             except (DatabaseAway, WorkFailed):
-                self._rung.set()
+                self._notified.set()
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             self._wake(tenants)
             if frontier.is_waiting:
-                self._rung.set()
+                self._notified.set()
 
     def _wake(self, tenants: frozenset[int] | None) -> None:
         for waiter in self._waiters:
@@ -161,26 +161,26 @@ class EventStreams:
 
 
 def _advance(since: int) -> tuple[int, frozenset[int] | None]:
-    """(the last id that counts, the tenants that have something new; None: too much is new to look whose)."""
+    """Return (the last settled id, the tenants with new events; None: too many events to examine)."""
     settled = frontier.advance()
     if settled - since > MAX_LOOKED_AT:
         return settled, None
     return settled, frozenset(tenants_between(since, settled) if settled > since else ())
 
 
-def _close(together: Barrier) -> None:
-    # Each thread has connections of its own, and none may do this twice.
+def _close_connections(together: Barrier) -> None:
+    # The barrier makes each thread run this once: connections belong to a thread.
     together.wait(5)
     connections.close_all()
 
 
-def _sent(event: dict[str, Any]) -> bytes:
+def _sse_event(event: dict[str, Any]) -> bytes:
     head = f"id: {event['id']}\nevent: {event['kind']}\ndata: ".encode()
     return head + msgspec.json.encode(event) + b"\n\n"
 
 
-def _mark(since: int) -> bytes:
-    """No event, only the id from which to go on; also keeps connections alive."""
+def _sse_id(since: int) -> bytes:
+    """Return a comment with the id from which to continue; it also keeps connections alive."""
     return f": alive\nid: {since}\n\n".encode()
 
 

@@ -1,4 +1,4 @@
-"""What follows when an attempt has ended: done, failed, cancelled, or back to the queue. The rule alone, no writing."""
+"""The rule for an attempt's end: the job completes, fails, is cancelled or returns to the queue. Writes nothing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,18 +21,18 @@ _BY_REASON: dict[str, ExitClass] = {
 }
 
 
-def exit_class(reason: str, exit_code: int | None, seen: str | None) -> ExitClass | None:
-    """`seen`: what the agent told, believed only of an end that the process came to by itself."""
-    if reason in (EndReason.EXITED, EndReason.SIGNALLED) and exit_code != 0 and seen in SEEN_BY_AGENT:
-        return ExitClass(seen)
+def exit_class(reason: str, exit_code: int | None, reported: str | None) -> ExitClass | None:
+    """Return the class of an end. `reported` by the agent, it counts only if the process ended by itself."""
+    if reason in (EndReason.EXITED, EndReason.SIGNALLED) and exit_code != 0 and reported in SEEN_BY_AGENT:
+        return ExitClass(reported)
     if reason == EndReason.EXITED:
         return ExitClass.USER_EXIT if exit_code else None
     return _BY_REASON.get(reason)
 
 
-# A supervisor that is killed in five attempts in a row is killed by what the job does.
+# If the supervisor is killed in five attempts in a row, the job itself is the cause.
 MAX_SUPERVISORS_LOST = 5
-# The scheduler skips a node without the user for ten minutes (nodes/health/missing_users.py), so this takes a while.
+# The scheduler avoids a node that lacks the user for ten minutes (nodes/health/missing_users.py), so this is slow.
 MAX_WITHOUT_USER = 10
 LONGEST_RETRY_PAUSE_SECONDS = 3600.0
 LONGEST_FAULT_PAUSE_SECONDS = 600.0
@@ -40,7 +40,7 @@ LONGEST_FAULT_PAUSE_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class AttemptOutcome:
-    """How an attempt ended. `reason`: an EndReason; `ended_at`: when its last process was gone."""
+    """The end of an attempt. `reason`: an EndReason; `ended_at`: the end of its last process."""
 
     job_id: int
     attempt: int
@@ -53,8 +53,8 @@ class AttemptOutcome:
 
 @dataclass(frozen=True)
 class FaultStreak:
-    """The attempts just before one: how many in a row, back from it, ended by faults of nodes, how many by the loss of
-    their supervisor, and how many for want of a user to run as."""
+    """The consecutive attempts before one that ended by node faults, by the loss of their supervisor, and because the
+    node lacked the user."""
 
     faults: int = 0
     supervisors_lost: int = 0
@@ -66,7 +66,7 @@ NO_STREAK = FaultStreak()
 
 @dataclass(frozen=True)
 class Transition:
-    """What a job becomes after an attempt."""
+    """A job's next state after an attempt."""
 
     state: str
     reason: str
@@ -75,8 +75,8 @@ class Transition:
     eligible_at: datetime | None = None
 
 
-def next_state(job: dict[str, Any], outcome: AttemptOutcome, before: FaultStreak = NO_STREAK) -> Transition:
-    """The rule of what follows an attempt's end; `before`: the faults of nodes that led up to it."""
+def next_state(job: dict[str, Any], outcome: AttemptOutcome, streak: FaultStreak = NO_STREAK) -> Transition:
+    """Return the job's state after an attempt's end. `streak`: the faults just before it."""
     used = job["retries_used"]
     if outcome.reason == EndReason.EXITED and outcome.exit_code == 0 and job["stop_reason"] != EndReason.RANK_FAILED:
         return Transition(JobState.COMPLETED, outcome.reason, outcome.evidence, used)
@@ -90,40 +90,40 @@ def next_state(job: dict[str, Any], outcome: AttemptOutcome, before: FaultStreak
     if job["stop_reason"] in (EndReason.REQUEUED, EndReason.PREEMPTED):
         return Transition(JobState.PENDING, Pending.SCHEDULER_BEHIND, {}, used)
     if outcome.reason in NODE_FAULTS:
-        return _after_fault(job, outcome, before)
+        return _after_fault(job, outcome, streak)
     if used < job["max_retries"] and _may_retry(job, outcome):
         evidence = {"retry": used + 1, "max_retries": job["max_retries"], **_class(outcome)}
-        return _later(_pause(used, LONGEST_RETRY_PAUSE_SECONDS), evidence, used + 1)
+        return _retry_after(_pause(used, LONGEST_RETRY_PAUSE_SECONDS), evidence, used + 1)
     return Transition(JobState.FAILED, outcome.reason, outcome.evidence, used)
 
 
 def _may_retry(job: dict[str, Any], outcome: AttemptOutcome) -> bool:
-    """A program that cannot be started will not be the next time, either."""
+    """Return whether a retry may help: a program that failed to start will fail again."""
     if outcome.reason == EndReason.LAUNCH_FAILED:
         return False
     return not job["retry_on"] or outcome.evidence.get("class") in job["retry_on"]
 
 
-def _after_fault(job: dict[str, Any], outcome: AttemptOutcome, before: FaultStreak) -> Transition:
-    """Again at once after the first fault, then later and later: a job that brings nodes down, or a node that fails
-    each job, must not keep the cluster busy. No retry is used up."""
+def _after_fault(job: dict[str, Any], outcome: AttemptOutcome, streak: FaultStreak) -> Transition:
+    """Requeue at once after the first fault, then with growing pauses: a job that breaks nodes, or a node that fails
+    every job, must not keep the cluster busy. Uses up no retry."""
     used = job["retries_used"]
-    lost = before.supervisors_lost + 1 if outcome.reason == EndReason.SUPERVISOR_LOST else 0
+    lost = streak.supervisors_lost + 1 if outcome.reason == EndReason.SUPERVISOR_LOST else 0
     if not job["requeue"]:
         return Transition(JobState.FAILED, outcome.reason, outcome.evidence, used)
     if lost >= MAX_SUPERVISORS_LOST:
         return Transition(JobState.FAILED, outcome.reason, {**outcome.evidence, "in_a_row": lost}, used)
     if outcome.reason == EndReason.NO_ACCOUNT:
-        return _without_user(outcome, before, used)
-    if not before.faults:
+        return _after_missing_user(outcome, streak, used)
+    if not streak.faults:
         return Transition(JobState.PENDING, Pending.SCHEDULER_BEHIND, {}, used)
-    evidence = {"fault": outcome.reason, "in_a_row": before.faults + 1}
-    return _later(_pause(before.faults - 1, LONGEST_FAULT_PAUSE_SECONDS), evidence, used)
+    evidence = {"fault": outcome.reason, "in_a_row": streak.faults + 1}
+    return _retry_after(_pause(streak.faults - 1, LONGEST_FAULT_PAUSE_SECONDS), evidence, used)
 
 
-def _without_user(outcome: AttemptOutcome, before: FaultStreak, used: int) -> Transition:
-    """At once, for the scheduler tries another node, or waits and says for whom; but not for ever."""
-    without = before.without_user + 1
+def _after_missing_user(outcome: AttemptOutcome, streak: FaultStreak, used: int) -> Transition:
+    """Requeue at once, since the scheduler tries another node or reports the missing user; fail after a while."""
+    without = streak.without_user + 1
     if without >= MAX_WITHOUT_USER:
         return Transition(JobState.FAILED, outcome.reason, {**outcome.evidence, "in_a_row": without}, used)
     return Transition(JobState.PENDING, Pending.SCHEDULER_BEHIND, {}, used)
@@ -133,19 +133,19 @@ def _class(outcome: AttemptOutcome) -> dict[str, Any]:
     return {"class": outcome.evidence["class"]} if outcome.evidence.get("class") else {}
 
 
-def _pause(doublings: int, most_seconds: float) -> float:
-    """Seconds; the bound on the exponent keeps the power within a float."""
-    return min(settings.ENV.retry_backoff_seconds * 2.0 ** min(doublings, 100), most_seconds)
+def _pause(doublings: int, maximum: float) -> float:
+    """Return the pause in seconds. The bound on the exponent keeps the power within a float."""
+    return min(settings.ENV.retry_backoff_seconds * 2.0 ** min(doublings, 100), maximum)
 
 
-def _later(pause_seconds: float, evidence: dict[str, Any], used: int) -> Transition:
+def _retry_after(pause_seconds: float, evidence: dict[str, Any], used: int) -> Transition:
     at = timezone.now() + timedelta(seconds=pause_seconds)
-    told = {**evidence, "at": at.isoformat(timespec="seconds")}
-    return Transition(JobState.PENDING, Pending.RETRY_BACKOFF, told, used, at)
+    data = {**evidence, "at": at.isoformat(timespec="seconds")}
+    return Transition(JobState.PENDING, Pending.RETRY_BACKOFF, data, used, at)
 
 
-# Attempts are numbered without a gap, so the last one that ended otherwise says how many came after it. Each `max`
-# reads the index of (job, number) backwards and stops there.
+# Attempts have consecutive numbers, so that of the last other end tells the length of the streak. Each `max` reads the
+# index of (job, number) backwards and stops there.
 _STREAKS = """
     SELECT t.job_id,
            t.number - 1 - coalesce((SELECT max(a.number) FROM jobs_attempt a WHERE a.job_id = t.job_id
@@ -159,15 +159,15 @@ _STREAKS = """
 
 
 def fault_streaks(outcomes: Sequence[AttemptOutcome]) -> dict[int, FaultStreak]:
-    """{job_id: streak} before the outcomes that are faults of nodes; nothing is asked of the others."""
+    """Return {job_id: streak} for the outcomes that are node faults."""
     faulty = [o for o in outcomes if o.reason in NODE_FAULTS and o.attempt > 1]
     if not faulty:
         return {}
-    asked = {
+    params = {
         "jobs": [o.job_id for o in faulty],
         "numbers": [o.attempt for o in faulty],
         "faults": sorted(NODE_FAULTS),
         "lost": EndReason.SUPERVISOR_LOST,
         "no_user": EndReason.NO_ACCOUNT,
     }
-    return {row.pop("job_id"): FaultStreak(**row) for row in query(_STREAKS, asked)}
+    return {row.pop("job_id"): FaultStreak(**row) for row in query(_STREAKS, params)}

@@ -1,7 +1,7 @@
-"""Which waiting jobs wait for which jobs to end: kept as rows until decided, counted in the job that waits.
+"""Dependencies of waiting jobs on the ends of others: rows until resolved, and counted in the dependent job.
 
-All is done in the transaction that submits or ends a job, so no cycle looks for it and no end is missed: a submit locks
-the jobs that it names against ending meanwhile, and an end reads afterwards who has named them."""
+The transaction that submits or ends a job does all the work, so no cycle polls and no end is missed: a submit locks the
+jobs that it names against ending meanwhile, and an end then reads which jobs name it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,10 +13,11 @@ from gpusched.protocol.dependencies import ENDED_AS, After, Dependency, is_met
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import JobState
+from jobs.events.record import insert_sql
 
 
 class DependencyEdge(NamedTuple):
-    """Job `job_id` waits until job `on` ends as `kind` wants it."""
+    """Job `job_id` waits for the end of job `on` that `kind` requires."""
 
     job_id: int
     on: int
@@ -24,48 +25,48 @@ class DependencyEdge(NamedTuple):
 
 
 class Resolution(NamedTuple):
-    """What follows when jobs have ended: which wait for less now, and which can never start now, with these all that
-    wait for them to complete, and so on; each with the evidence."""
+    """The consequences of jobs' ends: jobs with fewer open dependencies, and jobs that can never start, directly or
+    through others, with the evidence."""
 
-    nearer: list[int]
-    never: dict[int, dict[str, Any]]
+    eased: list[int]
+    impossible: dict[int, dict[str, Any]]
 
 
 def states_of(job_ids: Iterable[int | str], *, is_locked: bool = True) -> dict[int | str, tuple[int, str]]:
-    """(tenant, state) of those of the jobs that exist. `is_locked`: they stay so until the end of the transaction."""
+    """Return {id: (tenant, state)} of the existing jobs. `is_locked`: lock them until the end of the transaction."""
     ids = [job_id for job_id in job_ids if isinstance(job_id, int)]
     lock = "FOR SHARE" if is_locked else ""
     rows = query(f"SELECT id, tenant_id, state FROM jobs_job WHERE id = ANY(%s) ORDER BY id {lock}", [ids])
     return {row["id"]: (row["tenant_id"], row["state"]) for row in rows}
 
 
-def undecided(
-    wanted: Iterable[Dependency], tenant_id: int, states: Mapping[int | str, tuple[int, str]]
+def unresolved(
+    requested: Iterable[Dependency], tenant_id: int, states: Mapping[int | str, tuple[int, str]]
 ) -> list[Dependency]:
-    """Those of a new job's dependencies that it must wait for; `states` as `states_of` gives them. A job of another
-    tenant is a 404 like one that does not exist; 422 if a job has ended so that the new one could never start."""
-    found = []
-    for one in wanted:
-        owner, state = states.get(one.job, (None, ""))
+    """Return the dependencies that a new job must wait for; `states` as `states_of` returns them. 404 for another
+    tenant's job as for a missing one; 422 if a job ended in a state in which the new one can never start."""
+    waits_for = []
+    for dependency in requested:
+        owner, state = states.get(dependency.job, (None, ""))
         if owner != tenant_id:
-            raise _absent(one.job)
-        met = is_met(one.kind, state)
+            raise _not_found(dependency.job)
+        met = is_met(dependency.kind, state)
         if met is False:
-            raise _too_late(one, state)
+            raise _impossible(dependency, state)
         if met is None:
-            found.append(one)
-    return found
+            waits_for.append(dependency)
+    return waits_for
 
 
-def mark_waiting(row: dict[str, Any], undecided: Sequence[Dependency]) -> None:
-    """Makes the row of a new job that of one which waits for these."""
-    if undecided:
-        evidence = _evidence(len(undecided), min(int(one.job) for one in undecided))
-        row.update(open_dependencies=len(undecided), reason=Pending.DEPENDENCY, evidence=evidence)
+def mark_waiting(row: dict[str, Any], unresolved: Sequence[Dependency]) -> None:
+    """Change the row of a new job to one that waits for these dependencies."""
+    if unresolved:
+        evidence = _evidence(len(unresolved), min(int(dependency.job) for dependency in unresolved))
+        row.update(open_dependencies=len(unresolved), reason=Pending.DEPENDENCY, evidence=evidence)
 
 
 def write(edges: Sequence[DependencyEdge]) -> None:
-    """Keeps what new jobs wait for, in the transaction that makes them."""
+    """Store the dependencies of new jobs, in the transaction that inserts them."""
     execute(
         "INSERT INTO jobs_dependency (job_id, on_id, kind)"
         " SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::text[])",
@@ -74,61 +75,59 @@ def write(edges: Sequence[DependencyEdge]) -> None:
 
 
 def resolve(ended: Mapping[int, str]) -> Resolution:
-    """Takes away what waited for jobs that have ended ({id: final state}), and says what follows."""
+    """Delete the dependencies on jobs that have ended ({id: final state}). Return the consequences."""
     rows = query(
         "DELETE FROM jobs_dependency d USING unnest(%s::bigint[], %s::text[]) AS e (id, state) WHERE d.on_id = e.id"
         " RETURNING d.job_id, d.on_id, d.kind, e.state",
         columns(list(ended.items()), 2),
     )
     lost = [row for row in sorted(rows, key=_on, reverse=True) if not is_met(row["kind"], row["state"])]
-    never = {row["job_id"]: _lost_evidence(row["on_id"], row["kind"], row["state"]) for row in lost}
-    nearer = {row["job_id"] for row in rows} - never.keys()
-    for row in _down_the_line(list(never)) if never else []:
-        never.setdefault(row["job_id"], _lost_evidence(row["on_id"], row["kind"], JobState.CANCELLED))
-    return Resolution(sorted(nearer - never.keys()), never)
+    impossible = {row["job_id"]: _lost_evidence(row["on_id"], row["kind"], row["state"]) for row in lost}
+    eased = {row["job_id"] for row in rows} - impossible.keys()
+    for row in _dependents_of_lost(list(impossible)) if impossible else []:
+        impossible.setdefault(row["job_id"], _lost_evidence(row["on_id"], row["kind"], JobState.CANCELLED))
+    return Resolution(sorted(eased - impossible.keys()), impossible)
 
 
 _NOT_AFTER_CANCEL = [str(kind) for kind in After if not is_met(kind, JobState.CANCELLED)]
-_WAITS_FOR_IT = """
+_DIRECT_DEPENDENTS = """
     SELECT d.job_id, d.on_id, d.kind FROM jobs_dependency d WHERE d.on_id = l.id AND d.kind = ANY(%(kinds)s) OFFSET 0
 """
-_DOWN_THE_LINE = f"""
+_DEPENDENTS_OF_LOST = f"""
     WITH RECURSIVE lost AS (
         SELECT id FROM unnest(%(ids)s::bigint[]) AS i (id)
-         UNION SELECT n.job_id FROM lost l CROSS JOIN LATERAL ({_WAITS_FOR_IT}) n)
-    SELECT n.* FROM lost l CROSS JOIN LATERAL ({_WAITS_FOR_IT}) n ORDER BY n.job_id, n.on_id
+         UNION SELECT n.job_id FROM lost l CROSS JOIN LATERAL ({_DIRECT_DEPENDENTS}) n)
+    SELECT n.* FROM lost l CROSS JOIN LATERAL ({_DIRECT_DEPENDENTS}) n ORDER BY n.job_id, n.on_id
 """
 
 
-def _down_the_line(job_ids: Sequence[int]) -> list[dict[str, Any]]:
-    """Who waits for one of these to complete, for one of those, and so on: the edges.
+def _dependents_of_lost(job_ids: Sequence[int]) -> list[dict[str, Any]]:
+    """Return the edges of all jobs that depend, directly or through others, on these completing.
 
-    A line of ten thousand is ten thousand turns, each of which must go by the index, also where a thousand jobs after
-    one have taught PostgreSQL that it is not worth it."""
+    A chain of 10,000 jobs takes 10,000 iterations, so each must use the index, even if statistics suggest a scan."""
     execute("SET LOCAL enable_seqscan = off")
-    edges = query(_DOWN_THE_LINE, {"ids": list(job_ids), "kinds": _NOT_AFTER_CANCEL})
+    edges = query(_DEPENDENTS_OF_LOST, {"ids": list(job_ids), "kinds": _NOT_AFTER_CANCEL})
     execute("SET LOCAL enable_seqscan = on")
     return edges
 
 
-def decide_again(job_id: int, tenant_id: int) -> None:
-    """For a job that ended before what it depends on was decided, and is to wait again: waits for what is undecided
-    now. 422 if it could never start. What was decided once stays so."""
+def reinstate(job_id: int, tenant_id: int) -> None:
+    """Store the unresolved dependencies of a retried job that ended before they were resolved. 422 if it can never
+    start. Resolved dependencies stay resolved."""
     sql = "SELECT depends_on FROM jobs_job WHERE id = %s AND open_dependencies > 0"
     for row in query(sql, [job_id]):
-        wanted = [Dependency(job=one["job"], kind=After(one["kind"])) for one in row["depends_on"]]
-        left = undecided(wanted, tenant_id, states_of([one.job for one in wanted]))
+        requested = [Dependency(job=item["job"], kind=After(item["kind"])) for item in row["depends_on"]]
+        remaining = unresolved(requested, tenant_id, states_of([dependency.job for dependency in requested]))
         execute("DELETE FROM jobs_dependency WHERE job_id = %s", [job_id])
-        write([DependencyEdge(job_id, int(one.job), one.kind) for one in left])
+        write([DependencyEdge(job_id, int(dependency.job), dependency.kind) for dependency in remaining])
         refresh([job_id])
 
 
 def refresh(job_ids: Sequence[int]) -> None:
-    """Counts again what waiting jobs wait for, and says so in their reasons; who waits for nothing more is eligible
-    from now on."""
+    """Recount the open dependencies of waiting jobs and update their reasons. A job without any is eligible now."""
     if not job_ids:
         return
-    # Locked first, counted then: what another transaction took away while this one waited for it counts as well.
+    # Lock, then count: the count must see the rows that other transactions deleted while this one waited.
     query("SELECT id FROM jobs_job WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE", [list(job_ids)])
     rows = query(_REFRESH, [list(job_ids)])
     if rows:
@@ -136,6 +135,7 @@ def refresh(job_ids: Sequence[int]) -> None:
         wake.request_cycle()
 
 
+_ELIGIBLE = insert_sql("'eligible'", "moved WHERE n = 0")
 _REFRESH = f"""
     WITH moved AS (
         UPDATE jobs_job j
@@ -153,15 +153,13 @@ _REFRESH = f"""
                   FROM unnest(%s::bigint[]) AS w (id) LEFT JOIN jobs_dependency d ON d.job_id = w.id GROUP BY w.id) c
          WHERE j.id = c.id AND j.state IN ('pending', 'held') AND j.open_dependencies > 0
         RETURNING j.id, j.attempt, c.n),
-    event AS (
-        INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
-        SELECT id, clock_timestamp(), 'eligible', attempt, '', '{{}}' FROM moved WHERE n = 0)
+    event AS ({_ELIGIBLE})
     SELECT id FROM moved
 """
 
 
 def _lost_evidence(on: int, kind: str, state: str) -> dict[str, Any]:
-    """Of a job that can never start, since job `on` ended in `state`."""
+    """Return the evidence for a job that can never start because job `on` ended in `state`."""
     return {"on": on, "wanted": ENDED_AS[After(kind)], "ended": state}
 
 
@@ -170,12 +168,12 @@ def _on(row: dict[str, Any]) -> int:
 
 
 def _evidence(number: int, first: int) -> dict[str, Any]:
-    """The same as _REFRESH makes."""
-    said = f"job {first}" if number == 1 else f"{number} jobs, job {first} first"
-    return {"on": said, "jobs": number, "first": first}
+    """Return the same evidence as _REFRESH."""
+    phrase = f"job {first}" if number == 1 else f"{number} jobs, job {first} first"
+    return {"on": phrase, "jobs": number, "first": first}
 
 
-def _absent(job: int | str) -> Problem:
+def _not_found(job: int | str) -> Problem:
     problem = not_found(f"job {job} of this tenant")
     return Problem(
         404,
@@ -186,12 +184,13 @@ def _absent(job: int | str) -> Problem:
     )
 
 
-def _too_late(one: Dependency, state: str) -> Problem:
-    said = f"can never start: job {one.job} is {state}, and it was to start only if that {ENDED_AS[one.kind]}"
+def _impossible(dependency: Dependency, state: str) -> Problem:
+    condition = f"only if that {ENDED_AS[dependency.kind]}"
+    message = f"can never start: job {dependency.job} is {state}, and it was to start {condition}"
     return Problem(
         422,
         "dependency_failed",
-        said,
+        message,
         next_step="leave the dependency out, or run that job again first",
-        errors=[FieldError("depends_on", "dependency_failed", said)],
+        errors=[FieldError("depends_on", "dependency_failed", message)],
     )

@@ -1,4 +1,4 @@
-"""The only writer of a job's state. Every write is conditional on the state and attempt that it was decided on."""
+"""The only writer of a job's state. Each write is conditional on the state and the attempt that its caller read."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +12,7 @@ from gpusched.lib.db.sql import as_json, columns, execute, query
 from gpusched.lib.histograms import observe
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import FINAL, JobState
+from jobs.events.record import insert_sql, record_event
 from jobs.lifecycle import dependencies
 from jobs.lifecycle.attempt_end import NO_STREAK, AttemptOutcome, Transition, fault_streaks, next_state
 from jobs.redaction import redact_preemptor
@@ -19,7 +20,7 @@ from jobs.redaction import redact_preemptor
 
 @dataclass(frozen=True)
 class PlacementDecision:
-    """A decision to be written: job `job_id`, seen pending at attempt `seen_attempt`, starts its next attempt."""
+    """The placement of job `job_id`, which was pending after attempt `seen_attempt`, for its next attempt."""
 
     job_id: int
     seen_attempt: int
@@ -28,93 +29,105 @@ class PlacementDecision:
     considered: dict[str, Any]
 
 
+def move_sql(state: str, changes: str, condition: str, *, source: str = "", returning: str = "j.id, j.attempt") -> str:
+    """Build the UPDATE of jobs (alias `j`) to a new state. Every statement that sets `jobs_job.state` comes from here.
+
+    All are constants in SQL: `state` an expression, `changes` the other columns it sets, `source` a FROM clause."""
+    joined = f" FROM {source}" if source else ""
+    return f"UPDATE jobs_job j SET state = {state}, {changes}{joined} WHERE {condition} RETURNING {returning}"
+
+
 # --- place and start --------------------------------------------------------------------------------------------------
 
 _NO_EVIDENCE: dict[str, Any] = {}
-_PLACE = """
+_PLACE_JOBS = move_sql(
+    "'scheduled'",
+    "attempt = d.seen + 1, reason = 'starting', evidence = '{}', reason_since = now(), signal_count = 0",
+    "j.id = l.id AND d.job_id = j.id",
+    source="decided d, locked l",
+    returning="j.id, j.attempt, d.ranks, d.placement, d.considered",
+)
+_SCHEDULED = insert_sql("'scheduled'", "moved", data="jsonb_build_object('placement', placement)")
+_PLACE = f"""
     WITH decided AS (
         SELECT * FROM unnest(%s::bigint[], %s::int[], %s::int[], %s::jsonb[], %s::jsonb[])
                    AS d (job_id, seen, ranks, placement, considered)),
     locked AS (
         SELECT j.id FROM jobs_job j JOIN decided d ON d.job_id = j.id
          WHERE j.state = 'pending' AND j.attempt = d.seen ORDER BY j.id FOR NO KEY UPDATE OF j),
-    moved AS (
-        UPDATE jobs_job j SET state = 'scheduled', attempt = d.seen + 1, reason = 'starting', evidence = '{}',
-               reason_since = now(), signal_count = 0 FROM decided d, locked l WHERE j.id = l.id AND d.job_id = j.id
-        RETURNING j.id, j.attempt, d.ranks, d.placement, d.considered),
-    event AS (
-        INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
-        SELECT id, clock_timestamp(), 'scheduled', attempt, '', jsonb_build_object('placement', placement) FROM moved)
+    moved AS ({_PLACE_JOBS}),
+    event AS ({_SCHEDULED})
     INSERT INTO jobs_attempt (job_id, number, ranks, scheduled_at, reason, evidence, placement, outcomes, considered)
-    SELECT id, attempt, ranks, clock_timestamp(), '', '{}', placement, '{}', considered FROM moved
+    SELECT id, attempt, ranks, clock_timestamp(), '', '{{}}', placement, '{{}}', considered FROM moved
     RETURNING id AS attempt_id, job_id, number
 """
 
 
 def place(decided: Sequence[PlacementDecision]) -> dict[int, tuple[int, int]]:
-    """pending → scheduled with a new attempt; gives {job_id: (attempt_id, number)} of those that were still as seen."""
+    """Move unchanged pending jobs to scheduled with a new attempt. Return {job_id: (attempt_id, number)} of them."""
     rows = [(p.job_id, p.seen_attempt, p.ranks, as_json(p.placement), as_json(p.considered)) for p in decided]
     return {row["job_id"]: (row["attempt_id"], row["number"]) for row in query(_PLACE, columns(rows, 5))}
 
 
-_START = """
-    WITH told AS (SELECT * FROM unnest(%s::bigint[], %s::int[], %s::timestamptz[]) AS t (job_id, attempt, at)),
+_START_JOBS = move_sql(
+    "'running'",
+    "started_at = a.started_at, reason = '', evidence = '{}', reason_since = NULL",
+    "j.id = t.job_id AND j.state = 'scheduled' AND j.attempt = t.attempt",
+    source="starts t JOIN attempt a ON a.job_id = t.job_id",
+    returning="j.id, j.attempt, j.array_id, t.at, extract(epoch FROM a.started_at - j.submitted_at)::float8 AS waited",
+)
+_STARTED = insert_sql("'started'", "moved", at="at")
+_START = f"""
+    WITH starts AS (SELECT * FROM unnest(%s::bigint[], %s::int[], %s::timestamptz[]) AS t (job_id, attempt, at)),
     attempt AS (
-        UPDATE jobs_attempt a SET started_at = least(a.started_at, greatest(t.at, a.scheduled_at)) FROM told t
+        UPDATE jobs_attempt a SET started_at = least(a.started_at, greatest(t.at, a.scheduled_at)) FROM starts t
          WHERE a.job_id = t.job_id AND a.number = t.attempt AND a.ended_at IS NULL RETURNING a.job_id, a.started_at),
-    moved AS (
-        UPDATE jobs_job j SET state = 'running', started_at = a.started_at, reason = '', evidence = '{}',
-               reason_since = NULL
-          FROM told t JOIN attempt a ON a.job_id = t.job_id
-         WHERE j.id = t.job_id AND j.state = 'scheduled' AND j.attempt = t.attempt
-        RETURNING j.id, j.attempt, j.array_id, t.at,
-                  extract(epoch FROM a.started_at - j.submitted_at)::float8 AS waited),
-    event AS (
-        INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
-        SELECT id, at, 'started', attempt, '', '{}' FROM moved)
+    moved AS ({_START_JOBS}),
+    event AS ({_STARTED})
     SELECT id, attempt, array_id, at, waited FROM moved
 """
-_FIRST_START = """
+_ARRAY_STARTED = insert_sql("'started'", "begun", at="at", attempt="0")
+_FIRST_START = f"""
     WITH begun AS (
         UPDATE jobs_job a SET started_at = t.at FROM unnest(%s::bigint[], %s::timestamptz[]) AS t (id, at)
          WHERE a.id = t.id AND a.started_at IS NULL RETURNING a.id, t.at)
-    INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
-    SELECT id, at, 'started', 0, '', '{}' FROM begun
+    {_ARRAY_STARTED}
 """
 
 
-def started(told: Sequence[tuple[int, int, datetime]]) -> list[int]:
-    """(job, attempt, when) of first ranks that run: scheduled → running. Later ranks, old attempts: no change. An
-    array has started when the first of its elements has."""
-    first: dict[tuple[int, int], datetime] = {}
-    for job_id, attempt, at in told:
-        first[job_id, attempt] = min(at, first.get((job_id, attempt), at))
-    rows = [(job_id, attempt, at) for (job_id, attempt), at in sorted(first.items())]
+def started(starts: Sequence[tuple[int, int, datetime]]) -> list[int]:
+    """Move scheduled jobs to running, given (job, attempt, start of a rank). Later ranks and old attempts change
+    nothing. An array starts with its first element. Return the ids that moved."""
+    earliest: dict[tuple[int, int], datetime] = {}
+    for job_id, attempt, at in starts:
+        earliest[job_id, attempt] = min(at, earliest.get((job_id, attempt), at))
+    rows = [(job_id, attempt, at) for (job_id, attempt), at in sorted(earliest.items())]
     moved = query(_START, columns(rows, 3))
     observe("gpu_scheduler_submit_to_start_seconds", {"": [max(0.0, r["waited"]) for r in moved if r["attempt"] == 1]})
-    begun: dict[int, datetime] = {}
+    array_starts: dict[int, datetime] = {}
     for row in moved:
         if row["array_id"] is not None:
-            begun[row["array_id"]] = min(row["at"], begun.get(row["array_id"], row["at"]))
-    if begun:
-        execute(_FIRST_START, columns(sorted(begun.items()), 2))
+            array_starts[row["array_id"]] = min(row["at"], array_starts.get(row["array_id"], row["at"]))
+    if array_starts:
+        execute(_FIRST_START, columns(sorted(array_starts.items()), 2))
     return [row["id"] for row in moved]
 
 
-# --- stop, hold, release ----------------------------------------------------------------------------------------------
+# --- stop, hold, release, retry ---------------------------------------------------------------------------------------
+
+_STOP_JOBS = move_sql(
+    "'stopping'",
+    "stop_reason = %s, stop_evidence = %s::jsonb, reason_since = clock_timestamp()",
+    "id = ANY(%s) AND state IN ('scheduled', 'running')",
+)
+_STOPPING = insert_sql("'stopping'", "moved", actor="%s", data="%s::jsonb")
+_STOP = f"WITH moved AS ({_STOP_JOBS}) {_STOPPING} RETURNING job_id"
 
 
 def stop(job_ids: Sequence[int], reason: EndReason, evidence: dict[str, Any], actor: str) -> list[int]:
-    """scheduled or running → stopping; the agents do the rest. Gives the ids that changed."""
-    rows = query(
-        """WITH moved AS (
-               UPDATE jobs_job SET state = 'stopping', stop_reason = %s, stop_evidence = %s::jsonb,
-                      reason_since = clock_timestamp()
-                WHERE id = ANY(%s) AND state IN ('scheduled', 'running') RETURNING id, attempt)
-           INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
-           SELECT id, clock_timestamp(), 'stopping', attempt, %s, %s::jsonb FROM moved RETURNING job_id""",
-        [reason, as_json(evidence), list(job_ids), actor, as_json({"reason": reason, **evidence})],
-    )
+    """Move scheduled and running jobs to stopping; the agents then end them. Return the ids that moved."""
+    data = as_json({"reason": reason, **evidence})
+    rows = query(_STOP, [reason, as_json(evidence), list(job_ids), actor, data])
     stopping = [row["job_id"] for row in rows]
     if stopping:
         events.changed("stops", stopping)
@@ -122,77 +135,101 @@ def stop(job_ids: Sequence[int], reason: EndReason, evidence: dict[str, Any], ac
 
 
 def preempt(job_id: int, victims: Sequence[int], evidence: dict[str, Any]) -> list[int] | None:
-    """Stops the victims for a job that is still pending; gives those that were still there to be stopped, or None
-    (and nothing is done) if the job no longer waits. Neither side reads which jobs of another tenant it were."""
+    """Stop the victims of a preemption. Return the ids stopped, or None, and stop none, if the job is no longer
+    pending. Neither tenant learns which jobs of the other were involved."""
     sql = "SELECT id, state, tenant_id FROM jobs_job WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE"
-    found = {row["id"]: row for row in query(sql, [sorted({job_id, *victims})])}
-    job = found.pop(job_id, None)
+    rows = {row["id"]: row for row in query(sql, [sorted({job_id, *victims})])}
+    job = rows.pop(job_id, None)
     if job is None or job["state"] != JobState.PENDING:
         return None
-    own = [row["id"] for row in found.values() if row["tenant_id"] == job["tenant_id"]]
-    stopped = stop(own, EndReason.PREEMPTED, evidence, "scheduler")
-    of_others = stop(sorted({*found} - {*own}), EndReason.PREEMPTED, redact_preemptor(evidence), "scheduler")
-    told = {"victims": stopped, "of_other_tenants": len(of_others), "rule": evidence["rule"]}
-    _event([job_id], "preempting", "scheduler", told)
-    return [*stopped, *of_others]
+    same_tenant = [row["id"] for row in rows.values() if row["tenant_id"] == job["tenant_id"]]
+    stopped = stop(same_tenant, EndReason.PREEMPTED, evidence, "scheduler")
+    other_stopped = stop(sorted({*rows} - {*same_tenant}), EndReason.PREEMPTED, redact_preemptor(evidence), "scheduler")
+    data = {"victims": stopped, "of_other_tenants": len(other_stopped), "rule": evidence["rule"]}
+    _record([job_id], "preempting", "scheduler", data)
+    return [*stopped, *other_stopped]
 
 
 def override_stop(job_id: int, reason: EndReason, evidence: dict[str, Any], actor: str) -> bool:
-    """stopping for one reason → stopping for a stronger one: a cancel wins over a requeue or a failed rank."""
+    """Replace the reason of a stopping job by a stronger one: a cancel wins over a requeue or a failed rank."""
     changed = execute(
         "UPDATE jobs_job SET stop_reason = %s, stop_evidence = %s::jsonb"
         " WHERE id = %s AND state = 'stopping' AND stop_reason <> %s",
         [reason, as_json(evidence), job_id, reason],
     )
     if changed:
-        _event([job_id], "stopping", actor, {"reason": reason, **evidence})
+        _record([job_id], "stopping", actor, {"reason": reason, **evidence})
     return bool(changed)
 
 
 def cancel_waiting(job_ids: Sequence[int], evidence: dict[str, Any], actor: str) -> list[int]:
-    """pending or held → cancelled; and with them those that can never start now."""
-    told = dict.fromkeys(job_ids, evidence)
-    cancelled = _move_waiting(told, ("pending", "held"), "cancelled", EndReason.CANCELLED, actor, "cancelled")
+    """Move pending and held jobs to cancelled, and the jobs that can never start without them. Return the ids moved."""
+    evidence_of = dict.fromkeys(job_ids, evidence)
+    cancelled = _move_waiting(evidence_of, ("pending", "held"), "cancelled", EndReason.CANCELLED, actor, "cancelled")
     resolve_dependents(dict.fromkeys(cancelled, JobState.CANCELLED))
     return cancelled
 
 
 def hold(job_ids: Sequence[int], reason: Pending, actor: str) -> list[int]:
-    """pending → held. The hold of an admin takes the place of a user's."""
+    """Move pending jobs to held. An admin's hold replaces a user's. Return the ids that moved."""
     old = ("pending", "held") if reason == Pending.HELD_BY_ADMIN else ("pending",)
     return _move_waiting(dict.fromkeys(job_ids, _NO_EVIDENCE), old, "held", reason, actor, "held")
 
 
 def release(job_ids: Sequence[int], reasons: Sequence[Pending], actor: str) -> list[int]:
-    """held (for one of `reasons`) → pending; the queue time stays."""
+    """Move jobs held for one of `reasons` to pending, with their queue time. Return the ids that moved."""
     sql = "SELECT id FROM jobs_job WHERE id = ANY(%s) AND state = 'held' AND reason = ANY(%s) FOR NO KEY UPDATE"
-    found = [row["id"] for row in query(sql, [list(job_ids), list(reasons)])]
-    told = dict.fromkeys(found, _NO_EVIDENCE)
-    released = _move_waiting(told, ("held",), "pending", Pending.SCHEDULER_BEHIND, actor, "released")
+    held_ids = [row["id"] for row in query(sql, [list(job_ids), list(reasons)])]
+    evidence_of = dict.fromkeys(held_ids, _NO_EVIDENCE)
+    released = _move_waiting(evidence_of, ("held",), "pending", Pending.SCHEDULER_BEHIND, actor, "released")
     dependencies.refresh(released)
     return released
+
+
+_RETRIED = f"""reason = '{Pending.SCHEDULER_BEHIND}', evidence = '{{}}', reason_since = now(), ended_at = NULL,
+    started_at = NULL, exit_code = NULL, signal = NULL, retries_used = 0, eligible_at = not_before"""
+_RETRY_JOB = move_sql("'pending'", _RETRIED, "id = %s AND state = ANY(%s)")
+_RETRY_ELEMENTS = move_sql(
+    "'pending'", _RETRIED, "array_id = %s AND array_index <@ %s::int4multirange AND state = ANY(%s)"
+)
+_RETRIED_EVENT = insert_sql("'retried'", "moved", actor="%s")
+
+
+def retry(job_id: int, states: Sequence[str], actor: str) -> None:
+    """Move a job that ended in one of `states` to pending, with its queue time, `not_before` and all its retries."""
+    execute(f"WITH moved AS ({_RETRY_JOB}) {_RETRIED_EVENT}", [job_id, list(states), actor])
+
+
+def retry_elements(array_id: int, chosen: str, states: Sequence[str], actor: str) -> list[int]:
+    """Do the same for the `chosen` elements (PostgreSQL's text of a multirange) of an array. Return the ids moved."""
+    sql = f"WITH moved AS ({_RETRY_ELEMENTS}) {_RETRIED_EVENT} RETURNING job_id"
+    return [row["job_id"] for row in query(sql, [array_id, chosen, list(states), actor])]
+
+
+_MOVE_WAITING_JOBS = move_sql(
+    "%s",
+    """reason = %s, evidence = m.evidence, reason_since = now(), ended_at = CASE WHEN %s THEN clock_timestamp() END,
+       array_cancelled = CASE WHEN %s THEN array_cancelled + array_waiting ELSE array_cancelled END,
+       array_waiting = CASE WHEN %s THEN array_waiting - array_waiting ELSE array_waiting END""",
+    "j.id = m.id AND j.state = ANY(%s)",
+    source="unnest(%s::bigint[], %s::jsonb[]) AS m (id, evidence)",
+    returning="j.id, j.attempt, j.evidence",
+)
+_MOVED_WAITING = insert_sql("%s", "moved", actor="%s", data="jsonb_build_object('reason', %s::text) || evidence")
 
 
 def _move_waiting(
     jobs: Mapping[int, dict[str, Any]], old: Sequence[str], new: str, reason: str, actor: str, kind: str
 ) -> list[int]:
-    """Moves those of these in one of the `old` states, each with its own evidence; gives the ids that moved."""
+    """Move the jobs in one of the `old` states, each with its own evidence. Return the ids that moved."""
     if not jobs:
         return []
     rows = query(
-        """WITH moved AS (
-               UPDATE jobs_job j SET state = %s, reason = %s, evidence = m.evidence, reason_since = now(),
-                      ended_at = CASE WHEN %s THEN clock_timestamp() END,
-                      array_cancelled = CASE WHEN %s THEN array_cancelled + array_waiting ELSE array_cancelled END,
-                      array_waiting = CASE WHEN %s THEN array_waiting - array_waiting ELSE array_waiting END
-                 FROM unnest(%s::bigint[], %s::jsonb[]) AS m (id, evidence)
-                WHERE j.id = m.id AND j.state = ANY(%s) RETURNING j.id, j.attempt, j.evidence)
-           INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)
-           SELECT id, clock_timestamp(), %s, attempt, %s, jsonb_build_object('reason', %s::text) || evidence FROM moved
-           RETURNING job_id""",
+        f"WITH moved AS ({_MOVE_WAITING_JOBS}) {_MOVED_WAITING} RETURNING job_id",
         [
-            new, reason, *[new in FINAL] * 3, *columns([(job_id, as_json(told)) for job_id, told in jobs.items()], 2),
-            list(old), kind, actor, reason,
+            new, reason, *[new in FINAL] * 3,
+            *columns([(job_id, as_json(evidence)) for job_id, evidence in jobs.items()], 2), list(old), kind, actor,
+            reason,
         ],
     )  # fmt: skip
     return [row["job_id"] for row in rows]
@@ -200,20 +237,24 @@ def _move_waiting(
 
 # --- end --------------------------------------------------------------------------------------------------------------
 
-_FINISH = """
+_END_JOBS = move_sql(
+    "e.state",
+    """reason = e.reason, evidence = e.evidence, reason_since = now(), stop_reason = '', stop_evidence = '{}',
+       retries_used = e.retries_used, eligible_at = e.eligible_at,
+       ended_at = CASE WHEN e.state = 'pending' THEN NULL ELSE greatest(e.ended_at, j.started_at) END,
+       started_at = CASE WHEN e.state = 'pending' THEN NULL ELSE j.started_at END,
+       exit_code = CASE WHEN e.state = 'pending' THEN NULL ELSE e.exit_code END,
+       signal = CASE WHEN e.state = 'pending' THEN NULL ELSE e.signal END""",
+    "j.id = e.job_id AND j.attempt = e.attempt AND j.state IN ('scheduled', 'running', 'stopping')",
+    source="ends e",
+    returning="j.id, j.state",
+)
+_FINISH = f"""
     WITH ends AS (
         SELECT * FROM unnest(%s::bigint[], %s::int[], %s::text[], %s::text[], %s::jsonb[], %s::int[],
                              %s::timestamptz[], %s::timestamptz[], %s::int[], %s::int[])
             AS e (job_id, attempt, state, reason, evidence, retries_used, eligible_at, ended_at, exit_code, signal))
-    UPDATE jobs_job j
-       SET state = e.state, reason = e.reason, evidence = e.evidence, reason_since = now(), stop_reason = '',
-           stop_evidence = '{}', retries_used = e.retries_used, eligible_at = e.eligible_at,
-           ended_at = CASE WHEN e.state = 'pending' THEN NULL ELSE greatest(e.ended_at, j.started_at) END,
-           started_at = CASE WHEN e.state = 'pending' THEN NULL ELSE j.started_at END,
-           exit_code = CASE WHEN e.state = 'pending' THEN NULL ELSE e.exit_code END,
-           signal = CASE WHEN e.state = 'pending' THEN NULL ELSE e.signal END
-      FROM ends e WHERE j.id = e.job_id AND j.attempt = e.attempt AND j.state IN ('scheduled', 'running', 'stopping')
-    RETURNING j.id, j.attempt, j.state
+    {_END_JOBS}
 """
 _END_ATTEMPT = """
     UPDATE jobs_attempt a
@@ -230,46 +271,57 @@ _TO_END = """
 
 
 def finish(outcomes: Sequence[AttemptOutcome]) -> dict[int, str]:
-    """Ends attempts and moves their jobs to the state that follows; gives {job_id: new state} of those that moved.
+    """End attempts and move their jobs to the next state. Return {job_id: new state} of the jobs that moved.
 
     An outcome of an attempt that is not the job's current one changes nothing."""
     jobs = {row["id"]: row for row in query(_TO_END, [[o.job_id for o in outcomes]])}
     current = [o for o in outcomes if o.job_id in jobs and jobs[o.job_id]["attempt"] == o.attempt]
-    before = fault_streaks(current)
-    nexts = [(o, next_state(jobs[o.job_id], o, before.get(o.job_id, NO_STREAK))) for o in current]
+    streaks = fault_streaks(current)
+    nexts = [(o, next_state(jobs[o.job_id], o, streaks.get(o.job_id, NO_STREAK))) for o in current]
     ends = [
         (o.job_id, o.attempt, n.state, n.reason, as_json(n.evidence), n.retries_used, n.eligible_at, o.ended_at,
          o.exit_code, o.signal)
         for o, n in nexts
     ]  # fmt: skip
     attempts = [
-        (o.job_id, o.attempt, o.ended_at, o.reason, as_json(_told(o, jobs[o.job_id])), o.exit_code, o.signal)
+        (o.job_id, o.attempt, o.ended_at, o.reason, as_json(_end_evidence(o, jobs[o.job_id])), o.exit_code, o.signal)
         for o in current
     ]
     execute(_END_ATTEMPT, columns(attempts, 7))
     moved = {row["id"]: row["state"] for row in query(_FINISH, columns(ends, 10))}
-    _end_events([(replace(o, evidence=_told(o, jobs[o.job_id])), n) for o, n in nexts if o.job_id in moved])
+    _end_events([(replace(o, evidence=_end_evidence(o, jobs[o.job_id])), n) for o, n in nexts if o.job_id in moved])
     resolve_dependents({job_id: state for job_id, state in moved.items() if state in FINAL})
     return moved
 
 
 def resolve_dependents(ended: Mapping[int, str]) -> None:
-    """Of jobs that have ended ({id: final state}): lets go those that waited for them, and ends those that can never
-    start now with all down the line, in a few statements however long it is."""
-    # Asked again of those that are ended, and so locked, by now: for who came meanwhile to wait for one of them.
+    """Release the jobs that waited for ended ones ({id: final state}), and cancel those that can never start, with all
+    their dependents, in a few statements however long the chain is."""
+    # Repeats for the cancelled jobs, which are locked now: a submit may have named one of them meanwhile.
     while ended:
-        nearer, never = dependencies.resolve(ended)
-        dependencies.refresh(nearer)
-        lost = _move_waiting(never, ("pending", "held"), "cancelled", EndReason.DEPENDENCY_FAILED, "", "cancelled")
+        eased, impossible = dependencies.resolve(ended)
+        dependencies.refresh(eased)
+        lost = _move_waiting(impossible, ("pending", "held"), "cancelled", EndReason.DEPENDENCY_FAILED, "", "cancelled")
         if lost:
             events.changed("jobs", lost)
         ended = dict.fromkeys(lost, JobState.CANCELLED)
 
 
-def _told(outcome: AttemptOutcome, job: dict[str, Any]) -> dict[str, Any]:
-    """What the agent knows of the end, and, if it was told to end it, by whom and why."""
-    was_told = outcome.reason == job["stop_reason"]
-    return {**outcome.evidence, **job["stop_evidence"]} if was_told else outcome.evidence
+def _end_evidence(outcome: AttemptOutcome, job: dict[str, Any]) -> dict[str, Any]:
+    """Return the agent's evidence of the end, with that of the stop if the attempt was stopped."""
+    was_ordered = outcome.reason == job["stop_reason"]
+    return {**outcome.evidence, **job["stop_evidence"]} if was_ordered else outcome.evidence
+
+
+_END_EVENTS = insert_sql(
+    "e.kind",
+    """unnest(%s::bigint[], %s::timestamptz[], %s::text[], %s::int[], %s::jsonb[])
+       WITH ORDINALITY AS e (job_id, at, kind, attempt, data, n) ORDER BY e.n""",
+    job="e.job_id",
+    at="e.at",
+    attempt="e.attempt",
+    data="e.data",
+)
 
 
 def _end_events(ended: Sequence[tuple[AttemptOutcome, Transition]]) -> None:
@@ -280,21 +332,11 @@ def _end_events(ended: Sequence[tuple[AttemptOutcome, Transition]]) -> None:
         if following.state == JobState.PENDING:
             note = {"reason": following.reason, **following.evidence}
             rows.append((outcome.job_id, timezone.now(), "requeued", outcome.attempt, as_json(note)))
-    execute(
-        "INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)"
-        " SELECT e.job_id, e.at, e.kind, e.attempt, '', e.data"
-        "   FROM unnest(%s::bigint[], %s::timestamptz[], %s::text[], %s::int[], %s::jsonb[])"
-        "        WITH ORDINALITY AS e (job_id, at, kind, attempt, data, n) ORDER BY e.n",
-        columns(rows, 5),
-    )
+    execute(_END_EVENTS, columns(rows, 5))
 
 
-def _event(job_ids: Sequence[int], kind: str, actor: str, data: dict[str, Any]) -> None:
-    execute(
-        "INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)"
-        " SELECT id, clock_timestamp(), %s, attempt, %s, %s::jsonb FROM jobs_job WHERE id = ANY(%s)",
-        [kind, actor, as_json(data), list(job_ids)],
-    )
+def _record(job_ids: Sequence[int], kind: str, actor: str, data: dict[str, Any]) -> None:
+    record_event(job_ids, kind, actor, data)
     events.changed("jobs", job_ids)
 
 

@@ -1,4 +1,4 @@
-"""What counts as a job that waits, in SQL, and how many jobs there are by state: of an array each element is one."""
+"""The SQL conditions of a waiting job, and the number of jobs by state, in which each element of an array counts."""
 
 from gpusched.lib.db.sql import query
 from gpusched.protocol.states import FINAL
@@ -6,11 +6,11 @@ from gpusched.protocol.states import FINAL
 # Rows of jobs_job as j: jobs that wait, and arrays of which some elements do.
 WAITS = """(j.state IN ('pending', 'held')
     OR j.array_count IS NOT NULL AND j.state = 'running' AND NOT isempty(j.array_waiting))"""
-# As how many jobs such a row counts.
+# The number of jobs that such a row stands for.
 WEIGHT = "coalesce(jobs_numbers(j.array_waiting), 1)"
 
 _FINAL = ", ".join(f"'{state}'" for state in sorted(FINAL))
-# As the index of unfinished jobs has it. What is over has been counted as it ended (jobs/listing/tally.py).
+# Worded as the index of unfinished jobs. Triggers have counted the finished ones (jobs/listing/tally.py).
 _BY_STATE = f"""
     SELECT state, sum(n)::bigint AS n FROM (
         SELECT state, count(*) AS n FROM jobs_job WHERE NOT (state IN ({_FINAL})) GROUP BY state
@@ -27,5 +27,5 @@ _BY_STATE = f"""
 
 
 def by_state() -> dict[str, int]:
-    """{state: jobs}. An array itself is none."""
+    """Return {state: jobs}. An array counts for its elements, not for itself."""
     return {row["state"]: row["n"] for row in query(_BY_STATE)}

@@ -1,5 +1,6 @@
-"""Where waiting jobs stand among everybody's by priority, then by age: not the order in which the scheduler serves
-them, which goes by guarantees and shares first and by what fits, and would take a plan for each list."""
+"""Positions of waiting jobs among those of all tenants, by priority and then by age.
+
+The scheduler serves jobs in another order, by guarantees, shares and fit, which would take a plan for each list."""
 
 from collections.abc import Collection
 
@@ -8,8 +9,8 @@ from jobs.listing.counts import WAITS, WEIGHT
 
 ORDER = "j.priority DESC, j.submitted_at, j.id"
 _AHEAD = f"{WEIGHT} * j.gpu_count::bigint"
-# What stands behind the last of those asked for is neither sorted nor added up.
-_PLACES = f"""
+# Neither sorts nor adds up the jobs behind the last requested one.
+_POSITIONS = f"""
     SELECT id, before::bigint + 1 AS place, gpus_ahead::bigint FROM (
         SELECT j.id, sum({WEIGHT}) OVER queue - {WEIGHT} AS before, sum({_AHEAD}) OVER queue - {_AHEAD} AS gpus_ahead
           FROM jobs_job j,
@@ -22,7 +23,7 @@ _PLACES = f"""
 
 
 def queue_positions(job_ids: Collection[int]) -> dict[int, tuple[int, int]]:
-    """{job: (its position from 1, the GPUs that those before it ask for)} of those that wait. An array counts as those
-    of its elements that wait."""
-    found = prepared(_PLACES, {"ids": sorted(job_ids)}) if job_ids else []
-    return {row["id"]: (row["place"], row["gpus_ahead"]) for row in found}
+    """Return {job: (position from 1, GPUs that the jobs before it request)} of the waiting ones. An array counts for
+    its waiting elements."""
+    rows = prepared(_POSITIONS, {"ids": sorted(job_ids)}) if job_ids else []
+    return {row["id"]: (row["place"], row["gpus_ahead"]) for row in rows}

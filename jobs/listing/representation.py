@@ -1,4 +1,4 @@
-"""A job as the API, the page and the events show it."""
+"""Represent a job for the API, the page and the events."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -25,66 +25,67 @@ _SELECT = """
 """
 
 
-# A page ends after so many bytes of what its jobs run: the scripts of 1,000 may be a gigabyte.
+# A page ends after this many bytes of payloads: the scripts of 1,000 jobs may take a gigabyte.
 MAX_PAGE_BYTES = 8 << 20
-_ASKED = "coalesce(whole_payload, payload)"
+_PAYLOAD = "coalesce(whole_payload, payload)"
 _EARLIER = "(ORDER BY id DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
 
 
 def _bytes_earlier(of_compressed: str) -> str:
-    size = f"CASE WHEN pg_column_compression({_ASKED}) IS NULL THEN pg_column_size({_ASKED}) ELSE {of_compressed} END"
+    is_plain = f"pg_column_compression({_PAYLOAD}) IS NULL"
+    size = f"CASE WHEN {is_plain} THEN pg_column_size({_PAYLOAD}) ELSE {of_compressed} END"
     return f"sum({size}) OVER {_EARLIER}"
 
 
-# By their sizes as they are stored, which reads none of them (what is compressed may become 90 times as much, and is
-# taken for 16 times), and measured.
-_ABOUT_EARLIER = _bytes_earlier(f"16 * pg_column_size({_ASKED})")
-_MEASURED_EARLIER = _bytes_earlier(f"octet_length({_ASKED}::text)")
+# First by the stored sizes, which reads no payload (a compressed one may grow 90 times and is taken for 16 times), then
+# measured.
+_ABOUT_EARLIER = _bytes_earlier(f"16 * pg_column_size({_PAYLOAD})")
+_MEASURED_EARLIER = _bytes_earlier(f"octet_length({_PAYLOAD}::text)")
 
 
-def newest_page(where: str, params: Sequence[Any], limit: int) -> tuple[list[dict[str, Any]], bool]:
-    """At most `limit` of those jobs, the newest first, and whether the page ends here because it is full; by what they
-    run, too: what seems too much is left out, and only what is left is measured."""
+def newest_page(condition: str, params: Sequence[Any], limit: int) -> tuple[list[dict[str, Any]], bool]:
+    """Return at most `limit` matching jobs, newest first, and whether the page is full, by number or by the size of
+    their payloads. An estimate drops what is certainly too much; only the rest is measured."""
     rows = query(
         f"""SELECT * FROM (
                 SELECT near.*, {_MEASURED_EARLIER} AS bytes_earlier
                   FROM (SELECT found.*, count(*) OVER () AS found_jobs, {_ABOUT_EARLIER} AS about_earlier
-                          FROM ({_SELECT} WHERE {where} ORDER BY j.id DESC LIMIT %s) found) near
+                          FROM ({_SELECT} WHERE {condition} ORDER BY j.id DESC LIMIT %s) found) near
                  WHERE coalesce(about_earlier, 0) < {MAX_PAGE_BYTES}) page
              WHERE coalesce(bytes_earlier, 0) < {MAX_PAGE_BYTES} ORDER BY id DESC""",
         [*params, limit],
     )
-    return _represented(rows), bool(rows) and (len(rows) == limit or len(rows) < rows[0]["found_jobs"])
+    return _represent_all(rows), bool(rows) and (len(rows) == limit or len(rows) < rows[0]["found_jobs"])
 
 
-def select(where: str, params: Sequence[Any], tail: str = "") -> list[dict[str, Any]]:
-    """Jobs (aliased j, with t and u) that meet a condition, represented."""
-    return _represented(query(f"{_SELECT} WHERE {where} {tail}", params))
+def select(condition: str, params: Sequence[Any], tail: str = "") -> list[dict[str, Any]]:
+    """Return the jobs (alias j, with t and u) that match a condition, represented."""
+    return _represent_all(query(f"{_SELECT} WHERE {condition} {tail}", params))
 
 
-def _represented(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _represent_all(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     elements = elements_by_state([row["id"] for row in rows if row["array_count"] is not None])
     return [represent(row, elements.get(row["id"], {})) for row in rows]
 
 
 def elements_by_state(array_ids: Sequence[int]) -> dict[int, dict[str, int]]:
-    """{array: {state: how many of its elements that are jobs}}."""
-    found: dict[int, dict[str, int]] = {}
+    """Return {array: {state: number of elements that are jobs}}."""
+    counts: dict[int, dict[str, int]] = {}
     sql = "SELECT array_id, state, count(*) AS n FROM jobs_job WHERE array_id = ANY(%s) GROUP BY array_id, state"
     for row in query(sql, [list(array_ids)]) if array_ids else []:
-        found.setdefault(row["array_id"], {})[row["state"]] = row["n"]
-    return found
+        counts.setdefault(row["array_id"], {})[row["state"]] = row["n"]
+    return counts
 
 
 def array(row: dict[str, Any], elements: Mapping[str, int]) -> dict[str, Any] | None:
-    """How far an array has come: `by_state` counts each element once. `elements`: those that are jobs."""
+    """Represent an array's progress: `by_state` counts each element once. `elements`: those that are jobs."""
     if row["array_count"] is None:
         return None
     waits_as = JobState.HELD if row["state"] == JobState.HELD else JobState.PENDING
-    others = {waits_as: row["elements_waiting"], JobState.CANCELLED: row["elements_cancelled"]}
-    counts = {state: elements.get(state, 0) + others.get(state, 0) for state in JobState}
+    not_jobs = {waits_as: row["elements_waiting"], JobState.CANCELLED: row["elements_cancelled"]}
+    counts = {state: elements.get(state, 0) + not_jobs.get(state, 0) for state in JobState}
     if row["state"] in FINAL and row["evidence"].keys() >= FINAL:
-        # As it ended: retention deletes the elements of a large array over several runs (jobs/retention.py).
+        # The counts of its end: retention deletes a large array's elements over several runs (jobs/retention.py).
         counts |= {state: row["evidence"][state] for state in FINAL}
     return {
         "count": row["array_count"],
@@ -95,7 +96,7 @@ def array(row: dict[str, Any], elements: Mapping[str, int]) -> dict[str, Any] | 
 
 
 def represent(row: dict[str, Any], elements: Mapping[str, int]) -> dict[str, Any]:
-    """One row of `_SELECT` as the job's public shape (docs/rest.md). `elements`: of an array, as in `array`."""
+    """Return a row of `_SELECT` as the job's public shape (docs/rest.md). `elements`: as in `array`."""
     return {
         "id": row["id"],
         "tenant": row["tenant"],
@@ -137,7 +138,7 @@ def represent(row: dict[str, Any], elements: Mapping[str, int]) -> dict[str, Any
 
 
 def _program(payload: dict[str, Any]) -> dict[str, Any]:
-    """What runs, and in what."""
+    """Return the fields of the program and its container."""
     return {
         "command": payload["command"],
         "args": payload["args"],
@@ -145,7 +146,7 @@ def _program(payload: dict[str, Any]) -> dict[str, Any]:
         "workdir": payload["workdir"],
         "environment": payload["environment"],
         "secrets": payload.get("secrets", []),
-        # Jobs of before there were containers say nothing of them.
+        # Jobs from before containers lack these.
         "image": payload.get("image"),
         "runtime": payload.get("runtime", "auto"),
         "mounts": payload.get("mounts", []),
@@ -153,7 +154,7 @@ def _program(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def _execution(row: dict[str, Any]) -> dict[str, Any]:
-    """How far it has come, and where."""
+    """Return the fields of the job's progress and nodes."""
     placement = row["placement"] or []
     return {
         "attempt": row["attempt"],
@@ -170,15 +171,15 @@ def _execution(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def deadline(row: dict[str, Any]) -> datetime | None:
-    """When a job that runs reaches its time limit, as it is now; None without a limit, or while it does not run. Of an
-    array each element has its own."""
+    """Return when a running job reaches its current time limit; None without a limit or while it does not run. Arrays
+    have none: each element has its own."""
     seconds, started_at = row["max_runtime_seconds"], row["started_at"]
     if row["state"] != JobState.RUNNING or row["array_count"] is not None or seconds is None or started_at is None:
         return None
     return cast(datetime, started_at + timedelta(seconds=seconds))
 
 
-_UNBORN = {
+_NEW_JOB = {
     "state": "pending", "attempt": 0, "retries_used": 0, "started_at": None, "ended_at": None, "exit_code": None,
     "signal": None, "stop_reason": "", "stop_evidence": {}, "placement": [],
     "array_id": None, "array_index": None, "elements_cancelled": 0, "whole_payload": None,
@@ -188,19 +189,19 @@ _UNBORN = {
 def represent_new(
     inserted: dict[str, Any], job_id: int, submitted_at: datetime, tenant: str, user: str
 ) -> dict[str, Any]:
-    """A job that was inserted this moment, without asking the database again."""
+    """Represent a job that was just inserted, without reading it back."""
     names = {"id": job_id, "submitted_at": submitted_at, "reason_since": submitted_at, "tenant": tenant, "user": user}
-    return represent({**inserted, **_UNBORN, "elements_waiting": inserted["array_count"], **names}, {})
+    return represent({**inserted, **_NEW_JOB, "elements_waiting": inserted["array_count"], **names}, {})
 
 
 def reason(row: dict[str, Any]) -> dict[str, Any] | None:
-    """Why the job is where it is: for a stopping job what stops it, else its own reason; None while it just runs."""
+    """Represent the reason of a job's state; of a stopping job, why it stops. None while it just runs."""
     code, evidence = row["reason"], row["evidence"]
     if row["stop_reason"]:
         code, evidence = row["stop_reason"], row["stop_evidence"]
     if not code:
         return None
-    evidence = {**_own_evidence(code, row), **visible_evidence(evidence)}
+    evidence = {**_job_evidence(code, row), **visible_evidence(evidence)}
     return {
         "code": code,
         "sentence": reasons.sentence(code, {"node": "its node", **evidence}),
@@ -210,14 +211,14 @@ def reason(row: dict[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def _own_evidence(code: str, row: dict[str, Any]) -> dict[str, Any]:
-    """What stands in the job itself, as far as the sentence of this reason names it and it is known."""
+def _job_evidence(code: str, row: dict[str, Any]) -> dict[str, Any]:
+    """Return the job's own values that the sentence of this reason names."""
     seconds = row["max_runtime_seconds"]
-    found = {
+    known_values = {
         "exit_code": row["exit_code"],
         "signal": row["signal"],
         "max_runtime_minutes": None if seconds is None else round(seconds / 60, 2),
         "node": ", ".join(sorted({rank["node"] for rank in row["placement"] or []})) or None,
     }
     named = reasons.evidence_fields(code)
-    return {name: value for name, value in found.items() if value is not None and name in named}
+    return {name: value for name, value in known_values.items() if value is not None and name in named}

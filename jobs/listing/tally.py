@@ -1,7 +1,7 @@
-"""How many jobs have ended in each state, and attempts for each reason: kept by triggers, lest a history be counted.
+"""Totals of ended jobs by state and of attempts by reason. Triggers keep them, so that no query counts the history.
 
-Each statement that ends some appends a row, which nobody else waits for; now and then the rows are added up. What is
-not over is few and is counted (jobs/listing/counts.py)."""
+Each statement that ends jobs appends a row, which takes no lock that another one waits for. Housekeeping adds the rows
+up. Unfinished jobs are few, and are counted (jobs/listing/counts.py)."""
 
 import pgtrigger
 from django.db import models
@@ -10,7 +10,7 @@ from gpusched.lib.db.sql import execute, query
 from gpusched.protocol.states import FINAL
 
 _FINAL = ", ".join(f"'{state}'" for state in sorted(FINAL))
-# What was is taken off, what is is added, the rest cancels out: no join, for the reason in jobs/models.py.
+# Subtracts the old rows and adds the new ones; the rest cancels out. No join, for the reason in jobs/models.py.
 _ADD = "INSERT INTO jobs_tally (kind, word, n) SELECT"
 _JOBS_CHANGED = f"""
     {_ADD} 'job', c.state, sum(c.n) FROM (
@@ -50,7 +50,7 @@ def _statement(name: str, operation: pgtrigger.Operation, func: str, **tables: s
 OF_JOBS = (
     _statement("tally_changed", pgtrigger.Update, _JOBS_CHANGED, old="old_jobs", new="new_jobs"),
     _statement("tally_deleted", pgtrigger.Delete, _JOBS_DELETED, old="old_jobs"),
-    # Of rows that come in ended, such as an import: of others the condition is all that is looked at.
+    # For rows that are inserted finished, such as an import. For others PostgreSQL checks only the condition.
     pgtrigger.Trigger(
         name="tally_inserted", when=pgtrigger.After, operation=pgtrigger.Insert,
         condition=pgtrigger.Condition(f"NEW.state IN ({_FINAL})"),
@@ -69,7 +69,7 @@ OF_ATTEMPTS = (
 
 
 class Tally(models.Model):
-    """`n` more of `kind` (job, attempt) that ended with this state, or reason; the sum over all rows is how many."""
+    """`n` more jobs (`kind`) that ended in state `word`, or attempts for that reason. Totals are sums over the rows."""
 
     kind = models.CharField(max_length=10)
     word = models.CharField(max_length=30)
@@ -80,15 +80,15 @@ class Tally(models.Model):
 
 
 def attempts_by_reason() -> dict[str, int]:
-    """{reason: attempts that have ended}."""
+    """Return {reason: ended attempts}."""
     rows = query("SELECT word, sum(n)::bigint AS n FROM jobs_tally WHERE kind = 'attempt' GROUP BY word")
     return {row["word"]: row["n"] for row in rows}
 
 
 def fold_counters() -> None:
-    """Adds up what was appended. Two at once are harmless: each row is deleted by one of them."""
+    """Add up the appended rows. Concurrent runs are harmless: only one of them deletes a row."""
     execute(
-        "WITH gone AS (DELETE FROM jobs_tally RETURNING kind, word, n)"
-        " INSERT INTO jobs_tally (kind, word, n) SELECT kind, word, sum(n) FROM gone GROUP BY kind, word"
+        "WITH removed AS (DELETE FROM jobs_tally RETURNING kind, word, n)"
+        " INSERT INTO jobs_tally (kind, word, n) SELECT kind, word, sum(n) FROM removed GROUP BY kind, word"
         " HAVING sum(n) <> 0"
     )

@@ -1,7 +1,7 @@
-"""Keeps a log that only grows on a storage whose objects never change: as chunks, named by the bytes that they hold.
+"""Store a growing log on a storage of immutable objects, as chunks that are named by their range of bytes.
 
-The name of a chunk is `<first byte>-<byte after the last>`. Chunks may overlap, where a piece was sent twice; what they
-hold of one byte is the same. Small ones are put together when there are many."""
+The name of a chunk is `<first byte>-<byte after the last>`. Chunks may overlap when an agent sent data twice; they then
+agree on every byte. Many small ones are merged."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -19,7 +19,7 @@ class Chunk(NamedTuple):
 
 
 def append(storage: Storage, log: str, offset: int, data: bytes) -> int:
-    """Adds bytes at an offset of a log and gives its size. What is there is kept; nothing is written beyond the end."""
+    """Write bytes at an offset of a log and return its size. Stored bytes stay; a gap is never written."""
     chain = _chain(_chunks(storage, log))
     size = chain[-1].end if chain else 0
     if offset > size or offset + len(data) <= size:
@@ -31,7 +31,7 @@ def append(storage: Storage, log: str, offset: int, data: bytes) -> int:
 
 
 def read(storage: Storage, log: str, offset: int, limit: int) -> tuple[bytes, int]:
-    """(up to `limit` bytes from an offset, size of the log). Reads again what was put together meanwhile."""
+    """Return (up to `limit` bytes from an offset, size of the log). Retry when a concurrent merge removed a chunk."""
     for attempt in (1, 2, 3):
         chain = _chain(_chunks(storage, log))
         size = chain[-1].end if chain else 0
@@ -63,7 +63,7 @@ def _chunks(storage: Storage, log: str) -> list[Chunk]:
 
 
 def _chain(chunks: Sequence[Chunk]) -> list[Chunk]:
-    """The fewest chunks that cover the log from its first byte on without a gap."""
+    """Return the fewest chunks that cover the log from its first byte on without a gap."""
     chain: list[Chunk] = []
     end, best = 0, Chunk(0, 0)
     for chunk in chunks:
@@ -74,25 +74,25 @@ def _chain(chunks: Sequence[Chunk]) -> list[Chunk]:
             end = best.end
             if chunk.start > end:
                 break
-        best = max(best, chunk, key=lambda one: one.end)
+        best = max(best, chunk, key=lambda candidate: candidate.end)
     if best.end > end:
         chain.append(best)
     return chain
 
 
 def _read(storage: Storage, log: str, chain: Sequence[Chunk], offset: int, limit: int) -> bytes:
-    found = b""
+    data = b""
     for chunk in chain:
-        at = offset + len(found)
-        if chunk.start <= at < chunk.end and len(found) < limit:
+        at = offset + len(data)
+        if chunk.start <= at < chunk.end and len(data) < limit:
             with storage.open(_name(log, chunk)) as file:
                 file.seek(at - chunk.start)
-                found += file.read(min(limit - len(found), chunk.end - at))
-    return found
+                data += file.read(min(limit - len(data), chunk.end - at))
+    return data
 
 
 def _merge(storage: Storage, log: str, chain: Sequence[Chunk]) -> None:
-    """Puts runs of small chunks together: first the new one is there, then the old ones go."""
+    """Merge runs of small chunks: write the new one first, then delete the old ones."""
     run: list[Chunk] = []
     for chunk in [*chain, Chunk(0, LARGE_BYTES)]:
         is_large = chunk.end - chunk.start >= SMALL_BYTES

@@ -1,4 +1,4 @@
-"""Keeps logs as files in the data directory, each appended in place: the storage of logs unless another is set."""
+"""Store logs as files in the data directory, appended in place: the default storage of logs."""
 
 import os
 
@@ -8,15 +8,15 @@ from django.utils.functional import cached_property
 
 
 class LogFiles(FileSystemStorage):
-    """Below DATA_DIR/logs; readable by the user of the server and by its group."""
+    """Files below DATA_DIR/logs, readable by the server's user and group."""
 
     @cached_property
     def base_location(self) -> str:
         return str(settings.DATA_DIR / "logs")
 
     def append(self, name: str, offset: int, data: bytes) -> int:
-        """Writes bytes at an offset of a file and gives its size. What is there is kept; nothing is written beyond the
-        end. OSError where the disk refuses."""
+        """Write bytes at an offset of a file and return its size. Keep stored bytes; write nothing that would leave a
+        gap. Raise OSError if the disk refuses."""
         path = self.path(name)
         if not data and not os.path.exists(path):
             return 0
@@ -26,16 +26,16 @@ class LogFiles(FileSystemStorage):
             size = os.fstat(handle).st_size
             if offset > size or offset + len(data) <= size:
                 return size
-            fresh = data[size - offset :]
-            while fresh:
-                written = os.pwrite(handle, fresh, size)
-                fresh, size = fresh[written:], size + written
+            unwritten = data[size - offset :]
+            while unwritten:
+                written = os.pwrite(handle, unwritten, size)
+                unwritten, size = unwritten[written:], size + written
             return size
         finally:
             os.close(handle)
 
     def read(self, name: str, offset: int, limit: int) -> tuple[bytes, int]:
-        """(up to `limit` bytes from an offset, size of the file)."""
+        """Return (up to `limit` bytes from an offset, size of the file)."""
         try:
             with open(self.path(name), "rb") as file:
                 size = os.fstat(file.fileno()).st_size

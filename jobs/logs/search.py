@@ -1,4 +1,4 @@
-"""Finds text in one rank's log, however long: from a byte on, so much at a time, to be gone on with where it ended."""
+"""Search one rank's log, of any length, in steps: each continues where the previous one stopped."""
 
 import time
 from dataclasses import dataclass
@@ -6,16 +6,16 @@ from typing import NamedTuple
 
 from jobs.logs import store
 
-# Of one answer: what it may take, and how much it holds.
+# Limits of one answer.
 SECONDS = 0.5
 MAX_HITS = 200
 MAX_NEEDLE_BYTES = 800
-# Around a find, in bytes: lines can be very long.
-_BEFORE, _AFTER = 80, 160
+# The excerpt around a hit, in bytes: lines can be very long.
+_BYTES_BEFORE, _BYTES_AFTER = 80, 160
 
 
 class Hit(NamedTuple):
-    """The first find in a line. `line` counts from 1; `offset` is the byte where the find begins."""
+    """The first match in a line. `line` counts from 1; `offset` is the first byte of the match."""
 
     line: int
     offset: int
@@ -23,9 +23,9 @@ class Hit(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Found:
-    """What was found up to byte `next_offset`, which is in line `next_line` + 1; a search goes on with both. `is_all`:
-    there is no more of the log so far. Lines that are not ended yet are looked at, and again by the next search."""
+class SearchResult:
+    """The hits up to byte `next_offset`, in line `next_line` + 1; the next search continues with both. `is_all`: the
+    search reached the end of the log so far. The next search examines an unfinished line again."""
 
     hits: list[Hit]
     next_offset: int
@@ -34,49 +34,49 @@ class Found:
     is_all: bool
 
 
-def search(job_id: int, attempt: int, rank: int, text: str, offset: int = 0, lines_before: int = 0) -> Found:
-    """The first 200 lines with the text from byte `offset` on, before which there are so many lines; fewer where half a
-    second has gone by. Small and capital letters of ASCII are the same. The text has no newline, and is not empty."""
+def search(job_id: int, attempt: int, rank: int, text: str, offset: int = 0, lines_before: int = 0) -> SearchResult:
+    """Return the first 200 lines with the text from byte `offset` on, which `lines_before` precede; fewer after half a
+    second. ASCII letters match in either case. The text has no newline and is not empty."""
     needle = text.encode().lower()
     until = time.monotonic() + SECONDS
     hits: list[Hit] = []
     while True:
-        piece = store.read(job_id, attempt, rank, offset, store.MAX_READ)
-        is_end = piece.next_offset >= piece.size
-        whole = _whole(piece.data, is_end)
-        found, at = _in_block(piece.data[:whole], needle, MAX_HITS - len(hits))
-        hits += [Hit(lines_before + hit.line, offset + hit.offset, hit.text) for hit in found]
+        chunk = store.read(job_id, attempt, rank, offset, store.MAX_READ)
+        is_end = chunk.next_offset >= chunk.size
+        searchable = _searchable_bytes(chunk.data, is_end)
+        block_hits, at = _in_block(chunk.data[:searchable], needle, MAX_HITS - len(hits))
+        hits += [Hit(lines_before + hit.line, offset + hit.offset, hit.text) for hit in block_hits]
         is_full = len(hits) == MAX_HITS
-        resumed = at if is_full else _resumed(piece.data[:whole], len(needle), is_end)
-        lines_before += piece.data.count(b"\n", 0, resumed)
-        offset = piece.offset + resumed
-        # A piece of which nothing was taken would be read for ever.
+        resumed = at if is_full else _resume_at(chunk.data[:searchable], len(needle), is_end)
+        lines_before += chunk.data.count(b"\n", 0, resumed)
+        offset = chunk.offset + resumed
+        # A chunk without progress would be read forever.
         if is_end or is_full or resumed == 0 or time.monotonic() >= until:
-            return Found(hits, offset, lines_before, piece.size, is_end and not is_full)
+            return SearchResult(hits, offset, lines_before, chunk.size, is_end and not is_full)
 
 
-def _whole(block: bytes, is_end: bool) -> int:
-    """How much of a block is looked at: whole lines; of a line that is longer than the block what no find can cross."""
+def _searchable_bytes(block: bytes, is_end: bool) -> int:
+    """Return how many bytes of a block to search: full lines, or all of it if it has no line end."""
     return len(block) if is_end else block.rfind(b"\n") + 1 or len(block)
 
 
-def _resumed(block: bytes, length: int, is_end: bool) -> int:
-    """Where the next search begins: after the last whole line, or where a find across the border would begin."""
+def _resume_at(block: bytes, length: int, is_end: bool) -> int:
+    """Return where the next search begins: after the last full line, or where a match across the border could begin."""
     ended = block.rfind(b"\n") + 1
     return ended if ended or (is_end and len(block) < store.MAX_READ) else max(0, len(block) - length + 1)
 
 
-def _in_block(block: bytes, needle: bytes, most: int) -> tuple[list[Hit], int]:
-    """(finds, the end of the line of the last one); lines and offsets as from the block's beginning."""
+def _in_block(block: bytes, needle: bytes, maximum: int) -> tuple[list[Hit], int]:
+    """Return (hits, the end of the last hit's line), with lines and offsets relative to the block."""
     lower = block.lower()
     hits: list[Hit] = []
     line, counted, end = 1, 0, 0
-    while len(hits) < most and (at := lower.find(needle, end)) >= 0:
+    while len(hits) < maximum and (at := lower.find(needle, end)) >= 0:
         line += lower.count(b"\n", counted, at)
         counted = at
         begin = lower.rfind(b"\n", 0, at) + 1
         newline = lower.find(b"\n", at)
         end = newline + 1 or len(lower)
-        shown = block[max(begin, at - _BEFORE) : min(end, at + len(needle) + _AFTER)]
-        hits.append(Hit(line, at, shown.decode("utf-8", "ignore").rstrip("\r\n")))
+        excerpt = block[max(begin, at - _BYTES_BEFORE) : min(end, at + len(needle) + _BYTES_AFTER)]
+        hits.append(Hit(line, at, excerpt.decode("utf-8", "ignore").rstrip("\r\n")))
     return hits, end

@@ -1,5 +1,6 @@
-"""The output of jobs as the server keeps it: per attempt and rank, appended by offset, so that a repeated or late piece
-never doubles a byte and a missing one never leaves a hole; behind Django's storage API, under the alias `logs`."""
+"""Logs of jobs by attempt and rank, behind Django's storage API under the alias `logs`.
+
+Writes go by offset, so that repeated or late data never doubles a byte and missing data never leaves a gap."""
 
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from jobs.logs import chunks
 from jobs.logs.files import LogFiles
 
 MAX_READ = 1 << 20
-# Beyond the limit that agents are told: what they put in place of what they cut.
+# Beyond the limit of the agents: room for the note that replaces the output they cut.
 _SPARE_BYTES = 1 << 20
 MAX_DROPPED = 10_000
 
@@ -27,21 +28,21 @@ class LogChunk:
 
 
 def append(job_id: int, attempt: int, rank: int, offset: int, data: bytes) -> int:
-    """Writes bytes at an offset and gives the size now stored. Beyond the end nothing is written: the sender goes on
-    from the size that it is told. What is stored already is kept, since logs only grow.
+    """Write bytes at an offset and return the stored size. Nothing is written beyond the end: the sender continues from
+    the returned size. Stored bytes stay, since logs only grow.
 
-    Agents cut logs that are too long. What comes beyond that all the same is answered as if it had been kept."""
-    most = most_bytes() + _SPARE_BYTES
-    size = _append(_name(job_id, attempt, rank), offset, data[: max(0, most - offset)])
-    if size < most or offset + len(data) <= most:
+    Agents cut logs that are too long. The answer to data beyond the limit is as if it had been stored."""
+    maximum = max_bytes() + _SPARE_BYTES
+    size = _append(_name(job_id, attempt, rank), offset, data[: max(0, maximum - offset)])
+    if size < maximum or offset + len(data) <= maximum:
         return size
     note = f"\n[gpusched: no more than {settings.ENV.log_max_mb} MiB of a log are kept; the rest of it is not here]\n"
-    _append(_name(job_id, attempt, rank), most, note.encode())
+    _append(_name(job_id, attempt, rank), maximum, note.encode())
     return offset + len(data)
 
 
 def read(job_id: int, attempt: int, rank: int, offset: int, limit: int) -> LogChunk:
-    """Up to `limit` bytes from an offset; a negative offset counts from the end."""
+    """Return up to `limit` bytes from an offset; a negative offset counts from the end."""
     storage, name = _storage(), _name(job_id, attempt, rank)
     if offset < 0:
         offset = max(0, size_of(job_id, attempt, rank) + offset)
@@ -55,32 +56,32 @@ def read(job_id: int, attempt: int, rank: int, offset: int, limit: int) -> LogCh
 
 
 def size_of(job_id: int, attempt: int, rank: int) -> int:
-    """How many bytes are stored."""
+    """Return the number of stored bytes."""
     storage, name = _storage(), _name(job_id, attempt, rank)
     return storage.read(name, 0, 0)[1] if isinstance(storage, LogFiles) else chunks.size_of(storage, name)
 
 
-def most_bytes() -> int:
-    """How much of one log agents are to send."""
+def max_bytes() -> int:
+    """Return the maximum bytes of one log that agents send."""
     return int(settings.ENV.log_max_mb) << 20
 
 
-def least_when_complete(log_bytes: int) -> int:
-    """How much is stored once nothing more will come of a log that its agent says is so long."""
-    return min(log_bytes, most_bytes() + _SPARE_BYTES)
+def min_complete_size(log_bytes: int) -> int:
+    """Return the least stored size of a complete log whose agent reported `log_bytes`."""
+    return min(log_bytes, max_bytes() + _SPARE_BYTES)
 
 
-_OLD = """
+_EXPIRED = """
     SELECT id, job_id, number, ranks FROM jobs_attempt
      WHERE ended_at < now() - make_interval(secs => %s) AND log_dropped_at IS NULL ORDER BY id LIMIT %s
 """
 
 
 def drop_old(days: float) -> int:
-    """Deletes logs of attempts that ended more than `days` ago; 0: of none. Gives how many attempts that were."""
+    """Delete logs of attempts that ended more than `days` ago; 0: none. Return the number of attempts."""
     if not days:
         return 0
-    old = query(_OLD, [days * 86400, MAX_DROPPED])
+    old = query(_EXPIRED, [days * 86400, MAX_DROPPED])
     for row in old:
         for rank in range(row["ranks"]):
             drop(row["job_id"], row["number"], rank)
@@ -89,7 +90,7 @@ def drop_old(days: float) -> int:
 
 
 def drop(job_id: int, attempt: int, rank: int) -> None:
-    """Deletes a log; harmless if there is none."""
+    """Delete a log; harmless if there is none."""
     storage, name = _storage(), _name(job_id, attempt, rank)
     if isinstance(storage, LogFiles):
         storage.delete(name)
@@ -98,7 +99,7 @@ def drop(job_id: int, attempt: int, rank: int) -> None:
 
 
 def are_files() -> bool:
-    """Whether logs are local files, which are deleted in no time."""
+    """Return whether logs are local files, which are fast to delete."""
     return isinstance(_storage(), LogFiles)
 
 
@@ -114,5 +115,5 @@ def _storage() -> Storage:
 
 
 def _name(job_id: int, attempt: int, rank: int) -> str:
-    # Directories of a thousand jobs each: a flat one slows down with hundreds of thousands of entries.
+    # Directories of 1,000 jobs each: a flat one slows down with hundreds of thousands of entries.
     return f"{job_id // 1000}/{job_id}/{attempt}.{rank}.log"

@@ -10,8 +10,8 @@ from tenants.auth.identity import Identity
 
 
 def require_admissible(request: JobRequest, tenant_id: int, identity: Identity) -> None:
-    """Raise the problem with a request that can never run. What is remembered of quotas is from no fewer edits than
-    the identity's `quota_edits`."""
+    """Raise the problem of a request that can never run. Cached quotas are at least as new as the identity's
+    `quota_edits`."""
     if problem := hook("admission_check")(request, tenant_id, identity):
         raise problem
 

@@ -1,6 +1,6 @@
-"""Submits many jobs at once: each is checked as a single submit would be, then all are written, or none.
+"""Submit many jobs at once: check each like a single submit, then write all or none.
 
-One statement writes a thousand rows; what the single submits would ask the database for each job is asked once."""
+One statement writes a thousand rows, and one query replaces those that single submits would run for each job."""
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from gpusched.protocol.job_request import FieldError, JobRequest
 from jobs.lifecycle import dependencies
 from jobs.lifecycle.dependencies import DependencyEdge
 from jobs.submit import admission, queue_limits, queue_locks, refusals
-from jobs.submit.job_row import OF_FREE, insert_jobs, job_row, new_ids, resolve_tenant, vary_row
+from jobs.submit.job_row import VARYING_COLUMNS, insert_jobs, job_row, new_ids, resolve_tenant, vary_row
 from jobs.submit.queue_limits import Incoming, Load
 from tenants import secrets
 from tenants.auth.identity import Identity
@@ -31,20 +31,20 @@ class Bulk(NamedTuple):
 
 
 def submit_all(requests: Sequence[JobRequest], identity: Identity, *, is_dry_run: bool = False) -> Bulk:
-    """Makes them pending, in one transaction; a dry run makes nothing and has no ids.
+    """Submit jobs in one transaction; a dry run writes nothing and returns no ids.
 
-    Refused as the single submits would be, by `jobs[n]`: if one is, none is submitted."""
-    likes = first_identical(requests)
-    if found := bulk_problems(requests, likes):
-        raise invalid(found)
-    rows = _rows(requests, likes, identity)
+    Refusals are those of single submits, with `jobs[n]`. If one job is refused, none is submitted."""
+    originals = first_identical(requests)
+    if errors := bulk_problems(requests, originals):
+        raise invalid(errors)
+    rows = _rows(requests, originals, identity)
     tenant_ids = {row["tenant_id"] for row in rows}
-    most = Load(len(rows), len(rows))
-    near = {one for one in tenant_ids if queue_limits.is_bulk_near(Incoming(one, identity.user_id, most))}
+    maximum = Load(len(rows), len(rows))
+    near = {owner for owner in tenant_ids if queue_limits.is_bulk_near(Incoming(owner, identity.user_id, maximum))}
     with transaction.atomic():
         if near and not is_dry_run:
             queue_locks.lock_for_bulk(near)
-        # Ids that nobody has tell the jobs of a dry run apart.
+        # Negative ids, which no job has, tell the jobs of a dry run apart.
         ids = list(range(-len(rows), 0)) if is_dry_run else new_ids(len(rows))
         for job_id, row in zip(ids, rows, strict=True):
             row["id"] = job_id
@@ -55,11 +55,11 @@ def submit_all(requests: Sequence[JobRequest], identity: Identity, *, is_dry_run
         _require_room(loads, near, identity)
         if is_dry_run:
             return Bulk([])
-        is_sweep = not any(likes) and not requests[0].depends_on
-        insert_jobs(rows, identity, ("id", *OF_FREE) if is_sweep else ())
+        is_sweep = not any(originals) and not requests[0].depends_on
+        insert_jobs(rows, identity, ("id", *VARYING_COLUMNS) if is_sweep else ())
         log.act_as(identity.username, identity.via)
-        told = {"count": len(ids), "first_id": ids[0], "last_id": ids[-1]}
-        log.record("jobs.submit.bulk", f"jobs {ids[0]} to {ids[-1]}", None, told)
+        summary = {"count": len(ids), "first_id": ids[0], "last_id": ids[-1]}
+        log.record("jobs.submit.bulk", f"jobs {ids[0]} to {ids[-1]}", None, summary)
         if edges:
             dependencies.write(edges)
     log_job_ids(ids)
@@ -78,57 +78,57 @@ def _loads(rows: Sequence[dict[str, Any]]) -> dict[int, Load]:
 
 
 def _require_room(loads: Mapping[int, Load], near: Collection[int], identity: Identity) -> None:
-    """429 if not all of them have room in their tenants' queues. `near`: the tenants whose jobs are counted exactly."""
+    """Raise 429 if the jobs exceed their tenants' queue limits. `near`: the tenants whose jobs are counted exactly."""
     for tenant_id, load in sorted(loads.items()):
         with refusals.paced(tenant_id):
             queue_limits.require(Incoming(tenant_id, identity.user_id, load), is_exact=tenant_id in near)
 
 
 def _edges(requests: Sequence[JobRequest], rows: Sequence[dict[str, Any]], *, is_locked: bool) -> list[DependencyEdge]:
-    """What the jobs wait for, among themselves by `ref` and of others by id; their rows say so from now on."""
+    """Return the dependencies of the jobs, by `ref` within the bulk and by id on others. Mark their rows as waiting."""
     depending = [number for number, request in enumerate(requests) if request.depends_on]
     if not depending:
         return []
     refs = {request.ref: row for request, row in zip(requests, rows, strict=True) if request.ref}
-    own = {row["id"]: (row["tenant_id"], "pending") for row in refs.values()}
-    others = {one.job for number in depending for one in requests[number].dependencies}
-    states = {**dependencies.states_of(others, is_locked=is_locked), **own}
+    bulk_states = {row["id"]: (row["tenant_id"], "pending") for row in refs.values()}
+    named_ids = {dependency.job for number in depending for dependency in requests[number].dependencies}
+    states = {**dependencies.states_of(named_ids, is_locked=is_locked), **bulk_states}
     edges = []
     for number in depending:
         row, request = rows[number], requests[number]
-        wanted = [
-            Dependency(job=refs[one.job]["id"] if isinstance(one.job, str) else one.job, kind=one.kind)
-            for one in request.dependencies
+        requested = [
+            Dependency(job=refs[job]["id"] if isinstance(job, str) else job, kind=kind)
+            for job, kind in ((dependency.job, dependency.kind) for dependency in request.dependencies)
         ]
-        row["depends_on"] = [{"job": one.job, "kind": one.kind} for one in wanted]
+        row["depends_on"] = [{"job": dependency.job, "kind": dependency.kind} for dependency in requested]
         try:
-            undecided = dependencies.undecided(wanted, row["tenant_id"], states)
+            unresolved = dependencies.unresolved(requested, row["tenant_id"], states)
         except Problem as problem:
             raise _of_job(number, problem) from problem
-        dependencies.mark_waiting(row, undecided)
-        edges += [DependencyEdge(row["id"], int(one.job), one.kind) for one in undecided]
+        dependencies.mark_waiting(row, unresolved)
+        edges += [DependencyEdge(row["id"], int(dependency.job), dependency.kind) for dependency in unresolved]
     return edges
 
 
-def _rows(requests: Sequence[JobRequest], likes: Sequence[int], identity: Identity) -> list[dict[str, Any]]:
-    """The rows of those that could start one day. Tenants are looked up, and shapes judged, once for all alike."""
+def _rows(requests: Sequence[JobRequest], originals: Sequence[int], identity: Identity) -> list[dict[str, Any]]:
+    """Return the rows of the jobs, all admissible. Equal tenants and shapes are checked once."""
     tenants: dict[str | None, tuple[int, str]] = {}
-    judged: set[Hashable] = set()
+    admissible: set[Hashable] = set()
     rows: list[dict[str, Any]] = []
-    for number, (request, like) in enumerate(zip(requests, likes, strict=True)):
-        if like != number:
-            rows.append(vary_row(rows[like], request))
+    for number, (request, original) in enumerate(zip(requests, originals, strict=True)):
+        if original != number:
+            rows.append(vary_row(rows[original], request))
             continue
         try:
             if request.tenant not in tenants:
                 tenants[request.tenant] = resolve_tenant(request, identity)
             tenant_id, tenant = tenants[request.tenant]
-            asked = (tenant_id, *admission.shape_key(request))
-            if asked not in judged:
+            shape = (tenant_id, *admission.shape_key(request))
+            if shape not in admissible:
                 with refusals.paced(tenant_id):
                     secrets.require_known(request.secrets, tenant_id, tenant)
                     admission.require_admissible(request, tenant_id, identity)
-                judged.add(asked)
+                admissible.add(shape)
             rows.append(job_row(request, tenant_id, identity))
         except Problem as problem:
             raise _of_job(number, problem) from problem
@@ -136,8 +136,8 @@ def _rows(requests: Sequence[JobRequest], likes: Sequence[int], identity: Identi
 
 
 def _of_job(number: int, problem: Problem) -> Problem:
-    """The refusal of a single submit, said of this one among many."""
-    errors = [FieldError(field_path(number, one.field), one.code, one.message) for one in problem.errors]
+    """Return a single submit's refusal with the number of the job in the bulk."""
+    errors = [FieldError(field_path(number, error.field), error.code, error.message) for error in problem.errors]
     return Problem(
         problem.status,
         problem.code,

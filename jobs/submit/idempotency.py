@@ -1,10 +1,9 @@
-"""Any POST of the API may carry an `Idempotency-Key`: repeated within a day, it is answered as the first time and does
-nothing again. The answer is kept in the transaction of what was done.
+"""Idempotency keys of the API's POSTs: repeated within a day, a request gets the first answer and changes nothing.
 
-`POST /jobs` stores its keys itself (jobs/submit/job_row.py), for speed: job, event and key are one statement, and a
-repeated request is answered from the job. Claiming a key and storing a sealed answer takes three and a transaction.
+The transaction of the first request stores the answer, sealed: that of a new token holds the token.
 
-Answers are kept sealed: that of a new token holds the token."""
+`POST /jobs` stores its keys itself (jobs/submit/job_row.py), for speed: job, event and key are one statement, and the
+job yields the answer to a repeated request. Claiming a key and storing an answer takes three and a transaction."""
 
 import hashlib
 from collections.abc import Callable
@@ -22,13 +21,13 @@ from gpusched.protocol.job_request import FieldError
 from tenants.auth.identity import Identity, identity_of_token
 
 MAX_CHARACTERS = 255
-# From before this no key counts any more.
+# Older keys no longer count.
 EXPIRED_BEFORE = "now() - interval '24 hours'"
 _PURPOSE = b"gpusched: answers of repeated requests, 1"
 
 
 class IdempotentPosts:
-    """Middleware. Views with `keeps_answers` do it themselves."""
+    """Middleware that replays answers. Views with `keeps_answers` do so themselves."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
@@ -43,27 +42,27 @@ class IdempotentPosts:
         if request.method != "POST" or not key or not request.path.startswith("/api/"):
             return None
         cls = getattr(view, "cls", None)
-        # A login is of nobody yet. Here it would not even be counted: with what is refused, the count is taken back.
+        # A login has no caller yet. Its rate limit must count, too, and a rollback here would undo the count.
         if getattr(cls, "keeps_answers", False) or not getattr(cls, "authentication_classes", True):
             return None
         caller = _caller(request)
         if caller is None:
             return None  # the view will refuse it
         try:
-            return _once(request, *caller, checked(key), lambda: view(request, *args, **kwargs))
+            return _once(request, *caller, valid_key(key), lambda: view(request, *args, **kwargs))
         except Problem as problem:
             return response_for(problem)
 
 
-def checked(key: str) -> str:
-    """The key, or a 400."""
+def valid_key(key: str) -> str:
+    """Return the key; 400 if it is invalid."""
     if len(key) > MAX_CHARACTERS or "\x00" in key:
         raise invalid([FieldError("Idempotency-Key", "too_long", f"at most {MAX_CHARACTERS} characters")])
     return key
 
 
-def reused() -> Problem:
-    """For a key that was used with another body or address."""
+def key_reused() -> Problem:
+    """Return the problem of a key that was used with another body or address."""
     return Problem(
         409,
         "idempotency_key_reused",
@@ -73,26 +72,25 @@ def reused() -> Problem:
     )
 
 
-def caller_of(who: Identity) -> str:
-    """Whose keys these are: a token's, or a person's on the pages: another token may be allowed less."""
-    return who.via if who.token_prefix else f"person {who.user_id}"
+def caller_of(identity: Identity) -> str:
+    """Return the owner of keys: a token, since another token may be allowed less, or a user on the pages."""
+    return identity.via if identity.token_prefix else f"person {identity.user_id}"
 
 
-# Whether %(caller)s has used %(key)s for something else than a submit.
+# True if %(caller)s has used %(key)s for a request other than a submit.
 KEY_IN_USE = f"""EXISTS (SELECT 1 FROM jobs_keptanswer
                       WHERE caller = %(caller)s::text AND key = %(key)s::text AND created_at > {EXPIRED_BEFORE})"""
 
 
 def _caller(request: HttpRequest) -> tuple[str, int] | None:
-    """Also as the id of a user: submits' keys are theirs, whatever they ask with."""
+    """Return the owner of keys and the user's id: keys of submits belong to the user, whatever the token."""
     if header := request.headers.get("Authorization", ""):
-        who = identity_of_token(header)
-        return (caller_of(who), who.user_id) if who else None
+        identity = identity_of_token(header)
+        return (caller_of(identity), identity.user_id) if identity else None
     return (f"person {request.user.pk}", request.user.pk) if request.user.is_authenticated else None
 
 
-# An old key is as good as none, and that of a submit is used. A request with the same key that is being answered is
-# waited for.
+# An expired key counts as unused, the key of a submit as used. Waits for a concurrent request with the same key.
 _CLAIM = f"""
     INSERT INTO jobs_keptanswer AS k (caller, key, request_hash, status, content_type, sealed, created_at)
     SELECT %(caller)s, %(key)s, %(request_hash)s, 0, '', '', now()
@@ -108,12 +106,12 @@ def _once(
     request: HttpRequest, caller: str, user_id: int, key: str, answer: Callable[[], HttpResponse]
 ) -> HttpResponse:
     request_hash = hashlib.sha256(f"{request.get_full_path()}\n".encode() + request.body).hexdigest()
-    _forget_old()
+    _drop_expired()
     with transaction.atomic():
-        own = {"caller": caller, "key": key, "request_hash": request_hash, "user_id": user_id}
-        claimed = query(_CLAIM, own)
+        params = {"caller": caller, "key": key, "request_hash": request_hash, "user_id": user_id}
+        claimed = query(_CLAIM, params)
         if not claimed:
-            rate_limits.count(request, caller)  # no view does it, as none is asked
+            rate_limits.count(request, caller)  # as no view runs, which would count it
             return _replay(caller, key, request_hash)
         response = answer()
         if hasattr(response, "render"):
@@ -130,19 +128,19 @@ def _once(
 
 
 def _replay(caller: str, key: str, request_hash: str) -> HttpResponse:
-    found = query("SELECT * FROM jobs_keptanswer WHERE caller = %s AND key = %s", [caller, key])
-    if not found or found[0]["request_hash"] != request_hash:
-        raise reused()
-    [kept] = found
+    rows = query("SELECT * FROM jobs_keptanswer WHERE caller = %s AND key = %s", [caller, key])
+    if not rows or rows[0]["request_hash"] != request_hash:
+        raise key_reused()
+    [row] = rows
     try:
-        content = seal_for(_PURPOSE).decrypt(kept["sealed"].encode())
+        content = seal_for(_PURPOSE).decrypt(row["sealed"].encode())
     except InvalidToken:
-        raise reused() from None
+        raise key_reused() from None
     headers = {"Idempotent-Replay": "true"}
-    return HttpResponse(content, status=kept["status"], content_type=kept["content_type"], headers=headers)
+    return HttpResponse(content, status=row["status"], content_type=row["content_type"], headers=headers)
 
 
-def _forget_old() -> None:
+def _drop_expired() -> None:
     execute(
         "DELETE FROM jobs_keptanswer WHERE id IN (SELECT id FROM jobs_keptanswer"
         f" WHERE created_at < {EXPIRED_BEFORE} ORDER BY created_at LIMIT 100 FOR UPDATE SKIP LOCKED)"

@@ -1,4 +1,4 @@
-"""Turns a request into the row of its job, and finds whose job it is to be."""
+"""Turn a request into the row of a job and insert it, and resolve the tenant of a request."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -17,6 +17,7 @@ from gpusched.protocol.arrays import ArrayRequest, multirange
 from gpusched.protocol.job_request import FieldError, JobRequest
 from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import Role
+from jobs.events.record import insert_sql
 from jobs.submit import idempotency
 from jobs.submit.queue_locks import IS_CURRENT, CountIsStale
 from tenants.auth.identity import Identity
@@ -36,8 +37,8 @@ _COLUMNS = {
 }  # fmt: skip
 
 
-def _new(rows: str, names: str) -> str:
-    """The statement part that makes pending jobs of `rows`, a FROM clause with the columns `names`."""
+def _new_jobs_sql(rows: str, names: str) -> str:
+    """Build the INSERT of pending jobs from `rows`, a FROM clause with the columns `names`."""
     return f"""
         INSERT INTO jobs_job ({names}, state, attempt, retries_used, reason_since, submitted_at, stop_reason,
                               stop_evidence)
@@ -47,21 +48,21 @@ def _new(rows: str, names: str) -> str:
 
 
 def _recordset(names: Iterable[str]) -> str:
-    # jsonb, though it is read as rows at once: of json, what becomes a jsonb column is parsed twice.
-    return f"jsonb_to_recordset(%(rows)s::jsonb) AS row ({_typed(names)})"
+    # jsonb, although it is only read once: from json, PostgreSQL would parse the jsonb columns twice.
+    return f"jsonb_to_recordset(%(rows)s::jsonb) AS row ({_typed_columns(names)})"
 
 
-def _typed(names: Iterable[str]) -> str:
+def _typed_columns(names: Iterable[str]) -> str:
     return ", ".join(f"{name} {_COLUMNS.get(name, 'bigint')}" for name in names)
 
 
-_EVENT = """
-        INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, via, data)
-        SELECT id, submitted_at, 'submitted', 0, %(actor)s::text, %(via)s::text, evidence FROM new"""
+_EVENT = insert_sql(
+    "'submitted'", "new", at="submitted_at", attempt="0", actor="%(actor)s::text", via="%(via)s::text", data="evidence"
+)
 
 
-# Nothing, if the tenant is archived. The lock is the one that the foreign key takes: where somebody is archiving the
-# tenant at this moment, it waits, and the condition is asked again.
+# Inserts nothing for an archived tenant. The lock is the foreign key's: it waits for a concurrent archiving, and then
+# PostgreSQL evaluates the condition again.
 _IS_OPEN = "tenant_id IN (SELECT id FROM open)"
 
 
@@ -73,7 +74,7 @@ _OPEN = """
 _ROW, _NAMES = _recordset(_COLUMNS), ", ".join(_COLUMNS)
 
 
-_NEW = _new(f"{_ROW} WHERE {_IS_OPEN} AND {IS_CURRENT}", _NAMES)
+_NEW = _new_jobs_sql(f"{_ROW} WHERE {_IS_OPEN} AND {IS_CURRENT}", _NAMES)
 
 
 _INSERT = f"""
@@ -84,8 +85,8 @@ _INSERT = f"""
 """
 
 
-# Nothing, if the caller has used the key for something else than a submit.
-_NEW_ONCE = _new(f"{_ROW} WHERE {_IS_OPEN} AND {IS_CURRENT} AND NOT {idempotency.KEY_IN_USE}", _NAMES)
+# Inserts nothing if the caller has used the key for a request other than a submit.
+_NEW_ONCE = _new_jobs_sql(f"{_ROW} WHERE {_IS_OPEN} AND {IS_CURRENT} AND NOT {idempotency.KEY_IN_USE}", _NAMES)
 
 
 _INSERT_ONCE = f"""
@@ -99,72 +100,74 @@ _INSERT_ONCE = f"""
 """
 
 
-# Materialised: the sequence's name would be looked up for each id, which costs four times what the id does.
+# Materialised: looking up the sequence's name for each id would cost four times as much as the id.
 _NEW_IDS = """
-    WITH own AS MATERIALIZED (SELECT pg_get_serial_sequence('jobs_job', 'id')::regclass AS ids)
-    SELECT nextval(own.ids) AS id FROM own, generate_series(1, %s)
+    WITH job_ids AS MATERIALIZED (SELECT pg_get_serial_sequence('jobs_job', 'id')::regclass AS ids)
+    SELECT nextval(job_ids.ids) AS id FROM job_ids, generate_series(1, %s)
 """
 
 
 def insert_job(
-    row: dict[str, Any], who: Identity, key: str = "", request_hash: str = "", generation: int | None = None
+    row: dict[str, Any], identity: Identity, key: str = "", request_hash: str = "", generation: int | None = None
 ) -> tuple[int, datetime]:
-    """Writes a new pending job (a dictionary by the columns above), its first event, and its idempotency key in one
-    statement: one round trip, one commit. Gives its id and queue time.
+    """Insert a pending job (a dictionary by the columns above), its first event and its idempotency key in one
+    statement: one round trip, one commit. Return its id and queue time.
 
-    IntegrityError when the key has been used for a submit; if by one that is under way, only after that one is durable.
-    409 when it has been used for something else, and for a tenant that is archived. CountIsStale for a `generation`
-    that is not the tenant's current one (jobs/submit/queue_locks.py)."""
-    given = {"rows": as_json([row]), "actor": who.username, "via": who.via, "tenant_id": row["tenant_id"]}
-    given["generation"] = generation
+    Raise IntegrityError if a submit has used the key; if that one is in progress, only once it is durable. 409 if
+    another request has used the key, and for an archived tenant. CountIsStale for a `generation` that is not the
+    tenant's current one (jobs/submit/queue_locks.py)."""
+    params = {"rows": as_json([row]), "actor": identity.username, "via": identity.via, "tenant_id": row["tenant_id"]}
+    params["generation"] = generation
     if key:
-        given |= {"user_id": row["user_id"], "key": key, "request_hash": request_hash}
-        given["caller"] = idempotency.caller_of(who)
-    made = prepared(_INSERT_ONCE if key else _INSERT, given)
-    if not made:
+        params |= {"user_id": row["user_id"], "key": key, "request_hash": request_hash}
+        params["caller"] = idempotency.caller_of(identity)
+    rows = prepared(_INSERT_ONCE if key else _INSERT, params)
+    if not rows:
         archived.lock_open([row["tenant_id"]])
         if generation is not None:
             raise CountIsStale
-        raise idempotency.reused()
-    [new] = made
+        raise idempotency.key_reused()
+    [new] = rows
     events.changed("jobs", [new["id"]])
     wake.request_cycle()
     return new["id"], new["submitted_at"]
 
 
 def new_ids(number: int) -> list[int]:
-    """Ids for so many jobs, ascending."""
+    """Reserve ids for `number` jobs, ascending."""
     return sorted(row["id"] for row in query(_NEW_IDS, [number]))
 
 
-def insert_jobs(rows: Sequence[dict[str, Any]], who: Identity, differing: Sequence[str] = ()) -> None:
-    """The same for rows that have an `id` (of `new_ids`), without keys. In a transaction that has locked their tenants
-    open (tenants/tenancy/archived.py).
+def insert_jobs(rows: Sequence[dict[str, Any]], identity: Identity, differing: Sequence[str] = ()) -> None:
+    """Insert rows that have an `id` of `new_ids`, without keys, in a transaction that has locked their tenants open
+    (tenants/tenancy/archived.py).
 
-    What all rows have in common is sent and read once: most jobs of a sweep differ in a few columns. `differing`: all
-    in which they may, if that is known."""
+    Columns with equal values are sent and parsed once: most jobs of a sweep differ in a few columns. `differing`: all
+    columns that may differ, if known."""
     first = rows[0]
-    own = differing or [name for name in first if any(row[name] != first[name] for row in rows)] or ["id"]
-    common = [name for name in first if name not in own]
-    source = _recordset(own) + (f", jsonb_to_record(%(common)s::jsonb) AS common ({_typed(common)})" if common else "")
-    sent = {
-        "rows": as_json([{name: row[name] for name in own} for row in rows]),
+    varying = differing or [name for name in first if any(row[name] != first[name] for row in rows)] or ["id"]
+    common = [name for name in first if name not in varying]
+    source = _recordset(varying)
+    if common:
+        source += f", jsonb_to_record(%(common)s::jsonb) AS common ({_typed_columns(common)})"
+    params = {
+        "rows": as_json([{name: row[name] for name in varying} for row in rows]),
         "common": as_json({name: first[name] for name in common}),
     }
     prepared(
-        f"WITH new AS ({_new(source, ', '.join([*own, *common]))}) {_EVENT}",
-        {**sent, "actor": who.username, "via": who.via},
+        f"WITH new AS ({_new_jobs_sql(source, ', '.join([*varying, *common]))}) {_EVENT}",
+        {**params, "actor": identity.username, "via": identity.via},
     )
     events.changed("jobs", [row["id"] for row in rows])
     wake.request_cycle()
 
 
-# The scheduler counts on from it: near the end of time there would be no date for what follows.
+# The scheduler adds to this date, which must stay within the range of dates.
 MAX_DAYS_AHEAD = 36_525
 
 
 def resolve_tenant(request: JobRequest, identity: Identity) -> tuple[int, str]:
-    """Id and name of the tenant that a request is for; refuses who may not submit for it."""
+    """Return the id and name of a request's tenant; refuse a caller who must not submit for it."""
     if request.tenant is None:
         name, tenant_id, is_archived = _only_tenant(identity)
     else:
@@ -182,12 +185,12 @@ def _only_tenant(identity: Identity) -> tuple[str, int, bool]:
     if len(ids) == 1:
         return identity.tenant_names[ids[0]], ids[0], ids[0] in identity.archived
     mine = ", ".join(sorted(identity.tenant_names[tenant_id] for tenant_id in ids)) or "none"
-    raise invalid([FieldError("tenant", "required", f"say for which tenant; yours: {mine}")])
+    raise invalid([FieldError("tenant", "required", f"tenant is required; your tenants: {mine}")])
 
 
 def _tenant_named(name: str, identity: Identity) -> tuple[int, bool]:
-    for tenant_id, own_name in identity.tenant_names.items():
-        if name == own_name:
+    for tenant_id, tenant_name in identity.tenant_names.items():
+        if name == tenant_name:
             return tenant_id, tenant_id in identity.archived
     may_ask = identity.is_admin and "\x00" not in name
     sql = "SELECT id, archived_at IS NOT NULL AS is_archived FROM tenants_all WHERE name = %s"
@@ -198,7 +201,7 @@ def _tenant_named(name: str, identity: Identity) -> tuple[int, bool]:
 
 
 def job_row(request: JobRequest, tenant_id: int, identity: Identity) -> dict[str, Any]:
-    """The columns that `insertion.insert` takes, of a request without `problems`."""
+    """Return the columns that `insert_job` takes, of a valid request."""
     not_before = _not_before(request.not_before)
     return {
         "tenant_id": tenant_id,
@@ -223,7 +226,7 @@ def job_row(request: JobRequest, tenant_id: int, identity: Identity) -> dict[str
         "grace_seconds": request.grace_seconds,
         "not_before": not_before,
         "eligible_at": not_before,
-        "depends_on": [{"job": one.job, "kind": one.kind} for one in request.dependencies],
+        "depends_on": [{"job": dependency.job, "kind": dependency.kind} for dependency in request.dependencies],
         "open_dependencies": 0,
         "reason": Pending.SCHEDULER_BEHIND,
         "evidence": {},
@@ -250,7 +253,7 @@ def _not_before(text: str | None) -> datetime | None:
 
 
 def _payload(request: JobRequest) -> dict[str, Any]:
-    """What only the agent that runs the job looks at."""
+    """Return the fields that only the agents read."""
     return {
         "command": request.command,
         "args": request.args,
@@ -264,12 +267,12 @@ def _payload(request: JobRequest) -> dict[str, Any]:
     }
 
 
-# The columns that gpusched.protocol.bulk.VARYING_FIELDS stands in.
-OF_FREE = ("name", "payload")
+# The columns that hold gpusched.protocol.bulk.VARYING_FIELDS.
+VARYING_COLUMNS = ("name", "payload")
 
 
 def vary_row(row: dict[str, Any], request: JobRequest) -> dict[str, Any]:
-    """Return the row of a request that differs from that of `row` in protocol.bulk.VARYING_FIELDS at most."""
+    """Return the row of a request that differs from `row`'s at most in protocol.bulk.VARYING_FIELDS."""
     payload = {**row["payload"], "args": request.args, "environment": request.environment}
     return {**row, "name": request.name or _default_name(request), "payload": payload}
 

@@ -21,7 +21,7 @@ from jobs.listing.counts import WAITS
 from jobs.submit import queue_locks
 
 T = TypeVar("T")
-# Of rows of jobs_job as j that wait. A retry's pause is short, and no submitter chose it: such a job is queued.
+# For waiting rows of jobs_job as j. A job in a retry's pause is queued: the pause is short and not chosen.
 DEFERRED = "(j.state = 'held' OR j.open_dependencies > 0 OR coalesce(j.not_before > statement_timestamp(), false))"
 _BY_USER = f"""
     SELECT j.user_id, count(*) FILTER (WHERE NOT {DEFERRED}) AS queued, count(*) FILTER (WHERE {DEFERRED}) AS deferred
@@ -41,14 +41,14 @@ _LIMITS = """
 """
 _GENERATION_AND_LIMITS = _LIMITS.format(generation=queue_locks.generation_of("t.id"))
 _ONLY_LIMITS = _LIMITS.format(generation="NULL::bigint")
-# Single jobs need no lock while the limit is further away than the jobs that the count may lack: those that were being
-# written when it began, at most one for each connection, and those that all web processes have accepted since.
+# Single jobs need no lock while the distance to the limit exceeds the jobs that the count may miss: those in flight
+# when it began, at most one for each connection, and those that all web processes have accepted since.
 _IN_FLIGHT, _PER_SECOND = 100, 5_000
-# So far below its limits no bulk is counted exactly, so that a count cannot miss one either.
+# A bulk this far below its limits is not counted exactly, so a count cannot miss one that matters.
 _MARGIN_OF_BULK = 50_000
 _CACHE_SECONDS = 1.0
-# Counting every tenant's jobs takes at most a twentieth of the time, and a sixth while the queue is full: then each
-# job that starts or is cancelled makes room at once.
+# Counting the jobs of all tenants takes at most 1/20 of the time, and 1/6 while the queue is full, so that started and
+# cancelled jobs soon admit others.
 _PAUSE_PER_SECOND, _PAUSE_PER_SECOND_WHEN_FULL = 20.0, 5.0
 _RETRY_SECONDS = 30
 _MEANING = {
@@ -74,7 +74,7 @@ class Load(NamedTuple):
 
 @dataclass(frozen=True)
 class Incoming:
-    """Jobs of one user that are to wait in a tenant's queue."""
+    """Jobs of one user that join a tenant's queue."""
 
     tenant_id: int
     user_id: int
@@ -82,12 +82,12 @@ class Incoming:
 
 
 @dataclass
-class _Tenant:
-    """The waiting jobs of a tenant by user, counted at a moment; jobs that this process accepted since are added."""
+class _TenantCount:
+    """The waiting jobs of a tenant by user, counted at `counted_at`, plus those that this process accepted since."""
 
     counted_at: float
     limits: Load
-    # Of bulks, as the count includes them all; None: unknown.
+    # The generation of bulks that the count includes; None: unknown.
     generation: int | None
     by_user: dict[int, Load] = field(default_factory=dict)
 
@@ -96,7 +96,7 @@ class _Tenant:
 
 
 @dataclass
-class _All:
+class _TotalCount:
     """The waiting jobs of all tenants, and how many tenants accept jobs."""
 
     load: Load = Load()  # noqa: RUF009 - a tuple
@@ -106,7 +106,7 @@ class _All:
 
 
 class _Bound(NamedTuple):
-    """One limit: what counts against it with the incoming jobs, and what it allows."""
+    """A limit, and the jobs that count against it, including the incoming ones."""
 
     kind: str
     scope: str
@@ -115,8 +115,8 @@ class _Bound(NamedTuple):
     setting: str
 
 
-_known: dict[int, _Tenant] = {}
-_all = _All()
+_counts: dict[int, _TenantCount] = {}
+_all = _TotalCount()
 _changing = threading.Lock()
 
 
@@ -129,17 +129,17 @@ def load_of(row: Mapping[str, Any]) -> Load:
 def insert_within(incoming: Incoming, insert: Callable[[int | None], T]) -> T:
     """Insert one job if the limits allow it; 429 otherwise.
 
-    `insert` gets the generation of the count that it rests on, and raises CountIsStale unless that is current. With
-    None no other submit of the tenant is counted or written until the end of its transaction, which is tried again
-    after a deadlock."""
-    seen = _estimate(incoming.tenant_id)
-    is_tight = _is_within(_MARGIN_OF_BULK, incoming, seen)
+    `insert` gets the generation of the count, and raises CountIsStale unless it is current. It gets None within the
+    lock, under which no other submit of the tenant is counted or written; that transaction is retried after a
+    deadlock."""
+    counted = _estimate(incoming.tenant_id)
+    is_tight = _is_within(_MARGIN_OF_BULK, incoming, counted)
     if is_tight:
-        seen = _recounted(incoming, seen)
-    if not is_tight or (seen.generation is not None and not _is_near(incoming, seen)):
-        _require_total(incoming, seen)
+        counted = _recount(incoming, counted)
+    if not is_tight or (counted.generation is not None and not _is_near(incoming, counted)):
+        _require_total(incoming, counted)
         try:
-            result = insert(seen.generation if is_tight else None)
+            result = insert(counted.generation if is_tight else None)
         except queue_locks.CountIsStale:
             pass
         else:
@@ -157,32 +157,32 @@ def insert_within(incoming: Incoming, insert: Callable[[int | None], T]) -> T:
 
 
 def is_bulk_near(incoming: Incoming) -> bool:
-    """Whether a bulk is so near to a limit that its jobs must be counted within `queue_locks.lock_for_bulk`."""
+    """Return whether a bulk is so close to a limit that it must be counted within `queue_locks.lock_for_bulk`."""
     return _is_within(_MARGIN_OF_BULK, incoming, _estimate(incoming.tenant_id))
 
 
 def lock_of_job(job_id: int) -> None:
-    """Lock the queue of the tenant of a job that is about to join it; share the lock while the limits are far."""
+    """Lock the queue of a tenant that a job is about to join; share the lock while the limits are far."""
     for row in query("SELECT tenant_id, user_id FROM jobs_job WHERE id = %s", [job_id]):
-        incoming, seen = Incoming(**row, load=Load(1, 1)), _estimate(row["tenant_id"])
-        is_far = seen.generation is not None and not _is_near(incoming, seen)
-        if not is_far or queue_locks.share(row["tenant_id"]) != seen.generation:
+        incoming, counted = Incoming(**row, load=Load(1, 1)), _estimate(row["tenant_id"])
+        is_far = counted.generation is not None and not _is_near(incoming, counted)
+        if not is_far or queue_locks.share(row["tenant_id"]) != counted.generation:
             queue_locks.lock([row["tenant_id"]])
 
 
 def require(incoming: Incoming, *, is_exact: bool = True) -> None:
-    """Raise 429 if the jobs are more than a limit allows. `is_exact` False: by a count of the last second."""
-    seen = _count(incoming.tenant_id) if is_exact else _estimate(incoming.tenant_id)
-    _require_own(incoming, seen)
-    _require_total(incoming, seen)
+    """Raise 429 if the jobs exceed a limit. `is_exact` False: by a count of the last second."""
+    counted = _count(incoming.tenant_id) if is_exact else _estimate(incoming.tenant_id)
+    _require_own_limits(incoming, counted)
+    _require_total(incoming, counted)
 
 
 def warning(tenant_id: int, user_id: int) -> str:
     """Return the limits of which the tenant or the user has used GPUSCHED_QUEUE_WARNING_PERCENT, as the value of the
     header Queue-Warning; empty if none."""
-    seen = _estimate(tenant_id)
+    counted = _estimate(tenant_id)
     part = settings.ENV.queue_warning_percent / 100
-    bounds = _bounds(Incoming(tenant_id, user_id, Load()), seen)
+    bounds = _bounds(Incoming(tenant_id, user_id, Load()), counted)
     return ", ".join(
         f"{bound.kind}-per-{bound.scope};used={bound.used};limit={bound.limit}"
         for bound in bounds
@@ -191,68 +191,71 @@ def warning(tenant_id: int, user_id: int) -> str:
 
 
 def sentence(warning: str) -> str:
-    """Return a value of the header Queue-Warning as a sentence for people."""
+    """Return a value of the header Queue-Warning as a sentence."""
     parts = []
-    for one in warning.split(", "):
-        name, used, limit = (part.rpartition("=")[2] for part in one.split(";"))
+    for limit_text in warning.split(", "):
+        name, used, limit = (part.rpartition("=")[2] for part in limit_text.split(";"))
         kind, _, scope = name.partition("-per-")
         whose = "you have" if scope == "user" else "your tenant has"
         parts.append(f"{whose} {used} of at most {limit} {kind} jobs")
     return f"{'; '.join(parts)}: beyond that, submits are refused"
 
 
-def _recounted(incoming: Incoming, seen: _Tenant) -> _Tenant:
-    """Count anew without a lock if that may show that none is needed, or 429, which needs none either."""
-    is_known_near = _is_within(_IN_FLIGHT, incoming, seen) and not _is_within(0, incoming, seen)
-    if is_known_near or (seen.generation is not None and not _is_near(incoming, seen)):
-        return seen
-    seen = _count(incoming.tenant_id)
-    _require_own(incoming, seen)
-    return seen
+def _recount(incoming: Incoming, counted: _TenantCount) -> _TenantCount:
+    """Recount without a lock if that may show that none is needed. Raise 429, which needs none either."""
+    is_known_near = _is_within(_IN_FLIGHT, incoming, counted) and not _is_within(0, incoming, counted)
+    if is_known_near or (counted.generation is not None and not _is_near(incoming, counted)):
+        return counted
+    counted = _count(incoming.tenant_id)
+    _require_own_limits(incoming, counted)
+    return counted
 
 
-def _is_near(incoming: Incoming, seen: _Tenant) -> bool:
-    """Whether jobs that `seen` lacks may have reached a limit."""
-    return _is_within(_IN_FLIGHT + _PER_SECOND * (time.monotonic() - seen.counted_at), incoming, seen)
+def _is_near(incoming: Incoming, counted: _TenantCount) -> bool:
+    """Return whether jobs that the count misses may have reached a limit."""
+    return _is_within(_IN_FLIGHT + _PER_SECOND * (time.monotonic() - counted.counted_at), incoming, counted)
 
 
-def _is_within(margin: float, incoming: Incoming, seen: _Tenant) -> bool:
-    return any(bound.used > bound.limit - margin for bound in _bounds(incoming, seen))
+def _is_within(margin: float, incoming: Incoming, counted: _TenantCount) -> bool:
+    return any(bound.used > bound.limit - margin for bound in _bounds(incoming, counted))
 
 
-def _require_own(incoming: Incoming, seen: _Tenant) -> None:
+def _require_own_limits(incoming: Incoming, counted: _TenantCount) -> None:
     """Raise 429 if the limits of the user or the tenant do not allow the jobs."""
-    for bound in _bounds(incoming, seen):
+    for bound in _bounds(incoming, counted):
         if bound.used > bound.limit:
             raise _refusal(bound, incoming)
 
 
-def _bounds(incoming: Incoming, seen: _Tenant) -> list[_Bound]:
-    """The limits that the incoming jobs count against, with those jobs."""
+def _bounds(incoming: Incoming, counted: _TenantCount) -> list[_Bound]:
+    """Return the limits that the incoming jobs count against."""
     env = settings.ENV
-    of_user, of_tenant = seen.by_user.get(incoming.user_id, Load()), seen.total()
+    of_user, of_tenant = counted.by_user.get(incoming.user_id, Load()), counted.total()
     each = Load(env.max_queued_jobs_per_user, env.max_deferred_jobs_per_user)
     is_silent = incoming.load == Load()
     return [
         _Bound(kind, scope, used + more, limit, f"GPUSCHED_MAX_{kind.upper()}_JOBS_PER_{scope.upper()}")
-        for scope, load, limits in (("user", of_user, each), ("tenant", of_tenant, seen.limits))
+        for scope, load, limits in (("user", of_user, each), ("tenant", of_tenant, counted.limits))
         for kind, used, more, limit in zip(Load._fields, load, incoming.load, limits, strict=True)
         if more or is_silent
     ]
 
 
-def _require_total(incoming: Incoming, seen: _Tenant) -> None:
-    """Raise 429 if the queue of all tenants is full, unless the tenant has less than an even part of it.
+def _require_total(incoming: Incoming, counted: _TenantCount) -> None:
+    """Raise 429 if the queue of all tenants is full, unless the tenant has less than an equal share of it.
 
-    So no tenant, and no number of tenants together, closes the queue to another one (A61)."""
-    own = seen.total()
-    if _is_full(incoming, own, _of_all()) and (full := _is_full(incoming, own, _of_all(is_full=True))):
-        raise full
+    So no tenant, and no number of tenants together, can close the queue to another one (A61)."""
+    tenant_load = counted.total()
+    if _is_full(incoming, tenant_load, _total_count()):
+        refusal = _is_full(incoming, tenant_load, _total_count(is_full=True))
+        if refusal is not None:
+            raise refusal
 
 
-def _is_full(incoming: Incoming, own: Load, everything: _All) -> Problem | None:
+def _is_full(incoming: Incoming, tenant_load: Load, everything: _TotalCount) -> Problem | None:
     limits = Load(settings.ENV.max_queue_size, settings.ENV.max_deferred_jobs)
-    for kind, total, used, more, limit in zip(Load._fields, everything.load, own, incoming.load, limits, strict=True):
+    loads = zip(Load._fields, everything.load, tenant_load, incoming.load, limits, strict=True)
+    for kind, total, used, more, limit in loads:
         even = limit // max(everything.tenants, 1)
         if more and total + more > limit and used + more > even:
             detail = (
@@ -266,11 +269,11 @@ def _is_full(incoming: Incoming, own: Load, everything: _All) -> Problem | None:
 def _refusal(bound: _Bound, incoming: Incoming) -> Problem:
     [names] = query(_NAMES, [incoming.tenant_id, incoming.user_id])
     more = sum(incoming.load)
-    who = f"tenant {names['tenant']}" if bound.scope == "tenant" else f"{names['user']} in tenant {names['tenant']}"
-    asked = "" if more == 1 else f", and {more} more are asked for"
+    owner = f"tenant {names['tenant']}" if bound.scope == "tenant" else f"{names['user']} in tenant {names['tenant']}"
+    more_text = "" if more == 1 else f", and {more} more are requested"
     has = bound.used - (incoming.load.queued if bound.kind == "queued" else incoming.load.deferred)
     detail = fix_plurals(
-        f"{who} has {has} {_MEANING[bound.kind]}{asked}; at most {bound.limit} are allowed ({bound.setting})"
+        f"{owner} has {has} {_MEANING[bound.kind]}{more_text}; at most {bound.limit} are allowed ({bound.setting})"
     )
     is_queued = bound.kind == "queued"
     return Problem(
@@ -282,29 +285,29 @@ def _refusal(bound: _Bound, incoming: Incoming) -> Problem:
     )
 
 
-def _estimate(tenant_id: int) -> _Tenant:
-    known = _known.get(tenant_id)
-    if known is None or time.monotonic() - known.counted_at > _CACHE_SECONDS:
+def _estimate(tenant_id: int) -> _TenantCount:
+    cached = _counts.get(tenant_id)
+    if cached is None or time.monotonic() - cached.counted_at > _CACHE_SECONDS:
         return _count(tenant_id)
-    return known
+    return cached
 
 
-def _count(tenant_id: int) -> _Tenant:
-    """Count anew. The generation is read first, so that it is never newer than the count.
+def _count(tenant_id: int) -> _TenantCount:
+    """Count a tenant's jobs. The generation is read first, so that it is never newer than the count.
 
-    A count in a transaction has no generation: reading one would share the lock until the end of that transaction,
-    which may need the whole lock later, as another one may."""
+    A count in a transaction has no generation: reading it would share the lock until the end of the transaction, and
+    two transactions that both need the exclusive lock later would deadlock."""
     counted_at = time.monotonic()
     [row] = prepared(_ONLY_LIMITS if connection.in_atomic_block else _GENERATION_AND_LIMITS, [tenant_id])
     by_user = {row["user_id"]: Load(row["queued"], row["deferred"]) for row in prepared(_BY_USER, [tenant_id])}
-    found = _Tenant(counted_at, _limits(row), row["generation"], by_user)
+    result = _TenantCount(counted_at, _limits(row), row["generation"], by_user)
     with _changing:
-        _known[tenant_id] = replace(found, by_user=dict(by_user))  # `add` changes it, and `found` is exact
-    return found
+        _counts[tenant_id] = replace(result, by_user=dict(by_user))  # a copy: `add` changes it, and the result is exact
+    return result
 
 
 def _limits(quota: Mapping[str, Any]) -> Load:
-    """Of the tenant: those of its quota, else those of the server."""
+    """Return the limits of a tenant: those of its quota, else the server's."""
     env = settings.ENV
     queued, deferred = quota["max_queued_jobs"], quota["max_deferred_jobs"]
     return Load(
@@ -313,8 +316,8 @@ def _limits(quota: Mapping[str, Any]) -> Load:
     )
 
 
-def _of_all(*, is_full: bool = False) -> _All:
-    """Counted anew now and then, more often while the queue is full: the total need not be exact."""
+def _total_count(*, is_full: bool = False) -> _TotalCount:
+    """Return the count of all tenants, recounted now and then, more often while the queue is full."""
     global _all
     now = time.monotonic()
     pause = (
@@ -324,13 +327,13 @@ def _of_all(*, is_full: bool = False) -> _All:
     )
     if now - _all.counted_at > pause:
         [row] = prepared(_OF_ALL)
-        _all = _All(Load(row["queued"], row["deferred"]), row["tenants"], now, time.monotonic() - now)
+        _all = _TotalCount(Load(row["queued"], row["deferred"]), row["tenants"], now, time.monotonic() - now)
     return _all
 
 
 def add(incoming: Incoming) -> None:
     """Count jobs that were accepted, until the next count."""
     with _changing:
-        if seen := _known.get(incoming.tenant_id):
-            seen.by_user[incoming.user_id] = seen.by_user.get(incoming.user_id, Load()) + incoming.load
+        if counted := _counts.get(incoming.tenant_id):
+            counted.by_user[incoming.user_id] = counted.by_user.get(incoming.user_id, Load()) + incoming.load
         _all.load += incoming.load

@@ -1,4 +1,4 @@
-"""Lock the queue of a tenant while jobs are counted and written, and number the bulks that were counted so."""
+"""Lock the queue of a tenant while jobs are counted and written, and number the bulks that were counted that way."""
 
 from collections.abc import Iterable
 
@@ -11,31 +11,31 @@ _LOCK = """
 
 
 class CountIsStale(Exception):
-    """A bulk of the tenant was counted since, or is being counted."""
+    """A bulk of the tenant has been counted since, or is being counted."""
 
 
 def generation_of(tenant_id: str) -> str:
-    """The generation of bulks, in SQL; null while another transaction holds `lock` for this tenant.
+    """Return SQL for the generation of bulks, null while another transaction holds `lock` for this tenant.
 
     Shares the lock until the end of the transaction, so that no bulk is counted or written meanwhile."""
     lock = f"pg_try_advisory_xact_lock_shared({Lock.QUEUE_OF_TENANT:d}, hashint8({tenant_id}))"
     return f"CASE WHEN {lock} THEN pg_sequence_last_value('jobs_bulk_generation') END"
 
 
-# Whether no bulk was counted exactly since the count of this generation; true for a job that is counted within `lock`.
+# True if no bulk was counted exactly since the count of this generation, or the job is counted within `lock`.
 IS_CURRENT = f"""(%(generation)s::bigint IS NULL
                   OR {generation_of("%(tenant_id)s::bigint")} IS NOT DISTINCT FROM %(generation)s::bigint)"""
 
 
 def lock(tenant_ids: Iterable[int]) -> None:
-    """Have no other submit of these tenants counted or written until the end of this transaction.
+    """Keep other submits of these tenants from being counted or written until the end of this transaction.
 
-    Before any row of a job is locked: a submit locks the jobs that it depends on afterwards."""
+    Call it before locking any job: a submit locks the jobs that it depends on after this."""
     query(_LOCK, [Lock.QUEUE_OF_TENANT, sorted(set(tenant_ids))])
 
 
 def lock_for_bulk(tenant_ids: Iterable[int]) -> None:
-    """The same, and let all earlier counts be stale: they miss more jobs than single submits keep free."""
+    """Do the same, and make all earlier counts stale: they would miss more jobs than single submits allow for."""
     lock(tenant_ids)
     query("SELECT nextval('jobs_bulk_generation')")
 
@@ -47,5 +47,5 @@ _SHARE = f"SELECT {_GENERATION} AS generation"
 def share(tenant_id: int) -> int | None:
     """Share the lock until the end of this transaction. Return the generation of bulks, or None if the lock is held by
     another transaction."""
-    found: int | None = query(_SHARE, [tenant_id])[0]["generation"]
-    return found
+    generation: int | None = query(_SHARE, [tenant_id])[0]["generation"]
+    return generation

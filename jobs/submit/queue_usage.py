@@ -1,4 +1,4 @@
-"""Show who fills the queue: waiting jobs by tenant and user, beside their limits."""
+"""Report the waiting jobs by tenant and user, beside their limits."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,10 +24,10 @@ _USED = f"""
 def queue_usage(visible: Sequence[int] | None) -> list[dict[str, Any]]:
     """Return the tenants (None: all) that have waiting jobs, the one with the most first, each with its users."""
     env = settings.ENV
-    found: dict[str, dict[str, Any]] = {}
+    tenants: dict[str, dict[str, Any]] = {}
     for row in query(_USED, {"visible": visible}):
         queued, deferred = row["max_queued_jobs"], row["max_deferred_jobs"]
-        tenant = found.setdefault(
+        tenant = tenants.setdefault(
             row["tenant"],
             {
                 "tenant": row["tenant"],
@@ -43,4 +43,4 @@ def queue_usage(visible: Sequence[int] | None) -> list[dict[str, Any]]:
         tenant["queued_jobs"] += row["queued"]
         tenant["deferred_jobs"] += row["deferred"]
         tenant["users"].append({"user": row["user"], "queued_jobs": row["queued"], "deferred_jobs": row["deferred"]})
-    return sorted(found.values(), key=lambda one: (-one["queued_jobs"] - one["deferred_jobs"], one["tenant"]))
+    return sorted(tenants.values(), key=lambda usage: (-usage["queued_jobs"] - usage["deferred_jobs"], usage["tenant"]))

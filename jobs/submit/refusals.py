@@ -1,4 +1,4 @@
-"""Paces the refusals of one tenant's submits, so that a loop of them leaves the web process to the other tenants."""
+"""Pace the refusals of one tenant's submits, so that a loop of them leaves the web process to other tenants."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ _MAX_TENANTS = 10_000
 
 
 class Pace:
-    """`burst` refusals of a tenant at once, then `per_second`; each further one waits, at most `longest` seconds."""
+    """A rate of refusals per tenant: `burst` at once, then `per_second`; others wait at most `longest` seconds."""
 
     def __init__(
         self, per_second: float, burst: int, longest: float, now: Callable[[], float] = time.monotonic
@@ -39,7 +39,7 @@ _pace = Pace(REFUSALS_PER_SECOND, REFUSALS_AT_ONCE, LONGEST_REFUSAL_SECONDS)
 
 @contextmanager
 def paced(tenant_id: int) -> Iterator[None]:
-    """Have a refusal that is raised inside answered at the tenant's next turn. No thread waits for it."""
+    """Delay the answer to a refusal raised inside to the tenant's next turn. No thread waits for it."""
     try:
         yield
     except Problem:

@@ -1,4 +1,4 @@
-"""Submits that were made before with the same idempotency key: what the job was when it was submitted."""
+"""Earlier submits with the same idempotency key: the job as it was when it was submitted."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ from jobs.lifecycle.time_limit import original_limit
 from jobs.submit import idempotency
 from tenants.auth.identity import Identity
 
-# Housekeeping does it for all, but a day is a day where that stands still, too.
-_FORGET_OLD = f"""
+# Housekeeping deletes expired keys, too, but this must not depend on it.
+_DROP_EXPIRED = f"""
     DELETE FROM jobs_idempotencykey WHERE user_id = %s AND key = %s AND created_at <= {idempotency.EXPIRED_BEFORE}
 """
 _USED = f"""
@@ -23,22 +23,22 @@ _USED = f"""
 """
 
 
-def forget_old(identity: Identity, key: str) -> bool:
-    """Whether the key was that of a submit a day ago or longer, and is free now."""
-    return bool(execute(_FORGET_OLD, [identity.user_id, key]))
+def drop_expired(identity: Identity, key: str) -> bool:
+    """Delete an expired key. Return whether there was one."""
+    return bool(execute(_DROP_EXPIRED, [identity.user_id, key]))
 
 
 def find_by_key(identity: Identity, key: str) -> list[dict[str, Any]]:
-    """The job that was submitted with this key, if one was."""
+    """Return the job that was submitted with this key, if any."""
     return query(_USED, [identity.user_id, key])
 
 
 def original_job(identity: Identity, key: str, request_hash: str) -> dict[str, Any]:
-    """The same job as it was; 409 if it was another request. The limit is what alone may have changed since of what
-    the answer to a submit says."""
+    """Return that job as it was when submitted; 409 if the request was another one. Of the fields in the answer to a
+    submit, only the time limit may have changed since."""
     [job] = find_by_key(identity, key)
     if job["request_hash"] != request_hash:
-        raise idempotency.reused()
+        raise idempotency.key_reused()
     job["evidence"] = job["waited_for"]
     job["reason"] = Pending.DEPENDENCY if job["waited_for"] else Pending.SCHEDULER_BEHIND
     job["max_runtime_seconds"] = original_limit(job)

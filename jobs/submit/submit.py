@@ -1,4 +1,4 @@
-"""Submit a job, or simulate that: check the request, then write the job in one transaction and answer."""
+"""Submit a job or simulate a submit: check the request, write the job in one transaction, and answer."""
 
 import hashlib
 import uuid
@@ -26,8 +26,8 @@ from tenants.tenancy import archived
 
 @dataclass(frozen=True)
 class Submitted:
-    """The answer to a submit, as JSON bytes; `is_replay` when the same key had been used before; `warning`: the limits
-    of the queue that are nearly reached, as the header Queue-Warning has them."""
+    """The answer to a submit, as JSON bytes. `is_replay`: the key had been used before. `warning`: the queue limits
+    that are nearly reached, as the header Queue-Warning."""
 
     answer: bytes
     is_replay: bool
@@ -35,27 +35,27 @@ class Submitted:
 
 
 def simulate(request: JobRequest, identity: Identity) -> dict[str, Any]:
-    """What would become of a request if it were submitted now (docs/rest.md), or the refusals of a submit. Nothing is
-    written."""
+    """Predict the outcome of a request if it were submitted now (docs/rest.md), or raise the refusals of a submit.
+    Write nothing."""
     row, tenant_id, tenant = _validated(request, identity)
     with refusals.paced(tenant_id):
         _require_possible(request, tenant_id, tenant, identity)
         queue_limits.require(_incoming(request, row), is_exact=False)
-    _wait_for_dependencies(request, row)
-    found = hook("submit_simulation")(request, row, identity.visible_tenants())
-    return {"tenant": tenant, **(_simulated_wait(row) if row["open_dependencies"] else found)}
+    _mark_waiting(request, row)
+    preview = hook("submit_simulation")(request, row, identity.visible_tenants())
+    return {"tenant": tenant, **(_dependency_answer(row) if row["open_dependencies"] else preview)}
 
 
 def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = b"") -> Submitted:
-    """Makes a pending job. With an idempotency key, N submits make one job and get one answer; the same key with
-    another body, or for another tenant (tokens may be limited to one), is a 409. 400 for a bad request, 422 for one
-    that can never run, 429 when the queue is full."""
+    """Submit a job. With an idempotency key, N submits make one job and get one answer; 409 for the same key with
+    another body, or for another tenant (tokens may be limited to one). 400 for a bad request, 422 for one that can
+    never run, 429 when the queue is full."""
     try:
         row, tenant_id, tenant = _validated(request, identity)
     except Problem:
-        # Since the first time the tenant may have been archived, or got another name.
-        first = replays.find_by_key(identity, key) if key else []
-        for job in first:
+        # The tenant may have been archived or renamed since the first submit.
+        earlier = replays.find_by_key(identity, key) if key else []
+        for job in earlier:
             request_hash = _request_hash(job["tenant_id"], raw)
             if identity.sees(job["tenant_id"]) and job["request_hash"] == request_hash:
                 return _replay(identity, key, request_hash)
@@ -66,17 +66,18 @@ def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = 
             try:
                 _require_possible(request, tenant_id, tenant, identity)
                 job_id, submitted_at = queue_limits.insert_within(
-                    _incoming(request, row), lambda counted: _insert(request, row, identity, key, request_hash, counted)
+                    _incoming(request, row),
+                    lambda generation: _insert(request, row, identity, key, request_hash, generation),
                 )
             except Problem:
-                # The cluster may have changed since the first time: a repeated request is answered as then, at once.
+                # The cluster may have changed since the first submit: a repeated request gets the same answer, at once.
                 if key and replays.find_by_key(identity, key):
                     return _replay(identity, key, request_hash)
                 raise
     except IntegrityError:
         if not key:
             raise
-        if replays.forget_old(identity, key):
+        if replays.drop_expired(identity, key):
             return submit(request, identity, key, raw)
         return _replay(identity, key, request_hash)
     answer = _response(row, job_id, submitted_at, tenant, identity.username)
@@ -88,9 +89,9 @@ def _request_hash(tenant_id: int, raw: bytes) -> str:
 
 
 def _validated(request: JobRequest, identity: Identity) -> tuple[dict[str, Any], int, str]:
-    """The row that the request would make, and its tenant's id and name; refuses what the request alone shows wrong."""
-    if found := [*validate(request), *_bulk_only(request)]:
-        raise invalid(found)
+    """Return the row of a request, and its tenant's id and name; refuse a request that is invalid in itself."""
+    if errors := [*validate(request), *_bulk_only_errors(request)]:
+        raise invalid(errors)
     tenant_id, tenant = resolve_tenant(request, identity)
     return job_row(request, tenant_id, identity), tenant_id, tenant
 
@@ -98,39 +99,41 @@ def _validated(request: JobRequest, identity: Identity) -> tuple[dict[str, Any],
 def _incoming(request: JobRequest, row: dict[str, Any]) -> Incoming:
     """Return what a new job counts as. Its dependencies are looked up without a lock, and again when it is written."""
     foreseen = dict(row)
-    _wait_for_dependencies(request, foreseen)
+    _mark_waiting(request, foreseen)
     return Incoming(row["tenant_id"], row["user_id"], queue_limits.load_of(foreseen))
 
 
-def _wait_for_dependencies(request: JobRequest, row: dict[str, Any]) -> None:
+def _mark_waiting(request: JobRequest, row: dict[str, Any]) -> None:
     if request.depends_on:
-        states = dependencies.states_of([one.job for one in request.dependencies], is_locked=False)
-        dependencies.mark_waiting(row, dependencies.undecided(request.dependencies, row["tenant_id"], states))
+        states = dependencies.states_of([dependency.job for dependency in request.dependencies], is_locked=False)
+        dependencies.mark_waiting(row, dependencies.unresolved(request.dependencies, row["tenant_id"], states))
 
 
 def _insert(
     request: JobRequest, row: dict[str, Any], identity: Identity, key: str, request_hash: str, generation: int | None
 ) -> tuple[int, datetime]:
-    """One statement, and needs no transaction, unless the job depends on others."""
+    """Insert the job: in one statement without a transaction, unless it depends on others."""
     if not request.depends_on:
         return insert_job(row, identity, key, request_hash, generation)
     with transaction.atomic():
         archived.lock_open([row["tenant_id"]])  # before any job, as archiving does: otherwise the two could deadlock
-        states = dependencies.states_of([one.job for one in request.dependencies])
-        undecided = dependencies.undecided(request.dependencies, row["tenant_id"], states)
-        dependencies.mark_waiting(row, undecided)
+        states = dependencies.states_of([dependency.job for dependency in request.dependencies])
+        unresolved = dependencies.unresolved(request.dependencies, row["tenant_id"], states)
+        dependencies.mark_waiting(row, unresolved)
         job_id, submitted_at = insert_job(row, identity, key, request_hash, generation)
-        dependencies.write([dependencies.DependencyEdge(job_id, int(one.job), one.kind) for one in undecided])
+        dependencies.write(
+            [dependencies.DependencyEdge(job_id, int(dependency.job), dependency.kind) for dependency in unresolved]
+        )
     return job_id, submitted_at
 
 
-def _simulated_wait(row: dict[str, Any]) -> dict[str, Any]:
-    """What is foreseen of a job that waits for others to end: no more than that."""
-    said = reasons.sentence(row["reason"], row["evidence"])
+def _dependency_answer(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the simulated answer for a job that waits for others to end, which has no forecast."""
+    sentence = reasons.sentence(row["reason"], row["evidence"])
     step = reasons.next_step(row["reason"], row["evidence"])
-    reason = {"code": row["reason"], "sentence": said, "next_step": step, "evidence": row["evidence"]}
+    reason = {"code": row["reason"], "sentence": sentence, "next_step": step, "evidence": row["evidence"]}
     blank = {"starts_now": False, "placement": [], "estimate": None, "victims": None, "alternatives": []}
-    return {**blank, "sentence": reasons.would_wait(said), "reason": reason}
+    return {**blank, "sentence": reasons.would_wait(sentence), "reason": reason}
 
 
 def _require_possible(request: JobRequest, tenant_id: int, tenant: str, identity: Identity) -> None:
@@ -138,15 +141,15 @@ def _require_possible(request: JobRequest, tenant_id: int, tenant: str, identity
     admission.require_admissible(request, tenant_id, identity)
 
 
-def _bulk_only(request: JobRequest) -> list[FieldError]:
-    """What has a meaning only among the jobs of one bulk."""
-    names = [one.job for one in request.dependencies if isinstance(one.job, str)]
-    found = [FieldError("depends_on", "unknown_ref", f"'{name[:64]}' is no id of a job") for name in names]
-    return found + ([FieldError("ref", "conflict", "has a meaning only in jobs/bulk")] if request.ref else [])
+def _bulk_only_errors(request: JobRequest) -> list[FieldError]:
+    """Return errors for fields that apply only within a bulk."""
+    names = [dependency.job for dependency in request.dependencies if isinstance(dependency.job, str)]
+    errors = [FieldError("depends_on", "unknown_ref", f"'{name[:64]}' is not a job id") for name in names]
+    return errors + ([FieldError("ref", "conflict", "applies only to jobs/bulk")] if request.ref else [])
 
 
 def _response(row: dict[str, Any], job_id: int, submitted_at: datetime, tenant: str, user: str) -> bytes:
-    """The job as it was when it was submitted: a replay gives the same bytes however far the job has come."""
+    """Return the answer, with the job as submitted: a replay returns the same bytes whatever the job's progress."""
     job = representation.represent_new(row, job_id, submitted_at, tenant, user)
     message = f"job {job_id} is in the queue of tenant {tenant}"
     log_job_ids([job_id])
@@ -154,14 +157,11 @@ def _response(row: dict[str, Any], job_id: int, submitted_at: datetime, tenant: 
 
 
 def _replay(identity: Identity, key: str, request_hash: str) -> Submitted:
-    """What the first submit with this key was answered; 409 if that was for another request."""
+    """Return the answer to the first submit with this key; 409 if that was another request."""
     job = replays.original_job(identity, key, request_hash)
     return Submitted(_response(job, job["id"], job["submitted_at"], job["tenant"], job["user"]), True)
 
 
-# --- actions on one job -----------------------------------------------------------------------------------------------
-
-
 def new_key() -> str:
-    """An idempotency key for a page's form, made when the form is shown."""
+    """Return an idempotency key for a form, created when the page is rendered."""
     return uuid.uuid4().hex

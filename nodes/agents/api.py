@@ -88,4 +88,4 @@ def append_log(request: HttpRequest) -> msgspec.Struct:
     size = store.append(*key, int(offset), request.body)
     if request.body:
         events.changed("logs", [key[0]])
-    return LogAnswer(size=size, most_bytes=store.most_bytes())
+    return LogAnswer(size=size, most_bytes=store.max_bytes())

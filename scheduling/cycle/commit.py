@@ -111,7 +111,7 @@ def _with_elements(placements: Sequence[Placement], seen: CommitBasis) -> Sequen
     taken = materialize.materialize(new, again)
     found = []
     for p in sorted(placements, key=lambda p: p.job_id):
-        made = taken.made.get(public_id(p.job_id), [])
+        made = taken.created.get(public_id(p.job_id), [])
         if public_id(p.job_id) not in ids:
             found += [p] if p.job_id not in taken.refused else []
         elif made:

@@ -51,7 +51,7 @@ def load_nominations() -> tuple[Nomination, ...]:
 def _stop(one: Preemption, job: Job, tenant: str, array_ids: Collection[int]) -> tuple[int, int]:
     """The job that they are stopped for, and how many are. An element of an array becomes a job for it."""
     if public_id(job.id) in array_ids:
-        made = materialize.materialize({public_id(job.id): 1}).made.get(public_id(job.id))
+        made = materialize.materialize({public_id(job.id): 1}).created.get(public_id(job.id))
         if not made:
             return 0, 0
         job = replace(job, id=made[0])

@@ -54,7 +54,7 @@ class Keeping(Control):
         status, answer = super()._append(query, b"")  # what it refuses
         job, attempt, rank = map(int, query["key"][0].split("."))
         size = store.append(job, attempt, rank, int(query["offset"][0]), body)
-        return (status, answer) if status != 200 else (200, b'{"size":%d,"most_bytes":%d}' % (size, store.most_bytes()))
+        return (status, answer) if status != 200 else (200, b'{"size":%d,"most_bytes":%d}' % (size, store.max_bytes()))
 
     def restart(self) -> None:
         """As a process that is killed: connections break, the port is closed for a while, what is on disk stays."""

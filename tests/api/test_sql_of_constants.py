@@ -17,16 +17,23 @@ LOOKED_AT = {
     ("frontend/pages/queue/rows.py", "order"): "constants",
     ("frontend/pages/queue/rows.py", "where"): "of parts that are constants; values are parameters",
     ("gpusched/lib/bus/notifier.py", "sql"): "a call per message, its words parameters",
-    ("jobs/listing/job_list.py", "where"): "of parts that are constants; values are parameters",
-    ("jobs/listing/job_list.py", "is_found"): "as `where`",
+    ("jobs/listing/job_list.py", "condition"): "of parts that are constants; values are parameters",
+    ("jobs/listing/job_list.py", "is_found"): "as `condition`",
     ("jobs/lifecycle/dependencies.py", "lock"): "one of two constants",
-    ("jobs/actions/array_actions.py", "states"): "constants",
+    ("jobs/actions/array_actions.py", "in_states"): "constants",
     ("jobs/submit/job_row.py", "names"): "names of columns",
     ("jobs/submit/job_row.py", "rows"): "of the same",
     ("jobs/listing/representation.py", "tail"): "constants of its callers",
-    ("jobs/listing/representation.py", "where"): "as in jobs/listing/job_list.py, its caller",
+    ("jobs/listing/representation.py", "condition"): "as in jobs/listing/job_list.py, its caller",
     ("jobs/retention.py", "table"): "names of tables",
-    ("jobs/actions/retry.py", "which"): "constants of its callers",
+    **{
+        ("jobs/events/record.py", name): "built when modules load, of constants"
+        for name in ("columns", "values", "source")
+    },
+    **{
+        ("jobs/lifecycle/states.py", name): "built when modules load, of constants"
+        for name in ("state", "changes", "joined", "condition", "returning", "source")
+    },
     ("nodes/telemetry/samples.py", "', '.join(names)"): "names of columns",
     ("nodes/telemetry/samples.py", "_BY[by]"): "a constant by a word that is known, or a KeyError",
     ("nodes/telemetry/samples.py", "at"): "constants",

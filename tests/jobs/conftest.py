@@ -1,4 +1,4 @@
-"""A tenant, its member, and what the member may do."""
+"""Fixtures: a tenant, a member of it, and the identity of the member."""
 
 import pytest
 
@@ -16,5 +16,5 @@ def user(tenant):
 
 
 @pytest.fixture
-def who(user):
+def identity(user):
     return identity_for(user)

@@ -1,4 +1,4 @@
-"""A60: a body with several faults is answered with all of them, whatever kind the first one is."""
+"""A60: the answer to a body with several errors lists all of them, whatever the kind of the first one."""
 
 import msgspec
 import pytest
@@ -15,10 +15,10 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def errors(user, body, path="/api/v1/jobs"):
     answer = call("POST", path, make_token(user), body)
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid")
-    return {one["field"]: one["code"] for one in answer.json()["errors"]}
+    return {error["field"]: error["code"] for error in answer.json()["errors"]}
 
 
-def test_an_unknown_field_hides_no_other_error(user, tenant):
+def test_unknown_field_hides_no_other_error(user, tenant):
     """A60: two unknown fields, a wrong type and two values out of range."""
     body = {"command": ["x"], "gpus": 1, "colour": None, "name": 7, "gpu_count": -1, "priority": 10**6}
     assert errors(user, body) == {
@@ -30,21 +30,21 @@ def test_an_unknown_field_hides_no_other_error(user, tenant):
     }
 
 
-def test_an_unknown_field_of_an_inner_object_hides_no_other_error(user, tenant):
+def test_unknown_inner_field_hides_no_other_error(user, tenant):
     """A60"""
-    found = errors(user, {"command": ["x"], "array": {"count": 2, "size": 3}, "gpu_count": -1})
-    assert found == {"size": "unknown_field", "gpu_count": "out_of_range"}
+    reported = errors(user, {"command": ["x"], "array": {"count": 2, "size": 3}, "gpu_count": -1})
+    assert reported == {"size": "unknown_field", "gpu_count": "out_of_range"}
 
 
-def test_a_command_of_the_wrong_type_is_named_once(user, tenant):
-    """A60: it is not said to be missing as well."""
+def test_command_of_the_wrong_type_is_reported_once(user, tenant):
+    """A60: not as missing as well."""
     assert errors(user, {"command": "python train.py", "gpu_count": -1}) == {
         "command": "wrong_type",
         "gpu_count": "out_of_range",
     }
 
 
-def test_each_job_of_a_bulk_names_all_its_errors(user, tenant):
+def test_bulk_reports_all_errors_of_each_job(user, tenant):
     """A60"""
     jobs = [{"command": ["x"]}, {"command": ["x"], "gpus": 1, "gpu_count": -1}]
     assert errors(user, {"jobs": jobs}, "/api/v1/jobs/bulk") == {

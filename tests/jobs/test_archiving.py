@@ -1,4 +1,4 @@
-"""An archived tenant accepts no jobs and holds no guarantee, is left out of lists, and keeps its history."""
+"""An archived tenant accepts no jobs, has no guarantee, is omitted from lists, and keeps its history."""
 
 import pytest
 from django.test import Client
@@ -9,7 +9,7 @@ from gpusched.protocol.job_request import JobRequest
 from gpusched.protocol.states import Role
 from jobs.models import Job, JobEvent
 from jobs.submit import bulk
-from jobs.submit import submit as services
+from jobs.submit.submit import submit as submit_request
 from scheduling.cycle import tenants
 from scheduling.engine.model import Policy
 from tests.api.test_access import call
@@ -61,7 +61,7 @@ class TestNewJobs:
             answer = call("POST", "/api/v1/jobs", stranger, {"tenant": name, "command": ["x"]})
             assert answer.status_code == 404
 
-    def test_submit_without_a_tenant_goes_to_the_one_that_is_open(self, nlp, member, admin):
+    def test_submit_without_a_tenant_uses_the_only_open_one(self, nlp, member, admin):
         from tenants.tenancy.tenants import set_member
 
         set_member(make_tenant("other"), member, Role.MEMBER)
@@ -75,25 +75,25 @@ class TestNewJobs:
         archive(admin, cancel_jobs=True)
         assert refused(call("POST", f"/api/v1/jobs/{job}/retry", make_token(member))) == (409, "tenant_archived")
 
-    def test_submit_that_was_under_way_when_it_was_archived_is_refused(self, nlp, member, admin, monkeypatch):
-        """What the request was checked against may be old when the job is written: the statement asks again."""
-        who = identity_for(member)
+    def test_submit_is_refused_when_the_tenant_is_archived_meanwhile(self, nlp, member, admin, monkeypatch):
+        """The INSERT checks again, because the check of the request may be outdated."""
+        caller = identity_for(member)
         archive(admin)
         from jobs.submit import job_row
 
         monkeypatch.setattr(job_row, "_tenant_named", lambda name, identity: (nlp.pk, False))
         request = JobRequest(tenant="nlp", command=["x"])
         for work in (
-            lambda: services.submit(request, who),
-            lambda: services.submit(request, who, "key", b"{}"),
-            lambda: bulk.submit_all([request], who),
+            lambda: submit_request(request, caller),
+            lambda: submit_request(request, caller, "key", b"{}"),
+            lambda: bulk.submit_all([request], caller),
         ):
             with pytest.raises(Problem) as problem:
                 work()
             assert problem.value.code == "tenant_archived"
         assert not Job.objects.exists()
 
-    def test_repeated_submit_is_answered_as_the_first_time(self, member, admin):
+    def test_repeated_submit_returns_the_first_answer_when_the_tenant_is_archived(self, member, admin):
         """A03"""
         headers = {"Authorization": f"Bearer {make_token(member)}", "Idempotency-Key": "k1"}
 
@@ -107,7 +107,7 @@ class TestNewJobs:
 
 
 class TestUnfinishedJobs:
-    def test_archiving_is_refused_and_says_how_many_there_are(self, nlp, member, admin):
+    def test_archiving_is_refused_with_the_number_of_unfinished_jobs(self, nlp, member, admin):
         node = make_node(gpus=1)
         for _ in range(3):
             submit(member, nlp)
@@ -119,19 +119,23 @@ class TestUnfinishedJobs:
         assert "cancel_jobs" in answer.json()["next_step"]
         assert call("GET", "/api/v1/tenants/nlp", admin).json()["archived_at"] is None
 
-    def test_all_of_them_are_cancelled_when_asked(self, nlp, member, admin):
+    def test_cancel_jobs_cancels_all_unfinished_jobs(self, nlp, member, admin):
         node = make_node(gpus=2)
         running, array = submit(member, nlp), submit(member, nlp, array=ArrayRequest(count=3, max_parallel=1))
         run_cycle()
         node.start_all()
-        pending, held, later = submit(member, nlp), submit(member, nlp), submit(member, nlp, not_before="2099-01-01")
-        call("POST", f"/api/v1/jobs/{held}/hold", admin)
-        others = make_tenant("other")
-        foreign = submit(make_member(others), others)
-        done = archive(admin, cancel_jobs=True).json()
-        assert (done["cancelled_jobs"], done["stopping_jobs"]) == (3, 2)
+        pending, held_job, later = (
+            submit(member, nlp),
+            submit(member, nlp),
+            submit(member, nlp, not_before="2099-01-01"),
+        )
+        call("POST", f"/api/v1/jobs/{held_job}/hold", admin)
+        other = make_tenant("other")
+        foreign = submit(make_member(other), other)
+        answer = archive(admin, cancel_jobs=True).json()
+        assert (answer["cancelled_jobs"], answer["stopping_jobs"]) == (3, 2)
         states = dict(Job.objects.values_list("id", "state"))
-        assert [states[job] for job in (pending, held, later, running, foreign)] == [
+        assert [states[job] for job in (pending, held_job, later, running, foreign)] == [
             "cancelled", "cancelled", "cancelled", "stopping", "pending",
         ]  # fmt: skip
         assert not Job.objects.filter(tenant=nlp, state__in=("pending", "held", "scheduled", "running")).exists()
@@ -140,7 +144,7 @@ class TestUnfinishedJobs:
         assert set(Job.objects.filter(tenant=nlp).values_list("state", flat=True)) == {"cancelled"}
         assert Job.objects.get(pk=array).state == "cancelled"
 
-    def test_events_say_who_cancelled_and_by_which_way(self, nlp, member, admin):
+    def test_events_record_the_actor_and_the_channel(self, nlp, member, admin):
         job = submit(member, nlp)
         archive(admin, cancel_jobs=True)
         event = JobEvent.objects.get(job_id=job, kind="cancelled")
@@ -158,9 +162,9 @@ class TestUnfinishedJobs:
 
 
 class TestGuarantee:
-    def test_engine_keeps_none_until_it_is_restored(self, nlp, admin):
+    def test_engine_ignores_the_guarantee_of_an_archived_tenant(self, nlp, admin):
         def guaranteed():
-            return {one.name: one.guaranteed_gpus for one in tenants.load_tenants(Policy())}
+            return {tenant.name: tenant.guaranteed_gpus for tenant in tenants.load_tenants(Policy())}
 
         assert guaranteed() == {"nlp": 4}
         archive(admin)
@@ -169,8 +173,8 @@ class TestGuarantee:
         call("POST", "/api/v1/tenants/nlp/unarchive", admin)
         assert guaranteed() == {"nlp": 4}
 
-    def test_preview_of_its_quota_counts_none(self, nlp, admin):
-        """The sum of all guarantees would be more than there is."""
+    def test_quota_preview_ignores_the_guarantee_of_an_archived_tenant(self, nlp, admin):
+        """Otherwise the sum of all guarantees would exceed the capacity."""
         make_node(gpus=4)
         make_tenant("other", quota={"guaranteed_gpus": 4})
         archive(admin)
@@ -180,14 +184,14 @@ class TestGuarantee:
 
 
 class TestLists:
-    def test_lists_leave_it_out_unless_asked(self, nlp, member, admin):
+    def test_lists_omit_archived_tenants_by_default(self, nlp, member, admin):
         make_tenant("other")
         archive(admin)
-        assert [one["name"] for one in call("GET", "/api/v1/tenants", admin).json()["items"]] == ["other"]
+        assert [item["name"] for item in call("GET", "/api/v1/tenants", admin).json()["items"]] == ["other"]
         everyone = call("GET", "/api/v1/tenants?archived=true", admin).json()["items"]
-        assert [(one["name"], one["archived_at"] is None) for one in everyone] == [("nlp", False), ("other", True)]
+        assert [(item["name"], item["archived_at"] is None) for item in everyone] == [("nlp", False), ("other", True)]
         shares = call("GET", "/api/v1/scheduling/shares", admin).json()["items"]
-        assert [one["tenant"] for one in shares] == ["other"]
+        assert [item["tenant"] for item in shares] == ["other"]
         assert 'tenant="nlp"' not in call("GET", "/metrics", admin).content.decode()
         assert call("GET", "/api/v1/me", make_token(member)).json()["tenants"] == []
 
@@ -195,7 +199,7 @@ class TestLists:
         make_tenant("other")
         archive(admin)
         items = call("GET", "/api/v1/tenants?archived=true", make_token(member)).json()["items"]
-        assert [one["name"] for one in items] == ["nlp"]
+        assert [item["name"] for item in items] == ["nlp"]
 
     def test_history_and_use_stay_readable(self, nlp, member, admin):
         node = make_node(gpus=1)
@@ -208,7 +212,7 @@ class TestLists:
             assert call("GET", f"/api/v1/{path}", token).status_code == 200
         assert call("GET", "/api/v1/tenants/nlp/usage", token).json()["total"]["jobs"] == 1
 
-    def test_pages_mark_it(self, nlp, member, admin):
+    def test_pages_mark_archived_tenants(self, nlp, member, admin):
         archive(admin)
         browser = Client()
         browser.force_login(member)

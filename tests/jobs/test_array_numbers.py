@@ -1,4 +1,4 @@
-"""Sets of numbers of elements: read, written and counted as people and PostgreSQL do."""
+"""Sets of element numbers: parse, format and count them like PostgreSQL."""
 
 import pytest
 from hypothesis import given
@@ -13,20 +13,20 @@ from gpusched.protocol.arrays import ArrayRequest
     ("text", "ranges"),
     [("3-7,9", ((3, 8), (9, 10))), ("0", ((0, 1),)), ("5,3-4", ((3, 6),)), ("1,1, 1-2", ((1, 3),))],
 )
-def test_numbers_are_read_as_people_write_them(text, ranges):
+def test_parse_ranges_accepts_ranges_and_numbers(text, ranges):
     assert arrays.parse_ranges(text) == ranges
 
 
 @pytest.mark.parametrize(
     "text", ["", "a", "1-", "-1", "7-3", "1,,2", "10", "0-10", "9" * 20, "1;2", "1" + ",1" * 20_000]
 )
-def test_what_is_no_such_set_is_refused_with_a_sentence(text):
+def test_parse_ranges_refuses_other_text(text):
     with pytest.raises(ValueError, match=r"must|numbered"):
         arrays.parse_ranges(text, 10)
 
 
 @given(st.sets(st.integers(0, 60)))
-def test_all_ways_of_writing_a_set_say_the_same(numbers):
+def test_representations_of_a_set_are_equivalent(numbers):
     ranges = arrays.to_ranges(sorted(numbers))
     assert list(arrays.numbers(ranges)) == sorted(numbers)
     assert arrays.size(ranges) == len(numbers)
@@ -37,7 +37,7 @@ def test_all_ways_of_writing_a_set_say_the_same(numbers):
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("text", ["0-9", "3-7,9", "0,2,4"])
-def test_postgresql_reads_and_counts_them_alike(text):
+def test_postgresql_reads_and_counts_the_same_set(text):
     ranges = arrays.parse_ranges(text)
     [row] = query(
         "SELECT s::text AS s, jobs_numbers(s) AS n FROM (SELECT %s::int4multirange AS s) x", [arrays.multirange(ranges)]
@@ -45,7 +45,7 @@ def test_postgresql_reads_and_counts_them_alike(text):
     assert (arrays.from_multirange(row["s"]), row["n"]) == (ranges, arrays.size(ranges))
 
 
-def test_a_count_and_how_many_at_once():
+def test_array_of_parses_count_and_max_parallel():
     assert arrays.array_of("100%10") == ArrayRequest(count=100, max_parallel=10)
     assert arrays.array_of("100") == ArrayRequest(count=100)
     for wrong in ("0-99", "5%0"):

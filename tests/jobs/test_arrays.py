@@ -1,4 +1,4 @@
-"""Job arrays: one record whose elements become jobs as they are placed, with max_parallel, cancel and retry of a part."""
+"""Job arrays: one row whose elements become jobs when placed; max_parallel; cancel and retry of some elements."""
 
 from collections import Counter
 
@@ -12,7 +12,7 @@ from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.reasons import EndReason
 from jobs.actions import job_actions
 from jobs.arrays import materialize
-from jobs.lifecycle import states as transitions
+from jobs.lifecycle.states import stop
 from jobs.listing import representation
 from jobs.models import Job, JobEvent
 from scheduling.whatif.explain import explain
@@ -25,12 +25,12 @@ def submit_array(user, tenant, count, max_parallel=None, **fields):
     return submit(user, tenant, array=ArrayRequest(count=count, max_parallel=max_parallel), name="sweep", **fields)
 
 
-def shown(job_id):
+def represented(job_id):
     return representation.select("j.id = %s", [job_id])[0]
 
 
 def states(array_id):
-    """{index: state} of the elements that are jobs."""
+    """Return {index: state} of the elements that are jobs."""
     return dict(Job.objects.filter(array_id=array_id).order_by("array_index").values_list("array_index", "state"))
 
 
@@ -39,25 +39,27 @@ def ends(node, keys, code=0):
     run_cycle()
 
 
-def test_an_array_is_one_record_until_its_elements_are_placed(user, tenant):
+def test_array_is_one_row_until_elements_are_placed(user, tenant):
     array = submit_array(user, tenant, 10_000)
     assert Job.objects.count() == 1
-    assert shown(array)["array"] == {
+    assert represented(array)["array"] == {
         "count": 10_000, "max_parallel": None, "remaining": 10_000, "by_state": {"pending": 10_000},
     }  # fmt: skip
     node = make_node(gpus=4)
     run_cycle()
-    job = shown(array)
+    job = represented(array)
     assert (job["state"], job["attempt"], job["nodes"]) == ("running", 0, [])
     assert job["array"]["by_state"] == {"scheduled": 4, "pending": 9_996}
     assert states(array) == dict.fromkeys(range(4), "scheduled")
-    assert [one["name"] for one in representation.select("j.array_id = %s", [array], "ORDER BY j.id")][3] == "sweep[3]"
+    assert [element["name"] for element in representation.select("j.array_id = %s", [array], "ORDER BY j.id")][
+        3
+    ] == "sweep[3]"
     node.start_all()
-    assert shown(array)["array"]["by_state"] == {"running": 4, "pending": 9_996}
+    assert represented(array)["array"]["by_state"] == {"running": 4, "pending": 9_996}
     assert Job.objects.get(pk=array).started_at is not None
 
 
-def test_each_element_is_told_its_number_and_what_the_array_runs(user, tenant):
+def test_element_gets_its_number_and_the_program_of_the_array(user, tenant):
     node = make_node(gpus=2)
     array = submit_array(user, tenant, 3, command=["python", "x.py"], environment={"LR": "1"})
     run_cycle()
@@ -67,14 +69,14 @@ def test_each_element_is_told_its_number_and_what_the_array_runs(user, tenant):
     assert {(tuple(spec.argv), spec.environment["LR"]) for spec in specs.values()} == {(("python", "x.py"), "1")}
 
 
-def test_what_ends_makes_room_for_the_next_until_all_have_completed(user, tenant):
+def test_array_completes_when_all_elements_have_completed(user, tenant):
     node, array = make_node(gpus=2), submit_array(user, tenant, 5)
     after = submit(user, tenant, depends_on=[array], gpu_count=0)
     for _ in range(3):
         run_cycle()
         ends(node, node.start_all())
     assert states(array) == dict.fromkeys(range(5), "completed")
-    job = shown(array)
+    job = represented(array)
     assert (job["state"], job["reason"]["code"], job["array"]["remaining"]) == ("completed", "array_ended", 0)
     assert job["reason"]["sentence"].startswith("of its elements 5 completed, 0 failed")
     kinds = list(JobEvent.objects.filter(job_id=array).values_list("kind", flat=True))
@@ -82,189 +84,192 @@ def test_what_ends_makes_room_for_the_next_until_all_have_completed(user, tenant
     assert Job.objects.get(pk=after).state != "pending" or Job.objects.get(pk=after).open_dependencies == 0
 
 
-def test_never_more_than_max_parallel_are_live(user, tenant, who):
+def test_live_elements_never_exceed_max_parallel(user, tenant, identity):
     node, array = make_node(gpus=8), submit_array(user, tenant, 6, 2)
     run_cycle()
     run_cycle()
     assert Counter(states(array).values()) == {"scheduled": 2}
-    reason = shown(array)["reason"]
+    reason = represented(array)["reason"]
     assert (reason["code"], reason["sentence"]) == (
         "max_parallel",
         "2 of this array are placed or run; at most 2 may be at once",
     )
-    told = explain(array, who)
-    assert told["counterfactual"] == {
+    explanation = explain(array, identity)
+    assert explanation["counterfactual"] == {
         "change": "max_parallel", "to": 3, "starts": True, "sentence": "with max_parallel 3 it would start",
     }  # fmt: skip
     ends(node, node.start_all()[:1])
     assert Counter(states(array).values()) == {"running": 1, "completed": 1, "scheduled": 1}
 
 
-def test_an_element_that_waits_again_comes_before_the_next(user, tenant, who):
+def test_requeued_element_is_placed_before_the_next(user, tenant, identity):
     node, array = make_node(gpus=8), submit_array(user, tenant, 4, 1, max_retries=1)
     run_cycle()
     [key] = node.start_all()
-    job_actions.requeue(Job.objects.get(array_id=array).pk, who)
+    job_actions.requeue(Job.objects.get(array_id=array).pk, identity)
     node.end(key, reason="requeued", exit_code=None, signal=15)
     run_cycle()
     assert states(array) == {0: "scheduled"}
     assert Job.objects.get(array_id=array).attempt == 2
 
 
-def test_a_part_is_cancelled_whatever_it_does(user, tenant, who):
+def test_elements_in_any_state_are_cancelled(user, tenant, identity):
     node, array = make_node(gpus=2), submit_array(user, tenant, 6)
     run_cycle()
     keys = node.start_all()
-    message = job_actions.cancel(array, who, "1-2,5")
+    message = job_actions.cancel(array, identity, "1-2,5")
     assert message == f"array {array}: 2 elements are cancelled, 1 element is being stopped"
-    assert shown(array)["array"]["by_state"] == {"pending": 2, "running": 1, "stopping": 1, "cancelled": 2}
-    assert job_actions.cancel(array, who, "5").startswith(f"array {array}: 0 elements are cancelled")
-    told = JobEvent.objects.filter(job_id=array, actor="ada").exclude(kind="submitted").values_list("kind", "data")
+    assert represented(array)["array"]["by_state"] == {"pending": 2, "running": 1, "stopping": 1, "cancelled": 2}
+    assert job_actions.cancel(array, identity, "5").startswith(f"array {array}: 0 elements are cancelled")
+    recorded = JobEvent.objects.filter(job_id=array, actor="ada").exclude(kind="submitted").values_list("kind", "data")
     named = {"reason": "cancelled", "by": "ada", "elements": "1-2,5", "cancelled": 2, "stopped": 1}
-    assert list(told) == [("part_cancelled", named)], "not that the array is, nor what was done before"
+    assert list(recorded) == [("part_cancelled", named)], "neither the array's own end nor earlier ends count"
     node.end(keys[1], reason="cancelled", exit_code=None, signal=15)
     node.end(keys[0])
     run_cycle()
     assert states(array) == {0: "completed", 1: "cancelled", 3: "scheduled", 4: "scheduled"}
     ends(node, node.start_all())
-    job = shown(array)
+    job = represented(array)
     assert (job["state"], job["array"]["by_state"]) == ("cancelled", {"completed": 3, "cancelled": 3})
 
 
-def test_a_part_that_waits_again_is_cancelled(user, tenant, who):
+def test_requeued_element_is_cancelled(user, tenant, identity):
     node, array = make_node(gpus=2), submit_array(user, tenant, 6)
     run_cycle()
     keys = node.start_all()
-    job_actions.requeue(Job.objects.get(array_id=array, array_index=0).pk, who)
+    job_actions.requeue(Job.objects.get(array_id=array, array_index=0).pk, identity)
     node.end(keys[0], reason="requeued", exit_code=None, signal=15)
     assert states(array)[0] == "pending"
-    message = job_actions.cancel(array, who, "0")
+    message = job_actions.cancel(array, identity, "0")
     assert message == f"array {array}: 1 element is cancelled, 0 elements are being stopped"
     run_cycle()
     assert states(array) == {0: "cancelled", 1: "running", 2: "scheduled"}
 
 
-@pytest.mark.parametrize("act", [job_actions.hold, job_actions.cancel])
-def test_no_element_is_made_of_an_array_that_was_held_or_cancelled_meanwhile(user, tenant, who, act):
-    """By a cycle that saw it before."""
+@pytest.mark.parametrize("action", [job_actions.hold, job_actions.cancel])
+def test_materialize_skips_an_array_that_was_held_or_cancelled_meanwhile(user, tenant, identity, action):
+    """As in a cycle whose snapshot is older than the action."""
     array, other = (submit_array(user, tenant, 6) for _ in range(2))
-    act(array, who)
+    action(array, identity)
     with transaction.atomic():
-        assert list(materialize.materialize({array: 2, other: 2}).made) == [other]
+        assert list(materialize.materialize({array: 2, other: 2}).created) == [other]
     assert states(array) == {}
 
 
-def test_a_cancelled_array_ends_when_its_last_element_has(user, tenant, who):
+def test_cancelled_array_ends_with_its_last_element(user, tenant, identity):
     node, array = make_node(gpus=2), submit_array(user, tenant, 6)
     after = submit(user, tenant, depends_on=[array])
     run_cycle()
     keys = node.start_all()
-    job_actions.cancel(array, who)
-    job_actions.cancel(array, who)
+    job_actions.cancel(array, identity)
+    job_actions.cancel(array, identity)
     assert JobEvent.objects.filter(job_id=array, kind="stopping").count() == 1
-    assert (shown(array)["state"], shown(array)["reason"]["sentence"]) == ("stopping", "cancelled by ada")
+    assert (represented(array)["state"], represented(array)["reason"]["sentence"]) == ("stopping", "cancelled by ada")
     for key in keys:
         ends(node, [key])
     assert Counter(states(array).values()) == {"completed": 2}
-    assert (shown(array)["state"], shown(array)["array"]["by_state"]) == ("cancelled", {"completed": 2, "cancelled": 4})
+    assert (represented(array)["state"], represented(array)["array"]["by_state"]) == (
+        "cancelled",
+        {"completed": 2, "cancelled": 4},
+    )
     assert Job.objects.get(pk=after).reason == "dependency_failed"
-    assert job_actions.cancel(array, who) == f"array {array} had already ended: cancelled"
+    assert job_actions.cancel(array, identity) == f"array {array} had already ended: cancelled"
 
 
-def test_an_array_of_which_one_was_preempted_for_good_has_failed(user, tenant):
+def test_array_fails_when_an_element_is_preempted_for_good(user, tenant):
     node, array = make_node(gpus=2), submit_array(user, tenant, 2, requeue=False)
     run_cycle()
     first, second = node.start_all()
-    transitions.stop([Job.objects.get(array_id=array, array_index=0).pk], EndReason.PREEMPTED, {}, "scheduler")
+    stop([Job.objects.get(array_id=array, array_index=0).pk], EndReason.PREEMPTED, {}, "scheduler")
     node.end(first, reason="preempted", exit_code=None, signal=15)
     ends(node, [second])
     assert states(array) == {0: "preempted", 1: "completed"}
-    assert shown(array)["state"] == "failed"
+    assert represented(array)["state"] == "failed"
 
 
-def test_a_waiting_array_is_cancelled_at_once(user, tenant, who):
+def test_waiting_array_is_cancelled_at_once(user, tenant, identity):
     array = submit_array(user, tenant, 6)
-    job_actions.cancel(array, who)
-    job = shown(array)
+    job_actions.cancel(array, identity)
+    job = represented(array)
     assert (job["state"], job["array"]["by_state"], job["array"]["remaining"]) == ("cancelled", {"cancelled": 6}, 0)
 
 
-def test_an_array_whose_dependency_failed_can_never_start(user, tenant, who):
+def test_array_is_cancelled_when_its_dependency_fails(user, tenant, identity):
     first = submit(user, tenant)
     array = submit_array(user, tenant, 6, depends_on=[first])
-    assert shown(array)["reason"]["code"] == "dependency"
-    job_actions.cancel(first, who)
-    assert (shown(array)["state"], shown(array)["array"]["by_state"]) == ("cancelled", {"cancelled": 6})
+    assert represented(array)["reason"]["code"] == "dependency"
+    job_actions.cancel(first, identity)
+    assert (represented(array)["state"], represented(array)["array"]["by_state"]) == ("cancelled", {"cancelled": 6})
 
 
-def test_those_that_failed_are_retried_and_the_array_is_open_again(user, tenant, who):
+def test_retry_reruns_failed_elements_and_reopens_the_array(user, tenant, identity):
     node, array = make_node(gpus=4), submit_array(user, tenant, 4)
     run_cycle()
     keys = node.start_all()
     node.end(*keys[2:], exit_code=3)
     ends(node, keys[:2])
-    assert shown(array)["state"] == "failed"
-    assert job_actions.retry(array, who, "failed") == f"array {array}: 2 elements are to run again"
-    assert (shown(array)["state"], shown(array)["ended_at"]) == ("running", None)
+    assert represented(array)["state"] == "failed"
+    assert job_actions.retry(array, identity, "failed") == f"array {array}: 2 elements are to run again"
+    assert (represented(array)["state"], represented(array)["ended_at"]) == ("running", None)
     run_cycle()
     assert Counter(states(array).values()) == {"completed": 2, "scheduled": 2}
     ends(node, node.start_all())
-    assert (shown(array)["state"], Job.objects.filter(array_id=array, attempt=2).count()) == ("completed", 2)
+    assert (represented(array)["state"], Job.objects.filter(array_id=array, attempt=2).count()) == ("completed", 2)
     with pytest.raises(Problem, match="none of these elements"):
-        job_actions.retry(array, who, "failed")
+        job_actions.retry(array, identity, "failed")
 
 
-def test_elements_are_retried_by_their_numbers_also_those_that_never_were_jobs(user, tenant, who):
+def test_retry_by_number_includes_elements_that_never_became_jobs(user, tenant, identity):
     node, array = make_node(gpus=1), submit_array(user, tenant, 4)
     run_cycle()
     [key] = node.start_all()
-    job_actions.cancel(array, who, "1-3")
+    job_actions.cancel(array, identity, "1-3")
     ends(node, [key])
-    assert shown(array)["state"] == "cancelled"
-    job_actions.retry(array, who, "0,2")
-    assert shown(array)["array"]["by_state"] == {"pending": 2, "cancelled": 2}
+    assert represented(array)["state"] == "cancelled"
+    job_actions.retry(array, identity, "0,2")
+    assert represented(array)["array"]["by_state"] == {"pending": 2, "cancelled": 2}
     for _ in range(2):
         run_cycle()
         ends(node, node.start_all())
     assert states(array) == {0: "completed", 2: "completed"}
-    assert shown(array)["state"] == "cancelled"
+    assert represented(array)["state"] == "cancelled"
 
 
-def test_a_hold_keeps_what_remains_and_lets_go_on_what_runs(user, tenant, who):
+def test_hold_keeps_waiting_elements_and_leaves_running_ones(user, tenant, identity):
     node, array = make_node(gpus=2), submit_array(user, tenant, 5)
     run_cycle()
     keys = node.start_all()
-    assert job_actions.hold(array, who) == f"array {array}: 3 elements are held"
+    assert job_actions.hold(array, identity) == f"array {array}: 3 elements are held"
     ends(node, keys)
-    assert shown(array)["array"]["by_state"] == {"held": 3, "completed": 2}
-    assert (shown(array)["state"], shown(array)["reason"]["code"]) == ("held", "held_by_user")
-    job_actions.release(array, who)
+    assert represented(array)["array"]["by_state"] == {"held": 3, "completed": 2}
+    assert (represented(array)["state"], represented(array)["reason"]["code"]) == ("held", "held_by_user")
+    job_actions.release(array, identity)
     run_cycle()
-    assert shown(array)["array"]["by_state"] == {"pending": 1, "scheduled": 2, "completed": 2}
+    assert represented(array)["array"]["by_state"] == {"pending": 1, "scheduled": 2, "completed": 2}
 
 
-def test_an_array_waits_as_its_next_element_would(user, tenant, who):
+def test_array_waits_for_the_reason_of_its_next_element(user, tenant, identity):
     make_node(gpus=2)
     submit(user, tenant, gpu_count=2)
     run_cycle()
     array = submit_array(user, tenant, 100)
-    behind = submit(user, tenant, gpu_count=2, priority=300)
+    later = submit(user, tenant, gpu_count=2, priority=300)
     run_cycle()
-    assert shown(array)["reason"]["code"] == "capacity"
-    ahead = shown(behind)["reason"]["evidence"]
+    assert represented(array)["reason"]["code"] == "capacity"
+    ahead = represented(later)["reason"]["evidence"]
     assert (ahead["jobs_ahead"], ahead["gpus_ahead"]) == (100, 100)
-    assert explain(behind, who)["position"] == {"jobs": 100, "gpus": 100}
-    assert explain(array, who)["counterfactual"]["starts"] is True
+    assert explain(later, identity)["position"] == {"jobs": 100, "gpus": 100}
+    assert explain(array, identity)["counterfactual"]["starts"] is True
 
 
-def test_an_array_whose_elements_can_never_run_is_refused(user, tenant):
+def test_array_is_refused_when_its_elements_can_never_run(user, tenant):
     """A04"""
     make_node(gpus=2)
     with pytest.raises(Problem, match="can never start"):
         submit_array(user, tenant, 10, gpu_count=3)
 
 
-def test_elements_count_as_the_jobs_that_they_are_at_limits(user, tenant):
+def test_elements_count_against_limits_like_jobs(user, tenant):
     """A02"""
     small = make_tenant("small", quota={"max_gpus": 3})
     member = make_member(small)
@@ -273,10 +278,10 @@ def test_elements_count_as_the_jobs_that_they_are_at_limits(user, tenant):
     run_cycle()
     run_cycle()
     assert Counter(states(array).values()) == {"scheduled": 3}
-    assert shown(array)["reason"]["code"] == "quota_wait"
+    assert represented(array)["reason"]["code"] == "quota_wait"
 
 
-def test_an_element_that_others_are_stopped_for_becomes_a_job_and_starts_there(user, tenant):
+def test_element_becomes_a_job_when_others_are_preempted_for_it(user, tenant):
     """A14"""
     node = make_node(gpus=2)
     for _ in range(2):
@@ -294,7 +299,7 @@ def test_an_element_that_others_are_stopped_for_becomes_a_job_and_starts_there(u
     assert {job.stop_evidence["by_job"] for job in stopping} == set(
         Job.objects.filter(array_id=array).values_list("pk", flat=True)
     )
-    assert shown(array)["array"]["by_state"] == {"pending": 3}
+    assert represented(array)["array"]["by_state"] == {"pending": 3}
     node.end(*node.held, reason="preempted", exit_code=None, signal=15)
     run_cycle()
     assert states(array) == {0: "scheduled", 1: "scheduled"}

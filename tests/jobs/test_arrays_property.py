@@ -1,4 +1,4 @@
-"""Arrays whatever happens to them: each element runs once per try, all are counted, never too many are live."""
+"""Property test of arrays: each element runs once per try, all are counted, max_parallel holds."""
 
 from collections import Counter
 from typing import Any
@@ -42,16 +42,16 @@ STEPS = st.lists(
 
 
 class World:
-    """An array of six on a node of three GPUs; `tries`: how often each element should have run in the end."""
+    """An array of six elements on a node with three GPUs. `tries`: the expected runs of each element."""
 
     def __init__(self, max_parallel: int | None) -> None:
         self.tenant = make_tenant()
         self.user = make_member(self.tenant)
-        self.who = identity_for(self.user)
+        self.identity = identity_for(self.user)
         self.node = make_node(gpus=3)
         self.max_parallel = max_parallel
         self.array = submit(self.user, self.tenant, array=ArrayRequest(count=6, max_parallel=max_parallel))
-        self.tries, self.ran, self.seen = [1] * 6, [0] * 6, set[str]()
+        self.tries, self.ran, self.started_keys = [1] * 6, [0] * 6, set[str]()
 
     def element_of(self, key: str) -> int:
         number = Job.objects.get(pk=int(key.split(".")[0])).array_index
@@ -66,12 +66,12 @@ class World:
 
     def start(self) -> None:
         for key in self.node.start_all():
-            assert key not in self.seen, "started twice"
-            self.seen.add(key)
+            assert key not in self.started_keys, "started twice"
+            self.started_keys.add(key)
             self.ran[self.element_of(key)] += 1
 
     def end(self, code: int) -> None:
-        """The oldest process ends by itself, and what is to stop stops."""
+        """End the oldest process, and all that were ordered to stop."""
         stops = {order.key: order.reason for order in self.node.sync().assignments if isinstance(order, Stop)}
         for key, reason in stops.items():
             self.node.end(key, reason=reason, exit_code=None, signal=15)
@@ -80,7 +80,7 @@ class World:
 
     def cancel(self, part: list[int]) -> None:
         states = self.states()
-        job_actions.cancel(self.array, self.who, format_ranges(to_ranges(part)))
+        job_actions.cancel(self.array, self.identity, format_ranges(to_ranges(part)))
         if representation.select("j.id = %s", [self.array])[0]["state"] not in FINAL or states != self.states():
             for number in part:
                 if states[number] not in FINAL:
@@ -94,19 +94,19 @@ class World:
     def retry_failed(self) -> None:
         self._retry("failed", {n for n, state in self.states().items() if state == JobState.FAILED})
 
-    def _retry(self, text: str, again: set[int]) -> None:
+    def _retry(self, text: str, expected: set[int]) -> None:
         try:
-            job_actions.retry(self.array, self.who, text)
+            job_actions.retry(self.array, self.identity, text)
         except Problem as refused:
-            assert not again or "held" in refused.detail  # noqa: PT017 - either is right
+            assert not expected or "held" in refused.detail  # noqa: PT017 - either is right
             return
-        for number in again:
+        for number in expected:
             self.tries[number] = self.ran[number] + 1
 
     def requeue(self) -> None:
         live = Job.objects.filter(array_id=self.array, state="running").order_by("pk").first()
         if live is not None and live.array_index is not None:
-            job_actions.requeue(live.pk, self.who)
+            job_actions.requeue(live.pk, self.identity)
             self.tries[live.array_index] = self.ran[live.array_index] + 1
 
     def hold(self) -> None:
@@ -115,23 +115,23 @@ class World:
     def release(self) -> None:
         self._if_possible(job_actions.release)
 
-    def _if_possible(self, act: Any) -> None:
+    def _if_possible(self, action: Any) -> None:
         try:
-            act(self.array, self.who)
+            action(self.array, self.identity)
         except Problem as refused:
             assert refused.status == 409  # noqa: PT017 - either is right
 
     def check(self) -> None:
         states = Counter(self.states().values())
-        shown = representation.select("j.id = %s", [self.array])[0]
-        assert dict(states) == shown["array"]["by_state"]
+        represented = representation.select("j.id = %s", [self.array])[0]
+        assert dict(states) == represented["array"]["by_state"]
         assert sum(states.values()) == 6
         live = sum(states[state] for state in LIVE)
         assert live <= (self.max_parallel or 3)
-        assert (shown["state"] in FINAL) <= (set(states) <= FINAL)
+        assert (represented["state"] in FINAL) <= (set(states) <= FINAL)
 
     def drain(self) -> None:
-        """All that may run runs to its end."""
+        """Run all elements that can run to their end."""
         self.release()
         for _ in range(60):
             if set(self.states().values()) <= FINAL:
@@ -148,7 +148,7 @@ class World:
 
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from([None, 1, 2]), STEPS)
-def test_each_element_runs_once_per_try_and_never_too_many_at_once(max_parallel, steps):
+def test_each_element_runs_once_per_try_within_max_parallel(max_parallel, steps):
     """A02, A06, A31. Submits, placements, ends, cancels and retries of parts, requeues, holds, in any order."""
     with transaction.atomic():
         world = World(max_parallel)
@@ -159,5 +159,5 @@ def test_each_element_runs_once_per_try_and_never_too_many_at_once(max_parallel,
         transaction.set_rollback(True)
 
 
-def test_the_set_of_all_numbers_is_that_of_postgresql():
+def test_multirange_is_formatted_like_postgresqls():
     assert multirange(to_ranges([0, 1, 5])) == "{[0,2),[5,6)}"

@@ -1,4 +1,4 @@
-"""Arrays by REST: submitted, listed, read, cancelled and retried by parts."""
+"""REST of arrays: submit, list, read, cancel and retry elements."""
 
 import msgspec
 import pytest
@@ -25,7 +25,7 @@ def call(user):
     return call
 
 
-def test_an_array_is_submitted_and_read_as_one(call, tenant):
+def test_array_is_submitted_and_read_as_one_job(call, tenant):
     status, answer = call("POST", "/jobs", {"command": ["x"], "array": {"count": 100, "max_parallel": 3}})
     assert status == 201
     read = call("GET", f"/jobs/{answer['job_id']}")[1]
@@ -37,7 +37,7 @@ def test_an_array_is_submitted_and_read_as_one(call, tenant):
     assert [job["id"] for job in call("GET", "/jobs")[1]["items"]] == [answer["job_id"]]
 
 
-def test_lists_show_an_array_once_and_its_elements_by_its_id(call, user, tenant):
+def test_lists_show_an_array_once_and_elements_by_array_id(call, user, tenant):
     make_node(gpus=2)
     array = submit_array(user, tenant, 5)
     run_cycle()
@@ -49,26 +49,26 @@ def test_lists_show_an_array_once_and_its_elements_by_its_id(call, user, tenant)
     ]
 
 
-def test_elements_are_listed_by_number_in_pages_whether_they_are_jobs_or_not(call, user, tenant, who):
+def test_elements_are_listed_in_pages_whether_they_are_jobs_or_not(call, user, tenant, identity):
     make_node(gpus=2)
     array = submit_array(user, tenant, 7)
     run_cycle()
-    job_actions.cancel(array, who, "5")
-    seen: list[tuple[int, str, bool]] = []
+    job_actions.cancel(array, identity, "5")
+    listed: list[tuple[int, str, bool]] = []
     cursor: str | None = ""
     while cursor is not None:
         page = call("GET", f"/jobs/{array}/elements?limit=3{cursor and '&cursor=' + cursor}")[1]
-        seen += [(one["index"], one["state"], one["job_id"] is None) for one in page["items"]]
+        listed += [(item["index"], item["state"], item["job_id"] is None) for item in page["items"]]
         cursor = page["next_cursor"]
-    assert seen == [
+    assert listed == [
         (0, "scheduled", False), (1, "scheduled", False), (2, "pending", True), (3, "pending", True),
         (4, "pending", True), (5, "cancelled", True), (6, "pending", True),
     ]  # fmt: skip
     only = call("GET", f"/jobs/{array}/elements?state=waiting&index=1-3,6")[1]["items"]
-    assert [one["index"] for one in only] == [2, 3, 6]
+    assert [item["index"] for item in only] == [2, 3, 6]
 
 
-def test_a_part_is_cancelled_and_retried(call, user, tenant):
+def test_elements_are_cancelled_and_retried_by_number(call, user, tenant):
     array = submit_array(user, tenant, 4)
     assert call("POST", f"/jobs/{array}/cancel", {"elements": "1,3"})[1]["job"]["array"]["remaining"] == 2
     assert call("POST", f"/jobs/{array}/retry", {"elements": "3"})[1]["job"]["array"]["remaining"] == 3
@@ -77,7 +77,7 @@ def test_a_part_is_cancelled_and_retried(call, user, tenant):
 
 
 @pytest.mark.parametrize("array", [{"count": 0}, {"count": 100_001}, {"count": 5, "max_parallel": 0}, {}, 5, []])
-def test_a_wrong_array_is_named(call, tenant, array):
+def test_invalid_array_names_the_field(call, tenant, array):
     status, answer = call("POST", "/jobs", {"command": ["x"], "array": array})
     assert (status, answer["errors"][0]["field"].partition(".")[0]) == (400, "array" if array != {} else "count")
 
@@ -93,12 +93,12 @@ def test_a_wrong_array_is_named(call, tenant, array):
         ("requeue", None, 409, None),
     ],
 )
-def test_what_cannot_be_done_to_an_array_is_said(call, user, tenant, path, body, status, field):
+def test_invalid_array_action_is_refused(call, user, tenant, path, body, status, field):
     answer = call("POST", f"/jobs/{submit_array(user, tenant, 4)}/{path}", body)
     assert (answer[0], answer[1]["errors"][0]["field"] if field else None) == (status, field)
 
 
-def test_a_job_that_is_no_array_has_no_elements(call, user, tenant):
+def test_job_that_is_not_an_array_has_no_elements(call, user, tenant):
     job = submit(user, tenant)
     assert call("GET", f"/jobs/{job}/elements") == (200, {"items": [], "next_cursor": None})
     assert call("POST", f"/jobs/{job}/cancel", {"elements": "1"})[1]["errors"][0]["field"] == "elements"
@@ -106,7 +106,7 @@ def test_a_job_that_is_no_array_has_no_elements(call, user, tenant):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_submit_that_is_repeated_makes_one_array_and_is_answered_alike(user, tenant):
+def test_repeated_submit_makes_one_array_and_returns_the_same_answer(user, tenant):
     """A03"""
     headers = {"Authorization": f"Bearer {make_token(user)}", "Idempotency-Key": "k"}
     raw = msgspec.json.encode({"command": ["x"], "array": {"count": 9}})
@@ -119,7 +119,7 @@ def test_a_submit_that_is_repeated_makes_one_array_and_is_answered_alike(user, t
     assert (answers[0] == answers[1], Job.objects.filter(array_count=9).count()) == (True, 1)
 
 
-def test_arrays_are_in_a_bulk_and_others_wait_for_them(call, tenant):
+def test_bulk_accepts_arrays_and_dependencies_on_them(call, tenant):
     jobs = [{"command": ["x"], "array": {"count": 3}, "ref": "a"}, {"command": ["y"], "depends_on": ["a"]}]
     status, answer = call("POST", "/jobs/bulk", {"jobs": jobs})
     assert status == 201

@@ -1,4 +1,4 @@
-"""Many jobs in one request: all or none, each checked as a single submit is, errors by number and field."""
+"""Many jobs in one request: all or none, each checked like a single submit, errors by number and field."""
 
 import msgspec
 import pytest
@@ -20,7 +20,7 @@ def user():
 
 @pytest.fixture
 def post(user):
-    """Posts a bulk (a list of jobs, or raw bytes) and gives (status, answer)."""
+    """Return a function that posts a bulk (a list of jobs, or raw bytes) and returns (status, answer)."""
     token = make_token(user)
 
     def post(jobs, query="", **headers):
@@ -40,7 +40,7 @@ def fields_of(answer):
     return [error["field"] for error in answer["errors"]]
 
 
-def test_all_are_pending_in_the_order_of_the_request(post):
+def test_jobs_of_a_bulk_are_pending_in_the_order_of_the_request(post):
     status, answer = post([{"command": ["x", str(number)], "priority": 100 + number} for number in range(300)])
 
     assert (status, answer["status"], answer["count"]) == (201, "submitted", 300)
@@ -52,15 +52,15 @@ def test_all_are_pending_in_the_order_of_the_request(post):
     assert [(event.kind, event.actor) for event in events] == [("submitted", "ada")] * 300
 
 
-def test_one_job_is_said_as_one(post):
+def test_message_uses_the_singular_for_one_job(post):
     job = {"command": ["x"]}
     assert post([job])[1]["message"] == "1 job is in the queue"
     assert post([job, job])[1]["message"] == "2 jobs are in the queue"
     assert post([job], query="?dry_run=true")[1]["message"] == "1 job would be submitted; nothing was"
 
 
-def test_a_job_of_a_bulk_is_the_one_that_a_single_submit_makes(post, user):
-    """A field that the bulk left out would show here."""
+def test_job_of_a_bulk_equals_that_of_a_single_submit(post, user):
+    """Detects a field that the bulk omits."""
     body = {
         "name": "n", "priority": 700, "gpu_count": 4, "gpu_memory_mb": 1000, "gpu_model": "A100|H100", "cpu_cores": 2.5,
         "memory_mb": 64, "command": ["x"], "args": ["é\t\\"], "environment": {"LR": '"'}, "gang_scheduling": True,
@@ -72,13 +72,13 @@ def test_a_job_of_a_bulk_is_the_one_that_a_single_submit_makes(post, user):
         "tolerations": [{"key": "t", "operator": "Exists", "value": "", "effect": "NoSchedule"}],
     }  # fmt: skip
     headers = {"Authorization": f"Bearer {make_token(user)}"}
-    one = Client().post("/api/v1/jobs", msgspec.json.encode(body), content_type="application/json", headers=headers)
-    _, many = post([body])
+    answer = Client().post("/api/v1/jobs", msgspec.json.encode(body), content_type="application/json", headers=headers)
+    _, bulk_answer = post([body])
 
-    single = one.json()["job"]
-    [bulk] = [Client().get(f"/api/v1/jobs/{job_id}", headers=headers).json() for job_id in many["job_ids"]]
-    for own in ("id", "submitted_at", "reason"):
-        del single[own], bulk[own]
+    single = answer.json()["job"]
+    [bulk] = [Client().get(f"/api/v1/jobs/{job_id}", headers=headers).json() for job_id in bulk_answer["job_ids"]]
+    for field in ("id", "submitted_at", "reason"):
+        del single[field], bulk[field]
     assert bulk == single
 
 
@@ -96,15 +96,15 @@ def test_a_job_of_a_bulk_is_the_one_that_a_single_submit_makes(post, user):
         ({}, "jobs[3].command"),
     ],
 )
-def test_one_bad_job_is_named_and_none_is_submitted(post, wrong, field):
+def test_invalid_job_is_named_and_none_is_submitted(post, wrong, field):
     status, answer = post([{"command": ["x"]}] * 3 + [wrong] + [{"command": ["x"]}])
 
     assert (status, fields_of(answer)) == (400, [field])
     assert not Job.objects.exists()
 
 
-def test_one_that_can_never_run_is_named_and_none_is_submitted(post):
-    """A04, for each of many."""
+def test_impossible_job_is_named_and_none_is_submitted(post):
+    """A04, for each job of a bulk."""
     make_node(gpus=8)
     status, answer = post([{"command": ["x"], "gpu_count": 8}, {"command": ["x"], "gpu_count": 9}])
 
@@ -129,8 +129,8 @@ def test_one_that_can_never_run_is_named_and_none_is_submitted(post):
     ],
     ids=lambda fields: " ".join(fields),
 )
-def test_none_is_taken_for_possible_because_one_before_it_was(post, user, impossible):
-    """A04: what is judged once for all that are alike is judged again for each that differs in what counts."""
+def test_admission_checks_each_distinct_shape(post, user, impossible):
+    """A04: equal shapes are checked once, different ones each."""
     make_node(gpus=8, name="large")
     make_node(gpus=1, name="small", model="NVIDIA L4")
     Node.objects.filter(name="small").update(admin_labels={"zone": "small"}, runtimes={"podman": "5.0"})
@@ -141,7 +141,7 @@ def test_none_is_taken_for_possible_because_one_before_it_was(post, user, imposs
     assert not Job.objects.exists()
 
 
-def test_one_for_a_tenant_of_others_is_named_like_one_that_does_not_exist(post):
+def test_foreign_tenant_is_refused_like_a_missing_one(post):
     make_tenant("theirs")
     answers = [post([{"command": ["x"]}, {"command": ["x"], "tenant": name}]) for name in ("theirs", "nobodys")]
 
@@ -149,23 +149,23 @@ def test_one_for_a_tenant_of_others_is_named_like_one_that_does_not_exist(post):
     assert not Job.objects.exists()
 
 
-def test_errors_are_at_most_a_hundred(post):
+def test_bulk_reports_at_most_100_errors(post):
     assert len(post([{}] * 500)[1]["errors"]) == 100
 
 
 @pytest.mark.parametrize("raw", [b"", b"{}", b"[]", b'{"jobs": []}', b'{"jobs": 1}', b'{"jobs": [', b'{"jobs": [nul]}'])
-def test_a_body_without_jobs_is_a_400(post, raw):
+def test_body_without_jobs_is_a_400(post, raw):
     """A55"""
     status, answer = post(raw)
     assert (status, bool(answer["errors"] or answer["code"] == "malformed_json")) == (400, True)
 
 
-def test_ten_thousand_and_one_are_refused(post):
+def test_bulk_of_10_001_jobs_is_refused(post):
     status, answer = post([{"command": ["x"]}] * 10_001)
     assert (status, fields_of(answer)) == (400, ["jobs"])
 
 
-def test_a_bulk_that_the_queue_has_no_room_for_is_refused_as_a_whole(post, settings, monkeypatch):
+def test_bulk_is_refused_entirely_when_the_queue_is_full(post, settings, monkeypatch):
     from dataclasses import replace
 
     settings.ENV = replace(settings.ENV, max_queue_size=5)
@@ -178,15 +178,15 @@ def test_a_bulk_that_the_queue_has_no_room_for_is_refused_as_a_whole(post, setti
     assert post([{"command": ["x"]}] * 2)[0] == 201
 
 
-def test_a_dry_run_checks_all_and_submits_nothing(post):
+def test_dry_run_checks_all_jobs_and_submits_nothing(post):
     status, answer = post([{"command": ["x"]}] * 2, "?dry_run=true")
     assert (status, answer["status"], answer["count"], answer["job_ids"]) == (200, "would_be_submitted", 2, [])
     assert post([{"command": ["x"]}, {}], "?dry_run=true")[0] == 400
     assert not Job.objects.exists()
 
 
-def test_repeated_with_its_key_a_bulk_is_submitted_once(post):
-    """A05, for many."""
+def test_repeated_bulk_is_submitted_once(post):
+    """A05, for a bulk."""
     jobs = [{"command": ["x"]}] * 3
     first = post(jobs, **{"Idempotency-Key": "k"})
     assert post(jobs, **{"Idempotency-Key": "k"}) == first
@@ -194,7 +194,7 @@ def test_repeated_with_its_key_a_bulk_is_submitted_once(post):
     assert Job.objects.count() == 3
 
 
-def test_the_number_of_queries_does_not_grow_with_the_jobs(post, django_assert_max_num_queries):
+def test_query_count_does_not_grow_with_the_jobs(post, django_assert_max_num_queries):
     post([{"command": ["x"]}])
     with django_assert_max_num_queries(20):
         post([{"command": ["x"], "gpu_count": number % 3} for number in range(500)])

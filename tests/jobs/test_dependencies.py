@@ -1,4 +1,4 @@
-"""Jobs that wait for jobs: what they say meanwhile, when they are let go, and when they can never start."""
+"""Dependencies between jobs: the reason while they wait, the release, and jobs that can never start."""
 
 import msgspec
 import pytest
@@ -26,7 +26,7 @@ def node():
 
 @pytest.fixture
 def post(user):
-    """Posts to an address below /api/v1 and gives (status, answer)."""
+    """Return a function that posts to a path below /api/v1 and returns (status, answer)."""
     token = make_token(user)
 
     def post(path, body, **headers):
@@ -51,36 +51,37 @@ def state_of(job_id):
 
 
 def run_to_end(node, job_id, exit_code=0):
-    """Places and runs what may run, and ends one job."""
+    """Place and start all jobs that can run, and end one of them."""
     run_cycle()
     node.start_all()
-    [key] = [held for held in node.held if held.startswith(f"{job_id}/") or held.split(".")[0] == str(job_id)]
+    [key] = [rank for rank in node.held if rank.startswith(f"{job_id}/") or rank.split(".")[0] == str(job_id)]
     node.end(key, exit_code=exit_code)
 
 
-def test_it_waits_and_says_for_which_jobs(post, user, tenant, node):
-    """A20: with evidence, a next step and what would cure it."""
+def test_job_with_dependencies_waits_and_names_them(post, user, tenant, node):
+    """A20: with evidence, a next step and a counterfactual."""
     first, second = submit(user, tenant), submit(user, tenant)
     status, answer = post("jobs", {"command": ["x"], "depends_on": [second, first]})
 
     assert status == 201
-    assert answer["job"]["depends_on"] == [{"job": one, "kind": "after_ok"} for one in (second, first)]
+    assert answer["job"]["depends_on"] == [{"job": job_id, "kind": "after_ok"} for job_id in (second, first)]
     reason = answer["job"]["reason"]
     assert (reason["code"], reason["sentence"]) == ("dependency", f"waits for 2 jobs, job {first} first to end")
     assert reason["evidence"]["jobs"] == 2
     assert {job.id for job in snapshot.load()[0].jobs} == {first, second}
     run_cycle()
     assert state_of(answer["job_id"]) == ("pending", "dependency")
-    assert [state_of(one)[0] for one in (first, second)] == ["scheduled"] * 2
-    told = explain.explain(answer["job_id"], identity_for(user))
-    assert told["counterfactual"]["change"] == "dependencies_ended"
+    assert [state_of(job_id)[0] for job_id in (first, second)] == ["scheduled"] * 2
+    explanation = explain.explain(answer["job_id"], identity_for(user))
+    assert explanation["counterfactual"]["change"] == "dependencies_ended"
     assert (
-        told["counterfactual"]["sentence"] == "once the 2 jobs that it waits for have ended as it needs it would start"
+        explanation["counterfactual"]["sentence"]
+        == "once the 2 jobs that it waits for have ended as it needs it would start"
     )
-    assert told["estimate"] is None
+    assert explanation["estimate"] is None
 
 
-def test_it_starts_when_the_last_one_has_ended(post, user, tenant, node):
+def test_job_starts_when_its_last_dependency_has_ended(post, user, tenant, node):
     first, second = submit(user, tenant), submit(user, tenant)
     _, answer = post("jobs", {"command": ["x"], "depends_on": [first, second]})
     waiting = answer["job_id"]
@@ -93,7 +94,7 @@ def test_it_starts_when_the_last_one_has_ended(post, user, tenant, node):
     assert state_of(waiting) == ("pending", "scheduler_behind")
     run_cycle()
     assert state_of(waiting)[0] == "scheduled"
-    assert state_of(later) == ("pending", "not_before"), "its own time stays"
+    assert state_of(later) == ("pending", "not_before"), "its not_before still applies"
     assert not Dependency.objects.exists()
     assert "eligible" in JobEvent.objects.filter(job_id=waiting).values_list("kind", flat=True)
 
@@ -109,14 +110,14 @@ def test_it_starts_when_the_last_one_has_ended(post, user, tenant, node):
         ("after_fail", 1, ("pending", "scheduler_behind")),
     ],
 )
-def test_how_the_other_ends_decides(post, user, tenant, node, kind, exit_code, becomes):
+def test_dependency_kind_decides_by_the_end_of_the_other_job(post, user, tenant, node, kind, exit_code, becomes):
     first = submit(user, tenant)
     _, answer = post("jobs", after(first, kind))
     run_to_end(node, first, exit_code)
     assert state_of(answer["job_id"]) == becomes
 
 
-def test_what_can_never_start_ends_down_the_whole_line_and_says_after_which(post, user, tenant):
+def test_dependents_are_cancelled_when_they_can_never_start(post, user, tenant):
     first = submit(user, tenant)
     second = post("jobs", after(first))[1]["job_id"]
     third = post("jobs", after(second))[1]["job_id"]
@@ -126,12 +127,12 @@ def test_what_can_never_start_ends_down_the_whole_line_and_says_after_which(post
 
     assert state_of(second) == state_of(third) == ("cancelled", "dependency_failed")
     assert state_of(anyway) == ("pending", "scheduler_behind")
-    told = explain.current_reason(second, identity_for(user))["sentence"]
-    assert told == f"can never start: job {first}, after which it was to start if that completed, is cancelled"
+    sentence = explain.current_reason(second, identity_for(user))["sentence"]
+    assert sentence == f"can never start: job {first}, after which it was to start if that completed, is cancelled"
     assert Job.objects.get(pk=third).evidence["on"] == second
 
 
-def test_a_job_that_is_queued_again_has_not_ended(post, user, tenant, node):
+def test_dependency_stays_open_when_the_other_job_is_requeued(post, user, tenant, node):
     first = submit(user, tenant, max_retries=1)
     _, answer = post("jobs", after(first, "after_any"))
     run_to_end(node, first, exit_code=1)
@@ -139,7 +140,7 @@ def test_a_job_that_is_queued_again_has_not_ended(post, user, tenant, node):
     assert state_of(answer["job_id"]) == ("pending", "dependency")
 
 
-def test_a_hold_in_between_does_not_forget_what_it_waits_for(post, user, tenant, node):
+def test_held_job_keeps_its_dependencies(post, user, tenant, node):
     first, second = submit(user, tenant), submit(user, tenant)
     waiting = post("jobs", {"command": ["x"], "depends_on": [first, second]})[1]["job_id"]
     job_actions.hold(waiting, identity_for(user))
@@ -154,7 +155,7 @@ def test_a_hold_in_between_does_not_forget_what_it_waits_for(post, user, tenant,
     assert state_of(waiting) == ("pending", "scheduler_behind")
 
 
-def test_a_job_of_another_tenant_is_like_one_that_does_not_exist(post):
+def test_dependency_on_another_tenants_job_is_a_404_like_a_missing_one(post):
     other = make_tenant("other")
     theirs = submit(make_member(other, Role.MEMBER), other)
     answers = [post("jobs", after(job_id)) for job_id in (theirs, 2**40)]
@@ -168,7 +169,7 @@ def test_a_job_of_another_tenant_is_like_one_that_does_not_exist(post):
     assert Job.objects.count() == 1
 
 
-def test_after_one_that_has_ended_it_waits_not_at_all_or_is_refused(post, user, tenant, node):
+def test_dependency_on_an_ended_job_is_resolved_at_submit(post, user, tenant, node):
     first = submit(user, tenant)
     run_to_end(node, first)
     status, answer = post("jobs", after(first))
@@ -180,13 +181,13 @@ def test_after_one_that_has_ended_it_waits_not_at_all_or_is_refused(post, user, 
 @pytest.mark.parametrize(
     "depends_on", [["ref"], [0], [-1], [2**63], [1, 1], [1, "1"], [{"job": 1, "kind": "after"}], [1.5], "1", [{}]]
 )
-def test_what_names_no_job_is_a_400(post, depends_on):
+def test_malformed_dependency_is_a_400(post, depends_on):
     """A55"""
     status, answer = post("jobs", {"command": ["x"], "depends_on": depends_on})
     assert (status, answer["errors"][0]["field"]) in ((400, "depends_on"), (400, "job"))
 
 
-def test_repeated_with_its_key_the_first_answer_comes_again_even_when_it_waits_no_more(post, user, tenant, node):
+def test_repeated_submit_returns_the_first_answer_when_the_job_no_longer_waits(post, user, tenant, node):
     """A05"""
     first = submit(user, tenant)
     answer = post("jobs", after(first), **{"Idempotency-Key": "k"})
@@ -194,7 +195,7 @@ def test_repeated_with_its_key_the_first_answer_comes_again_even_when_it_waits_n
     assert post("jobs", after(first), **{"Idempotency-Key": "k"}) == answer
 
 
-def test_a_simulation_says_that_it_would_wait(post, user, tenant, node):
+def test_simulation_predicts_the_wait_for_dependencies(post, user, tenant, node):
     first = submit(user, tenant)
     status, answer = post("jobs/simulate", after(first))
     assert (status, answer["starts_now"], answer["reason"]["code"]) == (200, False, "dependency")
@@ -204,7 +205,7 @@ def test_a_simulation_says_that_it_would_wait(post, user, tenant, node):
 # --- workflows ----------------------------------------------------------------------------------------------------
 
 
-def test_a_workflow_is_one_bulk(post, user, tenant, node):
+def test_workflow_is_submitted_as_one_bulk(post, user, tenant, node):
     earlier = submit(user, tenant)
     status, answer = post(
         "jobs/bulk",
@@ -220,8 +221,8 @@ def test_a_workflow_is_one_bulk(post, user, tenant, node):
     report, train, prepare = answer["job_ids"]
     jobs = Job.objects.in_bulk()
     assert jobs[report].depends_on == [{"job": train, "kind": "after_any"}]
-    assert [one["job"] for one in jobs[train].depends_on] == [prepare, earlier]
-    assert [(jobs[one].reason, jobs[one].open_dependencies) for one in (report, train, prepare)] == [
+    assert [item["job"] for item in jobs[train].depends_on] == [prepare, earlier]
+    assert [(jobs[item].reason, jobs[item].open_dependencies) for item in (report, train, prepare)] == [
         ("dependency", 1), ("dependency", 2), ("scheduler_behind", 0),
     ]  # fmt: skip
     job_actions.cancel(prepare, identity_for(user))
@@ -241,27 +242,27 @@ def test_a_workflow_is_one_bulk(post, user, tenant, node):
     ],
 )
 @pytest.mark.parametrize("query", ["", "?dry_run=true"])
-def test_a_wrong_workflow_is_refused_by_name_and_nothing_is_submitted(post, jobs, field, message, query):
+def test_invalid_workflow_names_the_field_and_submits_nothing(post, jobs, field, message, query):
     status, answer = post(f"jobs/bulk{query}", {"jobs": [{"command": ["x"], **job} for job in jobs]})
     assert (status, answer["errors"][0]["field"]) in ((400, field), (404, field))
     assert message in answer["errors"][0]["message"]
     assert not Job.objects.exists()
 
 
-def test_the_jobs_of_a_bulk_name_no_more_than_so_many(post):
-    """A20: one request is no transaction of a minute."""
+def test_bulk_is_refused_when_it_has_too_many_dependencies(post):
+    """A20: one request must not be a transaction of a minute."""
     first = [{"ref": f"j{n}", "command": ["x"]} for n in range(1_000)]
-    names = [one["ref"] for one in first]
-    rest = [{"command": ["x"], "depends_on": names} for _ in range(MAX_EDGES // 1_000)]
-    too_many = [*first, *rest, {"command": ["x"], "depends_on": ["j0"]}]
+    names = [job["ref"] for job in first]
+    dependents = [{"command": ["x"], "depends_on": names} for _ in range(MAX_EDGES // 1_000)]
+    too_many = [*first, *dependents, {"command": ["x"], "depends_on": ["j0"]}]
     status, answer = post("jobs/bulk", {"jobs": too_many})
     assert (status, answer["errors"][0]["field"], Job.objects.exists()) == (400, "jobs", False)
     assert "50001 jobs, at most 50000" in answer["errors"][0]["message"]
     assert not bulk_problems(msgspec.convert(too_many[:-1], list[JobRequest]))
 
 
-def test_a_long_chain_ends_at_once(post, user):
-    """A20: in the transaction of the end, by the same few statements however long it is, each job saying after which."""
+def test_long_chain_is_cancelled_by_a_constant_number_of_statements(post, user):
+    """A20: in the transaction of the end; each job names the one that it depended on."""
     counts = []
     for length in (3, 2_000):
         chain = [{"ref": "j0", "command": ["x"]}]
@@ -269,13 +270,13 @@ def test_a_long_chain_ends_at_once(post, user):
         chain.append({"ref": "at-last", "command": ["x"], "depends_on": [f"after_any:j{length - 1}", "after_ok:j0"]})
         chain.append({"ref": "anyway", "command": ["x"], "depends_on": [f"after_any:j{length - 1}"]})
         ids = post("jobs/bulk", {"jobs": chain})[1]["job_ids"]
-        with CaptureQueriesContext(connection) as done:
+        with CaptureQueriesContext(connection) as statements:
             job_actions.cancel(ids[0], identity_for(user))
-        counts.append(len(done))
+        counts.append(len(statements))
 
-        *line, at_last, anyway = Job.objects.filter(pk__in=ids).order_by("id")
-        assert {job.state for job in [*line, at_last]} == {"cancelled"}
-        assert [job.evidence["on"] for job in line[1:]] == ids[: length - 1]
+        *chain_jobs, at_last, anyway = Job.objects.filter(pk__in=ids).order_by("id")
+        assert {job.state for job in [*chain_jobs, at_last]} == {"cancelled"}
+        assert [job.evidence["on"] for job in chain_jobs[1:]] == ids[: length - 1]
         assert at_last.evidence == {"on": ids[0], "wanted": "completed", "ended": "cancelled"}
         assert (anyway.state, anyway.open_dependencies) == ("pending", 0)
         events = JobEvent.objects.filter(job_id__in=ids, kind="cancelled").values_list("data__on", flat=True)
@@ -284,14 +285,14 @@ def test_a_long_chain_ends_at_once(post, user):
     assert not Dependency.objects.exists()
 
 
-def test_cycles_are_found_and_nothing_else_is():
+def test_cycle_in_finds_only_cycles():
     assert cycle_in({"a": ["b"], "b": ["c"], "c": ["a"]}) == ["a", "b", "c", "a"]
     assert cycle_in({"x": ["a"], "a": ["b"], "b": ["a"]}) == ["a", "b", "a"]
     assert cycle_in({"a": ["b", "c"], "b": ["d"], "c": ["d"], "d": ["elsewhere"]}) == []
     assert cycle_in({f"n{i}": [f"n{i + 1}"] for i in range(20_000)}) == []
 
 
-def test_which_ends_are_what_a_job_waits_for():
+def test_each_dependency_kind_accepts_its_final_states():
     ends = {kind: {str(state) for state in JobState if is_met(kind, state)} for kind in After}
     bad = {"failed", "cancelled", "preempted"}
     assert ends == {After.OK: {"completed"}, After.FAIL: bad, After.ANY: {"completed", *bad}}

@@ -1,4 +1,4 @@
-"""The events of all jobs: in their order, only what one may see, as they come; for what commits when see tests/races."""
+"""The events of all jobs: their order, their visibility, streams and polls. For concurrent commits see tests/races."""
 
 import asyncio
 import gc
@@ -19,7 +19,7 @@ from gpusched.lib.bus.listener import Listener
 from jobs.actions import job_actions
 from jobs.api import events
 from jobs.events import log
-from jobs.events import stream as event_hub
+from jobs.events import stream as event_stream
 from jobs.events.log import Frontier, Reader, read
 from jobs.events.stream import EventStreams
 from tenants.auth import tokens
@@ -33,9 +33,9 @@ db = sync_to_async
 
 @pytest.fixture(autouse=True)
 def _own_frontier(monkeypatch):
-    own = Frontier()
-    for module in (log, event_hub, events):
-        monkeypatch.setattr(module, "frontier", own)
+    frontier = Frontier()
+    for module in (log, event_stream, events):
+        monkeypatch.setattr(module, "frontier", frontier)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def member(nlp):
 
 
 @pytest.mark.django_db
-def test_events_are_told_in_order_from_where_one_was(nlp, member):
+def test_events_follow_in_order_from_since(nlp, member):
     token = make_token(member)
     start = call("GET", EVENTS, token).json()
     assert start["items"] == []
@@ -62,82 +62,82 @@ def test_events_are_told_in_order_from_where_one_was(nlp, member):
     assert [(e["kind"], e["job_id"], e["tenant"], e["name"]) for e in page["items"]] == [
         ("submitted", job, "nlp", "train")]  # fmt: skip
     assert page["more"] is True
-    rest = call("GET", f"{EVENTS}?since={page['next_since']}", token).json()
-    assert [e["kind"] for e in rest["items"]] == ["cancelled"]
-    assert rest["more"] is False
-    assert call("GET", f"{EVENTS}?since={rest['next_since']}", token).json()["items"] == []
+    next_page = call("GET", f"{EVENTS}?since={page['next_since']}", token).json()
+    assert [e["kind"] for e in next_page["items"]] == ["cancelled"]
+    assert next_page["more"] is False
+    assert call("GET", f"{EVENTS}?since={next_page['next_since']}", token).json()["items"] == []
 
 
 @pytest.mark.django_db
-def test_only_what_one_may_see_is_told_and_filters_narrow_it(nlp, member):
+def test_events_are_limited_to_visible_tenants_and_filters(nlp, member):
     """A08"""
     other = make_tenant("other")
     foreign = submit(make_member(other), other)
-    own = submit(member, nlp)
-    job_actions.cancel(own, identity_for(member))
+    own_job = submit(member, nlp)
+    job_actions.cancel(own_job, identity_for(member))
 
-    def seen(token, **filters):
-        query = urlencode({"since": 0, **filters})
-        return [(e["job_id"], e["kind"]) for e in call("GET", f"{EVENTS}?{query}", token).json()["items"]]
+    def visible_events(token, **filters):
+        params = urlencode({"since": 0, **filters})
+        return [(e["job_id"], e["kind"]) for e in call("GET", f"{EVENTS}?{params}", token).json()["items"]]
 
     token, admin = make_token(member), make_token(make_user(admin=True))
-    assert seen(token) == [(own, "submitted"), (own, "cancelled")]
-    assert seen(token, tenant="nlp", kind="submitted") == [(own, "submitted")]
-    assert seen(token, kind="cancelled,ended") == [(own, "cancelled")]
-    assert seen(admin) == [(foreign, "submitted"), (own, "submitted"), (own, "cancelled")]
-    assert seen(admin, tenant="other") == [(foreign, "submitted")]
+    assert visible_events(token) == [(own_job, "submitted"), (own_job, "cancelled")]
+    assert visible_events(token, tenant="nlp", kind="submitted") == [(own_job, "submitted")]
+    assert visible_events(token, kind="cancelled,ended") == [(own_job, "cancelled")]
+    assert visible_events(admin) == [(foreign, "submitted"), (own_job, "submitted"), (own_job, "cancelled")]
+    assert visible_events(admin, tenant="other") == [(foreign, "submitted")]
 
 
 @pytest.mark.django_db
-def test_an_answer_looks_at_a_bounded_part_and_goes_on(nlp, member, monkeypatch):
+def test_answer_examines_a_bounded_number_of_events(nlp, member, monkeypatch):
     other = make_tenant("other")
     stranger = make_member(other)
-    own = submit(member, nlp)
+    own_job = submit(member, nlp)
     for _ in range(5):
         submit(stranger, other)
-    reader, since, found, pages = Reader((other.pk,)), read(Reader(None), 0)["items"][0]["id"] - 1, [], 0
+    reader, since, items, pages = Reader((other.pk,)), read(Reader(None), 0)["items"][0]["id"] - 1, [], 0
     monkeypatch.setattr(log, "MAX_LOOKED_AT", 2)
     while True:
         page = read(reader, since)
-        found += page["items"]
+        items += page["items"]
         since, pages = page["next_since"], pages + 1
         if not page["more"]:
             break
-    assert len(found) == 5
-    assert own not in [e["job_id"] for e in found]
+    assert len(items) == 5
+    assert own_job not in [e["job_id"] for e in items]
     assert pages == 3
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("query", ["since=-1", "since=x", "wait=31", "limit=0", "nonsense=1", "kind=ended,endd"])
-def test_a_wrong_question_is_refused_by_name(member, query):
-    """A55: also where a stream was asked for."""
+def test_invalid_query_names_the_field(member, query):
+    """A55: for streams as well."""
     answer = call("GET", f"{EVENTS}?{query}", make_token(member))
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, query.partition("=")[0])
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
-def test_who_is_ahead_of_all_events_is_told_where_to_go_on(nlp, member, accept):
-    """A55: as after a restore of the database. Until the ids had come so far, nothing would be told."""
+def test_future_since_is_refused_with_the_latest_id(nlp, member, accept):
+    """A55: as after a restore of the database. The reader would get no events until the ids reach `since`."""
     submit(member, nlp)
     token = make_token(member)
     newest = call("GET", f"{EVENTS}?since=0", token).json()["next_since"]
     headers = {"Authorization": f"Bearer {token}", "Accept": accept}
     answer = Client().get(f"{EVENTS}?since={newest + 1}", headers=headers)
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, "since")
-    assert answer.json()["next_step"].startswith(f"go on with since={newest},")
+    assert answer.json()["next_step"].startswith(f"continue with since={newest},")
     assert call("GET", f"{EVENTS}?since={newest}", token).json()["items"] == []
 
 
-def test_the_kinds_are_documented():
-    [words] = re.findall(r"Kinds: `([^`]*)`", text_of("docs/reference/rest.md"))
-    assert words.split() == list(log.KINDS)
+def test_all_kinds_are_documented():
+    [kinds] = re.findall(r"Kinds: `([^`]*)`", text_of("docs/reference/rest.md"))
+    assert kinds.split() == list(log.KINDS)
 
 
 @pytest.mark.django_db
-def test_a_tenant_that_is_not_seen_is_not_waited_for(member):
-    """A08: nor is it told whether it exists."""
+def test_invisible_tenant_is_a_404_at_once(member):
+    """A08: whether it exists or not."""
     make_tenant("other")
     for name in ("other", "nowhere"):
         answer = call("GET", f"{EVENTS}?wait=30&tenant={name}", make_token(member))
@@ -152,39 +152,39 @@ def test_a_tenant_that_is_not_seen_is_not_waited_for(member):
 
 @asynccontextmanager
 async def _hub(monkeypatch):
-    doorbell = Listener()
-    made = EventStreams(doorbell)
-    monkeypatch.setattr(events, "hub", made)
+    listener = Listener()
+    streams = EventStreams(listener)
+    monkeypatch.setattr(events, "hub", streams)
     try:
-        yield made
+        yield streams
     finally:
-        await made.stop()
-        if doorbell._task is not None:
-            doorbell._task.cancel()
-            await asyncio.gather(doorbell._task, return_exceptions=True)
+        await streams.stop()
+        if listener._task is not None:
+            listener._task.cancel()
+            await asyncio.gather(listener._task, return_exceptions=True)
         HANDLER._threads.submit(connections.close_all).result()
         await db(connections.close_all)()
 
 
 @pytest.fixture
 async def hub(monkeypatch):
-    async with _hub(monkeypatch) as made:
-        yield made
+    async with _hub(monkeypatch) as streams:
+        yield streams
 
 
-class Asked:
-    """A request through the handler that the server really has, with one thread for all requests."""
+class StreamedRequest:
+    """A request through the server's real handler, with one thread for all requests."""
 
     def __init__(self, token: str, query: str = "", accept: str = "application/json", **headers: str) -> None:
-        told = {"host": "localhost", "authorization": f"Bearer {token}", "accept": accept, **headers}
+        all_headers = {"host": "localhost", "authorization": f"Bearer {token}", "accept": accept, **headers}
         scope = {
             "type": "http", "method": "GET", "path": EVENTS, "query_string": query.encode(), "http_version": "1.1",
-            "headers": [(name.replace("_", "-").encode(), value.encode()) for name, value in told.items()],
+            "headers": [(name.replace("_", "-").encode(), value.encode()) for name, value in all_headers.items()],
         }  # fmt: skip
         self.link = ApplicationCommunicator(HANDLER, scope)
         self.body = b""
 
-    async def begin(self) -> "Asked":
+    async def begin(self) -> "StreamedRequest":
         await self.link.send_input({"type": "http.request", "body": b""})
         self.start = await self.link.receive_output(10)
         return self
@@ -201,7 +201,7 @@ class Asked:
         await self.ended()
 
     async def ended(self) -> None:
-        assert (await asyncio.wait([self.link.future], timeout=10))[0], "it goes on"
+        assert (await asyncio.wait([self.link.future], timeout=10))[0], "it does not end"
         await self.link.wait(1)
 
 
@@ -211,93 +211,93 @@ HANDLER._threads.most = 1
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr(event_hub, "GATHER_SECONDS", 0.01)
-    monkeypatch.setattr(event_hub, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(event_stream, "GATHER_SECONDS", 0.01)
+    monkeypatch.setattr(event_stream, "PAUSE_SECONDS", 0.01)
     from nodes.agents.hub import hub as agents
 
     monkeypatch.setattr(agents, "start", lambda: None)
 
 
 @pytest.mark.django_db(transaction=True)
-async def test_a_poll_answers_when_something_happens_and_holds_no_thread(hub, nlp, member):
+async def test_poll_answers_when_an_event_arrives_and_holds_no_thread(hub, nlp, member):
     token = await db(make_token)(member)
-    polls = [await Asked(token, "wait=30").begin() for _ in range(3)]
+    polls = [await StreamedRequest(token, "wait=30").begin() for _ in range(3)]
     job = await db(submit)(member, nlp)
     for poll in polls:
         answer = json.loads(await poll.until(b'"more":false}'))
         assert [e["job_id"] for e in answer["items"]] == [job]
         await poll.ended()
-    assert not hub.room.now
+    assert not hub.limiter.now
 
 
 @pytest.mark.django_db(transaction=True)
-async def test_a_poll_ends_in_time_with_where_to_go_on(hub, nlp, member):
+async def test_poll_without_events_ends_in_time(hub, nlp, member):
     token = await db(make_token)(member)
-    answer = json.loads(await (await Asked(token, "since=0&wait=1").begin()).until(b'"more":false}'))
+    answer = json.loads(await (await StreamedRequest(token, "since=0&wait=1").begin()).until(b'"more":false}'))
     assert answer["items"] == []
 
 
 @pytest.mark.django_db(transaction=True)
-async def test_a_stream_tells_events_and_goes_on_after_a_break(hub, nlp, member, monkeypatch):
-    """It has a life of its own length, too: whoever listens asks again, and says who it is."""
+async def test_stream_sends_events_and_continues_after_a_reconnect(hub, nlp, member, monkeypatch):
+    """The server also ends a stream after its lifetime, so that the client authenticates again."""
     token = await db(make_token)(member)
-    stream = await Asked(token, accept="text/event-stream").begin()
+    stream = await StreamedRequest(token, accept="text/event-stream").begin()
     headers = dict(stream.start["headers"])
     assert (stream.start["status"], headers[b"Content-Type"]) == (200, b"text/event-stream")
     await stream.until(b"retry: 1000")
     first = await db(submit)(member, nlp)
-    told = await stream.until(b'"job_id":%d' % first)
-    assert b"event: submitted\n" in told
+    received = await stream.until(b'"job_id":%d' % first)
+    assert b"event: submitted\n" in received
     await stream.leave()
-    assert not hub.room.now
+    assert not hub.limiter.now
     missed = await db(submit)(member, nlp)
-    last = told.rpartition(b"\nid: ")[2].partition(b"\n")[0].decode()
-    for name, seconds in (("LIFE_SECONDS", 2.0), ("ALIVE_SECONDS", 0.05)):
-        monkeypatch.setattr(event_hub, name, seconds)
-    again = await Asked(token, "since=0", accept="text/event-stream", last_event_id=last).begin()
-    body = await again.until(b'"job_id":%d' % missed)
+    last = received.rpartition(b"\nid: ")[2].partition(b"\n")[0].decode()
+    for name, seconds in (("MAX_STREAM_SECONDS", 2.0), ("KEEPALIVE_SECONDS", 0.05)):
+        monkeypatch.setattr(event_stream, name, seconds)
+    second = await StreamedRequest(token, "since=0", accept="text/event-stream", last_event_id=last).begin()
+    body = await second.until(b'"job_id":%d' % missed)
     assert b'"job_id":%d,' % first not in body
-    await again.ended()
+    await second.ended()
 
 
 @pytest.mark.django_db(transaction=True)
-async def test_a_stream_tells_nothing_of_others_and_ends_with_its_token(hub, nlp, member, monkeypatch):
+async def test_stream_hides_other_tenants_and_ends_with_its_token(hub, nlp, member, monkeypatch):
     """A08"""
-    monkeypatch.setattr(event_hub, "ALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(event_stream, "KEEPALIVE_SECONDS", 0.05)
     token = await db(make_token)(member)
-    stream = await Asked(token, accept="text/event-stream").begin()
+    stream = await StreamedRequest(token, accept="text/event-stream").begin()
     other = await db(make_tenant)("other")
     foreign = await db(submit)(await db(make_member)(other), other)
-    own = await db(submit)(member, nlp)
-    body = await stream.until(b'"job_id":%d' % own)
+    own_job = await db(submit)(member, nlp)
+    body = await stream.until(b'"job_id":%d' % own_job)
     assert b'"job_id":%d,' % foreign not in body
     await db(lambda: tokens.revoke_token(member.api_tokens.get()))()
     while (await stream.link.receive_output(10)).get("more_body"):
         pass
     await stream.ended()
-    assert not hub.room.now
+    assert not hub.limiter.now
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("who", ["others", "ada"])
-def test_there_are_only_so_many_streams_and_fewer_of_each(nlp, monkeypatch, who):
-    member, room = make_member(nlp, name="ada"), event_hub.hub.room
-    monkeypatch.setattr(room, "now", Counter({who: room.most_each if who == "ada" else room.most}))
+@pytest.mark.parametrize("caller", ["others", "ada"])
+def test_streams_are_limited_in_total_and_per_user(nlp, monkeypatch, caller):
+    member, limiter = make_member(nlp, name="ada"), event_stream.hub.limiter
+    monkeypatch.setattr(limiter, "now", Counter({caller: limiter.most_each if caller == "ada" else limiter.most}))
     answer = call("GET", f"{EVENTS}?wait=1", make_token(member))
     assert (answer.status_code, answer.json()["code"], answer["Retry-After"]) == (429, "too_many_streams", "5")
     assert call("GET", EVENTS, make_token(member)).status_code == 200
 
 
 @pytest.mark.django_db
-def test_a_place_is_taken_at_once_and_left_with_what_was_never_sent(nlp, monkeypatch):
-    """Many that come in the same moment are not all let in before the first of them begins."""
-    token, room = make_token(make_member(nlp)), event_hub.hub.room
-    monkeypatch.setattr(room, "most_each", 2)
+def test_stream_counts_from_the_request_until_its_response_is_closed(nlp, monkeypatch):
+    """Concurrent requests are not all admitted before the first stream begins."""
+    token, limiter = make_token(make_member(nlp)), event_stream.hub.limiter
+    monkeypatch.setattr(limiter, "most_each", 2)
     answers = [call("GET", f"{EVENTS}?wait=1", token) for _ in range(4)]
     assert [answer.status_code for answer in answers] == [200, 200, 429, 429]
     answers[0].close()
     answers[0].close()
-    assert room.now.total() == 1
+    assert limiter.now.total() == 1
     del answers
     gc.collect()
-    assert not room.now
+    assert not limiter.now

@@ -1,4 +1,4 @@
-"""Logs as the server keeps them (A40): on files and on storages that cannot append, bounded, read from the end, deleted by age."""
+"""Logs on the server (A40): on files and on object storages, bounded, read from the end, deleted by age."""
 
 import random
 from collections import Counter
@@ -11,7 +11,7 @@ from django.test import AsyncClient, Client
 from django.utils import timezone
 
 from gpusched import env
-from jobs.api import logs as log_api
+from jobs.api.logs import downloads
 from jobs.logs import store
 from jobs.models import Attempt
 from scheduling.worker import tasks
@@ -27,14 +27,14 @@ def storage(request, settings, tmp_path):
     settings.STORAGES = {**settings.STORAGES, "logs": request.param}
 
 
-def whole(job_id=1):
-    found = b""
-    while piece := store.read(job_id, 1, 0, len(found), 1000).data:
-        found += piece
-    return found
+def full_log(job_id=1):
+    data = b""
+    while piece := store.read(job_id, 1, 0, len(data), 1000).data:
+        data += piece
+    return data
 
 
-def test_pieces_that_come_twice_late_or_cut_otherwise_make_one_log(storage):
+def test_repeated_late_and_resized_writes_make_one_log(storage):
     """A40"""
     chance = random.Random(1)
     data = chance.randbytes(20_000)
@@ -44,28 +44,28 @@ def test_pieces_that_come_twice_late_or_cut_otherwise_make_one_log(storage):
         piece = data[offset : offset + chance.randrange(200)]
         size = store.append(1, 1, 0, offset, piece)
         assert store.size_of(1, 1, 0) == size
-    assert whole() == data
+    assert full_log() == data
     assert store.append(1, 1, 1, 0, b"another rank") == 12
-    assert whole() == data
+    assert full_log() == data
 
 
-def test_many_small_pieces_do_not_stay_many_objects(settings):
+def test_small_chunks_are_merged(settings):
     settings.STORAGES = {**settings.STORAGES, "logs": MEMORY}
     for number in range(500):
         store.append(1, 1, 0, number * 10, b"%09d\n" % number)
     from django.core.files.storage import storages
 
     assert len(storages["logs"].listdir("0/1/1.0.log")[1]) < 100
-    assert whole() == b"".join(b"%09d\n" % number for number in range(500))
+    assert full_log() == b"".join(b"%09d\n" % number for number in range(500))
 
 
-def test_a_log_that_is_not_there_is_empty_and_deleting_it_is_harmless(storage):
+def test_missing_log_is_empty_and_deleting_it_is_harmless(storage):
     assert store.read(1, 1, 0, -10, 10) == store.LogChunk(b"", 0, 0, 0)
     assert store.append(1, 1, 0, 0, b"") == 0
     store.drop(1, 1, 0)
 
 
-def test_the_end_is_read_without_what_is_before_it(storage):
+def test_tail_is_read_without_the_bytes_before_it(storage):
     """A40: the tail first."""
     store.append(1, 1, 0, 0, b"x" * 5000 + b"the end\n")
     assert store.read(1, 1, 0, -8, 100) == store.LogChunk(b"the end\n", 5000, 5008, 5008)
@@ -73,8 +73,8 @@ def test_the_end_is_read_without_what_is_before_it(storage):
     assert store.read(1, 1, 0, 9999, 3) == store.LogChunk(b"", 5008, 5008, 5008)
 
 
-def test_a_server_that_has_enough_says_so_once_and_lets_the_sender_go(storage, settings, monkeypatch):
-    """An agent that does not cut must not send for ever, nor fill the disk."""
+def test_log_beyond_the_limit_is_replaced_by_one_note(storage, settings, monkeypatch):
+    """An agent that does not cut its logs must neither send forever nor fill the disk."""
     settings.ENV = env.Env(log_max_mb=1)
     monkeypatch.setattr(store, "_SPARE_BYTES", 0)
     data = b"0123456789abcdef" * 100_000
@@ -83,17 +83,19 @@ def test_a_server_that_has_enough_says_so_once_and_lets_the_sender_go(storage, s
         after = store.append(1, 1, 0, size, data[size : size + 300_000])
         assert after > size
         size = after
-    found = whole()
-    assert found.startswith(data[: 1 << 20]) and found[1 << 20 :].decode().startswith("\n[gpusched: no more than 1 MiB")
-    assert found.count(b"[gpusched:") == 1
-    assert store.least_when_complete(len(data)) <= len(found)
+    stored = full_log()
+    assert stored.startswith(data[: 1 << 20]) and stored[1 << 20 :].decode().startswith(
+        "\n[gpusched: no more than 1 MiB"
+    )
+    assert stored.count(b"[gpusched:") == 1
+    assert store.min_complete_size(len(data)) <= len(stored)
 
 
 @pytest.mark.django_db(transaction=True)
 class TestOverRest:
     @pytest.fixture
     def ended(self):
-        """A job that has run, and its owner's token."""
+        """Return the id of an ended job, and its submitter's headers."""
         tenant = make_tenant()
         user = make_member(tenant)
         node = make_node(gpus=1)
@@ -103,14 +105,14 @@ class TestOverRest:
         node.end(*node.start_all(), log_bytes=14)
         return job_id, {"Authorization": f"Bearer {make_token(user)}"}
 
-    def test_tail_gives_the_end(self, storage, ended):
+    def test_tail_returns_the_last_bytes(self, storage, ended):
         job_id, headers = ended
         answer = Client().get(f"/api/v1/jobs/{job_id}/logs?tail=6", headers=headers)
         assert (answer.content, answer["X-Log-Offset"], answer["X-Log-Complete"]) == (b"three\n", "8", "true")
         assert Client().get(f"/api/v1/jobs/{job_id}/logs?tail=0", headers=headers).status_code == 400
 
     @pytest.mark.parametrize(("days", "status"), [(0, 200), (30, 200), (7, 410)])
-    def test_logs_are_deleted_by_their_age_if_that_is_wanted(self, storage, settings, ended, days, status):
+    def test_logs_are_deleted_by_their_age_when_configured(self, storage, settings, ended, days, status):
         job_id, headers = ended
         Attempt.objects.update(ended_at=timezone.now() - timedelta(days=8))
         settings.ENV = env.Env(log_retention_days=days)
@@ -122,8 +124,8 @@ class TestOverRest:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_whole_log_is_downloaded_as_a_file(storage):
-    """A40: to the byte, piece by piece, with its length and a name."""
+def test_download_returns_the_full_log_as_a_file(storage):
+    """A40: every byte, in chunks, with a length and a name."""
     tenant = make_tenant()
     user = make_member(tenant)
     node = make_node()
@@ -152,13 +154,13 @@ def test_a_whole_log_is_downloaded_as_a_file(storage):
 
 
 @pytest.mark.django_db
-def test_more_downloads_at_once_than_memory_allows_are_refused_and_nobody_takes_all(monkeypatch):
+def test_downloads_are_limited_in_total_and_per_user(monkeypatch):
     tenant = make_tenant()
     user = make_member(tenant, name="ada")
     job_id = submit(user, tenant)
     headers = {"Authorization": f"Bearer {make_token(user)}"}
     for now, status in (({"ada": 2}, 429), ({"grace": 2}, 200), ({"a": 2, "b": 2, "c": 2, "d": 2}, 429)):
-        monkeypatch.setattr(log_api.downloads, "now", Counter(now))
+        monkeypatch.setattr(downloads, "now", Counter(now))
         response = Client().get(f"/api/v1/jobs/{job_id}/logs?download=true", headers=headers)
         assert response.status_code == status, now
         if status == 429:

@@ -1,4 +1,4 @@
-"""Refusals of one tenant are paced, those of another are not delayed by them (A61)."""
+"""Refusals of one tenant are paced and do not delay those of another (A61)."""
 
 import asyncio
 import time
@@ -31,8 +31,8 @@ def test_refusals_within_the_burst_are_answered_at_once(clock):
 def test_refusals_beyond_the_burst_are_answered_at_the_even_pace(clock):
     """A61."""
     pace = Pace(5, 20, 10.0, clock)
-    waits = [pace.wait_seconds(1) for _ in range(23)]
-    assert waits[20:] == pytest.approx([0.2, 0.4, 0.6])
+    pauses = [pace.wait_seconds(1) for _ in range(23)]
+    assert pauses[20:] == pytest.approx([0.2, 0.4, 0.6])
 
 
 def test_refusals_of_another_tenant_are_not_delayed(clock):
@@ -43,14 +43,14 @@ def test_refusals_of_another_tenant_are_not_delayed(clock):
     assert pace.wait_seconds(2) == 0.0
 
 
-def test_no_refusal_is_held_longer_than_the_limit(clock):
+def test_refusal_is_never_delayed_longer_than_the_limit(clock):
     pace = Pace(5, 20, 10.0, clock)
     assert max(pace.wait_seconds(1) for _ in range(1000)) == 10.0
     clock.now += 10.2
     assert pace.wait_seconds(1) == pytest.approx(0.0)
 
 
-def test_a_tenant_that_pauses_has_its_burst_again(clock):
+def test_tenant_that_pauses_has_its_burst_again(clock):
     pace = Pace(5, 20, 10.0, clock)
     for _ in range(100):
         pace.wait_seconds(1)
@@ -58,7 +58,7 @@ def test_a_tenant_that_pauses_has_its_burst_again(clock):
     assert [pace.wait_seconds(1) for _ in range(20)] == pytest.approx([0.0] * 20)
 
 
-def test_a_refusal_passes_on_and_takes_a_turn(monkeypatch, clock):
+def test_refusal_is_raised_and_takes_a_turn(monkeypatch, clock):
     pace = Pace(5, 1, 10.0, clock)
     monkeypatch.setattr(refusals, "_pace", pace)
     with pytest.raises(Problem, match="no node"), refusals.paced(7):
@@ -68,21 +68,21 @@ def test_a_refusal_passes_on_and_takes_a_turn(monkeypatch, clock):
     assert pace.wait_seconds(7) == pytest.approx(0.2)
 
 
-def test_a_held_answer_comes_later_and_leaves_its_thread_to_others():
+def test_delayed_answer_leaves_its_thread_to_other_requests():
     threads = RequestThreads(1)
 
-    def held():
+    def delayed():
         hold_answer(0.3)
-        return "held"
+        return "delayed"
 
-    async def both():
+    async def requests():
         began = time.monotonic()
-        slow = asyncio.ensure_future(answered(threads, held))
+        slow = asyncio.ensure_future(answered(threads, delayed))
         await asyncio.sleep(0)
         assert await answered(threads, lambda: "quick") == "quick"
         assert not slow.done()
-        assert await slow == "held"
+        assert await slow == "delayed"
         return time.monotonic() - began
 
-    assert asyncio.run(both()) >= 0.3
+    assert asyncio.run(requests()) >= 0.3
     threads.shutdown()

@@ -1,6 +1,7 @@
 """Finished jobs, and the details of their history, are deleted some days after their end; totals stay exact."""
 
 import threading
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -12,8 +13,8 @@ from gpusched.lib.db.sql import execute, query, rows
 from gpusched.protocol.arrays import ArrayRequest
 from jobs import retention
 from jobs.actions import job_actions
-from jobs.listing import counts as counting
 from jobs.listing import representation, tally
+from jobs.listing.counts import by_state
 from jobs.logs import store
 from scheduling.cycle import run
 from scheduling.worker import tasks
@@ -43,7 +44,7 @@ def node():
     return make_node(gpus=8)
 
 
-def keep(settings, jobs="", details=""):
+def set_retention(settings, jobs="", details=""):
     settings.ENV = replace(settings.ENV, job_retention_days=jobs, job_detail_retention_days=details)
 
 
@@ -57,6 +58,28 @@ def age(days, *job_ids):
         "UPDATE jobs_job SET ended_at = ended_at - make_interval(days => %s) WHERE id = ANY(%s::bigint[])",
         [days, list(job_ids)],
     )
+
+
+@contextmanager
+def locked_elsewhere(job):
+    """Lock a job's row in a transaction of another connection."""
+    is_locked, is_over = threading.Event(), threading.Event()
+
+    def hold():
+        with transaction.atomic():
+            execute("SELECT 1 FROM jobs_job WHERE id = %s FOR NO KEY UPDATE", [job])
+            is_locked.set()
+            is_over.wait(30)
+        connection.close()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        assert is_locked.wait(10)
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def ids():
@@ -73,7 +96,7 @@ def shown_array(job_id):
 
 def totals():
     ledger = query("SELECT * FROM tenants_usageentry ORDER BY id")
-    return counting.by_state(), tally.attempts_by_reason(), ledger
+    return by_state(), tally.attempts_by_reason(), ledger
 
 
 def test_nothing_is_deleted_by_default(user, tenant, node):
@@ -85,7 +108,7 @@ def test_nothing_is_deleted_by_default(user, tenant, node):
 
 
 def test_job_is_deleted_with_all_that_belongs_to_it_and_totals_stay(settings, user, tenant, node):
-    kept = submit(user, tenant, gpu_count=1)
+    recent = submit(user, tenant, gpu_count=1)
     finish(node)
     old = submit(user, tenant, gpu_count=2, max_retries=1)
     finish(node, exit_code=1)
@@ -93,14 +116,14 @@ def test_job_is_deleted_with_all_that_belongs_to_it_and_totals_stay(settings, us
     finish(node)
     for attempt in (1, 2):
         store.append(old, attempt, 0, 0, b"hello")
-    before, rest = totals(), counts()
+    totals_before, counts_before = totals(), counts()
     age(31, old)
-    keep(settings, jobs="30")
+    set_retention(settings, jobs="30")
     assert tasks.drop_old_jobs() == 1
-    assert ids() == [kept]
-    assert totals() == before
-    of_kept = query("SELECT count(*) AS n FROM jobs_jobevent WHERE job_id = %s", [kept])[0]["n"]
-    assert counts()["jobs_jobevent"] == of_kept < rest["jobs_jobevent"]
+    assert ids() == [recent]
+    assert totals() == totals_before
+    of_kept = query("SELECT count(*) AS n FROM jobs_jobevent WHERE job_id = %s", [recent])[0]["n"]
+    assert counts()["jobs_jobevent"] == of_kept < counts_before["jobs_jobevent"]
     assert [store.size_of(old, attempt, 0) for attempt in (1, 2)] == [0, 0]
     assert counts("jobs_attempt", "nodes_assignment") == {"jobs_attempt": 1, "nodes_assignment": 1}
 
@@ -111,7 +134,7 @@ def test_days_can_differ_by_state(settings, user, tenant, node):
     failed = submit(user, tenant)
     finish(node, exit_code=1)
     age(20, completed, failed)
-    keep(settings, jobs="completed=10,failed=30")
+    set_retention(settings, jobs="completed=10,failed=30")
     assert tasks.drop_old_jobs() == 1
     assert ids() == [failed]
 
@@ -121,17 +144,17 @@ def test_details_are_deleted_and_the_latest_attempt_stays(settings, user, tenant
     finish(node, exit_code=1)
     execute("UPDATE jobs_job SET eligible_at = NULL")
     finish(node)
-    before = totals()
+    totals_before = totals()
     age(31, job)
-    keep(settings, details="30")
+    set_retention(settings, details="30")
     assert tasks.drop_old_jobs() == 1
     assert counts() == {
         "jobs_job": 1, "jobs_attempt": 1, "jobs_jobevent": 0, "jobs_jobreason": 0, "jobs_dependency": 0,
         "nodes_assignment": 1,
     }  # fmt: skip
     assert rows("SELECT number FROM jobs_attempt") == [(2,)]
-    assert totals() == before
-    assert tasks.drop_old_jobs() == 0, "what is done is not looked at again"
+    assert totals() == totals_before
+    assert tasks.drop_old_jobs() == 0, "processed jobs are not examined again"
 
 
 def test_array_is_deleted_with_its_elements_and_totals_stay(settings, user, tenant, node, monkeypatch):
@@ -144,19 +167,19 @@ def test_array_is_deleted_with_its_elements_and_totals_stay(settings, user, tena
     job_actions.cancel(part, identity_for(user))
     node.end(*keys, reason="cancelled", exit_code=None, signal=15)
     run_cycle()
-    before = totals()
+    totals_before = totals()
     execute("UPDATE jobs_job SET ended_at = ended_at - interval '31 days'")
-    keep(settings, jobs="30")
+    set_retention(settings, jobs="30")
     assert tasks.drop_old_jobs() == 2
     assert ids() == []
-    assert totals() == before
+    assert totals() == totals_before
     tally.fold_counters()
-    assert totals() == before
+    assert totals() == totals_before
     assert array != part
 
 
 def test_elements_of_an_array_that_runs_again_are_kept(settings, user, tenant, node):
-    """The array was over when retention found it, and is retried before its elements are deleted."""
+    """The array is retried between its selection by retention and the deletion of its elements."""
     array = submit(user, tenant, gpu_count=1, array=ArrayRequest(count=2))
     run_cycle()
     first, second = node.start_all()
@@ -175,23 +198,23 @@ def test_array_whose_deletion_has_begun_keeps_its_counts_and_is_not_retried(sett
     monkeypatch.setattr(retention, "BATCH", 2)
     array = submit(user, tenant, gpu_count=1, array=ArrayRequest(count=5))
     run_cycle()
-    first, *rest = node.start_all()
+    first, *others = node.start_all()
     node.end(first, exit_code=1)
-    node.end(*rest)
+    node.end(*others)
     run_cycle()
-    before, shown = totals(), shown_array(array)
-    assert shown["by_state"] == {"completed": 4, "failed": 1}
+    totals_before, array_before = totals(), shown_array(array)
+    assert array_before["by_state"] == {"completed": 4, "failed": 1}
     execute("UPDATE jobs_job SET ended_at = ended_at - interval '31 days'")
     rule = retention._Rule(retention.JOBS, "failed", 30)
     assert retention._delete_elements(rule, [array], retention._delete_jobs, tasks._delete_others, 0.0) is None
     assert len(ids()) == 1 + 3
-    assert (totals(), shown_array(array)) == (before, shown)
-    with pytest.raises(Problem, match="are deleted already") as caught:
+    assert (totals(), shown_array(array)) == (totals_before, array_before)
+    with pytest.raises(Problem, match="are already deleted") as caught:
         job_actions.retry(array, identity_for(user), "2-4")
     assert caught.value.code == "wrong_state"
-    keep(settings, jobs="30")
+    set_retention(settings, jobs="30")
     assert tasks.drop_old_jobs() == 1
-    assert (ids(), totals()) == ([], before)
+    assert (ids(), totals()) == ([], totals_before)
 
 
 def test_job_that_a_waiting_job_depends_on_is_kept_and_deleted_later(settings, user, tenant, node):
@@ -201,7 +224,7 @@ def test_job_that_a_waiting_job_depends_on_is_kept_and_deleted_later(settings, u
     waiting = submit(user, tenant, gpu_count=0)
     execute("INSERT INTO jobs_dependency (job_id, on_id, kind) VALUES (%s, %s, 'after_ok')", [waiting, first])
     age(31, first, second)
-    keep(settings, jobs="30")
+    set_retention(settings, jobs="30")
     assert tasks.drop_old_jobs() == 1
     assert ids() == [first, waiting]
     execute("DELETE FROM jobs_dependency")
@@ -210,7 +233,7 @@ def test_job_that_a_waiting_job_depends_on_is_kept_and_deleted_later(settings, u
 
 
 def test_rows_of_every_table_that_refers_to_a_job_are_deleted_with_it(settings, user, tenant, node):
-    """An admin exempted the job from the rule about idle GPUs, it was warned before, and its start was forecast."""
+    """The job has an exemption from the rule about idle GPUs, a warning, and a forecast of its start."""
     job = submit(user, tenant, gpu_count=1)
     finish(node)
     execute("INSERT INTO nodes_idleexemption (job_id, note, created_by) VALUES (%s, '', 'root')", [job])
@@ -225,19 +248,19 @@ def test_rows_of_every_table_that_refers_to_a_job_are_deleted_with_it(settings, 
         [job],
     )
     age(31, job)
-    keep(settings, jobs="30")
+    set_retention(settings, jobs="30")
     assert tasks.drop_old_jobs() == 1
     assert ids() == []
 
 
 def test_no_other_table_refers_to_what_retention_deletes():
     """A new foreign key to one of these tables would make each batch fail: delete its rows, too, and name it here."""
-    found = rows(
+    references = rows(
         "SELECT DISTINCT conrelid::regclass::text, confrelid::regclass::text FROM pg_constraint"
         " WHERE contype = 'f' AND confrelid = ANY(%s::regclass[]) ORDER BY 1, 2",
         [["jobs_job", "jobs_attempt", "jobs_jobevent", "jobs_jobreason", "nodes_assignment"]],
     )
-    assert found == [
+    assert references == [
         ("jobs_attempt", "jobs_job"),
         ("jobs_dependency", "jobs_job"),
         ("jobs_idempotencykey", "jobs_job"),
@@ -256,37 +279,24 @@ def test_job_that_runs_again_is_kept(settings, user, tenant, node):
     finish(node, exit_code=1)
     age(31, job)
     job_actions.retry(job, identity_for(user))
-    keep(settings, jobs="30", details="30")
+    set_retention(settings, jobs="30", details="30")
     assert tasks.drop_old_jobs() == 0
     assert ids() == [job]
 
 
 def test_deletion_waits_for_no_lock_and_nothing_waits_for_it(settings, user, tenant, node):
-    """A job that another transaction has locked is skipped, and cycles and submits go on while a batch is open."""
+    """Retention skips a job that another transaction has locked; cycles and submits continue during a batch."""
     locked, other = submit(user, tenant), submit(user, tenant)
     finish(node)
     age(31, locked, other)
-    keep(settings, jobs="30")
-    is_locked, is_over = threading.Event(), threading.Event()
-
-    def hold():
-        with transaction.atomic():
-            execute("SELECT 1 FROM jobs_job WHERE id = %s FOR UPDATE", [locked])
-            is_locked.set()
-            is_over.wait(30)
-        connection.close()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    assert is_locked.wait(10)
-    assert tasks.drop_old_jobs() == 1
-    assert ids() == [locked]
-    is_over.set()
-    thread.join()
+    set_retention(settings, jobs="30")
+    with locked_elsewhere(locked):
+        assert tasks.drop_old_jobs() == 1
+        assert ids() == [locked]
     new = []
 
     def meanwhile(job_ids, attempt_ids):
-        """Called inside the transaction of a batch."""
+        """Submit and run a cycle inside the transaction of a batch."""
 
         def work():
             execute("SET lock_timeout = '5s'")
@@ -309,25 +319,25 @@ def test_run_stops_at_its_time_limit_and_goes_on_later(settings, user, tenant, n
     jobs = [submit(user, tenant) for _ in range(3)]
     finish(node)
     age(31, *jobs)
-    keep(settings, jobs="30")
+    set_retention(settings, jobs="30")
     assert retention.run(tasks._delete_others, seconds=0) == 0
     assert retention.run(tasks._delete_others) == 3
 
 
 def test_deleted_jobs_are_announced(settings, user, tenant, node, monkeypatch):
-    """A52: open pages load the list again."""
+    """A52: open pages reload the list."""
     job = submit(user, tenant)
     finish(node)
     age(31, job)
-    keep(settings, jobs="30")
-    heard = []
-    monkeypatch.setattr("gpusched.lib.bus.events.ringer.ring", lambda topic, ids: heard.append((topic, ids)))
+    set_retention(settings, jobs="30")
+    published = []
+    monkeypatch.setattr("gpusched.lib.bus.events.ringer.ring", lambda topic, ids: published.append((topic, ids)))
     tasks.drop_old_jobs()
-    assert ("jobs", [job]) in heard
+    assert ("jobs", [job]) in published
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("soon", "'soon' is not a number of days"),
         ("0.5", "0.5 is not from 1 to 36500 days"),
@@ -336,8 +346,8 @@ def test_deleted_jobs_are_announced(settings, user, tenant, node, monkeypatch):
         ("failed=", "'' is not a number of days"),
     ],
 )
-def test_setting_that_cannot_be_understood_is_refused(text, words):
-    with pytest.raises(SettingError, match=words) as refused:
+def test_setting_that_cannot_be_understood_is_refused(text, message):
+    with pytest.raises(SettingError, match=message) as refused:
         read({"GPUSCHED_JOB_RETENTION_DAYS": text})
     assert "GPUSCHED_JOB_RETENTION_DAYS" in str(refused.value)
 

@@ -1,9 +1,9 @@
-"""A job that runs again before retention has locked it keeps its logs and its history; afterwards it cannot."""
+"""A job that is retried before retention locks it keeps its logs and history; afterwards it cannot be retried."""
 
 import threading
 
 import pytest
-from django.db import OperationalError, connection, transaction
+from django.db import OperationalError, connection
 
 from gpusched.lib.db.sql import execute
 from jobs import retention
@@ -11,7 +11,7 @@ from jobs.actions import job_actions
 from jobs.logs import store
 from scheduling.worker import tasks
 from tests.factories import identity_for, make_node, submit
-from tests.jobs.test_retention import age, counts, finish, keep
+from tests.jobs.test_retention import age, counts, finish, locked_elsewhere, set_retention
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -36,7 +36,7 @@ def job(user, tenant):
 
 @pytest.mark.parametrize("rule", ["jobs", "details"])
 def test_retry_before_the_batch_keeps_the_logs(settings, user, job, monkeypatch, rule):
-    keep(settings, **{rule: "30"})
+    set_retention(settings, **{rule: "30"})
     choose = retention._next
 
     def retry_after(*arguments):
@@ -46,15 +46,15 @@ def test_retry_before_the_batch_keeps_the_logs(settings, user, job, monkeypatch,
         return batch
 
     monkeypatch.setattr(retention, "_next", retry_after)
-    before = counts("jobs_attempt")
+    attempts = counts("jobs_attempt")
     assert tasks.drop_old_jobs() == 0
     assert [store.size_of(job, attempt, 0) for attempt in (1, 2)] == [5, 5]
-    assert counts("jobs_attempt") == before
+    assert counts("jobs_attempt") == attempts
 
 
 @pytest.mark.parametrize("rule", ["jobs", "details"])
 def test_retry_waits_for_a_batch_that_has_begun(settings, user, job, rule):
-    keep(settings, **{rule: "30"})
+    set_retention(settings, **{rule: "30"})
     outcome = []
 
     def retry():
@@ -76,21 +76,8 @@ def test_retry_waits_for_a_batch_that_has_begun(settings, user, job, rule):
 
 
 def test_details_of_a_locked_job_are_deleted_in_a_later_run(settings, job):
-    keep(settings, details="30")
-    is_locked, is_over = threading.Event(), threading.Event()
-
-    def hold():
-        with transaction.atomic():
-            execute("SELECT 1 FROM jobs_job WHERE id = %s FOR NO KEY UPDATE", [job])
-            is_locked.set()
-            is_over.wait(30)
-        connection.close()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    assert is_locked.wait(10)
-    assert tasks.drop_old_jobs() == 0
-    is_over.set()
-    thread.join()
+    set_retention(settings, details="30")
+    with locked_elsewhere(job):
+        assert tasks.drop_old_jobs() == 0
     assert tasks.drop_old_jobs() == 1
     assert counts("jobs_attempt") == {"jobs_attempt": 1}

@@ -1,4 +1,4 @@
-"""A secret that a job names reaches the node that runs it and nobody and nothing else (A56)."""
+"""A secret that a job names reaches the node that runs it and nothing else (A56)."""
 
 import json
 from typing import Any
@@ -23,7 +23,7 @@ READ = (
 )  # fmt: skip
 
 
-def keep(tenant: Tenant, value: str = VALUE, name: str = "wandb") -> None:
+def store_secret(tenant: Tenant, value: str = VALUE, name: str = "wandb") -> None:
     secrets.set_secret(tenant, name, value, actor="grace")
 
 
@@ -40,19 +40,19 @@ def job_of(answer: bytes) -> int:
 
 
 def everything_in_the_database() -> str:
-    """All rows of all tables as text, as a dump would have them."""
+    """Return all rows of all tables as text, like a dump."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY 1")
-        found = []
+        dump = []
         for (table,) in cursor.fetchall():
             cursor.execute(f'SELECT t::text FROM "{table}" t')
-            found += [f"{table} {row[0]}" for row in cursor.fetchall()]
-    return "\n".join(found)
+            dump += [f"{table} {row[0]}" for row in cursor.fetchall()]
+    return "\n".join(dump)
 
 
 def leaks(text: str | bytes) -> bool:
-    told = text.decode(errors="replace") if isinstance(text, bytes) else text
-    return any(form in told for form in (VALUE, json.dumps(VALUE)[1:-1], VALUE.encode().hex(), "hunter2"))
+    content = text.decode(errors="replace") if isinstance(text, bytes) else text
+    return any(form in content for form in (VALUE, json.dumps(VALUE)[1:-1], VALUE.encode().hex(), "hunter2"))
 
 
 def run_of(node: FakeAgent) -> Run:
@@ -61,21 +61,21 @@ def run_of(node: FakeAgent) -> Run:
     return order
 
 
-def test_a_secret_is_in_no_answer_no_page_no_row_no_snapshot_and_no_export(tmp_path) -> None:
+def test_secret_value_is_in_no_answer_page_row_snapshot_or_export(tmp_path) -> None:
     """A56."""
     tenant, node = make_tenant("nlp"), make_node()
     member, admin = make_member(tenant), make_user(admin=True)
     owner = make_token(make_member(tenant, Role.OWNER))
     address = "/api/v1/tenants/nlp/secrets/wandb"
-    kept = Client().put(
+    stored = Client().put(
         address, {"value": VALUE}, content_type="application/json", headers={"Authorization": f"Bearer {owner}"}
     )
-    assert kept.status_code == 201
+    assert stored.status_code == 201
     answer = submit(make_token(member))
     job_id = job_of(answer)
-    assert json.loads(answer)["job"]["secrets"] == ["wandb"], "names are no secrets"
+    assert json.loads(answer)["job"]["secrets"] == ["wandb"], "names are not secret"
     run_cycle()
-    texts: list[str | bytes] = [kept.content, answer, everything_in_the_database()]
+    texts: list[str | bytes] = [stored.content, answer, everything_in_the_database()]
     for token in (make_token(member), make_token(admin)):
         for path in READ:
             read = Client().get(f"/api/v1/{path.format(id=job_id)}", headers={"Authorization": f"Bearer {token}"})
@@ -95,12 +95,12 @@ def test_a_secret_is_in_no_answer_no_page_no_row_no_snapshot_and_no_export(tmp_p
     assert run_of(node).spec.secrets == {"wandb": VALUE}
 
 
-def test_only_the_node_that_runs_a_job_gets_those_that_it_names() -> None:
+def test_only_the_node_that_runs_a_job_gets_its_secrets() -> None:
     """A56."""
     tenant, node, other = make_tenant(), make_node(), make_node()
-    keep(tenant)
-    keep(tenant, "for others", "hf")
-    keep(make_tenant(), "of another tenant")
+    store_secret(tenant)
+    store_secret(tenant, "for others", "hf")
+    store_secret(make_tenant(), "of another tenant")
     submit(make_token(make_member(tenant)))
     run_cycle()
     placed, idle = (node, other) if node.sync().assignments else (other, node)
@@ -108,18 +108,18 @@ def test_only_the_node_that_runs_a_job_gets_those_that_it_names() -> None:
     assert run_of(placed).spec.secrets == {"wandb": VALUE}
 
 
-def test_a_job_that_names_none_gets_none() -> None:
+def test_job_without_secrets_gets_none() -> None:
     tenant, node = make_tenant(), make_node()
-    keep(tenant)
+    store_secret(tenant)
     submit(make_token(make_member(tenant)), secrets=[])
     run_cycle()
     assert (run_of(node).spec.secrets, run_of(node).spec.unfit) == ({}, "")
 
 
-def test_a_name_that_the_tenant_does_not_keep_is_refused_and_told_with_what_to_do() -> None:
+def test_unknown_secret_is_refused_with_the_next_step() -> None:
     tenant = make_tenant("nlp")
-    keep(tenant)
-    keep(make_tenant("other"), name="hf")
+    store_secret(tenant)
+    store_secret(make_tenant("other"), name="hf")
     make_node()
     token = make_token(make_member(tenant))
     for path in ("jobs", "jobs/simulate"):
@@ -139,47 +139,47 @@ def test_a_name_that_the_tenant_does_not_keep_is_refused_and_told_with_what_to_d
         ([""], "invalid_name"),
     ],
 )
-def test_doubles_too_many_and_what_is_no_name_are_refused_and_not_repeated(names: list[str], code: str) -> None:
+def test_invalid_secret_names_are_refused_and_not_echoed(names: list[str], code: str) -> None:
     [error] = validate(JobRequest(command=["true"], secrets=names))
     assert (error.field, error.code) == ("secrets", code) and "hunter2" not in error.message
     assert validate(JobRequest(command=["true"], secrets=[f"s{i}" for i in range(32)])) == []
 
 
-def test_a_new_value_reaches_the_next_attempt() -> None:
+def test_new_secret_value_reaches_the_next_attempt() -> None:
     tenant, node = make_tenant(), make_node()
-    keep(tenant)
+    store_secret(tenant)
     submit(make_token(make_member(tenant)))
     run_cycle()
     assert run_of(node).spec.secrets == {"wandb": VALUE}
     started = node.start_all()
-    keep(tenant, "newer")
+    store_secret(tenant, "newer")
     node.end(*started, exit_code=None, reason="node_rebooted")
     run_cycle()
     assert run_of(node).spec.secrets == {"wandb": "newer"}
 
 
-def test_one_that_was_deleted_meanwhile_ends_the_attempt_with_its_name_and_no_other_jobs() -> None:
+def test_deleted_secret_fails_only_the_jobs_that_name_it() -> None:
     tenant, node = make_tenant("nlp"), make_node()
-    keep(tenant)
+    store_secret(tenant)
     token = make_token(make_member(tenant))
     poor, other = job_of(submit(token)), job_of(submit(token, secrets=[]))
     secrets.delete(tenant, "wandb", actor="grace")
     run_cycle()
     orders = {order.spec.job_id: order for order in node.sync().assignments if isinstance(order, Run)}
     assert orders[other].spec.unfit == ""
-    why = orders[poor].spec.unfit
-    assert orders[poor].spec.secrets == {} and "tenant nlp has no secret 'wandb'" in why
-    # What an agent answers to that: tests/agent/test_secrets.py.
-    node.end(orders[poor].key, exit_code=None, reason="launch_failed", detail=why)
+    message = orders[poor].spec.unfit
+    assert orders[poor].spec.secrets == {} and "tenant nlp has no secret 'wandb'" in message
+    # For the agent's answer see tests/agent/test_secrets.py.
+    node.end(orders[poor].key, exit_code=None, reason="launch_failed", detail=message)
     job = json.loads(Client().get(f"/api/v1/jobs/{poor}", headers={"Authorization": f"Bearer {token}"}).content)
     assert (job["state"], job["reason"]["code"]) == ("failed", "launch_failed")
-    assert why in job["reason"]["sentence"]
+    assert message in job["reason"]["sentence"]
 
 
-def test_a_repeated_submit_is_answered_as_it_was_though_the_secret_is_gone() -> None:
+def test_repeated_submit_returns_the_first_answer_when_the_secret_is_deleted() -> None:
     """A03."""
     tenant = make_tenant()
-    keep(tenant)
+    store_secret(tenant)
     token = make_token(make_member(tenant))
     make_node()
     first = submit(token, "k")
@@ -189,15 +189,15 @@ def test_a_repeated_submit_is_answered_as_it_was_though_the_secret_is_gone() -> 
     submit(token, "another", status=400)
 
 
-def test_with_another_secret_key_the_job_says_so_and_its_node_hears_of_the_others() -> None:
+def test_wrong_secret_key_fails_only_jobs_with_secrets() -> None:
     tenant, node = make_tenant(), make_node()
-    keep(tenant)
+    store_secret(tenant)
     token = make_token(make_member(tenant))
     submit(token)
     submit(token, secrets=[])
     run_cycle()
     with override_settings(SECRET_KEY="another one, as long as the first, more or less, but not the same"):
         orders = node.sync().assignments
-    told = sorted((order.spec.unfit, order.spec.secrets) for order in orders if isinstance(order, Run))
-    assert [values for _, values in told] == [{}, {}]
-    assert [bool(unfit) for unfit, _ in told] == [False, True] and "SECRET_KEY" in told[1][0]
+    specs = sorted((order.spec.unfit, order.spec.secrets) for order in orders if isinstance(order, Run))
+    assert [values for _, values in specs] == [{}, {}]
+    assert [bool(unfit) for unfit, _ in specs] == [False, True] and "SECRET_KEY" in specs[1][0]

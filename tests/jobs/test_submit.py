@@ -1,4 +1,4 @@
-"""Submitting: what is accepted, what is refused, and that an answer means a durable job."""
+"""Submit: accepted and refused requests; an answer means a durable job."""
 
 import msgspec
 import pytest
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def post(user):
-    """Posts a job request and gives (status, answer)."""
+    """Return a function that posts a job request and returns (status, answer)."""
     token = make_token(user)
 
     def post(body, **headers):
@@ -33,7 +33,7 @@ def post(user):
     return post
 
 
-def test_a_submitted_job_is_pending_and_has_its_first_event(post):
+def test_submitted_job_is_pending_and_has_an_event(post):
     status, answer = post({"command": ["python", "train.py"], "gpu_count": 1})
 
     assert status == 201
@@ -57,16 +57,16 @@ def test_a_submitted_job_is_pending_and_has_its_first_event(post):
         ({"reason": "supervisor_lost"}, {}, "its supervisor process on its node was killed"),
     ],
 )
-def test_evidence_is_what_the_sentence_names_and_nothing_else(post, ended, evidence, sentence):
-    """What stands in for what is unknown is said in the sentence alone."""
+def test_evidence_has_only_the_fields_of_the_sentence(post, ended, evidence, sentence):
+    """Placeholders for unknown values appear only in the sentence."""
     job_id = post({"command": ["x"]})[1]["job_id"]
     Job.objects.filter(pk=job_id).update(state="failed", ended_at=now(), **ended)
-    [shown] = representation.select("j.id = %s", [job_id])
-    assert (shown["reason"]["evidence"], shown["reason"]["sentence"]) == (evidence, sentence)
+    [job] = representation.select("j.id = %s", [job_id])
+    assert (job["reason"]["evidence"], job["reason"]["sentence"]) == (evidence, sentence)
 
 
-def test_the_answer_to_a_submit_is_what_reading_the_job_gives(post, user):
-    """The fresh representation is made without asking the database: it must not drift from the real one."""
+def test_answer_to_a_submit_equals_the_job_as_read(post, user):
+    """The answer is built without a query, so it must not drift from the stored job."""
     _, answer = post({"command": ["x"], "gpu_count": 2, "labels": {"a": "b"}, "environment": {"LR": "0.1"}})
 
     token = make_token(user)
@@ -115,8 +115,8 @@ def test_the_answer_to_a_submit_is_what_reading_the_job_gives(post, user):
         ({}, "command"),
     ],
 )
-def test_a_bad_request_is_refused_by_the_name_of_its_field(post, body, field):
-    """A55: a clear 4xx, one error shape, nothing half-written."""
+def test_invalid_request_names_the_field(post, body, field):
+    """A55: a clear 4xx, one error shape, nothing written."""
     status, answer = post(body)
 
     assert status == 400
@@ -150,14 +150,14 @@ def test_hostile_bodies_are_4xx(post, raw):
     assert not Job.objects.exists()
 
 
-def test_asking_for_nothing_of_a_later_feature_is_accepted(post):
+def test_empty_optional_fields_are_accepted(post):
     status, _ = post(
         {"command": ["x"], "array": None, "depends_on": [], "secrets": [], "topology": "any", "image": None}
     )
     assert status == 201
 
 
-def test_a_tenant_is_needed_when_one_is_in_several(post, user):
+def test_tenant_is_required_when_the_user_is_in_several(post, user):
     make_member_of_second = make_tenant("vision")
     from tenants.tenancy.tenants import set_member
 
@@ -167,8 +167,8 @@ def test_a_tenant_is_needed_when_one_is_in_several(post, user):
     assert "nlp, vision" in answer["detail"]
 
 
-def test_a_foreign_tenant_does_not_exist(post):
-    """A08: the same 404 for a tenant of others and for none."""
+def test_foreign_tenant_is_a_404_like_a_missing_one(post):
+    """A08: the same 404 as for a missing tenant."""
     make_tenant("secret")
     foreign = post({"command": ["x"], "tenant": "secret"})
     unknown = post({"command": ["x"], "tenant": "nowhere"})
@@ -177,23 +177,23 @@ def test_a_foreign_tenant_does_not_exist(post):
 
 
 class TestImpossible:
-    """A04: what can never run is refused at submit, saying the largest possible."""
+    """A04: a request that can never run is refused at submit, with the largest possible one."""
 
-    def test_more_than_any_node(self, post):
+    def test_request_larger_than_any_node_is_refused(self, post):
         make_node(gpus=4)
         status, answer = post({"command": ["x"], "gpu_count": 5})
         assert (status, answer["code"]) == (422, "never_fits")
         assert "4 GPUs" in answer["detail"]
         assert not Job.objects.exists()
 
-    def test_more_than_all_nodes(self, post):
+    def test_request_larger_than_all_nodes_is_refused(self, post):
         make_node(gpus=4)
         make_node(gpus=4)
         assert post({"command": ["x"], "gpu_count": 8, "gang_scheduling": True})[0] == 201
         status, answer = post({"command": ["x"], "gpu_count": 10, "gang_scheduling": True})
         assert (status, answer["code"]) == (422, "never_fits")
 
-    def test_more_than_the_quota(self, post, tenant):
+    def test_request_larger_than_the_quota_is_refused(self, post, tenant):
         make_node(gpus=8)
         tenant.quota.max_gpus = 2
         tenant.quota.save()
@@ -201,15 +201,15 @@ class TestImpossible:
         assert (status, answer["code"]) == (403, "quota_exceeded")
         assert "2" in answer["detail"]
 
-    def test_more_memory_than_any_device(self, post):
+    def test_request_with_more_memory_than_any_device_is_refused(self, post):
         make_node(gpus=4, memory_mb=40960)
         status, answer = post({"command": ["x"], "gpu_count": 1, "gpu_memory_mb": 80_000})
         assert (status, answer["code"]) == (422, "never_fits")
 
-    def test_an_empty_cluster_accepts(self, post):
+    def test_empty_cluster_accepts_any_request(self, post):
         assert post({"command": ["x"], "gpu_count": 64})[0] == 201
 
-    def test_a_node_that_joined_a_moment_ago_counts(self, post):
+    def test_node_that_just_joined_counts(self, post):
         make_node(gpus=1)
         assert post({"command": ["x"], "gpu_count": 2})[0] == 422
         make_node(gpus=2)
@@ -220,21 +220,21 @@ class TestImpossible:
 class TestIdempotency:
     """A03"""
 
-    def test_the_same_key_gives_the_same_answer_and_one_job(self, post):
+    def test_same_key_returns_the_same_answer_and_makes_one_job(self, post):
         body = {"command": ["x"]}
         first = post(body, **{"Idempotency-Key": "k1"})
         second = post(body, **{"Idempotency-Key": "k1"})
         assert first == second
         assert Job.objects.count() == 1
 
-    def test_the_same_key_with_another_body_is_a_conflict(self, post):
+    def test_same_key_with_another_body_is_a_conflict(self, post):
         post({"command": ["x"]}, **{"Idempotency-Key": "k1"})
         status, answer = post({"command": ["y"]}, **{"Idempotency-Key": "k1"})
         assert (status, answer["code"]) == (409, "idempotency_key_reused")
         assert Job.objects.count() == 1
 
-    def test_a_key_is_free_again_after_a_day(self, post):
-        """Where no housekeeping has forgotten it, too."""
+    def test_key_expires_after_a_day(self, post):
+        """Even before housekeeping has deleted it."""
         post({"command": ["x"]}, **{"Idempotency-Key": "k1"})
         execute("UPDATE jobs_idempotencykey SET created_at = now() - interval '25 hours'")
         assert post({"command": ["y"]}, **{"Idempotency-Key": "k1"})[0] == 201
@@ -242,7 +242,7 @@ class TestIdempotency:
         assert post({"command": ["y"]}, **{"Idempotency-Key": "k1"})[0] == 201
         assert Job.objects.count() == 2
 
-    def test_keys_of_two_users_are_two_keys(self, post, tenant):
+    def test_same_key_of_two_users_makes_two_jobs(self, post, tenant):
         post({"command": ["x"]}, **{"Idempotency-Key": "k1"})
         other = make_token(make_member(tenant))
         Client().post(
@@ -253,8 +253,8 @@ class TestIdempotency:
         )
         assert Job.objects.count() == 2
 
-    def test_one_body_for_two_tenants_is_two_requests(self, user, tenant):
-        """A08: a token that is limited to another tenant learns nothing of the job, nor does it think one submitted."""
+    def test_same_key_for_another_tenant_is_a_conflict(self, user, tenant):
+        """A08: a token limited to another tenant learns nothing of the job, nor gets an answer as if it had submitted one."""
         other = make_tenant("other")
         Membership.objects.create(user=user, tenant=other, role="member")
         for owner, status in ((tenant, 201), (other, 409), (tenant, 201)):
@@ -268,7 +268,7 @@ class TestIdempotency:
             assert ("job" in answer.json()) == (status == 201)
         assert [job.tenant for job in Job.objects.all()] == [tenant]
 
-    def test_a_refused_request_leaves_its_key_free(self, post):
+    def test_refused_request_does_not_use_its_key(self, post):
         assert post({"command": "x"}, **{"Idempotency-Key": "k1"})[0] == 400
         assert post({"command": ["x"]}, **{"Idempotency-Key": "k1"})[0] == 201
         assert IdempotencyKey.objects.count() == 1
@@ -282,5 +282,5 @@ def test_events_cannot_be_changed(post):
         JobEvent.objects.update(kind="forged")
 
 
-def test_the_default_request_has_no_problem_but_its_missing_command():
+def test_default_request_lacks_only_a_command():
     assert [problem.field for problem in validate(JobRequest())] == ["command"]

@@ -1,4 +1,4 @@
-"""The counts of what has ended are kept as it ends, and are those of a count of everything."""
+"""Totals of ended jobs and attempts equal a count of all rows."""
 
 import threading
 
@@ -25,14 +25,14 @@ def user(tenant):
 
 
 def require_exact() -> None:
-    """Against a count of every row."""
+    """Compare the totals with a count of every row."""
     jobs = query("SELECT state, count(*) AS n FROM jobs_job WHERE array_count IS NULL GROUP BY state ORDER BY state")
     assert sorted(counts.by_state().items()) == [(row["state"], row["n"]) for row in jobs]
     attempts = query("SELECT reason, count(*) AS n FROM jobs_attempt WHERE ended_at IS NOT NULL GROUP BY reason")
     assert tally.attempts_by_reason() == {row["reason"]: row["n"] for row in attempts}
 
 
-def test_what_ends_is_counted_as_it_ends(user, tenant):
+def test_totals_include_jobs_and_attempts_as_they_end(user, tenant):
     agent = make_node(gpus=4)
     ids = [submit(user, tenant, max_retries=1) for _ in range(6)]
     require_exact()
@@ -54,7 +54,7 @@ def test_what_ends_is_counted_as_it_ends(user, tenant):
     assert Tally.objects.count() <= 6
 
 
-def test_what_is_removed_or_comes_in_ended_is_counted_too(user, tenant):
+def test_totals_follow_rows_that_are_deleted_or_inserted_finished(user, tenant):
     agent = make_node()
     submit(user, tenant)
     run_cycle()
@@ -69,13 +69,13 @@ def test_what_is_removed_or_comes_in_ended_is_counted_too(user, tenant):
         execute("SET LOCAL session_replication_role = DEFAULT")
         execute("DELETE FROM jobs_attempt WHERE number = 7")
     require_exact()
-    # A way back, which no rule of the product takes.
+    # The product never moves a completed job back.
     execute("UPDATE jobs_job SET state = 'pending', ended_at = NULL")
     require_exact()
 
 
-def test_adding_up_loses_nothing_while_others_end():
-    """Two fold, and a third appends meanwhile."""
+def test_fold_loses_nothing_while_jobs_end():
+    """Two threads fold while a third appends."""
     with transaction.atomic():
         for _ in range(200):
             execute("INSERT INTO jobs_tally (kind, word, n) VALUES ('attempt', 'exited', 1)")
@@ -96,12 +96,12 @@ def test_adding_up_loses_nothing_while_others_end():
     assert tally.attempts_by_reason() == {"exited": 220}
 
 
-def test_no_trigger_of_a_statement_joins_what_was_to_what_is():
+def test_statement_triggers_do_not_join_old_rows_to_new_ones():
     """A session keeps the plan of its first statement: made for one row, a join would compare each of ten thousand rows
     with each, for a minute."""
-    found = query(
+    triggers = query(
         "SELECT tgname, prosrc FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid"
         " WHERE tgoldtable IS NOT NULL AND tgnewtable IS NOT NULL"
     )
-    assert len(found) == 3
-    assert [row["tgname"] for row in found if "join" in row["prosrc"].lower()] == []
+    assert len(triggers) == 3
+    assert [row["tgname"] for row in triggers if "join" in row["prosrc"].lower()] == []

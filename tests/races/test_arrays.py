@@ -1,4 +1,4 @@
-"""Arrays that are placed, cancelled and ended at once on real connections: no element twice, none too many, none lost."""
+"""Concurrent placements, cancels and ends of arrays: no element is duplicated, lost or beyond max_parallel."""
 
 import threading
 
@@ -33,14 +33,14 @@ def submit_array(user, tenant, count, max_parallel=None):
 
 
 def together(*works):
-    """Runs them at once, each on a connection of its own; what one raises is raised here."""
+    """Run the works at once, each on its own connection. Raise the first exception of any."""
     start, failed = threading.Barrier(len(works)), []
 
     def run(work):
         try:
             start.wait()
             work()
-        except Exception as error:  # noqa: BLE001 - told to the test
+        except Exception as error:  # noqa: BLE001 - raised in the test
             failed.append(error)
         finally:
             connections.close_all()
@@ -54,10 +54,10 @@ def together(*works):
         raise failed[0]
 
 
-def test_two_that_take_at_once_make_no_element_twice_and_none_too_many(user, tenant):
-    """A02. As if two cycles ran: whoever comes second waits for the array, and then sees what the first took."""
+def test_concurrent_materialize_makes_no_element_twice_and_observes_max_parallel(user, tenant):
+    """A02. As with two cycles: the second waits for the array's lock, and then sees the elements of the first."""
     array = submit_array(user, tenant, 10, 6)
-    first = Elsewhere(lambda: _live(materialize.materialize({array: 4}).made[array]))
+    first = Elsewhere(lambda: _live(materialize.materialize({array: 4}).created[array]))
     assert first.is_done.wait(20)
     second = Elsewhere(lambda: materialize.materialize({array: 4}))
     wait_until_blocked(second)
@@ -72,10 +72,10 @@ def _live(ids):
     Job.objects.filter(pk__in=ids).update(state="scheduled", attempt=1)
 
 
-def test_an_element_is_cancelled_or_placed_never_both(user, tenant):
-    """A06. The cancel comes while a placement is under way: it waits, and stops what was placed."""
+def test_element_is_cancelled_or_placed_but_not_both(user, tenant):
+    """A06. A cancel during a placement waits, and then stops the placed elements."""
     array = submit_array(user, tenant, 4)
-    placing = Elsewhere(lambda: _live(materialize.materialize({array: 2}).made[array]))
+    placing = Elsewhere(lambda: _live(materialize.materialize({array: 2}).created[array]))
     assert placing.is_done.wait(20)
     cancelling = Elsewhere(lambda: job_actions.cancel(array, identity_for(user), "1-2"))
     wait_until_blocked(cancelling)
@@ -89,20 +89,22 @@ def test_an_element_is_cancelled_or_placed_never_both(user, tenant):
     assert (job.state, str(job.array_waiting), str(job.array_cancelled)) == ("running", "{[3, 4)}", "{[2, 3)}")
 
 
-def test_cycles_cancels_and_retries_at_once_lose_and_double_nothing(user, tenant):
+def test_concurrent_cycles_cancels_and_retries_run_each_element_once(user, tenant):
     """A50"""
-    node, who = make_node(gpus=6), identity_for(user)
+    node, identity = make_node(gpus=6), identity_for(user)
     array = submit_array(user, tenant, 40, 4)
     for turn in range(12):
         part = f"{turn}-{turn + 8}"
-        together(run_cycle, lambda: job_actions.cancel(array, who, part), run_cycle)  # noqa: B023
+        together(run_cycle, lambda: job_actions.cancel(array, identity, part), run_cycle)  # noqa: B023
         assert Job.objects.filter(array_id=array, state__in=["scheduled", "running", "stopping"]).count() <= 4
         keys = node.start_all()
         node.end(*[key for key in node.held if key in keys])
-        told = {order.key for order in node.sync().assignments if isinstance(order, Stop)}  # also before they started
-        node.end(*told, reason="cancelled", exit_code=None, signal=15)
+        stopped = {
+            order.key for order in node.sync().assignments if isinstance(order, Stop)
+        }  # also before they started
+        node.end(*stopped, reason="cancelled", exit_code=None, signal=15)
         run_cycle()
-    together(run_cycle, lambda: job_actions.retry(array, who, "0-9"))
+    together(run_cycle, lambda: job_actions.retry(array, identity, "0-9"))
     for _ in range(40):
         run_cycle()
         node.end(*node.start_all())
@@ -113,7 +115,7 @@ def test_cycles_cancels_and_retries_at_once_lose_and_double_nothing(user, tenant
     assert Job.objects.filter(array_id=array, array_index__lt=10, state="completed").count() == 10
 
 
-def test_two_that_end_the_last_elements_at_once_end_the_array(user, tenant):
+def test_array_ends_when_its_last_elements_end_at_once(user, tenant):
     nodes = [make_node(gpus=1), make_node(gpus=1)]
     array = submit_array(user, tenant, 2)
     run_cycle()
@@ -123,23 +125,23 @@ def test_two_that_end_the_last_elements_at_once_end_the_array(user, tenant):
     assert Job.objects.get(pk=array).state == "completed"
 
 
-@pytest.mark.parametrize("act", [job_actions.cancel, job_actions.hold])
-def test_what_only_refers_to_a_job_keeps_nobody_from_acting_on_it(user, tenant, act):
-    """As an agent's report does until it is committed: PostgreSQL looks then whether what it names is still there."""
+@pytest.mark.parametrize("action", [job_actions.cancel, job_actions.hold])
+def test_key_share_lock_does_not_block_actions(user, tenant, action):
+    """An agent's report holds such locks until its commit, for the foreign keys of its rows."""
     make_node(gpus=1)
     array = submit_array(user, tenant, 3)
     run_cycle()
     sql = "SELECT id FROM jobs_job WHERE id = %s OR array_id = %s FOR KEY SHARE"
     referring = Elsewhere(lambda: query(sql, [array, array]))
     assert referring.is_done.wait(20)
-    acting = Elsewhere(lambda: act(array, identity_for(user)))
+    acting = Elsewhere(lambda: action(array, identity_for(user)))
     wait_until_blocked(acting)
     assert acting.is_done.is_set()
     referring.commit()
     acting.commit()
 
 
-def test_a_cancel_in_a_deadlock_is_tried_again(user, tenant):
+def test_cancel_is_retried_after_a_deadlock(user, tenant):
     make_node(gpus=1)
     array = submit_array(user, tenant, 3)
     run_cycle()

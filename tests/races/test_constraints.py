@@ -1,4 +1,4 @@
-"""What PostgreSQL itself refuses, with two real connections each (A18, A02, A03)."""
+"""Constraints that PostgreSQL enforces, with two real connections each (A18, A02, A03)."""
 
 import threading
 from collections.abc import Callable
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def at_once(*works: Callable[[], Any]) -> list[Any]:
-    """Runs each in a thread with a connection of its own, as close together as threads allow; results or exceptions."""
+    """Run each work at once in a thread with its own connection. Return their results or exceptions."""
     results: list[Any] = [None] * len(works)
     gate = threading.Barrier(len(works))
 
@@ -38,7 +38,7 @@ def at_once(*works: Callable[[], Any]) -> list[Any]:
 
 @pytest.fixture
 def assignments():
-    """Two assignments of two jobs and a device of 1000 MiB that neither holds yet."""
+    """Return a device of 1000 MiB, and two assignments of two jobs that do not hold it yet."""
     tenant = make_tenant()
     user = make_member(tenant)
     node = make_node(gpus=1, memory_mb=1000)
@@ -62,24 +62,24 @@ class TestDeviceHolds:
     """A18: the database refuses overlap and overflow, whatever the code does."""
 
     @pytest.mark.parametrize(("first", "second"), [(None, None), (None, 10), (10, None), (600, 600), (1000, 1)])
-    def test_of_two_that_do_not_fit_together_one_is_refused(self, assignments, first, second):
+    def test_one_of_two_conflicting_allocations_is_refused(self, assignments, first, second):
         device, (a, b) = assignments
         results = at_once(hold(a, device, first), hold(b, device, second))
         assert sorted(type(result).__name__ for result in results) == ["IntegrityError", "NoneType"]
         assert Allocation.objects.count() == 1
 
-    def test_two_that_fit_together_share(self, assignments):
+    def test_two_allocations_share_a_device_when_they_fit(self, assignments):
         device, (a, b) = assignments
         assert at_once(hold(a, device, 600), hold(b, device, 400)) == [None, None]
         device.refresh_from_db()
         assert (device.held_whole, device.held_mb) == (0, 1000)
 
-    def test_more_memory_than_the_device_has_is_refused(self, assignments):
+    def test_allocation_with_more_memory_than_the_device_is_refused(self, assignments):
         device, (a, _) = assignments
         with pytest.raises(IntegrityError):
             hold(a, device, 1001)()
 
-    def test_giving_back_makes_room(self, assignments):
+    def test_released_device_can_be_allocated_again(self, assignments):
         device, (a, b) = assignments
         hold(a, device)()
         Allocation.objects.all().delete()
@@ -88,7 +88,7 @@ class TestDeviceHolds:
         assert device.held_whole == 1
 
 
-def test_a_job_has_one_live_attempt_at_most(assignments):
+def test_job_has_at_most_one_live_attempt(assignments):
     _, (a, _) = assignments
     with pytest.raises(IntegrityError), transaction.atomic():
         Attempt.objects.create(job_id=a.job_id, number=2, scheduled_at="2026-01-01T00:00:00Z")
@@ -110,20 +110,20 @@ def test_impossible_states_cannot_be_written(assignments, change):
 
 
 def test_parallel_submits_and_cycles_never_exceed_a_limit():
-    """A02: 100 parallel submits and dispatches at a limit of 10 GPUs: never more than 10 held, at any instant."""
+    """A02: 100 parallel submits and dispatches at a limit of 10 GPUs: at most 10 are allocated at any instant."""
     tenant = make_tenant(quota={"max_gpus": 10})
     user = make_member(tenant)
     for _ in range(4):
         make_node(gpus=8)
     over: list[int] = []
-    done = threading.Event()
+    is_over = threading.Event()
 
     def watch() -> None:
         with connection.cursor() as cursor:
-            while not done.is_set():
+            while not is_over.is_set():
                 cursor.execute("SELECT count(*) FROM nodes_allocation")
-                if (held := cursor.fetchone()[0]) > 10:
-                    over.append(held)
+                if (allocated := cursor.fetchone()[0]) > 10:
+                    over.append(allocated)
 
     def submit_ten() -> None:
         for i in range(10):
@@ -135,20 +135,20 @@ def test_parallel_submits_and_cycles_never_exceed_a_limit():
             results = at_once(*[submit_ten] * 10)
             assert results == [None] * 10
         finally:
-            done.set()
+            is_over.set()
 
     assert at_once(watch, all_of_it) == [None, None]
     run_cycle()
     assert over == []
     assert Job.objects.count() == 100
-    # Nine if the first that waits asks for two: the tenth is then promised to it, and not to those behind it.
+    # Nine if the first waiting job needs two: the tenth GPU is then promised to it.
     assert Allocation.objects.count() in (9, 10)
 
 
 def test_concurrent_submits_with_one_key_make_one_job():
     """A03"""
     from gpusched.protocol.job_request import JobRequest
-    from jobs.submit import submit as services
+    from jobs.submit.submit import submit as submit_request
     from tests.factories import identity_for
 
     tenant = make_tenant()
@@ -156,7 +156,7 @@ def test_concurrent_submits_with_one_key_make_one_job():
     request = JobRequest(command=["x"], tenant=tenant.name)
     identity = identity_for(user)
 
-    results = at_once(*[lambda: services.submit(request, identity, "key", b"body")] * 8)
+    results = at_once(*[lambda: submit_request(request, identity, "key", b"body")] * 8)
 
     assert len({result.answer for result in results}) == 1
     assert [result.is_replay for result in results].count(False) == 1

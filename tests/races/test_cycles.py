@@ -14,9 +14,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_cycles_never_overlap_and_see_every_request(monkeypatch):
-    """A51: eight threads each write something and ask for a cycle. Whenever all of them have returned, every write has
-    been seen by a cycle whose snapshot was taken after it. ("Lock held, so return" loses half of such trials.)"""
-    running, overlaps, seen = [0], [], set()
+    """A51: eight threads each write a row and request a cycle. Once all have returned, a cycle with a later snapshot has
+    seen every row. (To return because the lock is held fails in half of such trials.)"""
+    running, overlaps, observed = [0], [], set()
     guard = threading.Lock()
 
     def fake_cycle(trigger):
@@ -29,7 +29,7 @@ def test_cycles_never_overlap_and_see_every_request(monkeypatch):
             ids = {row[0] for row in cursor.fetchall()}
         time.sleep(random.random() * 0.004)
         with guard:
-            seen.update(ids)
+            observed.update(ids)
             running[0] -= 1
         return None, None
 
@@ -48,32 +48,32 @@ def test_cycles_never_overlap_and_see_every_request(monkeypatch):
             assert at_once(*[ask] * 8) == [None] * 8
             with connection.cursor() as cursor:
                 cursor.execute("SELECT id FROM wakes")
-                assert {row[0] for row in cursor.fetchall()} == seen
+                assert {row[0] for row in cursor.fetchall()} == observed
         assert overlaps == []
     finally:
         with connection.cursor() as cursor:
             cursor.execute("DROP TABLE wakes")
 
 
-def test_a_killed_holder_frees_the_lock_at_once():
+def test_lock_is_free_when_its_holder_is_killed():
     """A51: the lock is the connection's, and the connection dies with its process."""
     from gpusched.lib.db import locks
 
-    taken, killed = threading.Event(), threading.Event()
+    acquired, killed = threading.Event(), threading.Event()
 
     def holder():
         locks.acquire(locks.Lock.CYCLE_RUNNING)
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_backend_pid()")
             pids.append(cursor.fetchone()[0])
-        taken.set()
+        acquired.set()
         killed.wait(10)
         connections.close_all()
 
     pids: list[int] = []
     thread = threading.Thread(target=holder)
     thread.start()
-    assert taken.wait(10)
+    assert acquired.wait(10)
     assert not locks.try_acquire(locks.Lock.CYCLE_RUNNING)
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_terminate_backend(%s)", pids)

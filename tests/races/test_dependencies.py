@@ -1,4 +1,4 @@
-"""Submits against ends, and ends against ends: no job is left waiting for what is over, on real connections."""
+"""Concurrent submits and ends on real connections: no job waits for one that has ended."""
 
 import threading
 
@@ -8,8 +8,8 @@ from django.db import connections, transaction
 from gpusched.lib.db.sql import query, retry_atomic
 from gpusched.protocol.dependencies import After, Dependency
 from jobs.actions import job_actions
-from jobs.lifecycle import states as writing
-from jobs.models import Dependency as Edge
+from jobs.lifecycle import states
+from jobs.models import Dependency as DependencyRow
 from jobs.models import Job
 from tests.factories import identity_for, make_member, make_tenant, submit
 
@@ -27,7 +27,7 @@ def user(tenant):
 
 
 class Elsewhere:
-    """Work in a thread with a connection of its own, whose transaction stays open until it is told to commit."""
+    """Work in a thread with its own connection, whose transaction stays open until `commit`."""
 
     def __init__(self, work):
         self.is_done, self.may_commit = threading.Event(), threading.Event()
@@ -49,7 +49,7 @@ class Elsewhere:
 
 
 def blocked():
-    """Whether somebody waits for a lock."""
+    """Return rows if a transaction waits for a lock."""
     return query("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()")
 
 
@@ -59,7 +59,7 @@ def wait_until_blocked(other):
             return
 
 
-def test_a_job_that_ends_while_one_after_it_is_submitted_lets_it_go(tenant, user):
+def test_dependent_is_released_when_the_job_ends_during_its_submit(tenant, user):
     """The end waits for the submit, and then sees it."""
     first = submit(user, tenant)
     submitting = Elsewhere(lambda: submit(user, tenant, depends_on=[Dependency(job=first, kind=After.ANY)]))
@@ -72,7 +72,7 @@ def test_a_job_that_ends_while_one_after_it_is_submitted_lets_it_go(tenant, user
     assert (second.state, second.reason, second.open_dependencies) == ("pending", "scheduler_behind", 0)
 
 
-def test_a_job_submitted_after_one_that_is_ending_waits_for_the_verdict(tenant, user):
+def test_submit_waits_for_the_outcome_of_a_dependency_that_is_ending(tenant, user):
     """The submit waits for the end, and then sees it."""
     first = submit(user, tenant)
     ending = Elsewhere(lambda: job_actions.cancel(first, identity_for(user)))
@@ -85,8 +85,8 @@ def test_a_job_submitted_after_one_that_is_ending_waits_for_the_verdict(tenant, 
     assert (second.state, second.reason, second.open_dependencies) == ("pending", "scheduler_behind", 0)
 
 
-def test_a_job_submitted_after_one_down_the_line_of_one_that_is_ending_ends_with_it(tenant, user):
-    """What can never start is looked for again once it is locked."""
+def test_indirect_dependent_is_cancelled_when_it_is_submitted_during_the_end(tenant, user):
+    """The end searches for dependents again once the cancelled jobs are locked."""
     first = submit(user, tenant)
     second = submit(user, tenant, depends_on=[first])
     submitting = Elsewhere(lambda: submit(user, tenant, depends_on=[second]))
@@ -96,32 +96,34 @@ def test_a_job_submitted_after_one_down_the_line_of_one_that_is_ending_ends_with
     submitting.commit()
     ending.commit()
     assert [job.reason for job in Job.objects.order_by("id")[1:]] == ["dependency_failed"] * 2
-    assert not Edge.objects.exists()
+    assert not DependencyRow.objects.exists()
 
 
-def test_two_that_end_at_once_let_go_the_job_that_waits_for_both(tenant, user):
-    """Each sees its own end alone: whoever comes second counts again."""
+def test_dependent_is_released_when_both_its_dependencies_end_at_once(tenant, user):
+    """Each transaction sees only its own end, so the second one must count again."""
     first, second = submit(user, tenant), submit(user, tenant)
-    third = submit(user, tenant, depends_on=[Dependency(job=one, kind=After.ANY) for one in (first, second)])
-    one = Elsewhere(lambda: job_actions.cancel(first, identity_for(user)))
-    assert one.is_done.wait(20)
-    other = Elsewhere(lambda: job_actions.cancel(second, identity_for(user)))
-    wait_until_blocked(other)
-    one.commit()
-    other.commit()
+    third = submit(
+        user, tenant, depends_on=[Dependency(job=first_end, kind=After.ANY) for first_end in (first, second)]
+    )
+    first_end = Elsewhere(lambda: job_actions.cancel(first, identity_for(user)))
+    assert first_end.is_done.wait(20)
+    second_end = Elsewhere(lambda: job_actions.cancel(second, identity_for(user)))
+    wait_until_blocked(second_end)
+    first_end.commit()
+    second_end.commit()
     job = Job.objects.get(pk=third)
     assert (job.reason, job.open_dependencies) == ("scheduler_behind", 0)
 
 
-def test_an_end_that_is_rolled_back_has_let_nobody_go(tenant, user):
-    """A kill -9 between the end and its commit: both are undone, and the next try finds both."""
+def test_rolled_back_end_releases_no_dependent(tenant, user):
+    """As after a kill -9 before the commit: both changes are undone, and the retry makes both."""
     first = submit(user, tenant)
     second = submit(user, tenant, depends_on=[first])
     with transaction.atomic():
-        writing.cancel_waiting([first], {"by": "x"}, "x")
+        states.cancel_waiting([first], {"by": "x"}, "x")
         assert Job.objects.get(pk=second).state == "cancelled"
         transaction.set_rollback(True)
     assert Job.objects.get(pk=second).reason == "dependency"
-    retry_atomic(lambda: writing.cancel_waiting([first], {"by": "x"}, "x"))
+    retry_atomic(lambda: states.cancel_waiting([first], {"by": "x"}, "x"))
     assert Job.objects.get(pk=second).reason == "dependency_failed"
-    assert not Edge.objects.exists()
+    assert not DependencyRow.objects.exists()

@@ -1,4 +1,4 @@
-"""No event is skipped, none is told twice, whichever transaction ends first: two real connections."""
+"""No event is skipped or read twice, whichever transaction commits first, with two real connections."""
 
 import threading
 from contextlib import contextmanager
@@ -20,9 +20,9 @@ EVENTS = "/api/v1/events"
 
 @pytest.fixture(autouse=True)
 def _own_frontier(monkeypatch):
-    own = Frontier()
+    frontier = Frontier()
     for module in (log, events):
-        monkeypatch.setattr(module, "frontier", own)
+        monkeypatch.setattr(module, "frontier", frontier)
 
 
 @pytest.fixture
@@ -37,13 +37,13 @@ def member(nlp):
 
 @contextmanager
 def written_but_not_committed(member, tenant):
-    """Gives the id of a job as a list; it is committed when this ends."""
+    """Yield the id of an uncommitted job in a list. Commit it at the end."""
     has_written, may_commit = threading.Event(), threading.Event()
     late: list[int] = []
 
     def slowly() -> None:
         try:
-            queue_limits.warning(tenant.pk, member.pk)  # counts; a request does so outside of any transaction
+            queue_limits.warning(tenant.pk, member.pk)  # counts, which a request does outside any transaction
             with transaction.atomic():
                 late.append(submit(member, tenant))
                 has_written.set()
@@ -61,20 +61,20 @@ def written_but_not_committed(member, tenant):
         thread.join()
 
 
-def test_what_commits_late_is_told_before_what_was_given_a_later_id(nlp, member):
-    """Two connections: the first takes its ids first and commits last. Who read on from the second would miss it."""
+def test_late_commit_is_read_before_events_with_later_ids(nlp, member):
+    """The first transaction gets its ids first and commits last: a reader that continues from the second would miss it."""
     reader = Reader(None)
     start = read(reader, 0)["next_since"]
     with written_but_not_committed(member, nlp) as late:
         early = submit(member, nlp)
-        before = read(reader, start)
-    after = read(reader, before["next_since"])
-    assert (before["items"], before["next_since"]) == ([], start)
-    assert [e["job_id"] for e in after["items"]] == [*late, early]
+        first_page = read(reader, start)
+    second_page = read(reader, first_page["next_since"])
+    assert (first_page["items"], first_page["next_since"]) == ([], start)
+    assert [e["job_id"] for e in second_page["items"]] == [*late, early]
 
 
-def test_from_now_on_is_not_from_the_beginning_though_the_first_look_meets_a_writer(nlp, member, monkeypatch):
-    """A web process that has just started, while somebody submits: its first look settles nothing."""
+def test_default_since_is_the_newest_id_when_the_first_poll_meets_a_writer(nlp, member, monkeypatch):
+    """The first poll of a new web process settles nothing while a submit is open."""
     old = submit(member, nlp)
     newest = read(Reader(None), 0)["next_since"]
     token, cold = make_token(member), Frontier()
@@ -84,23 +84,23 @@ def test_from_now_on_is_not_from_the_beginning_though_the_first_look_meets_a_wri
         start = call("GET", EVENTS, token).json()
         assert cold.settled == 0
     assert (start["items"], start["next_since"], start["more"]) == ([], newest, False)
-    told = [e["job_id"] for e in call("GET", f"{EVENTS}?since={start['next_since']}", token).json()["items"]]
-    assert told == late
-    assert old not in told
+    job_ids = [e["job_id"] for e in call("GET", f"{EVENTS}?since={start['next_since']}", token).json()["items"]]
+    assert job_ids == late
+    assert old not in job_ids
 
 
-def test_a_transaction_that_began_later_holds_nothing_up(nlp, member):
+def test_committed_event_is_readable_at_once(nlp, member):
     start = read(Reader(None), 0)["next_since"]
     first = submit(member, nlp)
     assert [e["job_id"] for e in read(Reader(None), start)["items"]] == [first]
 
 
 @pytest.mark.parametrize("database", ["postgres", None])
-def test_a_transaction_that_writes_other_things_holds_nothing_up(nlp, member, database):
-    """In another database or in this one, however long: a backup, a migration, somebody at a prompt."""
+def test_transaction_that_writes_no_events_delays_nothing(nlp, member, database):
+    """In this or another database, however long: a backup, a migration, an open psql."""
     start = read(Reader(None), 0)["next_since"]
-    own = connection.get_connection_params()
-    with psycopg.connect(**{**own, "dbname": database or own["dbname"]}) as elsewhere:
+    params = connection.get_connection_params()
+    with psycopg.connect(**{**params, "dbname": database or params["dbname"]}) as elsewhere:
         elsewhere.execute("CREATE TEMP TABLE unrelated AS SELECT pg_current_xact_id()")
         first = submit(member, nlp)
         assert [e["job_id"] for e in read(Reader(None), start)["items"]] == [first]

@@ -1,4 +1,4 @@
-"""Two machines that join at once with one name, or one machine that joins twice, with two real connections."""
+"""Concurrent joins of two machines with one name, or of one machine twice, with two real connections."""
 
 import threading
 import time
@@ -35,7 +35,7 @@ def post(token: str, key: str) -> Any:
 
 
 def join_while_another_commits(token: str, first_key: str, key: str) -> Any:
-    """What a machine is answered that joins while the transaction of another join is open."""
+    """Return the answer to a join during the open transaction of another one."""
     answers: list[Any] = []
     written = threading.Event()
 
@@ -53,13 +53,13 @@ def join_while_another_commits(token: str, first_key: str, key: str) -> Any:
         written.set()
         deadline = time.monotonic() + 30
         while not query("SELECT 1 FROM pg_locks WHERE NOT granted"):
-            assert thread.is_alive() and time.monotonic() < deadline, "it does not wait for the other"
+            assert thread.is_alive() and time.monotonic() < deadline, "it does not wait for the other join"
             time.sleep(0.01)
     thread.join(30)
     return answers[0]
 
 
-def test_a_second_machine_with_the_name_is_refused_with_409(token):
+def test_second_machine_with_the_same_name_is_a_409(token):
     answer = join_while_another_commits(token, "first-machine", "second-machine")
     assert (answer.status_code, answer.json()["code"]) == (409, "name_taken")
     assert "--name" in answer.json()["next_step"]
@@ -67,13 +67,13 @@ def test_a_second_machine_with_the_name_is_refused_with_409(token):
     assert [node.node_key for node in Node.objects.all()] == ["first-machine"]
 
 
-def test_a_machine_that_joins_twice_at_once_is_one_node_with_the_latest_credential(token):
+def test_machine_that_joins_twice_at_once_is_one_node_with_the_latest_credential(token):
     answer = join_while_another_commits(token, "first-machine", "first-machine")
     assert answer.status_code == 200, answer.content
     assert join.authenticate(f"Bearer {answer.json()['credential']}") == Node.objects.get().pk
 
 
-def test_of_many_machines_with_one_name_one_joins(token):
+def test_only_one_of_many_machines_with_one_name_joins(token):
     answers = at_once(*[lambda key=f"machine-{number}": post(token, key) for number in range(6)])
     assert sorted(answer.status_code for answer in answers) == [200] + [409] * 5
     assert {answer.json()["code"] for answer in answers if answer.status_code == 409} == {"name_taken"}

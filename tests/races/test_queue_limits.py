@@ -29,12 +29,12 @@ def limit(settings):
 
 
 def outcomes(results):
-    """How many were done and how many were refused; any other outcome fails."""
+    """Return how many were accepted and refused; fail for any other outcome."""
     refused = [result for result in results if isinstance(result, Problem)]
     assert {problem.status for problem in refused} <= {429}
-    done = [result for result in results if not isinstance(result, Exception)]
-    assert len(done) + len(refused) == len(results), results
-    return len(done), len(refused)
+    accepted = [result for result in results if not isinstance(result, Exception)]
+    assert len(accepted) + len(refused) == len(results), results
+    return len(accepted), len(refused)
 
 
 def test_concurrent_submits_of_a_user_stop_exactly_at_the_limit(limit):
@@ -57,9 +57,9 @@ def test_concurrent_bulks_and_submits_never_exceed_the_limit(limit):
     limit(max_queued_jobs_per_user=5)
     tenant = make_tenant("nlp")
     user = make_member(tenant)
-    who = identity_for(user)
+    identity = identity_for(user)
     bulk = [JobRequest(command=["x"])] * 2
-    outcomes(at_once(*[lambda: submit_all(bulk, who)] * 4, *[lambda: submit(user, tenant)] * 4))
+    outcomes(at_once(*[lambda: submit_all(bulk, identity)] * 4, *[lambda: submit(user, tenant)] * 4))
     assert Job.objects.count() == 5
 
 
@@ -67,16 +67,20 @@ def test_concurrent_releases_and_submits_never_exceed_the_limit(limit):
     limit(max_queued_jobs_per_user=3)
     tenant = make_tenant("nlp")
     user = make_member(tenant)
-    who = identity_for(user)
-    held = []
+    identity = identity_for(user)
+    held_jobs = []
     for _ in range(4):
-        held.append(submit(user, tenant))
-        job_actions.hold(held[-1], who)
-    outcomes(at_once(*[lambda id=id: job_actions.release(id, who) for id in held], *[lambda: submit(user, tenant)] * 4))
+        held_jobs.append(submit(user, tenant))
+        job_actions.hold(held_jobs[-1], identity)
+    outcomes(
+        at_once(
+            *[lambda id=id: job_actions.release(id, identity) for id in held_jobs], *[lambda: submit(user, tenant)] * 4
+        )
+    )
     assert Job.objects.filter(state="pending").count() == 3
 
 
-def test_a_submit_does_not_wait_for_another_tenant_at_its_limit(limit):
+def test_submit_does_not_wait_for_another_tenant_at_its_limit(limit):
     limit(max_queued_jobs_per_user=5)
     tenant, other = make_tenant("nlp"), make_tenant("vision")
     user = make_member(other)
@@ -86,15 +90,18 @@ def test_a_submit_does_not_wait_for_another_tenant_at_its_limit(limit):
     assert isinstance(result, int)
 
 
-def test_a_release_and_a_submit_that_depends_on_the_job_do_not_deadlock(limit):
+def test_release_and_a_submit_that_depends_on_the_job_do_not_deadlock(limit):
     limit(max_queued_jobs_per_user=100)
     tenant = make_tenant("nlp")
     user = make_member(tenant)
-    who = identity_for(user)
+    identity = identity_for(user)
     job_id = submit(user, tenant)
     for _ in range(5):
-        job_actions.hold(job_id, who)
-        works = [lambda: job_actions.release(job_id, who), *[lambda: submit(user, tenant, depends_on=[job_id])] * 3]
+        job_actions.hold(job_id, identity)
+        works = [
+            lambda: job_actions.release(job_id, identity),
+            *[lambda: submit(user, tenant, depends_on=[job_id])] * 3,
+        ]
         assert outcomes(at_once(*works)) == (4, 0)
 
 
@@ -103,7 +110,7 @@ def test_submits_far_from_a_limit_do_not_wait_for_each_other(limit):
     tenant = make_tenant("nlp")
     user = make_member(tenant)
     with transaction.atomic():
-        queue_locks.share(tenant.pk)  # as another submit does while it is written
+        queue_locks.share(tenant.pk)  # like another submit while it is written
         [result] = at_once(lambda: submit(user, tenant))
     assert isinstance(result, int)
 
@@ -137,9 +144,9 @@ def test_submit_after_a_bulk_of_another_process_stops_at_the_limit(limit):
     tenant = make_tenant("nlp")
     user = make_member(tenant)
     submit(user, tenant)
-    stale = replace(queue_limits._known[tenant.pk], by_user={})
+    stale = replace(queue_limits._counts[tenant.pk], by_user={})
     submit_all([JobRequest(command=["x"])] * 999, identity_for(user))
-    queue_limits._known[tenant.pk] = replace(stale, counted_at=time.monotonic())
+    queue_limits._counts[tenant.pk] = replace(stale, counted_at=time.monotonic())
     assert outcomes(at_once(lambda: submit(user, tenant))) == (0, 1)
     assert Job.objects.count() == 1_000
 
@@ -149,9 +156,9 @@ def test_hold_after_a_bulk_of_another_process_stops_at_the_limit(limit):
     tenant = make_tenant("nlp")
     user = make_member(tenant)
     job_id = submit(user, tenant)
-    stale = replace(queue_limits._known[tenant.pk], by_user={})
+    stale = replace(queue_limits._counts[tenant.pk], by_user={})
     submit_all([JobRequest(command=["x"], not_before=FAR)] * 1_000, identity_for(user))
-    queue_limits._known[tenant.pk] = replace(stale, counted_at=time.monotonic())
+    queue_limits._counts[tenant.pk] = replace(stale, counted_at=time.monotonic())
     assert outcomes(at_once(lambda: job_actions.hold(job_id, identity_for(user)))) == (0, 1)
 
 

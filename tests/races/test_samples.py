@@ -1,4 +1,4 @@
-"""Two workers that keep samples at the same moment count each second once."""
+"""Two workers that take samples at once count each second once."""
 
 from datetime import timedelta
 
@@ -13,7 +13,7 @@ from tests.races.test_constraints import at_once
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_two_ticks_at_once_count_the_time_once():
+def test_concurrent_ticks_count_the_time_once():
     make_node(gpus=4)
     began = timezone.now()
     Device.objects.update(known_since=began)
@@ -23,7 +23,7 @@ def test_two_ticks_at_once_count_the_time_once():
     assert GpuClock.objects.get().free == 4 * 15
 
 
-def test_two_roll_ups_at_once_make_each_row_once():
+def test_concurrent_roll_ups_make_each_row_once():
     make_node(gpus=1)
     began = timezone.now()
     samples.take_samples(1, began)
@@ -31,5 +31,5 @@ def test_two_roll_ups_at_once_make_each_row_once():
         Sample.objects.create(
             device=Device.objects.get(), at=began - timedelta(seconds=600 + seconds), cell="busy", seconds=15
         )
-    made = at_once(*[lambda: samples.roll_up(began)] * 3)
-    assert sum(made) == Rollup.objects.count() >= 1
+    created = at_once(*[lambda: samples.roll_up(began)] * 3)
+    assert sum(created) == Rollup.objects.count() >= 1

@@ -1,4 +1,4 @@
-"""A statement that PostgreSQL has planned once finds its table changed by a migration (A57)."""
+"""Prepared statements whose plan a migration has invalidated (A57)."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -22,7 +22,7 @@ def table():
 
 
 def change():
-    """By another connection, as a migration does."""
+    """Alter the table on another connection, like a migration."""
     with ThreadPoolExecutor(1) as other:
         other.submit(_alter).result()
 
@@ -32,7 +32,7 @@ def _alter():
     connection.close()
 
 
-def test_it_is_planned_anew_on_another_connection():
+def test_statement_is_planned_again_on_another_connection():
     for _ in range(2):
         assert prepared("SELECT * FROM void_plans") == [{"one": 1}]
     change()
@@ -40,7 +40,7 @@ def test_it_is_planned_anew_on_another_connection():
         assert prepared("SELECT * FROM void_plans") == [{"one": 1, "two": 2}]
 
 
-def test_a_transaction_is_done_again():
+def test_transaction_is_retried_with_a_new_plan():
     assert prepared("SELECT * FROM void_plans") == [{"one": 1}]
     change()
     times = []
@@ -50,7 +50,7 @@ def test_a_transaction_is_done_again():
         execute("INSERT INTO void_plans VALUES (2)")
         return len(prepared("SELECT * FROM void_plans"))
 
-    assert retry_atomic(work) == 2, "what was written the first time is not there twice"
+    assert retry_atomic(work) == 2, "the rollback undid the first try"
     assert len(times) == 2
 
 

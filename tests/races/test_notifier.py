@@ -1,4 +1,4 @@
-"""What changed is told after the commit, once and to everybody, whatever dies meanwhile."""
+"""Changes are published to all listeners after the commit, once, whatever fails meanwhile."""
 
 import json
 import multiprocessing
@@ -20,30 +20,35 @@ TIMEOUT_SECONDS = 20.0
 
 @contextmanager
 def listening():
-    """Gives what waits until the condition holds of all that was heard: [(channel, payload)]."""
+    """Yield a function that waits until a condition holds for all notifications: [(channel, payload)]."""
     ringer.flush()
     with psycopg.connect(**connection_parameters(), autocommit=True) as ear:
         ear.execute(f"LISTEN {CHANNEL}")
         ear.execute(f"LISTEN {CYCLE_CHANNEL}")
-        heard: list[tuple[str, str]] = []
+        received: list[tuple[str, str]] = []
 
         def until(condition):
             deadline = time.monotonic() + TIMEOUT_SECONDS
-            while not condition(heard):
-                assert time.monotonic() < deadline, heard
-                heard.extend((one.channel, one.payload) for one in ear.notifies(timeout=0.2, stop_after=1))
-            return heard
+            while not condition(received):
+                assert time.monotonic() < deadline, received
+                received.extend(
+                    (notification.channel, notification.payload)
+                    for notification in ear.notifies(timeout=0.2, stop_after=1)
+                )
+            return received
 
         yield until
 
 
-def told(heard, topic="jobs"):
-    """Ids of `topic` in what was heard."""
-    return {number for channel, payload in heard if channel == CHANNEL for number in json.loads(payload).get(topic, ())}
+def ids_of(received, topic="jobs"):
+    """Return the ids of `topic` in notifications."""
+    return {
+        number for channel, payload in received if channel == CHANNEL for number in json.loads(payload).get(topic, ())
+    }
 
 
-def test_a_change_is_told_after_its_commit_and_never_without_one(django_assert_num_queries):
-    """A transaction that notified would make all others that do wait for its disk: it asks the database for nothing."""
+def test_change_is_published_after_its_commit_only(django_assert_num_queries):
+    """It runs no statement: a NOTIFY would make other transactions with one wait for this one's disk."""
     with listening() as until:
         with transaction.atomic():
             events.changed("jobs", [1])
@@ -53,39 +58,39 @@ def test_a_change_is_told_after_its_commit_and_never_without_one(django_assert_n
                 events.changed("jobs", [2])
                 wake.request_cycle()
             assert ringer.flush()
-            assert not told(until(lambda heard: True))
-        heard = until(lambda heard: told(heard) and (CYCLE_CHANNEL, "") in heard)
-        assert told(heard) == {2}
+            assert not ids_of(until(lambda received: True))
+        received = until(lambda received: ids_of(received) and (CYCLE_CHANNEL, "") in received)
+        assert ids_of(received) == {2}
 
 
-def test_many_changes_of_a_moment_are_told_together():
+def test_concurrent_changes_are_published_together():
     with listening() as until:
         for number in range(1, 301):
             events.changed("jobs", [number])
-        heard = until(lambda heard: told(heard) == set(range(1, 301)))
-        assert len(heard) < 200
+        received = until(lambda received: ids_of(received) == set(range(1, 301)))
+        assert len(received) < 200
 
 
-def test_beyond_some_hundred_ids_it_says_any_of_them():
+def test_too_many_ids_are_published_as_any():
     with listening() as until:
         events.changed("nodes", range(MAX_IDS + 1))
         assert until(len)[0] == (CHANNEL, '{"nodes":[]}')
 
 
-def test_its_connection_may_be_cut():
+def test_notifier_survives_a_lost_connection():
     with listening() as until:
         events.changed("jobs", [1])
-        until(lambda heard: told(heard) == {1})
+        until(lambda received: ids_of(received) == {1})
         with connection.cursor() as cursor:
             cursor.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_notify%'"
             )
             assert cursor.fetchall()
         events.changed("jobs", [2])
-        until(lambda heard: told(heard) == {1, 2})
+        until(lambda received: ids_of(received) == {1, 2})
 
 
-def test_a_forked_process_that_ends_at_once_has_told_it():
+def test_forked_process_publishes_before_it_exits():
     with listening() as until:
         events.changed("jobs", [1])
         connection.close()
@@ -93,4 +98,4 @@ def test_a_forked_process_that_ends_at_once_has_told_it():
         child.start()
         child.join(TIMEOUT_SECONDS)
         assert child.exitcode == 0
-        until(lambda heard: told(heard) == {1, 2})
+        until(lambda received: ids_of(received) == {1, 2})

@@ -1,4 +1,4 @@
-"""What simulations, the queue, extensions and pages say of arrays."""
+"""Arrays in simulations, the queue, extensions and pages."""
 
 import pytest
 from django.test import Client
@@ -9,9 +9,8 @@ from gpusched.protocol.job_request import JobRequest
 from gpusched.protocol.rest.time_limits import Extension
 from jobs.actions import job_actions
 from jobs.models import Job
-from jobs.submit import submit as services
-from scheduling.status import cluster as scheduling
-from scheduling.status import metrics
+from jobs.submit.submit import simulate
+from scheduling.status import cluster, metrics
 from scheduling.whatif import extend
 from tests.factories import make_node, run_cycle, submit
 from tests.jobs.test_arrays import submit_array
@@ -19,55 +18,55 @@ from tests.jobs.test_arrays import submit_array
 pytestmark = pytest.mark.django_db
 
 
-def test_a_simulation_says_how_many_elements_would_start(user, tenant, who):
+def test_simulation_counts_the_elements_that_would_start(user, tenant, identity):
     make_node(gpus=3)
     request = JobRequest(command=["x"], gpu_count=1, tenant="nlp", array=ArrayRequest(count=10))
-    found = services.simulate(request, who)
-    assert (found["starts_now"], found["sentence"].split(", the first on ")[0]) == (
+    simulation = simulate(request, identity)
+    assert (simulation["starts_now"], simulation["sentence"].split(", the first on ")[0]) == (
         True, "3 of its 10 elements would start now",
     )  # fmt: skip
     submit(user, tenant, gpu_count=3, max_runtime_minutes=60)
     run_cycle()
-    found = services.simulate(request, who)
-    assert (found["starts_now"], found["reason"]["code"]) == (False, "capacity")
-    assert found["estimate"]["p90_at"] is not None
+    simulation = simulate(request, identity)
+    assert (simulation["starts_now"], simulation["reason"]["code"]) == (False, "capacity")
+    assert simulation["estimate"]["p90_at"] is not None
     assert not Job.objects.filter(array_count__isnull=False).exists()
 
 
-def test_the_queue_counts_the_elements_that_wait(user, tenant, who):
+def test_queue_counts_waiting_elements(user, tenant, identity):
     node = make_node(gpus=2)
     array = submit_array(user, tenant, 10, gpu_count=2)
     after = submit(user, tenant, gpu_count=2)
     run_cycle()
     node.start_all()
-    queue = scheduling.queue(who, None, 100)
+    queue = cluster.queue(identity, None, 100)
     assert (queue["total"], queue["total_gpus"]) == (10, 20)
-    assert [(one["job_id"], one["position"], one["gpus_ahead"], one["elements"]) for one in queue["items"]] == [
+    assert [(entry["job_id"], entry["position"], entry["gpus_ahead"], entry["elements"]) for entry in queue["items"]] == [
         (array, 1, 0, 9), (after, 10, 18, None),
     ]  # fmt: skip
     assert queue["items"][0]["state"] == "running"
-    status = scheduling.cluster_status()
+    status = cluster.cluster_status()
     assert (status["total_jobs"], status["running_jobs"], status["pending_jobs"]) == (11, 1, 10)
-    job_actions.cancel(array, who, "5-9")
-    assert scheduling.cluster_status()["jobs_by_state"] == {"running": 1, "pending": 5, "cancelled": 5}
-    sizes = next(one for one in metrics._jobs() if one.name == "gpu_scheduler_queue_size")
+    job_actions.cancel(array, identity, "5-9")
+    assert cluster.cluster_status()["jobs_by_state"] == {"running": 1, "pending": 5, "cancelled": 5}
+    sizes = next(entry for entry in metrics._jobs() if entry.name == "gpu_scheduler_queue_size")
     assert sum(sample.value for sample in sizes.samples) == 5
 
 
-def test_the_time_limit_of_an_array_is_that_of_elements_to_come(user, tenant, who):
+def test_array_time_limit_applies_to_later_elements(user, tenant, identity):
     node = make_node(gpus=1)
     array = submit_array(user, tenant, 3, max_runtime_minutes=10)
-    extend.extend(array, Extension(max_runtime_minutes=20), who, is_dry_run=False)
+    extend.extend(array, Extension(max_runtime_minutes=20), identity, is_dry_run=False)
     run_cycle()
     assert Job.objects.get(array_id=array).max_runtime_seconds == 1200
     node.start_all()
     run_cycle()
     first = Job.objects.get(array_id=array)
     with pytest.raises(Problem, match=f"job {array} is promised a start"):
-        extend.extend(first.pk, Extension(max_runtime_minutes=60), who, is_dry_run=True)
+        extend.extend(first.pk, Extension(max_runtime_minutes=60), identity, is_dry_run=True)
 
 
-def test_the_page_offers_what_can_be_done_to_an_array(user, tenant):
+def test_page_offers_the_actions_of_an_array(user, tenant):
     make_node(gpus=1)
     array = submit_array(user, tenant, 3)
     run_cycle()

@@ -1,4 +1,4 @@
-"""By which way things were done to jobs is kept with them, and one entry of the audit stands for a bulk."""
+"""Events record the channel of their actor, and a bulk has one audit entry."""
 
 import pytest
 from django.test import Client
@@ -20,7 +20,7 @@ def events(job, token):
     return call("GET", f"/api/v1/jobs/{job}/events", token).json()["items"]
 
 
-def test_each_event_tells_its_way(member):
+def test_each_event_has_the_channel_of_its_actor(member):
     token = make_token(member)
     via = f"token {token.partition('.')[0]}"
     node = make_node()
@@ -33,9 +33,9 @@ def test_each_event_tells_its_way(member):
     node.start_all()
     call("POST", f"/api/v1/jobs/{job}/extend", token, {"max_runtime_minutes": 60})
     node.end(*node.held)
-    told = [(event["kind"], event["via"], event["actor"]) for event in events(job, token)]
+    recorded = [(event["kind"], event["via"], event["actor"]) for event in events(job, token)]
     name = member.username
-    assert told == [
+    assert recorded == [
         ("submitted", via, name),
         ("held", via, name),
         ("released", "page", name),
@@ -45,18 +45,18 @@ def test_each_event_tells_its_way(member):
         ("ended", "agent", ""),
     ]
     followed = call("GET", "/api/v1/events?since=0", token).json()["items"]
-    assert [event["via"] for event in followed] == [way for _, way, _ in told]
+    assert [event["via"] for event in followed] == [channel for _, channel, _ in recorded]
 
 
-def test_the_way_of_one_request_is_not_that_of_the_next(member):
-    """The same connection serves them one after the other."""
+def test_channel_does_not_leak_into_the_next_request(member):
+    """One connection serves both requests."""
     first, second = submit(member, member.memberships.get().tenant), submit(member, member.memberships.get().tenant)
     call("POST", f"/api/v1/jobs/{first}/cancel", make_token(member))
     states.cancel_waiting([second], {}, "")
     assert events(second, make_token(member))[-1]["via"] == "scheduler"
 
 
-def test_a_bulk_is_one_entry_of_the_audit(member):
+def test_bulk_is_one_audit_entry(member):
     token = make_token(member)
     jobs = [{"command": ["true"]}] * 20
     ids = call("POST", "/api/v1/jobs/bulk", token, {"jobs": jobs}).json()["job_ids"]

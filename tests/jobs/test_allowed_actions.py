@@ -1,4 +1,4 @@
-"""What is offered of a job, what the page's script offers, and what the services do: one table."""
+"""The offered actions of a job, those of the page's script, and the effects of the actions agree."""
 
 from typing import Any
 
@@ -26,13 +26,13 @@ CASES = [
 ]
 
 
-def test_the_script_has_the_rules_of_the_server() -> None:
+def test_script_has_the_constants_of_the_server() -> None:
     assert shared_constants.FILE.read_text() == shared_constants.text(), (
         "run make rules, and commit frontend/src/ui/constants.ts"
     )
 
 
-def put(job_id: int, state: str, reason: str) -> None:
+def set_state(job_id: int, state: str, reason: str) -> None:
     stop = reason if state == JobState.STOPPING else ""
     sql = "UPDATE jobs_job SET state = %s, reason = %s, stop_reason = %s, ended_at = %s, attempt = %s WHERE id = %s"
     is_array = Job.objects.get(pk=job_id).array_count is not None
@@ -40,23 +40,23 @@ def put(job_id: int, state: str, reason: str) -> None:
     execute(sql, [state, "" if stop else reason, stop, ended_at, int(state in LIVE and not is_array), job_id])
 
 
-def do(verb: str, job_id: int, who: Identity) -> str:
-    """Why it was refused, if it was."""
+def perform(verb: str, job_id: int, identity: Identity) -> str:
+    """Perform an action. Return the detail of its refusal, or an empty string."""
     try:
         if verb == "extend":
-            extend.extend(job_id, Extension(max_runtime_minutes=90.0), who, is_dry_run=False)
+            extend.extend(job_id, Extension(max_runtime_minutes=90.0), identity, is_dry_run=False)
         else:
-            getattr(actions, verb)(job_id, who)
+            getattr(actions, verb)(job_id, identity)
     except Problem as problem:
         return problem.detail
     return ""
 
 
-def known(job_id: int) -> list[dict[str, Any]]:
+def columns_of(job_id: int) -> list[dict[str, Any]]:
     return query("SELECT state, stop_reason, max_runtime_seconds FROM jobs_job WHERE id = %s", [job_id])
 
 
-# An array is never placed itself, and is stopping only with elements that are.
+# An array is never placed itself, and is stopping only while elements are.
 NO_ARRAY = (JobState.SCHEDULED, JobState.STOPPING)
 
 
@@ -64,21 +64,21 @@ NO_ARRAY = (JobState.SCHEDULED, JobState.STOPPING)
     ("state", "reason", "is_array"),
     [(*case, is_array) for case in CASES for is_array in (False, True) if not is_array or case[0] not in NO_ARRAY],
 )
-def test_what_is_offered_is_done_and_what_is_not_changes_nothing(
+def test_exactly_the_offered_actions_change_a_job(
     state: JobState, reason: str, is_array: bool, user: Any, tenant: Any
 ) -> None:
     node = make_node()
     admin = [identity_for(make_user(admin=True))] if reason == Pending.HELD_BY_ADMIN else []
-    for who in (identity_for(user), *admin):
-        offered = job_actions.allowed_actions(state, reason, is_array=is_array, is_admin=who.is_admin)
+    for identity in (identity_for(user), *admin):
+        offered = job_actions.allowed_actions(state, reason, is_array=is_array, is_admin=identity.is_admin)
         for verb in job_actions.STATES:
             job_id = submit_array(user, tenant, 3) if is_array else submit(user, tenant, max_runtime_minutes=60)
             if is_array and state == JobState.FAILED:
                 run_cycle()
                 node.end(*node.start_all(), exit_code=1)
                 run_cycle()
-            put(job_id, state, reason)
-            before = known(job_id)
-            refused = do(verb, job_id, who)
-            assert (known(job_id) != before) == (verb in offered), (verb, refused)
+            set_state(job_id, state, reason)
+            previous = columns_of(job_id)
+            refused = perform(verb, job_id, identity)
+            assert (columns_of(job_id) != previous) == (verb in offered), (verb, refused)
             assert not refused or verb not in offered

@@ -1,4 +1,4 @@
-"""Edits of people and tenants at once, with two real connections each: nobody is locked out, no job slips in."""
+"""Concurrent edits of users and tenants, with two real connections each: no lockout, no job in an archived tenant."""
 
 import json
 import threading
@@ -18,7 +18,7 @@ from jobs.actions import archive_tenant, job_actions
 from jobs.lifecycle import dependencies
 from jobs.models import Job
 from jobs.submit import bulk
-from jobs.submit import submit as services
+from jobs.submit.submit import submit as submit_request
 from tenants.auth import passwords
 from tenants.auth.login_throttle import ThrottledLogin
 from tenants.models import Membership, Tenant
@@ -61,36 +61,36 @@ def test_two_owners_who_remove_each_other_leave_one(turn):
 @pytest.mark.parametrize("turn", TURNS)
 @pytest.mark.parametrize("kind", ["single", "keyed", "bulk"])
 def test_submit_and_archive_at_once_leave_no_waiting_job(turn, kind):
-    """Either the submit is first, and archiving is refused, or it comes too late, and is."""
+    """Either the submit is first and archiving is refused, or the reverse."""
     tenant = make_tenant("nlp")
-    who, admin = identity_for(make_member(tenant)), identity_for(make_user(admin=True))
+    identity, admin = identity_for(make_member(tenant)), identity_for(make_user(admin=True))
     request = JobRequest(tenant="nlp", command=["x"])
     submits = {
-        "single": lambda: services.submit(request, who),
-        "keyed": lambda: services.submit(request, who, "key", b"{}"),
-        "bulk": lambda: bulk.submit_all([request], who),
+        "single": lambda: submit_request(request, identity),
+        "keyed": lambda: submit_request(request, identity, "key", b"{}"),
+        "bulk": lambda: bulk.submit_all([request], identity),
     }
     results = at_once(submits[kind], lambda: archive_tenant.archive(tenant.pk, admin, cancel_jobs=False))
     assert codes(results) in (["tenant_archived"], ["tenant_has_jobs"])
     assert Job.objects.exists() is (Tenant.objects.get().archived_at is None)
 
 
-def test_submit_that_waits_for_the_archiver_is_refused():
-    """The check of the request passed before: the statement that writes the job asks again after its wait."""
+def test_submit_that_waits_for_archiving_is_refused():
+    """The check of the request has passed; the INSERT checks again after its wait."""
     tenant = make_tenant("nlp")
-    who, admin = identity_for(make_member(tenant)), identity_for(make_user(admin=True))
+    identity, admin = identity_for(make_member(tenant)), identity_for(make_user(admin=True))
     request = JobRequest(tenant="nlp", command=["x"])
     locked = threading.Event()
 
     def submit():
         locked.wait(10)
-        return services.submit(request, who)
+        return submit_request(request, identity)
 
     def archive():
         with transaction.atomic():
             archive_tenant.archive(tenant.pk, admin, cancel_jobs=False)
             locked.set()
-            _until_somebody_waits()
+            _wait_until_blocked()
 
     results = at_once(submit, archive)
     assert codes(results) == ["tenant_archived"]
@@ -98,31 +98,30 @@ def test_submit_that_waits_for_the_archiver_is_refused():
 
 
 @pytest.mark.parametrize("kind", ["single", "bulk"])
-def test_submit_after_another_job_does_not_deadlock_with_archiving(kind, monkeypatch):
-    """Both lock the tenant before the job that is depended on: archiving waits, and then cancels both jobs."""
+def test_submit_with_a_dependency_does_not_deadlock_with_archiving(kind, monkeypatch):
+    """Both lock the tenant before the dependency: archiving waits, and then cancels both jobs."""
     tenant = make_tenant("nlp")
     member = make_member(tenant)
-    who, admin = identity_for(member), identity_for(make_user(admin=True))
+    identity, admin = identity_for(member), identity_for(make_user(admin=True))
     first = submit_job(member, tenant)
     request = JobRequest(tenant="nlp", command=["x"], depends_on=[Dependency(job=first)])
     states_of, cancel_all = dependencies.states_of, job_actions.cancel_all
-    job_locked, tenant_locked = threading.Event(), threading.Event()
+    job_locked, tenant_locked, submitted = (threading.Event() for _ in range(3))
 
     def slow_states_of(job_ids, *, is_locked=True):
-        found = states_of(job_ids, is_locked=is_locked)
+        result = states_of(job_ids, is_locked=is_locked)
         if is_locked:
             job_locked.set()
-            _until_somebody_waits(or_set=tenant_locked)
-        return found
+            _wait_until_blocked(or_set=tenant_locked)
+        return result
 
     def slow_cancel_all(*args):
         tenant_locked.set()
-        _until_somebody_waits(or_set=submitted)
+        _wait_until_blocked(or_set=submitted)
         return cancel_all(*args)
 
     monkeypatch.setattr(dependencies, "states_of", slow_states_of)
     monkeypatch.setattr(job_actions, "cancel_all", slow_cancel_all)
-    submitted = threading.Event()
 
     def submit():
         submits[kind]()
@@ -132,13 +131,16 @@ def test_submit_after_another_job_does_not_deadlock_with_archiving(kind, monkeyp
         job_locked.wait(10)
         return archive_tenant.archive(tenant.pk, admin, cancel_jobs=True)
 
-    submits = {"single": lambda: services.submit(request, who), "bulk": lambda: bulk.submit_all([request], who)}
+    submits = {
+        "single": lambda: submit_request(request, identity),
+        "bulk": lambda: bulk.submit_all([request], identity),
+    }
     results = at_once(submit, archive)
     assert [result for result in results if isinstance(result, Exception)] == []
     assert list(Job.objects.values_list("state", flat=True)) == ["cancelled", "cancelled"]
 
 
-def _until_somebody_waits(or_set=None):
+def _wait_until_blocked(or_set=None):
     """Return once another connection waits for a lock, or an event is set."""
     end = time.monotonic() + 10
     while time.monotonic() < end:
@@ -147,22 +149,22 @@ def _until_somebody_waits(or_set=None):
         [row] = query("SELECT count(*) AS n FROM pg_locks WHERE NOT granted")
         if row["n"]:
             return
-    raise AssertionError("nobody came to wait")
+    raise AssertionError("no transaction waits for a lock")
 
 
 @pytest.fixture
 def verified_at_once(monkeypatch):
-    """Have two changes of a password begin to write only after both have verified the old one."""
-    both, is_good = threading.Barrier(2), passwords.require_good
+    """Make two changes of a password write only after both have verified the old one."""
+    barrier, is_good = threading.Barrier(2), passwords.require_good
 
     def wait(*arguments):
         is_good(*arguments)
-        both.wait(20)
+        barrier.wait(20)
 
     monkeypatch.setattr(passwords, "require_good", wait)
 
 
-def test_one_of_two_logins_at_once_with_a_one_time_password_passes(verified_at_once):
+def test_only_one_of_two_concurrent_logins_with_a_one_time_password_passes(verified_at_once):
     user = make_user("kim")
     passwords.assign(user, "one-time-2345", is_one_time=True)
     news = ["another horse battery", "a third horse battery"]
