@@ -26,7 +26,7 @@ VIEWS = {
     "tenants_balances": published(UsageBalance),
     "tenants_usage": published(
         UsageEntry,
-        also={"is_refunded": f"EXISTS (SELECT 1 FROM {UsageRefund._meta.db_table} r WHERE r.entry_id = t.id)"},
+        also={"is_refunded": "EXISTS (SELECT 1 FROM tenants_usagerefund r WHERE r.entry_id = t.id)"},
     ),
     "tenants_refunds": published(UsageRefund),
 }

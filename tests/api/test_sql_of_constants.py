@@ -13,6 +13,10 @@ _SQL = re.compile(r"\b(SELECT|INSERT INTO|UPDATE|DELETE FROM|WHERE|JOIN|LOCK TAB
 _CONSTANT = re.compile(r"(\w+\.)?_?[A-Z][A-Z_0-9]*|[A-Z]\w+\.[A-Z_]+")
 # What is put there and is no name of a constant: by file and expression, with why it is none of a caller's words.
 LOOKED_AT = {
+    ("gpusched/lib/db/views.py", "', '.join(own + extra)"): "columns of models, and constants",
+    ("gpusched/lib/db/views.py", "model._meta.db_table"): "Django's name of a table",
+    ("tenants/billing/rates.py", "hook('gpu_models')"): "a constant of nodes",
+    ("tenants/billing/usage_report.py", "hook('gpu_models')"): "a constant of nodes",
     ("frontend/pages/notices/rows.py", "NoticesSeen._meta.db_table"): "Django's name of a table",
     ("frontend/pages/queue/rows.py", "order"): "constants",
     ("frontend/pages/queue/rows.py", "where"): "of parts that are constants; values are parameters",
