@@ -16,7 +16,7 @@ from tests.agent.control import Control, eventually
 from tests.processes import is_alive
 
 FOUND = cgroup.find()
-needs_cgroups = pytest.mark.skipif(FOUND.base is None, reason=f"no cgroup2 of one's own here: {FOUND.why}")
+needs_cgroups = pytest.mark.skipif(FOUND.base is None, reason=f"no cgroup2 of one's own here: {FOUND.reason}")
 CONTROLLERS = FOUND.base.controllers if FOUND.base else ()
 needs_memory = pytest.mark.skipif(
     "memory" not in CONTROLLERS, reason="the kernel here gives cgroup2 no memory controller, so no limit can be tried"
@@ -218,7 +218,7 @@ def test_a_service_with_a_delegated_subgroup_puts_ranks_beside_its_agent(
     own = "0::/system.slice/gpusched-agent.service/agent\n"
     proc = machine(tmp_path, f"proc /proc proc rw 0 0\ncgroup2 {tmp_path}/fs cgroup2 rw 0 0\n", own)
     # Plain files do not let go of a process as the kernel does: this is told, and they are not relied on.
-    assert cgroup.find(proc=proc) == cgroup.Found(None, f"{service} keeps processes")
+    assert cgroup.find(proc=proc) == cgroup.Lookup(None, f"{service} lets no process leave")
     monkeypatch.setattr(cgroup, "_can_move", lambda base, proc: True)
     found = cgroup.find(proc=proc)
     assert found.base is not None and found.base.path == str(service)
@@ -240,7 +240,7 @@ def test_a_scope_is_used_if_it_was_made_for_the_agent_alone(
     if is_used:
         assert found.base is not None and found.base.path == str(scope)
     else:
-        assert found == cgroup.Found(None, "no cgroup is delegated to this user")
+        assert found == cgroup.Lookup(None, "no cgroup is delegated to this user")
 
 
 @pytest.mark.parametrize(
@@ -253,4 +253,4 @@ def test_a_scope_is_used_if_it_was_made_for_the_agent_alone(
 )
 def test_without_cgroups_it_says_why(tmp_path: Path, wanted: str, mounts: str, words: str) -> None:
     found = cgroup.find(wanted, proc=machine(tmp_path, mounts, "0::/\n"))
-    assert found.base is None and words in found.why
+    assert found.base is None and words in found.reason

@@ -43,7 +43,7 @@ def test_the_clock_of_another_boot_says_nothing(tmp_path: Path, is_same_boot: bo
     clock = {"monotonic": time.monotonic() - 100, "boot_id": "this boot" if is_same_boot else "the boot before"}
     rank_dir.write(directory, rank_dir.STARTED, {"at": rank_dir.now(), "pid": 1, **clock})
     rank_dir.write(directory, rank_dir.EXIT, {"at": rank_dir.now(), "reason": "exited", "exit_code": 0, **clock})
-    reports: list[Started | Ended | None] = [*journal.look("1.1.0")[:2]]
+    reports: list[Started | Ended | None] = [*journal.inspect("1.1.0")[:2]]
     ages = [report.seconds_ago for report in reports if report]
     assert ages == ([pytest.approx(100, abs=5)] * 2 if is_same_boot else [None, None])
 
@@ -56,6 +56,6 @@ def test_ranks_whose_supervisor_is_of_another_version_are_understood(more: dict[
     directory.mkdir()
     rank_dir.write(directory, rank_dir.STARTED, {"at": rank_dir.now(), "pid": 1, **more})
     rank_dir.write(directory, rank_dir.EXIT, {"at": rank_dir.now(), "reason": "exited", "exit_code": 3, **more})
-    started, ended, is_alive = journal.look("1.1.0")
+    started, ended, is_alive = journal.inspect("1.1.0")
     assert started is not None and ended is not None
     assert (started.pid, ended.exit_code, ended.seconds_ago, is_alive) == (1, 3, None, False)

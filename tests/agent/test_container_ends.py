@@ -96,7 +96,7 @@ def test_a_container_that_somebody_removed_with_its_client_is_the_nodes_fault(
     docker.is_away = False
     end = control.end_of(key)
     assert (end.reason, end.detail) == (
-        "node_fault", "the container's client ended by signal 9, and no container is left to say how it ended"
+        "node_fault", "the container's client ended by signal 9, and no container is left to ask for its exit code"
     )  # fmt: skip
 
 
@@ -129,7 +129,7 @@ def test_a_daemon_that_never_made_the_container_holds_nothing_up(
         ("running 0 false ", watch.State("running")),
         ("paused 0 false ", watch.State("running")),
         ("exited 137 true ", watch.State("ended", 137, True)),
-        ("created 128 false no such program", watch.State("gone", error="no such program")),
+        ("created 128 false no such program", watch.State("absent", error="no such program")),
         ("exited 127 false exec: x: not found", watch.State("ended", 127, False, "exec: x: not found")),
     ],
 )

@@ -32,7 +32,7 @@ class Failed(PretendMachine):
     def readings(self, busy: Callable[[], set[str]]) -> list[Reading]:
         return [Reading(uuid=GPU, xids=[Xid(code=79, seconds_ago=0)])]
 
-    def look(self, devices: Collection[str], busy: Callable[[], set[str]]) -> list[Reading]:
+    def read_use(self, devices: Collection[str], busy: Callable[[], set[str]]) -> list[Reading]:
         return [Reading(uuid=GPU, memory_used_mb=0, process_ids=[])]
 
 
@@ -49,7 +49,7 @@ def end(node: Node, tmp_path: Path, exit_code: int) -> None:
     directory = tmp_path / "ranks" / "1.1.0"
     (directory / rank_dir.LOCK).write_text(rank_dir.boot_id())
     rank_dir.write(directory, rank_dir.EXIT, {"at": rank_dir.now(), "reason": "exited", "exit_code": exit_code})
-    assert node.ranks.look("1.1.0")
+    assert node.ranks.inspect("1.1.0")
 
 
 def test_failure_is_never_reported_without_a_reading_of_after_it(
@@ -85,7 +85,7 @@ def test_end_is_reported_with_silent_devices_when_the_driver_raises(
     asyncio.run(speak())
 
 
-@pytest.mark.parametrize("ask", ["read", "look", "devices", "driver_version"])
+@pytest.mark.parametrize("ask", ["read", "read_use", "devices", "driver_version"])
 def test_driver_is_asked_by_one_thread_at_a_time(ask: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An event is handed out once: of two readers at once, one could drop the Xid that the other has just heard."""
     inside, most, entered = 0, 0, threading.Condition()
@@ -104,7 +104,7 @@ def test_driver_is_asked_by_one_thread_at_a_time(ask: str, monkeypatch: pytest.M
     monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", answer)
     monkeypatch.setattr(pynvml, "nvmlSystemGetDriverVersion", lambda: str(answer()))
     nvml = Nvml()
-    asked = {"look": lambda: nvml.look([])}.get(ask, getattr(nvml, ask))
+    asked = {"read_use": lambda: nvml.read_use([])}.get(ask, getattr(nvml, ask))
     with ThreadPoolExecutor(2) as pool:
         for done in [pool.submit(nvml.read), pool.submit(asked)]:
             done.result()

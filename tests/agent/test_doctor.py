@@ -83,7 +83,7 @@ def test_a_well_node_is_told_line_by_line_and_the_exit_code_says_so(
     assert all(levels[check] == "ok" for check in ("driver", "gpus", "joined", "server", "credential", "clock"))
     assert ["ok", "joined", f"node gpu-1 of {server.url}"] in lines
     done = gpusched_agent("doctor", "--json", "--data-dir", str(tmp_path), **environment, **told)
-    assert {one["check"]: one["says"] for one in json.loads(done.stdout)}["gpus"] == "2 may be given to jobs"
+    assert {one["check"]: one["says"] for one in json.loads(done.stdout)}["gpus"] == "2 available to jobs"
 
 
 def test_anything_that_fails_makes_the_exit_code_1(tmp_path: Path) -> None:
@@ -97,8 +97,8 @@ def test_anything_that_fails_makes_the_exit_code_1(tmp_path: Path) -> None:
     ("devices", "level", "words"),
     [
         ([A100.replace("|ok|", "|lost|")], "fail", "lost"),
-        ([], "warn", "the driver knows no GPU"),
-        ([A100], "ok", "1 may be given to jobs"),
+        ([], "warn", "the driver reports no GPU"),
+        ([A100], "ok", "1 available to jobs"),
     ],
 )
 def test_gpus_that_are_lost_or_missing_are_told(
@@ -181,7 +181,7 @@ def test_dockers_daemon_is_asked_whether_it_can_give_gpus(
         (0, "nobody-of-here", "no", "fail", "there is no Unix user nobody-of-here"),
         (0, "daemon", "no", "fail", "daemon is a system user"),
         (0, "daemon", "yes", "ok", "jobs run as daemon"),
-        (4242, "", "no", "warn", "all jobs run as uid 4242, as the agent does"),
+        (4242, "", "no", "warn", "all jobs run as uid 4242, the agent's user"),
         (4242, "daemon", "no", "fail", "cannot become daemon"),
     ],
 )
@@ -197,7 +197,7 @@ def test_who_jobs_would_run_as_is_told(
 
 def test_cgroups_without_a_memory_controller_limit_nothing(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for base, level in ((None, "warn"), (cgroup.Base("/g", ("cpu",)), "warn"), (cgroup.Base("/g", ("memory",)), "ok")):
-        monkeypatch.setattr(cgroup, "look", lambda *_, base=base, **__: cgroup.Found(base, "none is mounted"))
+        monkeypatch.setattr(cgroup, "inspect", lambda *_, base=base, **__: cgroup.Lookup(base, "none is mounted"))
         assert found(node, "cgroup").level == level
 
 
@@ -224,9 +224,9 @@ def test_a_credential_that_others_may_read_is_told(node: Path) -> None:
 @pytest.mark.parametrize(
     ("status", "check", "level", "words"),
     [
-        (400, "credential", "ok", "the server knows it"),
-        (401, "credential", "fail", "does not know this node's credential"),
-        (404, "credential", "fail", "as no gpusched does"),
+        (400, "credential", "ok", "the server accepts it"),
+        (401, "credential", "fail", "does not accept this node's credential"),
+        (404, "credential", "fail", "which is not a gpusched server"),
         (503, "server", "fail", "answers HTTP 503"),
     ],
 )
@@ -263,7 +263,7 @@ def test_a_config_that_is_wrong_is_all_that_is_told(
 ) -> None:
     monkeypatch.setenv("GPUSCHED_AGENT_CONFIG", written(tmp_path, "mount = []")["GPUSCHED_AGENT_CONFIG"])
     [only] = doctor.examine(node)
-    assert (only.check, only.level) == ("config", "fail") and "'mount' is not known" in only.says
+    assert (only.check, only.level) == ("config", "fail") and "unknown key 'mount'" in only.says
 
 
 def test_a_credential_that_it_may_not_read_is_a_finding_and_no_traceback(tmp_path: Path) -> None:

@@ -23,11 +23,11 @@ def test_looking_at_cgroups_makes_moves_and_enables_nothing(tmp_path: Path) -> N
     for place, told in ((mount, "cpu memory pids"), (mount / "unit", "memory")):
         (place / "cgroup.controllers").write_text(told)
     before = sorted(tmp_path.rglob("*"))
-    by_group = cgroup.look(group="/unit", proc=str(tmp_path))
+    by_group = cgroup.inspect(group="/unit", proc=str(tmp_path))
     assert by_group.base == cgroup.Base(f"{mount}/unit", ("memory",))
-    own = cgroup.look(proc=str(tmp_path))
+    own = cgroup.inspect(proc=str(tmp_path))
     assert own.base == (cgroup.Base(f"{mount}/gpusched", ("memory", "cpu", "pids")) if os.geteuid() == 0 else None)
-    assert cgroup.look(f"{tmp_path}/none/below").why == f"{tmp_path}/none is not there"
+    assert cgroup.inspect(f"{tmp_path}/none/below").reason == f"{tmp_path}/none does not exist"
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -71,13 +71,15 @@ def test_doctor_looks_with_the_eyes_of_the_user_that_the_service_runs_as(systemd
     path = f"{systemd}/bin:{os.environ['PATH']}"
     told = gpusched_agent("doctor", "--json", PATH=path)
     findings = {one["check"]: one for one in json.loads(told.stdout)}
-    assert findings["user"]["says"] == "looked as nobody, as whom gpusched-agent.service runs"
+    assert findings["user"]["says"] == "checked as nobody, the user of gpusched-agent.service"
     assert findings["disk"]["level"] == "fail" and str(own) in findings["disk"]["says"]
     assert "all jobs run as nobody" in findings["users"]["says"]
-    assert findings["cgroup"]["says"] == "gpusched-agent.service does not run; systemd gives it a cgroup when it starts"
+    assert (
+        findings["cgroup"]["says"] == "gpusched-agent.service does not run; systemd creates its cgroup when it starts"
+    )
     told = gpusched_agent("doctor", "--json", "--user", "root", PATH=path)
     findings = {one["check"]: one for one in json.loads(told.stdout)}
-    assert (findings["user"]["says"], findings["disk"]["level"]) == ("looked as root", "ok")
+    assert (findings["user"]["says"], findings["disk"]["level"]) == ("checked as root", "ok")
     told = gpusched_agent("doctor", "--json", "--user", "no-such-user", PATH=path)
     [user] = [one for one in json.loads(told.stdout) if one["check"] == "user"]
     assert (user["level"], user["next_step"]) == ("fail", "sudo useradd --system --create-home no-such-user")
@@ -87,4 +89,4 @@ def test_who_is_not_root_says_that_it_looks_with_its_own_eyes(monkeypatch: pytes
     monkeypatch.setattr(os, "geteuid", lambda: 4242)
     finding = doctor.run_as_service("", service.Service(user="daemon"))
     assert finding.level == "warn"
-    assert finding.says == "the agent is to run as daemon, but looked as uid 4242: only root can look as daemon"
+    assert finding.says == "the agent runs as daemon, but this check ran as uid 4242: only root can check as daemon"

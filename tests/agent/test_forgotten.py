@@ -40,7 +40,7 @@ def node(tmp_path: Path, launcher: Launcher, credential: str = "n1.secret") -> R
 
 def bury(tmp_path: Path, seconds_ago: float) -> None:
     (tmp_path / "forgotten").unlink(missing_ok=True)
-    Journal(tmp_path, rank_dir.boot_id(), "n1.secret").forget(KEY)
+    Journal(tmp_path, rank_dir.boot_id(), "n1.secret").drop(KEY)
     text = (tmp_path / "forgotten").read_text().split()[0]
     (tmp_path / "forgotten").write_text(f"{text} {time.time() - seconds_ago:.0f}\n")
 
@@ -63,8 +63,8 @@ def test_an_order_for_it_is_answered_unless_it_is_only_late(
     ranks.obey([order, order])
     assert ends(ranks) == [(KEY, reason)]
     ranks.acknowledge([], [KEY])
-    ranks.forget_settled()
-    assert (ends(ranks), launcher.launched, ranks.held()) == ([], [], [])
+    ranks.drop_settled()
+    assert (ends(ranks), launcher.launched, ranks.unacknowledged()) == ([], [], [])
 
 
 def test_another_control_plane_may_use_the_same_ids(tmp_path: Path, launcher: Recording) -> None:

@@ -95,15 +95,15 @@ def test_only_what_is_proved_to_be_an_ended_ranks_is_left_to_be_killed(start: St
     marked, unknown, plain = start(GPUSCHED_SCOPE="scope-1"), start(GPUSCHED_SCOPE="x", GPUSCHED_JOB_ID="7"), start()
     every = look(4, marked, unknown, plain)
     judged(occupants, every, HELD)
-    assert occupants.left == set()
+    assert occupants.orphans == set()
     ended = Live(frozenset(), frozenset(), frozenset(), frozenset({plain}), frozenset({"scope-2"}), frozenset)
     judged(occupants, every, ended)
-    assert {pid for pid, _ in occupants.left} == {marked}
+    assert {pid for pid, _ in occupants.orphans} == {marked}
     known = start(GPUSCHED_SCOPE="scope-2")
     judged(occupants, look(4, known), ended)
-    assert {pid for pid, _ in occupants.left} == {known}
+    assert {pid for pid, _ in occupants.orphans} == {known}
     judged(occupants, look())
-    assert occupants.left == set()
+    assert occupants.orphans == set()
 
 
 def test_what_was_left_is_killed_four_times_in_half_a_minute_and_then_no_more(
@@ -112,11 +112,11 @@ def test_what_was_left_is_killed_four_times_in_half_a_minute_and_then_no_more(
     """A34: and each time only if it is still the same process."""
     pid, other, now = start(), start(), [0.0]
     tries: list[float] = []
-    seen, another = processes.look(pid), processes.look(other)
+    seen, another = processes.inspect(pid), processes.inspect(other)
     assert seen is not None and another is not None
     leftovers = OrphanKiller(lambda: now[0])
     assert leftovers.end({(other, another.start + 1)}) == []
-    assert processes.look(other) is not None
+    assert processes.inspect(other) is not None
     assert leftovers.end({(pid, seen.start)}) == [pid]
     eventually(lambda: Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z", 5, "its death")
     monkeypatch.setattr(processes, "kill", lambda *one: bool(tries.append(now[0])))  # type: ignore[func-returns-value]
@@ -176,11 +176,11 @@ def test_a_look_after_an_end_needs_no_second_and_spares_what_others_hold(start: 
     """A34: also of a rank that was never seen on its device, and whose process hides."""
     occupants, pid = OccupancyChecker(), start()
     judged(occupants, look(4))
-    assert occupants.left_on([look(40_000)], NOBODY) == {"a": "40000 MiB are still in use after a job ended"}
-    assert occupants.left_on([look(4, pid)], NOBODY) == {"a": f"pid {pid} of {ME} (sleep)"}
+    assert occupants.occupants_of([look(40_000)], NOBODY) == {"a": "40000 MiB are still in use after a job ended"}
+    assert occupants.occupants_of([look(4, pid)], NOBODY) == {"a": f"pid {pid} of {ME} (sleep)"}
     assert judged(occupants, look(4, pid))[0] == "foreign", "at once"
-    assert occupants.left_on([look(40_000)], HELD) == {}, "a shared device"
-    assert occupants.left_on([look(60)], NOBODY) == {}
+    assert occupants.occupants_of([look(40_000)], HELD) == {}, "a shared device"
+    assert occupants.occupants_of([look(60)], NOBODY) == {}
 
 
 def test_what_the_driver_does_not_say_is_unknown() -> None:
@@ -277,7 +277,7 @@ def test_a_gpu_that_vanishes_under_a_job_is_told_before_or_with_its_failure(
 def test_an_end_is_told_with_what_is_left_on_its_devices(
     agent: Agent, control: Control, environment: dict[str, str]
 ) -> None:
-    """A34: at once if nothing is, and if something is, the server knows it when it gives the device back."""
+    """A34: at once if nothing is, and if something is, the server accepts it when it gives the device back."""
     set_devices(environment, A100)
     agent.start(environment=environment)
     eventually(lambda: occupancy(control) == "clear", 20, "a look at the free device")

@@ -83,7 +83,7 @@ def test_a_file_that_is_no_fact_ends_its_rank_alone(tmp_path: Path, spoiled: str
     ranks = Ranks(journal, Launcher(tmp_path / "doorbell", False), "node", 1 << 20)
     [report] = ranks.reports()
     assert isinstance(report, Ended) and report.reason == "supervisor_lost"
-    ranks.live(), ranks.busy_devices(), ranks.saved(), ranks.log_limit(ranks.known.all()[0], 2 << 20)
+    ranks.live(), ranks.busy_devices(), ranks.saved(), ranks.log_limit(ranks.table.all()[0], 2 << 20)
     ranks.remind()
 
 
@@ -113,8 +113,8 @@ def test_agent_of_an_ordinary_user_starts_and_removes_the_rank_when_a_job_closed
         ranks.live(), ranks.busy_devices(), ranks.saved()
         ranks.remind()
         ranks.acknowledge([], [directory.name])
-        ranks.known.all()[0].log_dropped = True
-        ranks.forget_settled()
+        ranks.table.all()[0].log_dropped = True
+        ranks.drop_settled()
         ranks.empty_trash()
         return f"{reasons} {[path.name for folder in ('ranks', 'trash') for path in (home / folder).iterdir()]}"
 

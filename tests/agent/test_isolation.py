@@ -102,7 +102,7 @@ def test_whom_a_node_refuses_ends_as_its_fault_with_a_sentence(agent: Agent, con
         "no-such-user": "there is no Unix user no-such-user on the node",
         "root": "root is root; choose another unix_user",
         "daemon": "daemon is a system user (uid 1)",
-        "": "neither tenant nor node says which user",
+        "": "neither the tenant nor the node names the job's user",
     }
     keys = {control.run("true", user=user, job=number): user for number, user in enumerate(expected, 1)}
     agent.start(environment=REFUSING)
@@ -144,7 +144,7 @@ def test_an_agent_that_is_not_root_becomes_nobody_else(monkeypatch: pytest.Monke
 
 
 def environ(pid: int) -> dict[str, str]:
-    seen = processes.look(pid)
+    seen = processes.inspect(pid)
     assert seen is not None
     return seen.environment
 

@@ -61,20 +61,20 @@ def test_a_config_that_is_wrong_keeps_the_agent_from_starting_and_says_where(
 ) -> None:
     done = gpusched_agent(*command, **written(tmp_path, "mount = ['/data']\n"))
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert f"gpusched-agent: {tmp_path}/agent.toml: 'mount' is not known; known are allow_root, " in done.stderr
+    assert f"gpusched-agent: {tmp_path}/agent.toml: unknown key 'mount'; valid keys: allow_root, " in done.stderr
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("mounts = '/data'", "mounts must be a list of texts"),
+        ("mounts = '/data'", "mounts must be a list of strings"),
         ("mounts = ['data']", "'data' must be an absolute path"),
         ("mounts = ['/a:/b']", "'/a:/b' must be an absolute path"),
         ("allow_root = 1", "allow_root must be true or false"),
         ("log_max_mb = true", "log_max_mb must be a number"),
         ("data_dir = 3", "data_dir must be text"),
-        ("[runtimes.lxc]", "'lxc' is not known"),
-        ("[runtimes.podman]\ncommands = ['podman']", "'commands' is not known; known are arguments, command"),
+        ("[runtimes.lxc]", "unknown key 'lxc'"),
+        ("[runtimes.podman]\ncommands = ['podman']", "unknown key 'commands'; valid keys: arguments, command"),
         ("[runtimes.podman]\ncommand = []", "command must name a program"),
         ("runtimes = 1", "runtimes must be a table"),
         ("allow_root =", "is not TOML"),

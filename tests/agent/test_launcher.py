@@ -67,7 +67,7 @@ def test_a_rank_for_which_no_process_can_be_started_is_a_fault_of_the_node(home:
         ask.send(str(directory).encode())
     eventually(lambda: (second / rank_dir.EXIT).exists(), 20, "the launcher to refuse")
     for key in ("1.1.0", "2.1.0"):
-        started, ended, is_alive = journal.look(key)
+        started, ended, is_alive = journal.inspect(key)
         assert ended is not None and (started, is_alive) == (None, False)
         assert (ended.reason, ended.detail) == (
             "node_fault", "no process can be started: Resource temporarily unavailable"

@@ -131,7 +131,7 @@ def test_max_runtime_is_enforced(agent: Agent, control: Control) -> None:
 
 def test_without_a_limit_only_its_own_end_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long the supervisor has waited for anything to happen."""
-    monkeypatch.setattr(supervisor, "LONGEST_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(supervisor, "MAX_WAIT_SECONDS", 0.05)
     spec = RankSpec(job_id=1, attempt=1, rank=0, ranks=1, name="test", argv=["sh", "-c", "sleep 0.5; exit 4"])
     directory = Journal(tmp_path, rank_dir.boot_id()).prepare("1.1.0", spec, "node")
     pid = os.fork()

@@ -37,4 +37,4 @@ def test_lines_are_json_and_name_job_attempt_rank_and_node(
 def test_a_format_that_there_is_not_is_refused() -> None:
     words = [sys.executable, "-m", "gpusched.agent.main", "run", "--log-format", "xml"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, "'xml' is none of line, json" in done.stderr) == (2, True)
+    assert (done.returncode, "'xml' must be one of line, json" in done.stderr) == (2, True)

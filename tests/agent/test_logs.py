@@ -194,8 +194,8 @@ def test_what_is_cut_is_given_back_to_the_disk(tmp_path: Path) -> None:
     path = tmp_path / "log"
     data = os.urandom(MIB) * 24
     path.write_bytes(data)
-    given = log_truncation.give_back(str(path), len(data), MIB, 0)
-    assert log_truncation.give_back(str(path), len(data), MIB, given) == given
+    given = log_truncation.free_disk(str(path), len(data), MIB, 0)
+    assert log_truncation.free_disk(str(path), len(data), MIB, given) == given
     if path.stat().st_blocks * 512 == len(data):
         pytest.skip("this file system cannot give room back")
     assert path.stat().st_blocks * 512 < 2 * MIB
@@ -213,8 +213,8 @@ def test_the_limit_is_asked_for_once_per_rank_and_not_for_short_logs(tmp_path: P
     (tmp_path / "ranks" / "1.1.0").mkdir()
     assert ranks.log_limit(RankState("1.1.0"), MIB) is None
     assert rank_dir.read(tmp_path / "ranks" / "1.1.0", rank_dir.LOG_LIMIT) is None
-    ranks.wants_at_most(4 * MIB)
-    ranks.wants_at_most(6 * MIB)
+    ranks.limit_logs(4 * MIB)
+    ranks.limit_logs(6 * MIB)
     assert ranks.log_limit(RankState("1.1.0"), MIB + 1) == 4 * MIB
-    ranks.wants_at_most(2 * MIB)
+    ranks.limit_logs(2 * MIB)
     assert ranks.log_limit(RankState("1.1.0"), 9 * MIB) == 4 * MIB

@@ -158,7 +158,7 @@ def staged(agents: Agents, name: str, sites: tuple[str, ...], **how: str) -> Ite
 
 SCENARIOS = ("socket", "http", "refused", "refused by http", "logs refused", "logs dropped", "stop", "failing")
 # In this scenario a part fails once, so that the sites of restarting it are passed.
-FAILING = "node.Node.keep_looking#1"
+FAILING = "node.Node.keep_polling#1"
 
 
 def survey(agents: Agents, scenario: str) -> tuple[set[str], set[str], set[str]]:
@@ -270,7 +270,7 @@ def test_node_reports_again_or_agent_exits_with_the_reason_whatever_raises(
 
 def test_agent_exits_when_its_own_part_raises_what_a_broken_network_raises(agents: Agents) -> None:
     """A41. Without room for one more file a message raises an OSError: no reason to try the server for ever."""
-    inject(agents, "link._speak#1", "socket", False, "OSError", "always")
+    inject(agents, "link._send#1", "socket", False, "OSError", "always")
 
 
 def test_agent_needs_no_thread_that_was_not_started_with_it(monkeypatch: pytest.MonkeyPatch) -> None:

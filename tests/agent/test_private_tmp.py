@@ -79,7 +79,7 @@ def test_an_agent_that_lives_below_tmp_keeps_its_ranks_files_in_sight(directory:
 
 def test_what_confines_a_rank_is_what_the_nodes_owner_wants(tmp_path: Path) -> None:
     def how(**policy: bool) -> Confinement:
-        return Confinement(cgroup.Found(cgroup.Base("/g", ("cpu",))), "", "", True, 0o077, **policy)
+        return Confinement(cgroup.Lookup(cgroup.Base("/g", ("cpu",))), "", "", True, 0o077, **policy)
 
     spec = RankSpec(name="x", job_id=1, attempt=1, rank=0, ranks=1, argv=["true"], cpu_cores=2.0)
     group = confinement.confined(how(has_ceiling=True), tmp_path, spec, "s")["cgroup"]

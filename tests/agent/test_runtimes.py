@@ -114,7 +114,7 @@ def test_mounts_are_those_of_the_allow_list_with_links_followed(tmp_path: Path) 
             mounts.binds([refused], allowed)
     with pytest.raises(mounts.NotAllowed, match="allowed: nothing"):
         mounts.binds(["/data:/data"], [])
-    with pytest.raises(mounts.NotAllowed, match="is not there"):
+    with pytest.raises(mounts.NotAllowed, match="does not exist"):
         mounts.binds([f"{kept}/none:/x"], allowed)
 
 
@@ -138,7 +138,7 @@ def test_what_is_closed_to_the_user_outside_cannot_be_mounted() -> None:
         assert mounts.binds([f"{code}:/x"], [made], account) == [f"{code}:/x"]
         code.parent.chmod(0o700)
         for source in (code, code / "none"):
-            with pytest.raises(mounts.NotAllowed, match="or closed to uid 12345"):
+            with pytest.raises(mounts.NotAllowed, match="or is not readable for uid 12345"):
                 mounts.binds([f"{source}:/x"], [made], account)
         os.chown(code.parent, 0, 12345)
         code.parent.chmod(0o750)
@@ -154,7 +154,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Config, **fields
     from gpusched.agent.isolation import cgroup
 
     monkeypatch.setattr(config, "current", lambda: told)
-    how = Confinement(cgroup.Found(None, ""), "", "", True, 0o077)
+    how = Confinement(cgroup.Lookup(None, ""), "", "", True, 0o077)
     return job_spec(tmp_path, spec(**fields), "node", how)
 
 
@@ -171,9 +171,9 @@ def of(docker: Dockerd) -> Config:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"image": "-v/:/host"}, "no name of an image"),
-        ({"runtime": "podman"}, "this node has no podman that could run image ubuntu; it has docker"),
-        ({"image": "/images/a.sif"}, "this node has no container runtime that could run image /images/a.sif"),
+        ({"image": "-v/:/host"}, "not a valid image name"),
+        ({"runtime": "podman"}, "this node has no podman that can run image ubuntu; it has docker"),
+        ({"image": "/images/a.sif"}, "this node has no container runtime that can run image /images/a.sif"),
         ({"mounts": ["/etc:/etc"]}, "mount /etc:/etc is not allowed on this node; allowed: nothing"),
         ({"environment": {"A": "1\n2"}}, "the value of A has a line break"),
     ],

@@ -41,7 +41,7 @@ def test_a_job_reads_its_secrets_and_the_value_is_nowhere_else(
     agent.start(environment=REFUSING if user else {})
     log = agent.ranks / key / "output.log"
     eventually(lambda: log.exists() and log.read_text(), 10, "the job to have read it")
-    owner = user or processes.look(os.getpid()).user  # type: ignore[union-attr]
+    owner = user or processes.inspect(os.getpid()).user  # type: ignore[union-attr]
     assert log.read_text() == f"400:{owner}\n"
     where = kept(agent, key)
     assert where.stat().st_mode & 0o777 == 0o700
@@ -126,13 +126,13 @@ def test_a_preparation_that_was_cut_short_leaves_no_secret_and_can_be_done_again
                 journal.prepare(key, made, "node")
     assert [(place / "t").read_text() for place in places] == [VALUE] * 3
     journal.stop("1.1.0", "cancelled", 1)
-    journal.forget("1.1.0")
+    journal.drop("1.1.0")
     assert not places[0].exists()
     shutil.rmtree(journal.ranks / "2.1.0")
     Journal(tmp_path / "node", rank_dir.boot_id())
     assert [place.exists() for place in places] == [False, False, True], "swept at the start, but for what is there"
     assert (journal.prepare("3.1.0", made, "node") / rank_dir.SPEC).exists()
-    journal.forget("3.1.0")
+    journal.drop("3.1.0")
     assert not places[-1].exists()
 
 

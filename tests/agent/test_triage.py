@@ -175,5 +175,5 @@ def test_an_end_written_by_a_newer_supervisor_is_understood(tmp_path: Path) -> N
     (journal.ranks / "1.1.0").mkdir()
     fact = {"at": rank_dir.now(), "reason": "exited", "exit_code": 0, "a_later_idea": 1}
     rank_dir.write(journal.ranks / "1.1.0", rank_dir.EXIT, fact)
-    ended = journal.look("1.1.0")[1]
+    ended = journal.inspect("1.1.0")[1]
     assert ended is not None and ended.exit_code == 0

@@ -15,7 +15,7 @@ def test_a_value_with_a_line_break_is_refused_by_name_where_it_cannot_be_told() 
 @pytest.mark.parametrize("runtime", ["apptainer", "docker"])
 @pytest.mark.parametrize("name", ["KEY\n", "A=1\nB", "A;touch /tmp/x;B", "", "1A"])
 def test_what_is_no_name_of_a_variable_is_refused(runtime: str, name: str) -> None:
-    with pytest.raises(ValueError, match="is no name of a variable"):
+    with pytest.raises(ValueError, match="is not a valid variable name"):
         command_lines.environment_text(runtime, {name: "x"})
     assert validate(JobRequest(command=["true"], environment={name: "x"}))
     assert validate(JobRequest(command=["true"], node_selector={name: "x"})) or name == "1A"
