@@ -76,7 +76,7 @@ def test_the_name_of_an_element_is_the_id_of_its_job(arrays: FakeServer) -> None
     """Made for other commands: of those that are no jobs yet there is none, which is said."""
     done = call(arrays.url, "elements", "42", "-o", "name")
     assert (done.exit_code, done.stdout) == (0, "57\n")
-    assert done.stderr == "1 of these elements is no job yet and has no id\n"
+    assert done.stderr == "1 of these elements is not a job yet and has no id\n"
 
 
 def test_a_part_is_cancelled_and_retried(arrays: FakeServer) -> None:
@@ -199,7 +199,7 @@ async def test_jobs_are_listed_by_all_that_rest_knows(arrays: FakeServer) -> Non
     with Client(arrays.url) as c:
         c.list(limit=5, **wanted)
         assert arrays.asked[-1].query == sent
-        with pytest.raises(TypeError, match="by weather"):
+        with pytest.raises(TypeError, match="no filter weather"):
             c.list(weather="fine")  # type: ignore[call-arg]
     async with AsyncClient(arrays.url) as c:
         await c.list(limit=5, **wanted)

@@ -143,7 +143,7 @@ def test_ps_asks_for_live_and_waiting_jobs_unless_told(full: FakeServer) -> None
     call(full.url, "ps", "-a", "-u", "ada", "-l", "1")
     assert full.asked[0].query == {"state": "held,pending,running,scheduled,stopping", "limit": "201"}
     assert full.asked[1].query == {"user": "ada", "limit": "2"}
-    assert "more than these 1" in call(full.url, "ps", "-l", "1").stderr
+    assert "more than 1" in call(full.url, "ps", "-l", "1").stderr
 
 
 def test_why_says_everything(full: FakeServer) -> None:
@@ -215,7 +215,7 @@ def test_a_login_keeps_the_tenant_of_the_same_server_alone(full: FakeServer, tmp
     write_file(file, {"url": "https://other.example", "token": "u1.old", "tenant": "nlp", "own": "stays"})
     told = call("", "login", full.url, *args, stdin="x\n").stderr
     assert read_file(file) == {"url": full.url, "token": "u1.new", "own": "stays"}
-    assert "tenant nlp of https://other.example is forgotten" in told
+    assert "tenant nlp of https://other.example is no longer the default" in told
     write_file(file, {"url": "https://other.example", "token": "u1.old", "tenant": "nlp"})
     call("", "login", full.url, *args, "--tenant", "vision", stdin="x\n")
     assert read_file(file)["tenant"] == "vision"

@@ -28,7 +28,7 @@ def test_replay_under_another_policy_prints_the_differences(full: FakeServer) ->
     full.on("GET", "/scheduling/cycles/9/replay", Answer(200, {**REPLAY, **other}))
     lines = call(full.url, "cycles", "replay", "9", "--policy", "shortest").stdout.splitlines()
     assert full.asked[-1].query == {"policy": "shortest"}
-    assert lines[0].endswith("policy shortest: what it would decide in place of fair")
+    assert lines[0].endswith("policy shortest: its decisions instead of those of fair")
     assert lines[-2:] == ["starts only here: job 52", "starts only as recorded: none"]
 
 

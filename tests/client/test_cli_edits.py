@@ -14,7 +14,7 @@ def test_a_policy_change_sends_values_and_the_version_it_saw(full: FakeServer) -
     full.on("PATCH", "/scheduling/policy", Answer(200, {**POLICY, "effect": {"sentences": [said]}}))
     words = ("policy=cost_aware", "online_percent=20", 'cost_by_model={"H100": 2.5}', "enable_preemption=false")
     result = call(full.url, "policy", *words, "--dry-run")
-    assert result.stderr.splitlines() == [said, "nothing was changed"]
+    assert result.stderr.splitlines() == [said, "nothing changed (dry run)"]
     [sent] = [asked for asked in full.asked if asked.method == "PATCH"]
     assert (sent.query, sent.headers["if-match"]) == ({"dry_run": "true"}, '"2"')
     assert sent.json == {
@@ -36,7 +36,7 @@ def test_a_quota_change_says_what_it_does(full: FakeServer) -> None:
     effect = {"sentences": [said], "contradicts": False}
     full.on("PUT", "/tenants/nlp/quota", Answer(200, {**QUOTA, "effect": effect, "status": "would_be_changed"}))
     result = call(full.url, "quota", "nlp", "--max-gpus-by-model", "A100=4, NVIDIA H100=2", "--dry-run")
-    assert result.stderr.splitlines() == [said, "nothing was changed"]
+    assert result.stderr.splitlines() == [said, "nothing changed (dry run)"]
     [put] = [asked for asked in full.asked if asked.method == "PUT"]
     assert put.query == {"dry_run": "true"}
     assert put.json["max_gpus_by_model"] == {"A100": 4, "NVIDIA H100": 2}

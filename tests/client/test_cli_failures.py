@@ -36,7 +36,7 @@ FAILURES: dict[str, tuple[Answer, int]] = {
 def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     defaults = {**(Client.__init__.__kwdefaults__ or {}), "patience_seconds": 0.0}
     monkeypatch.setattr(Client.__init__, "__kwdefaults__", defaults)
-    monkeypatch.setattr(flows, "FOLLOW_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(flows, "FOLLOW_RETRY_SECONDS", 0.0)
 
 
 @pytest.mark.parametrize("failure", FAILURES)

@@ -39,7 +39,7 @@ def test_one_time_password_is_the_only_word_on_stdout(full: FakeServer, words: s
     """A56: so that it can go to a file; nothing on stderr has it."""
     result = call(full.url, *words.split())
     assert (result.exit_code, result.stdout) == (0, "abcd-efgh\n")
-    assert "shown this once" in result.stderr and "abcd" not in result.stderr
+    assert "shown only once" in result.stderr and "abcd" not in result.stderr
 
 
 @pytest.mark.parametrize(("words", "path"), [("create", "/users"), ("reset-password", "/users/kim/reset-password")])
@@ -105,7 +105,7 @@ def test_command_that_takes_something_away_asks_first(full: FakeServer, words: s
 
 
 def test_disable_names_tenants_without_an_owner(full: FakeServer) -> None:
-    assert "tenant nlp has no owner now" in call(full.url, "user", "disable", "kim", "--yes").stderr
+    assert "tenant nlp no longer has an owner" in call(full.url, "user", "disable", "kim", "--yes").stderr
 
 
 def test_archived_tenants_are_listed_when_asked(full: FakeServer) -> None:

@@ -35,7 +35,7 @@ def test_a_list_that_is_cut_says_so(full: FakeServer, words: str) -> None:
         return Answer(200, {"items": [one] * min(3, int(asked.query["limit"])), "next_cursor": None})
 
     full.on("GET", path, three)
-    for limit, said in (("2", "there are more than these 2; see --limit\n"), ("3", "")):
+    for limit, said in (("2", "there are more than 2; see --limit\n"), ("3", "")):
         done = call(full.url, *words.split(), "--limit", limit, "-o", "jsonl")
         assert (len(done.stdout.splitlines()), done.stderr) == (int(limit), said)
 

@@ -107,10 +107,10 @@ def test_what_is_ignored_is_said_with_its_line_and_why(full: FakeServer, tmp_pat
     assert sent == {"gang_scheduling": True, "ranks": 2, "cpu_cores": 2.0}
     assert result.stdout == "42\n"
     told = result.stderr.splitlines()
-    assert told[0] == "train.sh:2: --output=%j.out is ignored: the server keeps the output: gpusched logs"
+    assert told[0] == "train.sh:2: --output=%j.out is ignored: the server stores the output: gpusched logs"
     assert told[1].startswith("train.sh:2: --partition=gpu is ignored: there are no partitions")
     assert told[2].startswith("train.sh:3: --mail-type=END is ignored")
-    assert told[3] == "train.sh:3: --frobnicate=1 is ignored: it is not known here"
+    assert told[3] == "train.sh:3: --frobnicate=1 is ignored: it is not supported"
     assert told[4].startswith("train.sh:3: --exclusive is ignored")
     assert told[5].startswith("train.sh:4: --constraint=[a*2|b] is ignored: only features that a node must all have")
     assert told[6].startswith("train.sh:3: --mem=0 is ignored")

@@ -87,10 +87,10 @@ def test_top_fits_a_small_terminal_and_leaves_it_as_it_was(
 
 
 def test_a_list_gets_the_room_that_the_others_leave() -> None:
-    assert top._rooms(24, (2, 3, 4)) == [3, 4, 5]
-    assert top._rooms(24, (1, 100, 100)) == [2, 9, 9]
-    assert sum(top._rooms(24, (100, 100, 100))) == 20
-    assert top._rooms(None, (100, 2, 3)) == [101, 3, 4]
+    assert top._heights(24, (2, 3, 4)) == [3, 4, 5]
+    assert top._heights(24, (1, 100, 100)) == [2, 9, 9]
+    assert sum(top._heights(24, (100, 100, 100))) == 20
+    assert top._heights(None, (100, 2, 3)) == [101, 3, 4]
 
 
 def test_top_in_a_pipe_prints_everything_once(full: FakeServer) -> None:
@@ -167,7 +167,7 @@ def test_wait_exits_with_0_or_1_and_with_7_when_the_time_runs_out(
     full.on("GET", "/jobs/42", Answer(200, job(state="running")))
     late = call(full.url, "wait", "--timeout", "0.02", "42")
     assert (late.exit_code, late.stdout) == (7, "")
-    assert "job 42 is still running, and the time to wait for it is over" in late.stderr
+    assert "job 42 is still running, and the timeout has passed" in late.stderr
 
 
 def test_wait_has_one_time_for_all_and_prints_what_ended(full: FakeServer) -> None:

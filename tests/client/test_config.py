@@ -52,7 +52,7 @@ def test_the_file_is_for_its_owner_only_and_survives_odd_texts(file: Path) -> No
 @pytest.mark.parametrize("url", ["gpu.example:8000", "ftp://x", "http://", "http://x:99999", "http://[", "/api",
                                  "http://x/\udcff", "http://\udcff", f"http://{'a' * 64}.example"])  # fmt: skip
 def test_what_is_no_url_is_refused(url: str) -> None:
-    with pytest.raises(Invalid, match="not the URL"):
+    with pytest.raises(Invalid, match="not a server URL"):
         resolve(url, environ={"GPUSCHED_CONFIG": "/nonexistent"})
 
 

@@ -26,7 +26,7 @@ def test_usage_without_a_tenant_is_that_of_the_only_one(full: FakeServer) -> Non
     full.on("GET", "/me", Answer(200, {"user": "ada", "tenants": [{"name": "a"}, {"name": "b"}]}))
     several = call(full.url, "usage")
     assert several.exit_code == 2
-    assert "yours: a, b" in several.stderr
+    assert "your tenants: a, b" in several.stderr
 
 
 def test_a_budget_keeps_what_is_not_given_and_is_not_written_over(full: FakeServer) -> None:

@@ -54,7 +54,7 @@ def test_a_long_log_into_a_file_has_a_bar_that_is_not_in_the_file(server: FakeSe
 def test_many_jobs_that_are_waited_for_have_a_bar_and_few_have_none(server: FakeServer, tmp_path: Path) -> None:
     for number in range(1, 5):
         server.on("GET", f"/jobs/{number}", Answer(200, job(number, state="completed", exit_code=0)))
-    assert b"4 in all" in at_a_terminal(server.url, tmp_path / "out", "wait", "1", "2", "3", "4")
+    assert b"4 in total" in at_a_terminal(server.url, tmp_path / "out", "wait", "1", "2", "3", "4")
     assert b"in all" not in at_a_terminal(server.url, tmp_path / "out", "wait", "1", "2")
 
 
@@ -70,6 +70,6 @@ def test_where_nobody_can_look_nothing_is_drawn(
 ) -> None:
     monkeypatch.setenv("TERM", term)
     monkeypatch.setattr("sys.stderr.isatty", lambda: is_terminal, raising=False)
-    with bar("x", 10, least=1) as is_at:
+    with bar("x", 10, minimum=1) as is_at:
         is_at(5)
     assert capsys.readouterr().err == ""

@@ -82,7 +82,7 @@ def test_every_post_is_repeated_with_the_same_key_when_its_answer_is_lost(server
 def test_what_is_not_safe_to_repeat_is_sent_once(server: FakeServer) -> None:
     """Who logs in is nobody yet, and keys belong to somebody."""
     server.on("POST", "/login", Answer(0))
-    with Client(server.url) as client, pytest.raises(Unreachable, match="not known whether"):
+    with Client(server.url) as client, pytest.raises(Unreachable, match="may have carried out"):
         client.send(access.login("ada", "pw", "laptop"))
     assert len(server.asked) == 1
 
@@ -166,7 +166,7 @@ def test_a_redirect_is_named_and_not_followed(server: FakeServer) -> None:
 
 def test_an_answer_of_something_else_is_an_error(server: FakeServer) -> None:
     server.default = Answer(200, b"<html>Welcome to the hotel network</html>", {"Content-Type": "text/html"})
-    with Client(server.url) as client, pytest.raises(ServerError, match="not what a gpusched server says"):
+    with Client(server.url) as client, pytest.raises(ServerError, match="not a gpusched server's"):
         client.get(42)
 
 

@@ -133,7 +133,7 @@ def test_who_reads_its_output_no_more_is_told_that_the_job_goes_on(server: FakeS
         process.stdout.close()
         said = process.stderr.read().decode()
     assert process.returncode == 1
-    assert "job 42 goes on; see: gpusched logs -f 42, or end it: gpusched cancel 42" in said
+    assert "job 42 continues; see: gpusched logs -f 42, or end it: gpusched cancel 42" in said
 
 
 def test_a_signal_while_the_job_is_submitted_leaves_no_job_behind(server: FakeServer) -> None:
@@ -174,7 +174,7 @@ def test_a_signal_that_cannot_be_passed_on_is_told_and_ends_nothing(server: Fake
     interrupt(process, server, "POST", "/jobs/42/signal")
     _, err = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert "USR1 is not passed on: only a running job has processes to signal" in err.decode()
+    assert "USR1 could not be passed on: only a running job has processes to signal" in err.decode()
 
 
 def test_a_cancel_that_does_not_arrive_is_sent_again(server: FakeServer) -> None:
@@ -197,7 +197,7 @@ def test_a_second_ctrl_c_leaves_at_once(server: FakeServer) -> None:
     interrupt(process, server, "POST", "/jobs/42/cancel")
     _, err = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert "left job 42" in err.decode()
+    assert "before the end of job 42" in err.decode()
 
 
 def test_ctrl_c_just_as_the_job_ends_is_no_error(server: FakeServer) -> None:

@@ -197,7 +197,7 @@ def test_page_of_a_proxy_is_no_answer(server: FakeServer, call: str) -> None:
         "follow": lambda c: list(c.follow(42)),
         "delete_secret": lambda c: c.delete_secret("wandb", tenant="nlp"),
     }
-    with Client(server.url) as c, pytest.raises(ServerError, match="is not what a gpusched server says"):
+    with Client(server.url) as c, pytest.raises(ServerError, match="is not a gpusched server's"):
         calls[call](c)
 
 
@@ -242,7 +242,7 @@ def test_following_a_job_that_never_started_ends_at_once(server: FakeServer) -> 
 
 def test_following_gives_up_on_bytes_of_a_lost_node(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flows, "_LATE_BYTES_SECONDS", 0.01)
-    monkeypatch.setattr(flows, "_LOOK_AT_JOB_SECONDS", 0.01)
+    monkeypatch.setattr(flows, "_READ_JOB_SECONDS", 0.01)
     server.on("GET", "/jobs/42/logs", lambda asked: log(b"", int(asked.query["offset"]), 0))
     server.on("GET", "/jobs/42", Answer(200, job(state="failed", attempt=1)))
     assert output_of(server) == b""
