@@ -161,7 +161,7 @@ def test_collector_that_is_away_is_logged_once_and_spans_are_dropped(collector, 
         for number in range(100):
             with tracing.span(f"dropped {number}"):
                 pass
-        eventually(lambda: "takes no traces" in caplog.text, 10, "the log line")
+        eventually(lambda: "accepts no traces" in caplog.text, 10, "the log line")
         for number in range(100):
             with tracing.span(f"dropped {number}"):
                 pass
@@ -178,11 +178,11 @@ def test_collector_that_is_back_gets_spans_again(collector, monkeypatch, caplog)
     with traced(collector, monkeypatch):
         with tracing.span("dropped"):
             pass
-        eventually(lambda: "takes no traces" in caplog.text, 10, "the log line")
+        eventually(lambda: "accepts no traces" in caplog.text, 10, "the log line")
         collector.status = 200
         with tracing.span("kept"):
             pass
-        eventually(lambda: "takes traces again" in caplog.text, 10, "the log line")
+        eventually(lambda: "accepts traces again" in caplog.text, 10, "the log line")
     assert [span.name for span in collector.spans] == ["kept"]
 
 
