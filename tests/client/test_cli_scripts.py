@@ -112,7 +112,7 @@ def test_what_is_ignored_is_said_with_its_line_and_why(full: FakeServer, tmp_pat
     assert told[2].startswith("train.sh:3: --mail-type=END is ignored")
     assert told[3] == "train.sh:3: --frobnicate=1 is ignored: it is not supported"
     assert told[4].startswith("train.sh:3: --exclusive is ignored")
-    assert told[5].startswith("train.sh:4: --constraint=[a*2|b] is ignored: only features that a node must all have")
+    assert told[5].startswith("train.sh:4: --constraint=[a*2|b] is ignored: only features combined with &")
     assert told[6].startswith("train.sh:3: --mem=0 is ignored")
     assert "no srun" in told[7]
 
