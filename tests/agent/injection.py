@@ -116,10 +116,10 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
 class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        found = importlib.machinery.PathFinder.find_spec(fullname, path) if fullname.startswith(PACKAGE) else None
-        if found is not None and found.origin is not None:
-            found.loader = _Loader(fullname, found.origin)
-        return found
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path) if fullname.startswith(PACKAGE) else None
+        if spec is not None and spec.origin is not None:
+            spec.loader = _Loader(fullname, spec.origin)
+        return spec
 
 
 class _State:
@@ -280,8 +280,8 @@ def serve() -> None:
     importlib.import_module("gpusched.agent.main")  # and with it all modules of the agent
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:
-        told = json.loads(line)
-        _fork(Case(**{**told, "sites": tuple(told["sites"])}))
+        fields = json.loads(line)
+        _fork(Case(**{**fields, "sites": tuple(fields["sites"])}))
 
 
 if __name__ == "__main__":

@@ -66,5 +66,5 @@ class SocketControl(Control):
                     protocol.send_close(NOT_AUTHENTICATED)
                 else:
                     with self._lock:
-                        desired = self._hear(msgspec.json.decode(frame.data, type=Sync))  # type: ignore[union-attr]
+                        desired = self._handle_sync(msgspec.json.decode(frame.data, type=Sync))  # type: ignore[union-attr]
                     protocol.send_text(self.page or msgspec.json.encode(desired))

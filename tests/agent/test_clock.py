@@ -17,7 +17,7 @@ def since(text: str) -> float:
     return (datetime.now(UTC) - datetime.fromisoformat(text)).total_seconds()
 
 
-def test_what_happened_while_nobody_listened_is_told_with_how_long_ago_it_was(agent: Agent, control: Control) -> None:
+def test_events_during_an_outage_are_reported_with_their_age(agent: Agent, control: Control) -> None:
     """A53, A32: over a restart of the agent, and anew each time that it is said."""
     key, lasts = control.run("sleep", "0.2"), control.run("sleep", "60", job=2)
     control.is_acknowledging = False
@@ -29,14 +29,14 @@ def test_what_happened_while_nobody_listened_is_told_with_how_long_ago_it_was(ag
     agent.start()
     for report in (control.end_of(key), control.start_of(lasts)):
         assert report.seconds_ago is not None and report.seconds_ago == pytest.approx(since(report.at), abs=0.8)
-    told = control.ended[key]
-    eventually(lambda: len(told) > 3, 10, "repetitions")
-    ages = [end.seconds_ago or 0.0 for end in told]
+    ends = control.ended[key]
+    eventually(lambda: len(ends) > 3, 10, "repetitions")
+    ages = [end.seconds_ago or 0.0 for end in ends]
     assert ages == sorted(ages) and ages[-1] > ages[0] >= 1
 
 
 @pytest.mark.parametrize("is_same_boot", [True, False])
-def test_the_clock_of_another_boot_says_nothing(tmp_path: Path, is_same_boot: bool) -> None:
+def test_monotonic_time_of_another_boot_is_ignored(tmp_path: Path, is_same_boot: bool) -> None:
     journal = Journal(tmp_path, "this boot")
     directory = tmp_path / "ranks" / "1.1.0"
     directory.mkdir()
@@ -49,7 +49,7 @@ def test_the_clock_of_another_boot_says_nothing(tmp_path: Path, is_same_boot: bo
 
 
 @pytest.mark.parametrize("more", [{}, {"a_later_word": 1}], ids=["older", "newer"])
-def test_ranks_whose_supervisor_is_of_another_version_are_understood(more: dict[str, int], tmp_path: Path) -> None:
+def test_ranks_of_a_supervisor_of_another_version_are_read(more: dict[str, int], tmp_path: Path) -> None:
     """A57: supervisors outlive the upgrade of their agent."""
     journal = Journal(tmp_path, rank_dir.boot_id())
     directory = tmp_path / "ranks" / "1.1.0"

@@ -52,9 +52,7 @@ def end(node: Node, tmp_path: Path, exit_code: int) -> None:
     assert node.ranks.inspect("1.1.0")
 
 
-def test_failure_is_never_reported_without_a_reading_of_after_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failure_is_reported_only_with_a_later_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A heartbeat may come between the end and the agent's own look at the GPUs: it brings the Xid all the same."""
 
     async def speak() -> None:
@@ -86,15 +84,15 @@ def test_end_is_reported_with_silent_devices_when_the_driver_raises(
 
 
 @pytest.mark.parametrize("ask", ["read", "read_use", "devices", "driver_version"])
-def test_driver_is_asked_by_one_thread_at_a_time(ask: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_driver_is_called_by_one_thread_at_a_time(ask: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An event is handed out once: of two readers at once, one could drop the Xid that the other has just heard."""
-    inside, most, entered = 0, 0, threading.Condition()
+    inside, peak, entered = 0, 0, threading.Condition()
 
     def answer() -> int:
-        nonlocal inside, most
+        nonlocal inside, peak
         with entered:
             inside += 1
-            most = max(most, inside)
+            peak = max(peak, inside)
             entered.notify_all()
             entered.wait_for(lambda: inside > 1, 0.3)
             inside -= 1
@@ -104,11 +102,11 @@ def test_driver_is_asked_by_one_thread_at_a_time(ask: str, monkeypatch: pytest.M
     monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", answer)
     monkeypatch.setattr(pynvml, "nvmlSystemGetDriverVersion", lambda: str(answer()))
     nvml = Nvml()
-    asked = {"read_use": lambda: nvml.read_use([])}.get(ask, getattr(nvml, ask))
+    question = {"read_use": lambda: nvml.read_use([])}.get(ask, getattr(nvml, ask))
     with ThreadPoolExecutor(2) as pool:
-        for done in [pool.submit(nvml.read), pool.submit(asked)]:
-            done.result()
-    assert most == 1
+        for future in [pool.submit(nvml.read), pool.submit(question)]:
+            future.result()
+    assert peak == 1
 
 
 def test_facts_come_without_hints_when_hints_raise(

@@ -50,7 +50,7 @@ def ends(ranks: Ranks) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("order", "reason"), [(RUN, "node_lost"), (Stop(key=KEY, reason="cancelled"), "cancelled")])
-def test_an_order_for_it_is_answered_unless_it_is_only_late(
+def test_order_for_a_dropped_rank_is_answered_unless_it_is_just_late(
     tmp_path: Path, launcher: Recording, order: Run | Stop, reason: str
 ) -> None:
     """A database that was restored does not know of the end; before, it waited for ever."""
@@ -67,7 +67,7 @@ def test_an_order_for_it_is_answered_unless_it_is_only_late(
     assert (ends(ranks), launcher.launched, ranks.unacknowledged()) == ([], [], [])
 
 
-def test_another_control_plane_may_use_the_same_ids(tmp_path: Path, launcher: Recording) -> None:
+def test_another_control_plane_can_use_the_same_ids(tmp_path: Path, launcher: Recording) -> None:
     bury(tmp_path, 10)
     ranks = node(tmp_path, launcher)
     ranks.obey([RUN])
@@ -77,7 +77,7 @@ def test_another_control_plane_may_use_the_same_ids(tmp_path: Path, launcher: Re
     assert launcher.launched == [KEY]
 
 
-def test_graves_are_pruned_while_the_agent_runs(
+def test_dropped_keys_are_pruned_while_the_agent_runs(
     tmp_path: Path, launcher: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bury(tmp_path, 10)
@@ -89,7 +89,7 @@ def test_graves_are_pruned_while_the_agent_runs(
     assert launcher.launched == [KEY]
 
 
-def test_what_cannot_be_prepared_for_long_is_a_fault_of_the_node(
+def test_rank_that_cannot_be_prepared_for_long_is_a_node_fault(
     tmp_path: Path, launcher: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk: the server hears of it, and the job goes elsewhere."""

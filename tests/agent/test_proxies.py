@@ -20,15 +20,17 @@ def control() -> Iterator[SocketControl]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_join_exits_with_a_sentence_when_a_page_answers(tmp_path: Path, control: SocketControl, page: bytes) -> None:
+def test_join_exits_with_a_sentence_when_a_proxy_page_answers(
+    tmp_path: Path, control: SocketControl, page: bytes
+) -> None:
     control.page = page
-    done = gpusched_agent("join", "--data-dir", str(tmp_path), control.url, "j1.token")
-    assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert f"gpusched-agent: {control.url} did not answer like a gpusched server" in done.stderr
+    result = gpusched_agent("join", "--data-dir", str(tmp_path), control.url, "j1.token")
+    assert result.returncode == 1 and "Traceback" not in result.stderr
+    assert f"gpusched-agent: {control.url} did not answer like a gpusched server" in result.stderr
 
 
 @pytest.mark.parametrize("has_socket", [True, False])
-def test_agent_tries_again_until_the_server_answers_instead_of_a_page(
+def test_agent_retries_until_the_server_answers_instead_of_a_page(
     agent: Agent, control: SocketControl, tmp_path: Path, has_socket: bool
 ) -> None:
     """A41. Over a WebSocket and over HTTP. The job runs on meanwhile, and once."""

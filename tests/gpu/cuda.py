@@ -6,9 +6,9 @@ import sys
 import time
 
 
-def check(code: int, what: str) -> None:
+def check(code: int, call: str) -> None:
     if code:
-        raise SystemExit(f"{what} gives {code}")
+        raise SystemExit(f"{call} gives {code}")
 
 
 def main() -> None:
