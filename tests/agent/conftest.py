@@ -1,4 +1,4 @@
-"""Real agent processes in directories of their own; nothing of them is left after a test."""
+"""Real agent processes in their own directories; tests leave nothing of them behind."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ DEFAULTS = {"GPUSCHED_JOIN_TOKEN": "j1.token", "GPUSCHED_AGENT_ALLOW_ROOT": "tru
 
 
 def _as_in_the_background() -> None:
-    """What nohup or the `&` of a script starts has these ignored; its jobs must not."""
+    """Ignore the signals that nohup or the `&` of a script ignores; the agent's jobs must not ignore them."""
     for number in (signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
 

@@ -1,4 +1,4 @@
-"""A small control plane that agents under test talk to over HTTP: it orders, hears, and can be away."""
+"""A small control plane for agents under test, over HTTP: it orders, receives, and can be down."""
 
 import threading
 import time
@@ -31,8 +31,8 @@ class Control:
 
     def __init__(self) -> None:
         self.orders: dict[str, Run | Stop] = {}
-        self.limits: list[Limit] = []  # told in this order, with each answer
-        self.signals: list[Signal] = []  # as these
+        self.limits: list[Limit] = []  # sent in this order, with each answer
+        self.signals: list[Signal] = []  # sent with each answer
         self.started: dict[str, Started] = {}
         self.ended: dict[str, list[Ended]] = {}
         self.syncs: list[Sync] = []
@@ -98,7 +98,7 @@ class Control:
         acknowledged_keys = [report.key for report in sync.reports] if self.is_acknowledging else []
         return Desired(
             seq=sync.seq,
-            assignments=[order for order in self.orders.values() for _ in range(2)],  # each one doubled, always
+            assignments=[order for order in self.orders.values() for _ in range(2)],  # each one twice, always
             limits=self.limits,
             signals=self.signals,
             acknowledged=[r.key for r in sync.reports if isinstance(r, Ended) and r.key in acknowledged_keys],

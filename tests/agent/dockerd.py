@@ -1,5 +1,5 @@
-"""The contract that the agent has with docker: a client that records its command lines, and a daemon whose containers
-are plain processes that are nobody's children of the agent's. A container that has ended is there until it is removed."""
+"""A stand-in for docker: a client that records its command lines, and a daemon whose containers are plain processes,
+not children of the agent. An ended container stays until it is removed."""
 
 import contextlib
 import json
@@ -73,7 +73,7 @@ class Container:
 
 class Dockerd:
     """`with Dockerd(home) as docker`: `docker.path` is the client; `docker.runs`: (argv, environment) of each run;
-    `docker.is_away`: the daemon answers nobody, and what runs runs on."""
+    `docker.is_away`: the daemon does not answer, and its containers continue."""
 
     def __init__(self, home: Path) -> None:
         home.mkdir()

@@ -36,7 +36,7 @@ ERRORS: dict[str, type[BaseException]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """`sites`: where it raises, `always` or once each."""
+    """`sites`: where it raises; always, or once each."""
 
     folder: str
     url: str
@@ -123,7 +123,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _State:
-    """What one agent is to inject, and has injected."""
+    """The errors that one agent must inject, and has injected."""
 
     def __init__(self) -> None:
         self.sites: list[str] = []

@@ -1,4 +1,4 @@
-"""A podman that works here, with storage of its own and one small image made of a static busybox."""
+"""A working podman with its own storage and one small image of a static busybox."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""The small control plane with a WebSocket, and with the ways in which a real one fails its agents."""
+"""The small control plane with a WebSocket, and with the failures of a real one."""
 
 from http.server import BaseHTTPRequestHandler
 

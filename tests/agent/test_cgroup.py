@@ -1,4 +1,4 @@
-"""A cgroup per rank: killed as a whole, its limits and what it counts; by the real kernel as far as this one allows."""
+"""A cgroup per rank: its end, its limits and its counters, by the real kernel as far as this one allows."""
 
 import contextlib
 import os
@@ -21,7 +21,7 @@ CONTROLLERS = LOOKUP.base.controllers if LOOKUP.base else ()
 needs_memory = pytest.mark.skipif(
     "memory" not in CONTROLLERS, reason="the kernel here gives cgroup2 no memory controller, so no limit can be tried"
 )
-# Leaves nothing by which it could be found but its cgroup: a session of its own, no environment, no parent of ours.
+# Leaves no trace but its cgroup: its own session, no environment, no parent of ours.
 HIDE = """
 import os, sys
 if os.fork() == 0:
@@ -215,7 +215,7 @@ def test_delegated_subgroup_holds_ranks_beside_the_agent(tmp_path: Path, monkeyp
     (service / "cgroup.subtree_control").write_text("")
     own_group = "0::/system.slice/gpusched-agent.service/agent\n"
     proc = machine(tmp_path, f"proc /proc proc rw 0 0\ncgroup2 {tmp_path}/fs cgroup2 rw 0 0\n", own_group)
-    # Plain files do not let go of a process as the kernel does: this is told, and they are not relied on.
+    # Unlike the kernel, plain files do not release a process: find reports that, and does not rely on them.
     assert cgroup.find(proc=proc) == cgroup.Lookup(None, f"{service} lets no process leave")
     monkeypatch.setattr(cgroup, "_can_move", lambda base, proc: True)
     lookup = cgroup.find(proc=proc)

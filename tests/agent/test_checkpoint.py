@@ -1,4 +1,4 @@
-"""The file by which a job says that it has saved its work."""
+"""The file that a job touches when it has saved its work."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Reports say how long ago something was, by a clock that nobody sets (A53)."""
+"""Reports include the age of an event by a monotonic clock (A53)."""
 
 import time
 from datetime import UTC, datetime

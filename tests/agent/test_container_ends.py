@@ -1,4 +1,4 @@
-"""The end of a rank in a container is the container's own, whatever becomes of the client that was attached to it."""
+"""A container's own end decides its rank's end, whatever happens to the attached client."""
 
 import os
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""A runtime that does not answer keeps nobody waiting for long who has others to look at."""
+"""A hanging runtime must not delay a caller that has other containers to check."""
 
 import time
 

@@ -1,5 +1,5 @@
-"""Who reads the GPUs when: one at a time, and before the end of a rank that failed is reported, so that an Xid is
-neither lost nor late."""
+"""Order of GPU reads: one at a time, and before the end of a failed rank is reported, so that an Xid is neither lost
+nor late."""
 
 import asyncio
 import threading
@@ -23,7 +23,7 @@ GPU = "GPU-1"
 
 
 class Failed(PretendMachine):
-    """Its GPU has told an Xid, which the next reading of all devices returns."""
+    """A machine whose GPU has an Xid; the next reading of all devices returns it."""
 
     def __init__(self) -> None:
         super().__init__("node", PretendSpec(1, "A100", 81920, 1, 8, 65536))
@@ -53,7 +53,7 @@ def end(node: Node, tmp_path: Path, exit_code: int) -> None:
 
 
 def test_failure_is_reported_only_with_a_later_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A heartbeat may come between the end and the agent's own look at the GPUs: it brings the Xid all the same."""
+    """A heartbeat may come between the end and the agent's own reading of the GPUs: it still carries the Xid."""
 
     async def speak() -> None:
         node = node_of(tmp_path, Failed(), monkeypatch)
@@ -85,7 +85,7 @@ def test_end_is_reported_with_silent_devices_when_the_driver_raises(
 
 @pytest.mark.parametrize("ask", ["read", "read_use", "devices", "driver_version"])
 def test_driver_is_called_by_one_thread_at_a_time(ask: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An event is handed out once: of two readers at once, one could drop the Xid that the other has just heard."""
+    """The driver hands out an event once: one of two concurrent readers could drop the other's Xid."""
     inside, peak, entered = 0, 0, threading.Condition()
 
     def answer() -> int:
@@ -112,7 +112,7 @@ def test_driver_is_called_by_one_thread_at_a_time(ask: str, monkeypatch: pytest.
 def test_facts_come_without_hints_when_hints_raise(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A41. Logged once, however often they are asked for."""
+    """A41. Logged once, however often facts are read."""
 
     def broken(*_: object) -> None:
         raise RuntimeError("no hints today")

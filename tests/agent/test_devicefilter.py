@@ -1,4 +1,4 @@
-"""A rank opens the GPUs that it was given and no other, whatever it makes of CUDA_VISIBLE_DEVICES."""
+"""A rank opens only its allocated GPUs, whatever it does to CUDA_VISIBLE_DEVICES."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""`gpusched-agent doctor` finds each thing that may be wrong, in one line with what to do about it."""
+"""`gpusched-agent doctor` finds each possible fault, and prints it in one line with the next step."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`gpusched-agent doctor` looks with the eyes of the user that the agent will be, and changes nothing on the machine."""
+"""`gpusched-agent doctor` checks as the agent's user, and changes nothing on the machine."""
 
 import json
 import os
@@ -66,7 +66,7 @@ def test_unit_defines_the_agents_user_and_files(systemd: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can look as another user")
 def test_doctor_checks_as_the_services_user(systemd: Path) -> None:
-    """What root may is not what the agent may: the directory is root's, and nobody becomes another user."""
+    """Root's rights are not the agent's: the directory is root's, and the check runs as another user."""
     own_group = systemd / "own"
     own_group.mkdir(mode=0o755)
     (systemd / "unit").write_text(UNIT.format(user="nobody", directory=own_group, group=""))

@@ -1,4 +1,4 @@
-"""Ranks that are over and forgotten: they never start again, and nobody waits for them for ever."""
+"""Dropped ranks: they never start again, and no server waits for them for ever."""
 
 import time
 from pathlib import Path

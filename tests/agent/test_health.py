@@ -1,4 +1,4 @@
-"""Who is on a device (A34, A35): real processes, the real agent, and the fake driver that lists them."""
+"""Occupants of devices (A34, A35): real processes, the real agent, and the fake driver that lists them."""
 
 import os
 import pwd
@@ -25,14 +25,14 @@ Start = Callable[..., int]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts a process of our own that no job knows of; gives its pid."""
+    """Yield a function that starts a process unknown to any job, and returns its pid."""
     started = []
 
     def start_process(**environment: str) -> int:
         clean = {k: v for k, v in os.environ.items() if not k.startswith("GPUSCHED_")}
         process = subprocess.Popen(["sleep", "60"], env={**clean, **environment}, start_new_session=True)
         started.append(process)
-        # It is told to be started a moment before what it was started with is to be read.
+        # The process exists a moment before its environment is readable.
         eventually(Path(f"/proc/{process.pid}/environ").read_bytes, 10, "its environment")
         return process.pid
 
@@ -55,7 +55,7 @@ def judged(occupants: OccupancyChecker, reading: Reading, live: Live = NO_RANKS)
 
 
 def test_device_is_foreign_only_after_two_readings(start: Start) -> None:
-    """A35: a process is listed for a moment after its end. The way back needs one look."""
+    """A35: the driver lists a process for a moment after its end. One reading suffices to clear it."""
     occupants, pid = OccupancyChecker(), start()
     assert judged(occupants, a_reading(4, pid)) == (None, "")
     assert judged(occupants, a_reading()) == ("clear", "")

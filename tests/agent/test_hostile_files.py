@@ -1,4 +1,5 @@
-"""What a job may leave in the directories of its rank: it ends neither the agent nor the supervisor, and costs nobody else."""
+"""Damage that a job can do to its rank's directories: it ends neither the agent nor the supervisor, and costs no other
+job."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""A rank runs as the user that it should, with nothing of the agent's, and cannot reach what steers it."""
+"""A rank runs as its configured user, without the agent's rights or secrets, and cannot access its control files."""
 
 import json
 import os
@@ -22,7 +22,7 @@ REFUSING = {"GPUSCHED_AGENT_ALLOW_ROOT": "false"}
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """Where other users may pass, as below /var/lib; the directories of pytest are closed to them."""
+    """Return a directory that other users can pass, as below /var/lib; pytest's directories are closed to them."""
     folder = Path(tempfile.mkdtemp(prefix="gpusched-agent-"))
     folder.chmod(0o755)
     yield folder

@@ -1,4 +1,4 @@
-"""`gpusched-agent join` and the config of a node, as its owner meets them at the terminal."""
+"""`gpusched-agent join` and the config of a node, as seen at the terminal."""
 
 import os
 import subprocess

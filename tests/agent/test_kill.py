@@ -1,4 +1,4 @@
-"""Kill anything at any moment: exactly one run, no orphan, and true words about it afterwards."""
+"""Kill anything at any moment: exactly one run, no orphan, and a correct report afterwards."""
 
 import os
 import random
@@ -102,7 +102,7 @@ def test_reports_are_repeated_until_they_are_acknowledged(agent: Agent, control:
 
 
 def test_rank_ends_when_its_supervisor_is_killed(agent: Agent, control: Control, tmp_path: Path) -> None:
-    """Its process and what that had started are killed, and only then the end is told."""
+    """Its process and all descendants are killed, and only then is the end reported."""
     key = control.run("sh", "-c", f"setsid sleep 600 & echo $! > {tmp_path}/child; sleep 600")
     agent.start()
     pid = control.start_of(key).pid
@@ -129,7 +129,7 @@ def test_launcher_is_replaced_when_it_is_killed(agent: Agent, control: Control) 
 
 
 def test_ranks_end_and_do_not_restart_after_a_reboot(agent: Agent, control: Control) -> None:
-    """What ran at the boot before is told as ended by the reboot, not before it started."""
+    """Ranks of the previous boot are reported as ended by the reboot, with an end not before their start."""
     key = control.run("sleep", "60")
     agent.start()
     pid = control.start_of(key).pid

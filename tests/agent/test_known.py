@@ -36,7 +36,7 @@ READERS: dict[str, Callable[[Ranks], object]] = {
 def test_reader_survives_a_rank_that_a_thread_adds_meanwhile(
     reader: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each look at a rank lets a thread add another one, as an order of the server does."""
+    """Each access to a rank lets a thread add another one, as an order of the server does."""
     added = 0
 
     class Meddled(rank_state.RankState):

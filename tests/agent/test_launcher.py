@@ -1,4 +1,4 @@
-"""A launcher that the kernel gives no more processes says so: the attempt is over, and no fault of its job."""
+"""A launcher without free processes reports it: the attempt ends, and its job is not at fault."""
 
 import os
 import socket

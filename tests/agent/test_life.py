@@ -1,4 +1,4 @@
-"""One rank on one node: started once, limited, stopped, and nothing of it left behind."""
+"""One rank on one node: it starts once, keeps its limits, stops, and leaves nothing behind."""
 
 import json
 import os
@@ -128,7 +128,7 @@ def test_time_limit_ends_the_rank(agent: Agent, control: Control) -> None:
 
 
 def test_rank_without_a_time_limit_is_not_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long the supervisor has waited for anything to happen."""
+    """However long the supervisor has waited for an event."""
     monkeypatch.setattr(supervisor, "MAX_WAIT_SECONDS", 0.05)
     spec = RankSpec(job_id=1, attempt=1, rank=0, ranks=1, name="test", argv=["sh", "-c", "sleep 0.5; exit 4"])
     directory = Journal(tmp_path, rank_dir.boot_id()).prepare("1.1.0", spec, "node")
@@ -212,7 +212,7 @@ def test_failed_start_reports_its_reason(
 
 
 def test_environment_of_a_job_is_as_documented(agent: Agent, control: Control) -> None:
-    """Its own variables, the GPUs it was given, and nothing of the agent's secrets."""
+    """A job gets its own variables and its GPUs, and none of the agent's secrets."""
     script = "#!/bin/sh\nenv | sort; echo args $1; pwd"
     key = control.run(
         "first", script=script, workdir="/tmp", environment={"LR": "0.1"}, device_uuids=["GPU-1", "GPU-2"]

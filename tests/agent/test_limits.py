@@ -1,4 +1,4 @@
-"""Time limits that are changed while their job runs (A36)."""
+"""Time limits changed while their job runs (A36)."""
 
 import json
 from pathlib import Path

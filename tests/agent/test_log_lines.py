@@ -1,4 +1,4 @@
-"""The agent's own log: text, or one JSON object a line that names the job, as the server's does."""
+"""The agent's own log: text, or one JSON object per line that names the job, like the server's."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Logs on their way from a job's file to the server (A40): whole through any kill, cut beyond their limit, never in the way."""
+"""Logs on their way from a job's file to the server (A40): complete through any kill, cut beyond their limit."""
 
 import os
 import random
@@ -18,7 +18,7 @@ from tests.agent.conftest import Agent
 from tests.agent.control import Control, eventually
 
 MIB = 1 << 20
-# Writes lines of its number and of bytes that are no text, with pauses, so that kills meet each stage.
+# Writes numbered lines of bytes that are not text, with pauses, so that kills hit each stage.
 WRITER = """
 import os, sys, time
 lines, pause = int(sys.argv[1]), float(sys.argv[2])
@@ -57,7 +57,7 @@ class Keeping(Control):
         return (status, answer) if status != 200 else (200, b'{"size":%d,"most_bytes":%d}' % (size, store.most_bytes()))
 
     def restart(self) -> None:
-        """As a process that is killed: connections break, the port is closed for a while, what is on disk stays."""
+        """Fail like a killed process: connections break, the port is closed for a while, files on disk stay."""
         address, handler = self._server.server_address, self._server.RequestHandlerClass
         self._server.shutdown()
         self._server.server_close()

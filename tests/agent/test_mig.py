@@ -47,7 +47,7 @@ def test_mig_names_include_compute_instances_and_the_drivers_name(read_gpus: Rea
 
 
 def test_mig_instance_has_its_own_memory_and_its_gpus_heat(read_gpus: ReadGpus) -> None:
-    """How busy it is and what power it takes nobody tells: unknown, not the GPU's."""
+    """Its use and power are unknown: not reported, and not the GPU's."""
     first, second = read_gpus(h100(HALF + "//4711", SMALL))["readings"]
     assert (first["memory_used_mb"], first["process_ids"]) == (500, [4711])
     assert (second["memory_used_mb"], second["process_ids"]) == (12, [])

@@ -1,4 +1,4 @@
-"""Whatever any part of the agent raises, its node reports again within 5 s or the process exits non-zero with the
+"""Whatever a part of the agent raises, its node reports again within 5 s, or the process exits non-zero with the
 reason, and no job of it runs twice (A41). Each await and thread call of the package raises, once and always."""
 
 import asyncio
@@ -52,7 +52,7 @@ class Agents:
 
 
 class Stage:
-    """One agent, its control plane, and a job that notes each of its runs."""
+    """An agent, its control plane, and a job that records each of its runs."""
 
     def __init__(
         self, agents: Agents, folder: Path, control: SocketControl, sites: tuple[str, ...], **options: str
@@ -77,7 +77,7 @@ class Stage:
         (self.folder / "armed").unlink(missing_ok=True)
 
     def order_jobs(self) -> None:
-        """One that fails with its GPU, and one that has a limit and a signal, and is stopped later."""
+        """Order a job that fails with its GPU, and one with a limit and a signal that is stopped later."""
         self.key = self.control.run("sh", "-c", RAN, str(self.folder / "ran"), device_uuids=[DEVICE])
         lasting = self.control.run("sh", "-c", 'trap "" USR1; exec sleep 60', job=2)
         self.control.limit(lasting, 1, 1000)
@@ -107,7 +107,7 @@ class Stage:
             time.sleep(0.01)
 
     def play(self) -> None:
-        """What happens once the agent reports: jobs, and the failures that each scenario is named after."""
+        """Run the scenario after the agent's first report: jobs, and the failures that name the scenario."""
         self.control.refusals = 2 * (self.scenario in ("refused", "refused by http"))
         self.control.is_refusing_logs = self.scenario == "logs refused"
         self.control.is_dropping_logs = self.scenario == "logs dropped"

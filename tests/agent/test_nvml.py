@@ -1,4 +1,4 @@
-"""Readings through the real nvidia-ml-py over a fake driver library that is compiled here."""
+"""Readings through the real nvidia-ml-py, with a fake driver library that is compiled here."""
 
 import json
 import os
@@ -101,7 +101,7 @@ def test_lost_device_does_not_affect_the_others(read_gpus: ReadGpus) -> None:
 
 
 def test_xids_are_repeated_for_their_device_for_a_while(read_gpus: ReadGpus) -> None:
-    """Of a device that fell off the bus, too; each error once, however often it is told."""
+    """Also for a lost device; each error once, however often it is repeated."""
     assert read_gpus(A100 + "||", A100 + "||")["readings"][1]["xids"] == []
     first, second = read_gpus(A100 + "||", A100 + "||31")["readings"]
     assert (first["xids"], second["xids"]) == ([], [{"code": 31, "seconds_ago": 0}])

@@ -1,5 +1,5 @@
-"""Ranks of one Unix user do not see each other's /tmp, by the real kernel as far as this one allows; and a ceiling of
-CPU is written where the node's owner wants one."""
+"""Ranks of one Unix user do not see each other's /tmp, by the real kernel as far as this one allows; and the config can
+make CPU a ceiling."""
 
 import os
 import shutil

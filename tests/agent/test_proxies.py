@@ -1,4 +1,4 @@
-"""What answers in the control plane's place, such as a login page with status 200: an unreachable control plane."""
+"""Answers of other servers in the control plane's place, such as a login page with status 200, count as unreachable."""
 
 from collections.abc import Iterator
 from pathlib import Path

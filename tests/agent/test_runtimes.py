@@ -1,4 +1,4 @@
-"""The command lines of container runtimes, what a node refuses, and jobs whose container is no child of anybody here."""
+"""The command lines of container runtimes, a node's refusals, and jobs whose container is not a child of the agent."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The secrets of a job on its node: files that only it can read, gone when it is (A56)."""
+"""The secrets of a job on its node: files that only the job can read, removed with it (A56)."""
 
 import contextlib
 import errno

@@ -1,11 +1,11 @@
-"""Signals that are sent to a job: once each, in order, to the first process of a rank that runs, and over restarts."""
+"""Signals to a job: once each, in order, to the first process of each running rank, and across restarts."""
 
 import sys
 
 from tests.agent.conftest import Agent
 from tests.agent.control import Control, eventually
 
-# Counts what it gets, and says so; its helper would end by any of it, and with it the program.
+# Counts and prints its signals; its helper would end by any of them, and with it the program.
 PROGRAM = """
 import signal, subprocess, sys
 helper = subprocess.Popen(["sleep", "600"])

@@ -32,7 +32,7 @@ def older(answer: Any) -> Any:
 
 
 class Skewed(Control):
-    """Its answers are those of another version."""
+    """A control plane that answers like another version."""
 
     def __init__(self, change: Callable[[Any], Any]) -> None:
         super().__init__()

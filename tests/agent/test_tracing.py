@@ -1,4 +1,4 @@
-"""Traces by OpenTelemetry's standard variables: off without them, and never in the way."""
+"""Traces by OpenTelemetry's standard variables: off without them, and never an obstacle."""
 
 import logging
 import os
@@ -88,7 +88,7 @@ def test_tracing_stays_off_and_logs_why_when_a_variable_is_wrong(variables, sent
      "OTEL_PYTHON_EXPORTER_OTLP_HTTP_TRACES_CREDENTIAL_PROVIDER=bogus", "OTEL_EXPORTER_OTLP_CERTIFICATE=/nonexistent"],
 )  # fmt: skip
 def test_process_continues_whatever_the_variables_are(variable):
-    """Some are read while the SDK is imported, so each needs a process of its own."""
+    """The SDK reads some variables when it is imported, so each needs its own process."""
     name, _, value = variable.partition("=")
     code = (
         "from gpusched import tracing; tracing.load(); tracing.start('x')\n"
@@ -208,7 +208,7 @@ def test_process_that_ends_sends_its_last_spans(collector):
 
 
 def test_forked_process_sends_its_own_spans(collector):
-    """As the worker of cycles, which django-q2 forks."""
+    """The worker of cycles, which django-q2 forks, does the same."""
     code = (
         "import multiprocessing\n"
         "from gpusched import tracing\n"

@@ -1,4 +1,4 @@
-"""Of what class a failure is, as only the node can tell."""
+"""Failure classes that only the node can determine."""
 
 import errno
 import os
@@ -93,7 +93,7 @@ def test_agent_reports_the_class_with_the_end(agent: Agent, control: Control) ->
 
 
 def test_stop_has_no_class_whatever_was_printed(agent: Agent, control: Control) -> None:
-    """A36: what gpusched ended itself has no class of the agent's."""
+    """A36: an end caused by gpusched has no class from the agent."""
     key = control.run("sh", "-c", f"trap 'echo {TORCH!r}; exit 1' TERM; sleep 60 & wait")
     agent.start()
     control.start_of(key)

@@ -1,4 +1,4 @@
-"""The variables of a job in a container: each is told as it is, or refused by name."""
+"""The variables of a job in a container: each is passed unchanged, or refused by name."""
 
 import pytest
 

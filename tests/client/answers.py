@@ -1,4 +1,4 @@
-"""What a server that knows everything answers to each command."""
+"""Answers of a fake server to every command."""
 
 from gpusched.protocol.rest.scheduling import PolicyFields
 from tests.client.fakeserver import Answer, FakeServer, acted, job, log

@@ -1,4 +1,4 @@
-"""A small HTTP server in a thread that answers as it is told and remembers what it was asked."""
+"""A small HTTP server in a thread, with scripted answers; it records its requests."""
 
 import json
 import threading
@@ -24,7 +24,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """`status` 0: the connection is closed without an answer."""
+    """An answer. `status` 0: close the connection without an answer."""
 
     status: int = 200
     body: Any = None
@@ -52,7 +52,7 @@ class FakeServer:
     def answer(self, request: Request) -> Answer:
         self.requests.append(request)
         if request.headers.get("accept") not in ("application/json", "*/*"):
-            # As the real one does, also where it answers with plain text.
+            # As the real server does, even for plain text.
             return problem(406, "not_acceptable", "Could not satisfy the request Accept header.")
         route = self.routes.get((request.method, request.path), self.default)
         return route if isinstance(route, Answer) else route(request)
@@ -96,13 +96,13 @@ def problem(status: int, code: str, detail: str, next_step: str = "", **more: An
 
 
 def sequence(*answers: Answer) -> Callable[[Request], Answer]:
-    """One answer after the other; the last one for ever."""
+    """Return the answers one after the other; the last one repeatedly."""
     remaining = list(answers)
     return lambda request: remaining.pop(0) if len(remaining) > 1 else remaining[0]
 
 
 def job(job_id: int = 42, state: str = "pending", **more: Any) -> dict[str, Any]:
-    """A job as the API shows it."""
+    """Return a job as the API represents it."""
     reason = {
         "code": "capacity",
         "sentence": "waits for 4 GPUs: 0 of 8 suitable are free",
@@ -153,7 +153,7 @@ def log(data: bytes, offset: int = 0, size: int | None = None, *, complete: bool
 
 
 class GrowingLog:
-    """The log route of a job, whose bytes appear piece by piece, one more with each request that has read all."""
+    """The log route of a job; one more piece appears with each request that has read everything so far."""
 
     def __init__(self, *pieces: bytes, attempt: int = 1) -> None:
         self.pieces, self.data, self.attempt = list(pieces), b"", attempt

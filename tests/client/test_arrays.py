@@ -1,4 +1,4 @@
-"""Arrays on the command line and in the SDK: submitted, listed, cancelled and retried by parts."""
+"""Arrays on the command line and in the SDK: submitted, listed, and cancelled and retried in parts."""
 
 import inspect
 
@@ -73,7 +73,7 @@ def test_elements_are_listed_over_all_pages(arrays: FakeServer) -> None:
 
 
 def test_name_format_prints_the_job_ids_of_elements(arrays: FakeServer) -> None:
-    """Made for other commands: of those that are no jobs yet there is none, which is said."""
+    """For other commands: elements that are not jobs yet are left out, with a note."""
     result = call(arrays.url, "elements", "42", "-o", "name")
     assert (result.exit_code, result.stdout) == (0, "57\n")
     assert result.stderr == "1 of these elements is not a job yet and has no id\n"

@@ -1,4 +1,4 @@
-"""What laptops and GPU nodes install: it imports without Django, and the command starts quickly."""
+"""The installation for laptops and GPU nodes: it imports without Django, and the command starts quickly."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What each command sends, and what it prints where."""
+"""The request of each command, and its output on stdout and stderr."""
 
 import csv
 import io
@@ -207,7 +207,7 @@ def test_login_stores_the_token_for_its_owner_only(full: FakeServer, tmp_path: P
 
 
 def test_login_keeps_the_default_tenant_only_for_the_same_server(full: FakeServer, tmp_path: Path) -> None:
-    """Another server has other tenants: a submit there would go to one that it has not, or to another team's."""
+    """Another server has other tenants: a submit could go to an unknown one, or to another team's."""
     file = tmp_path / "config.toml"
     write_file(file, {"url": full.url + "/", "token": "u1.old", "tenant": "nlp", "own": "stays"})
     args = ["-u", "ada", "--password-stdin"]
@@ -295,7 +295,7 @@ def test_node_show_prints_gpu_readings_and_leaves_unknown_ones_empty(full: FakeS
 
 
 def test_csv_has_no_formulas_and_no_escape_sequences(server: FakeServer) -> None:
-    """Names are other people's: a spreadsheet would reckon, a terminal obey."""
+    """Names come from other users: a spreadsheet would evaluate them, a terminal interpret them."""
     evil: dict[str, Any] = {"user": "-1+1", "name": '=HYPERLINK("http://evil","x")\x1b[31m', "priority": -5}
     server.on("GET", "/jobs", Answer(200, {"items": [job(**evil)], "next_cursor": None}))
     [row] = csv.DictReader(io.StringIO(call(server.url, "ps", "-a", "-o", "csv").stdout))

@@ -1,4 +1,4 @@
-"""`gpusched policy` and `gpusched quota`: what they send, and what they understand."""
+"""`gpusched policy` and `gpusched quota`: their requests and their arguments."""
 
 from pathlib import Path
 

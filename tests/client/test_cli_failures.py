@@ -1,4 +1,5 @@
-"""A58: on any failure of any command the exit code says which, stderr says why and what to do, stdout stays empty."""
+"""A58: on every failure of every command, the exit code has its kind, stderr its reason and next step, and stdout is
+empty."""
 
 import os
 import subprocess
@@ -173,7 +174,7 @@ def test_unwritable_output_exits_1_with_a_sentence(server: FakeServer, to: str, 
 
 
 def test_unencodable_character_is_printed_by_its_number(server: FakeServer) -> None:
-    """As stderr does by itself; a name of others must not end a list."""
+    """As stderr always does; another user's name must not break a list."""
     server.on("GET", "/tenants", Answer(200, {"items": [{"name": "täglich"}, {"name": "b"}], "next_cursor": None}))
     process = start(server.url, "tenant", "list", "-o", "name", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     out, err = process.communicate(timeout=20)

@@ -1,4 +1,4 @@
-"""What `why` and `submit --dry-run` say of what would be: a line for each thing, and nothing is submitted."""
+"""The forecasts of `why` and `submit --dry-run`: one line per fact, and nothing is submitted."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Accounts, members, and tenants that are renamed or archived, from the command line and the SDK (A54, A56)."""
+"""Accounts, members, and renamed or archived tenants, from the command line and the SDK (A54, A56)."""
 
 import asyncio
 import os

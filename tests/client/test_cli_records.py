@@ -1,4 +1,4 @@
-"""Commands about what the server keeps, and notes that nobody wants."""
+"""Commands for the server's records, and suppressed notes."""
 
 import pytest
 

@@ -1,4 +1,5 @@
-"""`submit` of files. Of a script: its #GPUSCHED lines are flags, its #SBATCH lines are translated, what is ignored is said."""
+"""`submit` of files. In a script, #GPUSCHED directives are flags, #SBATCH directives are translated, and ignored ones
+are noted."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from tests.client.fakeserver import Answer, FakeServer, sequence
 
 
 def submitted(server: FakeServer, tmp_path: Path, lines: str, *flags: str, code: int = 0) -> tuple[Any, Result]:
-    """What is sent for a script with these lines, but for the script itself."""
+    """Return the request for a script with these lines, without the script itself."""
     script = tmp_path / "train.sh"
     script.write_text(f"#!/bin/bash\n{lines}\npython train.py\n")
     result = call(server.url, "submit", *flags, str(script))
@@ -143,7 +144,7 @@ def test_ignored_directives_are_noted_with_line_and_reason(full: FakeServer, tmp
     ],
 )
 def test_invalid_directive_submits_nothing(full: FakeServer, tmp_path: Path, line: str) -> None:
-    """A58: 2, and the line is named; a job that does less than its script says is worse than none."""
+    """A58: exit code 2, and the line is named; a job that does less than its script requests is worse than none."""
     _, result = submitted(full, tmp_path, f"\n{line}", code=2)
     assert result.stdout == ""
     assert "train.sh:3" in result.stderr

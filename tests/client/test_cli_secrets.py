@@ -1,4 +1,4 @@
-"""Secrets from the command line: jobs name them, and no value ever stands in an argument (A56)."""
+"""Secrets from the command line: jobs name them, and no value is ever in an argument (A56)."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ def test_secret_values_in_a_file_are_refused_by_the_server(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("text", ["token=hunter2", "token=@file", "hunter2 ", "../hunter2"])
 def test_invalid_secret_name_is_refused_and_not_repeated(text: str) -> None:
-    """Everybody on the machine can read a command line; the refusal must not go into a log with it, either."""
+    """Every user of the machine can read a command line; the refusal must not put it into a log, either."""
     with pytest.raises(Invalid) as refused:
         requested({"secrets": [text]})
     message = f"{refused.value} {refused.value.next_step}"
@@ -66,7 +66,7 @@ def test_secret_prompt_does_not_echo(full: FakeServer) -> None:
     os.close(theirs)
     message = b""
     try:
-        # The space is written when the echo is off, and what was typed before that is thrown away.
+        # The space is printed once echo is off; earlier input is discarded.
         while b"Value: " not in message:
             message += os.read(ours, 1000)
         os.write(ours, b"hunter2\n")

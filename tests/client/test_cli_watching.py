@@ -1,4 +1,4 @@
-"""What is looked at over time: `top`, `--watch`, `wait`; and completion, which looks at the command line."""
+"""Commands that run over time: `top`, `--watch`, `wait`; and shell completion."""
 
 import os
 import pty
@@ -46,7 +46,7 @@ class Terminal:
 
 
 def frames_of(output: bytes) -> list[list[str]]:
-    """What was drawn, line by line, without what steers the terminal."""
+    """Return the drawn frames, line by line, without escape sequences."""
     return [
         frame.replace("\x1b[K", "").replace("\x1b[J", "").split("\r\n") for frame in output.decode().split("\x1b[H")[1:]
     ]

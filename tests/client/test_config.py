@@ -1,4 +1,4 @@
-"""Where url, token and tenant come from, and where a token never goes."""
+"""The sources of URL, token and tenant, and the server that a token belongs to."""
 
 import stat
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Following the events of all jobs, by the SDK and the command: in order, over breaks, from where one was."""
+"""Following the events of all jobs, by the SDK and the command: in order, over breaks, from the last position."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ def event(number: int, **more: Any) -> dict[str, Any]:
 
 
 class Feed:
-    """Answers as the server does: two events at a time, and at every third request a break."""
+    """Answers like the server: two events at a time, and a break at every third request."""
 
     def __init__(self, server: FakeServer, *numbers: int) -> None:
         self.numbers, self.requests = numbers, 0

@@ -1,4 +1,4 @@
-"""Use, money, audit and tokens of programs: what the command and the SDK send, and what they print and give."""
+"""Use, money, audit and tokens of programs: requests and output of the command and the SDK."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -13,7 +13,7 @@ from tests.client.fakeserver import Answer, FakeServer, problem, sequence
 
 
 def test_usage_prints_a_table_and_notes_the_total(full: FakeServer) -> None:
-    """A58: the sum is no data."""
+    """A58: the total is not data."""
     result = call(full.url, "usage", "nlp", "--by", "user", "--from", "2030-01-01")
     assert result.stdout.splitlines()[1].split() == ["ada", "2", "1", "5"]
     assert result.stderr == "nlp, 2030-01-01 to 2030-01-31: 2 GPU-hours in 1 job, 5 EUR, and 1 refunded\n"
@@ -59,7 +59,7 @@ def test_service_token_belongs_to_its_tenant(full: FakeServer) -> None:
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_usage_joins_all_pages(server: FakeServer, is_async: bool) -> None:
-    """All pages count up to the moment of the first."""
+    """The time of the first page applies to all pages."""
     first = {**USAGE, "next_cursor": "more"}
     last = {**USAGE, "items": [{**USED, "key": "grace"}]}
     server.on("GET", "/tenants/nlp/usage", sequence(Answer(200, first), Answer(200, last)))

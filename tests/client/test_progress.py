@@ -1,4 +1,4 @@
-"""Bars of what takes long: on a terminal only, never in the data, and not against NO_COLOR."""
+"""Progress bars of long operations: only on a terminal, never in the data, and not with NO_COLOR."""
 
 import os
 import pty
@@ -23,7 +23,7 @@ def piece_of_a_long_log(request: Request) -> Answer:
 
 
 def at_a_terminal(url: str, out: Path, *arguments: str, **env: str) -> bytes:
-    """The command with stderr on a terminal and stdout in a file; gives what the terminal got."""
+    """Run the command with stderr on a terminal and stdout in a file; return the terminal's output."""
     ours, theirs = pty.openpty()
     environ = {**os.environ, "TERM": "xterm", "GPUSCHED_URL": url, **env}
     if "NO_COLOR" not in env:

@@ -1,4 +1,4 @@
-"""What the SDK tries again, with which key, and what it does not dare to."""
+"""Retries of the SDK: which requests it repeats, with which key, and which it never repeats."""
 
 import asyncio
 from types import SimpleNamespace
@@ -80,7 +80,7 @@ def test_every_post_is_retried_with_the_same_key_when_its_answer_is_lost(server:
 
 
 def test_unrepeatable_request_is_sent_once(server: FakeServer) -> None:
-    """Who logs in is nobody yet, and keys belong to somebody."""
+    """An idempotency key belongs to a caller, who is unknown before a login."""
     server.on("POST", "/login", Answer(0))
     with Client(server.url) as client, pytest.raises(Unreachable, match="may have carried out"):
         client.send(access.login("ada", "pw", "laptop"))

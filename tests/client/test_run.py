@@ -1,4 +1,4 @@
-"""`gpusched run` as a real process: its output, its exit code, and the signals that it gets."""
+"""`gpusched run` as a real process: its output, its exit code, and its handling of signals."""
 
 import os
 import pty
@@ -216,7 +216,7 @@ def test_ctrl_c_at_the_end_of_the_job_is_not_an_error(server: FakeServer) -> Non
 
 
 def test_ignored_signal_stays_ignored() -> None:
-    """As under nohup: the terminal may close, and the job goes on."""
+    """As under nohup: the terminal may close, and the job continues."""
     previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with catch_signals() as received:

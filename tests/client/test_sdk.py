@@ -1,4 +1,4 @@
-"""The SDK as its users write it: submit, why, wait, act, follow; sync and async alike."""
+"""The SDK as users write it: submit, why, wait, act, follow; blocking and async."""
 
 import asyncio
 import inspect
@@ -187,7 +187,7 @@ def test_job_has_a_repr_and_a_notebook_view(server: FakeServer) -> None:
 
 @pytest.mark.parametrize("call", ["get", "follow", "delete_secret"])
 def test_page_of_a_proxy_is_refused_as_an_answer(server: FakeServer, call: str) -> None:
-    """With status 200 it was taken for the output of a job, and for the word that a secret is deleted."""
+    """With status 200 the page counted as a job's output, or as the confirmation of a deleted secret."""
     page = Answer(200, b"<html><title>Log in</title></html>", {"Content-Type": "text/html"})
     server.on("GET", "/jobs/42", page if call == "get" else Answer(200, job(state="running")))
     server.on("GET", "/jobs/42/logs", page)

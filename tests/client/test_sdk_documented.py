@@ -1,4 +1,4 @@
-"""docs/sdk.md: every example of it runs, and every method that it names is there in both clients (A54)."""
+"""docs/sdk.md: every example runs, and both clients have every method that it names (A54)."""
 
 import asyncio
 import re
@@ -14,7 +14,7 @@ from tests.client.fakeserver import Answer, FakeServer, acted, job, problem, seq
 from tests.docs.reading import section, text_of
 
 EXAMPLES = re.findall(r"```python\n(.*?)```", text_of("docs/sdk.md"), re.S)
-# Those that do not end by themselves.
+# Examples that never end.
 FOR_EVER = "for event in c.events(since=last_id)"
 
 

@@ -1,4 +1,4 @@
-"""What no request can say as it is meant is refused before anything is sent: A58, and in the SDK Invalid."""
+"""Requests that cannot carry their values are refused before they are sent: A58, and Invalid in the SDK."""
 
 import asyncio
 import math
@@ -12,7 +12,7 @@ from gpusched.client import AsyncClient, Client, GpuschedError, Invalid
 from tests.client.commandline import call, start
 from tests.client.fakeserver import FakeServer
 
-# As Python has an argument that is the byte 0xff.
+# Python's representation of an argument with the byte 0xff.
 BYTE = os.fsdecode(b"\xff")
 
 
@@ -95,7 +95,7 @@ def test_both_clients_raise_invalid(full: FakeServer, wrong: Callable[..., objec
 
 
 def test_valid_text_is_sent_unchanged(full: FakeServer) -> None:
-    """Every character there is, numbers as large as one likes."""
+    """Every character, and numbers of any size."""
     odd = "täglich \U0001f680 \x7f"
     result = call(full.url, "submit", "-n", odd, "--max-runtime-minutes", "1e300", "--", "true")
     assert result.exit_code == 0, result

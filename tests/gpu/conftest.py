@@ -1,4 +1,4 @@
-"""A machine with a real NVIDIA GPU, or one clear reason why these tests are skipped."""
+"""A machine with a real NVIDIA GPU, or one clear reason to skip these tests."""
 
 import csv
 import io
@@ -19,7 +19,7 @@ CUDA = Path(__file__).with_name("cuda.py")
 
 
 def smi(*fields: str) -> list[dict[str, str]]:
-    """What nvidia-smi says of each GPU, field by field."""
+    """Return nvidia-smi's values of each GPU, field by field."""
     result = subprocess.run(
         ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"],
         capture_output=True, text=True, check=True, timeout=60,

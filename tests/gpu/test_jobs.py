@@ -1,4 +1,4 @@
-"""Real CUDA jobs under a real agent: they see their device alone, and it is offered again only when it is free."""
+"""Real CUDA jobs under a real agent: each sees only its device, which is offered again only when it is free."""
 
 import os
 import subprocess
@@ -29,7 +29,7 @@ def test_job_without_devices_sees_none(uuid: str, control: Control) -> None:
 
 
 def test_memory_of_a_killed_job_is_free_when_its_end_is_reported(uuid: str, control: Control) -> None:
-    """A34: what the end says of its devices is what the server offers them by."""
+    """A34: the server offers devices by the verdict in the end's report."""
     base = used_mb(uuid)
     key = control.run(sys.executable, str(CUDA), str(TAKEN_MB), device_uuids=[uuid])
     eventually(lambda: b"ready" in control.logs.get(key, b""), 60, "the job to have its memory")

@@ -1,4 +1,4 @@
-"""The agent's facts and readings against nvidia-smi, side by side on a real GPU."""
+"""The agent's facts and readings compared with nvidia-smi on a real GPU."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def looked() -> tuple[dict[str, DeviceFacts], dict[str, Reading]]:
 
 
 def number(text: str) -> float | None:
-    """None for what nvidia-smi does not know: [N/A], [Not Supported]."""
+    """Return a number; None for [N/A] and [Not Supported]."""
     try:
         return float(text)
     except ValueError:
@@ -44,7 +44,7 @@ def test_readings_match_nvidia_smi() -> None:
     _, readings = looked()
     for row in (row for row in rows if row["mig.mode.current"] != "Enabled"):
         item = readings[row["uuid"]]
-        # Taken a moment apart, and nvidia-smi itself opens a context for a moment.
+        # Read a moment apart, and nvidia-smi itself opens a context for a moment.
         for ours, theirs, slack in (
             (item.memory_used_mb, row["memory.used"], 1024),
             (item.temperature_celsius, row["temperature.gpu"], 5),
