@@ -90,7 +90,7 @@ NODE_FAULTS = frozenset(
 PENDING: dict[str, tuple[str, str]] = {
     Pending.NEVER_FITS: (
         "can never start: {what}; the largest possible is {largest}",
-        "ask for less, or add a node that fits",
+        "request less, or add a node that fits",
     ),
     Pending.HELD_BY_USER: ("held by its owner", "release it"),
     Pending.HELD_BY_ADMIN: ("held by an admin", "ask an admin to release it"),
@@ -102,8 +102,8 @@ PENDING: dict[str, tuple[str, str]] = {
         "nothing to do; the next one starts when one of them ends",
     ),
     Pending.TENANT_LIMIT: (
-        "asks for {requested} {dimension}, more than the limit of {limit} that tenant {tenant} has",
-        "ask for less, or ask an admin to raise the quota",
+        "requests {requested} {dimension}, more than the limit of {limit} of tenant {tenant}",
+        "request less, or ask an admin to raise the quota",
     ),
     Pending.BUDGET: (
         "the budget of tenant {tenant} is used up: {used} of {limit} GPU-hours in {period}",
@@ -119,7 +119,7 @@ PENDING: dict[str, tuple[str, str]] = {
         "wait for the tenant's own jobs to end, or ask an admin to raise the quota",
     ),
     Pending.RECLAIM_PENDING: (
-        "waits for {gpus} GPUs of {victims} jobs, told to stop for it by rule {rule}; free at {at} at the latest",
+        "waits for {gpus} GPUs of {victims} jobs, being stopped for it by rule {rule}; free at {at} at the latest",
         "nothing to do; it starts there when they have ended",
     ),
     Pending.PREEMPT_DELAY: (
@@ -127,8 +127,8 @@ PENDING: dict[str, tuple[str, str]] = {
         "nothing to do; it starts in their place then, or earlier if GPUs become free",
     ),
     Pending.PRIORITY: (
-        "the room of this cycle went to {jobs_ahead} jobs ({gpus_ahead} GPUs) ahead of it: "
-        "{requested} GPUs wanted, {free} suitable are left",
+        "the capacity of this cycle went to {jobs_ahead} jobs ({gpus_ahead} GPUs) ahead of it: "
+        "{requested} GPUs requested, {free} suitable remain",
         "wait for its turn, or submit with a higher priority",
     ),
     Pending.RESERVED: (
@@ -141,11 +141,11 @@ PENDING: dict[str, tuple[str, str]] = {
     ),
     Pending.FRAGMENTED: (
         "{free} suitable GPUs are free, but no node has {per_node} together",
-        "ask for fewer GPUs, or let the gang span nodes (gang_scheduling with ranks)",
+        "request fewer GPUs, or let the gang span nodes (gang_scheduling with ranks)",
     ),
     Pending.TOPOLOGY: (
         "{free} suitable GPUs are free, but no node has {per_node} joined as topology {topology} asks",
-        "make the topology a preference (prefer_nvlink, prefer_numa), or ask for fewer GPUs",
+        "make the topology a preference (prefer_nvlink, prefer_numa), or request fewer GPUs",
     ),
     Pending.CAPACITY: (
         "waits for {requested} GPUs: {free} of {total} suitable are free; {jobs_ahead} jobs ({gpus_ahead} GPUs) ahead",
@@ -158,11 +158,11 @@ PENDING: dict[str, tuple[str, str]] = {
     Pending.HEALTH: ("out of service: {devices} suitable GPUs", "see what is wrong with them on the Nodes page"),
     Pending.CPU_MEMORY: (
         "no suitable node has {cpu_cores} CPU cores and {memory_mb} MiB of memory free together",
-        "ask for less CPU or memory, or wait",
+        "request less CPU or memory, or wait",
     ),
     Pending.CONSTRAINT: ("no node matches {constraint}", "relax the constraint, or add a node that matches"),
     Pending.TAINT: (
-        "kept off the {nodes} nodes that would fit by taints that it does not tolerate: {taints}",
+        "excluded from the {nodes} nodes that would fit by taints that it does not tolerate: {taints}",
         "submit it with a toleration (--toleration) if it may run there, or ask an admin to remove the taint",
     ),
     Pending.STARTING: ("placed; the agent of {node} starts it", "nothing to do"),
@@ -211,24 +211,24 @@ CHANGES: dict[str, str] = {
     "cpu_cores": "with {to} CPU cores",
     "memory_mb": "with {to} MiB of memory",
     "cpu_and_memory_percent": "with {to} % of its CPU cores and memory",
-    "gang_scheduling": "if its gang might span nodes (gang_scheduling without ranks)",
+    "gang_scheduling": "if its gang could span nodes (gang_scheduling without ranks)",
     "ranks": "without a fixed number of ranks",
     "node_selector": "without its node selector",
     "node_affinity": "without its required node affinity",
     "tolerations": "with a toleration of {to}",
     "topology": "with topology {to}",
-    "apart": "if it might share a node with the jobs that it is kept apart from",
+    "apart": "if it could share a node with the jobs of its anti-affinity",
     "max_runtime_seconds": "with a time limit of {to}",
     "workload_class": "with workload_class {to}",
     "comes_first": "if it came first in the queue",
     "wait_seconds": "in {to}",
     "jobs_ended": "after the end of {whom}",
-    "victims_ended": "once the {to} jobs that were told to stop have ended",
+    "victims_ended": "once the {to} jobs being stopped have ended",
     "limit": "with a limit of {to} {dimension} for its tenant",
     "user_limit": "with a limit of {to} GPUs per user of its tenant",
     "budget": "with a budget of {to} GPU-hours for its tenant",
     "nodes_opened": "with {whom} back in service",
-    "devices_well": "with {to} sick devices{on} back in service",
+    "devices_well": "with {to} faulty devices{on} back in service",
     "devices_cool": "if {to} devices{on} were not slowed down by heat",
     "node_added": "with one more node, empty and large enough",
     "max_parallel": "with max_parallel {to}",

@@ -26,8 +26,8 @@ MAX_BYTES = 65536
 class Launcher:
     """The agent's side of the launcher."""
 
-    def __init__(self, doorbell: Path, own_jobs: bool) -> None:
-        self._arguments = [str(doorbell), "own" if own_jobs else "free"]
+    def __init__(self, socket_path: Path, own_jobs: bool) -> None:
+        self._arguments = [str(socket_path), "own" if own_jobs else "free"]
         self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         # Each node launches from its own thread.
@@ -72,7 +72,7 @@ class Launcher:
 
 def main() -> None:
     """Run the launcher process: one rank directory per message until the agent closes its end."""
-    handle, doorbell, mode = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+    handle, socket_path, mode = int(sys.argv[1]), sys.argv[2], sys.argv[3]
     signal.pthread_sigmask(signal.SIG_BLOCK, supervisor.SIGNALS)
     # The kernel reaps the supervisors; each of them restores SIGCHLD for its own children.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -81,10 +81,10 @@ def main() -> None:
     parent = os.getpid() if mode == "own" else None
     with socket.socket(fileno=handle) as requests:
         while message := requests.recv(MAX_BYTES):
-            _fork(Path(message.decode()), doorbell, parent, handle)
+            _fork(Path(message.decode()), socket_path, parent, handle)
 
 
-def _fork(directory: Path, doorbell: str, parent: int | None, handle: int) -> None:
+def _fork(directory: Path, socket_path: str, parent: int | None, handle: int) -> None:
     try:
         pid = os.fork()
     except OSError as error:
@@ -97,7 +97,7 @@ def _fork(directory: Path, doorbell: str, parent: int | None, handle: int) -> No
         os.setsid()
         os.close(handle)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        supervisor.run(directory, doorbell, parent)
+        supervisor.run(directory, socket_path, parent)
         status = 0
     except BaseException:  # noqa: BLE001 - nothing may unwind into the launcher's own loop
         # Goes to the agent's log. The agent finds a rank without supervisor and without end, and reports that.

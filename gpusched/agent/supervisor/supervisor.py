@@ -50,7 +50,7 @@ class Rank:
     oom_kills: int | None = None  # as the kernel counted them when it started
     oom_kills_after: int | None = None  # and when it ended
     peak_memory_mb: int | None = None  # of all its processes together, if a cgroup counts it
-    doorbell: str = field(default="")
+    socket_path: str = field(default="")
     box: watch.Watch = field(default_factory=watch.Watch)
 
     @property
@@ -59,7 +59,7 @@ class Rank:
         return str((self.spec.get("cgroup") or {}).get("path", ""))
 
 
-def run(directory: Path, doorbell: str, parent: int | None) -> None:
+def run(directory: Path, socket_path: str, parent: int | None) -> None:
     """Supervise the rank from start to end. Do nothing if another supervisor has, or had, it.
 
     `parent`: end with this process (jobs that belong to their agent). The signals SIGNALS must be blocked."""
@@ -72,7 +72,7 @@ def run(directory: Path, doorbell: str, parent: int | None) -> None:
     spec = rank_dir.read(directory, rank_dir.SPEC)
     if spec is None:
         raise FileNotFoundError(directory / rank_dir.SPEC)
-    rank = Rank(directory, spec, doorbell=doorbell)
+    rank = Rank(directory, spec, socket_path=socket_path)
     # After taking the rank: an agent that writes stop.json later sees the lock, and signals.
     if stop := rank_dir.read(directory, rank_dir.STOP):
         _finish(rank, stop["reason"])
@@ -85,7 +85,7 @@ def run(directory: Path, doorbell: str, parent: int | None) -> None:
     with contextlib.suppress(OSError):  # the end includes the start, too
         leader = {"pid": rank.pid, "start": processes.start_of(rank.pid)}
         rank_dir.write(directory, rank_dir.STARTED, {"at": _iso(rank.started_at), **leader, **_clock(rank)})
-    notify(rank.doorbell, rank.directory)
+    notify(rank.socket_path, rank.directory)
     _watch(rank)
     watch.clear(rank.spec, rank.box)
     _kill_all(rank)
@@ -273,7 +273,7 @@ def _finish(rank: Rank, reason: str, detail: str | None = None) -> None:
         **_clock(rank),
     }
     rank_dir.write_in_the_end(rank.directory, rank_dir.EXIT, fact)
-    notify(rank.doorbell, rank.directory)
+    notify(rank.socket_path, rank.directory)
 
 
 def _clock(rank: Rank) -> dict[str, Any]:
