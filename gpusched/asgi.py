@@ -12,8 +12,8 @@ from functools import lru_cache, partial
 from importlib import import_module
 from typing import IO, Any
 
-# A thread that has its answer from the database waits for the interpreter behind those that compute, five milliseconds
-# each by default. With a handful of round trips in a request, that is most of its time.
+# A thread with an answer from the database waits behind computing threads for the interpreter, by default five
+# milliseconds each. With a handful of round trips in a request, that is most of its time.
 sys.setswitchinterval(0.0005)
 
 import django
@@ -52,10 +52,11 @@ from nodes.agents.hub import hub
 
 
 class OneHopHandler(ASGIHandler):
-    """Django's handler with all the work of a request in one hop to a thread, and with threads that stay.
+    """Django's handler with all the work of a request in one hop to a thread, and with threads that stay alive.
 
-    Django's own hops for each signal, each middleware and the view, and starts a thread for each request; measured,
-    that costs more than all the rest of a submit. A thread that stays keeps its database connection, too."""
+    Django's own handler hops for each signal, each middleware and the view, and starts a thread for each request;
+    measured, that costs more than the rest of a submit. A thread that stays alive also keeps its database
+    connection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +91,7 @@ class OneHopHandler(ASGIHandler):
         receive: Callable[[], Awaitable[Mapping[str, Any]]],
         send: Callable[[Mapping[str, Any]], Awaitable[None]],
     ) -> None:
-        """Sends until the end, or until nobody listens: after the body, that is all that can still be received."""
+        """Send until the end, or until the client leaves: after the body, the only event still to receive."""
         with backpressure(send) as slowly:
             sending = asyncio.ensure_future(self.send_response(response, slowly))
             leaving = asyncio.ensure_future(receive())
@@ -121,14 +122,14 @@ tracing.start("gpusched-web")
 daphne.bound_head()
 daphne.bound_body()
 write_at_once()
-# Twisted parses the Content-Type of each POST with the library for e-mail, a tenth of the time of a submit. There are a
-# handful of different ones.
+# Twisted parses the Content-Type of each POST with the e-mail library, a tenth of the time of a submit. Few different
+# ones occur.
 http._parseContentType = lru_cache(64)(http._parseContentType)
-# Twisted words a line for its access log at each answer; there is no such log, and ours says more. Measured, a tenth of
-# what a submit costs here.
+# Twisted formats a line for its access log at each answer. That log is not written, and ours has more. Measured, it
+# costs a tenth of a submit here.
 http.HTTPFactory.log = lambda *_: None  # type: ignore[method-assign]
-# autobahn colours the words of a log line for each message that comes or goes, also where nobody logs: measured, that
-# is half of what a message to a page costs.
+# autobahn formats a coloured log line for each message, even without logging: measured, half of the cost of a message
+# to a page.
 for module in (autobahn.websocket.protocol, autobahn.twisted.websocket):
     for name in ("hltype", "hlval"):
         setattr(module, name, lambda value, **_: value)
@@ -149,6 +150,6 @@ application = ProtocolTypeRouter(
     }
 )
 
-# The views, too, which otherwise the first request loads.
+# Load the views, too: otherwise the first request loads them.
 import_module(settings.ROOT_URLCONF)
 settle_heap()

@@ -1,4 +1,4 @@
-"""Lines of a log as one JSON object each, the same of the server and of agents."""
+"""Log lines as one JSON object each, the same for the server and the agents."""
 
 import logging
 from collections.abc import Iterable
@@ -9,12 +9,12 @@ import msgspec
 
 from gpusched.protocol.arrays import format_ranges, to_ranges
 
-# What a record may say beside its message: logger.warning("…", extra={"job_id": 5}).
+# Fields of a record beside its message: logger.warning("…", extra={"job_id": 5}).
 EXTRAS = ("job_id", "job_ids", "attempt", "rank", "node", "tenant", "method", "path", "status", "ms")
 
 
 class JsonLines(logging.Formatter):
-    """Keys: at level logger message, what `context` gives, what EXTRAS the record has, exception."""
+    """Keys: at, level, logger, message, the fields of `context` and of EXTRAS, and exception."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -30,12 +30,12 @@ class JsonLines(logging.Formatter):
         return msgspec.json.encode(line, enc_hook=str).decode()
 
     def context(self) -> dict[str, str]:
-        """What holds for all lines of this moment."""
+        """Return the fields of all lines at this moment."""
         return {}
 
 
 def job_fields(job_ids: Iterable[int]) -> dict[str, Any]:
-    """The `extra` of a line about these jobs: `job_id` of one, `job_ids` of several as text like 3-7,9."""
+    """Return the `extra` of a line about these jobs: `job_id` of one, `job_ids` of several as text like 3-7,9."""
     ids = set(job_ids)
     if len(ids) == 1:
         return {"job_id": ids.pop()}
@@ -43,9 +43,9 @@ def job_fields(job_ids: Iterable[int]) -> dict[str, Any]:
 
 
 def rank_fields(key: str, node: str = "") -> dict[str, Any]:
-    """The `extra` of a line about a rank, by its key (messages.key_of); a directory of another name is no rank."""
+    """Return the `extra` of a line about a rank, by its key (agent_messages.rank_key); empty for any other name."""
     numbers = key.split(".")
     if len(numbers) != 3 or not all(number.isdecimal() for number in numbers):
         return {}
-    told = dict(zip(("job_id", "attempt", "rank"), map(int, numbers), strict=True))
-    return {**told, "node": node} if node else dict(told)
+    fields = dict(zip(("job_id", "attempt", "rank"), map(int, numbers), strict=True))
+    return {**fields, "node": node} if node else dict(fields)

@@ -1,4 +1,4 @@
-"""What a company's own login means here, as a setting says it: which groups are which roles in which tenants. Pure."""
+"""The mapping of a provider's groups to roles in tenants, as a setting defines it. Pure."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class GroupMapping:
 
     @property
     def tenants(self) -> frozenset[str]:
-        """Those whose members the groups decide on, and nobody else."""
+        """The tenants whose members are decided by groups alone."""
         return frozenset(tenant for _, tenant, _ in self.grants if tenant)
 
     @property
@@ -25,19 +25,19 @@ class GroupMapping:
         return any(role == ADMIN for _, _, role in self.grants)
 
     def roles(self, groups: Collection[str]) -> dict[str, str]:
-        """Tenant → the highest role that these groups give."""
-        found: dict[str, str] = {}
+        """Return tenant → the highest role that these groups grant."""
+        roles: dict[str, str] = {}
         for group, tenant, role in self.grants:
-            if tenant and group in groups and ROLES.index(role) >= ROLES.index(found.get(tenant, ROLES[0])):
-                found[tenant] = role
-        return found
+            if tenant and group in groups and ROLES.index(role) >= ROLES.index(roles.get(tenant, ROLES[0])):
+                roles[tenant] = role
+        return roles
 
     def is_admin(self, groups: Collection[str]) -> bool:
         return any(role == ADMIN and group in groups for group, _, role in self.grants)
 
 
 def parse_groups(text: str) -> GroupMapping:
-    """`ml-team=nlp:member, leads=nlp:owner, ops=admin`. ValueError that says what is wrong."""
+    """Parse `ml-team=nlp:member, leads=nlp:owner, ops=admin`. Raises ValueError with a sentence."""
     grants = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         group, equals, target = (word.strip() for word in part.rpartition("="))
@@ -49,11 +49,11 @@ def parse_groups(text: str) -> GroupMapping:
 
 
 def describe(text: str) -> frozenset[str]:
-    """A list by commas."""
+    """Parse a list separated by commas."""
     return frozenset(part.strip() for part in text.split(",") if part.strip())
 
 
 def is_safe(issuer: str) -> bool:
-    """By https, or on this machine: what it says is believed."""
+    """Return True for HTTPS or this machine: the issuer's statements are trusted."""
     parts = urlsplit(issuer)
     return bool(parts.hostname) and (parts.scheme == "https" or parts.hostname in _LOOPBACK)

@@ -1,4 +1,4 @@
-"""The OpenTelemetry SDK as gpusched.tracing uses it; imported only in processes that trace."""
+"""The OpenTelemetry SDK for gpusched.tracing; imported only in processes that trace."""
 
 import logging
 import os
@@ -21,7 +21,7 @@ from gpusched import __version__
 from gpusched.tracing import Attributes
 
 logger = logging.getLogger(__name__)
-# A collector that does not answer must not keep a process from ending.
+# A collector that does not answer must not keep a process from exiting.
 EXIT_SECONDS = 2.0
 _w3c = TraceContextTextMapPropagator()
 
@@ -36,9 +36,9 @@ class Traces:
             self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("gpusched", __version__)
         self._ends, self._has_ended = threading.Event(), threading.Event()
-        # It exists from the beginning: a process that ends can no longer start a thread.
+        # Start the thread at once: a process that exits can no longer start one.
         threading.Thread(target=self._shut_down, name="traces-end", daemon=True).start()
-        Finalize(None, self.stop, exitpriority=0)  # also where atexit is not run: a fork
+        Finalize(None, self.stop, exitpriority=0)  # also in a fork, where atexit is not run
 
     def stop(self) -> None:
         self._ends.set()
@@ -51,7 +51,7 @@ class Traces:
 
     @contextmanager
     def span(self, name: str, attributes: Attributes | None, request: Mapping[str, str] | None) -> Iterator[bool]:
-        """Errors are recorded by their type alone: a message may hold values."""
+        """Trace a block. Errors are recorded by their type alone: a message may contain values."""
         kind, context = SpanKind.INTERNAL, None
         if request is not None:
             kind, context = SpanKind.SERVER, propagate.extract(request, Context())
@@ -91,16 +91,16 @@ class Traces:
 
 def _resource(service: str) -> Resource:
     """Describe this process, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES do."""
-    own = {
+    defaults = {
         "service.name": service,
         "service.version": __version__,
         "service.instance.id": f"{socket.gethostname()}:{os.getpid()}",
     }
-    return Resource.create({**own, **OTELResourceDetector().detect().attributes})
+    return Resource.create({**defaults, **OTELResourceDetector().detect().attributes})
 
 
 class _Reported(SpanExporter):
-    """Log once that the collector takes no spans, and once that it does again."""
+    """Log once that the collector accepts no spans, and once that it does again."""
 
     def __init__(self, exporter: OTLPSpanExporter) -> None:
         self._exporter = exporter
@@ -110,9 +110,9 @@ class _Reported(SpanExporter):
         result = self._exporter.export(spans)
         is_failing = result is not SpanExportResult.SUCCESS
         if is_failing and not self._is_failing:
-            logger.warning("the collector takes no traces, dropping them until it does: %s", _reason.text)
+            logger.warning("the collector accepts no traces, dropping them until it does: %s", _reason.text)
         if self._is_failing and not is_failing:
-            logger.warning("the collector takes traces again")
+            logger.warning("the collector accepts traces again")
         self._is_failing = is_failing
         return result
 
@@ -121,7 +121,7 @@ class _Reported(SpanExporter):
 
 
 class _Reason(logging.Filter):
-    """Keep the latest message of the exporter in place of logging each."""
+    """Keep the exporter's latest message instead of logging each one."""
 
     text = ""
 
@@ -131,7 +131,7 @@ class _Reason(logging.Filter):
 
 
 class _WithoutValues(logging.Filter):
-    """Hide what the SDK repeats of a malformed OTEL_EXPORTER_OTLP_HEADERS: it may hold a token."""
+    """Hide the part of a malformed OTEL_EXPORTER_OTLP_HEADERS that the SDK repeats: it may contain a token."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         record.args = ("(not shown)",) if record.args else ()
@@ -139,7 +139,7 @@ class _WithoutValues(logging.Filter):
 
 
 class _Once(logging.Filter):
-    """Log each message of the queue of spans once, such as that it is full."""
+    """Log each message of the span queue only once, such as that it is full."""
 
     def __init__(self) -> None:
         super().__init__()

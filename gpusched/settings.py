@@ -16,26 +16,26 @@ DATA_DIR = ENV.data_dir.absolute()
 
 
 def _secret_key() -> str:
-    """The configured key, or one generated once and kept where only this user reads it."""
+    """Return the configured key, or one generated once and stored where only this user can read it."""
     if ENV.secret_key:
         return ENV.secret_key
     path = DATA_DIR / "secret_key"
     if not path.exists():
         DATA_DIR.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_suffix(f".{secrets.token_hex(4)}")
-        fresh.touch(mode=0o600)
-        fresh.write_text(secrets.token_urlsafe(48))
+        temporary = path.with_suffix(f".{secrets.token_hex(4)}")
+        temporary.touch(mode=0o600)
+        temporary.write_text(secrets.token_urlsafe(48))
         try:
-            path.hardlink_to(fresh)  # atomic: of two processes that start together, one key wins for both
+            path.hardlink_to(temporary)  # atomic: if two processes start together, both use the same key
         except FileExistsError:
             pass
         finally:
-            fresh.unlink()
+            temporary.unlink()
     return path.read_text().strip()
 
 
 def _database_url() -> str:
-    """The configured database, or the one that the embedded server wrote down when it was started."""
+    """Return the configured database, or the one that the embedded server recorded when it started."""
     written = DATA_DIR / "database_url"
     if ENV.database_url or not written.exists():
         return ENV.database_url
@@ -72,7 +72,7 @@ INSTALLED_APPS = [
     "scheduling",
     "frontend",
 ]
-if ENV.oidc_issuer:  # else not even imported
+if ENV.oidc_issuer:  # otherwise not even imported
     INSTALLED_APPS += ["allauth", "allauth.account", "allauth.socialaccount"]
     INSTALLED_APPS += ["allauth.socialaccount.providers.openid_connect"]
 MIDDLEWARE = [
@@ -125,7 +125,7 @@ TEMPLATES = [
 ]
 
 DATABASES = {"default": django_database(_database_url())}
-# Not the layer "default": to that each socket would subscribe on its own. Several clusters may share a Redis.
+# Not the layer "default": each socket would subscribe to it separately. Several clusters may share a Redis.
 CHANNEL_LAYERS: dict[str, Any] = {}
 if ENV.redis_url:
     CHANNEL_LAYERS["changes"] = {
@@ -181,13 +181,13 @@ LOGIN_URL = "/login/"
 LOGIN_REDIRECT_URL = "/"
 LOGOUT_REDIRECT_URL = "/login/"
 SESSION_COOKIE_HTTPONLY = True
-MESSAGE_STORAGE = "django.contrib.messages.storage.session.SessionStorage"  # the default makes two stores per request
+MESSAGE_STORAGE = "django.contrib.messages.storage.session.SessionStorage"  # the default creates two stores per request
 SESSION_COOKIE_SAMESITE = "Lax"
 SECURE_CONTENT_TYPE_NOSNIFF = True
 X_FRAME_OPTIONS = "DENY"
 CSRF_COOKIE_SAMESITE = "Lax"
 if ENV.behind_tls:
-    # Only a trusted proxy can say so: gpusched.lib.web.client_address drops the header of everybody else.
+    # Only a trusted proxy can set it: gpusched.lib.web.client_address drops the header of all others.
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
     SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = True
     SECURE_HSTS_SECONDS = 365 * 86400
@@ -241,7 +241,7 @@ SPECTACULAR_SETTINGS = {
     "POSTPROCESSING_HOOKS": ["gpusched.lib.api.openapi.add_components"],
 }
 
-# Cycles have a cluster of their own, away from housekeeping. The cluster is chosen by Q_CLUSTER_NAME.
+# Cycles have their own cluster, separate from housekeeping. Q_CLUSTER_NAME chooses the cluster.
 Q_CLUSTER = {
     "name": "housekeeping",
     "orm": "default",
@@ -251,7 +251,7 @@ Q_CLUSTER = {
     "retry": 600,
     "poll": 1.0,
     "guard_cycle": 0.5,
-    # The latest of each task are kept, so that others see when it last ended well (scheduling/worker/housekeeping.py).
+    # Keep the latest runs of each task: they show when it last succeeded (scheduling/worker/housekeeping.py).
     "save_limit": 5,
     "save_limit_per": "func",
     "max_attempts": 1,
@@ -293,6 +293,6 @@ LOGGING = {
         "django-q": {"handlers": ["stderr"], "level": "WARNING", "propagate": False},
         "daphne": {"level": "WARNING"},
         "httpx": {"level": "WARNING"},
-        "channels_redis": {"level": "CRITICAL"},  # gpusched.lib.bus.redis_bus says it, in a line
+        "channels_redis": {"level": "CRITICAL"},  # gpusched.lib.bus.redis_bus logs it in one line
     },
 }

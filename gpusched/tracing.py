@@ -1,6 +1,6 @@
-"""Traces of this process, if OpenTelemetry's standard variables ask for them; else no part of it is imported.
+"""Traces of this process, if OpenTelemetry's standard variables request them; otherwise nothing is imported.
 
-Attributes never hold commands, environments, secrets or addresses with ids in them."""
+Attributes never contain commands, environments, secrets, or addresses with ids."""
 
 import logging
 import os
@@ -25,8 +25,8 @@ _started_in: int | None = None  # the process; a fork of it starts anew
 
 
 def start(service: str) -> None:
-    """Begin to trace this process as `service`, if the variables ask for it. Harmless when repeated. A forked process
-    calls it again: the thread that sends spans does not survive a fork."""
+    """Begin to trace this process as `service`, if the variables request it. Safe to repeat. A forked process calls it
+    again: the thread that sends spans does not survive a fork."""
     global _traces, _started_in
     if _started_in == os.getpid():
         return
@@ -38,20 +38,20 @@ def start(service: str) -> None:
 
         _traces = Traces(service, exporters)
     except ImportError as error:
-        logger.error("OTEL_… ask for traces, and %s is not installed: pip install 'gpusched[tracing]'", error.name)
-    except Exception as error:  # noqa: BLE001 - the SDK raises what it likes; traces must not stop what they trace
+        logger.error("OTEL_… request traces, but %s is not installed: pip install 'gpusched[tracing]'", error.name)
+    except Exception as error:  # noqa: BLE001 - the SDK may raise anything; traces must not stop the traced process
         logger.error("traces are off: a variable OTEL_… is wrong: %s", error)
 
 
 def load() -> None:
-    """Import what `start` needs, once for all processes that are forked from this one."""
+    """Import what `start` needs, once for all processes forked from this one."""
     if _exporters(os.environ):
         with suppress(Exception):  # `start` reports it
             import gpusched.otel  # noqa: F401
 
 
 def stop() -> None:
-    """Send what is left, for a moment at most, and trace no more."""
+    """Send the remaining spans, for a moment at most, and stop tracing."""
     global _traces, _started_in
     traces, _traces, _started_in = _traces, None, None
     if traces is not None:
@@ -68,8 +68,8 @@ def span(
     *,
     request: Mapping[str, str] | None = None,
 ) -> AbstractContextManager[bool]:
-    """Trace the block as a span; the context is True if it is traced. `request`: the headers of the HTTP request that
-    the block serves, whose trace it continues."""
+    """Trace the block as a span; the context is True if it is traced. `request`: the headers of the block's HTTP
+    request, whose trace it continues."""
     return _OFF if _traces is None else _traces.span(name, attributes, request)
 
 
@@ -82,7 +82,7 @@ def describe(attributes: Attributes, *, name: str = "", is_error: bool = False) 
 def record(
     name: str, began_at: float, ended_at: float, attributes: Attributes, *, traceparent: str = "", error: str = ""
 ) -> None:
-    """Record a span that is over, from one time.time() to another, as a child of `traceparent`."""
+    """Record an ended span, from one time.time() to another, as a child of `traceparent`."""
     if _traces is not None:
         _traces.record(name, began_at, ended_at, attributes, traceparent, error)
 
@@ -93,12 +93,12 @@ def traceparent() -> str:
 
 
 def checked(text: str) -> str:
-    """Return a W3C traceparent that came from outside, or an empty string if it is none."""
+    """Return a W3C traceparent from outside, or an empty string if it is invalid."""
     return text if _TRACEPARENT.fullmatch(text) else ""
 
 
 def _exporters(environ: Mapping[str, str]) -> list[str]:
-    """Return the exporters that the variables ask for: none unless OTEL_TRACES_EXPORTER or an OTLP endpoint is set."""
+    """Return the exporters that the variables request: none unless OTEL_TRACES_EXPORTER or an OTLP endpoint is set."""
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return []
     implied = "otlp" if any(environ.get(name) for name in _ENDPOINTS) else "none"

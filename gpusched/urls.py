@@ -1,4 +1,4 @@
-"""Every address of the server in one place."""
+"""Every URL of the server in one place."""
 
 import sys
 
@@ -42,7 +42,7 @@ from scheduling.status.metrics import metrics
 
 
 class IdConverter:
-    """A database id: what is longer than a bigint is no id and finds nothing."""
+    """A database id. Longer numbers than a bigint match nothing."""
 
     regex = r"\d{1,18}"
 
@@ -170,15 +170,15 @@ def handler404(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def handler500(request: HttpRequest) -> HttpResponse:
-    """Answer every error that nothing else has answered: of views, of Django REST framework and of middleware. Django
-    calls it while it handles the error."""
+    """Answer every error that no other handler has answered: of views, of Django REST framework and of middleware.
+    Django calls it while it handles the error."""
     if is_outage(sys.exception()):
         problem = database_unavailable(request)
         return response_for(problem) if wants_problem(request) else page_of_outage(request, problem)
     if wants_problem(request):
-        known, next_step = outcome(request)
-        detail = f"the server failed on this request{known}"
-        step = f"report it with the request id; {next_step}" if known else "report it with the request id"
+        outcome_text, next_step = outcome(request)
+        detail = f"the server failed on this request{outcome_text}"
+        step = f"report it with the request id; {next_step}" if outcome_text else "report it with the request id"
         return response_for(Problem(500, "internal_error", detail, next_step=step))
     return page_error(request, 500)
 

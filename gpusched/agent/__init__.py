@@ -1,1 +1,2 @@
-"""The daemon of a GPU node: reads NVML, runs what the control plane wants, and never loses track of it."""
+"""The daemon of a GPU node: it reads NVML, runs the ranks that the control plane orders, and never loses track of
+them."""

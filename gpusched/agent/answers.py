@@ -1,4 +1,4 @@
-"""Answers of the control plane, decoded. What else answers in its place, such as a proxy's page, becomes a sentence."""
+"""Decode answers of the control plane. Any other answer, such as a proxy's error page, becomes a sentence."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class NotTheServer(Exception):
-    """What answered is no gpusched control plane, as a sentence for the log or the terminal."""
+    """The answer did not come from a gpusched control plane. The text is a sentence for the log or the terminal."""
 
 
 def read(decode: Callable[[bytes | str], T], body: bytes | str, url: str) -> T:
@@ -18,6 +18,6 @@ def read(decode: Callable[[bytes | str], T], body: bytes | str, url: str) -> T:
         return decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise NotTheServer(
-            f"{url} answers, but not as a gpusched server does ({error}); "
-            "check the address, and whether a proxy answers in the server's place"
+            f"{url} did not answer like a gpusched server ({error}); "
+            "check the address, and whether a proxy answers instead of the server"
         ) from error

@@ -1,4 +1,4 @@
-"""What the owner of a node decides for it: an optional TOML file, and environment variables over that."""
+"""The node owner's settings for the agent: an optional TOML file, overridden by environment variables."""
 
 import os
 import re
@@ -18,12 +18,12 @@ _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 
 
 class ConfigError(Exception):
-    """What is wrong with the file or a variable, as a sentence for whoever starts the agent."""
+    """The file or a variable is wrong. The text is a sentence for the operator who starts the agent."""
 
 
 @dataclass(frozen=True)
 class Runtime:
-    """How a container runtime is called on this node: its command, and arguments that each `run` gets besides."""
+    """The command of a container runtime on this node, and extra arguments of each `run`."""
 
     command: tuple[str, ...]
     arguments: tuple[str, ...] = ()
@@ -35,12 +35,11 @@ def _every() -> Mapping[str, Runtime]:
 
 @dataclass(frozen=True)
 class Config:
-    """`log_max_mb`: of longer logs of jobs the middle is cut. `log_format`: of the agent's own log, as the server's.
-    `default_user`: of jobs whose tenant names none. `umask`: of jobs. `cgroup`: `auto`, `off`, or a delegated directory
-    (cgroup.py). `cpu_ceiling`: no job gets more CPU than it asked for. `private_tmp`: each rank of another user has a
-    /tmp of its own, where root may do that. `mounts`: directories that jobs in containers may mount, `:ro` after those
-    that they may only read. `runtimes`: those that may be used; the ones found on PATH unless the file has a table of
-    them."""
+    """`log_max_mb`: longer logs of jobs lose their middle. `log_format`: format of the agent's own log, as the
+    server's. `default_user`: user of jobs whose tenant names none. `umask`: of jobs. `cgroup`: `auto`, `off`, or a
+    delegated directory (cgroup.py). `cpu_ceiling`: no job gets more CPU than it requested. `private_tmp`: each rank of
+    another user has its own /tmp, if the agent runs as root. `mounts`: directories that jobs in containers may mount;
+    `:ro` marks the read-only ones. `runtimes`: the runtimes to use; by default those found on PATH."""
 
     data_dir: str = ""
     log_max_mb: int = 1024
@@ -57,12 +56,13 @@ class Config:
 
 @cache
 def current() -> Config:
-    """The config of this process, read once."""
+    """Return the config of this process, read once."""
     return load()
 
 
 def load(environment: Mapping[str, str] = os.environ) -> Config:
-    """The file, if there is one, then the variables GPUSCHED_AGENT_… over it. Raises ConfigError by name of the key."""
+    """Read the file, if there is one, then apply the variables GPUSCHED_AGENT_…. Raises ConfigError, which names the
+    key."""
     named = environment.get(PATH_VARIABLE, "")
     path = Path(named) if named else DEFAULT_PATH
     config = _read(path) if named or path.exists() else Config()
@@ -76,82 +76,82 @@ def load(environment: Mapping[str, str] = os.environ) -> Config:
 
 def _read(path: Path) -> Config:
     try:
-        told = tomllib.loads(path.read_text())
+        table = tomllib.loads(path.read_text())
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
-    known = {one.name for one in fields(Config)}
-    _only(told, known, str(path))
-    readers: dict[str, Callable[[Any, str], Any]] = dict.fromkeys(known, _text) | {
+    keys = {entry.name for entry in fields(Config)}
+    _only(table, keys, str(path))
+    readers: dict[str, Callable[[Any, str], Any]] = dict.fromkeys(keys, _text) | {
         "allow_root": _boolean,
         "cpu_ceiling": _boolean,
         "private_tmp": _boolean,
         "umask": _octal,
         "log_max_mb": _number,
         "log_format": _format,
-        "mounts": _words,
+        "mounts": _strings,
         "runtimes": _runtimes,
     }
-    return Config(**{key: readers[key](value, f"{path}: {key}") for key, value in told.items()})
+    return Config(**{key: readers[key](value, f"{path}: {key}") for key, value in table.items()})
 
 
-def _only(told: Mapping[str, Any], known: set[str], where: str) -> None:
-    if unknown := [key for key in told if key not in known]:
-        raise ConfigError(f"{where}: '{unknown[0]}' is not known; known are {', '.join(sorted(known))}")
+def _only(table: Mapping[str, Any], keys: set[str], location: str) -> None:
+    if unknown := [key for key in table if key not in keys]:
+        raise ConfigError(f"{location}: unknown key '{unknown[0]}'; valid keys: {', '.join(sorted(keys))}")
 
 
-def _runtimes(told: Any, where: str) -> Mapping[str, Runtime]:
-    if not isinstance(told, dict):
-        raise ConfigError(f"{where} must be a table, such as [runtimes.podman]")
-    _only(told, set(RUNTIMES), where)
-    found = {}
-    for name, table in told.items():
-        here = f"{where}.{name}"
+def _runtimes(tables: Any, location: str) -> Mapping[str, Runtime]:
+    if not isinstance(tables, dict):
+        raise ConfigError(f"{location} must be a table, such as [runtimes.podman]")
+    _only(tables, set(RUNTIMES), location)
+    result = {}
+    for name, table in tables.items():
+        entry = f"{location}.{name}"
         if not isinstance(table, dict):
-            raise ConfigError(f"{here} must be a table, such as [runtimes.podman]")
-        _only(table, {"command", "arguments"}, here)
-        command = _words(table.get("command", [name]), f"{here}.command")
+            raise ConfigError(f"{entry} must be a table, such as [runtimes.podman]")
+        _only(table, {"command", "arguments"}, entry)
+        command = _strings(table.get("command", [name]), f"{entry}.command")
         if not command:
-            raise ConfigError(f"{here}.command must name a program")
-        found[name] = Runtime(command, _words(table.get("arguments", []), f"{here}.arguments"))
-    return found
+            raise ConfigError(f"{entry}.command must name a program")
+        result[name] = Runtime(command, _strings(table.get("arguments", []), f"{entry}.arguments"))
+    return result
 
 
-def _text(told: Any, where: str) -> str:
-    if not isinstance(told, str):
-        raise ConfigError(f"{where} must be text")
-    return told
+def _text(value: Any, location: str) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(f"{location} must be text")
+    return value
 
 
-def _number(told: Any, where: str) -> int:
-    if not isinstance(told, int) or isinstance(told, bool) or told < 1:
-        raise ConfigError(f"{where} must be a number, at least 1")
-    return told
+def _number(value: Any, location: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{location} must be a number, at least 1")
+    return value
 
 
-def _format(told: Any, where: str) -> str:
-    if told not in LOG_FORMATS:
-        raise ConfigError(f"{where} must be {' or '.join(LOG_FORMATS)}")
-    return str(told)
+def _format(value: Any, location: str) -> str:
+    if value not in LOG_FORMATS:
+        raise ConfigError(f"{location} must be {' or '.join(LOG_FORMATS)}")
+    return str(value)
 
 
-def _boolean(told: Any, where: str) -> bool:
-    if not isinstance(told, bool):
-        raise ConfigError(f"{where} must be true or false")
-    return told
+def _boolean(value: Any, location: str) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{location} must be true or false")
+    return value
 
 
-def _octal(told: Any, where: str) -> int:
-    if not isinstance(told, str) or not re.fullmatch("0?[0-7]{3}", told):
-        raise ConfigError(f'{where} must be three octal digits as text, such as "077"')
-    return int(told, 8)
+def _octal(value: Any, location: str) -> int:
+    if not isinstance(value, str) or not re.fullmatch("0?[0-7]{3}", value):
+        raise ConfigError(f'{location} must be three octal digits as text, such as "077"')
+    return int(value, 8)
 
 
-def _words(told: Any, where: str) -> tuple[str, ...]:
-    if not isinstance(told, list) or not all(isinstance(word, str) for word in told):
-        raise ConfigError(f"{where} must be a list of texts")
-    return tuple(told)
+def _strings(value: Any, location: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+        raise ConfigError(f"{location} must be a list of strings")
+    return tuple(value)
 
 
 def _truth(text: str, variable: str, _: Config) -> bool:
@@ -161,7 +161,7 @@ def _truth(text: str, variable: str, _: Config) -> bool:
 
 
 def _chosen(text: str, variable: str, config: Config) -> Mapping[str, Runtime]:
-    """Those named, called as the file says."""
+    """Return the named runtimes, with the commands from the file."""
     names = shlex.split(text)
     _only(dict.fromkeys(names), set(RUNTIMES), variable)
     return {name: config.runtimes.get(name, Runtime((name,))) for name in names}
@@ -170,7 +170,7 @@ def _chosen(text: str, variable: str, config: Config) -> Mapping[str, Runtime]:
 def _check_mounts(mounts: tuple[str, ...]) -> None:
     for mount in mounts:
         if not mount.removesuffix(":ro").startswith("/") or ":" in mount.removesuffix(":ro"):
-            raise ConfigError(f"mounts: {mount!r} must be an absolute path, with :ro after it or nothing")
+            raise ConfigError(f"mounts: {mount!r} must be an absolute path, optionally followed by :ro")
 
 
 _VARIABLES: dict[str, Callable[[str, str, Config], Any]] = {

@@ -1,4 +1,4 @@
-"""The running agent: one process, one launcher and one doorbell for all its nodes."""
+"""Run the agent: one process, one launcher and one notification socket for all its nodes."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ from gpusched.agent.ranks.launcher import Launcher
 from gpusched.agent.supervision import Pulse, end_process, keep_running
 
 logger = logging.getLogger(__name__)
-# More than the ends of all jobs take at their short grace, less than `up` waits for its parts.
+# Longer than all jobs take to end at their short grace, shorter than `up` waits for its parts.
 STOP_SECONDS = 7.0
 JOIN_PAUSE_SECONDS = 1.0
 MAX_AT_ONCE = 500
@@ -42,7 +42,7 @@ class AlreadyRunning(Exception):
 
 @dataclass(frozen=True)
 class Plan:
-    """What one agent process is to be."""
+    """The settings of one agent process."""
 
     data_dir: Path
     machines: dict[str, Machine]  # by node name
@@ -54,7 +54,7 @@ class Plan:
 
 
 def run(plan: Plan) -> None:
-    """Runs until SIGTERM or SIGINT. Raises AlreadyRunning or JoinError. Exits if a node can no longer report."""
+    """Run until SIGTERM or SIGINT. Raises AlreadyRunning or JoinError. Exits if a node can no longer report."""
     plan.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     lock = os.open(plan.data_dir / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -66,7 +66,7 @@ def run(plan: Plan) -> None:
     with asyncio.Runner() as runner:
         try:
             runner.run(_run(plan, joined, pool))
-        except BaseException as error:  # noqa: BLE001 - the process ends by it; closing the loop could wait for ever
+        except BaseException as error:  # noqa: BLE001 - it ends the process; closing the loop could block for ever
             end_process(error)
 
 
@@ -75,24 +75,24 @@ def directory_of(data_dir: Path, name: str) -> Path:
 
 
 def _identity(plan: Plan, name: str) -> Identity:
-    """The node's identity; joins first if it has none, waiting for a server that is not there yet."""
+    """Return the node's identity. Without one, join first, and wait for a server that is not up yet."""
     directory = directory_of(plan.data_dir, name)
-    known = identities.load(directory, name)
-    is_moved = bool(plan.url) and known.url != plan.url.rstrip("/")
-    said = ""
-    while not known.credential or is_moved:
+    current = identities.load(directory, name)
+    is_moved = bool(plan.url) and current.url != plan.url.rstrip("/")
+    logged = ""
+    while not current.credential or is_moved:
         if not plan.url or not plan.join_token:
-            raise JoinError(f"node {name} has not joined a control plane; do: gpusched-agent join URL TOKEN")
+            raise JoinError(f"node {name} has not joined a control plane; run: gpusched-agent join URL TOKEN")
         try:
-            return identities.join(directory, known, plan.url, plan.join_token, plan.machines[name].facts())
+            return identities.join(directory, current, plan.url, plan.join_token, plan.machines[name].facts())
         except JoinError as error:
             if not error.may_retry:
                 raise
-            if str(error) != said:
+            if str(error) != logged:
                 logger.warning("%s; trying again", error)
-                said = str(error)
+                logged = str(error)
             time.sleep(JOIN_PAUSE_SECONDS)
-    return known
+    return current
 
 
 async def _run(plan: Plan, joined: Sequence[Identity], pool: ThreadPoolExecutor) -> None:
@@ -107,88 +107,89 @@ async def _run(plan: Plan, joined: Sequence[Identity], pool: ThreadPoolExecutor)
         directory = directory_of(plan.data_dir, identity.name)
         node = Node(directory, identity, plan.machines[identity.name], launcher, plan.join_token, plan.log_max_mb << 20)
         nodes[str(directory / "ranks")] = node
-    bell = _open_doorbell(plan.data_dir / "doorbell")
+    notifications = _open_socket(plan.data_dir / "doorbell")
     limits = httpx.Limits(max_connections=8, max_keepalive_connections=8)
     secure = any(identity.url.startswith("https:") for identity in joined)
     async with httpx.AsyncClient(timeout=10, limits=limits, verify=secure) as http:
         lost: asyncio.Future[None] = loop.create_future()
-        parts = [keep_running(partial(_keep_hearing, bell, nodes), "the doorbell", "")]
+        parts = [keep_running(partial(_keep_listening, notifications, nodes), "the notification socket", "")]
         for node in nodes.values():
             parts += _parts(node, plan.heartbeat_seconds or node.identity.heartbeat_seconds, http, lost)
         tasks = [asyncio.create_task(part) for part in parts]
-        logger.info("%d nodes talk to %s", len(nodes), joined[0].url if joined else "nobody")
+        logger.info("%d nodes connect to %s", len(nodes), joined[0].url if joined else "no server")
         endless: list[asyncio.Future[Any]] = [lost, *tasks]
         stopped: asyncio.Future[Any] = asyncio.create_task(stop.wait())
         await asyncio.wait([stopped, *endless], return_when=asyncio.FIRST_COMPLETED)
         for future in endless:
             if future.done():
-                future.result()  # raises: none of these ends well
+                future.result()  # raises: none of these should end
         if plan.own_jobs:
             await asyncio.gather(*(node.stop_jobs(STOP_SECONDS) for node in nodes.values()))
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     launcher.close()
-    bell.close()
+    notifications.close()
 
 
 def _parts(
     node: Node, heartbeat: float, http: httpx.AsyncClient, lost: "asyncio.Future[None]"
 ) -> list[Coroutine[Any, Any, None]]:
-    """Return all that runs for one node. It is silent only without its conversation: the rest is merely restarted."""
+    """Return all tasks of one node. Without its connection the node is silent; the other tasks are merely restarted."""
     name = node.identity.name
     pulse = Pulse(name, lost)
     talk = partial(run_connection, node, heartbeat, http, pulse)
-    rest: list[tuple[str, Callable[[], Awaitable[None]]]] = [
-        ("looking at its ranks", node.keep_looking),
-        ("hearing of its ranks", node.keep_answering_rings),
+    restarted: list[tuple[str, Callable[[], Awaitable[None]]]] = [
+        ("polling its ranks", node.keep_polling),
+        ("reading notifications of its ranks", node.keep_reading_notified),
         ("removing old files", node.keep_tidy),
         ("reading its GPUs", partial(node.keep_reading, heartbeat)),
-        ("asking what it is", node.keep_facts),
+        ("reading its hardware", node.keep_facts),
         ("shipping logs", partial(run_shipping, node, http)),
     ]
     return [
-        keep_running(talk, "the conversation", name, pulse.failed),
-        *(keep_running(part, label, name) for label, part in rest),
+        keep_running(talk, "the connection", name, pulse.failed),
+        *(keep_running(part, label, name) for label, part in restarted),
     ]
 
 
-def _open_doorbell(path: Path) -> socket.socket:
+def _open_socket(path: Path) -> socket.socket:
     path.unlink(missing_ok=True)
-    bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
     # The kernel refuses paths of 108 bytes and more; a relative one always fits.
-    here = os.getcwd()
+    previous = os.getcwd()
     os.chdir(path.parent)
     try:
-        bell.bind(path.name)
+        listener.bind(path.name)
     finally:
-        os.chdir(here)
-    return bell
+        os.chdir(previous)
+    return listener
 
 
-async def _keep_hearing(bell: socket.socket, nodes: dict[str, Node]) -> None:
+async def _keep_listening(notifications: socket.socket, nodes: dict[str, Node]) -> None:
     loop = asyncio.get_running_loop()
     while True:
-        rung = [await loop.sock_recv(bell, 4096)]
+        messages = [await loop.sock_recv(notifications, 4096)]
         with contextlib.suppress(BlockingIOError):
-            while len(rung) < MAX_AT_ONCE:
-                rung.append(bell.recv(4096))
+            while len(messages) < MAX_AT_ONCE:
+                messages.append(notifications.recv(4096))
         keys: dict[str, set[str]] = {}
-        for text in rung:
-            ranks, _, key = _rung(text).rpartition("/")
+        for text in messages:
+            ranks, _, key = _notified_directory(text).rpartition("/")
             keys.setdefault(ranks, set()).add(key)
-        for ranks, rung_keys in keys.items():
+        for ranks, notified in keys.items():
             if ranks in nodes:
-                nodes[ranks].ring(rung_keys)
+                nodes[ranks].notify(notified)
 
 
-def _rung(text: bytes) -> str:
-    """The directory that somebody rang for; empty if it was no supervisor: a job of the agent's user can ring, too."""
+def _notified_directory(text: bytes) -> str:
+    """Return the directory in a notification; empty if no supervisor sent it: a job of the agent's user can write here,
+    too."""
     try:
-        told = json.loads(text)
+        directory = json.loads(text)
     except (ValueError, RecursionError):
         return ""
-    return told if isinstance(told, str) else ""
+    return directory if isinstance(directory, str) else ""
 
 
 def log_startup(sentence: str) -> None:

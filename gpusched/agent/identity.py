@@ -1,4 +1,4 @@
-"""Who this node is to the control plane: joins it, and keeps the credential where only its user reads it."""
+"""This node's identity on the control plane: join, and store the credential where only its user can read it."""
 
 import os
 import secrets
@@ -18,7 +18,8 @@ _decode = msgspec.json.Decoder(Joined).decode
 
 
 class JoinError(Exception):
-    """Why the node cannot join, as a sentence for the person at the terminal. `may_retry`: the server was not there."""
+    """The node cannot join. The text is a sentence for the person at the terminal. `may_retry`: the server was
+    unreachable."""
 
     def __init__(self, sentence: str, may_retry: bool = False) -> None:
         super().__init__(sentence)
@@ -27,7 +28,8 @@ class JoinError(Exception):
 
 @dataclass(frozen=True)
 class Identity:
-    """`node_key` is made once per directory: with it, joining again is the same node. No `credential`: not joined."""
+    """`node_key` is created once per directory: joining again with it yields the same node. No `credential`: not
+    joined."""
 
     name: str
     node_key: str
@@ -38,25 +40,25 @@ class Identity:
 
 
 def load(directory: Path, name: str) -> Identity:
-    """The identity on disk, or a new one that is written down at once, so that its key is never made twice."""
-    known = rank_dir.read_own(directory, FILE)
-    if known is not None:
-        # What a newer agent wrote down means nothing to one that was put back a version.
-        return Identity(**{field.name: known[field.name] for field in fields(Identity) if field.name in known})
-    fresh = Identity(name=name, node_key=secrets.token_hex(16))
-    _save(directory, fresh)
-    return fresh
+    """Return the identity on disk, or a new one that is stored at once, so that its key is never created twice."""
+    record = rank_dir.read_own(directory, FILE)
+    if record is not None:
+        # Ignore the fields of a newer agent: this one may be a downgrade.
+        return Identity(**{field.name: record[field.name] for field in fields(Identity) if field.name in record})
+    identity = Identity(name=name, node_key=secrets.token_hex(16))
+    _save(directory, identity)
+    return identity
 
 
 def is_near(url: str) -> bool:
-    """Whether what is said to this address stays on the machine."""
+    """Return True if traffic to this address stays on the machine."""
     return httpx.URL(url).host in ("localhost", "127.0.0.1", "::1")
 
 
-def join(directory: Path, known: Identity, url: str, token: str, facts: NodeFacts) -> Identity:
-    """Joins (again) and keeps the credential. Raises JoinError."""
+def join(directory: Path, previous: Identity, url: str, token: str, facts: NodeFacts) -> Identity:
+    """Join, or join again, and store the credential. Raises JoinError."""
     url = url.rstrip("/")
-    message = Join(name=known.name, node_key=known.node_key, facts=facts)
+    message = Join(name=previous.name, node_key=previous.node_key, facts=facts)
     try:
         answer = httpx.post(
             f"{url}/agent/join",
@@ -68,13 +70,13 @@ def join(directory: Path, known: Identity, url: str, token: str, facts: NodeFact
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise JoinError(f"{url} cannot be reached: {error}", may_retry=isinstance(error, httpx.HTTPError)) from error
     if answer.status_code != 200:
-        raise JoinError(f"{url} refused node {known.name}: {_sentence(answer)}", may_retry=answer.status_code >= 500)
+        raise JoinError(f"{url} refused node {previous.name}: {_sentence(answer)}", may_retry=answer.status_code >= 500)
     try:
         joined = answers.read(_decode, answer.content, url)
     except answers.NotTheServer as error:
         raise JoinError(str(error), may_retry=True) from error
     identity = replace(
-        known,
+        previous,
         url=url,
         node_id=joined.node_id,
         credential=joined.credential,
@@ -86,16 +88,16 @@ def join(directory: Path, known: Identity, url: str, token: str, facts: NodeFact
 
 def _sentence(answer: httpx.Response) -> str:
     try:
-        told = answer.json()
-        return ". ".join(part for part in (told["detail"], told.get("next_step")) if part)
+        problem = answer.json()
+        return ". ".join(part for part in (problem["detail"], problem.get("next_step")) if part)
     except (ValueError, KeyError, TypeError):
         return f"HTTP {answer.status_code}"
 
 
 def _save(directory: Path, identity: Identity) -> None:
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    before = os.umask(0o077)
+    previous = os.umask(0o077)
     try:
         rank_dir.write(directory, FILE, asdict(identity), durable=True)
     finally:
-        os.umask(before)
+        os.umask(previous)

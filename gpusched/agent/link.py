@@ -1,4 +1,4 @@
-"""The conversation of one node with the control plane: a WebSocket, or HTTP where one cannot be had; for ever."""
+"""Keep one node connected to the control plane: by a WebSocket, or by HTTP if no WebSocket is possible."""
 
 import asyncio
 import logging
@@ -21,29 +21,29 @@ from gpusched.protocol.agent_messages import Desired
 
 logger = logging.getLogger(__name__)
 _decode = msgspec.json.Decoder(Desired).decode
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 3.0
-# What happens together is told together: a first event at once, what follows on its heels a moment later.
-GATHER_SECONDS, REST_SECONDS = 0.003, 0.03
+FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.2, 3.0
+# Send events that happen together in one message: a first event at once, the next ones a moment later.
+GATHER_SECONDS, MIN_INTERVAL_SECONDS = 0.003, 0.03
 HTTP_SECONDS = 30.0
 NOT_AUTHENTICATED = 4401
 MAX_BYTES = 16 << 20
 
 
 class Refused(Exception):
-    """The server does not know this node's credential."""
+    """The server does not accept this node's credential."""
 
 
 class NoWebSocket(Exception):
-    """There is a server, but something between does not let WebSockets through."""
+    """The server answers, but a proxy in between does not pass WebSockets."""
 
 
 class Unreachable(Exception):
-    """The network failed, as a sentence. The agent itself is well and tries for ever."""
+    """The network failed; the text is a sentence. The agent itself is well and retries for ever."""
 
 
 async def run_connection(node: Node, heartbeat_seconds: float, http: httpx.AsyncClient, pulse: Pulse) -> None:
-    """Talk until something of the agent itself fails. Without the control plane it keeps trying, and everything that
-    runs here runs on."""
+    """Keep the connection until a part of the agent itself fails. Without the control plane, retry; the ranks
+    continue."""
     pause = FIRST_PAUSE_SECONDS
     logged = ""
     while True:
@@ -57,7 +57,7 @@ async def run_connection(node: Node, heartbeat_seconds: float, http: httpx.Async
             logger.warning("%s: %s; trying again", node.identity.name, problem, extra={"node": node.identity.name})
             logged = problem
         await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads 200 agents, hides nothing
-        pause = min(LONGEST_PAUSE_SECONDS, pause * 2)
+        pause = min(MAX_PAUSE_SECONDS, pause * 2)
 
 
 async def _converse(node: Node, heartbeat_seconds: float, http: httpx.AsyncClient, pulse: Pulse) -> str:
@@ -80,7 +80,7 @@ async def _join_again(node: Node) -> str:
             return "joined again"
     except JoinError as error:
         return str(error)
-    return "the server does not know this node's credential; join it again: gpusched-agent join URL TOKEN"
+    return "the server does not accept this node's credential; join again: gpusched-agent join URL TOKEN"
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def _network(node: Node) -> Iterator[None]:
     try:
         yield
     except ConnectionClosedOK as closed:
-        raise Unreachable("") from closed  # a server that restarts: nothing to log
+        raise Unreachable("") from closed  # the server restarts: nothing to log
     except ConnectionClosed as closed:
         if closed.rcvd is not None and closed.rcvd.code == NOT_AUTHENTICATED:
             raise Refused from closed
@@ -100,9 +100,11 @@ def _network(node: Node) -> Iterator[None]:
 
 async def _over_websocket(node: Node, heartbeat_seconds: float, pulse: Pulse) -> None:
     socket = await _connected(node)
-    heard = _Heard()
+    last_answer = _LastAnswer()
     try:
-        await until_first(_speak(node, socket, heartbeat_seconds, heard, pulse), _listen(node, socket, heard))
+        await until_first(
+            _send(node, socket, heartbeat_seconds, last_answer, pulse), _receive(node, socket, last_answer)
+        )
     finally:
         await socket.close()
 
@@ -119,42 +121,44 @@ async def _connected(node: Node) -> ClientConnection:
             raise NoWebSocket(str(error)) from error
 
 
-class _Heard:
+class _LastAnswer:
     def __init__(self) -> None:
         self.at = time.monotonic()
 
 
-async def _listen(node: Node, socket: ClientConnection, heard: _Heard) -> None:
+async def _receive(node: Node, socket: ClientConnection, last_answer: _LastAnswer) -> None:
     while True:
         with _network(node):
             text = await socket.recv()
-        heard.at = time.monotonic()
-        await node.hear(answers.read(_decode, text, node.identity.url))
+        last_answer.at = time.monotonic()
+        await node.handle_answer(answers.read(_decode, text, node.identity.url))
 
 
-async def _speak(node: Node, socket: ClientConnection, heartbeat_seconds: float, heard: _Heard, pulse: Pulse) -> None:
-    patience = max(10.0, 5 * heartbeat_seconds)
-    wait = random.uniform(0, heartbeat_seconds)  # noqa: S311 - so that a fleet does not speak in chorus
+async def _send(
+    node: Node, socket: ClientConnection, heartbeat_seconds: float, last_answer: _LastAnswer, pulse: Pulse
+) -> None:
+    timeout = max(10.0, 5 * heartbeat_seconds)
+    wait = random.uniform(0, heartbeat_seconds)  # noqa: S311 - spreads the messages of a fleet
     while True:
         node.dirty.clear()
         text = msgspec.json.encode(await node.message())
         with _network(node):
             await socket.send(text, text=True)
         pulse.beat()
-        said_at = time.monotonic()
+        sent_at = time.monotonic()
         try:
             await asyncio.wait_for(node.dirty.wait(), wait)
-            await asyncio.sleep(max(GATHER_SECONDS, REST_SECONDS - (time.monotonic() - said_at)))
+            await asyncio.sleep(max(GATHER_SECONDS, MIN_INTERVAL_SECONDS - (time.monotonic() - sent_at)))
         except TimeoutError:
             pass
         wait = heartbeat_seconds
-        if time.monotonic() - heard.at > patience:
-            # Half a connection: what we send goes nowhere.
-            raise Unreachable(f"{node.identity.url} has not answered for {patience:g} s")
+        if time.monotonic() - last_answer.at > timeout:
+            # A half-open connection: our messages go nowhere.
+            raise Unreachable(f"{node.identity.url} has not answered for {timeout:g} s")
 
 
 async def _over_http(node: Node, heartbeat_seconds: float, http: httpx.AsyncClient, pulse: Pulse) -> str:
-    """The same messages by POST for a while, before a WebSocket is tried again; gives what went wrong, if anything."""
+    """Exchange the same messages by POST for a while, before a WebSocket is tried again. Return the problem, if any."""
     until = time.monotonic() + HTTP_SECONDS
     while time.monotonic() < until:
         node.dirty.clear()
@@ -170,7 +174,7 @@ async def _over_http(node: Node, heartbeat_seconds: float, http: httpx.AsyncClie
             return await _join_again(node)
         if answer.status_code != 200:
             return f"{node.identity.url} answers HTTP {answer.status_code}"
-        await node.hear(answers.read(_decode, answer.content, node.identity.url))
+        await node.handle_answer(answers.read(_decode, answer.content, node.identity.url))
         try:
             await asyncio.wait_for(node.dirty.wait(), heartbeat_seconds)
         except TimeoutError:

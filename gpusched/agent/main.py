@@ -1,4 +1,4 @@
-"""The command `gpusched-agent`: join a control plane, and run."""
+"""The command `gpusched-agent`: join a control plane, run, and check the node."""
 
 import logging
 import os
@@ -18,16 +18,47 @@ from gpusched.agent.identity import JoinError
 from gpusched.json_log import JsonLines
 
 app = typer.Typer(
-    help="Runs jobs on this node for a gpusched control plane.", no_args_is_help=True, pretty_exceptions_enable=False
+    help="Run jobs on this node for a gpusched control plane.", no_args_is_help=True, pretty_exceptions_enable=False
 )
 _ROOTS_DIR, _OWN_DIR = "/var/lib/gpusched-agent", "~/.local/share/gpusched-agent"
 DataDir = Annotated[
     Path,
     typer.Option(
         envvar="GPUSCHED_AGENT_DIR",
-        help="Where the node keeps its identity and its jobs' files.",
+        help="Directory of the node's identity and its jobs' files.",
         show_default=f"{_ROOTS_DIR}; {_OWN_DIR} if not root",
     ),
+]
+Url = Annotated[str, typer.Option(envvar="GPUSCHED_URL", help="Control plane to join if not joined yet.")]
+JoinToken = Annotated[str, typer.Option(envvar="GPUSCHED_JOIN_TOKEN", help="Join token to use if not joined yet.")]
+NodeName = Annotated[str, typer.Option(help="Name of the node; by default the name that joined, or the host's.")]
+HeartbeatSeconds = Annotated[
+    float | None,
+    typer.Option(
+        envvar="GPUSCHED_HEARTBEAT_SECONDS",
+        min=0.1,
+        max=60,
+        help="Longest time between two messages; by default set by the server.",
+    ),
+]
+LogMaxMb = Annotated[
+    int,
+    typer.Option(
+        envvar="GPUSCHED_LOG_MAX_MB", min=1, help="Longer job logs lose their middle; the server may set a lower limit."
+    ),
+]
+LogFormat = Annotated[
+    str,
+    typer.Option(
+        envvar="GPUSCHED_LOG_FORMAT",
+        help="Format of the agent's own log: line (text), or json (an object per line, as the server's).",
+    ),
+]
+OwnJobs = Annotated[bool, typer.Option("--own-jobs", help="Jobs end with the agent instead of outliving it.")]
+NamePrefix = Annotated[str, typer.Option(help="Prefix of the names of pretend nodes.")]
+Pretend = Annotated[
+    list[str] | None,
+    typer.Option(help="Pretend nodes for a demo: NODES:MODEL:GPU_MEMORY_MB:GPUS:CPU_CORES:MEMORY_MB."),
 ]
 DEFAULT_DIR = Path(_ROOTS_DIR) if os.geteuid() == 0 else Path(_OWN_DIR).expanduser()
 
@@ -47,10 +78,10 @@ def main() -> None:
 def join(
     url: Annotated[str, typer.Argument(help="Address of the control plane, such as http://head:8000.")],
     token: Annotated[str, typer.Argument(help="A join token, from the Nodes page or `gpusched node join-token`.")],
-    name: Annotated[str, typer.Option(help="Name of the node; the host's by default.")] = "",
+    name: Annotated[str, typer.Option(help="Name of the node; by default the host's.")] = "",
     data_dir: DataDir = DEFAULT_DIR,
 ) -> None:
-    """Makes this machine a node. Harmless when repeated.
+    """Make this machine a node. Safe to repeat.
 
     \b
     gpusched-agent join http://head:8000 TOKEN
@@ -62,7 +93,7 @@ def join(
     joined = identity.join(directory, identity.load(directory, name), url, token, RealMachine().facts())
     typer.echo(f"joined {joined.url} as node {joined.name}")
     if joined.url.startswith("http:") and not identity.is_near(joined.url):
-        typer.echo("note: http is not encrypted; put TLS in front of the server, and join by https", err=True)
+        typer.echo("note: http is not encrypted; put TLS in front of the server, and join over https", err=True)
     start = f"systemctl enable --now {service.UNIT}" if _has_unit() else "gpusched-agent run"
     typer.echo(f"now check the node: gpusched-agent doctor\nthen start it: {start}", err=True)
 
@@ -70,43 +101,17 @@ def join(
 @app.command()
 def run(
     data_dir: DataDir = DEFAULT_DIR,
-    url: Annotated[str, typer.Option(envvar="GPUSCHED_URL", help="Control plane to join if not joined yet.")] = "",
-    join_token: Annotated[
-        str, typer.Option(envvar="GPUSCHED_JOIN_TOKEN", help="Join token to join with if not joined yet.")
-    ] = "",
-    name: Annotated[str, typer.Option(help="Name of the node; the one that joined, or the host's.")] = "",
-    heartbeat_seconds: Annotated[
-        float | None,
-        typer.Option(
-            envvar="GPUSCHED_HEARTBEAT_SECONDS",
-            min=0.1,
-            max=60,
-            help="Longest time between two messages; by default as the server says.",
-        ),
-    ] = None,
-    log_max_mb: Annotated[
-        int,
-        typer.Option(
-            envvar="GPUSCHED_LOG_MAX_MB", min=1, help="Of longer logs the middle is cut; the server's may be less."
-        ),
-    ] = 1024,
-    log_format: Annotated[
-        str,
-        typer.Option(
-            envvar="GPUSCHED_LOG_FORMAT",
-            help="Of its own log: line (text), or json: an object per line, as of the server.",
-        ),
-    ] = "line",
-    own_jobs: Annotated[
-        bool, typer.Option("--own-jobs", help="Jobs end with the agent instead of outliving it.")
-    ] = False,
-    name_prefix: Annotated[str, typer.Option(help="How names of pretend nodes begin.")] = "pretend-",
-    pretend: Annotated[
-        list[str] | None,
-        typer.Option(help="Pretend nodes for a demo: NODES:MODEL:GPU_MEMORY_MB:GPUS:CPU_CORES:MEMORY_MB."),
-    ] = None,
+    url: Url = "",
+    join_token: JoinToken = "",
+    name: NodeName = "",
+    heartbeat_seconds: HeartbeatSeconds = None,
+    log_max_mb: LogMaxMb = 1024,
+    log_format: LogFormat = "line",
+    own_jobs: OwnJobs = False,
+    name_prefix: NamePrefix = "pretend-",
+    pretend: Pretend = None,
 ) -> None:
-    """Runs the node until it is stopped. Jobs outlive it, unless --own-jobs.
+    """Run the node until it is stopped. Jobs outlive it, unless --own-jobs.
 
     \b
     gpusched-agent run
@@ -114,15 +119,7 @@ def run(
     GPUSCHED_JOIN_TOKEN=TOKEN gpusched-agent run --url http://head:8000
     gpusched-agent run --pretend 2:A100:81920:8:64:512000
     """
-    config.current()
-    if log_format not in config.LOG_FORMATS:
-        raise typer.BadParameter(
-            f"{log_format!r} is none of {', '.join(config.LOG_FORMATS)}", param_hint="--log-format"
-        )
-    _log_as(log_format)
-    tracing.start("gpusched-agent")
-    # Not for the jobs' supervisors, which inherit what is left here.
-    os.environ.pop("GPUSCHED_JOIN_TOKEN", None)
+    _prepare_process(log_format)
     data_dir = data_dir.absolute()
     plan = daemon.Plan(
         data_dir=data_dir,
@@ -136,28 +133,41 @@ def run(
     daemon.run(plan)
 
 
+def _prepare_process(log_format: str) -> None:
+    """Check the config, and start logging and tracing."""
+    config.current()
+    if log_format not in config.LOG_FORMATS:
+        raise typer.BadParameter(
+            f"{log_format!r} must be one of {', '.join(config.LOG_FORMATS)}", param_hint="--log-format"
+        )
+    _log_as(log_format)
+    tracing.start("gpusched-agent")
+    # Keep it from the jobs' supervisors, which inherit this environment.
+    os.environ.pop("GPUSCHED_JOIN_TOKEN", None)
+
+
 @app.command()
 def doctor(
     context: typer.Context,
     data_dir: DataDir = DEFAULT_DIR,
-    name: Annotated[str, typer.Option(help="Name of the node; the one that joined, or the host's.")] = "",
-    user: Annotated[str, typer.Option(help="Look as this user; by default as whom the service runs.")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="The findings as JSON.")] = False,
+    name: NodeName = "",
+    user: Annotated[str, typer.Option(help="Check as this user; by default as the service's user.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Checks what the node needs: driver, containers, users, cgroups, disk, server, clock. Changes nothing.
+    """Check what the node needs: driver, containers, users, cgroups, disk, server, clock. Changes nothing.
 
     \b
     gpusched-agent doctor
     gpusched-agent doctor --json
-    gpusched-agent doctor --user gpusched   (as another, which only root can be)
+    gpusched-agent doctor --user gpusched   (as another user; root only)
     """
     logging.getLogger("gpusched").setLevel("ERROR")
     unit = service.installed()
-    given = unit.environment if unit else {}
+    environment = unit.environment if unit else {}
     source = context.get_parameter_source("data_dir")
-    if source is not None and source.name == "DEFAULT" and "GPUSCHED_AGENT_DIR" in given:
-        data_dir = Path(given["GPUSCHED_AGENT_DIR"])
-    os.environ.update({name: value for name, value in given.items() if name not in os.environ})
+    if source is not None and source.name == "DEFAULT" and "GPUSCHED_AGENT_DIR" in environment:
+        data_dir = Path(environment["GPUSCHED_AGENT_DIR"])
+    os.environ.update({name: value for name, value in environment.items() if name not in os.environ})
     place = doctors.run_as_service(user, unit)
     findings = [place, *doctors.examine(daemon.directory_of(data_dir, name or _joined_name(data_dir)), unit)]
     typer.echo(doctors.as_json(findings) if as_json else doctors.as_lines(findings))
@@ -166,7 +176,7 @@ def doctor(
 
 @app.command()
 def version() -> None:
-    """Prints the version.
+    """Print the version.
 
     \b
     gpusched-agent version
@@ -175,13 +185,13 @@ def version() -> None:
 
 
 def _configured() -> dict[str, dict[str, object]]:
-    """What the config says instead of the commands' defaults. A config that cannot be read is told by the command."""
+    """Return the defaults of the commands' options from the config. The command itself reports an invalid config."""
     try:
-        told = config.current()
+        settings = config.current()
     except ConfigError:
         return {}
-    given = {"data_dir": told.data_dir, "log_max_mb": told.log_max_mb, "log_format": told.log_format}
-    return {name: {key: value for key, value in given.items() if value} for name in ("join", "run", "doctor")}
+    defaults = {"data_dir": settings.data_dir, "log_max_mb": settings.log_max_mb, "log_format": settings.log_format}
+    return {name: {key: value for key, value in defaults.items() if value} for name in ("join", "run", "doctor")}
 
 
 def _log_as(form: str) -> None:
@@ -192,7 +202,7 @@ def _log_as(form: str) -> None:
 
 
 def _has_unit() -> bool:
-    return any(Path(where, service.UNIT).exists() for where in ("/etc/systemd/system", "/lib/systemd/system"))
+    return any(Path(directory, service.UNIT).exists() for directory in ("/etc/systemd/system", "/lib/systemd/system"))
 
 
 def _hostname() -> str:
@@ -200,14 +210,14 @@ def _hostname() -> str:
 
 
 def _joined_name(data_dir: Path) -> str:
-    """The name under which this directory joined; the host's if it has not or cannot tell."""
+    """Return the name under which this directory joined; the host's if there is none, or several."""
     joined = sorted(path.parent.name for path in data_dir.glob("nodes/*/identity.json"))
     return joined[0] if len(joined) == 1 else _hostname()
 
 
 def _this_machine(data_dir: Path, name: str) -> dict[str, Machine]:
-    own = name or _joined_name(data_dir)
-    return {own: RealMachine(daemon.directory_of(data_dir, own))}
+    node = name or _joined_name(data_dir)
+    return {node: RealMachine(daemon.directory_of(data_dir, node))}
 
 
 def _pretend(texts: list[str], prefix: str) -> dict[str, Machine]:

@@ -1,4 +1,4 @@
-"""One node of this agent: its ranks, its readings and what it says next. Ties the parts together; decides nothing."""
+"""The state of one node: its ranks, its readings and its next message. It connects the parts and makes no decisions."""
 
 import asyncio
 import contextlib
@@ -25,24 +25,24 @@ from gpusched.protocol.reasons import EndReason
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-# The doorbell tells of starts and ends at once; this is for a lost one, and for a supervisor that was killed.
-LOOK_SECONDS = 3.0
+# Notifications report starts and ends at once; polling covers a lost one, and a supervisor that was killed.
+POLL_SECONDS = 3.0
 PRUNE_SECONDS = 86400.0
-# Hardware changes rarely, and is told by the readings before (a lost device).
+# Hardware changes rarely, and readings show it earlier (a lost device).
 FACTS_SECONDS = 60.0
-# For so long the first message waits for the facts: a container runtime that hangs must not keep the node silent.
+# Longest wait of the first message for the facts: a container runtime that hangs must not keep the node silent.
 FIRST_FACTS_SECONDS = 3.0
-# Between two looks at the devices, however seldom the agent speaks: who is on a device is judged by two in a row.
+# Between two readings, however rarely the agent reports: occupancy needs two in a row.
 READ_SECONDS = 1.0
-# A driver in trouble must not keep the end of a job from being told.
-LAST_LOOK_SECONDS = 2.0
+# A driver in trouble must not delay the report of a job's end.
+LAST_READ_SECONDS = 2.0
 
 
 class Node:
-    """Asked by the link what to say, told by it what to do."""
+    """The state and the parts of one node. The link asks it for messages and passes it the answers."""
 
     def __init__(
-        self, directory: Path, identity: Identity, machine: Machine, launcher: Launcher, token: str, log_most_bytes: int
+        self, directory: Path, identity: Identity, machine: Machine, launcher: Launcher, token: str, log_max_bytes: int
     ) -> None:
         self.identity = identity
         self.dirty = asyncio.Event()
@@ -52,21 +52,21 @@ class Node:
         self._token = token
         self._boot_id = boot_id()
         self.ranks = Ranks(
-            Journal(directory, self._boot_id, identity.credential), launcher, identity.name, log_most_bytes
+            Journal(directory, self._boot_id, identity.credential), launcher, identity.name, log_max_bytes
         )
         self._seq = 0
         self._readings: list[Reading] = []
-        self._occupants = OccupancyChecker(directory)
-        self._leftovers = OrphanKiller()
+        self._occupancy = OccupancyChecker(directory)
+        self._orphan_killer = OrphanKiller()
         self._facts: NodeFacts | None = None
-        self._facts_told: NodeFacts | None = None
+        self._facts_sent: NodeFacts | None = None
         self._facts_tried = asyncio.Event()
         self._facts_outdated = asyncio.Event()
-        self._rung: set[str] = set()
-        self._has_rung = asyncio.Event()
-        # The disk and the driver may be slow; each has one piece of work at a time, in order, beside the event loop.
+        self._notified: set[str] = set()
+        self._has_notified = asyncio.Event()
+        # The disk and the driver may be slow; each does one piece of work at a time, in order, beside the event loop.
         self._disk, self._driver = Lane(), Lane()
-        self._freed = ReleaseCheck(self.ranks.devices_of, self._left_on, self._look_at_devices, self._driver)
+        self._release_check = ReleaseCheck(self.ranks.devices_of, self._occupants_of, self._read_devices, self._driver)
 
     @property
     def _about(self) -> dict[str, str]:
@@ -76,45 +76,45 @@ class Node:
         """Run work on the ranks and their files."""
         return await self._disk.run(work)
 
-    # --- the conversation ---
+    # --- the connection ---
 
     def begin(self) -> None:
-        """A new connection: the facts are told again."""
-        self._facts_told = None
+        """Start a new connection: send the facts again."""
+        self._facts_sent = None
 
     async def message(self) -> Sync:
-        """What to say now. Readings are told once; reports until they are acknowledged."""
+        """Return the next message. Readings are sent once; reports until they are acknowledged."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._facts_tried.wait(), FIRST_FACTS_SECONDS)
-        self._facts_tried.set()  # waited for only once
-        await self._freed.look(self.ranks.reports())
+        self._facts_tried.set()  # wait for them only once
+        await self._release_check.check(self.ranks.reports())
         self._seq += 1
         readings, self._readings = self._readings, []
-        facts = None if self._facts == self._facts_told else self._facts
-        self._facts_told = self._facts
+        facts = None if self._facts == self._facts_sent else self._facts
+        self._facts_sent = self._facts
         return Sync(
             seq=self._seq,
             at=now(),
             boot_id=self._boot_id,
-            held=self.ranks.held(),
+            held=self.ranks.unacknowledged(),
             running=self.ranks.running(),
             saved=self.ranks.saved(),
             limits=self.ranks.limits(),
             signalled=self.ranks.signalled(),
-            reports=self._freed.told(self.ranks.reports()),
+            reports=self._release_check.with_verdicts(self.ranks.reports()),
             readings=readings,
             facts=facts,
         )
 
-    async def hear(self, answer: Desired) -> None:
+    async def handle_answer(self, answer: Desired) -> None:
         if answer.error:
-            logger.warning("%s: the server says: %s", self.identity.name, answer.error, extra=self._about)
-            self._facts_told = None  # they may have been in what was not written
+            logger.warning("%s: the server reports an error: %s", self.identity.name, answer.error, extra=self._about)
+            self._facts_sent = None  # the failed message may have contained them
         self.ranks.acknowledge(answer.started, answer.acknowledged)
         if answer.assignments:
-            came_at = time.monotonic()
-            await self.in_thread(lambda: self.ranks.obey(answer.assignments, came_at))
-            # A stop of what never started has its end at once.
+            received_at = time.monotonic()
+            await self.in_thread(lambda: self.ranks.obey(answer.assignments, received_at))
+            # A rank that never started ends at once when it is stopped.
             if self.ranks.has_unreported_end():
                 self.dirty.set()
         if answer.limits:
@@ -122,10 +122,11 @@ class Node:
         if answer.signals:
             await self.in_thread(lambda: self.ranks.signal(answer.signals))
         if answer.acknowledged:
-            await self.in_thread(self.ranks.forget_settled)
+            await self.in_thread(self.ranks.drop_settled)
 
     async def join_again(self) -> bool:
-        """The server does not know the credential: with a join token at hand, joins; else gives False."""
+        """Join again if the agent has a join token; return False without one. For a credential that the server does not
+        accept."""
         if not self._token:
             return False
         facts = await asyncio.to_thread(self._machine.facts)
@@ -136,43 +137,43 @@ class Node:
         await self.in_thread(lambda: self.ranks.joined(self.identity.credential))
         return True
 
-    # --- what happens here ---
+    # --- the ranks and devices ---
 
-    def ring(self, keys: Iterable[str]) -> None:
-        """Note that something happened to these ranks, as their supervisors say."""
-        self._rung.update(keys)
-        self._has_rung.set()
+    def notify(self, keys: Iterable[str]) -> None:
+        """Record that the supervisors of these ranks reported a change."""
+        self._notified.update(keys)
+        self._has_notified.set()
 
-    async def keep_answering_rings(self) -> None:
-        """Look at ranks whose supervisors rang. What is missed here, `keep_looking` finds."""
+    async def keep_reading_notified(self) -> None:
+        """Read the files of ranks whose supervisors sent a notification. `keep_polling` covers lost ones."""
         while True:
-            await self._has_rung.wait()
-            self._has_rung.clear()
-            rung, self._rung = self._rung, set()
-            if await self.in_thread(partial(self._look, rung)):
+            await self._has_notified.wait()
+            self._has_notified.clear()
+            keys, self._notified = self._notified, set()
+            if await self.in_thread(partial(self._inspect, keys)):
                 self.dirty.set()
                 self.log_grew.set()
 
-    def _look(self, keys: Iterable[str]) -> bool:
-        return any([self.ranks.look(key) for key in keys])
+    def _inspect(self, keys: Iterable[str]) -> bool:
+        return any([self.ranks.inspect(key) for key in keys])
 
-    async def _look_at_devices(self) -> None:
-        """Before a failure is told: a GPU that fell off the bus is to be told with it, not a second later."""
+    async def _read_devices(self) -> None:
+        """Read the devices before a failure is reported: a lost GPU must be in the same message, not a second later."""
         with contextlib.suppress(TimeoutError):
-            look = self._driver.run(lambda: self._machine.readings(self.ranks.busy_devices))
-            self._readings = await asyncio.wait_for(look, LAST_LOOK_SECONDS)
+            reading = self._driver.run(lambda: self._machine.readings(self.ranks.busy_devices))
+            self._readings = await asyncio.wait_for(reading, LAST_READ_SECONDS)
 
-    async def keep_looking(self) -> None:
+    async def keep_polling(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            if self.ranks.known:
-                if await self.in_thread(self.ranks.look_at_all):
+            await asyncio.sleep(POLL_SECONDS)
+            if self.ranks.table:
+                if await self.in_thread(self.ranks.inspect_all):
                     self.dirty.set()
                 await self.in_thread(self.ranks.remind)
-                await self.in_thread(self.ranks.forget_settled)
+                await self.in_thread(self.ranks.drop_settled)
 
     async def keep_tidy(self) -> None:
-        """Not in turn with the rest: a job may have left a million files."""
+        """Remove old files. Not in the disk lane: a job may have left a million files."""
         clock = asyncio.get_running_loop().time
         pruned_at = clock()
         while True:
@@ -181,58 +182,59 @@ class Node:
             if clock() - pruned_at > PRUNE_SECONDS:
                 await self.in_thread(self.ranks.prune)
                 pruned_at = clock()
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def keep_reading(self, every_seconds: float) -> None:
-        """A driver in trouble keeps its thread, not the heartbeat."""
+        """Read the devices. A driver in trouble blocks its own thread, not the heartbeat."""
         while True:
-            # In turn with the looks after ends: none that began before an end is told after the look at what it freed.
+            # In the driver's lane, as the checks after ends: a reading from before an end is never sent after that
+            # end's check.
             readings = self._readings = await self._driver.run(self._read)
             if self._names_others(readings):
                 self._facts_outdated.set()
             await asyncio.sleep(min(every_seconds, READ_SECONDS))
 
     async def keep_facts(self) -> None:
-        """Ask what the machine is, now and then. Without an answer the server keeps what it knows."""
+        """Read the machine's facts from time to time. Without them the server keeps the previous ones."""
         while True:
             try:
                 self._facts = await asyncio.to_thread(self._machine.facts)
             finally:
                 self._facts_tried.set()
-            if self._facts != self._facts_told:
+            if self._facts != self._facts_sent:
                 self.dirty.set()
             self._facts_outdated.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._facts_outdated.wait(), FACTS_SECONDS)
 
     def _names_others(self, readings: list[Reading]) -> bool:
-        """Whether devices came or went since the facts were asked, such as another division of a GPU (MIG)."""
+        """Return True if devices came or went since the facts were read, such as a new division of a GPU (MIG)."""
         if self._facts is None or not readings:
             return False
-        known = {device.uuid for device in self._facts.devices}
-        there = {reading.uuid for reading in readings if not reading.lost}
-        return bool(there - known or known - {reading.uuid for reading in readings})
+        previous = {device.uuid for device in self._facts.devices}
+        current = {reading.uuid for reading in readings if not reading.lost}
+        return bool(current - previous or previous - {reading.uuid for reading in readings})
 
-    def _left_on(self, devices: Collection[str]) -> dict[str, str]:
-        readings = self._machine.look(devices, self.ranks.busy_devices)
-        return self._occupants.left_on(readings, self.ranks.live())
+    def _occupants_of(self, devices: Collection[str]) -> dict[str, str]:
+        readings = self._machine.read_use(devices, self.ranks.busy_devices)
+        return self._occupancy.occupants_of(readings, self.ranks.live())
 
     def _read(self) -> list[Reading]:
         readings = self._machine.readings(self.ranks.busy_devices)
-        # Asked after the look: what a rank started before it is then known to be that rank's.
-        judged = self._occupants.judge(readings, self.ranks.live()) if readings else []
-        self._leftovers.end(self._occupants.left)
+        # After the reading: a process that a rank started before it is then known to be that rank's.
+        judged = self._occupancy.judge(readings, self.ranks.live()) if readings else []
+        self._orphan_killer.end(self._occupancy.orphans)
         return judged
 
     async def stop_jobs(self, seconds: float) -> None:
-        """Ends all jobs with the agent, and waits for their ends to be known here and there."""
+        """Stop all jobs with the agent, and wait until the server has acknowledged their ends."""
         await self.in_thread(lambda: self.ranks.stop_all(EndReason.AGENT_STOPPED, 2))
         try:
             async with asyncio.timeout(seconds):
                 while self.ranks.has_live() or self.ranks.reports():
-                    if await self.in_thread(self.ranks.look_at_all):
+                    if await self.in_thread(self.ranks.inspect_all):
                         self.dirty.set()
                     await asyncio.sleep(0.05)
         except TimeoutError:
-            said = "%s: not all ends could be reported; they will be at the next start"
-            logger.warning(said, self.identity.name, extra=self._about)
+            sentence = "%s: not all ends could be reported; they will be at the next start"
+            logger.warning(sentence, self.identity.name, extra=self._about)

@@ -1,4 +1,4 @@
-"""Finding and ending processes: descendants, strays, and the guarantee that nothing is left. Standard library only."""
+"""Find and end processes: descendants, strays, and the guarantee that none is left. Standard library only."""
 
 import contextlib
 import os
@@ -12,9 +12,9 @@ from gpusched.agent.rank_files.rank_dir import SCOPE_VARIABLE
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A process as the kernel shows it. `start`: clock ticks since boot, so that (pid, start) is never another's.
-    `environment`: that of its start; empty where it is not ours to read."""
+class Process:
+    """A process as the kernel shows it. `start`: clock ticks since boot; (pid, start) stays unique when a pid is
+    reused. `environment`: the one at its start; empty if we may not read it."""
 
     pid: int
     start: int
@@ -24,8 +24,8 @@ class Seen:
     environment: dict[str, str]
 
 
-def look(pid: int) -> Seen | None:
-    """None if there is no such process (any more), or it is of another process namespace."""
+def inspect(pid: int) -> Process | None:
+    """Return a process; None if it does not exist or belongs to another process namespace."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
         owner = os.stat(f"/proc/{pid}").st_uid
@@ -33,25 +33,25 @@ def look(pid: int) -> Seen | None:
         return None
     fields = stat.rpartition(")")[2].split()
     name = stat.partition("(")[2].rpartition(")")[0]
-    return Seen(pid, int(fields[19]), int(fields[3]), _user(owner), name, _environment(pid))
+    return Process(pid, int(fields[19]), int(fields[3]), _user(owner), name, _environment(pid))
 
 
 def describe(pid: int) -> str:
-    """`pid 4242 of alice (python)`, for people."""
-    seen = look(pid)
-    return f"pid {pid}" if seen is None else f"pid {pid} of {seen.user} ({seen.name})"
+    """Return `pid 4242 of alice (python)`, for people."""
+    process = inspect(pid)
+    return f"pid {pid}" if process is None else f"pid {pid} of {process.user} ({process.name})"
 
 
 def ancestors(pid: int) -> list[int]:
-    """The parent of a process, its parent, and so on, as far as they can be told."""
-    found: list[int] = []
-    while pid > 1 and len(found) < 1000:
+    """Return the parent of a process, its parent, and so on, as far as they are readable."""
+    pids: list[int] = []
+    while pid > 1 and len(pids) < 1000:
         try:
             pid = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
         except OSError:
             break
-        found.append(pid)
-    return found
+        pids.append(pid)
+    return pids
 
 
 def _user(owner: int) -> str:
@@ -70,43 +70,44 @@ def _environment(pid: int) -> dict[str, str]:
 
 
 def children(pid: int) -> list[int]:
-    """Direct children of all threads of a process; empty if it is gone."""
-    found: list[int] = []
+    """Return the direct children of all threads of a process; empty if it is gone."""
+    pids: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
-            found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+            pids += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
     except (FileNotFoundError, ProcessLookupError):
         pass
-    return found
+    return pids
 
 
 def descendants(pid: int) -> list[int]:
-    """All processes below one, at this moment."""
-    found: list[int] = []
+    """Return all current descendants of a process."""
+    pids: list[int] = []
     waiting = children(pid)
     while waiting:
         child = waiting.pop()
-        found.append(child)
+        pids.append(child)
         waiting += children(child)
-    return found
+    return pids
 
 
 def signal_all(pids: Iterable[int], number: int) -> None:
-    """Sends a signal to each that is there and ours to signal: what another user runs (sudo) is waited for instead."""
+    """Send a signal to each process that exists and that we may signal. Another user's process (sudo) is waited for
+    instead."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
 
 
 def kill(pid: int, start: int) -> bool:
-    """Kills this very process, never another that got its number; False if it is gone or not ours to kill."""
+    """Kill exactly this process, never one that reused its pid. Return False if it is gone or not ours to kill."""
     try:
         handle = os.pidfd_open(pid)
     except OSError:
         return False
     try:
-        seen = look(pid)
-        if seen is None or seen.start != start:
+        process = inspect(pid)
+        if process is None or process.start != start:
             return False
         signal.pidfd_send_signal(handle, signal.SIGKILL)
         return True
@@ -117,8 +118,8 @@ def kill(pid: int, start: int) -> bool:
 
 
 def end_all_children() -> None:
-    """Kills whatever is left below this subreaper and waits until the kernel says that nothing is. A process that is
-    killed hands its children to us, so direct children suffice, again and again."""
+    """Kill all processes below this subreaper, and wait until the kernel confirms that none is left. A killed process
+    hands its children to us, so killing direct children repeatedly suffices."""
     while True:
         signal_all(children(os.getpid()), signal.SIGKILL)
         try:
@@ -128,13 +129,13 @@ def end_all_children() -> None:
 
 
 def start_of(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None if there is none."""
+    """Return the start of a process in clock ticks since boot; None if there is none."""
     fields = _stat(pid)
     return int(fields[19]) if fields else None
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on; none if the process is gone or a zombie."""
+    """Return the fields of /proc/PID/stat from the state on; empty if the process is gone or a zombie."""
     try:
         with open(f"/proc/{pid}/stat", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()
@@ -144,9 +145,9 @@ def _stat(pid: int) -> list[str]:
 
 
 def strays(scope: str, leader: tuple[int, int] | None = None) -> list[int]:
-    """Processes that were started in a scope, wherever they are now, and those of the session of `leader` (pid, start),
-    whoever runs them: as long as that very process leads it, for the number may be another's by now. Zombies are none,
-    and this process is none of them."""
+    """Return processes that were started in a scope, wherever they are now, and those of the session of `leader` (pid,
+    start), of any user. The session counts only while that exact process leads it: its id may be reused. Zombies and
+    this process are left out."""
     mark = f"{SCOPE_VARIABLE}={scope}".encode() if scope else None
     session = leader[0] if leader and start_of(leader[0]) == leader[1] else None
     return [
@@ -157,10 +158,13 @@ def strays(scope: str, leader: tuple[int, int] | None = None) -> list[int]:
 
 
 def kill_strays(scope: str, leader: tuple[int, int] | None = None) -> list[int]:
-    """The same, killed. Each is looked at once more by a handle, so that no other that got its number is."""
-    found = strays(scope, leader)
+    """Kill the strays and return them. Each is checked again by a handle, so that no process that reused its pid is
+    killed."""
+    pids = strays(scope, leader)
     mark = f"{SCOPE_VARIABLE}={scope}".encode() if scope else None
-    for pid in sorted(found, key=lambda pid: leader is not None and pid == leader[0]):  # it vouches for the others
+    for pid in sorted(
+        pids, key=lambda pid: leader is not None and pid == leader[0]
+    ):  # it proves that the others are strays
         with contextlib.suppress(OSError):
             handle = os.pidfd_open(pid)
             try:
@@ -169,7 +173,7 @@ def kill_strays(scope: str, leader: tuple[int, int] | None = None) -> list[int]:
                     signal.pidfd_send_signal(handle, signal.SIGKILL)
             finally:
                 os.close(handle)
-    return found
+    return pids
 
 
 def _is_stray(pid: int, mark: bytes | None, session: int | None) -> bool:
@@ -178,7 +182,7 @@ def _is_stray(pid: int, mark: bytes | None, session: int | None) -> bool:
         return False
     if session is not None and int(fields[3]) == session:
         return True
-    with contextlib.suppress(OSError):  # gone meanwhile, or an environment that is not ours to read
+    with contextlib.suppress(OSError):  # gone meanwhile, or an unreadable environment
         with open(f"/proc/{pid}/environ", "rb") as file:
             return mark is not None and mark in file.read().split(b"\0")
     return False

@@ -61,7 +61,7 @@ async def keep_running(
             await part()
             error: BaseException = RuntimeError("it ended without an error")
         except asyncio.CancelledError as cancelled:
-            # One that nobody asked this task for comes from the part: from a future that was cancelled.
+            # One that was not requested of this task comes from the part: from a future that was cancelled.
             if (task := asyncio.current_task()) is None or task.cancelling():
                 raise
             error = cancelled
@@ -99,12 +99,12 @@ async def until_first(*parts: Coroutine[Any, Any, None]) -> None:
     """Run parts side by side until one of them ends, then cancel the others. Raise what it raised."""
     tasks = [asyncio.create_task(part) for part in parts]
     try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    for task in done:
+    for task in ended:
         task.result()
 
 

@@ -1,5 +1,5 @@
-"""The threads of the agent: all started at its start, because none can be once a job has used up the machine's
-processes; and the order of the work in them."""
+"""The threads of the agent, all started at its start: none can start once a job has used up the machine's processes.
+And the order of the work in them."""
 
 import asyncio
 import threading
@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 T = TypeVar("T")
-# One node needs five at once: its ranks, its driver, its facts, its trash and its logs.
+# One node needs five at once: for its ranks, its driver, its facts, its trash and its logs.
 THREADS = 16
 
 
 def start(count: int = THREADS) -> ThreadPoolExecutor:
-    """Return a pool of threads that all run already. Raises RuntimeError if they cannot be started."""
+    """Return a pool of threads that all run already. Raises RuntimeError if they cannot start."""
     pool = ThreadPoolExecutor(count, thread_name_prefix="agent")
     started = threading.Barrier(count + 1)
     try:
@@ -27,7 +27,7 @@ def start(count: int = THREADS) -> ThreadPoolExecutor:
 
 
 class Lane:
-    """Runs blocking work in threads, one piece at a time and in order. A caller that stops waiting leaves its piece
+    """Run blocking work in threads, one piece at a time and in order. A caller that stops waiting leaves its piece
     running: the next one still waits for it."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Lane:
 
     async def run(self, work: Callable[[], T]) -> T:
         piece = asyncio.create_task(self._run(work))
-        self._pieces.add(piece)  # the event loop alone would not keep it
+        self._pieces.add(piece)  # the event loop holds only weak references
         piece.add_done_callback(self._pieces.discard)
         return await asyncio.shield(piece)
 

@@ -26,8 +26,8 @@ gpusched --install-completion
     has_completion=True,
 )
 
-# So that `gpusched submit python train.py --epochs 3` needs no `--`: what follows the program is the program's.
-_WORDS_FOLLOW = {"allow_interspersed_args": False}
+# Options after the program belong to the program, so `gpusched submit python train.py --epochs 3` needs no `--`.
+_PROGRAM_LAST = {"allow_interspersed_args": False}
 
 
 @app.callback()
@@ -37,7 +37,7 @@ def options(
     token_file: Annotated[
         str | None, typer.Option(help="File with the token [GPUSCHED_TOKEN, GPUSCHED_TOKEN_FILE].", show_default=False)
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="On stderr only what goes wrong, no notes.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only errors on stderr, no notes.")] = False,
 ) -> None:
     ctx.obj = Globals(url, token_file)
     messages.be_quiet(quiet)
@@ -60,11 +60,11 @@ def version(
         print(f"server {health.version} ({health.status})")
 
 
-app.command(context_settings=_WORDS_FOLLOW)(submit.submit)
-app.command(context_settings=_WORDS_FOLLOW)(submit.run)
-# All of its words are the simulator's, --help too.
-_WORDS = {**_WORDS_FOLLOW, "ignore_unknown_options": True}
-app.command(context_settings=_WORDS, add_help_option=False)(simulate.simulate)
+app.command(context_settings=_PROGRAM_LAST)(submit.submit)
+app.command(context_settings=_PROGRAM_LAST)(submit.run)
+# All arguments belong to the simulator, even --help.
+_ALL_ARGUMENTS = {**_PROGRAM_LAST, "ignore_unknown_options": True}
+app.command(context_settings=_ALL_ARGUMENTS, add_help_option=False)(simulate.simulate)
 for _command in (
     jobs.ps,
     jobs.why,

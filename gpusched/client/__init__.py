@@ -53,7 +53,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> object:
-    # httpx takes longer to import than the rest together, and `gpusched version` or a usage error needs none of it.
+    # Importing httpx takes longer than everything else, and `gpusched version` or a usage error does not need it.
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

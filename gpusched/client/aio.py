@@ -1,4 +1,4 @@
-"""The async client: drives the same calls and flows as the blocking one, with httpx.AsyncClient."""
+"""The async client: it drives the same calls and flows as the blocking one, with httpx.AsyncClient."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
@@ -45,7 +45,7 @@ def _job_call(
 ) -> "Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, AsyncJob]]":
     async def method(self: "AsyncClient", /, *args: P.args, **kwargs: P.kwargs) -> AsyncJob:
         acted = await self.send(build(*args, **kwargs))
-        return self._own(acted.job, acted.message)
+        return self._handle(acted.job, acted.message)
 
     wire.describe(method, build)
     return method
@@ -62,10 +62,10 @@ def _list_call(
 
 
 class AsyncClient(ClusterMethods):
-    """As Client, with every method awaited.
+    """The async twin of Client: every method is awaited.
 
-    `patience_seconds`: how long a call that may be repeated is, while the server cannot be reached or is too busy.
-    `on_retry` is told why, before each repeat."""
+    `patience_seconds`: how long to retry a repeatable call while the server cannot be reached or is too busy.
+    `on_retry`: called with the reason before each retry."""
 
     def __init__(
         self,
@@ -100,27 +100,27 @@ class AsyncClient(ClusterMethods):
         idempotency_key: str | None = None,
         **options: Unpack[jobs.JobOptions],
     ) -> AsyncJob:
-        """Submits a job and gives it as accepted. Raises NeverFits if it can never run, Invalid if it makes no sense.
+        """Submit a job and return it as accepted. Raises NeverFits if it can never run, Invalid if it is invalid.
 
-        Two submits with the same `idempotency_key` make one job."""
+        Two submits with the same `idempotency_key` create one job."""
         return await self.submit_request(jobs.request(command, gpus, self.config.tenant, options), idempotency_key)
 
     async def simulate(
         self, command: Sequence[str] = (), *, gpus: int = 0, **options: Unpack[jobs.JobOptions]
     ) -> Simulation:
-        """What would become of a job if it were submitted now; nothing is submitted. Refused as the submit would be."""
+        """Return what would happen to a job that is submitted now; nothing is submitted. Fails as the submit would."""
         return await self.simulate_request(jobs.request(command, gpus, self.config.tenant, options))
 
     async def get(self, job_id: int) -> AsyncJob:
-        """One job as it is now."""
-        return self._own(await self.send(jobs.job(job_id)))
+        """Return the current state of a job."""
+        return self._handle(await self.send(jobs.job(job_id)))
 
     async def list(self, *, limit: int | None = 100, **filters: Unpack[jobs.JobFilters]) -> _Jobs:
-        """Jobs that you may see, newest first; `limit` None is all of them. `state` is one or several; `array`: the
-        elements of this array that are jobs; times as 2030-01-31 or RFC 3339."""
+        """Return the jobs that you can see, newest first; `limit` None returns all. `state`: one or several; `array`:
+        the elements of this array that are jobs; times as 2030-01-31 or RFC 3339."""
         call = jobs.jobs(**filters)
         return [
-            self._own(job)
+            self._handle(job)
             for job in await self._run(flows.all_items(call, self.patience_seconds, limit, is_sized=True))
         ]
 
@@ -132,13 +132,13 @@ class AsyncClient(ClusterMethods):
         index: int | str | None = None,
         limit: int | None = None,
     ) -> _Elements:
-        """The elements of an array by their numbers, those too that are no jobs yet; `index` like 3-7,9."""
+        """Return the elements of an array by number, including those that are not jobs yet; `index` like 3-7,9."""
         call = jobs.elements(job_id, state=state, index=index)
-        found = await self._run(flows.all_items(call, self.patience_seconds, limit, is_sized=True))
-        return [self._element(job_id, one) for one in found]
+        rows = await self._run(flows.all_items(call, self.patience_seconds, limit, is_sized=True))
+        return [self._element(job_id, row) for row in rows]
 
     async def element(self, job_id: int, index: int) -> AsyncArrayElement:
-        """One element of an array as it is now. Raises NotFound where there is none."""
+        """Return the current state of an array's element. Raises NotFound if there is none."""
         return self._element(job_id, await self._run(flows.element(job_id, index, self.patience_seconds)))
 
     async def wait_element(
@@ -147,42 +147,43 @@ class AsyncClient(ClusterMethods):
         index: int,
         timeout: float | None = None,  # noqa: ASYNC109 as in Client
     ) -> AsyncArrayElement:
-        """The element once it has ended; raises Timeout after `timeout` seconds (it goes on then)."""
+        """Return the element once it has ended; raises Timeout after `timeout` seconds (the element continues)."""
         return self._element(job_id, await self._run(flows.wait_element(job_id, index, timeout)))
 
     async def queue(self, *, limit: int | None = 100) -> _Queue:
-        """Who waits, in the order in which they are looked at; `limit` None is all of them."""
+        """Return the pending jobs in scheduling order; `limit` None returns all."""
         return await self._run(flows.all_items(jobs.queue(), self.patience_seconds, limit, is_sized=True))
 
     async def wait(self, job_id: int, timeout: float | None = None) -> AsyncJob:  # noqa: ASYNC109 as in Client
-        """The job once it has ended; raises Timeout after `timeout` seconds (the job goes on then)."""
-        return self._own(await self._run(flows.wait(job_id, timeout)))
+        """Return the job once it has ended; raises Timeout after `timeout` seconds (the job continues)."""
+        return self._handle(await self._run(flows.wait(job_id, timeout)))
 
     async def follow(
         self, job_id: int, *, attempt: int | None = None, rank: int = 0, offset: int = 0
     ) -> AsyncIterator[Log | AsyncJob]:
-        """The job at each change of its state, and its output as it grows, until it ends. Survives server restarts."""
+        """Yield the job at each change of its state, and its output as it grows, until it ends. Survives server
+        restarts."""
         async for item in self._items(flows.follow(job_id, attempt, rank, offset)):
-            yield self._own(item) if isinstance(item, JobData) else item
+            yield self._handle(item) if isinstance(item, JobData) else item
 
     async def secrets(self, *, tenant: str | None = None) -> _Secrets:
-        """The secrets of a tenant by name, never their values. Without one named, of the configuration's, or your only
-        one."""
+        """Return the secrets of a tenant by name, never their values. Without `tenant`: of the configured one, or your
+        only one."""
         return await self._run(access.secrets(tenant or self.config.tenant, self.patience_seconds))
 
     async def set_secret(self, name: str, value: str, *, tenant: str | None = None) -> Secret:
-        """Keeps a value under a name, in place of the one before; jobs name it in `secrets`."""
+        """Store a value under a name, replacing the previous one; jobs name it in `secrets`."""
         whose = tenant or self.config.tenant
         return await self._run(access.set_secret(name, value, whose, self.patience_seconds))
 
     async def delete_secret(self, name: str, *, tenant: str | None = None) -> None:
-        """Attempts that name it and start from now on fail."""
+        """Delete a secret. Attempts that name it and start later fail."""
         await self._run(access.delete_secret(name, tenant or self.config.tenant, self.patience_seconds))
 
     async def events(
         self, since: int | None = None, *, tenant: str | None = None, kind: str | None = None, follow: bool = True
     ) -> AsyncIterator[JobEvent]:
-        """As of Client, with `async for`."""
+        """The same as Client.events, for `async for`."""
         async for event in self._items(flows.events(since, tenant, kind, is_following=follow)):
             yield event
 
@@ -201,15 +202,15 @@ class AsyncClient(ClusterMethods):
     attempts = _list_call(jobs.attempts)
     logs = _call(jobs.logs)
 
-    def _own(self, data: JobData, message: str = "") -> AsyncJob:
+    def _handle(self, data: JobData, message: str = "") -> AsyncJob:
         job = AsyncJob(**{name: getattr(data, name) for name in data.__struct_fields__})
         job.__dict__.update(_client=self, _message=message)
         return job
 
     def _element(self, array_id: int, data: Element) -> AsyncArrayElement:
-        one = AsyncArrayElement(**{name: getattr(data, name) for name in data.__struct_fields__})
-        one.__dict__.update(_client=self, _array_id=array_id)
-        return one
+        element = AsyncArrayElement(**{name: getattr(data, name) for name in data.__struct_fields__})
+        element.__dict__.update(_client=self, _array_id=array_id)
+        return element
 
     async def _run(self, flow: Flow[T]) -> T:
         answer: object = None

@@ -1,4 +1,4 @@
-"""The awaited methods for all that is no job: tenants, nodes, the policy, tokens, money and records."""
+"""The awaited methods for everything but jobs: tenants, nodes, the policy, tokens, money and records."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
@@ -17,7 +17,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _one(build: Callable[P, Call[T]]) -> "Callable[Concatenate[ClusterMethods, P], Coroutine[Any, Any, T]]":
+def _single(build: Callable[P, Call[T]]) -> "Callable[Concatenate[ClusterMethods, P], Coroutine[Any, Any, T]]":
     async def method(self: "ClusterMethods", /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self.send(build(*args, **kwargs))
 
@@ -36,78 +36,78 @@ def _list(
 
 
 class ClusterMethods(ABC):
-    """What a client has beside its methods for jobs."""
+    """The methods of a client for everything but jobs."""
 
     config: Config
     patience_seconds: float
 
     tenants = _list(cluster.tenants)
-    tenant = _one(cluster.tenant)
-    create_tenant = _one(cluster.create_tenant)
-    change_tenant = _one(cluster.change_tenant)
-    rename_tenant = _one(cluster.rename_tenant)
-    archive_tenant = _one(cluster.archive_tenant)
-    unarchive_tenant = _one(cluster.unarchive_tenant)
-    quota = _one(cluster.quota)
-    set_quota = _one(cluster.set_quota)
+    tenant = _single(cluster.tenant)
+    create_tenant = _single(cluster.create_tenant)
+    change_tenant = _single(cluster.change_tenant)
+    rename_tenant = _single(cluster.rename_tenant)
+    archive_tenant = _single(cluster.archive_tenant)
+    unarchive_tenant = _single(cluster.unarchive_tenant)
+    quota = _single(cluster.quota)
+    set_quota = _single(cluster.set_quota)
     shares = _list(cluster.shares)
     queue_usage = _list(cluster.queue_usage)
-    policy = _one(cluster.policy)
-    set_policy = _one(cluster.set_policy)
+    policy = _single(cluster.policy)
+    set_policy = _single(cluster.set_policy)
     nodes = _list(cluster.nodes)
-    node = _one(cluster.node)
-    cordon = _one(cluster.cordon)
-    uncordon = _one(cluster.uncordon)
-    node_labels = _one(cluster.node_labels)
-    label_node = _one(cluster.label_node)
-    node_taints = _one(cluster.node_taints)
-    taint_node = _one(cluster.taint_node)
-    quarantine = _one(cluster.quarantine)
-    clear = _one(cluster.clear)
-    retire = _one(cluster.retire)
-    drain = _one(cluster.drain)
-    remove_node = _one(cluster.remove_node)
-    join_token = _one(access.join_token)
+    node = _single(cluster.node)
+    cordon = _single(cluster.cordon)
+    uncordon = _single(cluster.uncordon)
+    node_labels = _single(cluster.node_labels)
+    label_node = _single(cluster.label_node)
+    node_taints = _single(cluster.node_taints)
+    taint_node = _single(cluster.taint_node)
+    quarantine = _single(cluster.quarantine)
+    clear = _single(cluster.clear)
+    retire = _single(cluster.retire)
+    drain = _single(cluster.drain)
+    remove_node = _single(cluster.remove_node)
+    join_token = _single(access.join_token)
     tokens = _list(access.tokens)
-    create_token = _one(access.create_token)
-    revoke_token = _one(access.revoke_token)
-    login = _one(access.login)
-    me = _one(access.me)
-    status = _one(cluster.status)
-    health = _one(cluster.health)
+    create_token = _single(access.create_token)
+    revoke_token = _single(access.revoke_token)
+    login = _single(access.login)
+    me = _single(access.me)
+    status = _single(cluster.status)
+    health = _single(cluster.health)
     service_tokens = _list(access.service_tokens)
-    create_service_token = _one(access.create_service_token)
-    revoke_service_token = _one(access.revoke_service_token)
+    create_service_token = _single(access.create_service_token)
+    revoke_service_token = _single(access.revoke_service_token)
 
     users = _list(people.users)
-    user = _one(people.user)
-    create_user = _one(people.create_user)
-    change_user = _one(people.change_user)
-    disable_user = _one(people.disable_user)
-    enable_user = _one(people.enable_user)
-    reset_password = _one(people.reset_password)
-    change_password = _one(people.change_password)
+    user = _single(people.user)
+    create_user = _single(people.create_user)
+    change_user = _single(people.change_user)
+    disable_user = _single(people.disable_user)
+    enable_user = _single(people.enable_user)
+    reset_password = _single(people.reset_password)
+    change_password = _single(people.change_password)
     members = _list(people.members)
-    add_member = _one(people.add_member)
-    set_role = _one(people.set_role)
-    remove_member = _one(people.remove_member)
+    add_member = _single(people.add_member)
+    set_role = _single(people.set_role)
+    remove_member = _single(people.remove_member)
 
     rates = _list(billing.rates)
-    set_rate = _one(billing.set_rate)
-    end_rate = _one(billing.end_rate)
-    budget = _one(billing.budget)
-    set_budget = _one(billing.set_budget)
+    set_rate = _single(billing.set_rate)
+    end_rate = _single(billing.end_rate)
+    budget = _single(billing.budget)
+    set_budget = _single(billing.set_budget)
 
     incidents = _list(records.incidents)
     devices = _list(records.devices)
-    samples = _one(records.samples)
-    rollups = _one(records.rollups)
+    samples = _single(records.samples)
+    rollups = _single(records.rollups)
     cycles = _list(records.cycles)
-    replay_cycle = _one(records.replay_cycle)
+    replay_cycle = _single(records.replay_cycle)
     policy_history = _list(records.policy_history)
     exemptions = _list(records.exemptions)
-    exempt = _one(records.exempt)
-    end_exemption = _one(records.end_exemption)
+    exempt = _single(records.exempt)
+    end_exemption = _single(records.end_exemption)
 
     async def usage(
         self,
@@ -117,8 +117,8 @@ class ClusterMethods(ABC):
         start: billing.Moment | None = None,
         end: billing.Moment | None = None,
     ) -> Usage:
-        """What a tenant used and what it costs, by `day`, `user`, `job` or `model`; of this month unless told. Without
-        a tenant, of the configuration's, or of your only one."""
+        """Return a tenant's use and its cost, by `day`, `user`, `job` or `model`; by default of this month. Without
+        `tenant`: of the configured one, or your only one."""
         whose = tenant or self.config.tenant
         return await self._run(billing.usage(whose, by, start, end, self.patience_seconds))
 
@@ -130,14 +130,15 @@ class ClusterMethods(ABC):
         subject: str | None = None,
         limit: int | None = 100,
     ) -> list[AuditEntry]:
-        """Who changed what, newest first (admins); `limit` None: all. `action`: like quota.change, or just quota."""
+        """Return the changes recorded in the audit log, newest first (admins); `limit` None: all. `action`: like
+        quota.change, or just quota."""
         call = records.audit(actor=actor, action=action, subject=subject)
         return await self._run(flows.all_items(call, self.patience_seconds, limit, is_sized=True))
 
     async def send(self, call: Call[T]) -> T:
-        """One call, repeated as long as that is safe and patience lasts."""
+        """Send a call; retry it while that is safe, for at most `patience_seconds`."""
         return await self._run(exchange(call, self.patience_seconds))
 
     @abstractmethod
     async def _run(self, flow: Flow[T]) -> T:
-        """What a flow gives."""
+        """Run a flow and return its result."""

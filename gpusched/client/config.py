@@ -1,4 +1,5 @@
-"""Where the server is and who we are: given values > environment > the config file that `gpusched login` writes."""
+"""The client's server, token and tenant, from arguments, then the environment, then the config file that `gpusched
+login` writes."""
 
 import json
 import os
@@ -13,12 +14,12 @@ from urllib.parse import urlsplit
 from gpusched.client.errors import Invalid
 
 DEFAULT_URL = "http://127.0.0.1:8000"
-_OTHER_FILE = "mend it, or let GPUSCHED_CONFIG name another; a server's settings file has the same variable"
+_OTHER_FILE = "correct it, or set GPUSCHED_CONFIG to another file; the server's settings file uses the same variable"
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """`tenant` is the one that submits go to when none is named."""
+    """`tenant` is the default tenant of submits."""
 
     url: str
     token: str | None = field(default=None, repr=False)
@@ -31,25 +32,26 @@ def resolve(
     tenant: str | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Config:
-    """The configuration in force. Raises Invalid if a part of it cannot be understood or read."""
+    """Return the configuration in force. Raises Invalid if a part of it is invalid or cannot be read."""
     env = os.environ if environ is None else environ
     stored = read_file(path(env))
-    known = stored_url(stored) or DEFAULT_URL
-    url = _clean_url(url or env.get("GPUSCHED_URL") or known)
+    server = stored_url(stored) or DEFAULT_URL
+    url = _clean_url(url or env.get("GPUSCHED_URL") or server)
     token = token or _env_token(env)
-    if token is None and url == known:
-        # A stored token goes only to the server that gave it out, never to another that --url or the environment names.
+    if token is None and url == server:
+        # Send a stored token only to the server that issued it, never to another one that --url or the environment
+        # names.
         token = stored.get("token")
     return Config(url, _clean_token(token), tenant or env.get("GPUSCHED_TENANT") or stored.get("tenant") or None)
 
 
 def stored_url(stored: Mapping[str, str]) -> str | None:
-    """The server that a config file is of, as `resolve` gives it."""
+    """Return the server URL of a config file, in the form of `resolve`."""
     return _clean_url(stored["url"]) if "url" in stored else None
 
 
 def path(environ: Mapping[str, str] | None = None) -> Path:
-    """The config file: $GPUSCHED_CONFIG, or the platform's usual place."""
+    """Return the config file: $GPUSCHED_CONFIG, or the platform's usual path."""
     env = os.environ if environ is None else environ
     if named := env.get("GPUSCHED_CONFIG"):
         return Path(named)
@@ -59,7 +61,7 @@ def path(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def read_file(file: Path) -> dict[str, str]:
-    """The texts in a config file; empty if there is none."""
+    """Return the strings in a config file; empty if there is none."""
     return {name: value for name, value in _content(file).items() if isinstance(value, str) and value}
 
 
@@ -67,7 +69,7 @@ def require_own(file: Path) -> None:
     """Refuse a settings file of the server, which the same variable names: writing would replace it. Raises Invalid."""
     from gpusched.env import Env
 
-    settings = {one.name for one in fields(Env)}
+    settings = {setting.name for setting in fields(Env)}
     if foreign := [key for key in _content(file) if key.removesuffix("_file") in settings]:
         raise Invalid(f"{file} is a server's settings file: it sets {foreign[0]}", next_step=_OTHER_FILE)
 
@@ -82,7 +84,7 @@ def _content(file: Path) -> dict[str, Any]:
 
 
 def write_file(file: Path, values: Mapping[str, str]) -> None:
-    """Replaces the config file in one step; at no moment can others read it."""
+    """Replace the config file atomically; other users can never read it."""
     text = "".join(f"{name} = {_toml_text(value)}\n" for name, value in values.items())
     try:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -96,7 +98,7 @@ def write_file(file: Path, values: Mapping[str, str]) -> None:
 
 
 def read_secret(file: str, name: str) -> str:
-    """A secret from a file. `name` says in errors what named the file."""
+    """Return a secret from a file. `name`: the source of the file's name, for errors."""
     try:
         return Path(file).read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -114,13 +116,13 @@ def _clean_url(text: str) -> str:
     try:
         parts = urlsplit(url)
         is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-        # Of characters or of a length that no address has: a UnicodeError, which is a ValueError.
+        # A UnicodeError, which is a ValueError, for characters or a length that no address has.
         url.encode()
         (parts.hostname or "").encode("idna")
     except ValueError:
         is_good = False
     if not is_good:
-        raise Invalid(f"{text!r} is not the URL of a server", next_step="give one like https://gpusched.example:8000")
+        raise Invalid(f"{text!r} is not a server URL", next_step="use one like https://gpusched.example:8000")
     return url.removesuffix("/api/v1")
 
 
@@ -129,11 +131,11 @@ def _clean_token(text: str | None) -> str | None:
     if not token:
         return None
     if not token.isascii() or any(not ch.isprintable() or ch == " " for ch in token):
-        # The token itself is not shown: errors end up in logs.
-        raise Invalid("the token has characters that no token has", next_step="copy it again, or run gpusched login")
+        # Do not show the token itself: errors end up in logs.
+        raise Invalid("the token contains invalid characters", next_step="copy it again, or run gpusched login")
     return token
 
 
 def _toml_text(value: str) -> str:
-    # A JSON string is a TOML basic string, but for DEL, which no url, token or name of a tenant has.
+    # A JSON string is a TOML basic string, except for DEL, which no URL, token or tenant name contains.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")

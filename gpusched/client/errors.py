@@ -1,4 +1,4 @@
-"""All that can go wrong, as exceptions that mirror the exit codes of the CLI, and which one an answer means."""
+"""The client's exceptions, which mirror the exit codes of the CLI, and their mapping from answers."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,11 @@ import msgspec
 
 
 class QueueWarning(UserWarning):
-    """A submit was accepted, and a limit of the queue is nearly reached."""
+    """The server accepted a submit, and a limit of the queue is nearly reached."""
 
 
 class FieldProblem(msgspec.Struct, frozen=True):
-    """One field of a request that the server refused."""
+    """A field of a request that the server refused."""
 
     field: str = ""
     code: str = ""
@@ -18,7 +18,7 @@ class FieldProblem(msgspec.Struct, frozen=True):
 
 
 class GpuschedError(Exception):
-    """Any failure. `str()` is one sentence; `next_step` says what can be done; `code` is the server's word for it."""
+    """Any failure. `str()` is one sentence; `next_step` says what to do; `code` is the server's code of the problem."""
 
     exit_code = 1
 
@@ -38,7 +38,7 @@ class GpuschedError(Exception):
 
 
 class ServerError(GpuschedError):
-    """Any other error: the server failed, or what answered is no gpusched server."""
+    """Any other error: the server failed, or the answer did not come from a gpusched server."""
 
 
 class Invalid(GpuschedError):
@@ -48,7 +48,7 @@ class Invalid(GpuschedError):
 
 
 class NotFound(GpuschedError):
-    """There is no such thing, or you may not see it."""
+    """The object does not exist, or you cannot see it."""
 
     exit_code = 3
 
@@ -60,31 +60,32 @@ class NotPermitted(GpuschedError):
 
 
 class Conflict(GpuschedError):
-    """The thing is not in a state that allows this, or somebody else changed it meanwhile."""
+    """The object's state does not allow this, or it was changed meanwhile."""
 
     exit_code = 5
 
 
 class NeverFits(GpuschedError):
-    """The job can never run: larger than any node or than its tenant's limit, or after a job that ended otherwise."""
+    """The job can never run: it exceeds every node or its tenant's limit, or a job that it depends on ended
+    differently."""
 
     exit_code = 6
 
 
 class Timeout(GpuschedError, TimeoutError):
-    """What was waited for did not happen in time."""
+    """The awaited event did not happen in time."""
 
     exit_code = 7
 
 
 class Unreachable(GpuschedError, ConnectionError):
-    """No answer from the server, also after trying again."""
+    """The server did not answer, even after retries."""
 
     exit_code = 8
 
 
 class RateLimited(GpuschedError):
-    """For now: too many requests, the queue is full, or the budget of the tenant is used up until it is renewed."""
+    """A temporary refusal: too many requests, a full queue, or a tenant's budget that is used up until its renewal."""
 
     exit_code = 9
 
@@ -111,7 +112,7 @@ _BY_STATUS: dict[int, type[GpuschedError]] = {
 
 
 class _Problem(msgspec.Struct):
-    """RFC 9457 problem+json. `error` is the fall-back of simple endpoints."""
+    """RFC 9457 problem+json. `error` is the fallback of simple endpoints."""
 
     detail: str = ""
     title: str = ""
@@ -122,8 +123,8 @@ class _Problem(msgspec.Struct):
     errors: list[FieldProblem] = []
 
 
-def from_answer(status: int, body: bytes, asked: str) -> GpuschedError:
-    """The exception that a refusing answer stands for. `asked` ("GET /…") is named if the body says nothing."""
+def from_answer(status: int, body: bytes, call: str) -> GpuschedError:
+    """Return the exception for a refusing answer. `call` ("GET /…") is named if the body has no sentence."""
     try:
         problem = msgspec.json.decode(body, type=_Problem)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -131,8 +132,8 @@ def from_answer(status: int, body: bytes, asked: str) -> GpuschedError:
     sentence = problem.detail or problem.error or problem.title
     next_step = problem.next_step
     if not sentence:
-        sentence = f"the server answered {status} to {asked} without saying why"
-        next_step = "check that the URL is the one of a gpusched server"
+        sentence = f"the server answered {status} to {call} without a reason"
+        next_step = "check that the URL is a gpusched server's"
     kind = _BY_CODE.get(problem.code) or _BY_STATUS.get(status) or (Invalid if 400 <= status < 500 else ServerError)
     return kind(
         sentence,

@@ -1,4 +1,4 @@
-"""The blocking client: drives calls and flows with httpx.Client, and gives jobs that know their client."""
+"""The blocking client: it drives calls and flows with httpx.Client, and returns jobs that know their client."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -43,7 +43,7 @@ def _call(build: Callable[P, Call[T]]) -> "Callable[Concatenate[Client, P], T]":
 def _job_call(build: Callable[P, Call[Acted]]) -> "Callable[Concatenate[Client, P], Job]":
     def method(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> Job:
         acted = self.send(build(*args, **kwargs))
-        return self._own(acted.job, acted.message)
+        return self._handle(acted.job, acted.message)
 
     wire.describe(method, build)
     return method
@@ -58,10 +58,10 @@ def _list_call(build: Callable[P, Call[Page[T]]]) -> "Callable[Concatenate[Clien
 
 
 class Client(ClusterMethods):
-    """Talks to one server. Url, token and tenant come from the arguments, the environment, or the config file.
+    """A client of one server. URL, token and tenant come from the arguments, the environment, or the config file.
 
-    `patience_seconds`: how long a call that may be repeated is, while the server cannot be reached or is too busy.
-    `on_retry` is told why, before each repeat."""
+    `patience_seconds`: how long to retry a repeatable call while the server cannot be reached or is too busy.
+    `on_retry`: called with the reason before each retry."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Client(ClusterMethods):
         self.close()
 
     def close(self) -> None:
-        """Lets go of its connections; `with` does so by itself."""
+        """Close the connections; `with` does this automatically."""
         self._http.close()
 
     def submit(
@@ -95,24 +95,26 @@ class Client(ClusterMethods):
         idempotency_key: str | None = None,
         **options: Unpack[jobs.JobOptions],
     ) -> Job:
-        """Submits a job and gives it as accepted. Raises NeverFits if it can never run, Invalid if it makes no sense.
+        """Submit a job and return it as accepted. Raises NeverFits if it can never run, Invalid if it is invalid.
 
-        Two submits with the same `idempotency_key` make one job."""
+        Two submits with the same `idempotency_key` create one job."""
         return self.submit_request(jobs.request(command, gpus, self.config.tenant, options), idempotency_key)
 
     def simulate(self, command: Sequence[str] = (), *, gpus: int = 0, **options: Unpack[jobs.JobOptions]) -> Simulation:
-        """What would become of a job if it were submitted now; nothing is submitted. Refused as the submit would be."""
+        """Return what would happen to a job that is submitted now; nothing is submitted. Fails as the submit would."""
         return self.simulate_request(jobs.request(command, gpus, self.config.tenant, options))
 
     def get(self, job_id: int) -> Job:
-        """One job as it is now."""
-        return self._own(self.send(jobs.job(job_id)))
+        """Return the current state of a job."""
+        return self._handle(self.send(jobs.job(job_id)))
 
     def list(self, *, limit: int | None = 100, **filters: Unpack[jobs.JobFilters]) -> _Jobs:
-        """Jobs that you may see, newest first; `limit` None is all of them. `state` is one or several; `array`: the
-        elements of this array that are jobs; times as 2030-01-31 or RFC 3339."""
+        """Return the jobs that you can see, newest first; `limit` None returns all. `state`: one or several; `array`:
+        the elements of this array that are jobs; times as 2030-01-31 or RFC 3339."""
         call = jobs.jobs(**filters)
-        return [self._own(job) for job in self._run(flows.all_items(call, self.patience_seconds, limit, is_sized=True))]
+        return [
+            self._handle(job) for job in self._run(flows.all_items(call, self.patience_seconds, limit, is_sized=True))
+        ]
 
     def elements(
         self,
@@ -122,52 +124,53 @@ class Client(ClusterMethods):
         index: int | str | None = None,
         limit: int | None = None,
     ) -> _Elements:
-        """The elements of an array by their numbers, those too that are no jobs yet; `index` like 3-7,9."""
+        """Return the elements of an array by number, including those that are not jobs yet; `index` like 3-7,9."""
         call = jobs.elements(job_id, state=state, index=index)
-        found = self._run(flows.all_items(call, self.patience_seconds, limit, is_sized=True))
-        return [self._element(job_id, one) for one in found]
+        rows = self._run(flows.all_items(call, self.patience_seconds, limit, is_sized=True))
+        return [self._element(job_id, row) for row in rows]
 
     def element(self, job_id: int, index: int) -> ArrayElement:
-        """One element of an array as it is now. Raises NotFound where there is none."""
+        """Return the current state of an array's element. Raises NotFound if there is none."""
         return self._element(job_id, self._run(flows.element(job_id, index, self.patience_seconds)))
 
     def wait_element(self, job_id: int, index: int, timeout: float | None = None) -> ArrayElement:
-        """The element once it has ended; raises Timeout after `timeout` seconds (it goes on then)."""
+        """Return the element once it has ended; raises Timeout after `timeout` seconds (the element continues)."""
         return self._element(job_id, self._run(flows.wait_element(job_id, index, timeout)))
 
     def queue(self, *, limit: int | None = 100) -> _Queue:
-        """Who waits, in the order in which they are looked at; `limit` None is all of them."""
+        """Return the pending jobs in scheduling order; `limit` None returns all."""
         return self._run(flows.all_items(jobs.queue(), self.patience_seconds, limit, is_sized=True))
 
     def wait(self, job_id: int, timeout: float | None = None) -> Job:
-        """The job once it has ended; raises Timeout after `timeout` seconds (the job goes on then)."""
-        return self._own(self._run(flows.wait(job_id, timeout)))
+        """Return the job once it has ended; raises Timeout after `timeout` seconds (the job continues)."""
+        return self._handle(self._run(flows.wait(job_id, timeout)))
 
     def follow(self, job_id: int, *, attempt: int | None = None, rank: int = 0, offset: int = 0) -> Iterator[Log | Job]:
-        """The job at each change of its state, and its output as it grows, until it ends. Survives server restarts."""
+        """Yield the job at each change of its state, and its output as it grows, until it ends. Survives server
+        restarts."""
         for item in self._items(flows.follow(job_id, attempt, rank, offset)):
-            yield self._own(item) if isinstance(item, JobData) else item
+            yield self._handle(item) if isinstance(item, JobData) else item
 
     def secrets(self, *, tenant: str | None = None) -> _Secrets:
-        """The secrets of a tenant by name, never their values. Without one named, of the configuration's, or your only
-        one."""
+        """Return the secrets of a tenant by name, never their values. Without `tenant`: of the configured one, or your
+        only one."""
         return self._run(access.secrets(tenant or self.config.tenant, self.patience_seconds))
 
     def set_secret(self, name: str, value: str, *, tenant: str | None = None) -> Secret:
-        """Keeps a value under a name, in place of the one before; jobs name it in `secrets`."""
+        """Store a value under a name, replacing the previous one; jobs name it in `secrets`."""
         whose = tenant or self.config.tenant
         return self._run(access.set_secret(name, value, whose, self.patience_seconds))
 
     def delete_secret(self, name: str, *, tenant: str | None = None) -> None:
-        """Attempts that name it and start from now on fail."""
+        """Delete a secret. Attempts that name it and start later fail."""
         self._run(access.delete_secret(name, tenant or self.config.tenant, self.patience_seconds))
 
     def events(
         self, since: int | None = None, *, tenant: str | None = None, kind: str | None = None, follow: bool = True
     ) -> Iterator[JobEvent]:
-        """What happens to jobs that you may see, in order, after the event `since` (None: from now on; 0: from the
-        beginning); for ever, or with `follow=False` up to now. Goes on after a break; to go on in another process, keep
-        the `id` of the last one. `kind` is one or several by commas."""
+        """Yield the events of jobs that you can see, in order, after the event `since` (None: from now on; 0: from the
+        beginning); for ever, or with `follow=False` up to now. Resumes after a lost connection; to continue in another
+        process, keep the `id` of the last event. `kind`: one or several, separated by commas."""
         yield from self._items(flows.events(since, tenant, kind, is_following=follow))
 
     submit_request = _job_call(jobs.submit)
@@ -185,15 +188,15 @@ class Client(ClusterMethods):
     attempts = _list_call(jobs.attempts)
     logs = _call(jobs.logs)
 
-    def _own(self, data: JobData, message: str = "") -> Job:
+    def _handle(self, data: JobData, message: str = "") -> Job:
         job = Job(**{name: getattr(data, name) for name in data.__struct_fields__})
         job.__dict__.update(_client=self, _message=message)
         return job
 
     def _element(self, array_id: int, data: Element) -> ArrayElement:
-        one = ArrayElement(**{name: getattr(data, name) for name in data.__struct_fields__})
-        one.__dict__.update(_client=self, _array_id=array_id)
-        return one
+        element = ArrayElement(**{name: getattr(data, name) for name in data.__struct_fields__})
+        element.__dict__.update(_client=self, _array_id=array_id)
+        return element
 
     def _run(self, flow: Flow[T]) -> T:
         answer: object = None

@@ -1,1 +1,1 @@
-"""The contract between machines: states, reason codes, job requests and agent messages. Pure: no I/O, no server."""
+"""The contract between programs: states, reason codes, job requests and agent messages. Pure: no I/O, no server."""

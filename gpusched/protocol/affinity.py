@@ -1,4 +1,4 @@
-"""Taints, tolerations and node affinity: their JSON, the short texts that people type, and their bounds."""
+"""Taints, tolerations and node affinity: their JSON, the short texts that people type, and their limits."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from gpusched.protocol.labels import LABEL_RULE, is_label, is_value
 
 MAX_TAINTS = MAX_TOLERATIONS = MAX_EXPRESSIONS = MAX_VALUES = 32
 MAX_WEIGHT = 100
-# The key of a taint that keeps a node for jobs of at least so many GPUs as its value. They need no toleration.
+# The key of a taint that reserves a node for jobs of at least as many GPUs as its value. They need no toleration.
 MIN_GPUS = "min-gpus"
 _ANY = "*"
 _GPUS = re.compile(r"[1-9][0-9]{0,4}")
@@ -38,7 +38,7 @@ class LabelOperator(StrEnum):
 
 
 class Taint(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """Keeps jobs off a node unless they tolerate it. A node has one taint per key and effect."""
+    """A mark of a node that jobs without the toleration avoid. A node has one taint per key and effect."""
 
     key: str
     value: str = ""
@@ -46,8 +46,8 @@ class Taint(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tru
 
 
 class Toleration(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """The taints that a job accepts: with this key and value (`Equal`), or with this key (`Exists`; an empty key is any
-    key). Without an effect it covers all effects."""
+    """The taints that a job accepts: with this key and value (`Equal`), or with this key (`Exists`; an empty key
+    matches any key). Without an effect it covers all effects."""
 
     key: str = ""
     operator: TolerationOperator = TolerationOperator.EQUAL
@@ -56,7 +56,7 @@ class Toleration(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
 
 
 class Expression(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """A condition on the labels of a node. A node without the key meets `notin`."""
+    """A condition on the labels of a node. A node without the key matches `notin`."""
 
     key: str
     operator: LabelOperator
@@ -64,13 +64,14 @@ class Expression(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
 
 
 class Preference(Expression, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """A condition that a node should meet; the weights of those that it meets are added up."""
+    """A condition that a node should match; the weights of all matches add up."""
 
     weight: int = 1
 
 
 class NodeAffinity(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """A node must meet all of `required`; of those that have room the ones with the most weight are taken."""
+    """A node must match all of `required`; of those with capacity, the scheduler chooses the ones with the most
+    weight."""
 
     required: list[Expression] = []
     preferred: list[Preference] = []
@@ -80,14 +81,14 @@ class NodeAffinity(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
 
 
 def taint_of(text: str) -> Taint:
-    """Read `key=value:EFFECT` or `key:EFFECT`. Raises ValueError with a sentence."""
+    """Parse `key=value:EFFECT` or `key:EFFECT`. Raises ValueError with a sentence."""
     named, separator, effect = text.strip().rpartition(":")
     if not separator or effect not in list(TaintEffect):
-        raise ValueError(f"{text!r} is no taint: write KEY=VALUE:EFFECT or KEY:EFFECT, {_effects()}")
+        raise ValueError(f"{text!r} is not a taint: write KEY=VALUE:EFFECT or KEY:EFFECT, {_effects()}")
     key, _, value = named.partition("=")
     taint = Taint(key=key, value=value, effect=TaintEffect(effect))
     if problem := next(taint_problems(taint), None):
-        raise ValueError(f"{text!r} is no taint: {problem}")
+        raise ValueError(f"{text!r} is not a taint: {problem}")
     return taint
 
 
@@ -96,7 +97,7 @@ def taint_text(taint: Taint) -> str:
 
 
 def toleration_of(text: str) -> Toleration:
-    """Read `key=value`, `key` (any value) or `*` (all taints), each with or without `:EFFECT`. Raises ValueError."""
+    """Parse `key=value`, `key` (any value) or `*` (all taints), each with or without `:EFFECT`. Raises ValueError."""
     named, separator, word = text.strip().rpartition(":")
     effect = TaintEffect(word) if separator and word in list(TaintEffect) else None
     if separator and effect is None:
@@ -110,7 +111,7 @@ def toleration_of(text: str) -> Toleration:
     problem = next(toleration_problems(toleration), None) or ("" if named else "it is empty")
     if problem:
         raise ValueError(
-            f"{text!r} is no toleration: {problem}; write KEY=VALUE, KEY or {_ANY}, and :EFFECT if you like"
+            f"{text!r} is not a toleration: {problem}; write KEY=VALUE, KEY or {_ANY}, with or without :EFFECT"
         )
     return toleration
 
@@ -123,23 +124,23 @@ def toleration_text(toleration: Toleration) -> str:
 
 
 def expression_of(text: str) -> Expression:
-    """Read `key in (a, b)`, `key notin (a, b)`, `key=value`, `key!=value`, `key` or `!key`. Raises ValueError."""
+    """Parse `key in (a, b)`, `key notin (a, b)`, `key=value`, `key!=value`, `key` or `!key`. Raises ValueError."""
     written = text.strip()
     if match := _SET.fullmatch(written):
         values = [value.strip() for value in match[3].split(",") if value.strip()]
-        found = Expression(key=match[1], operator=LabelOperator(match[2]), values=values)
+        expression = Expression(key=match[1], operator=LabelOperator(match[2]), values=values)
     elif "=" in written:
         key, _, value = written.replace("==", "=").partition("=")
         operator = LabelOperator.NOT_IN if key.endswith("!") else LabelOperator.IN
-        found = Expression(key=key.removesuffix("!").strip(), operator=operator, values=[value.strip()])
+        expression = Expression(key=key.removesuffix("!").strip(), operator=operator, values=[value.strip()])
     elif written.startswith("!"):
-        found = Expression(key=written[1:].strip(), operator=LabelOperator.DOES_NOT_EXIST)
+        expression = Expression(key=written[1:].strip(), operator=LabelOperator.DOES_NOT_EXIST)
     else:
-        found = Expression(key=written, operator=LabelOperator.EXISTS)
-    if problem := next(expression_problems(found), None):
-        wanted = "'KEY in (A, B)', 'KEY notin (A, B)', KEY=A, KEY!=A, KEY or !KEY"
-        raise ValueError(f"{text!r} is no expression: {problem}; write one of {wanted}")
-    return found
+        expression = Expression(key=written, operator=LabelOperator.EXISTS)
+    if problem := next(expression_problems(expression), None):
+        forms = "'KEY in (A, B)', 'KEY notin (A, B)', KEY=A, KEY!=A, KEY or !KEY"
+        raise ValueError(f"{text!r} is not an expression: {problem}; write one of {forms}")
+    return expression
 
 
 def expression_text(expression: Expression) -> str:
@@ -149,20 +150,20 @@ def expression_text(expression: Expression) -> str:
 
 
 def preference_of(text: str) -> Preference:
-    """Read `10:key in (a, b)`: a weight of 1 to 100 (1 without one) and an expression. Raises ValueError."""
+    """Parse `10:key in (a, b)`: a weight of 1 to 100 (1 without one) and an expression. Raises ValueError."""
     match = _WEIGHT.fullmatch(text.strip())
-    weight, rest = (int(match[1]), match[2]) if match else (1, text)
+    weight, condition = (int(match[1]), match[2]) if match else (1, text)
     if not 1 <= weight <= MAX_WEIGHT:
         raise ValueError(f"{text!r} has the weight {weight}: it must be between 1 and {MAX_WEIGHT}")
-    found = expression_of(rest)
-    return Preference(key=found.key, operator=found.operator, values=found.values, weight=weight)
+    expression = expression_of(condition)
+    return Preference(key=expression.key, operator=expression.operator, values=expression.values, weight=weight)
 
 
 def preference_text(preference: Preference) -> str:
     return f"{preference.weight}:{expression_text(preference)}"
 
 
-# --- bounds -----------------------------------------------------------------------------------------------------------
+# --- limits --------------------------------------------------------------------------------------------------------
 
 
 def taint_problems(taint: Taint) -> Iterator[str]:
@@ -192,7 +193,7 @@ def expression_problems(expression: Expression) -> Iterator[str]:
 
 
 def affinity_problems(affinity: NodeAffinity) -> Iterator[tuple[str, str]]:
-    """Yield (field, sentence) for everything wrong."""
+    """Yield (field, sentence) for each problem."""
     lists: tuple[tuple[str, Sequence[Expression]], ...] = (
         ("required", affinity.required),
         ("preferred", affinity.preferred),

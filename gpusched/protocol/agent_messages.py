@@ -1,8 +1,8 @@
 """Messages between the agent of a node and the control plane, the same over WebSocket and HTTP.
 
-Each entry states a fact that never becomes false again ("attempt 3 of job 7 shall stop"), so messages may be lost,
-repeated or reordered without harm. JSON through msgspec; unknown fields are ignored so that one version of skew is
-tolerated.
+Each entry states a fact that never becomes false ("attempt 3 of job 7 must stop"), so messages may be lost, repeated
+or reordered without harm. JSON through msgspec; unknown fields are ignored, so that agent and server may differ by one
+version.
 """
 
 import msgspec
@@ -11,14 +11,14 @@ PROTOCOL_VERSION = 1
 
 
 def rank_key(job_id: int, attempt: int, rank: int) -> str:
-    """The name of one rank of one attempt in messages, on disk and in logs: `7.3.0`."""
+    """Return the name of one rank of one attempt in messages, on disk and in logs: `7.3.0`."""
     return f"{job_id}.{attempt}.{rank}"
 
 
 class DeviceFacts(msgspec.Struct, kw_only=True, frozen=True):
-    """What a device is; changes only with the hardware. None: the driver does not say. `nvlink_island`: devices of the
-    node with one number reach each other over NVLink, directly or through others; None also: it is alone. Of a MIG
-    instance: `mig_parent`, the UUID of its GPU, and `mig_slices`, of how many of the GPU's slices it is."""
+    """A device's properties, which change only with the hardware. None: not reported by the driver. `nvlink_island`:
+    devices of a node with the same number are connected by NVLink, directly or through others; None also: connected to
+    none. Of a MIG instance: `mig_parent`, the UUID of its GPU, and `mig_slices`, its number of the GPU's slices."""
 
     uuid: str
     index: int
@@ -32,9 +32,9 @@ class DeviceFacts(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Isolation(msgspec.Struct, kw_only=True, frozen=True):
-    """How a node keeps ranks apart. `cgroup`: each has a group of its own, with those `limits` (memory, cpu, pids) that
-    the kernel keeps; else `why` not. `users`: `any` if jobs run as the Unix user of their tenant, `agent` if all run as
-    the agent's."""
+    """A node's isolation of ranks. `cgroup`: each rank has its own group, with those `limits` (memory, cpu, pids) that
+    the kernel enforces; `why`: the reason if not. `users`: `any` if jobs run as the Unix user of their tenant, `agent`
+    if all run as the agent's."""
 
     cgroup: bool = False
     limits: list[str] = []
@@ -43,7 +43,7 @@ class Isolation(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Hint(msgspec.Struct, kw_only=True, frozen=True):
-    """What `gpusched-agent doctor` would not call well of the machine: `level` is `warn` or `fail`."""
+    """A warning of `gpusched-agent doctor` about the machine: `level` is `warn` or `fail`."""
 
     check: str
     level: str
@@ -52,8 +52,8 @@ class Hint(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class NodeFacts(msgspec.Struct, kw_only=True, frozen=True):
-    """What a node is. `pretend` marks a node of the demo fleet whose devices do not exist. `runtimes`: container
-    runtimes that answer there, and their versions. `hints`: what to do on the machine."""
+    """A node's properties. `pretend` marks a node of the demo fleet whose devices do not exist. `runtimes`: available
+    container runtimes, and their versions. `hints`: what to do on the machine."""
 
     hostname: str
     boot_id: str
@@ -70,16 +70,16 @@ class NodeFacts(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Xid(msgspec.Struct, kw_only=True, frozen=True):
-    """An error that the driver told of a device. Told again for a minute, for a message may be lost."""
+    """An error of a device, from the driver. Repeated for a minute, because a message may be lost."""
 
     code: int
     seconds_ago: int
 
 
 class Reading(msgspec.Struct, kw_only=True, frozen=True):
-    """One look at one device through NVML. None: unknown, never zero. `lost`: the driver says the device is gone.
-    `occupancy`: `clear`, `dirty` or `foreign` by the processes and the memory that were seen in several readings, with
-    who in `occupant`; None: not known, or not sure yet. `ecc_…`: errors of its memory since the driver was loaded."""
+    """A device's reading through NVML. None: unknown, never zero. `lost`: the driver reports that the device is gone.
+    `occupancy`: `clear`, `dirty` or `foreign` by the processes and the memory of several readings, described in
+    `occupant`; None: unknown, or not certain yet. `ecc_…`: errors of its memory since the driver was loaded."""
 
     uuid: str
     utilisation_percent: int | None = None
@@ -100,7 +100,7 @@ class Reading(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Join(msgspec.Struct, kw_only=True, frozen=True):
-    """POST /agent/join with a join token: who I am. The same `node_key` (a random word that the agent keeps on its
+    """POST /agent/join with a join token: the node's name and facts. The same `node_key` (a random word on the agent's
     disk) joins the same node again."""
 
     name: str
@@ -110,7 +110,7 @@ class Join(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Joined(msgspec.Struct, kw_only=True, frozen=True):
-    """The answer: the node's own credential, shown once."""
+    """The answer to a join: the node's own credential, shown only once."""
 
     node_id: int
     credential: str
@@ -118,12 +118,12 @@ class Joined(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class RankSpec(msgspec.Struct, kw_only=True, frozen=True):
-    """All that an agent needs to run one rank. `argv` is complete unless `script` is set, then the script's text is
-    written to a file and run by its `#!` line with `argv` as its arguments. With an `image` it runs in a container, of
-    `runtime` (`auto`: any), with `mounts` (`/data:/data:ro`). `user`: the Unix user, empty for the node's choice.
-    `secrets`: name → text, for files that only the job reads; never written to a disk. `unfit`: why
-    it cannot be started at all. `limit_version`: which of the job's time limits this one is; see Limit.
-    `traceparent`: the W3C trace context of the job's submit, if it was traced."""
+    """Everything that an agent needs to run one rank. `argv` is complete unless `script` is set; then the script's text
+    is written to a file and run by its `#!` line with `argv` as its arguments. With an `image` it runs in a container,
+    of `runtime` (`auto`: any), with `mounts` (`/data:/data:ro`). `user`: the Unix user, empty for the node's choice.
+    `secrets`: name → text, for files that only the job can read; never written to a disk. `unfit`: why it cannot be
+    started at all. `limit_version`: which of the job's time limits this one is; see Limit. `traceparent`: the W3C trace
+    context of the job's submit, if it was traced."""
 
     job_id: int
     attempt: int
@@ -153,15 +153,15 @@ class RankSpec(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Run(msgspec.Struct, kw_only=True, frozen=True, tag="run", tag_field="action"):
-    """This rank shall run here. An agent that has ever started (or refused, or ended) this key does nothing more."""
+    """Run this rank here. An agent that has ever started (or refused, or ended) this key ignores the order."""
 
     key: str
     spec: RankSpec
 
 
 class Stop(msgspec.Struct, kw_only=True, frozen=True, tag="stop", tag_field="action"):
-    """This rank shall not run here (any more): SIGTERM, grace, SIGKILL of everything. If it was never started here, it
-    never will be, and the agent reports it as ended without start."""
+    """Stop this rank, or never start it, here: SIGTERM, grace, SIGKILL of everything. If it was never started here, it
+    never will be, and the agent reports it as ended without a start."""
 
     key: str
     reason: str
@@ -169,8 +169,8 @@ class Stop(msgspec.Struct, kw_only=True, frozen=True, tag="stop", tag_field="act
 
 
 class Limit(msgspec.Struct, kw_only=True, frozen=True):
-    """The time limit of a rank, counted from its start, is this from `version` on; a lower version than one that is
-    known says nothing. Agents of before do not know it, and keep the limit of the start."""
+    """A rank's time limit, counted from its start, from `version` on; the agent ignores a version lower than its own.
+    Older agents do not know this message, and keep the limit of the start."""
 
     key: str
     version: int
@@ -178,9 +178,9 @@ class Limit(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Signal(msgspec.Struct, kw_only=True, frozen=True):
-    """The first process of this rank is to get the signal (`USR1`; gpusched/protocol/signals.py) once. `sequence`:
-    ascending in an attempt; one that is not above the latest that was taken says nothing. Agents of before do not know
-    it."""
+    """A signal (`USR1`; gpusched/protocol/signals.py) to send once to the first process of this rank. `sequence`:
+    ascending in an attempt; the agent ignores one that is not above the latest sent one. Older agents do not know this
+    message."""
 
     key: str
     sequence: int
@@ -188,8 +188,8 @@ class Signal(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Started(msgspec.Struct, kw_only=True, frozen=True, tag="started", tag_field="kind"):
-    """`at`: by the node's wall clock, which may be wrong; `seconds_ago`: by one that nobody sets, when this is said.
-    None: not known, as after a boot."""
+    """A rank's process started. `at`: by the node's wall clock, which may be wrong; `seconds_ago`: by a monotonic
+    clock, at the time of the message; None: unknown, as after a boot."""
 
     key: str
     at: str
@@ -198,12 +198,12 @@ class Started(msgspec.Struct, kw_only=True, frozen=True, tag="started", tag_fiel
 
 
 class Ended(msgspec.Struct, kw_only=True, frozen=True, tag="ended", tag_field="kind"):
-    """The rank is over and no process of it is alive. `at`, `seconds_ago`: as of a start; from `started_at` to `at` is
-    as long as it ran, whatever was done to the wall clock. `exit_code` None when a signal ended it or it never started.
-    `reason`: an EndReason. `peak_memory_of`: what the peak is the peak of: all processes of the `rank` together, or its
-    largest `process`. `log_bytes`: the final size of its log. `exit_class`: one of exits.SEEN_BY_AGENT, if
-    the agent can tell. `left`: those of its devices that were looked at after its end and were not free, by UUID, and
-    who or what is on them; older agents do not look."""
+    """A rank ended, and none of its processes is alive. `at`, `seconds_ago`: as of a start; `at` minus `started_at` is
+    the run time, whatever happened to the wall clock. `exit_code` is None if a signal ended it or it never started.
+    `reason`: an EndReason. `peak_memory_of`: the scope of the peak: all processes of the `rank` together, or its
+    largest `process`. `log_bytes`: the final size of its log. `exit_class`: one of exits.SEEN_BY_AGENT, if the agent
+    can tell. `left`: those of its devices that were checked after its end and were not free, by UUID, with their
+    occupants; older agents do not check."""
 
     key: str
     at: str
@@ -224,11 +224,11 @@ Report = Started | Ended
 
 
 class Sync(msgspec.Struct, kw_only=True, frozen=True):
-    """Agent to server, each heartbeat and at once when something happened. `held` names the keys in the journal that
-    have not been forgotten, `running` those of them that may still have a live process; `reports` repeats each report
-    until its key stands in `acknowledged`. `facts` is sent with the first sync of a connection and when the hardware
-    changed. `saved`: when running ranks last saved their work, by key. `limits`: which versions of changed time limits
-    are in force, by key. `signalled`: the latest signals that were taken, by key."""
+    """Agent to server, at each heartbeat and at once when something happened. `held`: the keys in the journal that are
+    not dropped; `running`: those of them that may still have a live process; `reports` repeats each report until its
+    key is in `acknowledged`. `facts` is sent with the first sync of a connection and when the hardware changed.
+    `saved`: the time of each running rank's latest checkpoint, by key. `limits`: the versions of changed time limits in
+    force, by key. `signalled`: the sequence number of the latest signal sent, by key."""
 
     seq: int
     at: str
@@ -244,10 +244,10 @@ class Sync(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Desired(msgspec.Struct, kw_only=True, frozen=True):
-    """Server to agent, as the answer to a sync (`seq` then repeats the sync's) or by itself (`seq` 0) when something
-    changed. `acknowledged`: keys whose `ended` report is durable here (the agent forgets them once their log is
-    shipped); `started`: keys whose `started` report is durable here; `limits`: time limits that were changed after the
-    start; `signals`: those that have not been taken yet. An absent key means nothing."""
+    """Server to agent, as the answer to a sync (`seq` then repeats the sync's) or unrequested (`seq` 0) when something
+    changed. `acknowledged`: keys whose `ended` report the server has stored (the agent drops them once their log is
+    shipped); `started`: keys whose `started` report the server has stored; `limits`: time limits that were changed
+    after the start; `signals`: those not yet sent. An absent key means nothing."""
 
     seq: int = 0
     assignments: list[Run | Stop] = []
@@ -259,8 +259,8 @@ class Desired(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class LogAnswer(msgspec.Struct, kw_only=True, frozen=True):
-    """Answer to POST /agent/logs?key=&offset= (body: the bytes): the size stored; the agent goes on from there.
-    `most_bytes`: the server keeps no more of the log of one rank."""
+    """Answer to POST /agent/logs?key=&offset= (body: the bytes): the stored size, from which the agent continues.
+    `most_bytes`: the server stores at most this much of the log of one rank."""
 
     size: int
     most_bytes: int | None = None

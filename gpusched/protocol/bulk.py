@@ -1,4 +1,4 @@
-"""Many job requests in one: how many at most, and what is wrong with which of them, by `jobs[3].gpu_count`."""
+"""Many job requests in one: their maximum number, and the problems of each by its field, like `jobs[3].gpu_count`."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -11,72 +11,73 @@ from gpusched.protocol.dependencies import cycle_in
 from gpusched.protocol.job_request import RESERVED, VARIABLE, FieldError, JobRequest, validate, validate_text
 
 MAX_JOBS = 10_000
-# Of all jobs together. Each is a row to write and to take away again; so many take three seconds.
+# Total of all jobs. Each edge is a row to write and to delete; this many take three seconds.
 MAX_EDGES = 50_000
-# Of a wrong generator of jobs all jobs are wrong: the first so many say enough.
+# A faulty generator produces only faulty jobs: the first errors suffice.
 MAX_ERRORS = 100
-# What the jobs of a sweep differ in. Whatever else is wrong with one of them is wrong with those that are like it.
+# The fields in which the jobs of a sweep differ. Any other problem of one job is also a problem of the jobs like it.
 VARYING_FIELDS = ("name", "args", "environment")
 _PLACES = sorted(JobRequest.__struct_fields__.index(field) for field in VARYING_FIELDS)
 _PARTS = [slice(a + 1, b) for a, b in pairwise([-1, *_PLACES, len(JobRequest.__struct_fields__)])]
-# Far below all limits of text, so that what is shorter need not be measured by its parts.
+# Far below all limits of text: shorter requests need no check of their parts.
 _SHORT = 10_000
-# A request is compared with so many of those before it that are like no other.
+# A request is compared with this many different earlier ones.
 _MAX_COMPARED = 4
 
 
 class BulkRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """All of them or none; their ids are answered in this order."""
+    """Jobs to submit, all or none; the answer has their ids in this order."""
 
     jobs: list[JobRequest]
 
 
 def field_path(number: int, field: str = "") -> str:
-    """The name of a field of the job at `number`, from 0; of the job as a whole without `field`."""
+    """Return the name of a field of the job at `number`, from 0; without `field`, of the job as a whole."""
     return f"jobs[{number}].{field}" if field else f"jobs[{number}]"
 
 
 def first_identical(requests: Sequence[JobRequest]) -> list[int]:
-    """For each the number of one before it that differs from it in FREE at most; its own number if none is found."""
-    known: deque[tuple[int, list[tuple[Any, ...]]]] = deque(maxlen=_MAX_COMPARED)
-    found = []
+    """Return for each request the number of an earlier one that differs at most in VARYING_FIELDS; its own number if
+    there is none."""
+    compared: deque[tuple[int, list[tuple[Any, ...]]]] = deque(maxlen=_MAX_COMPARED)
+    numbers = []
     for number, request in enumerate(requests):
         values = msgspec.structs.astuple(request)
-        rest = [values[part] for part in _PARTS]
-        like = next((other for other, theirs in known if theirs == rest), number)
+        fixed = [values[part] for part in _PARTS]
+        like = next((other for other, theirs in compared if theirs == fixed), number)
         if like == number:
-            known.appendleft((number, rest))
-        found.append(like)
-    return found
+            compared.appendleft((number, fixed))
+        numbers.append(like)
+    return numbers
 
 
 def bulk_problems(requests: Sequence[JobRequest], likes: Sequence[int] = ()) -> list[FieldError]:
-    """Everything wrong that needs no database, MAX_ERRORS at most; empty when they may be submitted. `likes`: as
-    `alike` finds them."""
+    """Return the problems that need no database, at most MAX_ERRORS; empty for a valid request. `likes`: the result of
+    `first_identical`."""
     if not 1 <= len(requests) <= MAX_JOBS:
         return [FieldError("jobs", "out_of_range", f"1 to {MAX_JOBS} jobs in one request, not {len(requests)}")]
     if (edges := sum(len(request.depends_on) for request in requests)) > MAX_EDGES:
         message = (
-            f"their `depends_on` name {edges} jobs, at most {MAX_EDGES} in one request: let a job in between wait for"
-            " many, and others for that one"
+            f"their `depends_on` name {edges} jobs, at most {MAX_EDGES} in one request: let an intermediate job wait"
+            " for many, and others for that one"
         )
         return [FieldError("jobs", "out_of_range", message)]
-    found = chain(_each(requests, likes or first_identical(requests)), _names(requests))
-    return [error for error, _ in zip(found, range(MAX_ERRORS), strict=False)]
+    problems = chain(_each(requests, likes or first_identical(requests)), _names(requests))
+    return [error for error, _ in zip(problems, range(MAX_ERRORS), strict=False)]
 
 
 def _each(requests: Sequence[JobRequest], likes: Sequence[int]) -> Iterator[FieldError]:
-    well: set[int] = set()
+    valid: set[int] = set()
     for number, (request, like) in enumerate(zip(requests, likes, strict=True)):
-        wrong = _problems_of_free(request) if like in well else validate(request)
-        if not wrong:
-            well.add(like if like in well else number)
-        for error in wrong:
+        problems = _varying_problems(request) if like in valid else validate(request)
+        if not problems:
+            valid.add(like if like in valid else number)
+        for error in problems:
             yield FieldError(field_path(number, error.field), error.code, error.message)
 
 
-def _problems_of_free(request: JobRequest) -> list[FieldError]:
-    """What is wrong with a request of which all but FREE is known to be well."""
+def _varying_problems(request: JobRequest) -> list[FieldError]:
+    """Return the problems of a request that is known to be valid except for VARYING_FIELDS."""
     environment = request.environment
     text = "".join((request.name, *request.command, *request.args, *environment, *environment.values()))
     is_short = len(text) <= _SHORT and len(request.name) <= 200 and len(request.args) <= 1000
@@ -90,7 +91,7 @@ def _is_variable(name: str) -> bool:
 
 
 def _names(requests: Sequence[JobRequest]) -> Iterator[FieldError]:
-    """Names that two jobs have, that none has, and cycles of jobs that wait for each other."""
+    """Yield duplicate refs, unknown refs, and cycles of jobs that wait for each other."""
     refs: set[str] = set()
     for number, request in enumerate(requests):
         if request.ref in refs:
@@ -101,7 +102,7 @@ def _names(requests: Sequence[JobRequest]) -> Iterator[FieldError]:
     for number, request in enumerate(requests):
         if not request.depends_on:
             continue
-        names = [one.job for one in request.dependencies if isinstance(one.job, str)]
+        names = [dependency.job for dependency in request.dependencies if isinstance(dependency.job, str)]
         for name in sorted(set(names) - refs):
             message = f"no job of this request has the ref '{name[:64]}'"
             yield FieldError(field_path(number, "depends_on"), "unknown_ref", message)

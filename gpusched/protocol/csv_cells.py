@@ -1,6 +1,6 @@
-"""What stands in a cell of CSV, of the server's and of the command line's."""
+"""CSV cells of the server and the command line."""
 
 
 def as_text(value: object) -> object:
-    """What a spreadsheet would take for a formula begins with a quote; numbers are numbers."""
+    """Prefix text that a spreadsheet would take for a formula with a quote; leave numbers as they are."""
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value

@@ -1,11 +1,11 @@
-"""Exit classes: of what kind the end of an attempt was, the clause that says so, and what its owner can do about it."""
+"""Exit classes: the kind of an attempt's end, its clause in a sentence, and the owner's next step."""
 
 from enum import StrEnum
 
 
 class ExitClass(StrEnum):
-    """A fact about how an attempt ended, never a state. None stands for an end that somebody asked for, for success,
-    and for a program that could not be started."""
+    """A fact about an attempt's end, never a state. None stands for an end that a user requested, for success, and for
+    a program that could not be started."""
 
     USER_EXIT = "user_exit"
     SIGNAL = "signal"
@@ -21,7 +21,7 @@ class ExitClass(StrEnum):
 # Only the agent has the log and the kernel's counters; the others follow from the reason and the exit code.
 SEEN_BY_AGENT = frozenset({ExitClass.CUDA_OOM, ExitClass.HOST_OOM, ExitClass.DISK_FULL, ExitClass.IMAGE_MISSING})
 
-# What `retry_on` may name: ends of the job's own doing.
+# The values of `retry_on`: ends that the job itself caused.
 RETRYABLE = (
     ExitClass.USER_EXIT,
     ExitClass.SIGNAL,
@@ -41,13 +41,13 @@ CLAUSES: dict[str, str] = {
 
 NEXT_STEPS: dict[str, str] = {
     ExitClass.USER_EXIT: "read the end of its log",
-    ExitClass.SIGNAL: "read the end of its log: it crashed, or somebody on its node killed it",
-    ExitClass.CUDA_OOM: "use less GPU memory (a smaller batch), or ask for GPUs with more (gpu_memory_mb, gpu_model)",
-    ExitClass.HOST_OOM: "use less memory, or ask for more (memory_mb)",
-    ExitClass.DISK_FULL: "make room where it writes (the end of its log names the file), or write elsewhere",
-    ExitClass.IMAGE_MISSING: "check the name of the image (the end of its log says what the runtime was told), "
-    "and that its nodes may fetch it",
-    ExitClass.TIME_LIMIT: "set a longer max_runtime_minutes, or go on from its last checkpoint",
-    ExitClass.PREEMPTED: "submit it again, with requeue if it may go back to the queue by itself",
-    ExitClass.NODE_LOST: "see its nodes on the Nodes page; submit it again, with requeue if it may go back by itself",
+    ExitClass.SIGNAL: "read the end of its log: it crashed, or a user of its node killed it",
+    ExitClass.CUDA_OOM: "use less GPU memory (a smaller batch), or request GPUs with more (gpu_memory_mb, gpu_model)",
+    ExitClass.HOST_OOM: "use less memory, or request more (memory_mb)",
+    ExitClass.DISK_FULL: "free space where it writes (the end of its log names the file), or write elsewhere",
+    ExitClass.IMAGE_MISSING: "check the name of the image (the end of its log has the runtime's error), "
+    "and that its nodes can fetch it",
+    ExitClass.TIME_LIMIT: "set a longer max_runtime_minutes, or continue from its last checkpoint",
+    ExitClass.PREEMPTED: "submit it again, with requeue to return to the queue automatically",
+    ExitClass.NODE_LOST: "see its nodes on the Nodes page; submit it again, with requeue to return automatically",
 }

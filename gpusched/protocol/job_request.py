@@ -1,4 +1,4 @@
-"""The job request: what a user may ask for, its defaults, and every check that needs no database."""
+"""The job request: its fields, its defaults, and every check that needs no database."""
 
 import re
 
@@ -12,7 +12,7 @@ from gpusched.protocol.labels import LABEL_RULE, MAX_LABELS, is_label, is_value
 from gpusched.protocol.states import Sharing, Topology, WorkloadClass
 
 VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*\Z")
-# Also read by the agent, which puts it into a command line.
+# The agent reads it, too, and puts it into a command line.
 IMAGE = re.compile(r"^(?:(?:docker|oras|library|shub)://)?[A-Za-z0-9/][A-Za-z0-9._:/@+-]{0,499}\Z")
 _MOUNT = re.compile(r"^/[^:,\x00\n\"]*:/[^:,\x00\n\"]*(?::r[ow])?\Z")
 RUNTIMES = ("auto", "process", "podman", "docker", "apptainer")
@@ -20,22 +20,22 @@ RUNTIMES = ("auto", "process", "podman", "docker", "apptainer")
 SECRET_NAME = re.compile(r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}\Z")
 SECRET_NAME_RULE = "1 to 100 letters, digits, . _ -, and no dot first"
 MAX_SECRETS = MAX_MOUNTS = 32  # of one job
-MOST_LABELS = MAX_LABELS
 RESERVED = ("GPUSCHED_", "CUDA_VISIBLE_DEVICES", "LD_PRELOAD")
 
 
 def runtime_label(runtime: str = "") -> str:
-    """The label of nodes with a container runtime, or with that one. No user can give a label with spaces."""
+    """Return the label of nodes with a container runtime, or with the named one. Users cannot set a label with
+    spaces."""
     return f"container runtime {runtime}".rstrip()
 
 
 def user_labels(required: dict[str, str]) -> dict[str, str]:
-    """The `node_selector` of a request whose `required_labels` these are."""
+    """Return the `node_selector` of a request from its `required_labels`."""
     return {name: value for name, value in required.items() if not name.startswith(runtime_label())}
 
 
 class FieldError(msgspec.Struct, frozen=True):
-    """One thing wrong with one field, and what to do about it."""
+    """A problem of one field, with the next step."""
 
     field: str
     code: str
@@ -87,8 +87,8 @@ class JobRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
 
     @property
     def dependencies(self) -> tuple[Dependency, ...]:
-        """`depends_on`, each with its kind."""
-        return tuple([dependency_of(one) for one in self.depends_on])
+        """`depends_on`, each entry with its kind."""
+        return tuple([dependency_of(entry) for entry in self.depends_on])
 
     @property
     def gpu_models(self) -> tuple[str, ...]:
@@ -100,7 +100,7 @@ class JobRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
         """`node_selector`, and with an image the label of nodes that can run it."""
         if self.image is None:
             return self.node_selector
-        # A file is no image of the others.
+        # Only apptainer runs an image from a file.
         runtime = "apptainer" if self.image.startswith("/") else self.runtime
         return {**self.node_selector, runtime_label("" if runtime == "auto" else runtime): "yes"}
 
@@ -117,26 +117,26 @@ RANGES: tuple[tuple[str, float, float], ...] = (
     ("max_retries", 0, 100),
     ("grace_seconds", 0, 3600),
 )
-# Of texts, in characters.
-LONGEST = (("name", 200), ("workdir", 4096), ("script", 1 << 20), ("gpu_model", 500))
+# Maximum length of texts, in characters.
+MAX_LENGTHS = (("name", 200), ("workdir", 4096), ("script", 1 << 20), ("gpu_model", 500))
 
 
 def validate(request: JobRequest) -> list[FieldError]:
-    """Everything wrong with a request that types alone do not catch; empty when it may be submitted."""
-    found = [
+    """Return all problems of a request that its types do not catch; empty for a valid one."""
+    problems = [
         FieldError(f, "out_of_range", f"must be between {lo} and {hi}")
         for f, lo, hi in RANGES
         if (value := getattr(request, f)) is not None and not lo <= value <= hi
     ]
-    found += _command_problems(request)
-    found += _shape_problems(request)
-    found += _container_problems(request)
-    found += validate_text(request)
-    found += _label_problems(request)
-    found += _node_problems(request) if request.tolerations or request.node_affinity else []
-    found += _dependency_problems(request)
-    found += _array_problems(request.array) if request.array else []
-    return found
+    problems += _command_problems(request)
+    problems += _shape_problems(request)
+    problems += _container_problems(request)
+    problems += validate_text(request)
+    problems += _label_problems(request)
+    problems += _node_problems(request) if request.tolerations or request.node_affinity else []
+    problems += _dependency_problems(request)
+    problems += _array_problems(request.array) if request.array else []
+    return problems
 
 
 def _command_problems(request: JobRequest) -> list[FieldError]:
@@ -158,11 +158,11 @@ def _command_problems(request: JobRequest) -> list[FieldError]:
 
 
 def _shape_problems(request: JobRequest) -> list[FieldError]:
-    found = []
+    problems = []
     if request.ranks is not None and request.ranks > 1 and not request.gang_scheduling:
-        found.append(FieldError("ranks", "conflict", "more than one rank needs gang_scheduling: true"))
+        problems.append(FieldError("ranks", "conflict", "more than one rank needs gang_scheduling: true"))
     if request.ranks and request.gpu_count and request.gpu_count % request.ranks:
-        found.append(
+        problems.append(
             FieldError(
                 "ranks",
                 "not_divisible",
@@ -170,103 +170,113 @@ def _shape_problems(request: JobRequest) -> list[FieldError]:
             )
         )
     if request.gpu_sharing is Sharing.SHARED and request.gpu_count and request.gpu_memory_mb is None:
-        found.append(
+        problems.append(
             FieldError("gpu_memory_mb", "required", "a shared GPU needs gpu_memory_mb: how much of it the job takes")
         )
     if request.gpu_count == 0 and (request.gpu_model or request.gpu_memory_mb):
-        found.append(FieldError("gpu_count", "conflict", "gpu_model and gpu_memory_mb need a gpu_count of at least 1"))
+        problems.append(
+            FieldError("gpu_count", "conflict", "gpu_model and gpu_memory_mb need a gpu_count of at least 1")
+        )
     if unknown := sorted(set(request.retry_on) - set(RETRYABLE)):
-        found.append(
+        problems.append(
             FieldError("retry_on", "unknown", f"any of {', '.join(RETRYABLE)}; not {', '.join(unknown)[:100]}")
         )
-    return found
+    return problems
 
 
 def _container_problems(request: JobRequest) -> list[FieldError]:
-    found = []
+    problems = []
     if request.runtime not in RUNTIMES:
-        found.append(FieldError("runtime", "unknown", f"one of {', '.join(RUNTIMES)}"))
+        problems.append(FieldError("runtime", "unknown", f"one of {', '.join(RUNTIMES)}"))
     if request.image is None:
         if request.runtime in RUNTIMES[2:]:
-            found.append(FieldError("runtime", "conflict", f"{request.runtime} needs an image"))
+            problems.append(FieldError("runtime", "conflict", f"{request.runtime} needs an image"))
         if request.mounts:
-            found.append(
+            problems.append(
                 FieldError("mounts", "conflict", "mounts need an image; without one a job sees the node's files")
             )
-        return found
+        return problems
     if not IMAGE.match(request.image):
-        found.append(FieldError("image", "invalid", "a name like ghcr.io/team/train:1.2, or the path of a .sif file"))
+        problems.append(
+            FieldError("image", "invalid", "a name like ghcr.io/team/train:1.2, or the path of a .sif file")
+        )
     elif request.image.startswith("/") and request.runtime not in ("auto", "apptainer"):
-        found.append(FieldError("image", "conflict", "an image that is a file needs the runtime apptainer"))
+        problems.append(FieldError("image", "conflict", "an image that is a file needs the runtime apptainer"))
     if request.runtime == "process":
-        found.append(FieldError("runtime", "conflict", "an image needs a container runtime; leave runtime out"))
+        problems.append(FieldError("runtime", "conflict", "an image needs a container runtime; leave runtime out"))
     if len(request.mounts) > MAX_MOUNTS or not all(
         _MOUNT.match(mount) and ".." not in mount for mount in request.mounts
     ):
-        found.append(
+        problems.append(
             FieldError("mounts", "invalid", f"at most {MAX_MOUNTS}, each like /data:/data:ro, absolute and without ..")
         )
-    return found
+    return problems
 
 
 def validate_text(request: JobRequest) -> list[FieldError]:
-    """What of `problems` is wrong with texts."""
-    found = [
-        FieldError(f, "too_long", f"at most {most} characters")
-        for f, most in LONGEST
-        if (text := getattr(request, f)) and len(text) > most
+    """Return the problems of a request's texts."""
+    problems = [
+        FieldError(f, "too_long", f"at most {maximum} characters")
+        for f, maximum in MAX_LENGTHS
+        if (text := getattr(request, f)) and len(text) > maximum
     ]
     strings = [*request.command, *request.args]
     if sum(map(len, strings)) > 131_072 or len(strings) > 4096:
-        found.append(FieldError("command", "too_long", "command and args together: at most 4096 elements and 128 KiB"))
+        problems.append(
+            FieldError("command", "too_long", "command and args together: at most 4096 elements and 128 KiB")
+        )
     if sum(len(k) + len(v) for k, v in request.environment.items()) > 131_072:
-        found.append(FieldError("environment", "too_long", "at most 128 KiB"))
+        problems.append(FieldError("environment", "too_long", "at most 128 KiB"))
     if request.secrets:
-        found += _secret_problems(request.secrets)
+        problems += _secret_problems(request.secrets)
     texts = _all_texts(request)
     if "\x00" in "".join([text for _, text in texts]):
         named = [field for field, text in texts if "\x00" in text]
-        found += [FieldError(field, "invalid_character", "must not contain a NUL character") for field in named]
+        problems += [FieldError(field, "invalid_character", "must not contain a NUL character") for field in named]
     for name in request.environment:
         if not VARIABLE.match(name):
-            found.append(FieldError("environment", "invalid_name", f"{name!r} is no name of an environment variable"))
+            problems.append(
+                FieldError("environment", "invalid_name", f"{name!r} is not a valid name of an environment variable")
+            )
         elif name.startswith(RESERVED):
-            found.append(FieldError("environment", "reserved", f"{name} is set by gpusched and cannot be given"))
+            problems.append(
+                FieldError("environment", "reserved", f"{name} is set by gpusched and cannot be overridden")
+            )
     if request.workdir is not None and not request.workdir.startswith("/"):
-        found.append(FieldError("workdir", "not_absolute", "must be an absolute path"))
-    return found
+        problems.append(FieldError("workdir", "not_absolute", "must be an absolute path"))
+    return problems
 
 
 def _label_problems(request: JobRequest) -> list[FieldError]:
-    found = []
+    problems = []
     for field, mapping in (("labels", request.labels), ("node_selector", request.node_selector)):
         if not mapping:
             continue
         bad = [k for k, v in mapping.items() if not is_label(k) or not is_value(v)]
-        if bad or len(mapping) > MOST_LABELS:
-            found.append(
+        if bad or len(mapping) > MAX_LABELS:
+            problems.append(
                 FieldError(
                     field,
                     "invalid_label",
-                    f"at most {MOST_LABELS} {LABEL_RULE}; not {bad[:3]}",
+                    f"at most {MAX_LABELS} {LABEL_RULE}; not {bad[:3]}",
                 )
             )
     if request.anti_affinity is not None and not is_label(request.anti_affinity):
-        found.append(FieldError("anti_affinity", "invalid_label", "one short word of letters, digits, . _ / -"))
-    return found
+        problems.append(FieldError("anti_affinity", "invalid_label", "one short word of letters, digits, . _ / -"))
+    return problems
 
 
 def _node_problems(request: JobRequest) -> list[FieldError]:
-    found = [
+    problems = [
         FieldError(f"tolerations[{number}]", "invalid_toleration", problem)
         for number, toleration in enumerate(request.tolerations)
         for problem in toleration_problems(toleration)
     ]
     if len(request.tolerations) > MAX_TOLERATIONS:
-        found.append(FieldError("tolerations", "too_long", f"at most {MAX_TOLERATIONS}"))
+        problems.append(FieldError("tolerations", "too_long", f"at most {MAX_TOLERATIONS}"))
     affinity = request.node_affinity
     wrong = affinity_problems(affinity) if affinity is not None else ()
-    return found + [FieldError(field, "invalid_affinity", problem) for field, problem in wrong]
+    return problems + [FieldError(field, "invalid_affinity", problem) for field, problem in wrong]
 
 
 def _dependency_problems(request: JobRequest) -> list[FieldError]:
@@ -274,7 +284,7 @@ def _dependency_problems(request: JobRequest) -> list[FieldError]:
         return [FieldError("ref", "invalid_label", "one short word of letters, digits, . _ / -, not digits alone")]
     if not request.depends_on:
         return []
-    jobs = [one.job for one in request.dependencies]
+    jobs = [dependency.job for dependency in request.dependencies]
     if len(jobs) > MAX_DEPENDENCIES:
         return [FieldError("depends_on", "too_long", f"at most {MAX_DEPENDENCIES} jobs")]
     if len(set(jobs)) < len(jobs):
@@ -287,23 +297,23 @@ def _dependency_problems(request: JobRequest) -> list[FieldError]:
 def _array_problems(array: ArrayRequest) -> list[FieldError]:
     limits = (("array.count", array.count, MAX_ELEMENTS), ("array.max_parallel", array.max_parallel, MAX_ELEMENTS))
     return [
-        FieldError(field, "out_of_range", f"must be between 1 and {most}")
-        for field, value, most in limits
-        if value is not None and not 1 <= value <= most
+        FieldError(field, "out_of_range", f"must be between 1 and {maximum}")
+        for field, value, maximum in limits
+        if value is not None and not 1 <= value <= maximum
     ]
 
 
 def _secret_problems(names: list[str]) -> list[FieldError]:
-    """No message tells what was given: it may be a secret where its name should be."""
-    found = []
+    """Return the problems of secret names. No message repeats a name: it may be a secret given by mistake."""
+    problems = []
     if bad := [index for index, name in enumerate(names) if not SECRET_NAME.match(name)]:
-        message = f"must be names of secrets of the tenant, {SECRET_NAME_RULE}; number {bad[0] + 1} is none"
-        found.append(FieldError("secrets", "invalid_name", message))
+        message = f"must be names of secrets of the tenant, {SECRET_NAME_RULE}; number {bad[0] + 1} is invalid"
+        problems.append(FieldError("secrets", "invalid_name", message))
     if len(names) > MAX_SECRETS:
-        found.append(FieldError("secrets", "too_long", f"at most {MAX_SECRETS}"))
+        problems.append(FieldError("secrets", "too_long", f"at most {MAX_SECRETS}"))
     elif len(set(names)) < len(names):
-        found.append(FieldError("secrets", "repeated", "names a secret twice"))
-    return found
+        problems.append(FieldError("secrets", "repeated", "names a secret twice"))
+    return problems
 
 
 def _all_texts(request: JobRequest) -> list[tuple[str, str]]:

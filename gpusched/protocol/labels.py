@@ -1,4 +1,4 @@
-"""What a label, its value and the key of a taint may be."""
+"""The rules for a label, its value and the key of a taint."""
 
 import re
 

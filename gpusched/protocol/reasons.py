@@ -1,4 +1,4 @@
-"""Reason codes and the one place that turns code + evidence into a sentence and a next step."""
+"""Reason codes, and the only place that turns code and evidence into a sentence and a next step."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ Evidence = Mapping[str, str | int | float | bool | None]
 
 
 class Pending(StrEnum):
-    """Why a job waits; the catalogue is closed. Exactly one is dominant (the order: docs/rest.md)."""
+    """The reasons for which a job waits; a closed list. Exactly one is dominant (the order: docs/rest.md)."""
 
     NEVER_FITS = "never_fits"
     HELD_BY_USER = "held_by_user"
@@ -46,13 +46,13 @@ class Pending(StrEnum):
 
 
 class Notice(StrEnum):
-    """What the owner of a job that runs should know; shown where a waiting job has its reason."""
+    """A notice for the owner of a running job, in place of a waiting job's reason."""
 
     IDLE_GPUS = "idle_gpus"
 
 
 class EndReason(StrEnum):
-    """How a rank or an attempt ended. Only the agent and the control plane themselves produce these."""
+    """The reasons for the end of a rank or an attempt. Only the agent and the control plane produce them."""
 
     EXITED = "exited"
     SIGNALLED = "signalled"
@@ -74,7 +74,7 @@ class EndReason(StrEnum):
     SUPERSEDED = "superseded"
 
 
-# Ends that are nobody's doing but the machinery's: they requeue (if the job may be) and never use up retries.
+# Ends caused by the machinery alone: the job is requeued (if it may be), and no retry is used up.
 NODE_FAULTS = frozenset(
     {
         EndReason.NODE_LOST,
@@ -86,11 +86,11 @@ NODE_FAULTS = frozenset(
     }
 )
 
-# code -> (sentence, next step). Placeholders are the evidence that the engine gives with the code.
+# code -> (sentence, next step). Placeholders are the evidence that the engine passes with the code.
 PENDING: dict[str, tuple[str, str]] = {
     Pending.NEVER_FITS: (
         "can never start: {what}; the largest possible is {largest}",
-        "ask for less, or add a node that fits",
+        "request less, or add a node that fits",
     ),
     Pending.HELD_BY_USER: ("held by its owner", "release it"),
     Pending.HELD_BY_ADMIN: ("held by an admin", "ask an admin to release it"),
@@ -102,8 +102,8 @@ PENDING: dict[str, tuple[str, str]] = {
         "nothing to do; the next one starts when one of them ends",
     ),
     Pending.TENANT_LIMIT: (
-        "asks for {requested} {dimension}, more than the limit of {limit} that tenant {tenant} has",
-        "ask for less, or ask an admin to raise the quota",
+        "requests {requested} {dimension}, more than the limit of {limit} of tenant {tenant}",
+        "request less, or ask an admin to raise the quota",
     ),
     Pending.BUDGET: (
         "the budget of tenant {tenant} is used up: {used} of {limit} GPU-hours in {period}",
@@ -119,7 +119,7 @@ PENDING: dict[str, tuple[str, str]] = {
         "wait for the tenant's own jobs to end, or ask an admin to raise the quota",
     ),
     Pending.RECLAIM_PENDING: (
-        "waits for {gpus} GPUs of {victims} jobs, told to stop for it by rule {rule}; free at {at} at the latest",
+        "waits for {gpus} GPUs of {victims} jobs, being stopped for it by rule {rule}; free at {at} at the latest",
         "nothing to do; it starts there when they have ended",
     ),
     Pending.PREEMPT_DELAY: (
@@ -127,8 +127,8 @@ PENDING: dict[str, tuple[str, str]] = {
         "nothing to do; it starts in their place then, or earlier if GPUs become free",
     ),
     Pending.PRIORITY: (
-        "the room of this cycle went to {jobs_ahead} jobs ({gpus_ahead} GPUs) ahead of it: "
-        "{requested} GPUs wanted, {free} suitable are left",
+        "the capacity of this cycle went to {jobs_ahead} jobs ({gpus_ahead} GPUs) ahead of it: "
+        "{requested} GPUs requested, {free} suitable remain",
         "wait for its turn, or submit with a higher priority",
     ),
     Pending.RESERVED: (
@@ -141,11 +141,11 @@ PENDING: dict[str, tuple[str, str]] = {
     ),
     Pending.FRAGMENTED: (
         "{free} suitable GPUs are free, but no node has {per_node} together",
-        "ask for fewer GPUs, or let the gang span nodes (gang_scheduling with ranks)",
+        "request fewer GPUs, or let the gang span nodes (gang_scheduling with ranks)",
     ),
     Pending.TOPOLOGY: (
         "{free} suitable GPUs are free, but no node has {per_node} joined as topology {topology} asks",
-        "make the topology a preference (prefer_nvlink, prefer_numa), or ask for fewer GPUs",
+        "make the topology a preference (prefer_nvlink, prefer_numa), or request fewer GPUs",
     ),
     Pending.CAPACITY: (
         "waits for {requested} GPUs: {free} of {total} suitable are free; {jobs_ahead} jobs ({gpus_ahead} GPUs) ahead",
@@ -158,11 +158,11 @@ PENDING: dict[str, tuple[str, str]] = {
     Pending.HEALTH: ("out of service: {devices} suitable GPUs", "see what is wrong with them on the Nodes page"),
     Pending.CPU_MEMORY: (
         "no suitable node has {cpu_cores} CPU cores and {memory_mb} MiB of memory free together",
-        "ask for less CPU or memory, or wait",
+        "request less CPU or memory, or wait",
     ),
     Pending.CONSTRAINT: ("no node matches {constraint}", "relax the constraint, or add a node that matches"),
     Pending.TAINT: (
-        "kept off the {nodes} nodes that would fit by taints that it does not tolerate: {taints}",
+        "excluded from the {nodes} nodes that would fit by taints that it does not tolerate: {taints}",
         "submit it with a toleration (--toleration) if it may run there, or ask an admin to remove the taint",
     ),
     Pending.STARTING: ("placed; the agent of {node} starts it", "nothing to do"),
@@ -203,7 +203,7 @@ ENDED: dict[str, str] = {
 }
 
 
-# change -> what would have to be so; the clause that "it would start" follows.
+# change -> the condition; the clause that "it would start" follows.
 CHANGES: dict[str, str] = {
     "gpu_count": "with {to} GPUs",
     "gpu_memory_mb": "with {to} MiB of memory per GPU",
@@ -211,24 +211,24 @@ CHANGES: dict[str, str] = {
     "cpu_cores": "with {to} CPU cores",
     "memory_mb": "with {to} MiB of memory",
     "cpu_and_memory_percent": "with {to} % of its CPU cores and memory",
-    "gang_scheduling": "if its gang might span nodes (gang_scheduling without ranks)",
+    "gang_scheduling": "if its gang could span nodes (gang_scheduling without ranks)",
     "ranks": "without a fixed number of ranks",
     "node_selector": "without its node selector",
     "node_affinity": "without its required node affinity",
     "tolerations": "with a toleration of {to}",
     "topology": "with topology {to}",
-    "apart": "if it might share a node with the jobs that it is kept apart from",
+    "apart": "if it could share a node with the jobs of its anti-affinity",
     "max_runtime_seconds": "with a time limit of {to}",
     "workload_class": "with workload_class {to}",
     "comes_first": "if it came first in the queue",
     "wait_seconds": "in {to}",
     "jobs_ended": "after the end of {whom}",
-    "victims_ended": "once the {to} jobs that were told to stop have ended",
+    "victims_ended": "once the {to} jobs being stopped have ended",
     "limit": "with a limit of {to} {dimension} for its tenant",
     "user_limit": "with a limit of {to} GPUs per user of its tenant",
     "budget": "with a budget of {to} GPU-hours for its tenant",
     "nodes_opened": "with {whom} back in service",
-    "devices_well": "with {to} sick devices{on} back in service",
+    "devices_well": "with {to} faulty devices{on} back in service",
     "devices_cool": "if {to} devices{on} were not slowed down by heat",
     "node_added": "with one more node, empty and large enough",
     "max_parallel": "with max_parallel {to}",
@@ -245,32 +245,32 @@ class _Gaps(dict[str, object]):
         return "?"
 
 
-# "1 GPUs" is one GPU; of "2.1 GPUs" and "11 GPUs" the 1 is no number of its own.
-_ONE = re.compile(r"(?<![\d.])1 ((?:[a-z]+ )?(?:GPU-hour|GPU|CPU core|job|node|device|warning))s\b( are)?")
+# Matches "1 GPUs", but not the 1 of "2.1 GPUs" or "11 GPUs".
+_SINGULAR = re.compile(r"(?<![\d.])1 ((?:[a-z]+ )?(?:GPU-hour|GPU|CPU core|job|node|device|warning))s\b( are)?")
 
 
 def fix_plurals(text: str) -> str:
-    """Of what a sentence counts, what is one said as one: "1 job is in the queue"."""
-    return _ONE.sub(lambda found: f"1 {found[1]}{' is' if found[2] else ''}", text)
+    """Return the text with counts of one in the singular: "1 job is in the queue"."""
+    return _SINGULAR.sub(lambda match: f"1 {match[1]}{' is' if match[2] else ''}", text)
 
 
 def sentence(code: str, evidence: Evidence) -> str:
-    """One sentence without a full stop. Unknown codes are shown as they are rather than hidden."""
-    shown = {name: _in_words(value) for name, value in evidence.items()}
-    told = fix_plurals((_template(code) or code.replace("_", " ")).format_map(_Gaps(shown)))
-    told = _without_empty_counts(told, evidence)
+    """Return a sentence without a full stop. An unknown code is shown as it is rather than hidden."""
+    values = {name: _in_words(value) for name, value in evidence.items()}
+    text = fix_plurals((_template(code) or code.replace("_", " ")).format_map(_Gaps(values)))
+    text = _without_empty_counts(text, evidence)
     if code == EndReason.NODE_FAULT and str(evidence.get("detail", "")).startswith("GPU "):
-        told = f"{evidence['detail']} on node {evidence.get('node')}"
+        text = f"{evidence['detail']} on node {evidence.get('node')}"
     is_waiting = code in PENDING
     if clause := CLAUSES.get(str(evidence.get("class"))):
-        return f"{told} (the last one: {clause})" if is_waiting else f"{told}: {clause}"
+        return f"{text} (the last one: {clause})" if is_waiting else f"{text}: {clause}"
     if times := evidence.get("in_a_row"):
-        return f"{told} (faults of nodes in a row: {times})" if is_waiting else f"{told}, {times} times in a row"
-    return told
+        return f"{text} (faults of nodes in a row: {times})" if is_waiting else f"{text}, {times} times in a row"
+    return text
 
 
 def _without_empty_counts(sentence: str, evidence: Evidence) -> str:
-    """Leave out counts that tell nothing: no job ahead, and beside "more than 30 jobs" how many GPUs more than some."""
+    """Leave out meaningless counts: no job ahead, and the GPUs beside "more than 30 jobs"."""
     if evidence.get("jobs_ahead") == 0:
         return sentence.replace("; 0 jobs (0 GPUs) ahead", "; no job is ahead of it")
     if isinstance(gpus := evidence.get("gpus_ahead"), str):
@@ -279,14 +279,14 @@ def _without_empty_counts(sentence: str, evidence: Evidence) -> str:
 
 
 def _in_words(value: object) -> object:
-    """A time of the evidence, as sentences write it: "2030-01-31 08:00:00 UTC"."""
+    """Format a time of the evidence for a sentence: "2030-01-31 08:00:00 UTC"."""
     if not (isinstance(value, str) and _TIME.fullmatch(value)):
         return value
     return f"{datetime.fromisoformat(value).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def would_wait(reason: str) -> str:
-    """What would become of a job that is not submitted yet, by the sentence of its reason; empty: unknown."""
+    """Return what would happen to a job that is not submitted yet, from its reason's sentence; empty: unknown."""
     if reason.startswith("waits for "):
         return f"it would wait{reason.removeprefix('waits')}"
     return f"it would wait: {reason}" if reason else "it would wait"
@@ -294,17 +294,17 @@ def would_wait(reason: str) -> str:
 
 @cache
 def evidence_fields(code: str) -> frozenset[str]:
-    """The evidence that the sentence of a code names."""
+    """Return the fields of evidence in the sentence of a code."""
     return frozenset(name for _, name, _, _ in Formatter().parse(_template(code)) if name)
 
 
 def _template(code: str) -> str:
-    """Empty if the code is unknown."""
-    known = PENDING.get(code) or NOTICES.get(code)
-    return known[0] if known else ENDED.get(code, "")
+    """Return the sentence's template; empty if the code is unknown."""
+    texts = PENDING.get(code) or NOTICES.get(code)
+    return texts[0] if texts else ENDED.get(code, "")
 
 
-# What is rounded so that what is said holds: one waits longer rather than shorter, and asks for less.
+# Round so that the sentence holds: a longer wait, a shorter request.
 _SECONDS: dict[str, Callable[[float], int]] = {"wait_seconds": ceil, "max_runtime_seconds": floor}
 
 
@@ -315,8 +315,8 @@ def change_sentence(
     then: str = "",
     names: Sequence[object] = (),
 ) -> str:
-    """What would have to be different, and what would follow: it starts, or what it would wait for `then`. `names`: of
-    the nodes, or the jobs whose end it is that the reader may see."""
+    """Return the change needed, and its effect: the job starts, or it would wait for `then`. `names`: of the nodes, or
+    of the jobs, visible to the reader, that must end."""
     if change in _SECONDS and isinstance(to, int | float):
         to = format_duration(to, _SECONDS[change])
     whom = listed("node", names, len(names)) if names else f"{to} closed nodes"
@@ -328,27 +328,27 @@ def change_sentence(
 
 
 def listed(noun: str, names: Sequence[object], total: int) -> str:
-    """The first three names, and how many more there are: "jobs 1, 2, 3 and 4 more"."""
-    shown = [str(name) for name in names[:3]]
-    if total > len(shown):
-        shown.append(f"{total - len(shown)} more")
-    text = shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+    """Return the first three names, and the number of further ones: "jobs 1, 2, 3 and 4 more"."""
+    parts = [str(name) for name in names[:3]]
+    if total > len(parts):
+        parts.append(f"{total - len(parts)} more")
+    text = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
     return f"{noun}{'s' * (total > 1)} {text}"
 
 
 def listed_jobs(job_ids: Sequence[object], total: int) -> str:
-    """The same of jobs whose end is needed; those of other tenants are counted and not named."""
+    """Return the list of jobs that must end; jobs of other tenants are counted, not named."""
     return listed("job", job_ids, total) if job_ids else f"the {total} jobs in its way"
 
 
 def next_step(code: str, evidence: Evidence | None = None) -> str:
-    """What the reader can do about it; of an end, by its class, and empty if it has none."""
+    """Return the reader's next step; for an end, the one of its class, empty if there is none."""
     if code == Pending.CONSTRAINT and "container runtime" in str((evidence or {}).get("constraint")):
         return "install podman, docker or apptainer on a node, then ask its agent: gpusched-agent doctor"
     if code == Pending.MAINTENANCE and (evidence or {}).get("lost") == 0:
         return "uncordon a node, or wait"
     if code == Pending.MAINTENANCE and evidence and evidence.get("lost") == evidence.get("nodes"):
         return "bring a lost node back: start it and its agent, or wait"
-    if told := PENDING.get(code) or NOTICES.get(code):
-        return told[1]
+    if texts := PENDING.get(code) or NOTICES.get(code):
+        return texts[1]
     return NEXT_STEPS.get(str((evidence or {}).get("class")), "")

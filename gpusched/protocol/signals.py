@@ -1,4 +1,4 @@
-"""The signals that may be sent to the processes of a job. Ends are no signals: they are asked for, with a grace."""
+"""The signals that can be sent to the processes of a job. Ends are not signals: they are requested, with a grace."""
 
 from typing import Literal
 
@@ -9,6 +9,6 @@ NAMES: tuple[SignalName, ...] = ("HUP", "INT", "QUIT", "USR1", "USR2")
 
 
 class SignalRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """`signal`: what to send to the first process of each rank that runs."""
+    """`signal`: the signal for the first process of each running rank."""
 
     signal: SignalName

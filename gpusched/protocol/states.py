@@ -1,4 +1,4 @@
-"""The closed vocabularies of state; why something is in a state is a reason code, never a new state."""
+"""The closed lists of states. The reason for a state is a reason code, never a new state."""
 
 from enum import StrEnum
 
@@ -22,7 +22,7 @@ FINAL = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED, JobS
 
 
 class RankState(StrEnum):
-    """Of one rank of one attempt, on its node."""
+    """The state of one rank of one attempt, on its node."""
 
     ASSIGNED = "assigned"
     RUNNING = "running"
@@ -30,7 +30,7 @@ class RankState(StrEnum):
 
 
 class NodeState(StrEnum):
-    """What the control plane observes. What an admin wants is NodeIntent."""
+    """The state of a node as observed; NodeIntent is the admin's."""
 
     JOINED = "joined"
     ONLINE = "online"
@@ -54,7 +54,7 @@ class DeviceHealth(StrEnum):
 
 
 class Topology(StrEnum):
-    """How near to each other the GPUs of each rank must be, or should be where possible."""
+    """How close the GPUs of each rank must be, or should be if possible."""
 
     ANY = "any"
     NVLINK = "nvlink"
@@ -80,7 +80,7 @@ class Role(StrEnum):
 
 
 class Scope(StrEnum):
-    """What a token may do; a token never does more than its user may."""
+    """The permissions of a token; a token never permits more than its user may do."""
 
     READ = "read"
     WRITE = "write"

@@ -1,6 +1,6 @@
-"""Why a GPU runs below its clocks: the bits that NVML tells (nvmlClocksEventReasons) and their words."""
+"""The reasons for which a GPU runs below its clocks: the bits of NVML (nvmlClocksEventReasons) and their names."""
 
-WORDS = {
+NAMES = {
     0x001: "idle",
     0x002: "application_clocks",
     0x004: "power_cap",
@@ -13,6 +13,6 @@ WORDS = {
 }
 
 
-def words(bits: int | None) -> list[str] | None:
-    """Those that are set and known; None: unknown."""
-    return None if bits is None else [word for bit, word in WORDS.items() if bits & bit]
+def reason_names(bits: int | None) -> list[str] | None:
+    """Return the names of the known bits that are set; None: unknown."""
+    return None if bits is None else [word for bit, word in NAMES.items() if bits & bit]

@@ -1,4 +1,4 @@
-"""The Xids (errors of NVIDIA's driver) that mean something here: of the hardware, or of the program that ran."""
+"""The Xids (errors of NVIDIA's driver) that matter here: errors of the hardware, or of the program."""
 
 HARDWARE = {
     48: "double-bit ECC error",
@@ -19,6 +19,6 @@ APPLICATION = {
 
 
 def sentence(code: int) -> str:
-    """`Xid 79: the GPU has fallen off the bus`."""
-    known = HARDWARE.get(code) or APPLICATION.get(code)
-    return f"Xid {code}: {known}" if known else f"Xid {code}"
+    """Return text such as `Xid 79: the GPU has fallen off the bus`."""
+    description = HARDWARE.get(code) or APPLICATION.get(code)
+    return f"Xid {code}: {description}" if description else f"Xid {code}"

@@ -74,7 +74,7 @@ def device(row: dict[str, Any], visible: list[int] | None) -> dict[str, Any]:
     if row["read_at"] is not None:
         reading = {
             **{name: row[name] for name in _READ},
-            "throttled_by": throttling.words(row["throttle_reasons"]),
+            "throttled_by": throttling.reason_names(row["throttle_reasons"]),
             "read_at": rfc3339(row["read_at"]),
         }
     shown = {

@@ -1,4 +1,4 @@
-"""Real agent processes in directories of their own; nothing of them is left after a test."""
+"""Real agent processes in their own directories; tests leave nothing of them behind."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ DEFAULTS = {"GPUSCHED_JOIN_TOKEN": "j1.token", "GPUSCHED_AGENT_ALLOW_ROOT": "tru
 
 
 def _as_in_the_background() -> None:
-    """What nohup or the `&` of a script starts has these ignored; its jobs must not."""
+    """Ignore the signals that nohup or the `&` of a script ignores; the agent's jobs must not ignore them."""
     for number in (signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
 
@@ -39,11 +39,11 @@ class Agent:
     def start(
         self, *arguments: str, environment: dict[str, str] | None = None, stderr: int | None = None
     ) -> subprocess.Popen[bytes]:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("GPUSCHED_")}
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("GPUSCHED_")}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "gpusched.agent.main", "run", "--data-dir", str(self.directory), "--url",
              self.control.url, "--name", "node-a", "--heartbeat-seconds", "0.1", *arguments],
-            cwd=ROOT, env={**kept, **DEFAULTS, **(environment or {})}, stdin=subprocess.DEVNULL,
+            cwd=ROOT, env={**inherited, **DEFAULTS, **(environment or {})}, stdin=subprocess.DEVNULL,
             stderr=stderr, preexec_fn=_as_in_the_background,
         )  # fmt: skip
         return self.process
@@ -55,11 +55,11 @@ class Agent:
 
     def scopes(self) -> list[str]:
         """Marks of all ranks that this agent has on disk, whether they run or not."""
-        found = []
+        pids = []
         for spec in self.ranks.glob("*/spec.json"):
             with contextlib.suppress(FileNotFoundError):  # forgotten by now
-                found.append(spec.read_text().split('"GPUSCHED_SCOPE": "')[1].split('"')[0])
-        return found
+                pids.append(spec.read_text().split('"GPUSCHED_SCOPE": "')[1].split('"')[0])
+        return pids
 
 
 @pytest.fixture
@@ -109,6 +109,6 @@ def environment(library: Path, tmp_path: Path) -> dict[str, str]:
 
 def set_devices(environment: dict[str, str], *devices: str) -> None:
     path = Path(environment["FAKE_NVML"])
-    fresh = path.with_suffix(".new")
-    fresh.write_text("".join(f"{device}\n" for device in devices))
-    fresh.rename(path)
+    new_file = path.with_suffix(".new")
+    new_file.write_text("".join(f"{device}\n" for device in devices))
+    new_file.rename(path)

@@ -1,4 +1,4 @@
-"""A small control plane that agents under test talk to over HTTP: it orders, hears, and can be away."""
+"""A small control plane for agents under test, over HTTP: it orders, receives, and can be down."""
 
 import threading
 import time
@@ -31,8 +31,8 @@ class Control:
 
     def __init__(self) -> None:
         self.orders: dict[str, Run | Stop] = {}
-        self.limits: list[Limit] = []  # told in this order, with each answer
-        self.signals: list[Signal] = []  # as these
+        self.limits: list[Limit] = []  # sent in this order, with each answer
+        self.signals: list[Signal] = []  # sent with each answer
         self.started: dict[str, Started] = {}
         self.ended: dict[str, list[Ended]] = {}
         self.syncs: list[Sync] = []
@@ -85,24 +85,24 @@ class Control:
                 self.joins.append(msgspec.json.decode(body, type=Join))
                 return 200, msgspec.json.encode(Joined(node_id=1, credential="n1.secret", heartbeat_seconds=0.05))
             if path == "/agent/sync":
-                return 200, msgspec.json.encode(self._hear(msgspec.json.decode(body, type=Sync)))
+                return 200, msgspec.json.encode(self._handle_sync(msgspec.json.decode(body, type=Sync)))
             return self._append(parse_qs(urlsplit(path).query), body)
 
-    def _hear(self, sync: Sync) -> Desired:
+    def _handle_sync(self, sync: Sync) -> Desired:
         self.syncs.append(sync)
         for report in sync.reports:
             if isinstance(report, Started):
                 self.started[report.key] = report
             else:
                 self.ended.setdefault(report.key, []).append(report)
-        told = [report.key for report in sync.reports] if self.is_acknowledging else []
+        acknowledged_keys = [report.key for report in sync.reports] if self.is_acknowledging else []
         return Desired(
             seq=sync.seq,
-            assignments=[order for order in self.orders.values() for _ in range(2)],  # each one doubled, always
+            assignments=[order for order in self.orders.values() for _ in range(2)],  # each one twice, always
             limits=self.limits,
             signals=self.signals,
-            acknowledged=[r.key for r in sync.reports if isinstance(r, Ended) and r.key in told],
-            started=[r.key for r in sync.reports if isinstance(r, Started) and r.key in told],
+            acknowledged=[r.key for r in sync.reports if isinstance(r, Ended) and r.key in acknowledged_keys],
+            started=[r.key for r in sync.reports if isinstance(r, Started) and r.key in acknowledged_keys],
         )
 
     def _append(self, query: dict[str, list[str]], body: bytes) -> tuple[int, bytes]:
@@ -140,9 +140,9 @@ class Control:
         self.signals.append(Signal(key=key, sequence=sequence, signal=name))
 
 
-def eventually(is_so: Callable[[], object], seconds: float, what: str) -> None:
+def eventually(is_met: Callable[[], object], seconds: float, event: str) -> None:
     """`seconds` on a machine with nothing else to do; one that is busy gets three times as long."""
     deadline = time.monotonic() + 3 * seconds
-    while not is_so():
-        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+    while not is_met():
+        assert time.monotonic() < deadline, f"waited {seconds} s for {event}"
         time.sleep(0.01)

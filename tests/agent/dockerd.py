@@ -1,5 +1,5 @@
-"""The contract that the agent has with docker: a client that records its command lines, and a daemon whose containers
-are plain processes that are nobody's children of the agent's. A container that has ended is there until it is removed."""
+"""A stand-in for docker: a client that records its command lines, and a daemon whose containers are plain processes,
+not children of the agent. An ended container stays until it is removed."""
 
 import contextlib
 import json
@@ -73,7 +73,7 @@ class Container:
 
 class Dockerd:
     """`with Dockerd(home) as docker`: `docker.path` is the client; `docker.runs`: (argv, environment) of each run;
-    `docker.is_away`: the daemon answers nobody, and what runs runs on."""
+    `docker.is_away`: the daemon does not answer, and its containers continue."""
 
     def __init__(self, home: Path) -> None:
         home.mkdir()
@@ -107,8 +107,8 @@ class Dockerd:
             threading.Thread(target=self._serve, args=(talk,), daemon=True).start()
 
     def _serve(self, talk: socket.socket) -> None:
-        with talk, talk.makefile() as said:
-            first = said.readline()
+        with talk, talk.makefile() as orders:
+            first = orders.readline()
             if not first.endswith("\n"):
                 return  # its client was killed
             order = json.loads(first)
@@ -118,7 +118,7 @@ class Dockerd:
                 answer = {"output": "docker: Cannot connect to the Docker daemon at here.\n", "code": 125}
             elif argv[0] == "run":
                 self.runs.append((argv, order["environment"]))
-                answer = self._run(argv, order["environment"], talk, said)
+                answer = self._run(argv, order["environment"], talk, orders)
             elif argv[0] == "attach":
                 answer = self.containers[argv[-1]].serve(talk) if argv[-1] in self.containers else {"code": 1}
             else:
@@ -132,7 +132,7 @@ class Dockerd:
         [container] = self.containers.values()
         return container
 
-    def _run(self, argv: list[str], client: dict[str, str], talk: socket.socket, said: Any) -> dict[str, Any]:
+    def _run(self, argv: list[str], client: dict[str, str], talk: socket.socket, orders: Any) -> dict[str, Any]:
         name, program = _value(argv, "--name"), _value(argv, "--entrypoint")
         image = argv.index("--entrypoint") + 2
         lines = Path(_value(argv, "--env-file")).read_text().splitlines()
@@ -145,7 +145,7 @@ class Dockerd:
         )  # fmt: skip
         self.containers[name] = container = Container(process)
         Path(_value(argv, "--cidfile")).write_text("c0ffee")
-        threading.Thread(target=_proxy, args=(said, process), daemon=True).start()
+        threading.Thread(target=_proxy, args=(orders, process), daemon=True).start()
         pump = threading.Thread(target=container.pump, daemon=True)
         container.attached.append(talk)
         pump.start()
@@ -168,8 +168,8 @@ class Dockerd:
         return {"code": 0}
 
     def _ps(self, argv: list[str]) -> dict[str, Any]:
-        wanted = _value(argv, "--filter").removeprefix("name=")
-        return {"code": 0, "output": "".join(f"{name}\n" for name in list(self.containers) if wanted in name)}
+        name_filter = _value(argv, "--filter").removeprefix("name=")
+        return {"code": 0, "output": "".join(f"{name}\n" for name in list(self.containers) if name_filter in name)}
 
     def _container(self, argv: list[str]) -> dict[str, Any]:
         """`container inspect --format …`, whose format is that of the contract: status, exit code, OOM, error."""
@@ -181,9 +181,9 @@ class Dockerd:
         return {"code": 0, "output": f"{status} {str(container.is_out_of_memory).lower()} \n"}
 
 
-def _proxy(said: Any, container: subprocess.Popen[str]) -> None:
+def _proxy(orders: Any, container: subprocess.Popen[str]) -> None:
     with contextlib.suppress(OSError, ValueError):  # closed with the container's end, or cut short with its client
-        for line in said:
+        for line in orders:
             container.send_signal(json.loads(line)["signal"])
 
 

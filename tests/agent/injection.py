@@ -36,7 +36,7 @@ ERRORS: dict[str, type[BaseException]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """`sites`: where it raises, `always` or once each."""
+    """`sites`: where it raises; always, or once each."""
 
     folder: str
     url: str
@@ -116,14 +116,14 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
 class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        found = importlib.machinery.PathFinder.find_spec(fullname, path) if fullname.startswith(PACKAGE) else None
-        if found is not None and found.origin is not None:
-            found.loader = _Loader(fullname, found.origin)
-        return found
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path) if fullname.startswith(PACKAGE) else None
+        if spec is not None and spec.origin is not None:
+            spec.loader = _Loader(fullname, spec.origin)
+        return spec
 
 
 class _State:
-    """What one agent is to inject, and has injected."""
+    """The errors that one agent must inject, and has injected."""
 
     def __init__(self) -> None:
         self.sites: list[str] = []
@@ -197,9 +197,9 @@ def _shorten_clocks() -> None:
     from gpusched.agent.gpus import release_check
 
     supervision.REPORT_SECONDS, supervision.MAX_PAUSE_SECONDS, supervision.FIRST_PAUSE_SECONDS = 0.8, 0.2, 0.02
-    link.FIRST_PAUSE_SECONDS, link.LONGEST_PAUSE_SECONDS, link.HTTP_SECONDS = 0.02, 0.2, 0.5
-    node.LOOK_SECONDS, node.PRUNE_SECONDS, node.FACTS_SECONDS = 0.1, 0.2, 0.2
-    log_shipping.LOOK_SECONDS, log_shipping.PAUSE_SECONDS = 0.05, 0.2
+    link.FIRST_PAUSE_SECONDS, link.MAX_PAUSE_SECONDS, link.HTTP_SECONDS = 0.02, 0.2, 0.5
+    node.POLL_SECONDS, node.PRUNE_SECONDS, node.FACTS_SECONDS = 0.1, 0.2, 0.2
+    log_shipping.POLL_SECONDS, log_shipping.PAUSE_SECONDS = 0.05, 0.2
     release_check.MOMENT_SECONDS, daemon.STOP_SECONDS = 5.0, 3.0
 
 
@@ -212,10 +212,10 @@ def machine() -> "PretendMachine":
     class Machine(PretendMachine):
         looks = 0
 
-        def look(self, devices: Collection[str], busy: Callable[[], set[str]]) -> list[Reading]:
+        def read_use(self, devices: Collection[str], busy: Callable[[], set[str]]) -> list[Reading]:
             self.looks += 1
             left_mb = 5000 if self.looks <= 2 else 0
-            return [replace(reading, memory_used_mb=left_mb) for reading in super().look(devices, busy)]
+            return [replace(reading, memory_used_mb=left_mb) for reading in super().read_use(devices, busy)]
 
     return Machine("node-a", PretendSpec(1, "A100", 81920, 1, 8, 65536))
 
@@ -280,8 +280,8 @@ def serve() -> None:
     importlib.import_module("gpusched.agent.main")  # and with it all modules of the agent
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:
-        told = json.loads(line)
-        _fork(Case(**{**told, "sites": tuple(told["sites"])}))
+        fields = json.loads(line)
+        _fork(Case(**{**fields, "sites": tuple(fields["sites"])}))
 
 
 if __name__ == "__main__":

@@ -14,15 +14,15 @@ def as_ordinary_user(work: Callable[[Path], str]) -> str:
     home = Path(tempfile.mkdtemp(prefix="gpusched-ordinary-"))
     reading, writing = os.pipe()
     if os.geteuid() == 0:
-        nobody = pwd.getpwnam("nobody")
-        os.chown(home, nobody.pw_uid, nobody.pw_gid)
+        entry = pwd.getpwnam("nobody")
+        os.chown(home, entry.pw_uid, entry.pw_gid)
     if (pid := os.fork()) == 0:
         os.close(reading)
         try:
             if os.geteuid() == 0:
                 os.setgroups([])
-                os.setgid(nobody.pw_gid)
-                os.setuid(nobody.pw_uid)
+                os.setgid(entry.pw_gid)
+                os.setuid(entry.pw_uid)
             text = work(home)
         except BaseException:  # noqa: BLE001 - the test process reports it
             text = traceback.format_exc()

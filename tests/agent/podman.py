@@ -1,4 +1,4 @@
-"""A podman that works here, with storage of its own and one small image made of a static busybox."""
+"""A working podman with its own storage and one small image of a static busybox."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ def prepared(home: Path) -> tuple[list[str], list[str]]:
         pytest.skip("podman is not installed")
     _image(home)
     runtimes = [["--runtime", name] for name in ("crun", "runc") if shutil.which(name)]
-    said = ""
+    error = ""
     for runtime in runtimes:
         command = ["podman", "--root", f"{home}/storage", "--runroot", f"{home}/run", "--storage-driver", "vfs",
                    "--events-backend", "file", "--cgroup-manager", "cgroupfs", *runtime]  # fmt: skip
@@ -26,8 +26,8 @@ def prepared(home: Path) -> tuple[list[str], list[str]]:
         tried = _ask([*command, "run", "--rm", *_arguments(), IMAGE, "true"])
         if tried.returncode == 0:
             return command, _arguments()
-        said = tried.stderr.strip()
-    pytest.skip(f"podman cannot run a container here: {said}")
+        error = tried.stderr.strip()
+    pytest.skip(f"podman cannot run a container here: {error}")
 
 
 def _arguments() -> list[str]:

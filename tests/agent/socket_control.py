@@ -1,4 +1,4 @@
-"""The small control plane with a WebSocket, and with the ways in which a real one fails its agents."""
+"""The small control plane with a WebSocket, and with the failures of a real one."""
 
 from http.server import BaseHTTPRequestHandler
 
@@ -66,5 +66,5 @@ class SocketControl(Control):
                     protocol.send_close(NOT_AUTHENTICATED)
                 else:
                     with self._lock:
-                        desired = self._hear(msgspec.json.decode(frame.data, type=Sync))  # type: ignore[union-attr]
+                        desired = self._handle_sync(msgspec.json.decode(frame.data, type=Sync))  # type: ignore[union-attr]
                     protocol.send_text(self.page or msgspec.json.encode(desired))

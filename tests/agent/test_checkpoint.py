@@ -1,4 +1,4 @@
-"""The file by which a job says that it has saved its work."""
+"""The file that a job touches when it has saved its work."""
 
 import os
 import re
@@ -16,22 +16,22 @@ def last_saved(control: Control) -> dict[str, str]:
     return control.syncs[-1].saved if control.syncs else {}
 
 
-def test_the_agent_tells_when_running_ranks_last_saved_also_after_a_restart(agent: Agent, control: Control) -> None:
+def test_agent_reports_checkpoints_of_running_ranks_even_after_a_restart(agent: Agent, control: Control) -> None:
     saving, silent = control.run("sh", "-c", TOUCH, job=1), control.run("sleep", "60", job=2)
     agent.start()
     control.start_of(silent)
     expected = {saving: "2023-11-14T22:13:20+00:00"}
     eventually(lambda: last_saved(control) == expected, 10, "the checkpoint to be told")
     agent.kill()
-    before = len(control.syncs)
+    syncs_before = len(control.syncs)
     agent.start()
-    eventually(lambda: len(control.syncs) > before and last_saved(control) == expected, 10, "it to be told again")
+    eventually(lambda: len(control.syncs) > syncs_before and last_saved(control) == expected, 10, "it to be told again")
     control.stop(saving, grace_seconds=0)
     control.end_of(saving)
     eventually(lambda: not last_saved(control), 10, "the ended rank not to be told of any more")
 
 
-def test_each_attempt_has_a_file_of_its_own(agent: Agent, control: Control, tmp_path: Path) -> None:
+def test_each_attempt_has_its_own_checkpoint_file(agent: Agent, control: Control, tmp_path: Path) -> None:
     for attempt in (1, 2):
         key = control.run("sh", "-c", f'echo "$GPUSCHED_CHECKPOINT_FILE" >> {tmp_path}/names', attempt=attempt)
         agent.process or agent.start()
@@ -40,7 +40,7 @@ def test_each_attempt_has_a_file_of_its_own(agent: Agent, control: Control, tmp_
     assert [re.search(r"ranks/(.*)/checkpoint", name)[1] for name in names] == ["1.1.0", "1.2.0"]  # type: ignore[index]
 
 
-def test_a_file_whose_time_is_no_time_tells_nothing(tmp_path: Path) -> None:
+def test_checkpoint_with_an_invalid_time_is_ignored(tmp_path: Path) -> None:
     assert rank_dir.saved_at(str(tmp_path)) is None
     file = tmp_path / rank_dir.CHECKPOINT
     file.touch()

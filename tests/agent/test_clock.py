@@ -1,4 +1,4 @@
-"""Reports say how long ago something was, by a clock that nobody sets (A53)."""
+"""Reports include the age of an event by a monotonic clock (A53)."""
 
 import time
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ def since(text: str) -> float:
     return (datetime.now(UTC) - datetime.fromisoformat(text)).total_seconds()
 
 
-def test_what_happened_while_nobody_listened_is_told_with_how_long_ago_it_was(agent: Agent, control: Control) -> None:
+def test_events_during_an_outage_are_reported_with_their_age(agent: Agent, control: Control) -> None:
     """A53, A32: over a restart of the agent, and anew each time that it is said."""
     key, lasts = control.run("sleep", "0.2"), control.run("sleep", "60", job=2)
     control.is_acknowledging = False
@@ -29,33 +29,33 @@ def test_what_happened_while_nobody_listened_is_told_with_how_long_ago_it_was(ag
     agent.start()
     for report in (control.end_of(key), control.start_of(lasts)):
         assert report.seconds_ago is not None and report.seconds_ago == pytest.approx(since(report.at), abs=0.8)
-    told = control.ended[key]
-    eventually(lambda: len(told) > 3, 10, "repetitions")
-    ages = [end.seconds_ago or 0.0 for end in told]
+    ends = control.ended[key]
+    eventually(lambda: len(ends) > 3, 10, "repetitions")
+    ages = [end.seconds_ago or 0.0 for end in ends]
     assert ages == sorted(ages) and ages[-1] > ages[0] >= 1
 
 
 @pytest.mark.parametrize("is_same_boot", [True, False])
-def test_the_clock_of_another_boot_says_nothing(tmp_path: Path, is_same_boot: bool) -> None:
+def test_monotonic_time_of_another_boot_is_ignored(tmp_path: Path, is_same_boot: bool) -> None:
     journal = Journal(tmp_path, "this boot")
     directory = tmp_path / "ranks" / "1.1.0"
     directory.mkdir()
     clock = {"monotonic": time.monotonic() - 100, "boot_id": "this boot" if is_same_boot else "the boot before"}
     rank_dir.write(directory, rank_dir.STARTED, {"at": rank_dir.now(), "pid": 1, **clock})
     rank_dir.write(directory, rank_dir.EXIT, {"at": rank_dir.now(), "reason": "exited", "exit_code": 0, **clock})
-    reports: list[Started | Ended | None] = [*journal.look("1.1.0")[:2]]
+    reports: list[Started | Ended | None] = [*journal.inspect("1.1.0")[:2]]
     ages = [report.seconds_ago for report in reports if report]
     assert ages == ([pytest.approx(100, abs=5)] * 2 if is_same_boot else [None, None])
 
 
 @pytest.mark.parametrize("more", [{}, {"a_later_word": 1}], ids=["older", "newer"])
-def test_ranks_whose_supervisor_is_of_another_version_are_understood(more: dict[str, int], tmp_path: Path) -> None:
+def test_ranks_of_a_supervisor_of_another_version_are_read(more: dict[str, int], tmp_path: Path) -> None:
     """A57: supervisors outlive the upgrade of their agent."""
     journal = Journal(tmp_path, rank_dir.boot_id())
     directory = tmp_path / "ranks" / "1.1.0"
     directory.mkdir()
     rank_dir.write(directory, rank_dir.STARTED, {"at": rank_dir.now(), "pid": 1, **more})
     rank_dir.write(directory, rank_dir.EXIT, {"at": rank_dir.now(), "reason": "exited", "exit_code": 3, **more})
-    started, ended, is_alive = journal.look("1.1.0")
+    started, ended, is_alive = journal.inspect("1.1.0")
     assert started is not None and ended is not None
     assert (started.pid, ended.exit_code, ended.seconds_ago, is_alive) == (1, 3, None, False)

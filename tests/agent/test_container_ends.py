@@ -1,4 +1,4 @@
-"""The end of a rank in a container is the container's own, whatever becomes of the client that was attached to it."""
+"""A container's own end decides its rank's end, whatever happens to the attached client."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -24,8 +24,8 @@ def docker(tmp_path: Path) -> Iterator[Dockerd]:
 
 @pytest.fixture
 def start(agent: Agent, docker: Dockerd, tmp_path: Path) -> Callable[[], object]:
-    told = f'allow_root = true\n[runtimes.docker]\ncommand = ["{docker.path}"]\n'
-    (tmp_path / "agent.toml").write_text(told)
+    config = f'allow_root = true\n[runtimes.docker]\ncommand = ["{docker.path}"]\n'
+    (tmp_path / "agent.toml").write_text(config)
     return lambda: agent.start(environment={"GPUSCHED_AGENT_CONFIG": f"{tmp_path}/agent.toml"})
 
 
@@ -36,7 +36,7 @@ def waiting(control: Control, home: Path) -> str:
     return key
 
 
-def test_a_client_that_is_killed_is_replaced_and_the_end_is_the_containers(
+def test_killed_client_is_replaced_and_the_container_decides_the_end(
     start: Callable[[], object], control: Control, docker: Dockerd, tmp_path: Path
 ) -> None:
     start()
@@ -53,7 +53,7 @@ def test_a_client_that_is_killed_is_replaced_and_the_end_is_the_containers(
     assert docker.containers == {}, "nor is its name taken for ever"
 
 
-def test_a_job_whose_client_was_killed_is_stopped_all_the_same(
+def test_job_is_stopped_when_its_client_was_killed(
     start: Callable[[], object], control: Control, docker: Dockerd, tmp_path: Path
 ) -> None:
     start()
@@ -66,7 +66,7 @@ def test_a_job_whose_client_was_killed_is_stopped_all_the_same(
     assert not is_alive(container.pid) and docker.containers == {}
 
 
-def test_a_rank_waits_for_a_daemon_that_is_away_and_is_not_over_before(
+def test_rank_does_not_end_while_the_daemon_is_down(
     start: Callable[[], object], agent: Agent, control: Control, docker: Dockerd, tmp_path: Path
 ) -> None:
     """A34: its devices are offered only when the daemon says that the container is gone."""
@@ -77,15 +77,15 @@ def test_a_rank_waits_for_a_daemon_that_is_away_and_is_not_over_before(
     (tmp_path / "go").touch()
     container = docker.only()
     eventually(lambda: not is_alive(container.pid) or container.code is not None, 10, "the container to end")
-    asked = len(docker.calls)
-    eventually(lambda: len(docker.calls) > asked + 2, 30, "the daemon to be asked again")
+    call_count = len(docker.calls)
+    eventually(lambda: len(docker.calls) > call_count + 2, 30, "the daemon to be asked again")
     assert not control.ended and len(supervisors(agent.directory)) == 1
     docker.is_away = False
     end = control.end_of(key)
     assert (end.reason, end.exit_code) == ("exited", 5), "and how it ended was not forgotten meanwhile"
 
 
-def test_a_container_that_somebody_removed_with_its_client_is_the_nodes_fault(
+def test_container_removed_with_its_client_is_a_node_fault(
     start: Callable[[], object], control: Control, docker: Dockerd, tmp_path: Path
 ) -> None:
     start()
@@ -96,11 +96,11 @@ def test_a_container_that_somebody_removed_with_its_client_is_the_nodes_fault(
     docker.is_away = False
     end = control.end_of(key)
     assert (end.reason, end.detail) == (
-        "node_fault", "the container's client ended by signal 9, and no container is left to say how it ended"
+        "node_fault", "the container's client ended by signal 9, and no container is left to ask for its exit code"
     )  # fmt: skip
 
 
-def test_a_container_that_ran_out_of_memory_is_told_as_that(
+def test_container_out_of_memory_is_reported_as_host_oom(
     start: Callable[[], object], control: Control, docker: Dockerd, tmp_path: Path
 ) -> None:
     start()
@@ -112,7 +112,7 @@ def test_a_container_that_ran_out_of_memory_is_told_as_that(
     assert (end.exit_code, end.exit_class) == (137, "host_oom")
 
 
-def test_a_daemon_that_never_made_the_container_holds_nothing_up(
+def test_container_that_was_never_created_does_not_delay_the_end(
     start: Callable[[], object], control: Control, docker: Dockerd
 ) -> None:
     start()
@@ -124,17 +124,17 @@ def test_a_daemon_that_never_made_the_container_holds_nothing_up(
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("output", "expected"),
     [
         ("running 0 false ", watch.State("running")),
         ("paused 0 false ", watch.State("running")),
         ("exited 137 true ", watch.State("ended", 137, True)),
-        ("created 128 false no such program", watch.State("gone", error="no such program")),
+        ("created 128 false no such program", watch.State("absent", error="no such program")),
         ("exited 127 false exec: x: not found", watch.State("ended", 127, False, "exec: x: not found")),
     ],
 )
-def test_what_a_runtime_says_of_a_container_is_understood(tmp_path: Path, told: str, expected: watch.State) -> None:
-    (tmp_path / "docker").write_text(f"#!/bin/sh\necho '{told}'\n")
+def test_state_parses_the_runtimes_answer(tmp_path: Path, output: str, expected: watch.State) -> None:
+    (tmp_path / "docker").write_text(f"#!/bin/sh\necho '{output}'\n")
     (tmp_path / "docker").chmod(0o755)
     spec = {"container": {"name": "x", "command": [f"{tmp_path}/docker"]}, "environment": {"PATH": os.defpath}}
     assert watch.state(spec) == expected

@@ -1,4 +1,4 @@
-"""A runtime that does not answer keeps nobody waiting for long who has others to look at."""
+"""A hanging runtime must not delay a caller that has other containers to check."""
 
 import time
 
@@ -7,7 +7,7 @@ import pytest
 from gpusched.agent.containers import client
 
 
-def test_removal_that_is_tried_again_later_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removal_that_is_retried_later_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "SHORT_SECONDS", 0.1)
     spec = {"container": {"name": "x", "command": ["sh", "-c", "sleep 30"]}, "environment": {"PATH": "/usr/bin:/bin"}}
     began = time.monotonic()

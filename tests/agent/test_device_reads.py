@@ -1,5 +1,5 @@
-"""Who reads the GPUs when: one at a time, and before the end of a rank that failed is reported, so that an Xid is
-neither lost nor late."""
+"""Order of GPU reads: one at a time, and before the end of a failed rank is reported, so that an Xid is neither lost
+nor late."""
 
 import asyncio
 import threading
@@ -23,7 +23,7 @@ GPU = "GPU-1"
 
 
 class Failed(PretendMachine):
-    """Its GPU has told an Xid, which the next reading of all devices returns."""
+    """A machine whose GPU has an Xid; the next reading of all devices returns it."""
 
     def __init__(self) -> None:
         super().__init__("node", PretendSpec(1, "A100", 81920, 1, 8, 65536))
@@ -32,7 +32,7 @@ class Failed(PretendMachine):
     def readings(self, busy: Callable[[], set[str]]) -> list[Reading]:
         return [Reading(uuid=GPU, xids=[Xid(code=79, seconds_ago=0)])]
 
-    def look(self, devices: Collection[str], busy: Callable[[], set[str]]) -> list[Reading]:
+    def read_use(self, devices: Collection[str], busy: Callable[[], set[str]]) -> list[Reading]:
         return [Reading(uuid=GPU, memory_used_mb=0, process_ids=[])]
 
 
@@ -49,13 +49,11 @@ def end(node: Node, tmp_path: Path, exit_code: int) -> None:
     directory = tmp_path / "ranks" / "1.1.0"
     (directory / rank_dir.LOCK).write_text(rank_dir.boot_id())
     rank_dir.write(directory, rank_dir.EXIT, {"at": rank_dir.now(), "reason": "exited", "exit_code": exit_code})
-    assert node.ranks.look("1.1.0")
+    assert node.ranks.inspect("1.1.0")
 
 
-def test_failure_is_never_reported_without_a_reading_of_after_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A heartbeat may come between the end and the agent's own look at the GPUs: it brings the Xid all the same."""
+def test_failure_is_reported_only_with_a_later_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A heartbeat may come between the end and the agent's own reading of the GPUs: it still carries the Xid."""
 
     async def speak() -> None:
         node = node_of(tmp_path, Failed(), monkeypatch)
@@ -85,16 +83,16 @@ def test_end_is_reported_with_silent_devices_when_the_driver_raises(
     asyncio.run(speak())
 
 
-@pytest.mark.parametrize("ask", ["read", "look", "devices", "driver_version"])
-def test_driver_is_asked_by_one_thread_at_a_time(ask: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An event is handed out once: of two readers at once, one could drop the Xid that the other has just heard."""
-    inside, most, entered = 0, 0, threading.Condition()
+@pytest.mark.parametrize("ask", ["read", "read_use", "devices", "driver_version"])
+def test_driver_is_called_by_one_thread_at_a_time(ask: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver hands out an event once: one of two concurrent readers could drop the other's Xid."""
+    inside, peak, entered = 0, 0, threading.Condition()
 
     def answer() -> int:
-        nonlocal inside, most
+        nonlocal inside, peak
         with entered:
             inside += 1
-            most = max(most, inside)
+            peak = max(peak, inside)
             entered.notify_all()
             entered.wait_for(lambda: inside > 1, 0.3)
             inside -= 1
@@ -104,17 +102,17 @@ def test_driver_is_asked_by_one_thread_at_a_time(ask: str, monkeypatch: pytest.M
     monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", answer)
     monkeypatch.setattr(pynvml, "nvmlSystemGetDriverVersion", lambda: str(answer()))
     nvml = Nvml()
-    asked = {"look": lambda: nvml.look([])}.get(ask, getattr(nvml, ask))
+    question = {"read_use": lambda: nvml.read_use([])}.get(ask, getattr(nvml, ask))
     with ThreadPoolExecutor(2) as pool:
-        for done in [pool.submit(nvml.read), pool.submit(asked)]:
-            done.result()
-    assert most == 1
+        for future in [pool.submit(nvml.read), pool.submit(question)]:
+            future.result()
+    assert peak == 1
 
 
 def test_facts_come_without_hints_when_hints_raise(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A41. Logged once, however often they are asked for."""
+    """A41. Logged once, however often facts are read."""
 
     def broken(*_: object) -> None:
         raise RuntimeError("no hints today")

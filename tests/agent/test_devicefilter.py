@@ -1,4 +1,4 @@
-"""A rank opens the GPUs that it was given and no other, whatever it makes of CUDA_VISIBLE_DEVICES."""
+"""A rank opens only its allocated GPUs, whatever it does to CUDA_VISIBLE_DEVICES."""
 
 import errno
 import os
@@ -27,13 +27,13 @@ def driver(directory: Path, **gpus: int) -> str:
     return str(directory)
 
 
-def test_the_driver_tells_which_file_is_which_gpu(tmp_path: Path) -> None:
+def test_minor_numbers_come_from_the_driver(tmp_path: Path) -> None:
     gpus = driver(tmp_path, a=3, b=0)
     assert device_filter.minors(["GPU-a", "GPU-b"], gpus) == [0, 3]
     assert device_filter.minors([], gpus) == [], "a rank without GPUs gets none"
 
 
-def test_what_the_driver_does_not_know_is_not_filtered_by_guess(tmp_path: Path) -> None:
+def test_devices_unknown_to_the_driver_are_not_filtered(tmp_path: Path) -> None:
     assert device_filter.minors(["MIG-1"], driver(tmp_path, a=3)) is None
     assert device_filter.minors([], str(tmp_path / "no-driver")) is None
 
@@ -48,7 +48,7 @@ def test_what_the_driver_does_not_know_is_not_filtered_by_guess(tmp_path: Path) 
         (195, [], 254, set()),
     ],
 )
-def test_of_the_major_number_only_the_allowed_minors_can_be_opened(
+def test_filter_allows_only_the_listed_minors_of_the_major_number(
     major: int, allowed: list[int], first_common: int, refused: set[str]
 ) -> None:
     base = confinement.current().groups.base
@@ -76,7 +76,7 @@ def _opens(path: str) -> bool:
 
 
 @needs_filter
-def test_a_rank_opens_its_own_gpu_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_opens_only_its_own_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With files of NVIDIA's numbers and no driver behind them: what may be opened says that there is no device."""
     files = {name: tmp_path / name for name in ("nvidia0", "nvidia1", "nvidiactl")}
     try:
@@ -95,5 +95,5 @@ def test_a_rank_opens_its_own_gpu_and_no_other(tmp_path: Path, monkeypatch: pyte
         supervisor.run(directory, f"{tmp_path}/doorbell", None)
         os._exit(0)
     os.waitpid(pid, 0)
-    told = (directory / rank_dir.LOG).read_text().splitlines()
-    assert told == ["Operation not permitted", "No such device or address", "No such device or address"]
+    lines = (directory / rank_dir.LOG).read_text().splitlines()
+    assert lines == ["Operation not permitted", "No such device or address", "No such device or address"]

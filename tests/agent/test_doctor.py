@@ -1,4 +1,4 @@
-"""`gpusched-agent doctor` finds each thing that may be wrong, in one line with what to do about it."""
+"""`gpusched-agent doctor` finds each possible fault, and prints it in one line with the next step."""
 
 import json
 import os
@@ -50,11 +50,11 @@ class Server:
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    made = Server()
-    threading.Thread(target=made.http.serve_forever, args=(0.02,), daemon=True).start()
-    yield made
-    made.http.shutdown()
-    made.http.server_close()
+    server_instance = Server()
+    threading.Thread(target=server_instance.http.serve_forever, args=(0.02,), daemon=True).start()
+    yield server_instance
+    server_instance.http.shutdown()
+    server_instance.http.server_close()
 
 
 @pytest.fixture
@@ -66,59 +66,59 @@ def node(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> Pat
     return directory
 
 
-def found(directory: Path, check: str) -> Finding:
-    [one] = [finding for finding in doctor.examine(directory) if finding.check == check]
-    return one
+def finding_of(directory: Path, check: str) -> Finding:
+    [item] = [finding for finding in doctor.examine(directory) if finding.check == check]
+    return item
 
 
-def test_a_well_node_is_told_line_by_line_and_the_exit_code_says_so(
+def test_doctor_prints_a_line_per_check_and_exits_0_for_a_healthy_node(
     node: Path, server: Server, environment: dict[str, str], tmp_path: Path
 ) -> None:
     set_devices(environment, A100, A100)
-    told = written(tmp_path, "allow_root = true\n")
-    done = gpusched_agent("doctor", "--data-dir", str(tmp_path), **environment, **told)
-    assert done.returncode == 0, done.stdout
-    lines = [line.split(maxsplit=2) for line in done.stdout.splitlines()]
+    content = written(tmp_path, "allow_root = true\n")
+    result = gpusched_agent("doctor", "--data-dir", str(tmp_path), **environment, **content)
+    assert result.returncode == 0, result.stdout
+    lines = [line.split(maxsplit=2) for line in result.stdout.splitlines()]
     levels = {check: level for level, check, _ in lines}
     assert all(levels[check] == "ok" for check in ("driver", "gpus", "joined", "server", "credential", "clock"))
     assert ["ok", "joined", f"node gpu-1 of {server.url}"] in lines
-    done = gpusched_agent("doctor", "--json", "--data-dir", str(tmp_path), **environment, **told)
-    assert {one["check"]: one["says"] for one in json.loads(done.stdout)}["gpus"] == "2 may be given to jobs"
+    result = gpusched_agent("doctor", "--json", "--data-dir", str(tmp_path), **environment, **content)
+    assert {item["check"]: item["says"] for item in json.loads(result.stdout)}["gpus"] == "2 available to jobs"
 
 
-def test_anything_that_fails_makes_the_exit_code_1(tmp_path: Path) -> None:
-    done = gpusched_agent("doctor", "--json", "--data-dir", str(tmp_path / "none"))
-    assert done.returncode == 1
-    [joined] = [one for one in json.loads(done.stdout) if one["check"] == "joined"]
+def test_doctor_exits_1_when_a_check_fails(tmp_path: Path) -> None:
+    result = gpusched_agent("doctor", "--json", "--data-dir", str(tmp_path / "none"))
+    assert result.returncode == 1
+    [joined] = [item for item in json.loads(result.stdout) if item["check"] == "joined"]
     assert joined["level"] == "fail" and joined["next_step"] == "gpusched-agent join URL TOKEN"
 
 
 @pytest.mark.parametrize(
-    ("devices", "level", "words"),
+    ("devices", "level", "sentence"),
     [
         ([A100.replace("|ok|", "|lost|")], "fail", "lost"),
-        ([], "warn", "the driver knows no GPU"),
-        ([A100], "ok", "1 may be given to jobs"),
+        ([], "warn", "the driver reports no GPU"),
+        ([A100], "ok", "1 available to jobs"),
     ],
 )
-def test_gpus_that_are_lost_or_missing_are_told(
-    tmp_path: Path, environment: dict[str, str], devices: list[str], level: str, words: str
+def test_doctor_reports_lost_and_missing_gpus(
+    tmp_path: Path, environment: dict[str, str], devices: list[str], level: str, sentence: str
 ) -> None:
     """Through the real binding, in a process of its own: a library is loaded once."""
     set_devices(environment, *devices)
-    done = gpusched_agent("doctor", "--json", "--data-dir", str(tmp_path), **environment)
-    [gpus] = [one for one in json.loads(done.stdout) if one["check"] == "gpus"]
-    assert gpus["level"] == level and words in gpus["says"]
+    result = gpusched_agent("doctor", "--json", "--data-dir", str(tmp_path), **environment)
+    [gpus] = [item for item in json.loads(result.stdout) if item["check"] == "gpus"]
+    assert gpus["level"] == level and sentence in gpus["says"]
 
 
 @pytest.mark.parametrize(("is_loaded", "level"), [(False, "warn"), (True, "fail")])
-def test_a_driver_without_its_library_is_broken_and_no_driver_is_a_node_without_gpus(
+def test_driver_without_its_library_fails_and_no_driver_is_a_warning(
     node: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_loaded: bool, level: str
 ) -> None:
     (tmp_path / "version").touch()
     monkeypatch.setattr(doctor, "DRIVER", tmp_path / ("version" if is_loaded else "none"))
     monkeypatch.setattr("pynvml.nvmlInit", _no_library)
-    assert found(node, "driver").level == level
+    assert finding_of(node, "driver").level == level
 
 
 def _no_library() -> None:
@@ -127,28 +127,31 @@ def _no_library() -> None:
     raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 
 
-def test_runtimes_are_told_with_their_versions_and_what_keeps_gpus_from_them(
+def test_runtimes_are_listed_with_versions_and_missing_gpu_setup(
     node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert found(node, "runtimes").level == "warn"
+    assert finding_of(node, "runtimes").level == "warn"
     (tmp_path / "podman").write_text("#!/bin/sh\necho podman version 5.1.2\n")
     (tmp_path / "podman").chmod(0o755)
     monkeypatch.delenv("GPUSCHED_AGENT_RUNTIMES")
-    told = written(tmp_path, f"[runtimes.podman]\ncommand = ['{tmp_path}/podman']\n")
-    monkeypatch.setenv("GPUSCHED_AGENT_CONFIG", told["GPUSCHED_AGENT_CONFIG"])
-    assert found(node, "podman") == Finding("podman", "ok", "5.1.2")
+    content = written(tmp_path, f"[runtimes.podman]\ncommand = ['{tmp_path}/podman']\n")
+    monkeypatch.setenv("GPUSCHED_AGENT_CONFIG", content["GPUSCHED_AGENT_CONFIG"])
+    assert finding_of(node, "podman") == Finding("podman", "ok", "5.1.2")
     monkeypatch.setattr(gpu_support, "CDI", (tmp_path / "cdi",))
     monkeypatch.setattr("gpusched.agent.gpus.nvml.Nvml.devices", lambda _: [None])
-    assert (found(node, "podman").level, "nvidia-ctk cdi generate" in found(node, "podman").next_step) == ("warn", True)
+    assert (finding_of(node, "podman").level, "nvidia-ctk cdi generate" in finding_of(node, "podman").next_step) == (
+        "warn",
+        True,
+    )
     (tmp_path / "cdi").mkdir()
     (tmp_path / "cdi" / "other.yaml").write_text("kind: vendor.example/net\n")
-    assert found(node, "podman").level == "warn"
+    assert finding_of(node, "podman").level == "warn"
     (tmp_path / "cdi" / "nvidia.yaml").write_text("kind: nvidia.com/gpu\n")
-    assert found(node, "podman").level == "ok"
+    assert finding_of(node, "podman").level == "ok"
 
 
 @pytest.mark.parametrize(
-    ("told", "level"),
+    ("content", "level"),
     [
         ('{"Runtimes": {"nvidia": {}, "runc": {}}}', "ok"),
         ('{"Runtimes": {"runc": {}}, "DiscoveredDevices": [{"Source": "cdi", "ID": "nvidia.com/gpu=all"}]}', "ok"),
@@ -156,12 +159,12 @@ def test_runtimes_are_told_with_their_versions_and_what_keeps_gpus_from_them(
         ("no JSON", "warn"),
     ],
 )
-def test_dockers_daemon_is_asked_whether_it_can_give_gpus(
-    node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, level: str
+def test_docker_gpu_support_comes_from_its_daemon(
+    node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, level: str
 ) -> None:
     """A tool of NVIDIA's on PATH says nothing of what the daemon was told."""
     client = tmp_path / "docker"
-    client.write_text(f"#!/bin/sh\n[ $1 = info ] && echo '{told}' || echo 27.1.2\n")
+    client.write_text(f"#!/bin/sh\n[ $1 = info ] && echo '{content}' || echo 27.1.2\n")
     (tmp_path / "nvidia-ctk").write_text("#!/bin/sh\n")
     for program in (client, tmp_path / "nvidia-ctk"):
         program.chmod(0o755)
@@ -170,38 +173,38 @@ def test_dockers_daemon_is_asked_whether_it_can_give_gpus(
     config = written(tmp_path, f"[runtimes.docker]\ncommand = ['{client}']\n")
     monkeypatch.setenv("GPUSCHED_AGENT_CONFIG", config["GPUSCHED_AGENT_CONFIG"])
     monkeypatch.setattr("gpusched.agent.gpus.nvml.Nvml.devices", lambda _: [None])
-    assert found(node, "docker").level == level
+    assert finding_of(node, "docker").level == level
 
 
 @pytest.mark.parametrize(
-    ("euid", "user", "allow_root", "level", "words"),
+    ("euid", "user", "allow_root", "level", "sentence"),
     [
         (0, "", "no", "warn", "only jobs of tenants with a unix_user"),
         (0, "", "yes", "warn", "jobs run as root"),
         (0, "nobody-of-here", "no", "fail", "there is no Unix user nobody-of-here"),
         (0, "daemon", "no", "fail", "daemon is a system user"),
         (0, "daemon", "yes", "ok", "jobs run as daemon"),
-        (4242, "", "no", "warn", "all jobs run as uid 4242, as the agent does"),
+        (4242, "", "no", "warn", "all jobs run as uid 4242, the agent's user"),
         (4242, "daemon", "no", "fail", "cannot become daemon"),
     ],
 )
-def test_who_jobs_would_run_as_is_told(
-    node: Path, monkeypatch: pytest.MonkeyPatch, euid: int, user: str, allow_root: str, level: str, words: str
+def test_doctor_names_the_user_of_jobs(
+    node: Path, monkeypatch: pytest.MonkeyPatch, euid: int, user: str, allow_root: str, level: str, sentence: str
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: euid)
     monkeypatch.setenv("GPUSCHED_AGENT_DEFAULT_USER", user)
     monkeypatch.setenv("GPUSCHED_AGENT_ALLOW_ROOT", allow_root)
-    users = found(node, "users")
-    assert users.level == level and words in users.says
+    users = finding_of(node, "users")
+    assert users.level == level and sentence in users.says
 
 
-def test_cgroups_without_a_memory_controller_limit_nothing(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_warns_when_cgroups_have_no_memory_controller(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for base, level in ((None, "warn"), (cgroup.Base("/g", ("cpu",)), "warn"), (cgroup.Base("/g", ("memory",)), "ok")):
-        monkeypatch.setattr(cgroup, "look", lambda *_, base=base, **__: cgroup.Found(base, "none is mounted"))
-        assert found(node, "cgroup").level == level
+        monkeypatch.setattr(cgroup, "inspect", lambda *_, base=base, **__: cgroup.Lookup(base, "none is mounted"))
+        assert finding_of(node, "cgroup").level == level
 
 
-Room = namedtuple("Room", "f_bavail f_frsize f_files f_favail")
+Usage = namedtuple("Usage", "f_bavail f_frsize f_files f_favail")
 
 
 @pytest.mark.parametrize(
@@ -209,75 +212,75 @@ Room = namedtuple("Room", "f_bavail f_frsize f_files f_favail")
     [(100_000, 9**9, 9**9, "ok"), (100_000, 0, 0, "ok"), (2000, 9**9, 9**9, "warn"), (100, 9**9, 9**9, "fail"),
      (100_000, 9**9, 5, "fail")],
 )  # fmt: skip
-def test_a_disk_that_is_nearly_full_is_told(
+def test_doctor_reports_a_nearly_full_disk(
     node: Path, monkeypatch: pytest.MonkeyPatch, free_mb: int, files: int, free_files: int, level: str
 ) -> None:
-    monkeypatch.setattr(os, "statvfs", lambda _: Room(free_mb << 8, 4096, files, free_files))
-    assert found(node, "disk").level == level
+    monkeypatch.setattr(os, "statvfs", lambda _: Usage(free_mb << 8, 4096, files, free_files))
+    assert finding_of(node, "disk").level == level
 
 
-def test_a_credential_that_others_may_read_is_told(node: Path) -> None:
+def test_doctor_reports_a_credential_readable_by_others(node: Path) -> None:
     (node / "identity.json").chmod(0o644)
-    assert found(node, "joined").level == "fail"
+    assert finding_of(node, "joined").level == "fail"
 
 
 @pytest.mark.parametrize(
-    ("status", "check", "level", "words"),
+    ("status", "check", "level", "sentence"),
     [
-        (400, "credential", "ok", "the server knows it"),
-        (401, "credential", "fail", "does not know this node's credential"),
-        (404, "credential", "fail", "as no gpusched does"),
+        (400, "credential", "ok", "the server accepts it"),
+        (401, "credential", "fail", "does not accept this node's credential"),
+        (404, "credential", "fail", "which is not a gpusched server"),
         (503, "server", "fail", "answers HTTP 503"),
     ],
 )
-def test_the_server_is_asked_whether_it_knows_the_node(
-    node: Path, server: Server, status: int, check: str, level: str, words: str
+def test_doctor_checks_the_credential_with_the_server(
+    node: Path, server: Server, status: int, check: str, level: str, sentence: str
 ) -> None:
     server.status = status
-    told = found(node, check)
-    assert told.level == level and words in told.says
+    content = finding_of(node, check)
+    assert content.level == level and sentence in content.says
     assert server.asked == [("/agent/logs", "Bearer n1.secret")]
 
 
-def test_a_server_that_is_not_there_is_told(node: Path, server: Server) -> None:
+def test_doctor_reports_an_unreachable_server(node: Path, server: Server) -> None:
     server.http.server_close()
-    assert found(node, "server").level == "fail"
-    assert "no firewall" in found(node, "server").next_step
+    assert finding_of(node, "server").level == "fail"
+    assert "no firewall" in finding_of(node, "server").next_step
 
 
 @pytest.mark.parametrize(
     ("ahead", "level"), [(0.0, "ok"), (20.0, "warn"), (-20.0, "warn"), (300.0, "fail"), (-300.0, "fail")]
 )
-def test_clocks_that_differ_are_told(node: Path, server: Server, ahead: float, level: str) -> None:
+def test_doctor_reports_clock_skew(node: Path, server: Server, ahead: float, level: str) -> None:
     server.ahead_seconds = ahead
-    clock = found(node, "clock")
+    clock = finding_of(node, "clock")
     assert clock.level == level
     if ahead:
         assert ("behind" if ahead > 0 else "ahead of") in clock.says
     server.has_date = False
-    assert found(node, "clock").level == "warn"
+    assert finding_of(node, "clock").level == "warn"
 
 
-def test_a_config_that_is_wrong_is_all_that_is_told(
+def test_doctor_reports_only_the_config_when_it_is_invalid(
     node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GPUSCHED_AGENT_CONFIG", written(tmp_path, "mount = []")["GPUSCHED_AGENT_CONFIG"])
     [only] = doctor.examine(node)
-    assert (only.check, only.level) == ("config", "fail") and "'mount' is not known" in only.says
+    assert (only.check, only.level) == ("config", "fail") and "unknown key 'mount'" in only.says
 
 
-def test_a_credential_that_it_may_not_read_is_a_finding_and_no_traceback(tmp_path: Path) -> None:
+def test_unreadable_credential_is_a_finding_without_traceback(tmp_path: Path) -> None:
     (tmp_path / "identity.json").symlink_to("identity.json")  # as unreadable for root as others' files are for others
     [finding] = doctor._server(tmp_path)
     assert (finding.check, finding.level) == ("joined", "fail")
     assert "cannot be read" in finding.says
 
 
-def test_the_running_agent_tells_what_is_not_well_of_its_machine(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_agent_sends_hints_about_its_machine(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page shows it: what is well is not in it, and neither is what only the server's page could not be told."""
     monkeypatch.setattr(doctor, "FEW_FREE_MB", 1 << 40)
-    told = doctor.hints(config.load(), Nvml(), 0, {}, node)
-    assert {hint.level for hint in told} <= {"warn", "fail"}
-    checks = {hint.check for hint in told}
+    content = doctor.hints(config.load(), Nvml(), 0, {}, node)
+    assert {hint.level for hint in content} <= {"warn", "fail"}
+    checks = {hint.check for hint in content}
     assert {"runtimes", "disk"} <= checks and not checks & {"config", "server", "joined"}
-    assert all(hint.next_step for hint in told if hint.check in ("runtimes", "disk"))
+    assert all(hint.next_step for hint in content if hint.check in ("runtimes", "disk"))

@@ -1,4 +1,4 @@
-"""Ranks that are over and forgotten: they never start again, and nobody waits for them for ever."""
+"""Dropped ranks: they never start again, and no server waits for them for ever."""
 
 import time
 from pathlib import Path
@@ -40,7 +40,7 @@ def node(tmp_path: Path, launcher: Launcher, credential: str = "n1.secret") -> R
 
 def bury(tmp_path: Path, seconds_ago: float) -> None:
     (tmp_path / "forgotten").unlink(missing_ok=True)
-    Journal(tmp_path, rank_dir.boot_id(), "n1.secret").forget(KEY)
+    Journal(tmp_path, rank_dir.boot_id(), "n1.secret").drop(KEY)
     text = (tmp_path / "forgotten").read_text().split()[0]
     (tmp_path / "forgotten").write_text(f"{text} {time.time() - seconds_ago:.0f}\n")
 
@@ -50,7 +50,7 @@ def ends(ranks: Ranks) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("order", "reason"), [(RUN, "node_lost"), (Stop(key=KEY, reason="cancelled"), "cancelled")])
-def test_an_order_for_it_is_answered_unless_it_is_only_late(
+def test_order_for_a_dropped_rank_is_answered_unless_it_is_just_late(
     tmp_path: Path, launcher: Recording, order: Run | Stop, reason: str
 ) -> None:
     """A database that was restored does not know of the end; before, it waited for ever."""
@@ -63,11 +63,11 @@ def test_an_order_for_it_is_answered_unless_it_is_only_late(
     ranks.obey([order, order])
     assert ends(ranks) == [(KEY, reason)]
     ranks.acknowledge([], [KEY])
-    ranks.forget_settled()
-    assert (ends(ranks), launcher.launched, ranks.held()) == ([], [], [])
+    ranks.drop_settled()
+    assert (ends(ranks), launcher.launched, ranks.unacknowledged()) == ([], [], [])
 
 
-def test_another_control_plane_may_use_the_same_ids(tmp_path: Path, launcher: Recording) -> None:
+def test_another_control_plane_can_use_the_same_ids(tmp_path: Path, launcher: Recording) -> None:
     bury(tmp_path, 10)
     ranks = node(tmp_path, launcher)
     ranks.obey([RUN])
@@ -77,7 +77,7 @@ def test_another_control_plane_may_use_the_same_ids(tmp_path: Path, launcher: Re
     assert launcher.launched == [KEY]
 
 
-def test_graves_are_pruned_while_the_agent_runs(
+def test_dropped_keys_are_pruned_while_the_agent_runs(
     tmp_path: Path, launcher: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bury(tmp_path, 10)
@@ -89,7 +89,7 @@ def test_graves_are_pruned_while_the_agent_runs(
     assert launcher.launched == [KEY]
 
 
-def test_what_cannot_be_prepared_for_long_is_a_fault_of_the_node(
+def test_rank_that_cannot_be_prepared_for_long_is_a_node_fault(
     tmp_path: Path, launcher: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk: the server hears of it, and the job goes elsewhere."""

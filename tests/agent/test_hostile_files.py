@@ -1,4 +1,5 @@
-"""What a job may leave in the directories of its rank: it ends neither the agent nor the supervisor, and costs nobody else."""
+"""Damage that a job can do to its rank's directories: it ends neither the agent nor the supervisor, and costs no other
+job."""
 
 import os
 import shutil
@@ -38,8 +39,8 @@ def mounted(tmp_path: Path) -> Iterator[Path]:
     (tree / "below" / "mount").mkdir(parents=True)
     elsewhere.mkdir()
     (elsewhere / "precious").write_text("kept")
-    done = subprocess.run(["mount", "--bind", elsewhere, tree / "below" / "mount"], capture_output=True)
-    if done.returncode:
+    result = subprocess.run(["mount", "--bind", elsewhere, tree / "below" / "mount"], capture_output=True)
+    if result.returncode:
         pytest.skip("this user may not mount")
     yield tree
     for line in Path("/proc/self/mounts").read_text().splitlines():
@@ -47,7 +48,7 @@ def mounted(tmp_path: Path) -> Iterator[Path]:
             subprocess.run(["umount", "-l", line.split()[1]], check=True)
 
 
-def test_a_tree_of_any_depth_and_mode_is_removed(tmp_path: Path) -> None:
+def test_tree_of_any_depth_and_mode_is_removed(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     subprocess.run([sys.executable, "-c", DEEP], env={"TMPDIR": str(tmp_path)}, check=True)
     (tmp_path / "d").rename(tree)
@@ -66,7 +67,7 @@ def test_a_tree_of_any_depth_and_mode_is_removed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["[]", "{}", '{"at": 7, "reason": []}', "[" * 100_000, '{"reason": "\\ud800"}', "fifo", "dir"]
 )
-def test_a_file_that_is_no_fact_ends_its_rank_alone(tmp_path: Path, spoiled: str, text: str) -> None:
+def test_invalid_fact_ends_only_its_rank(tmp_path: Path, spoiled: str, text: str) -> None:
     """A job of the agent's own user can write there. It is told as one that lost its supervisor; the agent goes on."""
     journal = Journal(tmp_path, rank_dir.boot_id())
     spec = RankSpec(job_id=1, attempt=1, rank=0, ranks=1, name="x", argv=["true"])
@@ -83,7 +84,7 @@ def test_a_file_that_is_no_fact_ends_its_rank_alone(tmp_path: Path, spoiled: str
     ranks = Ranks(journal, Launcher(tmp_path / "doorbell", False), "node", 1 << 20)
     [report] = ranks.reports()
     assert isinstance(report, Ended) and report.reason == "supervisor_lost"
-    ranks.live(), ranks.busy_devices(), ranks.saved(), ranks.log_limit(ranks.known.all()[0], 2 << 20)
+    ranks.live(), ranks.busy_devices(), ranks.saved(), ranks.log_limit(ranks.table.all()[0], 2 << 20)
     ranks.remind()
 
 
@@ -99,30 +100,30 @@ FACTS = (
 
 
 @pytest.mark.parametrize("spoiled", [*FACTS, rank_dir.LOG, rank_dir.TMP, ""])
-@pytest.mark.parametrize("how", ["closed", "loop"])
+@pytest.mark.parametrize("damage", ["closed", "loop"])
 def test_agent_of_an_ordinary_user_starts_and_removes_the_rank_when_a_job_closed_or_looped_a_path(
-    spoiled: str, how: str
+    spoiled: str, damage: str
 ) -> None:
     """An empty name is the directory of the rank itself. Root reads whatever is closed, so another user looks here."""
 
     def start_and_remove(home: Path) -> str:
         directory = _ended_without_supervisor(home)
-        _spoil(directory / spoiled, how)
+        _spoil(directory / spoiled, damage)
         ranks = Ranks(Journal(home, rank_dir.boot_id()), Launcher(home / "doorbell", False), "node", 1 << 20)
         reasons = [report.reason for report in ranks.reports() if isinstance(report, Ended)]
         ranks.live(), ranks.busy_devices(), ranks.saved()
         ranks.remind()
         ranks.acknowledge([], [directory.name])
-        ranks.known.all()[0].log_dropped = True
-        ranks.forget_settled()
+        ranks.table.all()[0].log_dropped = True
+        ranks.drop_settled()
         ranks.empty_trash()
         return f"{reasons} {[path.name for folder in ('ranks', 'trash') for path in (home / folder).iterdir()]}"
 
     assert as_ordinary_user(start_and_remove) == "['supervisor_lost'] []"
 
 
-@pytest.mark.parametrize("how", ["closed", "loop"])
-def test_agent_does_not_replace_an_identity_that_it_cannot_read(how: str) -> None:
+@pytest.mark.parametrize("damage", ["closed", "loop"])
+def test_agent_keeps_an_identity_that_it_cannot_read(damage: str) -> None:
     """A new key would be another node."""
 
     def load(home: Path) -> str:
@@ -130,8 +131,8 @@ def test_agent_does_not_replace_an_identity_that_it_cannot_read(how: str) -> Non
         path = home / identity.FILE
         key = path.read_text()
         path.rename(home / "kept")
-        (home / "kept").chmod(0) if how == "closed" else None
-        path.symlink_to(home / "kept" if how == "closed" else path)
+        (home / "kept").chmod(0) if damage == "closed" else None
+        path.symlink_to(home / "kept" if damage == "closed" else path)
         with pytest.raises(OSError, match=r"Permission denied|symbolic links"):
             identity.load(home, "node")
         (home / "kept").chmod(0o600)
@@ -151,8 +152,8 @@ def _ended_without_supervisor(home: Path) -> Path:
     return directory
 
 
-def _spoil(path: Path, how: str) -> None:
-    if how == "closed":
+def _spoil(path: Path, damage: str) -> None:
+    if damage == "closed":
         path.touch()
         path.chmod(0)
         return
@@ -163,7 +164,7 @@ def _spoil(path: Path, how: str) -> None:
 
 
 @needs_root
-def test_what_is_mounted_in_it_is_not_entered(mounted: Path) -> None:
+def test_removal_does_not_enter_mounts(mounted: Path) -> None:
     (mounted / "file").touch()
     assert not removal.remove(str(mounted))
     assert not (mounted / "file").exists()
@@ -172,18 +173,18 @@ def test_what_is_mounted_in_it_is_not_entered(mounted: Path) -> None:
     assert (mounted.parent / "elsewhere" / "precious").exists()
 
 
-def test_what_is_no_ring_is_not_heard(agent: Agent, control: Control) -> None:
+def test_invalid_notification_is_ignored(agent: Agent, control: Control) -> None:
     process = agent.start()
     eventually(lambda: control.syncs, 20, "the first message")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bell:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         for text in (b"", b"[]", b"{", b"\xff", b"[" * 4000, b'"/nowhere/1.1.0"'):
-            bell.sendto(text, str(agent.directory / "doorbell"))
+            sender.sendto(text, str(agent.directory / "doorbell"))
     assert control.end_of(control.run("true")).exit_code == 0
     assert process.poll() is None
 
 
 @needs_root
-def test_neither_depth_nor_a_mount_in_tmpdir_ends_the_agent(agent: Agent, control: Control) -> None:
+def test_agent_survives_depth_and_mounts_in_tmpdir(agent: Agent, control: Control) -> None:
     """Both jobs are told as they ended, both are forgotten, and the agent goes on."""
     deep = control.run(sys.executable, "-c", DEEP, job=1)
     mount = control.run("sh", "-c", "mkdir $TMPDIR/m; mount -t tmpfs none $TMPDIR/m; touch $TMPDIR/m/f", job=2)

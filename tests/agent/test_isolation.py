@@ -1,4 +1,4 @@
-"""A rank runs as the user that it should, with nothing of the agent's, and cannot reach what steers it."""
+"""A rank runs as its configured user, without the agent's rights or secrets, and cannot access its control files."""
 
 import json
 import os
@@ -15,18 +15,18 @@ from gpusched.agent.isolation.unix_user import AccountError, resolve_user
 from tests.agent.conftest import Agent, supervisors
 from tests.agent.control import Control, eventually
 
-NOBODY = "nobody"  # an ordinary user to the kernel, and there on every Linux
+USER = "nobody"  # an ordinary user to the kernel, and there on every Linux
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of other users")
 REFUSING = {"GPUSCHED_AGENT_ALLOW_ROOT": "false"}
 
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """Where other users may pass, as below /var/lib; the directories of pytest are closed to them."""
-    made = Path(tempfile.mkdtemp(prefix="gpusched-agent-"))
-    made.chmod(0o755)
-    yield made
-    shutil.rmtree(made, ignore_errors=True)
+    """Return a directory that other users can pass, as below /var/lib; pytest's directories are closed to them."""
+    folder = Path(tempfile.mkdtemp(prefix="gpusched-agent-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture
@@ -41,31 +41,31 @@ def log_of(control: Control, key: str) -> str:
 
 
 @needs_root
-def test_a_rank_runs_as_the_user_of_its_tenant(agent: Agent, control: Control) -> None:
+def test_rank_runs_as_the_user_of_its_tenant(agent: Agent, control: Control) -> None:
     script = (
         "#!/bin/sh\nid -un; id -G; umask; pwd; echo $HOME $USER $LOGNAME; touch $TMPDIR/x && stat -c %a:%U $TMPDIR/x"
     )
-    key = control.run(script=script, user=NOBODY)
+    key = control.run(script=script, user=USER)
     agent.start(environment=REFUSING)
     assert control.end_of(key).exit_code == 0
-    told = log_of(control, key).splitlines()
-    entry = pwd.getpwnam(NOBODY)
+    output = log_of(control, key).splitlines()
+    entry = pwd.getpwnam(USER)
     home = entry.pw_dir if os.path.isdir(entry.pw_dir) else "/"
-    groups = " ".join(map(str, sorted(os.getgrouplist(NOBODY, entry.pw_gid))))
-    assert told == [NOBODY, groups, "0077", home, f"{home} {NOBODY} {NOBODY}", f"600:{NOBODY}"]
+    groups = " ".join(map(str, sorted(os.getgrouplist(USER, entry.pw_gid))))
+    assert output == [USER, groups, "0077", home, f"{home} {USER} {USER}", f"600:{USER}"]
 
 
 @needs_root
-def test_the_node_says_who_runs_what_has_no_user_of_its_own(agent: Agent, control: Control) -> None:
+def test_default_user_runs_jobs_without_a_tenant_user(agent: Agent, control: Control) -> None:
     key = control.run("id", "-un")
-    agent.start(environment={**REFUSING, "GPUSCHED_AGENT_DEFAULT_USER": NOBODY, "GPUSCHED_AGENT_UMASK": "027"})
-    assert log_of(control, key) == f"{NOBODY}\n"
+    agent.start(environment={**REFUSING, "GPUSCHED_AGENT_DEFAULT_USER": USER, "GPUSCHED_AGENT_UMASK": "027"})
+    assert log_of(control, key) == f"{USER}\n"
     key = control.run("sh", "-c", "umask", job=2)
     assert log_of(control, key) == "0027\n"
 
 
 @needs_root
-def test_a_job_reaches_its_notice_and_its_checkpoint_and_nothing_that_steers_it(agent: Agent, control: Control) -> None:
+def test_job_accesses_its_notice_and_checkpoint_but_no_control_file(agent: Agent, control: Control) -> None:
     """A36 for another user: it is told of the deadline, and is stopped."""
     script = """
         cd "$(dirname "$GPUSCHED_PREEMPT_FILE")" || exit 9
@@ -77,14 +77,14 @@ def test_a_job_reaches_its_notice_and_its_checkpoint_and_nothing_that_steers_it(
         touch "$GPUSCHED_CHECKPOINT_FILE" && echo saved
         trap 'cat "$GPUSCHED_PREEMPT_FILE"; exit 0' TERM
         echo ready; while :; do sleep 0.05; done"""
-    key = control.run("sh", "-c", script, user=NOBODY)
-    idle = control.run("sleep", "60", user=NOBODY, job=2)
+    key = control.run("sh", "-c", script, user=USER)
+    idle = control.run("sleep", "60", user=USER, job=2)
     agent.start(environment=REFUSING)
     log = agent.ranks / key / "output.log"
     eventually(lambda: log.exists() and "ready" in log.read_text(), 10, "the job to be ready")
     control.start_of(idle)
     # The file is there from the start, so that another user can touch it; that is no time of the job's.
-    assert (agent.ranks / idle / "checkpoint").stat().st_uid == pwd.getpwnam(NOBODY).pw_uid
+    assert (agent.ranks / idle / "checkpoint").stat().st_uid == pwd.getpwnam(USER).pw_uid
     eventually(lambda: list(control.syncs[-1].saved) == [key], 10, "the checkpoint of the one that saved to be told")
     control.stop(key, "preempted")
     assert control.end_of(key).exit_code == 0
@@ -97,12 +97,12 @@ def test_a_job_reaches_its_notice_and_its_checkpoint_and_nothing_that_steers_it(
 
 
 @needs_root
-def test_whom_a_node_refuses_ends_as_its_fault_with_a_sentence(agent: Agent, control: Control) -> None:
+def test_refused_user_is_a_node_fault_with_a_sentence(agent: Agent, control: Control) -> None:
     expected = {
         "no-such-user": "there is no Unix user no-such-user on the node",
         "root": "root is root; choose another unix_user",
         "daemon": "daemon is a system user (uid 1)",
-        "": "neither tenant nor node says which user",
+        "": "neither the tenant nor the node names the job's user",
     }
     keys = {control.run("true", user=user, job=number): user for number, user in enumerate(expected, 1)}
     agent.start(environment=REFUSING)
@@ -113,13 +113,13 @@ def test_whom_a_node_refuses_ends_as_its_fault_with_a_sentence(agent: Agent, con
 
 
 @needs_root
-def test_what_the_user_may_not_start_or_enter_is_the_jobs_own_failure(
+def test_program_or_workdir_closed_to_the_user_is_the_jobs_failure(
     agent: Agent, control: Control, directory: Path
 ) -> None:
     closed = directory / "closed"
     closed.mkdir(mode=0o700)
-    program = control.run("/no/such/program", user=NOBODY, job=1)
-    place = control.run("true", user=NOBODY, workdir=str(closed), job=2)
+    program = control.run("/no/such/program", user=USER, job=1)
+    place = control.run("true", user=USER, workdir=str(closed), job=2)
     agent.start(environment=REFUSING)
     ends = [control.end_of(key) for key in (program, place)]
     assert [end.reason for end in ends] == ["launch_failed"] * 2
@@ -131,46 +131,44 @@ def test_allow_root_allows_root_and_system_users() -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can start processes of other users")
     assert resolve_user("", "", True) is None and resolve_user("root", "", True) is None
-    found = resolve_user("", "daemon", True)
-    assert found is not None and found.uid == 1
+    account = resolve_user("", "daemon", True)
+    assert account is not None and account.uid == 1
 
 
-def test_an_agent_that_is_not_root_becomes_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = pwd.getpwnam("daemon")
-    monkeypatch.setattr(os, "geteuid", lambda: own.pw_uid)
+def test_agent_that_is_not_root_cannot_change_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    daemon = pwd.getpwnam("daemon")
+    monkeypatch.setattr(os, "geteuid", lambda: daemon.pw_uid)
     assert resolve_user("", "", False) is None and resolve_user("daemon", "", False) is None
     with pytest.raises(AccountError, match="runs as daemon and cannot become nobody"):
-        resolve_user(NOBODY, "", True)
+        resolve_user(USER, "", True)
 
 
 def environ(pid: int) -> dict[str, str]:
-    seen = processes.look(pid)
-    assert seen is not None
-    return seen.environment
+    job_process = processes.inspect(pid)
+    assert job_process is not None
+    return job_process.environment
 
 
-@pytest.mark.parametrize("user", ["", pytest.param(NOBODY, marks=needs_root)])
-def test_no_secret_of_the_agent_is_in_the_environment_of_what_it_starts(
-    agent: Agent, control: Control, user: str
-) -> None:
+@pytest.mark.parametrize("user", ["", pytest.param(USER, marks=needs_root)])
+def test_environment_of_children_contains_no_secret_of_the_agent(agent: Agent, control: Control, user: str) -> None:
     """A56: of a job exactly what it was given; neither does its supervisor have what the job's user could read there."""
     key = control.run("sleep", "60", user=user, environment={"LR": "0.1"})
     process = agent.start(
         environment={"GPUSCHED_DATABASE_URL": "postgres://top-secret", "AWS_SECRET_ACCESS_KEY": "top-secret"}
     )
-    given = environ(control.start_of(key).pid)
-    assert set(given) <= {
+    variables = environ(control.start_of(key).pid)
+    assert set(variables) <= {
         "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "TMPDIR", "LR",
         "PYTHONUNBUFFERED", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "GPUSCHED_JOB_ID", "GPUSCHED_ATTEMPT",
         "GPUSCHED_RANK", "GPUSCHED_RANKS", "GPUSCHED_NODE", "GPUSCHED_SCOPE", "GPUSCHED_PREEMPT_FILE",
         "GPUSCHED_CHECKPOINT_FILE", "GPUSCHED_DEADLINE_FILE", "",
     }  # fmt: skip
     for pid in (*supervisors(agent.directory), *processes.descendants(process.pid)):
-        told = " ".join(f"{name}={value}" for name, value in environ(pid).items())
-        assert "top-secret" not in told and "j1.token" not in told
+        output = " ".join(f"{name}={value}" for name, value in environ(pid).items())
+        assert "top-secret" not in output and "j1.token" not in output
 
 
-def test_what_was_temporary_is_removed_with_the_end_of_the_job(agent: Agent, control: Control) -> None:
+def test_temporary_files_are_removed_when_the_job_ends(agent: Agent, control: Control) -> None:
     control.is_acknowledging = False
     key = control.run("sh", "-c", 'mkdir -p "$TMPDIR/a/b"; ln -s /etc "$TMPDIR/a/etc"; touch "$TMPDIR/a/b/c"')
     agent.start()

@@ -1,4 +1,4 @@
-"""Kill anything at any moment: exactly one run, no orphan, and true words about it afterwards."""
+"""Kill anything at any moment: exactly one run, no orphan, and a correct report afterwards."""
 
 import os
 import random
@@ -20,7 +20,7 @@ ROUNDS = 12
 JOBS = 6
 
 
-def test_sigkill_of_the_agent_at_any_moment(agent: Agent, control: Control, tmp_path: Path) -> None:
+def test_jobs_survive_a_sigkill_of_the_agent_at_any_moment(agent: Agent, control: Control, tmp_path: Path) -> None:
     """A31: through launch, run and finish of many jobs; each runs exactly once and ends exactly once."""
     chance = random.Random(31)
     ran = tmp_path / "ran"
@@ -30,9 +30,9 @@ def test_sigkill_of_the_agent_at_any_moment(agent: Agent, control: Control, tmp_
             job = round_ * JOBS + number + 1
             keys.append(control.run("sh", "-c", f"echo {job} >> {ran}; sleep 0.{chance.randrange(10)}", job=job))
         agent.start()
-        heard = len(control.syncs)
+        syncs_before = len(control.syncs)
         if round_ % 3:  # from the first message on: sometimes before it, mostly during the launches
-            eventually(lambda: len(control.syncs) > heard, 20, "the first message")  # noqa: B023
+            eventually(lambda: len(control.syncs) > syncs_before, 20, "the first message")  # noqa: B023
         time.sleep(chance.uniform(0, 0.5))
         agent.kill()
     agent.start()
@@ -44,7 +44,7 @@ def test_sigkill_of_the_agent_at_any_moment(agent: Agent, control: Control, tmp_
     eventually(lambda: not list(agent.ranks.iterdir()), 10, "all ranks to be forgotten")
 
 
-def test_a_job_outlives_its_agent_and_is_adopted(agent: Agent, control: Control) -> None:
+def test_job_outlives_its_agent_and_is_adopted(agent: Agent, control: Control) -> None:
     """A31: the same process, and its end is told with its true time though no agent saw it."""
     long = control.run("sleep", "30", job=1)
     short = control.run("sh", "-c", "sleep 1; exit 7", job=2)
@@ -65,7 +65,7 @@ def test_a_job_outlives_its_agent_and_is_adopted(agent: Agent, control: Control)
     assert control.end_of(long).signal == 15
 
 
-def test_control_plane_away(agent: Agent, control: Control) -> None:
+def test_jobs_continue_and_are_reported_after_an_outage_of_the_control_plane(agent: Agent, control: Control) -> None:
     """A32: what ended meanwhile is told with its true time and code, and limits were kept."""
     ends = control.run("sh", "-c", "sleep 0.5; exit 5", job=1)
     limited = control.run("sleep", "60", job=2, max_runtime_seconds=1)
@@ -93,16 +93,16 @@ def test_reports_are_repeated_until_they_are_acknowledged(agent: Agent, control:
     control.end_of(key)
     eventually(lambda: len(control.ended[key]) > 3, 10, "repetitions")
     agent.kill()
-    before = len(control.ended[key])
+    reports_before = len(control.ended[key])
     agent.start()
-    eventually(lambda: len(control.ended[key]) > before, 10, "repetitions after the restart")
+    eventually(lambda: len(control.ended[key]) > reports_before, 10, "repetitions after the restart")
     assert len({end.at for end in control.ended[key]}) == 1
     control.is_acknowledging = True
     eventually(lambda: not list(agent.ranks.iterdir()), 10, "the rank to be forgotten")
 
 
-def test_sigkill_of_a_supervisor(agent: Agent, control: Control, tmp_path: Path) -> None:
-    """Its process and what that had started are killed, and only then the end is told."""
+def test_rank_ends_when_its_supervisor_is_killed(agent: Agent, control: Control, tmp_path: Path) -> None:
+    """Its process and all descendants are killed, and only then is the end reported."""
     key = control.run("sh", "-c", f"setsid sleep 600 & echo $! > {tmp_path}/child; sleep 600")
     agent.start()
     pid = control.start_of(key).pid
@@ -116,7 +116,7 @@ def test_sigkill_of_a_supervisor(agent: Agent, control: Control, tmp_path: Path)
     assert not is_alive(pid) and not processes.strays(scope)
 
 
-def test_sigkill_of_the_launcher(agent: Agent, control: Control) -> None:
+def test_launcher_is_replaced_when_it_is_killed(agent: Agent, control: Control) -> None:
     """Running jobs do not notice; the next job gets another launcher."""
     first = control.run("sleep", "60", job=1)
     process = agent.start()
@@ -128,8 +128,8 @@ def test_sigkill_of_the_launcher(agent: Agent, control: Control) -> None:
     assert first not in control.ended
 
 
-def test_after_a_reboot_nothing_runs_and_nothing_starts_again(agent: Agent, control: Control) -> None:
-    """What ran at the boot before is told as ended by the reboot, not before it started."""
+def test_ranks_end_and_do_not_restart_after_a_reboot(agent: Agent, control: Control) -> None:
+    """Ranks of the previous boot are reported as ended by the reboot, with an end not before their start."""
     key = control.run("sleep", "60")
     agent.start()
     pid = control.start_of(key).pid
@@ -154,7 +154,7 @@ def test_own_jobs_end_with_the_agent(agent: Agent, control: Control) -> None:
     assert control.end_of(key, 1).reason == "agent_stopped"
 
 
-def test_own_jobs_end_even_if_the_agent_is_killed(agent: Agent, control: Control) -> None:
+def test_own_jobs_end_when_the_agent_is_killed(agent: Agent, control: Control) -> None:
     key = control.run("sh", "-c", 'trap "" TERM; while :; do sleep 0.05; done')
     agent.start("--own-jobs")
     pid = control.start_of(key).pid
@@ -165,7 +165,7 @@ def test_own_jobs_end_even_if_the_agent_is_killed(agent: Agent, control: Control
     assert control.end_of(key).reason == "agent_stopped"
 
 
-def test_only_one_agent_works_in_a_directory(agent: Agent, control: Control) -> None:
+def test_second_agent_in_a_directory_is_refused(agent: Agent, control: Control) -> None:
     agent.start()
     eventually(lambda: control.syncs, 20, "the first message")
     first = agent.process
@@ -174,19 +174,19 @@ def test_only_one_agent_works_in_a_directory(agent: Agent, control: Control) -> 
     agent.process = first
 
 
-def test_the_same_directory_is_the_same_node(agent: Agent, control: Control) -> None:
+def test_same_directory_joins_as_the_same_node(agent: Agent, control: Control) -> None:
     """A33: the key that the server knows the node by is made once."""
     agent.start()
     eventually(lambda: control.syncs, 20, "the first message")
     agent.kill()
     agent.start("--url", f"{control.url}/")
-    heard = len(control.syncs)
-    eventually(lambda: len(control.syncs) > heard, 20, "a message after the restart")
+    syncs_before = len(control.syncs)
+    eventually(lambda: len(control.syncs) > syncs_before, 20, "a message after the restart")
     assert len({join.node_key for join in control.joins}) == 1
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_logs_are_complete_to_the_byte_through_kills(agent: Agent, control: Control, is_known: bool) -> None:
+def test_logs_are_complete_when_agent_and_server_are_killed(agent: Agent, control: Control, is_known: bool) -> None:
     """Output of a job that prints through two kills of its agent; what the server does not want is dropped."""
     key = control.run(
         "sh", "-c", "for i in $(seq 2000); do echo line $i; [ $((i % 100)) = 0 ] && sleep 0.1; done; true"
@@ -201,5 +201,5 @@ def test_logs_are_complete_to_the_byte_through_kills(agent: Agent, control: Cont
     agent.start()
     control.end_of(key)
     eventually(lambda: not list(agent.ranks.iterdir()), 10, "the rank to be forgotten")
-    whole = "".join(f"line {i}\n" for i in range(1, 2001)).encode()
-    assert control.logs.get(key, b"") == (whole if is_known else b"")
+    full_log = "".join(f"line {i}\n" for i in range(1, 2001)).encode()
+    assert control.logs.get(key, b"") == (full_log if is_known else b"")

@@ -16,7 +16,7 @@ from gpusched.protocol.agent_messages import Stop
 
 READERS: dict[str, Callable[[Ranks], object]] = {
     "reports": Ranks.reports,
-    "held": Ranks.held,
+    "unacknowledged": Ranks.unacknowledged,
     "running": Ranks.running,
     "saved": Ranks.saved,
     "limits": Ranks.limits,
@@ -25,8 +25,8 @@ READERS: dict[str, Callable[[Ranks], object]] = {
     "has_unreported_end": Ranks.has_unreported_end,
     "busy_devices": Ranks.busy_devices,
     "live": Ranks.live,
-    "look_at_all": Ranks.look_at_all,
-    "forget_settled": Ranks.forget_settled,
+    "inspect_all": Ranks.inspect_all,
+    "drop_settled": Ranks.drop_settled,
     "remind": Ranks.remind,
     "stop_all": lambda ranks: ranks.stop_all("cancelled", 0),
 }
@@ -36,7 +36,7 @@ READERS: dict[str, Callable[[Ranks], object]] = {
 def test_reader_survives_a_rank_that_a_thread_adds_meanwhile(
     reader: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each look at a rank lets a thread add another one, as an order of the server does."""
+    """Each access to a rank lets a thread add another one, as an order of the server does."""
     added = 0
 
     class Meddled(rank_state.RankState):
@@ -56,7 +56,7 @@ def test_reader_survives_a_rank_that_a_thread_adds_meanwhile(
     is_meddling = True
     READERS[reader](ranks)
     is_meddling = False
-    assert added and len(ranks.held()) >= 3 + added
+    assert added and len(ranks.unacknowledged()) >= 3 + added
 
 
 def _stop(job: int) -> Stop:
@@ -67,6 +67,6 @@ def _stop(job: int) -> Stop:
 def test_acknowledgement_of_a_rank_that_a_thread_dropped_is_ignored(tmp_path: Path) -> None:
     ranks = Ranks(Journal(tmp_path, rank_dir.boot_id()), Launcher(tmp_path / "doorbell", False), "node", None)
     ranks.obey([_stop(1)])
-    ranks.known.drop("1.1.0")
+    ranks.table.drop("1.1.0")
     ranks.acknowledge(["1.1.0"], ["1.1.0"])
-    assert ranks.held() == []
+    assert ranks.unacknowledged() == []

@@ -1,4 +1,4 @@
-"""A launcher that the kernel gives no more processes says so: the attempt is over, and no fault of its job."""
+"""A launcher without free processes reports it: the attempt ends, and its job is not at fault."""
 
 import os
 import socket
@@ -34,9 +34,9 @@ launcher.main()
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir="/tmp") as made:
-        os.chown(made, USER, -1)
-        yield Path(made)
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chown(folder, USER, -1)
+        yield Path(folder)
 
 
 @pytest.fixture
@@ -60,35 +60,35 @@ def prepared(journal: Journal, key: str) -> Path:
     return directory
 
 
-def test_a_rank_for_which_no_process_can_be_started_is_a_fault_of_the_node(home: Path, ask: socket.socket) -> None:
+def test_rank_without_a_supervisor_process_is_a_node_fault(home: Path, ask: socket.socket) -> None:
     journal = Journal(home / "node", rank_dir.boot_id())
     first, second = prepared(journal, "1.1.0"), prepared(journal, "2.1.0")
     for directory in (first, second):
         ask.send(str(directory).encode())
     eventually(lambda: (second / rank_dir.EXIT).exists(), 20, "the launcher to refuse")
     for key in ("1.1.0", "2.1.0"):
-        started, ended, is_alive = journal.look(key)
+        started, ended, is_alive = journal.inspect(key)
         assert ended is not None and (started, is_alive) == (None, False)
         assert (ended.reason, ended.detail) == (
             "node_fault", "no process can be started: Resource temporarily unavailable"
         )  # fmt: skip
 
 
-def test_a_rank_that_somebody_has_or_had_is_not_refused(home: Path, ask: socket.socket) -> None:
+def test_launcher_does_not_refuse_an_acquired_rank(home: Path, ask: socket.socket) -> None:
     """The launcher may get a request twice; the rank of a supervisor that lives, or lived, is that one's alone."""
     journal = Journal(home / "node", rank_dir.boot_id())
-    taken, fresh = prepared(journal, "1.1.0"), prepared(journal, "2.1.0")
-    handle = rank_dir.lock(taken)
+    acquired, untouched = prepared(journal, "1.1.0"), prepared(journal, "2.1.0")
+    handle = rank_dir.lock(acquired)
     assert handle is not None
     os.write(handle, rank_dir.boot_id().encode())
-    os.chown(taken / rank_dir.LOCK, USER, -1)
-    for directory in (taken, fresh):
+    os.chown(acquired / rank_dir.LOCK, USER, -1)
+    for directory in (acquired, untouched):
         ask.send(str(directory).encode())
-    eventually(lambda: (fresh / rank_dir.EXIT).exists(), 20, "the launcher to get so far")
-    assert not (taken / rank_dir.EXIT).exists()
+    eventually(lambda: (untouched / rank_dir.EXIT).exists(), 20, "the launcher to get so far")
+    assert not (acquired / rank_dir.EXIT).exists()
     os.close(handle)
-    ask.send(str(taken).encode())
+    ask.send(str(acquired).encode())
     last = prepared(journal, "3.1.0")
     ask.send(str(last).encode())
     eventually(lambda: (last / rank_dir.EXIT).exists(), 20, "the launcher to get so far")
-    assert not (taken / rank_dir.EXIT).exists()
+    assert not (acquired / rank_dir.EXIT).exists()

@@ -1,4 +1,4 @@
-"""One rank on one node: started once, limited, stopped, and nothing of it left behind."""
+"""One rank on one node: it starts once, keeps its limits, stops, and leaves nothing behind."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def seconds_between(first: str, second: str) -> float:
     return (datetime.fromisoformat(second) - datetime.fromisoformat(first)).total_seconds()
 
 
-def test_it_runs_and_tells_how_it_ended(agent: Agent, control: Control) -> None:
+def test_rank_runs_and_reports_its_end(agent: Agent, control: Control) -> None:
     key = control.run("sh", "-c", "echo out; echo err >&2; exit 3")
     agent.start()
     end = control.end_of(key)
@@ -50,22 +50,20 @@ def test_it_runs_and_tells_how_it_ended(agent: Agent, control: Control) -> None:
     eventually(lambda: not list(agent.ranks.iterdir()), 5, "the rank to be forgotten")
 
 
-def test_delivered_ten_times_started_once(agent: Agent, control: Control, tmp_path: Path) -> None:
+def test_rank_starts_once_when_ordered_ten_times(agent: Agent, control: Control, tmp_path: Path) -> None:
     """A30. The control plane of the tests repeats each order twice with every answer."""
     key = control.run("sh", "-c", f"echo ran >> {tmp_path}/ran; sleep 1")
     agent.start()
     control.end_of(key)
-    heard = len(control.syncs)
-    eventually(lambda: len(control.syncs) > heard + 5, 10, "more orders after the end")
+    syncs_before = len(control.syncs)
+    eventually(lambda: len(control.syncs) > syncs_before + 5, 10, "more orders after the end")
     assert (tmp_path / "ran").read_text() == "ran\n"
     assert {report.pid for sync in control.syncs for report in sync.reports if isinstance(report, Started)} == {
         control.started[key].pid
     }
 
 
-def test_an_order_that_comes_after_the_end_is_not_obeyed_even_after_a_restart(
-    agent: Agent, control: Control, tmp_path: Path
-) -> None:
+def test_order_after_the_end_is_ignored_even_after_a_restart(agent: Agent, control: Control, tmp_path: Path) -> None:
     """A30: a message that was overtaken by the end of what it orders."""
     key = control.run("sh", "-c", f"echo ran >> {tmp_path}/ran")
     agent.start()
@@ -73,12 +71,12 @@ def test_an_order_that_comes_after_the_end_is_not_obeyed_even_after_a_restart(
     eventually(lambda: not list(agent.ranks.iterdir()), 5, "the rank to be forgotten")
     agent.kill()
     agent.start()
-    heard = len(control.syncs)
-    eventually(lambda: len(control.syncs) > heard + 3, 10, "more orders")
+    syncs_before = len(control.syncs)
+    eventually(lambda: len(control.syncs) > syncs_before + 3, 10, "more orders")
     assert (tmp_path / "ran").read_text() == "ran\n"
 
 
-def test_a_stop_that_comes_before_the_start_wins(agent: Agent, control: Control) -> None:
+def test_stop_before_the_start_prevents_it(agent: Agent, control: Control) -> None:
     key = control.run("sleep", "60")
     order = control.orders[key]
     control.stop(key)
@@ -86,12 +84,12 @@ def test_a_stop_that_comes_before_the_start_wins(agent: Agent, control: Control)
     end = control.end_of(key)
     assert (end.reason, end.started_at, end.exit_code) == ("cancelled", None, None)
     control.orders[key] = order
-    heard = len(control.syncs)
-    eventually(lambda: len(control.syncs) > heard + 3, 10, "more orders")
+    syncs_before = len(control.syncs)
+    eventually(lambda: len(control.syncs) > syncs_before + 3, 10, "more orders")
     assert key not in control.started
 
 
-def test_term_then_kill_of_the_whole_group_with_notice(agent: Agent, control: Control, tmp_path: Path) -> None:
+def test_stop_sends_notice_term_and_kill_to_all_processes(agent: Agent, control: Control, tmp_path: Path) -> None:
     """A36: the notice file has the deadline, TERM reaches all, what ignores it is killed after the grace."""
     script = (
         f"trap 'cat $GPUSCHED_PREEMPT_FILE > {tmp_path}/notice' TERM; sh -c 'trap \"\" TERM; sleep 60' & "
@@ -110,7 +108,7 @@ def test_term_then_kill_of_the_whole_group_with_notice(agent: Agent, control: Co
     assert -0.2 < seconds_between(notice["deadline_at"], end.at) < 1.0
 
 
-def test_what_obeys_term_ends_at_once(agent: Agent, control: Control) -> None:
+def test_rank_that_handles_term_ends_at_once(agent: Agent, control: Control) -> None:
     key = control.run("sleep", "60")
     agent.start()
     control.start_of(key)
@@ -120,7 +118,7 @@ def test_what_obeys_term_ends_at_once(agent: Agent, control: Control) -> None:
     assert time.monotonic() - began < 10
 
 
-def test_max_runtime_is_enforced(agent: Agent, control: Control) -> None:
+def test_time_limit_ends_the_rank(agent: Agent, control: Control) -> None:
     """A36."""
     key = control.run("sh", "-c", 'trap "" TERM; while :; do sleep 0.05; done', max_runtime_seconds=1, grace_seconds=1)
     agent.start()
@@ -129,9 +127,9 @@ def test_max_runtime_is_enforced(agent: Agent, control: Control) -> None:
     assert end.started_at is not None and 1.9 < seconds_between(end.started_at, end.at) < 5
 
 
-def test_without_a_limit_only_its_own_end_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long the supervisor has waited for anything to happen."""
-    monkeypatch.setattr(supervisor, "LONGEST_WAIT_SECONDS", 0.05)
+def test_rank_without_a_time_limit_is_not_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the supervisor has waited for an event."""
+    monkeypatch.setattr(supervisor, "MAX_WAIT_SECONDS", 0.05)
     spec = RankSpec(job_id=1, attempt=1, rank=0, ranks=1, name="test", argv=["sh", "-c", "sleep 0.5; exit 4"])
     directory = Journal(tmp_path, rank_dir.boot_id()).prepare("1.1.0", spec, "node")
     pid = os.fork()
@@ -145,7 +143,7 @@ def test_without_a_limit_only_its_own_end_ends_it(tmp_path: Path, monkeypatch: p
     assert (end["reason"], end["exit_code"]) == ("exited", 4)
 
 
-def test_a_supervisor_whose_directory_was_removed_ends_with_its_job(tmp_path: Path) -> None:
+def test_supervisor_ends_with_its_job_when_its_directory_is_removed(tmp_path: Path) -> None:
     spec = RankSpec(job_id=1, attempt=1, rank=0, ranks=1, name="test", argv=["sh", "-c", f"rm -rf {tmp_path}/ranks"])
     directory = Journal(tmp_path, rank_dir.boot_id()).prepare("1.1.0", spec, "node")
     if (pid := os.fork()) == 0:
@@ -156,7 +154,7 @@ def test_a_supervisor_whose_directory_was_removed_ends_with_its_job(tmp_path: Pa
 
 
 @pytest.mark.parametrize("emptied", [rank_dir.STARTED, rank_dir.LOCK])
-def test_what_a_power_cut_emptied_ends_as_rebooted_and_never_runs_again(
+def test_rank_with_files_emptied_by_a_power_cut_ends_as_rebooted(
     agent: Agent, control: Control, tmp_path: Path, emptied: str
 ) -> None:
     key = control.run("sh", "-c", f"echo ran >> {tmp_path}/ran; exec sleep 600")
@@ -175,7 +173,7 @@ def test_what_a_power_cut_emptied_ends_as_rebooted_and_never_runs_again(
     assert (tmp_path / "ran").read_text() == "ran\n"
 
 
-def test_a_command_of_a_megabyte_is_refused_in_few_words(agent: Agent, control: Control) -> None:
+def test_error_for_a_huge_command_is_short(agent: Agent, control: Control) -> None:
     key = control.run("x" * 200_000)
     agent.start()
     end = control.end_of(key)
@@ -183,7 +181,7 @@ def test_a_command_of_a_megabyte_is_refused_in_few_words(agent: Agent, control: 
     assert end.detail is not None and len(end.detail) <= 500
 
 
-def test_no_process_of_it_is_left_when_its_end_is_told(agent: Agent, control: Control, tmp_path: Path) -> None:
+def test_no_process_is_left_when_the_end_is_reported(agent: Agent, control: Control, tmp_path: Path) -> None:
     """A34: a daemonised grandchild in a session of its own is dead before the end is reported."""
     import sys
 
@@ -195,7 +193,7 @@ def test_no_process_of_it_is_left_when_its_end_is_told(agent: Agent, control: Co
 
 
 @pytest.mark.parametrize(
-    ("argv", "fields", "words"),
+    ("argv", "fields", "sentence"),
     [
         (["/no/such/program"], {}, "/no/such/program: No such file or directory"),
         (["true"], {"workdir": "/no/such/place"}, "workdir /no/such/place: No such file or directory"),
@@ -203,18 +201,18 @@ def test_no_process_of_it_is_left_when_its_end_is_told(agent: Agent, control: Co
         ([], {"script": "#!/no/such/shell\necho"}, "No such file or directory"),
     ],
 )
-def test_what_cannot_be_started_says_why(
-    agent: Agent, control: Control, argv: list[str], fields: dict[str, Any], words: str
+def test_failed_start_reports_its_reason(
+    agent: Agent, control: Control, argv: list[str], fields: dict[str, Any], sentence: str
 ) -> None:
     key = control.run(*argv, **fields)
     agent.start()
     end = control.end_of(key)
     assert (end.reason, end.exit_code, end.started_at) == ("launch_failed", None, None)
-    assert end.detail is not None and words in end.detail
+    assert end.detail is not None and sentence in end.detail
 
 
-def test_the_environment_of_a_job(agent: Agent, control: Control) -> None:
-    """Its own variables, the GPUs it was given, and nothing of the agent's secrets."""
+def test_environment_of_a_job_is_as_documented(agent: Agent, control: Control) -> None:
+    """A job gets its own variables and its GPUs, and none of the agent's secrets."""
     script = "#!/bin/sh\nenv | sort; echo args $1; pwd"
     key = control.run(
         "first", script=script, workdir="/tmp", environment={"LR": "0.1"}, device_uuids=["GPU-1", "GPU-2"]
@@ -229,7 +227,7 @@ def test_the_environment_of_a_job(agent: Agent, control: Control) -> None:
     assert "secret" not in text and "j1.token" not in text
 
 
-def test_a_job_without_gpus_sees_none(agent: Agent, control: Control) -> None:
+def test_job_without_gpus_sees_none(agent: Agent, control: Control) -> None:
     key = control.run("sh", "-c", 'echo "[$CUDA_VISIBLE_DEVICES]"')
     agent.start()
     control.end_of(key)
@@ -258,7 +256,7 @@ def test_many_nodes_share_one_launcher(tmp_path: Path) -> None:
         launcher.close()
 
 
-def test_strays_are_found_by_their_scope_and_by_their_session_only_while_it_is_theirs() -> None:
+def test_strays_are_found_by_scope_and_by_a_session_that_is_still_theirs() -> None:
     """A pid, and so a session, may be another's after a while."""
     import subprocess
 
@@ -283,12 +281,12 @@ def test_strays_are_found_by_their_scope_and_by_their_session_only_while_it_is_t
     assert processes.strays("0123abcd") == []
 
 
-def test_an_agent_that_itself_runs_in_a_job_does_not_kill_itself() -> None:
+def test_agent_inside_a_job_does_not_kill_itself() -> None:
     import subprocess
     import sys
 
     code = "from gpusched.agent import processes; print(processes.kill_strays('ab12'))"
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code], env={"GPUSCHED_SCOPE": "ab12"}, capture_output=True, text=True, check=True
     )
-    assert told.stdout == "[]\n"
+    assert result.stdout == "[]\n"

@@ -1,4 +1,4 @@
-"""Time limits that are changed while their job runs (A36)."""
+"""Time limits changed while their job runs (A36)."""
 
 import json
 from pathlib import Path
@@ -10,11 +10,11 @@ from tests.agent.test_life import seconds_between
 LOOP = "while :; do sleep 0.05; done"
 
 
-def test_a_raised_limit_is_kept_and_the_job_can_read_when_it_is(agent: Agent, control: Control, tmp_path: Path) -> None:
+def test_raised_limit_applies_and_the_job_can_read_its_deadline(agent: Agent, control: Control, tmp_path: Path) -> None:
     """Also one that an older message contradicts later, and over a restart of the agent."""
-    told = f"cp $GPUSCHED_DEADLINE_FILE {tmp_path}/first; echo $GPUSCHED_DEADLINE > {tmp_path}/env"
+    script = f"cp $GPUSCHED_DEADLINE_FILE {tmp_path}/first; echo $GPUSCHED_DEADLINE > {tmp_path}/env"
     then = f"trap 'cp $GPUSCHED_DEADLINE_FILE {tmp_path}/last; exit 0' TERM"
-    key = control.run("sh", "-c", f"{told}; {then}; touch {tmp_path}/ready; {LOOP}", max_runtime_seconds=60)
+    key = control.run("sh", "-c", f"{script}; {then}; touch {tmp_path}/ready; {LOOP}", max_runtime_seconds=60)
     agent.start()
     eventually(lambda: (tmp_path / "ready").exists(), 10, "the job")
     control.limit(key, 2, 90)
@@ -22,8 +22,8 @@ def test_a_raised_limit_is_kept_and_the_job_can_read_when_it_is(agent: Agent, co
     eventually(lambda: control.syncs[-1].limits == {key: 2}, 10, "the limit to be known")
     agent.kill()
     agent.start()
-    heard = len(control.syncs)
-    eventually(lambda: len(control.syncs) > heard + 2, 10, "the agent to be back")
+    syncs_before = len(control.syncs)
+    eventually(lambda: len(control.syncs) > syncs_before + 2, 10, "the agent to be back")
     assert control.syncs[-1].limits == {key: 2}
     assert key not in control.ended
     control.stop(key)
@@ -35,7 +35,7 @@ def test_a_raised_limit_is_kept_and_the_job_can_read_when_it_is(agent: Agent, co
     assert round(seconds_between(started_at, last), 3) == 90
 
 
-def test_a_lowered_limit_ends_the_job(agent: Agent, control: Control) -> None:
+def test_lowered_limit_ends_the_job(agent: Agent, control: Control) -> None:
     """Also one that had no limit, and one whose limit is past by then."""
     limited = control.run("sh", "-c", LOOP, max_runtime_seconds=600)
     unlimited = control.run("sh", "-c", LOOP, job=2)
@@ -48,7 +48,7 @@ def test_a_lowered_limit_ends_the_job(agent: Agent, control: Control) -> None:
         assert (end.reason, end.signal) == ("time_limit", 15)
 
 
-def test_a_limit_that_comes_before_its_order_is_that_of_the_order(agent: Agent, control: Control) -> None:
+def test_limit_before_its_order_is_superseded_by_the_order(agent: Agent, control: Control) -> None:
     """The order says the newest limit, and with it that no older one counts."""
     control.limit("1.1.0", 3, 1)
     key = control.run("sh", "-c", "sleep 2; exit 4", max_runtime_seconds=60, limit_version=3)

@@ -1,4 +1,4 @@
-"""The agent's own log: text, or one JSON object a line that names the job, as the server's does."""
+"""The agent's own log: text, or one JSON object per line that names the job, like the server's."""
 
 import json
 import subprocess
@@ -28,13 +28,13 @@ def test_lines_are_json_and_name_job_attempt_rank_and_node(
     agent.kill()
     in_the_way.unlink()
     lines = [json.loads(line) for line in log.read_text().splitlines()]
-    told = next(line for line in lines if "cannot be prepared" in line["message"])
-    assert (told["job_id"], told["attempt"], told["rank"], told["node"]) == (7, 1, 0, "node-a")
-    assert (told["level"], told["logger"]) == ("ERROR", "gpusched.agent.ranks.ranks")
+    record = next(line for line in lines if "cannot be prepared" in line["message"])
+    assert (record["job_id"], record["attempt"], record["rank"], record["node"]) == (7, 1, 0, "node-a")
+    assert (record["level"], record["logger"]) == ("ERROR", "gpusched.agent.ranks.ranks")
     assert all({"at", "level", "logger", "message"} <= set(line) for line in lines)
 
 
-def test_a_format_that_there_is_not_is_refused() -> None:
-    words = [sys.executable, "-m", "gpusched.agent.main", "run", "--log-format", "xml"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, "'xml' is none of line, json" in done.stderr) == (2, True)
+def test_unknown_log_format_is_refused() -> None:
+    command = [sys.executable, "-m", "gpusched.agent.main", "run", "--log-format", "xml"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, "'xml' must be one of line, json" in result.stderr) == (2, True)

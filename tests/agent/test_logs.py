@@ -1,4 +1,4 @@
-"""Logs on their way from a job's file to the server (A40): whole through any kill, cut beyond their limit, never in the way."""
+"""Logs on their way from a job's file to the server (A40): complete through any kill, cut beyond their limit."""
 
 import os
 import random
@@ -18,7 +18,7 @@ from tests.agent.conftest import Agent
 from tests.agent.control import Control, eventually
 
 MIB = 1 << 20
-# Writes lines of its number and of bytes that are no text, with pauses, so that kills meet each stage.
+# Writes numbered lines of bytes that are not text, with pauses, so that kills hit each stage.
 WRITER = """
 import os, sys, time
 lines, pause = int(sys.argv[1]), float(sys.argv[2])
@@ -57,7 +57,7 @@ class Keeping(Control):
         return (status, answer) if status != 200 else (200, b'{"size":%d,"most_bytes":%d}' % (size, store.max_bytes()))
 
     def restart(self) -> None:
-        """As a process that is killed: connections break, the port is closed for a while, what is on disk stays."""
+        """Fail like a killed process: connections break, the port is closed for a while, files on disk stay."""
         address, handler = self._server.server_address, self._server.RequestHandlerClass
         self._server.shutdown()
         self._server.server_close()
@@ -75,17 +75,15 @@ def control(tmp_path: Path, settings: Any) -> Iterator[Keeping]:
         yield running
 
 
-def kept(key: str) -> bytes:
+def stored(key: str) -> bytes:
     job, attempt, rank = map(int, key.split("."))
-    found = b""
-    while piece := store.read(job, attempt, rank, len(found), store.MAX_READ).data:
-        found += piece
-    return found
+    content = b""
+    while piece := store.read(job, attempt, rank, len(content), store.MAX_READ).data:
+        content += piece
+    return content
 
 
-def test_a_log_is_complete_to_the_byte_whatever_is_killed_while_it_is_written(
-    agent: Agent, control: Keeping, tmp_path: Path
-) -> None:
+def test_log_is_complete_whatever_is_killed_while_it_is_written(agent: Agent, control: Keeping, tmp_path: Path) -> None:
     """A40: agent and server are killed and restarted in turn, pieces and answers are lost; two ranks at once."""
     import sys
 
@@ -104,10 +102,10 @@ def test_a_log_is_complete_to_the_byte_whatever_is_killed_while_it_is_written(
         assert control.end_of(key).log_bytes == len(written(3000))
     control.is_lossy = False
     eventually(lambda: not list(agent.ranks.iterdir()), 20, "all ranks to be forgotten")
-    assert [kept(key) == written(3000) for key in keys] == [True, True]
+    assert [stored(key) == written(3000) for key in keys] == [True, True]
 
 
-def test_of_a_log_beyond_its_limit_the_middle_is_cut_and_counted_through_kills(
+def test_log_beyond_its_limit_loses_its_middle_and_counts_it_through_kills(
     agent: Agent, control: Keeping, tmp_path: Path
 ) -> None:
     """A40: the job is never in want of room: it writes all that it has to."""
@@ -123,16 +121,16 @@ def test_of_a_log_beyond_its_limit_the_middle_is_cut_and_counted_through_kills(
         agent.start("--log-max-mb", "3")  # for ranks that come; what was cut so stays cut so
     end = control.end_of(key)
     eventually(lambda: not list(agent.ranks.iterdir()), 20, "the rank to be forgotten")
-    whole = b"".join(bytes([65 + n % 26]) * 65536 for n in range(80))
-    found = kept(key)
-    assert end.log_bytes == len(found)
-    assert found.startswith(whole[: 2 * MIB]) and found.endswith(whole[-65536:])
-    [cut] = re.findall(rb"^\[gpusched: (\d+) bytes were cut here\]$", found, re.M)
-    assert int(cut) == len(whole) - 2 * MIB - 65536
-    assert b"[gpusched: this log has passed 2 MiB; of what follows only the end is kept]\n" in found
+    full_log = b"".join(bytes([65 + n % 26]) * 65536 for n in range(80))
+    content = stored(key)
+    assert end.log_bytes == len(content)
+    assert content.startswith(full_log[: 2 * MIB]) and content.endswith(full_log[-65536:])
+    [cut] = re.findall(rb"^\[gpusched: (\d+) bytes were cut here\]$", content, re.M)
+    assert int(cut) == len(full_log) - 2 * MIB - 65536
+    assert b"[gpusched: this log has passed 2 MiB; of what follows only the end is kept]\n" in content
 
 
-def test_a_log_that_is_refused_holds_up_no_other_and_a_proxys_404_drops_none(
+def test_refused_log_delays_no_other_and_a_proxys_404_drops_none(
     agent: Agent, control: Keeping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append, refused = control._append, {"status": 404}
@@ -149,29 +147,29 @@ def test_a_log_that_is_refused_holds_up_no_other_and_a_proxys_404_drops_none(
     agent.start()
     control.end_of(first)
     control.start_of(large)
-    eventually(lambda: kept(other) == b"other\n" and len(kept(large)) == 3_000_000, 1.9, "the logs of others")
+    eventually(lambda: stored(other) == b"other\n" and len(stored(large)) == 3_000_000, 1.9, "the logs of others")
     refused["status"] = 500
     time.sleep(0.5)
     refused.clear()
-    eventually(lambda: kept(first) == b"first\n", 10, "the log that was refused")
+    eventually(lambda: stored(first) == b"first\n", 10, "the log that was refused")
 
 
-def test_the_server_says_how_much_it_keeps(agent: Agent, control: Keeping, settings: Any) -> None:
+def test_server_limits_the_size_of_logs(agent: Agent, control: Keeping, settings: Any) -> None:
     settings.ENV = type(settings.ENV)(log_max_mb=1)
     key = control.run("sh", "-c", "sleep 0.8; head -c 3000000 /dev/zero", job=2)
     first = control.run("echo", "first", job=1)
     agent.start()
     control.end_of(first)
-    eventually(lambda: kept(first) == b"first\n", 10, "the first log")
+    eventually(lambda: stored(first) == b"first\n", 10, "the first log")
     assert control.end_of(key).log_bytes < MIB + 66_000
-    eventually(lambda: len(kept(key)) == control.ended[key][0].log_bytes, 10, "the log")
+    eventually(lambda: len(stored(key)) == control.ended[key][0].log_bytes, 10, "the log")
 
 
 # --- the rule ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [0, 1, MIB, MIB + 1, MIB + 65536, MIB + 65537, 3 * MIB])
-def test_what_is_sent_only_grows_and_may_be_read_from_any_byte(tmp_path: Path, size: int) -> None:
+def test_sent_text_only_grows_and_is_readable_from_any_byte(tmp_path: Path, size: int) -> None:
     path = tmp_path / "log"
     data = random.Random(7).randbytes(size)
     path.write_bytes(data)
@@ -185,25 +183,25 @@ def test_what_is_sent_only_grows_and_may_be_read_from_any_byte(tmp_path: Path, s
     if size <= MIB + log_truncation.TAIL_BYTES:
         assert sent == data
     else:
-        head, _, rest = sent.partition(b"\n[gpusched: this log has passed 1 MiB")
-        assert (head, rest[-log_truncation.TAIL_BYTES :]) == (data[:MIB], data[-log_truncation.TAIL_BYTES :])
+        head, _, remainder = sent.partition(b"\n[gpusched: this log has passed 1 MiB")
+        assert (head, remainder[-log_truncation.TAIL_BYTES :]) == (data[:MIB], data[-log_truncation.TAIL_BYTES :])
         assert f"\n[gpusched: {size - MIB - log_truncation.TAIL_BYTES} bytes were cut here]\n".encode() in sent
 
 
-def test_what_is_cut_is_given_back_to_the_disk(tmp_path: Path) -> None:
+def test_disk_of_the_cut_part_is_freed(tmp_path: Path) -> None:
     path = tmp_path / "log"
     data = os.urandom(MIB) * 24
     path.write_bytes(data)
-    given = log_truncation.give_back(str(path), len(data), MIB, 0)
-    assert log_truncation.give_back(str(path), len(data), MIB, given) == given
+    freed = log_truncation.free_disk(str(path), len(data), MIB, 0)
+    assert log_truncation.free_disk(str(path), len(data), MIB, freed) == freed
     if path.stat().st_blocks * 512 == len(data):
         pytest.skip("this file system cannot give room back")
     assert path.stat().st_blocks * 512 < 2 * MIB
-    kept = log_truncation.read(str(path), log_truncation.parts(len(data), MIB, is_final=True), 0, len(data))
-    assert kept.startswith(data[:MIB]) and kept.endswith(data[-log_truncation.TAIL_BYTES :])
+    stored = log_truncation.read(str(path), log_truncation.parts(len(data), MIB, is_final=True), 0, len(data))
+    assert stored.startswith(data[:MIB]) and stored.endswith(data[-log_truncation.TAIL_BYTES :])
 
 
-def test_the_limit_is_asked_for_once_per_rank_and_not_for_short_logs(tmp_path: Path) -> None:
+def test_log_limit_is_fixed_once_per_rank_and_not_for_short_logs(tmp_path: Path) -> None:
     from gpusched.agent.ranks.journal import Journal
     from gpusched.agent.ranks.launcher import Launcher
     from gpusched.agent.ranks.rank_state import RankState
@@ -213,8 +211,8 @@ def test_the_limit_is_asked_for_once_per_rank_and_not_for_short_logs(tmp_path: P
     (tmp_path / "ranks" / "1.1.0").mkdir()
     assert ranks.log_limit(RankState("1.1.0"), MIB) is None
     assert rank_dir.read(tmp_path / "ranks" / "1.1.0", rank_dir.LOG_LIMIT) is None
-    ranks.wants_at_most(4 * MIB)
-    ranks.wants_at_most(6 * MIB)
+    ranks.limit_logs(4 * MIB)
+    ranks.limit_logs(6 * MIB)
     assert ranks.log_limit(RankState("1.1.0"), MIB + 1) == 4 * MIB
-    ranks.wants_at_most(2 * MIB)
+    ranks.limit_logs(2 * MIB)
     assert ranks.log_limit(RankState("1.1.0"), 9 * MIB) == 4 * MIB

@@ -1,4 +1,4 @@
-"""Whatever any part of the agent raises, its node reports again within 5 s or the process exits non-zero with the
+"""Whatever a part of the agent raises, its node reports again within 5 s, or the process exits non-zero with the
 reason, and no job of it runs twice (A41). Each await and thread call of the package raises, once and always."""
 
 import asyncio
@@ -34,9 +34,9 @@ class Agents:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("GPUSCHED_")}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("GPUSCHED_")}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.agent.injection"], cwd=ROOT, env={**kept, **DEFAULTS},
+            [sys.executable, "-m", "tests.agent.injection"], cwd=ROOT, env={**inherited, **DEFAULTS},
             stdin=subprocess.PIPE, text=True,
         )  # fmt: skip
 
@@ -52,15 +52,15 @@ class Agents:
 
 
 class Stage:
-    """One agent, its control plane, and a job that notes each of its runs."""
+    """An agent, its control plane, and a job that records each of its runs."""
 
     def __init__(
-        self, agents: Agents, folder: Path, control: SocketControl, sites: tuple[str, ...], **how: str
+        self, agents: Agents, folder: Path, control: SocketControl, sites: tuple[str, ...], **options: str
     ) -> None:
         self.agents, self.folder, self.control = agents, folder, control
-        self.scenario, self.always = how["scenario"], how.get("times") == "always"
+        self.scenario, self.always = options["scenario"], options.get("times") == "always"
         self.case = Case(
-            str(folder), control.url, sites, how.get("error", "RuntimeError"), self.always, self.scenario == "stop"
+            str(folder), control.url, sites, options.get("error", "RuntimeError"), self.always, self.scenario == "stop"
         )
         folder.mkdir(parents=True)
         self.key = ""
@@ -77,7 +77,7 @@ class Stage:
         (self.folder / "armed").unlink(missing_ok=True)
 
     def order_jobs(self) -> None:
-        """One that fails with its GPU, and one that has a limit and a signal, and is stopped later."""
+        """Order a job that fails with its GPU, and one with a limit and a signal that is stopped later."""
         self.key = self.control.run("sh", "-c", RAN, str(self.folder / "ran"), device_uuids=[DEVICE])
         lasting = self.control.run("sh", "-c", 'trap "" USR1; exec sleep 60', job=2)
         self.control.limit(lasting, 1, 1000)
@@ -100,14 +100,14 @@ class Stage:
         if self.exit_code() is None and (self.folder / "pid").exists():
             os.kill(int((self.folder / "pid").read_text()), number)
 
-    def wait(self, is_so: Callable[[], object], seconds: float, what: str) -> None:
+    def wait(self, is_met: Callable[[], object], seconds: float, event: str) -> None:
         deadline = time.monotonic() + seconds
-        while not is_so():
-            assert time.monotonic() < deadline, f"{self.case}: waited {seconds} s for {what}\n{self.log()[-6000:]}"
+        while not is_met():
+            assert time.monotonic() < deadline, f"{self.case}: waited {seconds} s for {event}\n{self.log()[-6000:]}"
             time.sleep(0.01)
 
     def play(self) -> None:
-        """What happens once the agent reports: jobs, and the failures that each scenario is named after."""
+        """Run the scenario after the agent's first report: jobs, and the failures that name the scenario."""
         self.control.refusals = 2 * (self.scenario in ("refused", "refused by http"))
         self.control.is_refusing_logs = self.scenario == "logs refused"
         self.control.is_dropping_logs = self.scenario == "logs dropped"
@@ -139,11 +139,11 @@ def agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
 
 
 @contextmanager
-def staged(agents: Agents, name: str, sites: tuple[str, ...], **how: str) -> Iterator[Stage]:
+def staged(agents: Agents, name: str, sites: tuple[str, ...], **options: str) -> Iterator[Stage]:
     """A stage of which nothing is left."""
     with SocketControl() as control:
-        control.has_socket = "http" not in how["scenario"]
-        stage = Stage(agents, agents.folder / name, control, sites, **how)
+        control.has_socket = "http" not in options["scenario"]
+        stage = Stage(agents, agents.folder / name, control, sites, **options)
         try:
             yield stage
         finally:
@@ -158,7 +158,7 @@ def staged(agents: Agents, name: str, sites: tuple[str, ...], **how: str) -> Ite
 
 SCENARIOS = ("socket", "http", "refused", "refused by http", "logs refused", "logs dropped", "stop", "failing")
 # In this scenario a part fails once, so that the sites of restarting it are passed.
-FAILING = "node.Node.keep_looking#1"
+FAILING = "node.Node.keep_polling#1"
 
 
 def survey(agents: Agents, scenario: str) -> tuple[set[str], set[str], set[str]]:
@@ -174,11 +174,11 @@ def survey(agents: Agents, scenario: str) -> tuple[set[str], set[str], set[str]]
             assert stage.exit_code() == 0, stage.log()
         else:
             stage.wait(lambda: stage.key in stage.control.ended, 30, "the end of the job")
-            seen = stage.reports()
-            stage.wait(lambda: stage.reports() > seen + 20, 30, "more reports")
+            reports_before = stage.reports()
+            stage.wait(lambda: stage.reports() > reports_before + 20, 30, "more reports")
             stage.finish()
-            seen = stage.reports()
-            stage.wait(lambda: stage.reports() > seen + 10, 30, "more reports")
+            reports_before = stage.reports()
+            stage.wait(lambda: stage.reports() > reports_before + 10, 30, "more reports")
         hits = (stage.folder / "hit").read_text().splitlines()
         every = set(json.loads((stage.folder / "sites.json").read_text()))
     late = {hit.removeprefix("! ") for hit in hits if hit.startswith("! ")}
@@ -189,13 +189,13 @@ def plan(agents: Agents) -> tuple[list[tuple[str, str, bool]], set[str]]:
     """(site, scenario, whether it is passed at the start alone) of each site, and the sites that nothing passes."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         surveys = dict(zip(SCENARIOS, pool.map(lambda name: survey(agents, name), SCENARIOS), strict=True))
-    every, found = set[str](), dict[str, tuple[str, str, bool]]()
+    every, sites_found = set[str](), dict[str, tuple[str, str, bool]]()
     for scenario, (sites, early, late) in surveys.items():
         every |= sites
         for is_early, passed in ((False, late), (True, early)):
             for site in passed & sites:
-                found.setdefault(site, (site, scenario, is_early))
-    return sorted(found.values()), every - set(found)
+                sites_found.setdefault(site, (site, scenario, is_early))
+    return sorted(sites_found.values()), every - set(sites_found)
 
 
 def inject(agents: Agents, site: str, scenario: str, is_early: bool, error: str, times: str) -> None:
@@ -270,7 +270,7 @@ def test_node_reports_again_or_agent_exits_with_the_reason_whatever_raises(
 
 def test_agent_exits_when_its_own_part_raises_what_a_broken_network_raises(agents: Agents) -> None:
     """A41. Without room for one more file a message raises an OSError: no reason to try the server for ever."""
-    inject(agents, "link._speak#1", "socket", False, "OSError", "always")
+    inject(agents, "link._send#1", "socket", False, "OSError", "always")
 
 
 def test_agent_needs_no_thread_that_was_not_started_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,7 +295,7 @@ def test_agent_needs_no_thread_that_was_not_started_with_it(monkeypatch: pytest.
     loop.close()
 
 
-def test_threads_that_cannot_be_started_end_the_start_and_hold_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_fails_at_once_when_threads_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """A41."""
     start = threading.Thread.start
     started: list[threading.Thread] = []
@@ -312,7 +312,7 @@ def test_threads_that_cannot_be_started_end_the_start_and_hold_nothing_up(monkey
     assert len(started) == 2
 
 
-def test_lane_waits_for_the_piece_that_its_caller_no_longer_waits_for() -> None:
+def test_lane_waits_for_an_abandoned_piece() -> None:
     """A conversation that breaks while its orders are obeyed must not let the next one obey beside it."""
     order: list[str] = []
     entered, go = threading.Event(), threading.Event()
@@ -335,7 +335,7 @@ def test_lane_waits_for_the_piece_that_its_caller_no_longer_waits_for() -> None:
     assert order == ["slow", "next"]
 
 
-def test_clocks_of_the_agent_leave_five_seconds() -> None:
+def test_report_deadlines_leave_five_seconds() -> None:
     """A41. The test above runs them faster. A conversation that fails always is given up in time, and one that failed
     once begins again in time, also if closing its socket takes the second that it may."""
     assert supervision.REPORT_SECONDS + 0.5 <= SECONDS

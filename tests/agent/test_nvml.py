@@ -1,4 +1,4 @@
-"""Readings through the real nvidia-ml-py over a fake driver library that is compiled here."""
+"""Readings through the real nvidia-ml-py, with a fake driver library that is compiled here."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from tests.agent.control import Control, eventually
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
 
-LOOK = """
+READ_GPUS = """
 import json, sys, msgspec
 from gpusched.agent.gpus.nvml import Nvml
 nvml = Nvml()
@@ -28,10 +28,10 @@ for line in sys.stdin:
 
 
 @pytest.fixture
-def look(environment: dict[str, str]) -> Any:
+def read_gpus(environment: dict[str, str]) -> Any:
     """Sets the devices, has one long-lived process look, and gives what it saw."""
     process = subprocess.Popen(
-        [sys.executable, "-c", LOOK], cwd=ROOT, env={**os.environ, **environment}, text=True,
+        [sys.executable, "-c", READ_GPUS], cwd=ROOT, env={**os.environ, **environment}, text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip
 
@@ -40,24 +40,24 @@ def look(environment: dict[str, str]) -> Any:
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write("\n")
         process.stdin.flush()
-        seen: dict[str, Any] = json.loads(process.stdout.readline())
-        return seen
+        view: dict[str, Any] = json.loads(process.stdout.readline())
+        return view
 
     yield at
     process.kill()
     process.wait()
 
 
-Look = Callable[..., dict[str, Any]]
+ReadGpus = Callable[..., dict[str, Any]]
 
 
-def test_islands_are_what_nvlink_joins(look: Any) -> None:
+def test_islands_follow_nvlink(read_gpus: Any) -> None:
     """Devices that no NVLink joins to another have no island; a driver that says nothing gives none."""
-    found = look(A100 + "|x", A100 + "|", A100 + "|x", A100 + "|y", A100 + "|y")
-    assert [one.get("nvlink_island") for one in found["facts"]] == [0, None, 0, 3, 3]
+    answer = read_gpus(A100 + "|x", A100 + "|", A100 + "|x", A100 + "|y", A100 + "|y")
+    assert [fact.get("nvlink_island") for fact in answer["facts"]] == [0, None, 0, 3, 3]
 
 
-def test_the_numa_node_is_what_the_kernel_says(tmp_path: Path) -> None:
+def test_numa_node_comes_from_the_kernel(tmp_path: Path) -> None:
     (tmp_path / "0000:3b:00.0").mkdir()
     (tmp_path / "0000:3b:00.0" / "numa_node").write_text("1\n")
     (tmp_path / "0000:3c:00.0").mkdir()
@@ -65,25 +65,25 @@ def test_the_numa_node_is_what_the_kernel_says(tmp_path: Path) -> None:
     assert [numa_node(f"00000000:{bus}:00.0", tmp_path) for bus in ("3B", "3C", "3D")] == [1, None, None]
 
 
-def test_facts_and_readings(look: Look) -> None:
-    seen = look("NVIDIA A100|81920|40000|87|64|312500|0x40|ok|100,200||-|1410,1593,400000,7,1", A100)
-    assert seen["driver"] == "580.00.00-fake"
-    assert seen["facts"][0] == {
+def test_facts_and_readings_come_from_nvml(read_gpus: ReadGpus) -> None:
+    view = read_gpus("NVIDIA A100|81920|40000|87|64|312500|0x40|ok|100,200||-|1410,1593,400000,7,1", A100)
+    assert view["driver"] == "580.00.00-fake"
+    assert view["facts"][0] == {
         "uuid": "GPU-fake-0", "index": 0, "model": "NVIDIA A100", "memory_mb": 81920, "pci_bus_id": "00000000:01:00.0",
         "numa_node": numa_node("00000000:01:00.0"), "nvlink_island": None, "mig_parent": None, "mig_slices": None,
     }  # fmt: skip
-    assert seen["readings"][0] == {
+    assert view["readings"][0] == {
         "uuid": "GPU-fake-0", "utilisation_percent": 87, "memory_used_mb": 40000, "temperature_celsius": 64,
         "power_watts": 312.5, "power_limit_watts": 400.0, "sm_clock_mhz": 1410, "memory_clock_mhz": 1593,
         "throttle_reasons": 64, "ecc_corrected": 7, "ecc_uncorrected": 1, "process_ids": [100, 200], "lost": False,
         "occupancy": None, "occupant": "", "xids": [],
     }  # fmt: skip
-    other = seen["readings"][1]
+    other = view["readings"][1]
     assert (other["utilisation_percent"], other["process_ids"], other["ecc_uncorrected"]) == (0, [], None)
 
 
-def test_unsupported_is_unknown_never_zero(look: Look) -> None:
-    [reading] = look("NVIDIA T4|-|-|-|-|-|-|ok|-")["readings"]
+def test_unsupported_reading_is_unknown_and_never_zero(read_gpus: ReadGpus) -> None:
+    [reading] = read_gpus("NVIDIA T4|-|-|-|-|-|-|ok|-")["readings"]
     assert reading == {
         "uuid": "GPU-fake-0", "utilisation_percent": None, "memory_used_mb": None, "temperature_celsius": None,
         "power_watts": None, "power_limit_watts": None, "sm_clock_mhz": None, "memory_clock_mhz": None,
@@ -92,53 +92,53 @@ def test_unsupported_is_unknown_never_zero(look: Look) -> None:
     }  # fmt: skip
 
 
-def test_a_device_that_fell_off_the_bus_is_lost_and_the_others_are_not(look: Look) -> None:
-    look(A100, A100)
-    first, second = look(A100.replace("ok", "lost"), A100)["readings"]
+def test_lost_device_does_not_affect_the_others(read_gpus: ReadGpus) -> None:
+    read_gpus(A100, A100)
+    first, second = read_gpus(A100.replace("ok", "lost"), A100)["readings"]
     assert (first["uuid"], first["lost"]) == ("GPU-fake-0", True)
     assert first["temperature_celsius"] is None
     assert (second["lost"], second["temperature_celsius"]) == (False, 31)
 
 
-def test_xids_are_told_of_their_device_for_a_while(look: Look) -> None:
-    """Of a device that fell off the bus, too; each error once, however often it is told."""
-    assert look(A100 + "||", A100 + "||")["readings"][1]["xids"] == []
-    first, second = look(A100 + "||", A100 + "||31")["readings"]
+def test_xids_are_repeated_for_their_device_for_a_while(read_gpus: ReadGpus) -> None:
+    """Also for a lost device; each error once, however often it is repeated."""
+    assert read_gpus(A100 + "||", A100 + "||")["readings"][1]["xids"] == []
+    first, second = read_gpus(A100 + "||", A100 + "||31")["readings"]
     assert (first["xids"], second["xids"]) == ([], [{"code": 31, "seconds_ago": 0}])
     lost = A100.replace("ok", "lost")
-    second = look(A100 + "||", lost + "||79")["readings"][1]
+    second = read_gpus(A100 + "||", lost + "||79")["readings"][1]
     assert (second["lost"], [xid["code"] for xid in second["xids"]]) == (True, [31, 79])
-    assert [xid["code"] for xid in look(A100, lost + "||79")["readings"][1]["xids"]] == [31, 79]
+    assert [xid["code"] for xid in read_gpus(A100, lost + "||79")["readings"][1]["xids"]] == [31, 79]
 
 
-def test_a_device_that_tells_no_xids_has_none(look: Look) -> None:
-    look(A100 + "||-", A100 + "||")
-    first, second = look(A100 + "||79", A100 + "||48")["readings"]
+def test_device_without_xid_support_has_none(read_gpus: ReadGpus) -> None:
+    read_gpus(A100 + "||-", A100 + "||")
+    first, second = read_gpus(A100 + "||79", A100 + "||48")["readings"]
     assert (first["xids"], [xid["code"] for xid in second["xids"]]) == ([], [48])
 
 
-def test_a_driver_that_comes_later_is_found(look: Look, environment: dict[str, str]) -> None:
+def test_driver_that_appears_later_is_used(read_gpus: ReadGpus, environment: dict[str, str]) -> None:
     path = Path(environment["FAKE_NVML"])
     assert not path.exists()
-    assert look()["facts"] == []
-    assert len(look(A100)["facts"]) == 1
+    assert read_gpus()["facts"] == []
+    assert len(read_gpus(A100)["facts"]) == 1
 
 
-def test_without_the_library_it_is_a_cpu_node() -> None:
+def test_node_without_nvml_is_a_cpu_node() -> None:
     code = (
         "from gpusched.agent.host.machine import RealMachine as M; f = M().facts(); print(f.devices, f.driver_version)"
     )
     clean = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
-    found = subprocess.run(
+    answer = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env=clean, capture_output=True, text=True, check=True
     )
-    if "GPU-" in found.stdout:
+    if "GPU-" in answer.stdout:
         pytest.skip("this machine has GPUs")
-    assert found.stdout.strip() == "[] None"
-    assert "no GPUs through NVML" in found.stderr
+    assert answer.stdout.strip() == "[] None"
+    assert "no GPUs through NVML" in answer.stderr
 
 
-def test_the_agent_posts_what_nvml_says(agent: Agent, control: Control, environment: dict[str, str]) -> None:
+def test_agent_sends_nvml_readings(agent: Agent, control: Control, environment: dict[str, str]) -> None:
     """From the driver library to the control plane, while the devices change."""
     set_devices(environment, A100)
     agent.start(environment=environment)

@@ -41,8 +41,10 @@ def start(agent: Agent, working: Podman, tmp_path: Path) -> Callable[[], object]
     return lambda: agent.start(environment={"GPUSCHED_AGENT_CONFIG": str(tmp_path / "agent.toml")})
 
 
-def names(working: Podman, *which: str) -> list[str]:
-    listed = subprocess.run([*working[0], "ps", "-a", *which, "--format", "{{.Names}}"], capture_output=True, text=True)
+def names(working: Podman, *filters: str) -> list[str]:
+    listed = subprocess.run(
+        [*working[0], "ps", "-a", *filters, "--format", "{{.Names}}"], capture_output=True, text=True
+    )
     return listed.stdout.split()
 
 
@@ -56,7 +58,7 @@ def log_of(control: Control, key: str) -> str:
     return control.logs.get(key, b"").decode()
 
 
-def test_a_job_runs_in_its_image_and_its_exit_code_is_told(
+def test_job_runs_in_its_image_and_reports_its_exit_code(
     start: Callable[[], object], agent: Agent, control: Control, working: Podman
 ) -> None:
     key = run(control, "sh", "-c", 'ls /; echo "$LR"; pwd; exit "$1"', "sh", "7", workdir="/etc",
@@ -72,7 +74,7 @@ def test_a_job_runs_in_its_image_and_its_exit_code_is_told(
     assert control.joins[0].facts.runtimes.keys() == {"podman"}
 
 
-def test_values_of_variables_stand_in_no_command_line_and_the_runtime_gets_none(
+def test_values_of_variables_are_in_no_command_line_or_runtime_environment(
     start: Callable[[], object], agent: Agent, control: Control
 ) -> None:
     """A56: whoever lists processes sees names alone; what a job sets does not steer podman, which runs as the agent."""
@@ -96,16 +98,16 @@ def descendants(pids: list[int]) -> list[int]:
 
 def eventually_container(agent: Agent, key: str) -> int:
     """The pid of `sleep` in the container."""
-    found: list[int] = []
+    codes: list[int] = []
 
     def is_there() -> bool:
         for pid in descendants(supervisors(agent.directory)):
             if os.path.exists(f"/proc/{pid}/cmdline") and _argv(pid) == [b"sleep", b"60"]:
-                found.append(pid)
-        return bool(found)
+                codes.append(pid)
+        return bool(codes)
 
     eventually(is_there, 20, "the container")
-    return found[0]
+    return codes[0]
 
 
 def _argv(pid: int) -> list[bytes]:
@@ -115,7 +117,7 @@ def _argv(pid: int) -> list[bytes]:
         return []
 
 
-def test_what_ignores_term_is_killed_after_the_grace_and_sees_the_notice(
+def test_container_that_ignores_term_is_killed_after_the_grace_and_sees_the_notice(
     start: Callable[[], object], control: Control, working: Podman, tmp_path: Path
 ) -> None:
     """A36 in a container."""
@@ -137,14 +139,14 @@ def test_what_ignores_term_is_killed_after_the_grace_and_sees_the_notice(
     assert end.reason == "preempted" and names(working) == []
 
 
-def test_the_time_limit_ends_a_container(start: Callable[[], object], control: Control, working: Podman) -> None:
+def test_time_limit_ends_a_container(start: Callable[[], object], control: Control, working: Podman) -> None:
     key = run(control, "sh", "-c", "echo $GPUSCHED_DEADLINE; sleep 60", max_runtime_seconds=1, grace_seconds=1)
     start()
     assert control.end_of(key).reason == "time_limit"
     assert log_of(control, key).startswith("20") and names(working) == []
 
 
-def test_a_container_outlives_its_agent_and_ends_with_its_supervisor(
+def test_container_outlives_its_agent_and_ends_with_its_supervisor(
     start: Callable[[], object], agent: Agent, control: Control, working: Podman
 ) -> None:
     """A31: the next agent adopts it; when the supervisor is killed, the agent removes the container by its name."""
@@ -164,7 +166,7 @@ def test_a_container_outlives_its_agent_and_ends_with_its_supervisor(
     assert not is_alive(container) and names(working) == []
 
 
-def test_the_end_of_a_client_is_not_that_of_its_container(
+def test_end_of_a_client_does_not_end_its_container(
     start: Callable[[], object], control: Control, working: Podman, tmp_path: Path
 ) -> None:
     """A34: another client is attached, and the exit code and the rest of the output are the container's."""
@@ -181,7 +183,7 @@ def test_the_end_of_a_client_is_not_that_of_its_container(
     assert "later" in log_of(control, key) and names(working) == []
 
 
-def test_a_job_has_no_rights_but_its_users(start: Callable[[], object], control: Control) -> None:
+def test_container_has_only_the_rights_of_its_user(start: Callable[[], object], control: Control) -> None:
     script = "cat /proc/self/status; mount -t tmpfs none /tmp || echo refused"
     key = run(control, "sh", "-c", script)
     start()
@@ -189,14 +191,14 @@ def test_a_job_has_no_rights_but_its_users(start: Callable[[], object], control:
     assert "CapEff:\t0000000000000000" in text and "NoNewPrivs:\t1" in text and "refused" in text
 
 
-def test_an_image_that_is_not_there_is_a_class_of_its_own(start: Callable[[], object], control: Control) -> None:
+def test_missing_image_has_its_own_exit_class(start: Callable[[], object], control: Control) -> None:
     key = run(control, "true", image="localhost/gpusched-no-such:1")
     start()
     end = control.end_of(key)
     assert (end.reason, end.exit_code, end.exit_class) == ("exited", 125, "image_missing")
 
 
-def test_a_read_only_mount_cannot_be_written(start: Callable[[], object], control: Control, tmp_path: Path) -> None:
+def test_read_only_mount_cannot_be_written(start: Callable[[], object], control: Control, tmp_path: Path) -> None:
     key = run(control, "sh", "-c", "touch /data/x", mounts=[f"{tmp_path}/data:/data:ro"])
     start()
     assert control.end_of(key).exit_code == 1
@@ -215,7 +217,7 @@ def test_secrets_are_files_in_the_container_and_no_variables(
     assert "kept\n" in text  # the words of touch come by another stream, sometimes later
 
 
-def test_the_job_is_its_user_in_the_container_too(start: Callable[[], object], control: Control) -> None:
+def test_container_runs_as_the_jobs_user(start: Callable[[], object], control: Control) -> None:
     if os.geteuid():
         pytest.skip("only root can become another user")
     body = "#!/bin/sh\nid -u; id -g; touch $GPUSCHED_CHECKPOINT_FILE && echo saved"

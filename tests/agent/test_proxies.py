@@ -1,4 +1,4 @@
-"""What answers in the control plane's place, such as a login page with status 200: an unreachable control plane."""
+"""Answers of other servers in the control plane's place, such as a login page with status 200, count as unreachable."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,15 +20,17 @@ def control() -> Iterator[SocketControl]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_join_exits_with_a_sentence_when_a_page_answers(tmp_path: Path, control: SocketControl, page: bytes) -> None:
+def test_join_exits_with_a_sentence_when_a_proxy_page_answers(
+    tmp_path: Path, control: SocketControl, page: bytes
+) -> None:
     control.page = page
-    done = gpusched_agent("join", "--data-dir", str(tmp_path), control.url, "j1.token")
-    assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert f"gpusched-agent: {control.url} answers, but not as a gpusched server does" in done.stderr
+    result = gpusched_agent("join", "--data-dir", str(tmp_path), control.url, "j1.token")
+    assert result.returncode == 1 and "Traceback" not in result.stderr
+    assert f"gpusched-agent: {control.url} did not answer like a gpusched server" in result.stderr
 
 
 @pytest.mark.parametrize("has_socket", [True, False])
-def test_agent_tries_again_until_the_server_answers_instead_of_a_page(
+def test_agent_retries_until_the_server_answers_instead_of_a_page(
     agent: Agent, control: SocketControl, tmp_path: Path, has_socket: bool
 ) -> None:
     """A41. Over a WebSocket and over HTTP. The job runs on meanwhile, and once."""
@@ -38,7 +40,7 @@ def test_agent_tries_again_until_the_server_answers_instead_of_a_page(
         process = agent.start(stderr=log.fileno())
     eventually((tmp_path / "ran").exists, 20, "the job")
     control.page = PAGES[0]
-    sentence = f"{control.url} answers, but not as a gpusched server does"
+    sentence = f"{control.url} did not answer like a gpusched server"
     eventually(lambda: sentence in (tmp_path / "log").read_text(), 20, "the sentence")
     (tmp_path / "go").touch()
     control.page = b""
@@ -54,7 +56,7 @@ def test_agent_that_has_not_joined_waits_until_the_server_answers(
     control.page = PAGES[0]
     with (tmp_path / "log").open("wb") as log:
         agent.start(stderr=log.fileno())
-    eventually(lambda: "not as a gpusched server does" in (tmp_path / "log").read_text(), 20, "the sentence")
+    eventually(lambda: "did not answer like a gpusched server" in (tmp_path / "log").read_text(), 20, "the sentence")
     control.page = b""
     eventually(lambda: control.syncs, 20, "the first message")
     assert "Traceback" not in (tmp_path / "log").read_text()

@@ -1,4 +1,4 @@
-"""The command lines of container runtimes, what a node refuses, and jobs whose container is no child of anybody here."""
+"""The command lines of container runtimes, a node's refusals, and jobs whose container is not a child of the agent."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def pairs(argv: list[str]) -> set[tuple[str, str]]:
 # --- the command lines ---
 
 
-def test_docker_gets_gpus_by_uuid_limits_the_user_and_no_rights() -> None:
+def test_docker_command_has_gpus_by_uuid_limits_and_user_without_rights() -> None:
     argv = command_lines.docker(["/usr/bin/docker"], BOX)
     assert argv[:2] == ["/usr/bin/docker", "run"]
     assert {
@@ -51,7 +51,7 @@ def test_docker_gets_gpus_by_uuid_limits_the_user_and_no_rights() -> None:
     assert argv[-5:] == ["--entrypoint", "python", "ghcr.io/team/train:1", "train.py", "--x"]
 
 
-def test_podman_gets_gpus_as_cdi_devices_and_maps_the_user_as_the_agent_may(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_podman_command_has_cdi_devices_and_maps_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     for euid, expected in ((0, ("--user", "1001:1002")), (1001, ("--userns", "keep-id"))):
         monkeypatch.setattr(os, "geteuid", lambda euid=euid: euid)
         argv = command_lines.podman(["podman"], BOX)
@@ -60,7 +60,7 @@ def test_podman_gets_gpus_as_cdi_devices_and_maps_the_user_as_the_agent_may(monk
         assert "--gpus" not in argv
 
 
-def test_apptainer_gets_the_driver_only_with_gpus_and_knows_images_of_registries() -> None:
+def test_apptainer_command_has_the_driver_only_with_gpus_and_accepts_registry_images() -> None:
     from dataclasses import replace
 
     argv = command_lines.apptainer(["apptainer"], BOX)
@@ -71,7 +71,7 @@ def test_apptainer_gets_the_driver_only_with_gpus_and_knows_images_of_registries
     assert "--nv" not in command_lines.apptainer(["apptainer"], replace(BOX, devices=[]))
 
 
-def test_cpu_is_a_ceiling_where_the_nodes_owner_says_so() -> None:
+def test_container_cpu_is_a_ceiling_when_configured() -> None:
     from dataclasses import replace
 
     for build in (command_lines.docker, command_lines.podman):
@@ -79,7 +79,7 @@ def test_cpu_is_a_ceiling_where_the_nodes_owner_says_so() -> None:
         assert ("--cpus", "8") in pairs(build(["x"], replace(BOX, has_ceiling=True)))
 
 
-def test_a_fork_bomb_in_docker_ends_at_the_limit_of_every_rank() -> None:
+def test_docker_limits_processes_as_every_rank() -> None:
     assert ("--pids-limit", "16384") in pairs(command_lines.docker(["docker"], BOX))
 
 
@@ -90,7 +90,7 @@ def test_ranks_of_a_gang_share_the_network_of_their_nodes() -> None:
         assert ("--network", "host") in pairs(build(["x"], replace(BOX, ranks=2)))
 
 
-def test_the_owner_of_a_node_has_arguments_of_his_own_before_the_image() -> None:
+def test_configured_arguments_come_before_the_image() -> None:
     from dataclasses import replace
 
     argv = command_lines.docker(["docker"], replace(BOX, arguments=["--ulimit", "memlock=-1"]))
@@ -100,26 +100,28 @@ def test_the_owner_of_a_node_has_arguments_of_his_own_before_the_image() -> None
 # --- what a node refuses ---
 
 
-def test_mounts_are_those_of_the_allow_list_with_links_followed(tmp_path: Path) -> None:
-    data, kept = tmp_path / "data", tmp_path / "kept"
-    for place in (data / "set", kept):
+def test_mounts_must_be_on_the_allow_list_after_resolving_links(tmp_path: Path) -> None:
+    data, permitted = tmp_path / "data", tmp_path / "kept"
+    for place in (data / "set", permitted):
         place.mkdir(parents=True)
     (data / "out").symlink_to("/etc")
-    allowed = [f"{data}:ro", str(kept)]
-    assert mounts.binds([f"{data}/set:/in", f"{kept}:/out:rw", f"{kept}:/o:ro"], allowed) == [
-        f"{data}/set:/in:ro", f"{kept}:/out", f"{kept}:/o:ro"
+    allowed = [f"{data}:ro", str(permitted)]
+    assert mounts.binds([f"{data}/set:/in", f"{permitted}:/out:rw", f"{permitted}:/o:ro"], allowed) == [
+        f"{data}/set:/in:ro", f"{permitted}:/out", f"{permitted}:/o:ro"
     ]  # fmt: skip
     for refused in ("/etc:/etc", f"{data}/out:/etc", f"{data}:/in:rw", f"{data}-2:/x", f"{tmp_path}:/x"):
-        with pytest.raises(mounts.NotAllowed, match=f"mount {refused} is not allowed .*; allowed: {data}:ro, {kept}"):
+        with pytest.raises(
+            mounts.NotAllowed, match=f"mount {refused} is not allowed .*; allowed: {data}:ro, {permitted}"
+        ):
             mounts.binds([refused], allowed)
     with pytest.raises(mounts.NotAllowed, match="allowed: nothing"):
         mounts.binds(["/data:/data"], [])
-    with pytest.raises(mounts.NotAllowed, match="is not there"):
-        mounts.binds([f"{kept}/none:/x"], allowed)
+    with pytest.raises(mounts.NotAllowed, match="does not exist"):
+        mounts.binds([f"{permitted}/none:/x"], allowed)
 
 
 @pytest.mark.parametrize("name", ["a,", "a\n", "a:b"])
-def test_a_path_that_a_runtime_would_split_is_refused(tmp_path: Path, name: str) -> None:
+def test_mount_path_that_a_runtime_would_split_is_refused(tmp_path: Path, name: str) -> None:
     """A link with a plain name may lead there."""
     (tmp_path / name / "etc").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / name / "etc")
@@ -128,34 +130,34 @@ def test_a_path_that_a_runtime_would_split_is_refused(tmp_path: Path, name: str)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
-def test_what_is_closed_to_the_user_outside_cannot_be_mounted() -> None:
+def test_directory_closed_to_the_user_cannot_be_mounted() -> None:
     """Docker follows the path as root, and nothing in the container would close it again."""
     account = {"uid": 12345, "gid": 12345, "groups": [12345]}
-    with tempfile.TemporaryDirectory(dir="/tmp") as made:
-        top, code = Path(made), Path(made) / "alice" / "code"
+    with tempfile.TemporaryDirectory(dir="/tmp") as prepared:
+        top, code = Path(prepared), Path(prepared) / "alice" / "code"
         code.mkdir(parents=True)
         top.chmod(0o755)
-        assert mounts.binds([f"{code}:/x"], [made], account) == [f"{code}:/x"]
+        assert mounts.binds([f"{code}:/x"], [prepared], account) == [f"{code}:/x"]
         code.parent.chmod(0o700)
         for source in (code, code / "none"):
-            with pytest.raises(mounts.NotAllowed, match="or closed to uid 12345"):
-                mounts.binds([f"{source}:/x"], [made], account)
+            with pytest.raises(mounts.NotAllowed, match="or is not readable for uid 12345"):
+                mounts.binds([f"{source}:/x"], [prepared], account)
         os.chown(code.parent, 0, 12345)
         code.parent.chmod(0o750)
-        assert mounts.binds([f"{code}:/x"], [made], account) == [f"{code}:/x"]
+        assert mounts.binds([f"{code}:/x"], [prepared], account) == [f"{code}:/x"]
 
 
 def spec(**fields: Any) -> RankSpec:
-    whole = {"job_id": 1, "attempt": 1, "rank": 0, "ranks": 1, "name": "t", "argv": ["true"], "image": "ubuntu"}
-    return RankSpec(**{**whole, **fields})
+    request = {"job_id": 1, "attempt": 1, "rank": 0, "ranks": 1, "name": "t", "argv": ["true"], "image": "ubuntu"}
+    return RankSpec(**{**request, **fields})
 
 
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Config, **fields: Any) -> dict[str, Any]:
+def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Config, **fields: Any) -> dict[str, Any]:
     from gpusched.agent.isolation import cgroup
 
-    monkeypatch.setattr(config, "current", lambda: told)
-    how = Confinement(cgroup.Found(None, ""), "", "", True, 0o077)
-    return job_spec(tmp_path, spec(**fields), "node", how)
+    monkeypatch.setattr(config, "current", lambda: settings)
+    node_isolation = Confinement(cgroup.Lookup(None, ""), "", "", True, 0o077)
+    return job_spec(tmp_path, spec(**fields), "node", node_isolation)
 
 
 @pytest.fixture
@@ -169,33 +171,31 @@ def of(docker: Dockerd) -> Config:
 
 
 @pytest.mark.parametrize(
-    ("fields", "words"),
+    ("fields", "sentence"),
     [
-        ({"image": "-v/:/host"}, "no name of an image"),
-        ({"runtime": "podman"}, "this node has no podman that could run image ubuntu; it has docker"),
-        ({"image": "/images/a.sif"}, "this node has no container runtime that could run image /images/a.sif"),
+        ({"image": "-v/:/host"}, "not a valid image name"),
+        ({"runtime": "podman"}, "this node has no podman that can run image ubuntu; it has docker"),
+        ({"image": "/images/a.sif"}, "this node has no container runtime that can run image /images/a.sif"),
         ({"mounts": ["/etc:/etc"]}, "mount /etc:/etc is not allowed on this node; allowed: nothing"),
         ({"environment": {"A": "1\n2"}}, "the value of A has a line break"),
     ],
 )
-def test_what_cannot_be_run_in_a_container_is_refused_in_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, docker: Dockerd, fields: dict[str, Any], words: str
+def test_container_refusal_explains_the_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, docker: Dockerd, fields: dict[str, Any], sentence: str
 ) -> None:
     (tmp_path / "rank").mkdir()
-    assert words in made(tmp_path / "rank", monkeypatch, of(docker), **fields)["unfit"]
+    assert sentence in prepared(tmp_path / "rank", monkeypatch, of(docker), **fields)["unfit"]
 
 
-def test_no_job_gets_gpus_by_what_its_image_or_its_request_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, docker: Dockerd
-) -> None:
+def test_image_and_request_cannot_add_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, docker: Dockerd) -> None:
     (tmp_path / "rank").mkdir()
-    made(tmp_path / "rank", monkeypatch, of(docker), environment={"NVIDIA_VISIBLE_DEVICES": "all"})
+    prepared(tmp_path / "rank", monkeypatch, of(docker), environment={"NVIDIA_VISIBLE_DEVICES": "all"})
     text = (tmp_path / "rank" / "container.env").read_text()
     assert "NVIDIA_VISIBLE_DEVICES=void\n" in text and "=all" not in text
     assert "HOME=" not in text, "what is of this machine stays here"
 
 
-def test_a_runtime_that_does_not_answer_is_not_there(tmp_path: Path) -> None:
+def test_runtime_that_does_not_answer_is_not_listed(tmp_path: Path) -> None:
     (tmp_path / "broken").write_text("#!/bin/sh\necho 27.1; exit 1\n")
     (tmp_path / "broken").chmod(0o755)
     assert runtimes.version("docker", Runtime((f"{tmp_path}/broken",))) is None
@@ -215,7 +215,7 @@ def test_a_runtime_that_does_not_answer_is_not_there(tmp_path: Path) -> None:
         (1, "train.py: manifest unknown", None),
     ],
 )
-def test_only_the_runtimes_own_code_and_words_say_that_an_image_is_missing(
+def test_missing_image_needs_the_runtimes_exit_code_and_error(
     tmp_path: Path, code: int, output: str, expected: str | None
 ) -> None:
     (tmp_path / "log").write_text(output)
@@ -227,12 +227,12 @@ def test_only_the_runtimes_own_code_and_words_say_that_an_image_is_missing(
 
 @pytest.fixture
 def start(agent: Agent, docker: Dockerd, tmp_path: Path) -> Callable[[], object]:
-    told = f'allow_root = true\n[runtimes.docker]\ncommand = ["{docker.path}"]\n'
-    (tmp_path / "agent.toml").write_text(told)
+    settings = f'allow_root = true\n[runtimes.docker]\ncommand = ["{docker.path}"]\n'
+    (tmp_path / "agent.toml").write_text(settings)
     return lambda: agent.start(environment={"GPUSCHED_AGENT_CONFIG": f"{tmp_path}/agent.toml"})
 
 
-def test_the_exit_code_of_a_container_is_the_jobs_and_no_value_stands_in_a_command_line(
+def test_exit_code_of_a_container_is_the_jobs_and_no_value_is_in_a_command_line(
     start: Callable[[], object], control: Control, docker: Dockerd
 ) -> None:
     """A56"""
@@ -244,7 +244,7 @@ def test_the_exit_code_of_a_container_is_the_jobs_and_no_value_stands_in_a_comma
     assert "LR" not in docker.runs[0][1]
 
 
-def test_a_container_is_stopped_through_its_runtime(
+def test_container_is_stopped_through_its_runtime(
     start: Callable[[], object], control: Control, docker: Dockerd, tmp_path: Path
 ) -> None:
     """A36: TERM once, KILL after the grace, and the container is gone before the end is told."""
@@ -260,7 +260,7 @@ def test_a_container_is_stopped_through_its_runtime(
     eventually(lambda: control.logs.get(key, b"").count(b"told") == 1, 5, "one SIGTERM to be told")
 
 
-def test_a_container_whose_client_and_supervisor_are_killed_is_removed(
+def test_container_is_removed_when_client_and_supervisor_are_killed(
     start: Callable[[], object], agent: Agent, control: Control, docker: Dockerd
 ) -> None:
     """A34: it is no descendant of the supervisor, and yet nothing of it is left when the end is told."""
@@ -278,7 +278,7 @@ def test_a_container_whose_client_and_supervisor_are_killed_is_removed(
     assert ["rm", "--force", name] in docker.calls
 
 
-def test_the_refusal_of_a_mount_is_the_end_of_the_attempt(start: Callable[[], object], control: Control) -> None:
+def test_refused_mount_ends_the_attempt(start: Callable[[], object], control: Control) -> None:
     key = control.run("true", image="ubuntu", mounts=["/etc:/etc:ro"])
     start()
     end = control.end_of(key)
@@ -286,7 +286,7 @@ def test_the_refusal_of_a_mount_is_the_end_of_the_attempt(start: Callable[[], ob
     assert end.detail == "mount /etc:/etc:ro is not allowed on this node; allowed: nothing"
 
 
-def test_the_node_says_which_runtimes_it_has(start: Callable[[], object], control: Control) -> None:
+def test_node_reports_its_runtimes(start: Callable[[], object], control: Control) -> None:
     start()
     eventually(lambda: control.joins, 10, "the node to join")
     assert json.loads(json.dumps(control.joins[0].facts.runtimes)) == {"docker": "27.1.2"}

@@ -1,11 +1,11 @@
-"""Signals that are sent to a job: once each, in order, to the first process of a rank that runs, and over restarts."""
+"""Signals to a job: once each, in order, to the first process of each running rank, and across restarts."""
 
 import sys
 
 from tests.agent.conftest import Agent
 from tests.agent.control import Control, eventually
 
-# Counts what it gets, and says so; its helper would end by any of it, and with it the program.
+# Counts and prints its signals; its helper would end by any of them, and with it the program.
 PROGRAM = """
 import signal, subprocess, sys
 helper = subprocess.Popen(["sleep", "600"])
@@ -18,34 +18,34 @@ print("the helper ended", flush=True)
 """
 
 
-def said(control: Control, key: str) -> list[str]:
+def output_lines(control: Control, key: str) -> list[str]:
     return control.logs.get(key, b"").decode().split("\n")[1:-1]
 
 
-def test_each_signal_comes_once_to_the_program_and_not_to_its_helpers(agent: Agent, control: Control) -> None:
+def test_each_signal_reaches_only_the_program_once(agent: Agent, control: Control) -> None:
     agent.start()
     key = control.run(sys.executable, "-c", PROGRAM)
     control.start_of(key)
     eventually(lambda: b"ready" in control.logs.get(key, b""), 20, "the program")
     control.signal(key, 1, "USR1")  # told again with each answer, from now on
     control.signal("9.1.0", 1, "USR1")
-    eventually(lambda: said(control, key) == ["got SIGUSR1"], 20, "the first signal")
+    eventually(lambda: output_lines(control, key) == ["got SIGUSR1"], 20, "the first signal")
     eventually(lambda: control.syncs[-1].signalled == {key: 1}, 20, "what was taken")
     agent.kill()
     control.signal(key, 3, "USR1")
     control.signal(key, 2, "USR2")  # in another order
     agent.start()
-    eventually(lambda: len(said(control, key)) == 3, 20, "the others")
+    eventually(lambda: len(output_lines(control, key)) == 3, 20, "the others")
     eventually(lambda: control.syncs[-1].signalled == {key: 3}, 20, "what was taken")
-    taken = len(control.syncs)
-    eventually(lambda: len(control.syncs) > taken + 5, 20, "more answers")
-    assert said(control, key)[0] == "got SIGUSR1"
-    assert sorted(said(control, key)[1:]) == ["got SIGUSR1", "got SIGUSR2"]
+    syncs_before = len(control.syncs)
+    eventually(lambda: len(control.syncs) > syncs_before + 5, 20, "more answers")
+    assert output_lines(control, key)[0] == "got SIGUSR1"
+    assert sorted(output_lines(control, key)[1:]) == ["got SIGUSR1", "got SIGUSR2"]
     control.stop(key, grace_seconds=1)
     assert control.end_of(key).reason == "cancelled"
 
 
-def test_a_signal_that_ends_the_program_is_how_it_ended(agent: Agent, control: Control) -> None:
+def test_signal_that_ends_the_program_is_its_end(agent: Agent, control: Control) -> None:
     agent.start()
     key = control.run("sleep", "600")
     control.start_of(key)

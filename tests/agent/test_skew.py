@@ -21,9 +21,9 @@ TYPES: dict[str, tuple[Any, Any]] = {"/agent/join": (Join, Joined), "/agent/sync
 def older(answer: Any) -> Any:
     """Without what was not known when the messages were recorded."""
     recorded = [message["answer"] for message in messages() if message["path"] == "/agent/sync"]
-    known = set(recorded[0])
+    expected = set(recorded[0])
     run = recorded[0]["assignments"][0]
-    pruned = {name: part for name, part in answer.items() if name in known or name not in Desired.__struct_fields__}
+    pruned = {name: part for name, part in answer.items() if name in expected or name not in Desired.__struct_fields__}
     pruned.pop("most_bytes", None)
     for order in pruned.get("assignments", ()):
         if order["action"] == "run":
@@ -32,7 +32,7 @@ def older(answer: Any) -> Any:
 
 
 class Skewed(Control):
-    """Its answers are those of another version."""
+    """A control plane that answers like another version."""
 
     def __init__(self, change: Callable[[Any], Any]) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ def control(request: pytest.FixtureRequest) -> Iterator[Skewed]:
         yield running
 
 
-def test_an_agent_works_with_a_server_of_another_version(agent: Agent, control: Control) -> None:
+def test_agent_works_with_a_server_of_another_version(agent: Agent, control: Control) -> None:
     key = control.run("sh", "-c", "echo $LR; exit 3", environment={"LR": "0.1"})
     stopped = control.run("sleep", "60", job=2)
     agent.start()
@@ -61,19 +61,17 @@ def test_an_agent_works_with_a_server_of_another_version(agent: Agent, control: 
     eventually(lambda: not any(agent.ranks.iterdir()), 5, "both to be forgotten")
 
 
-@pytest.mark.parametrize("change", [lambda told: told, with_later_ideas])
-def test_all_that_the_version_before_said_is_understood(change: Callable[[Any], Any]) -> None:
+@pytest.mark.parametrize("change", [lambda message_json: message_json, with_later_ideas])
+def test_messages_of_the_previous_version_are_decoded(change: Callable[[Any], Any]) -> None:
     for message in messages():
         if (types := TYPES.get(message["path"])) is not None:
-            for said, kind in zip((message["request"], message["answer"]), types, strict=True):
-                msgspec.convert(change(said), kind)
+            for text, kind in zip((message["request"], message["answer"]), types, strict=True):
+                msgspec.convert(change(text), kind)
         else:
             msgspec.convert(change(message["answer"]), LogAnswer)
 
 
-def test_what_a_rank_was_told_before_an_upgrade_is_still_known_after_it(
-    agent: Agent, control: Control, tmp_path: Path
-) -> None:
+def test_rank_keeps_its_limit_and_signals_through_an_upgrade(agent: Agent, control: Control, tmp_path: Path) -> None:
     """The files of a rank that an older agent started lack what was added since; the new one adopts it all the same."""
     key = control.run("sh", "-c", f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; exit 4")
     agent.start()
@@ -89,16 +87,16 @@ def test_what_a_rank_was_told_before_an_upgrade_is_still_known_after_it(
     assert control.end_of(key).exit_code == 4
 
 
-def test_an_order_of_the_version_before_says_all_that_is_needed() -> None:
+def test_order_of_the_previous_version_is_complete() -> None:
     [first] = [m for m in messages() if m["path"] == "/agent/sync" and m["answer"]["assignments"]]
     [order] = msgspec.convert(first["answer"], Desired).assignments
     assert isinstance(order, Run)
     assert (order.spec.image, order.spec.runtime, order.spec.mounts) == (None, "auto", [])
 
 
-def test_an_agent_that_was_put_back_a_version_reads_the_identity_of_the_newer_one(tmp_path: Path) -> None:
+def test_downgraded_agent_reads_the_identity_of_a_newer_one(tmp_path: Path) -> None:
     """A57."""
-    fresh = identity.load(tmp_path, "node-a")
-    known = rank_dir.read(tmp_path, identity.FILE)
-    rank_dir.write(tmp_path, identity.FILE, {**(known or {}), "invented_later": 1})
-    assert identity.load(tmp_path, "node-a") == fresh
+    loaded = identity.load(tmp_path, "node-a")
+    expected = rank_dir.read(tmp_path, identity.FILE)
+    rank_dir.write(tmp_path, identity.FILE, {**(expected or {}), "invented_later": 1})
+    assert identity.load(tmp_path, "node-a") == loaded

@@ -1,4 +1,4 @@
-"""Traces by OpenTelemetry's standard variables: off without them, and never in the way."""
+"""Traces by OpenTelemetry's standard variables: off without them, and never an obstacle."""
 
 import logging
 import os
@@ -56,7 +56,7 @@ def test_tracing_imports_nothing_of_opentelemetry_when_it_is_off():
         {"OTEL_SDK_DISABLED": "TRUE", "OTEL_TRACES_EXPORTER": "otlp"},
     ],
 )
-def test_tracing_is_off_unless_the_variables_ask_for_it(variables, monkeypatch):
+def test_tracing_is_off_unless_the_variables_request_it(variables, monkeypatch):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     tracing.start("x")
@@ -67,19 +67,19 @@ def test_tracing_is_off_unless_the_variables_ask_for_it(variables, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("variables", "says"),
+    ("variables", "sentence"),
     [
         ({"OTEL_TRACES_EXPORTER": "zipkin"}, "OTEL_TRACES_EXPORTER=zipkin is not otlp, console or none"),
         ({"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "=grpc is not http/protobuf"),
         ({"OTEL_TRACES_EXPORTER": "otlp", "OTEL_BSP_MAX_QUEUE_SIZE": "0"}, "a variable OTEL_… is wrong"),
     ],
 )
-def test_tracing_stays_off_and_logs_why_when_a_variable_is_wrong(variables, says, monkeypatch, caplog):
+def test_tracing_stays_off_and_logs_why_when_a_variable_is_wrong(variables, sentence, monkeypatch, caplog):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     tracing.start("x")
     assert not tracing.is_on()
-    assert says in caplog.text
+    assert sentence in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,8 @@ def test_tracing_stays_off_and_logs_why_when_a_variable_is_wrong(variables, says
     ["OTEL_PROPAGATORS=bogus", "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT=x", "OTEL_TRACES_SAMPLER=bogus", "OTEL_PYTHON_CONTEXT=bogus",
      "OTEL_PYTHON_EXPORTER_OTLP_HTTP_TRACES_CREDENTIAL_PROVIDER=bogus", "OTEL_EXPORTER_OTLP_CERTIFICATE=/nonexistent"],
 )  # fmt: skip
-def test_process_goes_on_whatever_the_variables_are(variable):
-    """Some are read while the SDK is imported, so each needs a process of its own."""
+def test_process_continues_whatever_the_variables_are(variable):
+    """The SDK reads some variables when it is imported, so each needs its own process."""
     name, _, value = variable.partition("=")
     code = (
         "from gpusched import tracing; tracing.load(); tracing.start('x')\n"
@@ -96,8 +96,8 @@ def test_process_goes_on_whatever_the_variables_are(variable):
         "print('went on')"
     )
     environment = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", name: value}
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "went on\n")
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert (result.returncode, result.stdout) == (0, "went on\n")
 
 
 def test_malformed_headers_are_not_repeated_in_the_log(collector, monkeypatch, caplog):
@@ -118,8 +118,8 @@ def test_tracing_names_the_extra_when_opentelemetry_is_not_installed():
         "tracing.load(); tracing.start('x'); assert not tracing.is_on()"
     )
     environment = {**os.environ, "OTEL_TRACES_EXPORTER": "otlp"}
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert (done.returncode, done.stderr.count("pip install 'gpusched[tracing]'")) == (0, 1)
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert (result.returncode, result.stderr.count("pip install 'gpusched[tracing]'")) == (0, 1)
 
 
 def test_spans_reach_the_collector_with_their_service_and_attributes(collector, monkeypatch):
@@ -154,14 +154,14 @@ def test_recorded_span_belongs_to_the_trace_of_its_traceparent(collector, monkey
     assert (second.parent_id, second.is_error, second.attributes["error.type"]) == ("", True, "node_fault")
 
 
-def test_collector_that_is_away_is_logged_once_and_spans_are_dropped(collector, monkeypatch, caplog):
+def test_unreachable_collector_is_logged_once_and_spans_are_dropped(collector, monkeypatch, caplog):
     caplog.set_level(logging.WARNING)
     collector.status = 400
     with traced(collector, monkeypatch, OTEL_BSP_MAX_QUEUE_SIZE="8", OTEL_BSP_MAX_EXPORT_BATCH_SIZE="4"):
         for number in range(100):
             with tracing.span(f"dropped {number}"):
                 pass
-        eventually(lambda: "takes no traces" in caplog.text, 10, "the log line")
+        eventually(lambda: "accepts no traces" in caplog.text, 10, "the log line")
         for number in range(100):
             with tracing.span(f"dropped {number}"):
                 pass
@@ -178,11 +178,11 @@ def test_collector_that_is_back_gets_spans_again(collector, monkeypatch, caplog)
     with traced(collector, monkeypatch):
         with tracing.span("dropped"):
             pass
-        eventually(lambda: "takes no traces" in caplog.text, 10, "the log line")
+        eventually(lambda: "accepts no traces" in caplog.text, 10, "the log line")
         collector.status = 200
         with tracing.span("kept"):
             pass
-        eventually(lambda: "takes traces again" in caplog.text, 10, "the log line")
+        eventually(lambda: "accepts traces again" in caplog.text, 10, "the log line")
     assert [span.name for span in collector.spans] == ["kept"]
 
 
@@ -208,7 +208,7 @@ def test_process_that_ends_sends_its_last_spans(collector):
 
 
 def test_forked_process_sends_its_own_spans(collector):
-    """As the worker of cycles, which django-q2 forks."""
+    """The worker of cycles, which django-q2 forks, does the same."""
     code = (
         "import multiprocessing\n"
         "from gpusched import tracing\n"
@@ -230,7 +230,7 @@ def test_forked_process_sends_its_own_spans(collector):
     ["", "x", TRACEPARENT[:-1], TRACEPARENT + "0", TRACEPARENT.upper(), TRACEPARENT.replace("00-", "ff-", 1),
      f"00-{'0' * 32}-b7ad6b7169203331-01", f"00-{'a' * 32}-{'0' * 16}-01", f"{TRACEPARENT}\n"],
 )  # fmt: skip
-def test_traceparent_that_is_none_is_ignored(text):
+def test_invalid_traceparent_is_ignored(text):
     assert tracing.checked(text) == ""
     assert tracing.checked(TRACEPARENT) == TRACEPARENT
 
@@ -269,14 +269,14 @@ def test_launch_that_fails_is_an_error_with_its_reason(agent, control, collector
 
 def test_job_gets_the_trace_context_without_traces_of_the_agent_unless_it_sets_its_own(agent, control):
     traced_key = control.run(*SHOW, job=1, traceparent=TRACEPARENT)
-    own = control.run(*SHOW, job=2, traceparent=TRACEPARENT, environment={"TRACEPARENT": "mine"})
+    own_key = control.run(*SHOW, job=2, traceparent=TRACEPARENT, environment={"TRACEPARENT": "mine"})
     plain = control.run(*SHOW, job=3)
     agent.start()
-    for key in (traced_key, own, plain):
+    for key in (traced_key, own_key, plain):
         control.end_of(key)
     eventually(lambda: len(control.logs) == 3, 10, "the logs")
-    shown = [control.logs[key].split()[0] for key in (traced_key, own, plain)]
-    assert shown == [f"traced={TRACEPARENT}".encode(), b"traced=mine", b"traced="]
+    traceparents = [control.logs[key].split()[0] for key in (traced_key, own_key, plain)]
+    assert traceparents == [f"traced={TRACEPARENT}".encode(), b"traced=mine", b"traced="]
 
 
 def test_agent_runs_jobs_and_ends_in_time_when_the_collector_never_answers(agent, control, collector):

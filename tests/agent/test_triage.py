@@ -1,4 +1,4 @@
-"""Of what class a failure is, as only the node can tell."""
+"""Failure classes that only the node can determine."""
 
 import errno
 import os
@@ -21,10 +21,12 @@ TORCH = (
 )
 
 
-def classed(tmp_path: Path, output: bytes, code: int = 1, before: int | None = 0, after: int | None = 0) -> str | None:
+def classed(
+    tmp_path: Path, output: bytes, code: int = 1, kills_before: int | None = 0, after: int | None = 0
+) -> str | None:
     log = tmp_path / "output.log"
     log.write_bytes(output)
-    return failure_class.failure_class(str(log), code, before, after)
+    return failure_class.failure_class(str(log), code, kills_before, after)
 
 
 @pytest.mark.parametrize(
@@ -42,33 +44,33 @@ def classed(tmp_path: Path, output: bytes, code: int = 1, before: int | None = 0
         ("", None),
     ],
 )
-def test_the_words_of_a_failure_give_its_class(tmp_path: Path, output: str, expected: str | None) -> None:
+def test_output_of_a_failure_determines_its_class(tmp_path: Path, output: str, expected: str | None) -> None:
     assert classed(tmp_path, b"step 1\n" + output.encode() + b"\n") == expected
 
 
-def test_what_the_program_got_over_does_not_count_against_what_came_last(tmp_path: Path) -> None:
-    both = [TORCH.encode(), b"No space left on device"]
-    assert classed(tmp_path, b"\n".join(both)) == "disk_full"
-    assert classed(tmp_path, b"\n".join(reversed(both))) == "cuda_oom"
+def test_last_error_in_the_output_counts(tmp_path: Path) -> None:
+    errors = [TORCH.encode(), b"No space left on device"]
+    assert classed(tmp_path, b"\n".join(errors)) == "disk_full"
+    assert classed(tmp_path, b"\n".join(reversed(errors))) == "cuda_oom"
 
 
-def test_only_the_last_64_kib_are_looked_at(tmp_path: Path) -> None:
+def test_only_the_last_64_kib_of_output_count(tmp_path: Path) -> None:
     assert classed(tmp_path, TORCH.encode() + b"." * failure_class.TAIL_BYTES) is None
     assert classed(tmp_path, b"." * (1 << 20) + TORCH.encode()) == "cuda_oom"
 
 
-def test_success_and_a_crash_are_not_explained_by_what_was_printed_before(tmp_path: Path) -> None:
+def test_output_does_not_classify_a_success_or_a_crash(tmp_path: Path) -> None:
     assert [classed(tmp_path, TORCH.encode(), code) for code in (0, -11, -15, -6)] == [None, None, None, "cuda_oom"]
 
 
-def test_a_sigkill_is_want_of_memory_only_if_the_kernel_counted_one(tmp_path: Path) -> None:
+def test_sigkill_is_host_oom_only_when_the_kernel_counted_one(tmp_path: Path) -> None:
     counters = [(3, 4), (3, 3), (None, 4), (3, None)]
     assert [classed(tmp_path, b"", -9, *counts) for counts in counters] == ["host_oom", None, None, None]
     assert classed(tmp_path, b"", 137, 0, 1) == "host_oom", "as a shell tells it of its child"
     assert classed(tmp_path, TORCH.encode(), -15, 0, 1) is None, "another signal"
 
 
-def test_the_counter_is_that_of_the_own_cgroup_before_that_of_the_machine(tmp_path: Path) -> None:
+def test_oom_counter_prefers_the_own_cgroup_to_the_machine(tmp_path: Path) -> None:
     proc, cgroups = tmp_path / "proc", tmp_path / "cgroup"
     (proc / "self").mkdir(parents=True)
     assert failure_class.oom_kills(str(proc), str(cgroups)) is None
@@ -80,18 +82,18 @@ def test_the_counter_is_that_of_the_own_cgroup_before_that_of_the_machine(tmp_pa
     assert failure_class.oom_kills(str(proc), str(cgroups)) == 2
 
 
-def test_the_agent_tells_the_class_with_the_end(agent: Agent, control: Control) -> None:
+def test_agent_reports_the_class_with_the_end(agent: Agent, control: Control) -> None:
     cuda = control.run("sh", "-c", f"echo '{TORCH}' >&2; exit 1", job=1)
     disk = control.run("sh", "-c", "echo 'tar: No space left on device'; exit 2", job=2)
     plain = control.run("sh", "-c", "exit 3", job=3)
     fine = control.run("sh", "-c", f"echo '{TORCH}'; exit 0", job=4)
     agent.start()
-    told = [control.end_of(key).exit_class for key in (cuda, disk, plain, fine)]
-    assert told == ["cuda_oom", "disk_full", None, None]
+    classes = [control.end_of(key).exit_class for key in (cuda, disk, plain, fine)]
+    assert classes == ["cuda_oom", "disk_full", None, None]
 
 
-def test_a_stop_is_no_failure_whatever_was_printed(agent: Agent, control: Control) -> None:
-    """A36: what gpusched ended itself has no class of the agent's."""
+def test_stop_has_no_class_whatever_was_printed(agent: Agent, control: Control) -> None:
+    """A36: an end caused by gpusched has no class from the agent."""
     key = control.run("sh", "-c", f"trap 'echo {TORCH!r}; exit 1' TERM; sleep 60 & wait")
     agent.start()
     control.start_of(key)
@@ -99,9 +101,7 @@ def test_a_stop_is_no_failure_whatever_was_printed(agent: Agent, control: Contro
     assert (control.end_of(key).reason, control.ended[key][0].exit_class) == ("preempted", None)
 
 
-def test_a_kill_by_the_kernel_for_want_of_memory_is_seen_by_the_supervisor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_supervisor_detects_a_kill_for_lack_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter([7, 8])
     monkeypatch.setattr(failure_class, "oom_kills", lambda: next(counts))
     fact = supervised(tmp_path, argv=["sh", "-c", "kill -9 $$"])
@@ -131,7 +131,7 @@ def supervised(tmp_path: Path, **more: object) -> dict[str, Any]:
     [(errno.EAGAIN, "node_fault"), (errno.EMFILE, "node_fault"), (errno.ESTALE, "node_fault"),
      (errno.ENOENT, "launch_failed"), (errno.E2BIG, "launch_failed")],
 )  # fmt: skip
-def test_what_the_node_has_run_out_of_is_no_fault_of_the_job(
+def test_lack_of_a_node_resource_is_a_node_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_another: bool, number: int, reason: str
 ) -> None:
     def refuse(*_: object, **__: object) -> int:
@@ -145,7 +145,9 @@ def test_what_the_node_has_run_out_of_is_no_fault_of_the_job(
 
 
 @needs_root
-def test_so_it_is_if_the_program_cannot_be_started_as_its_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lack_of_a_node_resource_is_a_node_fault_when_starting_as_a_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -155,7 +157,7 @@ def test_so_it_is_if_the_program_cannot_be_started_as_its_user(tmp_path: Path, m
 
 
 @pytest.mark.parametrize(
-    ("said", "code", "reason"),
+    ("message", "code", "reason"),
     [
         ("docker: Error response from daemon: could not select device driver", 125, "node_fault"),
         ("docker: Cannot connect to the Docker daemon at unix:///run/docker.sock.", 125, "node_fault"),
@@ -163,17 +165,17 @@ def test_so_it_is_if_the_program_cannot_be_started_as_its_user(tmp_path: Path, m
         ("docker: Error response from daemon: could not select device driver", 1, "exited"),
     ],
 )
-def test_a_daemon_in_trouble_is_no_fault_of_the_job(tmp_path: Path, said: str, code: int, reason: str) -> None:
-    fact = supervised(tmp_path, argv=["sh", "-c", f"echo '{said}'; exit {code}"], box=str(tmp_path))
+def test_failing_daemon_is_a_node_fault(tmp_path: Path, message: str, code: int, reason: str) -> None:
+    fact = supervised(tmp_path, argv=["sh", "-c", f"echo '{message}'; exit {code}"], box=str(tmp_path))
     assert fact["reason"] == reason
-    assert fact["detail"] == (said if reason == "node_fault" else None)
+    assert fact["detail"] == (message if reason == "node_fault" else None)
 
 
-def test_an_end_written_by_a_newer_supervisor_is_understood(tmp_path: Path) -> None:
+def test_end_written_by_a_newer_supervisor_is_read(tmp_path: Path) -> None:
     """A57: an agent that was put back one version."""
     journal = Journal(tmp_path, rank_dir.boot_id())
     (journal.ranks / "1.1.0").mkdir()
     fact = {"at": rank_dir.now(), "reason": "exited", "exit_code": 0, "a_later_idea": 1}
     rank_dir.write(journal.ranks / "1.1.0", rank_dir.EXIT, fact)
-    ended = journal.look("1.1.0")[1]
+    ended = journal.inspect("1.1.0")[1]
     assert ended is not None and ended.exit_code == 0

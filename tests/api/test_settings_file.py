@@ -85,8 +85,8 @@ def test_settings_file_names_files_of_values(file, tmp_path):
         ("\nhttp_prot = 8000", "line 2: http_prot is not a setting; the nearest name is http_port"),
         ("GPUSCHED_HTTP_PORT = 8000", "line 1: GPUSCHED_HTTP_PORT is not a setting; write http_port"),
         ("'secret-key' = 'x'", "line 1: secret-key is not a setting; the nearest name is secret_key"),
-        ("[server]\nhttp_port = 8000", "line 1: server is not a setting; settings stand outside of tables"),
-        ("oidc.issuer = 'x'", "line 1: oidc is not a setting; settings stand outside of tables"),
+        ("[server]\nhttp_port = 8000", "line 1: server is not a setting; settings must be outside of tables"),
+        ("oidc.issuer = 'x'", "line 1: oidc is not a setting; settings must be outside of tables"),
         ("otel_service_name = 'x'", "line 1: otel_service_name is not a setting; OpenTelemetry reads its variables from the environment only"),
         ("# ports\nhttp_port = '8000'", "line 2: http_port must be an integer, not a string"),
         ("http_port = true", "line 1: http_port must be an integer, not a boolean"),
@@ -97,8 +97,8 @@ def test_settings_file_names_files_of_values(file, tmp_path):
         ("http_port_file = 1", "line 1: http_port_file must be a string, not an integer"),
         ("http_port = 0", "line 1: http_port=0 is not from 1 to 65535"),
         ("tick_seconds = nan", "line 1: tick_seconds=nan is not from 0.05 to 300"),
-        ("policy = 'random'", "line 1: policy='random' is not known; use fair or priority or cost_aware or shortest"),
-        ("http_port = 1\nhttp_port_file = 'x'", "line 2: http_port_file and http_port set the same; keep one of them"),
+        ("policy = 'random'", "line 1: policy='random' is not valid; use fair or priority or cost_aware or shortest"),
+        ("http_port = 1\nhttp_port_file = 'x'", "line 2: http_port_file and http_port set the same setting; keep one of them"),
         ("http_port_file = '/nonexistent'", "line 1: http_port_file: cannot read /nonexistent: No such file or directory"),
     ],
 )  # fmt: skip
@@ -109,7 +109,7 @@ def test_settings_file_refuses_what_it_does_not_know_by_line_and_key(file, text,
 def test_settings_file_refuses_a_bad_value_of_a_named_file(file, tmp_path):
     (tmp_path / "port").write_text("many")
     refused = refusal(written(file, f'http_port_file = "{tmp_path}/port"'))
-    assert refused.startswith(f"{file}, line 1: http_port_file='many' is not understood")
+    assert refused.startswith(f"{file}, line 1: http_port_file='many' is not valid")
 
 
 def test_settings_file_refuses_text_that_is_not_toml(file):

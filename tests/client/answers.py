@@ -1,8 +1,8 @@
-"""What a server that knows everything answers to each command."""
+"""Answers of a fake server to every command."""
 
 from gpusched.protocol.rest.scheduling import PolicyFields
 from tests.client.fakeserver import Answer, FakeServer, acted, job, log
-from tests.client.test_sdk import WHY
+from tests.client.test_sdk import EXPLANATION
 
 NODE = {"name": "n1", "state": "online", "intent": "open", "cpu_cores": 64, "memory_mb": 1000, "cpu_cores_free": 60,
         "memory_mb_free": 900, "devices": [{"id": 1, "index": 0, "model": "H100", "health": "ok", "held": "free"},
@@ -78,7 +78,7 @@ def answer_all(server: FakeServer) -> None:
     server.on("GET", "/queue/usage", Answer(200, {"items": [used]}))
     server.on("GET", "/scheduling/shares", Answer(200, {"items": [SHARE]}))
     server.on("GET", "/cluster/status", Answer(200, {"total_nodes": 1, "online_nodes": 1, "total_gpus": 2}))
-    server.on("GET", "/jobs/42/explain", Answer(200, WHY))
+    server.on("GET", "/jobs/42/explain", Answer(200, EXPLANATION))
     server.on("GET", "/jobs/42/logs", log(b"epoch 1\nepoch 2\n", complete=True))
     for verb in ("cancel", "hold", "release", "requeue", "retry", "signal"):
         server.on("POST", f"/jobs/42/{verb}", acted(verb))

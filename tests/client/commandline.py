@@ -1,4 +1,4 @@
-"""Runs the `gpusched` command: inside this process (fast) or as a real one, and a table of all its commands."""
+"""Run the `gpusched` command, inside this process (fast) or as a real one; and a table of all its commands."""
 
 import os
 import signal
@@ -104,7 +104,7 @@ COMMANDS: dict[str, list[str]] = {
     "version": ["version", "--server"],
 }
 
-# These ask no server.
+# These need no server.
 OFFLINE = {"simulate"}
 
 # Built once: the runner's own `invoke` builds all commands anew each time, which takes longer than the tests.
@@ -151,6 +151,6 @@ def _at(terminal: int) -> None:
 
 
 def as_at_a_terminal() -> None:
-    """What a shell or nohup starts in the background has these ignored, and would pass that on."""
+    """Restore the signals that a shell or nohup ignores for background processes; a child would inherit that."""
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""Fixtures of the client's tests: a fake server, and an environment that knows of no other."""
+"""Fixtures of the client's tests: a fake server, and an environment without any other."""
 
 from collections.abc import Iterator
 from pathlib import Path

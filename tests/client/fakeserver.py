@@ -1,4 +1,4 @@
-"""A small HTTP server in a thread that answers as it is told and remembers what it was asked."""
+"""A small HTTP server in a thread, with scripted answers; it records its requests."""
 
 import json
 import threading
@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     method: str
     path: str
     query: Mapping[str, str]
@@ -24,14 +24,14 @@ class Asked:
 
 @dataclass(frozen=True)
 class Answer:
-    """`status` 0: the connection is closed without an answer."""
+    """An answer. `status` 0: close the connection without an answer."""
 
     status: int = 200
     body: Any = None
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-Route = Callable[[Asked], Answer] | Answer
+Route = Callable[[Request], Answer] | Answer
 
 
 class FakeServer:
@@ -40,7 +40,7 @@ class FakeServer:
     def __init__(self) -> None:
         self.routes: dict[tuple[str, str], Route] = {}
         self.default: Route = problem(404, "not_found", "there is no such thing, or you may not see it", "check the id")
-        self.asked: list[Asked] = []
+        self.requests: list[Request] = []
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._http.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
@@ -49,13 +49,13 @@ class FakeServer:
     def on(self, method: str, path: str, route: Route) -> None:
         self.routes[method, f"/api/v1{path}"] = route
 
-    def answer(self, asked: Asked) -> Answer:
-        self.asked.append(asked)
-        if asked.headers.get("accept") not in ("application/json", "*/*"):
-            # As the real one does, also where it answers with plain text.
+    def answer(self, request: Request) -> Answer:
+        self.requests.append(request)
+        if request.headers.get("accept") not in ("application/json", "*/*"):
+            # As the real server does, even for plain text.
             return problem(406, "not_acceptable", "Could not satisfy the request Accept header.")
-        route = self.routes.get((asked.method, asked.path), self.default)
-        return route if isinstance(route, Answer) else route(asked)
+        route = self.routes.get((request.method, request.path), self.default)
+        return route if isinstance(route, Answer) else route(request)
 
     def close(self) -> None:
         self._http.shutdown()
@@ -71,7 +71,7 @@ def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
             parts = urlsplit(self.path)
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             headers = {name.lower(): value for name, value in self.headers.items()}
-            answer = server.answer(Asked(self.command, parts.path, dict(parse_qsl(parts.query)), headers, body))
+            answer = server.answer(Request(self.command, parts.path, dict(parse_qsl(parts.query)), headers, body))
             if answer.status == 0:
                 self.close_connection = True
                 return
@@ -95,14 +95,14 @@ def problem(status: int, code: str, detail: str, next_step: str = "", **more: An
     return Answer(status, body, {"Content-Type": "application/problem+json"})
 
 
-def sequence(*answers: Answer) -> Callable[[Asked], Answer]:
-    """One answer after the other; the last one for ever."""
-    left = list(answers)
-    return lambda asked: left.pop(0) if len(left) > 1 else left[0]
+def sequence(*answers: Answer) -> Callable[[Request], Answer]:
+    """Return the answers one after the other; the last one repeatedly."""
+    remaining = list(answers)
+    return lambda request: remaining.pop(0) if len(remaining) > 1 else remaining[0]
 
 
 def job(job_id: int = 42, state: str = "pending", **more: Any) -> dict[str, Any]:
-    """A job as the API shows it."""
+    """Return a job as the API represents it."""
     reason = {
         "code": "capacity",
         "sentence": "waits for 4 GPUs: 0 of 8 suitable are free",
@@ -132,10 +132,10 @@ def job(job_id: int = 42, state: str = "pending", **more: Any) -> dict[str, Any]
 
 
 def acted(status: str = "submitted", **more: Any) -> Answer:
-    shown = job(**more)
+    fields = job(**more)
     code = 201 if status == "submitted" else 200
     return Answer(
-        code, {"job_id": shown["id"], "status": status, "message": f"job {shown['id']} {status}", "job": shown}
+        code, {"job_id": fields["id"], "status": status, "message": f"job {fields['id']} {status}", "job": fields}
     )
 
 
@@ -153,13 +153,13 @@ def log(data: bytes, offset: int = 0, size: int | None = None, *, complete: bool
 
 
 class GrowingLog:
-    """The log route of a job, whose bytes appear piece by piece, one more with each request that has read all."""
+    """The log route of a job; one more piece appears with each request that has read everything so far."""
 
     def __init__(self, *pieces: bytes, attempt: int = 1) -> None:
         self.pieces, self.data, self.attempt = list(pieces), b"", attempt
 
-    def __call__(self, asked: Asked) -> Answer:
-        offset = int(asked.query.get("offset", 0))
+    def __call__(self, request: Request) -> Answer:
+        offset = int(request.query.get("offset", 0))
         if offset == len(self.data) and self.pieces:
             self.data += self.pieces.pop(0)
         return log(self.data[offset:], offset, len(self.data), complete=not self.pieces, attempt=self.attempt)

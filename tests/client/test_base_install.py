@@ -1,4 +1,4 @@
-"""What laptops and GPU nodes install: it imports without Django, and the command starts quickly."""
+"""The installation for laptops and GPU nodes: it imports without Django, and the command starts quickly."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ sys.meta_path.insert(0, Refuse())
 @pytest.mark.parametrize(
     "module", ["cli.main", "cli.app", "client", "client.sync", "client.aio", "agent", "agent.main"]
 )
-def test_it_imports_without_django(module: str) -> None:
+def test_client_imports_without_django(module: str) -> None:
     code = f"{WITHOUT_SERVER}\nimport importlib; importlib.import_module('gpusched.{module}')"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
@@ -38,6 +38,6 @@ def test_version_is_quick() -> None:
     assert min(seconds() for _ in range(3)) < 0.3
 
 
-def test_the_commands_load_no_http_client_before_they_need_it() -> None:
+def test_commands_import_the_http_client_only_when_needed() -> None:
     code = "import sys, gpusched.cli.app; assert not {'httpx', 'rich', 'yaml'} & set(sys.modules), sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

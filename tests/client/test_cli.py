@@ -1,4 +1,4 @@
-"""What each command sends, and what it prints where."""
+"""The request of each command, and its output on stdout and stderr."""
 
 import csv
 import io
@@ -16,7 +16,7 @@ import pytest
 from gpusched.cli.terminal.output import has_colour
 from gpusched.client.config import read_file, write_file
 from tests.client.commandline import COMMANDS, ROOT, call, start
-from tests.client.fakeserver import Answer, Asked, FakeServer, job, log, problem, sequence
+from tests.client.fakeserver import Answer, FakeServer, Request, job, log, problem, sequence
 
 LISTS = ["ps", "nodes", "queue", "history", "history ID", "events", "share", "tenant list", "quota", "token list",
          "token list --service", "usage", "rate list", "audit", "user list", "member list"]  # fmt: skip
@@ -48,7 +48,7 @@ def test_lists_print_every_format(full: FakeServer, name: str, form: str) -> Non
         assert len(lines) == count + (form != "name")
 
 
-def test_nodes_say_what_is_wrong_with_which_gpu(full: FakeServer) -> None:
+def test_nodes_list_the_faults_of_gpus(full: FakeServer) -> None:
     note = "pid 4242 of alice (python)"
     devices = [{"id": 1, "index": 0, "health": "ok"}, {"id": 2, "index": 1, "health": "foreign", "health_note": note},
                {"id": 3, "index": 2, "health": "hot"}]  # fmt: skip
@@ -60,7 +60,7 @@ def test_nodes_say_what_is_wrong_with_which_gpu(full: FakeServer) -> None:
     ("state", "intent", "free"),
     [("online", "open", "1"), ("lost", "open", "0"), ("online", "cordoned", "0"), ("online", "draining", "0")],
 )
-def test_nodes_that_take_no_jobs_have_nothing_free(full: FakeServer, state: str, intent: str, free: str) -> None:
+def test_closed_nodes_have_no_free_resources(full: FakeServer, state: str, intent: str, free: str) -> None:
     """A60"""
     node = {"name": "n1", "state": state, "intent": intent, "cpu_cores": 4, "cpu_cores_free": 4, "memory_mb": 9,
             "memory_mb_free": 9, "devices": [{"id": 1, "index": 0, "health": "ok", "held": "free"}]}  # fmt: skip
@@ -70,12 +70,12 @@ def test_nodes_that_take_no_jobs_have_nothing_free(full: FakeServer, state: str,
     assert (row["free"], row["cpu free"], row["memory free"]) == (free, *all_or_nothing)
 
 
-def test_a_gpu_is_taken_out_of_service_with_a_note_and_put_back(full: FakeServer) -> None:
-    taken = call(full.url, "gpu", "quarantine", "2", "--note", "noisy")
-    assert (taken.exit_code, taken.stdout, taken.stderr) == (0, "", "GPU 2 is quarantined\n")
-    assert (full.asked[-1].path, full.asked[-1].json) == ("/api/v1/gpus/2/quarantine", {"note": "noisy"})
+def test_gpu_is_quarantined_with_a_note_and_cleared(full: FakeServer) -> None:
+    quarantined = call(full.url, "gpu", "quarantine", "2", "--note", "noisy")
+    assert (quarantined.exit_code, quarantined.stdout, quarantined.stderr) == (0, "", "GPU 2 is quarantined\n")
+    assert (full.requests[-1].path, full.requests[-1].json) == ("/api/v1/gpus/2/quarantine", {"note": "noisy"})
     assert call(full.url, "gpu", "clear", "2").stderr == "GPU 2 is ok\n"
-    assert full.asked[-1].path == "/api/v1/gpus/2/clear"
+    assert full.requests[-1].path == "/api/v1/gpus/2/clear"
     assert call(full.url, "gpu", "clear", "n1").exit_code == 2
 
 
@@ -85,22 +85,22 @@ def test_runtimes_of_nodes_and_notes_of_gpus_are_shown(full: FakeServer) -> None
     full.on("GET", "/nodes", Answer(200, {"items": [node]}))
     full.on("GET", "/nodes/n1", Answer(200, node))
     assert "podman 4.3.1" in call(full.url, "nodes", "-o", "wide").stdout
-    shown = call(full.url, "node", "show", "n1")
-    assert "noisy" in shown.stdout and "17" in shown.stdout and "runtimes: podman 4.3.1" in shown.stderr
+    table = call(full.url, "node", "show", "n1")
+    assert "noisy" in table.stdout and "17" in table.stdout and "runtimes: podman 4.3.1" in table.stderr
 
 
-def test_submit_prints_the_id_alone(full: FakeServer) -> None:
+def test_submit_prints_only_the_id(full: FakeServer) -> None:
     result = call(full.url, "submit", "--gpus", "1", "python", "train.py", "--epochs", "3")
     assert (result.stdout, result.stderr) == ("42\n", "job 42 submitted\n")
-    assert full.asked[0].json == {"gpu_count": 1, "command": ["python", "train.py", "--epochs", "3"]}
+    assert full.requests[0].json == {"gpu_count": 1, "command": ["python", "train.py", "--epochs", "3"]}
 
 
-def test_submit_sends_what_the_flags_say(full: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submit_sends_the_fields_of_its_flags(full: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LR", "0.1")
     flags = "-t nlp -n big -p 1000 -g 8 --gpu-model H100 -c 16 -m 64000 -e A=b=c -e LR --gang --ranks 2 --no-requeue"
     more = "--not-preemptible --max-runtime-minutes 90 --label team=x --node-selector zone=a --workdir /data"
     assert call(full.url, "submit", *flags.split(), *more.split(), "--", "true").exit_code == 0
-    assert full.asked[0].json == {
+    assert full.requests[0].json == {
         "tenant": "nlp", "name": "big", "priority": 1000, "gpu_count": 8, "gpu_model": "H100", "cpu_cores": 16.0,
         "memory_mb": 64000, "environment": {"A": "b=c", "LR": "0.1"}, "gang_scheduling": True, "ranks": 2,
         "requeue": False, "preemptible": False, "max_runtime_minutes": 90.0, "labels": {"team": "x"},
@@ -111,63 +111,64 @@ def test_submit_sends_what_the_flags_say(full: FakeServer, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     "text", ["gpu_count: 2\ncommand: [python, t.py]\n", '{"gpu_count": 2, "command": ["python", "t.py"]}']
 )
-def test_submit_reads_a_file_and_flags_win(full: FakeServer, tmp_path: Path, text: str) -> None:
+def test_submit_reads_a_file_and_flags_override_it(full: FakeServer, tmp_path: Path, text: str) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(text)
     assert call(full.url, "submit", "-f", str(file), "--gpus", "4", "--", "--fast").stdout == "42\n"
-    assert full.asked[0].json == {"gpu_count": 4, "command": ["python", "t.py"], "args": ["--fast"]}
+    assert full.requests[0].json == {"gpu_count": 4, "command": ["python", "t.py"], "args": ["--fast"]}
     assert call(full.url, "submit", "-f", "-", stdin=text).stdout == "42\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "told"), [("gpus: 2", "gpus"), ("command: python t.py", "command"), ("- 1", "list of jobs"), ("{", "YAML")]
+    ("text", "message"),
+    [("gpus: 2", "gpus"), ("command: python t.py", "command"), ("- 1", "list of jobs"), ("{", "YAML")],
 )
-def test_a_file_with_a_mistake_is_named(full: FakeServer, tmp_path: Path, text: str, told: str) -> None:
+def test_error_names_an_invalid_file(full: FakeServer, tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(text)
     result = call(full.url, "submit", "-f", str(file))
     assert (result.exit_code, result.stdout) == (2, "")
-    assert told in result.stderr
-    assert full.asked == []
+    assert message in result.stderr
+    assert full.requests == []
 
 
-def test_submit_takes_a_script_and_its_arguments(full: FakeServer, tmp_path: Path) -> None:
+def test_submit_sends_a_script_and_its_arguments(full: FakeServer, tmp_path: Path) -> None:
     script = tmp_path / "train.sh"
     script.write_text("#!/bin/sh\necho $1\n")
     assert call(full.url, "submit", "--script", str(script), "--", "x").exit_code == 0
-    assert full.asked[0].json == {"script": "#!/bin/sh\necho $1\n", "args": ["x"]}
+    assert full.requests[0].json == {"script": "#!/bin/sh\necho $1\n", "args": ["x"]}
 
 
-def test_ps_asks_for_live_and_waiting_jobs_unless_told(full: FakeServer) -> None:
+def test_ps_lists_live_and_waiting_jobs_by_default(full: FakeServer) -> None:
     call(full.url, "ps")
     call(full.url, "ps", "-a", "-u", "ada", "-l", "1")
-    assert full.asked[0].query == {"state": "held,pending,running,scheduled,stopping", "limit": "201"}
-    assert full.asked[1].query == {"user": "ada", "limit": "2"}
-    assert "more than these 1" in call(full.url, "ps", "-l", "1").stderr
+    assert full.requests[0].query == {"state": "held,pending,running,scheduled,stopping", "limit": "201"}
+    assert full.requests[1].query == {"user": "ada", "limit": "2"}
+    assert "more than 1" in call(full.url, "ps", "-l", "1").stderr
 
 
-def test_why_says_everything(full: FakeServer) -> None:
+def test_why_prints_the_full_explanation(full: FakeServer) -> None:
     lines = call(full.url, "why", "42").stdout.splitlines()
     assert lines[0] == "job 42 is pending: waits for 4 GPUs"
     assert lines[1].startswith("since: 2030-01-01 10:00:00 UTC")
     assert lines[2:] == ["next:  wait", "ahead: 3 jobs, 8 GPUs by priority and age; shares decide before that"]
 
 
-def test_logs_print_the_output_alone(full: FakeServer) -> None:
+def test_logs_print_only_the_output(full: FakeServer) -> None:
     assert call(full.url, "logs", "42").stdout == "epoch 1\nepoch 2\n"
     assert call(full.url, "logs", "42").stderr == ""
 
 
-def test_a_tail_begins_with_a_line(full: FakeServer) -> None:
+def test_tail_begins_at_a_line(full: FakeServer) -> None:
     text = b"epoch 1\nepoch 2\n"
 
-    def from_the_end(asked: Asked) -> Answer:
-        offset = max(0, int(asked.query["offset"]))
+    def from_the_end(request: Request) -> Answer:
+        offset = max(0, int(request.query["offset"]))
         return log(text[offset:], offset, len(text))
 
     full.on("GET", "/jobs/42/logs", from_the_end)
     assert call(full.url, "logs", "--tail", "1", "42").stdout == "epoch 2\n"
-    assert full.asked[0].query["offset"] == str(-(1 << 20))
+    assert full.requests[0].query["offset"] == str(-(1 << 20))
 
 
 def test_no_output_is_explained_on_stderr(full: FakeServer) -> None:
@@ -178,7 +179,7 @@ def test_no_output_is_explained_on_stderr(full: FakeServer) -> None:
     assert "no output; it is pending: waits for 4 GPUs" in result.stderr
 
 
-def test_of_several_ids_the_others_are_done_when_one_fails(full: FakeServer) -> None:
+def test_other_ids_are_processed_when_one_fails(full: FakeServer) -> None:
     result = call(full.url, "cancel", "--yes", "41", "42", "-o", "json")
     assert result.exit_code == 3
     assert [j["id"] for j in json.loads(result.stdout)] == [42]
@@ -187,54 +188,54 @@ def test_of_several_ids_the_others_are_done_when_one_fails(full: FakeServer) -> 
     assert call(full.url, "cancel", "--yes", "41", "43", "42").exit_code == 3, "that of the first failure"
 
 
-def test_a_new_token_is_all_of_stdout(full: FakeServer) -> None:
+def test_new_token_is_the_only_output_on_stdout(full: FakeServer) -> None:
     result = call(full.url, "token", "create", "ci", "--scope", "read", "--days", "30")
     assert result.stdout == "u12ab.secret\n"
-    assert full.asked[0].json == {"name": "ci", "scopes": ["read"], "tenant": None, "expires_in_days": 30.0}
+    assert full.requests[0].json == {"name": "ci", "scopes": ["read"], "tenant": None, "expires_in_days": 30.0}
 
 
-def test_login_keeps_the_token_for_its_owner_only(full: FakeServer, tmp_path: Path) -> None:
+def test_login_stores_the_token_for_its_owner_only(full: FakeServer, tmp_path: Path) -> None:
     result = call("", "login", full.url, "-u", "ada", "--password-stdin", "-t", "nlp", stdin="p w\n")
     file = tmp_path / "config.toml"
     assert read_file(file) == {"url": full.url, "token": "u1.new", "tenant": "nlp"}
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert full.asked[0].json["password"] == "p w"
-    assert full.asked[1].headers["authorization"] == "Bearer u1.new"
+    assert full.requests[0].json["password"] == "p w"
+    assert full.requests[1].headers["authorization"] == "Bearer u1.new"
     assert "u1.new" not in result.stdout + result.stderr
     call("", "nodes")
-    assert full.asked[-1].headers["authorization"] == "Bearer u1.new"
+    assert full.requests[-1].headers["authorization"] == "Bearer u1.new"
 
 
-def test_a_login_keeps_the_tenant_of_the_same_server_alone(full: FakeServer, tmp_path: Path) -> None:
-    """Another server has other tenants: a submit there would go to one that it has not, or to another team's."""
+def test_login_keeps_the_default_tenant_only_for_the_same_server(full: FakeServer, tmp_path: Path) -> None:
+    """Another server has other tenants: a submit could go to an unknown one, or to another team's."""
     file = tmp_path / "config.toml"
     write_file(file, {"url": full.url + "/", "token": "u1.old", "tenant": "nlp", "own": "stays"})
     args = ["-u", "ada", "--password-stdin"]
     assert "nlp" not in call("", "login", full.url, *args, stdin="x\n").stderr
     assert read_file(file) == {"url": full.url, "token": "u1.new", "tenant": "nlp", "own": "stays"}
     write_file(file, {"url": "https://other.example", "token": "u1.old", "tenant": "nlp", "own": "stays"})
-    told = call("", "login", full.url, *args, stdin="x\n").stderr
+    message = call("", "login", full.url, *args, stdin="x\n").stderr
     assert read_file(file) == {"url": full.url, "token": "u1.new", "own": "stays"}
-    assert "tenant nlp of https://other.example is forgotten" in told
+    assert "tenant nlp of https://other.example is no longer the default" in message
     write_file(file, {"url": "https://other.example", "token": "u1.old", "tenant": "nlp"})
     call("", "login", full.url, *args, "--tenant", "vision", stdin="x\n")
     assert read_file(file)["tenant"] == "vision"
 
 
-def test_a_refused_login_changes_nothing(full: FakeServer, tmp_path: Path) -> None:
+def test_refused_login_changes_nothing(full: FakeServer, tmp_path: Path) -> None:
     full.on("POST", "/login", problem(401, "bad_login", "wrong user name or password"))
     result = call(full.url, "login", "-u", "ada", "--password-stdin", stdin="x\n")
     assert (result.exit_code, result.stdout) == (4, "")
     assert not (tmp_path / "config.toml").exists()
 
 
-def test_a_token_file_is_used(full: FakeServer, tmp_path: Path) -> None:
+def test_token_file_is_used(full: FakeServer, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("u9.file\n")
     call(full.url, "--token-file", str(tmp_path / "secret"), "ps")
-    assert full.asked[0].headers["authorization"] == "Bearer u9.file"
+    assert full.requests[0].headers["authorization"] == "Bearer u9.file"
 
 
-def test_a_retry_is_told_once(full: FakeServer) -> None:
+def test_retry_is_noted_once(full: FakeServer) -> None:
     full.on("GET", "/jobs", sequence(Answer(503), Answer(503), Answer(200, {"items": []})))
     result = call(full.url, "ps")
     assert result.exit_code == 0
@@ -244,12 +245,12 @@ def test_a_retry_is_told_once(full: FakeServer) -> None:
 def test_help_shows_examples_before_options(server: FakeServer) -> None:
     for args in COMMANDS.values():
         groups = ("node", "gpu", "tenant", "user", "member", "token", "secret", "rate", "exempt", "cycles")
-        words = args[:2] if args[0] in groups else args[:1]
-        text = call(server.url, *words, "--help").stdout
-        assert 0 < text.index(f"  gpusched {' '.join(words)}") < text.index("Options:"), words
+        command = args[:2] if args[0] in groups else args[:1]
+        text = call(server.url, *command, "--help").stdout
+        assert 0 < text.index(f"  gpusched {' '.join(command)}") < text.index("Options:"), command
 
 
-def test_a_pipe_gets_no_colour_and_whole_sentences(full: FakeServer) -> None:
+def test_pipe_gets_no_colour_and_full_sentences(full: FakeServer) -> None:
     process = start(full.url, "ps", "-o", "wide", FORCE_COLOR="", COLUMNS="40")
     out, err = process.communicate(timeout=20)
     assert err == b""
@@ -257,7 +258,7 @@ def test_a_pipe_gets_no_colour_and_whole_sentences(full: FakeServer) -> None:
     assert b"waits for 4 GPUs: 0 of 8 suitable are free\n" in out
 
 
-def test_a_terminal_gets_colour(full: FakeServer) -> None:
+def test_terminal_gets_colour(full: FakeServer) -> None:
     ours, theirs = pty.openpty()
     environ = {**os.environ, "TERM": "xterm", "GPUSCHED_URL": full.url}
     environ.pop("NO_COLOR", None)
@@ -271,7 +272,7 @@ def test_a_terminal_gets_colour(full: FakeServer) -> None:
     ("is_terminal", "env", "expected"),
     [(True, {}, True), (False, {}, False), (True, {"NO_COLOR": "1"}, False), (True, {"TERM": "dumb"}, False)],
 )
-def test_colour_can_be_refused(
+def test_no_color_disables_colour(
     monkeypatch: pytest.MonkeyPatch, is_terminal: bool, env: dict[str, str], expected: bool
 ) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -282,19 +283,19 @@ def test_colour_can_be_refused(
     assert has_colour() is expected
 
 
-def test_a_node_is_shown_with_the_readings_of_its_gpus_and_unknown_is_empty(full: FakeServer) -> None:
+def test_node_show_prints_gpu_readings_and_leaves_unknown_ones_empty(full: FakeServer) -> None:
     reading = {"temperature_celsius": 91, "throttled_by": ["hardware_thermal"], "sm_clock_mhz": 210}
     devices = [{"id": 1, "index": 0, "memory_mb": 81920, "reading": reading}, {"id": 2, "index": 1}]
     full.on("GET", "/nodes/n1", Answer(200, {"name": "n1", "devices": devices}))
     header, first, second = call(full.url, "node", "show", "n1", "-o", "csv").stdout.splitlines()
-    told = dict(zip(header.split(","), first.split(","), strict=True))
-    assert (told["heat"], told["throttled by"], told["clock"]) == ("91 C", "hardware_thermal", "210 MHz")
-    assert (told["power"], told["ecc"], told["memory"]) == ("", "", "")
+    message = dict(zip(header.split(","), first.split(","), strict=True))
+    assert (message["heat"], message["throttled by"], message["clock"]) == ("91 C", "hardware_thermal", "210 MHz")
+    assert (message["power"], message["ecc"], message["memory"]) == ("", "", "")
     assert set(second.split(",")[3:]) == {""}
 
 
-def test_csv_has_no_formulas_and_nothing_for_the_terminal(server: FakeServer) -> None:
-    """Names are other people's: a spreadsheet would reckon, a terminal obey."""
+def test_csv_has_no_formulas_and_no_escape_sequences(server: FakeServer) -> None:
+    """Names come from other users: a spreadsheet would evaluate them, a terminal interpret them."""
     evil: dict[str, Any] = {"user": "-1+1", "name": '=HYPERLINK("http://evil","x")\x1b[31m', "priority": -5}
     server.on("GET", "/jobs", Answer(200, {"items": [job(**evil)], "next_cursor": None}))
     [row] = csv.DictReader(io.StringIO(call(server.url, "ps", "-a", "-o", "csv").stdout))

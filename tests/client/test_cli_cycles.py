@@ -13,7 +13,7 @@ JOB = {
 }
 
 
-def test_replay_prints_what_was_decided_and_why(full: FakeServer) -> None:
+def test_replay_prints_decisions_and_reasons(full: FakeServer) -> None:
     assert call(full.url, "cycles", "replay", "9").stdout.splitlines() == [
         "cycle 9, 2030-01-01 10:00:00 UTC, policy fair: the same plan as recorded, byte for byte",
         "starts: job 41 on n1, n2, GPUs: 16",
@@ -27,15 +27,15 @@ def test_replay_under_another_policy_prints_the_differences(full: FakeServer) ->
     other = {"policy": "shortest", "is_same": None, "starts_only_here": [52], "starts_only_recorded": []}
     full.on("GET", "/scheduling/cycles/9/replay", Answer(200, {**REPLAY, **other}))
     lines = call(full.url, "cycles", "replay", "9", "--policy", "shortest").stdout.splitlines()
-    assert full.asked[-1].query == {"policy": "shortest"}
-    assert lines[0].endswith("policy shortest: what it would decide in place of fair")
+    assert full.requests[-1].query == {"policy": "shortest"}
+    assert lines[0].endswith("policy shortest: its decisions instead of those of fair")
     assert lines[-2:] == ["starts only here: job 52", "starts only as recorded: none"]
 
 
 def test_replay_explains_a_job(full: FakeServer) -> None:
     full.on("GET", "/scheduling/cycles/9/replay", Answer(200, {**REPLAY, "job": JOB}))
     lines = call(full.url, "cycles", "replay", "9", "--job", "50", "--why-not", "n2").stdout.splitlines()
-    assert full.asked[-1].query == {"job_id": "50", "node": "n2"}
+    assert full.requests[-1].query == {"job_id": "50", "node": "n2"}
     assert lines[1:] == [
         "job 50 waits: needs 8 GPUs",
         "if:    with 4 GPUs it would start",
@@ -46,17 +46,17 @@ def test_replay_explains_a_job(full: FakeServer) -> None:
 
 def test_replay_exits_1_when_the_plan_differs(full: FakeServer) -> None:
     full.on("GET", "/scheduling/cycles/9/replay", Answer(200, {**REPLAY, "is_same": False}))
-    done = call(full.url, "cycles", "replay", "9")
-    assert done.exit_code == 1
-    assert "this version of gpusched plans it differently" in done.stdout
+    result = call(full.url, "cycles", "replay", "9")
+    assert result.exit_code == 1
+    assert "this version of gpusched plans it differently" in result.stdout
 
 
 def test_replay_refuses_a_node_without_a_job(full: FakeServer) -> None:
-    done = call(full.url, "cycles", "replay", "9", "--why-not", "n2")
-    assert done.exit_code == 2
-    assert "needs --job" in done.stderr
+    result = call(full.url, "cycles", "replay", "9", "--why-not", "n2")
+    assert result.exit_code == 2
+    assert "needs --job" in result.stderr
 
 
-def test_cycles_lists_with_options_of_its_own(full: FakeServer) -> None:
+def test_cycles_lists_with_its_own_options(full: FakeServer) -> None:
     assert call(full.url, "cycles", "-o", "name", "--limit", "5").stdout == "9\n"
-    assert full.asked[-1].query == {"limit": "5"}
+    assert full.requests[-1].query == {"limit": "5"}

@@ -1,4 +1,5 @@
-"""A58: on any failure of any command the exit code says which, stderr says why and what to do, stdout stays empty."""
+"""A58: on every failure of every command, the exit code has its kind, stderr its reason and next step, and stdout is
+empty."""
 
 import os
 import subprocess
@@ -36,11 +37,11 @@ FAILURES: dict[str, tuple[Answer, int]] = {
 def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     defaults = {**(Client.__init__.__kwdefaults__ or {}), "patience_seconds": 0.0}
     monkeypatch.setattr(Client.__init__, "__kwdefaults__", defaults)
-    monkeypatch.setattr(flows, "FOLLOW_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(flows, "FOLLOW_RETRY_SECONDS", 0.0)
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-def test_every_command_tells_every_failure(server: FakeServer, failure: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_reports_every_failure(server: FakeServer, failure: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A58"""
     answer, code = FAILURES[failure]
     server.default = answer
@@ -69,7 +70,7 @@ def test_every_command_tells_every_failure(server: FakeServer, failure: str, mon
         assert "req-7" in result.stderr
 
 
-def test_the_table_has_every_command() -> None:
+def test_table_of_commands_is_complete() -> None:
     def leaves(node: Any, path: str) -> list[str]:
         children = getattr(node, "commands", None)
         if children is None:
@@ -78,8 +79,8 @@ def test_the_table_has_every_command() -> None:
         return itself + [leaf for name, child in children.items() for leaf in leaves(child, f"{path} {name}".strip())]
 
     also = {"quota set": "quota", "budget set": "budget", "policy set": "policy", "history ID": "history"}
-    known = {also.get(name, name.partition(" -")[0]) for name in COMMANDS}
-    assert set(leaves(command, "")) == known | OFFLINE
+    covered = {also.get(name, name.partition(" -")[0]) for name in COMMANDS}
+    assert set(leaves(command, "")) == covered | OFFLINE
 
 
 @pytest.mark.parametrize(
@@ -112,30 +113,30 @@ def test_the_table_has_every_command() -> None:
         ["--token-file", "/nonexistent", "ps"],
     ],
 )
-def test_wrong_usage_is_2_and_reaches_no_server(server: FakeServer, args: list[str]) -> None:
+def test_wrong_usage_exits_2_without_a_request(server: FakeServer, args: list[str]) -> None:
     server.default = Answer(200, {"job_id": 42, "state": "pending"})
     result = call(server.url, *args)
     assert result.exit_code == 2, result
     assert result.stdout == ""
     assert result.stderr
-    assert [asked.method for asked in server.asked if asked.method != "GET"] == []
+    assert [request.method for request in server.requests if request.method != "GET"] == []
 
 
-def test_several_wrong_fields_are_all_named(server: FakeServer) -> None:
+def test_all_invalid_fields_are_named(server: FakeServer) -> None:
     wrong = [{"field": "ranks", "code": "x", "message": "too many"}, {"field": "name", "code": "x", "message": "long"}]
     server.default = problem(400, "invalid", "ranks: too many (and 1 more)", errors=wrong)
     result = call(server.url, "submit", "--", "true")
     assert "  name: long" in result.stderr
 
 
-def test_no_escape_sequence_of_others_reaches_the_terminal(server: FakeServer) -> None:
+def test_escape_sequences_of_other_users_are_escaped(server: FakeServer) -> None:
     server.default = problem(409, "x", "job \x1b[2J\u202eevil has ended")
     result = call(server.url, "hold", "42")
     assert "\x1b" not in result.stderr
     assert "\u202e" not in result.stderr
 
 
-def test_a_real_process_keeps_to_it(server: FakeServer) -> None:
+def test_real_process_reports_failures_in_the_same_way(server: FakeServer) -> None:
     server.default = FAILURES["not found"][0]
     process = start(server.url, "why", "42")
     out, err = process.communicate(timeout=20)
@@ -143,7 +144,7 @@ def test_a_real_process_keeps_to_it(server: FakeServer) -> None:
     assert err.decode() == "error: there is no such thing\nnext:  check the id\n"
 
 
-def test_a_server_that_is_away_is_8(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_server_exits_8(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     url = server.url
     server.close()
     result = call(url, "ps")
@@ -154,7 +155,7 @@ def test_a_server_that_is_away_is_8(server: FakeServer, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("to", "code", "said"),
+    ("to", "code", "sentence"),
     [
         ("> /dev/full", 1, "error: the output cannot be written: No space left on device\n"),
         (">&-", 1, "error: the output cannot be written: stdout is closed\n"),
@@ -162,18 +163,18 @@ def test_a_server_that_is_away_is_8(server: FakeServer, monkeypatch: pytest.Monk
         ("2>&- > /dev/null", 0, ""),
     ],
 )
-def test_output_that_cannot_be_written_is_1_in_a_sentence(server: FakeServer, to: str, code: int, said: str) -> None:
+def test_unwritable_output_exits_1_with_a_sentence(server: FakeServer, to: str, code: int, sentence: str) -> None:
     """A58: but who reads no more is told nothing."""
     server.on("GET", "/tenants", Answer(200, {"items": [{"name": "nlp"}], "next_cursor": None}))
     for args in ("tenant list", "version") if to != "| true" else ("tenant list",):
         line = f"set -o pipefail; {sys.executable} -m gpusched.cli.main {args} {to}"
         env = {**os.environ, "GPUSCHED_URL": server.url}
-        done = subprocess.run(["bash", "-c", line], cwd=ROOT, env=env, capture_output=True, timeout=60)
-        assert (done.returncode, done.stderr.decode()) == (code, said), args
+        completed = subprocess.run(["bash", "-c", line], cwd=ROOT, env=env, capture_output=True, timeout=60)
+        assert (completed.returncode, completed.stderr.decode()) == (code, sentence), args
 
 
-def test_what_the_terminal_cannot_show_is_shown_by_its_number(server: FakeServer) -> None:
-    """As stderr does by itself; a name of others must not end a list."""
+def test_unencodable_character_is_printed_by_its_number(server: FakeServer) -> None:
+    """As stderr always does; another user's name must not break a list."""
     server.on("GET", "/tenants", Answer(200, {"items": [{"name": "täglich"}, {"name": "b"}], "next_cursor": None}))
     process = start(server.url, "tenant", "list", "-o", "name", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     out, err = process.communicate(timeout=20)

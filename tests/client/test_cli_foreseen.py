@@ -1,4 +1,4 @@
-"""What `why` and `submit --dry-run` say of what would be: a line for each thing, and nothing is submitted."""
+"""The forecasts of `why` and `submit --dry-run`: one line per fact, and nothing is submitted."""
 
 import json
 
@@ -13,7 +13,7 @@ FORESEEN = {
 }
 
 
-def test_why_says_what_else_what_if_and_when(server: FakeServer) -> None:
+def test_why_prints_further_reasons_changes_and_the_start(server: FakeServer) -> None:
     server.on(
         "GET", "/jobs/42/explain", Answer(200, {"job_id": 42, "state": "pending", "sentence": "waits", **FORESEEN})
     )
@@ -25,13 +25,13 @@ def test_why_says_what_else_what_if_and_when(server: FakeServer) -> None:
     ]
 
 
-def test_a_dry_run_prints_what_would_become_of_the_job_and_submits_nothing(server: FakeServer) -> None:
+def test_dry_run_prints_the_forecast_and_submits_nothing(server: FakeServer) -> None:
     placed = {"starts_now": True, "sentence": "it would start now on n1",
               "placement": [{"rank": 0, "node": "n1", "gpus": [0, 3], "models": ["NVIDIA A100"]}]}  # fmt: skip
-    waits = {"starts_now": False, "sentence": "it would wait: full", "reason": {"code": "capacity", "next_step": "wait"},
+    waiting = {"starts_now": False, "sentence": "it would wait: full", "reason": {"code": "capacity", "next_step": "wait"},
              "victims": {"jobs": 1, "gpus": 1, "rule": "priority"}, "estimate": FORESEEN["estimate"],
              "alternatives": [FORESEEN["counterfactual"]]}  # fmt: skip
-    server.on("POST", "/jobs/simulate", sequence(Answer(200, placed), Answer(200, waits)))
+    server.on("POST", "/jobs/simulate", sequence(Answer(200, placed), Answer(200, waiting)))
     first = call(server.url, "submit", "--dry-run", "--gpus", "2", "--", "true")
     assert first.stdout == "it would start now on n1\nrank 0: n1, GPUs 0, 3 (NVIDIA A100)\n"
     second = call(server.url, "submit", "--dry-run", "--gpus", "4", "--", "true")
@@ -42,5 +42,7 @@ def test_a_dry_run_prints_what_would_become_of_the_job_and_submits_nothing(serve
         "start: no estimate: 5 running jobs have no time limit",
         "or:    with 2 GPUs it would start",
     ]
-    assert [(asked.method, asked.path.rpartition("/")[2]) for asked in server.asked] == [("POST", "simulate")] * 2
-    assert json.loads(server.asked[1].body)["gpu_count"] == 4
+    assert [(request.method, request.path.rpartition("/")[2]) for request in server.requests] == [
+        ("POST", "simulate")
+    ] * 2
+    assert json.loads(server.requests[1].body)["gpu_count"] == 4

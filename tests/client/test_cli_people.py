@@ -1,4 +1,4 @@
-"""Accounts, members, and tenants that are renamed or archived, from the command line and the SDK (A54, A56)."""
+"""Accounts, members, and renamed or archived tenants, from the command line and the SDK (A54, A56)."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ from tests.client.fakeserver import Answer, FakeServer, problem, sequence
 
 
 @pytest.mark.parametrize(
-    ("words", "method", "path", "body"),
+    ("arguments", "method", "path", "body"),
     [
         ("user create kim --admin", "POST", "/users", {"username": "kim", "email": "", "is_admin": True, "login": "password"}),
         ("user create kim --sso", "POST", "/users", {"username": "kim", "email": "", "is_admin": False, "login": "sso"}),
@@ -28,63 +28,63 @@ from tests.client.fakeserver import Answer, FakeServer, problem, sequence
         ("tenant archive nlp --cancel-jobs -y", "POST", "/tenants/nlp/archive", {"cancel_jobs": True}),
     ],
 )  # fmt: skip
-def test_command_sends_what_it_was_asked_for(full: FakeServer, words: str, method: str, path: str, body: Any) -> None:
-    assert call(full.url, *words.split()).exit_code == 0
-    [asked] = full.asked
-    assert (asked.method, asked.path, asked.json) == (method, f"/api/v1{path}", body)
+def test_command_sends_its_request(full: FakeServer, arguments: str, method: str, path: str, body: Any) -> None:
+    assert call(full.url, *arguments.split()).exit_code == 0
+    [request] = full.requests
+    assert (request.method, request.path, request.json) == (method, f"/api/v1{path}", body)
 
 
-@pytest.mark.parametrize("words", ["user create kim", "user reset-password kim --yes"])
-def test_one_time_password_is_the_only_word_on_stdout(full: FakeServer, words: str) -> None:
+@pytest.mark.parametrize("arguments", ["user create kim", "user reset-password kim --yes"])
+def test_one_time_password_is_the_only_output_on_stdout(full: FakeServer, arguments: str) -> None:
     """A56: so that it can go to a file; nothing on stderr has it."""
-    result = call(full.url, *words.split())
+    result = call(full.url, *arguments.split())
     assert (result.exit_code, result.stdout) == (0, "abcd-efgh\n")
-    assert "shown this once" in result.stderr and "abcd" not in result.stderr
+    assert "shown only once" in result.stderr and "abcd" not in result.stderr
 
 
-@pytest.mark.parametrize(("words", "path"), [("create", "/users"), ("reset-password", "/users/kim/reset-password")])
-def test_given_password_comes_from_stdin(full: FakeServer, words: str, path: str) -> None:
+@pytest.mark.parametrize(("arguments", "path"), [("create", "/users"), ("reset-password", "/users/kim/reset-password")])
+def test_password_is_read_from_stdin(full: FakeServer, arguments: str, path: str) -> None:
     """A56"""
     answer = {"username": "kim", "one_time_password": None, "revoked_tokens": 0}
     full.on("POST", path, Answer(200, answer))
-    result = call(full.url, "user", words, "kim", "--password-stdin", stdin="correct horse\n")
+    result = call(full.url, "user", arguments, "kim", "--password-stdin", stdin="correct horse\n")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert full.asked[-1].json["password"] == "correct horse" and "correct horse" not in result.stderr
+    assert full.requests[-1].json["password"] == "correct horse" and "correct horse" not in result.stderr
 
 
-def test_own_password_is_two_lines_of_stdin(full: FakeServer) -> None:
+def test_change_password_reads_two_lines_of_stdin(full: FakeServer) -> None:
     result = call(full.url, "user", "change-password", "--password-stdin", stdin="old horse\nnew horse\n")
     assert result.exit_code == 0 and "horse" not in result.stdout + result.stderr
-    assert full.asked[-1].json == {"old_password": "old horse", "new_password": "new horse", "revoke_tokens": False}
+    assert full.requests[-1].json == {"old_password": "old horse", "new_password": "new horse", "revoke_tokens": False}
 
 
-def test_empty_stdin_is_no_password(full: FakeServer) -> None:
+def test_empty_stdin_is_refused_as_a_password(full: FakeServer) -> None:
     result = call(full.url, "user", "create", "kim", "--password-stdin")
     assert result.exit_code == 2 and "missing on stdin" in result.stderr
-    assert full.asked == []
+    assert full.requests == []
 
 
-def test_own_password_is_asked_for_without_echo(full: FakeServer) -> None:
+def test_change_password_prompts_without_echo(full: FakeServer) -> None:
     ours, theirs = pty.openpty()
-    words = [sys.executable, "-m", "gpusched.cli.main", "user", "change-password"]
+    arguments = [sys.executable, "-m", "gpusched.cli.main", "user", "change-password"]
     environment = {**os.environ, "GPUSCHED_URL": full.url}
-    command = subprocess.Popen(words, cwd=ROOT, env=environment, stdin=theirs, stdout=theirs, stderr=theirs)
+    command = subprocess.Popen(arguments, cwd=ROOT, env=environment, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
-    shown = b""
+    output = b""
     try:
         for prompt, answer in ((b"Old password: ", b"old"), (b"New password: ", b"new"), (b"confirmation: ", b"new")):
-            while prompt not in shown:
-                shown += os.read(ours, 1000)
+            while prompt not in output:
+                output += os.read(ours, 1000)
             os.write(ours, answer + b" horse\n")
         while piece := _read(ours):
-            shown += piece
+            output += piece
         assert command.wait() == 0
     finally:
         command.kill()
         command.wait()
         os.close(ours)
-    assert b"horse" not in shown and b"password changed" in shown
-    assert full.asked[-1].json["new_password"] == "new horse"
+    assert b"horse" not in output and b"password changed" in output
+    assert full.requests[-1].json["new_password"] == "new horse"
 
 
 def _read(terminal: int) -> bytes:
@@ -95,39 +95,39 @@ def _read(terminal: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     ["user disable kim", "user reset-password kim", "member remove nlp kim", "tenant archive nlp --cancel-jobs"],
 )
-def test_command_that_takes_something_away_asks_first(full: FakeServer, words: str) -> None:
-    result = call(full.url, *words.split())
+def test_destructive_command_asks_for_confirmation(full: FakeServer, arguments: str) -> None:
+    result = call(full.url, *arguments.split())
     assert result.exit_code == 2 and "--yes" in result.stderr
-    assert full.asked == []
+    assert full.requests == []
 
 
 def test_disable_names_tenants_without_an_owner(full: FakeServer) -> None:
-    assert "tenant nlp has no owner now" in call(full.url, "user", "disable", "kim", "--yes").stderr
+    assert "tenant nlp no longer has an owner" in call(full.url, "user", "disable", "kim", "--yes").stderr
 
 
-def test_archived_tenants_are_listed_when_asked(full: FakeServer) -> None:
+def test_archived_tenants_are_listed_on_request(full: FakeServer) -> None:
     call(full.url, "tenant", "list")
     call(full.url, "tenant", "list", "--archived")
-    assert [dict(asked.query) for asked in full.asked] == [{}, {"archived": "true"}]
+    assert [dict(request.query) for request in full.requests] == [{}, {"archived": "true"}]
 
 
 REQUIRED = problem(403, "password_change_required", "this password is for one login", "log in with new_password")
 
 
-def test_login_with_a_one_time_password_takes_the_new_one_from_stdin(full: FakeServer) -> None:
+def test_login_with_a_one_time_password_reads_the_new_one_from_stdin(full: FakeServer) -> None:
     full.on("POST", "/login", sequence(REQUIRED, Answer(201, {"id": 8, "token": "u1.new"})))
     result = call(full.url, "login", "-u", "kim", "--password-stdin", stdin="abcd-efgh\nnew horse\n")
     assert result.exit_code == 0, result.stderr
-    logins = [asked.json for asked in full.asked if asked.path.endswith("/login")]
-    assert [(one["password"], one.get("new_password")) for one in logins] == [
+    logins = [request.json for request in full.requests if request.path.endswith("/login")]
+    assert [(entry["password"], entry.get("new_password")) for entry in logins] == [
         ("abcd-efgh", None), ("abcd-efgh", "new horse"),
     ]  # fmt: skip
 
 
-def test_login_with_a_one_time_password_alone_says_what_to_do(full: FakeServer) -> None:
+def test_login_with_only_a_one_time_password_names_the_next_step(full: FakeServer) -> None:
     full.on("POST", "/login", REQUIRED)
     result = call(full.url, "login", "-u", "kim", "--password-stdin", stdin="abcd-efgh\n")
     assert result.exit_code == 4 and "second line of stdin" in result.stderr
@@ -140,7 +140,7 @@ def test_refusals_have_their_exit_codes(full: FakeServer) -> None:
     assert call(full.url, "user", "disable", "kim", "--yes").exit_code == 5
 
 
-def test_async_client_does_the_same(full: FakeServer) -> None:
+def test_async_client_sends_the_same_requests(full: FakeServer) -> None:
     """A54"""
 
     async def work() -> list[Any]:
@@ -159,7 +159,7 @@ def test_async_client_does_the_same(full: FakeServer) -> None:
             ]  # fmt: skip
 
     assert asyncio.run(work()) == work_sync()
-    half = len(full.asked) // 2
-    asked = [(one.method, one.path, dict(one.query), one.body) for one in full.asked]
-    assert asked[:half] == asked[half:]
-    assert asked[0][2] == {"active": "true", "kind": "person"}
+    half = len(full.requests) // 2
+    request = [(entry.method, entry.path, dict(entry.query), entry.body) for entry in full.requests]
+    assert request[:half] == request[half:]
+    assert request[0][2] == {"active": "true", "kind": "person"}

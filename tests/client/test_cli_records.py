@@ -1,18 +1,18 @@
-"""Commands about what the server keeps, and notes that nobody wants."""
+"""Commands for the server's records, and suppressed notes."""
 
 import pytest
 
 from tests.client.answers import ELEMENT, ENTRY, INCIDENT, NODE, QUEUED
 from tests.client.commandline import call
-from tests.client.fakeserver import Answer, Asked, FakeServer, job, problem
+from tests.client.fakeserver import Answer, FakeServer, Request, job, problem
 
 ME = {"user": "ada", "scopes": ["read"], "tenants": [{"name": "nlp", "role": "owner"}]}
 
 
-def test_lists_tell_what_was_and_ask_for_no_more_than_wanted(full: FakeServer) -> None:
-    told = call(full.url, "incidents", "--open", "--limit", "5").stdout
-    assert "dirty" in told and "pid 17" in told
-    assert full.asked[-1].query == {"limit": "6", "open": "true"}, "one more tells whether there are more"
+def test_lists_print_records_and_request_only_the_limit(full: FakeServer) -> None:
+    output = call(full.url, "incidents", "--open", "--limit", "5").stdout
+    assert "dirty" in output and "pid 17" in output
+    assert full.requests[-1].query == {"limit": "6", "open": "true"}, "one more tells whether there are more"
     assert "event" in call(full.url, "cycles").stdout
 
 
@@ -26,24 +26,24 @@ CUT = {
 }
 
 
-@pytest.mark.parametrize("words", CUT)
-def test_a_list_that_is_cut_says_so(full: FakeServer, words: str) -> None:
+@pytest.mark.parametrize("command", CUT)
+def test_cut_list_prints_a_note(full: FakeServer, command: str) -> None:
     """A58: on stderr, and not where all were shown."""
-    path, one = CUT[words]
+    path, item = CUT[command]
 
-    def three(asked: Asked) -> Answer:
-        return Answer(200, {"items": [one] * min(3, int(asked.query["limit"])), "next_cursor": None})
+    def three(request: Request) -> Answer:
+        return Answer(200, {"items": [item] * min(3, int(request.query["limit"])), "next_cursor": None})
 
     full.on("GET", path, three)
-    for limit, said in (("2", "there are more than these 2; see --limit\n"), ("3", "")):
-        done = call(full.url, *words.split(), "--limit", limit, "-o", "jsonl")
-        assert (len(done.stdout.splitlines()), done.stderr) == (int(limit), said)
+    for limit, note in (("2", "there are more than 2; see --limit\n"), ("3", "")):
+        result = call(full.url, *command.split(), "--limit", limit, "-o", "jsonl")
+        assert (len(result.stdout.splitlines()), result.stderr) == (int(limit), note)
 
 
-def test_an_exemption_is_of_a_job_or_a_tenant(full: FakeServer) -> None:
-    made = call(full.url, "exempt", "add", "--job", "42", "--note", "by night")
-    assert (made.exit_code, made.stdout) == (0, "5\n")
-    assert full.asked[-1].json == {"tenant": None, "job_id": 42, "note": "by night"}
+def test_exemption_needs_either_a_job_or_a_tenant(full: FakeServer) -> None:
+    added = call(full.url, "exempt", "add", "--job", "42", "--note", "by night")
+    assert (added.exit_code, added.stdout) == (0, "5\n")
+    assert full.requests[-1].json == {"tenant": None, "job_id": 42, "note": "by night"}
     for wrong in ([], ["--job", "42", "--tenant", "nlp"]):
         assert call(full.url, "exempt", "add", *wrong).exit_code == 2
     assert call(full.url, "exempt", "end", "5", "6").exit_code == 3, "the first ended, of the second there is none"
@@ -55,12 +55,12 @@ def test_whoami_names_scopes_and_roles(full: FakeServer) -> None:
 
 
 @pytest.mark.parametrize(("off", "is_told"), [(None, False), (0.4, False), (-31.2, True)])
-def test_a_clock_that_is_off_is_told_with_its_node(full: FakeServer, off: float | None, is_told: bool) -> None:
+def test_node_show_notes_clock_skew(full: FakeServer, off: float | None, is_told: bool) -> None:
     full.on("GET", "/nodes/n1", Answer(200, {**NODE, "clock_off_seconds": off}))
     assert ("its clock is off by -31 s" in call(full.url, "node", "show", "n1").stderr) is is_told
 
 
-def test_who_is_quiet_gets_no_notes_and_all_failures(full: FakeServer) -> None:
+def test_quiet_suppresses_notes_but_not_failures(full: FakeServer) -> None:
     """A58: the data are the same."""
     loud, quiet = call(full.url, "cancel", "42"), call(full.url, "--quiet", "cancel", "42")
     assert loud.stderr and not quiet.stderr

@@ -1,4 +1,5 @@
-"""`submit` of files. Of a script: its #GPUSCHED lines are flags, its #SBATCH lines are translated, what is ignored is said."""
+"""`submit` of files. In a script, #GPUSCHED directives are flags, #SBATCH directives are translated, and ignored ones
+are noted."""
 
 from pathlib import Path
 from typing import Any
@@ -10,20 +11,20 @@ from tests.client.fakeserver import Answer, FakeServer, sequence
 
 
 def submitted(server: FakeServer, tmp_path: Path, lines: str, *flags: str, code: int = 0) -> tuple[Any, Result]:
-    """What is sent for a script with these lines, but for the script itself."""
+    """Return the request for a script with these lines, without the script itself."""
     script = tmp_path / "train.sh"
     script.write_text(f"#!/bin/bash\n{lines}\npython train.py\n")
     result = call(server.url, "submit", *flags, str(script))
     assert result.exit_code == code, result
     if code:
-        assert server.asked == []
+        assert server.requests == []
         return None, result
-    sent = server.asked[0].json
+    sent = server.requests[0].json
     assert sent.pop("script") == script.read_text()
     return sent, result
 
 
-def test_gpusched_lines_are_flags_and_flags_win(full: FakeServer, tmp_path: Path) -> None:
+def test_directives_are_flags_and_flags_override_them(full: FakeServer, tmp_path: Path) -> None:
     lines = "\n# what it needs\n#GPUSCHED --gpus 4 --name 'big one'  # a comment\n#GPUSCHED -e A=1 -e B=2 --no-requeue"
     sent, result = submitted(full, tmp_path, lines, "--gpus", "8", "-e", "B=3")
     env = {"A": "1", "B": "3"}
@@ -31,24 +32,24 @@ def test_gpusched_lines_are_flags_and_flags_win(full: FakeServer, tmp_path: Path
     assert result.stderr == "job 42 submitted\n"
 
 
-def test_lines_after_the_first_line_of_code_are_no_lines(full: FakeServer, tmp_path: Path) -> None:
+def test_directives_after_the_first_line_of_code_are_ignored(full: FakeServer, tmp_path: Path) -> None:
     sent, _ = submitted(full, tmp_path, "#GPUSCHED -g 1\nset -e\n#GPUSCHED -g 2\n#SBATCH --nonsense")
     assert sent == {"gpu_count": 1}
 
 
-def test_a_script_named_by_its_flag_is_read_alike(full: FakeServer, tmp_path: Path) -> None:
+def test_script_flag_reads_directives_too(full: FakeServer, tmp_path: Path) -> None:
     script = tmp_path / "x.sh"
     script.write_text("#!/bin/sh\n#SBATCH -J x -t 90\n")
     call(full.url, "submit", "--script", str(script), "--", "a")
-    assert full.asked[0].json == {
+    assert full.requests[0].json == {
         "script": script.read_text(), "name": "x", "max_runtime_minutes": 90.0, "args": ["a"]}  # fmt: skip
 
 
-def test_a_script_without_lines_is_a_command_as_it_stands(full: FakeServer, tmp_path: Path) -> None:
+def test_script_without_directives_is_a_plain_command(full: FakeServer, tmp_path: Path) -> None:
     script = tmp_path / "plain.sh"
     script.write_text("#!/bin/sh\ntrue\n")
     call(full.url, "submit", str(script))
-    assert full.asked[0].json == {"command": [str(script)]}
+    assert full.requests[0].json == {"command": [str(script)]}
 
 
 @pytest.mark.parametrize(
@@ -87,17 +88,17 @@ def test_a_script_without_lines_is_a_command_as_it_stands(full: FakeServer, tmp_
         ("#SBATCH\t--gpus=2\t-J x\n#SBATCH\n#GPUSCHED\t -p 600", {"gpu_count": 2, "name": "x", "priority": 600}),
     ],
 )  # fmt: skip
-def test_sbatch_lines_become_totals(full: FakeServer, tmp_path: Path, lines: str, fields: dict[str, Any]) -> None:
+def test_sbatch_directives_become_totals(full: FakeServer, tmp_path: Path, lines: str, fields: dict[str, Any]) -> None:
     sent, _ = submitted(full, tmp_path, lines)
     assert sent == fields
 
 
-def test_our_lines_win_over_those_of_slurm(full: FakeServer, tmp_path: Path) -> None:
+def test_gpusched_directives_override_sbatch_ones(full: FakeServer, tmp_path: Path) -> None:
     sent, _ = submitted(full, tmp_path, "#GPUSCHED --gpus 2\n#SBATCH --gpus=1 --time=5")
     assert sent == {"gpu_count": 2, "max_runtime_minutes": 5.0}
 
 
-def test_what_is_ignored_is_said_with_its_line_and_why(full: FakeServer, tmp_path: Path) -> None:
+def test_ignored_directives_are_noted_with_line_and_reason(full: FakeServer, tmp_path: Path) -> None:
     """A58: on stderr alone."""
     lines = (
         "#SBATCH --output=%j.out --partition gpu\n#SBATCH --mail-type=END --frobnicate=1 --exclusive --mem=0 -n 2"
@@ -106,15 +107,15 @@ def test_what_is_ignored_is_said_with_its_line_and_why(full: FakeServer, tmp_pat
     sent, result = submitted(full, tmp_path, lines)
     assert sent == {"gang_scheduling": True, "ranks": 2, "cpu_cores": 2.0}
     assert result.stdout == "42\n"
-    told = result.stderr.splitlines()
-    assert told[0] == "train.sh:2: --output=%j.out is ignored: the server keeps the output: gpusched logs"
-    assert told[1].startswith("train.sh:2: --partition=gpu is ignored: there are no partitions")
-    assert told[2].startswith("train.sh:3: --mail-type=END is ignored")
-    assert told[3] == "train.sh:3: --frobnicate=1 is ignored: it is not known here"
-    assert told[4].startswith("train.sh:3: --exclusive is ignored")
-    assert told[5].startswith("train.sh:4: --constraint=[a*2|b] is ignored: only features that a node must all have")
-    assert told[6].startswith("train.sh:3: --mem=0 is ignored")
-    assert "no srun" in told[7]
+    notes = result.stderr.splitlines()
+    assert notes[0] == "train.sh:2: --output=%j.out is ignored: the server stores the output: gpusched logs"
+    assert notes[1].startswith("train.sh:2: --partition=gpu is ignored: there are no partitions")
+    assert notes[2].startswith("train.sh:3: --mail-type=END is ignored")
+    assert notes[3] == "train.sh:3: --frobnicate=1 is ignored: it is not supported"
+    assert notes[4].startswith("train.sh:3: --exclusive is ignored")
+    assert notes[5].startswith("train.sh:4: --constraint=[a*2|b] is ignored: only features combined with &")
+    assert notes[6].startswith("train.sh:3: --mem=0 is ignored")
+    assert "no srun" in notes[7]
 
 
 @pytest.mark.parametrize(
@@ -142,8 +143,8 @@ def test_what_is_ignored_is_said_with_its_line_and_why(full: FakeServer, tmp_pat
         "#GPUSCHED --label x",
     ],
 )
-def test_a_line_that_cannot_be_kept_submits_nothing(full: FakeServer, tmp_path: Path, line: str) -> None:
-    """A58: 2, and the line is named; a job that does less than its script says is worse than none."""
+def test_invalid_directive_submits_nothing(full: FakeServer, tmp_path: Path, line: str) -> None:
+    """A58: exit code 2, and the line is named; a job that does less than its script requests is worse than none."""
     _, result = submitted(full, tmp_path, f"\n{line}", code=2)
     assert result.stdout == ""
     assert "train.sh:3" in result.stderr
@@ -154,54 +155,54 @@ def test_a_line_that_cannot_be_kept_submits_nothing(full: FakeServer, tmp_path: 
 LIST = "- {command: [prepare], ref: a}\n- {command: [train], gpu_count: 4, depends_on: [a]}\n"
 
 
-def test_a_list_is_submitted_in_one_request_and_flags_count_for_all(server: FakeServer, tmp_path: Path) -> None:
+def test_list_is_submitted_in_one_request_and_flags_apply_to_all(server: FakeServer, tmp_path: Path) -> None:
     (tmp_path / "jobs.yaml").write_text(LIST)
-    done = {"message": "2 jobs are in the queue", "count": 2, "job_ids": [41, 42]}
-    server.on("POST", "/jobs/bulk", sequence(Answer(503), Answer(201, done)))
+    answer = {"message": "2 jobs are in the queue", "count": 2, "job_ids": [41, 42]}
+    server.on("POST", "/jobs/bulk", sequence(Answer(503), Answer(201, answer)))
     result = call(server.url, "submit", "-f", str(tmp_path / "jobs.yaml"), "-t", "nlp", "--after", "7")
     assert (result.exit_code, result.stdout) == (0, "41\n42\n")
     assert "2 jobs are in the queue" in result.stderr
-    assert server.asked[0].json == {"jobs": [
+    assert server.requests[0].json == {"jobs": [
         {"tenant": "nlp", "command": ["prepare"], "ref": "a", "depends_on": ["7"]},
         {"tenant": "nlp", "command": ["train"], "gpu_count": 4, "depends_on": ["a", "7"]},
     ]}  # fmt: skip
-    keys = {asked.headers["idempotency-key"] for asked in server.asked}
-    assert len(server.asked) == 2 and len(keys) == 1  # one logical call, one key
+    keys = {request.headers["idempotency-key"] for request in server.requests}
+    assert len(server.requests) == 2 and len(keys) == 1  # one logical call, one key
 
 
-def test_a_list_that_is_only_checked_submits_nothing(server: FakeServer, tmp_path: Path) -> None:
+def test_dry_run_of_a_list_submits_nothing(server: FakeServer, tmp_path: Path) -> None:
     (tmp_path / "jobs.yaml").write_text(LIST)
     server.on("POST", "/jobs/bulk", Answer(200, {"message": "2 jobs would be submitted; nothing was", "job_ids": []}))
     result = call(server.url, "submit", "-f", str(tmp_path / "jobs.yaml"), "--dry-run")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert server.asked[0].query == {"dry_run": "true"}
-    assert server.asked[0].json["jobs"][1]["depends_on"] == ["a"]
+    assert server.requests[0].query == {"dry_run": "true"}
+    assert server.requests[0].json["jobs"][1]["depends_on"] == ["a"]
 
 
-def test_run_takes_one_job(server: FakeServer, tmp_path: Path) -> None:
+def test_run_refuses_several_jobs(server: FakeServer, tmp_path: Path) -> None:
     (tmp_path / "jobs.yaml").write_text(LIST)
     assert call(server.url, "run", "-f", str(tmp_path / "jobs.yaml")).exit_code == 2
-    assert server.asked == []
+    assert server.requests == []
 
 
 # --- one job in a file ------------------------------------------------------------------------------------------------
 
 
-def test_a_time_in_a_file_needs_no_quotes(full: FakeServer, tmp_path: Path) -> None:
+def test_time_in_a_file_needs_no_quotes(full: FakeServer, tmp_path: Path) -> None:
     """A bare one is a time to YAML; it is sent as it is written, and the server judges it. So are dates in labels."""
     written = "command: [a]\nnot_before: 2030-01-31T08:00:00+02:00\nlabels: {day: 2030-01-31}\nmax_retries: 3\n"
     (tmp_path / "job.yaml").write_text(written)
     result = call(full.url, "submit", "-f", str(tmp_path / "job.yaml"))
     assert result.exit_code == 0, result
-    assert full.asked[0].json == {
+    assert full.requests[0].json == {
         "command": ["a"], "not_before": "2030-01-31T08:00:00+02:00", "labels": {"day": "2030-01-31"}, "max_retries": 3,
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("wrong", ["gpus: 4", "gpu_count: four", "array: 10"])
-def test_a_field_that_is_none_points_to_where_they_stand(full: FakeServer, tmp_path: Path, wrong: str) -> None:
+def test_unknown_field_points_to_the_documentation(full: FakeServer, tmp_path: Path, wrong: str) -> None:
     (tmp_path / "job.yaml").write_text(f"command: [a]\n{wrong}\n")
     result = call(full.url, "submit", "-f", str(tmp_path / "job.yaml"))
-    assert (result.exit_code, full.asked) == (2, [])
+    assert (result.exit_code, full.requests) == (2, [])
     document, _, part = result.stderr.partition("see the fields of a job in ")[2].strip().partition("#")
     assert f"## {part.replace('-', ' ').capitalize()}\n" in (ROOT / document).read_text("utf-8")

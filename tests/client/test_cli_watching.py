@@ -1,4 +1,4 @@
-"""What is looked at over time: `top`, `--watch`, `wait`; and completion, which looks at the command line."""
+"""Commands that run over time: `top`, `--watch`, `wait`; and shell completion."""
 
 import os
 import pty
@@ -45,10 +45,10 @@ class Terminal:
         return self.process.returncode, err
 
 
-def frames_of(seen: bytes) -> list[list[str]]:
-    """What was drawn, line by line, without what steers the terminal."""
+def frames_of(output: bytes) -> list[list[str]]:
+    """Return the drawn frames, line by line, without escape sequences."""
     return [
-        frame.replace("\x1b[K", "").replace("\x1b[J", "").split("\r\n") for frame in seen.decode().split("\x1b[H")[1:]
+        frame.replace("\x1b[K", "").replace("\x1b[J", "").split("\r\n") for frame in output.decode().split("\x1b[H")[1:]
     ]
 
 
@@ -64,21 +64,19 @@ def crowd(server: FakeServer) -> None:
         server.on("GET", path, Answer(200, {"items": items}))
 
 
-@pytest.mark.parametrize(("how", "code"), [(b"q", 0), (b"jQk", 0), (signal.SIGINT, 0), (signal.SIGTERM, 143)])
-def test_top_fits_a_small_terminal_and_leaves_it_as_it_was(
-    full: FakeServer, how: bytes | signal.Signals, code: int
-) -> None:
+@pytest.mark.parametrize(("action", "code"), [(b"q", 0), (b"jQk", 0), (signal.SIGINT, 0), (signal.SIGTERM, 143)])
+def test_top_fits_a_small_terminal_and_restores_it(full: FakeServer, action: bytes | signal.Signals, code: int) -> None:
     crowd(full)
     terminal = Terminal(full.url, "top")
     terminal.until(b"\x1b[J")
-    if isinstance(how, bytes):
-        os.write(terminal.ours, how)
+    if isinstance(action, bytes):
+        os.write(terminal.ours, action)
     else:
-        terminal.process.send_signal(how)
-    seen = terminal.until(b"\x1b[?1049l")
+        terminal.process.send_signal(action)
+    output = terminal.until(b"\x1b[?1049l")
     assert terminal.end() == (code, b"")
-    assert seen.index(b"\x1b[?1049h") < seen.index(b"node-with-a-long-nam")
-    lines = frames_of(seen.partition(b"\x1b[?25h")[0])[0]
+    assert output.index(b"\x1b[?1049h") < output.index(b"node-with-a-long-nam")
+    lines = frames_of(output.partition(b"\x1b[?25h")[0])[0]
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
     text = "\n".join(lines)
@@ -86,11 +84,11 @@ def test_top_fits_a_small_terminal_and_leaves_it_as_it_was(
     assert "RUNNING" in text and "WAITING" in text and "........" in text
 
 
-def test_a_list_gets_the_room_that_the_others_leave() -> None:
-    assert top._rooms(24, (2, 3, 4)) == [3, 4, 5]
-    assert top._rooms(24, (1, 100, 100)) == [2, 9, 9]
-    assert sum(top._rooms(24, (100, 100, 100))) == 20
-    assert top._rooms(None, (100, 2, 3)) == [101, 3, 4]
+def test_list_uses_the_lines_that_others_leave_free() -> None:
+    assert top._heights(24, (2, 3, 4)) == [3, 4, 5]
+    assert top._heights(24, (1, 100, 100)) == [2, 9, 9]
+    assert sum(top._heights(24, (100, 100, 100))) == 20
+    assert top._heights(None, (100, 2, 3)) == [101, 3, 4]
 
 
 def test_top_in_a_pipe_prints_everything_once(full: FakeServer) -> None:
@@ -104,9 +102,9 @@ def test_top_in_a_pipe_prints_everything_once(full: FakeServer) -> None:
     assert "x" * 20 in result.stdout and "z" * 90 in result.stdout
 
 
-def test_top_tells_idle_busy_free_and_unavailable_gpus_apart(full: FakeServer) -> None:
-    def device(held: str, health: str = "ok", percent: int | None = None) -> Mapping[str, object]:
-        return {"id": 1, "held": held, "health": health, "reading": {"utilisation_percent": percent}}
+def test_top_distinguishes_idle_busy_free_and_unavailable_gpus(full: FakeServer) -> None:
+    def device(allocation: str, health: str = "ok", percent: int | None = None) -> Mapping[str, object]:
+        return {"id": 1, "held": allocation, "health": health, "reading": {"utilisation_percent": percent}}
 
     devices = [device("exclusive", percent=97), device("exclusive", percent=0), device("free"), device("free", "dirty")]
     full.on("GET", "/nodes", Answer(200, {"items": [{"name": "n1", "state": "online", "devices": devices}]}))
@@ -114,14 +112,14 @@ def test_top_tells_idle_busy_free_and_unavailable_gpus_apart(full: FakeServer) -
 
 
 @pytest.mark.parametrize("name", ["ps", "nodes", "queue"])
-def test_watching_is_drawn_again_on_a_terminal(full: FakeServer, name: str) -> None:
+def test_watch_redraws_on_a_terminal(full: FakeServer, name: str) -> None:
     crowd(full)
     terminal = Terminal(full.url, name, "--watch")
     terminal.until(b"\x1b[J")
-    asked = len(full.asked)
+    request_count = len(full.requests)
     os.write(terminal.ours, b" ")
     deadline = time.monotonic() + 10
-    while len(full.asked) == asked:
+    while len(full.requests) == request_count:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     os.write(terminal.ours, b"q")
@@ -131,7 +129,7 @@ def test_watching_is_drawn_again_on_a_terminal(full: FakeServer, name: str) -> N
     assert len(frames_of(terminal.seen)[0]) == 24
 
 
-def test_watching_into_a_pipe_goes_on_until_ctrl_c(full: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_into_a_pipe_continues_until_ctrl_c(full: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
 
     def pause(seconds: float) -> None:
@@ -144,7 +142,7 @@ def test_watching_into_a_pipe_goes_on_until_ctrl_c(full: FakeServer, monkeypatch
     assert (result.exit_code, result.stdout) == (0, "42\n43\n" * 3)
 
 
-def test_what_goes_wrong_while_watching_is_told_with_its_code(full: FakeServer) -> None:
+def test_failure_while_watching_exits_with_its_code(full: FakeServer) -> None:
     """A58: and the terminal is as it was."""
     full.on("GET", "/jobs", sequence(Answer(200, {"items": []}), Answer(403, {"detail": "the token has expired"})))
     terminal = Terminal(full.url, "ps", "--watch")
@@ -154,23 +152,21 @@ def test_what_goes_wrong_while_watching_is_told_with_its_code(full: FakeServer) 
     assert terminal.end() == (4, b"error: the token has expired\n")
 
 
-def test_wait_exits_with_0_or_1_and_with_7_when_the_time_runs_out(
-    full: FakeServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wait_exits_0_or_1_and_7_on_a_timeout(full: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A58"""
     monkeypatch.setattr(flows, "_QUICK_SECONDS", 0.001)
     full.on("GET", "/jobs/42", sequence(Answer(200, job(state="running")), Answer(200, job(state="completed"))))
     assert call(full.url, "wait", "42").exit_code == 0
     full.on("GET", "/jobs/43", Answer(200, job(43, "failed", exit_code=7)))
-    both = call(full.url, "wait", "42", "43", "-o", "name")
-    assert (both.exit_code, both.stdout) == (1, "42\n43\n")
+    waited = call(full.url, "wait", "42", "43", "-o", "name")
+    assert (waited.exit_code, waited.stdout) == (1, "42\n43\n")
     full.on("GET", "/jobs/42", Answer(200, job(state="running")))
     late = call(full.url, "wait", "--timeout", "0.02", "42")
     assert (late.exit_code, late.stdout) == (7, "")
-    assert "job 42 is still running, and the time to wait for it is over" in late.stderr
+    assert "job 42 is still running, and the timeout has passed" in late.stderr
 
 
-def test_wait_has_one_time_for_all_and_prints_what_ended(full: FakeServer) -> None:
+def test_wait_has_one_timeout_for_all_and_prints_ended_jobs(full: FakeServer) -> None:
     """A58"""
     for job_id in (1, 2, 3, 4):
         full.on("GET", f"/jobs/{job_id}", Answer(200, job(job_id, "completed" if job_id == 3 else "running")))
@@ -178,23 +174,30 @@ def test_wait_has_one_time_for_all_and_prints_what_ended(full: FakeServer) -> No
     late = call(full.url, "wait", "--timeout", "1", "-o", "name", "1", "2", "3", "4")
     assert (late.exit_code, late.stdout) == (7, "3\n")
     assert time.monotonic() - began >= 1
-    assert sum(asked.path == "/api/v1/jobs/1" for asked in full.asked) > 1
+    assert sum(request_count.path == "/api/v1/jobs/1" for request_count in full.requests) > 1
     # No time is left for these, and they are looked at once.
-    assert [sum(asked.path == f"/api/v1/jobs/{other}" for asked in full.asked) for other in (2, 3, 4)] == [1, 1, 1]
+    assert [
+        sum(request_count.path == f"/api/v1/jobs/{other}" for request_count in full.requests) for other in (2, 3, 4)
+    ] == [1, 1, 1]
 
 
-def test_history_of_a_job_says_what_happened(full: FakeServer) -> None:
+def test_history_of_a_job_lists_its_events(full: FakeServer) -> None:
     assert call(full.url, "history", "42").stdout.splitlines()[1].split() == [
         "2030-01-01T10:00:00Z", "submitted", "0", "ada"]  # fmt: skip
 
 
-def test_the_shell_completes_commands_and_flags() -> None:
-    def completed(words: str, position: int) -> list[str]:
-        env = {**os.environ, "_GPUSCHED_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(position)}
+def test_shell_completes_commands_and_flags() -> None:
+    def completed(arguments: str, position: int) -> list[str]:
+        env = {
+            **os.environ,
+            "_GPUSCHED_COMPLETE": "complete_bash",
+            "COMP_WORDS": arguments,
+            "COMP_CWORD": str(position),
+        }
         code = "from gpusched.cli.main import main; main()"
-        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.split()
+        finished = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True)
+        assert finished.returncode == 0, finished.stderr
+        return finished.stdout.split()
 
     assert {"ps", "policy"} <= set(completed("gpusched p", 1))
     assert "--watch" in completed("gpusched ps --w", 2)
@@ -206,23 +209,23 @@ def test_simulate_runs_the_simulator_with_its_exit_code(server: FakeServer, tmp_
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (1, b"")
     assert b"none.csv" in err
-    assert server.asked == []
+    assert server.requests == []
 
 
-def test_simulate_needs_no_more_than_a_trace_and_lists_its_options(tmp_path: Path) -> None:
+def test_simulate_needs_only_a_trace_and_lists_its_options(tmp_path: Path) -> None:
     """Under its own name, from any folder, also one with a file that is named like a part of the server."""
     (tmp_path / "scheduling.py").write_text("raise SystemExit('not this one')")
     (tmp_path / "trace.csv").write_text("job_id,submitted_at,gpus,run_seconds,tenant\na,0,8,3600,x\nb,0,8,3600,x\n")
 
-    def simulated(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-P", "-m", "gpusched.cli.main", "simulate", *words]
+    def simulated(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-P", "-m", "gpusched.cli.main", "simulate", *arguments]
         env = {**os.environ, "PYTHONPATH": str(ROOT)}
         return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
 
-    done = simulated("trace.csv")
-    assert (done.returncode, "trace.csv on 24 GPUs" in done.stdout) == (0, True), done
-    assert "without --nodes: on 3 nodes of 8 GPUs" in done.stderr
-    told = simulated("--help")
-    assert (told.returncode, told.stdout.startswith("usage: gpusched simulate ")) == (0, True), told
-    assert "--policy" in told.stdout and "manage.py" not in told.stdout
+    finished = simulated("trace.csv")
+    assert (finished.returncode, "trace.csv on 24 GPUs" in finished.stdout) == (0, True), finished
+    assert "without --nodes: on 3 nodes of 8 GPUs" in finished.stderr
+    help_text = simulated("--help")
+    assert (help_text.returncode, help_text.stdout.startswith("usage: gpusched simulate ")) == (0, True), help_text
+    assert "--policy" in help_text.stdout and "manage.py" not in help_text.stdout
     assert simulated().returncode == simulated("trace.csv", "--nonsense").returncode == 2

@@ -1,4 +1,4 @@
-"""Where url, token and tenant come from, and where a token never goes."""
+"""The sources of URL, token and tenant, and the server that a token belongs to."""
 
 import stat
 from pathlib import Path
@@ -14,7 +14,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "deep" / "config.toml"
 
 
-def test_arguments_win_over_the_environment_and_that_over_the_file(file: Path) -> None:
+def test_arguments_override_the_environment_which_overrides_the_file(file: Path) -> None:
     write_file(file, {"url": "http://file:1", "token": "f.1", "tenant": "of-file"})
     env = {"GPUSCHED_CONFIG": str(file)}
     assert resolve(environ=env) == Config("http://file:1", "f.1", "of-file")
@@ -23,25 +23,25 @@ def test_arguments_win_over_the_environment_and_that_over_the_file(file: Path) -
     assert resolve("http://given:1", "g.1", "given", environ=env) == Config("http://given:1", "g.1", "given")
 
 
-def test_without_anything_it_is_this_machine(file: Path) -> None:
+def test_default_server_is_this_machine(file: Path) -> None:
     assert resolve(environ={"GPUSCHED_CONFIG": str(file)}) == Config(DEFAULT_URL)
 
 
-def test_a_stored_token_goes_only_to_its_own_server(file: Path) -> None:
+def test_stored_token_goes_only_to_its_own_server(file: Path) -> None:
     write_file(file, {"url": "https://prod.example", "token": "f.1"})
     env = {"GPUSCHED_CONFIG": str(file)}
     assert resolve("https://evil.example", environ=env).token is None
     assert resolve("https://prod.example/", environ=env).token == "f.1"
 
 
-def test_a_token_file_is_read_and_wins(tmp_path: Path) -> None:
+def test_token_file_overrides_the_token_variable(tmp_path: Path) -> None:
     secret = tmp_path / "token"
     secret.write_text("x.1\n")
     env = {"GPUSCHED_CONFIG": str(tmp_path / "none"), "GPUSCHED_TOKEN_FILE": str(secret), "GPUSCHED_TOKEN": "y.1"}
     assert resolve(environ=env).token == "x.1"
 
 
-def test_the_file_is_for_its_owner_only_and_survives_odd_texts(file: Path) -> None:
+def test_config_file_is_private_and_survives_odd_texts(file: Path) -> None:
     odd = {"url": 'http://a"b\\c:1', "tenant": "täglich\u007f\n"}
     write_file(file, odd)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -51,23 +51,23 @@ def test_the_file_is_for_its_owner_only_and_survives_odd_texts(file: Path) -> No
 
 @pytest.mark.parametrize("url", ["gpu.example:8000", "ftp://x", "http://", "http://x:99999", "http://[", "/api",
                                  "http://x/\udcff", "http://\udcff", f"http://{'a' * 64}.example"])  # fmt: skip
-def test_what_is_no_url_is_refused(url: str) -> None:
-    with pytest.raises(Invalid, match="not the URL"):
+def test_invalid_url_is_refused(url: str) -> None:
+    with pytest.raises(Invalid, match="not a server URL"):
         resolve(url, environ={"GPUSCHED_CONFIG": "/nonexistent"})
 
 
-def test_a_mangled_token_is_refused_without_showing_it() -> None:
+def test_invalid_token_is_refused_without_showing_it() -> None:
     with pytest.raises(Invalid) as caught:
         resolve(token="u1.sec\nret", environ={"GPUSCHED_CONFIG": "/nonexistent"})
     assert "sec" not in str(caught.value).replace("characters", "")
 
 
-def test_a_token_is_not_in_the_representation() -> None:
+def test_token_is_not_in_the_representation() -> None:
     assert "u1.secret" not in repr(Config("http://x", "u1.secret"))
 
 
 @pytest.mark.parametrize("content", [b"url = ", b"\xff\xfe", b'url = "x'])
-def test_a_broken_file_is_named(file: Path, content: bytes) -> None:
+def test_error_names_a_broken_config_file(file: Path, content: bytes) -> None:
     file.parent.mkdir()
     file.write_bytes(content)
     with pytest.raises(Invalid, match=r"config\.toml"):

@@ -1,4 +1,4 @@
-"""Following the events of all jobs, by the SDK and the command: in order, over breaks, from where one was."""
+"""Following the events of all jobs, by the SDK and the command: in order, over breaks, from the last position."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from gpusched.client import AsyncClient, Client
 from gpusched.client.calls import flows
 from gpusched.protocol.rest.events import JobEvent
 from tests.client.commandline import call
-from tests.client.fakeserver import Answer, Asked, FakeServer, problem, sequence
+from tests.client.fakeserver import Answer, FakeServer, Request, problem, sequence
 
 
 def event(number: int, **more: Any) -> dict[str, Any]:
@@ -25,21 +25,21 @@ def event(number: int, **more: Any) -> dict[str, Any]:
 
 
 class Feed:
-    """Answers as the server does: two events at a time, and at every third request a break."""
+    """Answers like the server: two events at a time, and a break at every third request."""
 
     def __init__(self, server: FakeServer, *numbers: int) -> None:
-        self.numbers, self.asked = numbers, 0
+        self.numbers, self.requests = numbers, 0
         server.on("GET", "/events", self)
 
-    def __call__(self, asked: Asked) -> Answer:
-        self.asked += 1
-        if self.asked % 3 == 0:
-            return Answer(0) if self.asked % 2 else problem(503, "starting", "starts")
-        since = int(asked.query["since"])
-        found = [number for number in self.numbers if number > since][:2]
-        last = found[-1] if found else since
+    def __call__(self, request: Request) -> Answer:
+        self.requests += 1
+        if self.requests % 3 == 0:
+            return Answer(0) if self.requests % 2 else problem(503, "starting", "starts")
+        since = int(request.query["since"])
+        numbers_after = [number for number in self.numbers if number > since][:2]
+        last = numbers_after[-1] if numbers_after else since
         more = any(number > last for number in self.numbers)
-        return Answer(200, {"items": [event(n) for n in found], "next_since": last, "more": more})
+        return Answer(200, {"items": [event(n) for n in numbers_after], "next_since": last, "more": more})
 
 
 @pytest.fixture(autouse=True)
@@ -51,50 +51,50 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 NUMBERS = (1, 2, 3, 5, 8, 13, 21)
 
 
-def test_following_misses_nothing_and_repeats_nothing_over_breaks(server: FakeServer) -> None:
+def test_following_skips_and_repeats_no_event_over_breaks(server: FakeServer) -> None:
     Feed(server, *NUMBERS)
     with Client(server.url) as client:
         following = client.events(since=0)
         assert [next(following).id for _ in NUMBERS] == list(NUMBERS)
-        assert [one.id for one in client.events(since=5, follow=False)] == [8, 13, 21]
+        assert [item.id for item in client.events(since=5, follow=False)] == [8, 13, 21]
 
 
-def test_following_goes_on_from_where_the_server_has_looked(server: FakeServer) -> None:
+def test_following_continues_from_the_servers_position(server: FakeServer) -> None:
     """From now on, and past what is others' to see: what comes between two requests is not missed."""
     nothing = {"items": [], "more": False}
-    found = {"items": [event(9)], "next_since": 9, "more": False}
-    pages = [{**nothing, "next_since": 5}, {**nothing, "next_since": 7}, found]
+    numbers_after = {"items": [event(9)], "next_since": 9, "more": False}
+    pages = [{**nothing, "next_since": 5}, {**nothing, "next_since": 7}, numbers_after]
     server.on("GET", "/events", sequence(*(Answer(200, page) for page in pages)))
     with Client(server.url) as client:
         assert next(client.events()).id == 9
-    assert [asked.query.get("since") for asked in server.asked] == [None, "5", "7"]
+    assert [request.query.get("since") for request in server.requests] == [None, "5", "7"]
 
 
-def test_the_async_client_follows_alike(server: FakeServer) -> None:
+def test_async_client_follows_in_the_same_way(server: FakeServer) -> None:
     Feed(server, *NUMBERS)
 
     async def follow() -> list[JobEvent]:
         async with AsyncClient(server.url) as client:
-            return [one async for one in client.events(since=2, follow=False)]
+            return [item async for item in client.events(since=2, follow=False)]
 
-    assert [one.id for one in asyncio.run(follow())] == [3, 5, 8, 13, 21]
+    assert [item.id for item in asyncio.run(follow())] == [3, 5, 8, 13, 21]
 
 
-def test_what_is_asked_is_a_long_poll_with_the_filters(server: FakeServer) -> None:
+def test_following_sends_long_polls_with_the_filters(server: FakeServer) -> None:
     server.on("GET", "/events", Answer(200, {"items": [event(9)], "next_since": 9, "more": False}))
     with Client(server.url) as client:
         assert next(client.events(tenant="nlp", kind="ended")).job_id == 49
         list(client.events(3, follow=False))
-    assert server.asked[0].query == {"wait": "20", "tenant": "nlp", "kind": "ended", "limit": "1000"}
-    assert server.asked[1].query == {"since": "3", "limit": "1000"}
+    assert server.requests[0].query == {"wait": "20", "tenant": "nlp", "kind": "ended", "limit": "1000"}
+    assert server.requests[1].query == {"since": "3", "limit": "1000"}
 
 
-def test_the_command_prints_a_line_for_each(server: FakeServer) -> None:
+def test_events_command_prints_a_line_per_event(server: FakeServer) -> None:
     server.on("GET", "/events", Answer(200, {"items": [event(9, name="a\x1bb", actor="ada")], "next_since": 9}))
     server.routes["GET", "/api/v1/events"] = first_then_refused(server)
-    shown = call(server.url, "events")
-    assert shown.stdout == "9  10:00:00  nlp  job 49 a\\x1bb: started by ada\n"
-    assert shown.exit_code == 4
+    output = call(server.url, "events")
+    assert output.stdout == "9  10:00:00  nlp  job 49 a\\x1bb: started by ada\n"
+    assert output.exit_code == 4
     lines = call(server.url, "events", "-o", "jsonl").stdout
     assert lines == ""
     assert call(server.url, "events", "-o", "json").exit_code == 2
@@ -102,11 +102,11 @@ def test_the_command_prints_a_line_for_each(server: FakeServer) -> None:
 
 def first_then_refused(server: FakeServer) -> Any:
     """The token is revoked while it follows: the command ends with 4 (A58)."""
-    told = [server.routes["GET", "/api/v1/events"], problem(401, "not_authenticated", "the token has been revoked")]
-    return lambda asked: told.pop(0) if len(told) > 1 else told[0]
+    answers = [server.routes["GET", "/api/v1/events"], problem(401, "not_authenticated", "the token has been revoked")]
+    return lambda request: answers.pop(0) if len(answers) > 1 else answers[0]
 
 
-def test_the_command_prints_what_there_is(server: FakeServer) -> None:
+def test_events_once_prints_existing_events(server: FakeServer) -> None:
     Feed(server, 1, 2)
     result = call(server.url, "events", "--since", "0", "--once", "-o", "jsonl")
     assert [json.loads(line)["id"] for line in result.stdout.splitlines()] == [1, 2]

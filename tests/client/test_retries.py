@@ -1,4 +1,4 @@
-"""What the SDK tries again, with which key, and what it does not dare to."""
+"""Retries of the SDK: which requests it repeats, with which key, and which it never repeats."""
 
 import asyncio
 from types import SimpleNamespace
@@ -21,12 +21,12 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("failure", [Answer(0), Answer(502), BUSY, problem(429, "slow_down", "too many")])
-def test_a_submit_is_repeated_with_the_same_key(server: FakeServer, failure: Answer) -> None:
+def test_submit_is_retried_with_the_same_key(server: FakeServer, failure: Answer) -> None:
     """A03: whether or not the first one arrived, one job comes of it."""
     server.on("POST", "/jobs", sequence(failure, failure, acted()))
     with Client(server.url) as client:
         assert client.submit(["true"]).id == 42
-    keys = [asked.headers["idempotency-key"] for asked in server.asked]
+    keys = [request.headers["idempotency-key"] for request in server.requests]
     assert len(keys) == 3
     assert len(set(keys)) == 1
 
@@ -37,12 +37,12 @@ def test_two_submits_have_two_keys(server: FakeServer) -> None:
         client.submit(["true"])
         client.submit(["true"])
         client.submit(["true"], idempotency_key="mine")
-    keys = [asked.headers["idempotency-key"] for asked in server.asked]
+    keys = [request.headers["idempotency-key"] for request in server.requests]
     assert len(set(keys)) == 3
     assert keys[2] == "mine"
 
 
-def test_the_async_client_repeats_the_same_way(server: FakeServer) -> None:
+def test_async_client_retries_in_the_same_way(server: FakeServer) -> None:
     server.on("POST", "/jobs", sequence(Answer(0), BUSY, acted()))
 
     async def scenario() -> int:
@@ -50,7 +50,7 @@ def test_the_async_client_repeats_the_same_way(server: FakeServer) -> None:
             return (await client.submit(["true"])).id
 
     assert asyncio.run(scenario()) == 42
-    assert len({asked.headers["idempotency-key"] for asked in server.asked}) == 1
+    assert len({request.headers["idempotency-key"] for request in server.requests}) == 1
 
 
 POSTS = [
@@ -69,55 +69,55 @@ POSTS = [
 
 
 @pytest.mark.parametrize("call", POSTS, ids=lambda call: call.path)
-def test_every_post_is_repeated_with_the_same_key_when_its_answer_is_lost(server: FakeServer, call: Call[Any]) -> None:
+def test_every_post_is_retried_with_the_same_key_when_its_answer_is_lost(server: FakeServer, call: Call[Any]) -> None:
     """A03: the server answers the second as it did the first."""
     server.routes["POST", call.path] = sequence(Answer(0), Answer(502), problem(400, "x", "arrived"))
     with Client(server.url) as client, pytest.raises(Invalid, match="arrived"):
         client.send(call)
-    keys = [asked.headers["idempotency-key"] for asked in server.asked]
+    keys = [request.headers["idempotency-key"] for request in server.requests]
     assert len(keys) == 3
     assert len({*keys}) == 1
 
 
-def test_what_is_not_safe_to_repeat_is_sent_once(server: FakeServer) -> None:
-    """Who logs in is nobody yet, and keys belong to somebody."""
+def test_unrepeatable_request_is_sent_once(server: FakeServer) -> None:
+    """An idempotency key belongs to a caller, who is unknown before a login."""
     server.on("POST", "/login", Answer(0))
-    with Client(server.url) as client, pytest.raises(Unreachable, match="not known whether"):
+    with Client(server.url) as client, pytest.raises(Unreachable, match="may have carried out"):
         client.send(access.login("ada", "pw", "laptop"))
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize("status", [502, 503, 504])
-def test_behind_a_proxy_that_gives_up_it_is_sent_once_too(server: FakeServer, status: int) -> None:
+def test_unrepeatable_request_is_sent_once_when_a_proxy_gives_up(server: FakeServer, status: int) -> None:
     server.on("POST", "/login", problem(status, "x", "no answer"))
     with Client(server.url) as client, pytest.raises(Unreachable, match="no answer"):
         client.send(access.login("ada", "pw", "laptop"))
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
-def test_what_never_arrived_is_repeated_also_if_it_is_not_safe(server: FakeServer) -> None:
+def test_request_that_never_arrived_is_retried_even_if_unrepeatable(server: FakeServer) -> None:
     url = server.url
     server.close()
-    told: list[str] = []
-    with Client(url, patience_seconds=0.5, on_retry=told.append) as client, pytest.raises(Unreachable) as caught:
+    reasons: list[str] = []
+    with Client(url, patience_seconds=0.5, on_retry=reasons.append) as client, pytest.raises(Unreachable) as caught:
         client.send(access.login("ada", "pw", "laptop"))
-    assert "Connection refused" in told[0]
+    assert "Connection refused" in reasons[0]
     assert url in str(caught.value)
 
 
 @pytest.mark.parametrize("status", [400, 404, 409, 500, 501])
-def test_a_definite_answer_is_not_asked_for_again(server: FakeServer, status: int) -> None:
+def test_definite_answer_is_not_retried(server: FakeServer, status: int) -> None:
     server.on("GET", "/jobs/42", problem(status, "x", "no"))
     with Client(server.url) as client, pytest.raises(Exception, match="no"):
         client.get(42)
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
-def test_patience_ends(server: FakeServer) -> None:
+def test_retries_end_after_the_timeout(server: FakeServer) -> None:
     server.default = BUSY
     with Client(server.url, patience_seconds=0.4) as client, pytest.raises(Unreachable, match="the server starts"):
         client.get(42)
-    assert len(server.asked) > 1
+    assert len(server.requests) > 1
 
 
 OUTAGE = Reply(503, {"retry-after": "1"}, b'{"detail": "the database does not answer"}')
@@ -141,7 +141,7 @@ def waited_out(call: Call[Any], outcome: Reply, patience_seconds: float, monkeyp
         return now
 
 
-def test_an_outage_of_the_database_is_waited_out_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retries_last_longer_in_an_outage_of_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
     """A59: a restart of PostgreSQL after a crash takes longer than patience with a wrong URL."""
     monkeypatch.undo()  # the pauses as they are
     call = jobs.retry(42)
@@ -150,32 +150,32 @@ def test_an_outage_of_the_database_is_waited_out_for_longer(monkeypatch: pytest.
     assert waited_out(access.login("ada", "pw", "laptop"), OUTAGE, 6.0, monkeypatch) == 0.0
 
 
-def test_a_wait_that_is_longer_than_patience_is_not_started(server: FakeServer) -> None:
+def test_retry_after_beyond_the_timeout_is_not_awaited(server: FakeServer) -> None:
     server.default = Answer(429, {"detail": "queue full"}, {"Retry-After": "600"})
     with Client(server.url) as client, pytest.raises(RateLimited, match="queue full"):
         client.get(42)
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
-def test_a_redirect_is_named_and_not_followed(server: FakeServer) -> None:
+def test_redirect_is_named_and_not_followed(server: FakeServer) -> None:
     server.on("POST", "/jobs", Answer(301, "", {"Location": "https://elsewhere.example/"}))
     with Client(server.url, "u1.secret") as client, pytest.raises(ServerError, match="elsewhere"):
         client.submit(["true"])
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
-def test_an_answer_of_something_else_is_an_error(server: FakeServer) -> None:
+def test_answer_of_another_server_is_an_error(server: FakeServer) -> None:
     server.default = Answer(200, b"<html>Welcome to the hotel network</html>", {"Content-Type": "text/html"})
-    with Client(server.url) as client, pytest.raises(ServerError, match="not what a gpusched server says"):
+    with Client(server.url) as client, pytest.raises(ServerError, match="not a gpusched server's"):
         client.get(42)
 
 
-def test_a_quota_edit_says_which_version_it_saw(server: FakeServer) -> None:
+def test_quota_edit_sends_the_version_read(server: FakeServer) -> None:
     server.on("GET", "/tenants/nlp/quota", Answer(200, {"max_gpus": 8, "version": 3}))
     server.on("PUT", "/tenants/nlp/quota", problem(412, "version_conflict", "changed meanwhile"))
     with Client(server.url) as client, pytest.raises(Conflict):
         client.set_quota("nlp", client.quota("nlp"))
-    put = server.asked[-1]
+    put = server.requests[-1]
     assert put.headers["if-match"] == '"3"'
     assert "version" not in put.json
     assert put.json["max_gpus"] == 8
@@ -184,7 +184,7 @@ def test_a_quota_edit_says_which_version_it_saw(server: FakeServer) -> None:
 def test_names_are_quoted_in_paths(server: FakeServer) -> None:
     with Client(server.url) as client, pytest.raises(Exception, match="no such thing"):
         client.node("../jobs/1?x=%2e")
-    assert server.asked[0].path == "/api/v1/nodes/..%2Fjobs%2F1%3Fx%3D%252e"
+    assert server.requests[0].path == "/api/v1/nodes/..%2Fjobs%2F1%3Fx%3D%252e"
 
 
 def test_pages_are_read_to_the_limit(server: FakeServer) -> None:
@@ -195,7 +195,7 @@ def test_pages_are_read_to_the_limit(server: FakeServer) -> None:
     server.on("GET", "/jobs", pages)
     with Client(server.url) as client:
         assert [j.id for j in client.list(state=["pending", "held"], limit=3)] == [1, 2, 3]
-    assert [dict(asked.query) for asked in server.asked] == [
+    assert [dict(request.query) for request in server.requests] == [
         {"state": "pending,held", "limit": "3"},
         {"state": "pending,held", "limit": "1", "cursor": "c1"},
     ]

@@ -1,4 +1,4 @@
-"""`gpusched run` as a real process: its output, its exit code, and the signals that it gets."""
+"""`gpusched run` as a real process: its output, its exit code, and its handling of signals."""
 
 import os
 import pty
@@ -12,11 +12,11 @@ import pytest
 
 from gpusched.cli.jobs.signal_relay import ENDING, PASSED_ON, catch_signals
 from tests.client.commandline import call, start
-from tests.client.fakeserver import Answer, Asked, FakeServer, GrowingLog, acted, job, problem, sequence
+from tests.client.fakeserver import Answer, FakeServer, GrowingLog, Request, acted, job, problem, sequence
 
 
-def ended(**how: object) -> Answer:
-    return Answer(200, job(**{"state": "completed", "attempt": 1, "exit_code": 0, **how}))  # type: ignore[arg-type]
+def ended(**fields: object) -> Answer:
+    return Answer(200, job(**{"state": "completed", "attempt": 1, "exit_code": 0, **fields}))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def ended(**how: object) -> Answer:
         (ended(state="cancelled", exit_code=None), 1),
     ],
 )
-def test_run_shows_the_output_and_exits_as_the_job(server: FakeServer, end: Answer, code: int) -> None:
+def test_run_prints_the_output_and_exits_as_the_job(server: FakeServer, end: Answer, code: int) -> None:
     text = "µ = 3\n".encode()
     server.on("POST", "/jobs", acted())
     server.on("GET", "/jobs/42", sequence(Answer(200, job()), Answer(200, job(state="running", nodes=["n1"])), end))
@@ -52,7 +52,7 @@ class Interruptible:
         server.on("GET", "/jobs/42/logs", self.log)
         server.on("POST", "/jobs/42/cancel", self.cancel)
 
-    def cancel(self, _: Asked) -> Answer:
+    def cancel(self, _: Request) -> Answer:
         self.state = "stopping"
         if not self.is_stubborn:
             self.log.pieces[:] = [b"saved\n"]
@@ -65,14 +65,14 @@ def interrupt(
 ) -> None:
     """Ctrl-C, or another signal, once the server has been asked for that."""
     deadline = time.monotonic() + 10
-    while not any((a.method, a.path) == (method, f"/api/v1{path}") for a in server.asked):
+    while not any((a.method, a.path) == (method, f"/api/v1{path}") for a in server.requests):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     time.sleep(0.15)
     process.send_signal(number)
 
 
-def test_ctrl_c_cancels_and_shows_what_the_job_still_says(server: FakeServer) -> None:
+def test_ctrl_c_cancels_and_prints_the_remaining_output(server: FakeServer) -> None:
     Interruptible(server)
     process = start(server.url, "run", "--", "true")
     interrupt(process, server, "GET", "/jobs/42/logs")
@@ -93,7 +93,7 @@ def test_ctrl_c_cancels_and_shows_what_the_job_still_says(server: FakeServer) ->
         (signal.SIGTERM, {"signal": 9}, 137),
     ],
 )
-def test_what_asks_it_to_end_cancels_the_job_and_the_code_is_the_jobs(
+def test_ending_signal_cancels_the_job_and_exits_with_its_code(
     server: FakeServer, number: int, end: dict[str, Any], code: int
 ) -> None:
     Interruptible(server, end)
@@ -101,59 +101,59 @@ def test_what_asks_it_to_end_cancels_the_job_and_the_code_is_the_jobs(
     interrupt(process, server, "GET", "/jobs/42/logs", number)
     out, _ = process.communicate(timeout=20)
     assert (process.returncode, out) == (code, b"working\nsaved\n")
-    assert sum(asked.path.endswith("/cancel") for asked in server.asked) == 1
+    assert sum(request.path.endswith("/cancel") for request in server.requests) == 1
 
 
 @pytest.mark.parametrize("is_noisy", [True, False])
-def test_who_closes_the_terminal_ends_the_job(server: FakeServer, is_noisy: bool) -> None:
+def test_closing_the_terminal_cancels_the_job(server: FakeServer, is_noisy: bool) -> None:
     """Neither its output nor a note can be written from then on, and the server is busy for a moment."""
     it = Interruptible(server)
     busy = Answer(503, problem(503, "starting", "the server starts").body, {"Retry-After": "1"})
-    left = [busy]
-    server.on("POST", "/jobs/42/cancel", lambda asked: left.pop() if left else it.cancel(asked))
+    failures = [busy]
+    server.on("POST", "/jobs/42/cancel", lambda request: failures.pop() if failures else it.cancel(request))
     if is_noisy:
         it.log.pieces[:] = [b"working\n"] * 10_000
     ours, theirs = pty.openpty()
     process = start(server.url, "run", "--", "true", terminal=theirs)
     os.close(theirs)
-    seen = b""
-    while b"working" not in seen:
-        seen += os.read(ours, 4096)
+    output = b""
+    while b"working" not in output:
+        output += os.read(ours, 4096)
     os.close(ours)
     process.wait(20)
     assert it.state == "cancelled"
 
 
-def test_who_reads_its_output_no_more_is_told_that_the_job_goes_on(server: FakeServer) -> None:
+def test_closing_the_pipe_notes_that_the_job_continues(server: FakeServer) -> None:
     Interruptible(server).log.pieces[:] = [b"working\n"] * 10_000
     with start(server.url, "run", "--", "true") as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.readline() == b"working\n"
         process.stdout.close()
-        said = process.stderr.read().decode()
+        notes = process.stderr.read().decode()
     assert process.returncode == 1
-    assert "job 42 goes on; see: gpusched logs -f 42, or end it: gpusched cancel 42" in said
+    assert "job 42 continues; see: gpusched logs -f 42, or end it: gpusched cancel 42" in notes
 
 
-def test_a_signal_while_the_job_is_submitted_leaves_no_job_behind(server: FakeServer) -> None:
+def test_signal_during_the_submit_leaves_no_job_behind(server: FakeServer) -> None:
     """The answer to the submit is lost twice, and the signal comes before it is had."""
     Interruptible(server)
     server.on("POST", "/jobs", sequence(Answer(0), Answer(0), acted()))
     process = start(server.url, "run", "--", "true")
     interrupt(process, server, "POST", "/jobs")
     _, err = process.communicate(timeout=20)
-    keys = {asked.headers["idempotency-key"] for asked in server.asked if asked.path == "/api/v1/jobs"}
+    keys = {request.headers["idempotency-key"] for request in server.requests if request.path == "/api/v1/jobs"}
     assert (process.returncode, len(keys)) == (130, 1)
-    assert sum(asked.path.endswith("/42/cancel") for asked in server.asked) == 1
+    assert sum(request.path.endswith("/42/cancel") for request in server.requests) == 1
     assert "cancelled as soon as its id is known" in err.decode()
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT])
-def test_other_signals_are_passed_on_and_it_goes_on(server: FakeServer, number: signal.Signals) -> None:
+def test_other_signals_are_passed_on_and_run_continues(server: FakeServer, number: signal.Signals) -> None:
     it = Interruptible(server, {"exit_code": 0})
 
-    def signalled(_: Asked) -> Answer:
+    def signalled(_: Request) -> Answer:
         it.state, it.log.pieces[:] = "completed", [b"saved\n"]
         return acted("running", state="running")
 
@@ -162,11 +162,11 @@ def test_other_signals_are_passed_on_and_it_goes_on(server: FakeServer, number: 
     interrupt(process, server, "GET", "/jobs/42/logs", number)
     out, _ = process.communicate(timeout=20)
     assert (process.returncode, out) == (0, b"working\nsaved\n")
-    [sent] = [asked.json for asked in server.asked if asked.path.endswith("/signal")]
+    [sent] = [request.json for request in server.requests if request.path.endswith("/signal")]
     assert sent == {"signal": number.name.removeprefix("SIG")}
 
 
-def test_a_signal_that_cannot_be_passed_on_is_told_and_ends_nothing(server: FakeServer) -> None:
+def test_signal_that_cannot_be_passed_on_is_noted_and_run_continues(server: FakeServer) -> None:
     Interruptible(server)
     server.on("POST", "/jobs/42/signal", problem(409, "wrong_state", "only a running job has processes to signal"))
     process = start(server.url, "run", "--", "true")
@@ -174,36 +174,36 @@ def test_a_signal_that_cannot_be_passed_on_is_told_and_ends_nothing(server: Fake
     interrupt(process, server, "POST", "/jobs/42/signal")
     _, err = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert "USR1 is not passed on: only a running job has processes to signal" in err.decode()
+    assert "USR1 could not be passed on: only a running job has processes to signal" in err.decode()
 
 
-def test_a_cancel_that_does_not_arrive_is_sent_again(server: FakeServer) -> None:
+def test_lost_cancel_is_sent_again(server: FakeServer) -> None:
     it = Interruptible(server)
     process = start(server.url, "run", "--", "true")
     too_late = problem(503, "starting", "the server starts")
     away = Answer(503, too_late.body, {"Retry-After": "100"})
-    left = [away]
-    server.on("POST", "/jobs/42/cancel", lambda asked: left.pop() if left else it.cancel(asked))
+    failures = [away]
+    server.on("POST", "/jobs/42/cancel", lambda request: failures.pop() if failures else it.cancel(request))
     interrupt(process, server, "GET", "/jobs/42/logs")
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, b"working\nsaved\n")
     assert "the server starts" in err.decode()
 
 
-def test_a_second_ctrl_c_leaves_at_once(server: FakeServer) -> None:
+def test_second_ctrl_c_exits_at_once(server: FakeServer) -> None:
     Interruptible(server, is_stubborn=True)
     process = start(server.url, "run", "--", "true")
     interrupt(process, server, "GET", "/jobs/42/logs")
     interrupt(process, server, "POST", "/jobs/42/cancel")
     _, err = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert "left job 42" in err.decode()
+    assert "before the end of job 42" in err.decode()
 
 
-def test_ctrl_c_just_as_the_job_ends_is_no_error(server: FakeServer) -> None:
+def test_ctrl_c_at_the_end_of_the_job_is_not_an_error(server: FakeServer) -> None:
     it = Interruptible(server)
 
-    def too_late(_: Asked) -> Answer:
+    def too_late(_: Request) -> Answer:
         it.cancel(_)
         return problem(409, "wrong_state", "job 42 has ended")
 
@@ -215,21 +215,21 @@ def test_ctrl_c_just_as_the_job_ends_is_no_error(server: FakeServer) -> None:
     assert "had ended already" in err.decode()
 
 
-def test_a_signal_that_is_ignored_stays_so() -> None:
-    """As under nohup: the terminal may close, and the job goes on."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+def test_ignored_signal_stays_ignored() -> None:
+    """As under nohup: the terminal may close, and the job continues."""
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with catch_signals() as received:
             os.kill(os.getpid(), signal.SIGHUP)
             assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         assert (received.ending, received.waiting.empty()) == (None, True)
     finally:
-        signal.signal(signal.SIGHUP, before)
+        signal.signal(signal.SIGHUP, previous)
 
 
-def test_afterwards_signals_do_what_they_did_before() -> None:
+def test_signal_handlers_are_restored() -> None:
     numbers = ENDING | PASSED_ON
-    before = {number: signal.getsignal(number) for number in numbers}
+    previous = {number: signal.getsignal(number) for number in numbers}
     with catch_signals():
-        assert signal.getsignal(signal.SIGUSR1) != before[signal.SIGUSR1]
-    assert {number: signal.getsignal(number) for number in numbers} == before
+        assert signal.getsignal(signal.SIGUSR1) != previous[signal.SIGUSR1]
+    assert {number: signal.getsignal(number) for number in numbers} == previous

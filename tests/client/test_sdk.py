@@ -1,4 +1,4 @@
-"""The SDK as its users write it: submit, why, wait, act, follow; sync and async alike."""
+"""The SDK as users write it: submit, why, wait, act, follow; blocking and async."""
 
 import asyncio
 import inspect
@@ -15,9 +15,9 @@ from gpusched.client.errors import ServerError, from_answer
 from gpusched.protocol.job_request import JobRequest
 from gpusched.protocol.rest.explain import Simulation
 from gpusched.protocol.rest.jobs import Log
-from tests.client.fakeserver import Answer, Asked, FakeServer, GrowingLog, acted, job, log, problem, sequence
+from tests.client.fakeserver import Answer, FakeServer, GrowingLog, Request, acted, job, log, problem, sequence
 
-WHY = {"job_id": 42, "state": "pending", "code": "capacity", "sentence": "waits for 4 GPUs", "next_step": "wait",
+EXPLANATION = {"job_id": 42, "state": "pending", "code": "capacity", "sentence": "waits for 4 GPUs", "next_step": "wait",
        "evidence": {"free": 0}, "since": "2030-01-01T10:00:00Z", "position": {"jobs": 3, "gpus": 8}}  # fmt: skip
 
 
@@ -26,11 +26,11 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flows, "_QUICK_SECONDS", 0.001)
 
 
-def test_the_documented_example_works(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documented_example_works(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUSCHED_URL", server.url)
     monkeypatch.setenv("GPUSCHED_TOKEN", "u1.secret")
     server.on("POST", "/jobs", acted())
-    server.on("GET", "/jobs/42/explain", Answer(200, WHY))
+    server.on("GET", "/jobs/42/explain", Answer(200, EXPLANATION))
     ended = Answer(200, job(state="completed", exit_code=0))
     server.on("GET", "/jobs/42", sequence(Answer(200, job()), Answer(200, job(state="running")), ended))
     with Client() as c:
@@ -38,11 +38,11 @@ def test_the_documented_example_works(server: FakeServer, monkeypatch: pytest.Mo
         assert submitted.why().sentence == "waits for 4 GPUs"
         result = submitted.wait(timeout=3600)
     assert (result.state, result.exit_code, result.reason) == ("completed", 0, None)
-    assert server.asked[0].json == {"tenant": "nlp", "gpu_count": 4, "command": ["python", "train.py"]}
-    assert server.asked[0].headers["authorization"] == "Bearer u1.secret"
+    assert server.requests[0].json == {"tenant": "nlp", "gpu_count": 4, "command": ["python", "train.py"]}
+    assert server.requests[0].headers["authorization"] == "Bearer u1.secret"
 
 
-def test_a_simulation_says_what_would_become_of_a_job(server: FakeServer) -> None:
+def test_simulation_returns_the_forecast_of_a_job(server: FakeServer) -> None:
     """Sync and async alike; nothing but the question is sent."""
     placed = {"starts_now": True, "sentence": "it would start now on n1", "placement": [{"rank": 0, "node": "n1"}]}
     server.on("POST", "/jobs/simulate", Answer(200, placed))
@@ -52,15 +52,15 @@ def test_a_simulation_says_what_would_become_of_a_job(server: FakeServer) -> Non
             return await c.simulate(["true"], gpus=2)
 
     with Client(server.url) as c:
-        found = c.simulate(["true"], gpus=2)
-    assert found == asyncio.run(ask())
-    assert (found.starts_now, found.placement[0].node) == (True, "n1")
-    assert {(asked.method, asked.path.rpartition("/")[2]) for asked in server.asked} == {("POST", "simulate")}
+        simulation = c.simulate(["true"], gpus=2)
+    assert simulation == asyncio.run(ask())
+    assert (simulation.starts_now, simulation.placement[0].node) == (True, "n1")
+    assert {(request.method, request.path.rpartition("/")[2]) for request in server.requests} == {("POST", "simulate")}
 
 
-def test_the_async_client_does_the_same(server: FakeServer) -> None:
+def test_async_client_behaves_like_the_blocking_one(server: FakeServer) -> None:
     server.on("POST", "/jobs", acted())
-    server.on("GET", "/jobs/42/explain", Answer(200, WHY))
+    server.on("GET", "/jobs/42/explain", Answer(200, EXPLANATION))
     server.on("GET", "/jobs/42", sequence(Answer(200, job()), Answer(200, job(state="failed", attempt=1, exit_code=3))))
     server.on("GET", "/jobs/42/logs", log(b"boom", complete=True))
 
@@ -81,7 +81,7 @@ def test_wait_raises_in_time_when_the_server_does_not_answer(server: FakeServer)
     """It took 30 s, the usual time for an answer."""
     is_over = threading.Event()
 
-    def late(_: Asked) -> Answer:
+    def late(_: Request) -> Answer:
         is_over.wait(20)
         return Answer(200, job())
 
@@ -93,7 +93,7 @@ def test_wait_raises_in_time_when_the_server_does_not_answer(server: FakeServer)
     is_over.set()
 
 
-def test_wait_raises_in_time_and_the_job_goes_on(server: FakeServer) -> None:
+def test_wait_raises_in_time_and_the_job_continues(server: FakeServer) -> None:
     server.on("GET", "/jobs/42", Answer(200, job(state="running")))
     with Client(server.url) as c, pytest.raises(Timeout, match=r"still running") as caught:
         c.wait(42, timeout=0.05)
@@ -101,36 +101,36 @@ def test_wait_raises_in_time_and_the_job_goes_on(server: FakeServer) -> None:
     assert isinstance(caught.value, TimeoutError)
 
 
-def test_the_tenant_of_the_configuration_is_the_default(server: FakeServer) -> None:
+def test_configured_tenant_is_the_default(server: FakeServer) -> None:
     server.on("POST", "/jobs", acted())
     with Client(server.url, tenant="vision") as c:
         c.submit(["true"])
         c.submit(["true"], tenant="nlp")
-    assert [asked.json["tenant"] for asked in server.asked] == ["vision", "nlp"]
+    assert [request.json["tenant"] for request in server.requests] == ["vision", "nlp"]
 
 
-def test_a_command_as_a_string_is_refused_before_anything_is_sent(server: FakeServer) -> None:
+def test_command_string_is_refused_before_a_request(server: FakeServer) -> None:
     with Client(server.url) as c, pytest.raises(Invalid, match="must be a list"):
         c.submit("python train.py")
-    assert server.asked == []
+    assert server.requests == []
 
 
-def test_what_can_never_run_is_its_own_exception(server: FakeServer) -> None:
+def test_job_that_never_fits_has_its_own_exception(server: FakeServer) -> None:
     server.on("POST", "/jobs", problem(403, "quota_exceeded", "quota exceeded for tenant nlp", request_id="r1"))
     with Client(server.url) as c, pytest.raises(NeverFits) as caught:
         c.submit(["true"], gpus=100)
     assert (caught.value.status, caught.value.code, caught.value.request_id) == (403, "quota_exceeded", "r1")
 
 
-def test_actions_give_the_job_and_what_the_server_said(server: FakeServer) -> None:
+def test_actions_return_the_job_and_the_servers_message(server: FakeServer) -> None:
     server.on("GET", "/jobs/42", Answer(200, job()))
     for verb in ("cancel", "hold", "release", "requeue"):
         server.on("POST", f"/jobs/42/{verb}", acted(verb, state="held"))
     with Client(server.url) as c:
-        shown = c.get(42)
-        for act in (shown.cancel, shown.hold, shown.release, shown.queue_again):
-            assert act().state == "held"
-        assert shown.hold().message == "job 42 hold"
+        handle = c.get(42)
+        for action in (handle.cancel, handle.hold, handle.release, handle.queue_again):
+            assert action().state == "held"
+        assert handle.hold().message == "job 42 hold"
 
 
 def test_both_clients_have_the_same_methods_with_the_same_parameters() -> None:
@@ -143,12 +143,12 @@ def test_both_clients_have_the_same_methods_with_the_same_parameters() -> None:
 
 
 def test_submit_takes_every_field_of_a_job_request() -> None:
-    own = {"command", "gpu_count"}
-    assert set(JobOptions.__annotations__) == set(JobRequest.__struct_fields__) - own
+    positional = {"command", "gpu_count"}
+    assert set(JobOptions.__annotations__) == set(JobRequest.__struct_fields__) - positional
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"null", b'{"detail": 5}', b"\xff", b"<html>"])
-def test_any_body_of_an_error_makes_a_sentence(body: bytes) -> None:
+def test_every_error_body_becomes_a_sentence(body: bytes) -> None:
     error = from_answer(500, body, "GET /x")
     assert isinstance(error, GpuschedError)
     assert "GET /x" in str(error)
@@ -166,28 +166,28 @@ def test_any_body_of_an_error_makes_a_sentence(body: bytes) -> None:
         (500, errors.ServerError, 1),
     ],
 )
-def test_a_status_without_a_word_of_ours_has_its_exception(status: int, kind: type, exit_code: int) -> None:
+def test_unknown_status_has_an_exception(status: int, kind: type, exit_code: int) -> None:
     """As a proxy in front of the server answers."""
     error = from_answer(status, b"<html>", "GET /x")
     assert (type(error), error.exit_code) == (kind, exit_code)
 
 
-def test_a_job_shows_itself_in_a_line_and_in_a_notebook(server: FakeServer) -> None:
+def test_job_has_a_repr_and_a_notebook_view(server: FakeServer) -> None:
     server.on("GET", "/jobs/42", Answer(200, job(name="<script>", state="running", nodes=["n1"])))
     with Client(server.url) as c:
-        shown = c.get(42)
-    assert repr(shown) == "<job 42 <script> is running on n1>"
-    assert repr([shown]) == "[<job 42 <script> is running on n1>]"
-    assert "<td>42 &lt;script&gt;</td>" in shown._repr_html_()
-    assert "<script>" not in shown._repr_html_()
+        handle = c.get(42)
+    assert repr(handle) == "<job 42 <script> is running on n1>"
+    assert repr([handle]) == "[<job 42 <script> is running on n1>]"
+    assert "<td>42 &lt;script&gt;</td>" in handle._repr_html_()
+    assert "<script>" not in handle._repr_html_()
 
 
 # Following
 
 
 @pytest.mark.parametrize("call", ["get", "follow", "delete_secret"])
-def test_page_of_a_proxy_is_no_answer(server: FakeServer, call: str) -> None:
-    """With status 200 it was taken for the output of a job, and for the word that a secret is deleted."""
+def test_page_of_a_proxy_is_refused_as_an_answer(server: FakeServer, call: str) -> None:
+    """With status 200 the page counted as a job's output, or as the confirmation of a deleted secret."""
     page = Answer(200, b"<html><title>Log in</title></html>", {"Content-Type": "text/html"})
     server.on("GET", "/jobs/42", page if call == "get" else Answer(200, job(state="running")))
     server.on("GET", "/jobs/42/logs", page)
@@ -197,13 +197,13 @@ def test_page_of_a_proxy_is_no_answer(server: FakeServer, call: str) -> None:
         "follow": lambda c: list(c.follow(42)),
         "delete_secret": lambda c: c.delete_secret("wandb", tenant="nlp"),
     }
-    with Client(server.url) as c, pytest.raises(ServerError, match="is not what a gpusched server says"):
+    with Client(server.url) as c, pytest.raises(ServerError, match="is not a gpusched server's"):
         calls[call](c)
 
 
-def output_of(server: FakeServer, **how: int) -> bytes:
+def output_of(server: FakeServer, **options: int) -> bytes:
     with Client(server.url) as c:
-        return b"".join(item.data for item in c.follow(42, **how) if isinstance(item, Log))
+        return b"".join(item.data for item in c.follow(42, **options) if isinstance(item, Log))
 
 
 def test_following_reads_a_growing_log_to_its_end(server: FakeServer) -> None:
@@ -213,7 +213,7 @@ def test_following_reads_a_growing_log_to_its_end(server: FakeServer) -> None:
     assert output_of(server) == b"one\n" + text
 
 
-def test_following_goes_on_after_a_restart_of_the_server(server: FakeServer) -> None:
+def test_following_continues_after_a_restart_of_the_server(server: FakeServer) -> None:
     down = problem(503, "starting", "starts")
     pieces = sequence(log(b"before ", 0), Answer(0), down, log(b"after", 7, complete=True))
     server.on("GET", "/jobs/42/logs", pieces)
@@ -221,9 +221,9 @@ def test_following_goes_on_after_a_restart_of_the_server(server: FakeServer) -> 
     assert output_of(server) == b"before after"
 
 
-def test_following_goes_on_with_the_next_attempt(server: FakeServer) -> None:
+def test_following_continues_with_the_next_attempt(server: FakeServer) -> None:
     logs = {"1": GrowingLog(b"first\n", attempt=1), "2": GrowingLog(b"second\n", attempt=2)}
-    server.on("GET", "/jobs/42/logs", lambda asked: logs[asked.query["attempt"]](asked))
+    server.on("GET", "/jobs/42/logs", lambda request: logs[request.query["attempt"]](request))
     states = [("running", 1), ("pending", 1), ("pending", 1), ("running", 2), ("completed", 2)]
     server.on("GET", "/jobs/42", sequence(*(Answer(200, job(state=s, attempt=n)) for s, n in states)))
     assert output_of(server) == b"first\nsecond\n"
@@ -235,14 +235,14 @@ def test_following_one_attempt_ends_with_it(server: FakeServer) -> None:
     assert output_of(server, attempt=1) == b"first\n"
 
 
-def test_following_a_job_that_never_started_ends_at_once(server: FakeServer) -> None:
+def test_following_an_unstarted_job_ends_at_once(server: FakeServer) -> None:
     server.on("GET", "/jobs/42", Answer(200, job(state="cancelled", attempt=0)))
     assert output_of(server) == b""
 
 
-def test_following_gives_up_on_bytes_of_a_lost_node(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_following_ends_without_the_bytes_of_a_lost_node(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flows, "_LATE_BYTES_SECONDS", 0.01)
-    monkeypatch.setattr(flows, "_LOOK_AT_JOB_SECONDS", 0.01)
-    server.on("GET", "/jobs/42/logs", lambda asked: log(b"", int(asked.query["offset"]), 0))
+    monkeypatch.setattr(flows, "_READ_JOB_SECONDS", 0.01)
+    server.on("GET", "/jobs/42/logs", lambda request: log(b"", int(request.query["offset"]), 0))
     server.on("GET", "/jobs/42", Answer(200, job(state="failed", attempt=1)))
     assert output_of(server) == b""

@@ -1,4 +1,4 @@
-"""docs/sdk.md: every example of it runs, and every method that it names is there in both clients (A54)."""
+"""docs/sdk.md: every example runs, and both clients have every method that it names (A54)."""
 
 import asyncio
 import re
@@ -14,7 +14,7 @@ from tests.client.fakeserver import Answer, FakeServer, acted, job, problem, seq
 from tests.docs.reading import section, text_of
 
 EXAMPLES = re.findall(r"```python\n(.*?)```", text_of("docs/sdk.md"), re.S)
-# Those that do not end by themselves.
+# Examples that never end.
 FOR_EVER = "for event in c.events(since=last_id)"
 
 
@@ -52,10 +52,10 @@ def test_every_example_runs(documented: dict[str, Any], code: str, capsys: pytes
         run(code, documented)
 
 
-def test_every_method_that_is_named_is_there_in_both() -> None:
+def test_both_clients_have_every_documented_method() -> None:
     """A54"""
-    told = section("docs/sdk.md", "## Jobs") + section("docs/sdk.md", "## The rest")
-    prose = re.sub(r"```.*?```", "", told, flags=re.S)
+    sections = section("docs/sdk.md", "## Jobs") + section("docs/sdk.md", "## The rest")
+    prose = re.sub(r"```.*?```", "", sections, flags=re.S)
     names = {name for code in re.findall(r"`([^`]+)`", prose) for name in re.findall(r"\b([a-z_]+)\(", code)}
     assert len(names) > 60
     for name in names:

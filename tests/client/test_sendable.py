@@ -1,4 +1,4 @@
-"""What no request can say as it is meant is refused before anything is sent: A58, and in the SDK Invalid."""
+"""Requests that cannot carry their values are refused before they are sent: A58, and Invalid in the SDK."""
 
 import asyncio
 import math
@@ -12,12 +12,12 @@ from gpusched.client import AsyncClient, Client, GpuschedError, Invalid
 from tests.client.commandline import call, start
 from tests.client.fakeserver import FakeServer
 
-# As Python has an argument that is the byte 0xff.
+# Python's representation of an argument with the byte 0xff.
 BYTE = os.fsdecode(b"\xff")
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "sentence"),
     [
         (["submit", "--max-runtime-minutes", "nan", "--", "true"], "max_runtime_minutes"),
         (["submit", "--cpu-cores", "inf", "--", "true"], "cpu_cores"),
@@ -46,24 +46,24 @@ BYTE = os.fsdecode(b"\xff")
         (["node", "show", ""], "empty"),
     ],
 )
-def test_the_command_line_says_what_cannot_be_sent(full: FakeServer, args: list[str], said: str) -> None:
+def test_command_line_names_values_that_cannot_be_sent(full: FakeServer, args: list[str], sentence: str) -> None:
     result = call(full.url, *args)
     assert (result.exit_code, result.stdout) == (2, ""), result
-    assert said in result.stderr
-    assert full.asked == []
+    assert sentence in result.stderr
+    assert full.requests == []
 
 
-def test_a_real_process_says_it_of_bytes_that_are_no_text(full: FakeServer) -> None:
+def test_real_process_refuses_arguments_that_are_not_utf8(full: FakeServer) -> None:
     process = start(full.url, "submit", "--", "cat", BYTE)
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (2, b"")
     assert err.startswith(b"error: command[1] is not text in UTF-8\n")
 
 
-def test_a_list_of_jobs_names_the_one(full: FakeServer, tmp_path: Path) -> None:
+def test_error_names_the_invalid_job_of_a_list(full: FakeServer, tmp_path: Path) -> None:
     (tmp_path / "jobs.yaml").write_text("- {command: [a]}\n- {command: [b], max_runtime_minutes: .inf}\n")
     result = call(full.url, "submit", "-f", str(tmp_path / "jobs.yaml"))
-    assert (result.exit_code, full.asked) == (2, [])
+    assert (result.exit_code, full.requests) == (2, [])
     assert "jobs[1].max_runtime_minutes must be a finite number, not inf" in result.stderr
 
 
@@ -81,7 +81,7 @@ CALLS: list[Callable[[Client | AsyncClient], object]] = [
 
 
 @pytest.mark.parametrize("wrong", CALLS)
-def test_the_sdk_raises_invalid_sync_and_async(full: FakeServer, wrong: Callable[..., object]) -> None:
+def test_both_clients_raise_invalid(full: FakeServer, wrong: Callable[..., object]) -> None:
     async def scenario() -> None:
         async with AsyncClient(full.url) as c:
             await wrong(c)  # type: ignore[misc]
@@ -91,19 +91,19 @@ def test_the_sdk_raises_invalid_sync_and_async(full: FakeServer, wrong: Callable
     with pytest.raises(Invalid):
         asyncio.run(scenario())
     assert isinstance(caught.value, GpuschedError)
-    assert full.asked == []
+    assert full.requests == []
 
 
-def test_what_is_text_is_sent_as_it_is(full: FakeServer) -> None:
-    """Every character there is, numbers as large as one likes."""
+def test_valid_text_is_sent_unchanged(full: FakeServer) -> None:
+    """Every character, and numbers of any size."""
     odd = "täglich \U0001f680 \x7f"
     result = call(full.url, "submit", "-n", odd, "--max-runtime-minutes", "1e300", "--", "true")
     assert result.exit_code == 0, result
-    assert full.asked[0].json == {"command": ["true"], "name": odd, "max_runtime_minutes": 1e300}
+    assert full.requests[0].json == {"command": ["true"], "name": odd, "max_runtime_minutes": 1e300}
 
 
-@pytest.mark.parametrize("how", ["--password-stdin", "--token-stdin"])
-def test_what_is_no_text_on_stdin_is_2(full: FakeServer, how: str) -> None:
-    result = call(full.url, "login", "-u", "ada", how, stdin=b"\xff\n")
-    assert (result.exit_code, full.asked) == (2, [])
+@pytest.mark.parametrize("source", ["--password-stdin", "--token-stdin"])
+def test_stdin_that_is_not_utf8_exits_2(full: FakeServer, source: str) -> None:
+    result = call(full.url, "login", "-u", "ada", source, stdin=b"\xff\n")
+    assert (result.exit_code, full.requests) == (2, [])
     assert "stdin is not text in UTF-8" in result.stderr

@@ -107,7 +107,7 @@ def test_only_the_sick_devices_that_are_needed_count() -> None:
         ("jobs_ended", 4, [], "after the end of the 4 jobs in its way"),
         ("jobs_ended", 1, [], "after the end of the 1 job in its way"),
         ("nodes_opened", 2, ["a", "b"], "with nodes a and b back in service"),
-        ("devices_well", 2, ["a"], "with 2 sick devices on node a back in service"),
+        ("devices_well", 2, ["a"], "with 2 faulty devices on node a back in service"),
         ("devices_cool", 1, ["a"], "if 1 device on node a were not slowed down by heat"),
     ],
 )

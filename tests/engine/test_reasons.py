@@ -126,7 +126,7 @@ CASES = {
     "every node has a taint that it does not tolerate": (
         alone(node(1, taints=[ML]), node(2, taints=[ML, SPOT]), node(3, gpus=0)),
         "taint",
-        "kept off the 1 node that would fit by taints that it does not tolerate: dedicated=ml:NoSchedule",
+        "excluded from the 1 node that would fit by taints that it does not tolerate: dedicated=ml:NoSchedule",
     ),
     "a job that it keeps apart from is everywhere": (
         apart(),
@@ -157,7 +157,7 @@ CASES = {
     "more than the limit": (
         limited(6),
         "tenant_limit",
-        "asks for 8 GPUs, more than the limit of 6 that tenant nlp has",
+        "requests 8 GPUs, more than the limit of 6 of tenant nlp",
     ),
     "a budget that is used up": (
         cluster(node(1), jobs=[job(1)], tenants=[SPENT]),
@@ -211,7 +211,7 @@ CASES = {
     "the room went to one that comes first": (
         cluster(node(1), jobs=[job(2, gpus=6, age=9999), job(1, gpus=4)]),
         "priority",
-        "the room of this cycle went to 1 job (6 GPUs) ahead of it: 4 GPUs wanted, 2 suitable are left",
+        "the capacity of this cycle went to 1 job (6 GPUs) ahead of it: 4 GPUs requested, 2 suitable remain",
     ),
     "no room": (
         full(),

@@ -66,7 +66,7 @@ def test_pages_and_filters(array, member):
 @pytest.mark.parametrize(
     ("query", "said"),
     [
-        ("index=120", "there is no 120"),
+        ("index=120", "120 does not exist"),
         ("index=x", "ust be numbers"),
         ("state=odd", "here is no state &#x27;odd&#x27;"),
     ],

@@ -56,7 +56,7 @@ class TestSubmit:
             ("priority", "5", "must be between 100 and 9999"),
             ("max_runtime_minutes", "0", "must be between 0.01"),
             ("environment", "NOVALUE", "write NAME=VALUE"),
-            ("environment", "CUDA_VISIBLE_DEVICES=1", "cannot be given"),
+            ("environment", "CUDA_VISIBLE_DEVICES=1", "cannot be overridden"),
             ("tenant", "other", "Select a valid choice"),
         ],
     )

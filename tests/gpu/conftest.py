@@ -1,4 +1,4 @@
-"""A machine with a real NVIDIA GPU, or one clear reason why these tests are skipped."""
+"""A machine with a real NVIDIA GPU, or one clear reason to skip these tests."""
 
 import csv
 import io
@@ -19,12 +19,12 @@ CUDA = Path(__file__).with_name("cuda.py")
 
 
 def smi(*fields: str) -> list[dict[str, str]]:
-    """What nvidia-smi says of each GPU, field by field."""
-    done = subprocess.run(
+    """Return nvidia-smi's values of each GPU, field by field."""
+    result = subprocess.run(
         ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"],
         capture_output=True, text=True, check=True, timeout=60,
     )  # fmt: skip
-    rows = csv.reader(io.StringIO(done.stdout), skipinitialspace=True)
+    rows = csv.reader(io.StringIO(result.stdout), skipinitialspace=True)
     return [dict(zip(fields, row, strict=True)) for row in rows if row]
 
 
@@ -52,16 +52,20 @@ def uuid(agent: Agent, control: Control) -> str:
 
 
 def _free(control: Control) -> list[str]:
-    return [one.uuid for one in readings(control) if one.occupancy == "clear" and not one.uuid.startswith("MIG-")]
+    return [
+        reading.uuid
+        for reading in readings(control)
+        if reading.occupancy == "clear" and not reading.uuid.startswith("MIG-")
+    ]
 
 
 def readings(control: Control) -> list[Any]:
     """The agent's latest, if it has told any."""
-    told = [sync.readings for sync in control.syncs[-20:] if sync.readings]
-    return told[-1] if told else []
+    recent = [sync.readings for sync in control.syncs[-20:] if sync.readings]
+    return recent[-1] if recent else []
 
 
 def occupancy(control: Control, uuid: str) -> tuple[str | None, str]:
     """(word, who) of the latest reading of a device."""
-    found = [(one.occupancy, one.occupant) for one in readings(control) if one.uuid == uuid]
-    return found[0] if found else (None, "")
+    verdicts = [(reading.occupancy, reading.occupant) for reading in readings(control) if reading.uuid == uuid]
+    return verdicts[0] if verdicts else (None, "")

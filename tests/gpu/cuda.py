@@ -1,14 +1,14 @@
-"""A CUDA program without CUDA's toolkit: the driver's own library by ctypes. Prints the UUIDs of the devices that it
-sees; with a number of MiB it takes so much memory of the first, says `ready`, and waits to be ended."""
+"""A CUDA program without CUDA's toolkit: the driver's own library by ctypes. It prints the UUIDs of its devices; with a
+number of MiB it allocates that much on the first, prints `ready`, and waits to be killed."""
 
 import ctypes
 import sys
 import time
 
 
-def check(code: int, what: str) -> None:
+def check(code: int, call: str) -> None:
     if code:
-        raise SystemExit(f"{what} gives {code}")
+        raise SystemExit(f"{call} gives {code}")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Real CUDA jobs under a real agent: they see their device alone, and it is offered again only when it is free."""
+"""Real CUDA jobs under a real agent: each sees only its device, which is offered again only when it is free."""
 
 import os
 import subprocess
@@ -13,14 +13,14 @@ pytestmark = pytest.mark.gpu
 TAKEN_MB, SLACK_MB = 1024, 256
 
 
-def test_a_cuda_job_sees_its_device_and_no_other(uuid: str, control: Control) -> None:
+def test_cuda_job_sees_only_its_device(uuid: str, control: Control) -> None:
     key = control.run(sys.executable, str(CUDA), device_uuids=[uuid])
     end = control.end_of(key, 60)
     eventually(lambda: len(control.logs.get(key, b"")) >= end.log_bytes, 10, "the log")
     assert (end.exit_code, control.logs[key].decode().split()) == (0, [uuid]), f"of {len(smi('uuid'))} GPUs"
 
 
-def test_a_job_without_devices_sees_none(uuid: str, control: Control) -> None:
+def test_job_without_devices_sees_none(uuid: str, control: Control) -> None:
     key = control.run(sys.executable, str(CUDA))
     end = control.end_of(key, 60)
     eventually(lambda: len(control.logs.get(key, b"")) >= end.log_bytes, 10, "the log")
@@ -28,8 +28,8 @@ def test_a_job_without_devices_sees_none(uuid: str, control: Control) -> None:
     assert uuid not in control.logs[key].decode() and "cuInit gives 100" in control.logs[key].decode()
 
 
-def test_a_killed_jobs_memory_is_back_when_its_end_is_told(uuid: str, control: Control) -> None:
-    """A34: what the end says of its devices is what the server offers them by."""
+def test_memory_of_a_killed_job_is_free_when_its_end_is_reported(uuid: str, control: Control) -> None:
+    """A34: the server offers devices by the verdict in the end's report."""
     base = used_mb(uuid)
     key = control.run(sys.executable, str(CUDA), str(TAKEN_MB), device_uuids=[uuid])
     eventually(lambda: b"ready" in control.logs.get(key, b""), 60, "the job to have its memory")
@@ -41,7 +41,7 @@ def test_a_killed_jobs_memory_is_back_when_its_end_is_told(uuid: str, control: C
     assert not end.left, "so it is offered at once"
 
 
-def test_a_process_that_is_nobodys_job_is_seen_and_keeps_the_gpu(uuid: str, control: Control) -> None:
+def test_foreign_process_is_reported_and_keeps_the_gpu(uuid: str, control: Control) -> None:
     """A35"""
     stranger = subprocess.Popen(
         [sys.executable, str(CUDA), str(TAKEN_MB)], env={**os.environ, "CUDA_VISIBLE_DEVICES": uuid},

@@ -136,7 +136,7 @@ def test_job_waits_for_the_taint_and_says_so_until_it_is_removed(user, tenant, a
     reason = job(waiting)["reason"]
     assert reason["code"] == "taint"
     assert reason["sentence"] == (
-        "kept off the 1 node that would fit by taints that it does not tolerate: dedicated=ml:NoSchedule"
+        "excluded from the 1 node that would fit by taints that it does not tolerate: dedicated=ml:NoSchedule"
     )
     assert "--toleration" in reason["next_step"]
     told = explain(waiting, identity_for(user))["counterfactual"]

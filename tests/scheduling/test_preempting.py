@@ -43,7 +43,7 @@ def test_a_victim_is_told_goes_back_with_its_queue_time_and_the_preemptor_starts
     assert shown(low)["reason"]["sentence"] == f"preempted for job {urgent} of tenant nlp, which has priority 1500"
     reason = shown(urgent)["reason"]
     assert reason["code"] == "reclaim_pending"
-    assert reason["sentence"].startswith("waits for 2 GPUs of 1 job, told to stop for it by rule priority; free at ")
+    assert reason["sentence"].startswith("waits for 2 GPUs of 1 job, being stopped for it by rule priority; free at ")
     [order] = [order for order in node.sync().assignments if isinstance(order, Stop)]
     assert (order.key, order.reason, order.grace_seconds) == (key, EndReason.PREEMPTED, 30)
     latecomer = submit(user, tenant, gpu_count=1, priority=1600)

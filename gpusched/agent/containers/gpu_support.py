@@ -1,4 +1,4 @@
-"""Whether containers of a runtime can get GPUs on this machine: asked of docker's daemon, read from CDI's files."""
+"""Check whether containers of a runtime can get GPUs on this machine, from docker's daemon and the CDI files."""
 
 import json
 import subprocess
@@ -12,8 +12,8 @@ _SECONDS = 5.0
 
 
 def setup_hint(runtime: str, command: Sequence[str]) -> str:
-    """What `runtime`, called by `command`, wants before its containers get GPUs; empty if it has it. Apptainer needs
-    nothing but the driver."""
+    """Return the setup step that `runtime`, called by `command`, still needs before its containers get GPUs; empty if
+    none. Apptainer needs only the driver."""
     if runtime == "podman" and not _has_cdi():
         return "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
     if runtime == "docker" and not _daemon_has(_info(command)):
@@ -25,7 +25,7 @@ def setup_hint(runtime: str, command: Sequence[str]) -> str:
 
 
 def _has_cdi() -> bool:
-    for path in (path for place in CDI for path in place.glob("*")):
+    for path in (path for directory in CDI for path in directory.glob("*")):
         try:
             if path.suffix in (".yaml", ".yml", ".json") and KIND in path.read_text(errors="replace"):
                 return True
@@ -35,22 +35,22 @@ def _has_cdi() -> bool:
 
 
 def _info(command: Sequence[str]) -> dict[str, Any]:
-    """What the daemon says of itself; empty if it does not."""
+    """Return the daemon's description of itself; empty if it does not answer."""
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             [*command, "info", "--format", "{{json .}}"], capture_output=True, text=True, timeout=_SECONDS,
             check=False, stdin=subprocess.DEVNULL, errors="replace",
         )  # fmt: skip
-        told = json.loads(done.stdout)
+        info = json.loads(result.stdout)
     except (OSError, subprocess.TimeoutExpired, ValueError):
         return {}
-    return told if isinstance(told, dict) else {}
+    return info if isinstance(info, dict) else {}
 
 
 def _daemon_has(info: dict[str, Any]) -> bool:
-    """NVIDIA's runtime is registered, or (docker 28.2 and newer) its devices were found by CDI."""
+    """Return True if NVIDIA's runtime is registered or (docker 28.2 and newer) CDI found its devices."""
     devices = info.get("DiscoveredDevices")
-    found = devices if isinstance(devices, list) else []
+    entries = devices if isinstance(devices, list) else []
     return "nvidia" in (info.get("Runtimes") or {}) or any(
-        isinstance(one, dict) and str(one.get("ID", "")).startswith(KIND) for one in found
+        isinstance(entry, dict) and str(entry.get("ID", "")).startswith(KIND) for entry in entries
     )

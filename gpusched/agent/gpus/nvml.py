@@ -1,4 +1,5 @@
-"""The only file that touches NVML (through nvidia-ml-py). What the driver does not say is None, never 0 or invented."""
+"""The only file that touches NVML (through nvidia-ml-py). A value that the driver does not report is None, never 0 or a
+guess."""
 
 import logging
 import threading
@@ -18,19 +19,19 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 P = ParamSpec("P")
 MIB = 1 << 20
-XID_SECONDS = 60.0  # for so long an Xid is told with each reading
+XID_SECONDS = 60.0  # each reading repeats an Xid for this long
 MAX_XIDS = 50
-NO_INSTANCE = 0xFFFFFFFF  # so an event says that it is of the whole GPU
-# MIG instances of GPU 2 have the numbers 300, 301, …: no GPU of a machine has such a number.
+NO_INSTANCE = 0xFFFFFFFF  # marks an event of the whole GPU
+# MIG instances of GPU 2 have the numbers 300, 301, …: no GPU of a machine has such a high number.
 MIG_INDEX = 100
 
 
 class DeviceLost(Exception):
-    """The driver says that the device has fallen off the bus."""
+    """The driver reports that the device has fallen off the bus."""
 
 
-def _one_at_a_time(method: "Callable[Concatenate[Nvml, P], T]") -> "Callable[Concatenate[Nvml, P], T]":
-    """Let one thread at a time ask the driver: an event is handed out once, and its Xid must reach the list."""
+def _locked(method: "Callable[Concatenate[Nvml, P], T]") -> "Callable[Concatenate[Nvml, P], T]":
+    """Let one thread at a time ask the driver: the driver hands out an event once, and its Xid must reach the list."""
 
     @wraps(method)
     def locked(self: "Nvml", /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -47,85 +48,85 @@ class Nvml:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._is_open = False
-        self._said = ""
+        self._complaint = ""
         self._events: Any = None
         self._watched: set[int] = set()
-        self._xids: list[tuple[float, str, int]] = []  # when (monotonic), UUID, code; the latest last
+        self._xids: list[tuple[float, str, int]] = []  # time (monotonic), UUID, code; the latest last
 
-    @_one_at_a_time
+    @_locked
     def is_available(self) -> bool:
-        """Opens the library if it can be; without it this is a CPU node until a driver appears."""
+        """Open the library if possible. Without it this is a CPU node until a driver appears."""
         if self._is_open:
             return True
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
-            self._say(f"no GPUs through NVML: {error}")
+            self._warn(f"no GPUs through NVML: {error}")
             return False
         self._is_open = True
-        self._said = ""
+        self._complaint = ""
         return True
 
     @property
     def complaint(self) -> str:
-        """What was wrong the last time that something was asked; empty if nothing was."""
-        return self._said
+        """The problem of the latest call; empty if there was none."""
+        return self._complaint
 
-    @_one_at_a_time
+    @_locked
     def driver_version(self) -> str | None:
         return _text(pynvml.nvmlSystemGetDriverVersion) if self.is_available() else None
 
-    @_one_at_a_time
+    @_locked
     def devices(self) -> list[DeviceFacts]:
-        """What is there now; of a GPU in MIG mode its instances instead of itself. A device that does not even tell its
-        UUID is left out: it cannot be given to anyone."""
+        """Return the present devices; for a GPU in MIG mode its instances instead of itself. A device that does not
+        report its UUID is left out: no job could be given it."""
         if not self.is_available():
             return []
-        found: list[DeviceFacts] = []
+        facts: list[DeviceFacts] = []
         handles = dict(self._handles())
-        joined = islands(sorted(handles), lambda one, other: _is_linked(handles[one], handles[other]))
+        linked = islands(sorted(handles), lambda first, second: _is_linked(handles[first], handles[second]))
         for index, handle in handles.items():
             try:
-                found += [_facts(one, joined.get(index)) for one in _offered(index, handle)]
+                facts += [_facts(device, linked.get(index)) for device in _devices(index, handle)]
             except pynvml.NVMLError as error:
-                self._say(f"GPU {index} does not say what it is: {error}")
+                self._warn(f"GPU {index} does not identify itself: {error}")
             except DeviceLost:
-                self._say(f"GPU {index} is lost")
-        return found
+                self._warn(f"GPU {index} is lost")
+        return facts
 
-    @_one_at_a_time
+    @_locked
     def read(self) -> list[Reading]:
-        """One look at each device."""
+        """Return a full reading of each device."""
         if not self.is_available():
             return []
         handles = self._handles()
-        found = [reading for index, handle in handles for reading in _readings(index, handle, _reading)]
-        self._hear_xids(handles)
+        readings = [reading for index, handle in handles for reading in _readings(index, handle, _reading)]
+        self._collect_xids(handles)
         now = time.monotonic()
-        self._xids = [one for one in self._xids if now - one[0] < XID_SECONDS][-MAX_XIDS:]
-        told: dict[str, list[Xid]] = {}
+        self._xids = [entry for entry in self._xids if now - entry[0] < XID_SECONDS][-MAX_XIDS:]
+        recent: dict[str, list[Xid]] = {}
         for at, uuid, code in self._xids:
-            told.setdefault(uuid, []).append(Xid(code=code, seconds_ago=int(now - at)))
-        return [replace(reading, xids=told.get(reading.uuid, [])) for reading in found]
+            recent.setdefault(uuid, []).append(Xid(code=code, seconds_ago=int(now - at)))
+        return [replace(reading, xids=recent.get(reading.uuid, [])) for reading in readings]
 
-    @_one_at_a_time
-    def look(self, devices: Collection[str]) -> list[Reading]:
-        """Memory and processes alone, of these devices."""
+    @_locked
+    def read_use(self, devices: Collection[str]) -> list[Reading]:
+        """Return readings of memory and processes alone, of these devices."""
         handles = self._handles() if self.is_available() else []
-        found = [reading for index, handle in handles for reading in _readings(index, handle, _use)]
-        return [reading for reading in found if reading.uuid in devices]
+        readings = [reading for index, handle in handles for reading in _readings(index, handle, _use)]
+        return [reading for reading in readings if reading.uuid in devices]
 
-    def _hear_xids(self, handles: list[tuple[int, Any]]) -> None:
-        """Takes in what happened since the last time. A driver or device that tells no Xids has none."""
+    def _collect_xids(self, handles: list[tuple[int, Any]]) -> None:
+        """Store the Xids since the last call. A driver or device that reports no Xids has none."""
         try:
             self._watch(handles)
             for _ in range(MAX_XIDS):
                 event = pynvml.nvmlEventSetWait_v2(self._events, 0)
                 if event.eventType & pynvml.nvmlEventTypeXidCriticalError:
-                    concerned = _concerned(event.device, int(event.gpuInstanceId))
-                    self._xids += [(time.monotonic(), uuid, int(event.eventData)) for uuid in concerned]
+                    uuids = _uuids_at(event.device, int(event.gpuInstanceId))
+                    self._xids += [(time.monotonic(), uuid, int(event.eventData)) for uuid in uuids]
         except pynvml.NVMLError:
-            return  # nothing more to hear (a timeout), or nothing to hear it with
+            return  # no more events (a timeout), or no support for events
 
     def _watch(self, handles: list[tuple[int, Any]]) -> None:
         if self._events is None:
@@ -145,7 +146,7 @@ class Nvml:
             count = pynvml.nvmlDeviceGetCount()
         except pynvml.NVMLError as error:
             # After a driver reload the library must be opened anew.
-            self._say(f"NVML stopped answering, opening it again: {error}")
+            self._warn(f"NVML stopped answering, opening it again: {error}")
             self._is_open = False
             self._events, self._watched = None, set()
             return []
@@ -154,19 +155,19 @@ class Nvml:
             try:
                 handles.append((index, pynvml.nvmlDeviceGetHandleByIndex(index)))
             except pynvml.NVMLError as error:
-                self._say(f"GPU {index} cannot be asked: {error}")
+                self._warn(f"GPU {index} cannot be opened: {error}")
         return handles
 
-    def _say(self, text: str) -> None:
-        if text != self._said:
+    def _warn(self, text: str) -> None:
+        if text != self._complaint:
             logger.warning(text)
-        self._said = text
+        self._complaint = text
 
 
 @dataclass(frozen=True)
-class _Offered:
-    """A device that may be given to jobs: a GPU, or a MIG instance (`slices` is then the size of its GPU instance).
-    `gpu` is the handle of the whole GPU, which alone tells of heat, clocks and links."""
+class _Device:
+    """A device that jobs can be given: a GPU, or a MIG instance (`slices` is then the size of its GPU instance). `gpu`
+    is the handle of the whole GPU, which alone reports heat, clocks and links."""
 
     index: int
     uuid: str
@@ -176,59 +177,60 @@ class _Offered:
     slices: int | None = None
 
 
-# By PCI address the UUIDs that were seen there last, with their GPU instance: a lost device no longer tells its own.
-_known: dict[str, dict[str, int | None]] = {}
+# PCI address -> UUIDs last seen there, with their GPU instance: a lost device no longer reports its own.
+_last_uuids: dict[str, dict[str, int | None]] = {}
 
 
-def _offered(index: int, gpu: Any) -> list[_Offered]:
-    """The GPU, or in MIG mode its instances (none if it was not divided yet: nothing can run on it then)."""
+def _devices(index: int, gpu: Any) -> list[_Device]:
+    """Return the GPU, or in MIG mode its instances. A GPU that is not divided yet has none: nothing can run on it."""
     uuid = _need(lambda: pynvml.nvmlDeviceGetUUID(gpu))
     mode = _ask(lambda: pynvml.nvmlDeviceGetMigMode(gpu)[0])
     if mode == pynvml.NVML_DEVICE_MIG_ENABLE:
-        most = _ask(lambda: int(pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu))) or 0
-        found = [one for slot in range(most) if (one := _instance(index, gpu, slot)) is not None]
+        slots = _ask(lambda: int(pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu))) or 0
+        devices = [device for slot in range(slots) if (device := _instance(index, gpu, slot)) is not None]
     else:
-        found = [_Offered(index, uuid, gpu, gpu)]
+        devices = [_Device(index, uuid, gpu, gpu)]
     bus = _text(lambda: pynvml.nvmlDeviceGetPciInfo(gpu).busId)
     if bus is not None:
-        _known[bus] = {one.uuid: one.instance for one in found}
-    return found
+        _last_uuids[bus] = {device.uuid: device.instance for device in devices}
+    return devices
 
 
-def _instance(index: int, gpu: Any, slot: int) -> _Offered | None:
+def _instance(index: int, gpu: Any, slot: int) -> _Device | None:
     handle = _ask(lambda: pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, slot))
     uuid = None if handle is None else _text(lambda: pynvml.nvmlDeviceGetUUID(handle))
     if uuid is None:
-        return None  # no instance in this slot, or one that is being made or taken away
+        return None  # no instance in this slot, or one that is being created or destroyed
     slices = _ask(lambda: int(pynvml.nvmlDeviceGetAttributes(handle).gpuInstanceSliceCount))
     instance = _ask(lambda: int(pynvml.nvmlDeviceGetGpuInstanceId(handle)))
-    return _Offered((index + 1) * MIG_INDEX + slot, uuid, handle, gpu, instance, slices)
+    return _Device((index + 1) * MIG_INDEX + slot, uuid, handle, gpu, instance, slices)
 
 
-def _facts(one: _Offered, island: int | None) -> DeviceFacts:
-    bus = _text(lambda: pynvml.nvmlDeviceGetPciInfo(one.gpu).busId)
-    memory = _ask(lambda: pynvml.nvmlDeviceGetMemoryInfo(one.handle))
-    is_whole = one.handle is one.gpu
+def _facts(device: _Device, island: int | None) -> DeviceFacts:
+    bus = _text(lambda: pynvml.nvmlDeviceGetPciInfo(device.gpu).busId)
+    memory = _ask(lambda: pynvml.nvmlDeviceGetMemoryInfo(device.handle))
+    is_whole = device.handle is device.gpu
     return DeviceFacts(
-        uuid=one.uuid,
-        index=one.index,
-        model=_need(lambda: pynvml.nvmlDeviceGetName(one.handle)) if is_whole else _mig_name(one),
+        uuid=device.uuid,
+        index=device.index,
+        model=_need(lambda: pynvml.nvmlDeviceGetName(device.handle)) if is_whole else _mig_name(device),
         memory_mb=None if memory is None else int(memory.total) // MIB,
         pci_bus_id=bus,
         numa_node=None if bus is None else numa_node(bus),
-        nvlink_island=island if is_whole else None,  # CUDA lets no two instances reach each other
-        mig_parent=None if is_whole else _need(lambda: pynvml.nvmlDeviceGetUUID(one.gpu)),
-        mig_slices=one.slices,
+        nvlink_island=island if is_whole else None,  # CUDA does not connect two instances
+        mig_parent=None if is_whole else _need(lambda: pynvml.nvmlDeviceGetUUID(device.gpu)),
+        mig_slices=device.slices,
     )
 
 
-def _mig_name(one: _Offered) -> str:
-    """`NVIDIA H100 MIG 1g.10gb`: newer drivers say so themselves, of others it is put together as nvidia-smi does."""
-    told = _text(lambda: pynvml.nvmlDeviceGetName(one.handle)) or ""
-    if " MIG " in told:
-        return told
-    gpu = _need(lambda: pynvml.nvmlDeviceGetName(one.gpu))
-    size = _ask(lambda: pynvml.nvmlDeviceGetAttributes(one.handle))
+def _mig_name(device: _Device) -> str:
+    """Return a name such as `NVIDIA H100 MIG 1g.10gb`. Newer drivers report it; otherwise compose it as nvidia-smi
+    does."""
+    reported = _text(lambda: pynvml.nvmlDeviceGetName(device.handle)) or ""
+    if " MIG " in reported:
+        return reported
+    gpu = _need(lambda: pynvml.nvmlDeviceGetName(device.gpu))
+    size = _ask(lambda: pynvml.nvmlDeviceGetAttributes(device.handle))
     if size is None:
         return f"{gpu} MIG"
     part = "" if size.computeInstanceSliceCount == size.gpuInstanceSliceCount else f"{size.computeInstanceSliceCount}c."
@@ -243,24 +245,24 @@ def _is_linked(first: Any, second: Any) -> bool:
     return bool(status == pynvml.NVML_P2P_STATUS_OK)
 
 
-def _readings(index: int, gpu: Any, ask: Callable[[_Offered], Reading]) -> list[Reading]:
+def _readings(index: int, gpu: Any, ask: Callable[[_Device], Reading]) -> list[Reading]:
     try:
-        return [ask(one) for one in _offered(index, gpu)]
+        return [ask(device) for device in _devices(index, gpu)]
     except (DeviceLost, pynvml.NVMLError):
-        return [Reading(uuid=uuid, lost=True) for uuid in _concerned(gpu)]
+        return [Reading(uuid=uuid, lost=True) for uuid in _uuids_at(gpu)]
 
 
-def _reading(one: _Offered) -> Reading:
-    """Of a MIG instance the driver tells memory and processes; heat, clocks and errors are those of its GPU, and how
-    much of the GPU's power it takes nobody knows."""
-    own, gpu = one.handle, one.gpu
+def _reading(device: _Device) -> Reading:
+    """Return a device's full reading. A MIG instance has its own memory and processes; heat, clocks and errors are its
+    GPU's, and its share of the GPU's power is unknown."""
+    handle, gpu = device.handle, device.gpu
     power = power_limit = None
-    if own is gpu:
+    if handle is gpu:
         power = _ask(lambda: float(pynvml.nvmlDeviceGetPowerUsage(gpu)) / 1000)
         power_limit = _ask(lambda: float(pynvml.nvmlDeviceGetEnforcedPowerLimit(gpu)) / 1000)
     return replace(
-        _use(one),
-        utilisation_percent=_ask(lambda: int(pynvml.nvmlDeviceGetUtilizationRates(own).gpu)),
+        _use(device),
+        utilisation_percent=_ask(lambda: int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)),
         temperature_celsius=_ask(lambda: int(pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU))),
         power_watts=power,
         power_limit_watts=power_limit,
@@ -272,11 +274,11 @@ def _reading(one: _Offered) -> Reading:
     )
 
 
-def _use(one: _Offered) -> Reading:
+def _use(device: _Device) -> Reading:
     return Reading(
-        uuid=one.uuid,
-        memory_used_mb=_ask(lambda: int(pynvml.nvmlDeviceGetMemoryInfo(one.handle).used) // MIB),
-        process_ids=_ask(lambda: [int(p.pid) for p in pynvml.nvmlDeviceGetComputeRunningProcesses(one.handle)]),
+        uuid=device.uuid,
+        memory_used_mb=_ask(lambda: int(pynvml.nvmlDeviceGetMemoryInfo(device.handle).used) // MIB),
+        process_ids=_ask(lambda: [int(p.pid) for p in pynvml.nvmlDeviceGetComputeRunningProcesses(device.handle)]),
     )
 
 
@@ -284,14 +286,15 @@ def _ecc(gpu: Any, kind: int) -> int | None:
     return _ask(lambda: int(pynvml.nvmlDeviceGetTotalEccErrors(gpu, kind, pynvml.NVML_VOLATILE_ECC)))
 
 
-def _concerned(gpu: Any, instance: int = NO_INSTANCE) -> list[str]:
-    """The UUIDs of what was seen there before, also if it is lost; of one GPU instance, if one is named."""
-    known = _known.get(_text_or_lost(lambda: pynvml.nvmlDeviceGetPciInfo(gpu).busId) or "", {})
-    return [uuid for uuid, own in known.items() if instance == NO_INSTANCE or own in (None, instance)]
+def _uuids_at(gpu: Any, instance: int = NO_INSTANCE) -> list[str]:
+    """Return the UUIDs last seen on this GPU, even if it is lost; only those of one GPU instance if `instance` names
+    one."""
+    uuids = _last_uuids.get(_text_or_lost(lambda: pynvml.nvmlDeviceGetPciInfo(gpu).busId) or "", {})
+    return [uuid for uuid, gpu_instance in uuids.items() if instance == NO_INSTANCE or gpu_instance in (None, instance)]
 
 
 def _ask(question: Callable[[], T]) -> T | None:
-    """The answer; None if this driver or device cannot say. Raises DeviceLost."""
+    """Return the answer; None if this driver or device does not support the question. Raises DeviceLost."""
     try:
         return question()
     except pynvml.NVMLError_GpuIsLost as error:

@@ -1,8 +1,8 @@
-"""Says of each device whether somebody is on it who should not be: a process that is not of a live rank, or memory that
-an ended rank left behind.
+"""Detect processes and memory on a device that should not be there: a process of no live rank, or memory that an ended
+rank left behind.
 
-A process of a rank that has ended makes the device `dirty`, any other `foreign`. Only what two readings in a row say
-is told, because a process is listed for a moment after its end. What the driver does not say is unknown."""
+A process of an ended rank makes the device `dirty`, any other `foreign`. A verdict needs two readings in a row, because
+the driver lists a process for a moment after its end. A value that the driver does not report is unknown."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
@@ -18,8 +18,8 @@ from gpusched.protocol.agent_messages import Reading
 
 CLEAR, DIRTY, FOREIGN = "clear", "dirty", "foreign"
 READINGS = 2
-# Above the lowest that was seen while free: what a driver keeps for itself varies by tens of MiB, a CUDA context alone
-# takes 300 MiB and more.
+# Above the lowest use seen while free: a driver's own use varies by tens of MiB; a CUDA context alone takes 300 MiB or
+# more.
 SPARE_MB = 256
 MAX_NAMED = 3
 MAX_SCOPES = 10_000
@@ -30,8 +30,8 @@ FILE = "devices.json"
 
 @dataclass(frozen=True)
 class Live:
-    """What the ranks that have not ended hold, and the sessions and scopes of those that ended a moment ago.
-    `supervisors` is a question to the disk, asked only about processes that are not known otherwise."""
+    """The devices, scopes and sessions of ranks that have not ended, and the sessions and scopes of those that ended a
+    moment ago. `supervisors` reads the disk: it is called only for processes that are unknown otherwise."""
 
     devices: frozenset[str]
     scopes: frozenset[str]
@@ -42,62 +42,62 @@ class Live:
 
 
 class OccupancyChecker:
-    """Remembers what was seen on the devices of one node; what an agent that is started again could not see anew
-    also in a file of the `directory`. To be asked once per reading, by one thread at a time."""
+    """Track the occupancy of one node's devices. State that a restarted agent could not observe again is also kept in a
+    file of `directory`. Call it once per reading, from one thread at a time."""
 
     def __init__(self, directory: Path | None = None) -> None:
         self._directory = directory
         self._ours: set[tuple[int, int]] = set()  # (pid, start) of processes of live ranks that are on a device
         self._base_mb: dict[str, int] = {}
-        self._was_held: set[str] = set()  # by a live rank since it was last seen free and clear
-        self._bad_looks: dict[str, int] = {}
-        self._scopes: dict[str, None] = {}  # of ranks that there were, the latest last
-        self.left: set[tuple[int, int]] = set()  # (pid, start) on a device now, proved to be of ranks that have ended
-        self._kept = self._read()
+        self._was_allocated: set[str] = set()  # allocated to a live rank since it was last free and clear
+        self._bad_readings: dict[str, int] = {}
+        self._scopes: dict[str, None] = {}  # of all ranks so far, the latest last
+        self.orphans: set[tuple[int, int]] = set()  # (pid, start) on a device now, proved to belong to ended ranks
+        self._saved = self._read()
 
     def _read(self) -> dict[str, object]:
         fact = rank_dir.read(self._directory, FILE) if self._directory is not None else None
-        # A boot takes from a device all that was left on it, and may bring another driver.
+        # A boot clears the devices, and may bring another driver.
         if isinstance(fact, dict) and fact.get("boot_id") == rank_dir.boot_id():
             with contextlib.suppress(KeyError, TypeError, ValueError):
                 self._base_mb = {str(uuid): int(mb) for uuid, mb in dict(fact["base_mb"]).items()}
-                self._was_held = set(map(str, fact["was_held"]))
+                self._was_allocated = set(map(str, fact["was_held"]))
         return self._fact()
 
     def _fact(self) -> dict[str, object]:
-        return {"boot_id": rank_dir.boot_id(), "base_mb": dict(self._base_mb), "was_held": sorted(self._was_held)}
+        return {"boot_id": rank_dir.boot_id(), "base_mb": dict(self._base_mb), "was_held": sorted(self._was_allocated)}
 
-    def _keep(self) -> None:
-        if self._directory is not None and (fact := self._fact()) != self._kept:
-            with contextlib.suppress(OSError):  # a full disk; the next look tries again
+    def _save(self) -> None:
+        if self._directory is not None and (fact := self._fact()) != self._saved:
+            with contextlib.suppress(OSError):  # a full disk; the next reading tries again
                 rank_dir.write(self._directory, FILE, fact)
-                self._kept = fact
+                self._saved = fact
 
     def judge(self, readings: Sequence[Reading], live: Live) -> list[Reading]:
-        """The readings, each with `occupancy` and `occupant` as far as they can be told."""
+        """Return the readings, each with `occupancy` and `occupant` as far as they are known."""
         self._remember(live)
-        self.left = set()
+        self.orphans = set()
         listed = {pid for reading in readings for pid in reading.process_ids or ()}
         kinds = {pid: self._kind(pid, live) for pid in sorted(listed)}
         self._ours = {(pid, start) for pid, start in self._ours if pid in listed}
-        told = [self._told(reading, kinds, live) for reading in readings]
-        self._keep()
-        return told
+        judged = [self._with_verdict(reading, kinds, live) for reading in readings]
+        self._save()
+        return judged
 
-    def left_on(self, readings: Sequence[Reading], live: Live) -> dict[str, str]:
-        """Who or what is on devices of ranks that have just ended, by UUID, as this look alone says. `readings`: of
-        those devices."""
+    def occupants_of(self, readings: Sequence[Reading], live: Live) -> dict[str, str]:
+        """Return the occupants of devices of ranks that have just ended, by UUID, from this reading alone. `readings`:
+        of those devices."""
         self._remember(live)
-        left = {}
+        occupants = {}
         for reading in readings:
-            self._was_held.add(reading.uuid)
+            self._was_allocated.add(reading.uuid)
             pids = [pid for pid in reading.process_ids or () if self._kind(pid, live) != CLEAR]
-            memory_mb = self._left_mb(reading, live)
+            memory_mb = self._leftover_mb(reading, live)
             if not reading.lost and (pids or memory_mb):
-                left[reading.uuid] = _named(pids) or _memory(memory_mb)
-                self._bad_looks[reading.uuid] = READINGS  # the next reading that says the same is believed
-        self._keep()
-        return left
+                occupants[reading.uuid] = _named(pids) or _memory(memory_mb)
+                self._bad_readings[reading.uuid] = READINGS  # the next reading that agrees confirms it
+        self._save()
+        return occupants
 
     def _remember(self, live: Live) -> None:
         for scope in live.scopes | live.ended_scopes:
@@ -106,56 +106,56 @@ class OccupancyChecker:
             del self._scopes[next(iter(self._scopes))]
 
     def _kind(self, pid: int, live: Live) -> str:
-        """CLEAR for a process of a live rank, DIRTY for one of an ended rank, FOREIGN for all others."""
-        seen = processes.look(pid)
-        if seen is None:
-            # Not of this process namespace, or just gone: known only if it was ours.
-            return DIRTY if any(pid == known for known, _ in self._ours) else FOREIGN
-        if _is_of(seen, live):
-            self._ours.add((pid, seen.start))
+        """Return CLEAR for a process of a live rank, DIRTY for one of an ended rank, FOREIGN for all others."""
+        process = processes.inspect(pid)
+        if process is None:
+            # Of another process namespace, or just gone: recognized only if it was ours.
+            return DIRTY if any(pid == tracked for tracked, _ in self._ours) else FOREIGN
+        if _is_of(process, live):
+            self._ours.add((pid, process.start))
             return CLEAR
-        if (pid, seen.start) in self._ours or seen.environment.get(SCOPE_VARIABLE) in self._scopes:
-            self.left.add((pid, seen.start))
+        if (pid, process.start) in self._ours or process.environment.get(SCOPE_VARIABLE) in self._scopes:
+            self.orphans.add((pid, process.start))
             return DIRTY
-        # A session may be another's by now, and everybody can set a variable: no proof, but reason enough to wait.
-        if seen.session in live.ended_sessions or "GPUSCHED_JOB_ID" in seen.environment:
+        # A session id may have been reused, and anyone can set a variable: no proof, but reason enough to wait.
+        if process.session in live.ended_sessions or "GPUSCHED_JOB_ID" in process.environment:
             return DIRTY
-        return CLEAR if seen.name == MPS and seen.user == "root" else FOREIGN
+        return CLEAR if process.name == MPS and process.user == "root" else FOREIGN
 
-    def _told(self, reading: Reading, kinds: dict[int, str], live: Live) -> Reading:
+    def _with_verdict(self, reading: Reading, kinds: dict[int, str], live: Live) -> Reading:
         if reading.lost or (reading.process_ids is None and reading.memory_used_mb is None):
             return reading
         by_kind = {kind: [pid for pid in reading.process_ids or () if kinds[pid] == kind] for kind in (FOREIGN, DIRTY)}
-        left = self._left_mb(reading, live)
-        kind = FOREIGN if by_kind[FOREIGN] else DIRTY if by_kind[DIRTY] or left else CLEAR
+        leftover_mb = self._leftover_mb(reading, live)
+        kind = FOREIGN if by_kind[FOREIGN] else DIRTY if by_kind[DIRTY] or leftover_mb else CLEAR
         if kind == CLEAR:
-            self._bad_looks.pop(reading.uuid, None)
+            self._bad_readings.pop(reading.uuid, None)
             return replace(reading, occupancy=CLEAR)
-        self._bad_looks[reading.uuid] = self._bad_looks.get(reading.uuid, 0) + 1
-        if self._bad_looks[reading.uuid] < READINGS:
+        self._bad_readings[reading.uuid] = self._bad_readings.get(reading.uuid, 0) + 1
+        if self._bad_readings[reading.uuid] < READINGS:
             return reading
-        return replace(reading, occupancy=kind, occupant=_named(by_kind[kind]) or _memory(left))
+        return replace(reading, occupancy=kind, occupant=_named(by_kind[kind]) or _memory(leftover_mb))
 
-    def _left_mb(self, reading: Reading, live: Live) -> int | None:
-        """The memory that ended ranks seem to have left behind; None if none, or if it cannot be told."""
+    def _leftover_mb(self, reading: Reading, live: Live) -> int | None:
+        """Return the memory that ended ranks seem to have left behind; None if there is none or it is unknown."""
         uuid, used = reading.uuid, reading.memory_used_mb
         if uuid in live.devices:
-            self._was_held.add(uuid)
+            self._was_allocated.add(uuid)
             return None
         if used is None or reading.process_ids:
             return None
         base = self._base_mb[uuid] = min(used, self._base_mb.get(uuid, used))
-        if uuid in self._was_held and used > base + SPARE_MB:
+        if uuid in self._was_allocated and used > base + SPARE_MB:
             return used
-        self._was_held.discard(uuid)
+        self._was_allocated.discard(uuid)
         return None
 
 
-def _is_of(seen: processes.Seen, live: Live) -> bool:
-    if seen.environment.get(SCOPE_VARIABLE) in live.scopes or seen.session in live.sessions:
+def _is_of(process: processes.Process, live: Live) -> bool:
+    if process.environment.get(SCOPE_VARIABLE) in live.scopes or process.session in live.sessions:
         return True
-    # Whatever a rank starts stays below its supervisor, with another user's rights or an empty environment, too.
-    return bool(live.scopes) and not live.supervisors().isdisjoint(processes.ancestors(seen.pid))
+    # All processes of a rank stay below its supervisor, even with another user's rights or an empty environment.
+    return bool(live.scopes) and not live.supervisors().isdisjoint(processes.ancestors(process.pid))
 
 
 def _memory(used_mb: int | None) -> str:
@@ -163,6 +163,6 @@ def _memory(used_mb: int | None) -> str:
 
 
 def _named(pids: Iterable[int]) -> str:
-    known = sorted(pids)
-    more = f" and {len(known) - MAX_NAMED} more" if len(known) > MAX_NAMED else ""
-    return ", ".join(map(processes.describe, known[:MAX_NAMED])) + more
+    ordered = sorted(pids)
+    more = f" and {len(ordered) - MAX_NAMED} more" if len(ordered) > MAX_NAMED else ""
+    return ", ".join(map(processes.describe, ordered[:MAX_NAMED])) + more

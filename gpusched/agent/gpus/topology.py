@@ -1,4 +1,4 @@
-"""Where devices are on their machine: the NUMA node by PCI address, and which of them NVLink joins."""
+"""Locate devices on their machine: the NUMA node of a PCI address, and the GPUs that NVLink joins."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -7,22 +7,23 @@ from pathlib import Path
 
 
 def numa_node(bus: str, devices: Path = Path("/sys/bus/pci/devices")) -> int | None:
-    """The NUMA node of a PCI address as NVML writes it (`00000000:3B:00.0`); None where the kernel does not say."""
-    domain, _, rest = bus.partition(":")
+    """Return the NUMA node of a PCI address as NVML writes it (`00000000:3B:00.0`); None if the kernel does not report
+    it."""
+    domain, _, address = bus.partition(":")
     try:
-        number = int((devices / f"{domain[-4:]}:{rest}".lower() / "numa_node").read_text())
+        number = int((devices / f"{domain[-4:]}:{address}".lower() / "numa_node").read_text())
     except (OSError, ValueError):
         return None
     return number if number >= 0 else None
 
 
 def islands(indices: Sequence[int], is_linked: Callable[[int, int], bool]) -> dict[int, int]:
-    """Index -> the lowest index among those that it reaches over NVLink, also through others; without those that reach
-    none. `is_linked` is asked about as few pairs as will do."""
+    """Return index -> the lowest index that it reaches over NVLink, directly or through others. Indices that reach no
+    other are left out. Calls `is_linked` for as few pairs as possible."""
     island = {index: index for index in indices}
-    for one, other in combinations(indices, 2):
-        if island[one] != island[other] and is_linked(one, other):
-            low, high = sorted((island[one], island[other]))
-            island = {index: low if own == high else own for index, own in island.items()}
+    for first, second in combinations(indices, 2):
+        if island[first] != island[second] and is_linked(first, second):
+            low, high = sorted((island[first], island[second]))
+            island = {index: low if lowest == high else lowest for index, lowest in island.items()}
     sizes = Counter(island.values())
-    return {index: own for index, own in island.items() if sizes[own] > 1}
+    return {index: lowest for index, lowest in island.items() if sizes[lowest] > 1}

@@ -1,4 +1,4 @@
-"""What a node is and how its devices are: of this machine through NVML, or made up for a pretend node."""
+"""The facts and device readings of a node: of this machine through NVML, or made up for a pretend node."""
 
 import hashlib
 import logging
@@ -31,11 +31,12 @@ class Machine(Protocol):
     def facts(self) -> NodeFacts: ...
 
     def readings(self, busy: Callable[[], set[str]]) -> list[Reading]:
-        """One look at each device. `busy` tells which devices live ranks were given; only a pretend machine asks."""
+        """Return a full reading of each device. `busy` returns the devices of live ranks; only a pretend machine calls
+        it."""
         ...
 
-    def look(self, devices: Collection[str], busy: Callable[[], set[str]]) -> list[Reading]:
-        """The same of some of them, but only for memory and processes: fast enough to be waited for."""
+    def read_use(self, devices: Collection[str], busy: Callable[[], set[str]]) -> list[Reading]:
+        """Return memory and processes of some devices: fast enough to wait for."""
         ...
 
 
@@ -55,22 +56,23 @@ class RealMachine:
     """This machine and its GPUs."""
 
     def __init__(self, directory: Path | None = None) -> None:
-        """`directory`: where the node keeps its files; None: it has none yet."""
+        """`directory`: the node's files; None: it has none yet."""
         self._nvml = Nvml()
         self._directory = directory
         self._hints_error = ""
 
     def facts(self) -> NodeFacts:
         devices, driver = self._nvml.devices(), self._nvml.driver_version()
-        told = config.current()
-        there = runtimes.versions(told)
-        hints = self._hints(told, len(devices), there)
-        return replace(_cpu_facts(), devices=devices, driver_version=driver, runtimes=there, hints=hints)
+        settings = config.current()
+        versions = runtimes.versions(settings)
+        hints = self._hints(settings, len(devices), versions)
+        return replace(_cpu_facts(), devices=devices, driver_version=driver, runtimes=versions, hints=hints)
 
-    def _hints(self, told: Config, devices: int, there: dict[str, str]) -> list[Hint]:
-        """Advice about this machine. It is only advice: an error of it is logged once and keeps nothing else back."""
+    def _hints(self, settings: Config, devices: int, versions: dict[str, str]) -> list[Hint]:
+        """Return warnings about this machine. They are only advice: their failure is logged once and stops nothing
+        else."""
         try:
-            return doctor.hints(told, self._nvml, devices, there, self._directory)
+            return doctor.hints(settings, self._nvml, devices, versions, self._directory)
         except Exception as error:
             if repr(error) != self._hints_error:
                 logger.exception("the node reports without hints: they failed")
@@ -80,8 +82,8 @@ class RealMachine:
     def readings(self, busy: Callable[[], set[str]]) -> list[Reading]:
         return self._nvml.read()
 
-    def look(self, devices: Collection[str], busy: Callable[[], set[str]]) -> list[Reading]:
-        return self._nvml.look(devices)
+    def read_use(self, devices: Collection[str], busy: Callable[[], set[str]]) -> list[Reading]:
+        return self._nvml.read_use(devices)
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ class PretendSpec:
 
     @classmethod
     def parse(cls, text: str) -> "PretendSpec":
-        """Raises ValueError with what is accepted."""
+        """Parse the text. Raises ValueError with the accepted format."""
         parts = text.split(":")
         try:
             nodes, model, gpu_memory_mb, gpus, cpu_cores, memory_mb = parts
@@ -110,7 +112,7 @@ class PretendSpec:
 
 
 class PretendMachine:
-    """A node of a demo or a benchmark: real processes, made-up GPUs and readings; it says so."""
+    """A node of a demo or a benchmark: real processes, made-up GPUs and readings. Its facts mark it as pretend."""
 
     def __init__(self, name: str, spec: PretendSpec) -> None:
         self._name, self._spec = name, spec
@@ -134,12 +136,12 @@ class PretendMachine:
         return replace(_cpu_facts(), cpu_cores=cores, memory_mb=memory_mb, devices=self._devices, pretend=True)
 
     def readings(self, busy: Callable[[], set[str]]) -> list[Reading]:
-        held = busy()
-        return [self._reading(i, uuid, uuid in held) for i, uuid in enumerate(self._uuids)]
+        allocated = busy()
+        return [self._reading(i, uuid, uuid in allocated) for i, uuid in enumerate(self._uuids)]
 
-    def look(self, devices: Collection[str], busy: Callable[[], set[str]]) -> list[Reading]:
-        held = busy()
-        return [self._reading(i, uuid, uuid in held) for i, uuid in enumerate(self._uuids) if uuid in devices]
+    def read_use(self, devices: Collection[str], busy: Callable[[], set[str]]) -> list[Reading]:
+        allocated = busy()
+        return [self._reading(i, uuid, uuid in allocated) for i, uuid in enumerate(self._uuids) if uuid in devices]
 
     def _reading(self, index: int, uuid: str, is_busy: bool) -> Reading:
         wave = math.sin(time.time() / 40 + self._phase + index)

@@ -1,4 +1,5 @@
-"""Who the agent's service runs as, and with what: asked of systemd, for a look at the node in its place."""
+"""Read the user and the environment of the agent's service from systemd, so that doctor can check the node as the
+service would."""
 
 import os
 import pwd
@@ -9,13 +10,14 @@ from dataclasses import dataclass, field
 from gpusched.agent.isolation.unix_user import AccountError
 
 UNIT = "gpusched-agent.service"
-_ASKED = ("LoadState", "User", "Environment", "Delegate", "ControlGroup")
+_PROPERTIES = ("LoadState", "User", "Environment", "Delegate", "ControlGroup")
 _SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class Service:
-    """What the unit says. `user`: empty is root's. `group`: its cgroup while it runs, below the mount; else empty."""
+    """The unit as configured. `user`: empty means root. `group`: its cgroup below the mount while it runs; else
+    empty."""
 
     user: str = ""
     environment: dict[str, str] = field(default_factory=dict)
@@ -24,28 +26,28 @@ class Service:
 
 
 def installed() -> Service | None:
-    """The unit as systemd has loaded it; None without the unit or without systemd."""
+    """Return the unit as systemd has loaded it; None without the unit or without systemd."""
     try:
-        done = subprocess.run(
-            ["systemctl", "show", UNIT, f"--property={','.join(_ASKED)}"],
+        result = subprocess.run(
+            ["systemctl", "show", UNIT, f"--property={','.join(_PROPERTIES)}"],
             capture_output=True, text=True, timeout=_SECONDS, check=False, errors="replace",
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return None
-    told = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
-    if done.returncode or told.get("LoadState") != "loaded":
+    properties = dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
+    if result.returncode or properties.get("LoadState") != "loaded":
         return None
     return Service(
-        user=told.get("User", ""),
-        environment=_variables(told.get("Environment", "")),
-        is_delegated=told.get("Delegate") == "yes",
-        group=told.get("ControlGroup", ""),
+        user=properties.get("User", ""),
+        environment=_variables(properties.get("Environment", "")),
+        is_delegated=properties.get("Delegate") == "yes",
+        group=properties.get("ControlGroup", ""),
     )
 
 
 def become(name: str) -> None:
-    """Makes this process one of the user, for good, with the user's groups. AccountError if it may not, or there is
-    none."""
+    """Switch this process to the user, for good, with the user's groups. Raises AccountError if it may not, or if the
+    user does not exist."""
     try:
         entry = pwd.getpwnam(name)
     except KeyError:
@@ -53,7 +55,7 @@ def become(name: str) -> None:
     if entry.pw_uid == os.geteuid():
         return
     if os.geteuid():
-        raise AccountError(f"only root can look as {name}")
+        raise AccountError(f"only root can check as {name}")
     os.setgroups(os.getgrouplist(name, entry.pw_gid))
     os.setresgid(entry.pw_gid, entry.pw_gid, entry.pw_gid)
     os.setresuid(entry.pw_uid, entry.pw_uid, entry.pw_uid)
@@ -61,10 +63,10 @@ def become(name: str) -> None:
 
 
 def _variables(text: str) -> dict[str, str]:
-    """Of a line such as `A=1 "B=2 3"`; the agent's own alone."""
+    """Return the agent's own variables of a line such as `A=1 "B=2 3"`."""
     try:
-        words = shlex.split(text)
+        assignments = shlex.split(text)
     except ValueError:
         return {}
-    pairs = (word.split("=", 1) for word in words if "=" in word)
+    pairs = (word.split("=", 1) for word in assignments if "=" in word)
     return {name: value for name, value in pairs if name.startswith("GPUSCHED_")}

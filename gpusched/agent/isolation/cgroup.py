@@ -1,5 +1,5 @@
-"""cgroup v2: where this node's ranks may have groups of their own, and such a group from its making to its removal.
-Standard library only, for supervisors use it, too."""
+"""cgroup v2: find the directory for the groups of this node's ranks; create, limit and remove such a group. Standard
+library only, because supervisors use it, too."""
 
 import contextlib
 import os
@@ -10,74 +10,77 @@ from pathlib import Path
 AUTO, OFF = "auto", "off"
 OFF_BY_CONFIG, NO_MOUNT = "switched off by the node's config", "no cgroup2 file system is mounted"
 CONTROLLERS = ("memory", "cpu", "pids")
-# Enough for any loader of data, few enough that a fork bomb leaves the node usable.
+# Enough for any data loader, few enough that a fork bomb leaves the node usable.
 MAX_PROCESSES = 16_384
-# The agent's own leaf in what was delegated to it: a group with controllers for its children may hold no process.
+# The agent's own leaf in its delegated group: a group with controllers for its children may hold no process.
 _LEAF = "agent"
 _MIN_WEIGHT, _MAX_WEIGHT = 1, 10_000
 _PERIOD, _MIN_QUOTA = 100_000, 1000  # microseconds; the kernel takes no quota below
-# Of processes that were killed: the kernel takes milliseconds, unless a driver holds them.
+# After a kill: the kernel takes milliseconds, unless a driver blocks it.
 _GONE_SECONDS = 2.0
-_SCOPE_LENGTH = 32  # a rank's group is called as its scope
+_SCOPE_LENGTH = 32  # the name of a rank's group is its scope
 
 
 @dataclass(frozen=True)
 class Base:
-    """The directory below which ranks get groups, and which limits the kernel will keep there."""
+    """The directory that holds the groups of ranks, and the limits that the kernel enforces there."""
 
     path: str
     controllers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Found:
-    """Where groups can be made, or a sentence why they cannot."""
+class Lookup:
+    """The base of the groups, or a sentence that says why there is none."""
 
     base: Base | None
-    why: str = ""
+    reason: str = ""
 
 
-def find(wanted: str = AUTO, *, proc: str = "/proc") -> Found:
-    """`wanted`: `auto`, `off`, or the directory of a cgroup2 mount that was delegated to this user. Tries it for real:
-    makes a group, moves this process in and out again. To be called once, before there are other processes."""
-    if wanted == OFF:
-        return Found(None, OFF_BY_CONFIG)
+def find(setting: str = AUTO, *, proc: str = "/proc") -> Lookup:
+    """Find the base of groups, and prove it: create a group, move this process in and out again. Call it once, before
+    other processes exist. `setting`: `auto`, `off`, or the directory of a cgroup2 mount that was delegated to this
+    user."""
+    if setting == OFF:
+        return Lookup(None, OFF_BY_CONFIG)
     try:
-        base, is_alone = _delegated(proc) if wanted == AUTO else (Path(wanted), False)
+        base, is_alone = _delegated(proc) if setting == AUTO else (Path(setting), False)
         if is_alone:
             (base / _LEAF).mkdir(exist_ok=True)
             enter(f"{base}/{_LEAF}")
         base.mkdir(exist_ok=True)
         return (
-            Found(Base(str(base), _enable(base))) if _can_move(base, proc) else Found(None, f"{base} keeps processes")
+            Lookup(Base(str(base), _enable(base)))
+            if _can_move(base, proc)
+            else Lookup(None, f"{base} lets no process leave")
         )
     except _NoGroup as refusal:
-        return Found(None, str(refusal))
+        return Lookup(None, str(refusal))
     except OSError as error:
-        return Found(None, f"{error.filename or wanted}: {error.strerror}")
+        return Lookup(None, f"{error.filename or setting}: {error.strerror}")
 
 
-def look(wanted: str = AUTO, *, group: str = "", proc: str = "/proc") -> Found:
-    """What `find` would find, as far as reading tells: nothing is made, moved or switched on. `group`: that of the
-    agent's service below the mount, if systemd delegates one; else this process's own is judged."""
-    if wanted == OFF:
-        return Found(None, OFF_BY_CONFIG)
+def inspect(setting: str = AUTO, *, group: str = "", proc: str = "/proc") -> Lookup:
+    """Predict the result of `find` from reading alone: nothing is created, moved or switched on. `group`: the group of
+    the agent's service below the mount, if systemd delegates one; else this process's own group is checked."""
+    if setting == OFF:
+        return Lookup(None, OFF_BY_CONFIG)
     try:
-        base = Path(wanted) if wanted != AUTO else _place(group, proc)
+        base = Path(setting) if setting != AUTO else _base(group, proc)
     except _NoGroup as refusal:
-        return Found(None, str(refusal))
-    there = base if base.exists() else base.parent
-    if not os.access(there, os.W_OK):
-        return Found(None, f"{there} {'may not be written' if there.exists() else 'is not there'}")
-    told = _text(f"{there}/cgroup.controllers").split()
-    return Found(Base(str(base), tuple(controller for controller in CONTROLLERS if controller in told)))
+        return Lookup(None, str(refusal))
+    existing = base if base.exists() else base.parent
+    if not os.access(existing, os.W_OK):
+        return Lookup(None, f"{existing} {'is not writable' if existing.exists() else 'does not exist'}")
+    available = _text(f"{existing}/cgroup.controllers").split()
+    return Lookup(Base(str(base), tuple(controller for controller in CONTROLLERS if controller in available)))
 
 
 class _NoGroup(Exception):
     pass
 
 
-def _place(group: str, proc: str) -> Path:
+def _base(group: str, proc: str) -> Path:
     if not group:
         return _delegated(proc)[0]
     if (mount := mount_point(proc)) is None:
@@ -86,24 +89,24 @@ def _place(group: str, proc: str) -> Path:
 
 
 def _delegated(proc: str) -> tuple[Path, bool]:
-    """Where groups may be made: of the whole machine for root, else in the group that systemd has delegated; and
-    whether this process is alone in that, and must go into a leaf of it first."""
-    mount, own = mount_point(proc), _own(proc)
-    if mount is None or own is None:
+    """Return the base of groups (of the whole machine for root, else the group that systemd has delegated), and whether
+    this process is alone in it and must move to a leaf first."""
+    mount, group = mount_point(proc), _own_group(proc)
+    if mount is None or group is None:
         raise _NoGroup(NO_MOUNT)
-    here = Path(f"{mount}{own}")
-    if here.name == _LEAF and os.access(here.parent, os.W_OK):  # as DelegateSubgroup=agent puts it
-        return here.parent, False
-    if own.endswith(".scope") and os.geteuid() and _text(f"{here}/cgroup.procs").split() == [str(os.getpid())]:
-        # Alone in it, so it was made for this agent; a terminal's scope is left as it is.
-        return here, True
+    current = Path(f"{mount}{group}")
+    if current.name == _LEAF and os.access(current.parent, os.W_OK):  # as DelegateSubgroup=agent puts it
+        return current.parent, False
+    if group.endswith(".scope") and os.geteuid() and _text(f"{current}/cgroup.procs").split() == [str(os.getpid())]:
+        # Alone in it, so systemd created it for this agent; a terminal's scope is left alone.
+        return current, True
     if os.geteuid() == 0 and os.access(mount, os.W_OK):
         return Path(mount) / "gpusched", False
     raise _NoGroup("no cgroup is delegated to this user")
 
 
 def mount_point(proc: str = "/proc") -> str | None:
-    """Where cgroup2 is mounted; beside the old hierarchies that may be somewhere unusual."""
+    """Return the mount point of cgroup2; beside the old hierarchies it may be somewhere unusual."""
     for line in _text(f"{proc}/self/mounts").splitlines():
         fields = line.split()
         if len(fields) > 2 and fields[2] == "cgroup2":
@@ -111,13 +114,13 @@ def mount_point(proc: str = "/proc") -> str | None:
     return None
 
 
-def _own(proc: str) -> str | None:
-    own = [line[3:] for line in _text(f"{proc}/self/cgroup").splitlines() if line.startswith("0::")]
-    return own[0].rstrip("/") if own else None
+def _own_group(proc: str) -> str | None:
+    groups = [line[3:] for line in _text(f"{proc}/self/cgroup").splitlines() if line.startswith("0::")]
+    return groups[0].rstrip("/") if groups else None
 
 
 def _enable(base: Path) -> tuple[str, ...]:
-    """Hands the controllers that there are down to the ranks; gives those that could be."""
+    """Delegate the available controllers to the ranks; return those that worked."""
     for group in (base.parent, base):
         for controller in CONTROLLERS:
             with contextlib.suppress(OSError):  # not of this kernel, or still bound to an old hierarchy
@@ -140,11 +143,11 @@ def _can_move(base: Path, proc: str) -> bool:
 
 
 def home_group(proc: str = "/proc") -> str:
-    """The directory of the group that this process is in. OSError where there is no cgroup2."""
-    mount, own = mount_point(proc), _own(proc)
-    if mount is None or own is None:
+    """Return the directory of this process's group. OSError without cgroup2."""
+    mount, group = mount_point(proc), _own_group(proc)
+    if mount is None or group is None:
         raise FileNotFoundError(0, NO_MOUNT, "cgroup2")
-    return mount + own
+    return mount + group
 
 
 # --- one group --------------------------------------------------------------------------------------------------------
@@ -153,26 +156,28 @@ def home_group(proc: str = "/proc") -> str:
 def limits(
     controllers: tuple[str, ...], cpu_cores: float, memory_mb: int, *, has_ceiling: bool = False
 ) -> dict[str, str]:
-    """File → what to write there, as far as the kernel keeps it. `memory_mb` 0: none was asked for, so none is set.
+    """Return file -> content of each limit that the kernel can enforce. `memory_mb` 0: the job requested none, so none
+    is set.
 
-    CPU is a weight: cores that nobody else wants would otherwise stand idle. With `has_ceiling` they do."""
-    found: dict[str, str] = {}
+    CPU is a weight: an idle machine's cores are free to use. `has_ceiling` caps them."""
+    files: dict[str, str] = {}
     if "memory" in controllers and memory_mb:
-        found |= {"memory.max": str(memory_mb << 20), "memory.swap.max": "0", "memory.oom.group": "1"}
+        files |= {"memory.max": str(memory_mb << 20), "memory.swap.max": "0", "memory.oom.group": "1"}
     if "cpu" in controllers:
-        found["cpu.weight"] = str(max(_MIN_WEIGHT, min(_MAX_WEIGHT, round(cpu_cores * 100))))
+        files["cpu.weight"] = str(max(_MIN_WEIGHT, min(_MAX_WEIGHT, round(cpu_cores * 100))))
         if has_ceiling and cpu_cores > 0:
-            found["cpu.max"] = f"{max(_MIN_QUOTA, round(cpu_cores * _PERIOD))} {_PERIOD}"
+            files["cpu.max"] = f"{max(_MIN_QUOTA, round(cpu_cores * _PERIOD))} {_PERIOD}"
     if "pids" in controllers:
-        found["pids.max"] = str(MAX_PROCESSES)
-    return found
+        files["pids.max"] = str(MAX_PROCESSES)
+    return files
 
 
-def make(path: str, wanted: dict[str, str]) -> None:
-    """Makes the group with its limits. OSError if one cannot be kept; a machine without swap has no file for it."""
+def make(path: str, limits: dict[str, str]) -> None:
+    """Create the group with its limits. OSError if one cannot be set; a machine without swap has no file for that
+    one."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o755)
-    for name, value in wanted.items():
+    for name, value in limits.items():
         try:
             _write(f"{path}/{name}", value)
         except OSError:
@@ -181,13 +186,13 @@ def make(path: str, wanted: dict[str, str]) -> None:
 
 
 def enter(path: str) -> None:
-    """Moves this process into the group."""
+    """Move this process into the group."""
     _write(f"{path}/cgroup.procs", "0")
 
 
 def kill(path: str) -> bool:
-    """SIGKILL to all processes of the group at once, whoever runs them and whatever they fork meanwhile; False where
-    the kernel cannot (before Linux 5.14) or the group is gone."""
+    """Send SIGKILL to all processes of the group at once, of any user, including new forks. Return False if the kernel
+    cannot (before Linux 5.14) or the group is gone."""
     try:
         _write(f"{path}/cgroup.kill", "1")
     except OSError:
@@ -196,12 +201,12 @@ def kill(path: str) -> bool:
 
 
 def is_populated(path: str) -> bool:
-    """Whether a process of the group lives; False also if there is no such group."""
+    """Return True if a process of the group lives; False also if there is no such group."""
     return "populated 1" in _text(f"{path}/cgroup.events").splitlines()
 
 
 def remove(path: str) -> bool:
-    """Removes the group and those that the job made below it, once its processes are gone; False if they are not."""
+    """Remove the group and the job's groups below it, once its processes are gone; return False if they are not."""
     deadline = time.monotonic() + _GONE_SECONDS
     while True:
         for directory, _, _ in os.walk(path, topdown=False):
@@ -215,19 +220,20 @@ def remove(path: str) -> bool:
 
 
 def sweep(base: str, seconds: float = 3600.0) -> None:
-    """Removes groups of ranks, empty and of long ago, whose supervisor was killed and whose directory is gone. What was
-    made a moment ago may be another agent's, about to be entered."""
+    """Remove old, empty groups of ranks whose supervisor was killed and whose directory is gone. A new one may belong
+    to another agent that is about to enter it."""
     with contextlib.suppress(OSError):
         for name in os.listdir(base):
             path = f"{base}/{name}"
             with contextlib.suppress(OSError):
                 if len(name) == _SCOPE_LENGTH and os.stat(path).st_mtime < time.time() - seconds:
                     for directory, _, _ in os.walk(path, topdown=False):
-                        os.rmdir(directory)  # which the kernel refuses where a process is
+                        os.rmdir(directory)  # the kernel refuses this while a process is in it
 
 
 def oom_kills(path: str) -> int | None:
-    """How many processes of the group the kernel has killed for want of memory; None if it does not count them."""
+    """Return the number of the group's processes that the kernel has killed for lack of memory; None if it does not
+    count them."""
     for line in _text(f"{path}/memory.events").splitlines():
         name, _, value = line.partition(" ")
         if name == "oom_kill" and value.isdigit():
@@ -236,13 +242,13 @@ def oom_kills(path: str) -> int | None:
 
 
 def peak_memory_mb(path: str) -> int | None:
-    """The most memory that the whole group had at once; None if the kernel does not say (before Linux 5.19)."""
+    """Return the peak memory of the whole group; None if the kernel does not report it (before Linux 5.19)."""
     text = _text(f"{path}/memory.peak").strip()
     return -(-int(text) // (1 << 20)) if text.isdigit() else None
 
 
 def _write(path: str, value: str) -> None:
-    # Unlike Path.write_text, nothing is imported and nothing encoded: this is in the way of each launch.
+    # Unlike Path.write_text, this imports and encodes nothing: it is on the critical path of each launch.
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         os.write(handle, value.encode())

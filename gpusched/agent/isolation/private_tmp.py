@@ -1,25 +1,25 @@
-"""A rank's own /tmp and /var/tmp, by a mount namespace that it alone is in. Standard library only, for it runs in the
-child between fork and exec."""
+"""A rank's private /tmp and /var/tmp in its own mount namespace. Standard library only, because it runs in the child
+between fork and exec."""
 
 import ctypes
 import errno
 import os
 import tempfile
 
-PLACES = ("/tmp", "/var/tmp")  # noqa: S108 - which are hidden from the rank, not used  # nosec B108
+PLACES = ("/tmp", "/var/tmp")  # noqa: S108 - hidden from the rank, not used  # nosec B108
 _CLONE_NEWNS = 0x20000
 _MS_BIND, _MS_REC, _MS_SLAVE = 0x1000, 0x4000, 0x80000
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def enter(own: str) -> None:
-    """From now on this process, and what it starts, has the directory `own` as each of PLACES; what is mounted on the
-    machine later is seen, too. Root only. OSError (EIO) if that cannot be; then nothing may be started."""
+def enter(directory: str) -> None:
+    """Mount `directory` as each of PLACES for this process and its children. Later mounts of the machine stay visible.
+    Root only. OSError (EIO) if it fails; then nothing may be started."""
     if _libc.unshare(_CLONE_NEWNS):
         raise _error("unshare")
     _mount("none", "/", _MS_REC | _MS_SLAVE)
-    # By a handle: it may itself be below the first place that is hidden.
-    handle = os.open(own, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    # By a handle: the directory may itself be below the first hidden place.
+    handle = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     for place in PLACES:
         if os.path.isdir(place) and not os.path.islink(place):
             _mount(f"/proc/self/fd/{handle}", place, _MS_BIND)
@@ -27,15 +27,15 @@ def enter(own: str) -> None:
 
 
 def is_possible() -> bool:
-    """Tries it in a child of its own: sandboxes and old kernels refuse it. Only root may."""
+    """Try it in a child process: sandboxes and old kernels refuse it. Only root can."""
     if os.geteuid():
         return False
-    with tempfile.TemporaryDirectory() as own:
+    with tempfile.TemporaryDirectory() as directory:
         pid = os.fork()
         if pid == 0:
             code = 1
             try:
-                enter(own)
+                enter(directory)
                 code = 0
             finally:
                 os._exit(code)
@@ -43,7 +43,7 @@ def is_possible() -> bool:
 
 
 def hides(directory: str) -> bool:
-    """Whether what is in `directory` would be out of sight."""
+    """Return True if the content of `directory` would be hidden."""
     real = os.path.realpath(directory)
     return any(real == place or real.startswith(f"{place}/") for place in map(os.path.realpath, PLACES))
 
@@ -53,6 +53,6 @@ def _mount(source: str, target: str, flags: int) -> None:
         raise _error(target)
 
 
-def _error(what: str) -> OSError:
-    # Whatever the kernel says is no fault of the job, so it is told as one of the machine's.
-    return OSError(errno.EIO, f"no private tmp, {what}: {os.strerror(ctypes.get_errno())}")
+def _error(operation: str) -> OSError:
+    # The kernel's refusal is never the job's fault, so report EIO: a fault of the machine.
+    return OSError(errno.EIO, f"no private tmp, {operation}: {os.strerror(ctypes.get_errno())}")

@@ -1,21 +1,22 @@
-"""Which Unix user a rank runs as, and whether this node may let it. Linux accounts only; nothing is started here."""
+"""Choose the Unix user of a rank, and check whether this node allows it. Linux accounts only; nothing is started
+here."""
 
 import os
 import pwd
 from dataclasses import asdict, dataclass
 from typing import Any
 
-# Below are the accounts of the system and its services (login.defs: UID_MIN).
+# Accounts below are of the system and its services (login.defs: UID_MIN).
 FIRST_USER = 1000
 
 
 class AccountError(Exception):
-    """Why this node cannot or will not run a rank as its user: a sentence with what to do about it."""
+    """This node cannot or will not run a rank as its user. The text is a sentence with the next step."""
 
 
 @dataclass(frozen=True)
 class Account:
-    """Another user than the agent's own, as its rank gets it."""
+    """A Unix user other than the agent's own."""
 
     name: str
     uid: int
@@ -25,35 +26,39 @@ class Account:
     shell: str
 
     def fact(self) -> dict[str, Any]:
-        """For spec.json."""
+        """Return the account for spec.json."""
         return asdict(self)
 
 
-def resolve_user(wanted: str, default_user: str, allow_root: bool) -> Account | None:
-    """`wanted`: the tenant's Unix user; empty: the node's `default_user`. None: the user that the agent runs as. Raises
-    AccountError. `allow_root`: root and system users (uid below 1000) are allowed, too."""
-    name = wanted or default_user
+def resolve_user(tenant_user: str, default_user: str, allow_root: bool) -> Account | None:
+    """Return the account of `tenant_user` (the tenant's Unix user; empty: the node's `default_user`), or None for the
+    agent's own user. Raises AccountError. `allow_root`: allow root and system users (uid below 1000), too."""
+    name = tenant_user or default_user
     if not name:
         if os.geteuid() or allow_root:
             return None
         raise AccountError(
-            "the agent runs as root, and neither tenant nor node says which user the job runs as; set unix_user of the "
+            "the agent runs as root, and neither the tenant nor the node names the job's user; set unix_user of the "
             "tenant or default_user of the node, or allow_root there"
         )
-    found = _look_up(name)
-    if found.uid == os.geteuid() and found.uid:
+    account = _look_up(name)
+    if account.uid == os.geteuid() and account.uid:
         return None
     if os.geteuid():
-        own = name_of(os.geteuid())
-        raise AccountError(f"the agent runs as {own} and cannot become {name}; run the agent as root, or jobs as {own}")
-    if found.uid < FIRST_USER and not allow_root:
-        who = "root" if found.uid == 0 else f"a system user (uid {found.uid})"
-        raise AccountError(f"{name} is {who}; choose another unix_user for the tenant, or set allow_root on the node")
-    return found if found.uid else None
+        current = name_of(os.geteuid())
+        raise AccountError(
+            f"the agent runs as {current} and cannot become {name}; run the agent as root, or jobs as {current}"
+        )
+    if account.uid < FIRST_USER and not allow_root:
+        description = "root" if account.uid == 0 else f"a system user (uid {account.uid})"
+        raise AccountError(
+            f"{name} is {description}; choose another unix_user for the tenant, or set allow_root on the node"
+        )
+    return account if account.uid else None
 
 
 def name_of(uid: int) -> str:
-    """The name of a uid; the number where it has none."""
+    """Return the name of a uid; the number if it has none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -1,16 +1,17 @@
-"""What is sent of a rank's log: all of it, or, where it passed its limit, its head, how much was cut, and its end.
+"""The parts of a rank's log that are sent: all of it, or, above its limit, its head, the number of cut bytes, and its
+tail.
 
-What is sent never changes for one limit and only grows, so that sending goes on from any byte after any restart. The
-job writes to its file as fast as it likes; what is cut is given back to the disk while the job runs."""
+For one limit the sent text never changes and only grows, so sending can continue from any byte after any restart. The
+job writes to its file as fast as it likes; the disk of the cut part is freed while the job runs."""
 
 import ctypes
 import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# The end of a log says why a job failed; triage reads as much of it, too.
+# The tail of a log says why a job failed; triage reads as much of it, too.
 TAIL_BYTES = 64 * 1024
-# No limit is lower. Logs that stay below it are sent whole whatever is set.
+# The lowest limit. Shorter logs are sent in full whatever is set.
 MIN_BYTES = 1 << 20
 PUNCH_BYTES = 16 << 20
 _PAGE = 4096
@@ -20,7 +21,7 @@ _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_longlong, ctype
 
 
 class Part(NamedTuple):
-    """`size` bytes of what is sent: those at `start` of the file, or, if there is one, a text."""
+    """`size` sent bytes: those at `start` of the file, or, if not empty, `text`."""
 
     start: int
     size: int
@@ -28,7 +29,7 @@ class Part(NamedTuple):
 
 
 def parts(size: int, limit: int | None, *, is_final: bool) -> list[Part]:
-    """What is to be sent of a file of `size` bytes, in order. `is_final`: the file will not grow any more."""
+    """Return the parts to send of a file of `size` bytes, in order. `is_final`: the file does not grow any more."""
     if limit is None or size <= limit:
         return [Part(0, size)]
     if size <= limit + TAIL_BYTES:
@@ -41,41 +42,41 @@ def parts(size: int, limit: int | None, *, is_final: bool) -> list[Part]:
     return [*head, Part(0, len(cut), cut), Part(size - TAIL_BYTES, TAIL_BYTES)]
 
 
-def total(of: Sequence[Part]) -> int:
-    """How many bytes are sent."""
-    return sum(part.size for part in of)
+def total(parts: Sequence[Part]) -> int:
+    """Return the number of sent bytes."""
+    return sum(part.size for part in parts)
 
 
-def read(path: str, of: Sequence[Part], offset: int, most: int) -> bytes:
-    """Up to `most` of the bytes that are sent, from an offset into them. OSError as for any file."""
-    found = b""
+def read(path: str, of: Sequence[Part], offset: int, max_bytes: int) -> bytes:
+    """Return up to `max_bytes` of the sent text from an offset. OSError as for any file."""
+    data = b""
     for part in of:
-        if offset < part.size and len(found) < most:
-            found += _read(path, part, offset, most - len(found))
+        if offset < part.size and len(data) < max_bytes:
+            data += _read(path, part, offset, max_bytes - len(data))
         offset = max(0, offset - part.size)
-    return found
+    return data
 
 
-def _read(path: str, part: Part, offset: int, most: int) -> bytes:
-    wanted = min(most, part.size - offset)
+def _read(path: str, part: Part, offset: int, max_bytes: int) -> bytes:
+    size = min(max_bytes, part.size - offset)
     if part.text:
-        return part.text[offset : offset + wanted]
+        return part.text[offset : offset + size]
     with open(path, "rb") as file:
         file.seek(part.start + offset)
-        return file.read(wanted)
+        return file.read(size)
 
 
-def give_back(path: str, size: int, limit: int, given: int) -> int:
-    """Gives the disk back what will never be sent, once it is worth the call, and says up to which byte. `given`: what
-    was said before. A file system that cannot do so keeps it until the rank is forgotten."""
-    start = max(given, -(-limit // _PAGE) * _PAGE)
+def free_disk(path: str, size: int, limit: int, freed: int) -> int:
+    """Free the disk of the part that is never sent, if it is large enough, and return the freed end. `freed`: the
+    previous result. On a file system without this feature the part stays until the rank is dropped."""
+    start = max(freed, -(-limit // _PAGE) * _PAGE)
     end = (size - TAIL_BYTES) // _PAGE * _PAGE
     if end - start < PUNCH_BYTES:
-        return given
+        return freed
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
-        return given
+        return freed
     try:
         _libc.fallocate(handle, _KEEP_SIZE | _PUNCH_HOLE, start, end - start)
     finally:

@@ -1,22 +1,23 @@
-"""The directory of one rank: what its files are called, how they are written, and who holds it. Standard library only.
+"""The directory of one rank: the names of its files, how to write them, and the process that holds it. Standard library
+only.
 
-Each fact is one file that appears whole, and, but for the four that say so, once:
+Each fact is one file that appears complete. Four of the files may change; the others are written once:
 
     spec.json     what to run (agent)
-    lock          a supervisor took it, in the boot that it names (supervisor)
+    lock          a supervisor owns the rank, in the boot that the file names (supervisor)
     started.json  its process was started (supervisor)
-    stop.json     it shall end (agent)
-    exit.json     it is over and no process of it lives (supervisor; agent, if no supervisor can)
-    output.log    what it printed
-    log_limit.json  how much of that is sent (agent)
-    checkpoint    when it last saved its work, by the time of its last change (the job; changes)
-    limit.json    its time limit, if it was changed since (agent; changes)
-    signals.json  the latest signals that it was to be sent (agent; changes)
-    deadline.json when its time limit is, for the job to read (supervisor; changes)
-    tmp           for what is temporary (the job)
+    stop.json     it must end (agent)
+    exit.json     it has ended and no process of it lives (supervisor; agent, if no supervisor can)
+    output.log    its output
+    log_limit.json  how much of the output is sent (agent)
+    checkpoint    when it last saved its work: the file's time of change (the job; changes)
+    limit.json    its time limit, if it was changed later (agent; changes)
+    signals.json  the latest signals for it (agent; changes)
+    deadline.json its deadline, for the job to read (supervisor; changes)
+    tmp           temporary files (the job)
 
-A supervisor holds a POSIX record lock on `lock` for as long as it lives. Such a lock is not inherited by the job and
-can be asked about without being taken, so the holder is known by pid whatever happened to the agent meanwhile."""
+A supervisor holds a POSIX record lock on `lock` for as long as it lives. The job does not inherit such a lock, and the
+kernel reports its holder's pid, so the agent finds the holder even after a restart."""
 
 import errno
 import fcntl
@@ -32,16 +33,16 @@ SPEC, STARTED, STOP, EXIT = "spec.json", "started.json", "stop.json", "exit.json
 LOCK, LOG, SCRIPT, NOTICE, CHECKPOINT = "lock", "output.log", "script", "preempt.json", "checkpoint"
 TMP = "tmp"
 LOG_LIMIT, LIMIT, DEADLINE, SIGNALS = "log_limit.json", "limit.json", "deadline.json", "signals.json"
-# Stands in the environment of every process of a rank, so that strays of a killed supervisor can be found.
+# In the environment of every process of a rank, so that strays of a killed supervisor can be found.
 SCOPE_VARIABLE = "GPUSCHED_SCOPE"
-# A file that is closed, a link to itself, a socket or below a file: a job of the agent's own user can leave all these.
+# A closed file, a link to itself, a socket, or a path below a file: a job of the agent's own user can leave all these.
 _SPOILED = frozenset({errno.EACCES, errno.ELOOP, errno.ENXIO, errno.ENOTDIR, errno.ENAMETOOLONG})
 _FLOCK = "hhqqi4x"  # struct flock on 64-bit Linux: type, whence, start, len, pid
 
 
 def write(directory: Path, name: str, fact: dict[str, Any], *, durable: bool = False, mode: int = 0o600) -> None:
-    """Makes the file appear whole. `durable`: it survives a power cut, too."""
-    # Plain calls: with 1,600 ranks that start at once, paths as objects are a third of the agent's time.
+    """Write the file so that it appears complete. `durable`: it also survives a power cut."""
+    # Plain calls: when 1,600 ranks start at once, path objects take a third of the agent's time.
     temporary = f"{directory}/.{name}.{os.getpid()}"
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
@@ -56,15 +57,14 @@ def write(directory: Path, name: str, fact: dict[str, Any], *, durable: bool = F
         os.close(handle)
     try:
         os.rename(temporary, f"{directory}/{name}")
-    except IsADirectoryError:  # which none of us has made
+    except IsADirectoryError:  # none of our programs creates one
         os.rename(f"{directory}/{name}", f"{temporary}.{time.monotonic_ns()}")
         os.rename(temporary, f"{directory}/{name}")
 
 
 def write_in_the_end(directory: Path, name: str, fact: dict[str, Any]) -> None:
-    """The same, tried until it is written, for the process lives and holds the rank as long: on a full disk a job that
-    ended well must not be taken for one whose supervisor was lost, and run again. Without the directory there is nobody
-    to tell."""
+    """Write the file, and retry until it is written; the process holds the rank meanwhile. Otherwise, on a full disk, a
+    job that ended well would count as lost and run again. Without the directory, give up."""
     while True:
         try:
             return write(directory, name, fact)
@@ -75,8 +75,8 @@ def write_in_the_end(directory: Path, name: str, fact: dict[str, Any]) -> None:
 
 
 def read(directory: Path, name: str) -> dict[str, Any] | None:
-    """The fact, or None if it has not been written. A file that a power cut left empty has not been, either, nor one
-    that a job of the agent's own user has put there and that is none of these facts, or that it has closed."""
+    """Return the fact, or None if it has not been written. A file that a power cut left empty counts as not written, as
+    does an invalid or closed one from a job of the agent's own user."""
     try:
         return read_own(directory, name)
     except OSError as error:
@@ -86,7 +86,7 @@ def read(directory: Path, name: str) -> dict[str, Any] | None:
 
 
 def read_own(directory: Path, name: str) -> dict[str, Any] | None:
-    """The same of a file that no job is given: OSError if it is there and cannot be opened."""
+    """Return the fact in a file that jobs cannot reach. OSError if it exists and cannot be opened."""
     try:
         with open(f"{directory}/{name}", "rb", opener=_at_once) as file:
             fact = json.loads(file.read())
@@ -96,21 +96,21 @@ def read_own(directory: Path, name: str) -> dict[str, Any] | None:
 
 
 def _at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # no waiting for who writes to a pipe
+    return os.open(path, flags | os.O_NONBLOCK)  # do not wait for the writer of a pipe
 
 
 def saved_at(directory: str) -> str | None:
-    """When the job last touched its checkpoint file, RFC 3339 UTC; None if it never did or has no such file."""
+    """Return when the job last touched its checkpoint file, RFC 3339 UTC; None if it never did or has no such file."""
     try:
         changed = os.stat(f"{directory}/{CHECKPOINT}").st_mtime
-        # At 1970 the agent puts the file where the job could not make it: that is no time of the job's.
+        # The agent creates the file with the time 1970 if the job cannot: that is not a checkpoint.
         return datetime.fromtimestamp(changed, UTC).isoformat() if changed else None
     except (OSError, OverflowError, ValueError):
         return None
 
 
 def holder(directory: Path) -> int | None:
-    """The pid of the process that holds the lock, or None."""
+    """Return the pid of the process that holds the lock, or None."""
     try:
         handle = os.open(f"{directory}/{LOCK}", os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -124,7 +124,7 @@ def holder(directory: Path) -> int | None:
 
 
 def try_lock(directory: Path) -> str | None:
-    """The boot in which a supervisor took the rank; None if none ever did."""
+    """Return the boot in which a supervisor took the rank; None if none ever did."""
     try:
         with open(f"{directory}/{LOCK}", errors="replace", opener=_at_once) as file:
             return file.read() or None
@@ -133,7 +133,7 @@ def try_lock(directory: Path) -> str | None:
 
 
 def lock(directory: Path) -> int | None:
-    """Takes the lock for this process until it ends or closes the handle given; None if another holds it."""
+    """Take the lock until this process ends or closes the returned handle; return None if another process holds it."""
     handle = os.open(f"{directory}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -144,12 +144,13 @@ def lock(directory: Path) -> int | None:
 
 
 def is_taken(handle: int) -> bool:
-    """The same, asked by who has the lock: opening and closing the file anew would let go of it."""
+    """Return True if a supervisor took the rank. For the holder of the lock: opening and closing the file again would
+    release it."""
     return bool(os.pread(handle, 1, 0))
 
 
 def boot_id() -> str:
-    """Changes with every boot of the machine."""
+    """Return the id of the machine's current boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 

@@ -1,5 +1,5 @@
-"""Removes a directory that a job could fill as it liked: however deep, whatever its modes, nothing that is mounted in
-it. Standard library only, for supervisors use it, too."""
+"""Remove a directory that a job could fill freely: of any depth and modes, but nothing that is mounted in it. Standard
+library only, because supervisors use it, too."""
 
 import contextlib
 import os
@@ -10,8 +10,8 @@ _NAME_ONLY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def remove(path: str) -> bool:
-    """True if nothing is left of it. Never raises OSError, follows no link and enters no mount. What cannot be removed
-    (a mount, another user's file) stays, and all else goes."""
+    """Remove the path; return True if nothing of it is left. Never raises OSError, follows no link and enters no mount.
+    An entry that cannot be removed (a mount, another user's file) stays; all others go."""
     try:
         os.rmdir(path)  # most jobs leave nothing
         return True
@@ -29,7 +29,7 @@ def remove(path: str) -> bool:
 
 
 def open_up(path: str) -> None:
-    """Give the owner all rights to a directory; leave everything else as it is. FileNotFoundError without it."""
+    """Give the owner all rights to a directory; leave everything else as it is. Raises FileNotFoundError without it."""
     above, name = os.path.split(path)
     os.lstat(path)
     handle = os.open(above or ".", _DIRECTORY)
@@ -54,8 +54,8 @@ def _empty(path: str) -> None:
 
 
 def _flatten(top: int) -> None:
-    """Each directory is moved up to the top before it is entered. So no path gets long, two handles suffice for any
-    depth, and no mount is entered, not even of a directory of the same file system: the kernel does not move one."""
+    """Move each directory up to the top before entering it. So no path gets long, two handles suffice for any depth,
+    and no mount is entered, not even of a directory of the same file system: the kernel does not move one."""
     mark, number = f".{os.urandom(8).hex()}.", count()
     waiting = _strip(top, top, mark, number)
     while waiting:
@@ -70,12 +70,12 @@ def _flatten(top: int) -> None:
 
 
 def _strip(handle: int, top: int, mark: str, number: "count[int]") -> list[str]:
-    """Removes the files of one directory and moves those below it to the top; gives what these are called there."""
+    """Remove the files of one directory and move its directories to the top; return their new names."""
     moved = []
     with os.scandir(handle) as entries:
         for entry in entries:
             if handle == top and entry.name.startswith(mark):
-                continue  # moved by us, and seen in passing
+                continue  # moved here by us
             with contextlib.suppress(OSError):
                 if not entry.is_dir(follow_symlinks=False):
                     os.unlink(entry.name, dir_fd=handle)
@@ -83,7 +83,7 @@ def _strip(handle: int, top: int, mark: str, number: "count[int]") -> list[str]:
                 name = f"{mark}{next(number)}"
                 try:
                     os.rename(entry.name, name, src_dir_fd=handle, dst_dir_fd=top)
-                except PermissionError:  # it is to be written in, for its `..` changes
+                except PermissionError:  # its `..` changes, so it must be writable
                     _open_up(handle, entry.name)
                     os.rename(entry.name, name, src_dir_fd=handle, dst_dir_fd=top)
                 moved.append(name)
@@ -91,7 +91,7 @@ def _strip(handle: int, top: int, mark: str, number: "count[int]") -> list[str]:
 
 
 def _open(above: int, name: str) -> int:
-    """A directory that may be read and written by its owner, whatever its mode was. OSError if it is a mount."""
+    """Return a handle of a directory after giving its owner all rights. OSError if it is a mount."""
     handle = os.open(name, _NAME_ONLY, dir_fd=above)
     try:
         if _mount(handle) != _mount(above):
@@ -104,7 +104,7 @@ def _open(above: int, name: str) -> int:
 
 
 def _open_up(above: int, name: str) -> None:
-    """Gives the owner all rights to a directory, by a handle: the name may mean another by now."""
+    """Give the owner all rights to a directory, by a handle: the name may refer to another one by now."""
     handle = os.open(name, _NAME_ONLY, dir_fd=above)
     try:
         if _mount(handle) == _mount(above) and os.fstat(handle).st_mode & 0o700 != 0o700:
@@ -114,6 +114,6 @@ def _open_up(above: int, name: str) -> None:
 
 
 def _mount(handle: int) -> str:
-    """Of which mount a handle is: even two of one file system differ."""
+    """Return the mount of a handle: two mounts of one file system differ."""
     with open(f"/proc/self/fdinfo/{handle}") as file:
         return next((line for line in file if line.startswith("mnt_id:")), "")

@@ -8,14 +8,14 @@ from gpusched.json_log import rank_fields
 from gpusched.protocol.agent_messages import Run
 
 
-def begin(rank: RankState, order: Run, came_at: float) -> None:
+def begin(rank: RankState, order: Run, received_at: float) -> None:
     """Remember when the first order to start this rank came, by the monotonic clock."""
     if tracing.is_on() and rank.ordered_at is None:
-        rank.ordered_at, rank.traceparent = came_at, order.spec.traceparent
+        rank.ordered_at, rank.traceparent = received_at, order.spec.traceparent
 
 
 def end(rank: RankState, node: str) -> None:
-    """Record the launch, once, when the rank has started or cannot start any more."""
+    """Record the launch, once, when the rank has started or can no longer start."""
     if rank.ordered_at is None or (fact := rank.started or rank.ended) is None:
         return
     began_at, rank.ordered_at = rank.ordered_at, None

@@ -24,19 +24,19 @@ MAX_BYTES = 65536
 
 
 class Launcher:
-    """The agent's end."""
+    """The agent's side of the launcher."""
 
-    def __init__(self, doorbell: Path, own_jobs: bool) -> None:
-        self._arguments = [str(doorbell), "own" if own_jobs else "free"]
+    def __init__(self, socket_path: Path, own_jobs: bool) -> None:
+        self._arguments = [str(socket_path), "own" if own_jobs else "free"]
         self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        # Each node launches from a thread of its own.
-        self._one_at_a_time = threading.Lock()
+        # Each node launches from its own thread.
+        self._lock = threading.Lock()
 
     def launch(self, directory: Path) -> None:
-        """Has a supervisor forked for a rank. May be repeated: the first supervisor takes the rank, others leave it.
-        Blocks while the launcher is behind; starts another launcher if it was killed."""
-        with self._one_at_a_time:
+        """Ask the launcher to fork a supervisor for a rank. Safe to repeat: the first supervisor takes the rank, others
+        exit. Blocks while the launcher is busy; starts another launcher if it was killed."""
+        with self._lock:
             for attempt in (1, 2):
                 if self._process is None or self._process.poll() is not None:
                     self._start()
@@ -52,11 +52,11 @@ class Launcher:
         self.close()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            # A session of its own: Ctrl-C in the agent's terminal must not reach the jobs' supervisors.
+            # Its own session: Ctrl-C in the agent's terminal must not reach the jobs' supervisors.
             self._process = subprocess.Popen(
                 [sys.executable, "-S", "-E", "-c", _START, str(theirs.fileno()), *self._arguments],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
-                # Supervisors may run beside jobs of the same user, who can read what they were started with.
+                # Supervisors may run beside jobs of the same user, which can read a process's environment.
                 env={name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TZ") if name in os.environ},
             )  # fmt: skip
         self._socket = ours
@@ -71,20 +71,20 @@ class Launcher:
 
 
 def main() -> None:
-    """The launcher process: one rank directory per message until the agent closes its end."""
-    handle, doorbell, mode = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+    """Run the launcher process: one rank directory per message until the agent closes its end."""
+    handle, socket_path, mode = int(sys.argv[1]), sys.argv[2], sys.argv[3]
     signal.pthread_sigmask(signal.SIG_BLOCK, supervisor.SIGNALS)
-    # The kernel buries the supervisors; each of them takes SIGCHLD back for its own children.
+    # The kernel reaps the supervisors; each of them restores SIGCHLD for its own children.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.disable()
     gc.freeze()
     parent = os.getpid() if mode == "own" else None
     with socket.socket(fileno=handle) as requests:
         while message := requests.recv(MAX_BYTES):
-            _fork(Path(message.decode()), doorbell, parent, handle)
+            _fork(Path(message.decode()), socket_path, parent, handle)
 
 
-def _fork(directory: Path, doorbell: str, parent: int | None, handle: int) -> None:
+def _fork(directory: Path, socket_path: str, parent: int | None, handle: int) -> None:
     try:
         pid = os.fork()
     except OSError as error:
@@ -97,7 +97,7 @@ def _fork(directory: Path, doorbell: str, parent: int | None, handle: int) -> No
         os.setsid()
         os.close(handle)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        supervisor.run(directory, doorbell, parent)
+        supervisor.run(directory, socket_path, parent)
         status = 0
     except BaseException:  # noqa: BLE001 - nothing may unwind into the launcher's own loop
         # Goes to the agent's log. The agent finds a rank without supervisor and without end, and reports that.

@@ -1,4 +1,4 @@
-"""What the agent knows of its ranks: its copy of what the files say, and what the server has acknowledged."""
+"""The agent's view of its ranks: a copy of their files, and the server's acknowledgements."""
 
 import threading
 import time
@@ -11,29 +11,29 @@ from gpusched.protocol.agent_messages import Ended, Report, Started
 
 @dataclass
 class RankState:
-    """The agent's copy of what the files say, and what the server has acknowledged."""
+    """The agent's copy of a rank's files, and the server's acknowledgements."""
 
     key: str
     started: Started | None = None
     ended: Ended | None = None
     is_alive: bool = False
-    limit_version: int = 0  # of its time limit
-    signalled: int = 0  # the latest signal that it was sent
-    start_known: bool = False
-    end_known: bool = False
+    limit_version: int = 0  # version of its time limit
+    signalled: int = 0  # sequence number of the latest signal sent to it
+    start_acknowledged: bool = False
+    end_acknowledged: bool = False
     launched_at: float | None = None
-    ordered_at: float | None = None  # when its order came, by the monotonic clock, until its launch is traced
+    ordered_at: float | None = None  # when its order arrived, by the monotonic clock, until its launch is traced
     traceparent: str = ""
-    refused_at: float | None = None  # since when it cannot be prepared
-    looked_at: float = 0.0  # by the monotonic clock
-    log_sent: int | None = None  # None: the server's size is to be asked
-    log_seen: int = 0  # all that there was to send when the file had this size has been sent
-    log_given: int = 0  # up to here the file's room has been given back to the disk
-    log_limit: int | None = None  # bytes; None: not asked yet
+    refused_at: float | None = None  # since when its preparation fails
+    read_at: float = 0.0  # by the monotonic clock
+    log_sent: int | None = None  # None: ask the server for its size
+    log_sent_size: int = 0  # everything up to this size of the file has been sent
+    log_freed: int = 0  # the file's disk is freed up to this byte
+    log_limit: int | None = None  # bytes; None: not set yet
     log_dropped: bool = False
-    log_waits_until: float = 0.0  # by the event loop's clock: it could not be sent
+    log_paused_until: float = 0.0  # by the event loop's clock, after a failure
     log_pause: float = 0.0
-    scope: str = ""  # of its processes; empty until it is asked for
+    scope: str = ""  # of its processes; empty until it is read
     devices: frozenset[str] = frozenset()
 
     @property
@@ -41,16 +41,16 @@ class RankState:
         return self.ended is not None and (self.log_dropped or (self.log_sent or 0) >= self.ended.log_bytes)
 
 
-def with_current_age(report: Report, looked_at: float) -> Report:
-    """The report as it is said now; its files were read a while ago."""
+def with_current_age(report: Report, read_at: float) -> Report:
+    """Return the report with its age as of now; its files were read a while ago."""
     if report.seconds_ago is None:
         return report
-    return replace(report, seconds_ago=report.seconds_ago + time.monotonic() - looked_at)
+    return replace(report, seconds_ago=report.seconds_ago + time.monotonic() - read_at)
 
 
-class Known:
-    """The ranks of one node, by key. Threads add and drop ranks while the event loop reads, so only this class touches
-    the table: a reader gets a copy of the list. The lock is held for no longer than that takes."""
+class RankTable:
+    """The ranks of one node, by key. Threads add and drop ranks while the event loop reads, so only this class accesses
+    the dictionary: a reader gets a copy of the list. The lock is held no longer than that takes."""
 
     def __init__(self) -> None:
         self._ranks: dict[str, RankState] = {}

@@ -1,7 +1,7 @@
-"""What runs on one node: obeys assignments, notices starts and ends, and says what the server has yet to hear.
+"""The ranks of one node: carry out assignments, detect starts and ends, and collect reports for the server.
 
-Facts are monotone: a key starts at most once ever, a stop is for ever, and what is absent means nothing. So
-messages may come late, twice or in another order."""
+Facts are monotone: a key starts at most once ever, a stop is final, and absence means nothing. So messages may arrive
+late, twice or in another order."""
 
 import contextlib
 import logging
@@ -17,72 +17,72 @@ from gpusched.agent.rank_files import log_truncation, rank_dir
 from gpusched.agent.ranks import launch_span
 from gpusched.agent.ranks.journal import Journal, wake_supervisor
 from gpusched.agent.ranks.launcher import Launcher
-from gpusched.agent.ranks.rank_state import Known, RankState, with_current_age
+from gpusched.agent.ranks.rank_state import RankState, RankTable, with_current_age
 from gpusched.agent.supervisor import signals, time_limit
 from gpusched.json_log import job_fields, rank_fields
 from gpusched.protocol.agent_messages import Ended, Limit, Report, Run, Signal, Stop
 from gpusched.protocol.reasons import EndReason
 
 logger = logging.getLogger(__name__)
-# A supervisor takes its rank within milliseconds; a launcher that was killed with the request unread never does.
+# A supervisor takes its rank within milliseconds; a launcher that was killed never reads its request.
 RELAUNCH_SECONDS = 10.0
-# A disk that has no room for so long will not have it soon; another node may.
+# A disk that has been full for this long will stay full; another node may have space.
 PREPARE_SECONDS = 10.0
 
 
 class Ranks:
-    """All ranks of one node. Methods that change them or touch the disk block for milliseconds: they are called in a
-    thread, one at a time. The event loop reads at any moment (`reports`, `held`, …)."""
+    """The ranks of one node. Methods that change them or touch the disk block for milliseconds: call them in a thread,
+    one at a time. The event loop may read at any moment (`reports`, `unacknowledged`, …)."""
 
-    def __init__(self, journal: Journal, launcher: Launcher, node: str, log_most_bytes: int | None = None) -> None:
+    def __init__(self, journal: Journal, launcher: Launcher, node: str, log_max_bytes: int | None = None) -> None:
         self._journal = journal
         self._launcher = launcher
         self._node = node
-        self._log_most = log_most_bytes
-        self.known = Known()
+        self._log_max_bytes = log_max_bytes
+        self.table = RankTable()
         for key in journal.on_disk():
-            rank = self.known.add(key)
+            rank = self.table.add(key)
             rank.limit_version, rank.signalled = (
-                time_limit.known(journal.ranks / key),
+                time_limit.version_of(journal.ranks / key),
                 signals.last_sequence(journal.ranks / key),
             )
-            self.look(key)
+            self.inspect(key)
 
-    def obey(self, assignments: Iterable[Run | Stop], came_at: float | None = None) -> None:
-        """Carry out orders, which came at a time of the monotonic clock."""
-        came_at = time.monotonic() if came_at is None else came_at
+    def obey(self, assignments: Iterable[Run | Stop], received_at: float | None = None) -> None:
+        """Carry out orders. `received_at`: by the monotonic clock."""
+        received_at = time.monotonic() if received_at is None else received_at
         prepared = []
         for order in assignments:
             if isinstance(order, Stop):
                 self._stop(order)
-            elif (directory := self._prepare(order, came_at)) is not None:
+            elif (directory := self._prepare(order, received_at)) is not None:
                 prepared.append(directory)
         try:
             if prepared:
                 self._journal.settle()
             for directory in prepared:
                 self._launcher.launch(directory)
-        except OSError as error:  # those that were not launched are ordered again
-            concerned = job_fields(int(directory.name.partition(".")[0]) for directory in prepared)
-            logger.error("%d ranks cannot be launched, trying again: %s", len(prepared), error, extra=concerned)
+        except OSError as error:  # the server repeats the orders of ranks that were not launched
+            fields = job_fields(int(directory.name.partition(".")[0]) for directory in prepared)
+            logger.error("%d ranks cannot be launched, trying again: %s", len(prepared), error, extra=fields)
 
     def _about(self, key: str) -> dict[str, Any]:
         return rank_fields(key, self._node)
 
-    def _prepare(self, order: Run, came_at: float) -> Path | None:
-        """The directory of a rank that is to be launched now; None if it has been, or cannot be."""
-        if self._journal.is_over(order.key):
-            self._tell_over(order.key, EndReason.NODE_LOST)
+    def _prepare(self, order: Run, received_at: float) -> Path | None:
+        """Return the directory of a rank to launch now; None if it was launched already, or cannot be."""
+        if self._journal.is_dropped(order.key):
+            self._report_dropped(order.key, EndReason.NODE_LOST)
             return None
-        rank = self.known.add(order.key)
+        rank = self.table.add(order.key)
         recently = rank.launched_at is not None and time.monotonic() - rank.launched_at < RELAUNCH_SECONDS
         if rank.started or rank.ended or rank.is_alive or recently:
             return None
-        launch_span.begin(rank, order, came_at)
+        launch_span.begin(rank, order, received_at)
         try:
             directory = self._journal.prepare(order.key, order.spec, self._node)
         except Exception as error:  # noqa: BLE001
-            # A full disk: nothing was started, and the server is told when the disk takes a word again.
+            # A full disk: nothing was started, and the server is told once the disk can be written again.
             logger.error("%s cannot be prepared, trying again: %r", order.key, error, extra=self._about(order.key))
             rank.refused_at = rank.refused_at or time.monotonic()
             if time.monotonic() - rank.refused_at > PREPARE_SECONDS:
@@ -95,160 +95,161 @@ class Ranks:
         return directory
 
     def _stop(self, order: Stop) -> None:
-        if self._journal.is_over(order.key):
-            self._tell_over(order.key, order.reason)
+        if self._journal.is_dropped(order.key):
+            self._report_dropped(order.key, order.reason)
             return
-        rank = self.known.add(order.key)
+        rank = self.table.add(order.key)
         if rank.ended:
             return
         try:
             self._journal.stop(order.key, order.reason, order.grace_seconds)
-        except Exception as error:  # noqa: BLE001 - as in `look`
-            logger.error("%s cannot be told to stop, trying again: %r", order.key, error, extra=self._about(order.key))
-        self.look(order.key)
+        except Exception as error:  # noqa: BLE001 - as in `inspect`
+            logger.error("%s cannot be stopped, trying again: %r", order.key, error, extra=self._about(order.key))
+        self.inspect(order.key)
 
     def limit(self, changed: Iterable[Limit]) -> None:
-        """Time limits that were changed since their ranks were ordered; of others nothing is known here."""
+        """Apply changed time limits; ignore those of unknown ranks."""
         for new in changed:
-            rank = self.known.get(new.key)
+            rank = self.table.get(new.key)
             if rank is not None and rank.ended is None and new.version > rank.limit_version:
-                with contextlib.suppress(OSError):  # a full disk: it is told again
+                with contextlib.suppress(OSError):  # a full disk: the server repeats it
                     time_limit.change(self._journal.ranks / new.key, new.version, new.max_runtime_seconds)
                     wake_supervisor(self._journal.ranks / new.key)
                     rank.limit_version = new.version
 
     def limits(self) -> dict[str, int]:
-        """The versions of time limits that were changed since they were submitted."""
-        return {rank.key: rank.limit_version for rank in self.known.all() if rank.limit_version and not rank.ended}
+        """Return the versions of time limits that were changed after submission."""
+        return {rank.key: rank.limit_version for rank in self.table.all() if rank.limit_version and not rank.ended}
 
-    def signal(self, asked: Iterable[Signal]) -> None:
-        """Signals for ranks that run here; those that come again were sent before."""
-        for one in sorted(asked, key=lambda one: one.sequence):
-            rank = self.known.get(one.key)
-            if rank is None or rank.ended is not None or one.sequence <= rank.signalled:
+    def signal(self, requests: Iterable[Signal]) -> None:
+        """Queue signals for ranks that run here; ignore repeated ones."""
+        for request in sorted(requests, key=lambda request: request.sequence):
+            rank = self.table.get(request.key)
+            if rank is None or rank.ended is not None or request.sequence <= rank.signalled:
                 continue
-            if rank.started is not None:  # before, its program could not expect it, and would end
-                with contextlib.suppress(OSError):  # a full disk: it is told again
-                    signals.enqueue(self._journal.ranks / one.key, one.sequence, one.signal)
-                    wake_supervisor(self._journal.ranks / one.key)
-                    rank.signalled = one.sequence
+            if rank.started is not None:  # a program that has not started cannot handle it, and would end
+                with contextlib.suppress(OSError):  # a full disk: the server repeats it
+                    signals.enqueue(self._journal.ranks / request.key, request.sequence, request.signal)
+                    wake_supervisor(self._journal.ranks / request.key)
+                    rank.signalled = request.sequence
             else:
-                rank.signalled = one.sequence
+                rank.signalled = request.sequence
 
     def signalled(self) -> dict[str, int]:
-        """The latest signals that ranks were sent."""
-        return {rank.key: rank.signalled for rank in self.known.all() if rank.signalled and not rank.ended}
+        """Return the sequence number of the latest signal sent to each rank."""
+        return {rank.key: rank.signalled for rank in self.table.all() if rank.signalled and not rank.ended}
 
-    def _tell_over(self, key: str, reason: str) -> None:
-        """Answers an order for what is over and forgotten: a server whose database was restored would wait for ever."""
-        if self.known.get(key) is None and self._journal.is_long_over(key):
-            detail = "it ran here before, and its end was told"
-            self.known.add(key).ended = Ended(key=key, at=rank_dir.now(), reason=reason, detail=detail)
+    def _report_dropped(self, key: str, reason: str) -> None:
+        """Report an end for an order of a dropped rank: a server with a restored database would wait for ever."""
+        if self.table.get(key) is None and self._journal.is_long_dropped(key):
+            detail = "it ran here before, and its end was reported"
+            self.table.add(key).ended = Ended(key=key, at=rank_dir.now(), reason=reason, detail=detail)
 
     def joined(self, credential: str) -> None:
-        """The orders are another control plane's from now on."""
+        """Take the following orders from another control plane."""
         self._journal.joined(credential)
 
     def prune(self) -> None:
-        """To be called once a day."""
+        """Drop the oldest keys. Call it once a day."""
         self._journal.prune()
 
-    def look(self, key: str) -> bool:
-        """Reads the files of a rank again; True if the server has something new to hear."""
-        rank = self.known.get(key)
+    def inspect(self, key: str) -> bool:
+        """Read the files of a rank again; return True if there is something new to report."""
+        rank = self.table.get(key)
         if rank is None or rank.ended is not None:
             return False
-        before = rank.started, rank.ended
+        previous = rank.started, rank.ended
         try:
-            rank.looked_at = time.monotonic()
-            rank.started, ended, rank.is_alive = self._journal.look(key)
+            rank.read_at = time.monotonic()
+            rank.started, ended, rank.is_alive = self._journal.inspect(key)
             rank.ended = None if ended is None else self._as_sent(rank, ended)
             launch_span.end(rank, self._node)
         except Exception as error:  # noqa: BLE001
-            # A full disk, files that a job has written: what is not known of one rank must not end the agent of all.
-            logger.error("%s cannot be looked at, trying again: %r", key, error, extra=self._about(key))
-        return (rank.started, rank.ended) != before
+            # A full disk, or files that a job has written: trouble with one rank must not end the agent of all.
+            logger.error("%s cannot be read, trying again: %r", key, error, extra=self._about(key))
+        return (rank.started, rank.ended) != previous
 
-    def look_at_all(self) -> bool:
-        """The same for each that has not ended: a doorbell may be lost, and a supervisor may be killed."""
-        return any([self.look(rank.key) for rank in self.known.all() if rank.ended is None])
+    def inspect_all(self) -> bool:
+        """Inspect each rank that has not ended: a notification may be lost, and a supervisor may be killed."""
+        return any([self.inspect(rank.key) for rank in self.table.all() if rank.ended is None])
 
     def stop_all(self, reason: str, grace_seconds: int) -> None:
-        for rank in self.known.all():
+        for rank in self.table.all():
             if rank.ended is None:
                 self._stop(Stop(key=rank.key, reason=reason, grace_seconds=grace_seconds))
 
     def acknowledge(self, started: Iterable[str], ended: Iterable[str]) -> None:
         for key in started:
-            if rank := self.known.get(key):
-                rank.start_known = True
+            if rank := self.table.get(key):
+                rank.start_acknowledged = True
         for key in ended:
-            if rank := self.known.get(key):
-                rank.end_known = True
+            if rank := self.table.get(key):
+                rank.end_acknowledged = True
 
-    def forget_settled(self) -> None:
-        """Forgets what the server knows to the last byte."""
-        for rank in [rank for rank in self.known.all() if rank.end_known and rank.is_log_complete]:
+    def drop_settled(self) -> None:
+        """Drop the ranks whose end and complete log the server has."""
+        for rank in [rank for rank in self.table.all() if rank.end_acknowledged and rank.is_log_complete]:
             try:
-                self._journal.forget(rank.key)
-            except Exception as error:  # noqa: BLE001 - as in `look`
-                logger.error("%s cannot be forgotten, trying again: %r", rank.key, error, extra=self._about(rank.key))
+                self._journal.drop(rank.key)
+            except Exception as error:  # noqa: BLE001 - as in `inspect`
+                logger.error("%s cannot be dropped, trying again: %r", rank.key, error, extra=self._about(rank.key))
             else:
-                self.known.drop(rank.key)
+                self.table.drop(rank.key)
 
     @property
     def has_trash(self) -> bool:
         return self._journal.has_trash
 
     def empty_trash(self) -> None:
-        """Removes the files of what was forgotten. Beside all else, for they may be many."""
+        """Remove the files of dropped ranks. In its own thread: they may be many."""
         self._journal.empty_trash()
 
     def reports(self) -> list[Report]:
-        """What is not acknowledged yet. An end says when it started, so one report is enough."""
-        told: list[Report] = []
-        for rank in self.known.all():
-            started, ended = rank.started, rank.ended  # a thread may be at them
+        """Return the unacknowledged starts and ends. An end includes its start, so one report is enough."""
+        pending: list[Report] = []
+        for rank in self.table.all():
+            started, ended = rank.started, rank.ended  # a thread may change them
             if ended is not None:
-                if not rank.end_known:
-                    told.append(with_current_age(ended, rank.looked_at))
-            elif started is not None and not rank.start_known:
-                told.append(with_current_age(started, rank.looked_at))
-        return told
+                if not rank.end_acknowledged:
+                    pending.append(with_current_age(ended, rank.read_at))
+            elif started is not None and not rank.start_acknowledged:
+                pending.append(with_current_age(started, rank.read_at))
+        return pending
 
-    def held(self) -> list[str]:
-        return [rank.key for rank in self.known.all() if not rank.end_known]
+    def unacknowledged(self) -> list[str]:
+        return [rank.key for rank in self.table.all() if not rank.end_acknowledged]
 
     def has_unreported_end(self) -> bool:
-        return any(rank.ended and not rank.end_known for rank in self.known.all())
+        return any(rank.ended and not rank.end_acknowledged for rank in self.table.all())
 
     def has_live(self) -> bool:
-        """Whether any rank has yet to end."""
-        return any(rank.ended is None for rank in self.known.all())
+        """Return True if any rank has yet to end."""
+        return any(rank.ended is None for rank in self.table.all())
 
     def running(self) -> list[str]:
         return [rank.key for rank in self._alive()]
 
     def _alive(self) -> list[RankState]:
-        return [rank for rank in self.known.all() if rank.is_alive and rank.ended is None]
+        return [rank for rank in self.table.all() if rank.is_alive and rank.ended is None]
 
     def saved(self) -> dict[str, str]:
-        """Live ranks that have told of a checkpoint, and when it was."""
-        found = ((key, rank_dir.saved_at(f"{self._journal.ranks}/{key}")) for key in self.running())
-        return {key: at for key, at in found if at is not None}
+        """Return the time of the latest checkpoint of each live rank that has saved one."""
+        times = ((key, rank_dir.saved_at(f"{self._journal.ranks}/{key}")) for key in self.running())
+        return {key: at for key, at in times if at is not None}
 
     def busy_devices(self) -> set[str]:
-        """UUIDs that live ranks were given (only the made-up readings of pretend nodes ask)."""
+        """Return the UUIDs of live ranks' devices (only the made-up readings of pretend nodes need them)."""
         return {uuid for rank in self._alive() for uuid in self._specified(rank).devices}
 
     def devices_of(self, key: str) -> frozenset[str]:
-        """UUIDs that a rank was given."""
-        rank = self.known.get(key)
+        """Return the UUIDs of a rank's devices."""
+        rank = self.table.get(key)
         return self._specified(rank).devices if rank is not None else frozenset()
 
     def live(self) -> Live:
-        """What ranks that have not ended hold, for judging who is on the devices. Called beside other threads."""
-        ranks = self.known.all()
+        """Return the devices, scopes and sessions of the ranks, to judge the occupants of devices. Called beside other
+        threads."""
+        ranks = self.table.all()
         lasting = [self._specified(rank) for rank in ranks if rank.ended is None]
         return Live(
             devices=frozenset(uuid for rank in lasting for uuid in rank.devices),
@@ -260,39 +261,39 @@ class Ranks:
         )
 
     def _holder(self, key: str) -> int | None:
-        with contextlib.suppress(OSError):  # a job has put something else there
+        with contextlib.suppress(OSError):  # a job has replaced the file
             return rank_dir.holder(self._journal.ranks / key)
         return None
 
     def _specified(self, rank: RankState) -> RankState:
-        """The same, with what its specification says; that never changes, so it is read once."""
+        """Return the rank with the devices and scope of its specification, which never changes, so it is read once."""
         if not rank.scope and (spec := rank_dir.read(self._journal.ranks / rank.key, rank_dir.SPEC)) is not None:
             with contextlib.suppress(KeyError, TypeError, AttributeError):  # a job has spoiled it
-                given = spec["environment"]
-                rank.devices = frozenset(filter(None, given["CUDA_VISIBLE_DEVICES"].split(",")))
-                rank.scope = given[rank_dir.SCOPE_VARIABLE]
+                environment = spec["environment"]
+                rank.devices = frozenset(filter(None, environment["CUDA_VISIBLE_DEVICES"].split(",")))
+                rank.scope = environment[rank_dir.SCOPE_VARIABLE]
         return rank
 
     def _as_sent(self, rank: RankState, ended: Ended) -> Ended:
-        """The end, with the size that its log has as it is sent."""
+        """Return the end with the size of the log as it is sent."""
         parts = log_truncation.parts(ended.log_bytes, self.log_limit(rank, ended.log_bytes), is_final=True)
         return replace(ended, log_bytes=log_truncation.total(parts))
 
-    def wants_at_most(self, log_bytes: int | None) -> None:
-        """The server keeps no more of a log; it holds for ranks whose limit has not been asked for yet."""
+    def limit_logs(self, log_bytes: int | None) -> None:
+        """Set the server's maximum size of a log. Ranks whose limit is fixed already keep it."""
         if log_bytes is not None:
-            self._log_most = min(log_bytes, self._log_most or log_bytes)
+            self._log_max_bytes = min(log_bytes, self._log_max_bytes or log_bytes)
 
     def log_limit(self, rank: RankState, size: int) -> int | None:
-        """How much of its log of this size is sent at most; None as long as that needs no answer. Asked once per rank:
-        what was sent by one limit could not be gone on with by another."""
-        if size <= log_truncation.MIN_BYTES or self._log_most is None:
+        """Return the maximum number of sent bytes of a log of this size; None while it needs no limit. Fixed once per
+        rank: a log sent under one limit cannot continue under another."""
+        if size <= log_truncation.MIN_BYTES or self._log_max_bytes is None:
             return rank.log_limit
         if rank.log_limit is None:
             directory = self._journal.ranks / rank.key
             fact = rank_dir.read(directory, rank_dir.LOG_LIMIT)
             if fact is None or not isinstance(fact.get("bytes"), int):
-                fact = {"bytes": max(self._log_most, log_truncation.MIN_BYTES)}
+                fact = {"bytes": max(self._log_max_bytes, log_truncation.MIN_BYTES)}
                 rank_dir.write(directory, rank_dir.LOG_LIMIT, fact)
             rank.log_limit = int(fact["bytes"])
         return rank.log_limit
@@ -301,10 +302,10 @@ class Ranks:
         return str(self._journal.ranks / key / rank_dir.LOG)
 
     def remind(self) -> None:
-        """Signals once more those that were asked to stop: the first signal may have been sent to nobody."""
-        for rank in self.known.all():
+        """Wake the supervisors of ranks that must stop again: the first signal may have been lost."""
+        for rank in self.table.all():
             directory = self._journal.ranks / rank.key
-            with contextlib.suppress(OSError):  # files that a job has put there
+            with contextlib.suppress(OSError):  # files that a job has replaced
                 if (
                     rank.is_alive
                     and not (directory / rank_dir.NOTICE).exists()

@@ -1,4 +1,4 @@
-"""How a supervisor tells its agent that something happened to a rank. Standard library only."""
+"""Notify the agent of a change to a rank, from its supervisor. Standard library only."""
 
 import contextlib
 import json
@@ -8,12 +8,15 @@ from pathlib import Path
 
 
 def notify(path: str, directory: Path) -> None:
-    """Has the agent look at the rank of this directory; one that is away will look by itself when it is back."""
+    """Ask the agent to read the rank in this directory. An agent that is down reads it when it is back."""
     home, _, name = path.rpartition("/")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as bell, contextlib.suppress(OSError):
-        # The kernel refuses socket paths of 108 bytes and more; by way of a handle of its directory each one fits.
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as notifications,
+        contextlib.suppress(OSError),
+    ):
+        # The kernel refuses socket paths of 108 bytes and more; a path through a handle of its directory always fits.
         handle = os.open(home, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            bell.sendto(json.dumps(str(directory)).encode(), f"/proc/self/fd/{handle}/{name}")
+            notifications.sendto(json.dumps(str(directory)).encode(), f"/proc/self/fd/{handle}/{name}")
         finally:
             os.close(handle)

@@ -1,5 +1,5 @@
-"""The signals that are to be sent to one rank: written down by the agent, sent once each by its supervisor. Standard
-library only."""
+"""The queue of signals for one rank: the agent writes it, the supervisor sends each signal once. Standard library
+only."""
 
 import signal
 from pathlib import Path
@@ -9,26 +9,26 @@ from gpusched.agent import processes
 from gpusched.agent.containers import client
 from gpusched.agent.rank_files import rank_dir
 
-# The file has the latest; a supervisor that is further behind than that is not alive.
-MAX_KEPT = 100
+# The file has the latest ones; a supervisor that is further behind is not alive.
+MAX_SIGNALS = 100
 
 
 def enqueue(directory: Path, sequence: int, name: str) -> None:
-    """Writes down one more signal (`USR1`). The supervisor is to be woken then. OSError of a full disk: it is told
-    again."""
-    waiting = [*_written(directory), [sequence, name]][-MAX_KEPT:]
+    """Append a signal (`USR1`); wake the supervisor afterwards. OSError on a full disk: the server repeats the
+    signal."""
+    waiting = [*_written(directory), [sequence, name]][-MAX_SIGNALS:]
     rank_dir.write(directory, rank_dir.SIGNALS, {"signals": waiting})
 
 
 def last_sequence(directory: Path) -> int:
-    """The sequence number of the latest that stands here; 0: none."""
+    """Return the sequence number of the latest signal; 0 if there is none."""
     return max((sequence for sequence, _ in _written(directory)), default=0)
 
 
 def send(directory: Path, spec: dict[str, Any], pid: int, after: int) -> int:
-    """Sends those that came after this sequence number to the first process; gives the number of the latest.
+    """Send the signals after this sequence number to the first process; return the latest number.
 
-    Not to all of them, as an end is: a signal that a program does not expect ends it, and its helpers expect none."""
+    Not to all processes, as at an end: an unexpected signal ends a program, and its helpers expect none."""
     for sequence, name in _written(directory):
         if sequence <= after:
             continue
@@ -40,7 +40,7 @@ def send(directory: Path, spec: dict[str, Any], pid: int, after: int) -> int:
 
 
 def _written(directory: Path) -> list[tuple[int, str]]:
-    """Ascending; what a job of the agent's own user has put there instead is no signal."""
-    told = (rank_dir.read(directory, rank_dir.SIGNALS) or {}).get("signals")
-    pairs = [tuple(pair) for pair in told if isinstance(pair, list)] if isinstance(told, list) else []
+    """Return the signals in ascending order; ignore invalid entries from a job of the agent's own user."""
+    entries = (rank_dir.read(directory, rank_dir.SIGNALS) or {}).get("signals")
+    pairs = [tuple(pair) for pair in entries if isinstance(pair, list)] if isinstance(entries, list) else []
     return sorted(pair for pair in pairs if tuple(map(type, pair)) == (int, str))

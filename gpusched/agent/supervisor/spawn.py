@@ -1,5 +1,5 @@
-"""Starts the process of one rank: in its cgroup, as its user, with nothing open and nothing inherited but what it was
-given. Standard library only, for it runs in supervisors."""
+"""Start the process of one rank: in its cgroup, as its user, without inherited handles or settings. Standard library
+only, because it runs in supervisors."""
 
 import errno
 import os
@@ -12,29 +12,30 @@ from gpusched.agent.isolation import cgroup, device_filter, private_tmp
 from gpusched.agent.rank_files import rank_dir
 
 _OUTPUT = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-# What is ignored would be inherited: by Python and the supervisor, or since nohup or a script's `&` started the agent.
+# The job would inherit ignored signals: from Python and the supervisor, or because nohup or a script's `&` started the
+# agent.
 _DEFAULT = (
     signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, signal.SIGQUIT,
     signal.SIGUSR1, signal.SIGUSR2,
 )  # fmt: skip
 
 
-# What the node has run out of, or its disks: the same request starts elsewhere.
+# Lack of a resource, or a disk error, of this node: the same request may start elsewhere.
 _OF_NODE = frozenset(
     {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE}
 )
 
 
 class StartError(Exception):
-    """What could not be started, and why, in few words. `is_of_node`: whoever had asked for it."""
+    """The process could not be started. The text says why, briefly. `is_of_node`: it is the node's fault."""
 
-    def __init__(self, said: str, number: int | None = None) -> None:
-        super().__init__(said)
+    def __init__(self, sentence: str, number: int | None = None) -> None:
+        super().__init__(sentence)
         self.is_of_node = number in _OF_NODE
 
 
 def enclose(spec: dict[str, Any]) -> None:
-    """Makes the rank's cgroup, if it is to have one, before anything runs in it. OSError if that cannot be."""
+    """Create the rank's cgroup, if it has one, before anything runs in it. OSError if it fails."""
     if group := spec.get("cgroup"):
         cgroup.make(group["path"], group["limits"])
         if "devices" in group:
@@ -42,21 +43,21 @@ def enclose(spec: dict[str, Any]) -> None:
 
 
 def spawn(directory: Path, spec: dict[str, Any], environment: dict[str, str]) -> int:
-    """Starts the rank and gives its pid, which is also that of its session. Raises StartError; then no process is left.
+    """Start the rank and return its pid, which is also its session id. Raises StartError; then no process is left.
 
-    For the agent's own user without fork: a second copy of this process would cost more than all else that a supervisor
-    does. There is no way to become another user but between fork and exec."""
+    For the agent's own user without fork: a second copy of this process would cost more than everything else that a
+    supervisor does. Another user needs code between fork and exec."""
     os.umask(spec.get("umask", 0o077))
     try:
         if spec.get("account"):
             return _as_another(directory, spec, environment)
         os.chdir(spec["workdir"])
-        os.environ["PATH"] = environment.get("PATH", os.defpath)  # where it is looked for
+        os.environ["PATH"] = environment.get("PATH", os.defpath)  # to find the program
         if group := spec.get("cgroup"):
             return _inside(group, lambda: _as_self(directory, spec, environment))
         return _as_self(directory, spec, environment)
     except (OSError, ValueError) as error:
-        raise StartError(_said(spec, error), getattr(error, "errno", None)) from error
+        raise StartError(_describe(spec, error), getattr(error, "errno", None)) from error
 
 
 def _as_self(directory: Path, spec: dict[str, Any], environment: dict[str, str]) -> int:
@@ -76,7 +77,7 @@ def _as_self(directory: Path, spec: dict[str, Any], environment: dict[str, str])
 
 
 def _inside(group: dict[str, Any], start: Callable[[], int]) -> int:
-    """Starts it from within its cgroup, so that it is born there. This process must be out again before the group is
+    """Start the process from within its cgroup, so that it is born there. This process must leave before the group is
     killed."""
     cgroup.enter(group["path"])
     try:
@@ -94,11 +95,11 @@ def _inside(group: dict[str, Any], start: Callable[[], int]) -> int:
 
 
 def _as_another(directory: Path, spec: dict[str, Any], environment: dict[str, str]) -> int:
-    """By fork. The child tells through a pipe what went wrong; the pipe closes by itself when the program starts."""
+    """Start the process by fork. The child reports a failure through a pipe, which closes when the program starts."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
     with open(reader, "rb") as pipe:
         try:
-            # Opened as root: the job writes to its log by the handle, and cannot open it.
+            # Opened as root: the job writes to its log through the handle, and cannot open the file.
             log = os.open(f"{directory}/{rank_dir.LOG}", _OUTPUT | os.O_CLOEXEC, 0o600)
             try:
                 pid = os.fork()
@@ -116,7 +117,7 @@ def _as_another(directory: Path, spec: dict[str, Any], environment: dict[str, st
 
 
 def _become(log: int, spec: dict[str, Any], environment: dict[str, str], writer: int) -> None:
-    """In the child, from here to the program; never returns."""
+    """Turn the child into the program; never returns."""
     try:
         os.setsid()
         if group := spec.get("cgroup"):
@@ -125,24 +126,24 @@ def _become(log: int, spec: dict[str, Any], environment: dict[str, str], writer:
         for handle, number in ((null, 0), (log, 1), (log, 2)):
             os.dup2(handle, number)
         account = spec["account"]
-        if own := spec.get("private_tmp"):
-            private_tmp.enter(own)
+        if tmp := spec.get("private_tmp"):
+            private_tmp.enter(tmp)
         os.setgroups(account["groups"])
         os.setresgid(account["gid"], account["gid"], account["gid"])
         os.setresuid(account["uid"], account["uid"], account["uid"])
-        os.chdir(spec["workdir"])  # as this user: it must be allowed to be there
+        os.chdir(spec["workdir"])  # as this user, who may lack access
         for number in _DEFAULT:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         os.execvpe(spec["argv"][0], spec["argv"], environment)  # noqa: S606 - a user's own command
     except (OSError, ValueError) as error:
-        said = f"{getattr(error, 'errno', None) or 0} {_said(spec, error)}"
-        os.write(writer, said.encode(errors="replace")[:4000])
+        message = f"{getattr(error, 'errno', None) or 0} {_describe(spec, error)}"
+        os.write(writer, message.encode(errors="replace")[:4000])
     finally:
         os._exit(127)
 
 
-def _said(spec: dict[str, Any], error: OSError | ValueError) -> str:
+def _describe(spec: dict[str, Any], error: OSError | ValueError) -> str:
     if isinstance(error, ValueError):  # a null byte
         return f"{spec['argv'][0]}: {error}"
     if error.filename == spec["workdir"]:

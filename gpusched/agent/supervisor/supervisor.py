@@ -1,5 +1,5 @@
-"""The supervisor of one rank: starts its process, enforces its limits, ends every process of it, and writes down how it
-ended. Outlives the agent. Standard library only: 1,600 of these may live on one machine."""
+"""The supervisor of one rank: start its process, enforce its limits, end all its processes, and record its end. It
+outlives the agent. Standard library only: one machine may have 1,600 supervisors."""
 
 import contextlib
 import ctypes
@@ -24,10 +24,10 @@ from gpusched.agent.supervisor.spawn import StartError, enclose, spawn
 from gpusched.protocol.reasons import EndReason
 
 SIGNALS = {signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM}
-# An agent that is stopped together with its jobs is itself waited for.
+# Grace of jobs that stop with their agent: the agent's own stop waits for them.
 HURRY_SECONDS = 2.0
-LONGEST_WAIT_SECONDS = 3600.0
-# A command may be a megabyte; what is said of it need not be.
+MAX_WAIT_SECONDS = 3600.0
+# A command may be a megabyte; the error about it must not be.
 MAX_DETAIL = 500
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -35,7 +35,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass
 class Rank:
-    """What one supervisor knows while it lives."""
+    """The state of one supervisor."""
 
     directory: Path
     spec: dict[str, Any]
@@ -43,37 +43,37 @@ class Rank:
     started_at: datetime | None = None
     started: float = 0.0
     limit: float | None = None  # seconds from its start
-    signalled: int = 0  # the latest signal that it was sent
+    signalled: int = 0  # sequence number of the latest signal sent to it
     reason: str = ""
     kill_at: float | None = None
     status: int | None = None
     oom_kills: int | None = None  # as the kernel counted them when it started
     oom_kills_after: int | None = None  # and when it ended
-    peak_memory_mb: int | None = None  # of all its processes together, where a cgroup knows
-    doorbell: str = field(default="")
+    peak_memory_mb: int | None = None  # of all its processes together, if a cgroup counts it
+    socket_path: str = field(default="")
     box: watch.Watch = field(default_factory=watch.Watch)
 
     @property
     def group(self) -> str:
-        """The directory of its cgroup; empty without."""
+        """The directory of its cgroup; empty without one."""
         return str((self.spec.get("cgroup") or {}).get("path", ""))
 
 
-def run(directory: Path, doorbell: str, parent: int | None) -> None:
-    """Supervises the rank from start to end. Does nothing if another supervisor has, or had, it.
+def run(directory: Path, socket_path: str, parent: int | None) -> None:
+    """Supervise the rank from start to end. Do nothing if another supervisor has, or had, it.
 
-    `parent`: end with this process (jobs that belong to their agent). Signals SIGNALS must be blocked."""
+    `parent`: end with this process (jobs that belong to their agent). The signals SIGNALS must be blocked."""
     if parent is not None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:
             return
-    if not _take(directory):
+    if not _acquire(directory):
         return
     spec = rank_dir.read(directory, rank_dir.SPEC)
     if spec is None:
         raise FileNotFoundError(directory / rank_dir.SPEC)
-    rank = Rank(directory, spec, doorbell=doorbell)
-    # After the rank was taken: an agent that writes stop.json later sees that, and signals.
+    rank = Rank(directory, spec, socket_path=socket_path)
+    # After taking the rank: an agent that writes stop.json later sees the lock, and signals.
     if stop := rank_dir.read(directory, rank_dir.STOP):
         _finish(rank, stop["reason"])
         return
@@ -82,10 +82,10 @@ def run(directory: Path, doorbell: str, parent: int | None) -> None:
         _leave(rank)
         _finish(rank, problem[0], detail=problem[1])
         return
-    with contextlib.suppress(OSError):  # the end says when it started, too
+    with contextlib.suppress(OSError):  # the end includes the start, too
         leader = {"pid": rank.pid, "start": processes.start_of(rank.pid)}
         rank_dir.write(directory, rank_dir.STARTED, {"at": _iso(rank.started_at), **leader, **_clock(rank)})
-    notify(rank.doorbell, rank.directory)
+    notify(rank.socket_path, rank.directory)
     _watch(rank)
     watch.clear(rank.spec, rank.box)
     _kill_all(rank)
@@ -94,9 +94,9 @@ def run(directory: Path, doorbell: str, parent: int | None) -> None:
     _finish(rank, rank.reason)
 
 
-def _take(directory: Path) -> bool:
-    """Takes the rank for ever and its lock for as long as this process lives; False if it is or was another's. Tried
-    for a moment, since an agent may be writing a stop under the lock."""
+def _acquire(directory: Path) -> bool:
+    """Take the rank for ever and its lock for as long as this process lives; return False if it is or was another's.
+    Retry briefly, because an agent may be writing a stop under the lock."""
     for _ in range(40):
         handle = rank_dir.lock(directory)
         if os.path.exists(f"{directory}/{rank_dir.EXIT}"):
@@ -113,7 +113,7 @@ def _take(directory: Path) -> bool:
 
 
 def _start(rank: Rank) -> tuple[EndReason, str] | None:
-    """Starts the process; gives how it ended and what was wrong if that cannot be."""
+    """Start the process. Return the end reason and the problem if that fails."""
     spec, directory = rank.spec, rank.directory
     if refusal := spec.get("refusal"):
         return EndReason.NO_ACCOUNT, refusal
@@ -142,28 +142,28 @@ def _start(rank: Rank) -> tuple[EndReason, str] | None:
 
 
 def _oom_kills(rank: Rank) -> int | None:
-    """Of the rank alone, if its cgroup counts them; else of whatever is nearest."""
-    own = cgroup.oom_kills(rank.group) if rank.group else None
-    return failure_class.oom_kills() if own is None else own
+    """Return the counter of the rank's cgroup if it has one; else the nearest one."""
+    kills = cgroup.oom_kills(rank.group) if rank.group else None
+    return failure_class.oom_kills() if kills is None else kills
 
 
 def _watch(rank: Rank) -> None:
-    """Waits for the end of the process; TERM at the limit or when asked to stop, KILL of everything after the grace."""
-    _obey(rank)  # what came before it could be heard
+    """Wait for the end of the process; send TERM at the limit or on a stop, KILL to everything after the grace."""
+    _obey(rank)  # orders from before signals were awaited
     while rank.status is None:
-        due = min(_deadline(rank), rank.box.again_at)
-        patience = min(LONGEST_WAIT_SECONDS, max(0.0, due - time.monotonic()))
-        happened = signal.sigtimedwait(SIGNALS, patience)
+        due = min(_deadline(rank), rank.box.next_poll_at)
+        timeout = min(MAX_WAIT_SECONDS, max(0.0, due - time.monotonic()))
+        happened = signal.sigtimedwait(SIGNALS, timeout)
         number = happened.si_signo if happened else None
         if number == signal.SIGUSR1:
             _obey(rank)
         elif number == signal.SIGTERM:
             _terminate(rank, EndReason.AGENT_STOPPED, min(HURRY_SECONDS, rank.spec["grace_seconds"]))
-        # By the clock, not by the lack of signals: a job may keep them coming.
+        # By the clock, not by the lack of signals: a job may send them continuously.
         if time.monotonic() >= _deadline(rank):
             if rank.kill_at is not None:
                 _kill_all(rank)
-                rank.kill_at = time.monotonic() + 1.0  # until it is gone; new children may have come meanwhile
+                rank.kill_at = time.monotonic() + 1.0  # until it is gone; it may have forked meanwhile
             else:
                 _terminate(rank, EndReason.TIME_LIMIT, rank.spec["grace_seconds"])
         _reap(rank)
@@ -173,14 +173,14 @@ def _watch(rank: Rank) -> None:
 
 
 def _deadline(rank: Rank) -> float:
-    """When something is to be done next, by the monotonic clock: the limit, or the end of the grace."""
+    """Return when to act next, by the monotonic clock: the limit, or the end of the grace."""
     if rank.kill_at is not None:
         return rank.kill_at
     return rank.started + rank.limit if rank.limit else math.inf
 
 
 def _limited(rank: Rank, started_at: datetime) -> datetime | None:
-    """Reads its time limit, and tells the job when that is."""
+    """Read the time limit, and write the deadline for the job."""
     rank.limit = time_limit.seconds(rank.directory, rank.spec)
     ends_at = started_at + timedelta(seconds=rank.limit) if rank.limit else None
     if ends_at:
@@ -197,7 +197,8 @@ def _obey(rank: Rank) -> None:
 
 
 def _terminate(rank: Rank, reason: str, grace_seconds: float) -> None:
-    """Notice file with the deadline first, then SIGTERM to all. A second stop only ever shortens the grace."""
+    """Write the notice file with the deadline, then send SIGTERM to all processes. A second stop can only shorten the
+    grace."""
     kill_at = time.monotonic() + grace_seconds
     if rank.kill_at is not None:
         rank.kill_at = min(rank.kill_at, kill_at)
@@ -215,15 +216,15 @@ def _terminate(rank: Rank, reason: str, grace_seconds: float) -> None:
 
 def _kill_all(rank: Rank) -> None:
     if client.send(rank.spec, signal.SIGKILL):
-        return  # its client ends by itself, or is killed the next time
+        return  # its client exits by itself, or is killed the next time
     if rank.group:
         cgroup.kill(rank.group)
-    # Whether or not that could be: a process may have moved to another group.
+    # Even if that worked: a process may have moved to another group.
     processes.signal_all(processes.descendants(os.getpid()), signal.SIGKILL)
 
 
 def _leave(rank: Rank) -> None:
-    """What the cgroup knew is kept, and the cgroup is removed."""
+    """Store the cgroup's counters, and remove the cgroup."""
     rank.oom_kills_after = _oom_kills(rank)
     if rank.group:
         rank.peak_memory_mb = cgroup.peak_memory_mb(rank.group)
@@ -243,7 +244,7 @@ def _reap(rank: Rank) -> None:
 
 
 def _finish(rank: Rank, reason: str, detail: str | None = None) -> None:
-    """Writes how it ended; by now no process of it lives, and what was temporary goes."""
+    """Write the end, and remove temporary files; no process of the rank lives any more."""
     removal.remove(f"{rank.directory}/{rank_dir.TMP}")
     remove_secrets(rank.directory, rank.spec)
     code = None if rank.status is None else os.waitstatus_to_exitcode(rank.status)
@@ -272,18 +273,18 @@ def _finish(rank: Rank, reason: str, detail: str | None = None) -> None:
         **_clock(rank),
     }
     rank_dir.write_in_the_end(rank.directory, rank_dir.EXIT, fact)
-    notify(rank.doorbell, rank.directory)
+    notify(rank.socket_path, rank.directory)
 
 
 def _clock(rank: Rank) -> dict[str, Any]:
-    """When this is, by a clock that nobody sets but a boot."""
+    """Return the current time on a clock that only a boot resets."""
     return {"monotonic": time.monotonic(), "boot_id": rank.spec.get("boot_id")}
 
 
 def _peak(rank: Rank) -> dict[str, Any]:
-    """Of the whole rank if its cgroup counted it; else of the largest single process of it, as the kernel tells of
-    those that were waited for, a supervisor's own size before the program began included."""
-    if rank.started_at is None or "container" in rank.spec:  # whose processes may be nobody's children
+    """Return the peak memory of the whole rank if its cgroup counted it; else of its largest single process among those
+    reaped, including the supervisor's own size before the program began."""
+    if rank.started_at is None or "container" in rank.spec:  # its processes may not be our children
         return {"peak_memory_mb": None, "peak_memory_of": None}
     if rank.peak_memory_mb is not None:
         return {"peak_memory_mb": rank.peak_memory_mb, "peak_memory_of": "rank"}

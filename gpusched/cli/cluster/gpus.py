@@ -1,4 +1,4 @@
-"""Commands about single GPUs, for admins: take one out of service, put it back to what its readings say, forget it."""
+"""The commands for single GPUs, for admins: take one out of service, restore it, retire it."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
@@ -13,53 +13,53 @@ if TYPE_CHECKING:
     from gpusched.client import Client
     from gpusched.protocol.rest.cluster import DeviceAction
 
-app = group("Take GPUs out of service and back; `gpusched node show NODE` tells their ids.")
+app = group("Take GPUs out of service and back; `gpusched node show NODE` lists their ids.")
 Ids = Annotated[list[int], typer.Argument(metavar="ID...", show_default=False)]
 
 
 @app.command()
 def quarantine(
-    ctx: typer.Context, ids: Ids, note: Annotated[str, typer.Option(help="Why, for whoever looks at it next.")] = ""
+    ctx: typer.Context, ids: Ids, note: Annotated[str, typer.Option(help="The reason, for other admins.")] = ""
 ) -> None:
-    """Give GPUs no new jobs until they are cleared; what runs on them goes on.
+    """Give GPUs no new jobs until they are cleared; running jobs continue.
 
     \b
     gpusched gpu quarantine 17 --note "falls off the bus under load"
 
-    For admins. The note says why, to everybody who looks.
+    For admins. Everyone who can see the GPU can read the note.
     """
-    _act(ctx, ids, lambda client, device: client.quarantine(device, note=note))
+    _perform(ctx, ids, lambda client, device: client.quarantine(device, note=note))
 
 
 @app.command()
 def clear(ctx: typer.Context, ids: Ids) -> None:
-    """Put GPUs back to what their readings say, from any bad health.
+    """Clear the health of GPUs: their readings decide it again.
 
     \b
     gpusched gpu clear 17
 
     For admins.
     """
-    _act(ctx, ids, lambda client, device: client.clear(device))
+    _perform(ctx, ids, lambda client, device: client.clear(device))
 
 
 @app.command()
 def retire(ctx: typer.Context, ids: Ids) -> None:
-    """Forget GPUs that are gone for good; they come back by themselves if their agent names them again.
+    """Retire GPUs that are gone for good; they return automatically if their agent reports them again.
 
     \b
     gpusched gpu retire 17
 
-    For admins. Readings and samples go; the ledger and incidents stay. Refused while a job holds it.
+    For admins. Their readings and samples are deleted; the ledger and incidents stay. Refused while a job uses it.
     """
-    _act(ctx, ids, lambda client, device: client.retire(device))
+    _perform(ctx, ids, lambda client, device: client.retire(device))
 
 
-def _act(ctx: typer.Context, ids: list[int], action: "Callable[[Client, int], DeviceAction]") -> None:
+def _perform(ctx: typer.Context, ids: list[int], action: "Callable[[Client, int], DeviceAction]") -> None:
     with connect(ctx) as client:
 
-        def act(device: int) -> None:
+        def perform_one(device: int) -> None:
             answer = action(client, device)
             messages.note(answer.message or f"GPU {answer.id} is {answer.health}")
 
-        for_each(ids, act)
+        for_each(ids, perform_one)

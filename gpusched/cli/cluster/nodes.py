@@ -1,4 +1,4 @@
-"""Commands about nodes: the list, and for admins cordon, drain, uncordon, labels, taints and the token to join with."""
+"""The commands for nodes: list, show, cordon, drain, uncordon, label, taint and remove them, and create join tokens."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from gpusched.protocol.affinity import Taint
     from gpusched.protocol.rest.cluster import Device, Node, NodeAction
 
-# The server corrects by more than this alone: less may be the way of the message.
+# The server corrects only larger differences: smaller ones may be the delay of the message.
 _CLOCK_SECONDS = 5.0
 
-app = group("Look after nodes: cordon, drain, uncordon, let new ones join.")
+app = group("Manage nodes: cordon, drain, uncordon, label, taint, join, remove.")
 
 
 class Label(NamedTuple):
@@ -64,17 +64,21 @@ _COLUMNS: "tuple[Column[Node], ...]" = (
 
 
 def _is_offered(node: "Node") -> bool:
-    """Return whether new jobs may start there: nothing of a lost or closed node is free."""
+    """Return True if new jobs may start there: nothing of a lost or closed node is free."""
     return node.state == "online" and node.intent == "open"
 
 
 def _free_gpus(node: "Node") -> int:
-    free = [one for one in node.devices if one.held == "free" and one.health in ("ok", "hot") and not one.is_slowed]
+    free = [
+        device
+        for device in node.devices
+        if device.held == "free" and device.health in ("ok", "hot") and not device.is_slowed
+    ]
     return len(free) if _is_offered(node) else 0
 
 
 def nodes(ctx: typer.Context, form: output.OutputOption = Format.TABLE, watch: Watch = False) -> None:
-    """List nodes, their GPUs and what is free.
+    """List nodes, their GPUs and free resources.
 
     \b
     gpusched nodes
@@ -91,16 +95,16 @@ _DEVICE_COLUMNS: "tuple[Column[Device], ...]" = (
     Column("MODEL", lambda device: device.model),
     Column("HEALTH", lambda device: device.health, is_state=True),
     Column("HELD", lambda device: device.held, is_state=True),
-    Column("BUSY", lambda device: _told(device, "utilisation_percent", "%")),
+    Column("BUSY", lambda device: _reading(device, "utilisation_percent", "%")),
     Column("MEMORY", lambda device: _memory(device)),
-    Column("HEAT", lambda device: _told(device, "temperature_celsius", "C")),
-    Column("POWER", lambda device: _told(device, "power_watts", "W")),
-    Column("CLOCK", lambda device: _told(device, "sm_clock_mhz", "MHz")),
+    Column("HEAT", lambda device: _reading(device, "temperature_celsius", "C")),
+    Column("POWER", lambda device: _reading(device, "power_watts", "W")),
+    Column("CLOCK", lambda device: _reading(device, "sm_clock_mhz", "MHz")),
     Column("THROTTLED BY", lambda device: ",".join((device.reading and device.reading.throttled_by) or ())),
-    Column("ECC", lambda device: _told(device, "ecc_uncorrected", ""), is_wide=True),
-    Column("ECC CORRECTED", lambda device: _told(device, "ecc_corrected", ""), is_wide=True),
-    Column("POWER LIMIT", lambda device: _told(device, "power_limit_watts", "W"), is_wide=True),
-    Column("MEMORY CLOCK", lambda device: _told(device, "memory_clock_mhz", "MHz"), is_wide=True),
+    Column("ECC", lambda device: _reading(device, "ecc_uncorrected", ""), is_wide=True),
+    Column("ECC CORRECTED", lambda device: _reading(device, "ecc_corrected", ""), is_wide=True),
+    Column("POWER LIMIT", lambda device: _reading(device, "power_limit_watts", "W"), is_wide=True),
+    Column("MEMORY CLOCK", lambda device: _reading(device, "memory_clock_mhz", "MHz"), is_wide=True),
     Column("NUMA", lambda device: device.numa_node, is_wide=True),
     Column("NVLINK", lambda device: device.nvlink_island, is_wide=True),
     Column("READ", lambda device: age(device.reading.read_at if device.reading else None), is_wide=True),
@@ -116,83 +120,83 @@ def show(
     name: Annotated[str, typer.Argument(metavar="NODE", show_default=False)],
     form: output.OutputOption = Format.TABLE,
 ) -> None:
-    """List the GPUs of a node with their latest readings; empty is unknown.
+    """List the GPUs of a node with their latest readings; an empty cell is unknown.
 
     \b
     gpusched node show gpu-3
     gpusched node show gpu-3 -o wide
 
-    stderr says which container runtimes it has and how it keeps jobs apart. The ids of GPUs, which `gpusched gpu`
-    takes, are among the columns; -o wide has all readings.
+    The container runtimes and the isolation of jobs go to stderr. The column ID has the ids for `gpusched gpu`; -o wide
+    has all readings.
     """
     with connect(ctx) as client:
-        found = client.node(name)
+        node = client.node(name)
     if form in (Format.TABLE, Format.WIDE):
-        messages.note(f"runtimes: {_runtimes(found) or 'none for containers'}")
-        messages.note(f"isolation: {found.isolation}" + (f" ({found.isolation.why})" if found.isolation.why else ""))
-        if found.clock_off_seconds is not None and abs(found.clock_off_seconds) >= _CLOCK_SECONDS:
-            messages.note(f"its clock is off by {found.clock_off_seconds:+.0f} s")
-        if found.labels:
-            messages.note(f"labels: {', '.join(f'{key}={value}' for key, value in sorted(found.labels.items()))}")
-        if found.taints:
-            messages.note(f"taints: {', '.join(map(taint_text, found.taints))}")
-        for user, detail in found.missing_users.items():
+        messages.note(f"runtimes: {_runtimes(node) or 'none for containers'}")
+        messages.note(f"isolation: {node.isolation}" + (f" ({node.isolation.why})" if node.isolation.why else ""))
+        if node.clock_off_seconds is not None and abs(node.clock_off_seconds) >= _CLOCK_SECONDS:
+            messages.note(f"its clock is off by {node.clock_off_seconds:+.0f} s")
+        if node.labels:
+            messages.note(f"labels: {', '.join(f'{key}={value}' for key, value in sorted(node.labels.items()))}")
+        if node.taints:
+            messages.note(f"taints: {', '.join(map(taint_text, node.taints))}")
+        for user, detail in node.missing_users.items():
             messages.note(f"no Unix user {user or 'for tenants without unix_user'}: {detail}")
-    output.items(found.devices, _DEVICE_COLUMNS, form, lambda device: device.uuid)
+    output.items(node.devices, _DEVICE_COLUMNS, form, lambda device: device.uuid)
 
 
 @app.command()
 def cordon(ctx: typer.Context, names: Names) -> None:
-    """Start nothing new on nodes; what runs goes on.
+    """Start no new jobs on nodes; running jobs continue.
 
     \b
     gpusched node cordon gpu-3
 
-    For admins. `gpusched node uncordon` is the way back.
+    For admins. Undo it with `gpusched node uncordon`.
     """
-    _act(ctx, names, lambda client, name: client.cordon(name))
+    _perform(ctx, names, lambda client, name: client.cordon(name))
 
 
 @app.command()
 def drain(ctx: typer.Context, names: Names) -> None:
-    """Start nothing new on nodes until what runs there has ended.
+    """Start no new jobs on nodes until their running jobs have ended.
 
     \b
     gpusched node drain gpu-3
 
-    For admins. Nothing is stopped: the node is empty when all its GPUs are free.
+    For admins. No job is stopped: the node is drained when all its GPUs are free.
     """
-    _act(ctx, names, lambda client, name: client.drain(name))
+    _perform(ctx, names, lambda client, name: client.drain(name))
 
 
 @app.command()
 def uncordon(ctx: typer.Context, names: Names) -> None:
-    """Let nodes take jobs again.
+    """Let new jobs start on nodes again.
 
     \b
     gpusched node uncordon gpu-3
 
-    For admins. Also the way back for a node that is held for its faults.
+    For admins. Also for a node that was cordoned automatically for its faults.
     """
-    _act(ctx, names, lambda client, name: client.uncordon(name))
+    _perform(ctx, names, lambda client, name: client.uncordon(name))
 
 
 @app.command()
 def remove(
     ctx: typer.Context,
     names: Names,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Remove nodes for good; their history stays.
 
     \b
     gpusched node remove gpu-3 --yes
 
-    For admins. A node must be lost, cordoned or drained, and no job may be left on it. Its agent is refused from then
-    on; the name can be joined again with a new join token.
+    For admins. A node must be lost, cordoned or drained, and have no jobs. The server then refuses its agent; a node of
+    this name can join again with a new join token.
     """
     confirm(f"Remove {', '.join(names)} for good?", is_sure=yes)
-    _act(ctx, names, lambda client, name: client.remove_node(name))
+    _perform(ctx, names, lambda client, name: client.remove_node(name))
 
 
 @app.command()
@@ -213,8 +217,8 @@ def label(
     """
     labels = dict(_label_change(word) for word in changes or ())
     with connect(ctx) as client:
-        found = client.label_node(name, labels) if labels else client.node_labels(name)
-    rows = [Label(key, value, "admin" if key in found.from_admin else "agent") for key, value in found.labels.items()]
+        node = client.label_node(name, labels) if labels else client.node_labels(name)
+    rows = [Label(key, value, "admin" if key in node.from_admin else "agent") for key, value in node.labels.items()]
     output.items(sorted(rows), _LABEL_COLUMNS, form, lambda row: row.name)
 
 
@@ -237,48 +241,48 @@ def taint(
 
     Only admins can change them. A job without the toleration (gpusched submit --toleration) does not start on a node
     with NoSchedule, and avoids one with PreferNoSchedule. min-gpus=N reserves the node for jobs of at least N GPUs,
-    which need no toleration. Running jobs go on.
+    which need no toleration. Running jobs continue.
     """
-    words = changes or []
-    remove = [word[:-1] for word in words if word.endswith("-")]
+    texts = changes or []
+    remove = [word[:-1] for word in texts if word.endswith("-")]
     try:
-        add = [taint_of(word) for word in words if not word.endswith("-")]
+        add = [taint_of(word) for word in texts if not word.endswith("-")]
     except ValueError as error:
         raise Invalid(str(error)) from error
     with connect(ctx) as client:
-        found = client.taint_node(name, add, remove=remove) if words else client.node_taints(name)
-    output.items(found.taints, _TAINT_COLUMNS, form, taint_text)
+        node = client.taint_node(name, add, remove=remove) if texts else client.node_taints(name)
+    output.items(node.taints, _TAINT_COLUMNS, form, taint_text)
 
 
 @app.command("join-token")
 def join_token(
     ctx: typer.Context,
-    hours: Annotated[float, typer.Option(min=0.1, help="How long it can be used.")] = 24,
+    hours: Annotated[float, typer.Option(min=0.1, help="How long it is valid.")] = 24,
     form: output.OutputOption = Format.TABLE,
 ) -> None:
-    """Print a token with which a new node joins; stderr says what to type there.
+    """Print a token for new nodes to join with; the command for the node goes to stderr.
 
     \b
     gpusched node join-token
     gpusched node join-token -o json | jq -r .command
 
-    For admins. Any number of nodes may join with it, until it expires.
+    For admins. Any number of nodes can join with it, until it expires.
     """
     with connect(ctx) as client:
-        made = client.join_token(expires_in_hours=hours)
-    if form is Format.TABLE and made.command:
-        messages.note(f"on the new node: {made.command}")
-    output.one(made, form, text=made.token, name=made.token)
+        token = client.join_token(expires_in_hours=hours)
+    if form is Format.TABLE and token.command:
+        messages.note(f"on the new node: {token.command}")
+    output.one(token, form, text=token.token, name=token.token)
 
 
-def _act(ctx: typer.Context, names: list[str], action: "Callable[[Client, str], NodeAction]") -> None:
+def _perform(ctx: typer.Context, names: list[str], action: "Callable[[Client, str], NodeAction]") -> None:
     with connect(ctx) as client:
 
-        def act(name: str) -> None:
+        def perform_one(name: str) -> None:
             answer = action(client, name)
             messages.note(answer.message or f"node {answer.node} is {answer.status}")
 
-        for_each(names, act)
+        for_each(names, perform_one)
 
 
 def _label_change(word: str) -> tuple[str, str | None]:
@@ -294,15 +298,15 @@ def _runtimes(node: "Node") -> str:
     return ", ".join(f"{name} {version}" for name, version in node.runtimes.items())
 
 
-def _told(device: "Device", name: str, unit: str) -> str:
+def _reading(device: "Device", name: str, unit: str) -> str:
     value = getattr(device.reading, name, None)
     return "" if value is None else f"{value:.0f} {unit}".strip()
 
 
 def _memory(device: "Device") -> str:
     used = device.reading.memory_used_mb if device.reading else None
-    told = ["?" if size is None else str(size) for size in (used, device.memory_mb)]
-    return "" if used is None else f"{told[0]}/{told[1]} MiB"
+    sizes = ["?" if size is None else str(size) for size in (used, device.memory_mb)]
+    return "" if used is None else f"{sizes[0]}/{sizes[1]} MiB"
 
 
 def _trouble(node: "Node") -> str:

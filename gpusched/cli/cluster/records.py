@@ -1,4 +1,4 @@
-"""Commands about incidents, exemptions from the rule of idle GPUs, and the caller's own account."""
+"""The commands for incidents, exemptions from the rule of idle GPUs, and the caller's own account."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,48 +14,50 @@ if TYPE_CHECKING:
     from gpusched.protocol.rest.cluster import Exemption
     from gpusched.protocol.rest.records import Incident
 
-app = group("Spare tenants or jobs the rule of GPUs that are held but idle (admins).")
-Most = Annotated[int, typer.Option("--limit", "-l", min=1, max=1000, help="At most this many, the newest first.")]
+app = group("Exempt tenants or jobs from the rule of allocated but idle GPUs (admins).")
+LimitOption = Annotated[
+    int, typer.Option("--limit", "-l", min=1, max=1000, help="Maximum number of rows, newest first.")
+]
 
 _INCIDENTS: "tuple[Column[Incident], ...]" = (
-    Column("SINCE", lambda one: one.since),
-    Column("UNTIL", lambda one: one.until),
-    Column("NODE", lambda one: one.node),
-    Column("GPU", lambda one: one.gpu),
-    Column("KIND", lambda one: one.kind),
-    Column("UUID", lambda one: one.uuid, is_wide=True),
-    Column("DEVICE", lambda one: one.device_id, is_wide=True),
-    Column("CAUSE", lambda one: one.cause),
+    Column("SINCE", lambda incident: incident.since),
+    Column("UNTIL", lambda incident: incident.until),
+    Column("NODE", lambda incident: incident.node),
+    Column("GPU", lambda incident: incident.gpu),
+    Column("KIND", lambda incident: incident.kind),
+    Column("UUID", lambda incident: incident.uuid, is_wide=True),
+    Column("DEVICE", lambda incident: incident.device_id, is_wide=True),
+    Column("CAUSE", lambda incident: incident.cause),
 )
 _EXEMPTIONS: "tuple[Column[Exemption], ...]" = (
-    Column("ID", lambda one: one.id),
-    Column("TENANT", lambda one: one.tenant),
-    Column("JOB", lambda one: one.job_id),
-    Column("BY", lambda one: one.created_by),
-    Column("SINCE", lambda one: one.created_at),
-    Column("NOTE", lambda one: one.note),
+    Column("ID", lambda exemption: exemption.id),
+    Column("TENANT", lambda exemption: exemption.tenant),
+    Column("JOB", lambda exemption: exemption.job_id),
+    Column("BY", lambda exemption: exemption.created_by),
+    Column("SINCE", lambda exemption: exemption.created_at),
+    Column("NOTE", lambda exemption: exemption.note),
 )
 
 
 def incidents(
     ctx: typer.Context,
-    is_open: Annotated[bool, typer.Option("--open", help="Only what lasts.")] = False,
-    limit: Most = 100,
+    is_open: Annotated[bool, typer.Option("--open", help="Only open incidents.")] = False,
+    limit: LimitOption = 100,
     form: output.OutputOption = Format.TABLE,
 ) -> None:
-    """List what was not well with nodes and GPUs, newest first (admins).
+    """List incidents of nodes and GPUs, newest first (admins).
 
     \b
     gpusched incidents --open
     gpusched incidents -o csv --limit 1000 > incidents.csv
     """
     with connect(ctx) as client:
-        found = client.incidents(limit=limit + 1, is_open=is_open)
-    output.items(output.at_most(limit, found), _INCIDENTS, form, lambda one: one.id)
+        rows = client.incidents(limit=limit + 1, is_open=is_open)
+    output.items(output.at_most(limit, rows), _INCIDENTS, form, lambda incident: incident.id)
 
 
 def whoami(ctx: typer.Context, form: output.OutputOption = Format.TABLE) -> None:
-    """Print whose token is used, its scopes, and in which tenants it may do what.
+    """Print the user of the token in use, its scopes, and the user's role in each tenant.
 
     \b
     gpusched whoami
@@ -68,42 +70,44 @@ def whoami(ctx: typer.Context, form: output.OutputOption = Format.TABLE) -> None
 
 def _me(me: "Me") -> str:
     first = f"{me.user}{' (admin)' if me.is_admin else ''}; scopes: {', '.join(me.scopes)}"
-    return "\n".join([first, *(f"{one.role} of tenant {one.name}" for one in me.tenants)])
+    return "\n".join([first, *(f"{tenant.role} of tenant {tenant.name}" for tenant in me.tenants)])
 
 
 @app.command("list")
 def list_exemptions(ctx: typer.Context, form: output.OutputOption = Format.TABLE) -> None:
-    """List who may hold idle GPUs.
+    """List exemptions.
 
     \b
     gpusched exempt list
     """
     with connect(ctx) as client:
-        found = client.exemptions()
-    output.items(found, _EXEMPTIONS, form, lambda one: one.id)
+        rows = client.exemptions()
+    output.items(rows, _EXEMPTIONS, form, lambda exemption: exemption.id)
 
 
 @app.command()
 def add(
     ctx: typer.Context,
-    tenant: Annotated[str | None, typer.Option("--tenant", "-t", help="All jobs of it.", show_default=False)] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", "-t", help="All its jobs.", show_default=False)] = None,
     job: Annotated[int | None, typer.Option("--job", min=1, help="This job.", show_default=False)] = None,
-    note: Annotated[str, typer.Option(help="Why, for whoever looks at it next.")] = "",
+    note: Annotated[str, typer.Option(help="The reason, for other admins.")] = "",
     form: output.OutputOption = Format.TABLE,
 ) -> None:
-    """Spare a tenant, or a job; prints the number of the exemption.
+    """Exempt a tenant, or a job, and print the id of the exemption.
 
     \b
     gpusched exempt add --job 42 --note "waits for data by day"
 
-    GPUs that are held but idle: docs/operations.md has the rule.
+    docs/operations.md describes the rule of allocated but idle GPUs.
     """
     if (tenant is None) == (job is None):
-        raise typer.BadParameter("give one of them", param_hint="--tenant or --job")
+        raise typer.BadParameter("give exactly one of them", param_hint="--tenant or --job")
     with connect(ctx) as client:
-        made = client.exempt(tenant=tenant, job_id=job, note=note)
-    messages.note(f"{f'job {made.job_id}' if made.job_id else f'tenant {made.tenant}'} may hold idle GPUs")
-    output.one(made, form, text=str(made.id), name=made.id)
+        exemption = client.exempt(tenant=tenant, job_id=job, note=note)
+    messages.note(
+        f"{f'job {exemption.job_id}' if exemption.job_id else f'tenant {exemption.tenant}'} may hold idle GPUs"
+    )
+    output.one(exemption, form, text=str(exemption.id), name=exemption.id)
 
 
 @app.command()
@@ -115,8 +119,8 @@ def end(ctx: typer.Context, ids: Annotated[list[int], typer.Argument(metavar="ID
     """
     with connect(ctx) as client:
 
-        def act(exemption: int) -> None:
+        def perform_one(exemption: int) -> None:
             client.end_exemption(exemption)
             messages.note(f"exemption {exemption} ended")
 
-        for_each(ids, act)
+        for_each(ids, perform_one)

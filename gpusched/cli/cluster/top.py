@@ -1,4 +1,4 @@
-"""The command `top`: nodes, what runs and what waits, on one screen that is drawn again every two seconds."""
+"""The command `top`: nodes, running and waiting jobs on one screen, refreshed every two seconds."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from gpusched.protocol.rest.cluster import Device, Node
     from gpusched.protocol.rest.scheduling import QueueItem
 
-# Of each list at most this many are asked for; a screen shows fewer.
-_MOST = 200
+# Maximum length of each requested list; a screen shows fewer.
+_MAX_ROWS = 200
 _HEADINGS = 4  # the two lines above the lists, and the blank ones between them
 
 _NODES: "tuple[Column[Node], ...]" = (
@@ -49,61 +49,63 @@ _WAITING: "tuple[Column[QueueItem], ...]" = (
 
 
 def top(ctx: typer.Context) -> None:
-    """Watch nodes, running and waiting jobs on one screen; q ends it. In a pipe: prints them once.
+    """Watch nodes, running and waiting jobs on one screen; q quits. In a pipe: print them once.
 
     \b
     gpusched top
     gpusched top > now.txt
 
-    Of the GPUs of a node: # held by a job and busy, = held and idle, . free, ! not offered.
+    GPUs of a node: # allocated and busy, = allocated and idle, . free, ! out of service.
     """
     with connect(ctx) as client:
-        if screen.is_there():
+        if screen.is_terminal():
             screen.show(lambda width, height: frame(client, width, height))
         else:
             print("\n".join(frame(client, None, None)))
 
 
 def frame(client: "Client", width: int | None, height: int | None) -> list[str]:
-    """The lines of the screen; all of them where there is no screen (None)."""
+    """Return the lines of the screen; all of them without a screen (None)."""
     status = client.status()
     nodes = client.nodes()
-    running = client.list(state=sorted(LIVE), limit=_MOST)
-    waiting = client.queue(limit=_MOST)
-    held = status.total_gpus - status.available_gpus
+    running = client.list(state=sorted(LIVE), limit=_MAX_ROWS)
+    waiting = client.queue(limit=_MAX_ROWS)
+    unavailable = status.total_gpus - status.available_gpus
     head = [
         f"gpusched {client.config.url}  {datetime.now(UTC):%H:%M:%S} UTC",
-        f"nodes {status.online_nodes}/{status.total_nodes} online   GPUs {status.available_gpus} free, {held} not, of "
-        f"{status.total_gpus}   jobs {status.running_jobs} running, {status.pending_jobs} waiting"
+        f"nodes {status.online_nodes}/{status.total_nodes} online   GPUs {status.available_gpus} free, "
+        f"{unavailable} not, of {status.total_gpus}   jobs {status.running_jobs} running, {status.pending_jobs} waiting"
         + ("   (pretend GPUs)" if status.pretend else ""),
     ]
-    rooms = _rooms(height, (len(nodes), len(running), len(waiting)))
+    heights = _heights(height, (len(nodes), len(running), len(waiting)))
     return [
         *(line[:width] for line in head),
-        *_part(nodes, _NODES, width, rooms[0]),
+        *_part(nodes, _NODES, width, heights[0]),
         "",
-        *_part(running, _RUNNING, width, rooms[1]),
+        *_part(running, _RUNNING, width, heights[1]),
         "",
-        *_part(waiting, _WAITING, width, rooms[2]),
+        *_part(waiting, _WAITING, width, heights[2]),
     ]
 
 
-def _rooms(height: int | None, wanted: Sequence[int]) -> list[int]:
-    """How many lines each list gets: what it needs up to a third, and of what others leave."""
-    needs = [count + 1 for count in wanted]
+def _heights(height: int | None, counts: Sequence[int]) -> list[int]:
+    """Return the number of lines of each list: what it needs up to a third, and the lines that others leave free."""
+    needs = [count + 1 for count in counts]
     if height is None:
         return needs
-    left = max(height - _HEADINGS, 2 * len(needs))
-    rooms = [0] * len(needs)
-    for place, index in enumerate(sorted(range(len(needs)), key=lambda index: needs[index])):
-        rooms[index] = min(needs[index], left // (len(needs) - place))
-        left -= rooms[index]
-    return rooms
+    remaining = max(height - _HEADINGS, 2 * len(needs))
+    heights = [0] * len(needs)
+    for position, index in enumerate(sorted(range(len(needs)), key=lambda index: needs[index])):
+        heights[index] = min(needs[index], remaining // (len(needs) - position))
+        remaining -= heights[index]
+    return heights
 
 
-def _part(rows: "Sequence[output.T]", columns: "Sequence[Column[output.T]]", width: int | None, room: int) -> list[str]:
-    lines = output.table(rows, columns, Format.TABLE, room=width, is_clipped=width is not None)
-    return lines if len(lines) <= room else [*lines[: room - 1], f"… {len(lines) - room + 1} more"]
+def _part(
+    rows: "Sequence[output.T]", columns: "Sequence[Column[output.T]]", width: int | None, height: int
+) -> list[str]:
+    lines = output.table(rows, columns, Format.TABLE, width_limit=width, is_clipped=width is not None)
+    return lines if len(lines) <= height else [*lines[: height - 1], f"… {len(lines) - height + 1} more"]
 
 
 def _cell(node: "Node", device: "Device") -> str:
@@ -118,12 +120,12 @@ def _cell(node: "Node", device: "Device") -> str:
 
 
 def _mean(node: "Node") -> str:
-    known = [d.reading.utilisation_percent for d in node.devices if d.reading]
-    told = [percent for percent in known if percent is not None]
-    return f"{sum(told) / len(told):.0f} %" if told else ""
+    readings = [d.reading.utilisation_percent for d in node.devices if d.reading]
+    values = [percent for percent in readings if percent is not None]
+    return f"{sum(values) / len(values):.0f} %" if values else ""
 
 
 def _hottest(node: "Node") -> str:
-    known = [d.reading.temperature_celsius for d in node.devices if d.reading]
-    told = [celsius for celsius in known if celsius is not None]
-    return f"{max(told):.0f} C" if told else ""
+    readings = [d.reading.temperature_celsius for d in node.devices if d.reading]
+    values = [celsius for celsius in readings if celsius is not None]
+    return f"{max(values):.0f} C" if values else ""

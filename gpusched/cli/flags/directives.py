@@ -1,4 +1,4 @@
-"""Finds the lines of a script that say what it needs: `#GPUSCHED` and `#SBATCH`, up to its first line of code."""
+"""Parse the directives of a script, `#GPUSCHED` and `#SBATCH`, up to its first line of code."""
 
 import shlex
 from dataclasses import dataclass
@@ -11,26 +11,26 @@ OURS, SLURMS = "#GPUSCHED", "#SBATCH"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """`words` as a shell would split them; `where` is file:number, for messages."""
+    """`words`: split as a shell would; `location`: file:number, for messages."""
 
     mark: str
     words: tuple[str, ...]
-    where: str
+    location: str
 
 
 def lines_of(script: str, name: str) -> list[Line]:
-    """The lines in their order. Raises Invalid for one with a quote that nothing ends."""
+    """Return the directives in order. Raises Invalid for an unclosed quote."""
     head = takewhile(lambda line: not line.strip() or line.startswith("#"), script.splitlines())
-    found = []
+    directives = []
     for number, line in enumerate(head, start=1):
-        mark, *rest = line.split(maxsplit=1) or [""]
+        mark, *text = line.split(maxsplit=1) or [""]
         if mark in (OURS, SLURMS):
-            found.append(Line(mark, _words("".join(rest), f"{name}:{number}"), f"{name}:{number}"))
-    return found
+            directives.append(Line(mark, _split("".join(text), f"{name}:{number}"), f"{name}:{number}"))
+    return directives
 
 
-def _words(text: str, where: str) -> tuple[str, ...]:
+def _split(text: str, location: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(text, comments=True))
     except ValueError as error:
-        raise Invalid(f"{where}: {text.strip()}: {error}") from error
+        raise Invalid(f"{location}: {text.strip()}: {error}") from error

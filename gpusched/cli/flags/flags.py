@@ -1,4 +1,4 @@
-"""The flags that describe a job, shared by `submit` and `run`: each is named after the field that it sets."""
+"""The flags that describe a job, shared by `submit` and `run`. Each is named after its field."""
 
 import inspect
 import os
@@ -17,7 +17,7 @@ from gpusched.client.errors import Invalid
 from gpusched.protocol.affinity import expression_of, preference_of, toleration_of
 from gpusched.protocol.arrays import array_of
 
-# Typer exports only this one of what its parser raises.
+# Typer exports only this exception of its parser.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
@@ -37,60 +37,60 @@ _COMMAND = inspect.Parameter(
 
 FLAGS: tuple[inspect.Parameter, ...] = (
     _COMMAND,
-    _flag("file", Path, "A job or a list of jobs, YAML or JSON (- for stdin); other flags win.", "--file", "-f"),
+    _flag("file", Path, "A job or a list of jobs, YAML or JSON (- for stdin); flags override it.", "--file", "-f"),
     _flag("script", Path, "A script to run instead of a command; its first line names the interpreter.", "--script"),
-    _flag("tenant", str, "Who it counts for; needed only if you belong to several.", "--tenant", "-t"),
-    _flag("name", str, "A name to find it by.", "--name", "-n"),
+    _flag("tenant", str, "The job's tenant; required only if you belong to several.", "--tenant", "-t"),
+    _flag("name", str, "A name for the job.", "--name", "-n"),
     _flag("gpu_count", int, "GPUs in total.", "--gpus", "-g"),
-    _flag("gpu_memory_mb", int, "Memory that each GPU must have, in MiB; of a shared one, what the job takes."),
-    _flag("gpu_model", str, "Models that will do, such as 'A100|H100'."),
+    _flag("gpu_memory_mb", int, "Minimum memory of each GPU, in MiB; on a shared GPU, the job's part."),
+    _flag("gpu_model", str, "Accepted models, such as 'A100|H100'."),
     _flag("gpu_sharing", str, "exclusive or shared.", metavar="MODE"),
     _flag("cpu_cores", float, "CPU cores in total.", "--cpu-cores", "-c"),
     _flag("memory_mb", int, "Memory in total, in MiB.", "--memory-mb", "-m"),
-    _flag("environment", list[str], "A variable of the job; NAME takes yours.", "--env", "-e", metavar="NAME=VALUE"),
-    _flag("secrets", list[str], "A secret of the tenant that the job gets as a file.", "--secret", metavar="NAME"),
+    _flag("environment", list[str], "A variable of the job; NAME copies yours.", "--env", "-e", metavar="NAME=VALUE"),
+    _flag("secrets", list[str], "A secret of the tenant, passed to the job as a file.", "--secret", metavar="NAME"),
     _flag("workdir", str, "Directory on the node to start in.", "--workdir", "-w"),
     _flag("image", str, "Run in a container of this image.", "--image", metavar="NAME"),
     _flag("runtime", str, "auto, process, podman, docker or apptainer.", "--runtime", metavar="RUNTIME"),
     _flag("mounts", list[str], "A directory of the node for the container.", "--mount", metavar="/DIR:/DIR[:ro]"),
     _flag("priority", int, "100-499 low, 500-999 normal, 1000-1999 high, 2000+ urgent.", "--priority", "-p"),
-    _flag("max_runtime_minutes", float, "Stop it after this long."),
-    _flag("predicted_runtime_minutes", float, "How long it will probably run; orders the queue under shortest."),
-    _flag("gang_scheduling", bool, "Let it span nodes; all ranks start together.", "--gang/--no-gang"),
+    _flag("max_runtime_minutes", float, "Stop the job after this time."),
+    _flag("predicted_runtime_minutes", float, "Expected run time; orders the queue under the policy shortest."),
+    _flag("gang_scheduling", bool, "Let the job span nodes; all ranks start together.", "--gang/--no-gang"),
     _flag("ranks", int, "Processes of a gang."),
     _flag("workload_class", str, "online or batch.", metavar="CLASS"),
-    _flag("preemptible", bool, "May be preempted.", "--preemptible/--not-preemptible"),
-    _flag("requeue", bool, "Queue it again when a node fails or it is preempted.", "--requeue/--no-requeue"),
-    _flag("max_retries", int, "Start it again this often when it fails."),
-    _flag("retry_on", list[str], "Only when it ended like this, such as cuda_oom; repeatable.", metavar="CLASS"),
+    _flag("preemptible", bool, "Whether it can be preempted.", "--preemptible/--not-preemptible"),
+    _flag("requeue", bool, "Requeue it when a node fails or it is preempted.", "--requeue/--no-requeue"),
+    _flag("max_retries", int, "Number of retries after a failure."),
+    _flag("retry_on", list[str], "Retry only this failure class, such as cuda_oom; repeatable.", metavar="CLASS"),
     _flag("grace_seconds", int, "Time between SIGTERM and SIGKILL."),
     _flag("not_before", str, "Do not start before this time, such as 2030-01-31T08:00:00Z.", metavar="TIME"),
-    _flag("array", str, "So many elements, each told its number; at most so many at once.", "--array",
+    _flag("array", str, "An array of COUNT elements, numbered from 0; at most PARALLEL run at once.", "--array",
           metavar="COUNT[%PARALLEL]"),
-    _flag("depends_on", list[str], "Only after this job completed; after_any:ID: ended, after_fail:ID: failed.",
+    _flag("depends_on", list[str], "Start only after this job completed; after_any:ID: ended, after_fail:ID: failed.",
           "--after", metavar="[KIND:]ID"),
     _flag("labels", list[str], "A label for your own use.", "--label", metavar="NAME=VALUE"),
     _flag("node_selector", list[str], "Only nodes with this label.", "--node-selector", metavar="NAME=VALUE"),
-    _flag("affinity", list[str], "Only nodes that meet this: 'NAME in (A, B)', 'NAME notin (A)', NAME=A, NAME, !NAME.",
+    _flag("affinity", list[str], "Only nodes that match: 'NAME in (A, B)', 'NAME notin (A)', NAME=A, NAME, !NAME.",
           "--affinity", metavar="EXPRESSION"),
-    _flag("prefer", list[str], "Nodes that meet this where possible; WEIGHT is 1 to 100.", "--prefer",
+    _flag("prefer", list[str], "Prefer nodes that match; WEIGHT is 1 to 100.", "--prefer",
           metavar="[WEIGHT:]EXPRESSION"),
-    _flag("tolerations", list[str], "A taint of nodes that the job accepts; NAME alone takes any value, * any taint.",
+    _flag("tolerations", list[str], "A taint of nodes that the job accepts; NAME alone accepts any value, * any taint.",
           "--toleration", metavar="NAME[=VALUE][:EFFECT]"),
     _flag("anti_affinity", str, "Your tenant's jobs with the same word never share a node.", metavar="WORD"),
-    _flag("topology", str, "any, nvlink, numa, prefer_nvlink or prefer_numa: how near its GPUs are.", metavar="HOW"),
+    _flag("topology", str, "any, nvlink, numa, prefer_nvlink or prefer_numa: how close its GPUs are.", metavar="HOW"),
 )  # fmt: skip
 
 
 def with_job_flags(function: Callable[..., None]) -> Callable[..., None]:
-    """The command `function`, whose `jobs` (the fields of each) are filled from the flags above."""
-    own = [p for p in inspect.signature(function).parameters.values() if p.name != "jobs"]
+    """Return the command `function` with the flags above; they fill its `jobs` (the fields of each)."""
+    own_parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "jobs"]
 
-    def command(**given: Any) -> None:
-        flags = {flag.name: given.pop(flag.name) for flag in FLAGS}
-        function(jobs=requested(flags), **given)
+    def command(**options: Any) -> None:
+        flags = {flag.name: options.pop(flag.name) for flag in FLAGS}
+        function(jobs=requested(flags), **options)
 
-    parameters = [*(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own), *FLAGS]
+    parameters = [*(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own_parameters), *FLAGS]
     command.__dict__["__signature__"] = inspect.Signature(parameters)
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     command.__name__, command.__doc__ = function.__name__, function.__doc__
@@ -98,31 +98,31 @@ def with_job_flags(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def requested(flags: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """For each job the fields of a JobRequest that a file, the lines of a script and flags give; each wins over those
-    before. Flags count for all jobs of a file."""
-    # Of repeated flags that are absent, some versions of typer make empty lists.
-    given = {name: value for name, value in flags.items() if value not in (None, [])}
-    file = given.pop("file", None)
-    return [_job_fields(fields, dict(given)) for fields in (_read_jobs(file) if file is not None else [{}])]
+    """Return the fields of a JobRequest for each job. Flags override the lines of a script, which override a file.
+    Flags apply to all jobs of a file."""
+    # Some versions of typer return empty lists for absent repeated flags.
+    values = {name: value for name, value in flags.items() if value not in (None, [])}
+    file = values.pop("file", None)
+    return [_job_fields(fields, dict(values)) for fields in (_read_jobs(file) if file is not None else [{}])]
 
 
-def _job_fields(fields: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    words = list(given.pop("command", []))
-    script: Path | None = given.pop("script", None)
-    if script is None and words and not fields and _speaks_for_itself(words[0]):
-        script = Path(words.pop(0))
+def _job_fields(fields: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
+    program = list(flags.pop("command", []))
+    script: Path | None = flags.pop("script", None)
+    if script is None and program and not fields and _has_directives(program[0]):
+        script = Path(program.pop(0))
     if script is not None:
         fields["script"] = _read(script)
-        _take_lines(fields, lines_of(fields["script"], script.name))
-    _lay_over(fields, given)
-    if words:
+        _apply_directives(fields, lines_of(fields["script"], script.name))
+    _override(fields, flags)
+    if program:
         has_program = fields.get("command") or fields.get("script")
-        fields["args" if has_program else "command"] = words
+        fields["args" if has_program else "command"] = program
     return fields
 
 
-def _speaks_for_itself(word: str) -> bool:
-    """Whether this first word is a script of this machine that says what it needs: then its text is sent."""
+def _has_directives(word: str) -> bool:
+    """Return True if this word is a local script with directives: then its text is sent."""
     try:
         with open(word, "rb") as file:
             if file.read(2) != b"#!":
@@ -132,72 +132,78 @@ def _speaks_for_itself(word: str) -> bool:
         return False
 
 
-def _take_lines(fields: dict[str, Any], lines: list[Line]) -> None:
+def _apply_directives(fields: dict[str, Any], lines: list[Line]) -> None:
     slurms, ignored = translated([line for line in lines if line.mark == SLURMS])
     for sentence in ignored:
         messages.note(sentence)
     fields.update(slurms)
     for line in lines:
         if line.mark == OURS:
-            given = _flags_of(line)
+            flags = _flags_of(line)
             try:
-                _lay_over(fields, given)
+                _override(fields, flags)
             except Invalid as error:
-                raise Invalid(f"{line.where}: {error}", next_step=error.next_step) from error
+                raise Invalid(f"{line.location}: {error}", next_step=error.next_step) from error
 
 
 def _flags_of(line: Line) -> dict[str, Any]:
-    """What a line with flags sets, read as the command line is. Raises Invalid."""
+    """Return the fields that a directive sets, parsed like the command line. Raises Invalid."""
     from typer.main import get_command
 
     command = typer.Typer(add_completion=False)
 
-    def take(**given: Any) -> dict[str, Any]:
-        return {name: value for name, value in given.items() if value not in (None, [])}
+    def collect(**values: Any) -> dict[str, Any]:
+        return {name: value for name, value in values.items() if value not in (None, [])}
 
-    take.__dict__["__signature__"] = inspect.Signature(list(FLAGS))
-    take.__annotations__ = {flag.name: flag.annotation for flag in FLAGS}
-    command.command(add_help_option=False)(take)
+    collect.__dict__["__signature__"] = inspect.Signature(list(FLAGS))
+    collect.__annotations__ = {flag.name: flag.annotation for flag in FLAGS}
+    command.command(add_help_option=False)(collect)
     try:
-        given: dict[str, Any] = get_command(command).main(list(line.words), OURS, standalone_mode=False)
+        values: dict[str, Any] = get_command(command).main(list(line.words), OURS, standalone_mode=False)
     except _UsageError as error:
-        raise Invalid(f"{line.where}: {error.format_message()}") from error  # type: ignore[attr-defined]
-    if wrong := {"command", "file", "script"} & set(given):
-        raise Invalid(f"{line.where}: a line of a script cannot give the {wrong.pop()}")
-    return given
+        raise Invalid(f"{line.location}: {error.format_message()}") from error  # type: ignore[attr-defined]
+    if wrong := {"command", "file", "script"} & set(values):
+        raise Invalid(f"{line.location}: a script cannot set its {wrong.pop()}")
+    return values
 
 
-def _lay_over(fields: dict[str, Any], flags: Mapping[str, Any]) -> None:
-    """Sets what the flags give; variables, secrets, dependencies and labels are added to those that are there."""
-    given = dict(flags)
-    if "environment" in given:
-        own = {name: os.environ.get(name) for name in given["environment"] if "=" not in name}
-        given["environment"] = {**_mapping(fields, "environment"), **_pairs("--env", given["environment"], own)}
-    if "secrets" in given:
-        given["secrets"] = _secrets(fields.get("secrets", []), given["secrets"])
-    if "depends_on" in given and isinstance(known := fields.get("depends_on"), list):
-        given["depends_on"] = [*known, *given["depends_on"]]
-    if "array" in given:
-        given["array"] = _array(given["array"])
+def _override(fields: dict[str, Any], flags: Mapping[str, Any]) -> None:
+    """Set the flags' fields; variables, secrets, dependencies and labels are added to existing ones."""
+    changes = dict(flags)
+    if "environment" in changes:
+        inherited = {name: os.environ.get(name) for name in changes["environment"] if "=" not in name}
+        changes["environment"] = {
+            **_mapping(fields, "environment"),
+            **_pairs("--env", changes["environment"], inherited),
+        }
+    if "secrets" in changes:
+        changes["secrets"] = _secrets(fields.get("secrets", []), changes["secrets"])
+    if "depends_on" in changes and isinstance(existing := fields.get("depends_on"), list):
+        changes["depends_on"] = [*existing, *changes["depends_on"]]
+    if "array" in changes:
+        changes["array"] = _array(changes["array"])
     for field, flag in (("labels", "--label"), ("node_selector", "--node-selector")):
-        if field in given:
-            given[field] = {**_mapping(fields, field), **_pairs(flag, given[field], {})}
-    if "tolerations" in given:
-        known = fields.get("tolerations")
-        given["tolerations"] = [
-            *(known if isinstance(known, list) else ()),
-            *_read_all(toleration_of, given["tolerations"]),
+        if field in changes:
+            changes[field] = {**_mapping(fields, field), **_pairs(flag, changes[field], {})}
+    if "tolerations" in changes:
+        existing = fields.get("tolerations")
+        changes["tolerations"] = [
+            *(existing if isinstance(existing, list) else ()),
+            *_read_all(toleration_of, changes["tolerations"]),
         ]
-    required, preferred = given.pop("affinity", []), given.pop("prefer", [])
+    required, preferred = changes.pop("affinity", []), changes.pop("prefer", [])
     if required or preferred:
-        given["node_affinity"] = _affinity(_mapping(fields, "node_affinity"), required, preferred)
-    fields.update(given)
+        changes["node_affinity"] = _affinity(_mapping(fields, "node_affinity"), required, preferred)
+    fields.update(changes)
 
 
-def _affinity(known: dict[str, Any], required: list[str], preferred: list[str]) -> dict[str, Any]:
+def _affinity(existing: dict[str, Any], required: list[str], preferred: list[str]) -> dict[str, Any]:
     """Add the expressions of flags to those of a file."""
     more = {"required": _read_all(expression_of, required), "preferred": _read_all(preference_of, preferred)}
-    return {**known, **{name: [*known.get(name, []), *found] for name, found in more.items() if found}}
+    return {
+        **existing,
+        **{name: [*existing.get(name, []), *expressions] for name, expressions in more.items() if expressions},
+    }
 
 
 def _read_all(read: Callable[[str], Any], texts: list[str]) -> list[Any]:
@@ -220,20 +226,20 @@ def _mapping(fields: Mapping[str, Any], field: str) -> dict[str, Any]:
     return dict(value) if isinstance(value, Mapping) else {}
 
 
-def _pairs(flag: str, texts: list[str], known: Mapping[str, str | None]) -> dict[str, str]:
+def _pairs(flag: str, texts: list[str], inherited: Mapping[str, str | None]) -> dict[str, str]:
     pairs: dict[str, str] = {}
     for text in texts:
         name, separator, value = text.partition("=")
-        found = value if separator else known.get(text)
-        if not name or found is None:
+        content = value if separator else inherited.get(text)
+        if not name or content is None:
             raise Invalid(f"{flag} {text}: write NAME=VALUE, or the NAME of a variable that is set")
-        pairs[name] = found
+        pairs[name] = content
     return pairs
 
 
-def _secrets(known: Any, names: list[str]) -> Any:
-    """Those of a file and these; what is no list there is left for the server to refuse. Names alone: what stands on a
-    command line, everybody on this machine can read."""
+def _secrets(existing: Any, names: list[str]) -> Any:
+    """Return the secrets of a file and of flags; the server refuses a value that is not a list. Names only: other users
+    of this machine can read a command line."""
     from gpusched.protocol.job_request import SECRET_NAME
 
     if not all(SECRET_NAME.match(name) for name in names):
@@ -241,28 +247,28 @@ def _secrets(known: Any, names: list[str]) -> Any:
             "--secret takes the name of a secret of the tenant, never the secret",
             next_step="set it first: gpusched secret set NAME --file FILE",
         )
-    return list(dict.fromkeys([*known, *names])) if isinstance(known, list) else known
+    return list(dict.fromkeys([*existing, *names])) if isinstance(existing, list) else existing
 
 
 def _read_jobs(file: Path) -> list[dict[str, Any]]:
     import yaml
 
     class Reader(yaml.SafeLoader):
-        """Gives a bare time as the text that it is: a request has no times but as text."""
+        """Load a bare time as text: a request has times only as text."""
 
         yaml_implicit_resolvers = {
-            first: [(tag, pattern) for tag, pattern in known if tag != "tag:yaml.org,2002:timestamp"]
-            for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+            first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+            for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
         }
 
-    # JSON is YAML, so that one reader serves both.
+    # JSON is YAML, so one reader serves both.
     try:
         content = yaml.load(_read(file), Reader)  # noqa: S506  # nosec B506 - it is a SafeLoader
     except yaml.YAMLError as error:
         raise Invalid(f"{file} is neither YAML nor JSON: {error}") from error
     jobs = content if isinstance(content, list) else [content]
     if not jobs or not all(isinstance(job, dict) and all(isinstance(name, str) for name in job) for job in jobs):
-        raise Invalid(f"{file} must hold one job, fields and their values, or a list of jobs")
+        raise Invalid(f"{file} must contain one job, as fields and values, or a list of jobs")
     return jobs
 
 

@@ -1,4 +1,4 @@
-"""What the common `#SBATCH` options of Slurm mean for a job here, and why the others are ignored."""
+"""Translate the common `#SBATCH` options of Slurm into fields of a job, and explain why the others are ignored."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -18,29 +18,29 @@ _SHORT = {
 }  # fmt: skip
 _WITHOUT_VALUE = {"exclusive", "hold", "requeue", "no-requeue", "oversubscribe", "no-kill", "verbose", "wait", "quiet",
                   "contiguous", "overcommit", "parsable", "spread-job", "reboot", "get-user-env"}  # fmt: skip
-_UNDERSTOOD = {"job-name", "gres", "gpus", "gpus-per-node", "gpus-per-task", "nodes", "ntasks", "ntasks-per-node",
+_SUPPORTED = {"job-name", "gres", "gpus", "gpus-per-node", "gpus-per-task", "nodes", "ntasks", "ntasks-per-node",
                "cpus-per-task", "mem", "mem-per-cpu", "mem-per-gpu", "time", "array", "dependency", "chdir", "requeue",
                "no-requeue", "constraint"}  # fmt: skip
-_KEPT = "the server keeps the output: gpusched logs"
+_OUTPUT_STORED = "the server stores the output: gpusched logs"
 _IGNORED = {
-    "output": _KEPT,
-    "error": _KEPT,
-    "open-mode": _KEPT,
+    "output": _OUTPUT_STORED,
+    "error": _OUTPUT_STORED,
+    "open-mode": _OUTPUT_STORED,
     "partition": "there are no partitions; see --gpu-model and --node-selector",
-    "constraint": "only features that a node must all have are understood, like a&b; see --affinity",
+    "constraint": "only features combined with & or a comma are supported, like a&b; see --affinity",
     "nodelist": "see --node-selector and --affinity",
     "exclude": "see --node-selector and --affinity",
-    "account": "a job counts for a tenant: --tenant",
+    "account": "a job belongs to a tenant: --tenant",
     "qos": "see --priority",
     "nice": "see --priority",
     "priority": "see --priority",
-    "export": "only --env is passed on",
+    "export": "only --env is passed to the job",
     "begin": "see --not-before",
     "hold": "see gpusched hold",
-    "exclusive": "a GPU is a job's own unless it asks for --gpu-sharing shared",
+    "exclusive": "a GPU is exclusive unless the job sets --gpu-sharing shared",
     "mail-type": "no mail is sent",
     "mail-user": "no mail is sent",
-    "signal": "a job is told by SIGTERM, and has --grace-seconds",
+    "signal": "a job gets SIGTERM, and has --grace-seconds to end",
 }
 _MIB = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1048576.0}
 _WHEN = {"after": "after_any", "afterany": "after_any", "afterok": "after_ok", "afternotok": "after_fail"}
@@ -50,40 +50,40 @@ _WHEN = {"after": "after_any", "afterany": "after_any", "afterok": "after_ok", "
 class Option:
     name: str
     value: str
-    where: str
+    location: str
 
     def __str__(self) -> str:
         return f"--{self.name}={self.value}" if self.value else f"--{self.name}"
 
 
 def translated(lines: Iterable[Line]) -> tuple[dict[str, Any], list[str]]:
-    """The fields of a job that the lines ask for, and a sentence for each option that is ignored. Slurm counts memory
-    and `gres` per node and cores per task; here all of them are totals. Raises Invalid for a value that is none."""
+    """Return the fields of a job in the lines, and a sentence for each ignored option. Slurm counts memory and `gres`
+    per node and cores per task; here all are totals. Raises Invalid for an invalid value."""
     options = [option for line in lines for option in _options(line)]
     ignored = [
-        f"{option.where}: {option} is ignored: {_IGNORED.get(option.name, 'it is not known here')}"
+        f"{option.location}: {option} is ignored: {_IGNORED.get(option.name, 'it is not supported')}"
         for option in options
-        if not _is_understood(option)
+        if not _is_supported(option)
     ]
-    asked = {option.name: option for option in options if _is_understood(option)}
-    fields = {**_plain(asked), **_sizes(asked)}
-    if (mem := asked.get("mem")) and fields.get("memory_mb") == 0:
+    options_by_name = {option.name: option for option in options if _is_supported(option)}
+    fields = {**_plain(options_by_name), **_sizes(options_by_name)}
+    if (mem := options_by_name.get("mem")) and fields.get("memory_mb") == 0:
         del fields["memory_mb"]
-        ignored.append(f"{mem.where}: {mem} is ignored: name how much memory it needs")
+        ignored.append(f"{mem.location}: {mem} is ignored: give the amount of memory")
     if "ranks" in fields:
         ignored.append(f"each of the {fields['ranks']} ranks runs the whole script; there is no srun")
     return fields, ignored
 
 
-def _is_understood(option: Option) -> bool:
-    """Of --constraint only the forms that name labels which a node must all have."""
-    return option.name in _UNDERSTOOD and (option.name != "constraint" or all(map(is_label, _features(option))))
+def _is_supported(option: Option) -> bool:
+    """Return True for a supported option. Of --constraint, only forms that require all named labels are."""
+    return option.name in _SUPPORTED and (option.name != "constraint" or all(map(is_label, _features(option))))
 
 
 def _options(line: Line) -> Iterator[Option]:
-    words = list(line.words)
-    while words:
-        word = words.pop(0)
+    remaining = list(line.words)
+    while remaining:
+        word = remaining.pop(0)
         if word.startswith("--"):
             name, has_value, value = word[2:].partition("=")
         elif word.startswith("-") and len(word) > 1:
@@ -91,73 +91,75 @@ def _options(line: Line) -> Iterator[Option]:
             has_value = value
         else:
             name, value, has_value = word, "", "none"
-        if not has_value and name not in _WITHOUT_VALUE and words and not words[0].startswith("-"):
-            value = words.pop(0)
-        yield Option(name, value, line.where)
+        if not has_value and name not in _WITHOUT_VALUE and remaining and not remaining[0].startswith("-"):
+            value = remaining.pop(0)
+        yield Option(name, value, line.location)
 
 
-def _plain(asked: dict[str, Option]) -> dict[str, Any]:
+def _plain(options: dict[str, Option]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
-    if name := asked.get("job-name"):
+    if name := options.get("job-name"):
         fields["name"] = name.value
-    if place := asked.get("chdir"):
-        fields["workdir"] = place.value
-    if (limit := asked.get("time")) and (minutes := _minutes(limit)):
+    if directory := options.get("chdir"):
+        fields["workdir"] = directory.value
+    if (limit := options.get("time")) and (minutes := _minutes(limit)):
         fields["max_runtime_minutes"] = minutes
-    for word, is_wanted in (("requeue", True), ("no-requeue", False)):
-        if word in asked:
-            fields["requeue"] = is_wanted
-    if array := asked.get("array"):
+    for word, value in (("requeue", True), ("no-requeue", False)):
+        if word in options:
+            fields["requeue"] = value
+    if array := options.get("array"):
         fields["array"] = _array(array)
-    if constraint := asked.get("constraint"):
+    if constraint := options.get("constraint"):
         required = [{"key": word, "operator": LabelOperator.EXISTS.value} for word in _features(constraint)]
         fields["node_affinity"] = {"required": required}
-    if dependency := asked.get("dependency"):
+    if dependency := options.get("dependency"):
         fields["depends_on"] = _dependency(dependency)
     return fields
 
 
-def _sizes(asked: dict[str, Option]) -> dict[str, Any]:
-    nodes = _number(asked.get("nodes"), 1)
-    tasks = _number(asked.get("ntasks"), 0) or _number(asked.get("ntasks-per-node"), 1) * nodes
-    cores = _number(asked.get("cpus-per-task"), 1) * tasks
+def _sizes(options: dict[str, Option]) -> dict[str, Any]:
+    nodes = _number(options.get("nodes"), 1)
+    tasks = _number(options.get("ntasks"), 0) or _number(options.get("ntasks-per-node"), 1) * nodes
+    cores = _number(options.get("cpus-per-task"), 1) * tasks
     fields: dict[str, Any] = {}
     gpus = 0
     for name, times in (("gres", nodes), ("gpus-per-task", tasks), ("gpus-per-node", nodes), ("gpus", 1)):
-        if option := asked.get(name):
+        if option := options.get(name):
             count, model = _gpus(option)
             fields["gpu_count"] = gpus = count * times
             if model:
                 fields["gpu_model"] = model
     if tasks > 1:
         fields |= {"gang_scheduling": True, "ranks": tasks}
-    if "cpus-per-task" in asked or tasks > 1:
+    if "cpus-per-task" in options or tasks > 1:
         fields["cpu_cores"] = float(cores)
     for name, times in (("mem", nodes), ("mem-per-cpu", cores), ("mem-per-gpu", gpus)):
-        if option := asked.get(name):
+        if option := options.get(name):
             fields["memory_mb"] = round(_mib(option) * times)
     return fields
 
 
 def _number(option: Option | None, default: int) -> int:
-    """Of a range like 2-4 the lesser."""
+    """Return the option's number; of a range like 2-4 the lower."""
     if option is None:
         return default
-    found = re.fullmatch(r"(\d+)(-\d+)?", option.value)
-    if not found or int(found[1]) < 1:
+    match = re.fullmatch(r"(\d+)(-\d+)?", option.value)
+    if not match or int(match[1]) < 1:
         raise _no(option, "a number of at least 1")
-    return int(found[1])
+    return int(match[1])
 
 
 def _gpus(option: Option) -> tuple[int, str]:
-    """4, a100:4, gpu:4 or gpu:a100:4 as count and model."""
+    """Parse 4, a100:4, gpu:4 or gpu:a100:4 into count and model."""
     text = option.value.removeprefix("gres/")
     if option.name == "gres":
         kind, _, text = text.partition(":")
         if kind != "gpu" or "," in text:
-            raise _no(option, "like gpu:4 or gpu:a100:4; nothing else is known")
+            raise _no(option, "like gpu:4 or gpu:a100:4; nothing else is supported")
     if "," in text:
-        raise _no(option, "a number of GPUs, or one model and a number like a100:4: those of a job are asked for alike")
+        raise _no(
+            option, "a number of GPUs, or one model and a number like a100:4: all GPUs of a job have the same model"
+        )
     model, _, count = text.partition("(")[0].rpartition(":")
     if not count.isdecimal() and not model:
         model, count = count, "1"
@@ -167,32 +169,34 @@ def _gpus(option: Option) -> tuple[int, str]:
 
 
 def _mib(option: Option) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)B?", option.value.upper())
-    if not found:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)B?", option.value.upper())
+    if not match:
         raise _no(option, "a size like 16G")
-    return float(found[1]) * _MIB[found[2]]
+    return float(match[1]) * _MIB[match[2]]
 
 
 def _minutes(option: Option) -> float | None:
-    """minutes, minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]]; None: no limit."""
+    """Parse minutes, minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]]; None: no limit."""
     if option.value.upper() in ("UNLIMITED", "INFINITE", "0"):
         return None
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", option.value)
-    if not found:
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", option.value)
+    if not match:
         raise _no(option, "a time like 30, 12:00:00 or 1-12")
-    days, first, second, third = (int(part or 0) for part in found.groups())
-    if found[1] is not None:
+    days, first, second, third = (int(part or 0) for part in match.groups())
+    if match[1] is not None:
         return days * 1440 + first * 60 + second + third / 60
-    return first * 60 + second + third / 60 if found[4] is not None else first + second / 60
+    return first * 60 + second + third / 60 if match[4] is not None else first + second / 60
 
 
 def _array(option: Option) -> dict[str, int]:
-    found = re.fullmatch(r"0-(\d+)(?:%(\d+))?", option.value)
-    if not found or int(found[2] or 1) < 1:
-        # To shift the numbers silently would give each element the work of another.
-        raise _no(option, "like 0-99 or 0-99%10: elements are numbered from 0, without gaps, one or more at once")
-    array = {"count": int(found[1]) + 1}
-    return {**array, "max_parallel": int(found[2])} if found[2] else array
+    match = re.fullmatch(r"0-(\d+)(?:%(\d+))?", option.value)
+    if not match or int(match[2] or 1) < 1:
+        # Shifting the numbers silently would give each element the work of another.
+        raise _no(
+            option, "like 0-99 or 0-99%10: elements are numbered from 0, without gaps, and at least one runs at once"
+        )
+    array = {"count": int(match[1]) + 1}
+    return {**array, "max_parallel": int(match[2])} if match[2] else array
 
 
 def _dependency(option: Option) -> list[str]:
@@ -210,5 +214,5 @@ def _features(option: Option) -> list[str]:
     return re.split("[&,]", option.value)
 
 
-def _no(option: Option, wanted: str) -> Invalid:
-    return Invalid(f"{option.where}: {option} is not {wanted}")
+def _no(option: Option, expected: str) -> Invalid:
+    return Invalid(f"{option.location}: {option} is not {expected}")

@@ -1,4 +1,4 @@
-"""Words for what the scheduler says of a job: why it waits, what would help, when it starts, what it would become."""
+"""Format the scheduler's answers about a job: why it waits, what would help, when it starts, what a submit would do."""
 
 from typing import TYPE_CHECKING
 
@@ -8,12 +8,12 @@ from gpusched.protocol.reasons import fix_plurals
 if TYPE_CHECKING:
     from gpusched.protocol.rest.explain import Explanation, Simulation
 
-# Of a long history the latest periods are shown; `-o json` has all.
+# Show the latest periods of a long history; `-o json` has all.
 _MAX_PERIODS = 10
 
 
 def explanation_lines(it: "Explanation") -> str:
-    """The answer of `why`, one thing a line."""
+    """Return the text of `why`, one fact per line."""
     lines = [f"job {it.job_id} is {it.state}" + (f": {it.sentence}" if it.sentence else "")]
     if it.since:
         lines.append(f"since: {it.since:%Y-%m-%d %H:%M:%S} UTC ({age(it.since)} ago)")
@@ -21,25 +21,25 @@ def explanation_lines(it: "Explanation") -> str:
         lines.append(f"next:  {it.next_step}")
     if it.counterfactual:
         lines.append(f"if:    {it.counterfactual.sentence}")
-    # What the job would wait for instead has been said with the change.
-    said = it.counterfactual.sentence if it.counterfactual else ""
-    lines += [f"also:  {also.sentence}" for also in it.also if also.sentence not in said]
+    # The counterfactual's sentence already names the job's next reason.
+    counterfactual = it.counterfactual.sentence if it.counterfactual else ""
+    lines += [f"also:  {also.sentence}" for also in it.also if also.sentence not in counterfactual]
     if it.position:
         ahead = fix_plurals(f"{it.position.jobs} jobs, {it.position.gpus:g} GPUs") if it.position.jobs else "no job"
         lines.append(f"ahead: {ahead} by priority and age; shares decide before that")
     lines += _start(it)
     if len(it.history) > 1:
         periods = it.history[-_MAX_PERIODS:]
-        lines.append("was:   " + ", ".join(f"{one.code} {_duration(one.seconds)}" for one in periods))
+        lines.append("was:   " + ", ".join(f"{period.code} {_duration(period.seconds)}" for period in periods))
     if it.cycle_id is not None:
         lines.append(f"more:  gpusched cycles replay {it.cycle_id} --job {it.job_id}")
     return "\n".join(lines)
 
 
 def simulation_lines(it: "Simulation") -> str:
-    """The answer of `submit --dry-run`, one thing a line."""
+    """Return the text of `submit --dry-run`, one fact per line."""
     lines = [it.sentence]
-    lines += [f"rank {one.rank}: {one.node}" + _gpus(one.gpus, one.models) for one in it.placement]
+    lines += [f"rank {rank.rank}: {rank.node}" + _gpus(rank.gpus, rank.models) for rank in it.placement]
     if it.reason and it.reason.next_step:
         lines.append(f"next:  {it.reason.next_step}")
     if it.victims:
@@ -51,8 +51,8 @@ def simulation_lines(it: "Simulation") -> str:
 
 
 def _start(it: "Explanation | Simulation") -> list[str]:
-    said = it.estimate.sentence if it.estimate else it.estimate_reason
-    return [f"start: {said}"] if said else []
+    sentence = it.estimate.sentence if it.estimate else it.estimate_reason
+    return [f"start: {sentence}"] if sentence else []
 
 
 def _gpus(numbers: list[int], models: list[str]) -> str:

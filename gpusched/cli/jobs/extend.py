@@ -1,4 +1,4 @@
-"""The command that changes the time limit of a job, or says what that would do."""
+"""The command `extend`: change the time limit of a job, or preview the change."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,38 +16,39 @@ if TYPE_CHECKING:
 def extend(
     ctx: typer.Context,
     job_id: JobId,
-    by: Annotated[float | None, typer.Option(help="Minutes more (less than 0: fewer).", show_default=False)] = None,
-    to: Annotated[float | None, typer.Option(help="Minutes in all, from its start.", show_default=False)] = None,
-    force: Annotated[bool, typer.Option("--force", help="Also past what a waiting job is promised (admins).")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would follow; change nothing.")] = False,
+    by: Annotated[float | None, typer.Option(help="Change in minutes (negative: shorter).", show_default=False)] = None,
+    to: Annotated[
+        float | None, typer.Option(help="New limit in minutes, from the job's start.", show_default=False)
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Even if it delays a job's promised start (admins).")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Preview the effect; change nothing.")] = False,
     form: output.OutputOption = Format.TABLE,
 ) -> None:
-    """Change the time limit of a job that waits or runs.
+    """Change the time limit of a waiting or running job.
 
     \b
     gpusched extend 42 --by 60
     gpusched extend 42 --to 1440 --dry-run
 
-    --by is by how much it changes (less than 0: shorter), --to the new limit, both in minutes. It says which waiting
-    jobs start later by it; --dry-run only says so. Members may extend their own running jobs by as much as the policy
-    allows.
+    --by is the change (negative: shorter), --to the new limit, both in minutes. The command lists the waiting jobs that
+    start later; --dry-run only lists them. Members can extend their own running jobs by as much as the policy allows.
     """
     if (by is None) == (to is None):
-        raise typer.BadParameter("give one of them", param_hint="--by or --to")
+        raise typer.BadParameter("give exactly one of them", param_hint="--by or --to")
     with connect(ctx) as client:
-        told = client.extend(job_id, add_minutes=by, max_runtime_minutes=to, force=force, dry_run=dry_run)
-    messages.note(told.message)
-    output.one(told, form, text=_delays(told), name=told.job_id)
+        result = client.extend(job_id, add_minutes=by, max_runtime_minutes=to, force=force, dry_run=dry_run)
+    messages.note(result.message)
+    output.one(result, form, text=_delays(result), name=result.job_id)
 
 
-def _delays(told: "Extended") -> str:
-    """A line for each waiting job that starts later; nothing if none does."""
+def _delays(result: "Extended") -> str:
+    """Return a line for each waiting job that starts later; empty if none does."""
     lines = [
-        f"job {one.job_id} starts by {one.p90_at:%Y-%m-%d %H:%M} UTC, not {one.was_p90_at:%Y-%m-%d %H:%M}"
-        if one.p90_at
-        else f"job {one.job_id} has no estimate any more; it was {one.was_p90_at:%Y-%m-%d %H:%M} UTC"
-        for one in told.delays
+        f"job {delay.job_id} starts by {delay.p90_at:%Y-%m-%d %H:%M} UTC, not {delay.was_p90_at:%Y-%m-%d %H:%M}"
+        if delay.p90_at
+        else f"job {delay.job_id} no longer has an estimate; it was {delay.was_p90_at:%Y-%m-%d %H:%M} UTC"
+        for delay in result.delays
     ]
-    if told.others_delayed:
-        lines.append(f"and {told.others_delayed} of other tenants")
+    if result.others_delayed:
+        lines.append(f"and {result.others_delayed} of other tenants")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Commands about jobs that exist: ps, why, attempts, logs, cancel, hold, release, requeue, retry."""
+"""The commands for existing jobs: ps, why, attempts, logs, cancel, hold, release, requeue, retry."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 JobId = Annotated[int, typer.Argument(metavar="ID", min=1, show_default=False)]
 JobIds = Annotated[list[int], typer.Argument(metavar="ID...", min=1, show_default=False)]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 _COLUMNS: "tuple[Column[Job], ...]" = (
     Column("ID", lambda job: job.id),
@@ -46,15 +46,15 @@ _COLUMNS: "tuple[Column[Job], ...]" = (
 def ps(
     ctx: typer.Context,
     form: output.OutputOption = Format.TABLE,
-    all_states: Annotated[bool, typer.Option("--all", "-a", help="Also those that have ended.")] = False,
-    state: Annotated[str | None, typer.Option(help="Only these, such as pending,held.")] = None,
+    all_states: Annotated[bool, typer.Option("--all", "-a", help="Also ended jobs.")] = False,
+    state: Annotated[str | None, typer.Option(help="Only these states, such as pending,held.")] = None,
     tenant: Annotated[str | None, typer.Option("--tenant", "-t", help="Only of this tenant.")] = None,
     user: Annotated[str | None, typer.Option("--user", "-u", help="Only of this user.")] = None,
-    name: Annotated[str | None, typer.Option("--name", "-n", help="Only those whose name has this in it.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-l", min=1, help="At most this many, newest first.")] = 200,
+    name: Annotated[str | None, typer.Option("--name", "-n", help="Only jobs whose name contains this.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-l", min=1, help="Maximum number of rows, newest first.")] = 200,
     watch: Watch = False,
 ) -> None:
-    """List jobs that wait or run.
+    """List waiting and running jobs.
 
     \b
     gpusched ps
@@ -66,25 +66,27 @@ def ps(
 
     def fetch() -> "Sequence[Job]":
         jobs = client.list(tenant=tenant, state=states, user=user, name=name, limit=limit + 1)
-        return output.at_most(limit, jobs, is_told=not watch)
+        return output.at_most(limit, jobs, has_note=not watch)
 
     with connect(ctx) as client:
         screen.items(fetch, _COLUMNS, form, lambda job: job.id, is_watching=watch)
 
 
 def why(ctx: typer.Context, job_id: JobId, form: output.OutputOption = Format.TABLE) -> None:
-    """Say why a job is where it is, what would help, and when it will probably start.
+    """Explain a job's state: the reason, what would help, and when it will probably start.
 
     \b
     gpusched why 42
     gpusched why 42 -o json
 
-    The reason in a sentence, since when, the next step, what would start it, what else is in the way, what is ahead,
-    when it starts, and its reasons before.
+    Prints the reason, since when it applies, the next step, a change that would start the job, further obstacles, the
+    jobs ahead, the estimated start, and earlier reasons.
     """
     with connect(ctx) as client:
-        told = client.why(job_id)
-    output.one(told, form, text=explain_text.explanation_lines(told), name=told.code or told.state)
+        explanation = client.why(job_id)
+    output.one(
+        explanation, form, text=explain_text.explanation_lines(explanation), name=explanation.code or explanation.state
+    )
 
 
 _ATTEMPT_COLUMNS: "tuple[Column[Attempt], ...]" = (
@@ -101,30 +103,30 @@ _ATTEMPT_COLUMNS: "tuple[Column[Attempt], ...]" = (
 
 
 def attempts(ctx: typer.Context, job_id: JobId, form: output.OutputOption = Format.TABLE) -> None:
-    """List the executions of a job: when, where, the most memory that a rank had, and how each ended.
+    """List the attempts of a job: when, where, the peak memory of a rank, and how each ended.
 
     \b
     gpusched attempts 42
     gpusched attempts 42 -o json | jq '.[].ranks[]'
     """
     with connect(ctx) as client:
-        found = client.attempts(job_id)
-    output.items(found, _ATTEMPT_COLUMNS, form, lambda attempt: attempt.number)
+        rows = client.attempts(job_id)
+    output.items(rows, _ATTEMPT_COLUMNS, form, lambda attempt: attempt.number)
 
 
 def _peak(attempt: "Attempt") -> str:
-    known = [(rank.peak_memory_mb, rank.peak_memory_of) for rank in attempt.ranks if rank.peak_memory_mb is not None]
-    most, of = max(known, default=(None, None), key=lambda peak: peak[0] or 0)
-    return "" if most is None else f"{most} MiB" + (" (largest process)" if of == "process" else "")
+    peaks = [(rank.peak_memory_mb, rank.peak_memory_of) for rank in attempt.ranks if rank.peak_memory_mb is not None]
+    peak_mb, of = max(peaks, default=(None, None), key=lambda peak: peak[0] or 0)
+    return "" if peak_mb is None else f"{peak_mb} MiB" + (" (largest process)" if of == "process" else "")
 
 
 def logs(
     ctx: typer.Context,
     job_id: JobId,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
-    attempt: Annotated[int | None, typer.Option(min=1, help="Of this attempt instead of the latest.")] = None,
-    rank: Annotated[int, typer.Option(min=0, help="Of this rank of a gang.")] = 0,
-    element: Annotated[int | None, typer.Option(min=0, help="Of this element of an array.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the job ends.")] = False,
+    attempt: Annotated[int | None, typer.Option(min=1, help="This attempt instead of the latest.")] = None,
+    rank: Annotated[int, typer.Option(min=0, help="This rank of a gang.")] = 0,
+    element: Annotated[int | None, typer.Option(min=0, help="This element of an array.")] = None,
     tail: Annotated[int | None, typer.Option(min=1, help="Only the last lines (at most 1 MiB).")] = None,
 ) -> None:
     """Print the output of a job.
@@ -135,7 +137,7 @@ def logs(
     gpusched logs 42 --attempt 1 --rank 3
     gpusched logs 42 --element 17
 
-    All of it, from the first byte: `gpusched logs 42 > 42.log`. With --follow it goes on to the end of the job.
+    Prints everything from the first byte: `gpusched logs 42 > 42.log`. --follow continues to the end of the job.
     """
     from gpusched.cli.jobs import log_output
     from gpusched.client.calls.flows import job_of
@@ -149,57 +151,57 @@ def logs(
 def cancel(
     ctx: typer.Context,
     job_ids: JobIds,
-    part: Annotated[str | None, typer.Option("--elements", help="Of an array only these, like 3-7,9.")] = None,
+    part: Annotated[str | None, typer.Option("--elements", help="Only these elements of an array, like 3-7,9.")] = None,
     yes: Yes = False,
     form: output.OutputOption = Format.TABLE,
 ) -> None:
-    """End jobs, waiting or running.
+    """Cancel waiting or running jobs.
 
     \b
     gpusched cancel 42
     gpusched cancel --yes 42 43 44
     gpusched cancel 42 --elements 3-7,9
 
-    Several at once ask first; --yes does not. A job that has ended stays as it is.
+    Several jobs need a confirmation, or --yes. A job that has ended stays as it is.
     """
     if len(job_ids) > 1:
         confirm(f"Cancel {len(job_ids)} jobs?", is_sure=yes)
-    _act(ctx, job_ids, form, lambda client, job_id: client.cancel(job_id, part))
+    _perform(ctx, job_ids, form, lambda client, job_id: client.cancel(job_id, part))
 
 
 def retry(
     ctx: typer.Context,
     job_id: JobId,
-    part: Annotated[str, typer.Option("--elements", help="failed, or those that have ended of 3-7,9.")] = "failed",
+    part: Annotated[str, typer.Option("--elements", help="failed, or ended elements like 3-7,9.")] = "failed",
     form: output.OutputOption = Format.TABLE,
 ) -> None:
-    """Have a job run again that failed, was cancelled or preempted; of an array the elements that failed.
+    """Run a failed, cancelled or preempted job again; of an array the elements that failed.
 
     \b
     gpusched retry 42
     gpusched retry 42 --elements 3-7,9
 
-    It is another attempt of the same job, with its id and queue time.
+    This is another attempt of the same job, with its id and queue time.
     """
-    _act(ctx, [job_id], form, lambda client, job_id: client.retry(job_id, part))
+    _perform(ctx, [job_id], form, lambda client, job_id: client.retry(job_id, part))
 
 
 def hold(ctx: typer.Context, job_ids: JobIds, form: output.OutputOption = Format.TABLE) -> None:
-    """Keep waiting jobs from starting until they are released.
+    """Hold waiting jobs: they do not start until they are released.
 
     \b
     gpusched hold 42
     """
-    _act(ctx, job_ids, form, lambda client, job_id: client.hold(job_id))
+    _perform(ctx, job_ids, form, lambda client, job_id: client.hold(job_id))
 
 
 def release(ctx: typer.Context, job_ids: JobIds, form: output.OutputOption = Format.TABLE) -> None:
-    """Let held jobs start when it is their turn.
+    """Release held jobs: they start when it is their turn.
 
     \b
     gpusched release 42
     """
-    _act(ctx, job_ids, form, lambda client, job_id: client.release(job_id))
+    _perform(ctx, job_ids, form, lambda client, job_id: client.release(job_id))
 
 
 def requeue(ctx: typer.Context, job_ids: JobIds, yes: Yes = False, form: output.OutputOption = Format.TABLE) -> None:
@@ -208,27 +210,28 @@ def requeue(ctx: typer.Context, job_ids: JobIds, yes: Yes = False, form: output.
     \b
     gpusched requeue 42
 
-    Several at once ask first; --yes does not. A job keeps its queue time, and no retry is used up.
+    Several jobs need a confirmation, or --yes. A job keeps its queue time and its number of retries.
     """
     if len(job_ids) > 1:
         confirm(f"Requeue {len(job_ids)} jobs?", is_sure=yes)
-    _act(ctx, job_ids, form, lambda client, job_id: client.requeue(job_id))
+    _perform(ctx, job_ids, form, lambda client, job_id: client.requeue(job_id))
 
 
-def _act(ctx: typer.Context, job_ids: list[int], form: Format, action: "Callable[[Client, int], Job]") -> None:
-    """The jobs as they are afterwards go to stdout where a format is asked for; to people the server's message."""
-    done: list[Job] = []
+def _perform(ctx: typer.Context, job_ids: list[int], form: Format, action: "Callable[[Client, int], Job]") -> None:
+    """Act on each job. With a format, print the resulting jobs to stdout; without one, only note the server's
+    messages."""
+    changed: list[Job] = []
 
     with connect(ctx) as client:
 
-        def act(job_id: int) -> None:
+        def perform_one(job_id: int) -> None:
             job = action(client, job_id)
             messages.note(job.message or f"job {job.id} is {job.state}")
-            done.append(job)
+            changed.append(job)
 
         try:
-            for_each(job_ids, act)
+            for_each(job_ids, perform_one)
         finally:
-            if form is not Format.TABLE and done:
-                output.items(done, _COLUMNS, form, lambda job: job.id)
+            if form is not Format.TABLE and changed:
+                output.items(changed, _COLUMNS, form, lambda job: job.id)
     sys.stdout.flush()

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Reader:
-    """Remembers how far it has read, so that reading goes on there after an interrupt."""
+    """Reads the output of a job, and tracks the position, so that reading can continue after an interrupt."""
 
     def __init__(
         self, client: "Client", job: "Job", *, attempt: int | None = None, rank: int = 0, offset: int = 0
@@ -20,7 +20,7 @@ class Reader:
         self.attempt, self.rank, self.offset = attempt, rank, offset
 
     def read(self) -> "Job":
-        """Shows output until the job (or the one attempt asked for) has ended; gives the job as last seen."""
+        """Print output until the job (or the requested attempt) has ended; return the job as last read."""
         for item in self.client.follow(self.job.id, attempt=self.attempt, rank=self.rank, offset=self.offset):
             if isinstance(item, Log):
                 # Bytes, not text: a piece may end in the middle of a character.
@@ -28,18 +28,18 @@ class Reader:
                 sys.stdout.buffer.flush()
                 self.offset = item.next_offset
             else:
-                self._tell(item)
+                self._note_change(item)
                 self.job = item
         return self.job
 
-    def _tell(self, job: "Job") -> None:
+    def _note_change(self, job: "Job") -> None:
         if job.attempt > max(self.job.attempt, 1):
             self.offset = 0
             messages.note(f"job {job.id}: attempt {job.attempt}")
-        why = f": {job.reason.sentence}" if job.reason and job.reason.sentence else ""
-        where = f" on {', '.join(job.nodes)}" if job.nodes and job.state == "running" else ""
+        reason = f": {job.reason.sentence}" if job.reason and job.reason.sentence else ""
+        nodes = f" on {', '.join(job.nodes)}" if job.nodes and job.state == "running" else ""
         messages.note(
-            f"job {job.id} is {job.state}{where}{why}" if not job.is_final else f"job {job.id} {job.state}{why}"
+            f"job {job.id} is {job.state}{nodes}{reason}" if not job.is_final else f"job {job.id} {job.state}{reason}"
         )
 
 
@@ -49,7 +49,7 @@ _TAIL_BYTES = 1 << 20
 def print_log(
     client: "Client", job_id: int, *, attempt: int | None, rank: int, tail: int | None, is_following: bool
 ) -> None:
-    """Writes output to stdout as the bytes that they are. Without any, a note on stderr says why."""
+    """Write output to stdout as raw bytes. If there is none, a note on stderr explains it."""
     offset = 0
     if tail is not None:
         piece = client.logs(job_id, attempt=attempt, rank=rank, offset=-_TAIL_BYTES)
@@ -62,28 +62,28 @@ def print_log(
         Reader(client, job, attempt=attempt, rank=rank, offset=offset).read()
         return
     if _copy(client, job_id, attempt or attempt_seen, rank, offset) == 0:
-        _explain_silence(client, job_id)
+        _explain_no_output(client, job_id)
 
 
 def _copy(client: "Client", job_id: int, attempt: int | None, rank: int, offset: int) -> int:
-    """Copies all that there is from `offset` on; gives the size of the whole log."""
+    """Copy everything from `offset` on; return the size of the whole log."""
     piece = client.logs(job_id, attempt=attempt, rank=rank, offset=offset)
-    # On a terminal the output itself shows how far it is.
+    # On a terminal the output itself shows the progress.
     total = 0 if sys.stdout.isatty() else piece.size - offset
-    with progress.bar(f"log of job {job_id}", total, least=progress.MIN_BYTES) as is_at:
+    with progress.bar(f"log of job {job_id}", total, minimum=progress.MIN_BYTES) as is_at:
         while True:
             sys.stdout.buffer.write(piece.data)
             sys.stdout.buffer.flush()
             is_at(piece.next_offset - offset)
             if not piece.data or piece.next_offset >= piece.size:
                 return piece.size
-            # From here on the same attempt, also when a new one starts meanwhile.
+            # Stay with this attempt even if a new one starts meanwhile.
             attempt = piece.attempt or attempt
             piece = client.logs(job_id, attempt=attempt, rank=rank, offset=piece.next_offset)
 
 
 def _start_of_last_lines(data: bytes, lines: int) -> int:
-    """Where the last `lines` lines begin; a last line without its newline counts."""
+    """Return the offset of the last `lines` lines; a last line without its newline counts."""
     position = len(data) - 1 if data.endswith(b"\n") else len(data)
     for _ in range(lines):
         position = data.rfind(b"\n", 0, position)
@@ -92,8 +92,8 @@ def _start_of_last_lines(data: bytes, lines: int) -> int:
     return position + 1
 
 
-def _explain_silence(client: "Client", job_id: int) -> None:
+def _explain_no_output(client: "Client", job_id: int) -> None:
     job = client.get(job_id)
-    why = f": {job.reason.sentence}" if job.reason and job.reason.sentence else ""
+    reason = f": {job.reason.sentence}" if job.reason and job.reason.sentence else ""
     of_array = "; see --element N of this array" if job.array else ""
-    messages.note(f"job {job_id} has no output; it is {job.state}{why}{of_array}")
+    messages.note(f"job {job_id} has no output; it is {job.state}{reason}{of_array}")

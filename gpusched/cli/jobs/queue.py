@@ -1,4 +1,4 @@
-"""Commands that look at what waits, what happens, what has been, and who is due."""
+"""The commands for the queue, events, the history of ended jobs, fair shares, and waiting for jobs."""
 
 import json
 import time
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpusched.protocol.rest.events import Event, JobEvent
     from gpusched.protocol.rest.scheduling import QueueItem
 
-Watch = Annotated[bool, typer.Option("--watch", help="Again every two seconds; q or Ctrl-C ends it.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Refresh every two seconds; q or Ctrl-C quits.")]
 
 _QUEUE: "tuple[Column[QueueItem], ...]" = (
     Column("POSITION", lambda item: item.position),
@@ -47,7 +47,7 @@ _USAGE: "tuple[Column[_Usage], ...]" = (
 
 @dataclass(frozen=True)
 class _Usage:
-    """A tenant, or one of its users, and its waiting jobs beside the limits."""
+    """A tenant, or one of its users, with its waiting jobs and the limits."""
 
     tenant: str
     user: str | None
@@ -59,23 +59,23 @@ class _Usage:
 
 def _usage(client: "Client") -> list[_Usage]:
     rows = []
-    for one in client.queue_usage():
-        counts = (one.queued_jobs, one.max_queued_jobs, one.deferred_jobs, one.max_deferred_jobs)
-        rows.append(_Usage(one.tenant, None, *counts))
-        for user in one.users:
-            limits = (one.max_queued_jobs_per_user, one.max_deferred_jobs_per_user)
-            rows.append(_Usage(one.tenant, user.user, user.queued_jobs, limits[0], user.deferred_jobs, limits[1]))
+    for tenant in client.queue_usage():
+        counts = (tenant.queued_jobs, tenant.max_queued_jobs, tenant.deferred_jobs, tenant.max_deferred_jobs)
+        rows.append(_Usage(tenant.tenant, None, *counts))
+        for user in tenant.users:
+            limits = (tenant.max_queued_jobs_per_user, tenant.max_deferred_jobs_per_user)
+            rows.append(_Usage(tenant.tenant, user.user, user.queued_jobs, limits[0], user.deferred_jobs, limits[1]))
     return rows
 
 
 def queue(
     ctx: typer.Context,
     form: output.OutputOption = Format.TABLE,
-    limit: Annotated[int, typer.Option("--limit", "-l", min=1, help="At most this many, the first first.")] = 200,
+    limit: Annotated[int, typer.Option("--limit", "-l", min=1, help="Maximum number of rows, in queue order.")] = 200,
     watch: Watch = False,
-    usage: Annotated[bool, typer.Option("--usage", help="Show who fills the queue, by tenant and user.")] = False,
+    usage: Annotated[bool, typer.Option("--usage", help="Count waiting jobs by tenant and user.")] = False,
 ) -> None:
-    """List waiting jobs in the order in which they are looked at; AHEAD are the GPUs that those before ask for.
+    """List waiting jobs in scheduling order; AHEAD counts the GPUs that earlier jobs request.
 
     \b
     gpusched queue
@@ -83,12 +83,12 @@ def queue(
     gpusched queue -o json | jq '.[].estimate'
     gpusched queue --usage
 
-    With -o wide also when each will probably start. --usage counts jobs that could start and jobs that cannot start yet
-    (deferred: held, before their time, or waiting for other jobs), beside the limits.
+    -o wide adds each job's probable start. --usage counts jobs that could start and jobs that cannot start yet
+    (deferred: held, before their time, or waiting for other jobs), with the limits.
     """
 
     def fetch() -> "Sequence[QueueItem]":
-        return output.at_most(limit, client.queue(limit=limit + 1), is_told=not watch)
+        return output.at_most(limit, client.queue(limit=limit + 1), has_note=not watch)
 
     with connect(ctx) as client:
         if usage:
@@ -128,11 +128,11 @@ def history(
     form: output.OutputOption = Format.TABLE,
     tenant: Annotated[str | None, typer.Option("--tenant", "-t", help="Only of this tenant.")] = None,
     user: Annotated[str | None, typer.Option("--user", "-u", help="Only of this user.")] = None,
-    since: Annotated[str | None, typer.Option(help="Ended on this day or at this moment (UTC), or later.")] = None,
-    until: Annotated[str | None, typer.Option(help="Ended before.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-l", min=1, help="At most this many, newest first.")] = 50,
+    since: Annotated[str | None, typer.Option(help="Ended on this day or at this time (UTC), or later.")] = None,
+    until: Annotated[str | None, typer.Option(help="Ended before this day or time (UTC).")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-l", min=1, help="Maximum number of rows, newest first.")] = 50,
 ) -> None:
-    """List jobs that have ended; of one job, all that happened to it.
+    """List ended jobs; of one job, all its events.
 
     \b
     gpusched history --user ada
@@ -155,10 +155,10 @@ def events(
     form: output.OutputOption = Format.TABLE,
     since: Annotated[int | None, typer.Option(min=0, metavar="ID", help="After this event; 0: all. [now]")] = None,
     tenant: Annotated[str | None, typer.Option("--tenant", "-t", help="Only of this tenant.")] = None,
-    kind: Annotated[str | None, typer.Option(help="Only these, such as started,ended.")] = None,
-    once: Annotated[bool, typer.Option("--once", help="What there is since then, and no more.")] = False,
+    kind: Annotated[str | None, typer.Option(help="Only these kinds, such as started,ended.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Print the existing events, then exit.")] = False,
 ) -> None:
-    """Print what happens to jobs, as it happens; each line begins with the id from which --since goes on.
+    """Print events of jobs as they happen; each line begins with the id from which --since continues.
 
     \b
     gpusched events
@@ -166,13 +166,13 @@ def events(
     gpusched events --kind ended -o name | xargs -n 1 gpusched history
     """
     if form in (Format.JSON, Format.CSV) and not once:
-        raise typer.BadParameter(f"{form} has an end: use jsonl, or --once", param_hint="--output")
+        raise typer.BadParameter(f"{form} needs an end: use jsonl, or --once", param_hint="--output")
     with connect(ctx) as client:
-        found = client.events(since, tenant=tenant, kind=kind, follow=not once)
+        stream = client.events(since, tenant=tenant, kind=kind, follow=not once)
         if once:
-            output.items(list(found), _HAPPENING, form, lambda event: event.job_id)
+            output.items(list(stream), _HAPPENING, form, lambda event: event.job_id)
             return
-        for event in found:
+        for event in stream:
             if form in (Format.TABLE, Format.WIDE):
                 print(_line(event), flush=True)
             else:
@@ -214,7 +214,7 @@ _SHARES: "tuple[Column[Share], ...]" = (
 
 
 def share(ctx: typer.Context, form: output.OutputOption = Format.TABLE) -> None:
-    """Show what each of your tenants holds and has used by its weight: who has the least share is looked at first.
+    """Show the allocated and used share of each of your tenants, by weight: the lowest share is scheduled first.
 
     \b
     gpusched share
@@ -228,17 +228,17 @@ def wait(
     ctx: typer.Context,
     job_ids: Annotated[list[int], typer.Argument(metavar="ID...", min=1, show_default=False)],
     timeout: Annotated[
-        float | None, typer.Option(min=0, metavar="SECONDS", help="Give up after this long, for all together.")
+        float | None, typer.Option(min=0, metavar="SECONDS", help="Total time to wait for all jobs.")
     ] = None,
     form: output.OutputOption = Format.TABLE,
 ) -> None:
-    """Wait until jobs have ended. Exits with 0 if all completed, 1 if not, 7 if the time ran out.
+    """Wait until jobs have ended. Exits with 0 if all completed, 1 if not, 7 on a timeout.
 
     \b
     gpusched wait 42
     gpusched wait --timeout 3600 $(gpusched submit -- true)
 
-    With -o the jobs that have ended are printed, also when the time runs out for others.
+    With -o the ended jobs are printed, even if the timeout ends the wait for others.
     """
     ended: list[Job] = []
     until = time.monotonic() + (timeout or 0.0)
@@ -250,14 +250,14 @@ def wait(
         try:
             for_each(job_ids, attend)
         finally:
-            _tell_ended(ended, form)
+            _print_ended(ended, form)
     if any(job.state != "completed" for job in ended):
         raise typer.Exit(1)
 
 
-def _tell_ended(ended: "list[Job]", form: Format) -> None:
+def _print_ended(ended: "list[Job]", form: Format) -> None:
     for job in ended:
-        why = f": {job.reason.sentence}" if job.reason and job.reason.sentence else ""
-        messages.note(f"job {job.id} {job.state}{why}")
+        reason = f": {job.reason.sentence}" if job.reason and job.reason.sentence else ""
+        messages.note(f"job {job.id} {job.state}{reason}")
     if form is not Format.TABLE:
         output.items(ended, _ENDED, form, lambda job: job.id)

@@ -1,4 +1,4 @@
-"""`signal`: tell the program of a running job something by a signal."""
+"""The command `signal`: send a signal to the program of a running job."""
 
 from typing import Annotated
 
@@ -19,12 +19,12 @@ def signal(
     \b
     gpusched signal 42 USR1
 
-    The first process of each rank gets it, in a container the first process there. A script passes it on by trap, or by
-    exec of its program; a program that does not expect it ends by it. To end a job with its grace: gpusched cancel.
+    The first process of each rank gets it; in a container, the first process there. A script passes it on with trap, or
+    by exec of its program; a program that does not handle it ends. To end a job with its grace: gpusched cancel.
     """
-    wanted = next((one for one in NAMES if one == name.upper().removeprefix("SIG")), None)
-    if wanted is None:
-        raise typer.BadParameter(f"{name!r} is none of {', '.join(NAMES)}; to end a job: gpusched cancel")
+    requested = next((allowed for allowed in NAMES if allowed == name.upper().removeprefix("SIG")), None)
+    if requested is None:
+        raise typer.BadParameter(f"{name!r} must be one of {', '.join(NAMES)}; to end a job: gpusched cancel")
     with connect(ctx) as client:
-        job = client.send_signal(job_id, wanted)
-    messages.note(job.message or f"job {job.id} is sent {wanted}")
+        job = client.send_signal(job_id, requested)
+    messages.note(job.message or f"job {job.id} gets {requested}")

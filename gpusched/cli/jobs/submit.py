@@ -1,4 +1,4 @@
-"""`submit` and `run`: hand in a job; `run` also stays, shows its output and ends as it ends."""
+"""The commands `submit` and `run`: submit a job; `run` also prints its output and exits with its exit code."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from gpusched.client import Client, Job
     from gpusched.protocol.job_request import JobRequest
 
-KeyOption = Annotated[str | None, typer.Option("--idempotency-key", help="Two submits with the same key make one job.")]
+KeyOption = Annotated[
+    str | None, typer.Option("--idempotency-key", help="Two submits with the same key create one job.")
+]
 
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would become of it; submit nothing.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Preview the result; submit nothing.")]
 
 
 @with_job_flags
@@ -39,8 +41,8 @@ def submit(
     gpusched submit --dry-run --gpus 8 -- python train.py
     gpusched why $(gpusched submit --gpus 1 -- python train.py)
 
-    With --dry-run it says where the job would start now; or why not, when, whom it would preempt, and which smaller
-    request would start. A file with a list of jobs is submitted all or none, and prints an id a line.
+    --dry-run prints where the job would start now; or why not, when, which jobs it would preempt, and which smaller
+    request would start. A list of jobs in a file is submitted all or none, and prints one id per line.
     """
     with connect(ctx) as client:
         if len(jobs) > 1:
@@ -48,9 +50,12 @@ def submit(
             return
         [fields] = jobs
         if dry_run:
-            found = client.simulate_request(_request(client, fields))
+            simulation = client.simulate_request(_request(client, fields))
             output.one(
-                found, form, text=explain_text.simulation_lines(found), name="now" if found.starts_now else "later"
+                simulation,
+                form,
+                text=explain_text.simulation_lines(simulation),
+                name="now" if simulation.starts_now else "later",
             )
             return
         job = _submitted(client, fields, idempotency_key)
@@ -60,21 +65,21 @@ def submit(
 
 @with_job_flags
 def run(ctx: typer.Context, jobs: list[dict[str, Any]]) -> None:
-    """Submit a job, show its output, and exit with its exit code.
+    """Submit a job, print its output, and exit with its exit code.
 
     \b
     gpusched run --gpus 1 -- nvidia-smi
     gpusched run --gpus 4 --max-runtime-minutes 30 -- python train.py > train.log
 
-    Ctrl-C, SIGTERM or SIGHUP cancels the job: it gets SIGTERM and its grace, and run goes on until its end; a second
-    one leaves at once. USR1, USR2 and QUIT are passed on (see gpusched signal). The exit code is the job's, 128 + N
-    where signal N ended it; without either 128 + the number of the signal that run got (130 after Ctrl-C), or 1.
+    Ctrl-C, SIGTERM or SIGHUP cancels the job: it gets SIGTERM and its grace, and run continues until its end; a second
+    one exits at once. USR1, USR2 and QUIT are passed on (see gpusched signal). The exit code is the job's, or 128 + N
+    if signal N ended it; without either 128 + the number of the signal that run got (130 after Ctrl-C), or 1.
     """
     if len(jobs) > 1:
         raise typer.BadParameter("run takes one job; see gpusched submit", param_hint="--file")
     if jobs[0].get("array"):
-        raise typer.BadParameter("run shows one output; see gpusched submit", param_hint="--array")
-    # From before the submit: a job whose id is not known yet could not be cancelled.
+        raise typer.BadParameter("run prints a single output; see gpusched submit", param_hint="--array")
+    # Catch signals before the submit: a job whose id is not known yet could not be cancelled.
     with connect(ctx) as client, catch_signals() as received:
         raise typer.Exit(_run(client, jobs[0], received))
 
@@ -82,11 +87,11 @@ def run(ctx: typer.Context, jobs: list[dict[str, Any]]) -> None:
 def _submit_all(
     client: "Client", jobs: list[dict[str, Any]], form: output.Format, key: str | None, *, is_dry_run: bool
 ) -> None:
-    """Many jobs in one request; their ids go to stdout, one a line."""
-    done = client.submit_many([_request(client, fields) for fields in jobs], key, dry_run=is_dry_run)
-    messages.note(done.message)
-    ids = "\n".join(map(str, done.job_ids))
-    output.one(done, form, text=ids, name=ids)
+    """Submit many jobs in one request; print their ids to stdout, one per line."""
+    result = client.submit_many([_request(client, fields) for fields in jobs], key, dry_run=is_dry_run)
+    messages.note(result.message)
+    ids = "\n".join(map(str, result.job_ids))
+    output.one(result, form, text=ids, name=ids)
 
 
 def _submitted(client: "Client", fields: dict[str, Any], key: str | None) -> "Job":
@@ -101,7 +106,7 @@ def _request(client: "Client", fields: dict[str, Any]) -> "JobRequest":
 
 
 def _run(client: "Client", fields: dict[str, Any], received: SignalQueue) -> int:
-    """Submits the job and shows it up to its end, whoever ends it. Gives the exit code to end with."""
+    """Submit the job and print its output to the end. Return the exit code."""
     from gpusched.cli.jobs.log_output import Reader
     from gpusched.cli.jobs.signal_relay import Relay
 
@@ -109,29 +114,31 @@ def _run(client: "Client", fields: dict[str, Any], received: SignalQueue) -> int
     try:
         job = _submitted(client, fields, None)
         messages.note(f"job {job.id} submitted; Ctrl-C cancels it")
-        relay.tell_job(job.id)
+        relay.set_job(job.id)
         ended = Reader(client, job).read()
-    except Signalled as told:
+    except Signalled as second:
         see = f"gpusched why {job.id}" if job else "gpusched ps"
-        messages.note(f"\nleft {f'job {job.id}' if job else 'the job'} before its end was seen; see: {see}")
-        return 128 + told.number
+        messages.note(f"\nexiting before the end of {f'job {job.id}' if job else 'the job'}; see: {see}")
+        return 128 + second.number
     except OSError:
-        # The pipe broke, the disk is full, or the terminal was closed: with its signal the job is to end.
+        # The pipe broke, the disk is full, or the terminal was closed: SIGHUP then also cancels the job.
         if received.ending is not None:
-            relay.wait_told()
+            relay.wait_cancelled()
         elif job:
-            messages.note(f"job {job.id} goes on; see: gpusched logs -f {job.id}, or end it: gpusched cancel {job.id}")
+            messages.note(
+                f"job {job.id} continues; see: gpusched logs -f {job.id}, or end it: gpusched cancel {job.id}"
+            )
         raise
     return exit_code(ended, received.ending)
 
 
-def exit_code(job: "Job", told: int | None = None) -> int:
-    """The code of the job's process, as a shell would give it; where it has none 128 + the signal by which we were
-    `told` to end it, or 1."""
+def exit_code(job: "Job", received: int | None = None) -> int:
+    """Return the exit code of the job's process, as a shell would; without one, 128 + the signal `received` by the
+    command, or 1."""
     if job.state == "completed":
         return 0
     if job.signal:
         return 128 + job.signal
-    if told is not None:
-        return 128 + told if job.exit_code is None else job.exit_code
+    if received is not None:
+        return 128 + received if job.exit_code is None else job.exit_code
     return job.exit_code or 1

@@ -1,4 +1,4 @@
-"""The command about the audit: who changed what."""
+"""The command `audit`: list the changes in the audit log."""
 
 import json
 from typing import TYPE_CHECKING, Annotated
@@ -26,15 +26,15 @@ _ENTRIES: "tuple[Column[AuditEntry], ...]" = (
 
 def audit(
     ctx: typer.Context,
-    actor: Annotated[str | None, typer.Option(help="Only what this one did.", show_default=False)] = None,
+    actor: Annotated[str | None, typer.Option(help="Only changes by this user.", show_default=False)] = None,
     action: Annotated[
-        str | None, typer.Option(help="Like quota.change; or its beginning, like quota.", show_default=False)
+        str | None, typer.Option(help="Such as quota.change, or its beginning, such as quota.", show_default=False)
     ] = None,
-    subject: Annotated[str | None, typer.Option(help="Like 'quota nlp'.", show_default=False)] = None,
-    limit: Annotated[int, typer.Option("--limit", "-l", min=1, help="At most this many, the newest first.")] = 100,
+    subject: Annotated[str | None, typer.Option(help="Such as 'quota nlp'.", show_default=False)] = None,
+    limit: Annotated[int, typer.Option("--limit", "-l", min=1, help="Maximum number of rows, newest first.")] = 100,
     form: output.OutputOption = Format.TABLE,
 ) -> None:
-    """List who changed what, newest first (admins).
+    """List the changes in the audit log, newest first (admins).
 
     \b
     gpusched audit
@@ -42,12 +42,12 @@ def audit(
     gpusched audit --actor ada -o jsonl --limit 100000 > audit.jsonl
     """
     with connect(ctx) as client:
-        found = client.audit(actor=actor, action=action, subject=subject, limit=limit + 1)
-    output.items(output.at_most(limit, found), _ENTRIES, form, lambda entry: entry.id)
+        rows = client.audit(actor=actor, action=action, subject=subject, limit=limit + 1)
+    output.items(output.at_most(limit, rows), _ENTRIES, form, lambda entry: entry.id)
 
 
 def _change(entry: "AuditEntry") -> str:
-    """max_gpus 4 → 8; what was made or ended says so."""
+    """Return text such as `max_gpus 4 → 8`, or whether the subject was made or ended."""
     if entry.before is None or entry.after is None:
         return "made" if entry.before is None else "ended"
     return ", ".join(f"{name} {_value(entry.before.get(name))} → {_value(new)}" for name, new in entry.after.items())

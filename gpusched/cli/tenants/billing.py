@@ -1,4 +1,4 @@
-"""Commands about use and money: what a tenant used, rates of GPU-hours, and budgets."""
+"""The commands for use and money: a tenant's use, rates of GPU-hours, and budgets."""
 
 import math
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ from gpusched.protocol.reasons import fix_plurals
 if TYPE_CHECKING:
     from gpusched.protocol.rest.billing import BudgetData, RateData, UsedPart
 
-app = group("""List, set and end what GPU-hours cost.
+app = group("""List, set and end the prices of GPU-hours.
 
 \b
 gpusched rate list
@@ -52,54 +52,54 @@ _USED: "tuple[Column[UsedPart], ...]" = (
 def usage(
     ctx: typer.Context,
     tenant: Tenant = None,
-    by: Annotated[By, typer.Option(help="What a row is.")] = By.DAY,
+    by: Annotated[By, typer.Option(help="The grouping of rows.")] = By.DAY,
     start: Annotated[
         Text,
         typer.Option(
             "--from",
             metavar="DAY|TIME",
-            help="First day; without it the first of this month, or of that which --to ends.",
+            help="First day; by default the first of this month, or of the month in which --to ends.",
         ),
     ] = None,
-    end: Annotated[Text, typer.Option("--to", metavar="DAY|TIME", help="Not included; without it now.")] = None,
+    end: Annotated[Text, typer.Option("--to", metavar="DAY|TIME", help="End, not included; by default now.")] = None,
     form: output.OutputOption = Format.TABLE,
 ) -> None:
-    """Show what a tenant used and what it costs; running jobs are counted to now.
+    """Show a tenant's use and its cost; running jobs count up to now.
 
     \b
     gpusched usage nlp
     gpusched usage nlp --by user --from 2030-01-01 --to 2030-02-01
     gpusched usage nlp --by job -o csv > january.csv
 
-    The sum goes to stderr, so that a file has the rows alone.
+    The total goes to stderr, so that a file contains only the rows.
     """
     with connect(ctx) as client:
-        found = client.usage(tenant, by=by, start=start, end=end)
-    output.items(found.items, _USED, form, lambda part: part.key)
-    total = found.total
+        result = client.usage(tenant, by=by, start=start, end=end)
+    output.items(result.items, _USED, form, lambda part: part.key)
+    total = result.total
     refunded = f", and {total.refunded_gpu_seconds / 3600:g} refunded" if total.refunded_gpu_seconds else ""
-    cost = f"{total.cost:g} {found.currency}".rstrip()
-    span = f"{_day(found.start_at)} to {_day(found.end_at)}"
+    cost = f"{total.cost:g} {result.currency}".rstrip()
+    span = f"{_day(result.start_at)} to {_day(result.end_at)}"
     used = fix_plurals(f"{total.gpu_hours:g} GPU-hours in {total.jobs} jobs")
-    messages.note(f"{found.tenant}, {span}: {used}, {cost}{refunded}")
+    messages.note(f"{result.tenant}, {span}: {used}, {cost}{refunded}")
 
 
 def budget(
     ctx: typer.Context,
     tenant: Annotated[str, typer.Argument()],
     soft: Annotated[
-        Text, typer.Option("--soft", metavar="N|none", help="From these GPU-hours on people are warned.")
+        Text, typer.Option("--soft", metavar="N|none", help="Warn from this number of GPU-hours on.")
     ] = None,
     hard: Annotated[
-        Text, typer.Option("--hard", metavar="N|none", help="From these on nothing more starts on GPUs.")
+        Text, typer.Option("--hard", metavar="N|none", help="Start no more GPU jobs from this number on.")
     ] = None,
     days: Annotated[
-        str | None, typer.Option(metavar="N|month", help="Of the last so many days, or the calendar month.")
+        str | None, typer.Option(metavar="N|month", help="Period: the last N days, or the calendar month.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say how it would stand; change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Preview the budget; change nothing.")] = False,
     form: output.OutputOption = Format.TABLE,
 ) -> None:
-    """Show how the budget of a tenant stands; with bounds, change it (admins). What is not given stays.
+    """Show a tenant's budget and its use; with bounds, change it (admins). Omitted options stay unchanged.
 
     \b
     gpusched budget nlp
@@ -108,32 +108,32 @@ def budget(
 
     Bounds are GPU-hours, `none` is no bound; --days N counts the last N days, --days month the calendar month (UTC).
     """
-    given = {"soft_gpu_hours": soft, "hard_gpu_hours": hard, "days": days}
-    changes = {name: _bound(name, text) for name, text in given.items() if text is not None}
+    bounds = {"soft_gpu_hours": soft, "hard_gpu_hours": hard, "days": days}
+    changes = {name: _bound(name, text) for name, text in bounds.items() if text is not None}
     if dry_run and not changes:
-        raise typer.BadParameter("say what to change", param_hint="--dry-run")
+        raise typer.BadParameter("needs a bound to change", param_hint="--dry-run")
     with connect(ctx) as client:
-        found = client.budget(tenant)
+        current = client.budget(tenant)
         if changes:
-            # The server refuses it if somebody else changed the budget since it was read.
-            kept = {name: getattr(found, name) for name in given}
-            found = client.set_budget(tenant, **{**kept, **changes}, version=found.version, dry_run=dry_run)
-            messages.note("nothing was changed" if dry_run else f"the budget is at version {found.version}")
-    output.one(found, form, text=_standing(found), name=found.state)
+            # The server refuses the change if the budget was edited since it was read.
+            unchanged = {name: getattr(current, name) for name in bounds}
+            current = client.set_budget(tenant, **{**unchanged, **changes}, version=current.version, dry_run=dry_run)
+            messages.note("nothing changed (dry run)" if dry_run else f"the budget is at version {current.version}")
+    output.one(current, form, text=_standing(current), name=current.state)
 
 
-def _standing(found: "BudgetData") -> str:
-    period = "the calendar month" if found.days is None else f"the last {found.days} days"
+def _standing(budget: "BudgetData") -> str:
+    period = "the calendar month" if budget.days is None else f"the last {budget.days} days"
     bounds = ", ".join(
-        f"{name} {amounts.bound(most)} GPU-hours"
-        for name, most in (("soft", found.soft_gpu_hours), ("hard", found.hard_gpu_hours))
-        if most is not None
+        f"{name} {amounts.bound(limit)} GPU-hours"
+        for name, limit in (("soft", budget.soft_gpu_hours), ("hard", budget.hard_gpu_hours))
+        if limit is not None
     )
-    return f"{found.tenant}: {found.sentence}" + (f"\nbounds: {bounds} in {period}" if bounds else "")
+    return f"{budget.tenant}: {budget.sentence}" + (f"\nbounds: {bounds} in {period}" if bounds else "")
 
 
 def _bound(name: str, text: str) -> float | int | None:
-    """As the API has it: None is no bound, and of the days the calendar month."""
+    """Return the bound as the API expects it: None is no bound, and for the days the calendar month."""
     word = "month" if name == "days" else "none"
     if text == word:
         return None
@@ -160,44 +160,42 @@ _RATES: "tuple[Column[RateData], ...]" = (
 
 @app.command("list")
 def list_rates(ctx: typer.Context, form: output.OutputOption = Format.TABLE) -> None:
-    """List what GPU-hours cost and cost before, by model.
+    """List the current and earlier prices of GPU-hours, by model.
 
     \b
     gpusched rate list
     """
     with connect(ctx) as client:
-        found = client.rates()
-    output.items(found, _RATES, form, lambda rate: rate.id)
+        rows = client.rates()
+    output.items(rows, _RATES, form, lambda rate: rate.id)
 
 
 @app.command("set")
 def set_rate(
     ctx: typer.Context,
-    model: Annotated[str, typer.Argument(help="Words of the driver's name, like A100; '*' is every other model.")],
-    price: Annotated[float, typer.Argument(min=0, help="Of a GPU-hour.")],
-    start: Annotated[
-        Text, typer.Option("--from", metavar="DAY|TIME", help="From when on; without it from now.")
-    ] = None,
-    end: Annotated[Text, typer.Option("--to", metavar="DAY|TIME", help="Until before; without it for ever.")] = None,
+    model: Annotated[str, typer.Argument(help="Words of the driver's name, like A100; '*' covers all other models.")],
+    price: Annotated[float, typer.Argument(min=0, help="Price of a GPU-hour.")],
+    start: Annotated[Text, typer.Option("--from", metavar="DAY|TIME", help="Start; by default now.")] = None,
+    end: Annotated[Text, typer.Option("--to", metavar="DAY|TIME", help="End, not included; by default none.")] = None,
     form: output.OutputOption = Format.NAME,
 ) -> None:
-    """Set what a GPU-hour of a model costs, from now or later on (admins), and print its id.
+    """Set the price of a GPU-hour of a model, from now or later on (admins), and print the id of the rate.
 
     \b
     gpusched rate set H100 2.50
     gpusched rate set '*' 1 --from 2030-01-01
     """
     with connect(ctx) as client:
-        made = client.set_rate(model, price, starts_at=start, ends_at=end)
+        rate = client.set_rate(model, price, starts_at=start, ends_at=end)
     messages.note(
-        f"a GPU-hour of {made.gpu_model} costs {made.price_per_gpu_hour:g} from {made.starts_at:%Y-%m-%d %H:%M} on"
+        f"a GPU-hour of {rate.gpu_model} costs {rate.price_per_gpu_hour:g} from {rate.starts_at:%Y-%m-%d %H:%M} on"
     )
-    output.one(made, form, text=str(made.id), name=made.id)
+    output.one(rate, form, text=str(rate.id), name=rate.id)
 
 
 @app.command("end")
 def end_rate(ctx: typer.Context, rate_id: Annotated[int, typer.Argument(metavar="ID", min=1)]) -> None:
-    """End a rate now, or take a planned one back (admins).
+    """End a rate now, or withdraw a planned one (admins).
 
     \b
     gpusched rate end 7

@@ -1,4 +1,4 @@
-"""Commands about the members of a tenant and their roles."""
+"""The commands for the members of a tenant and their roles."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,10 +17,10 @@ Tenant = Annotated[str, typer.Argument(metavar="TENANT", show_default=False)]
 User = Annotated[str, typer.Argument(metavar="USER", show_default=False)]
 
 _COLUMNS: "tuple[Column[TenantMember], ...]" = (
-    Column("USER", lambda m: m.user),
-    Column("ROLE", lambda m: m.role),
-    Column("KIND", lambda m: m.kind),
-    Column("ACTIVE", lambda m: m.is_active),
+    Column("USER", lambda member: member.user),
+    Column("ROLE", lambda member: member.role),
+    Column("KIND", lambda member: member.kind),
+    Column("ACTIVE", lambda member: member.is_active),
 )
 
 
@@ -32,8 +32,8 @@ def list_members(ctx: typer.Context, tenant: Tenant, form: output.OutputOption =
     gpusched member list nlp
     """
     with connect(ctx) as client:
-        found = client.members(tenant)
-    output.items(found, _COLUMNS, form, lambda m: m.user)
+        rows = client.members(tenant)
+    output.items(rows, _COLUMNS, form, lambda member: member.user)
 
 
 @app.command()
@@ -43,15 +43,15 @@ def add(
     user: User,
     role: Annotated[str, typer.Option(help="viewer, member or owner.")] = "member",
 ) -> None:
-    """Make a user a member of a tenant (owners). `gpusched user create` makes accounts.
+    """Add a user to a tenant (owners). `gpusched user create` creates accounts.
 
     \b
     gpusched member add nlp ada
     gpusched member add nlp grace --role owner
     """
     with connect(ctx) as client:
-        made = client.add_member(tenant, user, role=role)
-    messages.note(f"{made.user} is {made.role} in tenant {tenant}")
+        member = client.add_member(tenant, user, role=role)
+    messages.note(f"{member.user} is {member.role} in tenant {tenant}")
 
 
 @app.command()
@@ -61,14 +61,14 @@ def set_role(
     user: User,
     role: Annotated[str, typer.Argument(metavar="ROLE", help="viewer, member or owner.", show_default=False)],
 ) -> None:
-    """Give a member another role (owners). The last owner stays one.
+    """Change a member's role (owners). The last owner cannot lose the role.
 
     \b
     gpusched member set-role nlp ada owner
     """
     with connect(ctx) as client:
-        made = client.set_role(tenant, user, role)
-    messages.note(f"{made.user} is {made.role} in tenant {tenant}")
+        member = client.set_role(tenant, user, role)
+    messages.note(f"{member.user} is {member.role} in tenant {tenant}")
 
 
 @app.command()
@@ -76,9 +76,9 @@ def remove(
     ctx: typer.Context,
     tenant: Tenant,
     user: User,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """End a membership (owners). The user's jobs go on. The last owner stays.
+    """Remove a member (owners). The user's jobs continue. The last owner cannot be removed.
 
     \b
     gpusched member remove nlp ada

@@ -1,4 +1,4 @@
-"""Passwords for commands, which come from stdin or a prompt and never from arguments."""
+"""Read passwords for commands from stdin or a prompt, never from arguments."""
 
 import sys
 
@@ -12,35 +12,35 @@ def line_of_stdin() -> str:
     except UnicodeDecodeError as error:
         from gpusched.client.errors import Invalid
 
-        raise Invalid("what is on stdin is not text in UTF-8") from error
+        raise Invalid("stdin is not text in UTF-8") from error
 
 
-def password_of_stdin(what: str) -> str:
+def password_of_stdin(subject: str) -> str:
     """Return a line of stdin without its end, or, on a terminal, ask for it without echo."""
     if sys.stdin.isatty():
-        return ask_new(what)
+        return ask_new(subject)
     text = line_of_stdin().rstrip("\r\n")
     if not text:
         from gpusched.client.errors import Invalid
 
-        raise Invalid(f"{what} is missing on stdin", next_step="write it there as a line")
+        raise Invalid(f"{subject} is missing on stdin", next_step="write it to stdin as a line")
     return text
 
 
-def ask(what: str, *, is_secret: bool = True, instead: str = "give --username and --password-stdin") -> str:
+def ask(subject: str, *, is_secret: bool = True, instead: str = "give --username and --password-stdin") -> str:
     """Ask on the terminal. Raise Invalid without one, with what to do `instead`."""
-    _require_terminal(what, instead)
-    return str(typer.prompt(what, hide_input=is_secret, err=True))
+    _require_terminal(subject, instead)
+    return str(typer.prompt(subject, hide_input=is_secret, err=True))
 
 
-def ask_new(what: str, *, instead: str = "give --password-stdin") -> str:
+def ask_new(subject: str, *, instead: str = "give --password-stdin") -> str:
     """Ask twice for a new password."""
-    _require_terminal(what, instead)
-    return str(typer.prompt(what, hide_input=True, confirmation_prompt=True, err=True))
+    _require_terminal(subject, instead)
+    return str(typer.prompt(subject, hide_input=True, confirmation_prompt=True, err=True))
 
 
-def _require_terminal(what: str, instead: str) -> None:
+def _require_terminal(subject: str, instead: str) -> None:
     if not sys.stdin.isatty():
         from gpusched.client.errors import Invalid
 
-        raise Invalid(f"{what} is needed and nobody is there to ask", next_step=instead)
+        raise Invalid(f"{subject} is required, and there is no terminal to ask on", next_step=instead)

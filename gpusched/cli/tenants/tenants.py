@@ -1,4 +1,4 @@
-"""Commands about tenants and their quotas."""
+"""The commands for tenants and their quotas."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +14,22 @@ if TYPE_CHECKING:
 
 app = group("Create, list, show, rename and archive tenants.")
 Limit = str | None
+MaxGpus = Annotated[Limit, typer.Option(metavar="N|none", help="GPUs held at once.")]
+MaxGpuMemory = Annotated[Limit, typer.Option(metavar="N|none", help="GPU memory, in MiB.")]
+MaxCpuCores = Annotated[Limit, typer.Option(metavar="N|none", help="CPU cores.")]
+MaxMemory = Annotated[Limit, typer.Option(metavar="N|none", help="Memory, in MiB.")]
+MaxJobs = Annotated[Limit, typer.Option(metavar="N|none", help="Running jobs.")]
+MaxGpusPerUser = Annotated[Limit, typer.Option(metavar="N|none", help="GPUs of each of its users.")]
+MaxGpusByModel = Annotated[Limit, typer.Option(metavar="MODEL=N,…|none", help="GPUs per model, like A100=16,H100=8.")]
+MaxQueued = Annotated[Limit, typer.Option(metavar="N|none", help="Waiting jobs; none: the server's setting.")]
+MaxDeferred = Annotated[
+    Limit, typer.Option(metavar="N|none", help="Jobs that cannot start yet; none: the server's setting.")
+]
+Guaranteed = Annotated[Limit, typer.Option(metavar="N", help="GPUs that it can always get back.")]
+_LIMITS = (
+    "max_gpus", "max_gpu_memory_mb", "max_cpu_cores", "max_memory_mb", "max_concurrent_jobs", "max_gpus_per_user",
+    "max_queued_jobs", "max_deferred_jobs", "guaranteed_gpus",
+)  # fmt: skip
 
 _COLUMNS: "tuple[Column[Tenant], ...]" = (
     Column("TENANT", lambda t: t.name),
@@ -35,40 +51,42 @@ _COLUMNS: "tuple[Column[Tenant], ...]" = (
 @app.command("list")
 def list_tenants(
     ctx: typer.Context,
-    archived: Annotated[bool, typer.Option("--archived", help="Also tenants that are archived.")] = False,
+    archived: Annotated[bool, typer.Option("--archived", help="Also archived tenants.")] = False,
     form: output.OutputOption = Format.TABLE,
 ) -> None:
-    """List tenants, what they use and what they may use.
+    """List tenants, their use and their limits.
 
     \b
     gpusched tenant list
     gpusched tenant list --archived
     """
     with connect(ctx) as client:
-        found = client.tenants(archived=archived)
-    output.items(found, _COLUMNS, form, lambda t: t.name)
+        rows = client.tenants(archived=archived)
+    output.items(rows, _COLUMNS, form, lambda t: t.name)
 
 
 @app.command()
 def show(ctx: typer.Context, name: str, form: output.OutputOption = Format.TABLE) -> None:
-    """Show one tenant.
+    """Show a tenant.
 
     \b
     gpusched tenant show nlp
     """
     with connect(ctx) as client:
-        found = client.tenant(name)
-    output.one(found, form, text=_described(found), name=found.name)
+        tenant = client.tenant(name)
+    output.one(tenant, form, text=_described(tenant), name=tenant.name)
 
 
 @app.command()
 def create(
     ctx: typer.Context,
     name: str,
-    display_name: Annotated[str | None, typer.Option(help="The name that people read.")] = None,
-    weight: Annotated[float | None, typer.Option(help="Twice the weight, twice the share; 0.001 to 1000000.")] = None,
+    display_name: Annotated[str | None, typer.Option(help="The name shown to people.")] = None,
+    weight: Annotated[
+        float | None, typer.Option(help="Twice the weight gets twice the share; 0.001 to 1000000.")
+    ] = None,
     tier: Annotated[str | None, typer.Option(help="premium, standard or opportunistic.")] = None,
-    unix_user: Annotated[str | None, typer.Option(help="The Unix user that its jobs run as, on all nodes.")] = None,
+    unix_user: Annotated[str | None, typer.Option(help="The Unix user of its jobs, on all nodes.")] = None,
     form: output.OutputOption = Format.NAME,
 ) -> None:
     """Create a tenant. It has no limits until `gpusched quota` sets them.
@@ -79,9 +97,9 @@ def create(
     For admins. `gpusched member add` adds members.
     """
     with connect(ctx) as client:
-        made = client.create_tenant(name, display_name=display_name, weight=weight, tier=tier, unix_user=unix_user)
-    messages.note(f"tenant {made.name} created")
-    output.one(made, form, text=_described(made), name=made.name)
+        tenant = client.create_tenant(name, display_name=display_name, weight=weight, tier=tier, unix_user=unix_user)
+    messages.note(f"tenant {tenant.name} created")
+    output.one(tenant, form, text=_described(tenant), name=tenant.name)
 
 
 @app.command()
@@ -90,14 +108,14 @@ def rename(
     name: Annotated[str, typer.Argument(metavar="TENANT", show_default=False)],
     new_name: Annotated[str, typer.Argument(metavar="NEW_NAME", show_default=False)],
 ) -> None:
-    """Rename a tenant (admins). Jobs, use and history stay; the old name is unknown from then on.
+    """Rename a tenant (admins). Jobs, use and history stay; the old name becomes unknown.
 
     \b
     gpusched tenant rename nlp language
     """
     with connect(ctx) as client:
         client.rename_tenant(name, new_name)
-    messages.note(f"tenant {name} is {new_name} now")
+    messages.note(f"tenant {name} renamed to {new_name}")
 
 
 @app.command()
@@ -105,24 +123,24 @@ def archive(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(metavar="TENANT", show_default=False)],
     cancel_jobs: Annotated[
-        bool, typer.Option("--cancel-jobs", help="Cancel its jobs that wait and stop those that run.")
+        bool, typer.Option("--cancel-jobs", help="Cancel its waiting jobs and stop its running jobs.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Let a tenant submit no more and leave it out of lists (admins). Its use and history stay.
+    """Archive a tenant: it accepts no jobs, and lists leave it out (admins). Its use and history stay.
 
     \b
     gpusched tenant archive nlp
     gpusched tenant archive nlp --cancel-jobs --yes
 
-    Refused while it has jobs that wait or run, unless --cancel-jobs, which asks first. Its guarantee is void until
+    Refused while it has waiting or running jobs, unless --cancel-jobs, which asks first. Its guarantee is void until
     `gpusched tenant unarchive`.
     """
     if cancel_jobs:
         confirm(f"Archive tenant {name}, cancel its waiting jobs and stop its running jobs?", is_sure=yes)
     with connect(ctx) as client:
-        done = client.archive_tenant(name, cancel_jobs=cancel_jobs)
-    jobs = f"; jobs cancelled: {done.cancelled_jobs}, being stopped: {done.stopping_jobs}" if cancel_jobs else ""
+        result = client.archive_tenant(name, cancel_jobs=cancel_jobs)
+    jobs = f"; jobs cancelled: {result.cancelled_jobs}, being stopped: {result.stopping_jobs}" if cancel_jobs else ""
     messages.note(f"tenant {name} archived{jobs}")
 
 
@@ -142,25 +160,19 @@ def quota(
     ctx: typer.Context,
     name: Annotated[str | None, typer.Argument(metavar="[TENANT]", show_default=False)] = None,
     form: output.OutputOption = Format.TABLE,
-    max_gpus: Annotated[Limit, typer.Option(metavar="N|none", help="GPUs held at once.")] = None,
-    max_gpu_memory_mb: Annotated[Limit, typer.Option(metavar="N|none", help="GPU memory, in MiB.")] = None,
-    max_cpu_cores: Annotated[Limit, typer.Option(metavar="N|none", help="CPU cores.")] = None,
-    max_memory_mb: Annotated[Limit, typer.Option(metavar="N|none", help="Memory, in MiB.")] = None,
-    max_concurrent_jobs: Annotated[Limit, typer.Option(metavar="N|none", help="Jobs running at once.")] = None,
-    max_gpus_per_user: Annotated[Limit, typer.Option(metavar="N|none", help="GPUs of each one of its users.")] = None,
-    max_gpus_by_model: Annotated[
-        Limit, typer.Option(metavar="MODEL=N,…|none", help="GPUs per model, like A100=16,H100=8.")
-    ] = None,
-    max_queued_jobs: Annotated[
-        Limit, typer.Option(metavar="N|none", help="Jobs waiting; none: as the server's settings say.")
-    ] = None,
-    max_deferred_jobs: Annotated[
-        Limit, typer.Option(metavar="N|none", help="Jobs that cannot start yet; none: as the settings say.")
-    ] = None,
-    guaranteed_gpus: Annotated[Limit, typer.Option(metavar="N", help="GPUs that it can always get back.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what the change would do; change nothing.")] = False,
+    max_gpus: MaxGpus = None,
+    max_gpu_memory_mb: MaxGpuMemory = None,
+    max_cpu_cores: MaxCpuCores = None,
+    max_memory_mb: MaxMemory = None,
+    max_concurrent_jobs: MaxJobs = None,
+    max_gpus_per_user: MaxGpusPerUser = None,
+    max_gpus_by_model: MaxGpusByModel = None,
+    max_queued_jobs: MaxQueued = None,
+    max_deferred_jobs: MaxDeferred = None,
+    guaranteed_gpus: Guaranteed = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Preview the effect; change nothing.")] = False,
 ) -> None:
-    """Show what tenants may hold at once and what they hold; with limits, change them (none: no limit).
+    """Show the limits of tenants and their use; with limits, change them (none: no limit).
 
     \b
     gpusched quota
@@ -168,26 +180,22 @@ def quota(
     gpusched quota nlp --max-gpus 16 --guaranteed-gpus 8
     gpusched quota nlp --max-gpus-by-model A100=8 --dry-run
 
-    What is not given stays. A lowered limit stops nothing that runs; --dry-run says which jobs would start, wait or be
-    stopped. Edits are for admins.
+    Omitted limits stay unchanged. A lower limit stops no job; --dry-run lists the jobs that would start, wait or
+    be stopped. Only admins can change limits.
     """
-    given = {
-        "max_gpus": max_gpus,
-        "max_gpu_memory_mb": max_gpu_memory_mb,
-        "max_cpu_cores": max_cpu_cores,
-        "max_memory_mb": max_memory_mb,
-        "max_concurrent_jobs": max_concurrent_jobs,
-        "max_gpus_per_user": max_gpus_per_user,
-        "max_queued_jobs": max_queued_jobs,
-        "max_deferred_jobs": max_deferred_jobs,
-        "guaranteed_gpus": guaranteed_gpus,
-    }
-    changes: dict[str, object] = {field: _limit(field, text) for field, text in given.items() if text is not None}
-    if max_gpus_by_model is not None:
-        changes["max_gpus_by_model"] = _by_model(max_gpus_by_model)
+    changes = _changes(ctx.params)  # the limits above, by name
     if name is None and (changes or dry_run):
-        raise typer.BadParameter("say whose quota to change", param_hint="TENANT")
+        raise typer.BadParameter("name the tenant whose quota to change", param_hint="TENANT")
     _show_or_change(ctx, name, changes, form, dry_run=dry_run)
+
+
+def _changes(options: dict[str, str | None]) -> dict[str, object]:
+    """Return the new values of the limits that the options set."""
+    texts = {field: text for field in _LIMITS if (text := options[field]) is not None}
+    changes: dict[str, object] = {field: _limit(field, text) for field, text in texts.items()}
+    if (by_model := options["max_gpus_by_model"]) is not None:
+        changes["max_gpus_by_model"] = _by_model(by_model)
+    return changes
 
 
 def _show_or_change(
@@ -200,11 +208,13 @@ def _show_or_change(
             output.items(client.tenants(), _COLUMNS, form, lambda t: t.name)
             return
         if changes:
-            # Read, change, write: the server refuses it if somebody else wrote in between.
+            # Read, change, write: the server refuses the write if the quota was edited in between.
             changed = client.set_quota(name, msgspec.structs.replace(client.quota(name), **changes), dry_run=dry_run)
             for sentence in changed.effect.sentences:
                 messages.note(sentence)
-            messages.note("nothing was changed" if dry_run else f"quota of {name} changed (version {changed.version})")
+            messages.note(
+                "nothing changed (dry run)" if dry_run else f"quota of {name} changed (version {changed.version})"
+            )
         tenant = client.tenant(name)
     output.items([tenant], _COLUMNS, form, lambda t: t.name)
 
@@ -213,12 +223,12 @@ def _limit(field: str, text: str) -> int | None:
     if text.lower() == "none" and field != "guaranteed_gpus":
         return None
     if not text.isdecimal():
-        raise typer.BadParameter(f"{text!r} is no whole number", param_hint=f"--{field.replace('_', '-')}")
+        raise typer.BadParameter(f"{text!r} is not a whole number", param_hint=f"--{field.replace('_', '-')}")
     return int(text)
 
 
 def _by_model(text: str) -> dict[str, int]:
-    """A100=16,H100=8 as a dictionary; none: no limits."""
+    """Parse A100=16,H100=8 into a dictionary; none: no limits."""
     if text.lower() == "none":
         return {}
     parts = [part.rpartition("=") for part in text.split(",")]
@@ -234,5 +244,5 @@ def _of(used: float, limit: float | None) -> str:
 
 def _described(tenant: "Tenant") -> str:
     width = max(len(column.title) for column in _COLUMNS) + 2
-    shown = ((column.title.lower(), column.value(tenant)) for column in _COLUMNS)
-    return "\n".join(f"{title:<{width}}{value}" for title, value in shown if value is not None)
+    values = ((column.title.lower(), column.value(tenant)) for column in _COLUMNS)
+    return "\n".join(f"{title:<{width}}{value}" for title, value in values if value is not None)

@@ -1,4 +1,4 @@
-"""Commands about who we are: API tokens, and the login that keeps one in the config file."""
+"""The commands for API tokens, and the login that stores one in the config file."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,7 +32,7 @@ _COLUMNS: "tuple[Column[Token], ...]" = (
 
 Service = Annotated[
     str | None,
-    typer.Option("--service", metavar="TENANT", help="Of programs of this tenant (owners).", show_default=False),
+    typer.Option("--service", metavar="TENANT", help="Tokens of this tenant's programs (owners).", show_default=False),
 ]
 
 
@@ -44,54 +44,54 @@ def list_tokens(ctx: typer.Context, service: Service = None, form: output.Output
     gpusched token list
     gpusched token list --service nlp
     """
-    found: list[Token]
+    rows: list[Token]
     with connect(ctx) as client:
-        found = [*client.service_tokens(service)] if service else client.tokens()
-    output.items(found, _COLUMNS, form, lambda t: t.id)
+        rows = [*client.service_tokens(service)] if service else client.tokens()
+    output.items(rows, _COLUMNS, form, lambda t: t.id)
 
 
 @app.command()
 def create(
     ctx: typer.Context,
     name: str,
-    scope: Annotated[list[str] | None, typer.Option(help="read, write or admin; repeat it. [read and write]")] = None,
-    tenant: Annotated[str | None, typer.Option("--tenant", "-t", help="Good for this tenant only.")] = None,
+    scope: Annotated[list[str] | None, typer.Option(help="read, write or admin; repeatable. [read and write]")] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", "-t", help="Restrict the token to this tenant.")] = None,
     service: Service = None,
     role: Annotated[
-        str | None, typer.Option(help="Of a program: member or viewer. [as its other tokens, else member]")
+        str | None, typer.Option(help="Role of a program: member or viewer. [as its other tokens, else member]")
     ] = None,
     days: Annotated[
-        float | None, typer.Option(min=0.01, help="How long it is good. [90; 365 of programs]", show_default=False)
+        float | None, typer.Option(min=0.01, help="Days until it expires. [90; 365 for programs]", show_default=False)
     ] = None,
     form: output.OutputOption = Format.TABLE,
 ) -> None:
-    """Create a token and print it. It is shown this once. One of a program outlives its maker.
+    """Create a token and print it. It is shown only once. A program's token outlives the account of its creator.
 
     \b
     gpusched token create ci --scope read --scope write --days 30 > token.txt
     gpusched token create nightly --service nlp --role viewer
     """
     if service is None and role is not None:
-        raise typer.BadParameter("is of programs: give --service too", param_hint="--role")
+        raise typer.BadParameter("applies to programs: give --service, too", param_hint="--role")
     if service is not None and tenant is not None:
         raise typer.BadParameter("names the tenant already", param_hint="--service")
-    made: IssuedToken | IssuedServiceToken
+    token: IssuedToken | IssuedServiceToken
     with connect(ctx) as client:
         if service is None:
-            made = client.create_token(name, scopes=scope or None, tenant=tenant, expires_in_days=days or 90)
+            token = client.create_token(name, scopes=scope or None, tenant=tenant, expires_in_days=days or 90)
         else:
-            made = client.create_service_token(
+            token = client.create_service_token(
                 service, name, role=role, scopes=scope or None, expires_in_days=days or 365
             )
-    messages.note(f"token {made.id} ({made.prefix}…) created; it is shown this once")
-    output.one(made, form, text=made.token, name=made.id)
+    messages.note(f"token {token.id} ({token.prefix}…) created; it is shown only once")
+    output.one(token, form, text=token.token, name=token.id)
 
 
 @app.command()
 def revoke(
     ctx: typer.Context, token_id: Annotated[int, typer.Argument(metavar="ID", min=1)], service: Service = None
 ) -> None:
-    """Refuse a token from now on.
+    """Revoke a token: the server refuses it from now on.
 
     \b
     gpusched token revoke 7
@@ -108,24 +108,24 @@ def revoke(
 def login(
     ctx: typer.Context,
     url: Annotated[str | None, typer.Argument(help="The server.", show_default=False)] = None,
-    username: Annotated[str | None, typer.Option("--username", "-u", help="Asked for if left out.")] = None,
+    username: Annotated[str | None, typer.Option("--username", "-u", help="Asks for it if omitted.")] = None,
     password_stdin: Annotated[bool, typer.Option("--password-stdin", help="Read the password from stdin.")] = False,
-    token_stdin: Annotated[bool, typer.Option("--token-stdin", help="Keep the token on stdin instead.")] = False,
-    tenant: Annotated[str | None, typer.Option("--tenant", "-t", help="Tenant that submits go to.")] = None,
+    token_stdin: Annotated[bool, typer.Option("--token-stdin", help="Store the token from stdin instead.")] = False,
+    tenant: Annotated[str | None, typer.Option("--tenant", "-t", help="Default tenant of submits.")] = None,
 ) -> None:
-    """Change a password into a token and keep it in the config file.
+    """Exchange a password for a token and store it in the config file.
 
     \b
     gpusched login https://gpusched.example
     gpusched login https://gpusched.example -u ada --password-stdin < password.txt
 
-    With a one-time password it asks for a new one; with --password-stdin that is the second line of stdin.
+    After a one-time password it asks for a new one; with --password-stdin that is the second line of stdin.
     """
     from gpusched.client import Client, config
 
     base = config.resolve(url or ctx.obj.url).url
     file = config.path()
-    config.require_own(file)  # before a token is made that could not be stored
+    config.require_own(file)  # before creating a token that could not be stored
     if token_stdin:
         token = passwords.line_of_stdin().strip()
     else:
@@ -135,18 +135,20 @@ def login(
             token = _log_in(client, username, password, is_from_stdin=password_stdin)
     with Client(base, token) as client:
         me = client.me()
-    kept = config.read_file(file)
-    before = config.stored_url(kept)
-    forgotten = kept.pop("tenant", None) if before not in (None, base) else None
+    stored = config.read_file(file)
+    previous_url = config.stored_url(stored)
+    dropped_tenant = stored.pop("tenant", None) if previous_url not in (None, base) else None
     changed = {"url": base, "token": token, **({"tenant": tenant} if tenant else {})}
-    config.write_file(file, {**kept, **changed})
+    config.write_file(file, {**stored, **changed})
     messages.note(f"logged in to {base} as {me.user}; the token is in {file}")
-    if forgotten and not tenant:
-        messages.note(f"tenant {forgotten} of {before} is forgotten; --tenant names the one that submits go to here")
+    if dropped_tenant and not tenant:
+        messages.note(
+            f"tenant {dropped_tenant} of {previous_url} is no longer the default; --tenant sets the default tenant here"
+        )
 
 
 def _log_in(client: "Client", username: str, password: str, *, is_from_stdin: bool) -> str:
-    """Return a token. For a one-time password a new one is asked for, or read as the next line of stdin."""
+    """Return a token. For a one-time password, ask for a new one or read it as the next line of stdin."""
     import platform
 
     from gpusched.client.errors import NotPermitted
@@ -163,6 +165,6 @@ def _log_in(client: "Client", username: str, password: str, *, is_from_stdin: bo
                 error.next_step = "give a new password as the second line of stdin"
                 raise
         else:
-            messages.note("this password is for one login: choose a new one")
+            messages.note("this is a one-time password: choose a new one")
             new = passwords.ask_new("New password")
     return client.login(username, password, name, new_password=new).token

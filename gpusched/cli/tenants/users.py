@@ -1,4 +1,4 @@
-"""Commands about accounts; passwords come from stdin or a prompt, and a generated one goes to stdout."""
+"""The commands for accounts. Passwords come from stdin or a prompt, and a generated one goes to stdout."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 app = group("Create, list and show accounts, disable and enable them, and set passwords.")
 Name = Annotated[str, typer.Argument(metavar="USER", show_default=False)]
 Stdin = Annotated[bool, typer.Option("--password-stdin", help="Set this password, read from stdin (or a prompt).")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 _COLUMNS: "tuple[Column[User], ...]" = (
     Column("USER", lambda u: u.username),
@@ -27,15 +27,15 @@ _COLUMNS: "tuple[Column[User], ...]" = (
     Column("EMAIL", lambda u: u.email, is_wide=True),
     Column("CREATED", lambda u: u.created_at, is_wide=True),
     Column("LAST LOGIN", lambda u: u.last_login_at, is_wide=True),
-    Column("TENANTS", lambda u: ",".join(f"{one.name}:{one.role}" for one in u.tenants)),
+    Column("TENANTS", lambda u: ",".join(f"{tenant.name}:{tenant.role}" for tenant in u.tenants)),
 )
 
 
 @app.command("list")
 def list_users(
     ctx: typer.Context,
-    disabled: Annotated[bool, typer.Option("--disabled", help="Only accounts that are switched off.")] = False,
-    service: Annotated[bool, typer.Option("--service", help="Accounts of programs in place of people's.")] = False,
+    disabled: Annotated[bool, typer.Option("--disabled", help="Only disabled accounts.")] = False,
+    service: Annotated[bool, typer.Option("--service", help="Accounts of programs instead of people's.")] = False,
     form: output.OutputOption = Format.TABLE,
 ) -> None:
     """List accounts of people, with their tenants and roles (admins).
@@ -45,67 +45,67 @@ def list_users(
     gpusched user list --disabled -o name
     """
     with connect(ctx) as client:
-        found = client.users(active=False if disabled else None, kind="service" if service else "person")
-    output.items(found, _COLUMNS, form, lambda u: u.username)
+        rows = client.users(active=False if disabled else None, kind="service" if service else "person")
+    output.items(rows, _COLUMNS, form, lambda u: u.username)
 
 
 @app.command()
 def show(ctx: typer.Context, user: Name, form: output.OutputOption = Format.TABLE) -> None:
-    """Show one account (admins).
+    """Show an account (admins).
 
     \b
     gpusched user show ada
     """
     with connect(ctx) as client:
-        found = client.user(user)
-    output.one(found, form, text=_described(found), name=found.username)
+        account = client.user(user)
+    output.one(account, form, text=_described(account), name=account.username)
 
 
 @app.command()
 def create(
     ctx: typer.Context,
     user: Name,
-    email: Annotated[str, typer.Option(help="Of the person.")] = "",
-    admin: Annotated[bool, typer.Option("--admin", help="Make it an admin's.")] = False,
+    email: Annotated[str, typer.Option(help="The person's email address.")] = "",
+    admin: Annotated[bool, typer.Option("--admin", help="Create an admin account.")] = False,
     sso: Annotated[bool, typer.Option("--sso", help="Without a password, for single sign-on.")] = False,
     password_stdin: Stdin = False,
     form: output.OutputOption = Format.TABLE,
 ) -> None:
-    """Create an account and print a one-time password, which is shown this once (admins).
+    """Create an account and print a one-time password, which is shown only once (admins).
 
     \b
     gpusched user create ada --email ada@example.com > password.txt
     gpusched user create grace --password-stdin < password.txt
     gpusched user create lin --sso
 
-    At the first login with a one-time password, within 7 days, a new one must be set. `gpusched member add` says in
-    which tenants the person may do what.
+    At the first login with a one-time password, within 7 days, a new one must be set. `gpusched member add`
+    sets the person's tenants and roles.
     """
     if sso and password_stdin:
         raise typer.BadParameter("has no password", param_hint="--sso")
     password = passwords.password_of_stdin("Password") if password_stdin else None
     with connect(ctx) as client:
-        made = client.create_user(
+        account = client.create_user(
             user, email=email, is_admin=admin, password=password, login="sso" if sso else "password"
         )
-    messages.note(f"user {made.username} created{_of_one_time(made.one_time_password)}")
-    output.one(made, form, text=made.one_time_password or "", name=made.username)
+    messages.note(f"user {account.username} created{_of_one_time(account.one_time_password)}")
+    output.one(account, form, text=account.one_time_password or "", name=account.username)
 
 
 @app.command()
 def edit(
     ctx: typer.Context,
     user: Name,
-    email: Annotated[str | None, typer.Option(help="Of the person.", show_default=False)] = None,
+    email: Annotated[str | None, typer.Option(help="The person's email address.", show_default=False)] = None,
     admin: Annotated[bool | None, typer.Option("--admin/--no-admin", help="Admin or not.", show_default=False)] = None,
 ) -> None:
-    """Change an account (admins). What is not given stays.
+    """Change an account (admins). Omitted options stay unchanged.
 
     \b
     gpusched user edit ada --admin
     """
     if email is None and admin is None:
-        raise typer.BadParameter("say what to change", param_hint="--email, --admin")
+        raise typer.BadParameter("give at least one of them", param_hint="--email, --admin")
     with connect(ctx) as client:
         client.change_user(user, email=email, is_admin=admin)
     messages.note(f"user {user} changed")
@@ -113,22 +113,22 @@ def edit(
 
 @app.command()
 def disable(ctx: typer.Context, user: Name, yes: Yes = False) -> None:
-    """Refuse an account's logins, sessions and tokens from now on (admins). Its jobs go on.
+    """Disable an account: its logins, sessions and tokens are refused (admins). Its jobs continue.
 
     \b
     gpusched user disable ada
     """
     confirm(f"Disable user {user}? The account and its tokens are refused from then on.", is_sure=yes)
     with connect(ctx) as client:
-        found = client.disable_user(user)
+        account = client.disable_user(user)
     messages.note(f"user {user} disabled")
-    for tenant in found.tenants_without_owner:
-        messages.note(f"tenant {tenant} has no owner now who can log in")
+    for tenant in account.tenants_without_owner:
+        messages.note(f"tenant {tenant} no longer has an owner who can log in")
 
 
 @app.command()
 def enable(ctx: typer.Context, user: Name) -> None:
-    """Accept an account's logins, sessions and tokens again (admins).
+    """Enable an account: its logins, sessions and tokens are accepted again (admins).
 
     \b
     gpusched user enable ada
@@ -147,7 +147,7 @@ def reset_password(
     yes: Yes = False,
     form: output.OutputOption = Format.TABLE,
 ) -> None:
-    """Replace the password of another user and print a one-time password, which is shown this once (admins).
+    """Replace the password of another user and print a one-time password, which is shown only once (admins).
 
     \b
     gpusched user reset-password ada > password.txt
@@ -161,10 +161,10 @@ def reset_password(
         confirm(f"Reset the password of user {user}? The user's {lost} end.", is_sure=yes)
     password = passwords.password_of_stdin("Password") if password_stdin else None
     with connect(ctx) as client:
-        done = client.reset_password(user, password=password, keep_tokens=keep_tokens)
-    revoked = f"{done.revoked_tokens} token{'s' * (done.revoked_tokens != 1)} revoked"
-    messages.note(f"password of user {user} replaced, {revoked}{_of_one_time(done.one_time_password)}")
-    output.one(done, form, text=done.one_time_password or "", name=done.username)
+        result = client.reset_password(user, password=password, keep_tokens=keep_tokens)
+    revoked = f"{result.revoked_tokens} token{'s' * (result.revoked_tokens != 1)} revoked"
+    messages.note(f"password of user {user} replaced, {revoked}{_of_one_time(result.one_time_password)}")
+    output.one(result, form, text=result.one_time_password or "", name=result.username)
 
 
 @app.command()
@@ -174,7 +174,7 @@ def change_password(
         bool, typer.Option("--password-stdin", help="Read two lines of stdin: the old password and the new one.")
     ] = False,
     revoke_tokens: Annotated[
-        bool, typer.Option("--revoke-tokens", help="Revoke all your tokens, the one in use too.")
+        bool, typer.Option("--revoke-tokens", help="Revoke all your tokens, including the one in use.")
     ] = False,
 ) -> None:
     """Change your own password.
@@ -193,10 +193,10 @@ def change_password(
 
 
 def _of_one_time(password: str | None) -> str:
-    return "; its one-time password is shown this once" if password else ""
+    return "; its one-time password is shown only once" if password else ""
 
 
 def _described(user: "User") -> str:
     width = max(len(column.title) for column in _COLUMNS) + 2
-    shown = ((column.title.lower(), column.value(user)) for column in _COLUMNS)
-    return "\n".join(f"{title:<{width}}{'' if value is None else value}".rstrip() for title, value in shown)
+    values = ((column.title.lower(), column.value(user)) for column in _COLUMNS)
+    return "\n".join(f"{title:<{width}}{'' if value is None else value}".rstrip() for title, value in values)

@@ -1,4 +1,4 @@
-"""The group class of every level: failures become their exit code here, so that no command handles them itself."""
+"""The group class of all command levels. It turns failures into exit codes, so that no command handles them itself."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ class CommandGroup(TyperGroup):
 
 
 def group(help_text: str, *, has_completion: bool = False) -> typer.Typer:
-    """A Typer that prints plain help: quicker than rich's, the same on a terminal and in a pipe."""
+    """Return a Typer that prints plain help: faster than rich's, the same on a terminal and in a pipe."""
     return typer.Typer(
         help=help_text,
         cls=CommandGroup,
@@ -33,7 +33,7 @@ def group(help_text: str, *, has_completion: bool = False) -> typer.Typer:
 
 @contextmanager
 def report_failures() -> Iterator[None]:
-    """Turns what the SDK raises into sentences on stderr and an exit code."""
+    """Turn the SDK's errors into sentences on stderr and an exit code."""
     from gpusched.client.errors import GpuschedError
 
     try:
@@ -43,16 +43,16 @@ def report_failures() -> Iterator[None]:
         raise typer.Exit(error.exit_code) from error
 
 
-def for_each(names: Sequence[T], act: Callable[[T], None]) -> None:
-    """Acts on every one, also when some fail; the exit code is that of the first failure."""
+def for_each(names: Sequence[T], perform: Callable[[T], None]) -> None:
+    """Act on every item, even if some fail; exit with the code of the first failure."""
     from gpusched.client.errors import GpuschedError
 
     first = 0
-    with progress.bar(f"{len(names)} in all", len(names), least=progress.MIN_THINGS) as is_at:
-        for done, name in enumerate(names):
-            is_at(done)
+    with progress.bar(f"{len(names)} in total", len(names), minimum=progress.MIN_ITEMS) as is_at:
+        for completed, name in enumerate(names):
+            is_at(completed)
             try:
-                act(name)
+                perform(name)
             except GpuschedError as error:
                 messages.failure(error)
                 first = first or error.exit_code
@@ -61,7 +61,7 @@ def for_each(names: Sequence[T], act: Callable[[T], None]) -> None:
 
 
 def confirm(question: str, *, is_sure: bool) -> None:
-    """Asks, unless --yes was given. Without anybody to ask it refuses rather than assumes."""
+    """Ask for confirmation, unless --yes was given. Refuse without a terminal, rather than assume."""
     import sys
 
     if is_sure:
@@ -69,6 +69,6 @@ def confirm(question: str, *, is_sure: bool) -> None:
     if not sys.stdin.isatty():
         from gpusched.client.errors import Invalid
 
-        raise Invalid(f"{question} Nobody is there to answer", next_step="add --yes")
+        raise Invalid(f"{question} There is no terminal to confirm on", next_step="add --yes")
     if not typer.confirm(question, err=True):
         raise typer.Abort

@@ -1,4 +1,4 @@
-"""What is told to people: notes and failures, always on stderr, never with somebody else's control characters."""
+"""Print notes and failures for people, always to stderr, and escape control characters of other users."""
 
 import sys
 import unicodedata
@@ -13,19 +13,19 @@ _IS_QUIET = False
 
 
 def be_quiet(is_quiet: bool) -> None:
-    """Whether notes are left out; failures never are."""
+    """Suppress notes, or not; failures are always printed."""
     global _IS_QUIET
     _IS_QUIET = is_quiet
 
 
 def note(text: str) -> None:
-    """One line on stderr, unless nobody wants notes."""
+    """Print a line to stderr, unless notes are suppressed."""
     if not _IS_QUIET:
         _line(text)
 
 
 def failure(error: "GpuschedError") -> None:
-    """The sentence, the fields at fault if there are several, what can be done, and what to quote to an admin."""
+    """Print the sentence, the invalid fields if there are several, the next step, and the request id for an admin."""
     _line(f"error: {error}")
     if len(error.errors) > 1:
         for problem in error.errors:
@@ -37,16 +37,16 @@ def failure(error: "GpuschedError") -> None:
 
 
 def _line(text: str) -> None:
-    with suppress(OSError):  # of a terminal that was closed; what is to be done goes on
+    with suppress(OSError):  # the terminal was closed; the command itself continues
         print(printable(text), file=sys.stderr, flush=True)
 
 
 def printable(text: str) -> str:
-    """Names and sentences come from other users: an escape sequence in them must not reach the terminal."""
+    """Escape control characters: names and sentences of other users must not send escape sequences to the terminal."""
     return "".join(ch if ch == "\n" or unicodedata.category(ch)[0] != "C" else _visible(ch) for ch in text)
 
 
 def _visible(character: str) -> str:
-    # Format characters such as joiners of emoji are harmless, but not those that reorder what is around them.
+    # Format characters such as emoji joiners are harmless, except those that reorder the text around them.
     is_joiner = character in "\u200c\u200d"
     return character if is_joiner else character.encode("unicode_escape").decode()

@@ -1,4 +1,4 @@
-"""How data is printed to stdout: as a table, JSON, JSON lines, CSV or just names."""
+"""Print data to stdout: as a table, JSON, JSON lines, CSV or just names."""
 
 import os
 import shutil
@@ -27,12 +27,12 @@ class Format(StrEnum):
     NAME = "name"
 
 
-OutputOption = Annotated[Format, typer.Option("--output", "-o", help="How to print the data.")]
+OutputOption = Annotated[Format, typer.Option("--output", "-o", help="Output format.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[T]):
-    """`is_wide`: only in `-o wide` and `-o csv`. `is_state`: coloured on a terminal."""
+    """A column of a table. `is_wide`: only in `-o wide` and `-o csv`. `is_state`: coloured on a terminal."""
 
     title: str
     value: Callable[[T], Cell]
@@ -41,7 +41,7 @@ class Column(Generic[T]):
 
 
 def items(rows: Sequence[T], columns: Sequence[Column[T]], form: Format, name: Callable[[T], Cell]) -> None:
-    """A list. JSON has all fields of the items; tables and CSV have the columns."""
+    """Print a list. JSON has all fields of the items; tables and CSV have the columns."""
     if form is Format.JSON:
         _json(list(rows))
     elif form is Format.JSONL:
@@ -52,45 +52,49 @@ def items(rows: Sequence[T], columns: Sequence[Column[T]], form: Format, name: C
     elif form is Format.CSV:
         _csv(rows, columns)
     else:
-        # A pipe gets everything.
+        # Never cut the output of a pipe.
         is_cut = form is Format.TABLE and sys.stdout.isatty()
-        _write("".join(f"{line}\n" for line in table(rows, columns, form, room=_room() if is_cut else None)))
+        _write(
+            "".join(
+                f"{line}\n" for line in table(rows, columns, form, width_limit=_terminal_width() if is_cut else None)
+            )
+        )
 
 
-def at_most(limit: int, found: Sequence[T], *, is_told: bool = True) -> Sequence[T]:
-    """The first `limit` of what was found; one more than that was asked for, which tells whether there are more."""
-    if len(found) > limit and is_told:
-        note(f"there are more than these {limit}; see --limit")
-    return found[:limit]
+def at_most(limit: int, rows: Sequence[T], *, has_note: bool = True) -> Sequence[T]:
+    """Return the first `limit` rows. The caller requests one more than that, which shows whether there are more."""
+    if len(rows) > limit and has_note:
+        note(f"there are more than {limit}; see --limit")
+    return rows[:limit]
 
 
 def table(
-    rows: Sequence[T], columns: Sequence[Column[T]], form: Format, *, room: int | None, is_clipped: bool = False
+    rows: Sequence[T], columns: Sequence[Column[T]], form: Format, *, width_limit: int | None, is_clipped: bool = False
 ) -> list[str]:
-    """The lines of a table, its titles first. With `room` (columns of the terminal) the last column, a sentence, gives
-    way; `is_clipped`: and no line is longer than that."""
+    """Return the lines of a table, its titles first. With `width_limit` (columns of the terminal) the last column, a
+    sentence, is shortened; `is_clipped`: no line is longer than that."""
     from rich.cells import cell_len, set_cell_size
 
-    shown = [column for column in columns if form is Format.WIDE or not column.is_wide]
-    cells = [[printable(_text(c.value(row))).replace("\n", " ") for c in shown] for row in rows]
-    widths = [max(map(cell_len, [c.title, *(line[i] for line in cells)])) for i, c in enumerate(shown)]
-    if room is not None:
-        widths[-1] = min(widths[-1], max(room - sum(widths[:-1]) - 2 * len(widths[:-1]), 10))
-    if room is not None and is_clipped:
+    visible = [column for column in columns if form is Format.WIDE or not column.is_wide]
+    cells = [[printable(_text(c.value(row))).replace("\n", " ") for c in visible] for row in rows]
+    widths = [max(map(cell_len, [c.title, *(line[i] for line in cells)])) for i, c in enumerate(visible)]
+    if width_limit is not None:
+        widths[-1] = min(widths[-1], max(width_limit - sum(widths[:-1]) - 2 * len(widths[:-1]), 10))
+    if width_limit is not None and is_clipped:
         starts = [sum(widths[:i]) + 2 * i for i in range(len(widths))]
-        widths = [max(0, min(width, room - start)) for width, start in zip(widths, starts, strict=True)]
+        widths = [max(0, min(width, width_limit - start)) for width, start in zip(widths, starts, strict=True)]
     is_coloured = has_colour()
     lines = []
-    for line in [[c.title for c in shown], *cells]:
+    for line in [[c.title for c in visible], *cells]:
         sized = [set_cell_size(cell, width) for cell, width in zip(line, widths, strict=True)]
         if is_coloured:
-            sized = [_coloured(cell) if c.is_state else cell for cell, c in zip(sized, shown, strict=True)]
+            sized = [_coloured(cell) if c.is_state else cell for cell, c in zip(sized, visible, strict=True)]
         lines.append("  ".join(cell for cell in sized if cell).rstrip())
     return lines
 
 
 def one(item: object, form: Format, text: str, name: Cell) -> None:
-    """A single thing: `text` for people, or JSON, or its name."""
+    """Print a single object: `text` for people, or JSON, or its name."""
     if form is Format.JSON:
         _json(item)
     elif form is Format.JSONL:
@@ -104,7 +108,7 @@ def one(item: object, form: Format, text: str, name: Cell) -> None:
 
 
 def age(moment: datetime | None, until: datetime | None = None) -> str:
-    """How long ago (or before `until`), in its largest unit: 40s, 12m, 5h, 3d."""
+    """Return the time since `moment` (or from it to `until`) in its largest unit: 40s, 12m, 5h, 3d."""
     if moment is None:
         return ""
     seconds = max(0, int(((until or datetime.now(UTC)) - moment).total_seconds()))
@@ -114,7 +118,7 @@ def age(moment: datetime | None, until: datetime | None = None) -> str:
     return f"{seconds}s"
 
 
-def _room() -> int:
+def _terminal_width() -> int:
     return shutil.get_terminal_size().columns
 
 
@@ -144,7 +148,7 @@ def _csv(rows: Sequence[T], columns: Sequence[Column[T]]) -> None:
 
 
 def has_colour() -> bool:
-    """Only on a terminal that can, and not against NO_COLOR (no-color.org)."""
+    """Return True on a terminal that supports colour, unless NO_COLOR is set (no-color.org)."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 

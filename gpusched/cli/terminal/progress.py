@@ -1,28 +1,29 @@
-"""A bar on stderr for what takes long: only on a terminal that can draw it, and not against NO_COLOR."""
+"""A progress bar on stderr for long operations: only on a terminal that can draw it, and not with NO_COLOR."""
 
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-# Less than this is over before somebody has read the bar.
-MIN_THINGS, MIN_BYTES = 3, 4 << 20
+# Smaller operations end before a user could read the bar.
+MIN_ITEMS, MIN_BYTES = 3, 4 << 20
 
 
 @contextmanager
-def bar(what: str, total: int, *, least: int) -> Iterator[Callable[[int], None]]:
-    """Gives a function that says how much is done. Nothing is drawn for a `total` below `least`, or for nobody."""
-    if total < least or not _is_wanted():
+def bar(label: str, total: int, *, minimum: int) -> Iterator[Callable[[int], None]]:
+    """Yield a function that sets the completed amount. Draw nothing for a `total` below `minimum`, or without a
+    terminal."""
+    if total < minimum or not _is_drawable():
         yield lambda _: None
         return
     from rich.console import Console
     from rich.progress import Progress
 
-    # What is told meanwhile goes above the bar; at the end it is gone.
+    # Notes appear above the bar; at the end it disappears.
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda done: progress.update(task, completed=done)
+        task = progress.add_task(label, total=total)
+        yield lambda completed: progress.update(task, completed=completed)
 
 
-def _is_wanted() -> bool:
+def _is_drawable() -> bool:
     return sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

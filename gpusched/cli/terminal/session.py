@@ -1,4 +1,4 @@
-"""The global options, and the client that a command gets from them."""
+"""The global options, and the client that commands create from them."""
 
 import warnings
 from dataclasses import dataclass
@@ -14,30 +14,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Globals:
-    """What stands before the command on the command line. There is no --token: arguments are visible to all users."""
+    """The options before the command. There is no --token: arguments are visible to all users."""
 
     url: str | None = None
     token_file: str | None = None
 
 
 def connect(ctx: typer.Context) -> "Client":
-    """A client by flags, environment and config file; close it with `with`."""
+    """Return a client from flags, environment and config file; close it with `with`."""
     from gpusched.client import Client
     from gpusched.client.config import read_secret
 
     warnings.showwarning = lambda message, *_: messages.note(f"warning: {message}")
-    given: Globals = ctx.obj
-    token = read_secret(given.token_file, "--token-file") if given.token_file else None
-    return Client(given.url, token, on_retry=_Outage())
+    options: Globals = ctx.obj
+    token = read_secret(options.token_file, "--token-file") if options.token_file else None
+    return Client(options.url, token, on_retry=_Outage())
 
 
 class _Outage:
-    """Tells once about each reason for trying again."""
+    """Prints each new reason for a retry once."""
 
     def __init__(self) -> None:
-        self.told = ""
+        self._noted = ""
 
     def __call__(self, because: str) -> None:
-        if because != self.told:
+        if because != self._noted:
             messages.note(f"{because}; trying again")
-        self.told = because
+        self._noted = because

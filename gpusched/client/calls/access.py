@@ -1,4 +1,4 @@
-"""The calls about who may do what: tokens of people, programs and new nodes, login, and oneself."""
+"""The calls for access: tokens of people, programs and new nodes, login, secrets, and the caller's own account."""
 
 from gpusched.client.calls.flows import all_items
 from gpusched.client.errors import Invalid
@@ -9,19 +9,19 @@ from gpusched.protocol.rest.jobs import Page
 
 
 def join_token(*, expires_in_hours: float = 24) -> Call[JoinToken]:
-    """A secret with which one new node may join."""
+    """Create a join token, with which new nodes can join until it expires."""
     return write("POST", "/nodes/join-tokens", JoinToken, {"expires_in_hours": expires_in_hours})
 
 
 def tokens() -> Call[Page[Token]]:
-    """Your API tokens, without their secrets."""
+    """Return your API tokens, without their secrets."""
     return get("/tokens", Page[Token])
 
 
 def create_token(
     name: str, *, scopes: list[str] | None = None, tenant: str | None = None, expires_in_days: float | None = 90
 ) -> Call[IssuedToken]:
-    """A new token (read and write unless told). None for `expires_in_days` never expires."""
+    """Create a token (default scopes: read and write). None for `expires_in_days`: it never expires."""
     body = {
         "name": name,
         "scopes": ["read", "write"] if scopes is None else scopes,
@@ -32,13 +32,13 @@ def create_token(
 
 
 def revoke_token(token_id: int) -> Call[None]:
-    """The token is refused from now on."""
+    """Revoke a token: the server refuses it from now on."""
     return Call("DELETE", f"{API}/tokens/{token_id}", no_content)
 
 
 def service_tokens(tenant: str) -> Call[Page[ServiceToken]]:
-    """The tokens of a tenant's programs, without their secrets (owners)."""
-    return get(_of(tenant), Page[ServiceToken])
+    """Return the tokens of a tenant's programs, without their secrets (owners)."""
+    return get(_service_tokens_path(tenant), Page[ServiceToken])
 
 
 def create_service_token(
@@ -49,7 +49,7 @@ def create_service_token(
     scopes: list[str] | None = None,
     expires_in_days: float | None = 365,
 ) -> Call[IssuedServiceToken]:
-    """A token for a program, which belongs to no person (owners). `role`: member or viewer; None: that of the
+    """Create a token for a program; it belongs to no person (owners). `role`: member or viewer; None: that of the
     program's other tokens, else member."""
     body = {
         "name": name,
@@ -57,59 +57,61 @@ def create_service_token(
         "scopes": ["read", "write"] if scopes is None else scopes,
         "expires_in_days": expires_in_days,
     }
-    return write("POST", _of(tenant), IssuedServiceToken, body)
+    return write("POST", _service_tokens_path(tenant), IssuedServiceToken, body)
 
 
 def revoke_service_token(tenant: str, token_id: int) -> Call[ServiceToken]:
-    """The token of the program is refused from now on."""
-    return write("DELETE", f"{_of(tenant)}/{token_id}", ServiceToken)
+    """Revoke a program's token: the server refuses it from now on."""
+    return write("DELETE", f"{_service_tokens_path(tenant)}/{token_id}", ServiceToken)
 
 
 def login(username: str, password: str, token_name: str, *, new_password: str | None = None) -> Call[IssuedToken]:
-    """Changes a password into a token. `new_password` replaces it; a one-time password needs one."""
+    """Exchange a password for a token. `new_password` replaces the password; a one-time password requires it."""
     body = {"username": username, "password": password, "token_name": token_name}
     body |= without_none(new_password=new_password)
-    # Without a caller there are no idempotency keys.
+    # Idempotency keys belong to a caller, who is not known before the login.
     return Call("POST", f"{API}/login", json_as(IssuedToken), body=body, is_repeatable=False)
 
 
 def me() -> Call[Me]:
-    """Who the token belongs to and what it may do."""
+    """Return the owner of the token in use, and its permissions."""
     return get("/me", Me)
 
 
-def default_tenant(tenant: str | None, patience: float) -> Flow[str]:
-    """The tenant that is meant: the one named, or the only one that the caller belongs to."""
+def default_tenant(tenant: str | None, retry_seconds: float) -> Flow[str]:
+    """Return the named tenant, or the only one that the caller belongs to."""
     if tenant:
         return tenant
-    mine = sorted(member.name for member in (yield from exchange(me(), patience)).tenants)
+    mine = sorted(member.name for member in (yield from exchange(me(), retry_seconds)).tenants)
     if len(mine) != 1:
-        raise Invalid("say for which tenant", next_step=f"yours: {', '.join(mine) or 'none'}")
+        raise Invalid("tenant is required", next_step=f"your tenants: {', '.join(mine) or 'none'}")
     return mine[0]
 
 
-def _of(tenant: str) -> str:
+def _service_tokens_path(tenant: str) -> str:
     return f"/tenants/{segment(tenant)}/service-tokens"
 
 
-def secrets(tenant: str | None, patience: float) -> Flow[list[Secret]]:
-    """The secrets of a tenant by name, with who set each and when; never a value."""
-    owner = yield from default_tenant(tenant, patience)
-    return (yield from all_items(get(_path(owner), Page[Secret]), patience))
+def secrets(tenant: str | None, retry_seconds: float) -> Flow[list[Secret]]:
+    """Return the secrets of a tenant by name, with who set each and when; never a value."""
+    owner = yield from default_tenant(tenant, retry_seconds)
+    return (yield from all_items(get(_path(owner), Page[Secret]), retry_seconds))
 
 
-def set_secret(name: str, value: str, tenant: str | None, patience: float) -> Flow[Secret]:
-    """Keeps a value under a name, in place of the one before."""
-    owner = yield from default_tenant(tenant, patience)
-    return (yield from exchange(write("PUT", f"{_path(owner)}/{segment(name)}", Secret, {"value": value}), patience))
+def set_secret(name: str, value: str, tenant: str | None, retry_seconds: float) -> Flow[Secret]:
+    """Store a value under a name, replacing the previous one."""
+    owner = yield from default_tenant(tenant, retry_seconds)
+    return (
+        yield from exchange(write("PUT", f"{_path(owner)}/{segment(name)}", Secret, {"value": value}), retry_seconds)
+    )
 
 
-def delete_secret(name: str, tenant: str | None, patience: float) -> Flow[None]:
-    """Attempts that name it and are ordered from now on fail."""
-    owner = yield from default_tenant(tenant, patience)
-    # Not repeatable: the second of two would not find what the first has deleted.
+def delete_secret(name: str, tenant: str | None, retry_seconds: float) -> Flow[None]:
+    """Delete a secret. Attempts that name it and are ordered later fail."""
+    owner = yield from default_tenant(tenant, retry_seconds)
+    # Not repeatable: a second one would not find the deleted secret.
     call = Call("DELETE", f"{API}{_path(owner)}/{segment(name)}", no_content, is_repeatable=False)
-    return (yield from exchange(call, patience))
+    return (yield from exchange(call, retry_seconds))
 
 
 def _path(tenant: str) -> str:

@@ -1,4 +1,4 @@
-"""The calls about everything but jobs: tenants, quotas, nodes, the policy and the cluster."""
+"""The calls for everything but jobs: tenants, quotas, nodes, the policy and the cluster."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,12 +26,12 @@ from gpusched.protocol.rest.scheduling import EditedPolicy, QueueUsage
 
 
 def tenants(*, archived: bool = False) -> Call[Page[Tenant]]:
-    """The tenants that you may see. `archived`: also those that are archived."""
+    """Return the tenants that you can see. `archived`: also the archived ones."""
     return get("/tenants", Page[Tenant], archived="true" if archived else None)
 
 
 def tenant(name: str) -> Call[Tenant]:
-    """One tenant, with its quota and what it uses now."""
+    """Return a tenant, with its quota and current use."""
     return get(f"/tenants/{segment(name)}", Tenant)
 
 
@@ -43,7 +43,7 @@ def create_tenant(
     tier: str | None = None,
     unix_user: str | None = None,
 ) -> Call[Tenant]:
-    """A new tenant, without limits until `set_quota`."""
+    """Create a tenant, without limits until `set_quota`."""
     body = without_none(name=name, display_name=display_name, weight=weight, tier=tier, unix_user=unix_user)
     return write("POST", "/tenants", Tenant, body)
 
@@ -59,7 +59,7 @@ def change_tenant(
     preemption_budget_per_hour: int | None = None,
     unix_user: str | None = None,
 ) -> Call[Tenant]:
-    """Changes what is given and leaves the rest."""
+    """Change the named fields; leave the others as they are."""
     body = without_none(
         display_name=display_name,
         weight=weight,
@@ -73,32 +73,32 @@ def change_tenant(
 
 
 def rename_tenant(name: str, new_name: str) -> Call[Tenant]:
-    """Gives a tenant another name; the old one is unknown from then on (admins)."""
+    """Rename a tenant; the old name becomes unknown (admins)."""
     return write("POST", f"/tenants/{segment(name)}/rename", Tenant, {"name": new_name})
 
 
 def archive_tenant(name: str, *, cancel_jobs: bool = False) -> Call[ArchivedTenant]:
-    """Lets a tenant submit no more and leaves it out of lists (admins). Raises Conflict while it has unfinished jobs,
-    unless `cancel_jobs`."""
+    """Archive a tenant: it accepts no jobs, and lists leave it out (admins). Raises Conflict while it has unfinished
+    jobs, unless `cancel_jobs`."""
     return write("POST", f"/tenants/{segment(name)}/archive", ArchivedTenant, {"cancel_jobs": cancel_jobs})
 
 
 def unarchive_tenant(name: str) -> Call[Tenant]:
-    """Restores an archived tenant with its quota and members (admins)."""
+    """Restore an archived tenant with its quota and members (admins)."""
     return write("POST", f"/tenants/{segment(name)}/unarchive", Tenant)
 
 
 def quota(tenant: str) -> Call[Quota]:
-    """What a tenant may hold at once."""
+    """Return the limits of a tenant."""
     return get(f"/tenants/{segment(tenant)}/quota", Quota)
 
 
 def set_quota(tenant: str, quota: Quota, *, dry_run: bool = False) -> Call[EditedQuota]:
-    """Replaces all limits, provided that nobody changed them since `quota` was read (its `version`). The answer says
-    what that changes; `dry_run`: what it would, and nothing is changed."""
+    """Replace all limits, unless they changed since `quota` was read (its `version`). The answer describes the effect;
+    `dry_run`: only describe it."""
     body: dict[str, Any] = {name: getattr(quota, name) for name in Quota.__struct_fields__}
     version = body.pop("version")
-    # Not repeatable: the first of two would change the version, and the second be refused for it.
+    # Not repeatable: the first one changes the version, so the second would be refused.
     return Call(
         "PUT",
         f"{API}/tenants/{segment(tenant)}/quota",
@@ -111,25 +111,25 @@ def set_quota(tenant: str, quota: Quota, *, dry_run: bool = False) -> Call[Edite
 
 
 def shares() -> Call[Page[Share]]:
-    """What each of your tenants holds and has used, by its weight."""
+    """Return the allocated and used share of each of your tenants, by weight."""
     return get("/scheduling/shares", Page[Share])
 
 
 def queue_usage() -> Call[Page[QueueUsage]]:
-    """Who fills the queue: the waiting jobs of your tenants and their users."""
+    """Return the pending jobs of your tenants and their users."""
     return get("/queue/usage", Page[QueueUsage])
 
 
 def policy() -> Call[EditedPolicy]:
-    """The scheduling policy, field by field, with its `version`."""
+    """Return the scheduling policy, field by field, with its `version`."""
     return get("/scheduling/policy", EditedPolicy)
 
 
 def set_policy(
     changes: Mapping[str, object], *, version: int | None = None, dry_run: bool = False
 ) -> Call[EditedPolicy]:
-    """Changes what is given, if nobody changed the policy since `version` was read. `dry_run`: changes nothing; the
-    answer has the policy as it would be, and the `effect`."""
+    """Change the given fields, unless the policy changed since `version` was read. `dry_run`: change nothing, and
+    return the policy as it would be, with the `effect`."""
     return Call(
         "PATCH",
         f"{API}/scheduling/policy",
@@ -142,27 +142,27 @@ def set_policy(
 
 
 def nodes() -> Call[Page[Node]]:
-    """All nodes with their devices, who holds them, and the last reading."""
+    """Return all nodes with their devices, the allocations, and the last reading."""
     return get("/nodes", Page[Node])
 
 
 def node(name: str) -> Call[Node]:
-    """One node with its devices."""
+    """Return a node with its devices."""
     return get(f"/nodes/{segment(name)}", Node)
 
 
 def cordon(name: str) -> Call[NodeAction]:
-    """Nothing new starts on the node; what runs goes on."""
+    """Cordon a node: no job starts on it; running jobs continue."""
     return write("POST", f"/nodes/{segment(name)}/cordon", NodeAction)
 
 
 def uncordon(name: str) -> Call[NodeAction]:
-    """The node takes jobs again."""
+    """Uncordon a node: jobs start on it again."""
     return write("POST", f"/nodes/{segment(name)}/uncordon", NodeAction)
 
 
 def drain(name: str) -> Call[NodeAction]:
-    """Nothing new starts on the node until what runs there has ended."""
+    """Drain a node: no job starts on it until its running jobs have ended."""
     return write("POST", f"/nodes/{segment(name)}/drain", NodeAction)
 
 
@@ -172,7 +172,7 @@ def remove_node(name: str) -> Call[NodeAction]:
 
 
 def node_labels(name: str) -> Call[NodeLabels]:
-    """The labels of a node, and whether an admin or its agent set them."""
+    """Return the labels of a node, each set by an admin or its agent."""
     return get(f"/nodes/{segment(name)}/labels", NodeLabels)
 
 
@@ -182,39 +182,39 @@ def label_node(name: str, labels: Mapping[str, str | None]) -> Call[NodeLabels]:
 
 
 def node_taints(name: str) -> Call[NodeTaints]:
-    """The taints of a node."""
+    """Return the taints of a node."""
     return get(f"/nodes/{segment(name)}/taints", NodeTaints)
 
 
 def taint_node(name: str, add: Sequence[Taint] = (), *, remove: Sequence[str] = ()) -> Call[NodeTaints]:
-    """Remove taints (`KEY` or `KEY:EFFECT`) of a node, then add others. Running jobs go on."""
+    """Remove taints (`KEY` or `KEY:EFFECT`) of a node, then add others. Running jobs continue."""
     body = {"add": [msgspec.to_builtins(taint) for taint in add], "remove": list(remove)}
-    # Not repeatable: what is removed the first time is unknown the second time.
+    # Not repeatable: a second one would not find the removed taints.
     return Call(
         "PATCH", f"{API}/nodes/{segment(name)}/taints", json_as(NodeTaints), body=body, is_repeatable=not remove
     )
 
 
 def quarantine(device_id: int, *, note: str = "") -> Call[DeviceAction]:
-    """The device gets no new jobs until it is cleared; what runs on it goes on."""
+    """Quarantine a device: it gets no new jobs until it is cleared; running jobs continue."""
     return write("POST", f"/gpus/{device_id}/quarantine", DeviceAction, {"note": note})
 
 
 def clear(device_id: int) -> Call[DeviceAction]:
-    """The device is what its readings say again."""
+    """Clear a device: its readings decide its status again."""
     return write("POST", f"/gpus/{device_id}/clear", DeviceAction)
 
 
 def retire(device_id: int) -> Call[DeviceAction]:
-    """The device is gone for good: nothing lists or counts it, until its agent names it again."""
+    """Retire a device for good: it is neither listed nor counted until its agent reports it again."""
     return write("POST", f"/gpus/{device_id}/retire", DeviceAction)
 
 
 def status() -> Call[ClusterStatus]:
-    """How many nodes, GPUs and jobs there are."""
+    """Return the numbers of nodes, GPUs and jobs."""
     return get("/cluster/status", ClusterStatus)
 
 
 def health() -> Call[Health]:
-    """Whether the server is up, and its version; needs no token."""
+    """Return the server's health and version; needs no token."""
     return Call("GET", "/health", json_as(Health))

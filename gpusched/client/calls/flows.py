@@ -1,4 +1,4 @@
-"""What takes several calls: reading all pages, waiting for the end of a job or an element, and following its output."""
+"""Operations of several calls: read all pages, wait for the end of a job or an element, and follow its output."""
 
 import math
 import time
@@ -22,88 +22,90 @@ S = TypeVar("S", JobData, Element)
 
 MAX_PER_PAGE = 1000
 PIECE_BYTES = 1 << 20
-# Whoever waits for a job of hours should not be thrown off by a restart or an upgrade of the server.
-FOLLOW_PATIENCE_SECONDS = 120.0
-# Even at the last moment a server may take so long to answer.
+# A wait of hours for a job must survive a restart or an upgrade of the server.
+FOLLOW_RETRY_SECONDS = 120.0
+# A server may take this long to answer, even just before the timeout.
 _MIN_SECONDS = 2.0
 _QUICK_SECONDS, _SLOW_SECONDS = 0.1, 1.0
-_LOOK_AT_JOB_SECONDS = 2.0
-# The last bytes can reach the server after the end does; a lost node sends them never.
+_READ_JOB_SECONDS = 2.0
+# The last bytes can reach the server after the end does; a lost node never sends them.
 _LATE_BYTES_SECONDS = 10.0
-# Below the time-out of a request.
+# Below the timeout of a request.
 _POLL_SECONDS = 20
 
 
 def all_items(
-    call: Call[Page[T]], patience: float, limit: int | None = None, *, is_sized: bool = False
+    call: Call[Page[T]], retry_seconds: float, limit: int | None = None, *, is_sized: bool = False
 ) -> Flow[list[T]]:
-    """Up to `limit` items (None: all), from as many pages as it takes. `is_sized`: the call takes a `limit` itself; one
-    that has been given a `limit` gets no more than that."""
-    found: list[T] = []
-    if isinstance(given := call.query.get("limit"), int):
-        limit, is_sized = given, True
+    """Return up to `limit` items (None: all), from as many pages as needed. `is_sized`: the call has a `limit`
+    parameter; a `limit` that it already has applies instead."""
+    items: list[T] = []
+    if isinstance(fixed := call.query.get("limit"), int):
+        limit, is_sized = fixed, True
     while True:
         if is_sized:
-            size = MAX_PER_PAGE if limit is None else min(MAX_PER_PAGE, limit - len(found))
+            size = MAX_PER_PAGE if limit is None else min(MAX_PER_PAGE, limit - len(items))
             call = replace(call, query={**call.query, "limit": size})
-        page = yield from exchange(call, patience)
-        found += page.items
-        if page.next_cursor is None or (limit is not None and len(found) >= limit):
-            return found
+        page = yield from exchange(call, retry_seconds)
+        items += page.items
+        if page.next_cursor is None or (limit is not None and len(items) >= limit):
+            return items
         call = replace(call, query={**call.query, "cursor": page.next_cursor})
 
 
 def wait(job_id: int, timeout: float | None) -> Flow[JobData]:
-    """The job once it has ended. Raises Timeout after `timeout` seconds; the job goes on then."""
+    """Return the job once it has ended. Raises Timeout after `timeout` seconds; the job continues."""
     return _until_final(
-        lambda patience: exchange(_within(read_job(job_id), patience), patience), timeout, f"job {job_id}"
+        lambda retry_seconds: exchange(_within(read_job(job_id), retry_seconds), retry_seconds),
+        timeout,
+        f"job {job_id}",
     )
 
 
-def element(array_id: int, index: int, patience: float) -> Flow[Element]:
-    """One element of an array. Raises NotFound if the job is no array, or has no such element."""
-    page = yield from exchange(read_elements(array_id, index=index), patience)
-    for one in page.items:
-        return one
-    raise NotFound(f"job {array_id} is no array", next_step="ask for the job itself")
+def element(array_id: int, index: int, retry_seconds: float) -> Flow[Element]:
+    """Return an element of an array. Raises NotFound if the job is no array, or has no such element."""
+    page = yield from exchange(read_elements(array_id, index=index), retry_seconds)
+    for item in page.items:
+        return item
+    raise NotFound(f"job {array_id} is no array", next_step="read the job itself")
 
 
 def wait_element(array_id: int, index: int, timeout: float | None) -> Flow[Element]:
-    """As `wait`, of an element of an array, that need not be a job yet."""
-    what = f"element {index} of array {array_id}"
-    return _until_final(lambda patience: element(array_id, index, patience), timeout, what)
+    """The same as `wait`, for an element of an array, which may not be a job yet."""
+    subject = f"element {index} of array {array_id}"
+    return _until_final(lambda retry_seconds: element(array_id, index, retry_seconds), timeout, subject)
 
 
 def _within(call: Call[T], seconds: float) -> Call[T]:
-    """Given up soon after, and not only when the usual time for an answer is over."""
-    return replace(call, most_seconds=max(seconds, _MIN_SECONDS))
+    """Return the call with a shorter timeout, so that it ends soon after the deadline."""
+    return replace(call, max_seconds=max(seconds, _MIN_SECONDS))
 
 
-def _until_final(look: Callable[[float], Flow[S]], timeout: float | None, what: str) -> Flow[S]:
+def _until_final(read: Callable[[float], Flow[S]], timeout: float | None, subject: str) -> Flow[S]:
     if timeout is not None and math.isnan(timeout):
         raise Invalid(f"timeout must be a number of seconds, not {timeout}")
     deadline = None if timeout is None else time.monotonic() + timeout
     pause = _QUICK_SECONDS
     while True:
-        left = FOLLOW_PATIENCE_SECONDS if deadline is None else deadline - time.monotonic()
-        seen = yield from look(min(FOLLOW_PATIENCE_SECONDS, max(left, 0.0)))
-        if seen.state in FINAL:
-            return seen
-        left = pause if deadline is None else deadline - time.monotonic()
-        if left <= 0:
+        remaining = FOLLOW_RETRY_SECONDS if deadline is None else deadline - time.monotonic()
+        latest = yield from read(min(FOLLOW_RETRY_SECONDS, max(remaining, 0.0)))
+        if latest.state in FINAL:
+            return latest
+        remaining = pause if deadline is None else deadline - time.monotonic()
+        if remaining <= 0:
             raise Timeout(
-                f"{what} is still {seen.state}, and the time to wait for it is over",
-                next_step="it goes on; wait longer or cancel it",
+                f"{subject} is still {latest.state}, and the timeout has passed",
+                next_step="it continues; wait longer or cancel it",
             )
-        yield Pause(min(pause, left))
+        yield Pause(min(pause, remaining))
         pause = min(pause * 1.5, _SLOW_SECONDS)
 
 
 def follow(job_id: int, attempt: int | None = None, rank: int = 0, offset: int = 0) -> Flow[None]:
-    """Emits the job (JobData) whenever its state, attempt or reason is a new one, and its output (Log) as it grows,
-    from `offset` bytes on; over all attempts from the first that it meets, or of one attempt only. Ends with the job
-    as it ended, or with that attempt."""
-    job = yield from _look(job_id, None)
+    """Emit the job (JobData) whenever its state, attempt or reason changes, and its output (Log) as it grows, from
+    `offset` bytes on: of all attempts from the current one on, or of one attempt only. End with the ended job, or with
+    that attempt."""
+    job = yield from _read(job_id, None)
     current = attempt or max(job.attempt, 1)
     while True:
         job = yield from _await_attempt(job, current)
@@ -116,41 +118,41 @@ def follow(job_id: int, attempt: int | None = None, rank: int = 0, offset: int =
 
 
 def events(since: int | None, tenant: str | None, kind: str | None, *, is_following: bool) -> Flow[None]:
-    """Emits events of all jobs (JobEvent) in their order, after the id `since`; without `is_following` up to now. After
-    a break it goes on where it was."""
+    """Emit events of all jobs (JobEvent) in order, after the id `since`; without `is_following` up to now. Resume after
+    a lost connection."""
     while True:
-        asked_at = time.monotonic()
+        requested_at = time.monotonic()
         wait_seconds = _POLL_SECONDS if is_following else 0
         call = read_events(since, wait_seconds=wait_seconds, tenant=tenant, kind=kind)
-        page = yield from exchange(call, FOLLOW_PATIENCE_SECONDS)
+        page = yield from exchange(call, FOLLOW_RETRY_SECONDS)
         for event in page.items:
             yield Emit(event)
         since = page.next_since
         if not page.more and not is_following:
             return
-        if not page.more and time.monotonic() - asked_at < _QUICK_SECONDS:
-            # What answers at once although there is nothing must not be asked in a loop.
+        if not page.more and time.monotonic() - requested_at < _QUICK_SECONDS:
+            # A server that answers at once without events must not be polled in a tight loop.
             yield Pause(_QUICK_SECONDS)
 
 
 def _await_attempt(job: JobData, number: int) -> Flow[JobData]:
-    """The job once it has this attempt, or has ended without it."""
+    """Return the job once it has this attempt, or has ended without it."""
     pause = _QUICK_SECONDS
     while job.attempt < number and not job.is_final:
         yield Pause(pause)
         pause = min(pause * 1.5, _SLOW_SECONDS)
-        job = yield from _look(job.id, job)
+        job = yield from _read(job.id, job)
     return job
 
 
 def _one_attempt(job: JobData, attempt: int, rank: int, offset: int) -> Flow[JobData]:
-    """Emits the output of one attempt up to its end; gives the job as last seen."""
+    """Emit the output of one attempt up to its end; return the job as last read."""
     idle = _QUICK_SECONDS
-    looked_at = time.monotonic()
+    read_at = time.monotonic()
     ended_at: float | None = None
     while True:
         piece: Log = yield from exchange(
-            read_logs(job.id, attempt=attempt, rank=rank, offset=offset, limit=PIECE_BYTES), FOLLOW_PATIENCE_SECONDS
+            read_logs(job.id, attempt=attempt, rank=rank, offset=offset, limit=PIECE_BYTES), FOLLOW_RETRY_SECONDS
         )
         offset = piece.next_offset
         if piece.data:
@@ -159,9 +161,9 @@ def _one_attempt(job: JobData, attempt: int, rank: int, offset: int) -> Flow[Job
             if offset < piece.size:
                 continue
         now = time.monotonic()
-        if piece.is_complete or now - looked_at >= _LOOK_AT_JOB_SECONDS:
-            job = yield from _look(job.id, job)
-            looked_at = now
+        if piece.is_complete or now - read_at >= _READ_JOB_SECONDS:
+            job = yield from _read(job.id, job)
+            read_at = now
         has_ended = job.is_final or job.attempt > attempt or job.is_waiting
         if has_ended:
             ended_at = ended_at or now
@@ -171,19 +173,19 @@ def _one_attempt(job: JobData, attempt: int, rank: int, offset: int) -> Flow[Job
         idle = min(idle * 1.5, _SLOW_SECONDS)
 
 
-def _look(job_id: int, before: JobData | None) -> Flow[JobData]:
-    job: JobData = yield from exchange(read_job(job_id), FOLLOW_PATIENCE_SECONDS)
-    if before is None or _news(job) != _news(before):
+def _read(job_id: int, previous: JobData | None) -> Flow[JobData]:
+    job: JobData = yield from exchange(read_job(job_id), FOLLOW_RETRY_SECONDS)
+    if previous is None or _status(job) != _status(previous):
         yield Emit(job)
     return job
 
 
-def _news(job: JobData) -> tuple[object, ...]:
+def _status(job: JobData) -> tuple[object, ...]:
     return job.state, job.attempt, job.reason and job.reason.code
 
 
-def job_of(one: Element, array_id: int) -> int:
-    """The id of the job that an element is. Raises NotFound before it is one."""
-    if one.job_id is None:
-        raise NotFound(f"element {one.index} of array {array_id} is {one.state} and no job yet")
-    return one.job_id
+def job_of(element: Element, array_id: int) -> int:
+    """Return the id of the element's job. Raises NotFound before it is one."""
+    if element.job_id is None:
+        raise NotFound(f"element {element.index} of array {array_id} is {element.state} and no job yet")
+    return element.job_id

@@ -1,4 +1,4 @@
-"""The calls about jobs: submit, read, act on, explain, logs, and the queue."""
+"""The calls for jobs: submit, read, act on, explain, logs, and the queue."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, TypedDict
@@ -21,7 +21,7 @@ from gpusched.protocol.signals import SignalName
 
 
 class JobOptions(TypedDict, total=False):
-    """What `submit` takes besides the command and `gpus`; the meanings and defaults are those of JobRequest."""
+    """The options of `submit` besides the command and `gpus`; JobRequest defines their meanings and defaults."""
 
     tenant: str | None
     name: str
@@ -62,7 +62,7 @@ class JobOptions(TypedDict, total=False):
 
 
 class JobFilters(TypedDict, total=False):
-    """Which jobs `list` gives: those that meet all of these."""
+    """The filters of `list`: jobs that match all of them."""
 
     tenant: str | None
     state: str | Iterable[str] | None
@@ -76,7 +76,7 @@ class JobFilters(TypedDict, total=False):
 
 
 def request(command: Sequence[str], gpus: int, default_tenant: str | None, options: JobOptions) -> JobRequest:
-    """The job request that these arguments stand for. Raises Invalid for wrong names and types."""
+    """Return the job request of these arguments. Raises Invalid for wrong names and types."""
     if isinstance(command, str):
         raise Invalid('command must be a list like ["python", "train.py"], not a string')
     fields: dict[str, Any] = {"tenant": default_tenant, **options, "command": list(command), "gpu_count": gpus}
@@ -84,7 +84,7 @@ def request(command: Sequence[str], gpus: int, default_tenant: str | None, optio
 
 
 def as_request(fields: dict[str, Any]) -> JobRequest:
-    """A job request from plain fields, as they stand in a file. Raises Invalid for unknown names and wrong types."""
+    """Return a job request from plain fields, as in a file. Raises Invalid for unknown names and wrong types."""
     try:
         return msgspec.convert(fields, JobRequest)
     except msgspec.ValidationError as error:
@@ -95,13 +95,14 @@ def as_request(fields: dict[str, Any]) -> JobRequest:
 
 
 def submit(job: JobRequest, key: str | None = None) -> Call[Acted]:
-    """Only what differs from the defaults is sent, so that an older server is not asked about fields it has not."""
+    """Submit a job. Only values that differ from the defaults are sent, so that an older server gets no unknown
+    fields."""
     return write("POST", "/jobs", Acted, _without_defaults(job), key=key)
 
 
 def submit_many(jobs: Sequence[JobRequest], key: str | None = None, *, dry_run: bool = False) -> Call[BulkActed]:
-    """Submits 1 to 10,000 jobs, all or none; gives their ids in this order. They may wait for each other by `ref`. Two
-    with the same `key` are one. `dry_run`: all is checked, and nothing submitted."""
+    """Submit 1 to 10,000 jobs, all or none; the answer has their ids in this order. They can depend on each other by
+    `ref`. Two submits with the same `key` are one. `dry_run`: check everything, and submit nothing."""
     body = {"jobs": [_without_defaults(job) for job in jobs]}
     return write("POST", "/jobs/bulk", BulkActed, body, key=key, is_dry_run=dry_run)
 
@@ -113,20 +114,20 @@ def _without_defaults(job: JobRequest) -> dict[str, object]:
 
 
 def simulate(job: JobRequest) -> Call[Simulation]:
-    """What would become of the job if it were submitted now: where it would start, or why not, and when. Submits
-    nothing, and is refused as the submit would be."""
+    """Return what would happen to the job if it were submitted now: where it would start, or why not, and when. Submits
+    nothing, and fails as the submit would."""
     return Call("POST", f"{API}/jobs/simulate", json_as(Simulation), body=_without_defaults(job))
 
 
 def job(job_id: int) -> Call[JobData]:
-    """One job as it is now."""
+    """Return the current state of a job."""
     return get(f"/jobs/{job_id}", JobData)
 
 
 def jobs(*, state: str | Iterable[str] | None = None, **filters: str | int | None) -> Call[Page[JobData]]:
-    """By JobFilters; others are a TypeError."""
+    """Return the jobs that match JobFilters; another filter is a TypeError."""
     if unknown := set(filters) - JobFilters.__optional_keys__:
-        raise TypeError(f"jobs are not listed by {', '.join(sorted(unknown))}")
+        raise TypeError(f"jobs have no filter {', '.join(sorted(unknown))}")
     return get("/jobs", Page[JobData], state=_states(state), **filters)
 
 
@@ -135,13 +136,13 @@ def _states(state: str | Iterable[str] | None) -> str | None:
 
 
 def cancel(job_id: int, elements: str | None = None) -> Call[Acted]:
-    """Ends a job, waiting or running; of an array only these `elements`, like 3-7,9. Harmless when repeated."""
+    """Cancel a job, waiting or running; of an array only these `elements`, like 3-7,9. Safe to repeat."""
     return write("POST", f"/jobs/{job_id}/cancel", Acted, without_none(elements=elements) or None)
 
 
 def retry(job_id: int, elements: str = "failed") -> Call[Acted]:
-    """Has a job run again that failed, was cancelled or preempted; of an array elements that failed, or by numbers
-    like 3-7,9 those that have ended."""
+    """Run a failed, cancelled or preempted job again; of an array the elements that failed, or ended ones by numbers
+    like 3-7,9."""
     return write("POST", f"/jobs/{job_id}/retry", Acted, {"elements": elements})
 
 
@@ -152,22 +153,22 @@ def elements(
 
 
 def hold(job_id: int) -> Call[Acted]:
-    """Keeps a waiting job from starting until it is released."""
+    """Hold a waiting job: it does not start until it is released."""
     return write("POST", f"/jobs/{job_id}/hold", Acted)
 
 
 def release(job_id: int) -> Call[Acted]:
-    """Lets a held job start when it is its turn."""
+    """Release a held job: it starts when it is its turn."""
     return write("POST", f"/jobs/{job_id}/release", Acted)
 
 
 def requeue(job_id: int) -> Call[Acted]:
-    """Stops a live job and puts it back into the queue."""
+    """Stop a live job and put it back into the queue."""
     return write("POST", f"/jobs/{job_id}/requeue", Acted)
 
 
 def send_signal(job_id: int, signal: SignalName) -> Call[Acted]:
-    """Sends HUP, INT, QUIT, USR1 or USR2 to the first process of each rank of a running job."""
+    """Send HUP, INT, QUIT, USR1 or USR2 to the first process of each rank of a running job."""
     return write("POST", f"/jobs/{job_id}/signal", Acted, {"signal": signal})
 
 
@@ -180,39 +181,40 @@ def extend(
     dry_run: bool = False,
     key: str | None = None,
 ) -> Call[Extended]:
-    """Changes the time limit of a job that waits or runs, by `add_minutes` or to `max_runtime_minutes`. `dry_run`: says
-    what would follow, and changes nothing. Two with the same `key` are one."""
-    wanted = without_none(add_minutes=add_minutes, max_runtime_minutes=max_runtime_minutes, force=force or None)
-    return write("POST", f"/jobs/{job_id}/extend", Extended, wanted, key=key, is_dry_run=dry_run)
+    """Change the time limit of a waiting or running job, by `add_minutes` or to `max_runtime_minutes`. `dry_run`:
+    describe the effect, and change nothing. Two calls with the same `key` are one."""
+    body = without_none(add_minutes=add_minutes, max_runtime_minutes=max_runtime_minutes, force=force or None)
+    return write("POST", f"/jobs/{job_id}/extend", Extended, body, key=key, is_dry_run=dry_run)
 
 
 def why(job_id: int) -> Call[Explanation]:
-    """Why a job is where it is, what can be done, and what is ahead of it."""
+    """Explain a job's state: the reason, the next step, and the jobs ahead of it."""
     return get(f"/jobs/{job_id}/explain", Explanation)
 
 
 def history(job_id: int) -> Call[Page[Event]]:
-    """All that happened to a job, oldest first."""
+    """Return all events of a job, oldest first."""
     return get(f"/jobs/{job_id}/events", Page[Event])
 
 
 def events(
     since: int | None = None, *, wait_seconds: int = 0, tenant: str | None = None, kind: str | None = None
 ) -> Call[EventPage]:
-    """Events of all jobs that you may see, after the id `since` (None: from now on; 0: from the beginning)."""
+    """Return events of all jobs that you can see, after the id `since` (None: from now on; 0: from the beginning)."""
     query = without_none(since=since, wait=wait_seconds or None, tenant=tenant, kind=kind, limit=1000)
     return Call("GET", f"{API}/events", json_as(EventPage), query=query)
 
 
 def attempts(job_id: int) -> Call[Page[Attempt]]:
-    """The executions of a job, with the end of each rank."""
+    """Return the attempts of a job, with the end of each rank."""
     return get(f"/jobs/{job_id}/attempts", Page[Attempt])
 
 
 def logs(
     job_id: int, *, attempt: int | None = None, rank: int = 0, offset: int = 0, limit: int | None = None
 ) -> Call[Log]:
-    """A piece of the output, from `offset` bytes (negative: from the end). Without `attempt`, the latest one."""
+    """Return a piece of the output, from `offset` bytes (negative: from the end). Without `attempt`, of the latest
+    one."""
     query = without_none(attempt=attempt, rank=rank, offset=offset, limit=limit)
     return Call("GET", f"{API}/jobs/{job_id}/logs", _log, query=query)
 

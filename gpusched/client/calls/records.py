@@ -1,4 +1,4 @@
-"""The calls about what the server keeps: the audit, incidents, readings of devices, cycles, and edits of the policy."""
+"""The calls for records: the audit log, incidents, readings of devices, cycles, and edits of the policy."""
 
 from gpusched.client.transport.call import API, Call, get, no_content, write
 from gpusched.protocol.rest.cluster import Exemption, NodeDevice
@@ -8,32 +8,33 @@ from gpusched.protocol.rest.scheduling import Cycle, CycleReplay, PolicyEdit
 
 
 def audit(*, actor: str | None = None, action: str | None = None, subject: str | None = None) -> Call[Page[AuditEntry]]:
-    """Who changed what, newest first (admins). `action`: like quota.change, or its beginning, like quota."""
+    """Return the changes in the audit log, newest first (admins). `action`: like quota.change, or its beginning, like
+    quota."""
     return get("/audit", Page[AuditEntry], actor=actor, action=action, subject=subject)
 
 
 def incidents(*, limit: int = 100, is_open: bool = False) -> Call[Page[Incident]]:
-    """What was not well with nodes and devices, newest first (admins). `is_open`: only what lasts."""
+    """Return the incidents of nodes and devices, newest first (admins). `is_open`: only open ones."""
     return get("/incidents", Page[Incident], limit=limit, open="true" if is_open else None)
 
 
 def devices() -> Call[Page[NodeDevice]]:
-    """All devices, with the names of their nodes."""
+    """Return all devices, with the names of their nodes."""
     return get("/gpus", Page[NodeDevice])
 
 
 def samples(device_id: int, *, since: str | None = None, limit: int = 1000) -> Call[SamplePage]:
-    """The kept readings of a device, oldest first, of the last hour unless told."""
+    """Return the stored readings of a device, oldest first; by default of the last hour."""
     return get(f"/gpus/{device_id}/samples", SamplePage, since=since, limit=limit)
 
 
 def rollups(device_id: int, *, since: str | None = None, limit: int = 1000) -> Call[RollupPage]:
-    """The readings of a device in pieces of five minutes, oldest first, of the last day unless told."""
+    """Return the readings of a device in steps of five minutes, oldest first; by default of the last day."""
     return get(f"/gpus/{device_id}/samples", RollupPage, resolution="5m", since=since, limit=limit)
 
 
 def cycles(*, limit: int = 100) -> Call[Page[Cycle]]:
-    """The latest scheduling cycles with the time of each phase (admins)."""
+    """Return the latest scheduling cycles with the time of each phase (admins)."""
     return get("/scheduling/cycles", Page[Cycle], limit=limit)
 
 
@@ -46,21 +47,21 @@ def replay_cycle(
 
 
 def policy_history(*, limit: int = 100) -> Call[Page[PolicyEdit]]:
-    """The edits of the scheduling policy, newest first (admins)."""
+    """Return the edits of the scheduling policy, newest first (admins)."""
     return get("/scheduling/policy/history", Page[PolicyEdit], limit=limit)
 
 
 def exemptions() -> Call[Page[Exemption]]:
-    """Who is spared by the rule of held but idle GPUs (admins)."""
+    """Return the exemptions from the rule of idle GPUs (admins)."""
     return get("/idle-exemptions", Page[Exemption])
 
 
 def exempt(*, tenant: str | None = None, job_id: int | None = None, note: str = "") -> Call[Exemption]:
-    """Spares a tenant, or a job, that rule (admins)."""
+    """Exempt a tenant, or a job, from the rule of idle GPUs (admins)."""
     return write("POST", "/idle-exemptions", Exemption, {"tenant": tenant, "job_id": job_id, "note": note})
 
 
 def end_exemption(exemption_id: int) -> Call[None]:
-    """Ends an exemption (admins)."""
-    # Not repeatable: the second of two would not find what the first has ended.
+    """End an exemption (admins)."""
+    # Not repeatable: a second one would not find the ended exemption.
     return Call("DELETE", f"{API}/idle-exemptions/{exemption_id}", no_content, is_repeatable=False)

@@ -1,4 +1,4 @@
-"""Each call of the REST API described once, as a value: what to send, and how to read the answer."""
+"""Each call of the REST API as a value: the request to send, and the parser of its answer."""
 
 import uuid
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ API = "/api/v1"
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back. Header names are in lower case."""
+    """A received answer. Header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -25,11 +25,10 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """One request and the reading of its answer.
+    """A request and the parser of its answer.
 
-    `is_repeatable`: sending it twice does what sending it once does, if only for its idempotency key, so it may be sent
-    again when nobody knows whether it arrived. `most_seconds`: to wait for its answer, where that is less than
-    usual."""
+    `is_repeatable`: sending it twice has the effect of sending it once, perhaps through its idempotency key, so it can
+    be retried when it may have arrived. `max_seconds`: a shorter timeout than usual."""
 
     method: str
     path: str
@@ -38,19 +37,19 @@ class Call(Generic[T]):
     body: object = None
     headers: Mapping[str, str] = field(default_factory=dict)
     is_repeatable: bool = True
-    most_seconds: float | None = None
+    max_seconds: float | None = None
 
 
 def get(path: str, kind: type[T], /, **query: str | int | None) -> Call[T]:
-    """A GET of JSON; filters that are None are left out."""
+    """Return a GET of JSON; filters that are None are left out."""
     return Call("GET", API + path, json_as(kind), query={k: v for k, v in query.items() if v is not None})
 
 
 def write(
     method: str, path: str, kind: type[T], body: object = None, *, key: str | None = None, is_dry_run: bool = False
 ) -> Call[T]:
-    """A POST, PUT, PATCH or DELETE with a JSON body (or none) and a JSON answer. A POST has an idempotency key, `key`
-    or its own, that is the same over its repeats."""
+    """Return a POST, PUT, PATCH or DELETE with a JSON body (or none) and a JSON answer. A POST has an idempotency key,
+    `key` or a new one, that stays the same over its retries."""
     return Call(
         method,
         API + path,
@@ -67,17 +66,18 @@ def json_as(kind: type[T]) -> Callable[[Reply], T]:
 
 
 def no_content(reply: Reply) -> None:
-    """Accept an empty answer. A body is not the server's, such as a proxy's page: nothing was done."""
+    """Accept an empty answer. A body comes from another server, such as a proxy: nothing was done."""
     if reply.body:
         raise ValueError("it has a body where none is expected")
 
 
 def segment(name: str) -> str:
-    """A name as one piece of a path, whatever characters it has. Raises Invalid for one that would be another path."""
+    """Return a name as one segment of a path, whatever characters it has. Raises Invalid for a name that would change
+    the path."""
     if not name:
         raise Invalid("a name must not be empty")
     if name in (".", ".."):
-        raise Invalid(f"{name!r} is no name")
+        raise Invalid(f"{name!r} is not a valid name")
     try:
         return quote(name, safe="")
     except UnicodeEncodeError as error:
@@ -85,5 +85,5 @@ def segment(name: str) -> str:
 
 
 def without_none(**values: Any) -> dict[str, Any]:
-    """The values that are not None."""
+    """Return the values that are not None."""
     return {name: value for name, value in values.items() if value is not None}

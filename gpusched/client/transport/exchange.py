@@ -1,4 +1,4 @@
-"""How one call becomes requests, pauses and one answer: what is tried again, when, and for how long."""
+"""Turn one call into requests, pauses and one answer: which failures to retry, when, and for how long."""
 
 import math
 import random
@@ -17,13 +17,13 @@ T = TypeVar("T")
 
 
 def require_sendable(call: Call[Any]) -> None:
-    """Raises Invalid that names the value: JSON has null for nan and infinity, which elsewhere is "no limit"; text is
-    sent as UTF-8, and headers are ASCII."""
+    """Raise Invalid, which names the value, if a call cannot be sent: JSON would turn nan and infinity into null, which
+    means "no limit" elsewhere; text is sent as UTF-8, and headers are ASCII."""
     for name, value in (*call.query.items(), *_fields(call.body)):
         _check(name, value)
     for name, value in call.headers.items():
         if not (value.isascii() and value.isprintable() and value == value.strip()):
-            raise Invalid(f"{name} must be ASCII characters that can be seen, not {value!r}")
+            raise Invalid(f"{name} must be printable ASCII characters, not {value!r}")
 
 
 def _fields(body: object) -> tuple[tuple[str, object], ...]:
@@ -35,7 +35,7 @@ def _check(name: str, value: object) -> None:
         if not math.isfinite(value):
             raise Invalid(f"{name} must be a finite number, not {value}")
     elif isinstance(value, str):
-        # An argument of the shell that is no UTF-8 is a text with halves of characters here, which nothing encodes.
+        # A shell argument that is not UTF-8 arrives as a string with surrogates, which cannot be encoded.
         if not value.isascii() and not _is_utf8(value):
             raise Invalid(f"{name} is not text in UTF-8")
     elif isinstance(value, Mapping):
@@ -56,16 +56,16 @@ def _is_utf8(text: object) -> bool:
     return True
 
 
-# Long enough for a server that is restarted; short enough for a person whose URL is wrong.
+# Long enough for a restart of the server; short enough for a person with a wrong URL.
 RETRY_TIMEOUT_SECONDS = 6.0
-# A server that answers 503 with Retry-After is there, and waits for its database; recovery after a crash takes longer.
+# A server that answers 503 with Retry-After is up, and waits for its database; recovery after a crash takes longer.
 OUTAGE_FACTOR = 5
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 2.0
+_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.2, 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Asks the driver to wait; `because` is set when it is for a failure."""
+    """Ask the driver to wait; `because` names the failure, if there was one."""
 
     seconds: float
     because: str = ""
@@ -73,7 +73,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Emit:
-    """Gives one item to whoever reads the stream."""
+    """Pass one item to the reader of the stream."""
 
     item: Any
 
@@ -86,28 +86,27 @@ class NoResponse:
     was_sent: bool
 
 
-# A flow has no I/O and no sleep in it, so that the sync and the async client drive the same one: it yields what is to
-# be done (a Call is answered by a Reply or a Lost, the others by nothing) and returns its result.
+# A flow has no I/O and no sleep, so that the sync and the async client drive the same one: it yields each step (a Reply
+# or a NoResponse answers a Call, None the others) and returns its result.
 Flow = Generator[Call[Any] | Pause | Emit, Any, T]
 
 
 def exchange(call: Call[T], patience_seconds: float) -> Flow[T]:
-    """One call with its repeats, until an answer or until patience ends: five times as late for a server that says
-    when to ask again (503 with Retry-After). Raises what the last outcome means, or Invalid
-    for what cannot be sent."""
+    """Send a call, and retry it, until an answer or the timeout: five times as long for a server that says when to
+    retry (503 with Retry-After). Raises the error of the last outcome, or Invalid for a call that cannot be sent."""
     require_sendable(call)
     started_at = time.monotonic()
-    tries, most_seconds = 0, patience_seconds
+    tries, max_seconds = 0, patience_seconds
     while True:
         outcome: Reply | NoResponse = yield call
         if isinstance(outcome, Reply) and 200 <= outcome.status < 300:
-            if told := outcome.headers.get("queue-warning"):
-                warnings.warn(f"the queue is nearly full for you: {told}", QueueWarning, stacklevel=2)
+            if warning := outcome.headers.get("queue-warning"):
+                warnings.warn(f"the queue is nearly full for you: {warning}", QueueWarning, stacklevel=2)
             return _read(call, outcome)
         seconds = _pause_seconds(outcome, tries)
         waited = time.monotonic() - started_at
-        most_seconds = max(most_seconds, patience_seconds * _factor(outcome))
-        if not _may_repeat(call, outcome) or waited + seconds > most_seconds:
+        max_seconds = max(max_seconds, patience_seconds * _factor(outcome))
+        if not _may_repeat(call, outcome) or waited + seconds > max_seconds:
             raise _error(call, outcome)
         yield Pause(seconds, because=str(_error(call, outcome)))
         tries += 1
@@ -116,7 +115,7 @@ def exchange(call: Call[T], patience_seconds: float) -> Flow[T]:
 def _may_repeat(call: Call[Any], outcome: Reply | NoResponse) -> bool:
     if isinstance(outcome, NoResponse):
         return call.is_repeatable or not outcome.was_sent
-    # A 429 was refused before anything was done; behind a 502 or 504 of a proxy it may have been done.
+    # The server refuses with a 429 before doing anything; behind a proxy's 502 or 504 it may have acted.
     return outcome.status == 429 or (outcome.status in (502, 503, 504) and call.is_repeatable)
 
 
@@ -126,10 +125,10 @@ def _factor(outcome: Reply | NoResponse) -> int:
 
 
 def _pause_seconds(outcome: Reply | NoResponse, tries: int) -> float:
-    if isinstance(outcome, Reply) and (told := outcome.headers.get("retry-after", "")).isdigit():
-        return float(told)
-    pause: float = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2**tries)
-    # Jitter, so that a thousand clients of a restarted server do not come back in step.
+    if isinstance(outcome, Reply) and (seconds := outcome.headers.get("retry-after", "")).isdigit():
+        return float(seconds)
+    pause: float = min(_MAX_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2**tries)
+    # Jitter, so that a thousand clients of a restarted server do not retry in step.
     return pause * random.uniform(0.7, 1.0)  # noqa: S311 not for secrets
 
 
@@ -138,8 +137,8 @@ def _read(call: Call[T], reply: Reply) -> T:
         return call.parse(reply)
     except (msgspec.MsgspecError, ValueError) as error:
         raise ServerError(
-            f"the answer to {call.method} {call.path} is not what a gpusched server says ({error})",
-            next_step="check the URL, and that the versions of client and server go together (gpusched version)",
+            f"the answer to {call.method} {call.path} is not a gpusched server's ({error})",
+            next_step="check the URL, and that client and server have compatible versions (gpusched version)",
             status=reply.status,
         ) from error
 
@@ -147,15 +146,13 @@ def _read(call: Call[T], reply: Reply) -> T:
 def _error(call: Call[Any], outcome: Reply | NoResponse) -> GpuschedError:
     if isinstance(outcome, Reply):
         if target := outcome.headers.get("location", ""):
-            # Not followed: a redirected POST becomes a GET, and the token would go wherever the answer points.
-            return ServerError(
-                f"the server redirects to {target}", next_step="use that as the URL", status=outcome.status
-            )
+            # Not followed: a redirected POST becomes a GET, and the token would go to the target.
+            return ServerError(f"the server redirects to {target}", next_step="use that URL", status=outcome.status)
         return from_answer(outcome.status, outcome.body, f"{call.method} {call.path}")
     if outcome.was_sent and not call.is_repeatable:
         return Unreachable(
-            f"{outcome.sentence}, and it is not known whether the request was carried out",
-            next_step="look before you repeat it",
+            f"{outcome.sentence}; the server may have carried out the request",
+            next_step="check the result before you repeat it",
         )
     return Unreachable(
         outcome.sentence,

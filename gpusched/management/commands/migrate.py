@@ -23,32 +23,32 @@ TRIES = 120
 class Command(migrate.Command):
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument("--tries", type=int, default=TRIES, help="how often a lock is asked for")
+        parser.add_argument("--tries", type=int, default=TRIES, help="number of tries to get a lock")
 
     def handle(self, *args: Any, tries: int = TRIES, **options: Any) -> None:
-        """Each migration is a transaction: one that got no lock is rolled back, and those before it stay."""
+        """Migrate. Each migration is a transaction: one without its lock is rolled back, and earlier ones stay."""
         connection = connections[options["database"]]
-        with held(Lock.MIGRATE):  # of two that start together one migrates, and the other finds nothing to do
+        with held(Lock.MIGRATE):  # if two start together, one migrates, and the other finds nothing to do
             with connection.cursor() as cursor:
                 cursor.execute("SELECT set_config('lock_timeout', %s, false)", [f"{LOCK_SECONDS * 1000:.0f}ms"])
             try:
                 _require_known(connection)
-                self._patiently(lambda: super(Command, self).handle(*args, **options), tries)
-                self._patiently(install_views, tries)
+                self._retry(lambda: super(Command, self).handle(*args, **options), tries)
+                self._retry(install_views, tries)
             finally:
                 connection.close()  # and with it the setting and the lock
 
-    def _patiently(self, run: Callable[[], Any], tries: int) -> None:
-        for left in range(tries - 1, -1, -1):
+    def _retry(self, run: Callable[[], Any], tries: int) -> None:
+        for remaining in range(tries - 1, -1, -1):
             try:
                 run()
                 return
             except OperationalError as error:
                 if not isinstance(error.__cause__, errors.LockNotAvailable | errors.DeadlockDetected):
                     raise
-                if not left:
-                    detail = f"a table was never free for {LOCK_SECONDS:g} s in {tries} tries: {error}".strip()
-                    raise CommandError(f"{detail}; nothing of this migration was done, run it again") from error
+                if not remaining:
+                    detail = f"a table was locked in each of {tries} tries of {LOCK_SECONDS:g} s: {error}".strip()
+                    raise CommandError(f"{detail}; this migration changed nothing, run it again") from error
                 self.stderr.write(f"a table is in use, trying again: {str(error).splitlines()[0]}")
                 time.sleep(PAUSE_SECONDS)
 

@@ -1,4 +1,4 @@
-"""Runs everything on one machine: database, web, workers and agents, as children that end with this process."""
+"""Run everything on one machine: database, web, workers and agents, as children that end with this process."""
 
 from argparse import ArgumentParser
 from typing import Any
@@ -11,7 +11,7 @@ from gpusched.lib.process.one_machine import Machine, StartError
 
 class Command(BaseCommand):
     help = "Starts database, web server, workers and a local agent; Ctrl-C stops them all."
-    requires_system_checks = []  # `manage.py check` is for developers; here it would double the time of a start
+    requires_system_checks = []  # `manage.py check` is for developers; here it would double the start time
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--demo", action="store_true", help="a pretend fleet, three tenants and a trickle of jobs")
@@ -25,13 +25,13 @@ class Command(BaseCommand):
             options["port"],
             demo=options["demo"],
             agent=not options["no_agent"],
-            say=self._say,
+            say=self._print,
         )
         try:
             machine.run()
         except StartError as error:
             raise CommandError(str(error)) from error
 
-    def _say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         self.stdout.write(line)
-        self.stdout.flush()  # into a file or a pipe, too, so that whoever waits for it sees it
+        self.stdout.flush()  # flush files and pipes, too, for programs that wait for the line

@@ -1,4 +1,4 @@
-"""What the server answers about who may do what, as structs: tokens, secrets, and oneself."""
+"""The server's answers about access, as structs: tokens, secrets, accounts and members."""
 
 from datetime import datetime
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class JoinToken(msgspec.Struct, kw_only=True):
-    """`command` is what to type on the new node."""
+    """A join token. `command`: the command to run on the new node."""
 
     token: str
     expires_at: datetime | None = None
@@ -14,7 +14,8 @@ class JoinToken(msgspec.Struct, kw_only=True):
 
 
 class Token(msgspec.Struct, kw_only=True):
-    """`made_by`: the id of the token that made it, with which it is revoked; None: made on the page or at a login."""
+    """An API token. `made_by`: the id of the token that created it, which revokes it, too; None: created on the page or
+    at a login."""
 
     id: int
     name: str = ""
@@ -29,37 +30,37 @@ class Token(msgspec.Struct, kw_only=True):
 
 
 class IssuedToken(Token, kw_only=True):
-    """`token` is the secret text, which the server shows this once."""
+    """A new token. `token` is the secret text; only this answer has it."""
 
     token: str
 
 
 class RevokedToken(Token, kw_only=True):
-    """`also_revoked`: the ids of those made with it, which are revoked with it."""
+    """A revoked token. `also_revoked`: the ids of the tokens that it created, which are revoked, too."""
 
     also_revoked: list[int] = []
 
 
 class ServiceToken(Token, kw_only=True):
-    """A token of a program; `user` is the account that the program has in its tenant, `name@tenant`."""
+    """A token of a program; `user` is the program's account in its tenant, `name@tenant`."""
 
     user: str = ""
 
 
 class RevokedServiceToken(ServiceToken, kw_only=True):
-    """`also_revoked`: the ids of those made with it, which are revoked with it."""
+    """A revoked token. `also_revoked`: the ids of the tokens that it created, which are revoked, too."""
 
     also_revoked: list[int] = []
 
 
 class IssuedServiceToken(ServiceToken, kw_only=True):
-    """`token` is the secret text, which the server shows this once."""
+    """A new token. `token` is the secret text; only this answer has it."""
 
     token: str
 
 
 class Secret(msgspec.Struct, kw_only=True):
-    """A secret of a tenant, which jobs name; its value never leaves the server but for their nodes."""
+    """A secret of a tenant, which jobs name; the server sends its value only to their nodes."""
 
     name: str
     set_by: str = ""
@@ -67,7 +68,7 @@ class Secret(msgspec.Struct, kw_only=True):
 
 
 class Member(msgspec.Struct, kw_only=True):
-    """A tenant of a user, and the role there."""
+    """A tenant of a user, and the user's role in it."""
 
     name: str
     role: str = ""
@@ -89,19 +90,19 @@ class User(msgspec.Struct, kw_only=True):
 
 
 class CreatedUser(User, kw_only=True):
-    """A created account. `one_time_password` is shown this once; None if none was generated."""
+    """A created account. `one_time_password`: only this answer has it; None if none was generated."""
 
     one_time_password: str | None = None
 
 
 class DisabledUser(User, kw_only=True):
-    """A disabled account. `tenants_without_owner`: tenants of which nobody who can log in is an owner now."""
+    """A disabled account. `tenants_without_owner`: tenants without an owner who can log in."""
 
     tenants_without_owner: list[str] = []
 
 
 class ResetPassword(msgspec.Struct, kw_only=True):
-    """A replaced password. `one_time_password` is shown this once; None if none was generated."""
+    """A replaced password. `one_time_password`: only this answer has it; None if none was generated."""
 
     username: str
     one_time_password: str | None = None
@@ -109,7 +110,7 @@ class ResetPassword(msgspec.Struct, kw_only=True):
 
 
 class ChangedPassword(msgspec.Struct, kw_only=True):
-    """The result of a change of one's own password. `status`: changed, unchanged or would_be_changed."""
+    """The result of changing one's own password. `status`: changed, unchanged or would_be_changed."""
 
     username: str
     status: str = "changed"

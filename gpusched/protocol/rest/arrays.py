@@ -1,4 +1,4 @@
-"""What the server answers about the elements of arrays."""
+"""The server's answers about the elements of arrays."""
 
 from datetime import datetime
 
@@ -8,7 +8,7 @@ from gpusched.protocol.rest.jobs import Reason
 
 
 class Element(msgspec.Struct, kw_only=True):
-    """An element of an array at one moment. `job_id` None: it is no job yet, and becomes one when it is placed."""
+    """An element of an array at one moment. `job_id` None: it is not a job yet, and becomes one when it is placed."""
 
     index: int
     state: str

@@ -1,4 +1,4 @@
-"""What the server answers about use and money, as structs; fields that a newer server adds are ignored."""
+"""The server's answers about use and money, as structs; fields of a newer server are ignored."""
 
 from datetime import datetime
 
@@ -6,10 +6,10 @@ import msgspec
 
 
 class Used(msgspec.Struct, kw_only=True):
-    """What was used, and what it costs.
+    """Use, and its cost.
 
-    `gpu_seconds`: wall time x GPUs (a shared device counts by its part), to now for what runs, which is
-    `running_gpu_seconds` of them. `cost`: without `refunded_cost`, that of the `refunded_gpu_seconds` of attempts that
+    `gpu_seconds`: wall time x GPUs (a shared device counts by its part), up to now for running jobs, whose part is
+    `running_gpu_seconds`. `cost` excludes `refunded_cost`, the cost of the `refunded_gpu_seconds` of attempts that
     ended by faults of nodes. `unpriced_gpu_seconds`: no rate was in force."""
 
     gpu_seconds: float
@@ -23,7 +23,7 @@ class Used(msgspec.Struct, kw_only=True):
 
 
 class UsedPart(Used, kw_only=True):
-    """One row: `key` is the user, job number, GPU model or day (UTC) that it is of. Of a job also `name` and `user`."""
+    """A row of use: `key` is its user, job number, GPU model or day (UTC). Rows of jobs have `name` and `user`, too."""
 
     key: str
     name: str = ""
@@ -31,7 +31,7 @@ class UsedPart(Used, kw_only=True):
 
 
 class Usage(msgspec.Struct, kw_only=True):
-    """What a tenant used from `start_at` to `end_at`; `total` is that of all pages."""
+    """The use of a tenant from `start_at` to `end_at`; `total` covers all pages."""
 
     tenant: str
     start_at: datetime
@@ -46,7 +46,7 @@ class Usage(msgspec.Struct, kw_only=True):
 class RateData(msgspec.Struct, kw_only=True):
     """The price of a GPU-hour of a model from `starts_at` until before `ends_at` (null: for ever).
 
-    `gpu_model`: words of the driver's name for it, like A100; * is every model that has no rate of its own."""
+    `gpu_model`: words of the driver's name, like A100; * covers every model without its own rate."""
 
     id: int
     gpu_model: str
@@ -66,9 +66,9 @@ class Crossing(msgspec.Struct, kw_only=True):
 
 
 class BudgetData(msgspec.Struct, kw_only=True):
-    """GPU-hours of a tenant in a calendar month (UTC), or in the last `days`; bounds are null where there is none.
+    """The GPU-hours of a tenant in a calendar month (UTC), or in the last `days`; a bound that is not set is null.
 
-    `state`: within, soft_exceeded, or hard_exceeded: it starts nothing more on GPUs. `version` 0: never had one."""
+    `state`: within, soft_exceeded, or hard_exceeded: no more GPU jobs start. `version` 0: never had a budget."""
 
     tenant: str
     soft_gpu_hours: float | None = None

@@ -1,4 +1,4 @@
-"""What the server answers about all that is not a job: tenants, quotas, nodes, tokens, the cluster and oneself."""
+"""The server's answers about everything but jobs: tenants, quotas, nodes, devices and the cluster."""
 
 from datetime import datetime
 
@@ -8,8 +8,8 @@ from gpusched.protocol.affinity import Taint
 
 
 class Quota(msgspec.Struct, kw_only=True):
-    """What a tenant may hold at once; None is no limit. `max_queued_jobs`, `max_deferred_jobs`: what may wait; None is
-    as the server's settings say."""
+    """The limits of a tenant; None is no limit. `max_queued_jobs`, `max_deferred_jobs`: limits of waiting jobs; None is
+    the server's setting."""
 
     max_gpus: int | None = None
     max_gpu_memory_mb: int | None = None
@@ -25,7 +25,7 @@ class Quota(msgspec.Struct, kw_only=True):
 
 
 class Affected(msgspec.Struct, kw_only=True):
-    """So many jobs, with so many GPUs; the ids of the first of them."""
+    """A number of jobs, with their number of GPUs; the ids of the first ones."""
 
     jobs: int = 0
     gpus: int = 0
@@ -33,7 +33,7 @@ class Affected(msgspec.Struct, kw_only=True):
 
 
 class Excess(msgspec.Struct, kw_only=True):
-    """What a tenant holds now beyond an edited limit; `users`: of a limit per user, how many are above it."""
+    """A tenant's current use beyond an edited limit; `users`: for a limit per user, the number of users above it."""
 
     dimension: str
     in_use: float = 0
@@ -42,7 +42,7 @@ class Excess(msgspec.Struct, kw_only=True):
 
 
 class Effect(msgspec.Struct, kw_only=True):
-    """What an edit changes at this moment. `contradicts`: work that runs or waits is against it."""
+    """The immediate effect of an edit. `contradicts`: running or waiting work violates it."""
 
     sentences: list[str] = []
     contradicts: bool = False
@@ -54,7 +54,7 @@ class Effect(msgspec.Struct, kw_only=True):
 
 
 class EditedQuota(Quota, kw_only=True):
-    """A quota as it is after an edit, or as it would be (`status` would_be_changed)."""
+    """A quota after an edit, or as it would be (`status` would_be_changed)."""
 
     status: str = "changed"
     effect: Effect = msgspec.field(default_factory=Effect)
@@ -69,8 +69,7 @@ class InUse(msgspec.Struct, kw_only=True):
 
 
 class Tenant(msgspec.Struct, kw_only=True):
-    """What it is, may hold and holds now. How it stands in the fair share: `Share`. `archived_at`: since then it
-    accepts no jobs."""
+    """A tenant, its limits and its use. Its fair share: `Share`. `archived_at`: from then on it accepts no jobs."""
 
     id: int = 0
     name: str
@@ -89,15 +88,15 @@ class Tenant(msgspec.Struct, kw_only=True):
 
 
 class ArchivedTenant(Tenant, kw_only=True):
-    """A tenant that was archived. `cancelled_jobs` waited; `stopping_jobs` ran and are being stopped."""
+    """An archived tenant. `cancelled_jobs` waited; `stopping_jobs` ran and are being stopped."""
 
     cancelled_jobs: int = 0
     stopping_jobs: int = 0
 
 
 class Share(msgspec.Struct, kw_only=True):
-    """What a tenant holds and has used by its weight. `effective_weight`: as it is in force, `weight_reason` says why;
-    `usage_gpu_hours`: decayed."""
+    """The allocated and used share of a tenant, by weight. `effective_weight`: the weight in force, explained by
+    `weight_reason`; `usage_gpu_hours`: decayed."""
 
     tenant: str
     tenant_id: int = 0
@@ -113,8 +112,8 @@ class Share(msgspec.Struct, kw_only=True):
 
 
 class Reading(msgspec.Struct, kw_only=True):
-    """One look at a device; None is unknown, never zero. `throttled_by`: why it runs below its clocks, in words;
-    `ecc_…`: errors of its memory since the driver was loaded."""
+    """A reading of a device; None is unknown, never zero. `throttled_by`: why it runs below its clocks; `ecc_…`: errors
+    of its memory since the driver was loaded."""
 
     utilisation_percent: float | None = None
     memory_used_mb: int | None = None
@@ -132,7 +131,7 @@ class Reading(msgspec.Struct, kw_only=True):
 
 class Device(msgspec.Struct, kw_only=True):
     """A GPU, or a MIG instance of the GPU with the UUID `mig_parent`. Devices of one node with the same `nvlink_island`
-    reach each other over NVLink."""
+    are connected by NVLink."""
 
     id: int
     uuid: str = ""
@@ -159,7 +158,7 @@ class NodeDevice(Device, kw_only=True):
 
 
 class Isolation(msgspec.Struct, kw_only=True):
-    """How a node keeps the ranks of jobs apart (docs/agent.md)."""
+    """A node's isolation of the ranks of jobs (docs/agent.md)."""
 
     cgroup: bool = False
     limits: list[str] = []
@@ -172,8 +171,8 @@ class Isolation(msgspec.Struct, kw_only=True):
 
 
 class Node(msgspec.Struct, kw_only=True):
-    """`state` is what is observed, `intent` what an admin wants. `clock_off_seconds`: by which its clock is ahead
-    of the server's; None: unknown."""
+    """A node. `state` is observed, `intent` is the admin's. `clock_off_seconds`: how far its clock is ahead of the
+    server's; None: unknown."""
 
     name: str
     state: str = ""
@@ -200,7 +199,7 @@ class Node(msgspec.Struct, kw_only=True):
 
 
 class NodeLabels(msgspec.Struct, kw_only=True):
-    """`labels` are in force: those of its agent, and over them those of admins."""
+    """The labels of a node. `labels` are in force: the agent's, overridden by the admins'."""
 
     node: str
     labels: dict[str, str] = {}
@@ -227,7 +226,7 @@ class DeviceAction(msgspec.Struct, kw_only=True):
 
 
 class SchedulerLag(msgspec.Struct, kw_only=True):
-    """When the last scheduling cycle ended, and how long it took; None: there was none."""
+    """The end and the duration of the last scheduling cycle; None: there was none."""
 
     last_cycle_at: datetime | None = None
     age_seconds: float | None = None
@@ -236,7 +235,8 @@ class SchedulerLag(msgspec.Struct, kw_only=True):
 
 
 class ClusterStatus(msgspec.Struct, kw_only=True):
-    """`pretend` is true where the GPUs are made up for a demo. `jobs_by_state` has the states that there are."""
+    """Counts of the cluster. `pretend`: the GPUs are made up for a demo. `jobs_by_state` has only the states that
+    occur."""
 
     total_nodes: int = 0
     online_nodes: int = 0
@@ -258,10 +258,11 @@ class Health(msgspec.Struct, kw_only=True):
 
 
 class Readiness(msgspec.Struct, kw_only=True):
-    """`cycle_age_seconds`: since the last cycle ended; None: there was none. `agents`: nodes by state, and `total`.
-    `redis`: whether changes that are told by Redis arrive; None: no Redis is set. `housekeeping`: whether the worker
-    beside the cycles does its tasks, and by how many seconds the latest of them is late; None: one never ended well.
-    `agents_unheard_seconds`: how long the message of an agent has waited that this web process has not yet written."""
+    """The parts of the server. `cycle_age_seconds`: since the last cycle ended; None: there was none. `agents`:
+    nodes by state, and `total`. `redis`: whether changes arrive over Redis; None: Redis is not configured.
+    `housekeeping`: whether the worker beside the cycles does its tasks, and how late the most overdue one is; None:
+    one never succeeded. `agents_unheard_seconds`: the age of the oldest agent message that this web process has not
+    yet written."""
 
     status: str
     database: bool
@@ -275,7 +276,7 @@ class Readiness(msgspec.Struct, kw_only=True):
 
 
 class Exemption(msgspec.Struct, kw_only=True):
-    """A tenant, or a job, that the rule of held but idle GPUs spares."""
+    """A tenant, or a job, that is exempt from the rule of allocated but idle GPUs."""
 
     id: int
     tenant: str | None = None

@@ -1,4 +1,4 @@
-"""What the server answers about what happened to jobs, as structs; fields that a newer server adds are ignored."""
+"""The server's answers about events of jobs, as structs; fields of a newer server are ignored."""
 
 from datetime import datetime
 from typing import Any
@@ -7,8 +7,8 @@ import msgspec
 
 
 class Event(msgspec.Struct, kw_only=True):
-    """`id`: its place in the order of all jobs' events. `actor`: the person, if it was one. `via`: page, `token` and
-    its prefix, agent, or scheduler."""
+    """An event of a job. `id`: its position in the order of all jobs' events. `actor`: the person, if a person caused
+    it. `via`: page, `token` and its prefix, agent, or scheduler."""
 
     id: int = 0
     at: datetime
@@ -20,7 +20,7 @@ class Event(msgspec.Struct, kw_only=True):
 
 
 class JobEvent(Event, kw_only=True):
-    """An event among those of all jobs: `id` is its place in their order, `name` that of the job."""
+    """An event among those of all jobs: `id` is its position in their order, `name` the job's."""
 
     id: int
     job_id: int
@@ -29,7 +29,7 @@ class JobEvent(Event, kw_only=True):
 
 
 class EventPage(msgspec.Struct, kw_only=True):
-    """Events in order. Go on with `next_since`; `more`: there is something to look at already."""
+    """Events in order. Continue with `next_since`; `more`: further events exist already."""
 
     items: list[JobEvent]
     next_since: int

@@ -1,4 +1,5 @@
-"""What the server foresees of a job: why it waits, what would help, when it starts, whom it would preempt."""
+"""The server's explanations and forecasts of a job: why it waits, what would help, when it starts, which jobs it would
+preempt."""
 
 from datetime import datetime
 from typing import Any
@@ -9,23 +10,23 @@ from gpusched.protocol.rest.jobs import Reason
 
 
 class Position(msgspec.Struct, kw_only=True):
-    """What is ahead in the queue."""
+    """The jobs ahead in the queue."""
 
     jobs: int = 0
     gpus: int = 0
 
 
 class WaitsFor(msgspec.Struct, kw_only=True):
-    """How many running jobs end, and how many waiting ones start, before a job starts."""
+    """The numbers of running jobs that end, and of waiting jobs that start, before a job starts."""
 
     jobs_ending: int = 0
     jobs_starting: int = 0
 
 
 class Estimate(msgspec.Struct, kw_only=True):
-    """When a job starts: `p50_at` if jobs use their time limits as jobs of late did, `p90_at` if they use them up.
-    `blockers`: the first three jobs that you may see whose end it depends on; `more_blockers`: how many more there
-    are. Both are empty where that was not worked out, as in lists."""
+    """The estimated start of a job: `p50_at` if jobs use their time limits as recent jobs did, `p90_at` if they use
+    them up. `blockers`: the first three visible jobs whose end it depends on; `more_blockers`: the number of further
+    ones. Both are empty where they are not computed, as in lists."""
 
     p50_at: datetime | None = None
     p90_at: datetime | None = None
@@ -37,7 +38,7 @@ class Estimate(msgspec.Struct, kw_only=True):
 
 
 class Counterfactual(msgspec.Struct, kw_only=True):
-    """What would have to be different, as a program reads it and as a sentence; `starts`: then the job would start."""
+    """A change that would help, as data and as a sentence; `starts`: the job would then start."""
 
     change: str
     to: str | int | float | bool | None = None
@@ -47,14 +48,14 @@ class Counterfactual(msgspec.Struct, kw_only=True):
 
 
 class Also(msgspec.Struct, kw_only=True):
-    """A reason that would remain if the dominant one were cured."""
+    """A reason that would remain without the dominant one."""
 
     code: str
     sentence: str = ""
 
 
 class Period(msgspec.Struct, kw_only=True):
-    """For how long a job had a reason; the present one has no `until_at`."""
+    """A period in which a job had one reason; the current one has no `until_at`."""
 
     code: str
     since_at: datetime | None = None
@@ -63,9 +64,9 @@ class Period(msgspec.Struct, kw_only=True):
 
 
 class Explanation(msgspec.Struct, kw_only=True):
-    """Why a job is where it is; what stands ahead of it, and what the scheduler foresees, while it waits.
-    `estimate_reason`: why a job that waits has no estimate. `cycle_id`: the recorded cycle that placed the job or left
-    it waiting, which an admin can replay."""
+    """The reason for a job's state; for a waiting job also the jobs ahead of it and the scheduler's forecast.
+    `estimate_reason`: why a waiting job has no estimate. `cycle_id`: the recorded cycle that placed the job or left it
+    waiting, which an admin can replay."""
 
     job_id: int
     state: str
@@ -84,7 +85,7 @@ class Explanation(msgspec.Struct, kw_only=True):
 
 
 class PlacedRank(msgspec.Struct, kw_only=True):
-    """Where a rank would go; `gpus`: the numbers of its GPUs on the node."""
+    """The place of a rank; `gpus`: the numbers of its GPUs on the node."""
 
     rank: int
     node: str = ""
@@ -93,7 +94,7 @@ class PlacedRank(msgspec.Struct, kw_only=True):
 
 
 class Victims(msgspec.Struct, kw_only=True):
-    """Whom a job would preempt; `own_jobs`: those of them that you may see."""
+    """The jobs that a job would preempt; `own_jobs`: those that you can see."""
 
     jobs: int = 0
     gpus: int = 0
@@ -103,7 +104,7 @@ class Victims(msgspec.Struct, kw_only=True):
 
 
 class Simulation(msgspec.Struct, kw_only=True):
-    """What would become of a job if it were submitted now. `estimate_reason`: why it would wait without an estimate."""
+    """The result of submitting a job now. `estimate_reason`: why it would wait without an estimate."""
 
     tenant: str = ""
     starts_now: bool = False
@@ -117,7 +118,7 @@ class Simulation(msgspec.Struct, kw_only=True):
 
 
 class WouldSubmit(msgspec.Struct, kw_only=True):
-    """The answer to a submit that was only tried (`dry_run`): there is no job."""
+    """The answer to a dry run of a submit (`dry_run`): there is no job."""
 
     job_id: None = None
     status: str = "would_be_submitted"

@@ -1,4 +1,4 @@
-"""What the server answers about jobs, as structs; fields that a newer server adds are ignored."""
+"""The server's answers about jobs, as structs; fields of a newer server are ignored."""
 
 from datetime import datetime
 from html import escape
@@ -18,9 +18,9 @@ class Page(msgspec.Struct, Generic[T]):
 
 
 class JobCount(msgspec.Struct, kw_only=True):
-    """`jobs`: that were found, an array once; `is_more`: of more than 10,000 that were looked at, so there may be more.
-    `with_elements`: the same with each element of an array that is in the states asked for; None where `is_more`, or
-    with more than 100 arrays."""
+    """The number of matching jobs. `jobs`: an array counts once; `is_more`: the server stopped after 10,000 jobs, so
+    there may be more. `with_elements`: the same with each matching element of an array; None if `is_more`, or with more
+    than 100 arrays."""
 
     jobs: int
     is_more: bool = False
@@ -28,7 +28,7 @@ class JobCount(msgspec.Struct, kw_only=True):
 
 
 class Reason(msgspec.Struct, kw_only=True):
-    """Why something is in its state: a stable code, a sentence, and what can be done."""
+    """The reason for a state: a stable code, a sentence, and the next step."""
 
     code: str
     sentence: str = ""
@@ -46,8 +46,8 @@ class JobDevice(msgspec.Struct, kw_only=True):
 
 
 class ArrayData(msgspec.Struct, kw_only=True):
-    """`remaining`: elements that wait to be placed, for the first time or again; `by_state` counts each element once.
-    `max_parallel` None: any number at once."""
+    """An array's progress. `remaining`: elements that wait to be placed, for the first time or again; `by_state` counts
+    each element once. `max_parallel` None: any number at once."""
 
     count: int
     max_parallel: int | None = None
@@ -56,7 +56,7 @@ class ArrayData(msgspec.Struct, kw_only=True):
 
 
 class JobData(msgspec.Struct, kw_only=True):
-    """A job at one moment. `state` is a word of `gpusched.protocol.states.JobState`."""
+    """A job at one moment. `state` is a value of `gpusched.protocol.states.JobState`."""
 
     id: int
     state: str
@@ -120,7 +120,7 @@ class JobData(msgspec.Struct, kw_only=True):
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing more will happen to it."""
+        """True if nothing more will happen to the job."""
         return self.state in FINAL
 
     @property
@@ -138,14 +138,14 @@ class Acted(msgspec.Struct, kw_only=True):
 
 
 class JobDependency(msgspec.Struct, kw_only=True):
-    """A job that another one waits for: its id, and how it is to end (after_ok, after_any, after_fail)."""
+    """A job that another one waits for: its id, and the required end (after_ok, after_any, after_fail)."""
 
     job: int
     kind: str = "after_ok"
 
 
 class BulkActed(msgspec.Struct, kw_only=True):
-    """The answer to many jobs in one request: their ids in its order; none of a dry run."""
+    """The answer to many jobs in one request: their ids in its order; empty for a dry run."""
 
     job_ids: list[int]
     status: str = ""
@@ -154,8 +154,7 @@ class BulkActed(msgspec.Struct, kw_only=True):
 
 
 class RankRun(msgspec.Struct, kw_only=True):
-    """One rank of an attempt. `peak_memory_of`: whether the peak is that of the whole `rank` or of its largest
-    `process`."""
+    """A rank of an attempt. `peak_memory_of`: the scope of the peak: the whole `rank` or its largest `process`."""
 
     rank: int
     node: str = ""
@@ -173,7 +172,7 @@ class RankRun(msgspec.Struct, kw_only=True):
 
 
 class Attempt(msgspec.Struct, kw_only=True):
-    """One execution of a job. `exit_class`: of what kind its end was (docs/rest.md)."""
+    """An execution of a job. `exit_class`: the kind of its end (docs/rest.md)."""
 
     number: int
     state: str = ""
@@ -205,15 +204,15 @@ class Log(msgspec.Struct, kw_only=True):
 
 
 def _as_line(job: JobData) -> str:
-    """<job 42 train: running on n1>"""
-    where = f" on {', '.join(job.nodes)}" if job.nodes else ""
-    why = f": {job.reason.sentence}" if job.reason and job.reason.sentence else ""
+    """Return text such as <job 42 train: running on n1>."""
+    nodes = f" on {', '.join(job.nodes)}" if job.nodes else ""
+    reason = f": {job.reason.sentence}" if job.reason and job.reason.sentence else ""
     name = f" {job.name}" if job.name else ""
-    return f"<job {job.id}{name} is {job.state}{where}{why}>"
+    return f"<job {job.id}{name} is {job.state}{nodes}{reason}>"
 
 
 def _as_html(job: JobData) -> str:
-    """A table of what people ask first. Names and sentences are other people's text, and escaped."""
+    """Return a table of the most important fields. Names and sentences come from other users, and are escaped."""
     rows = {
         "job": f"{job.id} {job.name}".rstrip(),
         "state": job.state,

@@ -1,4 +1,4 @@
-"""What the server answers from its records, as structs: the audit, incidents, and kept readings of devices."""
+"""The server's answers from its records, as structs: the audit log, incidents, and stored readings of devices."""
 
 from datetime import datetime
 from typing import Any
@@ -9,8 +9,8 @@ from gpusched.protocol.rest.jobs import Page
 
 
 class AuditEntry(msgspec.Struct, kw_only=True):
-    """A change: who made it (`actor`), by which way (`via`: page, admin, token …) and program (`agent`), of what
-    (`subject`, like `quota nlp`). Of `before` and `after` only what differs; None: it was not there."""
+    """A change: its author (`actor`), its channel (`via`: page, admin, token …) and program (`agent`), and its object
+    (`subject`, like `quota nlp`). `before` and `after` contain only differences; None: the object did not exist."""
 
     id: int
     at: datetime
@@ -25,7 +25,7 @@ class AuditEntry(msgspec.Struct, kw_only=True):
 
 
 class Incident(msgspec.Struct, kw_only=True):
-    """What was not well with a node, or with one of its devices (`gpu`: its number); it lasts while `until` is None."""
+    """A fault of a node, or of one of its devices (`gpu`: its number); it is open while `until` is None."""
 
     id: int
     node: str = ""
@@ -39,7 +39,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
 
 class Sample(msgspec.Struct, kw_only=True):
-    """A kept reading of a device; None is unknown. `cell`: what the GPU was (busy, held_idle, free, unavailable) in
+    """A stored reading of a device; None is unknown. `cell`: the GPU's status (busy, held_idle, free, unavailable) in
     the `seconds` up to `at`."""
 
     at: datetime
@@ -52,7 +52,7 @@ class Sample(msgspec.Struct, kw_only=True):
 
 
 class Rollup(msgspec.Struct, kw_only=True):
-    """The samples of the five minutes from `at` on: least, mean and most of each reading."""
+    """The samples of the five minutes from `at` on: minimum, mean and maximum of each reading."""
 
     at: datetime
     samples: int = 0
@@ -73,7 +73,7 @@ class Rollup(msgspec.Struct, kw_only=True):
 
 
 class SamplePage(Page[Sample], kw_only=True):
-    """Kept readings of a device, oldest first, of `resolution` raw."""
+    """Stored readings of a device, oldest first, of `resolution` raw."""
 
     resolution: str
 

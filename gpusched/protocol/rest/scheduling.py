@@ -1,4 +1,4 @@
-"""What the server answers about scheduling, as structs: the queue, shares, cycles and the policy."""
+"""The server's answers about scheduling, as structs: the queue, shares, cycles and the policy."""
 
 from datetime import datetime
 from typing import Any
@@ -11,8 +11,9 @@ from gpusched.protocol.rest.jobs import Page, Reason
 
 
 class QueueItem(msgspec.Struct, kw_only=True):
-    """A waiting job; `position` and `gpus_ahead` (whole GPUs of the jobs before it) are among everybody's. `elements`:
-    of an array how many wait, each of them counting as a job. `estimate_reason`: why there is no estimate."""
+    """A waiting job; `position` and `gpus_ahead` (whole GPUs of the jobs before it) count the jobs of all users.
+    `elements`: the number of an array's waiting elements, each of which counts as a job. `estimate_reason`: why there
+    is no estimate."""
 
     job_id: int
     position: int | None = None
@@ -31,7 +32,7 @@ class QueueItem(msgspec.Struct, kw_only=True):
 
 
 class QueuePage(Page[QueueItem], kw_only=True):
-    """Your waiting jobs; `total` and `total_gpus` are everybody's."""
+    """Your waiting jobs; `total` and `total_gpus` count the jobs of all users."""
 
     total: int = 0
     total_gpus: int = 0
@@ -46,7 +47,7 @@ class QueueUser(msgspec.Struct, kw_only=True):
 
 
 class QueueUsage(msgspec.Struct, kw_only=True):
-    """The waiting jobs of a tenant and of its users, beside their limits. An array counts as one job."""
+    """The waiting jobs of a tenant and of its users, with their limits. An array counts as one job."""
 
     tenant: str
     queued_jobs: int = 0
@@ -59,8 +60,8 @@ class QueueUsage(msgspec.Struct, kw_only=True):
 
 
 class Cycle(msgspec.Struct, kw_only=True):
-    """A scheduling cycle. `stale`: decided, but changed by somebody else before the commit, and skipped;
-    `reserved_job_id`: the one that is promised GPUs, at `reserved_at`."""
+    """A scheduling cycle. `stale`: decisions skipped because their jobs changed before the commit; `reserved_job_id`:
+    the job that is promised GPUs, at `reserved_at`."""
 
     id: int
     started_at: datetime
@@ -111,7 +112,7 @@ class Obstacle(msgspec.Struct, kw_only=True):
 
 
 class ReplayedJob(msgspec.Struct, kw_only=True):
-    """One job of a replay: `nodes`, where it starts; or `reason`, why it waits, and `changes`, what would start it.
+    """A job of a replay: `nodes` where it starts; or `reason` for which it waits, and `changes` that would start it.
     `obstacles`: why it does not start on `node`."""
 
     job_id: int
@@ -125,8 +126,8 @@ class ReplayedJob(msgspec.Struct, kw_only=True):
 
 class CycleReplay(msgspec.Struct, kw_only=True):
     """A recorded cycle, planned again. `is_same`: the plan equals the recorded one byte for byte; null under another
-    policy than the recorded one. `starts_only_recorded` and `starts_only_here`: the first 100 jobs that start in one of
-    the two plans alone."""
+    policy than the recorded one. `starts_only_recorded` and `starts_only_here`: the first 100 jobs that start in only
+    one of the two plans."""
 
     cycle_id: int
     decided_at: datetime
@@ -144,7 +145,7 @@ class CycleReplay(msgspec.Struct, kw_only=True):
 
 
 class PolicyFields(msgspec.Struct, kw_only=True):
-    """What admins set, from the next cycle on (docs/settings.md says what each field does)."""
+    """The policy that admins set, from the next cycle on (docs/settings.md describes each field)."""
 
     policy: str
     aging_points_per_minute: float
@@ -172,8 +173,8 @@ class PolicyFields(msgspec.Struct, kw_only=True):
 
 
 class EditedPolicy(PolicyFields, kw_only=True):
-    """The policy, as it is, or as it would be after an edit (`status` would_be_changed, with the `effect`). `version`
-    0: nobody has edited it yet."""
+    """The current policy, or the policy after an edit (`status` would_be_changed, with the `effect`). `version` 0:
+    never edited."""
 
     version: int = 0
     status: str = ""
@@ -188,7 +189,7 @@ class Changed(msgspec.Struct, kw_only=True):
 
 
 class PolicyEdit(msgspec.Struct, kw_only=True):
-    """An edit of the policy: when, by whom, and what was set to what; `version` is the one that it made."""
+    """An edit of the policy: its time, its author, and the changed values; `version`: the resulting version."""
 
     at: datetime
     by: str = ""

@@ -1,4 +1,4 @@
-"""What a change of a job's time limit says, and what it is answered."""
+"""The request to change a job's time limit, and its answer."""
 
 from datetime import datetime
 
@@ -8,8 +8,8 @@ from gpusched.protocol.rest.jobs import JobData
 
 
 class Extension(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """Either the new limit, counted from the start, or by how much it changes (less than 0: shorter). `force`, of an
-    admin: also past what a waiting job is promised."""
+    """Either the new limit, counted from the start, or the change (negative: shorter). `force`, for admins: even if it
+    delays a waiting job's promised start."""
 
     max_runtime_minutes: float | None = None
     add_minutes: float | None = None
@@ -17,7 +17,8 @@ class Extension(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields
 
 
 class Delay(msgspec.Struct, kw_only=True):
-    """A waiting job that starts later by it, if all that runs uses up its limits. `p90_at` None: nobody can say."""
+    """A waiting job that starts later because of the change, if all running jobs use up their limits. `p90_at` None:
+    unknown."""
 
     job_id: int
     was_p90_at: datetime
@@ -25,8 +26,9 @@ class Delay(msgspec.Struct, kw_only=True):
 
 
 class Extended(msgspec.Struct, kw_only=True):
-    """`status`: changed, unchanged, or would_be_changed (`job` is then as it is). `ends_at`: when a running job reaches
-    the limit. `delays`: jobs that you may see; `others_delayed`: how many more."""
+    """The result of the change. `status`: changed, unchanged, or would_be_changed (`job` is then as it is).
+    `ends_at`: when a running job reaches the limit. `delays`: jobs that you can see; `others_delayed`: the number of
+    further ones."""
 
     job_id: int
     status: str
