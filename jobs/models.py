@@ -294,7 +294,7 @@ class IdempotencyKey(models.Model):
 
 
 class KeptAnswer(models.Model):
-    """What a POST with an Idempotency-Key was answered, for a day (jobs/submit/idempotency.py)."""
+    """The answer to a POST with an Idempotency-Key, kept for a day (jobs/submit/idempotency.py)."""
 
     caller = models.CharField(max_length=60)
     key = models.CharField(max_length=255)

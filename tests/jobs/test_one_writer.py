@@ -74,7 +74,8 @@ def test_statements_are_built_when_their_modules_load():
 
 def test_no_module_writes_events_or_states_by_the_models():
     for file, _, node in _nodes():
-        if isinstance(node, ast.ImportFrom) and node.module == "jobs.models" and file != "jobs/sql_views.py":
+        publishes_views = file == "jobs/sql_views.py"
+        if isinstance(node, ast.ImportFrom) and node.module == "jobs.models" and not publishes_views:
             assert "JobEvent" not in {name.name for name in node.names}, f"{file}:{node.lineno}"
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and file.startswith("jobs/"):
             sets_state = node.func.attr == "update" and any(keyword.arg == "state" for keyword in node.keywords)
