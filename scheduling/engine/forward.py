@@ -63,7 +63,7 @@ def ended(snapshot: Snapshot, job_ids: Collection[int], *, requeued: Collection[
     )
 
 
-def back_again(snapshot: Snapshot, running: Sequence[RunningJob]) -> Snapshot:
+def restored(snapshot: Snapshot, running: Sequence[RunningJob]) -> Snapshot:
     """The snapshot as if these jobs, which have ended, still ran where they did."""
     if not running:
         return snapshot

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from scheduling.simulator.cli import jobs
 from scheduling.simulator.errors import InputError
 
-_TOLD = """gpusched simulate trace.csv
+_DESCRIPTION = """gpusched simulate trace.csv
 gpusched simulate trace.csv --nodes 12 --policy shortest --plot shortest.svg
 
 Replays a trace of jobs, or your own history, under any policy and quota; needs no server that runs. The format of a
@@ -14,7 +14,7 @@ trace, and what is assumed: docs/simulator.md."""
 
 
 def main() -> None:
-    parser = ArgumentParser("gpusched simulate", description=_TOLD, formatter_class=RawDescriptionHelpFormatter)
+    parser = ArgumentParser("gpusched simulate", description=_DESCRIPTION, formatter_class=RawDescriptionHelpFormatter)
     jobs.add_arguments(parser)
     options = vars(parser.parse_args())
     try:

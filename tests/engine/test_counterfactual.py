@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpusched.protocol import reasons
 from scheduling.engine.model import Device, Policy, Request, Snapshot, Tenant
 from scheduling.engine.whatif.changes import CHANGES, Change, apply
-from scheduling.engine.whatif.counterfactual import OWN, alternatives, obstacles
+from scheduling.engine.whatif.counterfactual import JOB_CHANGES, alternatives, obstacles
 from scheduling.engine.whatif.remedies import BY_CODE
 from tests.engine import states
 from tests.engine.scenario import NOW, ask, cluster, decide, gpu, job, node, running_on, started
@@ -116,7 +116,7 @@ def test_alternatives_start_now_and_are_the_owners_to_make() -> None:
     state = replace(state, jobs=(job(1, gpus=4),))
     found = alternatives(state, Policy(), NOW, 1)
     assert found == [Change("gang_scheduling", True), Change("gpu_count", 3)]
-    assert {change.change for change in found} <= OWN <= set(CHANGES)
+    assert {change.change for change in found} <= JOB_CHANGES <= set(CHANGES)
     for change in found:
         assert 1 in started(decide(apply(state, 1, change)))
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpusched.protocol import reasons
 from scheduling.engine.explain.irreducible import irreducible
-from scheduling.engine.forward import back_again
+from scheduling.engine.forward import restored
 from scheduling.engine.model import Policy, RunningJob, Snapshot
 from scheduling.engine.whatif.blockers import Blocker, blockers, restorable
 from scheduling.engine.whatif.changes import Change, apply
@@ -184,7 +184,7 @@ def test_no_blocker_of_an_estimate_can_be_left_out(snapshot: Snapshot, policy: P
             still: list[RunningJob], job_id: int = job_id, snapshot: Snapshot = start.snapshot, now: float = start.now
         ) -> bool:
             running = [one if one.ends_by is None else replace(one, ends_by=max(one.ends_by, now + 1)) for one in still]
-            return job_id in started(decide(back_again(snapshot, running), policy, now))
+            return job_id in started(decide(restored(snapshot, running), policy, now))
 
         others = [one for one in gone if one.job_id not in needed]
         assert starts(others)

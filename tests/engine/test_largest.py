@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scheduling.engine.board.shapes import rank_counts
 from scheduling.engine.explain.feasibility import bounds_of, why_never_fits
-from scheduling.engine.explain.inventory import matching, survey
+from scheduling.engine.explain.inventory import inventory_of, matching
 from scheduling.engine.explain.largest import Largest, largest
 from scheduling.engine.model import Device, Node, Policy, Request, Tenant
 from tests.engine.scenario import ask, gpu, node
@@ -97,10 +97,10 @@ def test_the_largest_is_accepted_and_one_more_is_refused(seed: int) -> None:
     def accepts(one: Request) -> bool:
         return why_never_fits(one, tenant, nodes, policy, is_online=is_online) is None
 
-    types = matching(request, survey(nodes))
+    types = matching(request, inventory_of(nodes))
     if not types:
         return
-    bounds = bounds_of(tenant, survey(nodes), policy, is_online=is_online)
+    bounds = bounds_of(tenant, inventory_of(nodes), policy, is_online=is_online)
     found = largest(request, types, policy, bounds)
     if found is None:
         smallest = replace(request, gpu_count=min(request.gpu_count, 1), gpu_memory_mb=None, cpu_milli=0, memory_mb=0)

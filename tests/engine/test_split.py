@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from scheduling.engine.explain.feasibility import why_never_fits
-from scheduling.engine.limits.online_split import borrowing_gpus, gpus_in_service, in_use, parts_of, shares
+from scheduling.engine.limits.online_split import borrowing_gpus, gpus_in_service, in_use, shares, split_of
 from scheduling.engine.model import Policy, Tenant
 from tests.engine.scenario import NOW, cluster, decide, gpu, job, node, reason, running_on, started
 
@@ -16,7 +16,7 @@ def test_the_parts_always_add_up_to_the_gpus_in_service() -> None:
     """A05: for 1 to 1000 GPUs, and neither part is off its exact size by a whole GPU."""
     for gpus in range(1, 1001):
         for percent in range(101):
-            batch, online = parts_of(gpus, Policy(online_percent=percent))
+            batch, online = split_of(gpus, Policy(online_percent=percent))
             assert batch + online == gpus
             assert abs(online - gpus * percent / 100) < 1
 
@@ -44,7 +44,7 @@ def test_only_gpus_in_service_are_split() -> None:
         node(4, gpus=[gpu(1, is_healthy=False), gpu(2)]),
     ]
     assert gpus_in_service(nodes) == 9
-    assert parts_of(gpus_in_service(nodes), HALF) == (4, 5)
+    assert split_of(gpus_in_service(nodes), HALF) == (4, 5)
 
 
 def test_online_jobs_keep_to_their_part() -> None:
@@ -83,7 +83,7 @@ def test_batch_leaves_room_for_online_jobs_that_wait() -> None:
 def test_online_takes_back_what_was_lent() -> None:
     """No new batch job starts in place of one that ends, as long as online needs its part."""
     lent = running_on(cluster(node(1)), *[job(id) for id in range(80, 87)])
-    assert borrowing_gpus(parts_of(8, HALF), in_use(lent.running, online=False)) == 3
+    assert borrowing_gpus(split_of(8, HALF), in_use(lent.running, online=False)) == 3
     waiting = (job(20, age=5000), job(21, online=True), job(22, online=True))
     assert started(decide(replace(lent, jobs=waiting), HALF)) == {21}
     assert started(decide(replace(lent, jobs=waiting[:1]), HALF)) == {20}

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from scheduling.engine.explain.irreducible import OutOfTries, irreducible
-from scheduling.engine.forward import back_again
+from scheduling.engine.forward import restored
 from scheduling.engine.model import Node, Policy, RunningJob, Snapshot, public_id
 from scheduling.engine.planner import plan
 from scheduling.engine.whatif.ends import Ends
@@ -33,7 +33,7 @@ def blockers(start: Start, job_id: int, policy: Policy) -> tuple[Blocker, ...] |
 
     def still_running(kept: Sequence[RunningJob]) -> Snapshot:
         ended = {one.job_id for one in kept}
-        return back_again(snapshot, [_unended(one, now) for one in gone if one.job_id not in ended])
+        return restored(snapshot, [_unended(one, now) for one in gone if one.job_id not in ended])
 
     ends = Ends(still_running(()), policy, job.request)
 
@@ -69,7 +69,7 @@ def restorable(snapshot: Snapshot, ended: Sequence[RunningJob]) -> list[RunningJ
         if one.job_id in running or not all(rank.node_id in nodes for rank in one.ranks):
             continue
         places = [nodes[rank.node_id] for rank in one.ranks]
-        [*after] = back_again(replace(snapshot, nodes=_once(places), running=()), [one]).nodes
+        [*after] = restored(replace(snapshot, nodes=_once(places), running=()), [one]).nodes
         if _has_place(one, nodes, after):
             nodes.update({node.id: node for node in after})
             running.add(one.job_id)

@@ -45,7 +45,7 @@ def _of_request(edit: Callable[[Request, Value], Request]) -> Callable[[Snapshot
 
 
 def _runtime(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
-    return _with_job(snapshot, replace(job, max_runtime_seconds=_whole(change.to)))
+    return _with_job(snapshot, replace(job, max_runtime_seconds=_as_int(change.to)))
 
 
 def _first(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
@@ -87,7 +87,7 @@ def _victims_ended(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
 
 def _limit(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
     """Another limit of the job's tenant, in the units of its sentence."""
-    amount = _whole(change.to)
+    amount = _as_int(change.to)
 
     def edit(tenant: Tenant) -> Tenant:
         if change.dimension in _LIMITS:
@@ -103,7 +103,7 @@ def _limit(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
 
 
 def _user_limit(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
-    return _with_tenant(snapshot, job, lambda tenant: replace(tenant, max_gpus_per_user=_whole(change.to)))
+    return _with_tenant(snapshot, job, lambda tenant: replace(tenant, max_gpus_per_user=_as_int(change.to)))
 
 
 def _budget(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
@@ -193,14 +193,14 @@ _LIMITS: dict[str, Callable[[Tenant, int], Tenant]] = {
     "GPUs per user": lambda tenant, amount: replace(tenant, max_gpus_per_user=amount),
 }
 CHANGES: dict[str, Callable[[Snapshot, Job, Change], Snapshot]] = {
-    "gpu_count": _of_request(lambda request, to: replace(request, gpu_count=_whole(to))),
-    "gpu_memory_mb": _of_request(lambda request, to: replace(request, gpu_memory_mb=_whole(to))),
+    "gpu_count": _of_request(lambda request, to: replace(request, gpu_count=_as_int(to))),
+    "gpu_memory_mb": _of_request(lambda request, to: replace(request, gpu_memory_mb=_as_int(to))),
     "gpu_model": _of_request(lambda request, to: replace(request, gpu_models=(str(to),) if to else ())),
     "cpu_cores": _of_request(lambda request, to: replace(request, cpu_milli=round(float(to or 0) * 1000))),
-    "memory_mb": _of_request(lambda request, to: replace(request, memory_mb=_whole(to))),
-    "cpu_and_memory_percent": _of_request(lambda request, to: scaled(request, _whole(to))),
+    "memory_mb": _of_request(lambda request, to: replace(request, memory_mb=_as_int(to))),
+    "cpu_and_memory_percent": _of_request(lambda request, to: scaled(request, _as_int(to))),
     "gang_scheduling": _of_request(lambda request, to: replace(request, gang=bool(to), ranks=None)),
-    "ranks": _of_request(lambda request, to: replace(request, ranks=None if to is None else _whole(to))),
+    "ranks": _of_request(lambda request, to: replace(request, ranks=None if to is None else _as_int(to))),
     "node_selector": _of_request(lambda request, to: replace(request, node_selector=needs_of(request))),
     "node_affinity": _of_request(lambda request, to: replace(request, required=())),
     "tolerations": _of_request(_tolerating),
@@ -225,7 +225,7 @@ CHANGES: dict[str, Callable[[Snapshot, Job, Change], Snapshot]] = {
 }
 
 
-def _whole(value: Value) -> int:
+def _as_int(value: Value) -> int:
     return -int(-float(value or 0) // 1)
 
 

@@ -11,7 +11,7 @@ from scheduling.engine.whatif.remedies import remedies
 from scheduling.engine.whatif.smallest import OF_SETS, Cured, smallest
 
 # Changes that the owner of a job can make to it, without anybody else.
-OWN = frozenset(
+JOB_CHANGES = frozenset(
     {
         "gpu_count", "gpu_memory_mb", "gpu_model", "cpu_cores", "memory_mb", "cpu_and_memory_percent",
         "gang_scheduling", "ranks", "node_selector", "node_affinity", "tolerations", "topology", "apart",
@@ -65,7 +65,7 @@ def alternatives(
         return []
     found: list[Change] = []
     job = _job(snapshot, job_id)
-    ways = (change for change in _ways(snapshot, policy, now, made, job, reason) if change.change in OWN)
+    ways = (change for change in _ways(snapshot, policy, now, made, job, reason) if change.change in JOB_CHANGES)
     for _, change in zip(range(2 * most), ways, strict=False):
         if len(found) < most and _starts(plan(apply(snapshot, job_id, change), policy, now), job_id):
             found.append(change)
@@ -109,7 +109,7 @@ def _cure(snapshot: Snapshot, policy: Policy, now: float, made: Plan, reason: Re
 def _ways(snapshot: Snapshot, policy: Policy, now: float, made: Plan, job: Job, reason: Reason) -> Iterator[Change]:
     board = Board(snapshot.nodes)
     for placement in made.placements:
-        board.take(placement.ranks)
+        board.allocate(placement.ranks)
     preemption = next((one for one in made.preemptions if one.job_id == job.id), None)
     return remedies(snapshot, policy, now, board, job, reason, preemption)
 

@@ -59,7 +59,7 @@ def exceeded(snapshot: Snapshot, tenant: Tenant) -> list[Excess]:
     running = [one for one in snapshot.running if one.tenant_id == tenant.id]
     uses = _uses(running, snapshot.nodes)
     found = [
-        Excess(dimension, dimension.shown(held), dimension.shown(limit))
+        Excess(dimension, dimension.to_unit(held), dimension.to_unit(limit))
         for dimension, limit in limits_of(tenant)
         if (held := _total(dimension, uses)) > limit
     ]
@@ -87,7 +87,7 @@ def in_use(
     of_whom = [
         one for one in running if one.tenant_id == tenant.id and (dimension is not USER_GPUS or one.user_id == user_id)
     ]
-    return dimension.shown(_total(dimension, _uses(of_whom, nodes)))
+    return dimension.to_unit(_total(dimension, _uses(of_whom, nodes)))
 
 
 def _uses(running: Iterable[RunningJob], nodes: Iterable[Node]) -> list[Use]:

@@ -23,6 +23,6 @@ class Ends:
         for job_id in ended - self._ended:
             self._board.release(self._ranks[job_id])
         for job_id in self._ended - ended:
-            self._board.take(self._ranks[job_id])
+            self._board.allocate(self._ranks[job_id])
         self._ended = ended
         return place(self._board, self._shape) is not None

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from scheduling.engine.affinity import MIN_GPUS, Toleration, untolerated
 from scheduling.engine.board.board import Board
 from scheduling.engine.board.shapes import Shape
-from scheduling.engine.explain.inventory import fits, matching, survey
+from scheduling.engine.explain.inventory import fits, inventory_of, matching
 from scheduling.engine.limits.online_split import BATCH_GPUS, ONLINE_GPUS
 from scheduling.engine.limits.quotas import EACH_MODEL, is_of_models
 from scheduling.engine.model import Device, Job, Policy, Preemption, Reason, Request, Snapshot
@@ -103,7 +103,7 @@ def _passing(case: _Case) -> Iterator[Change]:
 
 
 def _impossible(case: _Case) -> Iterator[Change]:
-    types = matching(case.request, survey(case.snapshot.nodes))
+    types = matching(case.request, inventory_of(case.snapshot.nodes))
 
     def could(request: Request) -> bool:
         return fits(request, types, case.policy)
@@ -233,7 +233,7 @@ def _cpu_memory(case: _Case) -> Iterator[Change]:
     yield from _running(case)
 
 
-def _room(case: _Case) -> Iterator[Change]:
+def _gpu_remedies(case: _Case) -> Iterator[Change]:
     """For GPUs that are not free, or not together."""
     request = case.request
     if not request.gang and request.gpu_count > 1 and case.fits_now(replace(request, gang=True, ranks=None)):
@@ -292,6 +292,6 @@ BY_CODE: dict[str, Callable[[_Case], Iterable[Change]]] = {
     "hot": _hot,
     "topology": _topology,
     "cpu_memory": _cpu_memory,
-    "fragmented": _room,
-    "capacity": _room,
+    "fragmented": _gpu_remedies,
+    "capacity": _gpu_remedies,
 }

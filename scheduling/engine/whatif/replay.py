@@ -10,7 +10,7 @@ from scheduling.engine.board.node_index import taints_and_weight
 from scheduling.engine.board.shapes import Shape, is_selected, is_suitable
 from scheduling.engine.limits.quotas import CPU_CORES
 from scheduling.engine.model import Node, Placement, Plan, Policy, RankPlacement, Request, Snapshot
-from scheduling.engine.placement.devices import capacity, room, suitable_free
+from scheduling.engine.placement.devices import rank_capacity, ranks_that_fit, suitable_free
 from scheduling.engine.placement.placement import place
 from scheduling.engine.placement.scorers import scorer_of
 from scheduling.engine.planner import plan
@@ -100,7 +100,7 @@ def _board(recording: Recording, job_id: int) -> Board:
     for placement in recording.plan.placements:
         if placement.job_id == job_id:
             break
-        board.take(placement.ranks)
+        board.allocate(placement.ranks)
     return board
 
 
@@ -153,15 +153,15 @@ def _failed_of_rest(slot: NodeSlot, shape: Shape, split: int) -> list[Obstacle]:
     found = []
     gpus, cpu_milli, memory_mb = shape.part(max(split, 1))
     if cpu_milli > 0 and slot.cpu_milli < cpu_milli:
-        cores, free = CPU_CORES.shown(cpu_milli), CPU_CORES.shown(max(slot.cpu_milli, 0))
+        cores, free = CPU_CORES.to_unit(cpu_milli), CPU_CORES.to_unit(max(slot.cpu_milli, 0))
         found.append(Obstacle("cpu", f"{free} CPU cores are free; a rank needs {cores}"))
     if memory_mb > 0 and slot.memory_mb < memory_mb:
         found.append(
             Obstacle("node_memory", f"{max(slot.memory_mb, 0)} MiB of memory are free; a rank needs {memory_mb}")
         )
-    if not found and suitable_free(slot, shape) >= gpus > 1 and not capacity(slot, shape, max(split, 1)):
+    if not found and suitable_free(slot, shape) >= gpus > 1 and not rank_capacity(slot, shape, max(split, 1)):
         found.append(Obstacle("topology", f"no {gpus} free GPUs are joined as topology {shape.request.topology} asks"))
-    if not room(slot, shape, max(split, 1)) and capacity(slot, shape, max(split, 1)):
+    if not ranks_that_fit(slot, shape, max(split, 1)) and rank_capacity(slot, shape, max(split, 1)):
         found.append(Obstacle("apart", "a job runs there that this one keeps apart from"))
     return found
 
@@ -172,7 +172,7 @@ def _decided(
     """What decided between nodes that have room; or what else than room the job waits for."""
     if placed is None:
         reason = recording.plan.reason_of(job_id)
-        needs_more = shape.request.gpu_count and room(slot, shape, 1) < 1
+        needs_more = shape.request.gpu_count and ranks_that_fit(slot, shape, 1) < 1
         if needs_more:
             return Obstacle("free", "a rank would fit, not the whole gang")
         return Obstacle(reason.code if reason else "starts", "it has room; the job waits for another reason")
@@ -218,7 +218,7 @@ def _alone(recording: Recording, node: Node, placed: Placement) -> tuple[RankPla
     for placement in recording.plan.placements:
         if placement is placed:
             break
-        only.take(placement.ranks)
+        only.allocate(placement.ranks)
     request = next(job.request for job in recording.snapshot.jobs if job.id == placed.job_id)
     return place(only, Shape(request, only, recording.policy))
 
@@ -226,6 +226,6 @@ def _alone(recording: Recording, node: Node, placed: Placement) -> tuple[RankPla
 def _score(board: Board, slot: NodeSlot, ranks: tuple[RankPlacement, ...]) -> int:
     after = slot.copy()
     for rank in ranks:
-        after.take(rank)
-    states = [board.state(one.mould, one.cpu_milli, one.memory_mb, *one.counted()) for one in (slot, after)]
+        after.allocate(rank)
+    states = [board.state(one.node_class, one.cpu_milli, one.memory_mb, *one.counted()) for one in (slot, after)]
     return board.scorer.score(*states) if board.scorer else 0

@@ -44,7 +44,7 @@ def smallest(
     tried: dict[tuple[int, ...], Cured] = {}
     plans = plans_for(snapshot)
 
-    fits = _room(snapshot, policy, job, change)
+    fits = _room_check(snapshot, policy, job, change)
 
     def is_enough(part: Sequence[int]) -> bool:
         if starts and not fits(part):
@@ -93,7 +93,7 @@ def _part(snapshot: Snapshot, change: Change, part: Sequence[int]) -> Change:
     return replace(change, to=len(part), ids=tuple(part), names=tuple(sorted(names)))
 
 
-def _room(snapshot: Snapshot, policy: Policy, job: Job, change: Change) -> Callable[[Sequence[int]], bool]:
+def _room_check(snapshot: Snapshot, policy: Policy, job: Job, change: Change) -> Callable[[Sequence[int]], bool]:
     """Whether it would have room if nobody else waited; without that it does not start, so no plan is made."""
     if change.change == "jobs_ended":
         return Ends(snapshot, policy, job.request).give_room

@@ -19,7 +19,7 @@ class Line(NamedTuple):
     width: float = 1.0
 
 
-class Words(NamedTuple):
+class Label(NamedTuple):
     """`anchor`: where `at` is in the text: start, middle or end."""
 
     at: Point
@@ -37,7 +37,7 @@ class Panel(NamedTuple):
     most: float
 
 
-def chart(title: str, parts: Sequence[tuple[Run, int]]) -> tuple[list[Line], list[Words]]:
+def chart(title: str, parts: Sequence[tuple[Run, int]]) -> tuple[list[Line], list[Label]]:
     """Of replays side by side, each with the GPUs it had, on a canvas of WIDTH x HEIGHT, the origin on top left."""
     timelines = [(run.timeline, gpus) for run, gpus in parts]
     start = min(timeline[0][0] for timeline, _ in timelines)
@@ -50,24 +50,24 @@ def chart(title: str, parts: Sequence[tuple[Run, int]]) -> tuple[list[Line], lis
         Panel("GPUs in use, %", "#1d4ed8", [100.0 * value / gpus for value in used], 100.0),
     )
     lines: list[Line] = []
-    words = [Words((WIDTH / 2, 20), title, "middle", 15)]
+    words = [Label((WIDTH / 2, 20), title, "middle", 15)]
     for top, panel in zip(_TOPS, panels, strict=True):
         _draw(panel, top, (end - start) / 86400.0, lines, words)
     return lines, words
 
 
-def _draw(panel: Panel, top: float, days: float, lines: list[Line], words: list[Words]) -> None:
+def _draw(panel: Panel, top: float, days: float, lines: list[Line], words: list[Label]) -> None:
     bottom, right = top + _PANEL, WIDTH - _RIGHT
-    words.append(Words((_LEFT, top - 6), panel.title))
+    words.append(Label((_LEFT, top - 6), panel.title))
     for part in range(5):
         y = bottom - _PANEL * part / 4
         lines.append(Line([(_LEFT, y), (right, y)], "#d4d4d8"))
-        words.append(Words((_LEFT - 6, y + 4), f"{panel.most * part / 4:g}", "end"))
+        words.append(Label((_LEFT - 6, y + 4), f"{panel.most * part / 4:g}", "end"))
     for part in range(9):
         x = _LEFT + (right - _LEFT) * part / 8
         lines.append(Line([(x, bottom), (x, bottom + 4)], "#71717a"))
         unit = " days" if part == 8 else ""
-        words.append(Words((x, bottom + 18), f"{days * part / 8:.3g}{unit}", "end" if part == 8 else "middle"))
+        words.append(Label((x, bottom + 18), f"{days * part / 8:.3g}{unit}", "end" if part == 8 else "middle"))
     step = (right - _LEFT) / len(panel.values)
     curve = [
         (_LEFT + (number + 0.5) * step, bottom - _PANEL * min(value / panel.most, 1.0))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from scheduling.simulator.charts.chart import HEIGHT, WIDTH, Line, Words
+from scheduling.simulator.charts.chart import HEIGHT, WIDTH, Label, Line
 from scheduling.simulator.errors import InputError
 
 # PNG is drawn larger than it is laid out, for screens with small pixels.
@@ -12,7 +12,7 @@ _SCALE = 2
 _TEXT = "#27272a"
 
 
-def write(path: Path, lines: Sequence[Line], words: Sequence[Words]) -> None:
+def write(path: Path, lines: Sequence[Line], words: Sequence[Label]) -> None:
     """Raises InputError for a name that ends in neither .svg nor .png, OSError where it cannot be written."""
     check(path)
     if path.suffix == ".svg":
@@ -29,7 +29,7 @@ def check(path: Path) -> None:
         raise InputError(f"{path}: there is no such folder to write it to.")
 
 
-def svg(lines: Sequence[Line], words: Sequence[Words]) -> str:
+def svg(lines: Sequence[Line], words: Sequence[Label]) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
@@ -45,7 +45,7 @@ def svg(lines: Sequence[Line], words: Sequence[Words]) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _write_png(path: Path, lines: Sequence[Line], words: Sequence[Words]) -> None:
+def _write_png(path: Path, lines: Sequence[Line], words: Sequence[Label]) -> None:
     from PIL import Image, ImageDraw, ImageFont  # here, as it costs a tenth of a second and few ask for it
 
     image = Image.new("RGB", (WIDTH * _SCALE, HEIGHT * _SCALE), "#ffffff")

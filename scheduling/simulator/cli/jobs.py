@@ -103,11 +103,11 @@ def _table(parts: Sequence[Part], policy: Policy, options: dict[str, Any], found
         f"{total['preemptions_per_job']:.2f} preemptions per job",
         highlight=False,
     )
-    console.print(_never(parts), end="", highlight=False, markup=False)
+    console.print(_never_fit_text(parts), end="", highlight=False, markup=False)
     return text.getvalue()
 
 
-def _never(parts: Sequence[Part]) -> str:
+def _never_fit_text(parts: Sequence[Part]) -> str:
     never = [job for part in parts for job in part.never_fit]
     if not never:
         return ""

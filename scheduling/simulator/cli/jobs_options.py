@@ -21,11 +21,11 @@ MAX_NODES = 100_000
 LIMITS = ("given", "none", "oracle")
 # Those of a policy that a number or a word can set.
 _SETTABLE = {one.name: type(one.default) for one in fields(Policy) if isinstance(one.default, bool | int | float)}
-_LEAST = 1e-6
+_MIN_POSITIVE = 1e-6
 _RANGES = {
-    "usage_half_life_seconds": (_LEAST, inf), "window_seconds": (_LEAST, inf), "online_percent": (0, 100),
-    "dynamic_share_bound": (0, 0.9), "load_ceiling": (_LEAST, 1),
-    "load_ceiling_shared": (_LEAST, 1),
+    "usage_half_life_seconds": (_MIN_POSITIVE, inf), "window_seconds": (_MIN_POSITIVE, inf), "online_percent": (0, 100),
+    "dynamic_share_bound": (0, 0.9), "load_ceiling": (_MIN_POSITIVE, 1),
+    "load_ceiling_shared": (_MIN_POSITIVE, 1),
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from random import Random
 from scheduling.engine.board.board import Board
 from scheduling.engine.board.shapes import Shape
 from scheduling.engine.model import Node, Policy, RankPlacement, Request
-from scheduling.engine.placement.placement import place, room
+from scheduling.engine.placement.placement import place, ranks_that_fit
 from scheduling.engine.placement.scorers import scorer_of
 from scheduling.simulator.traces.openb import gpus_of
 
@@ -68,7 +68,7 @@ def fill(
         shape = shapes[id(request)]
         ranks = _anywhere(board, shape, rng) if placement == RANDOM else place(board, shape)
         if ranks is not None:
-            board.take(ranks)
+            board.allocate(ranks)
             placed[request.gpu_count] += 1
             allocated += gpus_of(request)
         else:
@@ -85,7 +85,7 @@ def fill(
 def _anywhere(board: Board, shape: Shape, rng: Random) -> tuple[RankPlacement, ...] | None:
     """On a node drawn from all that have room."""
     for slot in rng.sample(board.slots, len(board.slots)):
-        if room(slot, shape, 1):
+        if ranks_that_fit(slot, shape, 1):
             shape.allowed = frozenset([slot.position])
             return place(board, shape)
     return None

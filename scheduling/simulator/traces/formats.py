@@ -79,7 +79,7 @@ def _gavel(path: Path) -> Iterator[TraceJob]:
         )
 
 
-def _own(path: Path) -> Iterator[TraceJob]:
+def _csv(path: Path) -> Iterator[TraceJob]:
     for number, row in enumerate(read_rows(path, CSV_COLUMNS[:4]), 1):
         yield TraceJob(
             id=number,
@@ -99,7 +99,7 @@ FORMATS: dict[str, Callable[[Path], Iterator[TraceJob]]] = {
     "philly": _philly,
     "muri": _muri,
     "gavel": _gavel,
-    "csv": _own,
+    "csv": _csv,
 }
 
 

@@ -17,7 +17,9 @@ def read_nodes(path: Path) -> tuple[Node, ...]:
     nodes: list[Node] = []
     devices = 0
     for line, row in _rows(path, ("sn", "cpu_milli", "memory_mib", "gpu", "model")):
-        cpu_milli, memory_mb, gpus = (_whole(path, line, row, column) for column in ("cpu_milli", "memory_mib", "gpu"))
+        cpu_milli, memory_mb, gpus = (
+            _integer(path, line, row, column) for column in ("cpu_milli", "memory_mib", "gpu")
+        )
         held = tuple(Device(devices + number, row["model"], DEVICE_MB) for number in range(1, gpus + 1))
         devices += gpus
         nodes.append(Node(len(nodes) + 1, row["sn"], cpu_milli, memory_mb, cpu_milli, memory_mb, held))
@@ -33,9 +35,9 @@ def read_requests(path: Path) -> tuple[Request, ...]:
     found = []
     for line, row in _rows(path, ("cpu_milli", "memory_mib", "num_gpu", "gpu_milli")):
         cpu_milli, memory_mb, gpus = (
-            _whole(path, line, row, column) for column in ("cpu_milli", "memory_mib", "num_gpu")
+            _integer(path, line, row, column) for column in ("cpu_milli", "memory_mib", "num_gpu")
         )
-        part = _whole(path, line, row, "gpu_milli") if gpus else DEVICE_MB
+        part = _integer(path, line, row, "gpu_milli") if gpus else DEVICE_MB
         if part > DEVICE_MB or (gpus and not part):
             raise bad_line(path, line, "gpu_milli", f"{part} is not from 1 to {DEVICE_MB}")
         shared = part < DEVICE_MB
@@ -66,7 +68,7 @@ def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, Mapping[s
             raise InputError(f"{path}, line {rows.line_num + 1}: it is no CSV file ({problem}).") from problem
 
 
-def _whole(path: Path, line: int, row: Mapping[str, str], column: str) -> int:
+def _integer(path: Path, line: int, row: Mapping[str, str], column: str) -> int:
     text = row[column] or ""
     if not (text.isascii() and text.isdigit()):
         raise bad_line(path, line, column, f"{text!r} is not a whole number")
