@@ -95,7 +95,7 @@ def replayed(jobs: Sequence[TraceJob], cluster: Cluster, policy: Policy, every: 
     """Return the outcome of each calibrated estimate, and how many jobs got no estimate."""
     watch = Watch(jobs, policy, every)
     run = replay(jobs, cluster, policy, observer=watch)
-    starts = {fate.job.id: fate.first_started_at for fate in run.fates}
+    starts = {result.job.id: result.first_started_at for result in run.results}
     return [outcome(one.calibrated, one.made_at, starts[one.job_id]) for one in watch.forecasts], watch.unknown
 
 

@@ -92,7 +92,7 @@ def _sweep(trace: Path, seeds: int, as_json: bool) -> NoReturn:
 def _muri(name: str, goal: int, found: dict[str, object]) -> bool:
     jobs = with_predictions(read_trace(TRACES / "muri_philly" / f"{name}.csv.gz", "muri"), "oracle", 1)
     run = replay_srtf(jobs, Cluster(8, 8), Policy(name="srtf"))
-    seconds = mean(fate.completion_seconds for fate in run.fates)
+    seconds = mean(result.completion_seconds for result in run.results)
     found[name] = {"jct_seconds": round(seconds), "published": goal}
     print(
         f"{name}: {len(jobs)} jobs, mean completion {seconds:,.0f} s, {100 * (seconds / goal - 1):+.1f} %", flush=True

@@ -183,7 +183,7 @@ def demand_of(jobs: Sequence[TraceJob]) -> Demand:
 
 
 def _summed(parts: Sequence[tuple[Run, int]]) -> Replayed:
-    waits = [(fate.job.gpus, fate.wait_seconds / 3600.0) for run, _ in parts for fate in run.fates]
+    waits = [(result.job.gpus, result.wait_seconds / 3600.0) for run, _ in parts for result in run.results]
     large = tuple(hours for gpus, hours in waits if gpus >= LARGE_GPUS)
     return Replayed(figures(parts), large, tuple(hours for gpus, hours in waits if gpus < LARGE_GPUS))
 

@@ -120,7 +120,7 @@ class DeviceHold:
 
 @dataclass(frozen=True, slots=True)
 class RankPlacement:
-    """One rank on one node, with the CPU and memory that it takes there. `apart`: the anti-affinity key of its job."""
+    """A rank on a node, with the CPU and memory that it takes there. `apart`: the anti-affinity key of its job."""
 
     rank: int
     node_id: int
@@ -250,7 +250,7 @@ class Placement:
 
 
 class Reason(NamedTuple):
-    """Why a job stays pending: a code of gpusched.protocol.reasons.Pending and the evidence for its sentence."""
+    """The reason of a pending job: a code of gpusched.protocol.reasons.Pending and the evidence for its sentence."""
 
     job_id: int
     code: str

@@ -1,4 +1,4 @@
-"""One cycle of decisions: serves the queue in policy order, starts the jobs that can start, and explains the rest."""
+"""The decisions of one cycle: serves the queue in policy order, starts the jobs that can start, explains the rest."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -36,8 +36,8 @@ def plan(snapshot: Snapshot, policy: Policy, now: float) -> Plan:
     # 5. Determine why each other job waits.
     groups = (*cycle.pending_groups(), *over_budget)
     # 6. Return the decisions.
-    made = cycle.allocator
-    return Plan(tuple(made.placements), groups, made.promise, tuple(made.victims.preemptions), tuple(made.nominations))
+    end = cycle.allocator
+    return Plan(tuple(end.placements), groups, end.promise, tuple(end.victims.preemptions), tuple(end.nominations))
 
 
 class _Cycle:
@@ -77,9 +77,9 @@ class _Cycle:
                 heappop(order)
 
     def pending_groups(self) -> Iterator[PendingGroup]:
-        made = self.allocator
-        outcome = CycleOutcome(made.cluster, made.requests.shapes, made.accounts.tenants, made.promised, made.promise)
-        job_reasons = {job.id: not_yet(job) for job in self.queue.later} | made.job_reasons
+        end = self.allocator
+        outcome = CycleOutcome(end.cluster, end.requests.shapes, end.accounts.tenants, end.promised, end.promise)
+        job_reasons = {job.id: not_yet(job) for job in self.queue.later} | end.job_reasons
         return pending_reasons(outcome, self.refused, job_reasons)
 
     def job_key(self, job: Job) -> Key:

@@ -1,4 +1,4 @@
-"""What `gpusched simulate` runs, in a process of its own: `manage.py simulate jobs` under that name."""
+"""The program behind `gpusched simulate`: `manage.py simulate jobs` under that name, in a process of its own."""
 
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
@@ -9,8 +9,8 @@ from scheduling.simulator.errors import InputError
 _DESCRIPTION = """gpusched simulate trace.csv
 gpusched simulate trace.csv --nodes 12 --policy shortest --plot shortest.svg
 
-Replays a trace of jobs, or your own history, under any policy and quota; needs no server that runs. The format of a
-trace, and what is assumed: docs/simulator.md."""
+Replays a trace of jobs, or your own history, under any policy and quota; needs no running server. The format of a
+trace, and the assumptions: docs/simulator.md."""
 
 
 def main() -> None:

@@ -107,7 +107,7 @@ def test_where_the_job_goes_nothing_failed_and_a_node_with_room_lost_by_its_scor
     assert why_not(recorded, 1, chosen) == []
     [lost] = why_not(recorded, 1, other)
     assert lost.name == "score"
-    assert f"that of n{chosen} is " in lost.found
+    assert f"that of n{chosen} is " in lost.sentence
 
 
 def test_free_is_told_as_it_was_when_the_jobs_turn_came() -> None:

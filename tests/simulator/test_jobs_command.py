@@ -109,11 +109,11 @@ def test_a_plot_is_drawn(tmp_path: Path, suffix: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--tenant", "nobody"], r"--tenant: no job is of tenant 'nobody'; there are x\."),
+        (["--tenant", "nobody"], r"--tenant: no job is of tenant 'nobody'; the tenants are x\."),
         (["--nodes", "1", "--quota", "y=3"], r"--quota: no job is of tenant 'y'"),
         (["--nodes", "1", "--quota", "x"], r"--quota: 'x' is not NAME=VALUE\."),
         (["--nodes", "1", "--weight", "x=-1"], r"--weight: x=-1 is not a number of at least 0\."),
-        (["--nodes", "1", "--set", "colour=1"], r"--set: no setting is named 'colour'; there are aging_points"),
+        (["--nodes", "1", "--set", "colour=1"], r"--set: no setting is named 'colour'; the settings are aging_points"),
         (["--nodes", "1", "--set", "online_percent=much"], r"--set: online_percent=much is not a number"),
         (["--nodes", "1", "--since", "yesterday"], r"--since: 'yesterday' is no date"),
         (["--nodes", "1", "--since", "2100-01-01"], r"no job was submitted between"),

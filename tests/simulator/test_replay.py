@@ -23,7 +23,7 @@ def asked(id: int, at: float, gpus: int, hours: float, *, tenant: str = "all", p
 
 def ran(run: Run) -> dict[int, tuple[float, float]]:
     """Job -> hours of its first start and of its end."""
-    return {fate.job.id: (fate.first_started_at / HOUR, fate.ended_at / HOUR) for fate in run.fates}
+    return {result.job.id: (result.first_started_at / HOUR, result.ended_at / HOUR) for result in run.results}
 
 
 def under(policy: str, jobs: Sequence[TraceJob], nodes: int = 1, **settings: object) -> Run:
@@ -73,7 +73,7 @@ def test_starving_depends_on_the_load_and_on_no_constant() -> None:
 
 def test_srtf_preempts_for_less_that_remains_and_charges_for_it() -> None:
     run = under("srtf", [asked(1, 0, 8, 10), asked(2, 1, 8, 2)])
-    first, second = run.fates
+    first, second = run.results
     assert (second.first_started_at, second.ended_at) == (1 * HOUR, 3 * HOUR)
     assert first.preemptions == 1
     # Nine hours and 36 seconds were left when it was preempted.
@@ -87,7 +87,7 @@ def test_srtf_leaves_what_is_nearly_done_alone() -> None:
 
 def test_a_higher_band_preempts_in_the_live_policies_and_the_victim_goes_on_later() -> None:
     run = under("fair", [asked(1, 0, 8, 4, priority=100), asked(2, 1, 8, 1, priority=1500)])
-    victim, urgent = run.fates
+    victim, urgent = run.results
     # The policy's delay before preemption has to pass first.
     assert 1 * HOUR <= urgent.first_started_at <= 1 * HOUR + 120
     assert victim.preemptions == 1
@@ -109,7 +109,9 @@ def test_past_use_counts_under_fair() -> None:
     alone = [asked(id, 0, 8, 5, tenant="a") for id in (1, 2)]
     both = [asked(10 + n, 9, 1, 1, tenant="ab"[n % 2]) for n in range(16)]
     run = under("fair", [*alone, *both], usage_half_life_seconds=10 * HOUR)
-    first = [fate.job.tenant for fate in run.fates if fate.job.gpus == 1 and fate.first_started_at == 10 * HOUR]
+    first = [
+        result.job.tenant for result in run.results if result.job.gpus == 1 and result.first_started_at == 10 * HOUR
+    ]
     assert len(first) == 8 and first.count("b") >= 6
 
 

@@ -15,7 +15,7 @@ __all__ = ["Board", "DeviceClass", "NodeSlot", "kind_of"]
 
 
 class Board:
-    """All nodes of a snapshot, in the order of their ids; only those that may get work are on the shelves.
+    """The nodes of a snapshot, in the order of their ids; only those that may get work are on the shelves.
 
     `shelves[n]`: state -> positions of the nodes in that state, with n devices free. `sharing`: the same for all nodes
     with a shared device. `scorer`: rates placements; None: the tightest fit wins.

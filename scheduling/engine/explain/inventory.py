@@ -193,7 +193,7 @@ def suitable_gpus(request: Request, node_type: NodeType, policy: Policy) -> int:
 
 
 def near(request: Request, node_type: NodeType, policy: Policy) -> tuple[int, ...] | None:
-    """How many suitable devices each group has whose nearness the request demands; None: it demands none."""
+    """Return how many suitable devices each group has, if the request requires them near each other; else None."""
     groups = {"nvlink": node_type.islands, "numa": node_type.numas}.get(request.topology)
     return None if groups is None else tuple(_suitable(request, group, policy) for group in groups)
 

@@ -35,10 +35,10 @@ class MixEntry(NamedTuple):
 
 
 class Served(NamedTuple):
-    """The entries that a node's CPU and memory suffice for, by the devices that they need. `whole[n]`: the weight of
+    """The entries that a node's CPU and memory suffice for, by the devices that they need. `by_gpus[n]`: the weight of
     those content with n free devices; `shared[i]`: of those content with less than `shares_mb[i]`, ascending."""
 
-    whole: list[float]
+    by_gpus: list[float]
     shares_mb: list[int]
     shared: list[float]
 
@@ -59,9 +59,9 @@ class Fragmentation:
     used last.
     """
 
-    def __init__(self, mix: RequestMix, board: Board, policy: Policy) -> None:
+    def __init__(self, request_mix: RequestMix, board: Board, policy: Policy) -> None:
         self._limits_mb = [floor(max(kind.memory_mb, 0) * policy.load_ceiling_shared) for kind in board.kinds]
-        entries = _entries(tuple(mix), board.kinds, len(board.shelves) - 1, policy)
+        entries = _entries(tuple(request_mix), board.kinds, len(board.shelves) - 1, policy)
         gpus = sum(entry.weight * self._size(entry) for entry in entries) or 1.0
         self._cpu_per_gpu = sum(entry.weight * entry.cpu_milli for entry in entries) / gpus
         self._memory_per_gpu = sum(entry.weight * entry.memory_mb for entry in entries) / gpus
@@ -99,7 +99,7 @@ class Fragmentation:
         lost += amount
         for indices, served in self._serve(state):
             count = sum([free[index] for index in indices])
-            lost -= count * (served.whole[count] + served.shared[-1])
+            lost -= count * (served.by_gpus[count] + served.shared[-1])
             for kind, left_mb, part in parts:
                 if node_class.kinds.index(kind) in indices:
                     lost -= part * served.shared[bisect_right(served.shares_mb, left_mb)]
@@ -164,11 +164,13 @@ class Fragmentation:
 
 @lru_cache(maxsize=4)
 def _entries(
-    mix: tuple[tuple[Request, float], ...], kinds: tuple[DeviceClass, ...], max_devices: int, policy: Policy
+    request_mix: tuple[tuple[Request, float], ...], kinds: tuple[DeviceClass, ...], max_devices: int, policy: Policy
 ) -> tuple[MixEntry, ...]:
     """Return the entries that some kind suits. Cached, as the mix and the kinds of devices hardly change between
     cycles."""
-    entries = [_entry(request, weight, kinds, max_devices, policy) for request, weight in sorted(mix, key=_by_request)]
+    entries = [
+        _entry(request, weight, kinds, max_devices, policy) for request, weight in sorted(request_mix, key=_by_request)
+    ]
     return tuple(entry for entry in entries if entry is not None)
 
 
