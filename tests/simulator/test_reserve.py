@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.reserve import APART, POOLED, RULES, demand_of, filled, queueing_rows, replayed
+from benchmarks.reserve import POOLED, RULES, SEPARATE, demand_of, filled, queueing_rows, replayed
 from benchmarks.size_rules import SizedCluster, SizeRule, class_of
 from scheduling.engine.model import Job, Node, Policy, Request, Snapshot, Tenant
 from scheduling.engine.planner import plan
@@ -125,13 +125,13 @@ def test_rows_cover_clusters_apart_and_pooled_under_each_policy_and_rule() -> No
     ]
     rows = list(queueing_rows(jobs, {"a": 1, "b": 2}, ("fifo", "shortest"), RULES, 2))
     assert {(row.cluster, row.seeds) for row in rows if row.policy == "shortest"} == {
-        (name, 2) for name in ("a", "b", APART, POOLED)
+        (name, 2) for name in ("a", "b", SEPARATE, POOLED)
     }
     assert len(rows) == 2 * 4 * len(RULES)
     for row in rows:
         assert row.jobs == (30 if row.cluster in "ab" else 60)
         assert row.large_h is not None
-        large = 9 if row.cluster in (APART, POOLED) else sum(j.gpus == 8 for j in jobs if j.tenant == row.cluster)
+        large = 9 if row.cluster in (SEPARATE, POOLED) else sum(j.gpus == 8 for j in jobs if j.tenant == row.cluster)
         both = (large * row.large_h + (row.jobs - large) * row.small_h) / row.jobs
         assert both == pytest.approx(row.mean_h, abs=0.02)
 
