@@ -124,9 +124,9 @@ def placement_rows(folder: Path, lists: Sequence[str], seeds: int) -> Iterator[P
         requests = read_requests(folder / f"openb_pod_list_{name}.csv.gz")
         for rule in RULES:
             fills = filled(nodes, requests, rule, seeds)
-            percents = [one.allocated_percent for one in fills]
-            placed = sum(_large(one.placed_by_gpus) for one in fills)
-            refused = sum(_large(one.refused_by_gpus) for one in fills)
+            percents = [entry.allocated_percent for entry in fills]
+            placed = sum(_large(entry.placed_by_gpus) for entry in fills)
+            refused = sum(_large(entry.refused_by_gpus) for entry in fills)
             large_percent = round(100 * placed / max(placed + refused, 1), 1)
             yield PlacementRow(name, rule.title, seeds, round(mean(percents), 2), _sd(percents), large_percent)
 
@@ -157,7 +157,7 @@ def queueing_rows(
                 total = sum(nodes.values())
                 runs[POOLED] = [replayed(pooled, total, policy, rule, seed) for seed in numbers]
             for name, parts in runs.items():
-                yield _row(name, policy, rule, [_summed(one) for one in parts])
+                yield _row(name, policy, rule, [_summed(entry) for entry in parts])
 
 
 def replayed(
