@@ -86,8 +86,9 @@ class _Cycle:
         return self.rules.job_key(job, self.policy, self.now)
 
     def _tenant_key(self, tenant_queue: TenantQueue) -> Key:
-        use = self.allocator.standings[tenant_queue.tenant_id]
-        return self.rules.tenant_key(use, tenant_queue.groups[0][0], tenant_queue.is_promised)
+        return self.rules.tenant_key(
+            self.allocator.standings[tenant_queue.tenant_id], tenant_queue.groups[0][0], tenant_queue.is_promised
+        )
 
     def _tenant_queues(self) -> list[TenantQueue]:
         """Return one queue per tenant; and one for the promised job, unless its tenant has more urgent work by now."""
@@ -174,8 +175,9 @@ class _Cycle:
         job = group.head
         job_ids = tenant_queue.refuse(self.job_key, may_pass)
         self.refused.append(RefusedGroup(job, job_ids, group.request_number, cause, self.jobs_ahead, self.gpus_ahead))
-        hidden_counts = self.hidden_counts
-        return len(job_ids) + (sum([hidden_counts.get(job_id, 0) for job_id in job_ids]) if hidden_counts else 0)
+        if not self.hidden_counts:
+            return len(job_ids)
+        return len(job_ids) + sum([self.hidden_counts.get(job_id, 0) for job_id in job_ids])
 
 
 def _waiting(queue: Queue) -> list[tuple[Request, float]]:
