@@ -171,7 +171,9 @@ class Allocator:
         if not self._fits_in_service(job):
             return False
         may_at = max(job.queued_at, job.eligible_at) + self.policy.preemption_delay_seconds
-        stopping = [job for job in self._stopping(lambda node_id: node_id not in closed) if self._will_end(job)]
+        stopping = [
+            victim for victim in self._stopping(lambda node_id: node_id not in closed) if self._will_end(victim)
+        ]
         if stopping and nominated_placement(board, shape, None, stopping) is not None:
             return False  # jobs that end anyway suffice
         victim_set = self.victims.search(board, shape, job, closed=closed)

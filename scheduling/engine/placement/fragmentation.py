@@ -139,7 +139,7 @@ class Fragmentation:
     def _imagined(self, board: Board) -> list[MixEntry]:
         """Return one request each of half a device, one, two, four … of any kind.
 
-        A request that nobody makes now may come next, and a mix of few requests must not decide alone.
+        A request that the mix lacks may come next, and a mix of few requests must not decide alone.
         """
         kinds = frozenset(range(len(board.kinds)))
         sharable = frozenset(kind for kind in kinds if self._limits_mb[kind] > 1)
