@@ -1,4 +1,4 @@
-"""200 agents that post the readings of 8 GPUs each second: how long until each is answered, and what it costs."""
+"""200 agents that post the readings of 8 GPUs each second: the latency of each answer, and the cost."""
 
 import asyncio
 import os
@@ -26,13 +26,13 @@ def main() -> None:
         names = [f"node{number:03d}" for number in range(options.nodes)]
         with ThreadPoolExecutor(4) as pool:
             credentials = dict(zip(names, pool.map(lambda name: join(stack.url, token, name), names), strict=True))
-        taken, failures, cores = asyncio.run(talk(stack, credentials, options.seconds))
+        seconds, failures, cores = asyncio.run(talk(stack, credentials, options.seconds))
         online = stack.client().status().online_nodes
         publish(
             {
-                "answer_p50_ms": percentile(taken, 50) * 1000,
-                "answer_p99_ms": percentile(taken, 99) * 1000,
-                "messages_per_second": len(taken) / options.seconds,
+                "answer_p50_ms": percentile(seconds, 50) * 1000,
+                "answer_p99_ms": percentile(seconds, 99) * 1000,
+                "messages_per_second": len(seconds) / options.seconds,
                 "control_plane_cores": sum(cores.values()),
                 **{f"{part}_cores": value for part, value in cores.items()},
                 "nodes": options.nodes,
@@ -51,8 +51,8 @@ def join(url: str, token: str, name: str) -> str:
 
 
 async def talk(stack: Stack, credentials: dict[str, str], seconds: float) -> tuple[list[float], int, dict[str, float]]:
-    """Each node speaks once a second, at its own moment of it; the first seconds are not counted."""
-    taken: list[float] = []
+    """Post from each node once a second, at its own moment of the second; the first seconds are not counted."""
+    latencies: list[float] = []
     failed = 0
     counted_from = time.perf_counter() + 5
     until = counted_from + seconds
@@ -76,19 +76,21 @@ async def talk(stack: Stack, credentials: dict[str, str], seconds: float) -> tup
                 while (answer := _decode(await socket.recv())).seq != seq:
                     pass
                 if now > counted_from:
-                    taken.append(time.perf_counter() - now)
+                    latencies.append(time.perf_counter() - now)
                     failed += answer.error is not None
                 await asyncio.sleep(max(0.0, now + 1 - time.perf_counter()))
 
     async def costs() -> dict[str, float]:
         await asyncio.sleep(max(0.0, counted_from - time.perf_counter()))
-        before = {part: cpu_seconds(stack.pids(mark)) for part, mark in PARTS.items()}
+        cpu_before = {part: cpu_seconds(stack.pids(mark)) for part, mark in PARTS.items()}
         await asyncio.sleep(seconds - 1)
-        return {part: (cpu_seconds(stack.pids(mark)) - before[part]) / (seconds - 1) for part, mark in PARTS.items()}
+        return {
+            part: (cpu_seconds(stack.pids(mark)) - cpu_before[part]) / (seconds - 1) for part, mark in PARTS.items()
+        }
 
     measuring = asyncio.create_task(costs())
     await asyncio.gather(*(node(number, *pair) for number, pair in enumerate(credentials.items())))
-    return taken, failed, await measuring
+    return latencies, failed, await measuring
 
 
 PARTS = {"web": "daphne", "worker": "worker ", "database": "postgres"}

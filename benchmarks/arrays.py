@@ -1,4 +1,4 @@
-"""Arrays: how long one is accepted for, how it drains beside as many jobs, and what those that wait cost a cycle."""
+"""Arrays: the latency of a submit, the drain rate beside as many jobs, and the cost of waiting ones in a cycle."""
 
 import time
 from typing import Any
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def block(http: httpx.Client, client: Client) -> None:
-    """One job at a time for now, and that one sleeps."""
+    """Limit the tenant to one running job, and let that one sleep."""
     http.put("/tenants/default/quota", json={"max_concurrent_jobs": 1}).raise_for_status()
     if not client.list(state="running", name="sleeper"):
         first = client.submit(["sleep", "3600"], name="sleeper")
@@ -48,39 +48,39 @@ def block(http: httpx.Client, client: Client) -> None:
 
 
 def accepted(http: httpx.Client, client: Client, count: int, submits: int) -> float:
-    """The median of so many submits, in milliseconds, as the client sees it."""
-    taken = []
+    """Return the median latency of so many submits in milliseconds, as the client sees it."""
+    latencies = []
     for _ in range(submits):
         began = time.perf_counter()
         answer = http.post("/jobs", json={**BODY, "array": {"count": count}}).raise_for_status()
-        taken.append(time.perf_counter() - began)
+        latencies.append(time.perf_counter() - began)
         client.cancel(answer.json()["job_id"])
-    return percentile(taken, 50) * 1000
+    return percentile(latencies, 50) * 1000
 
 
 def cycle_ms(client: Client) -> float:
-    """The median of the cycles of some seconds, once nothing happens any more."""
+    """Return the median of the cycles of some seconds, once the cluster is quiet."""
     time.sleep(5)
-    found: list[float] = []
+    times: list[float] = []
     for _ in range(20):
-        found.append(client.status().scheduler.last_cycle_ms or 0.0)
+        times.append(client.status().scheduler.last_cycle_ms or 0.0)
         time.sleep(0.5)
-    return percentile(found, 50)
+    return percentile(times, 50)
 
 
 def drained(http: httpx.Client, client: Client, jobs: list[dict[str, Any]], number: int) -> tuple[float, int]:
-    """Elements per second from the moment that they may start; and how many did not complete."""
+    """Return elements per second from the moment that they may start, and how many did not complete."""
     block(http, client)
     ids: list[int] = []
     for at in range(0, len(jobs), 1000):
         ids += http.post("/jobs/bulk", json={"jobs": jobs[at : at + 1000]}).raise_for_status().json()["job_ids"]
     time.sleep(3)
-    before = client.status().jobs_by_state.get("completed", 0)
+    completed_before = client.status().jobs_by_state.get("completed", 0)
     began = time.time()
     http.put("/tenants/default/quota", json={"max_concurrent_jobs": None}).raise_for_status()
     wait_for(lambda: len(client.list(state=OPEN, limit=2)) == 1, 600, "all to end", pause=0.2)
-    taken = time.time() - began
-    return number / taken, number - (client.status().jobs_by_state.get("completed", 0) - before)
+    seconds = time.time() - began
+    return number / seconds, number - (client.status().jobs_by_state.get("completed", 0) - completed_before)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""500 browsers on the live feed while 200 nodes report twice a second: how soon each change is told, and what it costs.
+"""500 browsers on the live feed while 200 nodes report twice a second: the latency of each change, and the cost.
 
-A third watches the overview and the nodes, a third the queue, a third one job; all have the bell. Readings come as the
-agents send them; besides, some twice a second a node's note and a job's name change, and each carries the time at which
-its transaction was about to commit: a browser that reads it knows how old it is.
+A third watches the overview and the nodes, a third the queue, a third one job; all have the notices. Readings come as
+the agents send them; about twice a second a node's note and a job's name change, and each carries the time just before
+its commit, so a browser that reads it knows its age.
 
-In rounds: without browsers, then with them, since a machine's speed changes within minutes. What is compared are the
-worker's cycles, one a second here, of all rounds together."""
+Rounds without and with browsers alternate, since a machine's speed changes within minutes. The worker's cycles, one a
+second here, are compared over all rounds together."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from websockets.asyncio.client import connect
 
 from benchmarks.agents import SPEC, _decode, cpu_seconds, join
-from benchmarks.onlookers import Heard, onlooking
+from benchmarks.onlookers import Received, onlooking
 from benchmarks.report import arguments, percentile, publish
 from benchmarks.stack import ROOT, Stack
 from gpusched.agent.host.machine import PretendMachine
@@ -37,7 +37,7 @@ PEOPLE, WAITING_JOBS = 50, 300
 
 @dataclass(frozen=True)
 class Measured:
-    """Cores that the web process and the database took, and how long each cycle was."""
+    """Cores used by the web process and the database, and the duration of each cycle."""
 
     web_cores: float
     database_cores: float
@@ -45,11 +45,11 @@ class Measured:
 
     @classmethod
     def of(cls, rounds: list["Measured"]) -> Self:
-        """All together; they took the same time."""
+        """Return the mean of rounds of equal length."""
         return cls(
-            statistics.mean(one.web_cores for one in rounds),
-            statistics.mean(one.database_cores for one in rounds),
-            [ms for one in rounds for ms in one.cycles_ms],
+            statistics.mean(part.web_cores for part in rounds),
+            statistics.mean(part.database_cores for part in rounds),
+            [ms for part in rounds for ms in part.cycles_ms],
         )
 
 
@@ -93,35 +93,35 @@ def main() -> None:
         writer.start()
         try:
             time.sleep(5)
-            without, during, heard = list[Measured](), list[Measured](), list[Heard]()
+            without, during, received = list[Measured](), list[Measured](), list[Received]()
             for _ in range(options.rounds):
                 without.append(measure(stack, options.seconds))
                 with onlooking(stack.url, people, jobs[0], options.browsers, options.seconds) as results:
                     during.append(measure(stack, options.seconds))
-                    heard += results()
+                    received += results()
                 time.sleep(5)
         finally:
             stop.set()
             writer.join()
             agents.terminate()
             agents.join()
-    publish_figures(options, Measured.of(without), Measured.of(during), heard)
+    publish_figures(options, Measured.of(without), Measured.of(during), received)
 
 
-def publish_figures(options: Any, without: Measured, during: Measured, heard: list[Heard]) -> None:
-    ages = {kind: [age for one in heard for age in one.ages[kind]] for kind in ("nodes", "queue", "job")}
-    every = [age for found in ages.values() for age in found]
-    connected, failed = (sum(getattr(one, name) for one in heard) for name in ("connected", "failed"))
-    # Each of the processes was there in each of the rounds.
+def publish_figures(options: Any, without: Measured, during: Measured, received: list[Received]) -> None:
+    ages = {kind: [age for part in received for age in part.ages[kind]] for kind in ("nodes", "queue", "job")}
+    every = [age for of_kind in ages.values() for age in of_kind]
+    connected, failed = (sum(getattr(part, name) for part in received) for name in ("connected", "failed"))
+    # Each process reports once per round.
     seconds = options.seconds * options.rounds
-    frames = sum(one.frames for one in heard)
+    frames = sum(part.frames for part in received)
     publish(
         {
             "browsers": connected // options.rounds,
             "nodes": options.nodes,
             "told_p50_ms": percentile(every, 50) * 1000,
             "told_p99_ms": percentile(every, 99) * 1000,
-            **{f"told_{kind}_p99_ms": percentile(found, 99) * 1000 for kind, found in ages.items()},
+            **{f"told_{kind}_p99_ms": percentile(of_kind, 99) * 1000 for kind, of_kind in ages.items()},
             "web_cores_without": without.web_cores,
             "web_cores": during.web_cores,
             "web_cores_of_browsers": during.web_cores - without.web_cores,
@@ -133,10 +133,10 @@ def publish_figures(options: Any, without: Measured, during: Measured, heard: li
             "cycle_mean_ms": statistics.mean(during.cycles_ms),
             "cycle_p90_ms_without": percentile(without.cycles_ms, 90),
             "cycle_p90_ms": percentile(during.cycles_ms, 90),
-            "kib_per_browser_and_second": sum(one.bytes for one in heard) / 1024 / connected / options.seconds,
+            "kib_per_browser_and_second": sum(part.bytes for part in received) / 1024 / connected / options.seconds,
             "messages_per_second": frames / seconds,
             "us_of_web_per_message": 1e6 * (during.web_cores - without.web_cores) * seconds / frames,
-            "cores_of_the_browsers_themselves": sum(one.cores for one in heard) / options.rounds,
+            "cores_of_the_browsers_themselves": sum(part.cores for part in received) / options.rounds,
         },
         options.json,
         options.browsers * options.rounds - connected + failed,
@@ -146,11 +146,11 @@ def publish_figures(options: Any, without: Measured, during: Measured, heard: li
 def django(stack: Stack, script: str, *arguments: str) -> str:
     start = "import django; django.setup()\n"
     environment = {**stack.environment(), "DJANGO_SETTINGS_MODULE": "gpusched.settings"}
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", start + script, *arguments], cwd=ROOT, env=environment, check=True, capture_output=True,
         text=True,
     )  # fmt: skip
-    return done.stdout
+    return result.stdout
 
 
 def database_url(stack: Stack) -> str:
@@ -158,8 +158,8 @@ def database_url(stack: Stack) -> str:
 
 
 def change(url: str, job_id: int, stop: threading.Event) -> None:
-    """Twice a second, with the doorbell after the commit, as services do it. Not at equal distances: cycles come once a
-    second, and either each or none of them would fall together with a change."""
+    """Change rows twice a second, with the notification after the commit, as services do. At random distances: cycles
+    come once a second, and with equal distances either all or none of them would coincide with a change."""
     with psycopg.connect(url) as connection:
         [(node_id,)] = connection.execute("SELECT min(id) FROM nodes_node").fetchall()
         while not stop.wait(random.uniform(0.5, 1.5) / CHANGES_PER_SECOND):
@@ -176,7 +176,7 @@ def change(url: str, job_id: int, stop: threading.Event) -> None:
 
 def measure(stack: Stack, seconds: float) -> Measured:
     parts = {"daphne": stack.pids("daphne"), "postgres": stack.pids("postgres")}
-    before = {part: _seconds(pids) for part, pids in parts.items()}
+    cpu_before = {part: _seconds(pids) for part, pids in parts.items()}
     began, cycles = time.monotonic(), dict[Any, float]()
     with psycopg.connect(database_url(stack), autocommit=True) as connection:
         while time.monotonic() < began + seconds:
@@ -187,21 +187,21 @@ def measure(stack: Stack, seconds: float) -> Measured:
     cores = {}
     for part, pids in parts.items():
         after = _seconds(pids)
-        cores[part] = sum(after[pid] - before[part][pid] for pid in after if pid in before[part]) / took
+        cores[part] = sum(after[pid] - cpu_before[part][pid] for pid in after if pid in cpu_before[part]) / took
     return Measured(cores["daphne"], cores["postgres"], list(cycles.values()))
 
 
 def _seconds(pids: list[int]) -> dict[int, float]:
-    """Processor time of those that live: PostgreSQL's processes come and go."""
-    found = {}
+    """Return the processor time of living processes: those of PostgreSQL come and go."""
+    by_pid = {}
     for pid in pids:
         with suppress(FileNotFoundError):
-            found[pid] = cpu_seconds([pid])
-    return found
+            by_pid[pid] = cpu_seconds([pid])
+    return by_pid
 
 
 def report(url: str, credentials: dict[str, str]) -> None:
-    """The agents, in a process of their own, until it is ended."""
+    """Run the agents, in a process of their own, until it is terminated."""
     import msgspec
 
     from gpusched.protocol.agent_messages import Sync
@@ -232,7 +232,7 @@ def report(url: str, credentials: dict[str, str]) -> None:
 
 
 def varied(machine: PretendMachine, seq: int) -> list[Reading]:
-    """As of a fleet that is busy: nothing stays as it was."""
+    """Return readings of a busy fleet: every value changes."""
     return [
         replace(
             reading,

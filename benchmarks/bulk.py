@@ -1,6 +1,6 @@
 """Bulk submits: jobs per second in requests of 1,000, each durable when answered, over HTTP and then in one process.
 
-The workers stand still meanwhile: what cycles make of a growing queue is what benchmarks/cycle.py tells."""
+The workers are stopped meanwhile: benchmarks/cycle.py measures the cycles of a growing queue."""
 
 import http.client
 import json
@@ -20,37 +20,37 @@ DETAIL = {"tenant": "default", "command": ["python", "train.py"], "gpu_count": 1
 
 def main() -> None:
     options = arguments(__doc__ or "", jobs=30_000, each=1000, connections=4, threads=2)
-    most = 10_000_000
-    with Stack(max_queue_size=most, max_queued_jobs_per_tenant=most, max_queued_jobs_per_user=most) as stack:
+    maximum = 10_000_000
+    with Stack(max_queue_size=maximum, max_queued_jobs_per_tenant=maximum, max_queued_jobs_per_user=maximum) as stack:
         requests = max(1, options.jobs // options.each)
         body = json.dumps({"jobs": _jobs(options.each)}).encode()
         signal_all(stack.pids("manage.py worker"), signal.SIGSTOP)
         over_http = _over_http(stack, body)
         _all(over_http, 4, options.connections)  # warm
-        wall, taken = _all(over_http, requests, options.connections)
+        wall, latencies = _all(over_http, requests, options.connections)
         in_process = _in_process(stack, _jobs(options.each))
         _all(in_process, 4, options.threads)
         wall_inside, _ = _all(in_process, requests, options.threads)
         expected = (2 * requests + 8) * options.each
-        found = stack.client().status().total_jobs
+        total_jobs = stack.client().status().total_jobs
         signal_all(stack.pids("manage.py worker"), signal.SIGCONT)
         publish(
             {
                 "http_jobs_per_second": requests * options.each / wall,
-                "http_request_p50_ms": percentile(taken, 50) * 1000,
-                "http_request_p95_ms": percentile(taken, 95) * 1000,
+                "http_request_p50_ms": percentile(latencies, 50) * 1000,
+                "http_request_p95_ms": percentile(latencies, 95) * 1000,
                 "in_process_jobs_per_second": requests * options.each / wall_inside,
-                "jobs": found,
+                "jobs": total_jobs,
                 "each": options.each,
                 "connections": options.connections,
             },
             options.json,
-            abs(expected - found),
+            abs(expected - total_jobs),
         )
 
 
 def _jobs(number: int) -> list[dict[str, object]]:
-    """A sweep: alike but for their arguments and environment."""
+    """Return the jobs of a sweep, which differ only in their arguments and environment."""
     return [
         {**DETAIL, "name": f"trial {seed}", "args": ["--seed", str(seed)], "environment": {"SEED": str(seed)}}
         for seed in range(number)
@@ -77,7 +77,7 @@ def _over_http(stack: Stack, body: bytes) -> Callable[[], Callable[[], None]]:
 
 
 def _in_process(stack: Stack, jobs: list[dict[str, object]]) -> Callable[[], Callable[[], None]]:
-    """The service behind the route, in this process on the same database: no HTTP, no JSON."""
+    """Return the service behind the route, in this process on the same database: no HTTP, no JSON."""
     os.environ.update(stack.environment(), DJANGO_SETTINGS_MODULE="gpusched.settings")
     import django
 
@@ -102,15 +102,15 @@ def _in_process(stack: Stack, jobs: list[dict[str, object]]) -> Callable[[], Cal
 
 
 def _all(connect: Callable[[], Callable[[], None]], requests: int, at_once: int) -> tuple[float, list[float]]:
-    """Seconds of all the requests together, and of each."""
-    taken: list[float] = []
+    """Return the seconds of all the requests together, and of each."""
+    latencies: list[float] = []
 
     def work(share: int) -> None:
         send = connect()
         for _ in range(share):
             began = time.perf_counter()
             send()
-            taken.append(time.perf_counter() - began)
+            latencies.append(time.perf_counter() - began)
 
     shares = [requests // at_once + (number < requests % at_once) for number in range(at_once)]
     threads = [threading.Thread(target=work, args=(share,)) for share in shares]
@@ -119,7 +119,7 @@ def _all(connect: Callable[[], Callable[[], None]], requests: int, at_once: int)
         thread.start()
     for thread in threads:
         thread.join()
-    return time.perf_counter() - began, taken
+    return time.perf_counter() - began, latencies
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Kills agents, launchers, web, workers and PostgreSQL at random, restarts PostgreSQL and raises exceptions in agents
-while short jobs flow. Then counts what was lost, run twice, stuck or left behind, whether the ledger is exact, and
-which answers were a 5xx other than 503. `--jobs 2000 --seconds 300`."""
+while short jobs flow. Then counts jobs that were lost, run twice or stuck, processes left behind, errors of the ledger,
+and answers of 5xx other than 503. `--jobs 2000 --seconds 300`."""
 
 import os
 import random
@@ -25,11 +25,11 @@ from gpusched.agent.processes import signal_all
 from gpusched.client.errors import GpuschedError
 
 AGENTS, NODES_EACH = 2, 2
-# An agent keeps its credential in its directory, so a token is only needed until it has joined.
+# An agent stores its credential in its directory, so it needs a token only until it has joined.
 _NONE = "none"
 OPEN = ("pending", "scheduled", "running", "stopping")
 RESTART = "restart of PostgreSQL"
-# Everything more often than the whole control plane at once.
+# Single parts come more often than the whole control plane ("").
 VICTIMS = (
     "agent",
     "agent",
@@ -53,8 +53,8 @@ echo end $GPUSCHED_JOB_ID.$GPUSCHED_ATTEMPT $(date +%s.%N) >> "$0"
 
 @dataclass
 class Outcome:
-    """What a storm did. The first eight must be 0. `bad_answers`: 5xx other than 503, and 503 without `Retry-After`.
-    `clean_exits`: agents that ended as if all were well."""
+    """The outcome of a storm. The first eight must be 0. `bad_answers`: 5xx other than 503, and 503 without
+    `Retry-After`. `clean_exits`: agents that ended with exit code 0."""
 
     lost: int
     not_completed: int
@@ -87,18 +87,18 @@ def main() -> None:
 
 
 def storm(jobs: int, seconds: float, seed: int, faults_every: float) -> Outcome:
-    """Submits evenly over the time and kills something every few seconds of it; waits for all jobs, and counts. Every
-    `faults_every` seconds, on average, something raises in each agent."""
+    """Submit evenly over the time and kill a part every few seconds; wait for all jobs, and count. Each agent raises an
+    exception every `faults_every` seconds on average."""
     began = time.monotonic()
     with _stack(faults_every) as agents, tempfile.TemporaryDirectory(prefix="gpusched-chaos-") as name:
         stack, ran = agents.stack, Path(name) / "ran"
         flow = Flow(stack, ran, jobs, seconds, random.Random(seed))
-        done = _kill_until(agents, flow, random.Random(seed + 1))
+        kills = _kill_until(agents, flow, random.Random(seed + 1))
         acknowledged = flow.finish()
         wait_for(lambda: _is_over(stack), 180, "all jobs to end", pause=0.5)
         orphans = _orphans(stack)
         agents.close()
-        return _counted(agents, flow, acknowledged, ran, orphans, done, time.monotonic() - began)
+        return _outcome(agents, flow, acknowledged, ran, orphans, kills, time.monotonic() - began)
 
 
 class Flow:
@@ -107,7 +107,7 @@ class Flow:
     def __init__(self, stack: Stack, ran: Path, jobs: int, seconds: float, rng: random.Random) -> None:
         self.stack, self.ran = stack, ran
         self.acknowledged: list[int] = []
-        self._left = [round(rng.uniform(0.1, 1.0), 2) for _ in range(jobs)]
+        self._lengths = [round(rng.uniform(0.1, 1.0), 2) for _ in range(jobs)]
         self._pause = 4 * seconds / jobs
         self.statuses: Counter[int] = Counter()
         self.bad: list[str] = []
@@ -132,7 +132,7 @@ class Flow:
         with httpx.Client(base_url=self.stack.url, headers=headers, timeout=10) as http:
             while True:
                 try:
-                    length = self._left.pop()
+                    length = self._lengths.pop()
                 except IndexError:
                     return
                 began = time.monotonic()
@@ -169,7 +169,7 @@ class Flow:
 
 
 class Agents:
-    """The agents of a stack, whose jobs outlive them. One that ends is started again, as systemd does it."""
+    """The agents of a stack, whose jobs outlive them. One that ends is restarted, as systemd does."""
 
     def __init__(self, stack: Stack, faults_every: float) -> None:
         self.stack = stack
@@ -177,7 +177,7 @@ class Agents:
         self._faults_every, self._token = faults_every, _NONE
         self._lock = threading.Lock()
         self._has_ended = threading.Event()
-        self._keeper = threading.Thread(target=self._keep)
+        self._keeper = threading.Thread(target=self._restart_ended)
 
     def start(self) -> None:
         self._token = self.stack.client().join_token().token
@@ -193,7 +193,7 @@ class Agents:
         return self.stack.directory / "faults"
 
     def kill(self, number: int, seconds: float) -> None:
-        """`seconds`: until it is started again."""
+        """Kill an agent, and restart it after `seconds`."""
         with self._lock:
             agent = self.stack.agents[number]
             agent.kill()
@@ -206,7 +206,7 @@ class Agents:
         if self._keeper.is_alive():
             self._keeper.join()
 
-    def _keep(self) -> None:
+    def _restart_ended(self) -> None:
         while not self._has_ended.wait(0.5):
             with self._lock:
                 for number in range(AGENTS):
@@ -244,14 +244,14 @@ def _stack(faults_every: float) -> Iterator[Agents]:
 
 
 def _kill_until(agents: Agents, flow: Flow, rng: random.Random) -> Counter[str]:
-    """How often each victim was killed."""
-    done: Counter[str] = Counter()
+    """Kill victims until the flow ends; return how often each was killed."""
+    kills: Counter[str] = Counter()
     while not flow.is_over():
         time.sleep(rng.uniform(1.0, 4.0))
         victim = rng.choice(VICTIMS)
         _kill(agents, victim, rng)
-        done[victim] += 1
-    return done
+        kills[victim] += 1
+    return kills
 
 
 def _kill(agents: Agents, victim: str, rng: random.Random) -> None:
@@ -272,7 +272,7 @@ def _kill(agents: Agents, victim: str, rng: random.Random) -> None:
 
 
 def _launchers(agent: int) -> list[int]:
-    """What forks the agent's supervisors, and is their parent: they are alike but for who their own parent is."""
+    """Return the launchers of an agent, which fork its supervisors: only their parent distinguishes them from those."""
     threads = Path(f"/proc/{agent}/task").glob("*/children")
     children = [int(pid) for thread in threads for pid in _read(str(thread)).split()]
     return [pid for pid in children if b"launcher import main" in _read(f"/proc/{pid}/cmdline")]
@@ -286,23 +286,23 @@ def _is_over(stack: Stack) -> bool:
 
 
 def _orphans(stack: Stack) -> int:
-    """Processes of jobs that are still there a while after all jobs have ended."""
+    """Return how many processes of jobs still exist a while after all jobs have ended."""
     deadline = time.monotonic() + 10
-    while (left := _of_jobs(stack)) and time.monotonic() < deadline:
+    while (pids := _of_jobs(stack)) and time.monotonic() < deadline:
         time.sleep(0.2)
-    return len(left)
+    return len(pids)
 
 
 def _of_jobs(stack: Stack) -> list[int]:
-    """Jobs' processes, and supervisors, by the directory that they work in."""
+    """Return the processes of jobs and their supervisors, by their working directory."""
     mark = str(stack.directory / "storm").encode()
-    own = {os.getpid(), *(agent.pid for agent in stack.agents)}
-    own |= {pid for agent in stack.agents for pid in _launchers(agent.pid)}
+    excluded = {os.getpid(), *(agent.pid for agent in stack.agents)}
+    excluded |= {pid for agent in stack.agents for pid in _launchers(agent.pid)}
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     return [
         pid
         for pid in pids
-        if pid not in own and (mark in _read(f"/proc/{pid}/environ") or mark in _read(f"/proc/{pid}/cmdline"))
+        if pid not in excluded and (mark in _read(f"/proc/{pid}/environ") or mark in _read(f"/proc/{pid}/cmdline"))
     ]
 
 
@@ -314,7 +314,7 @@ def _read(path: str) -> bytes:
 
 
 _JOBS = "SELECT id, state FROM jobs_job WHERE id = ANY(%s)"
-_AGAIN = "SELECT reason, count(*) FROM jobs_attempt WHERE reason <> 'completed' GROUP BY 1 ORDER BY 1"
+_RERUNS = "SELECT reason, count(*) FROM jobs_attempt WHERE reason <> 'completed' GROUP BY 1 ORDER BY 1"
 _TIMES = """
     SELECT s.job_id, s.number, extract(epoch FROM s.ended_at - s.started_at)::float8,
            (SELECT sum(u.gpus * extract(epoch FROM u.ended_at - u.started_at))::float8 FROM tenants_usageentry u
@@ -323,48 +323,54 @@ _TIMES = """
 """
 
 
-def _counted(
-    agents: Agents, flow: Flow, acknowledged: list[int], ran: Path, orphans: int, done: Counter[str], seconds: float
+def _outcome(
+    agents: Agents, flow: Flow, acknowledged: list[int], ran: Path, orphans: int, kills: Counter[str], seconds: float
 ) -> Outcome:
     stack = agents.stack
     lines = [line.split() for line in ran.read_text().splitlines()]
-    begun = Counter(attempt for what, attempt, _ in lines if what == "begin")
-    at: dict[str, dict[str, float]] = {}
-    for what, attempt, moment in lines:
-        at.setdefault(attempt, {})[what] = float(moment)
-    ended = Counter(attempt.split(".")[0] for attempt, moments in at.items() if "end" in moments)
+    begun = Counter(attempt for mark, attempt, _ in lines if mark == "begin")
+    moments = _moments(lines)
+    ended = Counter(attempt.split(".")[0] for attempt, marks in moments.items() if "end" in marks)
     with psycopg.connect((stack.data_dir / "database_url").read_text().strip()) as database:
         states: dict[int, str] = dict(database.execute(_JOBS, [acknowledged]).fetchall())
         held: Any = database.execute("SELECT count(*) FROM nodes_allocation").fetchone()
         charged = database.execute(_TIMES).fetchall()
-        again = database.execute(_AGAIN).fetchall()
-    off = [abs((ledger or 0.0) - wall) for _, _, wall, ledger in charged]
-    # The job's own clock: what it measured between its first and its last line was charged, and a second more at most.
-    own = {f"{job}.{number}": ledger for job, number, _, ledger in charged}
-    beyond = [
-        attempt
-        for attempt, moments in at.items()
-        if "end" in moments and not 0 <= (own.get(attempt) or 0.0) - (moments["end"] - moments["begin"]) <= 1.0
-    ]
+        reruns = database.execute(_RERUNS).fetchall()
+    errors = [abs((ledger or 0.0) - wall) for _, _, wall, ledger in charged]
     return Outcome(
         lost=len(set(acknowledged) - states.keys()),
         not_completed=sum(state != "completed" for state in states.values()),
         run_twice=sum(times > 1 for times in begun.values()) + sum(times > 1 for times in ended.values()),
         orphans=orphans,
         devices_held=held[0],
-        ledger_wrong=sum(one > 0.001 for one in off) + len(beyond),
+        ledger_wrong=sum(error > 0.001 for error in errors) + _wrongly_charged(charged, moments),
         jobs=len(set(acknowledged)),
         bad_answers=len(flow.bad),
         clean_exits=agents.clean_exits,
-        kills=done.total() - done[RESTART],
-        restarts_of_postgresql=done[RESTART],
+        kills=kills.total() - kills[RESTART],
+        restarts_of_postgresql=kills[RESTART],
         exceptions_in_agents=_read(str(agents.faults)).count(b"\n"),
         agents_started_again=agents.started_again,
         answers_503=flow.statuses[503],
-        reruns=", ".join(f"{reason} {times}" for reason, times in again),
-        ledger_off_by_most_seconds=max(off, default=0.0),
+        reruns=", ".join(f"{reason} {times}" for reason, times in reruns),
+        ledger_off_by_most_seconds=max(errors, default=0.0),
         seconds=seconds,
     )
+
+
+def _moments(lines: list[list[str]]) -> dict[str, dict[str, float]]:
+    """Return for each attempt the times of its first and its last line, by the job's own clock."""
+    moments: dict[str, dict[str, float]] = {}
+    for mark, attempt, at in lines:
+        moments.setdefault(attempt, {})[mark] = float(at)
+    return moments
+
+
+def _wrongly_charged(charged: list[Any], moments: dict[str, dict[str, float]]) -> int:
+    """Count the attempts whose charge is not the time between their lines, or at most a second more."""
+    ledgers = {f"{job}.{number}": ledger or 0.0 for job, number, _, ledger in charged}
+    spans = {attempt: marks["end"] - marks["begin"] for attempt, marks in moments.items() if "end" in marks}
+    return sum(not 0 <= ledgers.get(attempt, 0.0) - span <= 1.0 for attempt, span in spans.items())
 
 
 if __name__ == "__main__":

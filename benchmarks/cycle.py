@@ -1,6 +1,6 @@
 """Scheduling cycles against PostgreSQL, phase by phase: one that places what fits and explains the rest, then cycles
-that find nothing new. By default `--pending 10000 --nodes 200 --gpus 1`, of which 1,600 start; `--gpus 0` mixes jobs of
-1 to 8 GPUs."""
+that have nothing to do. By default `--pending 10000 --nodes 200 --gpus 1`, of which 1,600 start; `--gpus 0` mixes jobs
+of 1 to 8 GPUs."""
 
 import gc
 import os
@@ -60,7 +60,7 @@ def _fill(pending: int, nodes: int, gpus: int) -> None:
     from tenants.tenancy.tenants import create_tenant
 
     now = timezone.now()
-    made = Node.objects.bulk_create(
+    nodes_made = Node.objects.bulk_create(
         Node(
             name=f"node-{n}", node_key=f"key-{n}", credential_prefix=f"{n}", credential_hash="", state="online",
             cpu_cores=128, memory_mb=1_048_576, joined_at=now, last_seen_at=now,
@@ -69,7 +69,7 @@ def _fill(pending: int, nodes: int, gpus: int) -> None:
     )  # fmt: skip
     Device.objects.bulk_create(
         Device(node=node, uuid=f"GPU-{node.name}-{i}", index=i, model="NVIDIA A100-SXM4-80GB", memory_mb=81_920)
-        for node in made
+        for node in nodes_made
         for i in range(GPUS)
     )
     user = User.objects.create_user("user")
@@ -85,7 +85,7 @@ def _fill(pending: int, nodes: int, gpus: int) -> None:
 
 
 def _cycle() -> tuple[dict[str, float], int]:
-    """Milliseconds of each phase, and how many were placed."""
+    """Run a cycle; return the milliseconds of each phase, and how many jobs were placed."""
     from nodes.ranks.recovery import mark_silent_nodes_lost
     from scheduling.cycle.commit import commit
     from scheduling.cycle.snapshot import load
@@ -95,15 +95,15 @@ def _cycle() -> tuple[dict[str, float], int]:
     times = [time.perf_counter()]
     mark_silent_nodes_lost()
     times.append(time.perf_counter())
-    snapshot, seen = load()
+    snapshot, basis = load()
     times.append(time.perf_counter())
-    decided = plan(snapshot, seen.policy, seen.now)
+    decided = plan(snapshot, basis.policy, basis.now)
     times.append(time.perf_counter())
-    done = commit(decided, snapshot, seen)
+    committed = commit(decided, snapshot, basis)
     times.append(time.perf_counter())
     gc.enable()
     ms = [(end - start) * 1000 for start, end in pairwise(times)]
-    return dict(zip(("sweep", "snapshot", "plan", "commit"), ms, strict=True)), done.placed
+    return dict(zip(("sweep", "snapshot", "plan", "commit"), ms, strict=True)), committed.placed
 
 
 if __name__ == "__main__":

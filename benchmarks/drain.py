@@ -26,11 +26,11 @@ def main() -> None:
             began = time.time()
             http.put("/tenants/default/quota", json={"max_concurrent_jobs": None}).raise_for_status()
             wait_for(lambda: len(client.list(state=OPEN, limit=2)) == 1, 300, "all jobs to end", pause=0.1)
-            taken = time.time() - began
+            seconds = time.time() - began
             client.cancel(first.id)
             completed = len(client.list(state=("completed",), limit=options.jobs + 10))
         publish(
-            {"jobs_per_second": options.jobs / taken, "seconds": taken, "jobs": completed, "nodes": options.nodes},
+            {"jobs_per_second": options.jobs / seconds, "seconds": seconds, "jobs": completed, "nodes": options.nodes},
             options.json,
             failures + (completed != options.jobs),
         )

@@ -19,7 +19,7 @@ from scheduling.simulator.traces.jobs import TraceJob
 
 TRACES = Path(__file__).parents[2] / "shared" / "traces"
 TRACE, TRACE_CLUSTER, TRACE_NODES = TRACES / "philly" / "philly_tuning.csv.gz", "103959", 3
-# The calibration learns from so many of the latest outcomes.
+# The calibration uses this many of the latest outcomes.
 LATEST = 500
 # At least this many percent of the jobs start at or before p90, and between these two at or before p50.
 MIN_P90, MIN_P50, MAX_P50 = 85.0, 40.0, 60.0
@@ -27,7 +27,7 @@ MIN_P90, MIN_P50, MAX_P50 = 85.0, 40.0, 60.0
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What was foreseen for a job when it was submitted and had to wait, before and after the calibration."""
+    """The estimate of a job that was submitted and had to wait, before and after the calibration."""
 
     job_id: int
     made_at: float
@@ -37,7 +37,7 @@ class Forecast:
 
 @dataclass(slots=True)
 class Watch:
-    """Estimate the start of every n-th job that waits once it has been submitted, knowing only what was known then."""
+    """Estimates the start of every n-th job that waits after its submit, with the knowledge of that moment."""
 
     jobs: Sequence[TraceJob]
     policy: Policy
@@ -46,28 +46,28 @@ class Watch:
     unknown: int = 0
     submitted: int = 0
 
-    def __call__(self, snapshot: Snapshot, now: float, fates: Mapping[int, JobResult]) -> None:
+    def __call__(self, snapshot: Snapshot, now: float, results: Mapping[int, JobResult]) -> None:
         for job in snapshot.jobs:
             if job.queued_at == now:
                 self.submitted += 1
                 if self.submitted % self.every == 0:
-                    self._estimate(snapshot, job.id, now, fates)
+                    self._estimate(snapshot, job.id, now, results)
 
-    def _estimate(self, snapshot: Snapshot, job_id: int, now: float, fates: Mapping[int, JobResult]) -> None:
-        ended = [job for job in self.jobs if fates[job.id].ended_at <= now][-LATEST:]
+    def _estimate(self, snapshot: Snapshot, job_id: int, now: float, results: Mapping[int, JobResult]) -> None:
+        ended = [job for job in self.jobs if results[job.id].ended_at <= now][-LATEST:]
         used = [job.run_seconds / job.limit_seconds for job in ended if job.limit_seconds]
         typical = median(used) if len(used) >= MIN_OUTCOMES else 0.5
         plain = estimates(snapshot, self.policy, now, [job_id], typical=typical)[job_id]
         if plain.p50_at is None or plain.p90_at is None:
             self.unknown += 1
             return
-        started = [one for one in self.forecasts if fates[one.job_id].first_started_at <= now][-LATEST:]
-        learnt = calibration([outcome(one.plain, one.made_at, fates[one.job_id].first_started_at) for one in started])
-        self.forecasts.append(Forecast(job_id, now, plain, learnt.applied(plain, now)))
+        started = [entry for entry in self.forecasts if results[entry.job_id].first_started_at <= now][-LATEST:]
+        outcomes = [outcome(entry.plain, entry.made_at, results[entry.job_id].first_started_at) for entry in started]
+        self.forecasts.append(Forecast(job_id, now, plain, calibration(outcomes).applied(plain, now)))
 
 
 def outcome(estimate: Estimate, made_at: float, started_at: float) -> Outcome:
-    """Raises ValueError for an estimate without a range."""
+    """Return the outcome of an estimate. Raises ValueError for one without a range."""
     if estimate.p50_at is None or estimate.p90_at is None:
         raise ValueError("the estimate has no range")
     # Starts are compared to the second: two sums of equal seconds may differ in their last bits.
@@ -95,8 +95,8 @@ def replayed(jobs: Sequence[TraceJob], cluster: Cluster, policy: Policy, every: 
     """Return the outcome of each calibrated estimate, and how many jobs got no estimate."""
     watch = Watch(jobs, policy, every)
     run = replay(jobs, cluster, policy, observer=watch)
-    starts = {fate.job.id: fate.first_started_at for fate in run.fates}
-    return [outcome(one.calibrated, one.made_at, starts[one.job_id]) for one in watch.forecasts], watch.unknown
+    starts = {result.job.id: result.first_started_at for result in run.results}
+    return [outcome(entry.calibrated, entry.made_at, starts[entry.job_id]) for entry in watch.forecasts], watch.unknown
 
 
 def percentages(outcomes: Sequence[Outcome]) -> dict[str, float]:
@@ -104,8 +104,8 @@ def percentages(outcomes: Sequence[Outcome]) -> dict[str, float]:
     return {"p50_coverage_percent": round(by_p50, 1), "p90_coverage_percent": round(by_p90, 1)}
 
 
-def is_calibrated(found: dict[str, float]) -> bool:
-    return MIN_P50 <= found["p50_coverage_percent"] <= MAX_P50 and found["p90_coverage_percent"] >= MIN_P90
+def is_calibrated(coverage: dict[str, float]) -> bool:
+    return MIN_P50 <= coverage["p50_coverage_percent"] <= MAX_P50 and coverage["p90_coverage_percent"] >= MIN_P90
 
 
 def main() -> None:
@@ -128,10 +128,10 @@ def main() -> None:
             print(
                 f"{name}, {policy}: {percentages(outcomes)}, {len(outcomes)} estimates, {unknown} unknown", flush=True
             )
-    found = percentages(all_outcomes)
+    coverage = percentages(all_outcomes)
     if options.json:
-        print(json.dumps(found))
-    sys.exit(0 if is_calibrated(found) else f"Not calibrated: {found}.")
+        print(json.dumps(coverage))
+    sys.exit(0 if is_calibrated(coverage) else f"Not calibrated: {coverage}.")
 
 
 if __name__ == "__main__":

@@ -19,12 +19,12 @@ from gpusched.agent.host.machine import PretendMachine
 from gpusched.agent.node import Node
 
 REPEATS = 8
-# A function that is not called for so long is replaced by another one.
+# A function that is not called for this long is replaced by another one.
 TIMEOUT_SECONDS = 2.0
 
 
 class Injected(RuntimeError):
-    """What no code of the agent expects."""
+    """An exception that no code of the agent expects."""
 
 
 class Faults:
@@ -42,7 +42,7 @@ class Faults:
         with self._lock:
             now = time.monotonic()
             if now >= self._next_at and (not self._target or now >= self._next_at + TIMEOUT_SECONDS):
-                # All alike, however often they are called.
+                # All functions are equally likely, however often they are called.
                 self._target, self._repeats = self._rng.choice(self._names), self._rng.choice((1, 1, 1, REPEATS))
                 self._next_at = now
             if name != self._target:
@@ -58,7 +58,7 @@ class Faults:
         return self._rng.expovariate(1 / self._every_seconds)
 
     def into(self, owner: Any, name: str) -> None:
-        """Has `owner.name` raise now and then before it does anything."""
+        """Make `owner.name` raise now and then before it runs."""
         real = getattr(owner, name)
         self._names.append(f"{owner.__name__}.{name}")
         setattr(owner, name, self._faulty(real, self._names[-1]))
@@ -82,7 +82,7 @@ class Faults:
 
 
 def inject(faults: Faults) -> None:
-    """Into threads, the driver's readings and facts, and each function of a node but its constructor."""
+    """Inject faults into threads, the driver's readings and facts, and each function of a node but its constructor."""
     faults.into(asyncio, "to_thread")
     for owner in (Node, PretendMachine):
         for name, member in vars(owner).copy().items():
@@ -91,7 +91,7 @@ def inject(faults: Faults) -> None:
 
 
 def main() -> None:
-    # Not for the jobs, nor for their supervisors.
+    # Jobs and their supervisors must not inherit these.
     every_seconds, file = os.environ.pop("FAULTS_EVERY_SECONDS"), os.environ.pop("FAULTS_FILE")
     inject(Faults(float(every_seconds), Path(file)))
     agent.main()

@@ -1,5 +1,5 @@
-"""What the agent of a node with 8 GPUs takes that reads them once a second through NVML (a fake driver below the real
-binding, so the time in NVIDIA's own library is not in it): part of a processor core, and resident memory."""
+"""Processor time and resident memory of an agent that reads 8 GPUs once a second through NVML (a fake driver below the
+real binding, so the time in NVIDIA's own library is not counted)."""
 
 import os
 import subprocess
@@ -23,9 +23,9 @@ def main() -> None:
         agent = stack.agent(name="node").pid
         wait_for(lambda: stack.client().status().total_gpus == GPUS, 30, "its GPUs")
         time.sleep(3)
-        before, began = _cpu_seconds(agent), time.monotonic()
+        cpu_before, began = _cpu_seconds(agent), time.monotonic()
         time.sleep(options.seconds)
-        cores = (_cpu_seconds(agent) - before) / (time.monotonic() - began)
+        cores = (_cpu_seconds(agent) - cpu_before) / (time.monotonic() - began)
         publish({"agent_core_percent": 100 * cores, "agent_mib": resident_mib(agent), "gpus": GPUS}, options.json)
 
 
@@ -38,7 +38,7 @@ def _fake_driver(directory: Path) -> dict[str, str]:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """Of all its threads, and of children that have ended."""
+    """Return the processor time of all its threads, and of children that have ended."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(int(ticks) for ticks in fields[11:15]) / os.sysconf("SC_CLK_TCK")
 

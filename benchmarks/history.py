@@ -12,8 +12,8 @@ import psycopg
 from benchmarks.report import arguments, percentile, publish
 from benchmarks.stack import Stack
 
-# Most belong to one tenant, and one in a thousand to another: filters must find many and few alike. Without triggers,
-# which would each be asked a million times; what they keep is written at the end.
+# Most belong to one tenant, and one in a thousand to another: filters must find many and few equally well. Without
+# triggers, which would each run a million times; their tables are written at the end.
 _FILL = """
     SET session_replication_role = replica;
     INSERT INTO tenants_tenant (name, display_name, weight, tier, allow_preemption, can_preempt_others, created_at)
@@ -43,18 +43,18 @@ _FILL = """
 
 
 def main() -> None:
-    given = arguments(__doc__ or "", jobs=1_000_000, requests=300)
+    options = arguments(__doc__ or "", jobs=1_000_000, requests=300)
     with Stack(rate_limit_per_minute=0) as stack:
-        first, last = fill(stack, given.jobs)
+        first, last = fill(stack, options.jobs)
         with httpx.Client(base_url=f"{stack.url}/api/v1", timeout=60) as http:
             http.headers["Authorization"] = f"Bearer {stack.token()}"
-            figures: dict[str, float | int | str] = {"jobs": given.jobs}
+            figures: dict[str, float | int | str] = {"jobs": options.jobs}
             failures = 0
-            for name, path in _kinds(first, last).items():
-                times, failed = _measure(http, path, given.requests)
+            for name, path in _requests(first, last).items():
+                times, failed = _measure(http, path, options.requests)
                 figures |= {f"{name} p50 ms": percentile(times, 50), f"{name} p99 ms": percentile(times, 99)}
                 failures += failed
-    publish(figures, given.json, failures)
+    publish(figures, options.json, failures)
 
 
 def fill(stack: Stack, jobs: int) -> tuple[int, int]:
@@ -66,23 +66,39 @@ def fill(stack: Stack, jobs: int) -> tuple[int, int]:
             if statement.strip():
                 database.execute(statement.encode())
         database.execute("VACUUM ANALYZE")
-        found = database.execute("SELECT min(id), max(id) FROM jobs_job").fetchone()
-    assert found is not None
+        id_range = database.execute("SELECT min(id), max(id) FROM jobs_job").fetchone()
+    assert id_range is not None
     print(f"  filled in {time.monotonic() - began:.0f} s")
-    return found[0], found[1]
+    return id_range[0], id_range[1]
 
 
-def _kinds(first: int, last: int) -> dict[str, Callable[[], str]]:
+def _requests(first: int, last: int) -> dict[str, Callable[[], str]]:
+    """Return name -> a function that returns the next address to read."""
     dice = random.Random(1)
 
     def some() -> int:
         return dice.randint(first, last)
 
-    def ago(days: float) -> str:
-        return f"{datetime.now(UTC) - timedelta(days=days):%Y-%m-%dT%H:%M:%SZ}"
+    return {
+        **_lists(_cursor(last - 100), _cursor((first + last) // 2)),
+        "count": lambda: "/jobs/count",
+        "count of failed": lambda: "/jobs/count?state=failed",
+        "count of waiting": lambda: "/jobs/count?state=waiting",
+        "count by a common name": lambda: "/jobs/count?name=train",
+        "count by half an hour of ends": lambda: f"/jobs/count?ended_after={_ago(5)}&ended_before={_ago(4.98)}",
+        "read": lambda: f"/jobs/{some()}",
+        "events": lambda: f"/jobs/{some()}/events",
+        "attempts": lambda: f"/jobs/{some()}/attempts",
+        "explain": lambda: f"/jobs/{some()}/explain",
+        "queue": lambda: "/queue",
+        "cluster status": lambda: "/cluster/status",
+        "metrics": lambda: "/metrics",
+    }
 
-    page, deep = _cursor(last - 100), _cursor((first + last) // 2)
-    kinds: dict[str, Callable[[], str]] = {
+
+def _lists(page: str, deep: str) -> dict[str, Callable[[], str]]:
+    """Return the lists; `page`: the cursor of the second page, `deep`: one half way back."""
+    return {
         "list": lambda: "/jobs",
         "list, next page": lambda: f"/jobs?cursor={page}",
         "list, half way back": lambda: f"/jobs?cursor={deep}",
@@ -97,34 +113,25 @@ def _kinds(first: int, last: int) -> dict[str, Callable[[], str]]:
         "list of a user that is not": lambda: "/jobs?user=nobody",
         "list of failed, half way back": lambda: f"/jobs?state=failed&cursor={deep}",
         "list of a small tenant's failed": lambda: "/jobs?tenant=small&state=failed",
-        "list by half an hour of submits": lambda: f"/jobs?submitted_after={ago(5)}&submitted_before={ago(4.98)}",
+        "list by half an hour of submits": lambda: f"/jobs?submitted_after={_ago(5)}&submitted_before={_ago(4.98)}",
         "list of a small tenant by a day of submits": lambda: (
-            f"/jobs?tenant=small&submitted_after={ago(5)}&submitted_before={ago(4)}"
+            f"/jobs?tenant=small&submitted_after={_ago(5)}&submitted_before={_ago(4)}"
         ),
-        "list by half an hour of ends": lambda: f"/jobs?ended_after={ago(5)}&ended_before={ago(4.98)}",
-        "list by a day of ends": lambda: f"/jobs?ended_after={ago(5)}&ended_before={ago(4)}",
-        "list by a day long ago, of ends": lambda: f"/jobs?ended_after={ago(400)}&ended_before={ago(399)}",
+        "list by half an hour of ends": lambda: f"/jobs?ended_after={_ago(5)}&ended_before={_ago(4.98)}",
+        "list by a day of ends": lambda: f"/jobs?ended_after={_ago(5)}&ended_before={_ago(4)}",
+        "list by a day long ago, of ends": lambda: f"/jobs?ended_after={_ago(400)}&ended_before={_ago(399)}",
         "list of a small tenant's failed by a day of ends": lambda: (
-            f"/jobs?tenant=small&state=failed&ended_after={ago(5)}&ended_before={ago(4)}"
+            f"/jobs?tenant=small&state=failed&ended_after={_ago(5)}&ended_before={_ago(4)}"
         ),
-        "count": lambda: "/jobs/count",
-        "count of failed": lambda: "/jobs/count?state=failed",
-        "count of waiting": lambda: "/jobs/count?state=waiting",
-        "count by a common name": lambda: "/jobs/count?name=train",
-        "count by half an hour of ends": lambda: f"/jobs/count?ended_after={ago(5)}&ended_before={ago(4.98)}",
-        "read": lambda: f"/jobs/{some()}",
-        "events": lambda: f"/jobs/{some()}/events",
-        "attempts": lambda: f"/jobs/{some()}/attempts",
-        "explain": lambda: f"/jobs/{some()}/explain",
-        "queue": lambda: "/queue",
-        "cluster status": lambda: "/cluster/status",
-        "metrics": lambda: "/metrics",
     }
-    return kinds
+
+
+def _ago(days: float) -> str:
+    return f"{datetime.now(UTC) - timedelta(days=days):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _cursor(job_id: int) -> str:
-    """As the server makes it: the base64 of ["jobs",id]."""
+    """Return a cursor as the server makes it: the base64 of ["jobs",id]."""
     return base64.urlsafe_b64encode(f'["jobs",{job_id}]'.encode()).decode().rstrip("=")
 
 
@@ -138,7 +145,7 @@ def _measure(http: httpx.Client, path: Callable[[], str], requests: int) -> tupl
         response = http.get(address)
         times.append((time.perf_counter() - began) * 1000)
         failed += response.status_code != 200
-        if time.monotonic() > until:  # what takes so long shows without all of them
+        if time.monotonic() > until:  # so slow a request needs no more samples
             break
     return times, failed
 

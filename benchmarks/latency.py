@@ -15,11 +15,11 @@ def main() -> None:
         failures = 0
         for number in range(options.jobs + 5):
             began = time.time()
-            # The job tells when it runs: everything is in it, from the request to the first instruction.
+            # The job prints the time at which it runs: the latency ends with its first instruction.
             job = client.submit(["date", "+%s.%N"], gpus=1)
-            done = client.wait(job.id, timeout=60)
+            job_run = client.wait(job.id, timeout=60)
             text = client.logs(job.id).data
-            if done.exit_code != 0 or not text:
+            if job_run.exit_code != 0 or not text:
                 failures += 1
             elif number >= 5:  # the first warm the caches
                 seconds.append(float(text) - began)

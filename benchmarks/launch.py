@@ -1,4 +1,4 @@
-"""From an order at the agent to the first instruction of the job, and what a supervisor keeps resident meanwhile."""
+"""From an order at the agent to the first instruction of the job, and the resident memory of a supervisor meanwhile."""
 
 import os
 import tempfile
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def _starts(journal: Journal, launcher: Launcher, jobs: int) -> tuple[list[float], int]:
-    """One after the other; the job tells by its own clock when it runs."""
+    """Start one job after the other; the job prints the time at which it runs."""
     seconds: list[float] = []
     for number in range(jobs + 5):
         began = time.time()
@@ -53,18 +53,18 @@ def _starts(journal: Journal, launcher: Launcher, jobs: int) -> tuple[list[float
 
 
 def _sizes(journal: Journal, launcher: Launcher, jobs: int) -> list[tuple[float, float]]:
-    """(RSS, PSS) in MiB of supervisors whose jobs sleep."""
+    """Return (RSS, PSS) in MiB of supervisors whose jobs sleep."""
     directories = [_launch(journal, launcher, 10_000 + number, ["sleep", "600"]) for number in range(jobs)]
     while not all((directory / rank_dir.STARTED).exists() for directory in directories):
         time.sleep(0.01)
     time.sleep(0.5)
     holders = [pid for directory in directories if (pid := rank_dir.holder(directory)) is not None]
-    found = [_resident_mib(pid) for pid in holders]
+    sizes = [_resident_mib(pid) for pid in holders]
     for pid in holders:
         processes.signal_all(processes.descendants(pid), 9)
     while not all((directory / rank_dir.EXIT).exists() for directory in directories):
         time.sleep(0.01)
-    return found
+    return sizes
 
 
 def _launch(journal: Journal, launcher: Launcher, number: int, argv: list[str]) -> Path:
@@ -77,7 +77,7 @@ def _launch(journal: Journal, launcher: Launcher, number: int, argv: list[str]) 
 
 def _resident_mib(pid: int) -> tuple[float, float]:
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    sizes = {name: int(rest.split()[0]) / 1024 for name, _, rest in (line.partition(":") for line in lines[1:])}
+    sizes = {name: int(value.split()[0]) / 1024 for name, _, value in (line.partition(":") for line in lines[1:])}
     return sizes["Rss"], sizes["Pss"]
 
 

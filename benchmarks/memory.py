@@ -1,5 +1,4 @@
-"""What web, workers, database and the adviser that was just asked keep resident with 10,000 waiting jobs and 200 nodes
-connected."""
+"""Resident memory of web, workers, database and the adviser with 10,000 waiting jobs and 200 connected nodes."""
 
 import time
 from pathlib import Path
@@ -9,7 +8,7 @@ from benchmarks.report import arguments, publish
 from benchmarks.stack import Stack
 from benchmarks.submit import send
 
-# No node has so much memory free beside the first job, so the others wait.
+# No node has enough memory free beside the first job, so the others wait.
 BODY = {"tenant": "default", "command": ["sleep", "600"], "gpu_count": 8, "gpu_memory_mb": 40000}
 
 
@@ -37,7 +36,7 @@ def main() -> None:
 
 
 def resident_mib(pid: int) -> float:
-    """Proportional set size: a page that n processes share counts 1/n in each, so the sum is what is really used."""
+    """Return the proportional set size: a page shared by n processes counts 1/n in each, so the sum is the real use."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) / 1024

@@ -1,5 +1,5 @@
-"""How fast the page is in Chromium with 200 nodes: first useful paint, live, recolouring, a queue of 10,000 rows, the
-end of a log of 100 MB, right again after a minute without network, size of its script."""
+"""The speed of the page in Chromium with 200 nodes: first useful paint, live, recolouring, a queue of 10,000 rows, the
+end of a log of 100 MB, recovery after a minute without network, size of its script."""
 
 import gzip
 import statistics
@@ -14,7 +14,7 @@ from benchmarks.screenshots import chromium, log_in
 from benchmarks.stack import ROOT, Stack, wait_for
 from gpusched.protocol.job_request import JobRequest
 
-# The numbers stand in what the server sends: the first paint that has content is useful.
+# The server's HTML has the numbers: the first paint with content is useful.
 _PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? -1"
 # A read of one pixel waits until the canvas is drawn.
 _RECOLOUR = """() => {
@@ -30,7 +30,7 @@ _RECOLOUR = """() => {
   }).slice(10);
 }"""
 _NOW = "performance.now()"
-# Each frame scrolls by a third of the window. What the page's script does in a frame, and how long the frame was.
+# Each frame scrolls by a third of the window. Measures the time of the page's script in a frame, and of the frame.
 _SCROLL = """() => new Promise(done => {
   const real = window.requestAnimationFrame.bind(window), frames = [], work = [];
   let spent = 0, last = performance.now();
@@ -49,16 +49,16 @@ _LINE = "step 000000 of a log as jobs write it, a hundred characters a line, ove
 
 
 def main() -> None:
-    asked = arguments(__doc__ or "", nodes=200, loads=7)
+    options = arguments(__doc__ or "", nodes=200, loads=7)
     failures: list[str] = []
     with Stack() as stack:
         people(stack)
-        stack.fleet(asked.nodes)
+        stack.fleet(options.nodes)
         with chromium() as browser:
             page = browser.new_context(base_url=stack.url, viewport={"width": 1440, "height": 900}).new_page()
             page.on("pageerror", lambda error: failures.append(str(error)))
             log_in(page, "admin", PASSWORD)
-            paints, live = zip(*(_load(page) for _ in range(asked.loads)), strict=True)
+            paints, live = zip(*(_load(page) for _ in range(options.loads)), strict=True)
             recolour = _recolour(page)
             log_ms = _open_log(page, stack)
             offline_ms = _after_offline(page.context.new_page(), stack)
@@ -66,7 +66,7 @@ def main() -> None:
             plain = _scroll_plain(page)
     publish(
         {
-            "nodes": asked.nodes,
+            "nodes": options.nodes,
             "first useful paint of the overview, ms (median)": statistics.median(paints),
             "the overview live, ms (median)": statistics.median(live),
             "recolour 1,600 cells, ms (median)": statistics.median(recolour),
@@ -82,7 +82,7 @@ def main() -> None:
             "script of all pages, gzip KB": _gzipped("live.js"),
             "script with charts, gzip KB": _gzipped("*.js"),
         },
-        asked.json,
+        options.json,
         len(failures),
     )
 
@@ -110,21 +110,21 @@ def _scroll(page: Page, stack: Stack) -> dict[str, list[float]]:
     page.goto("/queue/")
     expect(page.locator("tr.group").first).to_contain_text(str(_WAITING_JOBS), timeout=60_000)
     page.wait_for_timeout(2000)
-    found: dict[str, list[float]] = page.evaluate(_SCROLL)
-    return found
+    times: dict[str, list[float]] = page.evaluate(_SCROLL)
+    return times
 
 
 def _scroll_plain(page: Page) -> dict[str, list[float]]:
-    """What this browser on this machine needs for a frame of a page that does nothing."""
+    """Return the frame times of this browser on this machine for a page without a script."""
     page.goto("about:blank")
     page.set_content("<pre>" + f"{_LINE}\n" * _WAITING_JOBS + "</pre>")
     page.wait_for_timeout(2000)
-    found: dict[str, list[float]] = page.evaluate(_SCROLL)
-    return found
+    times: dict[str, list[float]] = page.evaluate(_SCROLL)
+    return times
 
 
 def _open_log(page: Page, stack: Stack, loads: int = 5) -> list[float]:
-    """From the beginning of the navigation until the last line stands in the page."""
+    """Return the times from the beginning of the navigation until the last line is in the page."""
     client = stack.client()
     script = f"yes '{_LINE}' | head -c {_LOG_MB * 1_000_000}; echo; echo the very end"
     job = client.submit(["sh", "-c", script], name="long-log")
@@ -139,14 +139,14 @@ def _open_log(page: Page, stack: Stack, loads: int = 5) -> list[float]:
 
 
 def _after_offline(page: Page, stack: Stack, times: int = 3) -> list[float]:
-    """From the moment at which the network is there again until the page shows what became of a job meanwhile."""
+    """Return the times from the return of the network until the page shows the job's present state."""
     sockets: list[WebSocketRoute] = []
 
     def connect(socket: WebSocketRoute) -> None:
         sockets.append(socket)
         socket.connect_to_server()
 
-    # A browser that is told to be offline keeps the connections that it has.
+    # An offline browser keeps its open connections.
     page.route_web_socket("**/ws/live/", connect)
     page.goto("/jobs/")
     _wait_live(page)

@@ -1,4 +1,4 @@
-"""Names every page, and every state of a page, that pictures are taken of and that axe looks at."""
+"""Every page, and every state of a page, for screenshots and axe checks."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -15,19 +15,18 @@ _TIMEOUT = 15_000
 
 
 class View(NamedTuple):
-    """A name, an address, and what is done there before anybody looks. `is_for_nobody`: without a login. `feed`: what
-    becomes of the page's WebSocket: refused as by some proxies, silent before the first snapshot, or cut with the
-    network."""
+    """A name, an address, and the actions before the screenshot. `is_anonymous`: without a login. `feed`: the state of
+    the page's WebSocket: refused as by some proxies, silent before the first snapshot, or cut with the network."""
 
     name: str
     path: str
-    act: Callable[[Page], None] | None = None
-    is_for_nobody: bool = False
+    perform: Callable[[Page], None] | None = None
+    is_anonymous: bool = False
     feed: Literal["", "refused", "silent", "cut"] = ""
 
 
 def views(page: Page) -> Iterator[View]:
-    """All that the user of `page` can reach, as there are jobs, nodes and tenants to show."""
+    """Yield all views that the user of `page` can reach, for the jobs, nodes and tenants that exist."""
     rail = page.locator("nav.rail > a").evaluate_all("all => all.map(a => a.getAttribute('href'))")
     for path in rail:
         yield View(_name(path), path)
@@ -49,36 +48,36 @@ def views(page: Page) -> Iterator[View]:
         yield View(f"{name}-loading", f"/{name}/", feed="silent")
     yield View("overview-polling", "/overview/", feed="refused")
     yield View("overview-offline", "/overview/", feed="cut")
-    yield from _for_nobody()
+    yield from _anonymous()
 
 
 @contextmanager
 def opened(page: Page, view: View) -> Iterator[tuple[Page, int]]:
-    """Goes there, waits for what is live to be there, and does what belongs to it; gives the page, which is another one
-    where the feed is disturbed, and the status of the answer."""
-    shown = page.context.new_page() if view.feed else page
+    """Open a view, wait for its live parts, and perform its actions. Yield the page, which is a new one if the feed is
+    disturbed, and the status of the answer."""
+    tab = page.context.new_page() if view.feed else page
     sockets: list[WebSocketRoute] = []
     if view.feed:
-        shown.route_web_socket("**/ws/live/", lambda socket: _disturb(socket, view.feed, sockets))
-    answer = shown.goto(view.path)
+        tab.route_web_socket("**/ws/live/", lambda socket: _disturb(socket, view.feed, sockets))
+    answer = tab.goto(view.path)
     if view.feed != "silent":
-        with suppress(AssertionError):  # a region may be refused, which is something to look at, too
-            expect(shown.locator("[data-live][data-view]:not(.is-on)")).to_have_count(0, timeout=_TIMEOUT)
+        with suppress(AssertionError):  # a region may be refused, which is a state to capture, too
+            expect(tab.locator("[data-live][data-view]:not(.is-on)")).to_have_count(0, timeout=_TIMEOUT)
     if view.feed == "cut":
-        shown.context.set_offline(True)
+        tab.context.set_offline(True)
         for socket in sockets:
             socket.close()
     if view.feed:
-        words = {"silent": "connecting", "refused": "polling", "cut": "offline"}[view.feed]
-        expect(shown.locator("[data-freshness]").first).to_contain_text(words, timeout=4 * _TIMEOUT)
-    if view.act is not None:
-        view.act(shown)
+        expected = {"silent": "connecting", "refused": "polling", "cut": "offline"}[view.feed]
+        expect(tab.locator("[data-freshness]").first).to_contain_text(expected, timeout=4 * _TIMEOUT)
+    if view.perform is not None:
+        view.perform(tab)
     try:
-        yield shown, 0 if answer is None else answer.status
+        yield tab, 0 if answer is None else answer.status
     finally:
         if view.feed:
-            shown.context.set_offline(False)
-            shown.close()
+            tab.context.set_offline(False)
+            tab.close()
 
 
 def _disturb(socket: WebSocketRoute, feed: str, sockets: list[WebSocketRoute]) -> None:
@@ -89,11 +88,11 @@ def _disturb(socket: WebSocketRoute, feed: str, sockets: list[WebSocketRoute]) -
         socket.connect_to_server()
 
 
-def _for_nobody() -> Iterator[View]:
-    yield View("login", "/login/", is_for_nobody=True)
-    yield View("login-refused", "/login/", _log_in_wrongly, is_for_nobody=True)
-    yield View("form-too-old", "/login/", _log_in_without_cookies, is_for_nobody=True)
-    yield View("not-permitted", "/login/", _go_where_only_admins_may, is_for_nobody=True)
+def _anonymous() -> Iterator[View]:
+    yield View("login", "/login/", is_anonymous=True)
+    yield View("login-refused", "/login/", _log_in_wrongly, is_anonymous=True)
+    yield View("form-too-old", "/login/", _log_in_without_cookies, is_anonymous=True)
+    yield View("not-permitted", "/login/", _go_where_only_admins_may, is_anonymous=True)
 
 
 def _name(path: str) -> str:
@@ -101,12 +100,12 @@ def _name(path: str) -> str:
 
 
 def _jobs(page: Page) -> Iterator[View]:
-    """A job of each state, each tab of one that runs, some of one that waits, and an opened row of the queue."""
+    """Yield a job of each state, each tab of a running one, some of a waiting one, and an opened row of the queue."""
     for state in ("running", "pending", "held", "failed", "completed"):
-        found = _items(page, f"/api/v1/jobs?limit=1&state={state}")
-        if not found:
+        jobs = _items(page, f"/api/v1/jobs?limit=1&state={state}")
+        if not jobs:
             continue
-        path = f"/jobs/{found[0]['id']}/"
+        path = f"/jobs/{jobs[0]['id']}/"
         yield View(f"job-{state}", path)
         for tab in _TABS if state == "running" else ("timeline", "gpus") if state == "pending" else ():
             yield View(f"job-{state}-{tab}", f"{path}?tab={tab}")
@@ -117,20 +116,20 @@ def _jobs(page: Page) -> Iterator[View]:
 
 
 def _nodes(page: Page) -> Iterator[View]:
-    found = _items(page, "/api/v1/nodes")
-    for node in found[:1]:
+    nodes = _items(page, "/api/v1/nodes")
+    for node in nodes[:1]:
         yield View("fleet-chosen", f"/fleet/?gpu={node['name']}/0")
-    for node in found[1:2]:
+    for node in nodes[1:2]:
         yield View("node", f"/nodes/{node['name']}/")
-    for node in [node for node in found if node["state"] == "lost"][:1]:
+    for node in [node for node in nodes if node["state"] == "lost"][:1]:
         yield View("node-lost", f"/nodes/{node['name']}/")
 
 
 def _tenants(page: Page) -> Iterator[View]:
-    found = [each["name"] for each in _items(page, "/api/v1/tenants")]
-    if not found:
+    names = [item["name"] for item in _items(page, "/api/v1/tenants")]
+    if not names:
         return
-    name = "nlp" if "nlp" in found else found[0]
+    name = "nlp" if "nlp" in names else names[0]
     yield View("tenant", f"/tenants/{name}/")
     yield View("quota", f"/tenants/{name}/quota/")
     yield View("quota-preview", f"/tenants/{name}/quota/", _edit_quota)
@@ -147,8 +146,8 @@ def _admin(page: Page) -> Iterator[View]:
 
 def _items(page: Page, path: str) -> list[dict[str, Any]]:
     answer = page.request.get(path)
-    found: list[dict[str, Any]] = answer.json()["items"] if answer.ok else []
-    return found
+    items: list[dict[str, Any]] = answer.json()["items"] if answer.ok else []
+    return items
 
 
 def _open_bell(page: Page) -> None:
@@ -195,7 +194,7 @@ def _edit_quota(page: Page) -> None:
 
 
 def _fill(page: Page, values: dict[str, str]) -> None:
-    """All at once, so that one preview is asked for and none is broken off."""
+    """Fill all fields at once, so that one preview is requested and none is aborted."""
     page.evaluate(
         """values => { for (const [name, value] of Object.entries(values)) {
             var field = document.getElementById(`id_${name}`); field.value = value; }
@@ -228,7 +227,7 @@ def _log_in_without_cookies(page: Page) -> None:
 
 
 def _go_where_only_admins_may(page: Page) -> None:
-    """As a member, whose login is forgotten again."""
+    """Open an admin's page as a member, and remove the login again."""
     page.locator("#id_username").fill("ada")
     page.locator("#id_password").fill(PASSWORD)
     page.locator("main button[type=submit]").click()

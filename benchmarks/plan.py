@@ -1,7 +1,7 @@
 """Times plan() on a made-up cluster, `--pending N --nodes M`: empty (what fits starts), full (nothing can start), and
 full of jobs that may be stopped for others (`preempting`, at most 32 in one cycle; beside `plan_ms`, not in it).
 
-The collector of garbage rests meanwhile, as it does in the worker's cycles. `--curve`: how the times grow.
+The garbage collector is disabled meanwhile, as it is in the worker's cycles. `--curve`: how the times grow.
 `--affinity P`: P % of the shapes have expressions, preferences or tolerations, and a tenth of the nodes a taint.
 """
 
@@ -80,10 +80,10 @@ def made_up(
     running = tuple(
         _running(node, device, request, priority, rng) for node in range(nodes) for device in range(GPUS_PER_NODE)
     )
-    made = tuple(_node(number, is_full) for number in range(nodes))
+    created = tuple(_node(number, is_full) for number in range(nodes))
     if affinity:
-        made = tuple(_marked(node) for node in made)
-    return Snapshot(jobs, running if is_full else (), made, tenants)
+        created = tuple(_marked(node) for node in created)
+    return Snapshot(jobs, running if is_full else (), created, tenants)
 
 
 _ZONE_A, _RACKS = Expression("zone", "in", ("a",)), Expression("rack", "notin", ("r0", "r1"))
@@ -96,7 +96,7 @@ _AFFINITIES: tuple[dict[str, Any], ...] = (
 
 
 def _marked(node: Node) -> Node:
-    """With a label of its own, as clusters have it, and some that nodes share."""
+    """Return the node with a label of its own and some shared ones, as in real clusters."""
     labels = {"hostname": node.name, "zone": "abc"[node.id % 3], "rack": f"r{node.id // 16}"}
     taints = (Taint("dedicated", "ml", "NoSchedule"),) if node.id % 10 == 0 else ()
     return replace(node, labels=labels, taints=taints)
@@ -132,7 +132,7 @@ def _running(node: int, device: int, request: Request, priority: int, rng: rando
 
 
 def _results(pending: int, nodes: int, arguments: argparse.Namespace) -> dict[str, tuple[list[float], int]]:
-    """Case -> (seconds of each plan, how many jobs started)."""
+    """Return case -> (seconds of each plan, how many jobs started)."""
     results = {}
     for case, priority in (("empty", 1000), ("full", 1000), ("preempting", 500)):
         snapshot = made_up(pending, nodes, is_full=case != "empty", seed=arguments.seed, priority=priority,
@@ -143,19 +143,19 @@ def _results(pending: int, nodes: int, arguments: argparse.Namespace) -> dict[st
 
 def _measure(snapshot: Snapshot, repeat: int) -> tuple[list[float], int]:
     seconds = []
-    made = Plan()
+    new_plan = Plan()
     gc.disable()
     for _ in range(repeat):
         started = time.perf_counter()
-        made = plan(snapshot, Policy(), NOW)
+        new_plan = plan(snapshot, Policy(), NOW)
         seconds.append(time.perf_counter() - started)
     gc.enable()
-    assert len(made.placements) + len(made.reasons) == len(snapshot.jobs)
-    return seconds, len(made.placements)
+    assert len(new_plan.placements) + len(new_plan.reasons) == len(snapshot.jobs)
+    return seconds, len(new_plan.placements)
 
 
 def _print_curve(arguments: argparse.Namespace) -> None:
-    """Jobs x 10 and nodes x 5, each alone and both; p50 in milliseconds."""
+    """Print p50 in milliseconds for jobs x 10 and nodes x 5, each alone and both."""
     print(f"{'pending':>8} {'nodes':>6} {'empty':>8} {'full':>8} {'preempting':>11}")
     sizes = [(arguments.pending * jobs, arguments.nodes * nodes) for jobs in (1, 10) for nodes in (1, 5)]
     for pending, nodes in sizes:
@@ -183,7 +183,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--pending", type=int, default=10_000)
     parser.add_argument("--nodes", type=int, default=200)
     parser.add_argument("--repeat", type=int, default=7)
-    parser.add_argument("--affinity", type=int, default=0, metavar="P", help="so many percent of the shapes have some")
+    parser.add_argument("--affinity", type=int, default=0, metavar="P", help="P percent of the shapes have some")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--curve", action="store_true", help="also 10 times the jobs, 5 times the nodes, and both")
     parser.add_argument("--json", action="store_true", help="the last line is JSON")

@@ -1,6 +1,7 @@
-"""A data directory after its first start, made once and copied: a `Stack` is ready in a third of the time.
+"""A data directory after its first start, created once and copied: a `Stack` is ready in a third of the time.
 
-Each process makes its own, or all that are given STACK_TEMPLATE one, so that it never outlives a change of the code."""
+Each process creates its own, or all with the same STACK_TEMPLATE share one; it never outlives a code change.
+"""
 
 import atexit
 import fcntl
@@ -21,42 +22,42 @@ _POSTGRES = "postgres"
 
 
 def copy_to(data_dir: Path) -> str:
-    """Makes `data_dir`, which must not exist: migrated, with the first admin, tenant and tokens; gives the admin's
-    password. What points to other places (sockets, a database below /var/lib) is not copied but made anew."""
+    """Create `data_dir`, which must not exist: migrated, with the first admin, tenant and tokens; return the admin's
+    password. Links to other places (sockets, a database below /var/lib) are created anew."""
     template = _template()
     data_dir.mkdir(mode=0o755)
-    made, own = (Server(place / _POSTGRES).data for place in (template, data_dir))
+    source, target = (Server(place / _POSTGRES).data for place in (template, data_dir))
     for path, into in (
         (template / "secret_key", data_dir),
         (template / "tokens", data_dir),
-        (made.parent / "password", own.parent),
-        (made, own.parent),
+        (source.parent / "password", target.parent),
+        (source, target.parent),
     ):
         subprocess.run(["cp", "-a", str(path), str(into)], check=True)
     return (template / _PASSWORD).read_text()
 
 
 def outside() -> dict[str, str]:
-    """The environment without what is meant for another gpusched."""
+    """Return the environment without the variables of another gpusched."""
     return {k: v for k, v in os.environ.items() if not k.startswith(("GPUSCHED_", "DATABASE_URL", "DJANGO_"))}
 
 
 def remove(place: Path) -> None:
-    """Takes a template away, wherever its database lies."""
+    """Remove a template, wherever its database is."""
     Server(place / "data" / _POSTGRES).remove()
     shutil.rmtree(place, ignore_errors=True)
 
 
 @cache
 def _template() -> Path:
-    given = os.environ.get("STACK_TEMPLATE")
-    place = Path(given or tempfile.mkdtemp(prefix="gpusched-template-"))
+    shared = os.environ.get("STACK_TEMPLATE")
+    place = Path(shared or tempfile.mkdtemp(prefix="gpusched-template-"))
     place.mkdir(exist_ok=True)
-    place.chmod(0o755)  # PostgreSQL's user goes through it
-    if not given:
+    place.chmod(0o755)  # PostgreSQL's user must be able to traverse it
+    if not shared:
         atexit.register(remove, place)
     template = place / "data"
-    with (place / "lock").open("w") as lock:  # of several processes one makes it
+    with (place / "lock").open("w") as lock:  # one of several processes creates it
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (template / _PASSWORD).exists():
             _make(template)
@@ -70,11 +71,11 @@ def _make(template: Path) -> None:
     database = Server(template / _POSTGRES)
     database.start()
     try:
-        own = {"GPUSCHED_DATA_DIR": str(template), "GPUSCHED_DATABASE_URL": database.url()}
-        done = subprocess.run(
-            [sys.executable, "manage.py", "bootstrap"], cwd=ROOT, env={**outside(), **own}, text=True,
+        variables = {"GPUSCHED_DATA_DIR": str(template), "GPUSCHED_DATABASE_URL": database.url()}
+        result = subprocess.run(
+            [sys.executable, "manage.py", "bootstrap"], cwd=ROOT, env={**outside(), **variables}, text=True,
             stdout=subprocess.PIPE, check=True,
         )  # fmt: skip
     finally:
         database.stop()
-    (template / _PASSWORD).write_text(json.loads(done.stdout.splitlines()[-1])[_PASSWORD])
+    (template / _PASSWORD).write_text(json.loads(result.stdout.splitlines()[-1])[_PASSWORD])

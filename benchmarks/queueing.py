@@ -1,7 +1,8 @@
-"""How long jobs wait on real traces: Muri's under SRTF, then contended Philly under live and reference policies.
+"""Waiting times of jobs on real traces: Muri's under SRTF, then contended Philly under live and reference policies.
 
 Needs ../shared/traces. Each Philly row takes about a minute and a half per seed, so `--seeds 5` takes a while.
-`--sweep` replays each cluster of a Philly trace, and all pooled, at six offered loads instead: about an hour."""
+`--sweep` replays each cluster of a Philly trace, and all pooled, at six offered loads instead: about an hour.
+"""
 
 import argparse
 import json
@@ -66,13 +67,13 @@ def main() -> None:
         sys.exit("The traces are not here (../shared/traces).")
     if options.sweep:
         _sweep(options.trace, options.seeds or 3, options.json)
-    found: dict[str, object] = {}
-    missed = [name for name, goal in MURI.items() if not _muri(name, goal, found)]
+    figures_by_title: dict[str, object] = {}
+    missed = [name for name, goal in MURI.items() if not _muri(name, goal, figures_by_title)]
     for row in ROWS[:1] if options.goal_only else ROWS:
-        if not _philly(row, options.seeds or 1, options.placement, found):
+        if not _philly(row, options.seeds or 1, options.placement, figures_by_title):
             missed.append(row.title)
     if options.json:
-        print(json.dumps(found))
+        print(json.dumps(figures_by_title))
     sys.exit(f"Missed: {', '.join(missed)}." if missed else 0)
 
 
@@ -89,29 +90,29 @@ def _sweep(trace: Path, seeds: int, as_json: bool) -> NoReturn:
     sys.exit(f"Missed: {failed} of {len(points)} points." if failed else 0)
 
 
-def _muri(name: str, goal: int, found: dict[str, object]) -> bool:
+def _muri(name: str, goal: int, figures_by_title: dict[str, object]) -> bool:
     jobs = with_predictions(read_trace(TRACES / "muri_philly" / f"{name}.csv.gz", "muri"), "oracle", 1)
     run = replay_srtf(jobs, Cluster(8, 8), Policy(name="srtf"))
-    seconds = mean(fate.completion_seconds for fate in run.fates)
-    found[name] = {"jct_seconds": round(seconds), "published": goal}
+    seconds = mean(result.completion_seconds for result in run.results)
+    figures_by_title[name] = {"jct_seconds": round(seconds), "published": goal}
     print(
         f"{name}: {len(jobs)} jobs, mean completion {seconds:,.0f} s, {100 * (seconds / goal - 1):+.1f} %", flush=True
     )
     return abs(seconds / goal - 1) <= 0.1
 
 
-def _philly(row: Row, seeds: int, placement: str, found: dict[str, object]) -> bool:
+def _philly(row: Row, seeds: int, placement: str, figures_by_title: dict[str, object]) -> bool:
     trace = read_trace(TUNING, "philly")
     jobs = [job for job in trace if OCTOBER <= job.submitted_at < DECEMBER and job.tenant in PHILLY]
     policy = replace(row.policy, placement=placement)
     count = seeds if row.predictions == "noisy" else 1
     runs = [_pooled(jobs, policy, row, seed) for seed in range(1, count + 1)]
-    found[row.title] = summary(runs)
-    for seed, one in enumerate(runs, 1):
-        hours = "  ".join(f"{name} {value:6.1f}" for name, value in one.queue_hours.items())
-        print(f"{row.title:34} seed {seed}: {one.jobs} jobs, waited {hours} h", flush=True)
+    figures_by_title[row.title] = summary(runs)
+    for seed, run in enumerate(runs, 1):
+        hours = "  ".join(f"{name} {value:6.1f}" for name, value in run.queue_hours.items())
+        print(f"{row.title:34} seed {seed}: {run.jobs} jobs, waited {hours} h", flush=True)
     is_met = all(
-        one.queue_hours["mean"] <= GOAL_MEAN_HOURS and one.queue_hours["max"] <= GOAL_MAX_HOURS for one in runs
+        run.queue_hours["mean"] <= GOAL_MEAN_HOURS and run.queue_hours["max"] <= GOAL_MAX_HOURS for run in runs
     )
     return is_met or not row.is_goal
 
@@ -119,8 +120,8 @@ def _philly(row: Row, seeds: int, placement: str, found: dict[str, object]) -> b
 def _pooled(jobs: Sequence[TraceJob], policy: Policy, row: Row, seed: int) -> Figures:
     parts = []
     for tenant, nodes in PHILLY.items():
-        own = with_predictions([job for job in jobs if job.tenant == tenant], row.predictions, seed)
-        parts.append((replay(own, Cluster(nodes, 8), policy, limits=row.limits), nodes * 8))
+        tenant_jobs = with_predictions([job for job in jobs if job.tenant == tenant], row.predictions, seed)
+        parts.append((replay(tenant_jobs, Cluster(nodes, 8), policy, limits=row.limits), nodes * 8))
     return figures(parts)
 
 

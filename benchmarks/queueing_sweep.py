@@ -15,11 +15,11 @@ from scheduling.simulator.traces.predictions import with_predictions
 LOADS = (0.7, 0.8, 0.9, 1.0, 1.2, 1.5)
 GPUS_PER_NODE = 8
 POOLED = "pooled"
-# A point passes if its mean is at most so many times overtaking's, and its maximum so many times FIFO's.
+# A point passes if its mean is at most MEAN_BOUND times overtaking's, and its maximum MAX_BOUND times FIFO's.
 MEAN_BOUND, MAX_BOUND = 1.5, 1.15
 
 # Mean and maximum wait in hours.
-Waits = tuple[float, float]
+WaitHours = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +43,13 @@ class Point:
 def clusters_of(jobs: Sequence[TraceJob]) -> dict[str, list[TraceJob]]:
     """Return the jobs of each tenant as a cluster of its own, and of all tenants in one queue as `pooled`."""
     names = sorted({job.tenant for job in jobs})
-    own = {name: [job for job in jobs if job.tenant == name] for name in names}
-    return own | {POOLED: [replace(job, tenant=POOLED) for job in jobs]}
+    by_name = {name: [job for job in jobs if job.tenant == name] for name in names}
+    return by_name | {POOLED: [replace(job, tenant=POOLED) for job in jobs]}
 
 
 def node_count(jobs: Sequence[TraceJob], load: float, seconds: float) -> int:
-    """Return how many nodes bring the offered load of these jobs over so many seconds nearest to `load`, and at least
-    as many as the widest job needs."""
+    """Return how many nodes bring the offered load of these jobs over `seconds` nearest to `load`, but at least as many
+    as the widest job needs."""
     work = sum(job.gpus * job.run_seconds for job in jobs)
     widest = ceil(max(job.gpus for job in jobs) / GPUS_PER_NODE)
     return max(round(work / (seconds * GPUS_PER_NODE * load)), widest, 1)
@@ -59,20 +59,20 @@ def sweep(
     jobs: Sequence[TraceJob],
     seconds: float,
     seeds: int,
-    waits: Callable[[Sequence[TraceJob], int, str, int], Waits] | None = None,
+    measure_waits: Callable[[Sequence[TraceJob], int, str, int], WaitHours] | None = None,
 ) -> Iterator[Point]:
     """Yield a point for each cluster and load. Loads that round to the same number of nodes share their replays."""
-    measure = waits or replayed
-    for name, own in clusters_of(jobs).items():
-        known: dict[int, Point] = {}
+    measure = measure_waits or replayed
+    for name, cluster_jobs in clusters_of(jobs).items():
+        points: dict[int, Point] = {}
         for load in LOADS:
-            nodes = node_count(own, load, seconds)
-            if nodes not in known:
-                known[nodes] = _point(name, load, own, nodes, seeds, measure)
-            yield replace(known[nodes], load=load)
+            nodes = node_count(cluster_jobs, load, seconds)
+            if nodes not in points:
+                points[nodes] = _point(name, load, cluster_jobs, nodes, seeds, measure)
+            yield replace(points[nodes], load=load)
 
 
-def replayed(jobs: Sequence[TraceJob], nodes: int, policy: str, seed: int) -> Waits:
+def replayed(jobs: Sequence[TraceJob], nodes: int, policy: str, seed: int) -> WaitHours:
     """Replay the jobs under a policy with noisy predictions. Raises ValueError if a job could never start."""
     cluster, rules = Cluster(nodes, GPUS_PER_NODE), Policy(name=policy)
     impossible = never_fitting(cluster, jobs, rules)
@@ -88,9 +88,9 @@ def _point(
     jobs: Sequence[TraceJob],
     nodes: int,
     seeds: int,
-    measure: Callable[[Sequence[TraceJob], int, str, int], Waits],
+    measure: Callable[[Sequence[TraceJob], int, str, int], WaitHours],
 ) -> Point:
-    """FIFO does not look at predictions, so one replay of it stands for all seeds."""
+    """Return the point of one cluster and load. FIFO ignores predictions, so one replay of it stands for all seeds."""
     guarded, unguarded = (
         [measure(jobs, nodes, policy, seed) for seed in range(1, seeds + 1)] for policy in ("shortest", "overtaking")
     )
@@ -102,5 +102,5 @@ def _point(
     )
 
 
-def _over_seeds(waits: Sequence[Waits]) -> Waits:
-    return mean(one[0] for one in waits), max(one[1] for one in waits)
+def _over_seeds(hours: Sequence[WaitHours]) -> WaitHours:
+    return mean(entry[0] for entry in hours), max(entry[1] for entry in hours)

@@ -1,6 +1,7 @@
-"""Submits of one tenant beside a loop of refused submits of another: the rate alone and beside, turn by turn.
+"""The rate of submits of one tenant, alone and beside a loop of refused submits of another, turn by turn.
 
-The loop runs in a process of its own, with a token of its own tenant, and asks for more GPUs than the cluster has."""
+The loop runs in a process of its own, with a token of its own tenant, and requests more GPUs than the cluster has.
+"""
 
 import multiprocessing
 import time
@@ -47,7 +48,7 @@ def main() -> None:
                     rate, failed = _rate(stack, options.jobs, options.connections)
                     (beside if is_beside else alone).append(rate)
                     failures += failed
-            taken = time.perf_counter() - began
+            seconds = time.perf_counter() - began
         refused, wrong = loops.answered()
         ratios = [with_loop / without for with_loop, without in zip(beside, alone, strict=True)]
         publish(
@@ -56,7 +57,7 @@ def main() -> None:
                 "beside_submits_per_second": median(beside),
                 "beside_percent": 100 * median(ratios),
                 "refused": refused,
-                "seconds": taken,
+                "seconds": seconds,
                 "loops": options.loops,
                 "connections": options.connections,
                 "nodes": options.nodes,
@@ -68,14 +69,14 @@ def main() -> None:
 
 
 def _rate(stack: Stack, jobs: int, connections: int) -> tuple[float, int]:
-    """Submits per second, and how many failed."""
+    """Return submits per second, and how many failed."""
     began = time.perf_counter()
     seconds, failed = send(stack, jobs, connections)
     return len(seconds) / (time.perf_counter() - began), failed
 
 
 class _Loops:
-    """Processes that each send an impossible job again as soon as it has been refused, while they are to run."""
+    """Processes that each resend an impossible job as soon as it was refused, while they are running."""
 
     def __init__(self, url: str, token: str, number: int) -> None:
         self._is_running, self._is_over = multiprocessing.Event(), multiprocessing.Event()
@@ -100,7 +101,7 @@ class _Loops:
         (self._is_running.set if is_running else self._is_running.clear)()
 
     def answered(self) -> tuple[int, int]:
-        """How many were refused, and how many were answered in another way."""
+        """Return how many were refused, and how many were answered in another way."""
         return sum(counts[0] for counts in self._counts), sum(counts[1] for counts in self._counts)
 
 
@@ -113,7 +114,7 @@ def _loop(url: str, token: str, is_running: Event, is_over: Event, counts: "Sync
 
 
 def _set_up(stack: Stack, nodes: int) -> str:
-    """Writes the nodes, which no agent keeps busy, and makes the tenant of the loop. Return a token of that tenant."""
+    """Insert nodes without agents, and create the tenant of the loop. Return a token of that tenant."""
     with psycopg.connect((stack.data_dir / "database_url").read_text().strip()) as connection:
         connection.execute(_NODES, [nodes])
         connection.execute(_DEVICES, [A100])

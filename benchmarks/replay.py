@@ -1,6 +1,6 @@
 """A real workload through the running system: the first jobs of the Philly trace (Microsoft, 2017), one tenant per
 virtual cluster, time compressed; each job is a real process that sleeps for its scaled duration on agents of a pretend
-fleet. Checks that all ended as they should, none ran twice, and that the ledger agrees with the attempts."""
+fleet. Checks that all completed, none ran twice, and that the ledger agrees with the attempts."""
 
 import argparse
 import csv
@@ -8,7 +8,7 @@ import gzip
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
@@ -26,7 +26,7 @@ GPUS_PER_NODE = 8
 
 
 class TraceJob(NamedTuple):
-    """Seconds as in the trace; `at` counts from its first job."""
+    """A job of the trace, in its seconds; `at` counts from its first job."""
 
     at: float
     seconds: float
@@ -69,7 +69,7 @@ def read_trace(path: Path, count: int) -> list[TraceJob]:
 
 
 def read_nodes(path: Path, clusters: set[str], share: float) -> dict[str, int]:
-    """Nodes of each cluster in the fleet; two at least, since the trace has jobs of 16 GPUs."""
+    """Return the nodes of each cluster in the fleet; two at least, since the trace has jobs of 16 GPUs."""
     with path.open() as file:
         rows = {row["vc"]: int(row["node num"]) for row in csv.DictReader(file)}
     return {cluster: max(2, round(rows[cluster] * share)) for cluster in sorted(clusters)}
@@ -97,7 +97,7 @@ def replay(
 
 
 def submit_all(stack: Stack, trace: Sequence[TraceJob], scale: float, began: float, ran: Path) -> list[int]:
-    """Submits each job at its moment, over four connections; a submit that is late is late."""
+    """Submit each job at its moment, over four connections; a late submit is not corrected."""
     local = threading.local()
 
     def submit(job: TraceJob) -> int:
@@ -115,7 +115,7 @@ def submit_all(stack: Stack, trace: Sequence[TraceJob], scale: float, began: flo
 
 
 _ENDS = "SELECT state, count(*) FROM jobs_job GROUP BY state"
-# What the attempts say on their own: each rank from its start to its end, times the devices in its placement.
+# The use by the attempts alone: each rank from its start to its end, times the devices in its placement.
 _ATTEMPTS = """
     SELECT coalesce(sum(extract(epoch FROM (o.value->>'ended_at')::timestamptz - (o.value->>'started_at')::timestamptz)
                * json_array_length((p.value->'devices')::json)), 0)::float8
@@ -126,7 +126,17 @@ _LEDGER = "SELECT coalesce(sum(extract(epoch FROM ended_at - started_at) * gpus)
 _REPEATED = """
     SELECT a.job_id, a.number, a.reason FROM jobs_attempt a JOIN jobs_job j ON j.id = a.job_id AND a.number < j.attempt
 """
-_WAITS = "SELECT extract(epoch FROM started_at - submitted_at)::float8 FROM jobs_job ORDER BY id"
+_WAIT_SECONDS = "SELECT extract(epoch FROM started_at - submitted_at)::float8 FROM jobs_job ORDER BY id"
+
+
+def _process_problems(
+    database: "psycopg.Connection[Any]", trace: Sequence[TraceJob], lines: Sequence[str]
+) -> Iterator[str]:
+    """Yield the problems if not each rank ran exactly once; each process has written a line."""
+    expected = sum(max(1, job.gpus // GPUS_PER_NODE) for job in trace)
+    if len(lines) != len(set(lines)) or len(lines) != expected:
+        yield f"{len(lines)} processes ran, {len(set(lines))} different ones, {expected} expected"
+        yield from (f"job {row[0]} attempt {row[1]}: {row[2]}" for row in database.execute(_REPEATED).fetchall())
 
 
 def judge(
@@ -138,7 +148,7 @@ def judge(
     took: float,
     submitted: float,
 ) -> tuple[dict[str, float | int | str], list[str]]:
-    """The figures, and what is not as it must be."""
+    """Return the figures, and the problems."""
     problems = []
     states = dict(database.execute(_ENDS).fetchall())
     if states != {"completed": len(trace)}:
@@ -146,10 +156,7 @@ def judge(
     if len(set(ids)) != len(trace):
         problems.append(f"{len(set(ids))} jobs for {len(trace)} submits")
     lines = ran.read_text().split()
-    expected = sum(max(1, job.gpus // GPUS_PER_NODE) for job in trace)
-    if len(lines) != len(set(lines)) or len(lines) != expected:
-        problems.append(f"{len(lines)} processes ran, {len(set(lines))} different ones, {expected} expected")
-        problems += [f"job {row[0]} attempt {row[1]}: {row[2]}" for row in database.execute(_REPEATED).fetchall()]
+    problems += _process_problems(database, trace, lines)
     [attempts] = database.execute(_ATTEMPTS).fetchone() or [0.0]
     [ledger] = database.execute(_LEDGER).fetchone() or [0.0]
     if abs(attempts - ledger) > 0.001:
@@ -157,7 +164,7 @@ def judge(
     nominal = sum(job.seconds * scale * job.gpus for job in trace)
     if not nominal <= ledger <= nominal * 1.2:
         problems.append(f"the ledger has {ledger} GPU-seconds, the processes slept for {nominal}")
-    waits = [row[0] for row in database.execute(_WAITS).fetchall()]
+    wait_seconds = [row[0] for row in database.execute(_WAIT_SECONDS).fetchall()]
     return {
         "jobs": len(trace),
         "processes": len(lines),
@@ -167,8 +174,8 @@ def judge(
         "ledger_gpu_seconds": ledger,
         "attempts_gpu_seconds": attempts,
         "slept_gpu_seconds": nominal,
-        "wait_p50_ms": percentile(waits, 50) * 1000,
-        "wait_p99_seconds": percentile(waits, 99),
+        "wait_p50_ms": percentile(wait_seconds, 50) * 1000,
+        "wait_p99_seconds": percentile(wait_seconds, 99),
     }, problems
 
 

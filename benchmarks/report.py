@@ -1,4 +1,4 @@
-"""How benchmarks speak: a table for people, one line of JSON for programs, and a failure if any operation failed."""
+"""Output of benchmarks: a table for people, one line of JSON for programs, and a failure if any operation failed."""
 
 import argparse
 import json
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def arguments(text: str, **defaults: int) -> argparse.Namespace:
-    """The command line of a benchmark: --json, and whole numbers with defaults."""
+    """Parse the command line of a benchmark: --json, and whole numbers with defaults."""
     parser = argparse.ArgumentParser(description=text)
     parser.add_argument("--json", action="store_true", help="the last line is one JSON object")
     for name, value in defaults.items():
@@ -16,13 +16,13 @@ def arguments(text: str, **defaults: int) -> argparse.Namespace:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The value below which `percent` of the sorted values lie (nearest rank)."""
+    """Return the value below which `percent` of the sorted values lie (nearest rank)."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
 
 
 def publish(figures: dict[str, float | int | str], as_json: bool, failures: int = 0) -> None:
-    """Prints the figures; exits with 1 if an operation failed, since figures of a failed run mean nothing."""
+    """Print the figures; exit with 1 if an operation failed, since figures of a failed run mean nothing."""
     figures = {**figures, "failed_operations": failures}
     for name, value in figures.items():
         print(f"  {name:<40} {value:>12.3f}" if isinstance(value, float) else f"  {name:<40} {value:>12}")

@@ -36,14 +36,14 @@ RULES = (
     SizeRule("best_fit", large_gpus=8),
     SizeRule("best_fit", classes=True),
 )
-# In queueing, where nodes are alike and scores differ less, best fit is only tried with the reserve.
+# In queueing nodes are identical and scores differ less, so best fit is only tried with the reserve.
 QUEUEING_RULES = (*RULES[:5], SizeRule("best_fit", large_gpus=8))
-# Policy -> predictions. Without noise all seeds are alike, so there is one replay.
+# Policy -> predictions. Without noise all seeds are equal, so there is one replay.
 POLICIES = {"shortest": "noisy", "fifo": "none", "fair": "none"}
-# Waits are reported apart for jobs of at least so many GPUs.
+# Waits are reported separately for jobs of at least this many GPUs.
 LARGE_GPUS = 8
 GPUS_PER_NODE = 8
-APART, POOLED = "apart", "pooled"
+SEPARATE, POOLED = "apart", "pooled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +124,9 @@ def placement_rows(folder: Path, lists: Sequence[str], seeds: int) -> Iterator[P
         requests = read_requests(folder / f"openb_pod_list_{name}.csv.gz")
         for rule in RULES:
             fills = filled(nodes, requests, rule, seeds)
-            percents = [one.allocated_percent for one in fills]
-            placed = sum(_large(one.placed_by_gpus) for one in fills)
-            refused = sum(_large(one.refused_by_gpus) for one in fills)
+            percents = [entry.allocated_percent for entry in fills]
+            placed = sum(_large(entry.placed_by_gpus) for entry in fills)
+            refused = sum(_large(entry.refused_by_gpus) for entry in fills)
             large_percent = round(100 * placed / max(placed + refused, 1), 1)
             yield PlacementRow(name, rule.title, seeds, round(mean(percents), 2), _sd(percents), large_percent)
 
@@ -153,11 +153,11 @@ def queueing_rows(
         for rule in rules:
             runs = {name: [replayed(own[name], nodes[name], policy, rule, seed) for seed in numbers] for name in nodes}
             if len(runs) > 1:
-                runs[APART] = [[part for name in nodes for part in runs[name][seed - 1]] for seed in numbers]
+                runs[SEPARATE] = [[part for name in nodes for part in runs[name][seed - 1]] for seed in numbers]
                 total = sum(nodes.values())
                 runs[POOLED] = [replayed(pooled, total, policy, rule, seed) for seed in numbers]
             for name, parts in runs.items():
-                yield _row(name, policy, rule, [_summed(one) for one in parts])
+                yield _row(name, policy, rule, [_summed(entry) for entry in parts])
 
 
 def replayed(
@@ -183,13 +183,13 @@ def demand_of(jobs: Sequence[TraceJob]) -> Demand:
 
 
 def _summed(parts: Sequence[tuple[Run, int]]) -> Replayed:
-    waits = [(fate.job.gpus, fate.wait_seconds / 3600.0) for run, _ in parts for fate in run.fates]
-    large = tuple(hours for gpus, hours in waits if gpus >= LARGE_GPUS)
-    return Replayed(figures(parts), large, tuple(hours for gpus, hours in waits if gpus < LARGE_GPUS))
+    hours_by_gpus = [(result.job.gpus, result.wait_seconds / 3600.0) for run, _ in parts for result in run.results]
+    large = tuple(hours for gpus, hours in hours_by_gpus if gpus >= LARGE_GPUS)
+    return Replayed(figures(parts), large, tuple(hours for gpus, hours in hours_by_gpus if gpus < LARGE_GPUS))
 
 
 def _row(cluster: str, policy: str, rule: SizeRule, runs: Sequence[Replayed]) -> QueueingRow:
-    hours = {name: [one.all_jobs.queue_hours[name] for one in runs] for name in ("mean", "p99", "max")}
+    hours = {name: [run.all_jobs.queue_hours[name] for run in runs] for name in ("mean", "p99", "max")}
     return QueueingRow(
         cluster,
         policy,
@@ -200,9 +200,9 @@ def _row(cluster: str, policy: str, rule: SizeRule, runs: Sequence[Replayed]) ->
         _sd(hours["mean"]),
         round(mean(hours["p99"]), 1),
         round(mean(hours["max"]), 1),
-        round(mean(mean(one.large_hours) for one in runs), 2) if runs[0].large_hours else None,
-        round(mean(mean(one.small_hours) for one in runs), 2),
-        round(mean(one.all_jobs.utilisation_percent for one in runs), 2),
+        round(mean(mean(run.large_hours) for run in runs), 2) if runs[0].large_hours else None,
+        round(mean(mean(run.small_hours) for run in runs), 2),
+        round(mean(run.all_jobs.utilisation_percent for run in runs), 2),
     )
 
 

@@ -1,6 +1,7 @@
 """Deletes old jobs of a history of millions while others submit: does a submit or a cycle wait for it?
 
-Turns without and with the deletion alternate, so that both see the machine at its speed of the moment."""
+Turns without and with the deletion alternate, so that both see the machine at its speed of the moment.
+"""
 
 import subprocess
 import sys
@@ -25,7 +26,7 @@ _CYCLES = """
     SELECT count(*), percentile_cont(0.5) WITHIN GROUP (ORDER BY sweep_ms + snapshot_ms + plan_ms + commit_ms)
       FROM scheduling_cycle WHERE started_at > to_timestamp(%s)
 """
-# What must not change: jobs of the history and attempts that ever ended, and the ledger. Submits are cancelled.
+# Invariants: the totals of ended jobs and attempts, and the ledger. Submits are cancelled.
 _TOTALS = """
     SELECT (SELECT sum(n) FROM jobs_tally WHERE kind = 'job' AND word IN ('completed', 'failed')),
            (SELECT sum(n) FROM jobs_tally WHERE kind = 'attempt'), (SELECT count(*) FROM tenants_usageentry)

@@ -1,4 +1,4 @@
-"""Clusters to look at: empty, four nodes, two hundred with troubles, tenants, and jobs that wait for every reason."""
+"""Clusters for screenshots: empty, four nodes, two hundred with problems; tenants; jobs with each pending reason."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ from gpusched.client import Client
 from gpusched.protocol.job_request import JobRequest
 
 PASSWORD = "look at this page"
-# Tenant, guaranteed GPUs, limit, and who works in it.
+# Tenant, guaranteed GPUs, limit, and its member.
 TENANTS: tuple[tuple[str, int, int | None, str], ...] = (
     ("nlp", 320, None, "ada"),
     ("vision", 240, 480, "grace"),
@@ -20,7 +20,7 @@ TENANTS: tuple[tuple[str, int, int | None, str], ...] = (
     ("robotics", 96, 160, "noor"),
     ("climate", 200, None, "kofi"),
 )
-_TENANT_OF = {who: tenant for tenant, _, _, who in TENANTS}
+_TENANT_OF = {user: tenant for tenant, _, _, user in TENANTS}
 _PEOPLE = """
 import json
 from django.contrib.auth.models import User
@@ -50,20 +50,20 @@ printf '\033[31mtorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.
 
 
 def people(stack: Stack, scale: float = 1.0, *, is_admin_changed: bool = True) -> dict[str, Client]:
-    """Makes the tenants, their quotas times `scale`, and a person of each; gives their clients by user name. Everybody
-    has PASSWORD, the admin too unless `is_admin_changed` is False."""
-    scaled = [(t, round(g * scale), limit and max(1, round(limit * scale)), who) for t, g, limit, who in TENANTS]
+    """Create the tenants, with their quotas times `scale`, and a member of each; return their clients by user name. All
+    have PASSWORD, the admin too unless `is_admin_changed` is False."""
+    scaled = [(t, round(g * scale), limit and max(1, round(limit * scale)), user) for t, g, limit, user in TENANTS]
     script = _PEOPLE % (json.dumps(scaled), PASSWORD, is_admin_changed, PASSWORD)
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "manage.py", "shell", "-v", "0", "-c", script],
         cwd=ROOT, env=stack.environment(), capture_output=True, text=True, check=True,
     )  # fmt: skip
-    tokens: dict[str, str] = json.loads(done.stdout.split("TOKENS ", 1)[1])
-    return {who: Client(stack.url, token, tenant=_TENANT_OF[who]) for who, token in tokens.items()}
+    tokens: dict[str, str] = json.loads(result.stdout.split("TOKENS ", 1)[1])
+    return {user: Client(stack.url, token, tenant=_TENANT_OF[user]) for user, token in tokens.items()}
 
 
 def join(stack: Stack, first: int, last: int, nodes: int, name: str) -> subprocess.Popen[bytes]:
-    """Starts an agent of nodes `first` to `last` of the troubled fleet."""
+    """Start an agent of nodes `first` to `last` of the troubled fleet."""
     environment = {
         **stack.environment(), "GPUSCHED_JOIN_TOKEN": stack.client().join_token().token,
         "GPUSCHED_AGENT_ALLOW_ROOT": "true",
@@ -82,35 +82,41 @@ def empty(stack: Stack) -> None:
     people(stack)
 
 
-def four(stack: Stack) -> None:
-    """Four nodes of eight GPUs, three kinds of GPU, half of them busy, a little trouble."""
-    who = people(stack, scale=0.02)
+def four_nodes(stack: Stack) -> None:
+    """Set up four nodes of eight GPUs, three kinds of GPU, half of them busy, with a few problems."""
+    clients = people(stack, scale=0.02)
     join(stack, 1, 4, 4, "fleet")
     _wait_online(stack, 4)
-    _work(who, ["ada", "grace"], ["llama-sft", "segment-anything", "eval"], [4, 2, 1, 2], None)
-    _ended(who["grace"])
-    for name in ("homework-3", "homework-4"):  # one GPU is all that his tenant may hold
-        who["linus"].submit(["sleep", "7200"], gpus=1, name=name)
-    who["kofi"].submit(["sleep", "7200"], gpus=16, ranks=2, gang_scheduling=True, gpu_model=A100, name="era5")
+    _work(clients, ["ada", "grace"], ["llama-sft", "segment-anything", "eval"], [4, 2, 1, 2], None)
+    _ended(clients["grace"])
+    for name in ("homework-3", "homework-4"):  # his tenant may hold one GPU
+        clients["linus"].submit(["sleep", "7200"], gpus=1, name=name)
+    clients["kofi"].submit(["sleep", "7200"], gpus=16, ranks=2, gang_scheduling=True, gpu_model=A100, name="era5")
     _pause_for(lambda: stack.client().status().running_jobs >= 3)
 
 
-def many(stack: Stack, nodes: int = 200) -> None:
-    """Two hundred nodes in racks: most of them busy, some idle though held, some in trouble, and a queue."""
-    who = people(stack, scale=nodes / 200)
+def large_cluster(stack: Stack, nodes: int = 200) -> None:
+    """Set up two hundred nodes in racks: most of them busy, some idle though held, some with problems, and a queue."""
+    clients = people(stack, scale=nodes / 200)
     join(stack, 1, nodes - 1, nodes, "fleet")
     lost = join(stack, nodes, nodes, nodes, "lost")
     _wait_online(stack, nodes)
     part = nodes / 200
     eights = [8] * round(80 * part)
-    _work(who, ["ada", "ada", "grace", "noor"], ["llama-70b-sft", "diffusion-xl", "grasp-policy"], eights, H100)
-    _work(who, ["ada", "grace", "kofi"], ["moe-ablation", "vit-huge", "downscale-era5"], [8] * round(40 * part), A100)
+    _work(clients, ["ada", "ada", "grace", "noor"], ["llama-70b-sft", "diffusion-xl", "grasp-policy"], eights, H100)
     _work(
-        who, ["grace", "linus", "noor", "ada"], ["eval-mmlu", "detr", "notebook"], [1, 2, 4, 1] * round(8 * part), A100
+        clients, ["ada", "grace", "kofi"], ["moe-ablation", "vit-huge", "downscale-era5"], [8] * round(40 * part), A100
     )
-    _work(who, ["linus", "grace"], ["homework", "inference-canary"], [1, 2] * round(6 * part), L40S)
-    _ended(who["grace"])
-    _waiting(who)
+    _work(
+        clients,
+        ["grace", "linus", "noor", "ada"],
+        ["eval-mmlu", "detr", "notebook"],
+        [1, 2, 4, 1] * round(8 * part),
+        A100,
+    )
+    _work(clients, ["linus", "grace"], ["homework", "inference-canary"], [1, 2] * round(6 * part), L40S)
+    _ended(clients["grace"])
+    _waiting(clients)
     names = sorted(machines(1, nodes, nodes))
     stack.client().drain(names[nodes // 2])
     stack.client().cordon(names[nodes // 3])
@@ -119,7 +125,7 @@ def many(stack: Stack, nodes: int = 200) -> None:
     _pause_for(lambda: stack.client().status().online_nodes < nodes)
 
 
-SCENES: dict[str, Callable[[Stack], None]] = {"empty": empty, "four": four, "many": many}
+SCENES: dict[str, Callable[[Stack], None]] = {"empty": empty, "four": four_nodes, "many": large_cluster}
 
 
 def _wait_online(stack: Stack, nodes: int) -> None:
@@ -127,44 +133,44 @@ def _wait_online(stack: Stack, nodes: int) -> None:
     wait_for(lambda: client.status().online_nodes >= nodes, 240, f"{nodes} nodes online", pause=0.5)
 
 
-def _pause_for(is_so: Callable[[], object]) -> None:
-    wait_for(is_so, 120, "the scene to be as it should", pause=0.5)
+def _pause_for(condition: Callable[[], object]) -> None:
+    wait_for(condition, 120, "the scene to be as it should", pause=0.5)
 
 
-def _work(who: dict[str, Client], users: list[str], names: list[str], sizes: list[int], model: str | None) -> None:
-    """Jobs that run long, dealt out in turn; the first of each user has a log worth reading."""
+def _work(clients: dict[str, Client], users: list[str], names: list[str], sizes: list[int], model: str | None) -> None:
+    """Submit jobs that run long, to the users in turn; the first of each user has a long log."""
     jobs: dict[str, list[JobRequest]] = {}
     for at, gpus in enumerate(sizes):
-        own = jobs.setdefault(users[at % len(users)], [])
-        command = ["sh", "-c", _TRAINING] if not own else ["sleep", "7200"]
-        own.append(JobRequest(
+        user_jobs = jobs.setdefault(users[at % len(users)], [])
+        command = ["sh", "-c", _TRAINING] if not user_jobs else ["sleep", "7200"]
+        user_jobs.append(JobRequest(
             tenant=_TENANT_OF[users[at % len(users)]], name=f"{names[at % len(names)]}-{at}", command=command,
             gpu_count=gpus, gpu_model=model, max_runtime_minutes=480 + 60 * (at % 9), preemptible=False, cpu_cores=4,
         ))  # fmt: skip
-    for user, own in jobs.items():
-        who[user].submit_many(own)
+    for user, user_jobs in jobs.items():
+        clients[user].submit_many(user_jobs)
 
 
 def _ended(client: Client) -> None:
-    done = client.submit(["sh", "-c", "seq 1 40 | sed 's/^/epoch /'; echo done"], gpus=1, name="resnet-baseline")
+    completed = client.submit(["sh", "-c", "seq 1 40 | sed 's/^/epoch /'; echo done"], gpus=1, name="resnet-baseline")
     crashed = client.submit(["sh", "-c", _CRASH], gpus=1, name="resnet-batch-4096")
     client.cancel(client.submit(["sleep", "600"], gpus=1, name="wrong-dataset").id)
-    _pause_for(lambda: client.get(done.id).is_final and client.get(crashed.id).is_final)
+    _pause_for(lambda: client.get(completed.id).is_final and client.get(crashed.id).is_final)
 
 
-def _waiting(who: dict[str, Client]) -> None:
-    """Jobs that wait, for as many reasons as there are."""
+def _waiting(clients: dict[str, Client]) -> None:
+    """Submit jobs that wait, each for another reason."""
     sleep = ["sleep", "7200"]
     for at in range(6):
-        who["kofi"].submit(sleep, gpus=8, gpu_model=H100, name=f"cloud-resolving-{at}", priority=700)
-        who["ada"].submit(sleep, gpus=16, gpu_model=H100, name=f"llama-405b-{at}", ranks=2, gang_scheduling=True)
+        clients["kofi"].submit(sleep, gpus=8, gpu_model=H100, name=f"cloud-resolving-{at}", priority=700)
+        clients["ada"].submit(sleep, gpus=16, gpu_model=H100, name=f"llama-405b-{at}", ranks=2, gang_scheduling=True)
     for at in range(9):
-        who["linus"].submit(sleep, gpus=4, name=f"homework-4-{at}", priority=100)
-    who["grace"].submit(
+        clients["linus"].submit(sleep, gpus=4, name=f"homework-4-{at}", priority=100)
+    clients["grace"].submit(
         sleep, gpus=8, name="nightly-eval", not_before=(datetime.now(UTC) + timedelta(hours=9)).isoformat()
     )
-    who["grace"].submit(sleep, gpus=2, name="only-there", node_selector={"rack": "r99"})
-    who["noor"].hold(who["noor"].submit(sleep, gpus=8, name="sim2real-sweep").id)
-    first = who["noor"].submit(sleep, gpus=8, name="collect")
-    who["noor"].submit(sleep, gpus=8, name="train-on-it", depends_on=[first.id])
-    who["kofi"].submit(sleep, gpus=1, gpu_model="B200", name="too-new", gpu_memory_mb=180000)
+    clients["grace"].submit(sleep, gpus=2, name="only-there", node_selector={"rack": "r99"})
+    clients["noor"].hold(clients["noor"].submit(sleep, gpus=8, name="sim2real-sweep").id)
+    first = clients["noor"].submit(sleep, gpus=8, name="collect")
+    clients["noor"].submit(sleep, gpus=8, name="train-on-it", depends_on=[first.id])
+    clients["kofi"].submit(sleep, gpus=1, gpu_model="B200", name="too-new", gpu_memory_mb=180000)

@@ -1,6 +1,6 @@
-"""Sends what the OpenAPI document allows, and what it forbids, to a running server as each role (schemathesis).
+"""Sends requests that the OpenAPI document allows or forbids to a running server as each role (schemathesis).
 
-Nothing may answer with 5xx, with a status or a content type that is not documented, or against its schema."""
+No answer may be a 5xx, have an undocumented status or content type, or violate its schema."""
 
 import json
 import subprocess
@@ -55,61 +55,61 @@ print("TOKENS " + json.dumps(tokens))
 
 
 @dataclass
-class Found:
-    """What came of the requests so far."""
+class FuzzResult:
+    """The results of the requests so far."""
 
     requests: int = 0
     statuses: Counter[int] = field(default_factory=Counter)
     failures: dict[tuple[str, str], str] = field(default_factory=dict)
 
-    def fail(self, operation: str, what: str, detail: str) -> None:
-        self.failures.setdefault((operation, what), detail)
+    def fail(self, operation: str, problem: str, detail: str) -> None:
+        self.failures.setdefault((operation, problem), detail)
 
 
 @dataclass
 class Target:
-    """A server with somebody of each role. `known`: path parameter → what is there."""
+    """A server with a user of each role. `resource_ids`: path parameter → existing values."""
 
     stack: Stack
     tokens: dict[str, str]
-    known: dict[str, list[Any]]
+    resource_ids: dict[str, list[Any]]
 
 
 def prepare(stack: Stack) -> Target:
     stack.fleet(2)
-    return Target(stack, {"anonymous": "", **people(stack)}, things(stack))
+    return Target(stack, {"anonymous": "", **people(stack)}, resource_ids(stack))
 
 
-def fuzz(target: Target, each: int, roles: Sequence[str] = ROLES, seed: int = 0, only: str = "") -> Found:
-    """`each`: about so many requests for each operation and role. The same seed sends the same."""
+def fuzz(target: Target, each: int, roles: Sequence[str] = ROLES, seed: int = 0, only: str = "") -> FuzzResult:
+    """Send about `each` requests for each operation and role. The same seed sends the same requests."""
     stack, tokens = target.stack, target.tokens
     document = httpx.get(f"{stack.url}/api/v1/openapi.json").json()
     schema = schemathesis.openapi.from_dict(document)
-    # What is no valid operation has no ok(): the run fails.
-    operations: list[Operation] = [result.ok() for result in schema.get_all_operations()]  # type: ignore[union-attr]
-    found = Found()
+    # An invalid operation has no ok(): the run fails.
+    operations: list[Operation] = [entry.ok() for entry in schema.get_all_operations()]  # type: ignore[union-attr]
+    total = FuzzResult()
     for number, role in enumerate(roles):
         with requests.Session() as session:
             for operation in operations:
                 if only in f"{operation.method.upper()} {operation.path}":
-                    sender = _Sender(stack.url, session, role, tokens[role], target.known, found)
+                    sender = _Sender(stack.url, session, role, tokens[role], target.resource_ids, total)
                     _try(operation, sender, each, seed + number)
-    return found
+    return total
 
 
 def people(stack: Stack) -> dict[str, str]:
-    """A user of each role, and a token of each."""
-    done = subprocess.run(
+    """Create a user of each role; return a token of each."""
+    result = subprocess.run(
         [sys.executable, "manage.py", "shell", "--no-imports", "-c", _PEOPLE], cwd=ROOT, env=stack.environment(),
         capture_output=True, text=True, check=True, timeout=60,
     )  # fmt: skip
-    [line] = [line for line in done.stdout.splitlines() if line.startswith("TOKENS ")]
+    [line] = [line for line in result.stdout.splitlines() if line.startswith("TOKENS ")]
     tokens: dict[str, str] = json.loads(line.removeprefix("TOKENS "))
     return tokens
 
 
-def things(stack: Stack) -> dict[str, list[Any]]:
-    """What is there, by the path parameter that names it."""
+def resource_ids(stack: Stack) -> dict[str, list[Any]]:
+    """Return the existing resources by the path parameter that names them."""
     client = stack.client()
     jobs = [client.submit(["sleep", "300"], gpus=gpus, name=f"fuzz {gpus}").id for gpus in (0, 1, 8)]
     status = httpx.get(f"{stack.url}/api/v1/gpus", headers={"Authorization": f"Bearer {stack.token()}"}).json()
@@ -126,35 +126,35 @@ class _Sender:
     session: requests.Session
     role: str
     token: str
-    known: dict[str, list[Any]]
-    found: Found
+    resource_ids: dict[str, list[Any]]
+    result: FuzzResult
 
     def send(self, operation: Operation, case: Any) -> None:
-        self._point_at_what_exists(case)
-        self.found.requests += 1
+        self._use_existing_resources(case)
+        self.result.requests += 1
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         name = f"{operation.method.upper()} {operation.path}"
         try:
             response = case.call(base_url=self.url, session=self.session, headers=headers, timeout=30)
         except (requests.exceptions.InvalidHeader, requests.exceptions.InvalidURL, UnicodeError):
-            self.found.requests -= 1  # no HTTP client can send it
+            self.result.requests -= 1  # no HTTP client can send it
             return
-        self.found.statuses[response.status_code] += 1
+        self.result.statuses[response.status_code] += 1
         try:
             case.validate_response(response, checks=CHECKS)
         except FailureGroup as group:
             for failure in group.exceptions:
                 detail = f"as {self.role}: {case.as_curl_command()[:600]}\n{response.status_code} {response.text[:600]}"
                 kind = type(failure).__name__
-                what = f"{kind} {response.status_code if kind != 'JsonSchemaError' else str(failure)[:200]}"
-                self.found.fail(name, what, detail)
+                problem = f"{kind} {response.status_code if kind != 'JsonSchemaError' else str(failure)[:200]}"
+                self.result.fail(name, problem, detail)
 
-    def _point_at_what_exists(self, case: Any) -> None:
-        given = case.path_parameters
-        if isinstance(given, dict) and self.found.requests % 2:
-            for name in set(given) & set(self.known):
-                there = self.known[name]
-                given[name] = there[self.found.requests // 2 % len(there)]
+    def _use_existing_resources(self, case: Any) -> None:
+        parameters = case.path_parameters
+        if isinstance(parameters, dict) and self.result.requests % 2:
+            for name in set(parameters) & set(self.resource_ids):
+                existing = self.resource_ids[name]
+                parameters[name] = existing[self.result.requests // 2 % len(existing)]
 
 
 def _try(operation: Operation, sender: _Sender, each: int, seed: int) -> None:
@@ -168,7 +168,7 @@ def _try(operation: Operation, sender: _Sender, each: int, seed: int) -> None:
         try:
             cases()
         except hypothesis.errors.Unsatisfiable:
-            continue  # there is nothing to get wrong
+            continue  # no invalid request exists
 
 
 def _modes(operation: Operation, each: int) -> Iterator[tuple[GenerationMode, int]]:
@@ -181,21 +181,21 @@ def _modes(operation: Operation, each: int) -> Iterator[tuple[GenerationMode, in
 
 
 def main() -> None:
-    given = arguments(__doc__ or "", requests=10_000, seed=0)
-    found, seed = Found(), given.seed
+    options = arguments(__doc__ or "", requests=10_000, seed=0)
+    result, seed = FuzzResult(), options.seed
     with Stack(rate_limit_per_minute=0) as stack:
         target = prepare(stack)
-        while found.requests < given.requests:
+        while result.requests < options.requests:
             more = fuzz(target, each=30, seed=seed)
-            found.requests += more.requests
-            found.statuses += more.statuses
-            found.failures = {**more.failures, **found.failures}
+            result.requests += more.requests
+            result.statuses += more.statuses
+            result.failures = {**more.failures, **result.failures}
             seed += len(ROLES)
-    for (operation, what), detail in sorted(found.failures.items()):
-        print(f"\n{operation}: {what}\n{detail}")
-    figures: dict[str, float | int | str] = {"requests": found.requests, "seed": given.seed}
-    figures |= {f"answers {status}": count for status, count in sorted(found.statuses.items())}
-    publish(figures, given.json, failures=len(found.failures))
+    for (operation, problem), detail in sorted(result.failures.items()):
+        print(f"\n{operation}: {problem}\n{detail}")
+    figures: dict[str, float | int | str] = {"requests": result.requests, "seed": options.seed}
+    figures |= {f"answers {status}": count for status, count in sorted(result.statuses.items())}
+    publish(figures, options.json, failures=len(result.failures))
 
 
 if __name__ == "__main__":

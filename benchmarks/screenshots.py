@@ -1,7 +1,7 @@
-"""Takes pictures of every page in Chromium: light and dark, wide and phone, of an empty, a small and a large cluster.
+"""Takes screenshots of every page in Chromium: light and dark, wide and phone, of empty, small and large clusters.
 
 .venv/bin/python benchmarks/screenshots.py --out /tmp/pictures                  all scenes
-.venv/bin/python benchmarks/screenshots.py --scene many --serve                 starts one and tells its address
+.venv/bin/python benchmarks/screenshots.py --scene many --serve                 starts one and prints its address
 .venv/bin/python benchmarks/screenshots.py --at http://127.0.0.1:PORT --only fleet --wide --light
 """
 
@@ -31,26 +31,26 @@ THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 
 def main() -> None:
-    asked = _arguments()
-    # As Ctrl-C: what was started ends, too.
+    options = _arguments()
+    # As Ctrl-C: the started processes end, too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if asked.at:
-        _photograph(asked.at, asked.out, asked)
+    if options.at:
+        _capture_all(options.at, options.out, options)
         return
-    for scene in [asked.scene] if asked.scene else SCENES:
+    for scene in [options.scene] if options.scene else SCENES:
         with Stack() as stack:
             SCENES[scene](stack)
-            if asked.serve:
+            if options.serve:
                 _serve(stack)
                 return
-            # Held but idle is said after a minute.
+            # The page reports idle held GPUs after a minute.
             time.sleep(75 if scene == "many" else 5)
-            _photograph(stack.url, asked.out / scene, asked)
-            if re.search(asked.only, "server-failed"):
+            _capture_all(stack.url, options.out / scene, options)
+            if re.search(options.only, "server-failed"):
                 with failing(stack):
-                    asked.path = [_FAILS]
-                    _photograph(stack.url, asked.out / scene, asked)
-                    asked.path = []
+                    options.path = [_FAILS]
+                    _capture_all(stack.url, options.out / scene, options)
+                    options.path = []
 
 
 def _arguments() -> argparse.Namespace:
@@ -58,19 +58,19 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("/tmp/pictures"))  # noqa: S108 - for a person to look at
     parser.add_argument("--scene", choices=list(SCENES), help="only this one")
     parser.add_argument("--serve", action="store_true", help="start the scene and keep it until Ctrl-C")
-    parser.add_argument("--at", help="photograph what runs there already")
+    parser.add_argument("--at", help="capture the server that runs there")
     parser.add_argument("--only", default="", help="pages whose names match this expression")
-    parser.add_argument("--user", default="admin", help="who looks: admin, ada, grace, linus, noor, kofi")
+    parser.add_argument("--user", default="admin", help="the user: admin, ada, grace, linus, noor, kofi")
     parser.add_argument("--path", action="append", default=[], help="this address instead, such as /fleet/?fill=power")
     for flag in ("light", "dark", "wide", "phone"):
         parser.add_argument(f"--{flag}", action="store_true", help=f"only {flag}")
-    parser.add_argument("--small", action="store_true", help="in as few bytes as there can be, as for docs/images")
+    parser.add_argument("--small", action="store_true", help="in as few bytes as possible, as for docs/images")
     return parser.parse_args()
 
 
 @contextmanager
 def failing(stack: Stack) -> Iterator[str]:
-    """While it lasts, a table is not where it should be, and the page at the address that this gives answers 500."""
+    """Rename a table meanwhile, so that the page at the yielded address answers 500."""
     with psycopg.connect(database_url(stack), autocommit=True) as database:
         database.execute("ALTER TABLE tenants_rate RENAME TO tenants_rate_away")
         try:
@@ -85,45 +85,45 @@ def _serve(stack: Stack) -> None:
         signal.pause()
 
 
-def _photograph(url: str, out: Path, asked: argparse.Namespace) -> None:
+def _capture_all(url: str, out: Path, options: argparse.Namespace) -> None:
     out.mkdir(parents=True, exist_ok=True)
-    themes = [theme for theme in THEMES if getattr(asked, theme)] or THEMES
-    sizes = [size for size, wanted in ((WIDE, asked.wide), (PHONE, asked.phone)) if wanted] or (WIDE, PHONE)
+    themes = [theme for theme in THEMES if getattr(options, theme)] or THEMES
+    sizes = [size for size, is_chosen in ((WIDE, options.wide), (PHONE, options.phone)) if is_chosen] or (WIDE, PHONE)
     with chromium() as browser:
         for theme in themes:
             for size in sizes:
-                how = {"viewport": {"width": size[0], "height": size[1]}, "color_scheme": theme}
-                stranger = _look(browser, url, how)
-                page = _look(browser, url, how)
-                log_in(page, asked.user, PASSWORD)
-                for view in _chosen(page, asked):
+                settings = {"viewport": {"width": size[0], "height": size[1]}, "color_scheme": theme}
+                stranger = _open_page(browser, url, settings)
+                page = _open_page(browser, url, settings)
+                log_in(page, options.user, PASSWORD)
+                for view in _chosen(page, options):
                     file = out / f"{view.name}-{theme}-{size[0]}.png"
                     try:
-                        _shoot(stranger if view.is_for_nobody else page, view, file, is_phone=size == PHONE)
+                        _capture(stranger if view.is_anonymous else page, view, file, is_phone=size == PHONE)
                     except (Error, AssertionError) as error:
                         print(f"{file}: {error}", file=sys.stderr)
                     else:
-                        if asked.small:
+                        if options.small:
                             Image.open(file).convert("RGB").save(file, optimize=True)
                 page.context.close()
                 stranger.context.close()
 
 
-def _look(browser: Browser, url: str, how: dict[str, Any]) -> Page:
-    page = browser.new_context(base_url=url, **how).new_page()
-    page.on("console", _complain)
+def _open_page(browser: Browser, url: str, settings: dict[str, Any]) -> Page:
+    page = browser.new_context(base_url=url, **settings).new_page()
+    page.on("console", _log_console_error)
     page.on("pageerror", _fail)
     return page
 
 
-def _chosen(page: Page, asked: argparse.Namespace) -> list[View]:
-    own = [View(re.sub(r"\W+", "-", path).strip("-"), path) for path in asked.path]
-    return own or [view for view in views(page) if re.search(asked.only, view.name)]
+def _chosen(page: Page, options: argparse.Namespace) -> list[View]:
+    paths = [View(re.sub(r"\W+", "-", path).strip("-"), path) for path in options.path]
+    return paths or [view for view in views(page) if re.search(options.only, view.name)]
 
 
-def _complain(said: ConsoleMessage) -> None:
-    if said.type == "error":
-        print(f"  {said.text}", file=sys.stderr)
+def _log_console_error(message: ConsoleMessage) -> None:
+    if message.type == "error":
+        print(f"  {message.text}", file=sys.stderr)
 
 
 def _fail(error: Error) -> None:
@@ -146,11 +146,11 @@ def log_in(page: Page, user: str, password: str) -> None:
     page.wait_for_selector("nav.rail")
 
 
-def _shoot(page: Page, view: View, file: Path, is_phone: bool) -> None:
-    with opened(page, view) as (shown, _):
-        shown.wait_for_timeout(500)
-        shown.screenshot(path=file, full_page=is_phone, animations="disabled")
-        too_wide = shown.evaluate("document.documentElement.scrollWidth - innerWidth")
+def _capture(page: Page, view: View, file: Path, is_phone: bool) -> None:
+    with opened(page, view) as (tab, _):
+        tab.wait_for_timeout(500)
+        tab.screenshot(path=file, full_page=is_phone, animations="disabled")
+        too_wide = tab.evaluate("document.documentElement.scrollWidth - innerWidth")
     print(f"{file}" + (f"  {too_wide} px too wide" if too_wide > 0 else ""), flush=True)
 
 

@@ -1,6 +1,7 @@
-"""Place jobs by size, as clusters without a fragmentation score do: a reserve for large jobs, and size classes.
+"""Places jobs by size, as clusters without a fragmentation score do: a reserve for large jobs, and size classes.
 
-Both are made of what admins and users can set: `min-gpus` taints, labels of nodes, and preferred affinity."""
+Both use only settings of admins and users: `min-gpus` taints, labels of nodes, and preferred affinity.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,10 +24,10 @@ Demand = Mapping[int, float]
 
 @dataclass(frozen=True, slots=True)
 class SizeRule:
-    """`placement`: how nodes are scored, a name of `scorers.PLACEMENTS`.
+    """A rule. `placement`: how nodes are scored, a name of `scorers.PLACEMENTS`.
 
-    `large_gpus`: jobs of at least so many GPUs have a reserve; 0: there is none. `classes`: each size class has its
-    own nodes and spills over to those of the other classes. `tainted`: the same by `min-gpus` taints that smaller jobs
+    `large_gpus`: jobs of at least this many GPUs have a reserve; 0: no reserve. `classes`: each size class has its own
+    nodes and spills over to those of the other classes. `tainted`: the same by `min-gpus` taints that smaller jobs
     avoid, so that no job needs a preference of its own.
     """
 
@@ -54,14 +55,14 @@ class SizeRule:
         return tuple(map(_tainted, classed)) if self.tainted else classed
 
     def request(self, request: Request) -> Request:
-        """Return the request with the preferences of its size class. A reserve asks for none: the engine knows large
-        jobs by their GPUs, and puts them on the reserve first, then on the other nodes."""
+        """Return the request with the preferences of its size class. A reserve needs none: the engine knows large jobs
+        by their GPUs, and puts them on the reserve first, then on the other nodes."""
         return replace(request, preferred=_preferences(class_of(request.gpu_count))) if self.classes else request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizedCluster(Cluster):
-    """A cluster whose nodes and jobs follow a size rule. `demand`: what the shares of the classes follow."""
+    """A cluster whose nodes and jobs follow a size rule. `demand`: determines the shares of the classes."""
 
     rule: SizeRule
     demand: Demand
@@ -75,7 +76,7 @@ class SizedCluster(Cluster):
 
 def class_of(gpus: int) -> int:
     """Return the number of the size class; jobs without GPUs count as those of one."""
-    return max((number for number, least in enumerate(CLASSES) if least <= gpus), default=0)
+    return max((number for number, minimum in enumerate(CLASSES) if minimum <= gpus), default=0)
 
 
 def _with_reserve(nodes: Sequence[Node], demand: Demand, large_gpus: int) -> tuple[Node, ...]:
@@ -113,13 +114,13 @@ def _preferences(number: int) -> tuple[Preference, ...]:
     single GPUs first, so that the nodes of the widest jobs fill up last."""
     following = 0 if number == 1 else 1
     return tuple(
-        Preference(weight, Expression(_KEY, IN, (str(one),)))
-        for one, weight in ((number, _OWN_WEIGHT), (following, _NEXT_WEIGHT))
+        Preference(weight, Expression(_KEY, IN, (str(preferred),)))
+        for preferred, weight in ((number, _OWN_WEIGHT), (following, _NEXT_WEIGHT))
     )
 
 
 def _evenly(nodes: Sequence[Node], gpus: float) -> set[int]:
-    """Return the ids of nodes with about so many GPUs in total, the same part of each kind of node."""
+    """Return the ids of nodes with about this many GPUs in total, the same part of each kind of node."""
     total = _gpus(nodes)
     chosen: set[int] = set()
     owed = 0.0

@@ -23,12 +23,13 @@ A100 = "NVIDIA A100-SXM4-80GB"
 
 
 class Stack:
-    """`with Stack() as stack:` is a running control plane with its own data, gone afterwards.
+    """`with Stack() as stack:` is a running control plane with its own data, removed afterwards.
 
-    `stack.password` is the admin's. `stack.fleet(nodes=200)` adds pretend nodes, hosted by real agent processes."""
+    `stack.password` is the admin's. `stack.fleet(nodes=200)` adds pretend nodes, hosted by real agent processes.
+    """
 
     no_agent: tuple[str, ...] = ("--no-agent",)
-    # From a copy of a directory that is set up already, or as a newcomer, whose first start makes it.
+    # True: start from a copy of a prepared directory; False: let the first start create it.
     is_prepared = True
 
     def __init__(self, **settings: Any) -> None:
@@ -63,7 +64,7 @@ class Stack:
         return {**prepared.outside(), "GPUSCHED_DATA_DIR": str(self.data_dir), **self._settings}
 
     def start(self) -> None:
-        """Starts (or starts again) everything but the agents, and waits until it is ready."""
+        """Start (or restart) everything but the agents, and wait until it is ready."""
         with (self.directory / "up.log").open("ab") as log:
             self.up = subprocess.Popen(
                 [sys.executable, "manage.py", "up", *self.no_agent, "--port", str(self.port)],
@@ -76,7 +77,7 @@ class Stack:
         if self.up is not None and self.up.poll() is not None:
             raise RuntimeError(f"the control plane ended:\n{self.output()[-4000:]}")
         try:
-            # Not httpx.get: it would read all certificates of the machine each time, which costs more than the start.
+            # Not httpx.get: it would load all certificates of the machine each time, which costs more than the start.
             with urllib.request.urlopen(f"{self.url}/ready", timeout=5) as answer:  # noqa: S310
                 return bool(answer.status == 200)
         except OSError:
@@ -91,7 +92,7 @@ class Stack:
     def fleet(
         self, nodes: int, gpus: int = 8, *, processes: int = 1, model: str = A100, memory_mb: int = 81920
     ) -> None:
-        """Joins pretend nodes and waits until all of them are online."""
+        """Join pretend nodes and wait until all of them are online."""
         token = self.client().join_token().token
         for number in range(processes):
             share = nodes // processes + (number < nodes % processes)
@@ -115,7 +116,7 @@ class Stack:
         module: str = "gpusched.agent.main",
         variables: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[bytes]:
-        """Starts an agent process. `own_jobs`: its jobs end with it."""
+        """Start an agent process. `own_jobs`: its jobs end with it."""
         directory = self.directory / name
         command = [sys.executable, "-m", module, "run", "--url", self.url, "--data-dir", str(directory)]
         allowed = {"GPUSCHED_AGENT_ALLOW_ROOT": "true"}
@@ -134,33 +135,33 @@ class Stack:
         return process
 
     def pids(self, part: str) -> list[int]:
-        """Processes of the control plane whose command line has `part` in it; "" gives all."""
+        """Return the processes of the control plane whose command line contains `part`; "": all."""
         assert self.up is not None
-        found = []
+        pids = []
         for pid in [self.up.pid, *descendants(self.up.pid)]:
             try:
                 command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\x00", b" ").decode(errors="replace")
             except FileNotFoundError:
                 continue
             if part in command:
-                found.append(pid)
-        return found
+                pids.append(pid)
+        return pids
 
     def kill(self, part: str) -> list[int]:
-        """SIGKILL to them, all at once."""
+        """Send SIGKILL to all of these processes at once."""
         pids = self.pids(part)
         signal_all(pids, signal.SIGKILL)
         return pids
 
     def restart_database(self) -> None:
-        """PostgreSQL's fast shutdown: it ends its connections, and `up` starts it again. Returns when it has."""
+        """Shut PostgreSQL down (fast), which ends its connections, and return when `up` has restarted it."""
         wait_for(self._postmaster, 60, "PostgreSQL to run")
         pid = self._postmaster()
         signal_all([pid], signal.SIGINT)
         wait_for(lambda: self._postmaster() not in (0, pid), 60, "PostgreSQL to start again")
 
     def _postmaster(self) -> int:
-        """The process of the server; 0 while there is none. One that was killed leaves its file behind."""
+        """Return the process of the server; 0 if there is none. A killed one leaves its file behind."""
         try:
             pid = int((Server(self.data_dir / "postgres").data / "postmaster.pid").read_text().split("\n")[0])
             return pid if b"postgres" in Path(f"/proc/{pid}/cmdline").read_bytes() else 0
@@ -168,7 +169,7 @@ class Stack:
             return 0
 
     def output(self) -> str:
-        """What the processes said, for a person who looks for what went wrong."""
+        """Return the output of the processes, for a person who debugs a failure."""
         files = [*self.directory.glob("*.log"), *self.data_dir.glob("output/*.log")]
         return "\n".join(
             f"--- {file.name}\n{file.read_text(errors='replace')[-3000:]}" for file in files if file.stat().st_size
@@ -194,10 +195,10 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_for(is_so: Callable[[], object], seconds: float, what: str, pause: float = 0.05) -> None:
-    """Looks until it is so. TimeoutError that names what was waited for."""
+def wait_for(condition: Callable[[], object], seconds: float, description: str, pause: float = 0.05) -> None:
+    """Poll until the condition holds. Raises TimeoutError with the description of the condition."""
     deadline = time.monotonic() + seconds
-    while not is_so():
+    while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {seconds} s for {what}")
+            raise TimeoutError(f"waited {seconds} s for {description}")
         time.sleep(pause)

@@ -18,7 +18,7 @@ def main() -> None:
         stack.fleet(options.nodes, processes=options.agents)
         gpus = options.nodes * 8
         with httpx.Client(base_url=f"{stack.url}/api/v1", headers={"Authorization": f"Bearer {stack.token()}"}) as http:
-            # One job at a time for now, so that the queue fills before anything else starts.
+            # One job at a time for now, so that the queue fills before the others start.
             http.put("/tenants/default/quota", json={"max_concurrent_jobs": 1}).raise_for_status()
             _, failures = send(stack, options.jobs, 8, BODY)
             wait_for(lambda: stack.client().status().running_jobs == 1, 30, "the first job")
@@ -29,7 +29,7 @@ def main() -> None:
             running = time.time() - began
             cycles = http.get("/scheduling/cycles?limit=200").json()["items"]
         placing = [cycle for cycle in cycles if cycle["placed"] and _start(cycle) > began]
-        decided = max(_start(cycle) + _taken(cycle) for cycle in placing) - began
+        decided = max(_start(cycle) + _cycle_seconds(cycle) for cycle in placing) - began
         placed = sum(cycle["placed"] for cycle in placing)
         publish(
             {
@@ -51,7 +51,7 @@ def _start(cycle: dict[str, str]) -> float:
     return datetime.fromisoformat(cycle["started_at"]).timestamp()
 
 
-def _taken(cycle: dict[str, float]) -> float:
+def _cycle_seconds(cycle: dict[str, float]) -> float:
     return sum(cycle[f"{phase}_ms"] for phase in ("sweep", "snapshot", "plan", "commit")) / 1000
 
 

@@ -1,7 +1,7 @@
 """Single submits over HTTP: separate POST /jobs, each durable when answered, over 8 connections.
 
-The client shares the machine with what it measures: it says the same bytes each time, and of an answer it reads no more
-than whether that is a 201. With http.client it would take a twentieth of the machine's time."""
+The client shares the machine with the server: it sends the same bytes each time, and reads only the status and the
+length of an answer. With http.client it would take a twentieth of the machine's time."""
 
 import json
 import socket
@@ -44,8 +44,8 @@ def main() -> None:
 
 
 def send(stack: Stack, jobs: int, connections: int, body: Mapping[str, object] = BODY) -> tuple[list[float], int]:
-    """Submits over kept connections; gives the seconds of each and how many failed."""
-    taken: list[float] = []
+    """Submit over kept connections; return the seconds of each and how many failed."""
+    latencies: list[float] = []
     failed: list[str] = []
     request, address = request_of(stack.url, stack.token(), body), urlsplit(stack.url)
 
@@ -53,16 +53,16 @@ def send(stack: Stack, jobs: int, connections: int, body: Mapping[str, object] =
         try:
             with connected(address) as exchange:
                 submit(exchange, share)
-        except (OSError, ValueError, IndexError) as error:  # the connection, or an answer that is none
+        except (OSError, ValueError, IndexError) as error:  # the connection, or an invalid answer
             failed.append(repr(error))
 
     def submit(exchange: Exchange, share: int) -> None:
         for _ in range(share):
             began = time.perf_counter()
-            status, said = exchange(request)
-            taken.append(time.perf_counter() - began)
+            status, answer = exchange(request)
+            latencies.append(time.perf_counter() - began)
             if status != 201:
-                failed.append(f"{status} {said[:200]!r}")
+                failed.append(f"{status} {answer[:200]!r}")
 
     shares = [jobs // connections + (number < jobs % connections) for number in range(connections)]
     threads = [threading.Thread(target=work, args=(share,)) for share in shares]
@@ -72,12 +72,12 @@ def send(stack: Stack, jobs: int, connections: int, body: Mapping[str, object] =
         thread.join()
     for text in sorted(set(failed)):
         print(f"  failed {failed.count(text)} times: {text}", file=sys.stderr)
-    return taken, len(failed)
+    return latencies, len(failed)
 
 
 @contextmanager
 def connected(address: SplitResult) -> Iterator[Exchange]:
-    """A kept connection: a call sends a request and returns the status and the body of its answer."""
+    """Yield a kept connection: a call sends a request and returns the status and the body of its answer."""
     with socket.create_connection((address.hostname, address.port)) as connection:
         answers = connection.makefile("rb")
 
@@ -89,7 +89,7 @@ def connected(address: SplitResult) -> Iterator[Exchange]:
 
 
 def request_of(url: str, token: str, body: Mapping[str, object]) -> bytes:
-    """The bytes of a submit."""
+    """Return the bytes of a submit."""
     content = json.dumps(body)
     lines = [
         "POST /api/v1/jobs HTTP/1.1", f"Host: {urlsplit(url).netloc}", f"Authorization: Bearer {token}",
@@ -99,7 +99,7 @@ def request_of(url: str, token: str, body: Mapping[str, object]) -> bytes:
 
 
 def _answer(answers: BinaryIO) -> tuple[int, bytes]:
-    """Status and body."""
+    """Return status and body."""
     status, length = int(answers.readline().split()[1]), 0
     while (line := answers.readline().lower()) != b"\r\n":
         if line.startswith(b"content-length:"):

@@ -1,4 +1,4 @@
-"""What tracing adds to a request and to a cycle: while it is off, and while it sends to a collector on this machine."""
+"""The cost of tracing for a request and a cycle: while it is off, and while it sends to a collector on this machine."""
 
 import os
 import sys
@@ -11,8 +11,8 @@ from typing import Any
 from benchmarks.report import arguments, publish
 
 
-class _Taker(BaseHTTPRequestHandler):
-    """Takes spans, and forgets them."""
+class _Collector(BaseHTTPRequestHandler):
+    """Accepts spans, and drops them."""
 
     protocol_version = "HTTP/1.1"
 
@@ -39,7 +39,7 @@ def main() -> None:
     tracing.start("benchmark")
     off = _microseconds(options.repeat)
     loaded = len([name for name in sys.modules if name.startswith("opentelemetry")])
-    collector = ThreadingHTTPServer(("127.0.0.1", 0), _Taker)
+    collector = ThreadingHTTPServer(("127.0.0.1", 0), _Collector)
     threading.Thread(target=collector.serve_forever, daemon=True).start()
     os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://127.0.0.1:{collector.server_port}"
     tracing.stop()
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def _microseconds(repeat: int) -> dict[str, float]:
-    """Of each call site of a request, a submit's context and a cycle, beside the work that they trace."""
+    """Return the cost of each call site of a request, a submit's context and a cycle, without the traced work."""
     from django.http import HttpResponse
     from django.test import RequestFactory
 

@@ -1,4 +1,4 @@
-"""An agent of a pretend fleet on which things go wrong, for pictures and tests of pages: heat, strangers, silence."""
+"""An agent of a pretend fleet with problems, for screenshots and tests of pages: heat, foreign processes, silence."""
 
 import argparse
 import logging
@@ -44,16 +44,16 @@ def _fallen(reading: Reading) -> Reading:
 
 
 def _silent(reading: Reading) -> Reading:
-    """A driver that does not say much."""
+    """Return the reading of a driver that reports little."""
     return replace(reading, utilisation_percent=None, power_watts=None, temperature_celsius=None)
 
 
 def _idle(reading: Reading) -> Reading:
-    """Somebody loaded a model and went for lunch."""
+    """Return the reading of a GPU whose job loaded a model and does nothing."""
     return replace(reading, utilisation_percent=0, power_watts=71.0, temperature_celsius=36)
 
 
-# (number of the node, first and last device) -> what is wrong; a small fleet has the first of them.
+# (number of the node, first and last device) -> the problem; a small fleet has the first of them.
 TROUBLES: dict[tuple[int, int, int], Trouble] = {
     (2, 3, 3): _warm, (3, 6, 6): _foreign, (1, 6, 7): _idle, (14, 0, 7): _idle, (23, 2, 3): _slowed,
     (37, 5, 5): _fallen, (52, 0, 3): _idle, (88, 1, 1): _dirty, (97, 0, 7): _silent, (120, 4, 4): _foreign,
@@ -80,21 +80,21 @@ class TroubledMachine(PretendMachine):
 
 
 def model_of(number: int, nodes: int) -> str:
-    """Two fifths of a fleet are H100, most of the rest A100."""
+    """Return the model of a node: two fifths of a fleet are H100, most of the others A100."""
     share = number / max(nodes, 1)
     return H100 if share <= 0.4 else A100 if share <= 0.85 else L40S
 
 
 def machines(first: int, last: int, nodes: int, gpus: int = 8) -> dict[str, Machine]:
-    """By name, nodes `first` to `last` of a fleet of `nodes`, ten in a rack."""
-    found: dict[str, Machine] = {}
+    """Return nodes `first` to `last` of a fleet of `nodes` by name, ten in a rack."""
+    by_name: dict[str, Machine] = {}
     for number in range(first, last + 1):
         rack = f"r{(number - 1) // NODES_PER_RACK + 1:02d}"
         name = f"{rack}-n{(number - 1) % NODES_PER_RACK + 1:02d}"
         model = model_of(number, nodes)
         spec = PretendSpec(1, model, _MEMORY_MB[model], gpus, 128, 1 << 20)
-        found[name] = TroubledMachine(name, number, spec, rack)
-    return found
+        by_name[name] = TroubledMachine(name, number, spec, rack)
+    return by_name
 
 
 def main() -> None:
@@ -104,11 +104,11 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--last", type=int, required=True)
     parser.add_argument("--nodes", type=int, required=True)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     logging.basicConfig(level="WARNING")
     token = os.environ.pop("GPUSCHED_JOIN_TOKEN")
-    fleet = machines(asked.first, asked.last, asked.nodes)
-    daemon.run(daemon.Plan(asked.data_dir.absolute(), fleet, asked.url, token, own_jobs=True, heartbeat_seconds=2))
+    fleet = machines(options.first, options.last, options.nodes)
+    daemon.run(daemon.Plan(options.data_dir.absolute(), fleet, options.url, token, own_jobs=True, heartbeat_seconds=2))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """Opened rows of the queue (GET /jobs/{id}/explain) with 10,000 jobs waiting for 200 full nodes: one after the other,
-and ten at once; and separate submits over 4 connections, without and with ten people who open row after row."""
+and ten at once; and separate submits over 4 connections, without and with ten users who open row after row."""
 
 import http.client
 import json
@@ -25,24 +25,19 @@ def main() -> None:
         _fill(stack, options.jobs, options.nodes)
         rows = [job.id for job in stack.client().list(state="pending", limit=500)]
         random.Random(1).shuffle(rows)
-        failures, _ = _open(stack, rows[:2])  # warm
+        failures = _open(stack, rows[:2])[0]  # warm
         web = cpu_seconds(stack.pids("daphne"))
         failed, alone = _open(stack, rows[2 : 2 + options.rows])
         web_alone = cpu_seconds(stack.pids("daphne")) - web
-        failures += failed
-        together, failed = _together(stack, rows, options.askers)
+        together, failed_together = _together(stack, rows, options.askers)
         web_together = cpu_seconds(stack.pids("daphne")) - web - web_alone
-        failures += failed
+        failures += failed + failed_together
         send(stack, 50, CONNECTIONS)
-        began = time.perf_counter()
-        before, failed = send(stack, options.submits, CONNECTIONS)
-        wall = time.perf_counter() - began
+        alone_latencies, rate, failed = _submits(stack, options.submits)
         failures += failed
         with _Askers(stack, rows, options.askers) as askers:
             time.sleep(3)
-            began = time.perf_counter()
-            beside, failed = send(stack, options.submits, CONNECTIONS)
-            wall_beside = time.perf_counter() - began
+            beside_latencies, rate_beside, failed = _submits(stack, options.submits)
             adviser_mib = sum(map(resident_mib, stack.pids("scheduling.whatif.process")))
         publish(
             {
@@ -52,11 +47,11 @@ def main() -> None:
                 f"row_of_{options.askers}_at_once_p95_ms": percentile(together, 95) * 1000,
                 "web_cpu_ms_per_row": 1000 * web_alone / options.rows,
                 f"web_cpu_ms_per_row_of_{options.askers}": 1000 * web_together / len(together),
-                "submits_per_second": len(before) / wall,
-                "submit_p95_ms": percentile(before, 95) * 1000,
-                "submits_per_second_beside_askers": len(beside) / wall_beside,
-                "submit_p95_ms_beside_askers": percentile(beside, 95) * 1000,
-                "rows_answered_beside": len(askers.taken),
+                "submits_per_second": rate,
+                "submit_p95_ms": percentile(alone_latencies, 95) * 1000,
+                "submits_per_second_beside_askers": rate_beside,
+                "submit_p95_ms_beside_askers": percentile(beside_latencies, 95) * 1000,
+                "rows_answered_beside": len(askers.latencies),
                 "adviser_mib": adviser_mib,
                 "waiting_jobs": options.jobs,
                 "nodes": options.nodes,
@@ -66,8 +61,15 @@ def main() -> None:
         )
 
 
+def _submits(stack: Stack, count: int) -> tuple[list[float], float, int]:
+    """Submit this many jobs; return the seconds of each, the rate per second, and how many failed."""
+    began = time.perf_counter()
+    latencies, failed = send(stack, count, CONNECTIONS)
+    return latencies, len(latencies) / (time.perf_counter() - began), failed
+
+
 def _fill(stack: Stack, jobs: int, nodes: int) -> None:
-    """Each node with one job that takes all of it for hours, and then those that wait, of sixty shapes."""
+    """Fill each node with one job for hours, and submit the waiting ones, of sixty shapes."""
     stack.fleet(nodes)
     full = {"tenant": "default", "command": ["sleep", "6000"], "gpu_count": 8, "cpu_cores": 120}
     _bulk(stack, [{**full, "max_runtime_minutes": 60 + number} for number in range(nodes)])
@@ -75,7 +77,7 @@ def _fill(stack: Stack, jobs: int, nodes: int) -> None:
     chance = random.Random(1)
     for first in range(0, jobs, 1000):
         _bulk(stack, [_waiting(chance) for _ in range(min(1000, jobs - first))])
-    time.sleep(5)  # each has its reason by now
+    time.sleep(5)  # so that each has its reason
 
 
 def _waiting(chance: random.Random) -> dict[str, object]:
@@ -89,9 +91,9 @@ def _waiting(chance: random.Random) -> dict[str, object]:
 
 
 def _bulk(stack: Stack, jobs: list[dict[str, object]]) -> None:
-    status, said = _Link(stack).send("POST", "/api/v1/jobs/bulk", json.dumps({"jobs": jobs}))
+    status, answer = _Link(stack).send("POST", "/api/v1/jobs/bulk", json.dumps({"jobs": jobs}))
     if status != 201:
-        raise RuntimeError(f"a bulk submit was answered {status}: {said[:300]!r}")
+        raise RuntimeError(f"a bulk submit was answered {status}: {answer[:300]!r}")
 
 
 class _Link:
@@ -106,36 +108,36 @@ class _Link:
 
 
 def _open(stack: Stack, rows: list[int]) -> tuple[int, list[float]]:
-    """How many failed, and the seconds of each."""
-    link, taken, failures = _Link(stack), [], 0
+    """Return how many failed, and the seconds of each."""
+    link, latencies, failures = _Link(stack), [], 0
     for job_id in rows:
         began = time.perf_counter()
-        status, said = link.send("GET", f"/api/v1/jobs/{job_id}/explain")
-        taken.append(time.perf_counter() - began)
-        failures += status != 200 or not (json.loads(said)["estimate"] or json.loads(said)["estimate_reason"])
-    return failures, taken
+        status, answer = link.send("GET", f"/api/v1/jobs/{job_id}/explain")
+        latencies.append(time.perf_counter() - began)
+        failures += status != 200 or not (json.loads(answer)["estimate"] or json.loads(answer)["estimate_reason"])
+    return failures, latencies
 
 
 def _together(stack: Stack, rows: list[int], askers: int) -> tuple[list[float], int]:
-    """Three times so many at once, each about another job."""
-    taken: list[float] = []
+    """Open three times as many rows at once as there are askers, each of another job."""
+    latencies: list[float] = []
     failures = 0
     for turn in range(3):
         with ThreadPoolExecutor(askers) as pool:
-            asked = [pool.submit(_open, stack, [job_id]) for job_id in rows[turn * askers : (turn + 1) * askers]]
-        failures += sum(one.result()[0] for one in asked)
-        taken += [seconds for one in asked for seconds in one.result()[1]]
-    return taken, failures
+            futures = [pool.submit(_open, stack, [job_id]) for job_id in rows[turn * askers : (turn + 1) * askers]]
+        failures += sum(future.result()[0] for future in futures)
+        latencies += [seconds for future in futures for seconds in future.result()[1]]
+    return latencies, failures
 
 
 class _Askers:
-    """So many people who open one row after the other, as long as this lasts."""
+    """Users who open one row after the other, until this context ends."""
 
     def __init__(self, stack: Stack, rows: list[int], number: int) -> None:
-        self.taken: list[float] = []
+        self.latencies: list[float] = []
         self.failures = 0
         self._stack, self._rows, self._is_over = stack, rows, threading.Event()
-        self._threads = [threading.Thread(target=self._ask, args=(one, number)) for one in range(number)]
+        self._threads = [threading.Thread(target=self._ask, args=(first, number)) for first in range(number)]
 
     def __enter__(self) -> "_Askers":
         for thread in self._threads:
@@ -150,9 +152,9 @@ class _Askers:
     def _ask(self, first: int, step: int) -> None:
         at = first
         while not self._is_over.is_set():
-            failed, taken = _open(self._stack, [self._rows[at % len(self._rows)]])
+            failed, latencies = _open(self._stack, [self._rows[at % len(self._rows)]])
             self.failures += failed
-            self.taken += taken
+            self.latencies += latencies
             at += step
 
 

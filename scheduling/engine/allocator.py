@@ -1,4 +1,4 @@
-"""Deals out what the cluster has, one job at a time, and keeps count: places, starts, claims, promises."""
+"""Allocates the cluster's resources job by job in a cycle: places, starts, nominations, promises."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,7 +8,7 @@ from math import inf
 from scheduling.engine.board.board import Board
 from scheduling.engine.board.shapes import Shape
 from scheduling.engine.explain.explain import ClusterState, preempt_delay, reclaim_pending
-from scheduling.engine.explain.feasibility import least_use
+from scheduling.engine.explain.feasibility import minimum_use_in
 from scheduling.engine.explain.inventory import eligible, fits
 from scheduling.engine.limits.accounts import Accounts, ExceededLimit
 from scheduling.engine.limits.online_split import limits_now
@@ -25,8 +25,8 @@ from scheduling.engine.model import (
     RunningJob,
     Snapshot,
 )
-from scheduling.engine.placement.candidates import considered
-from scheduling.engine.placement.fit_to_limits import fit_to_limits, spared
+from scheduling.engine.placement.candidates import candidate_set
+from scheduling.engine.placement.fit_to_limits import avoid_exhausted_models, fit_to_limits
 from scheduling.engine.placement.placement import place
 from scheduling.engine.placement.scorers import scorer_of
 from scheduling.engine.preemption.preemption import VictimSelector
@@ -35,43 +35,43 @@ from scheduling.engine.promise.nominations import nominated_placement
 from scheduling.engine.promise.promise_policy import PromisePolicy
 from scheduling.engine.queue.fairshare import standings
 
-# What was told to stop and has not so long after its grace is not counted on any more.
+# A job that has not stopped this long after its grace period is no longer expected to stop.
 _HANGING_SECONDS = 30.0
-# What was considered is told of so many placements of a plan: with thousands at once nobody looks at each.
+# The candidates of this many placements of a plan are recorded: thousands at once would be of no use to a reader.
 _MAX_CONSIDERED = 16
 
 
 @dataclass(slots=True)
 class RequestGroups:
-    """What is known of each distinct request in this cycle. The board only fills up, so a failure is final."""
+    """The state of each distinct request in this cycle. The board only fills up, so a failure is final."""
 
     shapes: list[Shape]
-    least: list[Use]
+    minimum_uses: list[Use]
     full: set[int] = field(default_factory=set)
     full_for_long: set[int] = field(default_factory=set)
 
 
 class Allocator:
-    """What has been dealt out in a cycle so far. Jobs come with the number of their group in `requests`."""
+    """The allocations of a cycle so far. `number`: the number of a job's request in `requests`."""
 
     def __init__(
         self,
         snapshot: Snapshot,
         policy: Policy,
         now: float,
-        turn: PromisePolicy,
+        promise_policy: PromisePolicy,
         waiting: Sequence[tuple[Request, float]],
     ) -> None:
-        """`waiting`: the distinct requests and how many jobs make each."""
-        self.snapshot, self.policy, self.now, self.turn = snapshot, policy, now, turn
+        """`waiting`: the distinct requests and the number of jobs of each."""
+        self.snapshot, self.policy, self.now, self.promise_policy = snapshot, policy, now, promise_policy
         self.board = Board(snapshot.nodes, thermal=policy.thermal, running=snapshot.running)
         self.board.scorer = scorer_of(snapshot.mix or waiting, self.board, policy)
         self.placements: list[Placement] = []
-        self.claims: list[Nomination] = []
-        self.scene = ClusterState(snapshot, policy, self.board, self.placements, self.claims)
+        self.nominations: list[Nomination] = []
+        self.cluster = ClusterState(snapshot, policy, self.board, self.placements, self.nominations)
         shapes = [Shape(request, self.board, policy) for request, _ in waiting]
-        least = [least_use(request, self.scene.inventory, policy) for request, _ in waiting]
-        self.groups = RequestGroups(shapes, least)
+        minimum_uses = [minimum_use_in(request, self.cluster.inventory, policy) for request, _ in waiting]
+        self.requests = RequestGroups(shapes, minimum_uses)
         self.cluster_cpu_milli = sum(node.cpu_milli for node in snapshot.nodes)
         self.standings = standings(snapshot.tenants, policy)
         self.accounts = Accounts(snapshot.tenants, limits_now(snapshot, policy, now, self._fits_in_service))
@@ -83,176 +83,189 @@ class Allocator:
         self.ends = ends_of(snapshot.running, policy, now)
         self._count_running()
         self.guard: PromiseGuard | None = None
-        self.promised: Job | None = None  # the job of the guard's reservation
+        self.promised: Job | None = None  # the job of the guard's promise
         self.victims = VictimSelector(snapshot, policy, now, self.standings)
-        # What is known of single jobs: they wait for those that were stopped for them, or may stop somebody later.
-        self.told: dict[int, PendingReason] = {}
+        # Reasons of single jobs: they wait for jobs that are being stopped for them, or may preempt later.
+        self.job_reasons: dict[int, PendingReason] = {}
 
     @property
-    def reservation(self) -> Promise | None:
-        return None if self.guard is None else self.guard.reservation
+    def promise(self) -> Promise | None:
+        return None if self.guard is None else self.guard.promise
 
     def use(self, job: Job | RunningJob, ranks: tuple[RankPlacement, ...]) -> Use:
         request = job.request
         if not (self.counts_memory or self.device_models):
             # It depends on the request alone, and jobs share theirs.
-            known = self.uses.get(id(request))
-            if known is None:
-                known = self.uses[id(request)] = use_of(request, 0, ())
-            return known
+            cached = self.uses.get(id(request))
+            if cached is None:
+                cached = self.uses[id(request)] = use_of(request, 0, ())
+            return cached
         gpu_memory_mb = gpu_memory_of(request, ranks, self.device_memory) if self.counts_memory else 0
         return use_of(request, gpu_memory_mb, models_of(ranks, self.device_models) if self.device_models else ())
 
     def within_limits(
-        self, job: Job, group: int, ranks: tuple[RankPlacement, ...], until: float
+        self, job: Job, number: int, ranks: tuple[RankPlacement, ...], until: float
     ) -> tuple[tuple[RankPlacement, ...], Use, ExceededLimit | None]:
         def blocked(ranks: tuple[RankPlacement, ...]) -> tuple[Use, ExceededLimit | None]:
             use = self.use(job, ranks)
             return use, self.accounts.block(job, use, until)
 
         return fit_to_limits(
-            self._board_for(until), self.groups.shapes[group], ranks, blocked, partial(self._spared, job, group)
+            self._board_for(until),
+            self.requests.shapes[number],
+            ranks,
+            blocked,
+            partial(self._without_exhausted_models, job, number),
         )
 
-    def place(self, group: int, until: float) -> tuple[RankPlacement, ...] | None:
+    def place(self, number: int, until: float) -> tuple[RankPlacement, ...] | None:
         board = self._board_for(until)
-        if group in self.groups.full or (board is not self.board and group in self.groups.full_for_long):
+        if number in self.requests.full or (board is not self.board and number in self.requests.full_for_long):
             return None
-        shape = self.groups.shapes[group]
+        shape = self.requests.shapes[number]
         ranks = place(board, shape)
         if ranks is None:
-            self.groups.full_for_long.add(group)
-            # Where there is no room at all, no job of the group need be asked whether it is short enough to pass.
+            self.requests.full_for_long.add(number)
+            # If it does not fit at all, no job with this request can pass, however short it is.
             if board is self.board or place(self.board, shape) is None:
-                self.groups.full.add(group)
+                self.requests.full.add(number)
         return ranks
 
-    def start(self, job: Job, group: int, ranks: tuple[RankPlacement, ...], until: float) -> None:
-        told = None
+    def start(self, job: Job, number: int, ranks: tuple[RankPlacement, ...], until: float) -> None:
+        candidates = None
         if len(self.placements) < _MAX_CONSIDERED:
-            told = considered(self._board_for(until), self.groups.shapes[group], ranks)
-        self.placements.append(Placement(job.id, ranks, told))
-        self.board.take(ranks)
+            candidates = candidate_set(self._board_for(until), self.requests.shapes[number], ranks)
+        self.placements.append(Placement(job.id, ranks, candidates))
+        self.board.allocate(ranks)
         if self.guard is not None:
-            self.guard.take(self.board, ranks, until)
+            self.guard.allocate(self.board, ranks, until)
         self.ends.append(JobEnd(self._bound(until), job.id, ranks))
         self._count_started(job, ranks, until)
 
-    def redeem(self, job: Job, group: int) -> bool:
-        """Others were stopped for this job: it starts, or what they give back is kept for it until it does. False: its
-        claim has come to nothing."""
-        shape, least = self.groups.shapes[group], self.groups.least[group]
+    def place_nominated(self, job: Job, number: int) -> bool:
+        """Start a job for which others were preempted, or keep their resources for it until it can start.
+
+        Return False if its nomination no longer holds.
+        """
+        shape, minimum_use = self.requests.shapes[number], self.requests.minimum_uses[number]
         until = ends_at(job.max_runtime_seconds, self.now)
-        claim = next(claim for claim in self.snapshot.claims if claim.job_id == job.id)
-        promised = claim.ranks
-        if self.accounts.block(job, least, until) is None:
+        nomination = next(entry for entry in self.snapshot.claims if entry.job_id == job.id)
+        promised = nomination.ranks
+        if self.accounts.block(job, minimum_use, until) is None:
             ranks = nominated_placement(self.board, shape, promised)
             if ranks is not None and self._is_within(job, ranks, until):
-                self.start(job, group, ranks, until)
+                self.start(job, number, ranks, until)
                 return True
-            # Whatever stops there: a victim that was cancelled meanwhile gives back the same.
+            # Count every job that is stopping there: a victim that was cancelled meanwhile releases the same resources.
             stopping = self._stopping(lambda node_id: any(node_id == rank.node_id for rank in promised))
             ranks = nominated_placement(self.board, shape, promised, stopping) if stopping else None
             if ranks is not None and self._is_within(job, ranks, until):
-                self._claim(job, replace(claim, ranks=ranks), until, stopping)
+                self._nominate(job, replace(nomination, ranks=ranks), until, stopping)
                 return True
         return False
 
-    def preempt(self, job: Job, group: int, until: float) -> bool:
-        """Stop others for a job that has no room, if the rules allow it and its delay is over."""
-        shape, board = self._spared(job, group), self._board_for(until)
+    def preempt(self, job: Job, number: int, until: float) -> bool:
+        """Preempt others for a job that does not fit, if the rules allow it and its delay is over."""
+        shape, board = self._without_exhausted_models(job, number), self._board_for(until)
         closed = self.guard.node_ids if self.guard is not None else frozenset[int]()
         if not self._fits_in_service(job):
             return False
         may_at = max(job.queued_at, job.eligible_at) + self.policy.preemption_delay_seconds
-        stopping = [one for one in self._stopping(lambda node_id: node_id not in closed) if self._will_end(one)]
+        stopping = [
+            victim for victim in self._stopping(lambda node_id: node_id not in closed) if self._will_end(victim)
+        ]
         if stopping and nominated_placement(board, shape, None, stopping) is not None:
-            return False  # it need only wait for those that end anyway
-        found = self.victims.search(board, shape, job, closed=closed)
-        if found is not None and not self._is_within(job, found.preemption.ranks, until):
+            return False  # jobs that end anyway suffice
+        victim_set = self.victims.search(board, shape, job, closed=closed)
+        if victim_set is not None and not self._is_within(job, victim_set.preemption.ranks, until):
             return False
-        if found is not None and may_at <= self.now:
-            self.victims.stop(found)
-            self._claim(job, Nomination(job.id, found.preemption.ranks, found.preemption.rule), until, found.victims)
+        if victim_set is not None and may_at <= self.now:
+            self.victims.stop(victim_set)
+            self._nominate(
+                job,
+                Nomination(job.id, victim_set.preemption.ranks, victim_set.preemption.rule),
+                until,
+                victim_set.victims,
+            )
             return True
-        found = found or self.victims.search(board, shape, job, closed=closed, ready_only=False)
-        if found is not None:
-            self.told[job.id] = preempt_delay(max(may_at, found.ready_at), len(found.victims))
+        victim_set = victim_set or self.victims.search(board, shape, job, closed=closed, ready_only=False)
+        if victim_set is not None:
+            self.job_reasons[job.id] = preempt_delay(max(may_at, victim_set.ready_at), len(victim_set.victims))
         return False
 
-    def reserve(self, job: Job, group: int, use: Use) -> None:
-        """Promise the job its place and its tenant's limits, if what runs now is all that it waits for."""
-        shape = self._spared(job, group)
+    def promise_place(self, job: Job, number: int, use: Use) -> None:
+        """Promise the job its place and its tenant's limits, if it waits only for running jobs."""
+        shape = self._without_exhausted_models(job, number)
         by_limits = self.accounts.earliest(job, use, self.now)
         if by_limits == inf or not self._fits_in_service(job):
             return
-        found = promise(self.board, shape, job.id, self.ends, self.now, by_limits)
-        if found is None:
+        promised = promise(self.board, shape, job.id, self.ends, self.now, by_limits)
+        if promised is None:
             return
-        reservation, future = found
-        self.guard = PromiseGuard(reservation, self.board, future)
+        job_promise, future = promised
+        self.guard = PromiseGuard(job_promise, self.board, future)
         self.promised = job
-        self.accounts.promise(job, use, reservation.at)
+        self.accounts.promise(job, use, job_promise.at)
 
     def _count_running(self) -> None:
-        """Alike jobs at once, in a fixed order, as the shares are sums of floats."""
+        """Count identical jobs at once, in a fixed order, as the shares are sums of floats."""
         numbers: dict[Request, int] = {}
-        known: dict[int, int] = {}  # by identity: hashing a request costs more than all else here
-        alike: dict[tuple[int, int, bool, int, Use | None], tuple[RunningJob, list[float]]] = {}
+        number_by_id: dict[int, int] = {}  # by identity: hashing a request costs more than the rest of this method
+        identical: dict[tuple[int, int, bool, int, Use | None], tuple[RunningJob, list[float]]] = {}
         by_ranks = self.counts_memory or self.device_models
         ends = zip(self.snapshot.running, self.ends, strict=True)
         for _, job, at in sorted([(job.job_id, job, end.at) for job, end in ends]):
-            number = known.get(id(job.request))
+            number = number_by_id.get(id(job.request))
             if number is None:
-                number = known[id(job.request)] = numbers.setdefault(job.request, len(numbers))
+                number = number_by_id[id(job.request)] = numbers.setdefault(job.request, len(numbers))
             use = self.use(job, job.ranks) if by_ranks else None
             key = job.tenant_id, job.user_id, job.is_online, number, use
-            found = alike.get(key)
-            if found is None:
-                alike[key] = job, [at]
+            group = identical.get(key)
+            if group is None:
+                identical[key] = job, [at]
             else:
-                found[1].append(at)
-        for job, bounds in alike.values():
+                group[1].append(at)
+        for job, bounds in identical.values():
             self.standings[job.tenant_id].add(job.request, self.cluster_cpu_milli, len(bounds))
-            self.accounts.hold(job, self.use(job, job.ranks), bounds)
+            self.accounts.add_running(job, self.use(job, job.ranks), bounds)
 
     def _count(self, job: Job | RunningJob, ranks: tuple[RankPlacement, ...], until: float, bound: float) -> None:
         self.standings[job.tenant_id].add(job.request, self.cluster_cpu_milli)
-        self.accounts.take(job, self.use(job, ranks), until, bound)
+        self.accounts.add_started(job, self.use(job, ranks), until, bound)
 
     def _count_started(self, job: Job, ranks: tuple[RankPlacement, ...], until: float) -> None:
         self._count(job, ranks, until, self._bound(until))
         self.victims.started(job)
-        self.turn.started(job)
+        self.promise_policy.started(job)
 
     def _is_within(self, job: Job, ranks: tuple[RankPlacement, ...], until: float) -> bool:
         return self.accounts.block(job, self.use(job, ranks), until) is None
 
-    def _spared(self, job: Job, group: int) -> Shape:
-        return spared(self.accounts, self.board, self.policy, job, self.groups.shapes[group])
+    def _without_exhausted_models(self, job: Job, number: int) -> Shape:
+        return avoid_exhausted_models(self.accounts, self.board, self.policy, job, self.requests.shapes[number])
 
     def _board_for(self, until: float) -> Board:
-        return self.board if self.guard is None or until <= self.guard.reservation.at else self.guard.lasting
+        return self.board if self.guard is None or until <= self.guard.promise.at else self.guard.lasting
 
     def _bound(self, until: float) -> float:
         return self.now + self.policy.unlimited_runtime_seconds if until == inf else until
 
     def _will_end(self, stopping: RunningJob) -> bool:
-        """One whose grace is long over hangs: nobody should wait for it instead of stopping somebody else."""
+        """Return whether a stopping job is still expected to stop: one whose grace period is long over hangs."""
         return stopping.ends_by is None or stopping.ends_by + _HANGING_SECONDS > self.now
 
     def _stopping(self, is_there: Callable[[int], bool]) -> list[RunningJob]:
-        """What has been told to end, whatever for, on such nodes."""
-        stopping = [one for one in self.snapshot.running if one.is_stopping]
-        return [one for one in stopping if any(is_there(rank.node_id) for rank in one.ranks)]
+        """Return the jobs that are stopping, for whatever reason, on such nodes."""
+        stopping = [job for job in self.snapshot.running if job.is_stopping]
+        return [job for job in stopping if any(is_there(rank.node_id) for rank in job.ranks)]
 
-    def _claim(self, job: Job, claim: Nomination, until: float, stopping: Sequence[RunningJob]) -> None:
-        self.board.withhold(claim.ranks)
+    def _nominate(self, job: Job, nomination: Nomination, until: float, stopping: Sequence[RunningJob]) -> None:
+        self.board.withhold(nomination.ranks)
         if self.guard is not None:
-            self.guard.withhold(self.board, claim.ranks, until)
-        self._count_started(job, claim.ranks, until)
-        self.claims.append(claim)
-        self.told[job.id] = reclaim_pending(stopping, claim.rule, self.now)
+            self.guard.withhold(self.board, nomination.ranks, until)
+        self._count_started(job, nomination.ranks, until)
+        self.nominations.append(nomination)
+        self.job_reasons[job.id] = reclaim_pending(stopping, nomination.rule, self.now)
 
     def _fits_in_service(self, job: Job) -> bool:
-        return fits(job.request, eligible(job.request, self.scene.in_service), self.policy)
+        return fits(job.request, eligible(job.request, self.cluster.in_service), self.policy)

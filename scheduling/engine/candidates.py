@@ -4,11 +4,13 @@ from typing import NamedTuple
 
 
 class Candidate(NamedTuple):
-    """A node that had room for a whole request when it was placed, and what it would have cost there (see
-    `placement.place`): hot devices, ranks without the locality that they prefer, free GPUs that it would spoil for
-    others in 25ths (less than 0: it uses up what was spoiled), memory of free devices that it opens (MiB), and devices
-    left free. `alike`: other nodes of which the same is true. `taints`: PreferNoSchedule taints of the node that the
-    job does not tolerate; `preferred`: the weight of the job's preferences that the node meets."""
+    """A node that could hold a whole request when it was placed, and its cost there (see `placement.place`).
+
+    `hot`: hot devices; `misses`: ranks without the locality that they prefer; `spoils`: free GPUs that it would spoil
+    for others in 25ths (below 0: it uses up spoiled ones); `opened_mb`: memory of free devices that it opens (MiB);
+    `left`: devices left free; `alike`: other nodes with the same values; `taints`: PreferNoSchedule taints of the node
+    that the job does not tolerate; `preferred`: the weight of the job's preferences that the node meets.
+    """
 
     node_id: int
     hot: int
@@ -22,7 +24,7 @@ class Candidate(NamedTuple):
 
 
 class CandidateSet(NamedTuple):
-    """Of all `nodes`, so many had `room`; the best of them."""
+    """The best candidates of a placement. `room`: how many of all `nodes` could hold the request."""
 
     nodes: int
     room: int

@@ -1,4 +1,4 @@
-"""Carries a snapshot forward: jobs that start, are told to stop, or end, and what the nodes have free then."""
+"""Carries a snapshot forward: jobs that start, are stopped, or end, and the resulting free capacity of the nodes."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +18,7 @@ from scheduling.engine.model import (
 
 
 def started(snapshot: Snapshot, placements: Iterable[Placement], now: float) -> Snapshot:
-    """The snapshot once these placements, made for it, have started."""
+    """Return the snapshot once these placements, made for it, have started."""
     placed = {placement.job_id: placement.ranks for placement in placements}
     if not placed:
         return snapshot
@@ -29,50 +29,50 @@ def started(snapshot: Snapshot, placements: Iterable[Placement], now: float) -> 
         jobs=tuple(job for job in snapshot.jobs if job.id not in placed),
         running=(*snapshot.running, *new),
         nodes=_nodes(snapshot.nodes, [rank for ranks in placed.values() for rank in ranks], 1),
-        claims=tuple(claim for claim in snapshot.claims if claim.job_id not in placed),
+        claims=tuple(nomination for nomination in snapshot.claims if nomination.job_id not in placed),
     )
 
 
-def stopping(snapshot: Snapshot, preemptions: Iterable[Preemption], claims: tuple[Nomination, ...]) -> Snapshot:
-    """The snapshot once the victims of these preemptions have been told to stop; what they hold stays theirs.
-    `claims`: those of the plan."""
-    told = {victim: one.job_id for one in preemptions for victim in one.victims}
-    if not told and claims == snapshot.claims:
+def stopping(snapshot: Snapshot, preemptions: Iterable[Preemption], nominations: tuple[Nomination, ...]) -> Snapshot:
+    """Return the snapshot once the victims of these preemptions are stopping; they still hold their resources.
+    `nominations`: those of the plan."""
+    stopped_for = {victim: preemption.job_id for preemption in preemptions for victim in preemption.victims}
+    if not stopped_for and nominations == snapshot.claims:
         return snapshot
     return replace(
         snapshot,
-        claims=claims,
+        claims=nominations,
         running=tuple(
-            replace(one, is_stopping=True, stopping_for=told[one.job_id]) if one.job_id in told else one
-            for one in snapshot.running
+            replace(job, is_stopping=True, stopping_for=stopped_for[job.job_id]) if job.job_id in stopped_for else job
+            for job in snapshot.running
         ),
     )
 
 
 def ended(snapshot: Snapshot, job_ids: Collection[int], *, requeued: Collection[int] = ()) -> Snapshot:
-    """The snapshot once these running jobs have ended; of them, `requeued` wait again from their old queue time."""
-    gone = [one for one in snapshot.running if one.job_id in job_ids]
-    if not gone:
+    """Return the snapshot once these running jobs have ended; `requeued` ones wait again with their old queue time."""
+    ended_jobs = [job for job in snapshot.running if job.job_id in job_ids]
+    if not ended_jobs:
         return snapshot
-    back = tuple(_waiting(one) for one in gone if one.job_id in requeued)
+    waiting = tuple(_waiting(job) for job in ended_jobs if job.job_id in requeued)
     return replace(
         snapshot,
-        jobs=(*snapshot.jobs, *back),
-        running=tuple(one for one in snapshot.running if one.job_id not in job_ids),
-        nodes=_nodes(snapshot.nodes, [rank for one in gone for rank in one.ranks], -1),
+        jobs=(*snapshot.jobs, *waiting),
+        running=tuple(job for job in snapshot.running if job.job_id not in job_ids),
+        nodes=_nodes(snapshot.nodes, [rank for job in ended_jobs for rank in job.ranks], -1),
     )
 
 
-def back_again(snapshot: Snapshot, running: Sequence[RunningJob]) -> Snapshot:
-    """The snapshot as if these jobs, which have ended, still ran where they did."""
+def restored(snapshot: Snapshot, running: Sequence[RunningJob]) -> Snapshot:
+    """Return the snapshot as if these jobs, which have ended, still ran where they did."""
     if not running:
         return snapshot
-    ids = {one.job_id for one in running}
+    ids = {job.job_id for job in running}
     return replace(
         snapshot,
         jobs=tuple(job for job in snapshot.jobs if job.id not in ids),
         running=(*snapshot.running, *running),
-        nodes=_nodes(snapshot.nodes, [rank for one in running for rank in one.ranks], 1),
+        nodes=_nodes(snapshot.nodes, [rank for job in running for rank in job.ranks], 1),
     )
 
 
@@ -91,22 +91,22 @@ def _running(job: Job, ranks: tuple[RankPlacement, ...], now: float) -> RunningJ
     )
 
 
-def _waiting(one: RunningJob) -> Job:
-    limit = None if one.ends_by is None else max(round(one.ends_by - one.started_at), 1)
+def _waiting(job: RunningJob) -> Job:
+    limit = None if job.ends_by is None else max(round(job.ends_by - job.started_at), 1)
     return Job(
-        id=one.job_id,
-        tenant_id=one.tenant_id,
-        request=one.request,
-        priority=one.priority,
-        user_id=one.user_id,
-        queued_at=one.started_at - one.waited_seconds,
+        id=job.job_id,
+        tenant_id=job.tenant_id,
+        request=job.request,
+        priority=job.priority,
+        user_id=job.user_id,
+        queued_at=job.started_at - job.waited_seconds,
         max_runtime_seconds=limit,
-        is_online=one.is_online,
+        is_online=job.is_online,
     )
 
 
 def _nodes(nodes: tuple[Node, ...], ranks: Iterable[RankPlacement], sign: int) -> tuple[Node, ...]:
-    """The nodes with what these ranks take taken (1) or given back (-1)."""
+    """Return the nodes with these ranks allocated (sign 1) or released (-1)."""
     by_node: dict[int, list[RankPlacement]] = {}
     for rank in ranks:
         by_node.setdefault(rank.node_id, []).append(rank)

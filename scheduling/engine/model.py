@@ -1,6 +1,7 @@
-"""The frozen values that the engine thinks in: a snapshot of the cluster, the policy, and the plan that comes out.
+"""The frozen values of the engine: a snapshot of the cluster, the policy, and the resulting plan.
 
 Times are seconds since the epoch (UTC), sizes MiB, CPU in millicores (1000 = one core). Ids are the database's.
+Recorded cycles store the fields under these names.
 """
 
 from collections.abc import Mapping
@@ -11,27 +12,28 @@ from scheduling.engine.affinity import Expression, Preference, Taint, Toleration
 from scheduling.engine.candidates import CandidateSet
 
 Evidence = Mapping[str, str | int | float | bool | None]
-# What jobs and tenants are sorted by: the smallest comes first.
+# A sort key of jobs and tenants: the smallest comes first.
 Key = tuple[float, ...]
 
-# Of an array so many elements wait as jobs as could start now. The next one has the array's id, and each after it that
-# of the one before plus this, so that they come in their order.
+# An array has as many elements in the queue as could start now. The first has the array's id, and each following one
+# the id of its predecessor plus this step, which keeps their order.
 ELEMENT_ID_STEP = 1 << 40
 
 
 def public_id(job_id: int) -> int:
-    """The id that people know a waiting job by: of an element that is no job yet, its array's."""
+    """Return the public id of a waiting job: that of its array for an element that is not yet a job."""
     return job_id % ELEMENT_ID_STEP
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU. `memory_mb` None: unknown, then it is only offered whole and only to jobs that ask for no memory.
-    `exclusive`: held whole; `shared_mb`: memory held by jobs that share it.
+    """A GPU. `memory_mb` None: unknown, so it is offered whole and only to jobs that request no memory. `exclusive`:
+    held whole; `shared_mb`: memory held by jobs that share it.
 
-    `is_hot`: placed on last; `is_slowed`: the hardware slows itself down, so no new work. `compute`: measured use of
-    its processors, 0 to 1, None where unknown. `numa`, `island`: devices of a node with equal numbers share a NUMA
-    node, or reach each other over NVLink; None: unknown, or alone."""
+    `is_hot`: used last; `is_slowed`: the hardware throttles itself, so no new work. `compute`: measured use of its
+    processors, 0 to 1, None if unknown. `numa`, `island`: devices of a node with equal numbers share a NUMA node or are
+    connected by NVLink; None: unknown, or alone.
+    """
 
     id: int
     model: str
@@ -48,7 +50,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """`is_open` False: cordoned, draining or lost; its running jobs still count, nothing new is placed on it.
+    """A node. `is_open` False: cordoned, draining or lost; its running jobs still count, nothing new is placed on it.
     `taints`: in any order; a taint stops no running job."""
 
     id: int
@@ -66,12 +68,13 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The shape of a job: jobs of one shape stand or fall together in a cycle. Totals, as users type them.
+    """The resources of a job, in total, as submitted; jobs with equal requests start or wait together in a cycle.
 
     `topology`: any, nvlink or numa (the GPUs of each rank on one node in one island or NUMA node), or prefer_nvlink,
-    prefer_numa (so where possible). `apart`: jobs of one such name never share a node; empty: they may.
+    prefer_numa (if possible). `apart`: the anti-affinity key; jobs with the same key never share a node; empty: no key.
 
-    `node_selector`, `required`: what the labels of its nodes must be; `preferred`: what they should be."""
+    `node_selector`, `required`: labels that its nodes must have; `preferred`: labels that they should have.
+    """
 
     gpu_count: int = 0
     gpu_memory_mb: int | None = None
@@ -91,8 +94,8 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job that waits. `queued_at`: its original queue time; `eligible_at`: later with not_before or a back-off;
-    `predicted_seconds`: how long it will probably run, if somebody supplied a prediction."""
+    """A waiting job. `queued_at`: its original queue time; `eligible_at`: later with not_before or a back-off;
+    `predicted_seconds`: its probable run time, if a prediction was supplied."""
 
     id: int
     tenant_id: int
@@ -109,7 +112,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class DeviceHold:
-    """`memory_mb` None: the whole device."""
+    """A rank's part of a device. `memory_mb` None: the whole device."""
 
     device_id: int
     memory_mb: int | None = None
@@ -117,7 +120,7 @@ class DeviceHold:
 
 @dataclass(frozen=True, slots=True)
 class RankPlacement:
-    """One rank on one node, with the CPU and memory it takes there."""
+    """A rank on a node, with the CPU and memory that it takes there. `apart`: the anti-affinity key of its job."""
 
     rank: int
     node_id: int
@@ -129,11 +132,12 @@ class RankPlacement:
 
 @dataclass(frozen=True, slots=True)
 class RunningJob:
-    """A job that holds what its ranks name. `ends_by` None: it has no time limit.
+    """A job that holds the resources of its ranks. `ends_by` None: it has no time limit.
 
-    `saved_at`: its last checkpoint, where work before it is not lost; None: its start. `is_stopping`: it has been told
-    to end, so it is nobody's victim any more; `stopping_for`: the job that waits for what it gives back.
-    `waited_seconds`: how long it had waited when it started."""
+    `saved_at`: its last checkpoint, which keeps the work before it; None: its start. `is_stopping`: it is ending
+    already, so it cannot be a victim; `stopping_for`: the job that waits for its resources. `waited_seconds`: how long
+    it had waited when it started.
+    """
 
     job_id: int
     tenant_id: int
@@ -154,10 +158,10 @@ class RunningJob:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """Limits are None where there is none; `max_gpus_by_model`: (model, GPUs). `usage_gpu_seconds` is decayed to the
-    snapshot's time; `history_gpu_seconds` is the plain sum over the policy's history; `window_cost` is the cost of
-    what ran in the policy's sliding window. `preemptions_left`: how many more of its jobs may be preempted this hour,
-    None: any number. `budget_gpu_hours`: what it may use in its `budget_period`, in words, where it is bounded."""
+    """A tenant. A limit of None: no limit; `max_gpus_by_model`: (model, GPUs). `usage_gpu_seconds` is decayed to the
+    snapshot's time; `history_gpu_seconds` is the plain sum over the policy's history; `window_cost` is the cost of the
+    jobs in the policy's sliding window. `preemptions_left`: how many more of its jobs may be preempted this hour, None:
+    any number. `budget_gpu_hours`: its budget for its `budget_period` (a phrase), if it has one."""
 
     id: int
     name: str
@@ -184,12 +188,13 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What admins may turn. Aging: points per minute of waiting, at most up to the end of the job's priority band.
+    """The settings of admins. Aging: points per minute of waiting, at most up to the end of the job's priority band.
 
-    `online_percent`: the part of the GPUs that is for online jobs (0: no split). `cost_by_model`: (model, cost of a
-    GPU-hour), others cost 1. `dynamic_share_bound`: by how much at most (0.2 = 20 %) a tenant's weight follows its
-    past use; 0: not at all. `placement`: how nodes are scored (see placement.py). `window_seconds`: the sliding window
-    of `Tenant.window_cost`."""
+    `online_percent`: the part of the GPUs for online jobs (0: no split). `cost_by_model`: (model, cost of a GPU-hour),
+    others cost 1. `dynamic_share_bound`: the maximum (0.2 = 20 %) by which a tenant's weight follows its past use; 0:
+    never. `placement`: how nodes are scored (see placement.py). `window_seconds`: the sliding window of
+    `Tenant.window_cost`.
+    """
 
     name: str = "fair"
     aging_points_per_minute: float = 1.0
@@ -211,7 +216,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Nomination:
-    """What a waiting job was promised when others were stopped for it: it starts there when they have given it back."""
+    """The place of a waiting job for which running ones were preempted: it starts there once they have released it."""
 
     job_id: int
     ranks: tuple[RankPlacement, ...]
@@ -220,10 +225,10 @@ class Nomination:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """`reserved_job_id`: the job that held the reservation of the last plan; it keeps its turn until it starts.
-    `claims` go before everything else, in order, until their jobs have started.
-    `mix`: (request, how many) of late, what free room should stay useful for; empty: what waits now.
-    `behind`: (job, how many alike wait behind it that are not among the jobs)."""
+    """The input of a plan. `reserved_job_id`: the job of the last plan's promise; it keeps its turn until it starts.
+    `claims`: nominations; they go before everything else, in order, until their jobs have started. `mix`: (request, how
+    many) of recent jobs, for which free capacity should stay useful; empty: use the queue. `behind`: (job, how many
+    identical jobs wait behind it that are not among the jobs)."""
 
     jobs: tuple[Job, ...]
     running: tuple[RunningJob, ...]
@@ -237,7 +242,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """`considered`: of the first placements of a plan, unless they span nodes."""
+    """A job that starts. `considered`: the candidates of the first placements of a plan, unless they span nodes."""
 
     job_id: int
     ranks: tuple[RankPlacement, ...]
@@ -245,7 +250,7 @@ class Placement:
 
 
 class Reason(NamedTuple):
-    """Why a job that stays pending waits: a code of gpusched.protocol.reasons.Pending and the evidence it names."""
+    """The reason of a pending job: a code of gpusched.protocol.reasons.Pending and the evidence for its sentence."""
 
     job_id: int
     code: str
@@ -253,7 +258,7 @@ class Reason(NamedTuple):
 
 
 class PendingGroup(NamedTuple):
-    """The one `Reason` of all these jobs: most of a long queue waits for a few causes."""
+    """The one `Reason` of all these jobs: most of a long queue waits for a few reasons."""
 
     job_ids: tuple[int, ...]
     code: str
@@ -262,7 +267,7 @@ class PendingGroup(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """The one blocked job that devices are promised to, when it starts at the latest, and where it would."""
+    """The place and latest start time of the one blocked job to which the plan promises devices."""
 
     job_id: int
     at: float
@@ -272,9 +277,11 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """Running jobs to stop so that a waiting one starts in their place. `rule`: priority (they rank lower), reclaim
-    (its tenant is under its guarantee, theirs borrows) or online (batch borrows of the online part).
-    `lost_gpu_seconds`: their work since their last checkpoints."""
+    """Running jobs to stop so that a waiting one starts in their place.
+
+    `rule`: priority (they rank lower), reclaim (its tenant is under its guarantee, theirs borrows) or online (batch
+    borrows online capacity). `lost_gpu_seconds`: their work since their last checkpoints.
+    """
 
     job_id: int
     victims: tuple[int, ...]
@@ -285,8 +292,8 @@ class Preemption:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Placements in the order in which they were decided; each job that stays pending is in one of `waits`. `claims`:
-    those of the snapshot that still hold, and those of the preemptions."""
+    """Placements in the order of the decisions; each job that stays pending is in one of the groups `waits`. `claims`:
+    nominations of the snapshot that still hold, and those of the preemptions. `reservation`: the promise."""
 
     placements: tuple[Placement, ...] = ()
     waits: tuple[PendingGroup, ...] = ()
@@ -296,16 +303,18 @@ class Plan:
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
-        """One for each job that stays pending."""
-        return tuple(Reason(job_id, wait.code, wait.evidence) for wait in self.waits for job_id in wait.job_ids)
+        """Return one reason for each job that stays pending."""
+        return tuple(Reason(job_id, group.code, group.evidence) for group in self.waits for job_id in group.job_ids)
 
     def reason_of(self, job_id: int) -> Reason | None:
-        """None: it starts, or does not wait."""
-        return next((Reason(job_id, wait.code, wait.evidence) for wait in self.waits if job_id in wait.job_ids), None)
+        """Return the reason of a job; None: it starts, or does not wait."""
+        return next(
+            (Reason(job_id, group.code, group.evidence) for group in self.waits if job_id in group.job_ids), None
+        )
 
 
 class PendingReason(NamedTuple):
-    """A reason that does not depend on what runs: `never_fits`, `tenant_limit`, `constraint` or `taint`."""
+    """A reason without its job: a code and the evidence for its sentence."""
 
     code: str
     evidence: Evidence

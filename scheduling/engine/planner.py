@@ -1,6 +1,6 @@
-"""One cycle of decisions: walks the queue in policy order, starts what may start, and explains the rest."""
+"""The decisions of one cycle: serves the queue in policy order, starts the jobs that can start, explains the rest."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from heapq import heapify, heappop, heapreplace
 
@@ -10,164 +10,182 @@ from scheduling.engine.explain.pending_reasons import CycleOutcome, RefusedGroup
 from scheduling.engine.limits.accounts import ExceededLimit
 from scheduling.engine.limits.budgets import drop_over_budget
 from scheduling.engine.limits.quotas import Use
-from scheduling.engine.model import Job, Key, Plan, Policy, Request, Snapshot
+from scheduling.engine.model import Job, Key, PendingGroup, Plan, Policy, Request, Snapshot
 from scheduling.engine.policies import policy_rules
 from scheduling.engine.promise.backfill import ends_at
 from scheduling.engine.queue.ordering import JobGroup, Queue, TenantQueue, band
 
 
 def plan(snapshot: Snapshot, policy: Policy, now: float) -> Plan:
-    """What starts now and where, and why each other job waits. Pure: equal snapshots give equal plans.
+    """Return which jobs start now and where, and why each other job waits. Pure: equal snapshots give equal plans.
 
     Units as in `model`. Every job and every running job must name a tenant of the snapshot; lists may come in any
-    order. Raises ValueError for a policy that nobody has defined.
+    order. Raises ValueError for an unknown policy.
 
-    A waiting job starts unless it exceeds a limit of its tenant, has no room, or would delay the one job that holds
-    the reservation: the first in order that has no room (see `backfill.reserve` for the bound that this gives).
+    A waiting job starts unless it exceeds a limit of its tenant, does not fit, or would delay the one job that holds
+    the promise: the first in order that does not fit (see `backfill.promise` for the resulting bound).
     """
-    snapshot, unaffordable = drop_over_budget(snapshot, now)
+    # 1. Set aside the jobs of tenants whose budget is exhausted.
+    snapshot, over_budget = drop_over_budget(snapshot, now)
+    # 2. Count the running jobs, and order the queue by the policy.
     cycle = _Cycle(snapshot, policy, now)
-    cycle.run()
-    deal = cycle.deal
-    outcome = CycleOutcome(deal.scene, deal.groups.shapes, deal.accounts.tenants, deal.promised, deal.reservation)
-    told = {job.id: not_yet(job) for job in cycle.queue.later} | deal.told
-    found = (*pending_reasons(outcome, cycle.refused, told), *unaffordable)
-    return Plan(tuple(deal.placements), found, deal.reservation, tuple(deal.victims.preemptions), tuple(deal.claims))
+    # 3. Place the nominated jobs, for which earlier plans preempted others.
+    cycle.place_nominated()
+    # 4. Serve the tenants in order: start each job, preempt for it, promise it a place, or refuse it.
+    cycle.serve_tenants()
+    # 5. Determine why each other job waits.
+    groups = (*cycle.pending_groups(), *over_budget)
+    # 6. Return the decisions.
+    end = cycle.allocator
+    return Plan(tuple(end.placements), groups, end.promise, tuple(end.victims.preemptions), tuple(end.nominations))
 
 
 class _Cycle:
-    """The state of one walk through the queue."""
+    """The state of one pass through the queue."""
 
     def __init__(self, snapshot: Snapshot, policy: Policy, now: float) -> None:
         self.policy, self.now = policy, now
         self.rules = policy_rules(policy.name)
-        turn = self.rules.turn(snapshot, policy, now)
-        self.queue = Queue(
-            snapshot.jobs, turn.first(), now, snapshot.claims, self.job_key if self.rules.sorts_alike else None
-        )
-        self.deal = Allocator(snapshot, policy, now, turn, _waiting(self.queue))
+        promise_policy = self.rules.promise_policy(snapshot, policy, now)
+        key = self.job_key if self.rules.sorts_identical else None
+        self.queue = Queue(snapshot.jobs, promise_policy.next_job_id(), now, snapshot.claims, key)
+        self.allocator = Allocator(snapshot, policy, now, promise_policy, _waiting(self.queue))
         self.refused: list[RefusedGroup] = []
-        self.is_blocked = False  # by a job that has no room, under a policy that lets none pass it
+        self.is_blocked = False  # by a job that does not fit, under a policy that lets no other pass it
         self.jobs_ahead = self.gpus_ahead = 0
-        self.behind = dict(snapshot.behind)
+        self.hidden_counts = dict(snapshot.behind)
 
-    def run(self) -> None:
-        """Serve the lane that comes first, one bucket or job at a time, until no lane is left."""
-        for bucket in self.queue.claiming:
-            if not self.deal.redeem(bucket.head, bucket.group):
-                self.queue.put_back(bucket)
-        lanes = self._lanes()
-        order = [(self._lane_key(lane), lane.number) for lane in lanes]
+    def place_nominated(self) -> None:
+        """Place each nominated job, or put it back into the queue if its nomination no longer holds."""
+        for group in self.queue.nominated:
+            if not self.allocator.place_nominated(group.head, group.request_number):
+                self.queue.put_back(group)
+
+    def serve_tenants(self) -> None:
+        """Serve the tenant that comes first, one group or job at a time, until all queues are empty."""
+        tenant_queues = self._tenant_queues()
+        order = [(self._tenant_key(tenant_queue), tenant_queue.number) for tenant_queue in tenant_queues]
         heapify(order)
         while order:
             key, number = order[0]
-            lane = lanes[number]
-            while lane.buckets and (current := self._lane_key(lane)) == key:
-                self._serve(lane, lane.buckets[0][1])
-            if lane.buckets:
+            tenant_queue = tenant_queues[number]
+            while tenant_queue.groups and (current := self._tenant_key(tenant_queue)) == key:
+                self._serve(tenant_queue, tenant_queue.groups[0][1])
+            if tenant_queue.groups:
                 heapreplace(order, (current, number))
             else:
                 heappop(order)
 
+    def pending_groups(self) -> Iterator[PendingGroup]:
+        end = self.allocator
+        outcome = CycleOutcome(end.cluster, end.requests.shapes, end.accounts.tenants, end.promised, end.promise)
+        job_reasons = {job.id: not_yet(job) for job in self.queue.later} | end.job_reasons
+        return pending_reasons(outcome, self.refused, job_reasons)
+
     def job_key(self, job: Job) -> Key:
         return self.rules.job_key(job, self.policy, self.now)
 
-    def _lane_key(self, lane: TenantQueue) -> Key:
-        return self.rules.lane_key(self.deal.standings[lane.tenant_id], lane.buckets[0][0], lane.is_promised)
+    def _tenant_key(self, tenant_queue: TenantQueue) -> Key:
+        return self.rules.tenant_key(
+            self.allocator.standings[tenant_queue.tenant_id], tenant_queue.groups[0][0], tenant_queue.is_promised
+        )
 
-    def _lanes(self) -> list[TenantQueue]:
-        """One per tenant; and one for the promised job, unless its tenant has more urgent work by now."""
-        buckets = self.queue.buckets
-        lanes: list[TenantQueue] = []
+    def _tenant_queues(self) -> list[TenantQueue]:
+        """Return one queue per tenant; and one for the promised job, unless its tenant has more urgent work by now."""
+        groups = self.queue.groups
+        tenant_queues: list[TenantQueue] = []
         if self.queue.promised is not None:
-            tenant_id, bucket = self.queue.promised
-            own = buckets.setdefault(tenant_id, [])
-            if any(band(other.head.priority) > band(bucket.head.priority) for other in own):
-                own.append(bucket)
+            tenant_id, group = self.queue.promised
+            tenant_groups = groups.setdefault(tenant_id, [])
+            if any(band(other.head.priority) > band(group.head.priority) for other in tenant_groups):
+                tenant_groups.append(group)
             else:
-                lanes.append(TenantQueue(0, tenant_id, is_promised=True))
-                lanes[0].start(self.job_key, [bucket])
-        for tenant_id in sorted(buckets):
-            if buckets[tenant_id]:
-                lanes.append(TenantQueue(len(lanes), tenant_id))
-                lanes[-1].start(self.job_key, buckets[tenant_id])
-        return lanes
+                tenant_queues.append(TenantQueue(0, tenant_id, is_promised=True))
+                tenant_queues[0].start(self.job_key, [group])
+        for tenant_id in sorted(groups):
+            if groups[tenant_id]:
+                tenant_queues.append(TenantQueue(len(tenant_queues), tenant_id))
+                tenant_queues[-1].start(self.job_key, groups[tenant_id])
+        return tenant_queues
 
-    def _serve(self, lane: TenantQueue, bucket: JobGroup) -> None:
-        job, group = bucket.head, bucket.group
-        least = self.deal.groups.least[group]
+    def _serve(self, tenant_queue: TenantQueue, group: JobGroup) -> None:
+        job, number = group.head, group.request_number
+        minimum_use = self.allocator.requests.minimum_uses[number]
         until = ends_at(job.max_runtime_seconds, self.now)
-        block = self.deal.accounts.block(job, least, until)
+        block = self.allocator.accounts.block(job, minimum_use, until)
         if block is not None:
-            self._refuse_for_limit(lane, bucket, least, block)
+            self._refuse_for_limit(tenant_queue, group, minimum_use, block)
             return
-        ranks = None if self.is_blocked else self.deal.place(group, until)
+        ranks = None if self.is_blocked else self.allocator.place(number, until)
         if ranks is None:
-            self._refuse_for_room(lane, bucket, until)
+            self._refuse_for_capacity(tenant_queue, group, until)
             return
-        ranks, use, block = self.deal.within_limits(job, group, ranks, until)
+        ranks, use, block = self.allocator.within_limits(job, number, ranks, until)
         if block is not None:
-            self._refuse_for_limit(lane, bucket, use, block)
+            self._refuse_for_limit(tenant_queue, group, use, block)
             return
-        self.deal.start(job, bucket.group, ranks, until)
-        lane.advance(self.job_key)
+        self.allocator.start(job, number, ranks, until)
+        tenant_queue.advance(self.job_key)
 
-    def _refuse_for_limit(self, lane: TenantQueue, bucket: JobGroup, use: Use, block: ExceededLimit) -> None:
-        job = bucket.head
-        others = self.deal.accounts.others(job, block)
+    def _refuse_for_limit(self, tenant_queue: TenantQueue, group: JobGroup, use: Use, block: ExceededLimit) -> None:
+        job, accounts = group.head, self.allocator.accounts
+        unaffected = accounts.unaffected_jobs(job, block)
         if block.promise is not None:
-            self._refuse(lane, bucket, block, block.promise.at, others)
+            self._refuse(tenant_queue, group, block, block.promise.at, unaffected)
             return
-        if not self.deal.accounts.is_exceeded_by(job, use):
-            if lane.is_promised and self.deal.guard is None:
+        if not accounts.is_exceeded_by(job, use):
+            if tenant_queue.is_promised and self.allocator.guard is None:
                 # Its tenant's own short jobs passed it and use the limit for now; its place stays promised.
-                self.deal.reserve(job, bucket.group, use)
+                self.allocator.promise_place(job, group.request_number, use)
             else:
-                self.deal.accounts.keep(job, use, self.now)
-        self._refuse(lane, bucket, block, None, others)
+                accounts.keep_free(job, use, self.now)
+        self._refuse(tenant_queue, group, block, None, unaffected)
 
-    def _refuse_for_room(self, lane: TenantQueue, bucket: JobGroup, until: float) -> None:
+    def _refuse_for_capacity(self, tenant_queue: TenantQueue, group: JobGroup, until: float) -> None:
+        allocator, number = self.allocator, group.request_number
         if (
-            self.deal.victims.may_preempt(bucket.head)
+            allocator.victims.may_preempt(group.head)
             and self.rules.is_live
-            and self.deal.preempt(bucket.head, bucket.group, until)
+            and allocator.preempt(group.head, number, until)
         ):
-            lane.advance(self.job_key)
+            tenant_queue.advance(self.job_key)
             return
-        guard = self.deal.guard
-        if guard is None and self.deal.turn.may_reserve(bucket.head):
-            self.deal.reserve(bucket.head, bucket.group, self.deal.groups.least[bucket.group])
+        guard = allocator.guard
+        if guard is None and allocator.promise_policy.may_promise(group.head):
+            allocator.promise_place(group.head, number, allocator.requests.minimum_uses[number])
         self.is_blocked = self.rules.head_blocks
-        is_full = bucket.group in self.deal.groups.full
-        at = None if is_full or guard is None else guard.reservation.at
-        refused = self._refuse(lane, bucket, None, at)
+        is_full = number in allocator.requests.full
+        at = None if is_full or guard is None else guard.promise.at
+        refused = self._refuse(tenant_queue, group, None, at)
         self.jobs_ahead += refused
-        self.gpus_ahead += refused * bucket.head.request.gpu_count
+        self.gpus_ahead += refused * group.head.request.gpu_count
 
     def _refuse(
         self,
-        lane: TenantQueue,
-        bucket: JobGroup,
+        tenant_queue: TenantQueue,
+        group: JobGroup,
         cause: ExceededLimit | None,
         at: float | None,
-        others: Callable[[Job], bool] | None = None,
+        unaffected: Callable[[Job], bool] | None = None,
     ) -> int:
-        """Says how many stay behind. `at`: jobs that end by then may still pass; `others`: these may, too."""
-        may_pass = others
+        """Return how many jobs stay behind. Jobs that end by `at` may still pass, and so may `unaffected` ones."""
+        may_pass = unaffected
         if at is not None:
-            may_pass = _either(partial(_ends_by, now=self.now, at=at), others)
-        job = bucket.head
-        job_ids = lane.refuse(self.job_key, may_pass)
-        self.refused.append(RefusedGroup(job, job_ids, bucket.group, cause, self.jobs_ahead, self.gpus_ahead))
-        return len(job_ids) + (sum([self.behind.get(job_id, 0) for job_id in job_ids]) if self.behind else 0)
+            may_pass = _either(partial(_ends_by, now=self.now, at=at), unaffected)
+        job = group.head
+        job_ids = tenant_queue.refuse(self.job_key, may_pass)
+        self.refused.append(RefusedGroup(job, job_ids, group.request_number, cause, self.jobs_ahead, self.gpus_ahead))
+        if not self.hidden_counts:
+            return len(job_ids)
+        return len(job_ids) + sum([self.hidden_counts.get(job_id, 0) for job_id in job_ids])
 
 
 def _waiting(queue: Queue) -> list[tuple[Request, float]]:
-    """The mix of what waits: each distinct request and how many jobs make it."""
+    """Return the request mix of the queue: each distinct request and its number of jobs."""
     counts = [0.0] * len(queue.requests)
-    for buckets in queue.buckets.values():
-        for bucket in buckets:
-            counts[bucket.group] += len(bucket.jobs)
+    for groups in queue.groups.values():
+        for group in groups:
+            counts[group.request_number] += len(group.jobs)
     return list(zip(queue.requests, counts, strict=True))
 
 
@@ -175,5 +193,5 @@ def _ends_by(job: Job, now: float, at: float) -> bool:
     return ends_at(job.max_runtime_seconds, now) <= at
 
 
-def _either(one: Callable[[Job], bool], other: Callable[[Job], bool] | None) -> Callable[[Job], bool]:
-    return one if other is None else lambda job: one(job) or other(job)
+def _either(first: Callable[[Job], bool], second: Callable[[Job], bool] | None) -> Callable[[Job], bool]:
+    return first if second is None else lambda job: first(job) or second(job)

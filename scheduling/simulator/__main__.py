@@ -1,4 +1,4 @@
-"""What `gpusched simulate` runs, in a process of its own: `manage.py simulate jobs` under that name."""
+"""The program behind `gpusched simulate`: `manage.py simulate jobs` under that name, in a process of its own."""
 
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
@@ -6,15 +6,15 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from scheduling.simulator.cli import jobs
 from scheduling.simulator.errors import InputError
 
-_TOLD = """gpusched simulate trace.csv
+_DESCRIPTION = """gpusched simulate trace.csv
 gpusched simulate trace.csv --nodes 12 --policy shortest --plot shortest.svg
 
-Replays a trace of jobs, or your own history, under any policy and quota; needs no server that runs. The format of a
-trace, and what is assumed: docs/simulator.md."""
+Replays a trace of jobs, or your own history, under any policy and quota; needs no running server. The format of a
+trace, and the assumptions: docs/simulator.md."""
 
 
 def main() -> None:
-    parser = ArgumentParser("gpusched simulate", description=_TOLD, formatter_class=RawDescriptionHelpFormatter)
+    parser = ArgumentParser("gpusched simulate", description=_DESCRIPTION, formatter_class=RawDescriptionHelpFormatter)
     jobs.add_arguments(parser)
     options = vars(parser.parse_args())
     try:

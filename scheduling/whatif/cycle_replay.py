@@ -117,7 +117,7 @@ def _job(engine_id: int, node: str | None, replayed: Replayed, names: dict[int, 
             if step.change is not None
         ],
         "node": node,
-        "obstacles": [{"test": one.name, "sentence": one.found} for one in replayed.obstacles],
+        "obstacles": [{"test": one.name, "sentence": one.sentence} for one in replayed.obstacles],
     }
 
 

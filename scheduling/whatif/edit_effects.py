@@ -90,11 +90,11 @@ def _shown(found: Effect | None, snapshot: Snapshot, above: Sequence[Excess], sa
         ],
         "would_start": _jobs(known.starts, snapshot),
         "would_wait": _jobs(known.waits, snapshot),
-        "would_never_start": _jobs(known.never, snapshot),
+        "would_never_start": _jobs(known.impossible, snapshot),
         "would_stop": _jobs(known.stops, snapshot),
         "sentences": [fix_plurals(sentence) for sentence in said] or [NO_EFFECT],
         # What somebody should have seen before it is so.
-        "contradicts": bool(above or known.never or known.stops or found is None),
+        "contradicts": bool(above or known.impossible or known.stops or found is None),
     }
 
 
@@ -142,7 +142,7 @@ def _affected(found: Effect, snapshot: Snapshot) -> Iterator[str]:
     for ids, what in (
         (found.starts, "would start now that otherwise wait"),
         (found.waits, "would wait that otherwise start now"),
-        (found.never, "would be more than a limit allows at all, and could never start"),
+        (found.impossible, "would be more than a limit allows at all, and could never start"),
         (found.stops, "would be stopped for others"),
     ):
         if ids:

@@ -118,7 +118,7 @@ def test_every_page(
     page = enter(chromium, stack, user, word, reduced_motion="reduce", **how)
     complaints = listen(page)
     findings: list[str] = []
-    looked_at = [view for view in views(page) if re.fullmatch(only, view.name) and not view.is_for_nobody]
+    looked_at = [view for view in views(page) if re.fullmatch(only, view.name) and not view.is_anonymous]
     assert looked_at
     for view in looked_at:
         with opened(page, view) as (shown, status):

@@ -24,18 +24,19 @@ from tests.engine.scenario import occupy
 def legal_placements(
     request: Request, nodes: tuple[Node, ...], policy: Policy, running: tuple[RunningJob, ...] = ()
 ) -> Iterator[tuple[RankPlacement, ...]]:
-    """Every way to put the request on the nodes as they are: whole, within what is free and below the ceilings.
+    """Yield every way to put the request on the nodes as they are: complete, within the free capacity and the ceilings.
 
-    `running`: whom jobs of one `apart` name have to keep away from."""
+    `running`: jobs that others with their anti-affinity key must keep away from.
+    """
     for ranks in _rank_counts(request, policy):
         gpus = request.gpu_count // ranks
         cpu_milli, memory_mb = ceil(request.cpu_milli / ranks), ceil(request.memory_mb / ranks)
         for chosen in product(nodes, repeat=ranks):
-            if [one.id for one in chosen] != sorted(one.id for one in chosen):
+            if [chosen_node.id for chosen_node in chosen] != sorted(chosen_node.id for chosen_node in chosen):
                 continue
-            if not (request.gang and policy.gangs) and len({one.id for one in chosen}) > 1:
+            if not (request.gang and policy.gangs) and len({chosen_node.id for chosen_node in chosen}) > 1:
                 continue
-            for ids in product(*(combinations([one.id for one in node.devices], gpus) for node in chosen)):
+            for ids in product(*(combinations([device.id for device in node.devices], gpus) for node in chosen)):
                 flat = [id for part in ids for id in part]
                 if len(set(flat)) < len(flat):
                     continue
@@ -54,19 +55,26 @@ def is_legal(
     policy: Policy,
     running: tuple[RunningJob, ...] = (),
 ) -> bool:
-    by_id = {one.id: one for one in nodes}
-    namesakes = {rank.node_id for one in running if one.request.apart == request.apart for rank in one.ranks}
+    by_id = {each_node.id: each_node for each_node in nodes}
+    namesakes = {
+        rank.node_id
+        for running_job in running
+        if running_job.request.apart == request.apart
+        for rank in running_job.ranks
+    }
     for rank in ranks:
         node = by_id[rank.node_id]
         if request.apart and node.id in namesakes:
             return False
-        if not _is_near(request, [one for one in node.devices if one.id in {hold.device_id for hold in rank.holds}]):
+        if not _is_near(
+            request, [device for device in node.devices if device.id in {hold.device_id for hold in rank.holds}]
+        ):
             return False
         if not (node.is_open and node.is_online) or any(node.labels.get(k) != v for k, v in request.node_selector):
             return False
         if not (meets_affinity(request, node) and tolerates(request, node, "NoSchedule")):
             return False
-        devices = {one.id: one for one in node.devices}
+        devices = {device.id: device for device in node.devices}
         for hold in rank.holds:
             if hold.device_id not in devices or not _takes(devices[hold.device_id], request, hold, policy):
                 return False
@@ -83,7 +91,7 @@ def meets_affinity(request: Request, node: Node) -> bool:
 
 
 def meets(node: Node, key: str, operator: str, values: tuple[str, ...]) -> bool:
-    """As the documentation of Kubernetes states it, one operator after the other."""
+    """Return whether the node meets the expression, by the text of Kubernetes' documentation, operator by operator."""
     if operator == "exists":
         return key in node.labels
     if operator == "doesnotexist":
@@ -93,27 +101,27 @@ def meets(node: Node, key: str, operator: str, values: tuple[str, ...]) -> bool:
 
 
 def tolerates(request: Request, node: Node, effect: str) -> bool:
-    """Each taint with the effect has a toleration with its key, its value and its effect, or without them; or the
-    request has the GPUs that a min-gpus taint names."""
+    """Return whether each taint with the effect has a toleration with its key, value and effect, or without them; or
+    the request has the GPUs that a min-gpus taint names."""
     for taint in node.taints:
         if taint.effect != effect or _is_reserve(taint, request):
             continue
-        keys = [one for one in request.tolerations if not one.key or one.key == taint.key]
-        values = [one for one in keys if one.value is None or one.value == taint.value]
-        if not [one for one in values if not one.effect or one.effect == taint.effect]:
+        keys = [toleration for toleration in request.tolerations if not toleration.key or toleration.key == taint.key]
+        values = [entry for entry in keys if entry.value is None or entry.value == taint.value]
+        if not [entry for entry in values if not entry.effect or entry.effect == taint.effect]:
             return False
     return True
 
 
 def welcome(request: Request, node: Node) -> tuple[int, int]:
-    """The smallest is the most welcome: PreferNoSchedule taints that are not tolerated, minus the weight met. A
-    min-gpus taint that the request has the GPUs for weighs 1."""
+    """Return a key, the smallest is the most welcome: untolerated PreferNoSchedule taints, minus the weight met. A
+    min-gpus taint that the request is large enough for weighs 1."""
     avoided = sum(
         taint.effect == "PreferNoSchedule" and not tolerates(request, replace(node, taints=(taint,)), taint.effect)
         for taint in node.taints
     )
     reserves = sum(_is_reserve(taint, request) for taint in node.taints)
-    return avoided, -reserves - sum(weight for weight, one in request.preferred if meets(node, *one))
+    return avoided, -reserves - sum(weight for weight, entry in request.preferred if meets(node, *entry))
 
 
 def _is_reserve(taint: Taint, request: Request) -> bool:
@@ -121,7 +129,7 @@ def _is_reserve(taint: Taint, request: Request) -> bool:
 
 
 def use(request: Request, ranks: tuple[RankPlacement, ...], nodes: tuple[Node, ...]) -> tuple[int, int, int, int, int]:
-    """GPUs, MiB of GPU memory, millicores, MiB and jobs that count for the tenant's limits."""
+    """Return GPUs, MiB of GPU memory, millicores, MiB and jobs that count for the tenant's limits."""
     memory = {device.id: device.memory_mb for node in nodes for device in node.devices}
     holds = [hold for rank in ranks for hold in rank.holds]
     total = sum(
@@ -132,8 +140,12 @@ def use(request: Request, ranks: tuple[RankPlacement, ...], nodes: tuple[Node, .
 
 
 def in_use(snapshot: Snapshot, tenant_id: int) -> tuple[int, ...]:
-    found = [use(one.request, one.ranks, snapshot.nodes) for one in snapshot.running if one.tenant_id == tenant_id]
-    return tuple(sum(column) for column in zip((0, 0, 0, 0, 0), *found, strict=True))
+    result = [
+        use(running_job.request, running_job.ranks, snapshot.nodes)
+        for running_job in snapshot.running
+        if running_job.tenant_id == tenant_id
+    ]
+    return tuple(sum(column) for column in zip((0, 0, 0, 0, 0), *result, strict=True))
 
 
 def limits(tenant: Tenant) -> tuple[int | None, ...]:
@@ -147,26 +159,26 @@ def limits(tenant: Tenant) -> tuple[int | None, ...]:
 
 
 def is_within_limits(snapshot: Snapshot, job: Job, ranks: tuple[RankPlacement, ...]) -> bool:
-    (tenant,) = [one for one in snapshot.tenants if one.id == job.tenant_id]
-    wanted = use(job.request, ranks, snapshot.nodes)
+    (tenant,) = [tenant for tenant in snapshot.tenants if tenant.id == job.tenant_id]
+    requested = use(job.request, ranks, snapshot.nodes)
     used = in_use(snapshot, job.tenant_id)
     return _is_within_own(snapshot, tenant, job, ranks) and all(
         limit is None or want == 0 or have + want <= limit
-        for limit, have, want in zip(limits(tenant), used, wanted, strict=True)
+        for limit, have, want in zip(limits(tenant), used, requested, strict=True)
     )
 
 
 def _is_within_own(snapshot: Snapshot, tenant: Tenant, job: Job, ranks: tuple[RankPlacement, ...]) -> bool:
-    """The limits per user and per model."""
-    own = [one for one in snapshot.running if one.tenant_id == tenant.id]
-    by_user = sum(one.request.gpu_count for one in own if one.user_id == job.user_id)
+    """Return whether the job is within the limits per user and per model."""
+    tenant_jobs = [running_job for running_job in snapshot.running if running_job.tenant_id == tenant.id]
+    by_user = sum(entry.request.gpu_count for entry in tenant_jobs if entry.user_id == job.user_id)
     limit = tenant.max_gpus_per_user
     if job.request.gpu_count and limit is not None and by_user + job.request.gpu_count > limit:
         return False
-    held = [model for one in own for model in models(snapshot, one.ranks)]
-    for word, most in tenant.max_gpus_by_model:
-        wanted = sum(word in model for model in models(snapshot, ranks))
-        if wanted and wanted + sum(word in model for model in held) > most:
+    gpus_held = [model for entry in tenant_jobs for model in models(snapshot, entry.ranks)]
+    for word, maximum in tenant.max_gpus_by_model:
+        requested = sum(word in model for model in models(snapshot, ranks))
+        if requested and requested + sum(word in model for model in gpus_held) > maximum:
             return False
     return True
 
@@ -177,27 +189,31 @@ def models(snapshot: Snapshot, ranks: tuple[RankPlacement, ...]) -> list[str]:
 
 
 def is_within_parts(snapshot: Snapshot, policy: Policy, job: Job, *, lending: bool) -> bool:
-    """The online and batch parts; `lending`: with as much as batch can ever borrow, else with nothing lent."""
+    """Return whether the job is within the online or batch part. `lending`: with all that batch can ever borrow; else
+    with nothing lent."""
     if not policy.online_percent or not job.request.gpu_count:
         return True
-    total = sum(one.is_healthy for node in snapshot.nodes if node.is_open and node.is_online for one in node.devices)
+    total = sum(
+        device.is_healthy for node in snapshot.nodes if node.is_open and node.is_online for device in node.devices
+    )
     online = total * policy.online_percent / 100
     batch_part = ceil(total - online - 0.5)
-    held = {
-        kind: sum(one.request.gpu_count for one in snapshot.running if one.is_online is kind) for kind in (False, True)
+    gpus_held = {
+        kind: sum(running_job.request.gpu_count for running_job in snapshot.running if running_job.is_online is kind)
+        for kind in (False, True)
     }
     want = job.request.gpu_count
     if job.is_online:
-        return held[True] + want <= total - batch_part
-    return held[False] + want <= batch_part or (lending and held[False] + held[True] + want <= total)
+        return gpus_held[True] + want <= total - batch_part
+    return gpus_held[False] + want <= batch_part or (lending and gpus_held[False] + gpus_held[True] + want <= total)
 
 
 def without(snapshot: Snapshot, ended: list[int]) -> Snapshot:
-    """The snapshot when these running jobs have ended."""
-    ranks = [rank for one in snapshot.running if one.job_id in ended for rank in one.ranks]
+    """Return the snapshot when these running jobs have ended."""
+    ranks = [rank for running_job in snapshot.running if running_job.job_id in ended for rank in running_job.ranks]
     return replace(
         snapshot,
-        running=tuple(one for one in snapshot.running if one.job_id not in ended),
+        running=tuple(running_job for running_job in snapshot.running if running_job.job_id not in ended),
         nodes=tuple(occupy(node, ranks, sign=-1) for node in snapshot.nodes),
     )
 
@@ -217,7 +233,7 @@ def _hold(device_id: int, request: Request) -> DeviceHold:
 def _is_near(request: Request, devices: list[Device]) -> bool:
     if len(devices) < 2 or request.topology not in ("nvlink", "numa"):
         return True
-    places = {one.island if request.topology == "nvlink" else one.numa for one in devices}
+    places = {device.island if request.topology == "nvlink" else device.numa for device in devices}
     return len(places) == 1 and None not in places
 
 

@@ -41,7 +41,7 @@ def node(
     is_online: bool = True,
     taints: Iterable[Taint] = (),
 ) -> Node:
-    """`gpus`: how many, with ids 100 x node + 0, 1, …; or the devices themselves. `cpu` in cores."""
+    """Make a node. `gpus`: how many, with ids 100 x node + 0, 1, …; or the devices themselves. `cpu` in cores."""
     devices = tuple(gpu(100 * id + n) for n in range(gpus)) if isinstance(gpus, int) else tuple(gpus)
     cpu_milli, marks = cpu * 1000, tuple(taints)
     return Node(
@@ -66,7 +66,8 @@ def job(
     online: bool = False,
     **more: object,
 ) -> Job:
-    """`age`: seconds since it was queued, by default the more the smaller its id. `minutes`: its time limit."""
+    """Make a job. `age`: seconds since it was queued, by default the more the smaller its id. `minutes`: its time
+    limit."""
     return Job(
         id,
         tenant,
@@ -86,10 +87,14 @@ def cluster(
     tenants: Sequence[Tenant] = (),
     reserved: int | None = None,
 ) -> Snapshot:
-    """Tenant 1, and tenants that are only named by jobs, are made up without limits."""
+    """Make a snapshot; tenant 1, and tenants that only jobs name, are added without limits."""
     jobs, running = tuple(jobs), tuple(running)
-    known = {tenant.id for tenant in tenants}
-    named = {1, *[one.tenant_id for one in jobs], *[one.tenant_id for one in running]} - known
+    jobs_by_id = {tenant.id for tenant in tenants}
+    named = {
+        1,
+        *[waiting_job.tenant_id for waiting_job in jobs],
+        *[running_job.tenant_id for running_job in running],
+    } - jobs_by_id
     made_up = tuple(Tenant(id, f"t{id}") for id in sorted(named))
     return Snapshot(jobs, running, nodes, (*tenants, *made_up), reserved)
 
@@ -98,27 +103,27 @@ def decide(snapshot: Snapshot, policy: Policy = Policy(), now: float = NOW) -> P
     return plan(snapshot, policy, now)
 
 
-def started(made: Plan) -> set[int]:
-    return {placement.job_id for placement in made.placements}
+def started(new_plan: Plan) -> set[int]:
+    return {placement.job_id for placement in new_plan.placements}
 
 
-def reason(made: Plan, job_id: int) -> Reason:
-    (found,) = [one for one in made.reasons if one.job_id == job_id]
-    return found
+def reason(new_plan: Plan, job_id: int) -> Reason:
+    (result,) = [entry for entry in new_plan.reasons if entry.job_id == job_id]
+    return result
 
 
-def nodes_of(made: Plan, job_id: int) -> list[int]:
-    (found,) = [one for one in made.placements if one.job_id == job_id]
-    return [rank.node_id for rank in found.ranks]
+def nodes_of(new_plan: Plan, job_id: int) -> list[int]:
+    (result,) = [placement for placement in new_plan.placements if placement.job_id == job_id]
+    return [rank.node_id for rank in result.ranks]
 
 
-def devices_of(made: Plan, job_id: int) -> list[int]:
-    (found,) = [one for one in made.placements if one.job_id == job_id]
-    return [hold.device_id for rank in found.ranks for hold in rank.holds]
+def devices_of(new_plan: Plan, job_id: int) -> list[int]:
+    (result,) = [placement for placement in new_plan.placements if placement.job_id == job_id]
+    return [hold.device_id for rank in result.ranks for hold in rank.holds]
 
 
 def occupy(node: Node, ranks: Iterable[RankPlacement], sign: int = 1) -> Node:
-    """The node with what these ranks take of it taken (or given back, with sign -1)."""
+    """Return the node with these ranks allocated (or released, with sign -1)."""
     for rank in ranks:
         if rank.node_id != node.id:
             continue
@@ -141,7 +146,7 @@ def _occupied(device: Device, hold: DeviceHold | None, sign: int) -> Device:
 
 
 def run(snapshot: Snapshot, job: Job, placement: Placement, now: float = NOW) -> Snapshot:
-    """The snapshot once a placement has started."""
+    """Return the snapshot once a placement has started."""
     ends_by = None if job.max_runtime_seconds is None else now + job.max_runtime_seconds
     new = RunningJob(
         job.id,
@@ -156,35 +161,39 @@ def run(snapshot: Snapshot, job: Job, placement: Placement, now: float = NOW) ->
     )
     return replace(
         snapshot,
-        jobs=tuple(one for one in snapshot.jobs if one.id != job.id),
+        jobs=tuple(waiting_job for waiting_job in snapshot.jobs if waiting_job.id != job.id),
         running=(*snapshot.running, new),
         nodes=tuple(occupy(node, placement.ranks) for node in snapshot.nodes),
     )
 
 
-def advance(snapshot: Snapshot, made: Plan, now: float = NOW) -> Snapshot:
-    """Start what the plan places and remember its reservation."""
-    waiting = {one.id: one for one in snapshot.jobs}
-    for placement in made.placements:
+def advance(snapshot: Snapshot, new_plan: Plan, now: float = NOW) -> Snapshot:
+    """Start the plan's placements and keep its promise."""
+    waiting = {waiting_job.id: waiting_job for waiting_job in snapshot.jobs}
+    for placement in new_plan.placements:
         snapshot = run(snapshot, waiting[placement.job_id], placement, now)
-    return replace(snapshot, reserved_job_id=made.reservation.job_id if made.reservation else None)
+    return replace(snapshot, reserved_job_id=new_plan.reservation.job_id if new_plan.reservation else None)
 
 
 def end_due(snapshot: Snapshot, now: float) -> Snapshot:
-    """End what has reached its time limit."""
-    due = [one for one in snapshot.running if (inf if one.ends_by is None else one.ends_by) <= now]
-    ranks = [rank for one in due for rank in one.ranks]
+    """End the jobs that have reached their time limit."""
+    due = [
+        running_job
+        for running_job in snapshot.running
+        if (inf if running_job.ends_by is None else running_job.ends_by) <= now
+    ]
+    ranks = [rank for entry in due for rank in entry.ranks]
     return replace(
         snapshot,
-        running=tuple(one for one in snapshot.running if one not in due),
+        running=tuple(running_job for running_job in snapshot.running if running_job not in due),
         nodes=tuple(occupy(node, ranks, sign=-1) for node in snapshot.nodes),
     )
 
 
 def running_on(snapshot: Snapshot, *jobs: Job, now: float = NOW) -> Snapshot:
-    """These jobs run already: placed by the planner itself on the cluster as it stands."""
+    """Return the snapshot with these jobs running, placed by the planner itself."""
     waiting = snapshot.jobs
-    made = decide(replace(snapshot, jobs=jobs), now=now)
-    assert started(made) == {one.id for one in jobs}
-    after = advance(replace(snapshot, jobs=jobs), made, now)
+    new_plan = decide(replace(snapshot, jobs=jobs), now=now)
+    assert started(new_plan) == {waiting_job.id for waiting_job in jobs}
+    after = advance(replace(snapshot, jobs=jobs), new_plan, now)
     return replace(after, jobs=waiting, reserved_job_id=snapshot.reserved_job_id)

@@ -57,13 +57,13 @@ def snapshots() -> st.SearchStrategy[Snapshot]:
 
 
 def _snapshot(rng: Random) -> Snapshot:
-    """Some jobs run already, placed by the planner itself a while ago; the others wait."""
+    """Make a state: some jobs run already, placed by the planner itself a while ago; the others wait."""
     is_plain = rng.random() < 0.5
     nodes = tuple(_node(rng, id, is_plain) for id in range(1, 1 + rng.choice([0, 1, 2, 2, 3, 3])))
     earlier = tuple(replace(_job(rng, id, is_plain), eligible_at=0.0) for id in range(11, 11 + rng.randint(0, 3)))
     waiting = tuple(_job(rng, id, is_plain) for id in range(1, 1 + rng.randint(1, 6)))
-    before = Snapshot(earlier, (), nodes, (_tenant(rng, 1), _tenant(rng, 2)))
-    after = advance(before, decide(before, now=NOW - 30), NOW - 30)
+    earlier_state = Snapshot(earlier, (), nodes, (_tenant(rng, 1), _tenant(rng, 2)))
+    after = advance(earlier_state, decide(earlier_state, now=NOW - 30), NOW - 30)
     return replace(after, jobs=waiting, reserved_job_id=rng.choice([None, waiting[0].id]))
 
 
@@ -83,7 +83,7 @@ def _job(rng: Random, id: int, is_plain: bool) -> Job:
 
 
 def _request(rng: Random, is_plain: bool) -> Request:
-    """Valid ones: sharing says how much, and ranks divide the GPUs. Plain ones: any suitable node would do."""
+    """Make a valid request: sharing names an amount, and ranks divide the GPUs. Plain ones suit any node."""
     gpu_count = rng.choice([0, 1, 1, 2, 2, 2, 3, 4])
     divisors = [n for n in (1, 2, 3, 4) if gpu_count % n == 0]
     gpu_memory_mb = rng.choice([None, 20, 20, 30]) if is_plain else rng.choice([None, 20, 30, 60])
@@ -101,12 +101,14 @@ def _request(rng: Random, is_plain: bool) -> Request:
         apart=rng.choice(["", "", "", "", "web"]),
         tolerations=_some(rng, TOLERATIONS) if not is_plain else (),
         required=_some(rng, EXPRESSIONS) if not is_plain and rng.random() < 0.3 else (),
-        preferred=() if is_plain else tuple(Preference(rng.choice([1, 50]), one) for one in _some(rng, EXPRESSIONS)),
+        preferred=()
+        if is_plain
+        else tuple(Preference(rng.choice([1, 50]), entry) for entry in _some(rng, EXPRESSIONS)),
     )
 
 
 def _some(rng: Random, choices: tuple[T, ...]) -> tuple[T, ...]:
-    """None, one or two of them."""
+    """Return none, one or two of the choices."""
     return tuple(rng.sample(choices, rng.choice([0, 0, 1, 2])))
 
 

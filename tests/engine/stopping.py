@@ -1,4 +1,4 @@
-"""What follows a plan that preempts: victims are told to stop, and give back what they hold."""
+"""The consequences of a plan that preempts: victims stop, and release their resources."""
 
 from dataclasses import replace
 
@@ -9,41 +9,43 @@ from tests.engine.scenario import NOW
 AT_ONCE = Policy(min_runtime_seconds=0, preemption_delay_seconds=0)
 
 
-def claimants(made: Plan) -> set[int]:
-    return {claim.job_id for claim in made.claims}
+def nominated_jobs(new_plan: Plan) -> set[int]:
+    return {nomination.job_id for nomination in new_plan.claims}
 
 
-def told(snapshot: Snapshot, preemptions: tuple[Preemption, ...]) -> Snapshot:
-    """The victims have been told to stop."""
-    victim_of = {id: one.job_id for one in preemptions for id in one.victims}
+def with_stopping(snapshot: Snapshot, preemptions: tuple[Preemption, ...]) -> Snapshot:
+    """Return the snapshot with the victims stopping."""
+    victim_of = {id: preemption.job_id for preemption in preemptions for id in preemption.victims}
     return replace(
         snapshot,
         running=tuple(
-            replace(one, is_stopping=True, stopping_for=victim_of[one.job_id]) if one.job_id in victim_of else one
-            for one in snapshot.running
+            replace(running_job, is_stopping=True, stopping_for=victim_of[running_job.job_id])
+            if running_job.job_id in victim_of
+            else running_job
+            for running_job in snapshot.running
         ),
-        claims=tuple(Nomination(one.job_id, one.ranks, one.rule) for one in preemptions),
+        claims=tuple(Nomination(preemption.job_id, preemption.ranks, preemption.rule) for preemption in preemptions),
     )
 
 
-def given_back(snapshot: Snapshot, known: dict[int, Job]) -> Snapshot:
-    """What was told to stop has stopped and waits again, with its queue time."""
-    gone = [one for one in snapshot.running if one.is_stopping]
+def given_back(snapshot: Snapshot, jobs_by_id: dict[int, Job]) -> Snapshot:
+    """Return the snapshot once stopping jobs have ended: they wait again, with their queue time."""
+    ended = [running_job for running_job in snapshot.running if running_job.is_stopping]
     return replace(
-        oracle.without(snapshot, [one.job_id for one in gone]),
-        jobs=(*snapshot.jobs, *[_waiting_again(one, known) for one in gone]),
+        oracle.without(snapshot, [entry.job_id for entry in ended]),
+        jobs=(*snapshot.jobs, *[_waiting_again(entry, jobs_by_id) for entry in ended]),
     )
 
 
-def _waiting_again(one: RunningJob, known: dict[int, Job]) -> Job:
-    return known.setdefault(
-        one.job_id,
+def _waiting_again(ended_job: RunningJob, jobs_by_id: dict[int, Job]) -> Job:
+    return jobs_by_id.setdefault(
+        ended_job.job_id,
         Job(
-            one.job_id,
-            one.tenant_id,
-            one.request,
-            one.priority,
-            queued_at=NOW - 10_000 - one.job_id,
-            is_online=one.is_online,
+            ended_job.job_id,
+            ended_job.tenant_id,
+            ended_job.request,
+            ended_job.priority,
+            queued_at=NOW - 10_000 - ended_job.job_id,
+            is_online=ended_job.is_online,
         ),
     )

@@ -1,4 +1,4 @@
-"""Taints, tolerations and affinity: which nodes they close, which they favour, and what a waiting job says of them."""
+"""Taints, tolerations and affinity: which nodes they exclude, which they prefer, and the reasons of waiting jobs."""
 
 from dataclasses import replace
 from random import Random
@@ -23,7 +23,7 @@ SPOT = Taint("spot", "", "NoSchedule")
 LARGE = Taint("min-gpus", "4", "NoSchedule")
 AVOID = Taint("slow", "", "PreferNoSchedule")
 ZONE_A = Expression("zone", "in", ("a",))
-NOBODY = Tenant(1, "t1")
+TENANT = Tenant(1, "t1")
 
 
 @pytest.mark.parametrize(
@@ -64,11 +64,11 @@ def test_toleration_covers_a_taint_as_kubernetes_defines_it(toleration: Tolerati
 
 @in_small_states
 @given(states.snapshots())
-def test_index_agrees_with_a_look_at_each_node(snapshot: Snapshot) -> None:
-    """A10: the nodes that the index leaves are those that the oracle allows, and as welcome as the oracle has them."""
+def test_index_agrees_with_the_oracle_on_each_node(snapshot: Snapshot) -> None:
+    """A10: the nodes that the index selects are those that the oracle allows, and as welcome as the oracle rates them."""
     index = NodeIndex(snapshot.nodes)
-    for one in snapshot.jobs:
-        request = one.request
+    for waiting_job in snapshot.jobs:
+        request = waiting_job.request
         allowed = {
             position
             for position, node in enumerate(snapshot.nodes)
@@ -88,13 +88,13 @@ def test_index_agrees_with_a_look_at_each_node(snapshot: Snapshot) -> None:
 
 @in_small_states
 @given(states.snapshots(), states.policies, st.integers(0, 2**40))
-def test_job_takes_the_most_welcome_node_that_has_room(snapshot: Snapshot, policy: Policy, seed: int) -> None:
+def test_job_takes_the_most_welcome_node_that_can_hold_it(snapshot: Snapshot, policy: Policy, seed: int) -> None:
     """Alone, without limits and heat, no legal node is more welcome to a job than the chosen one."""
     rng = Random(seed)
-    wishes = tuple(Preference(rng.choice([1, 50]), one) for one in states.EXPRESSIONS)
+    wishes = tuple(Preference(rng.choice([1, 50]), expression) for expression in states.EXPRESSIONS)
     request = replace(snapshot.jobs[0].request, gpu_count=1, ranks=None, gpu_models=(), preferred=wishes)
     alone = replace(snapshot.jobs[0], eligible_at=0.0, request=request)
-    tenants = tuple(Tenant(one.id, one.name) for one in snapshot.tenants)
+    tenants = tuple(Tenant(tenant.id, tenant.name) for tenant in snapshot.tenants)
     nodes = tuple(_welcoming(node, rng) for node in snapshot.nodes)
     snapshot = replace(snapshot, jobs=(alone,), nodes=nodes, tenants=tenants, reserved_job_id=None)
     welcome = {node.id: oracle.welcome(request, node) for node in nodes}
@@ -104,48 +104,48 @@ def test_job_takes_the_most_welcome_node_that_has_room(snapshot: Snapshot, polic
 
 
 def _welcoming(node: Node, rng: Random) -> Node:
-    """The node with other labels and with taints that close it to nobody."""
+    """Return the node with other labels, and with taints that exclude no job."""
     labels = {name: value for name, value in (("zone", "a"), ("zone", "b"), ("rack", "r1")) if rng.random() < 0.5}
     taints = tuple(taint for taint in states.TAINTS if taint.effect == "PreferNoSchedule" and rng.random() < 0.3)
-    devices = tuple(replace(one, is_hot=False, is_healthy=True) for one in node.devices)
+    devices = tuple(replace(device, is_hot=False, is_healthy=True) for device in node.devices)
     return replace(node, labels=labels, taints=taints, devices=devices, is_open=True)
 
 
-def test_taint_keeps_jobs_off_that_do_not_tolerate_it() -> None:
+def test_taint_keeps_off_jobs_that_do_not_tolerate_it() -> None:
     state = cluster(
         node(1, taints=[ML]),
         node(2, gpus=1),
         jobs=[job(1), job(2, tolerations=(Toleration("dedicated", "ml"),)), job(3)],
     )
-    made = decide(state)
-    assert nodes_of(made, 1) == [2] and nodes_of(made, 2) == [1]
-    assert reason(made, 3).code == "priority"
+    new_plan = decide(state)
+    assert nodes_of(new_plan, 1) == [2] and nodes_of(new_plan, 2) == [1]
+    assert reason(new_plan, 3).code == "priority"
 
 
 def test_taint_stops_no_running_job() -> None:
     state = running_on(cluster(node(1)), job(9))
     state = replace(state, nodes=(replace(state.nodes[0], taints=(ML,)),), jobs=(job(1, priority=1000),))
-    made = decide(state)
-    assert not made.preemptions and reason(made, 1).code == "taint"
+    new_plan = decide(state)
+    assert not new_plan.preemptions and reason(new_plan, 1).code == "taint"
 
 
 def test_preemption_stops_no_job_on_a_node_with_a_taint_that_is_not_tolerated() -> None:
     old = NOW - 4000
     state = running_on(cluster(node(1), node(2)), job(8, gpus=8, priority=100), job(9, gpus=8, priority=300), now=old)
-    first = next(one.ranks[0].node_id for one in state.running if one.job_id == 8)
-    nodes = tuple(replace(one, taints=(ML,)) if one.id == first else one for one in state.nodes)
+    first = next(running_job.ranks[0].node_id for running_job in state.running if running_job.job_id == 8)
+    nodes = tuple(replace(each_node, taints=(ML,)) if each_node.id == first else each_node for each_node in state.nodes)
     waiting = job(1, gpus=8, priority=1000, age=500)
-    assert [one.victims for one in decide(replace(state, jobs=(waiting,))).preemptions] == [(8,)]
-    made = decide(replace(state, nodes=nodes, jobs=(waiting,)))
-    assert [one.victims for one in made.preemptions] == [(9,)]
+    assert [preemption.victims for preemption in decide(replace(state, jobs=(waiting,))).preemptions] == [(8,)]
+    new_plan = decide(replace(state, nodes=nodes, jobs=(waiting,)))
+    assert [preemption.victims for preemption in new_plan.preemptions] == [(9,)]
 
 
 def test_promise_waits_for_a_node_without_the_taint() -> None:
     state = running_on(cluster(node(1), node(2)), job(8, gpus=8, minutes=10), job(9, gpus=8, minutes=60))
-    soon = next(one.ranks[0].node_id for one in state.running if one.job_id == 8)
-    nodes = tuple(replace(one, taints=(ML,)) if one.id == soon else one for one in state.nodes)
-    made = decide(replace(state, nodes=nodes, jobs=(job(1, gpus=8),)))
-    assert made.reservation is not None and made.reservation.at == NOW + 3600
+    soon = next(running_job.ranks[0].node_id for running_job in state.running if running_job.job_id == 8)
+    nodes = tuple(replace(each_node, taints=(ML,)) if each_node.id == soon else each_node for each_node in state.nodes)
+    new_plan = decide(replace(state, nodes=nodes, jobs=(job(1, gpus=8),)))
+    assert new_plan.reservation is not None and new_plan.reservation.at == NOW + 3600
 
 
 def test_preferred_node_wins_over_a_better_score() -> None:
@@ -171,8 +171,8 @@ def test_weights_of_preferences_add_up() -> None:
 def test_node_with_an_avoided_taint_comes_last_unless_it_is_tolerated() -> None:
     nodes = (node(1, taints=[AVOID], labels={"zone": "a"}), node(2))
     wants = (Preference(100, ZONE_A),)
-    made = decide(cluster(*nodes, jobs=[job(n, gpus=8, preferred=wants) for n in (1, 2)]))
-    assert (nodes_of(made, 1), nodes_of(made, 2)) == ([2], [1])
+    new_plan = decide(cluster(*nodes, jobs=[job(n, gpus=8, preferred=wants) for n in (1, 2)]))
+    assert (nodes_of(new_plan, 1), nodes_of(new_plan, 2)) == ([2], [1])
     tolerant = job(1, preferred=wants, tolerations=(Toleration("slow"),))
     assert nodes_of(decide(cluster(*nodes, jobs=[tolerant])), 1) == [1]
 
@@ -195,29 +195,29 @@ def test_plan_is_the_same_in_another_order_of_taints_and_labels() -> None:
     wants = ask(preferred=(Preference(3, ZONE_A),), tolerations=(Toleration("dedicated"),))
     nodes = (node(1, labels=labels, taints=taints), node(2))
     turned = (node(1, labels=dict(reversed(labels.items())), taints=taints[::-1]), node(2))
-    plans = {repr(decide(cluster(*one, jobs=[job(1, request=wants), job(2)]))) for one in (nodes, turned)}
+    plans = {repr(decide(cluster(*entry, jobs=[job(1, request=wants), job(2)]))) for entry in (nodes, turned)}
     assert len(plans) == 1
 
 
 def test_taint_makes_no_request_impossible() -> None:
     """A04: an admin may remove it, as one may uncordon a node."""
-    assert why_never_fits(ask(8), NOBODY, [node(1, taints=[ML]), node(2, gpus=4)]) is None
+    assert why_never_fits(ask(8), TENANT, [node(1, taints=[ML]), node(2, gpus=4)]) is None
 
 
 def test_expression_is_judged_at_submit_as_a_selector_is() -> None:
     """A04"""
     nodes = [node(1, gpus=4, labels={"zone": "a"}), node(2)]
-    found = why_never_fits(ask(8, required=(ZONE_A,)), NOBODY, nodes)
-    assert found is not None and found.code == "never_fits"
-    assert why_never_fits(ask(8, required=(Expression("zone", "in", ("b",)),)), NOBODY, nodes) is None
+    result = why_never_fits(ask(8, required=(ZONE_A,)), TENANT, nodes)
+    assert result is not None and result.code == "never_fits"
+    assert why_never_fits(ask(8, required=(Expression("zone", "in", ("b",)),)), TENANT, nodes) is None
 
 
 def test_reason_names_no_taint_that_could_stay() -> None:
     """A20: one more GPU than the open node has; of the closed ones, the node with fewer taints would do."""
     nodes = (node(1, gpus=4), node(2, taints=[ML, SPOT]), node(3, taints=[SPOT]))
-    made = decide(cluster(*nodes, jobs=[job(1, gpus=8)]))
-    assert reason(made, 1).code == "taint"
-    assert reason(made, 1).evidence == {"taints": "spot:NoSchedule", "nodes": 1}
+    new_plan = decide(cluster(*nodes, jobs=[job(1, gpus=8)]))
+    assert reason(new_plan, 1).code == "taint"
+    assert reason(new_plan, 1).evidence == {"taints": "spot:NoSchedule", "nodes": 1}
 
 
 @pytest.mark.parametrize("shape", [{"gpus": 8}, {"gpus": 24, "gang": True}])
@@ -233,18 +233,18 @@ def test_named_toleration_starts_the_job(shape: dict[str, object]) -> None:
 def test_toleration_is_an_alternative_while_open_nodes_are_full() -> None:
     state = running_on(cluster(node(1)), job(9, gpus=8))
     state = replace(state, nodes=(*state.nodes, node(2, taints=[ML, SPOT])), jobs=(job(1, gpus=4),))
-    made = decide(state)
-    assert reason(made, 1).code == "capacity" and reason(made, 1).evidence["total"] == 8
-    [found] = alternatives(state, Policy(), NOW, 1)
-    assert found == Change("tolerations", "dedicated=ml:NoSchedule, spot:NoSchedule")
-    assert 1 in started(decide(apply(state, 1, found)))
+    new_plan = decide(state)
+    assert reason(new_plan, 1).code == "capacity" and reason(new_plan, 1).evidence["total"] == 8
+    [result] = alternatives(state, Policy(), NOW, 1)
+    assert result == Change("tolerations", "dedicated=ml:NoSchedule, spot:NoSchedule")
+    assert 1 in started(decide(apply(state, 1, result)))
 
 
 def test_min_gpus_taint_keeps_smaller_jobs_off_and_larger_ones_need_no_toleration() -> None:
     nodes = (node(1, taints=[LARGE]), node(2, gpus=4))
-    made = decide(cluster(*nodes, jobs=[job(1, gpus=3), job(2, gpus=3), job(3, gpus=4)]))
-    assert set(started(made)) == {1, 3}
-    assert nodes_of(made, 1) == [2] and nodes_of(made, 3) == [1]
+    new_plan = decide(cluster(*nodes, jobs=[job(1, gpus=3), job(2, gpus=3), job(3, gpus=4)]))
+    assert set(started(new_plan)) == {1, 3}
+    assert nodes_of(new_plan, 1) == [2] and nodes_of(new_plan, 3) == [1]
 
 
 def test_all_gpus_of_a_gang_count_for_a_min_gpus_taint() -> None:
@@ -254,11 +254,11 @@ def test_all_gpus_of_a_gang_count_for_a_min_gpus_taint() -> None:
 
 def test_large_jobs_take_the_reserve_first_and_then_other_nodes() -> None:
     nodes = (node(1), node(2, taints=[LARGE]), node(3))
-    made = decide(cluster(*nodes, jobs=[job(1, gpus=8), job(2, gpus=8)]))
-    assert (nodes_of(made, 1), nodes_of(made, 2)) == ([2], [1])
+    new_plan = decide(cluster(*nodes, jobs=[job(1, gpus=8), job(2, gpus=8)]))
+    assert (nodes_of(new_plan, 1), nodes_of(new_plan, 2)) == ([2], [1])
 
 
-def test_what_a_large_job_prefers_counts_more_than_the_reserve() -> None:
+def test_preference_of_a_large_job_counts_more_than_the_reserve() -> None:
     nodes = (node(1, labels={"zone": "a"}), node(2, taints=[LARGE]))
     wants = job(1, gpus=8, preferred=(Preference(2, ZONE_A),))
     assert nodes_of(decide(cluster(*nodes, jobs=[wants])), 1) == [1]
@@ -266,8 +266,8 @@ def test_what_a_large_job_prefers_counts_more_than_the_reserve() -> None:
 
 def test_smaller_jobs_take_a_preferred_reserve_last() -> None:
     nodes = (node(1, taints=[Taint("min-gpus", "4", "PreferNoSchedule")]), node(2, gpus=2))
-    made = decide(cluster(*nodes, jobs=[job(1, gpus=2), job(2, gpus=2)]))
-    assert (nodes_of(made, 1), nodes_of(made, 2)) == ([2], [1])
+    new_plan = decide(cluster(*nodes, jobs=[job(1, gpus=2), job(2, gpus=2)]))
+    assert (nodes_of(new_plan, 1), nodes_of(new_plan, 2)) == ([2], [1])
 
 
 @pytest.mark.parametrize("value", ["", "many", "²", "-4"])
@@ -279,21 +279,21 @@ def test_min_gpus_taint_without_a_number_is_tolerated_by_name_alone(value: str) 
 
 def test_reason_names_the_size_that_a_reserve_asks_for() -> None:
     """A20: only a reserved node has as many GPUs as it asks for."""
-    made = decide(cluster(node(1, taints=[LARGE]), node(2, gpus=1), jobs=[job(1, gpus=2)]))
-    assert (reason(made, 1).code, reason(made, 1).evidence) == (
+    new_plan = decide(cluster(node(1, taints=[LARGE]), node(2, gpus=1), jobs=[job(1, gpus=2)]))
+    assert (reason(new_plan, 1).code, reason(new_plan, 1).evidence) == (
         "taint",
         {"taints": "min-gpus=4:NoSchedule", "nodes": 1},
     )
 
 
-def test_no_advice_opens_a_reserve_to_a_smaller_job() -> None:
+def test_alternatives_open_no_reserve_to_a_smaller_job() -> None:
     state = running_on(cluster(node(1)), job(9, gpus=8))
     state = replace(state, nodes=(*state.nodes, node(2, taints=[LARGE])), jobs=(job(1, gpus=3),))
     assert reason(decide(state), 1).code == "capacity"
-    assert not [one for one in alternatives(state, Policy(), NOW, 1) if one.change == "tolerations"]
+    assert not [entry for entry in alternatives(state, Policy(), NOW, 1) if entry.change == "tolerations"]
 
 
-def test_index_shares_its_answer_between_sizes_on_one_side_of_a_reserve() -> None:
+def test_index_shares_its_result_between_sizes_on_one_side_of_a_reserve() -> None:
     index = NodeIndex((node(1, taints=[LARGE]), node(2)))
     small, large = ([index.selected(ask(gpus)) for gpus in sizes] for sizes in ((1, 3), (4, 8)))
     assert small[0] is small[1] and small[0] == frozenset({1})
@@ -332,8 +332,8 @@ def test_why_not_names_expressions_taints_and_preferences() -> None:
         node(5, labels={"zone": "a"}, taints=[AVOID]),
     )
     recorded = record(cluster(*nodes, jobs=[wants]), Policy(), NOW)
-    said = {id: [tuple(one) for one in why_not(recorded, 1, id)] for id in range(1, 6)}
-    assert said == {
+    sentence = {id: [tuple(entry) for entry in why_not(recorded, 1, id)] for id in range(1, 6)}
+    assert sentence == {
         1: [],
         2: [("labels", "its labels do not meet zone")],
         3: [("taints", "the job does not tolerate its taint dedicated=ml:NoSchedule")],
@@ -342,12 +342,12 @@ def test_why_not_names_expressions_taints_and_preferences() -> None:
     }
 
 
-def test_considered_nodes_tell_what_made_them_less_welcome() -> None:
+def test_candidates_count_untolerated_taints_and_met_preferences() -> None:
     nodes = (node(1, labels={"zone": "a"}), node(2), node(3, taints=[AVOID]))
-    made = decide(cluster(*nodes, jobs=[job(1, preferred=(Preference(7, ZONE_A),))]))
-    considered = made.placements[0].considered
+    new_plan = decide(cluster(*nodes, jobs=[job(1, preferred=(Preference(7, ZONE_A),))]))
+    considered = new_plan.placements[0].considered
     assert considered is not None
-    assert [(one.node_id, one.taints, one.preferred) for one in considered.candidates] == [
+    assert [(candidate.node_id, candidate.taints, candidate.preferred) for candidate in considered.candidates] == [
         (1, 0, 7),
         (2, 0, 0),
         (3, 1, 0),

@@ -1,4 +1,4 @@
-"""What is told of a placement: the nodes that had room, the best of them, and the chosen one among them."""
+"""The candidates of a placement: the nodes that could hold the job, the best of them, and the chosen one."""
 
 from dataclasses import replace
 
@@ -8,60 +8,60 @@ from scheduling.engine.placement.candidates import MAX_CANDIDATES
 from tests.engine.scenario import cluster, decide, gpu, job, node, nodes_of, running_on
 
 
-def told(made: Plan, id: int) -> CandidateSet | None:
-    return next(placement.considered for placement in made.placements if placement.job_id == id)
+def candidates_of(new_plan: Plan, id: int) -> CandidateSet | None:
+    return next(placement.considered for placement in new_plan.placements if placement.job_id == id)
 
 
-def test_the_chosen_node_comes_first_and_the_others_cost_more() -> None:
-    """Node 2 has room left for two only: the tightest fit."""
+def test_chosen_node_is_the_first_and_cheapest_candidate() -> None:
+    """Node 2 has two GPUs left: the tightest fit."""
     state = running_on(cluster(node(1), node(2), node(3, gpus=1)), job(8, gpus=6))
-    made = decide(replace(state, jobs=(job(1, gpus=2),)))
-    found = told(made, 1)
-    assert found is not None
-    assert (found.nodes, found.room) == (3, 2)
-    assert [one.node_id for one in found.candidates][:1] == nodes_of(made, 1)
-    assert len(found.candidates) == 2
-    ratings = [one[1:6] for one in found.candidates]
+    new_plan = decide(replace(state, jobs=(job(1, gpus=2),)))
+    result = candidates_of(new_plan, 1)
+    assert result is not None
+    assert (result.nodes, result.room) == (3, 2)
+    assert [candidate.node_id for candidate in result.candidates][:1] == nodes_of(new_plan, 1)
+    assert len(result.candidates) == 2
+    ratings = [candidate[1:6] for candidate in result.candidates]
     assert ratings == sorted(ratings)
 
 
-def test_a_hot_node_is_told_as_such() -> None:
+def test_candidate_counts_hot_devices() -> None:
     hot = node(1, gpus=[gpu(101, is_hot=True), gpu(102, is_hot=True)])
-    found = told(decide(cluster(hot, node(2, gpus=2), jobs=[job(1, gpus=2)])), 1)
-    assert found is not None
-    assert [(one.node_id, one.hot) for one in found.candidates] == [(2, 0), (1, 2)]
+    result = candidates_of(decide(cluster(hot, node(2, gpus=2), jobs=[job(1, gpus=2)])), 1)
+    assert result is not None
+    assert [(candidate.node_id, candidate.hot) for candidate in result.candidates] == [(2, 0), (1, 2)]
 
 
-def test_nodes_that_are_alike_are_counted_once() -> None:
-    found = told(decide(cluster(*[node(id) for id in range(1, 21)], jobs=[job(1)])), 1)
-    assert found is not None
-    assert (found.nodes, found.room, len(found.candidates)) == (20, 20, 1)
-    assert found.candidates[0].alike == 19
+def test_identical_nodes_are_one_candidate() -> None:
+    result = candidates_of(decide(cluster(*[node(id) for id in range(1, 21)], jobs=[job(1)])), 1)
+    assert result is not None
+    assert (result.nodes, result.room, len(result.candidates)) == (20, 20, 1)
+    assert result.candidates[0].alike == 19
 
 
-def test_of_many_candidates_only_the_best_are_told() -> None:
+def test_candidates_are_only_the_best_of_many() -> None:
     nodes = [node(id, gpus=id) for id in range(2, 12)]
-    found = told(decide(cluster(*nodes, jobs=[job(1, gpus=2)])), 1)
-    assert found is not None
-    assert (found.room, len(found.candidates)) == (10, MAX_CANDIDATES)
+    result = candidates_of(decide(cluster(*nodes, jobs=[job(1, gpus=2)])), 1)
+    assert result is not None
+    assert (result.room, len(result.candidates)) == (10, MAX_CANDIDATES)
 
 
-def test_the_chosen_one_is_told_even_where_a_quota_of_memory_chose_it() -> None:
+def test_chosen_node_is_a_candidate_when_a_memory_quota_chose_it() -> None:
     """The node that fits tightest would take more memory than the tenant has left."""
     small, large = gpu(101, memory_mb=16_000), gpu(201, memory_mb=80_000)
     state = cluster(node(1, gpus=[small, gpu(102, memory_mb=16_000)]), node(2, gpus=[large]), jobs=[job(1)])
-    made = decide(replace(state, tenants=(Tenant(1, "t", max_gpu_memory_mb=20_000),)))
-    found = told(made, 1)
-    assert found is not None
-    assert nodes_of(made, 1)[0] in [one.node_id for one in found.candidates]
+    new_plan = decide(replace(state, tenants=(Tenant(1, "t", max_gpu_memory_mb=20_000),)))
+    result = candidates_of(new_plan, 1)
+    assert result is not None
+    assert nodes_of(new_plan, 1)[0] in [candidate.node_id for candidate in result.candidates]
 
 
-def test_a_gang_over_nodes_has_no_alternatives_to_tell() -> None:
-    made = decide(cluster(node(1), node(2), jobs=[job(1, gpus=16, gang=True)]))
-    assert told(made, 1) is None
+def test_gang_over_nodes_has_no_candidates() -> None:
+    new_plan = decide(cluster(node(1), node(2), jobs=[job(1, gpus=16, gang=True)]))
+    assert candidates_of(new_plan, 1) is None
 
 
-def test_it_is_told_of_the_first_placements_only() -> None:
-    made = decide(cluster(*[node(id) for id in range(1, 6)], jobs=[job(id) for id in range(1, 41)]))
-    assert len(made.placements) == 40
-    assert sum(placement.considered is not None for placement in made.placements) == 16
+def test_candidates_are_recorded_for_the_first_placements_only() -> None:
+    new_plan = decide(cluster(*[node(id) for id in range(1, 6)], jobs=[job(id) for id in range(1, 41)]))
+    assert len(new_plan.placements) == 40
+    assert sum(placement.considered is not None for placement in new_plan.placements) == 16

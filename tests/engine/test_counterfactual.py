@@ -1,4 +1,4 @@
-"""A20: what would have to be different is tried, and it starts the job or leaves it with another reason."""
+"""A20: each change is tried, and starts the job or leaves it with another reason."""
 
 import os
 from dataclasses import replace
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpusched.protocol import reasons
 from scheduling.engine.model import Device, Policy, Request, Snapshot, Tenant
 from scheduling.engine.whatif.changes import CHANGES, Change, apply
-from scheduling.engine.whatif.counterfactual import OWN, alternatives, obstacles
+from scheduling.engine.whatif.counterfactual import JOB_CHANGES, alternatives, obstacles
 from scheduling.engine.whatif.remedies import BY_CODE
 from tests.engine import states
 from tests.engine.scenario import NOW, ask, cluster, decide, gpu, job, node, running_on, started
@@ -28,53 +28,59 @@ in_small_states = settings(
 
 @in_small_states
 @given(states.snapshots(), states.policies)
-def test_a_cured_reason_starts_the_job_or_leaves_another(snapshot: Snapshot, policy: Policy) -> None:
+def test_cured_reason_starts_the_job_or_leaves_another(snapshot: Snapshot, policy: Policy) -> None:
     """A20: for each waiting job of each state; applied by itself and planned again."""
-    made = decide(snapshot, policy)
-    for reason in made.reasons:
+    new_plan = decide(snapshot, policy)
+    for reason in new_plan.reasons:
         steps = obstacles(snapshot, policy, NOW, reason.job_id)
         assert steps[0].reason == reason
         assert len({step.reason.code for step in steps}) == len(steps)
         change = steps[0].change
         assert change is not None, reason
-        again = decide(apply(snapshot, reason.job_id, change), policy)
-        left = again.reason_of(reason.job_id)
-        assert (left is None) == (reason.job_id in started(again))
-        assert left is None or (left.code, left.evidence) != (reason.code, reason.evidence)
+        second_plan = decide(apply(snapshot, reason.job_id, change), policy)
+        remaining = second_plan.reason_of(reason.job_id)
+        assert (remaining is None) == (reason.job_id in started(second_plan))
+        assert remaining is None or (remaining.code, remaining.evidence) != (reason.code, reason.evidence)
         assert "?" not in reasons.change_sentence(change.change, change.to, change.dimension)
 
 
 @in_small_states
 @given(states.snapshots(), st.sampled_from([0.0, 3600.0]))
-def test_so_do_reasons_of_preemption(snapshot: Snapshot, delay: float) -> None:
-    """A20: where jobs may stop others at once, or after a while."""
+def test_cured_reason_of_preemption_starts_the_job_or_leaves_another(snapshot: Snapshot, delay: float) -> None:
+    """A20: when jobs may preempt at once, or after a while."""
     policy = Policy(min_runtime_seconds=0.0, preemption_delay_seconds=delay)
     # Everybody waits a little, high and low, so that some may preempt at once and others not yet.
-    jobs = tuple(replace(one, queued_at=NOW - 60, priority=(300, 2000)[one.id % 2]) for one in snapshot.jobs)
+    jobs = tuple(
+        replace(waiting_job, queued_at=NOW - 60, priority=(300, 2000)[waiting_job.id % 2])
+        for waiting_job in snapshot.jobs
+    )
     snapshot = replace(snapshot, jobs=jobs)
     for reason in decide(snapshot, policy).reasons:
         [first, *_] = obstacles(snapshot, policy, NOW, reason.job_id)
         assert first.change is not None, reason
-        left = decide(apply(snapshot, reason.job_id, first.change), policy).reason_of(reason.job_id)
-        assert left is None or (left.code, left.evidence) != (reason.code, reason.evidence)
+        remaining = decide(apply(snapshot, reason.job_id, first.change), policy).reason_of(reason.job_id)
+        assert remaining is None or (remaining.code, remaining.evidence) != (reason.code, reason.evidence)
 
 
 @in_small_states
 @given(states.snapshots(), states.policies, st.randoms(use_true_random=False))
-def test_so_do_demands_on_the_place_and_heat(snapshot: Snapshot, policy: Policy, rng: Random) -> None:
-    """A20: with islands, NUMA nodes, slowed devices, and jobs that keep apart."""
+def test_cured_topology_and_heat_starts_the_job_or_leaves_another(
+    snapshot: Snapshot, policy: Policy, rng: Random
+) -> None:
+    """A20: with islands, NUMA nodes, slowed devices, and anti-affinity."""
     snapshot = replace(
         snapshot,
         nodes=tuple(
-            replace(one, devices=tuple(_seated(device, rng) for device in one.devices)) for one in snapshot.nodes
+            replace(each_node, devices=tuple(_seated(device, rng) for device in each_node.devices))
+            for each_node in snapshot.nodes
         ),
-        jobs=tuple(replace(one, request=_demanding(one.request, rng)) for one in snapshot.jobs),
+        jobs=tuple(replace(waiting_job, request=_demanding(waiting_job.request, rng)) for waiting_job in snapshot.jobs),
     )
     for reason in decide(snapshot, policy).reasons:
         [first, *_] = obstacles(snapshot, policy, NOW, reason.job_id)
         assert first.change is not None, reason
-        left = decide(apply(snapshot, reason.job_id, first.change), policy).reason_of(reason.job_id)
-        assert left is None or (left.code, left.evidence) != (reason.code, reason.evidence)
+        remaining = decide(apply(snapshot, reason.job_id, first.change), policy).reason_of(reason.job_id)
+        assert remaining is None or (remaining.code, remaining.evidence) != (reason.code, reason.evidence)
 
 
 def _seated(device: Device, rng: Random) -> Device:
@@ -96,7 +102,7 @@ def test_each_cause_has_a_change_that_cures_it(name: str) -> None:
     assert steps[-1].starts, steps
 
 
-def test_what_else_stands_in_the_way_is_told_in_order() -> None:
+def test_obstacles_follow_each_other_in_order() -> None:
     tenant = Tenant(1, "nlp", max_gpus=2)
     waiting = job(1, gpus=4, gpu_models=("A100",), node_selector=(("zone", "b"),))
     steps = obstacles(cluster(node(1, gpus=4), jobs=[waiting], tenants=[tenant]), Policy(), NOW, 1)
@@ -107,28 +113,28 @@ def test_what_else_stands_in_the_way_is_told_in_order() -> None:
     assert [step.starts for step in steps] == [False, True]
 
 
-def test_a_job_that_starts_has_no_obstacles() -> None:
+def test_job_that_starts_has_no_obstacles() -> None:
     assert obstacles(cluster(node(1), jobs=[job(1)]), Policy(), NOW, 1) == []
 
 
-def test_alternatives_start_now_and_are_the_owners_to_make() -> None:
+def test_alternatives_start_the_job_now_and_are_changes_of_the_owner() -> None:
     state = running_on(cluster(node(1), node(2)), job(8, gpus=5), job(9, gpus=6))
     state = replace(state, jobs=(job(1, gpus=4),))
-    found = alternatives(state, Policy(), NOW, 1)
-    assert found == [Change("gang_scheduling", True), Change("gpu_count", 3)]
-    assert {change.change for change in found} <= OWN <= set(CHANGES)
-    for change in found:
+    result = alternatives(state, Policy(), NOW, 1)
+    assert result == [Change("gang_scheduling", True), Change("gpu_count", 3)]
+    assert {change.change for change in result} <= JOB_CHANGES <= set(CHANGES)
+    for change in result:
         assert 1 in started(decide(apply(state, 1, change)))
 
 
-def test_a_shorter_time_limit_passes_the_reservation() -> None:
+def test_shorter_time_limit_passes_the_promise() -> None:
     state = running_on(cluster(node(1)), job(9, gpus=4, minutes=60))
     state = replace(state, jobs=(job(2, gpus=8, age=9999), job(1, gpus=2)))
     [change] = alternatives(state, Policy(), NOW, 1)
     assert (change.change, change.to) == ("max_runtime_seconds", 3600)
 
 
-def test_the_snapshot_itself_is_left_as_it_was() -> None:
+def test_obstacles_leave_the_snapshot_unchanged() -> None:
     state = running_on(cluster(node(1, gpus=[gpu(1)])), job(9))
     state = replace(state, jobs=(job(1, request=ask(1)),))
     before = repr(state)
@@ -141,7 +147,7 @@ def test_every_change_has_its_sentence_and_every_code_its_remedies() -> None:
     assert set(BY_CODE) == set(reasons.Pending) - {"dependency", "max_parallel", "starting", "scheduler_behind"}
 
 
-def test_limits_per_model_that_leave_nothing_together_are_cured_by_larger_ones() -> None:
+def test_limits_per_model_that_leave_no_gpus_together_are_cured_by_larger_ones() -> None:
     """A60"""
     tenant = Tenant(1, "nlp", max_gpus_by_model=(("A100", 0), ("H100", 0)))
     nodes = [node(1, gpus=[gpu(1), gpu(2, model="NVIDIA H100 PCIe")])]

@@ -56,18 +56,18 @@ def digest(seed: int) -> str:
     return sha256(repr(decide(one)).encode()).hexdigest()
 
 
-def test_the_same_plan_in_other_processes_and_other_orders() -> None:
+def test_plan_is_the_same_in_other_processes_and_input_orders() -> None:
     """A21"""
-    here = digest(0)
+    local = digest(0)
     for seed in (1, 2, 3):
         environment = {**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": str(ROOT)}
         command = [sys.executable, "-c", PROGRAM.format(seed=seed)]
-        there = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
-        assert there.stdout.strip() == here
+        remote = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
+        assert remote.stdout.strip() == local
 
 
-def test_the_state_is_worth_the_test() -> None:
-    made = decide(state())
-    assert made.reservation is not None
-    assert len(made.placements) > 20
-    assert {one.code for one in made.reasons} >= {"priority", "quota_wait"}
+def test_state_of_the_test_has_all_kinds_of_decisions() -> None:
+    new_plan = decide(state())
+    assert new_plan.reservation is not None
+    assert len(new_plan.placements) > 20
+    assert {entry.code for entry in new_plan.reasons} >= {"priority", "quota_wait"}

@@ -47,9 +47,11 @@ class Week:
         decay = log(2) / self.policy.usage_half_life_seconds
         fade = exp(-decay * HOUR / 2)
         for tenant in self.used:
-            held = sum(one.request.gpu_count for one in self.state.running if one.tenant_id == tenant)
-            self.used[tenant] = self.used[tenant] * fade + held * (1 - fade) / decay
-            self.ran[tenant] += held / 2
+            gpus_held = sum(
+                running_job.request.gpu_count for running_job in self.state.running if running_job.tenant_id == tenant
+            )
+            self.used[tenant] = self.used[tenant] * fade + gpus_held * (1 - fade) / decay
+            self.ran[tenant] += gpus_held / 2
 
 
 A, B = Tenant(1, "a", weight=1.0), Tenant(2, "b", weight=3.0)
@@ -58,12 +60,12 @@ DAY = Policy(usage_half_life_seconds=24 * HOUR)
 
 def test_two_backlogs_converge_to_their_weights_while_use_decays() -> None:
     """A17: GPU-seconds 1:3 within 5 %, over a week of jobs of one and two hours."""
-    got = Week(DAY, A, B).go(168, 1, 2)
-    assert got[2] / got[1] == pytest.approx(3, rel=0.05)
-    assert sum(got.values()) == 168 * 8
+    shares = Week(DAY, A, B).go(168, 1, 2)
+    assert shares[2] / shares[1] == pytest.approx(3, rel=0.05)
+    assert sum(shares.values()) == 168 * 8
 
 
-def test_who_was_away_catches_up_and_then_gets_its_part() -> None:
+def test_absent_tenant_catches_up_and_then_gets_its_share() -> None:
     """A17: what was used counts half after a half-life, so a tenant that comes back is not paid back in full."""
     week = Week(DAY, A, B)
     week.go(72, 1)
@@ -74,22 +76,22 @@ def test_who_was_away_catches_up_and_then_gets_its_part() -> None:
     assert later[2] / later[1] == pytest.approx(3, rel=0.05)
 
 
-def test_a_shorter_half_life_forgets_sooner() -> None:
+def test_shorter_half_life_decays_use_sooner() -> None:
     """A17: after the same day alone, the other tenant's lead is smaller where use is forgotten in two hours."""
     leads = []
     for hours in (1, 96):
         week = Week(Policy(usage_half_life_seconds=hours * HOUR), A, replace(B, weight=1.0))
         week.go(24, 1)
-        got = week.go(12, 1, 2)
-        leads.append(got[2] - got[1])
+        shares = week.go(12, 1, 2)
+        leads.append(shares[2] - shares[1])
     assert leads[0] < leads[1] - 12
 
 
 def test_use_counts_half_after_a_half_life() -> None:
     """A17: two tenants in one state but for it, one half-life apart, stand alike."""
-    fresh, faded = Tenant(1, "a", usage_gpu_seconds=500.0), Tenant(2, "b", usage_gpu_seconds=1000.0 / 2)
-    found = standings((fresh, faded), DAY)
-    assert found[1].share == found[2].share
+    new_state, faded = Tenant(1, "a", usage_gpu_seconds=500.0), Tenant(2, "b", usage_gpu_seconds=1000.0 / 2)
+    result = standings((new_state, faded), DAY)
+    assert result[1].share == result[2].share
 
 
 USED_TO_THE_FULL = Policy(dynamic_share_bound=0.2)
@@ -101,17 +103,17 @@ def tenant(id: int, weight: float, history: float) -> Tenant:
 
 def test_weights_count_as_they_are_without_the_bound_or_without_a_history() -> None:
     idle, busy = tenant(1, 1.0, 0.0), tenant(2, 3.0, 900.0)
-    assert [one.effective for one in entitlements((idle, busy), Policy()).values()] == [1.0, 3.0]
+    assert [entry.effective for entry in entitlements((idle, busy), Policy()).values()] == [1.0, 3.0]
     unused = (idle, replace(busy, history_gpu_seconds=0.0))
-    assert [one.effective for one in entitlements(unused, USED_TO_THE_FULL).values()] == [1.0, 3.0]
+    assert [entry.effective for entry in entitlements(unused, USED_TO_THE_FULL).values()] == [1.0, 3.0]
 
 
 def test_a_weight_follows_past_use_up_to_the_bound() -> None:
     """Used none: 20 % less; just its part: as it is; half as much again: half the bound; twice or more: 20 % more."""
-    found = entitlements((tenant(1, 1.0, 0.0), tenant(2, 1.0, 300.0), tenant(3, 1.0, 150.0)), USED_TO_THE_FULL)
-    assert [found[id].effective for id in (1, 2, 3)] == pytest.approx([0.8, 1.2, 1.0])
-    found = entitlements((tenant(1, 1.0, 150.0), tenant(2, 1.0, 50.0)), USED_TO_THE_FULL)
-    assert [found[id].effective for id in (1, 2)] == pytest.approx([1.1, 0.9])
+    result = entitlements((tenant(1, 1.0, 0.0), tenant(2, 1.0, 300.0), tenant(3, 1.0, 150.0)), USED_TO_THE_FULL)
+    assert [result[id].effective for id in (1, 2, 3)] == pytest.approx([0.8, 1.2, 1.0])
+    result = entitlements((tenant(1, 1.0, 150.0), tenant(2, 1.0, 50.0)), USED_TO_THE_FULL)
+    assert [result[id].effective for id in (1, 2)] == pytest.approx([1.1, 0.9])
 
 
 @settings(deadline=None, derandomize=True, database=None)
@@ -121,32 +123,32 @@ def test_a_weight_follows_past_use_up_to_the_bound() -> None:
 )  # fmt: skip
 def test_no_weight_leaves_its_bounds(given_tenants: list[tuple[float, float]], bound: float) -> None:
     tenants = tuple(tenant(id, weight, used) for id, (weight, used) in enumerate(given_tenants, 1))
-    for one in entitlements(tenants, Policy(dynamic_share_bound=bound)).values():
-        assert one.weight * (1 - bound) - 1e-9 <= one.effective <= one.weight * (1 + bound) + 1e-9
+    for entry in entitlements(tenants, Policy(dynamic_share_bound=bound)).values():
+        assert entry.weight * (1 - bound) - 1e-9 <= entry.effective <= entry.weight * (1 + bound) + 1e-9
 
 
-def test_weights_whose_sum_no_number_can_hold_divide_nothing_by_0() -> None:
+def test_extreme_weights_cause_no_division_by_zero() -> None:
     huge = [tenant(1, 1e308, 150.0), tenant(2, 1e308, 50.0), tenant(3, float("inf"), 0.0), tenant(4, 1e-300, 0.0)]
-    found = entitlements(huge, USED_TO_THE_FULL)
-    assert sum(one.entitled for one in found.values()) == pytest.approx(1.0)
-    assert all(0 < one.effective < 1e10 for one in found.values())
+    result = entitlements(huge, USED_TO_THE_FULL)
+    assert sum(entry.entitled for entry in result.values()) == pytest.approx(1.0)
+    assert all(0 < entry.effective < 1e10 for entry in result.values())
 
 
-def test_the_sentence_says_by_how_much_and_why() -> None:
-    found = entitlements((tenant(1, 1.0, 150.0), tenant(2, 1.0, 50.0)), USED_TO_THE_FULL)
-    assert why_entitled(found[1], USED_TO_THE_FULL) == (
+def test_entitlement_sentence_names_the_change_and_its_cause() -> None:
+    result = entitlements((tenant(1, 1.0, 150.0), tenant(2, 1.0, 50.0)), USED_TO_THE_FULL)
+    assert why_entitled(result[1], USED_TO_THE_FULL) == (
         "It used 75% of the GPU time of late with 50% of the weights, so its weight of 1 counts as 1.1 "
         "(+10 %; at most 20% more or less)."
     )
-    assert why_entitled(found[1], Policy()).startswith("Its weight of 1 counts as it is")
+    assert why_entitled(result[1], Policy()).startswith("Its weight of 1 counts as it is")
 
 
-def test_the_effective_weight_decides_who_is_served() -> None:
+def test_effective_weight_decides_the_order_of_tenants() -> None:
     """Equal weights and equal use of late; the one that used its part all along gets more of the next GPUs."""
     tenants = (tenant(1, 1.0, 0.0), tenant(2, 1.0, 1000.0))
     jobs = [job(id, tenant=1 + id % 2) for id in range(1, 21)]
     state = cluster(node(1, gpus=10), tenants=tenants, jobs=jobs)
-    for bound, most in ((0.0, 5), (0.5, 7)):
-        made = decide(state, Policy(dynamic_share_bound=bound))
-        of_second = sum(placement.job_id % 2 for placement in made.placements)
-        assert of_second == most
+    for bound, maximum in ((0.0, 5), (0.5, 7)):
+        new_plan = decide(state, Policy(dynamic_share_bound=bound))
+        of_second = sum(placement.job_id % 2 for placement in new_plan.placements)
+        assert of_second == maximum

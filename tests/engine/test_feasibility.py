@@ -6,53 +6,53 @@ from scheduling.engine.explain.feasibility import why_never_fits
 from scheduling.engine.model import Tenant
 from tests.engine.scenario import ask, cluster, gpu, job, node, running_on
 
-ANYONE = Tenant(1, "nlp")
+TENANT = Tenant(1, "nlp")
 
 
-def test_what_fits_the_empty_cluster_is_possible_whatever_runs() -> None:
+def test_request_that_fits_the_empty_cluster_is_possible() -> None:
     """A04"""
     state = running_on(cluster(node(1)), job(9, gpus=8))
-    assert why_never_fits(ask(8), ANYONE, state.nodes) is None
+    assert why_never_fits(ask(8), TENANT, state.nodes) is None
 
 
-def test_closed_lost_and_unhealthy_count_as_existing() -> None:
+def test_closed_lost_and_unhealthy_hardware_counts_for_feasibility() -> None:
     """A04"""
     away = [node(1, is_open=False), node(2, is_online=False)]
     sick = node(3, gpus=[gpu(n, is_healthy=False) for n in range(12)])
-    assert why_never_fits(ask(16, gang=True), ANYONE, away) is None
-    assert why_never_fits(ask(12), ANYONE, [*away, sick]) is None
+    assert why_never_fits(ask(16, gang=True), TENANT, away) is None
+    assert why_never_fits(ask(12), TENANT, [*away, sick]) is None
 
 
-def test_more_than_any_node_or_all_nodes_is_refused_with_the_largest() -> None:
+def test_too_large_request_is_refused_with_the_largest_possible() -> None:
     """A04"""
-    one = why_never_fits(ask(9), ANYONE, [node(1), node(2, gpus=4)])
+    one = why_never_fits(ask(9), TENANT, [node(1), node(2, gpus=4)])
     assert one is not None and one.code == "never_fits"
     assert one.evidence["largest"] == "8 GPUs of 80000 MiB with 64 CPU cores and 256000 MiB of memory on one node"
-    assert why_never_fits(ask(12, gang=True), ANYONE, [node(1), node(2, gpus=4)]) is None
-    assert why_never_fits(ask(13, gang=True), ANYONE, [node(1), node(2, gpus=4)]) is not None
+    assert why_never_fits(ask(12, gang=True), TENANT, [node(1), node(2, gpus=4)]) is None
+    assert why_never_fits(ask(13, gang=True), TENANT, [node(1), node(2, gpus=4)]) is not None
 
 
 def test_ranks_need_whole_shares_of_a_node() -> None:
     """A04: twelve GPUs in two nodes, but six and six do not fit on eight and four."""
-    assert why_never_fits(ask(12, gang=True, ranks=2), ANYONE, [node(1), node(2, gpus=4)]) is not None
-    assert why_never_fits(ask(12, gang=True, ranks=3), ANYONE, [node(1), node(2, gpus=4)]) is None
+    assert why_never_fits(ask(12, gang=True, ranks=2), TENANT, [node(1), node(2, gpus=4)]) is not None
+    assert why_never_fits(ask(12, gang=True, ranks=3), TENANT, [node(1), node(2, gpus=4)]) is None
 
 
 def test_the_ceilings_of_the_policy_count() -> None:
-    assert why_never_fits(ask(gpu_memory_mb=68_000, shared=True), ANYONE, [node(1)]) is None
-    assert why_never_fits(ask(gpu_memory_mb=68_001, shared=True), ANYONE, [node(1)]) is not None
-    assert why_never_fits(ask(gpu_memory_mb=80_000), ANYONE, [node(1)]) is None
+    assert why_never_fits(ask(gpu_memory_mb=68_000, shared=True), TENANT, [node(1)]) is None
+    assert why_never_fits(ask(gpu_memory_mb=68_001, shared=True), TENANT, [node(1)]) is not None
+    assert why_never_fits(ask(gpu_memory_mb=80_000), TENANT, [node(1)]) is None
 
 
 def test_more_than_the_quota_can_ever_hold_is_refused() -> None:
     """A04"""
-    found = why_never_fits(ask(4, cpu_milli=9500), replace(ANYONE, max_cpu_milli=9000), [node(1)])
-    assert found is not None and found.code == "tenant_limit"
-    assert found.evidence == {"requested": 9.5, "dimension": "CPU cores", "limit": 9, "tenant": "nlp"}
+    result = why_never_fits(ask(4, cpu_milli=9500), replace(TENANT, max_cpu_milli=9000), [node(1)])
+    assert result is not None and result.code == "tenant_limit"
+    assert result.evidence == {"requested": 9.5, "dimension": "CPU cores", "limit": 9, "tenant": "nlp"}
 
 
 def test_a_device_held_whole_counts_with_all_its_memory() -> None:
-    limited = replace(ANYONE, max_gpu_memory_mb=100_000)
+    limited = replace(TENANT, max_gpu_memory_mb=100_000)
     assert why_never_fits(ask(1, gpu_memory_mb=10), limited, [node(1)]) is None
     assert why_never_fits(ask(2, gpu_memory_mb=10), limited, [node(1)]) is not None
     assert why_never_fits(ask(2, gpu_memory_mb=10, shared=True), limited, [node(1)]) is None
@@ -60,10 +60,10 @@ def test_a_device_held_whole_counts_with_all_its_memory() -> None:
 
 def test_without_nodes_only_the_limits_are_judged() -> None:
     """A04: a fresh install takes jobs before the first agent joins."""
-    assert why_never_fits(ask(1000), ANYONE, []) is None
-    assert why_never_fits(ask(2), replace(ANYONE, max_gpus=1), []) is not None
+    assert why_never_fits(ask(1000), TENANT, []) is None
+    assert why_never_fits(ask(2), replace(TENANT, max_gpus=1), []) is not None
 
 
-def test_a_label_or_model_that_no_node_has_may_yet_come() -> None:
-    assert why_never_fits(ask(gpu_models=("H100",)), ANYONE, [node(1)]) is None
-    assert why_never_fits(ask(node_selector=(("zone", "b"),)), ANYONE, [node(1)]) is None
+def test_unknown_label_or_model_is_possible() -> None:
+    assert why_never_fits(ask(gpu_models=("H100",)), TENANT, [node(1)]) is None
+    assert why_never_fits(ask(node_selector=(("zone", "b"),)), TENANT, [node(1)]) is None

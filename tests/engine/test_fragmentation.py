@@ -18,27 +18,27 @@ MODELS = ("NVIDIA A100-SXM4-80GB", "NVIDIA H100 PCIe")
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_what_is_lost_is_what_the_definition_says(seed: int) -> None:
+def test_lost_gpus_agree_with_the_definition(seed: int) -> None:
     """On random nodes and mixes, computed from the docstring of Fragmentation alone."""
     rng = Random(seed)
     nodes = [_node(rng, id) for id in (1, 2, 3)]
-    mix = [(_request(rng), float(rng.randint(1, 9))) for _ in range(8)]
+    request_mix = [(_request(rng), float(rng.randint(1, 9))) for _ in range(8)]
     board = Board(nodes)
-    scorer = Fragmentation(mix, board, Policy())
-    for slot, one in zip(board.slots, nodes, strict=True):
+    scorer = Fragmentation(request_mix, board, Policy())
+    for slot, entry in zip(board.slots, nodes, strict=True):
         assert slot.state is not None
-        assert scorer.lost(slot.state) == pytest.approx(_lost(one, nodes, mix), abs=1e-9)
+        assert scorer.lost(slot.state) == pytest.approx(_lost(entry, nodes, request_mix), abs=1e-9)
 
 
 def test_a_node_that_fits_a_wanted_request_is_not_broken_up() -> None:
     """One GPU: the node with three left can spare one; the other would no longer take the two-GPU jobs of the mix."""
     nodes = [node(1, gpus=[gpu(1), gpu(2)]), node(2, gpus=[gpu(3), gpu(4), gpu(5)])]
-    mix = ((ask(2), 9.0), (ask(1), 1.0))
-    assert nodes_of(decide(replace(cluster(*nodes, jobs=[job(1)]), mix=mix)), 1) == [2]
+    request_mix = ((ask(2), 9.0), (ask(1), 1.0))
+    assert nodes_of(decide(replace(cluster(*nodes, jobs=[job(1)]), mix=request_mix)), 1) == [2]
     assert nodes_of(decide(cluster(*nodes, jobs=[job(1)]), Policy(placement="tightest")), 1) == [1]
 
 
-def test_without_a_mix_what_waits_is_the_mix() -> None:
+def test_queue_is_the_request_mix_without_a_recorded_one() -> None:
     nodes = [node(1, gpus=[gpu(1), gpu(2)]), node(2, gpus=[gpu(3), gpu(4), gpu(5)])]
     late = [job(id, gpus=2, priority=300) for id in range(2, 9)]
     assert nodes_of(decide(cluster(*nodes, jobs=[job(1), *late])), 1) == [2]
@@ -47,9 +47,9 @@ def test_without_a_mix_what_waits_is_the_mix() -> None:
 def test_jobs_without_gpus_take_cpu_that_no_gpu_needs() -> None:
     """Both nodes have a GPU for ten cores; the first has just these, the second more."""
     nodes = [node(1, gpus=1, cpu=10), node(2, gpus=1, cpu=30)]
-    mix = ((ask(1, cpu_milli=10_000), 1.0),)
-    made = decide(replace(cluster(*nodes, jobs=[job(1, gpus=0, cpu_milli=5_000)]), mix=mix))
-    assert nodes_of(made, 1) == [2]
+    request_mix = ((ask(1, cpu_milli=10_000), 1.0),)
+    new_plan = decide(replace(cluster(*nodes, jobs=[job(1, gpus=0, cpu_milli=5_000)]), mix=request_mix))
+    assert nodes_of(new_plan, 1) == [2]
 
 
 def test_cpu_hungry_jobs_do_not_strand_gpus() -> None:
@@ -58,31 +58,31 @@ def test_cpu_hungry_jobs_do_not_strand_gpus() -> None:
         node(1, cpu=64),
         replace(node(2, cpu=64, gpus=[gpu(200 + n, exclusive=n > 0) for n in range(8)]), cpu_milli_free=36_000),
     ]
-    mix = ((ask(1, cpu_milli=8_000), 9.0), (ask(1, cpu_milli=30_000), 1.0))
-    assert nodes_of(decide(replace(cluster(*nodes, jobs=[job(1, cpu_milli=30_000)]), mix=mix)), 1) == [2]
+    request_mix = ((ask(1, cpu_milli=8_000), 9.0), (ask(1, cpu_milli=30_000), 1.0))
+    assert nodes_of(decide(replace(cluster(*nodes, jobs=[job(1, cpu_milli=30_000)]), mix=request_mix)), 1) == [2]
 
 
-def test_models_that_some_cannot_do_without_are_spent_last() -> None:
+def test_models_that_some_requests_require_are_used_last() -> None:
     """Any GPU will do; half of the mix needs an H100."""
     nodes = [node(1, gpus=[gpu(1, model="NVIDIA H100 PCIe")]), node(2, gpus=[gpu(2)])]
-    mix = ((ask(1), 1.0), (ask(1, gpu_models=("H100",)), 1.0))
-    assert nodes_of(decide(replace(cluster(*nodes, jobs=[job(1)]), mix=mix)), 1) == [2]
+    request_mix = ((ask(1), 1.0), (ask(1, gpu_models=("H100",)), 1.0))
+    assert nodes_of(decide(replace(cluster(*nodes, jobs=[job(1)]), mix=request_mix)), 1) == [2]
 
 
 def test_a_mix_of_few_requests_does_not_decide_alone() -> None:
     """Only halves are asked for, and yet they are packed: whole devices may be wanted next."""
     halves = [job(id, shared=True, gpu_memory_mb=30_000) for id in range(1, 5)]
-    made = decide(cluster(node(1, gpus=4), jobs=halves))
-    held = [hold.device_id for placement in made.placements for rank in placement.ranks for hold in rank.holds]
-    assert len(set(held)) == 2
+    new_plan = decide(cluster(node(1, gpus=4), jobs=halves))
+    gpus_held = [hold.device_id for placement in new_plan.placements for rank in placement.ranks for hold in rank.holds]
+    assert len(set(gpus_held)) == 2
 
 
 def test_scores_that_are_nearly_equal_are_equal_and_the_first_node_fills_up() -> None:
     """A job takes 100 millicores more than a GPU comes with: an 80th of a GPU is lost on the first node, less on the
     others. A difference of less than a 25th is none."""
     nodes = [replace(node(id), cpu_milli_free=64_000 + 50 * (id - 1)) for id in (1, 2, 3)]
-    made = decide(replace(cluster(*nodes, jobs=[job(1, cpu_milli=8_100)]), mix=((ask(1, cpu_milli=8_000), 1.0),)))
-    assert nodes_of(made, 1) == [1]
+    new_plan = decide(replace(cluster(*nodes, jobs=[job(1, cpu_milli=8_100)]), mix=((ask(1, cpu_milli=8_000), 1.0),)))
+    assert nodes_of(new_plan, 1) == [1]
 
 
 def test_the_order_of_the_mix_does_not_matter_to_the_last_bit() -> None:
@@ -91,9 +91,9 @@ def test_the_order_of_the_mix_does_not_matter_to_the_last_bit() -> None:
     board = Board([_node(rng, id) for id in range(1, 7)])
     states = [slot.state for slot in board.slots if slot.state is not None]
     for _ in range(20):
-        mix = [(_request(rng), rng.random()) for _ in range(20)]
+        request_mix = [(_request(rng), rng.random()) for _ in range(20)]
         lost = []
-        for order in (mix, rng.sample(mix, len(mix))):
+        for order in (request_mix, rng.sample(request_mix, len(request_mix))):
             for state in states:
                 state.fragments = None
             lost.append([Fragmentation(order, board, Policy()).lost(state) for state in states])
@@ -101,10 +101,10 @@ def test_the_order_of_the_mix_does_not_matter_to_the_last_bit() -> None:
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
-def test_every_placement_finds_the_one_node_with_room(placement: str) -> None:
+def test_every_scorer_finds_the_only_suitable_node(placement: str) -> None:
     nodes = [node(1, gpus=1), node(2, cpu=1), node(3)]
-    made = decide(cluster(*nodes, jobs=[job(1, gpus=2, cpu_milli=2_000)]), Policy(placement=placement))
-    assert nodes_of(made, 1) == [3]
+    new_plan = decide(cluster(*nodes, jobs=[job(1, gpus=2, cpu_milli=2_000)]), Policy(placement=placement))
+    assert nodes_of(new_plan, 1) == [3]
 
 
 def test_an_unknown_placement_is_refused_by_name() -> None:
@@ -133,24 +133,32 @@ def _request(rng: Random) -> Request:
     )
 
 
-def _lost(one: Node, nodes: Sequence[Node], mix: Mix) -> float:
-    known = [(request, weight) for request, weight in mix if _suitable(request, [d for n in nodes for d in n.devices])]
+def _lost(one: Node, nodes: Sequence[Node], request_mix: Mix) -> float:
+    jobs_by_id = [
+        (request, weight)
+        for request, weight in request_mix
+        if _suitable(request, [d for n in nodes for d in n.devices])
+    ]
     smallest = min(_limit(device) for each in nodes for device in each.devices)
     powers = [2**power for power in range(3) if 2**power <= max(len(each.devices) for each in nodes)]
     imagined = [Request(power, cpu_milli=0) for power in powers]
     imagined.append(Request(1, smallest // 2, shared=True, cpu_milli=0))
-    everybody = [*known, *((request, 1.0) for request in imagined)]
+    everybody = [*jobs_by_id, *((request, 1.0) for request in imagined)]
     total = sum(weight for _, weight in everybody)
     free = sum(_part(device) for device in one.devices)
     lost = sum(weight / total * (free - _usable(request, one)) for request, weight in everybody)
-    gpus = sum(weight * _size(request, nodes) for request, weight in known)
-    for had, has, wanted in (
-        (one.cpu_milli, one.cpu_milli_free, sum(weight * request.cpu_milli for request, weight in known)),
-        (one.memory_mb, one.memory_mb_free, sum(weight * request.memory_mb for request, weight in known)),
+    gpus = sum(weight * _size(request, nodes) for request, weight in jobs_by_id)
+    for had, has, requested in (
+        (one.cpu_milli, one.cpu_milli_free, sum(weight * request.cpu_milli for request, weight in jobs_by_id)),
+        (one.memory_mb, one.memory_mb_free, sum(weight * request.memory_mb for request, weight in jobs_by_id)),
     ):
-        each_gpu = min(wanted / gpus, had / len(one.devices)) if gpus else 0.0
+        each_gpu = min(requested / gpus, had / len(one.devices)) if gpus else 0.0
         lost += max(free - has / each_gpu, 0.0) if each_gpu else 0.0
-    return lost - sum(_part(device) * (_pressure(device, nodes, known) - 1) for device in one.devices) if gpus else lost
+    return (
+        lost - sum(_part(device) * (_pressure(device, nodes, jobs_by_id) - 1) for device in one.devices)
+        if gpus
+        else lost
+    )
 
 
 def _usable(request: Request, one: Node) -> float:
@@ -172,14 +180,14 @@ def _suitable(request: Request, devices: Sequence[Device]) -> list[Device]:
     ]
 
 
-def _pressure(device: Device, nodes: Sequence[Node], mix: Mix) -> float:
+def _pressure(device: Device, nodes: Sequence[Node], request_mix: Mix) -> float:
     """Demand per device of a kind over the mean demand per device, each request spread evenly over what suits it."""
-    devices = [one for each in nodes for one in each.devices]
+    devices = [device for each in nodes for device in each.devices]
 
     def demand(one: Device) -> float:
         return sum(
             weight * _size(request, nodes) / len(_suitable(request, devices))
-            for request, weight in mix
+            for request, weight in request_mix
             if one in _suitable(request, devices)
         )
 

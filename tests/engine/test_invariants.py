@@ -1,4 +1,4 @@
-"""What must hold in every state, checked against the slow oracle on small random ones."""
+"""Invariants of every state, checked against the slow oracle on small random ones."""
 
 import os
 from collections import Counter
@@ -28,9 +28,9 @@ in_small_states = settings(
 @given(states.snapshots(), states.policies)
 def test_no_legal_placement_is_overlooked(snapshot: Snapshot, policy: Policy) -> None:
     """A10: what waits has no legal placement, or only such as would delay the one reservation."""
-    made = decide(snapshot, policy)
-    after = advance(snapshot, made)
-    is_kept = {one.job_id: "promised_to" in one.evidence for one in made.reasons}
+    new_plan = decide(snapshot, policy)
+    after = advance(snapshot, new_plan)
+    is_kept = {entry.job_id: "promised_to" in entry.evidence for entry in new_plan.reasons}
     for job in after.jobs:
         if job.eligible_at > NOW:
             continue
@@ -38,16 +38,16 @@ def test_no_legal_placement_is_overlooked(snapshot: Snapshot, policy: Policy) ->
             if _mixes_limited_models(after, job, ranks):
                 continue  # it is not spread over models to use up what the limit of one leaves
             if oracle.is_within_limits(after, job, ranks) and oracle.is_within_parts(after, policy, job, lending=False):
-                assert is_kept[job.id] or _delays(after, made, policy, job, ranks), (job, ranks)
+                assert is_kept[job.id] or _delays(after, new_plan, policy, job, ranks), (job, ranks)
 
 
 @in_small_states
 @given(states.snapshots(), states.policies)
-def test_every_placement_is_whole_and_legal(snapshot: Snapshot, policy: Policy) -> None:
+def test_every_placement_is_complete_and_legal(snapshot: Snapshot, policy: Policy) -> None:
     """A11, A18: each one, in the order in which they were decided, is legal for the oracle and within the limits."""
-    made = decide(snapshot, policy)
-    for placement in made.placements:
-        (job,) = [one for one in snapshot.jobs if one.id == placement.job_id]
+    new_plan = decide(snapshot, policy)
+    for placement in new_plan.placements:
+        (job,) = [waiting_job for waiting_job in snapshot.jobs if waiting_job.id == placement.job_id]
         assert sum(len(rank.holds) for rank in placement.ranks) == job.request.gpu_count
         assert [rank.rank for rank in placement.ranks] == list(range(job.request.ranks or len(placement.ranks)))
         assert oracle.is_legal(job.request, placement.ranks, snapshot.nodes, policy, snapshot.running)
@@ -60,17 +60,17 @@ def test_every_placement_is_whole_and_legal(snapshot: Snapshot, policy: Policy) 
 @given(states.snapshots(), states.policies)
 def test_a_job_starts_or_has_one_reason(snapshot: Snapshot, policy: Policy) -> None:
     """A20: exactly one of both for every job, and each reason reads without gaps."""
-    made = decide(snapshot, policy)
-    found = Counter([*started(made), *[one.job_id for one in made.reasons]])
-    assert found == Counter(job.id for job in snapshot.jobs)
-    for one in made.reasons:
-        assert "?" not in reasons.sentence(one.code, one.evidence)
-        assert one.code in set(reasons.Pending)
+    new_plan = decide(snapshot, policy)
+    result = Counter([*started(new_plan), *[entry.job_id for entry in new_plan.reasons]])
+    assert result == Counter(job.id for job in snapshot.jobs)
+    for entry in new_plan.reasons:
+        assert "?" not in reasons.sentence(entry.code, entry.evidence)
+        assert entry.code in set(reasons.Pending)
 
 
 @in_small_states
 @given(states.snapshots(), st.integers(0, 100))
-def test_the_order_of_the_input_does_not_matter(snapshot: Snapshot, seed: int) -> None:
+def test_plan_does_not_depend_on_the_order_of_input(snapshot: Snapshot, seed: int) -> None:
     """A21"""
     rng = Random(seed)
     shuffled = Snapshot(
@@ -85,17 +85,19 @@ def test_the_order_of_the_input_does_not_matter(snapshot: Snapshot, seed: int) -
 
 @in_small_states
 @given(states.snapshots(), states.policies)
-def test_the_promise_never_moves_later(snapshot: Snapshot, policy: Policy) -> None:
+def test_promise_never_moves_later(snapshot: Snapshot, policy: Policy) -> None:
     """A12: once promised, a job starts by then, whatever else starts; seen again a minute later."""
-    made = decide(snapshot, policy)
-    if made.reservation is None:
+    new_plan = decide(snapshot, policy)
+    if new_plan.reservation is None:
         return
-    after = advance(snapshot, made)
-    (holder,) = [job for job in after.jobs if job.id == made.reservation.job_id]
+    after = advance(snapshot, new_plan)
+    (holder,) = [job for job in after.jobs if job.id == new_plan.reservation.job_id]
     if any(job.tenant_id == holder.tenant_id and job.priority > holder.priority for job in after.jobs):
         return
-    again = decide(replace(after, jobs=(holder,)), policy, NOW)
-    assert holder.id in started(again) or (again.reservation and again.reservation.at <= made.reservation.at)
+    second_plan = decide(replace(after, jobs=(holder,)), policy, NOW)
+    assert holder.id in started(second_plan) or (
+        second_plan.reservation and second_plan.reservation.at <= new_plan.reservation.at
+    )
 
 
 @in_small_states
@@ -109,38 +111,43 @@ def test_feasibility_agrees_with_the_plan_on_the_empty_cluster(snapshot: Snapsho
             cpu_milli_free=node.cpu_milli,
             memory_mb_free=node.memory_mb,
             devices=tuple(
-                replace(one, is_healthy=True, is_slowed=False, exclusive=False, shared_mb=0) for one in node.devices
+                replace(device, is_healthy=True, is_slowed=False, exclusive=False, shared_mb=0)
+                for device in node.devices
             ),
         )
         for node in snapshot.nodes
     )
     for job in snapshot.jobs:
-        (tenant,) = [one for one in snapshot.tenants if one.id == job.tenant_id]
+        (tenant,) = [tenant for tenant in snapshot.tenants if tenant.id == job.tenant_id]
         alone = Snapshot((replace(job, eligible_at=0.0),), (), nodes, snapshot.tenants)
-        made = decide(alone)
+        new_plan = decide(alone)
         verdict = why_never_fits(job.request, tenant, snapshot.nodes)
         if verdict is not None:
-            assert [(one.code, one.evidence) for one in made.reasons] == [(verdict.code, verdict.evidence)]
-        elif made.reasons:
+            assert [(entry.code, entry.evidence) for entry in new_plan.reasons] == [(verdict.code, verdict.evidence)]
+        elif new_plan.reasons:
             # Not impossible for ever: a node that matches may yet join, or has not; and mixed devices may be too dear.
-            assert made.reasons[0].code in ("constraint", "taint", "quota_wait")
+            assert new_plan.reasons[0].code in ("constraint", "taint", "quota_wait")
 
 
 def _mixes_limited_models(after: Snapshot, job: Job, ranks: tuple[RankPlacement, ...]) -> bool:
-    (tenant,) = [one for one in after.tenants if one.id == job.tenant_id]
+    (tenant,) = [tenant for tenant in after.tenants if tenant.id == job.tenant_id]
     return bool(tenant.max_gpus_by_model) and len(set(oracle.models(after, ranks))) > 1
 
 
-def _delays(after: Snapshot, made: Plan, policy: Policy, job: Job, ranks: tuple[RankPlacement, ...]) -> bool:
+def _delays(after: Snapshot, new_plan: Plan, policy: Policy, job: Job, ranks: tuple[RankPlacement, ...]) -> bool:
     """With these ranks taken too, could the promised job not start at its time in its place?"""
-    promise = made.reservation
+    promise = new_plan.reservation
     if promise is None or promise.job_id == job.id:
         return False
     ends_at = inf if job.max_runtime_seconds is None else NOW + job.max_runtime_seconds
     if ends_at <= promise.at:
         return False
-    (holder,) = [one for one in after.jobs if one.id == promise.job_id]
-    ended = [one.job_id for one in after.running if _bound(one.ends_by, one.started_at, policy) <= promise.at]
+    (holder,) = [waiting_job for waiting_job in after.jobs if waiting_job.id == promise.job_id]
+    ended = [
+        running_job.job_id
+        for running_job in after.running
+        if _bound(running_job.ends_by, running_job.started_at, policy) <= promise.at
+    ]
     future = oracle.without(after, ended)
     nodes = tuple(occupy(node, ranks) for node in future.nodes)
     joined = {rank.node_id for rank in ranks} & set(promise.node_ids)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpusched.protocol import reasons
 from scheduling.engine.explain.irreducible import irreducible
-from scheduling.engine.forward import back_again
+from scheduling.engine.forward import restored
 from scheduling.engine.model import Policy, RunningJob, Snapshot
 from scheduling.engine.whatif.blockers import Blocker, blockers, restorable
 from scheduling.engine.whatif.changes import Change, apply
@@ -37,11 +37,11 @@ def test_an_irreducible_part_is_enough_and_none_of_it_can_be_left_out(ways: set[
     def is_enough(part: Sequence[int]) -> bool:
         return any(way <= set(part) for way in ways)
 
-    found = irreducible(range(12), is_enough, 1000)
-    assert (found is None) == (not ways)
-    if found is not None:
-        assert is_enough(list(found))
-        assert not any(is_enough([one for one in found if one != left_out]) for left_out in found)
+    result = irreducible(range(12), is_enough, 1000)
+    assert (result is None) == (not ways)
+    if result is not None:
+        assert is_enough(list(result))
+        assert not any(is_enough([entry for entry in result if entry != left_out]) for left_out in result)
 
 
 def test_no_item_can_be_left_out_where_more_items_may_spoil_it() -> None:
@@ -50,12 +50,12 @@ def test_no_item_can_be_left_out_where_more_items_may_spoil_it() -> None:
     def is_enough(part: Sequence[int]) -> bool:
         return {1, 2} <= set(part) and not (0 in part and 5 not in part)
 
-    found = irreducible(range(6), is_enough, 1000)
-    assert found is not None and is_enough(list(found))
-    assert not any(is_enough([one for one in found if one != left_out]) for left_out in found)
+    result = irreducible(range(6), is_enough, 1000)
+    assert result is not None and is_enough(list(result))
+    assert not any(is_enough([entry for entry in result if entry != left_out]) for left_out in result)
 
 
-def test_too_many_tries_find_nothing() -> None:
+def test_irreducible_returns_none_after_too_many_tries() -> None:
     assert irreducible(range(100), lambda part: {3, 50, 99} <= set(part), 5) is None
 
 
@@ -91,7 +91,7 @@ def test_one_of_many_closed_nodes_is_named() -> None:
     assert sentence == "with node n2 back in service it would start"
 
 
-def test_only_the_sick_devices_that_are_needed_count() -> None:
+def test_only_the_unhealthy_devices_that_are_needed_count() -> None:
     """A60"""
     sick = [gpu(100 + number, is_healthy=False) for number in range(8)]
     [step] = obstacles(cluster(node(1, gpus=sick), jobs=[job(1, gpus=3)]), Policy(), NOW, 1)
@@ -134,16 +134,20 @@ def test_no_item_of_a_counterfactual_can_be_left_out(snapshot: Snapshot, policy:
 
 
 def _with_one_less(change: Change) -> list[Change]:
-    jobs = [replace(change, jobs=tuple(one for one in change.jobs if one != left_out)) for left_out in change.jobs]
-    return jobs + [replace(change, ids=tuple(one for one in change.ids if one != left_out)) for left_out in change.ids]
+    jobs = [
+        replace(change, jobs=tuple(job_id for job_id in change.jobs if job_id != left_out)) for left_out in change.jobs
+    ]
+    return jobs + [
+        replace(change, ids=tuple(entry for entry in change.ids if entry != left_out)) for left_out in change.ids
+    ]
 
 
 def test_an_estimate_names_the_jobs_whose_end_it_depends_on() -> None:
-    """A60: of eight that end before it only the seven that hold what it needs beside the last one."""
+    """A60: of eight that end before it only the seven that hold resources it needs beside the last one."""
     state = replace(full_cluster(2), jobs=(job(1, gpus=8),))
-    found = outlook(Present(state, Policy(), NOW), 1, 0.5)
-    assert found.estimate is not None and found.estimate.jobs_ending == 8
-    assert found.blockers == tuple(Blocker(100 + number, 1) for number in range(8))
+    result = outlook(Present(state, Policy(), NOW), 1, 0.5)
+    assert result.estimate is not None and result.estimate.jobs_ending == 8
+    assert result.blockers == tuple(Blocker(100 + number, 1) for number in range(8))
 
 
 def test_jobs_that_end_before_but_elsewhere_block_nothing() -> None:
@@ -152,17 +156,17 @@ def test_jobs_that_end_before_but_elsewhere_block_nothing() -> None:
     large = job(30, gpus=8, minutes=60, node_selector=(("zone", "b"),))
     state = running_on(cluster(node(1, labels={"zone": "a"}), node(2, labels={"zone": "b"})), *holders, large)
     state = replace(state, jobs=(job(1, gpus=4, node_selector=(("zone", "b"),)),))
-    found = outlook(Present(state, Policy(), NOW), 1, 0.5)
-    assert found.estimate is not None and found.estimate.jobs_ending == 9
-    assert found.blockers == (Blocker(30, 1),)
+    result = outlook(Present(state, Policy(), NOW), 1, 0.5)
+    assert result.estimate is not None and result.estimate.jobs_ending == 9
+    assert result.blockers == (Blocker(30, 1),)
 
 
-def test_a_job_that_takes_the_room_first_blocks_in_its_place() -> None:
+def test_job_that_takes_the_place_first_is_the_blocker() -> None:
     """A60: the one that runs now ends, another starts there, and only when that has ended does the last one start."""
     state = running_on(cluster(node(1)), job(9, gpus=8, minutes=10))
     state = replace(state, jobs=(job(2, gpus=8, age=9999, minutes=20), job(1, gpus=8, age=0)))
-    found = outlook(Present(state, Policy(), NOW), 1, 0.5)
-    assert found.blockers == (Blocker(2, 1),)
+    result = outlook(Present(state, Policy(), NOW), 1, 0.5)
+    assert result.blockers == (Blocker(2, 1),)
 
 
 @in_small_states
@@ -170,24 +174,27 @@ def test_a_job_that_takes_the_room_first_blocks_in_its_place() -> None:
 def test_no_blocker_of_an_estimate_can_be_left_out(snapshot: Snapshot, policy: Policy) -> None:
     """A60: with all that are not named still running the job starts at its time; with one more it does not."""
     forecasts = Forecasts(snapshot, policy, NOW, decide(snapshot, policy))
-    estimates = forecasts.estimates([one.id for one in snapshot.jobs], typical=0.5)
+    estimates = forecasts.estimates([waiting_job.id for waiting_job in snapshot.jobs], typical=0.5)
     for job_id, estimate in estimates.items():
         start = forecasts.start(job_id)
         if estimate.p90_at is None or start is None:
             continue
-        gone = restorable(start.snapshot, start.ended)
+        ended = restorable(start.snapshot, start.ended)
         named = blockers(start, job_id, policy)
         assert named is not None
-        needed = {one.job_id for one in named}
+        needed = {entry.job_id for entry in named}
 
         def starts(
             still: list[RunningJob], job_id: int = job_id, snapshot: Snapshot = start.snapshot, now: float = start.now
         ) -> bool:
-            running = [one if one.ends_by is None else replace(one, ends_by=max(one.ends_by, now + 1)) for one in still]
-            return job_id in started(decide(back_again(snapshot, running), policy, now))
+            running = [
+                entry if entry.ends_by is None else replace(entry, ends_by=max(entry.ends_by, now + 1))
+                for entry in still
+            ]
+            return job_id in started(decide(restored(snapshot, running), policy, now))
 
-        others = [one for one in gone if one.job_id not in needed]
-        assert starts(others)
-        for one in gone:
-            if one.job_id in needed:
-                assert not starts([*others, one])
+        other_jobs = [entry for entry in ended if entry.job_id not in needed]
+        assert starts(other_jobs)
+        for entry in ended:
+            if entry.job_id in needed:
+                assert not starts([*other_jobs, entry])

@@ -1,4 +1,4 @@
-"""A60: the largest possible that a refusal names is accepted by the same check, and one more is refused."""
+"""A60: the same check accepts the largest possible request that a refusal names, and refuses one more."""
 
 import os
 import re
@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from scheduling.engine.board.shapes import rank_counts
 from scheduling.engine.explain.feasibility import bounds_of, why_never_fits
-from scheduling.engine.explain.inventory import matching, survey
+from scheduling.engine.explain.inventory import inventory_of, matching
 from scheduling.engine.explain.largest import Largest, largest
 from scheduling.engine.model import Device, Node, Policy, Request, Tenant
 from tests.engine.scenario import ask, gpu, node
 
-ANYONE = Tenant(1, "nlp")
+TENANT = Tenant(1, "nlp")
 in_many_fleets = settings(
     max_examples=int(os.environ.get("ENGINE_EXAMPLES", "400")),
     deadline=None,
@@ -27,7 +27,7 @@ in_many_fleets = settings(
 H100 = "NVIDIA H100 PCIe"
 
 
-def named(request: Request, nodes: list[Node], tenant: Tenant = ANYONE, policy: Policy = Policy()) -> str:
+def named(request: Request, nodes: list[Node], tenant: Tenant = TENANT, policy: Policy = Policy()) -> str:
     verdict = why_never_fits(request, tenant, nodes, policy)
     assert verdict is not None and verdict.code == "never_fits", verdict
     return str(verdict.evidence["largest"])
@@ -38,8 +38,8 @@ def test_a_gang_counts_the_gpus_of_all_models() -> None:
     nodes = [node(1), node(2), node(3, gpus=[gpu(n, 40_000, model=H100) for n in range(4)])]
     text = named(ask(30, gang=True), nodes)
     assert text.startswith("20 GPUs of 40000 MiB with ") and text.endswith(" over 3 nodes")
-    assert why_never_fits(ask(20, gang=True), ANYONE, nodes) is None
-    assert why_never_fits(ask(21, gang=True), ANYONE, nodes) is not None
+    assert why_never_fits(ask(20, gang=True), TENANT, nodes) is None
+    assert why_never_fits(ask(21, gang=True), TENANT, nodes) is not None
 
 
 def test_cpu_and_memory_of_all_types_of_nodes_count() -> None:
@@ -57,12 +57,12 @@ def test_shared_memory_stays_under_the_load_ceiling() -> None:
 
 
 def test_the_limits_of_the_tenant_and_the_online_part_bound_the_largest() -> None:
-    """A60: what the nodes hold is of no use to a tenant that may not ask for it."""
-    limited = replace(ANYONE, max_gpus=12, max_cpu_milli=20_000)
+    """A60: capacity beyond the tenant's limits is not possible."""
+    limited = replace(TENANT, max_gpus=12, max_cpu_milli=20_000)
     text = named(ask(12), [node(1)], limited)
     assert text == "8 GPUs of 80000 MiB with 20 CPU cores and 256000 MiB of memory on one node"
     half = Policy(online_percent=50)
-    verdict = why_never_fits(ask(99, gang=True), ANYONE, [node(1), node(2)], half, is_online=True)
+    verdict = why_never_fits(ask(99, gang=True), TENANT, [node(1), node(2)], half, is_online=True)
     assert verdict is not None and str(verdict.evidence["largest"]).startswith("8 GPUs of ")
 
 
@@ -79,8 +79,8 @@ def test_more_ranks_than_gpus_names_the_most_ranks() -> None:
     assert text.startswith("16 ranks with 16 GPUs of ")
 
 
-def test_what_may_not_span_nodes_is_not_said_to_ask_for_all_of_them() -> None:
-    verdict = why_never_fits(ask(0, gang=True, cpu_milli=65_000), ANYONE, [node(1)])
+def test_sentence_of_a_job_on_one_node_does_not_name_all_nodes() -> None:
+    verdict = why_never_fits(ask(0, gang=True, cpu_milli=65_000), TENANT, [node(1)])
     assert verdict is not None and str(verdict.evidence["what"]).endswith(" on one node")
 
 
@@ -97,25 +97,25 @@ def test_the_largest_is_accepted_and_one_more_is_refused(seed: int) -> None:
     def accepts(one: Request) -> bool:
         return why_never_fits(one, tenant, nodes, policy, is_online=is_online) is None
 
-    types = matching(request, survey(nodes))
+    types = matching(request, inventory_of(nodes))
     if not types:
         return
-    bounds = bounds_of(tenant, survey(nodes), policy, is_online=is_online)
-    found = largest(request, types, policy, bounds)
-    if found is None:
+    bounds = bounds_of(tenant, inventory_of(nodes), policy, is_online=is_online)
+    result = largest(request, types, policy, bounds)
+    if result is None:
         smallest = replace(request, gpu_count=min(request.gpu_count, 1), gpu_memory_mb=None, cpu_milli=0, memory_mb=0)
         assert not accepts(replace(smallest, ranks=None))
         assert verdict.evidence["largest"] == "0 GPUs"
         return
-    assert accepts(found.request), (verdict, found)
+    assert accepts(result.request), (verdict, result)
     for name in ("gpu_memory_mb", "cpu_milli", "memory_mb"):
-        one_more = replace(found.request, **{name: (getattr(found.request, name) or 0) + 1})  # type: ignore[arg-type]
+        one_more = replace(result.request, **{name: (getattr(result.request, name) or 0) + 1})  # type: ignore[arg-type]
         assert not accepts(one_more) or (name == "gpu_memory_mb" and not request.gpu_count), (name, verdict)
-    if request.gpu_count and not found.more_gpus:
+    if request.gpu_count and not result.more_gpus:
         for more in (1, 2, 3, 4):
-            wider = replace(found.request, gpu_count=found.request.gpu_count + more * (found.request.ranks or 1))
-            assert not accepts(wider), (verdict, found)
-    _one_amount_alone(request, found, policy, accepts)
+            wider = replace(result.request, gpu_count=result.request.gpu_count + more * (result.request.ranks or 1))
+            assert not accepts(wider), (verdict, result)
+    _one_amount_alone(request, result, policy, accepts)
 
 
 @in_many_fleets
@@ -134,29 +134,29 @@ def test_the_numbers_of_the_sentence_are_those_of_a_request_that_is_accepted(see
         "memory_mb": r"(\d+) MiB of memory",
         "ranks": r"(\d+) ranks?",
     }
-    said: dict[str, int | None] = {
+    sentence: dict[str, int | None] = {
         name: int(match[1]) for name, pattern in numbers.items() if (match := re.search(pattern, text))
     }
     if cores := re.search(r"([\d.]+) CPU cores", text):
-        said["cpu_milli"] = round(float(cores[1]) * 1000)
+        sentence["cpu_milli"] = round(float(cores[1]) * 1000)
     if "of unknown memory" in text:
-        said["gpu_memory_mb"] = None
-    if said.get("gpu_count") == 0:
+        sentence["gpu_memory_mb"] = None
+    if sentence.get("gpu_count") == 0:
         return
-    submitted = replace(request, **said)  # type: ignore[arg-type]
+    submitted = replace(request, **sentence)  # type: ignore[arg-type]
     assert why_never_fits(submitted, tenant, nodes, policy, is_online=is_online) is None, (text, submitted)
 
 
-def _one_amount_alone(request: Request, found: Largest, policy: Policy, accepts) -> None:
-    """Where one amount alone was too large, it is accepted beside the rest as it was asked for."""
+def _one_amount_alone(request: Request, result: Largest, policy: Policy, accepts) -> None:
+    """Assert that a request with only one amount too large keeps its other amounts."""
     names = ("gpu_count", "gpu_memory_mb", "cpu_milli", "memory_mb")
-    short = [name for name in names if (getattr(found.request, name) or 0) < (getattr(request, name) or 0)]
+    short = [name for name in names if (getattr(result.request, name) or 0) < (getattr(request, name) or 0)]
     if len(short) != 1 or not rank_counts(request, policy):
         return
-    if found.request.ranks != request.ranks:
+    if result.request.ranks != request.ranks:
         return
     [name] = short
-    amount = getattr(found.request, name)
+    amount = getattr(result.request, name)
     if amount:
         assert accepts(replace(request, **{name: amount}))
         step = (request.ranks or 1) if name == "gpu_count" else 1
@@ -169,7 +169,7 @@ def _state(rng: Random) -> tuple[list[Node], Request, Tenant, Policy, bool]:
     for number in range(1, rng.randint(2, 6)):
         cpu, memory_mb, devices = rng.choice(kinds)
         labels = {"zone": rng.choice("ab")}
-        seated = tuple(replace(one, id=number * 100 + one.id) for one in devices)
+        seated = tuple(replace(device, id=number * 100 + device.id) for device in devices)
         nodes.append(Node(number, f"n{number}", cpu, memory_mb, cpu, memory_mb, seated, labels))
     gpus = rng.choice([0, 0, 1, 2, 3, 5, 9, 16, 30])
     request = Request(
@@ -185,7 +185,7 @@ def _state(rng: Random) -> tuple[list[Node], Request, Tenant, Policy, bool]:
         topology=rng.choice(["any", "any", "nvlink", "numa", "prefer_nvlink"]),
     )
     tenant = replace(
-        ANYONE,
+        TENANT,
         max_gpus=rng.choice([None, None, gpus, gpus + 4]),
         max_gpu_memory_mb=rng.choice([None, None, 300, 3000]),
         max_cpu_milli=rng.choice([None, None, 8000, 120_000]),
@@ -219,9 +219,9 @@ def _type(rng: Random) -> tuple[int, int, tuple[Device, ...]]:
     ],
 )
 def test_limits_per_model_count_together(limits: tuple[tuple[str, int], ...], accepted: int) -> None:
-    """A60: none of them alone refuses the request, as another model would do; together they leave too few GPUs."""
+    """A60: none of them alone refuses the request, as another model would suffice; together they leave too few GPUs."""
     nodes = [node(1), node(2, gpus=[gpu(200 + n, model=H100) for n in range(4)])]
-    tenant = replace(ANYONE, max_gpus_by_model=limits)
+    tenant = replace(TENANT, max_gpus_by_model=limits)
     verdict = why_never_fits(ask(accepted + 1, gang=True), tenant, nodes)
     assert verdict is not None and verdict.code == "tenant_limit"
     assert (verdict.evidence["requested"], verdict.evidence["limit"]) == (accepted + 1, accepted)

@@ -1,4 +1,4 @@
-"""Who comes first: tenants by guarantee, tier and share; jobs by priority and bounded aging."""
+"""The order of service: tenants by guarantee, tier and share; jobs by priority and bounded aging."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,16 +14,16 @@ from tests.engine.scenario import NOW, advance, ask, cluster, decide, end_due, j
 
 
 def order(*jobs: Job, tenants: Sequence[Tenant] = (), policy: Policy = Policy()) -> list[int]:
-    """The ids in the order in which they start on a cluster that holds them all."""
-    made = decide(cluster(node(1, gpus=64, cpu=256), jobs=jobs, tenants=tenants), policy)
-    return [placement.job_id for placement in made.placements]
+    """Return the ids in the order in which they start on a cluster that holds them all."""
+    new_plan = decide(cluster(node(1, gpus=64, cpu=256), jobs=jobs, tenants=tenants), policy)
+    return [placement.job_id for placement in new_plan.placements]
 
 
 def test_inside_a_tenant_by_priority_then_by_queue_time_then_by_id() -> None:
     assert order(job(1, age=5), job(2, age=60), job(4, age=5), job(3, priority=600, age=0)) == [3, 2, 1, 4]
 
 
-def test_aging_lets_an_old_job_pass_a_slightly_more_important_one() -> None:
+def test_aging_lets_an_old_job_pass_one_of_slightly_higher_priority() -> None:
     """A13: one point per minute."""
     assert order(job(1, priority=500, age=11 * 60), job(2, priority=510, age=0)) == [1, 2]
     assert order(job(1, priority=500, age=9 * 60), job(2, priority=510, age=0)) == [2, 1]
@@ -39,7 +39,7 @@ def test_no_age_lifts_a_job_into_the_next_band(low: int, high: int) -> None:
 @settings(deadline=None, derandomize=True, database=None)
 @given(st.integers(0, 5000), st.floats(0, 1e9), st.floats(0, 1e9), st.floats(0, 100))
 def test_aging_is_bounded_monotone_and_by_time_only(priority: int, early: float, late: float, rate: float) -> None:
-    """A13: a function of the time waited alone, so neither the cycle rate nor a restart can change it."""
+    """A13: a function of the waiting time alone, so neither the cycle rate nor a restart can change it."""
     policy = Policy(aging_points_per_minute=rate)
     young, old = sorted((early, late))
     before, after = aged_priority(priority, NOW - young, policy, NOW), aged_priority(priority, NOW - old, policy, NOW)
@@ -76,7 +76,7 @@ def test_tenants_under_their_guarantee_come_first_then_lower_tiers() -> None:
     assert order(*jobs, tenants=tenants) == [11, 12, 1, 2, 21, 13]
 
 
-def test_in_fair_priority_does_not_jump_tenants_and_in_priority_it_does() -> None:
+def test_priority_counts_across_tenants_only_under_the_priority_policy() -> None:
     jobs = [job(1), job(2, priority=400), job(11, tenant=2, priority=3000), job(12, tenant=2, priority=3000)]
     assert order(*jobs) == [1, 11, 2, 12]
     assert order(*jobs, policy=Policy(name="priority")) == [11, 12, 1, 2]
@@ -108,8 +108,8 @@ def test_two_backlogs_converge_to_their_weights() -> None:
         now = NOW + minute * 60
         state = end_due(state, now)
         state = advance(state, decide(state, now=now), now)
-        for one in state.running:
-            ran[one.tenant_id] += 1
+        for running_job in state.running:
+            ran[running_job.tenant_id] += 1
     assert ran[2] / ran[1] == pytest.approx(3, rel=0.05)
 
 

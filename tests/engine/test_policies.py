@@ -1,4 +1,4 @@
-"""What tells the policies apart: cost, predicted service, arrival; and who may be promised a place under each."""
+"""The differences between the policies: cost, predicted service, arrival; and which job may be promised a place."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,8 +20,8 @@ COST, SHORTEST = Policy(name="cost_aware"), Policy(name="shortest")
 
 
 def order(policy: Policy, *jobs: Job, tenants: Sequence[Tenant] = ()) -> list[int]:
-    made = decide(cluster(node(1, gpus=256, cpu=512), jobs=jobs, tenants=tenants), policy)
-    return [placement.job_id for placement in made.placements]
+    new_plan = decide(cluster(node(1, gpus=256, cpu=512), jobs=jobs, tenants=tenants), policy)
+    return [placement.job_id for placement in new_plan.placements]
 
 
 def predicted(id: int, gpus: int, minutes: float, **more: object) -> Job:
@@ -45,13 +45,13 @@ def test_a_prediction_goes_before_the_limit_and_what_is_unknown_comes_last() -> 
     assert order(SHORTEST, job(1), job(3, minutes=30), limited, job(4, minutes=20)) == [2, 4, 3, 1]
 
 
-def test_shortest_serves_alike_jobs_by_their_own_times() -> None:
-    """They share a bucket, whose order must be theirs, not that of arrival."""
+def test_shortest_serves_identical_requests_by_their_own_times() -> None:
+    """The jobs share a group, which must be sorted by their times, not by arrival."""
     assert order(SHORTEST, *[predicted(id, 1, 100 - id) for id in range(1, 20)]) == list(range(19, 0, -1))
 
 
 def test_in_shortest_bands_come_first_and_age_and_priority_help_within_bounds() -> None:
-    """A13: who waits longest counts at most for 999 / 500, so twice as much work still comes later."""
+    """A13: age counts at most for 999 / 500, so a job with twice as much work still comes later."""
     assert order(SHORTEST, predicted(1, 1, 1), predicted(2, 8, 9000, priority=1000)) == [2, 1]
     old, new = {"age": 9 * DAY}, {"age": 0.0}
     assert order(SHORTEST, predicted(1, 1, 100, **new), predicted(2, 1, 190, **old)) == [2, 1]
@@ -59,7 +59,7 @@ def test_in_shortest_bands_come_first_and_age_and_priority_help_within_bounds() 
     assert order(SHORTEST, predicted(1, 1, 100), predicted(2, 1, 150, priority=900)) == [2, 1]
 
 
-def test_shortest_keeps_guarantees_and_looks_across_tenants() -> None:
+def test_shortest_respects_guarantees_and_orders_across_tenants() -> None:
     jobs = [predicted(1, 1, 5), predicted(2, 1, 9), predicted(11, 1, 7, tenant=2), predicted(12, 1, 90, tenant=2)]
     assert order(SHORTEST, *jobs) == [1, 11, 2, 12]
     tenants = (Tenant(1, "a"), Tenant(2, "b", guaranteed_gpus=2))
@@ -89,7 +89,7 @@ def test_cost_aware_serves_the_cheaper_job_of_a_tenant_first_unless_it_is_of_a_l
     assert order(COST, job(1, gpus=8), job(2, gpus=1), job(3, gpus=16, priority=1000)) == [3, 2, 1]
 
 
-def test_under_fifo_nothing_passes_what_has_no_room() -> None:
+def test_fifo_lets_no_job_pass_a_blocked_one() -> None:
     state = running_on(cluster(node(1), tenants=(Tenant(2, "b"),)), job(99, gpus=4))
     jobs = (job(1, gpus=8), job(2, gpus=1, tenant=2, priority=3000), job(3, gpus=2))
     assert started(decide(replace(state, jobs=jobs), Policy(name="fifo"))) == set()
@@ -118,9 +118,10 @@ def test_no_age_lifts_a_job_over_a_higher_band(
 
 
 def half_full(*jobs: Job) -> Snapshot:
-    """Return two nodes of eight GPUs, five of each held for three hours: the backlog of what runs is 30 GPU-hours."""
+    """Return two nodes of eight GPUs, five of each held for three hours: the backlog of the running jobs is 30
+    GPU-hours."""
     state = running_on(cluster(node(1), node(2)), job(90, gpus=5), job(91, gpus=5))
-    running = tuple(replace(one, started_at=NOW - 3 * HOUR) for one in state.running)
+    running = tuple(replace(running_job, started_at=NOW - 3 * HOUR) for running_job in state.running)
     return replace(state, jobs=jobs, running=running)
 
 
@@ -129,7 +130,7 @@ MANY = [predicted(id, 1, 25, age=60.0) for id in range(11, 30)]
 
 
 def test_backlog_is_the_work_in_the_cluster_over_its_capacity() -> None:
-    """A12: a waiting job counts with its prediction, at most with twice the mean age of what runs."""
+    """A12: a waiting job counts with its prediction, at most with twice the mean age of the running jobs."""
     assert backlog(half_full(), NOW).seconds == pytest.approx(30 / 16 * HOUR)
     short, long = predicted(1, 8, 60), predicted(2, 8, 90 * 60)
     assert backlog(half_full(short), NOW).seconds == pytest.approx((30 + 8 * 1) / 16 * HOUR)
@@ -148,16 +149,16 @@ def test_backlog_of_an_idle_cluster_lets_no_job_starve() -> None:
 
 
 def test_backlog_adds_the_drain_of_a_place_for_jobs_of_several_gpus() -> None:
-    found = backlog(half_full(), NOW)
-    assert found.wait_seconds(job(1, gpus=2)) - found.wait_seconds(job(2, gpus=1)) == pytest.approx(3 * HOUR)
+    result = backlog(half_full(), NOW)
+    assert result.wait_seconds(job(1, gpus=2)) - result.wait_seconds(job(2, gpus=1)) == pytest.approx(3 * HOUR)
 
 
 @pytest.mark.parametrize(("hours", "is_promised"), [(8, False), (9, True)])
 def test_shortest_promises_a_place_only_to_a_job_that_starves(hours: float, is_promised: bool) -> None:
     """A12: the backlog with this job is (30 + 48 + 8) / 16 hours, and the drain takes 3 more."""
-    made = decide(half_full(job(1, gpus=8, age=hours * HOUR), *MANY), SHORTEST)
-    assert (made.reservation is not None) is is_promised
-    assert len(made.placements) == (3 if is_promised else 6)
+    new_plan = decide(half_full(job(1, gpus=8, age=hours * HOUR), *MANY), SHORTEST)
+    assert (new_plan.reservation is not None) is is_promised
+    assert len(new_plan.placements) == (3 if is_promised else 6)
 
 
 def test_starving_begins_later_while_more_work_waits() -> None:
@@ -170,33 +171,33 @@ def test_starving_begins_later_while_more_work_waits() -> None:
 
 def test_the_oldest_starving_job_is_promised_a_place_before_the_order() -> None:
     """A12: small jobs still start where they do not delay it."""
-    made = decide(half_full(OLD, OLDER, *MANY), SHORTEST)
-    assert made.reservation is not None and made.reservation.job_id == 2
-    assert len(made.placements) == 3
+    new_plan = decide(half_full(OLD, OLDER, *MANY), SHORTEST)
+    assert new_plan.reservation is not None and new_plan.reservation.job_id == 2
+    assert len(new_plan.placements) == 3
 
 
-def test_who_is_promised_a_place_keeps_it_though_another_is_older() -> None:
-    made = decide(replace(half_full(OLD, OLDER, *MANY), reserved_job_id=1), SHORTEST)
-    assert made.reservation is not None and made.reservation.job_id == 1
+def test_promised_starving_job_keeps_its_place_when_another_is_older() -> None:
+    new_plan = decide(replace(half_full(OLD, OLDER, *MANY), reserved_job_id=1), SHORTEST)
+    assert new_plan.reservation is not None and new_plan.reservation.job_id == 1
 
 
 def test_a_starving_job_of_a_higher_band_takes_its_place() -> None:
     for tenant in (1, 2):
         urgent = job(3, gpus=8, age=14.9 * HOUR, priority=1000, tenant=tenant)
         state = replace(half_full(OLD, OLDER, urgent), reserved_job_id=1, tenants=(Tenant(1, "a"), Tenant(2, "b")))
-        made = decide(state, replace(SHORTEST, preemption=False))
-        assert made.reservation is not None and made.reservation.job_id == 3
+        new_plan = decide(state, replace(SHORTEST, preemption=False))
+        assert new_plan.reservation is not None and new_plan.reservation.job_id == 3
 
 
-def test_a_wait_that_its_owner_asked_for_is_no_starving() -> None:
-    """It starves from the time on that it may start."""
+def test_ineligible_time_does_not_count_as_starving() -> None:
+    """Starving begins at the eligible time."""
     later = replace(OLD, eligible_at=NOW - HOUR)
     assert decide(half_full(later, *MANY), SHORTEST).reservation is None
 
 
 def test_a_starving_job_that_cannot_be_promised_a_place_leaves_it_to_the_next() -> None:
-    made = decide(half_full(replace(OLDER, request=ask(64)), OLD, *MANY), SHORTEST)
-    assert made.reservation is not None and made.reservation.job_id == 1
+    new_plan = decide(half_full(replace(OLDER, request=ask(64)), OLD, *MANY), SHORTEST)
+    assert new_plan.reservation is not None and new_plan.reservation.job_id == 1
 
 
 def test_age_alone_lets_no_starving_job_go_before_a_higher_band() -> None:

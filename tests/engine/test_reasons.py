@@ -1,4 +1,4 @@
-"""Every job that waits says why: each code from its own cause, as a sentence without gaps."""
+"""Every waiting job has a reason: each code from its own cause, as a complete sentence."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -48,15 +48,15 @@ def later(code: str, at: float = NOW + 60) -> Snapshot:
 
 
 def paired() -> list[Device]:
-    """Four GPUs, joined two by two."""
+    """Return four GPUs, connected two by two."""
     return [gpu(n, island=n // 2, numa=0) for n in range(4)]
 
 
 def divided() -> Snapshot:
-    """One GPU of each pair is taken."""
+    """Hold one GPU of each pair."""
     state = cluster(node(1, gpus=paired()))
     holders = [running_job(id, (RankPlacement(0, 1, 1000, 0, (DeviceHold(2 * id),)),)) for id in (0, 1)]
-    nodes = tuple(occupy(one, [rank for holder in holders for rank in holder.ranks]) for one in state.nodes)
+    nodes = tuple(occupy(each_node, [rank for holder in holders for rank in holder.ranks]) for each_node in state.nodes)
     return replace(state, nodes=nodes, running=tuple(holders), jobs=(job(1, gpus=2, topology="nvlink"),))
 
 
@@ -225,12 +225,12 @@ CASES = {
 def test_each_cause_has_its_code_and_its_sentence(name: str) -> None:
     """A20"""
     snapshot, code, sentence = CASES[name]
-    found = reason(decide(snapshot), 1)
-    assert found.code == code
-    assert reasons.sentence(found.code, found.evidence) == sentence
+    result = reason(decide(snapshot), 1)
+    assert result.code == code
+    assert reasons.sentence(result.code, result.evidence) == sentence
 
 
-def test_every_code_that_the_engine_may_give_has_a_case() -> None:
+def test_every_reason_code_of_the_engine_has_a_case() -> None:
     not_the_engine_s = {"held_by_user", "held_by_admin", "dependency", "max_parallel", "starting", "scheduler_behind"}
     # Their cases stand with the rules that give them: preemption and limits per user.
     elsewhere = {"reclaim_pending", "preempt_delay", "user_cap"}
@@ -238,29 +238,29 @@ def test_every_code_that_the_engine_may_give_has_a_case() -> None:
 
 
 def test_jobs_of_one_request_share_their_evidence() -> None:
-    """It is turned into JSON once per request, not once per job."""
+    """The evidence becomes JSON once per request, not once per job."""
     state = running_on(cluster(node(1)), job(9, gpus=8))
-    made = decide(replace(state, jobs=tuple(job(id, gpus=2) for id in range(1, 100))))
-    assert len({id(one.evidence) for one in made.reasons}) == 1
+    new_plan = decide(replace(state, jobs=tuple(job(id, gpus=2) for id in range(1, 100))))
+    assert len({id(entry.evidence) for entry in new_plan.reasons}) == 1
 
 
-def test_counts_above_ten_say_more_than_so_that_a_long_queue_is_not_rewritten_each_cycle() -> None:
+def test_counts_above_ten_are_rounded_to_avoid_rewriting_a_long_queue() -> None:
     """A60"""
     state = running_on(cluster(node(1)), job(9, gpus=8))
     jobs = [job(id, gpus=2) for id in range(1, 38)]
-    made = decide(replace(state, jobs=(*jobs, job(99, gpus=1))))
-    assert reason(made, 99).evidence["jobs_ahead"] == "more than 30"
-    assert reason(made, 99).evidence["gpus_ahead"] == "more than 70"
-    assert reasons.sentence("capacity", reason(made, 99).evidence) == (
+    new_plan = decide(replace(state, jobs=(*jobs, job(99, gpus=1))))
+    assert reason(new_plan, 99).evidence["jobs_ahead"] == "more than 30"
+    assert reason(new_plan, 99).evidence["gpus_ahead"] == "more than 70"
+    assert reasons.sentence("capacity", reason(new_plan, 99).evidence) == (
         "waits for 1 GPU: 0 of 8 suitable are free; more than 30 jobs ahead"
     )
 
 
-def test_free_gpus_above_ten_are_not_said_to_be_ten() -> None:
+def test_free_gpus_above_ten_are_rounded_down_as_more_than() -> None:
     """A60: 15 of 16 are free."""
     state = running_on(cluster(node(1), node(2)), job(9))
-    found = reason(decide(replace(state, jobs=(job(1, gpus=16, gang=True),))), 1)
-    assert reasons.sentence(found.code, found.evidence) == (
+    result = reason(decide(replace(state, jobs=(job(1, gpus=16, gang=True),))), 1)
+    assert reasons.sentence(result.code, result.evidence) == (
         "waits for 16 GPUs: more than 10 of 16 suitable are free; no job is ahead of it"
     )
 
@@ -274,23 +274,23 @@ def test_a_count_is_exact_or_a_true_lower_bound_that_seldom_changes() -> None:
         else:
             bound = int(words.removeprefix("more than "))
             assert bound < count < bound + 10 ** (len(str(count)) - 1)
-    assert sum(one != other for one, other in pairwise(shown)) < 100
+    assert sum(entry != other for entry, other in pairwise(shown)) < 100
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ({"free": 1, "per_node": 2}, "1 suitable GPU is free, but no node has 2 together"),
         ({"free": 11, "per_node": 21}, "11 suitable GPUs are free, but no node has 21 together"),
         ({"free": 2.1, "per_node": 1}, "2.1 suitable GPUs are free, but no node has 1 together"),
     ],
 )
-def test_one_is_told_as_one(text, told):
-    assert reasons.sentence("fragmented", text) == told
+def test_sentence_uses_the_singular_for_one(text, message):
+    assert reasons.sentence("fragmented", text) == message
 
 
 @pytest.mark.parametrize(
-    ("change", "seconds", "said"),
+    ("change", "seconds", "sentence"),
     [
         ("wait_seconds", 7, "in 7 s"),
         ("wait_seconds", 86_399, "in 24 h"),
@@ -300,8 +300,8 @@ def test_one_is_told_as_one(text, told):
         ("max_runtime_seconds", 119.9, "with a time limit of 1 min 59 s"),
     ],
 )
-def test_a_time_is_told_as_people_say_it_and_never_too_well(change: str, seconds: float, said: str) -> None:
-    assert reasons.change_sentence(change, seconds) == f"{said} it would start"
+def test_time_in_a_sentence_is_rounded_for_people(change: str, seconds: float, sentence: str) -> None:
+    assert reasons.change_sentence(change, seconds) == f"{sentence} it would start"
 
 
 @pytest.mark.parametrize(
@@ -329,7 +329,7 @@ def test_a_sentence_writes_times_for_people_and_names_the_device_that_failed(
         ({"nodes": 2}, "bring a lost node back (start it and its agent), uncordon a closed one, or wait"),
     ],
 )
-def test_next_step_of_a_maintenance_is_what_helps(evidence, step):
+def test_next_step_of_a_maintenance_reason_names_a_remedy(evidence, step):
     assert reasons.next_step("maintenance", evidence) == step
 
 
@@ -341,5 +341,5 @@ def test_next_step_of_a_maintenance_is_what_helps(evidence, step):
         ("", "it would wait"),
     ],
 )
-def test_what_a_job_would_wait_for_is_named_once(reason, sentence):
+def test_reason_names_the_awaited_resource_once(reason, sentence):
     assert reasons.would_wait(reason) == sentence

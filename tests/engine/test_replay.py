@@ -1,4 +1,4 @@
-"""A22: a recorded cycle is rerun elsewhere, gives the recorded plan, and says why not the other node."""
+"""A22: a recorded cycle is rerun elsewhere, has the recorded plan, and explains why not another node."""
 
 import json
 import os
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 @in_small_states
 @given(states.snapshots(), states.policies)
-def test_a_recording_gives_the_recorded_plan_byte_for_byte(snapshot: Snapshot, policy: Policy) -> None:
+def test_recording_replays_to_the_recorded_plan_byte_for_byte(snapshot: Snapshot, policy: Policy) -> None:
     """A22: whatever is in it, all values come back as they were."""
     recorded = record(snapshot, policy, NOW)
     read = recording.decode(recording.encode(recorded))
@@ -32,14 +32,14 @@ def test_a_recording_gives_the_recorded_plan_byte_for_byte(snapshot: Snapshot, p
 
 
 def test_recording_of_format_2_still_replays() -> None:
-    """A22: it was written before there were taints and affinities; it has starts, a preemption, a promise and waits.
-    The evidence of reasons may be worded differently since."""
+    """A22: a recording without taints and affinities, with starts, a preemption, a promise and waits. The evidence of
+    reasons may have changed since."""
     recorded = recording.decode((Path(__file__).parent / "recorded" / "format_2.json").read_bytes()).recording
     assert recorded.plan.placements and recorded.plan.preemptions and recorded.plan.waits
-    again = rerun(recorded)
+    second_plan = rerun(recorded)
     for name in ("placements", "preemptions", "claims", "reservation"):
-        assert getattr(again, name) == getattr(recorded.plan, name)
-    assert [wait[:2] for wait in again.waits] == [wait[:2] for wait in recorded.plan.waits]
+        assert getattr(second_plan, name) == getattr(recorded.plan, name)
+    assert [wait[:2] for wait in second_plan.waits] == [wait[:2] for wait in recorded.plan.waits]
 
 
 NODES = (
@@ -64,7 +64,7 @@ WANTS = ask(
 
 
 def full_recording() -> Recording:
-    """A job that only nodes 12 and 13 could take; node 14 has one that it keeps apart from."""
+    """Record a job that only nodes 12 and 13 could hold; a job on node 14 has the same anti-affinity key."""
     there = running_on(cluster(NODES[13]), job(99, apart="web", cpu_milli=0))
     return record(replace(there, nodes=(*NODES[:13], there.nodes[0]), jobs=(job(1, request=WANTS),)), Policy(), NOW)
 
@@ -87,39 +87,39 @@ def full_recording() -> Recording:
 )
 def test_why_not_the_other_node_names_the_test_that_failed(node_id: int, name: str, words: str) -> None:
     """A22"""
-    found = why_not(full_recording(), 1, node_id)
-    assert (name, words) in [tuple(one) for one in found]
+    result = why_not(full_recording(), 1, node_id)
+    assert (name, words) in [tuple(entry) for entry in result]
 
 
-def test_labels_and_jobs_kept_apart_are_named_too() -> None:
+def test_why_not_names_labels_and_anti_affinity() -> None:
     state = cluster(node(1, labels={"zone": "a"}), node(2), jobs=[job(1, node_selector=(("zone", "a"),))])
-    [found] = why_not(record(state, Policy(), NOW), 1, 2)
-    assert tuple(found) == ("labels", "it has no label zone=a")
+    [result] = why_not(record(state, Policy(), NOW), 1, 2)
+    assert tuple(result) == ("labels", "it has no label zone=a")
     state = replace(running_on(cluster(node(1)), job(9, apart="web")), jobs=(job(1, apart="web"),))
-    [found] = why_not(record(state, Policy(), NOW), 1, 1)
-    assert found.name == "apart"
+    [result] = why_not(record(state, Policy(), NOW), 1, 1)
+    assert result.name == "apart"
 
 
-def test_where_the_job_goes_nothing_failed_and_a_node_with_room_lost_by_its_score() -> None:
+def test_why_not_is_empty_for_the_chosen_node_and_names_the_score_of_another() -> None:
     recorded = full_recording()
     [chosen] = nodes_of(recorded.plan, 1)
     other = 25 - chosen
     assert why_not(recorded, 1, chosen) == []
     [lost] = why_not(recorded, 1, other)
     assert lost.name == "score"
-    assert f"that of n{chosen} is " in lost.found
+    assert f"that of n{chosen} is " in lost.sentence
 
 
-def test_free_is_told_as_it_was_when_the_jobs_turn_came() -> None:
-    """What was placed before it counts, what came after does not."""
+def test_why_not_counts_free_gpus_when_the_job_was_decided_on() -> None:
+    """Earlier placements of the cycle count, later ones do not."""
     first, second = job(1, gpus=8, age=100), job(2, gpus=8, age=50)
     recorded = record(cluster(node(1), node(2), jobs=[first, second]), Policy(), NOW)
     [of_first], [of_second] = (nodes_of(recorded.plan, job_id) for job_id in (1, 2))
-    assert [one.name for one in why_not(recorded, 1, of_second)] == ["score"]
-    assert [one.name for one in why_not(recorded, 2, of_first)] == ["free"]
+    assert [entry.name for entry in why_not(recorded, 1, of_second)] == ["score"]
+    assert [entry.name for entry in why_not(recorded, 2, of_first)] == ["free"]
 
 
-def test_who_was_not_waiting_is_no_question() -> None:
+def test_why_not_refuses_a_job_that_was_not_waiting() -> None:
     with pytest.raises(KeyError):
         why_not(full_recording(), 2, 1)
 
@@ -141,14 +141,14 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_command_reruns_a_cycle_without_a_database(file: Path) -> None:
-    """A22: another process; the plan is the recorded one, and why and why not are answered."""
+    """A22: another process; the plan is the recorded one, and both questions are answered."""
     done = replay(file, "--why", "3", "--why-not", "3", "n1")
     assert (done.returncode, done.stderr) == (0, "")
     assert "the plan is the recorded one, byte for byte: " in done.stdout
     assert "job 3 " in done.stdout
 
 
-def test_a_plan_that_differs_is_an_error(file: Path, tmp_path: Path) -> None:
+def test_replay_command_fails_when_the_plan_differs(file: Path, tmp_path: Path) -> None:
     content = json.loads(file.read_bytes())
     content["plan"]["placements"].pop()
     changed = tmp_path / "changed.json"
@@ -159,13 +159,13 @@ def test_a_plan_that_differs_is_an_error(file: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"format": 1}', "{}", '{"format": 1, "now": "x"}'])
-def test_a_file_that_is_no_recording_is_refused_with_a_sentence(content: str) -> None:
+def test_decode_refuses_a_file_that_is_no_recording(content: str) -> None:
     """A55"""
     with pytest.raises(ValueError, match="this is no recorded cycle"):
         recording.decode(content.encode())
 
 
-def test_another_format_is_named(file: Path) -> None:
+def test_decode_names_an_unreadable_format(file: Path) -> None:
     content = file.read_bytes().replace(b'{"format":3', b'{"format":7', 1)
     with pytest.raises(ValueError, match="has format 7; this version reads 2 and 3"):
         recording.decode(content)

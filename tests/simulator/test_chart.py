@@ -1,4 +1,4 @@
-"""The chart shows, for each step of time, the average of what waited and what was used in it."""
+"""The chart shows the average of waiting jobs and used GPUs for each step of time."""
 
 import pytest
 
@@ -10,11 +10,11 @@ DAY = 86400.0
 
 def curves(*parts: tuple[list[tuple[float, int, int]], int]) -> tuple[list[float], list[float], list[str]]:
     """Jobs waiting and per cent in use as the lines have them, from 0 to 1 of the panel; and the words."""
-    lines, words = chart("title", [(Run([], timeline), gpus) for timeline, gpus in parts])
-    found = [line for line in lines if line.width > 1]
+    lines, labels = chart("title", [(Run([], timeline), gpus) for timeline, gpus in parts])
+    texts = [line for line in lines if line.width > 1]
     axes = [line for line in lines if line.width == 1 and line.points[0][0] < line.points[1][0]]
-    heights = [_heights(curve, axes[5 * number], axes[5 * number + 4]) for number, curve in enumerate(found)]
-    return heights[0], heights[1], [word.text for word in words]
+    heights = [_heights(curve, axes[5 * number], axes[5 * number + 4]) for number, curve in enumerate(texts)]
+    return heights[0], heights[1], [word.text for word in labels]
 
 
 def _heights(curve: Line, bottom: Line, top: Line) -> list[float]:
@@ -23,13 +23,13 @@ def _heights(curve: Line, bottom: Line, top: Line) -> list[float]:
 
 
 def test_a_step_shows_its_average() -> None:
-    waiting, used, words = curves(([(0.0, 8, 4), (DAY, 0, 8), (2 * DAY, 0, 0)], 8))
+    waiting, used, labels = curves(([(0.0, 8, 4), (DAY, 0, 8), (2 * DAY, 0, 0)], 8))
     assert waiting[0] == pytest.approx(1) and waiting[-1] == pytest.approx(0)
     assert used[0] == pytest.approx(0.5) and used[-1] == pytest.approx(1)
-    assert {"8", "100", "2 days", "title"} <= set(words)
+    assert {"8", "100", "2 days", "title"} <= set(labels)
 
 
-def test_short_peaks_count_for_as_long_as_they_last() -> None:
+def test_short_peaks_count_by_their_duration() -> None:
     second = 2 * DAY / 800
     waiting, _, _ = curves(([(0.0, 0, 0), (DAY, 4, 0), (DAY + second / 4, 0, 0), (2 * DAY, 0, 0)], 8))
     assert max(waiting) == pytest.approx(0.25)
@@ -42,7 +42,7 @@ def test_clusters_side_by_side_are_added_up() -> None:
     assert waiting[0] == pytest.approx(1) and used[0] == pytest.approx(0.5)
 
 
-def test_nothing_is_drawn_outside_and_a_moment_can_be_drawn() -> None:
-    lines, words = chart("t", [(Run([], [(5.0, 3, 8)]), 8)])
-    for x, y in [*[point for line in lines for point in line.points], *[word.at for word in words]]:
+def test_chart_draws_inside_its_panels_and_accepts_a_single_moment() -> None:
+    lines, labels = chart("t", [(Run([], [(5.0, 3, 8)]), 8)])
+    for x, y in [*[point for line in lines for point in line.points], *[word.at for word in labels]]:
         assert 0 <= x <= WIDTH and 0 <= y <= HEIGHT

@@ -30,7 +30,7 @@ def test_every_option_is_documented_and_every_documented_option_exists() -> None
 
 def test_every_field_and_column_is_documented() -> None:
     """A54."""
-    fate = JobResult(TraceJob(1, "a", 0.0, 1, 1.0), 0.0, 1.0)
-    fields = {*summary([figures([(Run([fate]), 8)])]), "policy", "never_fit"}
+    result = JobResult(TraceJob(1, "a", 0.0, 1, 1.0), 0.0, 1.0)
+    fields = {*summary([figures([(Run([result]), 8)])]), "policy", "never_fit"}
     assert first_cells("| field |") == fields
     assert first_cells("| column |") == {*CSV_COLUMNS}

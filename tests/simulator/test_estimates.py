@@ -11,11 +11,13 @@ from scheduling.simulator.traces.formats import read_trace
 def test_estimates_of_a_generated_workload_are_calibrated() -> None:
     """A62: at least 85 % start at or before p90, and 40 to 60 % at or before p50; the same seed, the same figures."""
     jobs = generated(500, 2)
-    outcomes = [one for name in ("fair", "shortest") for one in replayed(jobs, Cluster(2, 8), Policy(name=name), 2)[0]]
+    outcomes = [
+        entry for name in ("fair", "shortest") for entry in replayed(jobs, Cluster(2, 8), Policy(name=name), 2)[0]
+    ]
     assert len(outcomes) > 150
     assert is_calibrated(percentages(outcomes)), percentages(outcomes)
-    again, _ = replayed(jobs, Cluster(2, 8), Policy(name="fair"), 2)
-    assert again == outcomes[: len(again)]
+    repeated, _ = replayed(jobs, Cluster(2, 8), Policy(name="fair"), 2)
+    assert repeated == outcomes[: len(repeated)]
 
 
 @pytest.mark.skipif(not TRACE.is_file(), reason="the traces are not here (../shared/traces)")

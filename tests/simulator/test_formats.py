@@ -1,4 +1,4 @@
-"""Traces are read in their own formats, and what is wrong with one is said by file, line and column."""
+"""Traces are read in their own formats, and errors name file, line and column."""
 
 import gzip
 import json
@@ -42,7 +42,7 @@ def test_gavel_runs_as_long_as_its_steps_take_on_a_v100(tmp_path: Path) -> None:
         read_trace(write(tmp_path / "t.csv", "arrival_s,gpus,job_type,steps\n10.0,8,GAN,400\n"), "gavel")
 
 
-def test_our_own_format_takes_what_it_is_given_and_has_defaults_for_the_rest(tmp_path: Path) -> None:
+def test_csv_format_has_defaults_for_missing_columns(tmp_path: Path) -> None:
     text = (
         "job_id,submitted_at,gpus,run_seconds,tenant,user,priority,limit_seconds,predicted_seconds\n"
         "a,2026-03-01T00:00:10Z,2,30.5,nlp,ada,1200,3600,40\n"
@@ -100,7 +100,7 @@ def test_a_file_that_is_no_such_table_is_refused(tmp_path: Path, content: bytes,
     assert problem in str(caught.value)
 
 
-def test_a_file_that_only_pretends_to_be_compressed_is_refused(tmp_path: Path) -> None:
+def test_uncompressed_file_with_gz_name_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.csv.gz").write_text(HEADER)
     with pytest.raises(InputError, match="it is not a table"):
         read_trace(tmp_path / "t.csv.gz", "csv")

@@ -39,16 +39,14 @@ def test_the_last_line_is_the_figures_as_json(tmp_path: Path) -> None:
     assert found["never_fit"] == {"jobs": 0, "names": []}
 
 
-def test_without_nodes_there_are_so_many_that_the_jobs_would_fill_four_fifths(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_default_number_of_nodes_is_four_fifths_full(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """But the widest has room, and a job that takes no time is no division by it."""
     for lines, nodes in ((["a,0,8,60,x", "b,0,8,60,x"], 3), (["a,0,32,1,x", "b,99,1,1,x"], 4), (["a,0,1,0,x"], 1)):
         figures(trace(tmp_path, *lines))
         assert f"on {nodes} nodes of 8 GPUs" in capsys.readouterr().err
 
 
-def test_the_table_tells_each_seed_and_their_mean(tmp_path: Path) -> None:
+def test_table_shows_each_seed_and_their_mean(tmp_path: Path) -> None:
     file = trace(tmp_path, *[f"{n},{n},8,{100 * n + 50},x" for n in range(9)])
     text = simulated(file, "--nodes", "1", "--policy", "shortest", "--predictions", "noisy", "--seeds", "3")
     for row in ("waited, seed 1", "waited, seed 3", "waited, mean", "submit to end, mean"):
@@ -58,7 +56,7 @@ def test_the_table_tells_each_seed_and_their_mean(tmp_path: Path) -> None:
     assert found["seeds"] == 3 and found["sd"]["queue_hours"]["mean"] > 0
 
 
-def test_seeds_without_noise_are_one(tmp_path: Path) -> None:
+def test_seeds_without_noise_replay_once(tmp_path: Path) -> None:
     assert figures(trace(tmp_path, "a,0,1,1,x"), "--nodes", "1", "--seeds", "5")["seeds"] == 1
 
 
@@ -74,7 +72,7 @@ def test_jobs_that_can_never_start_are_counted_and_named(tmp_path: Path) -> None
         simulated(file, "--nodes", "1", "--gpus-per-node", "1", "--quota", "x=0", "--quota", "y=0")
 
 
-def test_tenants_may_have_nodes_of_their_own_and_are_then_counted_as_one_lot(tmp_path: Path) -> None:
+def test_tenants_with_their_own_nodes_are_counted_together(tmp_path: Path) -> None:
     file = trace(tmp_path, "a,0,8,3600,x", "b,0,8,3600,x", "c,0,8,3600,y", "d,0,8,3600,z")
     found = figures(file, "--nodes", "x=1,y=1", "--policy", "fifo")
     assert found["jobs"] == 3
@@ -88,7 +86,7 @@ def test_a_part_of_the_time_can_be_replayed(tmp_path: Path) -> None:
     assert figures(file, "--nodes", "1", "--since", "2026-03-03", "--until", "2026-03-06T12:00:00")["jobs"] == 3
 
 
-def test_settings_of_the_policy_can_be_tried_out(tmp_path: Path) -> None:
+def test_settings_of_the_policy_can_be_changed(tmp_path: Path) -> None:
     file = trace(tmp_path, "wide,0,16,60,x", "small,0,1,60,x")
     gangs, none = (figures(file, "--nodes", "2", "--set", f"gangs={value}") for value in ("true", "false"))
     assert (gangs["never_fit"]["jobs"], none["never_fit"]["jobs"]) == (0, 1)
@@ -100,8 +98,8 @@ def test_a_plot_is_drawn(tmp_path: Path, suffix: str) -> None:
     simulated(trace(tmp_path, "a,0,8,86400,x", "b,0,8,86400,x & y"), "--nodes", "1", "--plot", str(plot))
     if suffix == "svg":
         root = ET.fromstring(plot.read_text())  # noqa: S314 - we have just written it
-        words = [one.text for one in root.iter("{http://www.w3.org/2000/svg}text")]
-        assert {"jobs waiting", "GPUs in use, %", "2 days"} <= set(words)
+        text = [entry.text for entry in root.iter("{http://www.w3.org/2000/svg}text")]
+        assert {"jobs waiting", "GPUs in use, %", "2 days"} <= set(text)
     else:
         assert plot.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 
@@ -109,11 +107,11 @@ def test_a_plot_is_drawn(tmp_path: Path, suffix: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--tenant", "nobody"], r"--tenant: no job is of tenant 'nobody'; there are x\."),
+        (["--tenant", "nobody"], r"--tenant: no job is of tenant 'nobody'; the tenants are x\."),
         (["--nodes", "1", "--quota", "y=3"], r"--quota: no job is of tenant 'y'"),
         (["--nodes", "1", "--quota", "x"], r"--quota: 'x' is not NAME=VALUE\."),
         (["--nodes", "1", "--weight", "x=-1"], r"--weight: x=-1 is not a number of at least 0\."),
-        (["--nodes", "1", "--set", "colour=1"], r"--set: no setting is named 'colour'; there are aging_points"),
+        (["--nodes", "1", "--set", "colour=1"], r"--set: no setting is named 'colour'; the settings are aging_points"),
         (["--nodes", "1", "--set", "online_percent=much"], r"--set: online_percent=much is not a number"),
         (["--nodes", "1", "--since", "yesterday"], r"--since: 'yesterday' is no date"),
         (["--nodes", "1", "--since", "2100-01-01"], r"no job was submitted between"),
@@ -124,7 +122,7 @@ def test_a_plot_is_drawn(tmp_path: Path, suffix: str) -> None:
         (["--nodes", "1", "--preemption-seconds", "-5"], r"'-5' is not a number of at least 0"),
     ],
 )
-def test_what_cannot_be_used_is_refused_in_a_sentence(tmp_path: Path, arguments: list[str], problem: str) -> None:
+def test_unusable_options_are_refused_with_a_sentence(tmp_path: Path, arguments: list[str], problem: str) -> None:
     nodes = [] if "--nodes" in arguments else ["--nodes", "1"]
     with pytest.raises(CommandError, match=problem):
         simulated(trace(tmp_path, "a,0,1,1,x"), *nodes, *arguments)

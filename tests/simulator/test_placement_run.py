@@ -41,8 +41,8 @@ def simulated(files: tuple[Path, Path], *more: str) -> str:
 
 
 def figures(files: tuple[Path, Path], *more: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(simulated(files, *more, "--json").splitlines()[-1])
-    return found
+    result: dict[str, Any] = json.loads(simulated(files, *more, "--json").splitlines()[-1])
+    return result
 
 
 def test_the_lists_are_read_as_nodes_and_requests(files: tuple[Path, Path]) -> None:
@@ -54,21 +54,21 @@ def test_the_lists_are_read_as_nodes_and_requests(files: tuple[Path, Path]) -> N
     assert [gpus_of(request) for request in requests] == [1, 0.46, 2, 4, 0, 1]
 
 
-def test_what_is_allocated_is_counted_in_gpus(files: tuple[Path, Path]) -> None:
+def test_allocation_is_counted_in_gpus(files: tuple[Path, Path]) -> None:
     """All demand of whole GPUs, CPU for each: everything that arrives is placed, up to the last request that fits."""
     files[1].write_bytes(gzip.compress(b"cpu_milli,memory_mib,num_gpu,gpu_milli\n1000,1,1,500\n"))
     one = fill(read_nodes(files[0]), read_requests(files[1]), "fragmentation", seed=1)
     assert (one.allocated_percent, one.placed, one.refused) == (100.0, 144, 0)
 
 
-def test_the_command_says_the_mean_and_the_spread_of_all_seeds(files: tuple[Path, Path]) -> None:
-    found = figures(files, "--policy", "fair", "--seeds", "3")
+def test_command_reports_the_mean_and_the_spread_of_all_seeds(files: tuple[Path, Path]) -> None:
+    result = figures(files, "--policy", "fair", "--seeds", "3")
     each = [
         fill(read_nodes(files[0]), read_requests(files[1]), "fragmentation", n).allocated_percent for n in (1, 2, 3)
     ]
-    assert found["allocation_percent"]["mean"] == pytest.approx(sum(each) / 3, abs=1e-3)
-    assert found["allocation_percent"]["sd"] > 0 and found["ms_per_placement"] > 0
-    assert (found["seeds"], found["placement"]) == (3, "fragmentation")
+    assert result["allocation_percent"]["mean"] == pytest.approx(sum(each) / 3, abs=1e-3)
+    assert result["allocation_percent"]["sd"] > 0 and result["ms_per_placement"] > 0
+    assert (result["seeds"], result["placement"]) == (3, "fragmentation")
 
 
 def test_the_same_seeds_give_the_same_figures(files: tuple[Path, Path]) -> None:
@@ -76,7 +76,7 @@ def test_the_same_seeds_give_the_same_figures(files: tuple[Path, Path]) -> None:
     assert figures(files, "--seeds", "2")["allocation_percent"] == figures(files, "--seeds", "2")["allocation_percent"]
 
 
-def test_a_table_for_people(files: tuple[Path, Path]) -> None:
+def test_command_prints_a_table_without_json(files: tuple[Path, Path]) -> None:
     text = simulated(files, "--seeds", "2")
     assert "allocated %" in text and "mean" in text and "fragmentation" in text
 
@@ -120,7 +120,7 @@ def test_a_file_that_is_not_gzip_is_refused(files: tuple[Path, Path]) -> None:
         read_requests(files[1])
 
 
-def test_a_policy_that_nobody_has_defined_is_refused_by_name(files: tuple[Path, Path]) -> None:
+def test_unknown_policy_is_refused_by_name(files: tuple[Path, Path]) -> None:
     with pytest.raises(CommandError, match="No policy and no placement is named 'worst'"):
         simulated(files, "--policy", "worst")
 
@@ -134,7 +134,7 @@ def test_the_published_method_is_beaten_on_the_openb_trace() -> None:
 
 
 @pytest.mark.parametrize("suffix", ["svg", "png"])
-def test_a_plot_of_how_the_cluster_fills_up(files: tuple[Path, Path], tmp_path: Path, suffix: str) -> None:
+def test_plot_shows_how_the_cluster_fills_up(files: tuple[Path, Path], tmp_path: Path, suffix: str) -> None:
     target = tmp_path / f"fill.{suffix}"
     simulated(files, "--seeds", "2", "--plot", str(target))
     assert target.stat().st_size > 1000

@@ -23,7 +23,7 @@ def asked(id: int, at: float, gpus: int, hours: float, *, tenant: str = "all", p
 
 def ran(run: Run) -> dict[int, tuple[float, float]]:
     """Job -> hours of its first start and of its end."""
-    return {fate.job.id: (fate.first_started_at / HOUR, fate.ended_at / HOUR) for fate in run.fates}
+    return {result.job.id: (result.first_started_at / HOUR, result.ended_at / HOUR) for result in run.results}
 
 
 def under(policy: str, jobs: Sequence[TraceJob], nodes: int = 1, **settings: object) -> Run:
@@ -36,7 +36,7 @@ def under(policy: str, jobs: Sequence[TraceJob], nodes: int = 1, **settings: obj
 BLOCKED = [asked(1, 0, 4, 10), asked(2, 1, 8, 1), asked(3, 2, 4, 1)]
 
 
-def test_under_fifo_the_head_blocks_what_would_fit() -> None:
+def test_fifo_head_blocks_jobs_that_would_fit() -> None:
     assert ran(under("fifo", BLOCKED)) == {1: (0, 10), 2: (10, 11), 3: (11, 12)}
 
 
@@ -44,7 +44,7 @@ def test_under_shortest_small_jobs_pass_freely() -> None:
     assert ran(under("shortest", BLOCKED))[3] == (2, 3)
 
 
-def test_under_shortest_the_least_gpu_time_goes_first_whatever_the_order_of_arrival() -> None:
+def test_shortest_starts_the_least_gpu_time_first() -> None:
     jobs = [asked(1, 0, 8, 10), asked(2, 1, 8, 3), asked(3, 2, 8, 1), asked(4, 3, 4, 5)]
     assert ran(under("shortest", jobs)) == {1: (0, 10), 3: (10, 11), 4: (11, 16), 2: (16, 19)}
 
@@ -63,7 +63,7 @@ def test_a_starving_job_gets_its_turn_under_shortest() -> None:
     assert ran(under("shortest", stream(4)))[1][0] <= 0.5 + 3.5 + 1.5
 
 
-def test_starving_depends_on_the_load_and_on_no_constant() -> None:
+def test_starving_depends_on_the_load_only() -> None:
     """A12: jobs a hundred times as long wait a hundred times as long; nothing else changes."""
     slow = [replace(job, submitted_at=100 * job.submitted_at, run_seconds=100 * job.run_seconds) for job in stream(4)]
     plain = ran(under("shortest", stream(4), aging_points_per_minute=0.0))
@@ -73,7 +73,7 @@ def test_starving_depends_on_the_load_and_on_no_constant() -> None:
 
 def test_srtf_preempts_for_less_that_remains_and_charges_for_it() -> None:
     run = under("srtf", [asked(1, 0, 8, 10), asked(2, 1, 8, 2)])
-    first, second = run.fates
+    first, second = run.results
     assert (second.first_started_at, second.ended_at) == (1 * HOUR, 3 * HOUR)
     assert first.preemptions == 1
     # Nine hours and 36 seconds were left when it was preempted.
@@ -81,13 +81,13 @@ def test_srtf_preempts_for_less_that_remains_and_charges_for_it() -> None:
     assert first.wait_seconds == pytest.approx(2 * HOUR)
 
 
-def test_srtf_leaves_what_is_nearly_done_alone() -> None:
+def test_srtf_does_not_preempt_nearly_finished_jobs() -> None:
     assert ran(under("srtf", [asked(1, 0, 8, 3), asked(2, 2, 8, 2)])) == {1: (0, 3), 2: (3, 5)}
 
 
 def test_a_higher_band_preempts_in_the_live_policies_and_the_victim_goes_on_later() -> None:
     run = under("fair", [asked(1, 0, 8, 4, priority=100), asked(2, 1, 8, 1, priority=1500)])
-    victim, urgent = run.fates
+    victim, urgent = run.results
     # The policy's delay before preemption has to pass first.
     assert 1 * HOUR <= urgent.first_started_at <= 1 * HOUR + 120
     assert victim.preemptions == 1
@@ -109,7 +109,9 @@ def test_past_use_counts_under_fair() -> None:
     alone = [asked(id, 0, 8, 5, tenant="a") for id in (1, 2)]
     both = [asked(10 + n, 9, 1, 1, tenant="ab"[n % 2]) for n in range(16)]
     run = under("fair", [*alone, *both], usage_half_life_seconds=10 * HOUR)
-    first = [fate.job.tenant for fate in run.fates if fate.job.gpus == 1 and fate.first_started_at == 10 * HOUR]
+    first = [
+        result.job.tenant for result in run.results if result.job.gpus == 1 and result.first_started_at == 10 * HOUR
+    ]
     assert len(first) == 8 and first.count("b") >= 6
 
 
@@ -119,10 +121,10 @@ def test_a_gang_takes_whole_nodes() -> None:
     assert ran(under("shortest", jobs, nodes=2))[2] == (5, 6)
 
 
-def test_jobs_that_can_never_start_are_told_apart() -> None:
+def test_jobs_that_can_never_start_are_separated() -> None:
     jobs = [asked(1, 0, 8, 1), asked(2, 0, 17, 1), asked(3, 0, 16, 1), asked(4, 0, 3, 1, tenant="small")]
-    never = never_fitting(Cluster(2, 8, quotas={"small": 2}), jobs, Policy())
-    assert [job.id for job in never] == [2, 4]
+    never_fit = never_fitting(Cluster(2, 8, quotas={"small": 2}), jobs, Policy())
+    assert [job.id for job in never_fit] == [2, 4]
 
 
 def test_the_same_jobs_give_the_same_run() -> None:
@@ -131,18 +133,18 @@ def test_the_same_jobs_give_the_same_run() -> None:
     assert ran(under("shortest", jobs)) == ran(under("shortest", jobs))
 
 
-def test_progress_is_told_and_the_timeline_ends_empty() -> None:
-    told: list[int] = []
+def test_progress_is_reported_and_the_timeline_ends_empty() -> None:
+    reported: list[int] = []
     jobs = [asked(id, id * 0.5, 4, 1) for id in range(1, 101)]
-    run = replay(jobs, Cluster(1, 8), Policy(), progress=told.append)
-    assert told == sorted(told) and told
+    run = replay(jobs, Cluster(1, 8), Policy(), progress=reported.append)
+    assert reported == sorted(reported) and reported
     assert run.timeline[-1][1:] == (0, 0)
 
 
 def test_figures_count_waiting_completion_and_use() -> None:
     jobs = [asked(1, 0, 8, 2), asked(2, 0, 8, 2), asked(3, 1, 4, 4)]
-    found = figures([(under("fifo", jobs), 8)])
-    assert found.queue_hours == pytest.approx({"mean": 5 / 3, "p50": 2.0, "p99": 3.0, "max": 3.0})
-    assert found.jct_hours["max"] == 7.0
-    assert found.utilisation_percent == pytest.approx(100 * 48 / 64)
-    assert (found.preemptions_per_job, found.jobs) == (0.0, 3)
+    result = figures([(under("fifo", jobs), 8)])
+    assert result.queue_hours == pytest.approx({"mean": 5 / 3, "p50": 2.0, "p99": 3.0, "max": 3.0})
+    assert result.jct_hours["max"] == 7.0
+    assert result.utilisation_percent == pytest.approx(100 * 48 / 64)
+    assert (result.preemptions_per_job, result.jobs) == (0.0, 3)

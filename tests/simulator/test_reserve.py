@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.reserve import APART, POOLED, RULES, demand_of, filled, queueing_rows, replayed
+from benchmarks.reserve import POOLED, RULES, SEPARATE, demand_of, filled, queueing_rows, replayed
 from benchmarks.size_rules import SizedCluster, SizeRule, class_of
 from scheduling.engine.model import Job, Node, Policy, Request, Snapshot, Tenant
 from scheduling.engine.planner import plan
@@ -27,7 +27,7 @@ def placed(rule: SizeRule, sizes: Sequence[int], *, nodes: int = 5) -> list[tupl
     jobs = tuple(Job(number, 1, cluster.request(gpus), queued_at=number) for number, gpus in enumerate(sizes, 1))
     policy = Policy(name="fifo", placement=rule.placement)
     made = plan(Snapshot(jobs, (), cluster.nodes(), (Tenant(1, "all"),)), policy, 1000.0)
-    places = {one.job_id: tuple(rank.node_id for rank in one.ranks) for one in made.placements}
+    places = {placement.job_id: tuple(rank.node_id for rank in placement.ranks) for placement in made.placements}
     return [places.get(job.id) for job in jobs]
 
 
@@ -43,7 +43,7 @@ def test_reserve_is_a_fifth_of_the_nodes() -> None:
 def test_reserve_takes_the_same_part_of_each_model_of_nodes_that_hold_a_large_job() -> None:
     wide, narrow = Cluster(20, 8).nodes(), Cluster(20, 4).nodes()
     other = tuple(
-        replace(node, id=100 + node.id, devices=tuple(replace(one, model="H100") for one in node.devices))
+        replace(node, id=100 + node.id, devices=tuple(replace(device, model="H100") for device in node.devices))
         for node in wide
     )
     nodes = (*wide, *other, *(replace(node, id=200 + node.id) for node in narrow))
@@ -111,27 +111,27 @@ def test_fills_draw_the_same_requests_under_every_rule() -> None:
     requests = [Request(gpus, cpu_milli=0) for gpus in (*[1] * 200, 8)]
     plain, spared, classes = (filled(Cluster(20, 8).nodes(), requests, rule, 2) for rule in (PLAIN, RESERVE, CLASSES))
     for fills in zip(plain, spared, classes, strict=True):
-        arrived = [Counter(one.placed_by_gpus) + Counter(one.refused_by_gpus) for one in fills]
+        arrived = [Counter(entry.placed_by_gpus) + Counter(entry.refused_by_gpus) for entry in fills]
         assert arrived[0] == arrived[1] == arrived[2]
     # The reserve is wider than the demand of large jobs, and the single GPUs are refused.
-    assert [one.refused_by_gpus[1] for one in plain] == [0, 0]
-    assert all(one.refused_by_gpus[1] > 0 for one in spared)
+    assert [entry.refused_by_gpus[1] for entry in plain] == [0, 0]
+    assert all(entry.refused_by_gpus[1] > 0 for entry in spared)
 
 
-def test_rows_cover_clusters_apart_and_pooled_under_each_policy_and_rule() -> None:
+def test_rows_cover_separate_and_pooled_clusters_under_each_policy_and_rule() -> None:
     jobs = [
         TraceJob(n, f"j{n}", n * HOUR / 8, 8 if n % 7 == 0 else 1, HOUR * (1 + n % 3), tenant="ab"[n % 2])
         for n in range(60)
     ]
     rows = list(queueing_rows(jobs, {"a": 1, "b": 2}, ("fifo", "shortest"), RULES, 2))
     assert {(row.cluster, row.seeds) for row in rows if row.policy == "shortest"} == {
-        (name, 2) for name in ("a", "b", APART, POOLED)
+        (name, 2) for name in ("a", "b", SEPARATE, POOLED)
     }
     assert len(rows) == 2 * 4 * len(RULES)
     for row in rows:
         assert row.jobs == (30 if row.cluster in "ab" else 60)
         assert row.large_h is not None
-        large = 9 if row.cluster in (APART, POOLED) else sum(j.gpus == 8 for j in jobs if j.tenant == row.cluster)
+        large = 9 if row.cluster in (SEPARATE, POOLED) else sum(j.gpus == 8 for j in jobs if j.tenant == row.cluster)
         both = (large * row.large_h + (row.jobs - large) * row.small_h) / row.jobs
         assert both == pytest.approx(row.mean_h, abs=0.02)
 

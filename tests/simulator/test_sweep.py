@@ -31,16 +31,16 @@ def test_sweep_covers_each_cluster_and_all_pooled_at_each_load() -> None:
 
 
 def test_sweep_takes_the_mean_and_the_worst_of_the_seeds_and_fifo_once() -> None:
-    asked = []
+    requested = []
 
     def measured(jobs: Sequence[TraceJob], nodes: int, policy: str, seed: int) -> tuple[float, float]:
-        asked.append((len(jobs), nodes, policy, seed))
+        requested.append((len(jobs), nodes, policy, seed))
         return (float(seed), 10.0 * seed) if policy == "shortest" else (1.0, 20.0)
 
     [first, *_] = sweep(JOBS, 15 * HOUR, 3, measured)
     assert (first.mean_h, first.max_h, first.unguarded_mean_h, first.fifo_max_h) == (2.0, 30.0, 1.0, 20.0)
-    assert len(asked) == len(set(asked))
-    assert sum(policy == "fifo" for _, _, policy, _ in asked) * 7 == len(asked)
+    assert len(requested) == len(set(requested))
+    assert sum(policy == "fifo" for _, _, policy, _ in requested) * 7 == len(requested)
 
 
 def test_point_passes_only_within_both_bounds() -> None:

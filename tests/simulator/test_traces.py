@@ -21,8 +21,8 @@ def test_srtf_on_muri_s_third_trace_completes_as_published() -> None:
     """The gate before any claim: mean completion time within 10 % of 193,082 s."""
     jobs = with_predictions(read_trace(TRACES / "muri_philly" / "trace3.csv.gz", "muri"), "oracle", 1)
     run = replay_srtf(jobs, Cluster(8, 8), Policy(name="srtf"))
-    assert len(run.fates) == 992
-    assert mean(fate.completion_seconds for fate in run.fates) == pytest.approx(193_082, rel=0.1)
+    assert len(run.results) == 992
+    assert mean(result.completion_seconds for result in run.results) == pytest.approx(193_082, rel=0.1)
 
 
 def test_shortest_neither_starves_nor_delays_on_the_smallest_philly_cluster() -> None:
@@ -32,8 +32,8 @@ def test_shortest_neither_starves_nor_delays_on_the_smallest_philly_cluster() ->
     october, december = 1_506_816_000.0, 1_512_086_400.0
     jobs = [job for job in trace if job.tenant == "103959" and october <= job.submitted_at < december]
     waits = [
-        fate.wait_seconds / 3600
-        for fate in replay(with_predictions(jobs, "noisy", 1), Cluster(3, 8), Policy(name="shortest")).fates
+        result.wait_seconds / 3600
+        for result in replay(with_predictions(jobs, "noisy", 1), Cluster(3, 8), Policy(name="shortest")).results
     ]
     assert len(waits) == 1450
     assert mean(waits) < 22

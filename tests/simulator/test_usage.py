@@ -23,14 +23,14 @@ def test_use_counts_half_after_a_half_life() -> None:
     assert use.decayed(11 * HOUR) == pytest.approx(at_end / 2)
 
 
-def test_who_holds_gpus_for_ever_has_used_as_many_on_average() -> None:
+def test_constant_gpus_are_the_average_use() -> None:
     use = Use(POLICY, 0.0)
     use.hold(3, 0.0)
     assert average_gpus(use.decayed(1000 * HOUR), POLICY) == pytest.approx(3)
     assert use.decayed(1000 * HOUR) == pytest.approx(3 * 10 * HOUR / log(2))
 
 
-def test_use_does_not_depend_on_how_often_one_looks() -> None:
+def test_use_does_not_depend_on_the_number_of_reads() -> None:
     seldom, often = Use(POLICY, 0.0), Use(POLICY, 0.0)
     seldom.hold(2, 0.0)
     for minute in range(600):
@@ -39,7 +39,7 @@ def test_use_does_not_depend_on_how_often_one_looks() -> None:
     assert often.since(3 * HOUR, 10 * HOUR) == pytest.approx(seldom.since(3 * HOUR, 10 * HOUR)) == 14 * HOUR
 
 
-def test_a_window_cuts_what_it_does_not_cover() -> None:
+def test_window_excludes_earlier_use() -> None:
     use = Use(POLICY, 100.0)
     use.hold(8, 200.0)
     use.hold(2, 300.0)
@@ -49,7 +49,7 @@ def test_a_window_cuts_what_it_does_not_cover() -> None:
     assert use.since(390.0, 1e6) == 20.0
 
 
-def test_the_engine_is_told_of_each_tenant_s_own_use() -> None:
+def test_snapshot_has_the_use_of_each_tenant() -> None:
     tenants = (Tenant(1, "a"), Tenant(2, "b"))
     ledger = Ledger(tenants, Policy(window_seconds=HOUR), 0.0)
     ledger.changed([RunningJob(7, 1, ask(4), (), 0.0)], 0.0)

@@ -1,4 +1,4 @@
-"""The what-if scratch of one cycle: what is free on each node, indexed by how many devices are free."""
+"""The working copy of one cycle: the free capacity of each node, indexed by its number of free devices."""
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
@@ -8,17 +8,17 @@ from scheduling.engine.board.node_index import NodeIndex
 from scheduling.engine.board.node_slot import NodeSlot
 from scheduling.engine.model import Device, Node, RankPlacement, RunningJob
 
-# What a device is made of: (memory, model, is it hot, NUMA node, NVLink island).
+# The properties of a device: (memory, model, is it hot, NUMA node, NVLink island).
 Raw = tuple[int | None, str, bool, int | None, int | None]
 
 __all__ = ["Board", "DeviceClass", "NodeSlot", "kind_of"]
 
 
 class Board:
-    """All nodes of a snapshot, in the order of their ids; only those that may get work lie on the shelves.
+    """The nodes of a snapshot, in the order of their ids; only those that may get work are on the shelves.
 
-    `shelves[n]`: state -> positions of the nodes in that state, n devices free. `sharing`: the same for all nodes where
-    some device is shared. `scorer`: what placements are chosen by; None: by the tightest fit.
+    `shelves[n]`: state -> positions of the nodes in that state, with n devices free. `sharing`: the same for all nodes
+    with a shared device. `scorer`: rates placements; None: the tightest fit wins.
     """
 
     __slots__ = (
@@ -43,22 +43,22 @@ class Board:
         thermal: bool = True,
         running: Iterable[RunningJob] = (),
     ) -> None:
-        """Shapes: nodes in any order. `with_closed`, `with_unhealthy`: what if those were in service as well.
-        `thermal` False: heat is overlooked. `running`: jobs that keep others of their `apart` name off their nodes."""
+        """Index the nodes, in any order. `with_closed`, `with_unhealthy`: as if those were in service as well.
+        `thermal` False: ignore heat. `running`: jobs that keep others with their anti-affinity key off their nodes."""
         ordered = sorted(nodes, key=_node_id)
         raw = [[_raw(device, thermal) for device in node.devices] for node in ordered]
-        known = {one: _kind(one) for one in {one for row in raw for one in row}}
+        kind_by_properties = {entry: _kind(entry) for entry in {entry for row in raw for entry in row}}
         # Kinds are numbered in the order in which they are offered: hot devices last, large ones late.
-        self.kinds: tuple[DeviceClass, ...] = tuple(sorted(set(known.values()), key=_offer))
-        numbers = {one: self.kinds.index(kind) for one, kind in known.items()}
-        moulds: dict[tuple[tuple[int, ...], int, int], NodeClass] = {}
+        self.kinds: tuple[DeviceClass, ...] = tuple(sorted(set(kind_by_properties.values()), key=_offer))
+        numbers = {entry: self.kinds.index(kind) for entry, kind in kind_by_properties.items()}
+        node_classes: dict[tuple[tuple[int, ...], int, int], NodeClass] = {}
         self.slots: list[NodeSlot] = []
         for position, (node, row) in enumerate(zip(ordered, raw, strict=True)):
-            kinds = [numbers[one] for one in row]
+            kinds = [numbers[entry] for entry in row]
             key = (tuple(sorted(kinds)), node.cpu_milli, node.memory_mb)
-            if key not in moulds:
-                moulds[key] = NodeClass(len(moulds), *key, self.kinds)
-            slot = NodeSlot(position, node, moulds[key])
+            if key not in node_classes:
+                node_classes[key] = NodeClass(len(node_classes), *key, self.kinds)
+            slot = NodeSlot(position, node, node_classes[key])
             _fill(slot, kinds, with_unhealthy, thermal)
             self.slots.append(slot)
         self._positions = {node.id: position for position, node in enumerate(ordered)}
@@ -67,10 +67,10 @@ class Board:
         self.has_taints = any([node.taints for node in ordered])
         self._index: NodeIndex | None = None
         self._states: dict[tuple[object, ...], NodeCapacity] = {}
-        most = max((len(node.devices) for node in ordered), default=0)
-        self.shelves: list[dict[NodeCapacity, list[int]]] = [{} for _ in range(most + 1)]
+        max_devices = max((len(node.devices) for node in ordered), default=0)
+        self.shelves: list[dict[NodeCapacity, list[int]]] = [{} for _ in range(max_devices + 1)]
         self.sharing: dict[NodeCapacity, list[int]] = {}
-        self._keep_apart(running)
+        self._count_anti_affinity(running)
         for slot in self.slots:
             self._shelve(slot)
 
@@ -86,7 +86,7 @@ class Board:
 
     @property
     def index(self) -> NodeIndex:
-        """The nodes by label and taint; built when a request first asks for it."""
+        """Return the nodes by label and taint; built when a request first needs it."""
         if self._index is None:
             self._index = NodeIndex([slot.node for slot in self.slots])
         return self._index
@@ -95,16 +95,16 @@ class Board:
         position = self._positions.get(node_id)
         return None if position is None else self.slots[position]
 
-    def take(self, ranks: Iterable[RankPlacement]) -> None:
+    def allocate(self, ranks: Iterable[RankPlacement]) -> None:
         for rank in ranks:
             slot = self.slot_of(rank.node_id)
             if slot is not None:
                 self._unshelve(slot)
-                slot.take(rank)
+                slot.allocate(rank)
                 self._shelve(slot)
 
     def release(self, ranks: Iterable[RankPlacement]) -> None:
-        """Give back what a job holds; ranks on nodes that the snapshot does not know are passed over."""
+        """Release what a job holds; skip ranks on nodes that the snapshot does not know."""
         for rank in ranks:
             slot = self.slot_of(rank.node_id)
             if slot is not None:
@@ -113,8 +113,11 @@ class Board:
                 self._shelve(slot)
 
     def withhold(self, ranks: Iterable[RankPlacement]) -> None:
-        """Take what is promised though it may not be free yet. Whole devices leave the service of this board, so that
-        they stay taken when their present holders are released on it; CPU and memory may go below zero until then."""
+        """Take what is promised though it may not be free yet.
+
+        Whole devices leave the service of this board, so they stay taken when their present holders are released on it.
+        CPU and memory may go below zero until then.
+        """
         for rank in ranks:
             slot = self.slot_of(rank.node_id)
             if slot is not None:
@@ -130,30 +133,30 @@ class Board:
 
     def state(
         self,
-        mould: NodeClass,
+        node_class: NodeClass,
         cpu_milli: int,
         memory_mb: int,
         free: tuple[int, ...],
         shared: Shared,
     ) -> NodeCapacity:
-        """The one state with these values; equal states are the same object, also on copies of the board."""
-        key = (mould.number, cpu_milli, memory_mb, free, shared)
-        found = self._states.get(key)
-        if found is None:
-            found = self._states[key] = NodeCapacity(mould, cpu_milli, memory_mb, free, shared)
-        return found
+        """Return the one state with these values; equal states are the same object, also on copies of the board."""
+        key = (node_class.number, cpu_milli, memory_mb, free, shared)
+        state = self._states.get(key)
+        if state is None:
+            state = self._states[key] = NodeCapacity(node_class, cpu_milli, memory_mb, free, shared)
+        return state
 
-    def _keep_apart(self, running: Iterable[RunningJob]) -> None:
+    def _count_anti_affinity(self, running: Iterable[RunningJob]) -> None:
         for job in running:
             for rank in job.ranks:
                 slot = self.slot_of(rank.node_id) if rank.apart else None
                 if slot is not None:
-                    slot.apart[rank.apart] = slot.apart.get(rank.apart, 0) + 1
+                    slot.anti_affinity_counts[rank.apart] = slot.anti_affinity_counts.get(rank.apart, 0) + 1
 
     def _shelve(self, slot: NodeSlot) -> None:
         if not self.usable[slot.position]:
             return
-        state = slot.state = self.state(slot.mould, slot.cpu_milli, slot.memory_mb, *slot.counted())
+        state = slot.state = self.state(slot.node_class, slot.cpu_milli, slot.memory_mb, *slot.counted())
         _lay(self.shelves[slot.free_count], state, slot.position)
         if slot.shared:
             _lay(self.sharing, state, slot.position)
@@ -167,7 +170,7 @@ class Board:
 
 
 def kind_of(device: Device) -> DeviceClass:
-    """What a device is, however hot it is and wherever it sits."""
+    """Return the class of a device, ignoring its heat and its location."""
     return DeviceClass(_or_unknown(device.memory_mb), device.model)
 
 
@@ -200,7 +203,7 @@ def _fill(slot: NodeSlot, kinds: Sequence[int], with_unhealthy: bool, thermal: b
         if device.compute is not None:
             slot.compute[device.id] = device.compute
         if device.shared_mb:
-            # A device that is held whole takes no sharer, whatever the column beside it says.
+            # A device that is held whole takes no sharer, even if `shared_mb` is set.
             if not device.exclusive:
                 slot.shared[device.id] = device.shared_mb
         elif not device.exclusive:

@@ -1,4 +1,4 @@
-"""What a node can be in the eyes of a request: its kinds of devices, and the states that no request can tell apart."""
+"""Node classes as a request sees them: their kinds of devices, and the states that no request can tell apart."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -16,22 +16,23 @@ class DeviceClass(NamedTuple):
 
 # Shared devices: (kind's number, MiB taken, measured use of its processors or -1) of each, sorted.
 Shared = tuple[tuple[int, int, float], ...]
-# What it costs to place a request on a node in some state, see `placement.place`; the smallest is the best.
+# The cost of placing a request on a node in some state, see `placement.place`; the smallest is the best.
 PlacementCost = tuple[int, int, int, int, int, int]
 
 
 class DevicePick(NamedTuple):
-    """`number` devices of the mould's kind at `at`: free ones, or (`taken`, `compute` as in `State`) shared."""
+    """`number` devices of the node class's kind at index `at`: free ones, or shared ones with `allocated_mb` and
+    `compute` as in `NodeCapacity`."""
 
     at: int
     number: int
-    taken: int = -1
+    allocated_mb: int = -1
     compute: float = -1.0
 
 
 class DeviceChoice(NamedTuple):
-    """Devices for each rank. `hot`: how many of them are; `misses`: ranks without the locality that they prefer;
-    `opened_mb`: memory of the free devices among them. `free`, `shared`: what is left, as in `State`."""
+    """Devices for each rank. `hot`: how many of them are hot; `misses`: ranks without the locality that they prefer;
+    `opened_mb`: memory of the free devices among them. `free`, `shared`: the rest, as in `NodeCapacity`."""
 
     ranks: tuple[tuple[DevicePick, ...], ...]
     hot: int
@@ -42,12 +43,12 @@ class DeviceChoice(NamedTuple):
 
 
 class NodeClass:
-    """What a node is made of, all of it free. `kinds`: its kinds' numbers, ascending; `made`: the kinds themselves.
+    """The hardware of a node, all of it free. `kinds`: its kinds' numbers, ascending; `device_classes`: the kinds.
 
-    `groups`: "island" and "numa" -> which of `kinds` reach each other there; "cell" -> which share both.
+    `groups`: "island" and "numa" -> which of `kinds` are near each other there; "cell" -> which share both.
     """
 
-    __slots__ = ("cpu_milli", "devices", "groups", "kinds", "made", "memory_mb", "number")
+    __slots__ = ("cpu_milli", "device_classes", "devices", "groups", "kinds", "memory_mb", "number")
 
     def __init__(
         self, number: int, devices: Sequence[int], cpu_milli: int, memory_mb: int, kinds: Sequence[DeviceClass]
@@ -58,31 +59,31 @@ class NodeClass:
         self.cpu_milli = cpu_milli
         self.memory_mb = memory_mb
         self.kinds = tuple(sorted(set(devices)))
-        self.made = tuple(kinds[kind] for kind in self.kinds)
+        self.device_classes = tuple(kinds[kind] for kind in self.kinds)
         self.groups = {
-            "island": _grouped([kind.island for kind in self.made]),
-            "numa": _grouped([kind.numa for kind in self.made]),
-            "cell": _grouped([(kind.numa + 1) * 10_000 + kind.island + 1 for kind in self.made]),
+            "island": _grouped([kind.island for kind in self.device_classes]),
+            "numa": _grouped([kind.numa for kind in self.device_classes]),
+            "cell": _grouped([(kind.numa + 1) * 10_000 + kind.island + 1 for kind in self.device_classes]),
         }
 
 
 class NodeCapacity:
-    """What is left of a node. Compared by identity: a board has one object for all nodes that are in it.
+    """The free capacity of a node. Compared by identity: a board has one object for all nodes in the same state.
 
-    `free`: free devices of each of the mould's kinds. `fragments`: see `fragmentation`, None until it is known.
+    `free`: free devices of each of the node class's kinds. `fragments`: see `fragmentation`, None until computed.
     """
 
-    __slots__ = ("cpu_milli", "fragments", "free", "memory_mb", "mould", "shared")
+    __slots__ = ("cpu_milli", "fragments", "free", "memory_mb", "node_class", "shared")
 
     def __init__(
         self,
-        mould: NodeClass,
+        node_class: NodeClass,
         cpu_milli: int,
         memory_mb: int,
         free: tuple[int, ...],
         shared: Shared,
     ) -> None:
-        self.mould = mould
+        self.node_class = node_class
         self.cpu_milli = cpu_milli
         self.memory_mb = memory_mb
         self.free = free
@@ -91,13 +92,13 @@ class NodeCapacity:
 
 
 class Scorer(Protocol):
-    """How good it is to turn a node of one state into another; the higher the better. Coarse: equals are common."""
+    """Rates the change of a node from one state to another; the higher the better. Coarse: ties are common."""
 
     def score(self, before: NodeCapacity, after: NodeCapacity) -> int: ...
 
 
 def _grouped(names: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Which positions have the same name; those without one are in no group."""
+    """Return which positions have the same name; those without a name are in no group."""
     return tuple(
         tuple(index for index, other in enumerate(names) if other == name) for name in sorted(set(names)) if name >= 0
     )

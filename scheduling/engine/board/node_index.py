@@ -1,4 +1,4 @@
-"""Nodes by label and by taint, so that a request finds its nodes without a look at each."""
+"""Nodes by label and by taint: a request finds its nodes without a scan of all."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -20,14 +20,13 @@ from scheduling.engine.model import Node, Request
 # One avoided taint outweighs all preferences: their weights are at most 100 each.
 _PER_TAINT = 1_000_000
 # A job that is large enough for a node's min-gpus taint prefers it by this weight, and leaves the other nodes to jobs
-# that are not. The least weight, as what a job asks for itself comes first.
+# that are not. The minimum weight, because the job's own preferences come first.
 _MIN_GPUS_WEIGHT = 1
 
 
 class NodeIndex:
-    """Positions of nodes (in the board's order) by label and by taint.
-
-    Requests that differ in nothing else than their size share one answer."""
+    """Positions of nodes (in the board's order) by label and by taint. Requests that differ only in size share a
+    result."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._all = frozenset(range(len(nodes)))
@@ -40,7 +39,7 @@ class NodeIndex:
                 self._by_key.setdefault(label[0], set()).add(position)
             for taint in node.taints:
                 self._by_taint.setdefault(taint, set()).add(position)
-        # What a taint asks for, so that requests of other sizes share an answer.
+        # The sizes that min-gpus taints require: requests that reach the same ones share a result.
         self._sizes = sorted({int(taint.value) for taint in self._by_taint if is_large_enough(taint, maxsize)})
         self._selected: dict[object, frozenset[int] | None] = {}
         self._penalties: dict[object, tuple[int, ...] | None] = {}
@@ -64,30 +63,30 @@ class NodeIndex:
         return self._penalties[key]
 
     def _size(self, request: Request) -> int:
-        """Return how many of the sizes that min-gpus taints ask for the request reaches."""
+        """Return how many of the sizes that min-gpus taints require the request reaches."""
         return bisect_right(self._sizes, request.gpu_count)
 
     def _select(self, request: Request) -> frozenset[int] | None:
-        found = self._all
+        positions_left = self._all
         for label in request.node_selector:
-            found &= self._by_label.get(label, frozenset())
+            positions_left &= self._by_label.get(label, frozenset())
         for expression in request.required:
-            found &= self._meeting(expression)
+            positions_left &= self._meeting(expression)
         for taint, positions in self._by_taint.items():
             if taint.effect == NO_SCHEDULE and not is_tolerated(taint, request.tolerations, request.gpu_count):
-                found -= positions
-        return None if len(found) == len(self._all) else found
+                positions_left -= positions
+        return None if len(positions_left) == len(self._all) else positions_left
 
     def _penalize(self, request: Request) -> tuple[int, ...] | None:
-        found = [0] * len(self._all)
+        penalties = [0] * len(self._all)
         for taint, positions in self._by_taint.items():
             if taint.effect == PREFER_NO_SCHEDULE and not is_tolerated(taint, request.tolerations, request.gpu_count):
-                _add(found, positions, _PER_TAINT)
+                _add(penalties, positions, _PER_TAINT)
             elif is_large_enough(taint, request.gpu_count):
-                _add(found, positions, -_MIN_GPUS_WEIGHT)
+                _add(penalties, positions, -_MIN_GPUS_WEIGHT)
         for preference in request.preferred:
-            _add(found, self._meeting(preference.expression), -preference.weight)
-        return tuple(found) if len(set(found)) > 1 else None
+            _add(penalties, self._meeting(preference.expression), -preference.weight)
+        return tuple(penalties) if len(set(penalties)) > 1 else None
 
     def _meeting(self, expression: Expression) -> frozenset[int]:
         """Return the positions that meet the expression."""
@@ -105,6 +104,6 @@ def taints_and_weight(penalty: int) -> tuple[int, int]:
     return taints, taints * _PER_TAINT - penalty
 
 
-def _add(found: list[int], positions: Iterable[int], amount: int) -> None:
+def _add(penalties: list[int], positions: Iterable[int], amount: int) -> None:
     for position in positions:
-        found[position] += amount
+        penalties[position] += amount

@@ -1,4 +1,4 @@
-"""What is left of one node while a cycle goes on: devices, CPU and memory, and who must keep away from it."""
+"""The free capacity of one node during a cycle: devices, CPU, memory, and the anti-affinity keys in use."""
 
 from bisect import bisect_left, insort
 
@@ -7,69 +7,70 @@ from scheduling.engine.model import DeviceHold, Node, RankPlacement
 
 
 class NodeSlot:
-    """What is left of one node. `free`: kind -> ids of wholly free devices; `shared`: device id -> MiB taken of it;
-    `compute`: measured use of devices, where known; `apart`: name -> ranks here that no other job of it may join."""
+    """The free capacity of one node. `free`: kind -> ids of wholly free devices; `shared`: device id -> MiB allocated;
+    `compute`: measured use of devices, where known; `anti_affinity_counts`: key -> ranks here, which exclude other
+    jobs."""
 
     __slots__ = (
-        "apart",
+        "anti_affinity_counts",
         "compute",
         "cpu_milli",
         "free",
         "free_count",
         "kind_of",
         "memory_mb",
-        "mould",
         "node",
+        "node_class",
         "position",
         "shared",
         "state",
     )
 
-    def __init__(self, position: int, node: Node, mould: NodeClass) -> None:
+    def __init__(self, position: int, node: Node, node_class: NodeClass) -> None:
         self.position = position
         self.node = node
-        self.mould = mould
+        self.node_class = node_class
         self.cpu_milli = node.cpu_milli_free
         self.memory_mb = node.memory_mb_free
         self.free: dict[int, list[int]] = {}
         self.free_count = 0
         self.shared: dict[int, int] = {}
         self.compute: dict[int, float] = {}
-        self.apart: dict[str, int] = {}
+        self.anti_affinity_counts: dict[str, int] = {}
         # The devices that may be offered at all; shared by copies, never written after the board is built.
         self.kind_of: dict[int, int] = {}
-        # As which the board has shelved it.
+        # The state under which the board has shelved it.
         self.state: NodeCapacity | None = None
 
     def copy(self) -> "NodeSlot":
         twin = NodeSlot.__new__(NodeSlot)
-        twin.position, twin.node, twin.mould, twin.kind_of = self.position, self.node, self.mould, self.kind_of
+        twin.position, twin.node, twin.node_class = self.position, self.node, self.node_class
         twin.cpu_milli, twin.memory_mb, twin.free_count = self.cpu_milli, self.memory_mb, self.free_count
         twin.free = {kind: ids[:] for kind, ids in self.free.items()}
         twin.shared = dict(self.shared) if self.shared else {}
-        twin.apart = dict(self.apart) if self.apart else {}
-        twin.compute, twin.state = self.compute, self.state
+        twin.anti_affinity_counts = dict(self.anti_affinity_counts) if self.anti_affinity_counts else {}
+        twin.kind_of, twin.compute, twin.state = self.kind_of, self.compute, self.state
         return twin
 
-    def take(self, rank: RankPlacement) -> None:
+    def allocate(self, rank: RankPlacement) -> None:
         self.cpu_milli -= rank.cpu_milli
         self.memory_mb -= rank.memory_mb
         if rank.apart:
-            self.apart[rank.apart] = self.apart.get(rank.apart, 0) + 1
+            self.anti_affinity_counts[rank.apart] = self.anti_affinity_counts.get(rank.apart, 0) + 1
         for hold in rank.holds:
             if hold.device_id not in self.kind_of:
-                continue  # out of service: it was not given back either
+                continue  # out of service, so it was not released either
             if hold.device_id not in self.shared:
                 self._take_free(hold.device_id)
             if hold.memory_mb is not None:
                 self.shared[hold.device_id] = self.shared.get(hold.device_id, 0) + hold.memory_mb
 
     def release(self, rank: RankPlacement) -> None:
-        """Give back what a rank holds. Devices that are out of service stay out of it."""
+        """Release what a rank holds. Devices that are out of service stay out of it."""
         self.cpu_milli += rank.cpu_milli
         self.memory_mb += rank.memory_mb
-        if rank.apart in self.apart:
-            self.apart[rank.apart] -= 1
+        if rank.apart in self.anti_affinity_counts:
+            self.anti_affinity_counts[rank.apart] -= 1
         for hold in rank.holds:
             if hold.device_id in self.kind_of:
                 self._release_device(hold)
@@ -78,7 +79,7 @@ class NodeSlot:
         self.cpu_milli -= rank.cpu_milli
         self.memory_mb -= rank.memory_mb
         if rank.apart:
-            self.apart[rank.apart] = self.apart.get(rank.apart, 0) + 1
+            self.anti_affinity_counts[rank.apart] = self.anti_affinity_counts.get(rank.apart, 0) + 1
         for hold in rank.holds:
             if self._has_free(hold.device_id):
                 self._take_free(hold.device_id)
@@ -89,17 +90,19 @@ class NodeSlot:
             self.kind_of = {device_id: kind for device_id, kind in self.kind_of.items() if device_id != hold.device_id}
 
     def counted(self) -> tuple[tuple[int, ...], Shared]:
-        """`State.free` and `State.shared` of what is left now."""
+        """Return `NodeCapacity.free` and `NodeCapacity.shared` of the present state."""
         free = self.free
-        counts = tuple([len(free[kind]) if kind in free else 0 for kind in self.mould.kinds])
+        counts = tuple([len(free[kind]) if kind in free else 0 for kind in self.node_class.kinds])
         if not self.shared:
             return counts, ()
         kind_of, compute = self.kind_of, self.compute
-        return counts, tuple(sorted((kind_of[id], taken, compute.get(id, -1.0)) for id, taken in self.shared.items()))
+        return counts, tuple(
+            sorted((kind_of[id], used_mb, compute.get(id, -1.0)) for id, used_mb in self.shared.items())
+        )
 
-    def seen(self) -> NodeCapacity:
-        """What is left now, as a state that is on no board."""
-        return NodeCapacity(self.mould, self.cpu_milli, self.memory_mb, *self.counted())
+    def current_capacity(self) -> NodeCapacity:
+        """Return the present state, as an object that is on no board."""
+        return NodeCapacity(self.node_class, self.cpu_milli, self.memory_mb, *self.counted())
 
     def _has_free(self, device_id: int) -> bool:
         return device_id in self.kind_of and device_id in self.free.get(self.kind_of[device_id], ())
@@ -111,9 +114,9 @@ class NodeSlot:
 
     def _release_device(self, hold: DeviceHold) -> None:
         if hold.memory_mb is not None:
-            left = self.shared.pop(hold.device_id, 0) - hold.memory_mb
-            if left > 0:
-                self.shared[hold.device_id] = left
+            remaining_mb = self.shared.pop(hold.device_id, 0) - hold.memory_mb
+            if remaining_mb > 0:
+                self.shared[hold.device_id] = remaining_mb
                 return
         ids = self.free.setdefault(self.kind_of[hold.device_id], [])
         if hold.device_id not in ids:

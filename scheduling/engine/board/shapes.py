@@ -1,4 +1,4 @@
-"""Reads a request against the kinds of devices and the nodes there are: what suits it, and how it may be split."""
+"""Matches a request with the kinds of devices and the nodes of a snapshot: which suit it, and how it may be split."""
 
 import re
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from scheduling.engine.board.board import Board
 from scheduling.engine.board.node_classes import DeviceChoice, DeviceClass, NodeCapacity, PlacementCost
 from scheduling.engine.model import Policy, Request
 
-# Words of Request.topology: where the GPUs of a rank are near to each other, and whether they have to be.
+# Values of Request.topology: the group in which the GPUs of a rank are together, and whether that is required.
 _NEAR = {
     "nvlink": ("island", True),
     "numa": ("numa", True),
@@ -20,7 +20,7 @@ _NEAR = {
 
 
 class Shape:
-    """A request seen against the kinds and nodes of one snapshot; valid for every board built from its nodes."""
+    """A request matched with the kinds and nodes of one snapshot; valid for every board built from its nodes."""
 
     __slots__ = (
         "allowed",
@@ -31,9 +31,9 @@ class Shape:
         "memory_mb",
         "near",
         "penalties",
+        "rank_capacities",
         "ratings",
         "request",
-        "rooms",
         "share_mb",
         "splits",
         "spread",
@@ -51,7 +51,7 @@ class Shape:
         self.kinds = tuple(number for number, fits in enumerate(suits) if fits)
         self.memory_mb = {number: board.kinds[number].memory_mb for number in self.kinds}
         self.limits_mb = {number: _ceiling_mb(board.kinds[number], self.ceiling) for number in self.kinds}
-        # Positions that its labels and taints leave (None: all). `penalties`: of each position, where they differ;
+        # Positions that its labels and taints allow (None: all). `penalties`: of each position, if they differ;
         # `tiers`: the same as (penalty, positions), the most welcome nodes first.
         self.allowed: frozenset[int] | None = None
         self.penalties: tuple[int, ...] | None = None
@@ -60,46 +60,47 @@ class Shape:
         if board.has_taints or request.preferred:
             self.penalties = board.index.penalties(request)
         self.tiers = _tiers(self.penalties, self.allowed) if self.penalties else ()
-        # (split, ranks) -> state -> what it costs to put so many of its ranks on a node in that state, and how.
+        # (split, ranks) -> state -> the cost of that many ranks on a node in that state, and their devices.
         self.ratings: dict[tuple[int, int], dict[NodeCapacity, tuple[PlacementCost, DeviceChoice | None]]] = {}
         # split -> state -> how many of its ranks fit on a node in that state.
-        self.rooms: dict[int, dict[NodeCapacity, int]] = {}
+        self.rank_capacities: dict[int, dict[NodeCapacity, int]] = {}
 
     def part(self, split: int) -> tuple[int, int, int]:
-        """GPUs, CPU millicores and memory MiB of one of `split` ranks; CPU and memory are rounded up."""
+        """Return GPUs, CPU millicores and memory MiB of one of `split` ranks; CPU and memory are rounded up."""
         request = self.request
         return request.gpu_count // split, -(-request.cpu_milli // split), -(-request.memory_mb // split)
 
-    def left_beside(self, kind: int, taken_mb: int, compute: float) -> int:
-        """MiB left under the ceiling of a shared device once this request has joined; -1: it may not.
+    def headroom_mb(self, kind: int, used_mb: int, compute: float) -> int:
+        """Return the MiB left under the ceiling of a shared device once this request has joined; -1: it may not.
 
-        Where the use of its processors is known (0 to 1, else -1), their load counts as well: 0.7 x memory + 0.3 x
-        compute stays under the ceiling.
+        If the use of its processors is known (0 to 1, else -1), their load counts as well: 0.7 x memory + 0.3 x compute
+        stays under the ceiling.
         """
         limit = self.limits_mb.get(kind)
         if limit is None or self.share_mb is None:
             return -1
-        after = taken_mb + self.share_mb
+        after = used_mb + self.share_mb
         if compute >= 0 and _load(after / self.memory_mb[kind], compute) > self.ceiling:
             return -1
         return max(limit - after, -1)
 
 
 def share_mb(request: Request) -> int | None:
-    """MiB that a job takes of each device that it shares; None: it takes devices whole.
+    """Return the MiB that a job takes of each device that it shares; None: it takes devices whole.
 
-    A job that would share but does not say how much gets the device whole: nothing else is safe.
+    A job that would share but names no amount gets the device whole: nothing else is safe.
     """
     return request.gpu_memory_mb if request.shared else None
 
 
 def nearness(request: Request) -> tuple[str, bool]:
-    """Where the GPUs of a rank should be together (a name of `Mould.groups`), and whether they have to be."""
+    """Return where the GPUs of a rank should be together (a key of `NodeClass.groups`), and whether it is required."""
     return _NEAR.get(request.topology, ("cell", False))
 
 
 def rank_counts(request: Request, policy: Policy) -> tuple[int, ...]:
-    """Into how many ranks a request may be split, best first; empty: its ranks do not divide its GPUs evenly.
+    """Return the numbers of ranks that a request may be split into, best first; empty: they do not divide its GPUs
+    evenly.
 
     Without gang scheduling (of the job or of the policy) all ranks stay on one node.
     """
@@ -112,12 +113,12 @@ def rank_counts(request: Request, policy: Policy) -> tuple[int, ...]:
 
 @lru_cache(1 << 12)
 def _divisors(number: int) -> tuple[int, ...]:
-    small = [one for one in range(1, isqrt(number) + 1) if number % one == 0]
-    return tuple(sorted({*small, *(number // one for one in small)}))
+    small = [divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0]
+    return tuple(sorted({*small, *(number // divisor for divisor in small)}))
 
 
 def is_suitable(request: Request, kind: DeviceClass, policy: Policy) -> bool:
-    """Could a wholly free device of this kind take its part of the request? Ceilings are hard, for both modes."""
+    """Return whether a free device of this kind could hold its part of the request. Ceilings are hard in both modes."""
     if request.gpu_models and not any(is_model(word, kind.model) for word in request.gpu_models):
         return False
     if request.gpu_memory_mb is None:
@@ -127,13 +128,16 @@ def is_suitable(request: Request, kind: DeviceClass, policy: Policy) -> bool:
 
 
 def is_model(word: str, model: str) -> bool:
-    """`A100` names `NVIDIA A100-SXM4-80GB`: equal, or a whole word of it, in any case."""
+    """Return whether the word names the model, as `A100` names `NVIDIA A100-SXM4-80GB`: equal, or a whole word of it,
+    in any case."""
     return re.search(rf"(?<![a-z0-9]){re.escape(word.lower())}(?![a-z0-9])", model.lower()) is not None
 
 
 def needs_of(request: Request) -> tuple[tuple[str, str], ...]:
-    """The labels that stand for what the job needs of a node, such as a container runtime; their names have a space.
-    The others its owner chose, and may leave out."""
+    """Return the labels that stand for needs of the job, such as a container runtime; their names have a space.
+
+    The submitter chose the others, and may omit them.
+    """
     return tuple(label for label in request.node_selector if " " in label[0])
 
 
@@ -145,7 +149,7 @@ def is_selected(request: Request, labels: Sequence[tuple[str, str]]) -> bool:
 
 
 def _load(memory: float, compute: float) -> float:
-    """Of a shared device, 0 to 1; rounded so that a load of exactly the ceiling is not above it."""
+    """Return the load of a shared device, 0 to 1; rounded so that a load of exactly the ceiling is not above it."""
     return round(0.7 * memory + 0.3 * compute, 9)
 
 
@@ -154,8 +158,8 @@ def _ceiling_mb(kind: DeviceClass, ceiling: float) -> int:
 
 
 def _tiers(penalties: Sequence[int], allowed: frozenset[int] | None) -> tuple[tuple[int, frozenset[int]], ...]:
-    """Return the allowed positions by their penalty, the least first."""
-    found: dict[int, list[int]] = {}
+    """Return the allowed positions by their penalty, the smallest first."""
+    positions_by_penalty: dict[int, list[int]] = {}
     for position in range(len(penalties)) if allowed is None else allowed:
-        found.setdefault(penalties[position], []).append(position)
-    return tuple((penalty, frozenset(found[penalty])) for penalty in sorted(found))
+        positions_by_penalty.setdefault(penalties[position], []).append(position)
+    return tuple((penalty, frozenset(positions_by_penalty[penalty])) for penalty in sorted(positions_by_penalty))

@@ -1,4 +1,4 @@
-"""Gives each job that stays pending its one dominant reason, with the evidence that the sentence names."""
+"""Determines the one dominant reason of each job that stays pending, with the evidence for its sentence."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -8,8 +8,8 @@ from functools import cached_property, lru_cache
 from scheduling.engine.affinity import untolerated
 from scheduling.engine.board.board import Board, kind_of
 from scheduling.engine.board.shapes import Shape, is_selected, is_suitable
-from scheduling.engine.explain.feasibility import shut_out, too_large, unmatched
-from scheduling.engine.explain.inventory import Inventory, eligible, fits, suitable_gpus, survey
+from scheduling.engine.explain.feasibility import blocked_by_taints, too_large, unmatched
+from scheduling.engine.explain.inventory import Inventory, eligible, fits, inventory_of, suitable_gpus
 from scheduling.engine.limits.accounts import ExceededLimit
 from scheduling.engine.limits.online_split import BATCH_GPUS, ONLINE_GPUS
 from scheduling.engine.limits.quotas import CPU_CORES, USER_GPUS
@@ -31,15 +31,17 @@ from scheduling.engine.model import (
 )
 from scheduling.engine.placement.placement import place, suitable_free
 
-# Topologies that are demands, not wishes.
+# Topologies that are requirements, not preferences.
 _REQUIRED = frozenset({"nvlink", "numa"})
-# Reasons that say what comes first in the queue.
-BEHIND = frozenset({"capacity", "priority"})
+# Reasons whose sentence counts the jobs ahead in the queue.
+QUEUE_REASONS = frozenset({"capacity", "priority"})
 
 
 class ClusterState:
-    """The cluster before and after the cycle, and what it would be if nodes were opened, or devices well or cool; those
-    are built when asked for. `board`: as the cycle finds it, and then as the cycle fills it."""
+    """The cluster before and after the cycle, and as if nodes were opened, or devices were healthy or cool.
+
+    Those boards are built on first use. `board`: the cycle's own, which it fills.
+    """
 
     def __init__(
         self,
@@ -47,36 +49,36 @@ class ClusterState:
         policy: Policy,
         board: Board,
         placements: Sequence[Placement],
-        claims: Sequence[Nomination],
+        nominations: Sequence[Nomination],
     ) -> None:
-        """`placements`, `claims`: as the cycle finds them so far; both grow with it."""
+        """`placements`, `nominations`: those of the cycle so far; both lists grow with it."""
         self.nodes = snapshot.nodes
         self.policy = policy
         self.board = board
-        self.before = board.copy()
+        self.initial_board = board.copy()
         self._running = snapshot.running
         self._placements = placements
-        self._claims = claims
+        self._nominations = nominations
 
     @cached_property
     def placed(self) -> tuple[int, int]:
-        """Jobs that this cycle starts, and their devices."""
+        """Return how many jobs this cycle starts, and how many devices they hold."""
         ranks = [rank for placement in self._placements for rank in placement.ranks]
         return len(self._placements), sum(len(rank.holds) for rank in ranks)
 
     @cached_property
     def inventory(self) -> Inventory:
-        return survey(self.nodes)
+        return inventory_of(self.nodes)
 
     @cached_property
     def in_service(self) -> Inventory:
         if not (self.has_closed or self.has_unhealthy):
             return self.inventory
-        return survey(self.nodes, with_closed=False, with_unhealthy=False)
+        return inventory_of(self.nodes, with_closed=False, with_unhealthy=False)
 
     @cached_property
     def healthy(self) -> Inventory:
-        return survey(self.nodes, with_unhealthy=False)
+        return inventory_of(self.nodes, with_unhealthy=False)
 
     @cached_property
     def has_closed(self) -> bool:
@@ -91,15 +93,15 @@ class ClusterState:
         return self.policy.thermal and any(device.is_slowed for node in self.nodes for device in node.devices)
 
     @cached_property
-    def opened(self) -> Board:
+    def opened_board(self) -> Board:
         return self._filled(Board(self.nodes, with_closed=True, thermal=self.policy.thermal, running=self._running))
 
     @cached_property
-    def well(self) -> Board:
+    def healthy_board(self) -> Board:
         return self._filled(Board(self.nodes, with_unhealthy=True, thermal=self.policy.thermal, running=self._running))
 
     @cached_property
-    def cool(self) -> Board:
+    def cool_board(self) -> Board:
         nodes = [
             replace(node, devices=tuple(replace(device, is_slowed=False) for device in node.devices))
             for node in self.nodes
@@ -107,89 +109,94 @@ class ClusterState:
         return self._filled(Board(nodes, thermal=self.policy.thermal, running=self._running))
 
     def _filled(self, board: Board) -> Board:
-        for claim in self._claims:
-            board.withhold(claim.ranks)
+        for nomination in self._nominations:
+            board.withhold(nomination.ranks)
         for placement in self._placements:
-            board.take(placement.ranks)
+            board.allocate(placement.ranks)
         return board
 
 
-def blocked(scene: ClusterState, shape: Shape) -> PendingReason:
-    """Why the request does not start now. Exactly one reason is dominant: the first of these that holds.
+def blocked(cluster: ClusterState, shape: Shape) -> PendingReason:
+    """Return why the request does not start now: the first of these reasons that holds.
 
-    `constraint`, `never_fits`: no node of the inventory would do. `taint`: none whose taints it tolerates.
-    `maintenance`, `health`: closed nodes or sick devices would. `hot`: devices that cool down would. `constraint`
-    (apart), `topology`, `cpu_memory`: it fits but for that demand. `fragmented`: enough is free, not together.
-    `priority`: it would have fitted before this cycle. `capacity`.
-    So what an edit of the job, the end of a maintenance or a repair would cure is said before what only time cures.
+    `constraint`, `never_fits`: no node of the inventory could hold it. `taint`: only nodes with taints that it does not
+    tolerate could. `maintenance`, `health`: closed nodes or unhealthy devices could. `hot`: devices that cool down
+    could. `constraint` (anti-affinity), `topology`, `cpu_memory`: it fits but for that demand. `fragmented`: enough is
+    free, not together. `priority`: it would have fitted before this cycle. `capacity`: too little is free.
+
+    Causes that an edit of the job, the end of a maintenance or a repair would cure come before those that only time
+    cures.
     """
-    request, policy = shape.request, scene.policy
-    inventory = scene.inventory
+    request, policy = shape.request, cluster.policy
+    inventory = cluster.inventory
     verdict = (
-        unmatched(request, inventory) or too_large(request, inventory, policy) or shut_out(request, inventory, policy)
+        unmatched(request, inventory)
+        or too_large(request, inventory, policy)
+        or blocked_by_taints(request, inventory, policy)
     )
     if verdict is not None:
         return verdict
-    if not fits(request, eligible(request, scene.in_service), policy):
-        cured_by_opening = scene.has_closed and fits(request, eligible(request, scene.healthy), policy)
-        return _maintenance(scene, request) if cured_by_opening or not scene.has_unhealthy else _health(scene, request)
-    if scene.has_closed and place(scene.opened, shape) is not None:
-        return _maintenance(scene, request)
-    if scene.has_unhealthy and place(scene.well, shape) is not None:
-        return _health(scene, request)
-    if scene.has_slowed and place(scene.cool, shape) is not None:
-        return PendingReason("hot", {"devices": _devices(scene, request, lambda device: device.is_slowed)})
-    return _demanding(scene, shape) or _busy(scene, shape)
+    if not fits(request, eligible(request, cluster.in_service), policy):
+        cured_by_opening = cluster.has_closed and fits(request, eligible(request, cluster.healthy), policy)
+        is_maintenance = cured_by_opening or not cluster.has_unhealthy
+        return _maintenance(cluster, request) if is_maintenance else _health(cluster, request)
+    if cluster.has_closed and place(cluster.opened_board, shape) is not None:
+        return _maintenance(cluster, request)
+    if cluster.has_unhealthy and place(cluster.healthy_board, shape) is not None:
+        return _health(cluster, request)
+    if cluster.has_slowed and place(cluster.cool_board, shape) is not None:
+        return PendingReason("hot", {"devices": _devices(cluster, request, lambda device: device.is_slowed)})
+    return _demanding(cluster, shape) or _busy(cluster, shape)
 
 
-def _demanding(scene: ClusterState, shape: Shape) -> PendingReason | None:
-    """It fits but for one of its demands."""
+def _demanding(cluster: ClusterState, shape: Shape) -> PendingReason | None:
+    """Return the reason if the request fits but for one of its demands."""
     request = shape.request
-    if request.apart and _fits_as(scene, replace(request, apart="")):
-        # The name is that of the tenant's jobs: "tenant/name".
+    if request.apart and _fits_as(cluster, replace(request, apart="")):
+        # The key is "tenant/name"; the sentence shows the name.
         name = request.apart.partition("/")[2] or request.apart
         return PendingReason("constraint", {"constraint": f"the request: jobs of {name} run apart from each other"})
-    if request.topology in _REQUIRED and _fits_as(scene, replace(request, topology="any")):
-        free, per_node = count_in_words(free_gpus(scene.board, shape)), shape.part(shape.splits[-1])[0]
+    if request.topology in _REQUIRED and _fits_as(cluster, replace(request, topology="any")):
+        free, per_node = count_in_words(free_gpus(cluster.board, shape)), shape.part(shape.splits[-1])[0]
         return PendingReason("topology", {"free": free, "per_node": per_node, "topology": request.topology})
-    if _fits_as(scene, replace(request, cpu_milli=0, memory_mb=0)):
+    if _fits_as(cluster, replace(request, cpu_milli=0, memory_mb=0)):
         _, cpu_milli, memory_mb = shape.part(shape.splits[0])
-        return PendingReason("cpu_memory", {"cpu_cores": CPU_CORES.shown(cpu_milli), "memory_mb": memory_mb})
+        return PendingReason("cpu_memory", {"cpu_cores": CPU_CORES.to_unit(cpu_milli), "memory_mb": memory_mb})
     return None
 
 
-def _fits_as(scene: ClusterState, request: Request) -> bool:
-    return place(scene.board, Shape(request, scene.board, scene.policy)) is not None
+def _fits_as(cluster: ClusterState, request: Request) -> bool:
+    return place(cluster.board, Shape(request, cluster.board, cluster.policy)) is not None
 
 
-def _busy(scene: ClusterState, shape: Shape) -> PendingReason:
+def _busy(cluster: ClusterState, shape: Shape) -> PendingReason:
     request = shape.request
-    free = free_gpus(scene.board, shape)
+    free = free_gpus(cluster.board, shape)
     if free >= request.gpu_count:
         per_node = shape.part(shape.splits[-1])[0] if shape.spread else request.gpu_count
         return PendingReason("fragmented", {"free": count_in_words(free), "per_node": per_node})
-    types = eligible(request, scene.in_service)
-    total = sum(suitable_gpus(request, node_type, scene.policy) * count for node_type, count in types)
-    is_late = scene.placed[0] > 0 and place(scene.before, shape) is not None
+    types = eligible(request, cluster.in_service)
+    total = sum(suitable_gpus(request, node_type, cluster.policy) * count for node_type, count in types)
+    is_late = cluster.placed[0] > 0 and place(cluster.initial_board, shape) is not None
     evidence = {"requested": request.gpu_count, "free": count_in_words(free), "total": total}
     return PendingReason("priority" if is_late else "capacity", evidence)
 
 
-def _maintenance(scene: ClusterState, request: Request) -> PendingReason:
-    closed = [node for node in scene.nodes if not (node.is_open and node.is_online)]
-    helping = [node for node in closed if _could_help(node, request, scene.policy)]
+def _maintenance(cluster: ClusterState, request: Request) -> PendingReason:
+    closed = [node for node in cluster.nodes if not (node.is_open and node.is_online)]
+    helping = [node for node in closed if _could_help(node, request, cluster.policy)]
     return PendingReason("maintenance", {"nodes": len(helping), "lost": sum(not node.is_online for node in helping)})
 
 
-def _health(scene: ClusterState, request: Request) -> PendingReason:
-    return PendingReason("health", {"devices": _devices(scene, request, lambda device: not device.is_healthy)})
+def _health(cluster: ClusterState, request: Request) -> PendingReason:
+    return PendingReason("health", {"devices": _devices(cluster, request, lambda device: not device.is_healthy)})
 
 
-def _devices(scene: ClusterState, request: Request, is_counted: Callable[[Device], bool]) -> int:
-    """How many devices of this sort would suit the request, on nodes in service."""
+def _devices(cluster: ClusterState, request: Request, is_counted: Callable[[Device], bool]) -> int:
+    """Count the devices on nodes in service that would suit the request and are counted."""
     return sum(
-        is_counted(device) and is_suitable(request, kind_of(device), scene.policy)
-        for node in scene.nodes
+        is_counted(device) and is_suitable(request, kind_of(device), cluster.policy)
+        for node in cluster.nodes
         if node.is_open and node.is_online and _is_eligible(node, request)
         for device in node.devices
     )
@@ -207,33 +214,35 @@ def _is_eligible(node: Node, request: Request) -> bool:
     return not (node.taints and untolerated(node.taints, request.tolerations, request.gpu_count))
 
 
-def promised_to_other(board: Board, shape: Shape, reservation: Promise) -> PendingReason:
-    """It would fit now, but then another job could not start at its promised time."""
-    return PendingReason("reserved", {"free": count_in_words(free_gpus(board, shape)), "at": timestamp(reservation.at)})
+def promised_to_other(board: Board, shape: Shape, promise: Promise) -> PendingReason:
+    """Return that the request fits now, but would delay the start promised to another job."""
+    return PendingReason("reserved", {"free": count_in_words(free_gpus(board, shape)), "at": timestamp(promise.at)})
 
 
 def name_promised_job(verdict: PendingReason, job_id: int, *, is_own: bool) -> PendingReason:
-    """The same with the job that the promise was made to; one of another tenant is not named."""
-    known = public_id(job_id)
-    whose: Evidence = {"for_job": known, "holder": f"job {known}"} if is_own else {"holder": "a job of another tenant"}
+    """Return the reason with the job that holds the promise; a job of another tenant is not named."""
+    job = public_id(job_id)
+    whose: Evidence = {"for_job": job, "holder": f"job {job}"} if is_own else {"holder": "a job of another tenant"}
     return PendingReason(verdict.code, {**verdict.evidence, **whose})
 
 
 def over_quota(tenant: Tenant, block: ExceededLimit) -> PendingReason:
-    """`in_use` counts what is kept free for an earlier job (`promised_to`, if it is the tenant's own), as it is not to
-    be had."""
+    """Return the reason of a job that an exceeded limit stops.
+
+    `in_use` includes the amount kept free for an earlier job (`promised_to`, if it is the tenant's own).
+    """
     dimension, promise = block.dimension, block.promise
     evidence: dict[str, str | int | float | bool | None] = {
         "tenant": tenant.name,
-        "requested": dimension.shown(block.requested),
-        "in_use": dimension.shown(block.in_use),
+        "requested": dimension.to_unit(block.requested),
+        "in_use": dimension.to_unit(block.in_use),
     }
     if dimension is USER_GPUS:
-        evidence["user_limit"] = dimension.shown(block.limit)
+        evidence["user_limit"] = dimension.to_unit(block.limit)
     else:
         is_part = dimension in (ONLINE_GPUS, BATCH_GPUS)
         whose = "all tenants together" if is_part else f"tenant {tenant.name}"
-        evidence |= {"whose": whose, "dimension": dimension.name, "limit": dimension.shown(block.limit)}
+        evidence |= {"whose": whose, "dimension": dimension.name, "limit": dimension.to_unit(block.limit)}
     if promise is not None:
         evidence["promised_to"] = public_id(promise.job_id) if promise.tenant_id == tenant.id else None
     return PendingReason(dimension.code, evidence)
@@ -244,42 +253,45 @@ def not_yet(job: Job) -> PendingReason:
 
 
 def reclaim_pending(stopping: Sequence[RunningJob], rule: str, now: float) -> PendingReason:
-    """Others were told to stop for it, by this rule."""
-    gpus = sum(one.request.gpu_count for one in stopping)
-    at = max(one.ends_by if one.is_stopping and one.ends_by else now + one.grace_seconds for one in stopping)
+    """Return that running jobs are being stopped for the job, by this rule."""
+    gpus = sum(victim.request.gpu_count for victim in stopping)
+    at = max(
+        victim.ends_by if victim.is_stopping and victim.ends_by else now + victim.grace_seconds for victim in stopping
+    )
     return PendingReason("reclaim_pending", {"victims": len(stopping), "gpus": gpus, "rule": rule, "at": timestamp(at)})
 
 
 def preempt_delay(at: float, victims: int) -> PendingReason:
-    """Others may be stopped for it, but not yet."""
+    """Return that running jobs may be stopped for the job, but not yet."""
     return PendingReason("preempt_delay", {"victims": victims, "at": timestamp(at)})
 
 
 def free_gpus(board: Board, shape: Shape) -> int:
-    """Suitable devices that could take the request's part now, on nodes that may get work."""
+    """Count the suitable devices that are free for the request now, on nodes that may get work."""
     free = 0
     for shelf in board.shelves:
         for positions in shelf.values():
-            nodes = len(positions) if shape.allowed is None else sum(one in shape.allowed for one in positions)
+            nodes = len(positions) if shape.allowed is None else sum(at in shape.allowed for at in positions)
             free += nodes and nodes * suitable_free(board.slots[positions[0]], shape)
     return free
 
 
 @lru_cache(maxsize=10_000)
 def count_in_words(count: int) -> int | str:
-    """Exact to 10 and where only one digit is not zero, otherwise "more than" such a number: 37 is "more than 30".
+    """Return a count, exact to 10 and if only one digit is not zero; otherwise "more than" such a number: 37 is "more
+    than 30".
 
-    A reason is stored for each job that waits and rewritten only when it changes. With exact counts each start and each
-    end would rewrite those of the whole queue; "more than 30" stays true, and stays as it is, from 31 to 39.
+    A reason is stored for each waiting job and rewritten only when it changes. With exact counts each start and each
+    end would rewrite those of the whole queue; "more than 30" stays true from 31 to 39.
     """
     step = 10 ** (len(str(count)) - 1)
     return count if count <= 10 or count % step == 0 else f"more than {count // step * step}"
 
 
-# 9999-12-31: no date is later, and no job must keep a cycle from saying when the others start.
-_LAST = datetime.max.replace(microsecond=0, tzinfo=UTC).timestamp()
+# 9999-12-31, the last date that Python can format: a job with a later time must not fail the cycle.
+_MAX_TIMESTAMP = datetime.max.replace(microsecond=0, tzinfo=UTC).timestamp()
 
 
 def timestamp(at: float) -> str:
-    """RFC 3339 in UTC, to the second."""
-    return datetime.fromtimestamp(min(at, _LAST), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    """Return a time as RFC 3339 in UTC, to the second."""
+    return datetime.fromtimestamp(min(at, _MAX_TIMESTAMP), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

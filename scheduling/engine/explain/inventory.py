@@ -1,4 +1,4 @@
-"""Counts what the cluster has, empty, and decides whether a request fits on it: admission and the cycle use this."""
+"""Counts the hardware of the cluster, empty, and decides whether a request fits on it: for admission and the cycle."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
@@ -18,8 +18,8 @@ _Seat = tuple[int | None, str, int | None, int | None]
 
 
 class NodeType(NamedTuple):
-    """Nodes that no request can tell apart, when they are empty. `islands`, `numas`: the devices that reach each other
-    over NVLink, or sit on one NUMA node, group by group. `taints`: those with the effect NoSchedule, sorted."""
+    """Nodes that no request can tell apart when they are empty. `islands`, `numas`: the devices that are connected by
+    NVLink or share a NUMA node, group by group. `taints`: those with the effect NoSchedule, sorted."""
 
     cpu_milli: int
     memory_mb: int
@@ -35,32 +35,32 @@ Types = tuple[tuple[NodeType, int], ...]
 
 
 class Inventory(NamedTuple):
-    """What there is, empty. `cache`: the answers of `matching`."""
+    """The hardware of a cluster, empty. `cache`: the results of `matching`."""
 
     types: Types
     cache: dict[Hashable, Types]
 
 
-def survey(nodes: Iterable[Node], *, with_closed: bool = True, with_unhealthy: bool = True) -> Inventory:
-    """Counts the types of nodes, with or without closed nodes and unhealthy devices."""
-    # Most nodes are alike, so they are counted by what costs least to compare.
-    alike: Counter[tuple[int, int, tuple[tuple[str, str], ...], tuple[_Seat, ...], tuple[Taint, ...]]] = Counter()
+def inventory_of(nodes: Iterable[Node], *, with_closed: bool = True, with_unhealthy: bool = True) -> Inventory:
+    """Count the types of nodes, with or without closed nodes and unhealthy devices."""
+    # Most nodes are identical, so they are counted by the values that are cheapest to compare.
+    identical: Counter[tuple[int, int, tuple[tuple[str, str], ...], tuple[_Seat, ...], tuple[Taint, ...]]] = Counter()
     for node in nodes:
         if not (with_closed or (node.is_open and node.is_online)):
             continue
         seats = tuple(
             [
-                (one.memory_mb, one.model, one.island, one.numa)
-                for one in node.devices
-                if one.is_healthy or with_unhealthy
+                (device.memory_mb, device.model, device.island, device.numa)
+                for device in node.devices
+                if device.is_healthy or with_unhealthy
             ]
         )
         taints = tuple(sorted(taint for taint in node.taints if taint.effect == NO_SCHEDULE)) if node.taints else ()
-        alike[node.cpu_milli, node.memory_mb, tuple(sorted(node.labels.items())), seats, taints] += 1
-    found: Counter[NodeType] = Counter()
-    for made, number in alike.items():
-        found[_node_type(*made)] += number
-    return Inventory(tuple(sorted(found.items())), {})
+        identical[node.cpu_milli, node.memory_mb, tuple(sorted(node.labels.items())), seats, taints] += 1
+    counts: Counter[NodeType] = Counter()
+    for properties, number in identical.items():
+        counts[_node_type(*properties)] += number
+    return Inventory(tuple(sorted(counts.items())), {})
 
 
 @lru_cache(1 << 12)
@@ -77,8 +77,10 @@ def _node_type(
 
 
 def matching(request: Request, inventory: Inventory) -> Types:
-    """The types with the labels and, for jobs with GPUs, a device of a model that the request names; without their
-    labels, which often tell apart each node from all others."""
+    """Return the types with the labels and, for jobs with GPUs, a device of a model that the request names.
+
+    Their labels are removed, as they often distinguish each node from all others.
+    """
     models = request.gpu_models if request.gpu_count else None
     key = request.node_selector, request.required, models
     if key not in inventory.cache:
@@ -95,19 +97,19 @@ def eligible(request: Request, inventory: Inventory) -> Types:
     types = matching(request, inventory)
     if not any([node_type.taints for node_type, _ in types]):
         return types
-    return tuple(found for found in types if not untolerated(found[0].taints, request.tolerations, request.gpu_count))
+    return tuple(entry for entry in types if not untolerated(entry[0].taints, request.tolerations, request.gpu_count))
 
 
 def _merged(types: Iterable[tuple[NodeType, int]]) -> Types:
-    found: Counter[NodeType] = Counter()
+    counts: Counter[NodeType] = Counter()
     for node_type, count in types:
-        found[node_type._replace(labels=()) if node_type.labels else node_type] += count
-    return tuple(sorted(found.items()))
+        counts[node_type._replace(labels=()) if node_type.labels else node_type] += count
+    return tuple(sorted(counts.items()))
 
 
 class Offer(NamedTuple):
-    """What an empty node has for a request. `groups`: its suitable GPUs by island or NUMA node, where the request
-    demands them near each other."""
+    """The capacity of an empty node for a request. `groups`: its suitable GPUs by island or NUMA node, if the request
+    requires them near each other."""
 
     cpu_milli: int
     memory_mb: int
@@ -115,40 +117,40 @@ class Offer(NamedTuple):
     groups: tuple[int, ...] | None
 
 
-# (offer, how many nodes make it).
+# (offer, how many nodes have this capacity).
 Offers = tuple[tuple[Offer, int], ...]
 
 
 def fits(request: Request, types: Types, policy: Policy) -> bool:
-    """Would the request start if these nodes were empty and nobody else waited?"""
+    """Return whether the request would start if these nodes were empty and no other job waited."""
     splits = rank_counts(request, policy)
-    found = offers(request, types, policy) if splits else ()
-    return any(holds(request, found, split, policy) for split in splits)
+    node_offers = offers(request, types, policy) if splits else ()
+    return any(holds(request, node_offers, split, policy) for split in splits)
 
 
 def offers(request: Request, types: Types, policy: Policy) -> Offers:
-    """What the nodes have for any request for GPUs of this sort; their number does not matter."""
-    found: Counter[Offer] = Counter()
+    """Return the capacity of the nodes for any request for GPUs of this sort; their number does not matter."""
+    counts: Counter[Offer] = Counter()
     for node_type, count in types:
         groups = near(request, node_type, policy)
         gpus = suitable_gpus(request, node_type, policy) if request.gpu_count else 0
-        found[Offer(node_type.cpu_milli, node_type.memory_mb, gpus, groups)] += count
-    return tuple(found.items())
+        counts[Offer(node_type.cpu_milli, node_type.memory_mb, gpus, groups)] += count
+    return tuple(counts.items())
 
 
-def holds(request: Request, found: Offers, split: int, policy: Policy) -> bool:
-    """Whether one of the nodes, or all of them for a gang, hold the request in so many ranks."""
+def holds(request: Request, node_offers: Offers, split: int, policy: Policy) -> bool:
+    """Return whether one of the nodes, or all of them for a gang, hold the request in so many ranks."""
     total, spreads = 0, request.gang and policy.gangs
-    for offer, count in found:
-        ranks = room(request, offer, split)
+    for offer, count in node_offers:
+        ranks = ranks_that_fit(request, offer, split)
         total += ranks * count if spreads else 0
         if ranks >= split or total >= split:
             return True
     return False
 
 
-def room(request: Request, offer: Offer, split: int) -> int:
-    """How many of `split` ranks an empty node with this offer holds; parts as in placement: rounded up."""
+def ranks_that_fit(request: Request, offer: Offer, split: int) -> int:
+    """Return how many of `split` ranks an empty node with this offer holds; parts are rounded up as in placement."""
     ranks = split
     if request.gpu_count:
         each = request.gpu_count // split
@@ -164,8 +166,11 @@ def room(request: Request, offer: Offer, split: int) -> int:
 
 
 def minimum_use(request: Request, types: Types, policy: Policy) -> Use:
-    """What the request takes of its tenant's limits at least: on the suitable devices with the least memory, each of
-    some model among those that suit it (or that it names, where there is none). `types`: those that match it."""
+    """Return the minimum that the request takes of its tenant's limits: on the suitable devices with the least memory.
+
+    Each device is of some model among the suitable ones (or the named ones, if none is suitable). `types`: those that
+    match the request.
+    """
     each = request.gpu_memory_mb or 0
     if not request.gpu_count:
         return use_of(request, 0)
@@ -188,7 +193,7 @@ def suitable_gpus(request: Request, node_type: NodeType, policy: Policy) -> int:
 
 
 def near(request: Request, node_type: NodeType, policy: Policy) -> tuple[int, ...] | None:
-    """How many suitable devices each group has whose nearness the request demands; None: it demands none."""
+    """Return how many suitable devices each group has, if the request requires them near each other; else None."""
     groups = {"nvlink": node_type.islands, "numa": node_type.numas}.get(request.topology)
     return None if groups is None else tuple(_suitable(request, group, policy) for group in groups)
 
@@ -202,7 +207,7 @@ def _count(kinds: Iterable[DeviceClass]) -> Devices:
 
 
 def _groups(kinds: Sequence[DeviceClass], names: Sequence[int | None]) -> tuple[Devices, ...]:
-    """`names`: the group of each device; a device without one is in none."""
+    """Count the devices of each group. `names`: the group of each device; a device without one is in none."""
     return tuple(
         _count(kind for kind, other in zip(kinds, names, strict=True) if other == name)
         for name in sorted({name for name in names if name is not None})

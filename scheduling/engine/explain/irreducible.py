@@ -1,4 +1,4 @@
-"""Finds an irreducible part of a set that is enough: without any one of its items it is not enough any more."""
+"""Finds an irreducible subset of a set that is enough: without any one of its items it is no longer enough."""
 
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
@@ -13,15 +13,16 @@ class OutOfTries(Exception):
 def irreducible(
     items: Sequence[T], is_enough: Callable[[Sequence[T]], bool], tries: int = 5_000
 ) -> tuple[T, ...] | None:
-    """A part of the items, in their order, that is enough while no smaller part of it with one item less is. Earlier
-    items are preferred. None: all of them are not enough, or that many tries do not find out.
+    """Return a subset of the items, in their order, that is enough while no smaller part of it with one item less is.
 
-    QuickXplain (Junker, AAAI 2004): for k of n items about 2k log(n/k) tries, if more items are never less enough. As a
-    plan does not promise that, the result is tried again, each item left out in turn.
+    Earlier items are preferred. None: all items together are not enough, or the tries do not suffice.
+
+    QuickXplain (Junker, AAAI 2004): for k of n items about 2k log(n/k) tries, if more items are never less enough. A
+    plan does not guarantee that, so the result is tried again with each item left out in turn.
     """
     search = _Search(items, is_enough, tries)
     try:
-        return search.found()
+        return search.result()
     except OutOfTries:
         return None
 
@@ -30,7 +31,7 @@ class _Search(Generic[T]):
     def __init__(self, items: Sequence[T], is_enough: Callable[[Sequence[T]], bool], tries: int) -> None:
         self._items, self._is_enough, self._tries = items, is_enough, tries
 
-    def found(self) -> tuple[T, ...] | None:
+    def result(self) -> tuple[T, ...] | None:
         if not self._try(range(len(self._items))):
             return None
         part = sorted(self._needed([], list(range(len(self._items))), is_new=True))
@@ -46,7 +47,7 @@ class _Search(Generic[T]):
         return tuple(self._items[number] for number in part)
 
     def _needed(self, beside: list[int], numbers: list[int], *, is_new: bool) -> list[int]:
-        """Those of the numbers that are needed beside the others. `is_new`: these have not been tried yet."""
+        """Return those of the numbers that are needed beside the others. `is_new`: the others were not tried yet."""
         if is_new and self._try(beside):
             return []
         if len(numbers) == 1:

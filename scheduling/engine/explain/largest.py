@@ -1,4 +1,4 @@
-"""Finds the largest request that admission accepts near one that it refuses, by asking the same question of others."""
+"""Finds the largest request that admission accepts near one that it refuses, by checking candidates."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,13 +11,13 @@ from scheduling.engine.explain.inventory import Devices, Types, fits, holds, min
 from scheduling.engine.limits.quotas import Limits
 from scheduling.engine.model import Policy, Request
 
-# What a request can ask for too much of, in the order in which a reduction is preferred among equals.
+# The amounts of a request that can be too large, in the order in which a reduction is preferred among equals.
 _AMOUNTS = ("gpu_count", "gpu_memory_mb", "cpu_milli", "memory_mb")
 
 
 class Bounds(NamedTuple):
-    """What bounds a request besides the nodes. `limits`: of its tenant and user, without those per model; `models`:
-    (word, GPUs) of the limits per model; `online_gpus`: the online part, None: the job is in no part."""
+    """The limits of a request besides the nodes. `limits`: of its tenant and user, without those per model; `models`:
+    (word, GPUs) of the limits per model; `online_gpus`: the online capacity, None: not limited by it."""
 
     limits: Limits = ()
     models: tuple[tuple[str, int], ...] = ()
@@ -25,25 +25,26 @@ class Bounds(NamedTuple):
 
 
 class Largest(NamedTuple):
-    """`request`: accepted, and refused with one more of any amount, except of GPUs where `more_gpus` is true."""
+    """A request that admission accepts, and would refuse with one more of any amount, except of GPUs if `more_gpus` is
+    true."""
 
     request: Request
     more_gpus: bool = False
 
 
 def is_possible(request: Request, types: Types, policy: Policy, bounds: Bounds) -> bool:
-    """Whether admission accepts the request: within the bounds, and on these nodes when they are empty."""
+    """Return whether admission accepts the request: within the bounds, and on these nodes when they are empty."""
     return _is_bounded(request, types, policy, bounds) and is_within_models(request, types, policy, bounds)
 
 
 def is_within_models(request: Request, types: Types, policy: Policy, bounds: Bounds) -> bool:
-    """Whether it fits on the GPUs that the limits per model leave."""
+    """Return whether it fits on the GPUs that the limits per model leave."""
     usable = usable_types(request, types, policy, bounds)
     return request.gpu_count <= _usable_gpus(request, types, policy, bounds) and fits(request, usable, policy)
 
 
 def usable_types(request: Request, types: Types, policy: Policy, bounds: Bounds) -> Types:
-    """The types of nodes, each with only as many suitable GPUs of each model as its limit allows."""
+    """Return the types of nodes, each with at most as many suitable GPUs of each model as its limit allows."""
     if not (bounds.models and request.gpu_count):
         return types
     return tuple(
@@ -61,9 +62,9 @@ def usable_types(request: Request, types: Types, policy: Policy, bounds: Bounds)
 
 @lru_cache(1 << 10)
 def largest(request: Request, types: Types, policy: Policy, bounds: Bounds) -> Largest | None:
-    """The largest possible request near one that is not possible; None: no smaller request is possible either.
+    """Return the largest possible request near one that is not possible; None: no smaller request is possible either.
 
-    One amount is reduced if that is enough, the one that keeps the most of itself; otherwise the GPUs first, then
+    If reducing one amount is enough, the amount that keeps the largest part is reduced; otherwise the GPUs first, then
     their memory, CPU and memory. Every other amount then grows as far as it can.
     """
     search = _Search(types, policy, bounds)
@@ -72,8 +73,9 @@ def largest(request: Request, types: Types, policy: Policy, bounds: Bounds) -> L
 
 
 def most_gpus(request: Request, types: Types, policy: Policy, bounds: Bounds) -> int:
-    """The most GPUs with which the rest of the request is possible; 0: none. Above the number asked for, too."""
-    return _Search(types, policy, bounds).most(request, "gpu_count", None) or 0
+    """Return the maximum of GPUs with which the rest of the request is possible, even above the requested number; 0:
+    none."""
+    return _Search(types, policy, bounds).maximum(request, "gpu_count", None) or 0
 
 
 class _Search:
@@ -84,63 +86,69 @@ class _Search:
         return is_possible(request, self.types, self.policy, self.bounds)
 
     def with_one_reduced(self, request: Request) -> Request | None:
-        """The request with the one reduced amount that keeps the largest part of what is asked for."""
+        """Return the request with one amount reduced: the one that keeps the largest part of the requested amount."""
         if not rank_counts(request, self.policy):
-            gpus = self.most(request, "gpu_count", None)
+            gpus = self.maximum(request, "gpu_count", None)
             return None if gpus is None else replace(request, gpu_count=gpus)
         best: tuple[Fraction, Request] | None = None
         for name in _AMOUNTS:
-            asked = getattr(request, name)
-            amount = self.most(request, name, asked) if asked else None
-            if amount and (best is None or Fraction(amount, asked) > best[0]):
-                best = Fraction(amount, asked), _with(request, name, amount)
+            requested = getattr(request, name)
+            amount = self.maximum(request, name, requested) if requested else None
+            if amount and (best is None or Fraction(amount, requested) > best[0]):
+                best = Fraction(amount, requested), _with(request, name, amount)
         return best[1] if best else None
 
     def with_all_reduced(self, request: Request) -> Request | None:
-        """The smallest request of this form, and then of each amount in turn as much as fits of what is asked for."""
-        found = self._smallest(request)
-        if found is None:
+        """Return the smallest request of this form, with each amount in turn grown as far as it fits."""
+        candidate = self._smallest(request)
+        if candidate is None:
             return None
         for name in _AMOUNTS:
-            asked = getattr(request, name)
-            # Of an uneven number of GPUs the next even one may be the larger.
+            requested = getattr(request, name)
+            # If the ranks do not divide the GPUs, the next number that they divide may be larger than requested.
             is_capped = name != "gpu_count" or rank_counts(request, self.policy)
-            amount = self.most(found, name, asked if is_capped else None) if asked else None
+            amount = self.maximum(candidate, name, requested if is_capped else None) if requested else None
             if amount is not None:
-                found = _with(found, name, amount)
-        return found
+                candidate = _with(candidate, name, amount)
+        return candidate
 
     def _smallest(self, request: Request) -> Request | None:
-        """With as few GPUs as its ranks need, or with fewer ranks; of a shared GPU a little takes less of a limit than
-        the whole of it does."""
+        """Return the request with as few GPUs as its ranks need, or with fewer ranks.
+
+        A small part of a shared GPU takes less of a limit than a whole GPU.
+        """
         little = (1, None) if request.shared and request.gpu_memory_mb else (None,)
         for ranks in range(request.ranks or 1, 0, -1):
             for gpu_memory_mb in little:
-                found = replace(request, gpu_memory_mb=gpu_memory_mb, cpu_milli=0, memory_mb=0)
+                candidate = replace(request, gpu_memory_mb=gpu_memory_mb, cpu_milli=0, memory_mb=0)
                 gpus = min(request.gpu_count, ranks) and ranks
-                found = replace(found, gpu_count=gpus, ranks=None if request.ranks is None else ranks)
-                if self.is_possible(found):
-                    return found
+                candidate = replace(candidate, gpu_count=gpus, ranks=None if request.ranks is None else ranks)
+                if self.is_possible(candidate):
+                    return candidate
         return None
 
-    def grown(self, reduced: Request, asked: Request) -> Largest:
-        """Every amount that was not reduced, as large as it can be. The GPUs stay as they are if more of them would
-        allow more of what was reduced: CPU and memory of a gang are split over its ranks."""
-        short = [name for name in _AMOUNTS if (getattr(reduced, name) or 0) < (getattr(asked, name) or 0)]
-        found, more_gpus = reduced, False
+    def grown(self, reduced: Request, requested: Request) -> Largest:
+        """Return the request with every amount that was not reduced as large as possible.
+
+        The GPUs stay as they are if more of them would allow more of a reduced amount: CPU and memory of a gang are
+        split over its ranks.
+        """
+        short = [name for name in _AMOUNTS if (getattr(reduced, name) or 0) < (getattr(requested, name) or 0)]
+        candidate, more_gpus = reduced, False
         if reduced.gpu_count and "gpu_count" not in short:
-            gpus = self.most(reduced, "gpu_count", None) or reduced.gpu_count
+            gpus = self.maximum(reduced, "gpu_count", None) or reduced.gpu_count
             wider = replace(reduced, gpu_count=gpus)
             more_gpus = any(self.is_possible(_with(wider, name, (getattr(wider, name) or 0) + 1)) for name in short)
-            found = reduced if more_gpus else wider
+            candidate = reduced if more_gpus else wider
         for name in _AMOUNTS[1:]:
-            if name not in short and (found.gpu_count or name != "gpu_memory_mb"):
-                amount = self.most(found, name, None)
-                found = found if amount is None else _with(found, name, amount)
-        return Largest(found, more_gpus)
+            if name not in short and (candidate.gpu_count or name != "gpu_memory_mb"):
+                amount = self.maximum(candidate, name, None)
+                candidate = candidate if amount is None else _with(candidate, name, amount)
+        return Largest(candidate, more_gpus)
 
-    def most(self, request: Request, name: str, at_most: int | None) -> int | None:
-        """The largest amount of this name up to `at_most` (None: any) that is possible beside the rest; None: none."""
+    def maximum(self, request: Request, name: str, at_most: int | None) -> int | None:
+        """Return the largest amount of this name up to `at_most` (None: any) that is possible with the rest; None:
+        none."""
         if name == "gpu_count":
             return self._most_gpus(request, at_most)
         return _last(
@@ -158,29 +166,32 @@ class _Search:
         return max((amount for amount, _ in all_nodes), default=0)
 
     def _most_gpus(self, request: Request, at_most: int | None) -> int | None:
-        """A gang is searched by its number of ranks: it may fit with more GPUs where it does not with fewer, because
-        each rank takes its part of the CPU and the memory."""
+        """Return the maximum of GPUs.
+
+        A gang is searched by its number of ranks: it may fit with more GPUs and not with fewer, because each rank takes
+        its part of the CPU and the memory.
+        """
         total = _usable_gpus(request, self.types, self.policy, self.bounds)
-        found = offers(request, usable_types(request, self.types, self.policy, self.bounds), self.policy)
-        most = _last(
+        node_offers = offers(request, usable_types(request, self.types, self.policy, self.bounds), self.policy)
+        maximum = _last(
             0,
             total if at_most is None else min(total, at_most),
             lambda gpus: _is_bounded(replace(request, gpu_count=gpus), self.types, self.policy, self.bounds),
         )
         best = 0
-        for ranks in self._rank_counts(request, most or 0):
-            if ranks * ((most or 0) // ranks) <= best:
+        for ranks in self._rank_counts(request, maximum or 0):
+            if ranks * ((maximum or 0) // ranks) <= best:
                 break
             each = _last(
                 1,
-                (most or 0) // ranks,
-                lambda gpus: holds(replace(request, gpu_count=gpus * ranks), found, ranks, self.policy),  # noqa: B023
+                (maximum or 0) // ranks,
+                lambda gpus: holds(replace(request, gpu_count=gpus * ranks), node_offers, ranks, self.policy),  # noqa: B023
             )
             best = max(best, (each or 0) * ranks)
         return best or None
 
     def _rank_counts(self, request: Request, gpus: int) -> Iterator[int]:
-        """Into how many ranks up to so many GPUs may be split, those with which the most GPUs are used first."""
+        """Yield the numbers of ranks that up to so many GPUs may be split into, those that use the most GPUs first."""
         if request.ranks is not None or not (request.gang and self.policy.gangs):
             yield request.ranks or 1
             return
@@ -188,7 +199,8 @@ class _Search:
 
 
 def _is_bounded(request: Request, types: Types, policy: Policy, bounds: Bounds) -> bool:
-    """Of two requests of which one is larger in any amount, the larger one is bounded only if the other is."""
+    """Return whether the request is within the bounds; a request that is larger in any amount is so only if this one
+    is."""
     if bounds.online_gpus is not None and request.gpu_count > bounds.online_gpus:
         return False
     if not bounds.limits:
@@ -198,7 +210,7 @@ def _is_bounded(request: Request, types: Types, policy: Policy, bounds: Bounds) 
 
 
 def _usable_gpus(request: Request, types: Types, policy: Policy, bounds: Bounds) -> int:
-    """Suitable GPUs of all nodes, of each limited model as many as its limit allows."""
+    """Return the suitable GPUs of all nodes, of each limited model at most its limit."""
     if not bounds.models:
         return sum(suitable_gpus(request, node_type, policy) * count for node_type, count in types)
     devices = tuple((kind, number * count) for node_type, count in types for kind, number in node_type.devices)
@@ -206,20 +218,22 @@ def _usable_gpus(request: Request, types: Types, policy: Policy, bounds: Bounds)
 
 
 def _capped(request: Request, devices: Devices, policy: Policy, models: tuple[tuple[str, int], ...]) -> Devices:
-    """The suitable devices, of each limited model at most its limit. Those that the fewest limits count come first, so
-    that as many as possible are left."""
-    left = dict(models)
-    words = {kind: [word for word in left if is_model(word, kind.model)] for kind, _ in devices}
-    found = []
-    for kind, count in sorted(devices, key=lambda one: (len(words[one[0]]), one)):
+    """Return the suitable devices, of each limited model at most its limit.
+
+    Those that the fewest limits count come first, so that as many as possible remain.
+    """
+    remaining = dict(models)
+    limits = {kind: [word for word in remaining if is_model(word, kind.model)] for kind, _ in devices}
+    capped = []
+    for kind, count in sorted(devices, key=lambda entry: (len(limits[entry[0]]), entry)):
         if not is_suitable(request, kind, policy):
             continue
-        usable = min([count, *(left[word] for word in words[kind])])
-        for word in words[kind]:
-            left[word] -= usable
+        usable = min([count, *(remaining[word] for word in limits[kind])])
+        for word in limits[kind]:
+            remaining[word] -= usable
         if usable:
-            found.append((kind, usable))
-    return tuple(sorted(found))
+            capped.append((kind, usable))
+    return tuple(sorted(capped))
 
 
 def _with(request: Request, name: str, amount: int) -> Request:
@@ -227,7 +241,7 @@ def _with(request: Request, name: str, amount: int) -> Request:
 
 
 def _last(low: int, high: int, is_true: Callable[[int], bool]) -> int | None:
-    """The largest number from `low` to `high` for which it is true, when it is true up to there; None: of none."""
+    """Return the largest number from `low` to `high` for which the monotone predicate is true; None: for none."""
     if high < low or not is_true(low):
         return None
     if is_true(high):

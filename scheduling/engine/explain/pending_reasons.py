@@ -1,11 +1,11 @@
-"""Gives every job that a cycle left pending its one reason, worked out once for all jobs that it holds for."""
+"""Assigns every job that a cycle left pending its one reason, computed once for all jobs that it holds for."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from scheduling.engine.board.shapes import Shape
 from scheduling.engine.explain.explain import (
-    BEHIND,
+    QUEUE_REASONS,
     ClusterState,
     blocked,
     count_in_words,
@@ -13,15 +13,17 @@ from scheduling.engine.explain.explain import (
     over_quota,
     promised_to_other,
 )
-from scheduling.engine.explain.feasibility import beyond_part, bounds_of, over_limit, too_large
+from scheduling.engine.explain.feasibility import bounds_of, exceeds_online_capacity, over_limit, too_large
 from scheduling.engine.limits.accounts import ExceededLimit
 from scheduling.engine.model import Job, PendingGroup, PendingReason, Promise, Tenant
 from scheduling.engine.placement.placement import place
 
 
 class RefusedGroup(NamedTuple):
-    """Jobs that stay behind for one cause: a limit, or (None) no room; and what waited for room ahead of them. They are
-    alike (see `ordering.Bucket`), `job` being one of them."""
+    """Identical jobs (see `ordering.JobGroup`) that stay pending for one cause: a limit, or (None) no capacity.
+
+    `job`: one of them; `jobs_ahead`, `gpus_ahead`: jobs that waited for capacity ahead of them.
+    """
 
     job: Job
     job_ids: tuple[int, ...]
@@ -32,40 +34,43 @@ class RefusedGroup(NamedTuple):
 
 
 class CycleOutcome(NamedTuple):
-    """The cluster after the cycle: what reasons are told from. `promised`: the job of the reservation."""
+    """The cluster after the cycle, from which reasons are derived. `promised`: the job of the promise."""
 
-    scene: ClusterState
+    cluster: ClusterState
     shapes: Sequence[Shape]
     tenants: Mapping[int, Tenant]
     promised: Job | None
-    reservation: Promise | None
+    promise: Promise | None
 
 
 def pending_reasons(
-    outcome: CycleOutcome, refused: Sequence[RefusedGroup], told: Mapping[int, PendingReason]
+    outcome: CycleOutcome, refused: Sequence[RefusedGroup], job_reasons: Mapping[int, PendingReason]
 ) -> Iterator[PendingGroup]:
-    """Each job is in one. `told`: what is known of single jobs already; it goes before what holds for all alike."""
+    """Yield the reasons of the pending jobs; each job is in one group.
+
+    `job_reasons`: reasons of single jobs, which go before those of their groups.
+    """
     by_group: dict[int, PendingReason] = {}
-    for job_id, verdict in told.items():
+    for job_id, verdict in job_reasons.items():
         yield PendingGroup((job_id,), *verdict)
-    for each in refused:
-        if each.block is not None:
-            verdict = _limit_verdict(outcome, each.job, each.block)
+    for refused_group in refused:
+        if refused_group.block is not None:
+            verdict = _limit_verdict(outcome, refused_group.job, refused_group.block)
         else:
-            if each.group not in by_group:
-                by_group[each.group] = _room_verdict(outcome, each.group)
-            verdict = _for_these(outcome, by_group[each.group], each)
-        ids = each.job_ids
-        if told and not told.keys().isdisjoint(ids):
-            ids = tuple(job_id for job_id in ids if job_id not in told)
+            if refused_group.group not in by_group:
+                by_group[refused_group.group] = _capacity_verdict(outcome, refused_group.group)
+            verdict = _for_these(outcome, by_group[refused_group.group], refused_group)
+        ids = refused_group.job_ids
+        if job_reasons and not job_reasons.keys().isdisjoint(ids):
+            ids = tuple(job_id for job_id in ids if job_id not in job_reasons)
         if ids:
             yield PendingGroup(ids, verdict.code, verdict.evidence)
 
 
 def _for_these(outcome: CycleOutcome, verdict: PendingReason, refused: RefusedGroup) -> PendingReason:
-    if verdict.code in BEHIND:
-        # Room that others took in this cycle: they stood before it, too.
-        jobs, gpus = outcome.scene.placed if verdict.code == "priority" else (0, 0)
+    if verdict.code in QUEUE_REASONS:
+        # Jobs that start in this cycle stood before it, too.
+        jobs, gpus = outcome.cluster.placed if verdict.code == "priority" else (0, 0)
         ahead = {
             "jobs_ahead": count_in_words(refused.jobs_ahead + jobs),
             "gpus_ahead": count_in_words(refused.gpus_ahead + gpus),
@@ -80,23 +85,23 @@ def _for_these(outcome: CycleOutcome, verdict: PendingReason, refused: RefusedGr
 
 
 def _limit_verdict(outcome: CycleOutcome, job: Job, block: ExceededLimit) -> PendingReason:
-    tenant, inventory, policy = outcome.tenants[job.tenant_id], outcome.scene.inventory, outcome.scene.policy
+    tenant, inventory, policy = outcome.tenants[job.tenant_id], outcome.cluster.inventory, outcome.cluster.policy
     return (
         over_limit(job.request, tenant, inventory, policy)
-        or beyond_part(job.request, tenant, inventory, policy, is_online=job.is_online)
+        or exceeds_online_capacity(job.request, tenant, inventory, policy, is_online=job.is_online)
         or over_quota(tenant, block)
     )
 
 
 def _never_fits(outcome: CycleOutcome, job: Job) -> PendingReason | None:
-    """The same as at submit: the largest possible depends on the limits of the job's tenant, too."""
-    tenant, inventory, policy = outcome.tenants[job.tenant_id], outcome.scene.inventory, outcome.scene.policy
+    """Return the same reason as at submit: the largest possible request depends on the tenant's limits, too."""
+    tenant, inventory, policy = outcome.tenants[job.tenant_id], outcome.cluster.inventory, outcome.cluster.policy
     bounds = bounds_of(tenant, inventory, policy, is_online=job.is_online)
     return too_large(job.request, inventory, policy, bounds)
 
 
-def _room_verdict(outcome: CycleOutcome, group: int) -> PendingReason:
-    shape, scene = outcome.shapes[group], outcome.scene
-    if outcome.reservation is not None and place(scene.board, shape) is not None:
-        return promised_to_other(scene.board, shape, outcome.reservation)
-    return blocked(scene, shape)
+def _capacity_verdict(outcome: CycleOutcome, group: int) -> PendingReason:
+    shape, cluster = outcome.shapes[group], outcome.cluster
+    if outcome.promise is not None and place(cluster.board, shape) is not None:
+        return promised_to_other(cluster.board, shape, outcome.promise)
+    return blocked(cluster, shape)

@@ -1,4 +1,4 @@
-"""Keeps tenants, users and the cluster's parts under their limits in a cycle, and a limit free for who waits for it."""
+"""Enforces the limits of tenants, users and the online split in a cycle, and keeps limits free for waiting jobs."""
 
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
@@ -11,8 +11,8 @@ Holder = Job | RunningJob
 
 
 class LimitPromise(NamedTuple):
-    """A waiting job gets its part of the limits at `at`; `spare`: per limit what is left beside it then, for jobs that
-    do not end before."""
+    """A waiting job gets its part of the limits at `at`. `spare`: per limit the amount that is free beside it then, for
+    jobs that do not end before."""
 
     job_id: int
     tenant_id: int
@@ -31,7 +31,7 @@ class ExceededLimit(NamedTuple):
 
 
 class Account:
-    """What the jobs use that share some limits."""
+    """The use of the jobs that share some limits."""
 
     __slots__ = ("_amounts", "dimensions", "in_use", "limits", "promises", "running")
 
@@ -43,56 +43,58 @@ class Account:
         self.running: list[tuple[float, list[int]]] = []
         self.promises: list[LimitPromise] = []
 
-    def hold(self, use: Use, bounds: Sequence[float]) -> None:
-        """So many jobs hold this each, since before the cycle. `bounds` as in `take`."""
+    def add_running(self, use: Use, bounds: Sequence[float]) -> None:
+        """Count jobs that have run since before the cycle, each with this use. `bounds` as in `add_started`."""
         if self.dimensions:
-            wanted = self._counted(use)
-            self.running.extend([(bound, wanted) for bound in bounds])
-            _add(self.in_use, wanted, len(bounds))
+            amounts = self._counted(use)
+            self.running.extend([(bound, amounts) for bound in bounds])
+            _add(self.in_use, amounts, len(bounds))
 
-    def take(self, use: Use, ends_at: float, bound: float) -> None:
-        """A job holds this now. `ends_at`: when it ends if nothing else ends it (inf without a time limit); `bound`:
-        the upper bound that others may count on."""
-        self.hold(use, (bound,))
+    def add_started(self, use: Use, ends_at: float, bound: float) -> None:
+        """Count a job that starts now. `ends_at`: its end if nothing else ends it (inf without a time limit); `bound`:
+        the upper bound of its end for other jobs."""
+        self.add_running(use, (bound,))
         for promise in self.promises:
             if ends_at > promise.at:
                 _add(promise.spare, self._counted(use), -1)
 
     def block(self, use: Use, ends_at: float) -> ExceededLimit | None:
-        """The first limit that the job would exceed, or that it would not give back in time; None: it may start. A
-        limit that is exceeded already does not stop those that take nothing of it."""
+        """Return the first limit that the job would exceed, or would not release in time; None: it may start.
+
+        A limit that is exceeded already does not stop jobs that take nothing of it.
+        """
         if not self.dimensions:
             return None
-        wanted = self._counted(use)
-        for number, want in enumerate(wanted):
-            if want > 0 and self.in_use[number] + want > self.limits[number]:
-                return ExceededLimit(self.dimensions[number], want, self.limits[number], self.in_use[number])
+        amounts = self._counted(use)
+        for number, amount in enumerate(amounts):
+            if amount > 0 and self.in_use[number] + amount > self.limits[number]:
+                return ExceededLimit(self.dimensions[number], amount, self.limits[number], self.in_use[number])
         for promise in self.promises:
             if ends_at > promise.at:
-                for number, want in enumerate(wanted):
-                    if want > 0 and promise.spare[number] < want:
+                for number, amount in enumerate(amounts):
+                    if amount > 0 and promise.spare[number] < amount:
                         counted = self.limits[number] - max(promise.spare[number], 0)
-                        return ExceededLimit(self.dimensions[number], want, self.limits[number], counted, promise)
+                        return ExceededLimit(self.dimensions[number], amount, self.limits[number], counted, promise)
         return None
 
     def is_exceeded_by(self, use: Use) -> bool:
-        """Whether the job alone is more than a limit."""
-        return any(want > limit for want, limit in zip(self._counted(use), self.limits, strict=True))
+        """Return whether the job alone exceeds a limit."""
+        return any(amount > limit for amount, limit in zip(self._counted(use), self.limits, strict=True))
 
     def earliest(self, use: Use, now: float) -> float:
-        """When the limits leave room for the job at the latest, by the upper bounds of what runs; inf: never."""
-        wanted, in_use = self._counted(use), self.in_use[:]
+        """Return when the limits allow the job at the latest, by the upper bounds of the running jobs; inf: never."""
+        requested, in_use = self._counted(use), self.in_use[:]
         at = now
-        for ends_at, held in [*sorted(self.running), (inf, [])]:
-            amounts = zip(in_use, wanted, self.limits, strict=True)
-            if all(want <= 0 or used + want <= limit for used, want, limit in amounts):
+        for ends_at, released in [*sorted(self.running), (inf, [])]:
+            amounts = zip(in_use, requested, self.limits, strict=True)
+            if all(amount <= 0 or used + amount <= limit for used, amount, limit in amounts):
                 return at
-            _add(in_use, held, -1)
+            _add(in_use, released, -1)
             at = ends_at
         return inf
 
     def promise(self, job: Job, use: Use, at: float) -> None:
-        """Keep room for a job from `at` on.
+        """Keep the limits free for a job from `at` on.
 
         Later jobs under the same limits pass if they end by then, or if they fit beside it then: a stream of small
         jobs cannot keep a large one out longer than the bounds of what ran when it first met the limit.
@@ -101,12 +103,12 @@ class Account:
             return
         spare = list(self.limits)
         _add(spare, self._counted(use), -1)
-        for ends_at, held in self.running:
+        for ends_at, amounts in self.running:
             if ends_at > at:
-                _add(spare, held, -1)
+                _add(spare, amounts, -1)
         self.promises.append(LimitPromise(job.id, job.tenant_id, at, spare))
 
-    def left(self, number: int) -> int:
+    def remaining(self, number: int) -> int:
         return self.limits[number] - self.in_use[number]
 
     def _counted(self, use: Use) -> list[int]:
@@ -120,7 +122,7 @@ class Accounts:
     """The accounts of a snapshot: of each tenant, of its users, and of the online and batch parts of the cluster."""
 
     def __init__(self, tenants: Iterable[Tenant], parts: tuple[Limits, Limits] | None = None) -> None:
-        """`parts`: what batch and online jobs may use; None: the cluster is not split."""
+        """`parts`: the limits of batch and online jobs; None: the cluster is not split."""
         self.tenants = {tenant.id: tenant for tenant in tenants}
         self._of_tenant = {tenant.id: Account(limits_of(tenant)) for tenant in self.tenants.values()}
         self._per_user = {tenant.id: limits_per_user(tenant) for tenant in self.tenants.values()}
@@ -132,24 +134,25 @@ class Accounts:
         self.counts_models = any(tenant.max_gpus_by_model for tenant in self.tenants.values())
 
     def of(self, job: Holder) -> Sequence[Account]:
-        """Those that a job counts in, the narrowest first: what stops it is named and kept in this order."""
+        """Return the accounts that a job counts in, the narrowest first: the limit that stops it is named in this
+        order."""
         plain = self._plain.get(job.tenant_id)
         if plain is not None:
             return plain
-        found = [self._user(job)] if self._per_user[job.tenant_id] else []
-        found.append(self._of_tenant[job.tenant_id])
+        accounts = [self._user(job)] if self._per_user[job.tenant_id] else []
+        accounts.append(self._of_tenant[job.tenant_id])
         if self._parts is not None:
-            found.append(self._parts[job.is_online])
-        return found
+            accounts.append(self._parts[job.is_online])
+        return accounts
 
-    def hold(self, job: Holder, use: Use, bounds: Sequence[float]) -> None:
-        """So many jobs that count where this one does hold as much each."""
+    def add_running(self, job: Holder, use: Use, bounds: Sequence[float]) -> None:
+        """Count running jobs with the accounts of this one, each with the same use."""
         for account in self.of(job):
-            account.hold(use, bounds)
+            account.add_running(use, bounds)
 
-    def take(self, job: Holder, use: Use, ends_at: float, bound: float) -> None:
+    def add_started(self, job: Holder, use: Use, ends_at: float, bound: float) -> None:
         for account in self.of(job):
-            account.take(use, ends_at, bound)
+            account.add_started(use, ends_at, bound)
 
     def block(self, job: Job, use: Use, ends_at: float) -> ExceededLimit | None:
         for account in self.of(job):
@@ -169,18 +172,21 @@ class Accounts:
         for account in self.of(job):
             account.promise(job, use, at)
 
-    def keep(self, job: Job, use: Use, now: float) -> None:
-        """Keep free in time the limit that stops the job, unless that is kept for another already. Limits that do not
-        stop it are not kept: the tenant's other users need not wait for one who is at the limit per user."""
+    def keep_free(self, job: Job, use: Use, now: float) -> None:
+        """Keep free in time the limit that stops the job, unless it is kept for another already.
+
+        Limits that do not stop it are not kept: the tenant's other users must not wait for a user at the limit per
+        user.
+        """
         for account in self.of(job):
             if account.block(use, inf) is not None:
                 if not account.promises:
                     account.promise(job, use, account.earliest(use, now))
                 return
 
-    def others(self, job: Job, block: ExceededLimit) -> Callable[[Job], bool] | None:
-        """Which of its tenant's alike jobs the limit says nothing about; None: it stops them all."""
-        account = next(one for one in self.of(job) if block.dimension in one.dimensions)
+    def unaffected_jobs(self, job: Job, block: ExceededLimit) -> Callable[[Job], bool] | None:
+        """Return which of its tenant's identical jobs the limit does not concern; None: it stops them all."""
+        account = next(account for account in self.of(job) if block.dimension in account.dimensions)
         if account is self._of_tenant[job.tenant_id]:
             return None
         if self._parts is not None and account is self._parts[job.is_online]:
@@ -188,12 +194,13 @@ class Accounts:
         return lambda other: other.user_id != job.user_id
 
     def exhausted_models(self, job: Job) -> tuple[str, ...]:
-        """The models, as limits name them, of which the tenant may not have as many GPUs more as the job wants."""
+        """Return the models, as limits name them, of which the tenant may not have as many more GPUs as the job
+        requests."""
         account = self._of_tenant[job.tenant_id]
         return tuple(
             dimension.model
             for number, dimension in enumerate(account.dimensions)
-            if dimension.model and account.left(number) < job.request.gpu_count
+            if dimension.model and account.remaining(number) < job.request.gpu_count
         )
 
     def _user(self, job: Holder) -> Account:
@@ -204,6 +211,6 @@ class Accounts:
         return account
 
 
-def _add(amounts: list[int], others: list[int], times: int) -> None:
-    for number, other in enumerate(others):
-        amounts[number] += times * other
+def _add(amounts: list[int], changes: list[int], times: int) -> None:
+    for number, change in enumerate(changes):
+        amounts[number] += times * change

@@ -1,4 +1,4 @@
-"""Splits the GPUs in service between online and batch jobs, and says how much batch may borrow of the online part."""
+"""Splits the GPUs in service between online and batch jobs, and limits how much online capacity batch may borrow."""
 
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
@@ -19,21 +19,22 @@ class Split(NamedTuple):
 
 
 def shares(total: int, weights: Sequence[int]) -> list[int]:
-    """`total` divided by weights in whole numbers that add up to it, by the largest remainder (Hamilton's method).
+    """Return `total` divided by weights in whole numbers that add up to it, by the largest remainder (Hamilton's
+    method).
 
     Equal remainders: the first comes first. Raises ValueError unless weights are >= 0 with a positive sum.
     """
-    whole = sum(weights)
-    if whole <= 0 or min(weights) < 0:
+    total_weight = sum(weights)
+    if total_weight <= 0 or min(weights) < 0:
         raise ValueError("weights must not be negative, and not all be 0")
-    found = [total * weight // whole for weight in weights]
-    by_remainder = sorted(range(len(weights)), key=lambda number: -(total * weights[number] % whole))
-    for number in by_remainder[: total - sum(found)]:
-        found[number] += 1
-    return found
+    parts = [total * weight // total_weight for weight in weights]
+    by_remainder = sorted(range(len(weights)), key=lambda number: -(total * weights[number] % total_weight))
+    for number in by_remainder[: total - sum(parts)]:
+        parts[number] += 1
+    return parts
 
 
-def parts_of(gpus: int, policy: Policy) -> Split:
+def split_of(gpus: int, policy: Policy) -> Split:
     online, batch = shares(gpus, (policy.online_percent, 100 - policy.online_percent))
     return Split(batch, online)
 
@@ -43,54 +44,56 @@ def gpus_in_service(nodes: Iterable[Node]) -> int:
 
 
 def in_use(running: Iterable[RunningJob], *, online: bool) -> int:
-    return sum(one.request.gpu_count for one in running if one.is_online is online)
+    return sum(job.request.gpu_count for job in running if job.is_online is online)
 
 
 def limits_now(
     snapshot: Snapshot, policy: Policy, now: float, could_start: Callable[[Job], bool]
 ) -> tuple[Limits, Limits] | None:
-    """The limits of batch and of online jobs in this cycle; None: the cluster is not split.
+    """Return the limits of batch and of online jobs in this cycle; None: the cluster is not split.
 
-    `could_start`: whether the nodes in service could take a job at all; what nothing can start, nobody holds back for.
+    `could_start`: returns whether the nodes in service could hold a job at all; nothing is kept back for others.
     """
     if not policy.online_percent:
         return None
-    parts = parts_of(gpus_in_service(snapshot.nodes), policy)
+    parts = split_of(gpus_in_service(snapshot.nodes), policy)
     return caps(parts, online_needs(snapshot, parts, now, could_start))
 
 
 def online_needs(snapshot: Snapshot, parts: Split, now: float, could_start: Callable[[Job], bool]) -> int:
-    """GPUs that online jobs hold, and those that others wait for and may have; counted until nothing is lent."""
+    """Return the GPUs that online jobs hold, and those that waiting ones may have; the count stops when nothing is
+    lent."""
     needs = in_use(snapshot.running, online=True)
-    left = _left(snapshot)
+    startable = _startable_gpus(snapshot)
     for job in snapshot.jobs:
         if 2 * needs >= parts.online:
             break
-        wanted = job.request.gpu_count if job.is_online and job.eligible_at <= now else 0
-        if 0 < wanted <= min(parts.online, left[job.tenant_id]) and could_start(job):
-            needs += wanted
-            left[job.tenant_id] -= wanted
+        gpus = job.request.gpu_count if job.is_online and job.eligible_at <= now else 0
+        if 0 < gpus <= min(parts.online, startable[job.tenant_id]) and could_start(job):
+            needs += gpus
+            startable[job.tenant_id] -= gpus
     return needs
 
 
 def caps(parts: Split, online_needs: int) -> tuple[Limits, Limits]:
-    """The limits of batch and of online jobs in this cycle. `online_needs`: GPUs that online jobs use or wait for.
+    """Return the limits of batch and of online jobs in this cycle. `online_needs`: GPUs that online jobs use or wait
+    for.
 
-    Online jobs have their own part. Batch jobs have theirs, and while online needs under half of its part, whatever
-    online does not need; from half on nothing more is lent, and what was lent is to come back.
+    Online jobs have the online capacity. Batch jobs have theirs, and while online needs under half of its capacity, all
+    that online does not need; from half on nothing more is lent, and lent GPUs are reclaimed.
     """
     lent = max(parts.online - online_needs, 0) if 2 * online_needs < parts.online else 0
     return ((BATCH_GPUS, parts.batch + lent),), ((ONLINE_GPUS, parts.online),)
 
 
 def borrowing_gpus(parts: Split, batch_gpus: int) -> int:
-    """How many GPUs of the online part batch jobs hold, which hold so many in all."""
+    """Return how many GPUs of the online capacity batch jobs borrow if they hold this many in all."""
     return max(batch_gpus - parts.batch, 0)
 
 
-def _left(snapshot: Snapshot) -> dict[int, float]:
-    """GPUs that each tenant may start yet."""
-    left = {tenant.id: inf if tenant.max_gpus is None else float(tenant.max_gpus) for tenant in snapshot.tenants}
+def _startable_gpus(snapshot: Snapshot) -> dict[int, float]:
+    """Return how many more GPUs each tenant may start."""
+    startable = {tenant.id: inf if tenant.max_gpus is None else float(tenant.max_gpus) for tenant in snapshot.tenants}
     for running in snapshot.running:
-        left[running.tenant_id] -= running.request.gpu_count
-    return left
+        startable[running.tenant_id] -= running.request.gpu_count
+    return startable

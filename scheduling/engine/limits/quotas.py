@@ -1,4 +1,4 @@
-"""Says what a job takes of each limit of its tenant, and which limit it exceeds all by itself."""
+"""Computes how much a job takes of each limit of its tenant, and which limit it exceeds by itself."""
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -9,11 +9,11 @@ from scheduling.engine.model import RankPlacement, Request, Tenant
 
 
 class Use(NamedTuple):
-    """What a job takes of its tenant's limits.
+    """The amounts that a job takes of its tenant's limits.
 
-    A device counts as one GPU, shared or not. `gpu_memory_mb`: of a device held whole all its memory (what was asked
-    for where the device's is unknown), of a shared one what the job takes. `models`: so many GPUs, each of one of
-    these models; one that is placed has one model for each.
+    A device counts as one GPU, shared or not. `gpu_memory_mb`: for a device held whole all its memory (the requested
+    amount if the device's is unknown), for a shared one the job's part. `models`: (models, GPUs), each GPU of one of
+    these models; a job that is placed has one model for each.
     """
 
     gpus: int
@@ -25,9 +25,11 @@ class Use(NamedTuple):
 
 
 class Dimension(NamedTuple):
-    """What a limit counts, as sentences name it: `unit` of position `of` in Use make one; or GPUs of one `model`.
+    """A quantity that a limit counts, as sentences name it: `unit` of position `of` in Use make one; or GPUs of one
+    `model`.
 
-    `code`: the reason of a job that waits for it."""
+    `code`: the reason of a job that waits for it.
+    """
 
     name: str
     of: int
@@ -42,10 +44,10 @@ class Dimension(NamedTuple):
             return amount
         return sum(count for names, count in use.models if _is_named(self.model, names))
 
-    def shown(self, amount: int) -> int | float:
-        """An amount as its sentence counts it: 1500 millicores are 1.5 CPU cores."""
-        whole, rest = divmod(amount, self.unit)
-        return amount / self.unit if rest else whole
+    def to_unit(self, amount: int) -> int | float:
+        """Return an amount in the unit of its sentence: 1500 millicores are 1.5 CPU cores."""
+        quotient, remainder = divmod(amount, self.unit)
+        return amount / self.unit if remainder else quotient
 
 
 GPUS = Dimension("GPUs", 0)
@@ -68,7 +70,7 @@ class Excess(NamedTuple):
 
 
 def limits_of(tenant: Tenant) -> Limits:
-    """The limits of all its jobs together, those that it has."""
+    """Return the limits that a tenant has for all its jobs together."""
     limits = (
         (GPUS, tenant.max_gpus),
         (GPU_MEMORY, tenant.max_gpu_memory_mb),
@@ -81,20 +83,20 @@ def limits_of(tenant: Tenant) -> Limits:
 
 
 def limits_per_user(tenant: Tenant) -> Limits:
-    """The limits of the jobs of each one of its users."""
+    """Return the limits of the jobs of each of its users."""
     return () if tenant.max_gpus_per_user is None else ((USER_GPUS, tenant.max_gpus_per_user),)
 
 
 def excess(tenant: Tenant, use: Use) -> Excess | None:
-    """The first limit that a job exceeds all by itself."""
+    """Return the first limit that a job exceeds by itself."""
     for dimension, limit in (*limits_of(tenant), *limits_per_user(tenant)):
         if dimension.amount(use) > limit:
-            return Excess(dimension, dimension.shown(dimension.amount(use)), dimension.shown(limit))
+            return Excess(dimension, dimension.to_unit(dimension.amount(use)), dimension.to_unit(limit))
     return None
 
 
 def of_models(tenant: Tenant) -> str:
-    """The name of what all limits per model of a tenant count together, as sentences name it."""
+    """Return the name of the dimension that counts all limits per model of a tenant together, for sentences."""
     limits = ", ".join(f"{model}: {limit}" for model, limit in sorted(tenant.max_gpus_by_model))
     return f"{_OF_MODELS} ({limits})"
 
@@ -108,29 +110,29 @@ def use_of(request: Request, gpu_memory_mb: int, models: tuple[tuple[tuple[str, 
 
 
 def gpu_memory_of(request: Request, ranks: tuple[RankPlacement, ...], memory_mb: Mapping[int, int | None]) -> int:
-    """MiB that the ranks of a job count for. `memory_mb`: device id -> its memory, None where unknown."""
+    """Return the MiB that the ranks of a job count for. `memory_mb`: device id -> its memory, None if unknown."""
     total = 0
     for rank in ranks:
         for hold in rank.holds:
-            whole = memory_mb.get(hold.device_id) or request.gpu_memory_mb or 0
-            total += whole if hold.memory_mb is None else hold.memory_mb
+            device_mb = memory_mb.get(hold.device_id) or request.gpu_memory_mb or 0
+            total += device_mb if hold.memory_mb is None else hold.memory_mb
     return total
 
 
 def models_of(ranks: tuple[RankPlacement, ...], models: Mapping[int, str]) -> tuple[tuple[tuple[str, ...], int], ...]:
-    """`Use.models` of ranks that are placed. `models`: device id -> its model."""
+    """Return `Use.models` of ranks that are placed. `models`: device id -> its model."""
     counts: dict[str, int] = {}
-    for device_id in _held(ranks):
+    for device_id in _held_device_ids(ranks):
         model = models.get(device_id, "")
         counts[model] = counts.get(model, 0) + 1
     return tuple(((model,), count) for model, count in sorted(counts.items()))
 
 
-def _held(ranks: tuple[RankPlacement, ...]) -> Iterator[int]:
+def _held_device_ids(ranks: tuple[RankPlacement, ...]) -> Iterator[int]:
     return (hold.device_id for rank in ranks for hold in rank.holds)
 
 
 @lru_cache(maxsize=4096)
 def _is_named(word: str, names: tuple[str, ...]) -> bool:
-    """Whether the limit's word means each of these models."""
+    """Return whether the limit's word names each of these models."""
     return bool(names) and all(is_model(word, name) for name in names)

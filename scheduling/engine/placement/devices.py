@@ -1,4 +1,4 @@
-"""Chooses the devices of one node that a request would take: how many ranks fit, and which devices each gets."""
+"""Chooses the devices of one node for a request: how many ranks fit, and which devices each gets."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,10 +10,10 @@ from scheduling.engine.board.shapes import Shape
 def device_choices(
     state: NodeCapacity, shape: Shape, split: int, ranks: int, *, is_cheapest: bool = False
 ) -> Iterator[DeviceChoice]:
-    """Ways to put `ranks` of `split` ranks on a node in this state, the tightest first; none if they do not fit.
+    """Yield ways to put `ranks` of `split` ranks on a node in this state, the tightest first; none if they do not fit.
 
-    There is more than one way only where a job could share this device or that. `is_cheapest`: by the memory of the
-    devices alone, neither heat nor a preferred nearness counts.
+    There are several ways only if a job could share one device or another. `is_cheapest`: minimize device memory alone;
+    ignore heat and preferred locality.
     """
     gpus, cpu_milli, memory_mb = shape.part(split)
     if (cpu_milli > 0 and state.cpu_milli < cpu_milli * ranks) or (
@@ -23,31 +23,31 @@ def device_choices(
     if not gpus:
         yield DeviceChoice(((),) * ranks, 0, 0, 0, state.free, state.shared)
         return
-    units = _units(state.mould, state.free, state.shared, shape)
+    units = _units(state.node_class, state.free, state.shared, shape)
     if gpus == ranks == 1 and shape.share_mb is not None:
         for unit in units:
-            yield _made(state, shape, [(unit._replace(number=1),)], 0)
+            yield _device_choice(state, shape, [(unit._replace(number=1),)], 0)
         return
     if is_cheapest:
-        units.sort(key=lambda unit: (unit.taken < 0, state.mould.made[unit.at].memory_mb))
-    picked = _picked(state.mould, units, shape, gpus, ranks, is_cheapest)
+        units.sort(key=lambda unit: (unit.allocated_mb < 0, state.node_class.device_classes[unit.at].memory_mb))
+    picked = _pick_ranks(state.node_class, units, shape, gpus, ranks, is_cheapest)
     if picked is not None:
-        yield _made(state, shape, *picked)
+        yield _device_choice(state, shape, *picked)
 
 
-def room(slot: NodeSlot, shape: Shape, split: int) -> int:
-    """How many of `split` ranks fit on the node now; devices are not shared between ranks of one job."""
-    if shape.request.apart and slot.apart.get(shape.request.apart):
+def ranks_that_fit(slot: NodeSlot, shape: Shape, split: int) -> int:
+    """Return how many of `split` ranks fit on the node now; ranks of one job do not share devices."""
+    if shape.request.apart and slot.anti_affinity_counts.get(shape.request.apart):
         return 0
-    return capacity(slot, shape, split)
+    return rank_capacity(slot, shape, split)
 
 
-def capacity(slot: NodeSlot, shape: Shape, split: int) -> int:
-    """The same, whoever must be kept apart."""
+def rank_capacity(slot: NodeSlot, shape: Shape, split: int) -> int:
+    """Return how many of `split` ranks fit on the node now, ignoring anti-affinity."""
     gpus, cpu_milli, memory_mb = shape.part(split)
     if gpus > 1 and shape.is_local:
-        units = _units(slot.mould, *slot.counted(), shape)
-        ranks = sum(_available(units, group) // gpus for group in slot.mould.groups[shape.near])
+        units = _units(slot.node_class, *slot.counted(), shape)
+        ranks = sum(_available(units, group) // gpus for group in slot.node_class.groups[shape.near])
     else:
         ranks = suitable_free(slot, shape) // gpus if gpus else split
     if cpu_milli > 0:
@@ -58,7 +58,7 @@ def capacity(slot: NodeSlot, shape: Shape, split: int) -> int:
 
 
 def suitable_free(slot: NodeSlot, shape: Shape) -> int:
-    """How many devices of the node could take the request now, CPU and memory aside."""
+    """Return how many devices of the node could serve the request now, ignoring CPU and memory."""
     suits = shape.limits_mb
     number = 0
     for kind, ids in slot.free.items():
@@ -66,50 +66,50 @@ def suitable_free(slot: NodeSlot, shape: Shape) -> int:
             number += len(ids)
     if slot.shared and shape.share_mb is not None:
         compute, kind_of = slot.compute, slot.kind_of
-        for device_id, taken in slot.shared.items():
-            number += shape.left_beside(kind_of[device_id], taken, compute.get(device_id, -1.0)) >= 0
+        for device_id, used_mb in slot.shared.items():
+            number += shape.headroom_mb(kind_of[device_id], used_mb, compute.get(device_id, -1.0)) >= 0
     return number
 
 
 def ids_of(slot: NodeSlot, choice: DeviceChoice) -> list[list[int]]:
-    """The devices of each rank: of each kind the ones with the lowest ids."""
+    """Return the devices of each rank: of each kind those with the lowest ids."""
     used: dict[tuple[int, int, float], int] = {}
-    found: list[list[int]] = []
+    ids_by_rank: list[list[int]] = []
     for picks in choice.ranks:
         ids: list[int] = []
-        for index, count, taken, compute in picks:
-            kind = slot.mould.kinds[index]
-            first = used.get((kind, taken, compute), 0)
-            used[(kind, taken, compute)] = first + count
-            alike = slot.free[kind] if taken < 0 else _sharing(slot, kind, taken, compute)
-            ids.extend(alike[first : first + count])
-        found.append(ids)
-    return found
+        for index, count, used_mb, compute in picks:
+            kind = slot.node_class.kinds[index]
+            first = used.get((kind, used_mb, compute), 0)
+            used[(kind, used_mb, compute)] = first + count
+            identical = slot.free[kind] if used_mb < 0 else _sharing(slot, kind, used_mb, compute)
+            ids.extend(identical[first : first + count])
+        ids_by_rank.append(ids)
+    return ids_by_rank
 
 
-def _sharing(slot: NodeSlot, kind: int, taken: int, compute: float) -> list[int]:
+def _sharing(slot: NodeSlot, kind: int, used_mb: int, compute: float) -> list[int]:
     return sorted(
         device_id
-        for device_id, taken_of_it in slot.shared.items()
-        if taken_of_it == taken and slot.kind_of[device_id] == kind and slot.compute.get(device_id, -1.0) == compute
+        for device_id, allocated_mb in slot.shared.items()
+        if allocated_mb == used_mb and slot.kind_of[device_id] == kind and slot.compute.get(device_id, -1.0) == compute
     )
 
 
-def _units(mould: NodeClass, free: tuple[int, ...], shared: Shared, shape: Shape) -> list[DevicePick]:
-    """What the request may take, in the order in which it should: the fullest shared devices, then free ones, cool
-    before hot, small before large."""
+def _units(node_class: NodeClass, free: tuple[int, ...], shared: Shared, shape: Shape) -> list[DevicePick]:
+    """Return the devices that the request may use, in order of preference: the fullest shared devices, then free ones,
+    cool before hot, small before large."""
     suits = shape.limits_mb
     units: list[DevicePick] = []
     if shape.share_mb is not None and shared:
-        open_shares: dict[tuple[int, int, int, float], int] = {}
-        for kind, taken, compute in shared:
-            left = shape.left_beside(kind, taken, compute)
-            if left >= 0:
-                key = (left, mould.kinds.index(kind), taken, compute)
-                open_shares[key] = open_shares.get(key, 0) + 1
-        units = [DevicePick(index, count, taken, use) for (_, index, taken, use), count in sorted(open_shares.items())]
+        shares: dict[tuple[int, int, int, float], int] = {}
+        for kind, used_mb, compute in shared:
+            headroom_mb = shape.headroom_mb(kind, used_mb, compute)
+            if headroom_mb >= 0:
+                key = (headroom_mb, node_class.kinds.index(kind), used_mb, compute)
+                shares[key] = shares.get(key, 0) + 1
+        units = [DevicePick(index, count, used_mb, use) for (_, index, used_mb, use), count in sorted(shares.items())]
     units.extend(
-        [DevicePick(index, free[index]) for index, kind in enumerate(mould.kinds) if free[index] and kind in suits]
+        [DevicePick(index, free[index]) for index, kind in enumerate(node_class.kinds) if free[index] and kind in suits]
     )
     return units
 
@@ -118,83 +118,91 @@ def _available(units: Sequence[DevicePick], group: Sequence[int]) -> int:
     return sum(unit.number for unit in units if unit.at in group)
 
 
-def _picked(
-    mould: NodeClass, units: list[DevicePick], shape: Shape, gpus: int, ranks: int, is_cheapest: bool
+def _pick_ranks(
+    node_class: NodeClass, units: list[DevicePick], shape: Shape, gpus: int, ranks: int, is_cheapest: bool
 ) -> tuple[list[tuple[DevicePick, ...]], int] | None:
-    """Devices for each rank, and how many ranks miss the locality that they prefer; None: they do not fit."""
+    """Pick devices for each rank, and count the ranks that miss their preferred locality; None: they do not fit."""
     picked: list[tuple[DevicePick, ...]] = []
     misses = 0
-    wants_group = shape.is_local if is_cheapest else len(mould.kinds) > 1 or shape.near != "cell"
+    wants_group = shape.is_local if is_cheapest else len(node_class.kinds) > 1 or shape.near != "cell"
     for _ in range(ranks):
-        group = _tightest_group(mould, units, mould.groups[shape.near], gpus, is_cheapest) if wants_group else None
+        group = (
+            _tightest_group(node_class, units, node_class.groups[shape.near], gpus, is_cheapest)
+            if wants_group
+            else None
+        )
         if group is None and gpus > 1 and shape.near != "cell":
             if shape.is_local:
                 return None
             misses += 1
-        taken = _first(units, gpus, group)
-        if taken is None:
+        picks = _pick_first(units, gpus, group)
+        if picks is None:
             return None
-        picked.append(taken)
-        units = _less(units, taken)
+        picked.append(picks)
+        units = _without(units, picks)
     return picked, misses
 
 
 def _tightest_group(
-    mould: NodeClass, units: list[DevicePick], groups: tuple[tuple[int, ...], ...], gpus: int, is_cheapest: bool
+    node_class: NodeClass, units: list[DevicePick], groups: tuple[tuple[int, ...], ...], gpus: int, is_cheapest: bool
 ) -> tuple[int, ...] | None:
-    """The group with the fewest devices left that has enough; among those with the coolest, smallest devices."""
+    """Return the group with the fewest devices left that has enough; of equal ones that with the coolest, smallest."""
     best: tuple[tuple[int, int], int, tuple[int, ...]] | None = None
     for group in groups:
         available = _available(units, group)
         if available >= gpus:
-            taken = _first(units, gpus, group) or ()
-            hot, opened_mb = _price(mould, taken)
+            picks = _pick_first(units, gpus, group) or ()
+            hot, opened_mb = _price(node_class, picks)
             rated = ((0 if is_cheapest else hot, opened_mb), available, group)
             best = rated if best is None or rated < best else best
     return None if best is None else best[2]
 
 
-def _first(units: Sequence[DevicePick], gpus: int, group: Sequence[int] | None) -> tuple[DevicePick, ...] | None:
-    taken: list[DevicePick] = []
+def _pick_first(units: Sequence[DevicePick], gpus: int, group: Sequence[int] | None) -> tuple[DevicePick, ...] | None:
+    picks: list[DevicePick] = []
     for unit in units:
         if group is None or unit.at in group:
-            taken.append(unit if unit.number <= gpus else unit._replace(number=gpus))
-            gpus -= taken[-1].number
+            picks.append(unit if unit.number <= gpus else unit._replace(number=gpus))
+            gpus -= picks[-1].number
             if not gpus:
-                return tuple(taken)
+                return tuple(picks)
     return None
 
 
-def _less(units: list[DevicePick], taken: Sequence[DevicePick]) -> list[DevicePick]:
-    gone = {(pick.at, pick.taken, pick.compute): pick.number for pick in taken}
-    left = [unit._replace(number=unit.number - gone.get((unit.at, unit.taken, unit.compute), 0)) for unit in units]
-    return [unit for unit in left if unit.number]
+def _without(units: list[DevicePick], picks: Sequence[DevicePick]) -> list[DevicePick]:
+    picked = {(pick.at, pick.allocated_mb, pick.compute): pick.number for pick in picks}
+    remaining = [
+        unit._replace(number=unit.number - picked.get((unit.at, unit.allocated_mb, unit.compute), 0)) for unit in units
+    ]
+    return [unit for unit in remaining if unit.number]
 
 
-def _price(mould: NodeClass, picks: Sequence[DevicePick]) -> tuple[int, int]:
-    """(Hot devices, MiB of the devices that are free until now)."""
+def _price(node_class: NodeClass, picks: Sequence[DevicePick]) -> tuple[int, int]:
+    """Return (hot devices, MiB of the devices that are free until now)."""
     hot = opened_mb = 0
     for pick in picks:
-        kind = mould.made[pick.at]
+        kind = node_class.device_classes[pick.at]
         hot += pick.number if kind.is_hot else 0
-        if pick.taken < 0:
+        if pick.allocated_mb < 0:
             opened_mb += pick.number * max(kind.memory_mb, 0)
     return hot, opened_mb
 
 
-def _made(state: NodeCapacity, shape: Shape, picked: list[tuple[DevicePick, ...]], misses: int) -> DeviceChoice:
+def _device_choice(
+    state: NodeCapacity, shape: Shape, picked: list[tuple[DevicePick, ...]], misses: int
+) -> DeviceChoice:
     free, shared = list(state.free), list(state.shared)
     hot = opened_mb = 0
     for picks in picked:
-        price = _price(state.mould, picks)
+        price = _price(state.node_class, picks)
         hot, opened_mb = hot + price[0], opened_mb + price[1]
-        for index, count, taken, compute in picks:
-            kind = state.mould.kinds[index]
-            if taken < 0:
+        for index, count, used_mb, compute in picks:
+            kind = state.node_class.kinds[index]
+            if used_mb < 0:
                 free[index] -= count
             else:
                 for _ in range(count):
-                    shared.remove((kind, taken, compute))
+                    shared.remove((kind, used_mb, compute))
             if shape.share_mb is not None:
-                shared.extend([(kind, max(taken, 0) + shape.share_mb, compute)] * count)
+                shared.extend([(kind, max(used_mb, 0) + shape.share_mb, compute)] * count)
     return DeviceChoice(tuple(picked), hot, misses, opened_mb, tuple(free), tuple(sorted(shared)))

@@ -1,4 +1,4 @@
-"""Moves a placement that would exceed a limit to where the job takes less of it: other models, less device memory."""
+"""Moves a placement that would exceed a limit to where it counts less: other models, less device memory."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,15 +18,17 @@ def fit_to_limits(
     shape: Shape,
     ranks: Ranks,
     blocked: Callable[[Ranks], tuple[Use, ExceededLimit | None]],
-    spared: Callable[[], Shape],
+    without_exhausted_models: Callable[[], Shape],
 ) -> tuple[Ranks, Use, ExceededLimit | None]:
-    """The placement, or another for the same request, what it takes, and the limit that stops it even so.
+    """Return the placement, or another for the same request, its use of the limits, and the limit that it still
+    exceeds.
 
-    `blocked`: what a placement takes, and the limit that it would exceed; `spared`: see below.
+    `blocked`: returns the use of a placement and the limit that it would exceed; `without_exhausted_models`: returns
+    the shape as `avoid_exhausted_models` does.
     """
     use, block = blocked(ranks)
     if block is not None and block.dimension.model:
-        shape = spared()
+        shape = without_exhausted_models()
         ranks = place(board, shape) or ranks
         use, block = blocked(ranks)
     if block is not None:
@@ -35,12 +37,15 @@ def fit_to_limits(
     return ranks, use, block
 
 
-def spared(accounts: Accounts, board: Board, policy: Policy, job: Job, shape: Shape) -> Shape:
-    """The request on other models than those of which a limit leaves fewer than it wants; itself where it has to have
-    one of these. A job is not spread over such a model and others to use up what the limit leaves."""
-    words = accounts.exhausted_models(job)
-    if not words:
+def avoid_exhausted_models(accounts: Accounts, board: Board, policy: Policy, job: Job, shape: Shape) -> Shape:
+    """Return the request on other models than those of which a limit leaves too few; unchanged if it requires one of
+    these.
+
+    A job is not spread over such a model and others to use up the rest of the limit.
+    """
+    exhausted_models = accounts.exhausted_models(job)
+    if not exhausted_models:
         return shape
     models = sorted({board.kinds[number].model for number in shape.kinds})
-    others = tuple(model for model in models if not any(is_model(word, model) for word in words))
-    return Shape(replace(shape.request, gpu_models=others), board, policy) if others else shape
+    other_models = tuple(model for model in models if not any(is_model(word, model) for word in exhausted_models))
+    return Shape(replace(shape.request, gpu_models=other_models), board, policy) if other_models else shape

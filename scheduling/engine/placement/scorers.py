@@ -1,4 +1,4 @@
-"""Names the ways to choose between the nodes that have room: what `Policy.placement` may be."""
+"""Names the ways to choose between the nodes that could hold a request: the values of `Policy.placement`."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,13 +10,13 @@ from scheduling.engine.placement.fragmentation import Fragmentation
 PLACEMENTS = ("fragmentation", "best_fit", "packing", "tightest")
 
 
-def scorer_of(mix: Sequence[tuple[Request, float]], board: Board, policy: Policy) -> Scorer | None:
-    """The scorer of a policy for one board and its copies; None: the tightest fit, without scores.
+def scorer_of(request_mix: Sequence[tuple[Request, float]], board: Board, policy: Policy) -> Scorer | None:
+    """Return the scorer of a policy for one board and its copies; None: the tightest fit, without scores.
 
-    `mix`: (request, how many) that free room should stay useful for. Raises ValueError for an unknown name.
+    `request_mix`: (request, how many) that free capacity should stay useful for. Raises ValueError for an unknown name.
     """
     if policy.placement == "fragmentation":
-        return _Late(lambda: Fragmentation(mix, board, policy))
+        return _LazyScorer(lambda: Fragmentation(request_mix, board, policy))
     if policy.placement == "best_fit":
         return BestFit()
     if policy.placement == "packing":
@@ -26,33 +26,33 @@ def scorer_of(mix: Sequence[tuple[Request, float]], board: Board, policy: Policy
     raise ValueError(f"no placement is named {policy.placement!r}; there are {', '.join(PLACEMENTS)}")
 
 
-class _Late:
-    """A scorer that is only made when something can be placed: in a cycle where nothing can, nobody asks it."""
+class _LazyScorer:
+    """Builds a scorer only when something can be placed: a cycle that can place nothing needs none."""
 
     def __init__(self, make: Callable[[], Scorer]) -> None:
         self._make = make
-        self._made: Scorer | None = None
+        self._scorer: Scorer | None = None
 
     def score(self, before: NodeCapacity, after: NodeCapacity) -> int:
-        if self._made is None:
-            self._made = self._make()
-        return self._made.score(before, after)
+        if self._scorer is None:
+            self._scorer = self._make()
+        return self._scorer.score(before, after)
 
 
 class BestFit:
-    """A reference: the node with the least left of everything, each in parts of what the node has."""
+    """Prefers the node with the least left of everything, each as a part of the node's total. For comparison."""
 
     def score(self, before: NodeCapacity, after: NodeCapacity) -> int:
-        mould = after.mould
+        node_class = after.node_class
         gpus = sum(after.free) + sum(1 for _ in after.shared)
-        left = gpus / max(mould.devices, 1) + after.cpu_milli / max(mould.cpu_milli, 1)
-        return -round(100 * (left + after.memory_mb / max(mould.memory_mb, 1)))
+        free = gpus / max(node_class.devices, 1) + after.cpu_milli / max(node_class.cpu_milli, 1)
+        return -round(100 * (free + after.memory_mb / max(node_class.memory_mb, 1)))
 
 
 class Packing:
-    """A reference: shared devices in use first, then nodes in use, then idle nodes."""
+    """Prefers shared devices in use, then nodes in use, then idle nodes. For comparison."""
 
     def score(self, before: NodeCapacity, after: NodeCapacity) -> int:
         if before.shared and sum(after.free) == sum(before.free):
             return 2
-        return 1 if sum(before.free) < before.mould.devices else 0
+        return 1 if sum(before.free) < before.node_class.devices else 0

@@ -1,4 +1,4 @@
-"""Says by which rule a running job may be stopped for a waiting one."""
+"""Determines by which rule a running job may be stopped for a waiting one."""
 
 from typing import NamedTuple
 
@@ -7,8 +7,9 @@ from scheduling.engine.queue.ordering import band
 
 
 class PreemptionRights(NamedTuple):
-    """What a waiting job may take from others. `is_covered`: by its tenant's guarantee; `is_online_covered`: by the
-    online part of the cluster; `is_beyond_batch`: it would borrow of that part, so it may not take from it."""
+    """The right of a waiting job to preempt others. `is_covered`: its tenant's guarantee covers it;
+    `is_online_covered`: the online capacity does; `is_beyond_batch`: it would borrow online capacity, so it may not
+    take from it."""
 
     tenant_id: int
     band: int
@@ -17,7 +18,7 @@ class PreemptionRights(NamedTuple):
     is_beyond_batch: bool
 
     def rule(self, victim: RunningJob) -> str:
-        """By which rule the victim may be stopped; empty: by none. Who holds no GPU borrows none."""
+        """Return the rule by which the victim may be stopped; empty: by none. A job without GPUs borrows none."""
         if band(victim.priority) < self.band and not (self.is_beyond_batch and victim.is_online):
             return "priority"
         if not victim.request.gpu_count:

@@ -1,4 +1,4 @@
-"""Promises the first blocked job a place and a time, and lets later jobs pass only where that does not delay it."""
+"""Promises the first blocked job a place and a time, and lets later jobs pass only if that does not delay it."""
 
 from collections.abc import Iterable, Sequence
 from math import inf
@@ -7,11 +7,11 @@ from typing import NamedTuple
 from scheduling.engine.board.board import Board, NodeSlot
 from scheduling.engine.board.shapes import Shape
 from scheduling.engine.model import Policy, Promise, RankPlacement, RunningJob
-from scheduling.engine.placement.placement import place, ranks_per_node, room
+from scheduling.engine.placement.placement import place, ranks_per_node, ranks_that_fit
 
 
 class JobEnd(NamedTuple):
-    """When a job gives back what its ranks hold, at the latest. In the order of their times, then of their jobs."""
+    """When a job releases what its ranks hold, at the latest. Sorted by time, then by job."""
 
     at: float
     job_id: int
@@ -19,39 +19,39 @@ class JobEnd(NamedTuple):
 
 
 class PromiseGuard:
-    """The promise while a cycle goes on: `lasting` is the board for jobs that do not end before `reservation.at`.
+    """The promise during a cycle: `lasting` is the board for jobs that do not end before `promise.at`.
 
-    It differs from the board of now on the promised nodes alone: there it has what is free now and stays free when
-    the promised job has started.
+    It differs from the present board on the promised nodes alone: there it has only what is free now and stays free
+    when the promised job has started.
     """
 
-    __slots__ = ("_later", "lasting", "reservation")
+    __slots__ = ("_later", "lasting", "promise")
 
-    def __init__(self, reservation: Promise, board: Board, future: Board) -> None:
-        self.reservation = reservation
+    def __init__(self, promise: Promise, board: Board, future: Board) -> None:
+        self.promise = promise
         self.lasting = board.copy()
-        future.take(reservation.ranks)
-        # The promised nodes as they will be then, the promised job in place.
-        self._later = {node_id: future.slot_of(node_id) for node_id in reservation.node_ids}
-        for node_id in reservation.node_ids:
+        future.allocate(promise.ranks)
+        # The promised nodes as they will be then, with the promised job.
+        self._later = {node_id: future.slot_of(node_id) for node_id in promise.node_ids}
+        for node_id in promise.node_ids:
             self._narrow(board, node_id)
 
-    def take(self, board: Board, ranks: tuple[RankPlacement, ...], ends_at: float) -> None:
-        """A job has just been put on the board of now."""
-        self.lasting.take(rank for rank in ranks if rank.node_id not in self._later)
+    def allocate(self, board: Board, ranks: tuple[RankPlacement, ...], ends_at: float) -> None:
+        """Count a job that was just allocated on the present board."""
+        self.lasting.allocate(rank for rank in ranks if rank.node_id not in self._later)
         for rank in ranks:
             later = self._later.get(rank.node_id)
-            if later is not None and ends_at > self.reservation.at:
-                later.take(rank)
+            if later is not None and ends_at > self.promise.at:
+                later.allocate(rank)
         for node_id in sorted({rank.node_id for rank in ranks}):
             if node_id in self._later:
                 self._narrow(board, node_id)
 
     def withhold(self, board: Board, ranks: tuple[RankPlacement, ...], ends_at: float) -> None:
-        """A job has just been promised these, freed by preemption, on the board of now."""
+        """Count ranks that were just withheld on the present board for a preempting job."""
         self.lasting.withhold(rank for rank in ranks if rank.node_id not in self._later)
-        # Nobody is stopped on the promised nodes, so what is taken there is free now.
-        self.take(board, tuple(rank for rank in ranks if rank.node_id in self._later), ends_at)
+        # No job is stopped on the promised nodes, so the ranks there use what is free now.
+        self.allocate(board, tuple(rank for rank in ranks if rank.node_id in self._later), ends_at)
 
     @property
     def node_ids(self) -> frozenset[int]:
@@ -66,14 +66,14 @@ class PromiseGuard:
 def promise(
     board: Board, shape: Shape, job_id: int, ends: Iterable[JobEnd], now: float, not_before: float
 ) -> tuple[Promise, Board] | None:
-    """The earliest time at which a job fits if everything runs to its upper bound, and the board of that time.
+    """Return the earliest time at which a job fits if all jobs run to their upper bounds, and the board of that time.
 
-    None: it does not fit even when all that runs has ended. `not_before`: its tenant's limits leave no room earlier.
+    None: it does not fit even when all running jobs have ended. `not_before`: its tenant's limits allow it only then.
 
-    Bound: while its job keeps the reservation (the next snapshot names it), `at` never moves later. What passes it
-    either ends by `at` or is disjoint from the promised devices, CPU and memory, so the same place is free at `at`
+    Bound: while its job keeps the promise (the next snapshot names it), `at` never moves later. Jobs that pass it
+    either end by `at` or are disjoint from the promised devices, CPU and memory, so the same place is free at `at`
     in the next cycle too. So a job that is first in order starts after at most the longest remaining run time bound
-    of what runs then, however many smaller jobs stream by. Only a bound that turns out too low (a job without time
+    of the jobs that run then, however many smaller jobs pass. Only a bound that turns out too low (a job without time
     limit that outlives `unlimited_runtime_seconds`, an extended limit), or a lost node, moves it.
     """
     future = board.copy()
@@ -91,7 +91,8 @@ def promise(
 
 
 def ends_of(running: Sequence[RunningJob], policy: Policy, now: float) -> list[JobEnd]:
-    """Upper bounds of what runs: its time limit, or `unlimited_runtime_seconds` from its start; never in the past."""
+    """Return upper bounds of the ends: the time limit, or `unlimited_runtime_seconds` from the start; never in the
+    past."""
     ends = []
     for job in running:
         bound = job.started_at + policy.unlimited_runtime_seconds if job.ends_by is None else job.ends_by
@@ -100,35 +101,35 @@ def ends_of(running: Sequence[RunningJob], policy: Policy, now: float) -> list[J
 
 
 def ends_at(max_runtime_seconds: int | None, now: float) -> float:
-    """The bound of a job that would start now, as those who wait behind it must see it: without a limit, never."""
+    """Return the latest end of a job that would start now; without a time limit inf."""
     return inf if max_runtime_seconds is None else now + max_runtime_seconds
 
 
 def first_fit(future: Board, shape: Shape, ends: Iterable[JobEnd]) -> float | None:
-    """Give back job by job until the shape fits; only the nodes that change are looked at again."""
+    """Release job by job until the shape fits, and return that time; only the nodes that change are checked again."""
     by_split = {split: ranks_per_node(future, shape, split) for split in shape.splits}
-    totals = {split: sum(found.values()) for split, found in by_split.items()}
+    totals = {split: sum(counts.values()) for split, counts in by_split.items()}
     for end in sorted(ends):
         future.release(end.ranks)
         for node_id in {rank.node_id for rank in end.ranks}:
             slot = future.slot_of(node_id)
             if slot is None or slot.position not in by_split[shape.splits[0]]:
                 continue
-            for split, found in by_split.items():
-                now = room(slot, shape, split)
-                totals[split] += now - found[slot.position]
-                found[slot.position] = now
-                if now >= split or (shape.spread and totals[split] >= split):
+            for split, counts in by_split.items():
+                count = ranks_that_fit(slot, shape, split)
+                totals[split] += count - counts[slot.position]
+                counts[slot.position] = count
+                if count >= split or (shape.spread and totals[split] >= split):
                     return end.at
     return None
 
 
-def _fits(found: dict[int, int], shape: Shape, split: int) -> bool:
-    return max(found.values(), default=0) >= split or (shape.spread and sum(found.values()) >= split)
+def _fits(counts: dict[int, int], shape: Shape, split: int) -> bool:
+    return max(counts.values(), default=0) >= split or (shape.spread and sum(counts.values()) >= split)
 
 
 def _common(now: NodeSlot, later: NodeSlot) -> NodeSlot:
-    """What is free both now and later on one node."""
+    """Return the capacity of one node that is free both now and later."""
     slot = now.copy()
     slot.cpu_milli, slot.memory_mb = min(now.cpu_milli, later.cpu_milli), min(now.memory_mb, later.memory_mb)
     shared: dict[int, int] = {}
@@ -136,7 +137,10 @@ def _common(now: NodeSlot, later: NodeSlot) -> NodeSlot:
         if _is_open(now, device_id) and _is_open(later, device_id):
             shared[device_id] = max(now.shared.get(device_id, 0), later.shared.get(device_id, 0))
     slot.shared = shared
-    slot.apart = {name: max(now.apart.get(name, 0), later.apart.get(name, 0)) for name in {*now.apart, *later.apart}}
+    counts, later_counts = now.anti_affinity_counts, later.anti_affinity_counts
+    slot.anti_affinity_counts = {
+        key: max(counts.get(key, 0), later_counts.get(key, 0)) for key in {*counts, *later_counts}
+    }
     slot.free = {
         kind: [device_id for device_id in ids if device_id in later.free.get(kind, ())]
         for kind, ids in now.free.items()

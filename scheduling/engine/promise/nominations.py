@@ -1,4 +1,4 @@
-"""Says whether a job may start where it was promised to, once those have ended that were stopped for it."""
+"""Determines whether a nominated job may start in its place, once the jobs preempted for it have ended."""
 
 from collections.abc import Sequence
 
@@ -11,15 +11,16 @@ from scheduling.engine.placement.placement import is_offered, place
 def nominated_placement(
     board: Board, shape: Shape, promised: tuple[RankPlacement, ...] | None, stopping: Sequence[RunningJob] = ()
 ) -> tuple[RankPlacement, ...] | None:
-    """Where a job starts once these have stopped: in the promised place, or elsewhere if that has gone; None: nowhere.
+    """Return where a job starts once these have stopped: in the promised place, or elsewhere if that is gone; None:
+    nowhere.
 
-    The board is left as it was.
+    The board is left unchanged.
     """
     for victim in stopping:
         board.release(victim.ranks)
     ranks = promised if promised and _is_free(board, shape, promised) else place(board, shape)
     for victim in stopping:
-        board.take(victim.ranks)
+        board.allocate(victim.ranks)
     return ranks
 
 
@@ -30,22 +31,22 @@ def _is_free(board: Board, shape: Shape, ranks: tuple[RankPlacement, ...]) -> bo
     twins = {
         node_id: slot.copy() for node_id, slot in slots.items() if slot and is_offered(board, shape, slot.position)
     }
-    if any(twin.apart.get(shape.request.apart) for twin in twins.values()):
+    if any(twin.anti_affinity_counts.get(shape.request.apart) for twin in twins.values()):
         return False
     return all(rank.node_id in twins and _takes(twins[rank.node_id], shape, rank) for rank in ranks)
 
 
 def _takes(slot: NodeSlot, shape: Shape, rank: RankPlacement) -> bool:
-    """Whether the rank fits as it is; then it has been taken."""
+    """Allocate the rank as it is, and return whether it fits."""
     if slot.cpu_milli < rank.cpu_milli or slot.memory_mb < rank.memory_mb:
         return False
     for hold in rank.holds:
         kind = slot.kind_of.get(hold.device_id, -1)
         is_open = hold.device_id in slot.free.get(kind, ())
         if hold.memory_mb is not None and hold.device_id in slot.shared:
-            taken, use = slot.shared[hold.device_id], slot.compute.get(hold.device_id, -1.0)
-            is_open = shape.left_beside(kind, taken, use) >= 0
+            used_mb, use = slot.shared[hold.device_id], slot.compute.get(hold.device_id, -1.0)
+            is_open = shape.headroom_mb(kind, used_mb, use) >= 0
         if kind not in shape.limits_mb or not is_open:
             return False
-    slot.take(rank)
+    slot.allocate(rank)
     return True

@@ -1,4 +1,4 @@
-"""Says which waiting job may be promised a place: the first that is blocked, one that starves, or none."""
+"""Chooses the waiting job that may be promised a place: the first that is blocked, one that starves, or none."""
 
 from dataclasses import dataclass
 from math import fsum, inf
@@ -9,28 +9,28 @@ from scheduling.engine.queue.ordering import run_seconds
 
 
 class PromisePolicy(Protocol):
-    """One cycle's answer to who may hold the one reservation."""
+    """Decides in one cycle which job may hold the one promise."""
 
-    def first(self) -> int | None:
-        """The job that goes before its order, if any, as it is its turn to be promised a place."""
+    def next_job_id(self) -> int | None:
+        """Return the job that goes before its order, if any, because it may be promised a place next."""
 
-    def may_reserve(self, job: Job) -> bool:
-        """May this job, which has no room, be promised a place if nobody has been yet?"""
+    def may_promise(self, job: Job) -> bool:
+        """Return whether this job, which does not fit, may be promised a place if no job has been promised one yet."""
 
     def started(self, job: Job) -> None:
-        """This job has just been placed."""
+        """Note that this job has just been placed."""
 
 
 class FirstBlocked:
-    """The first in order that has no room, and once it has been promised a place, it keeps its turn."""
+    """Promises to the first job in order that does not fit; it keeps its turn once it has the promise."""
 
     def __init__(self, snapshot: Snapshot, policy: Policy, now: float) -> None:
-        self._kept = snapshot.reserved_job_id
+        self._promised_id = snapshot.reserved_job_id
 
-    def first(self) -> int | None:
-        return self._kept
+    def next_job_id(self) -> int | None:
+        return self._promised_id
 
-    def may_reserve(self, job: Job) -> bool:
+    def may_promise(self, job: Job) -> bool:
         return True
 
     def started(self, job: Job) -> None:
@@ -39,8 +39,8 @@ class FirstBlocked:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """`seconds`: how long the cluster needs for all the work that waits or runs. `drain_seconds`: the mean time until
-    a running job ends."""
+    """The work in the cluster. `seconds`: how long the cluster needs for all jobs that wait or run. `drain_seconds`:
+    the mean time until a running job ends."""
 
     seconds: float
     drain_seconds: float
@@ -48,28 +48,28 @@ class Backlog:
     def wait_seconds(self, job: Job) -> float:
         """Return how long the job would wait if it arrived now and all went in the order of arrival.
 
-        A job that needs several GPUs together also waits until what runs beside the first free one has ended.
+        A job that needs several GPUs together also waits until the jobs beside the first free GPU have ended.
         """
         return self.seconds + (self.drain_seconds if job.request.gpu_count > 1 else 0.0)
 
 
 def backlog(snapshot: Snapshot, now: float) -> Backlog:
-    """Estimate the work in the cluster from what runs, as predictions may be far too long.
+    """Estimate the work in the cluster from the running jobs, as predictions may be far too long.
 
-    A job met at a random moment has on average half of its run time behind it, and as much ahead. So what the running
-    jobs still need is what they have received, and a waiting job counts with its predicted run time or limit, but at
+    A job met at a random moment has on average half of its run time behind it, and as much ahead. So the running jobs
+    still need as much as they have received, and a waiting job counts with its predicted run time or limit, but at
     most with twice the mean age of the running jobs. If nothing runs there is no evidence, and no need for a promise.
     """
-    held = fsum(_width(one.request) for one in snapshot.running)
-    received = fsum(_width(one.request) * max(now - one.started_at, 0.0) for one in snapshot.running)
-    if not held:
+    busy = fsum(_width(job.request) for job in snapshot.running)
+    received = fsum(_width(job.request) * max(now - job.started_at, 0.0) for job in snapshot.running)
+    if not busy:
         return Backlog(inf, 0.0)
     # Jobs that share devices, or need none, may hold more than there are.
-    capacity = max(held, float(sum(len(node.devices) for node in snapshot.nodes if node.is_open)))
-    age = received / held
-    hidden = dict(snapshot.behind)
+    capacity = max(busy, float(sum(len(node.devices) for node in snapshot.nodes if node.is_open)))
+    age = received / busy
+    hidden_counts = dict(snapshot.behind)
     waiting = fsum(
-        min(_width(job.request), capacity) * min(run_seconds(job), 2.0 * age) * (1 + hidden.get(job.id, 0))
+        min(_width(job.request), capacity) * min(run_seconds(job), 2.0 * age) * (1 + hidden_counts.get(job.id, 0))
         for job in snapshot.jobs
         if job.eligible_at <= now
     )
@@ -77,23 +77,23 @@ def backlog(snapshot: Snapshot, now: float) -> Backlog:
 
 
 class Starving:
-    """Let any job pass another until that one starves; then promise a place to the oldest that does.
+    """Lets any job pass another until that one starves; then promises a place to the oldest that does.
 
     A job starves once it has waited longer than a job that arrived now would wait in the order of arrival: as long as
     the cluster needs for all the work that it holds (see `Backlog`). An older job that still waits then has been
-    passed. The bound grows with a backlog, so under overload the order does not become that of arrival, and it is
-    short while little waits, when a promise costs little.
+    passed. The bound grows with the backlog, so under overload the order does not become that of arrival, and it is
+    short while few jobs wait, when a promise costs little.
     """
 
     def __init__(self, snapshot: Snapshot, policy: Policy, now: float) -> None:
         self._now = now
         self._backlog = backlog(snapshot, now)
-        self._first = self._oldest(snapshot)
+        self._next_job_id = self._oldest(snapshot)
 
-    def first(self) -> int | None:
-        return self._first
+    def next_job_id(self) -> int | None:
+        return self._next_job_id
 
-    def may_reserve(self, job: Job) -> bool:
+    def may_promise(self, job: Job) -> bool:
         return self._starves(job)
 
     def started(self, job: Job) -> None:
@@ -103,7 +103,7 @@ class Starving:
         """Return the job that already holds the promise if it still starves, else the oldest that starves.
 
         Bands play no part here: a higher band goes first in the order of tenants, and takes the promise if it starves.
-        A promise also lasts while nothing runs: the place is drained then, and only has to be taken.
+        A promise also lasts while nothing runs: the place is drained then, and the job can start in it.
         """
         starving = [job for job in snapshot.jobs if self._starves(job)]
         promised_id = snapshot.reserved_job_id
@@ -117,15 +117,15 @@ class Starving:
 
 
 class NoPromise:
-    """No job is promised a place."""
+    """Promises no job a place."""
 
     def __init__(self, snapshot: Snapshot, policy: Policy, now: float) -> None:
         pass
 
-    def first(self) -> int | None:
+    def next_job_id(self) -> int | None:
         return None
 
-    def may_reserve(self, job: Job) -> bool:
+    def may_promise(self, job: Job) -> bool:
         return False
 
     def started(self, job: Job) -> None:

@@ -1,4 +1,4 @@
-"""Sorts the waiting jobs of each tenant into buckets of alike jobs, and says which of them comes next."""
+"""Groups the identical waiting jobs of each tenant, and determines which group comes next."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
@@ -15,20 +15,20 @@ Likeness = tuple[int, int, int]
 
 
 class IdenticalJobs(NamedTuple):
-    """In the order of their age, then of their ids; never empty."""
+    """Jobs in the order of their age, then of their ids; never empty."""
 
     jobs: list[Job]
     job_ids: tuple[int, ...]
 
 
 class Grouped(NamedTuple):
-    """`numbers`: each distinct request and its number. `later`: jobs that are not eligible yet. Shared between plans,
-    so never to be changed."""
+    """The groups of a queue. `numbers`: each distinct request and its number. `later`: jobs that are not eligible yet.
+    Shared between plans, so never changed."""
 
     jobs: tuple[Job, ...]
     now: float
     numbers: dict[Request, int]
-    alike: dict[Likeness, IdenticalJobs]
+    identical: dict[Likeness, IdenticalJobs]
     later: list[Job]
 
 
@@ -39,43 +39,43 @@ _last = Grouped((), 0.0, {}, {}, [])
 
 
 def group_jobs(jobs: Iterable[Job], now: float) -> Grouped:
-    """Jobs in any order.
+    """Group the jobs, which may come in any order.
 
-    In a worker most cycles find the queue of the cycle before, and its very objects: then comparing the two costs a
-    hundredth of grouping anew. This holds no truth: it is the same function with and without the memory.
+    In a worker most cycles see the same queue objects as the cycle before: then a comparison costs a hundredth of
+    grouping again. The cache changes no result.
     """
     global _last
     jobs = tuple(jobs)
     last = _last
     if last.now <= now and last.jobs == jobs and all(job.eligible_at > now for job in last.later):
-        _last = last._replace(jobs=jobs)  # equal ones may be others: these are found by their identity next time
+        _last = last._replace(jobs=jobs)  # these objects may be new; keep them for the comparison by identity
         return _last
     _last = _grouped(jobs, now)
     return _last
 
 
 def _grouped(jobs: tuple[Job, ...], now: float) -> Grouped:
-    found = Grouped(jobs, now, {}, {}, [])
-    # Hashing a request costs more than all else here, so requests are looked up by their identity first.
-    known: dict[int, int] = {}
+    groups = Grouped(jobs, now, {}, {}, [])
+    # Hashing a request costs more than the rest of this function, so requests are looked up by identity first.
+    number_by_id: dict[int, int] = {}
     by_identity: dict[Likeness, list[Job]] = {}
     by_likeness: dict[Likeness, list[Job]] = {}
     for job in sorted(jobs, key=attrgetter("id")):
         if job.eligible_at > now:
-            found.later.append(job)
+            groups.later.append(job)
             continue
         key = (job.tenant_id, id(job.request), job.priority)
-        alike = by_identity.get(key)
-        if alike is None:
-            number = known.get(key[1])
+        identical = by_identity.get(key)
+        if identical is None:
+            number = number_by_id.get(key[1])
             if number is None:
-                number = known[key[1]] = found.numbers.setdefault(job.request, len(found.numbers))
-            alike = by_identity[key] = by_likeness.setdefault((key[0], number, key[2]), [])
-        alike.append(job)
-    for likeness, alike in by_likeness.items():
-        alike.sort(key=_age)
-        found.alike[likeness] = IdenticalJobs(alike, tuple([job.id for job in alike]))
-    return found
+                number = number_by_id[key[1]] = groups.numbers.setdefault(job.request, len(groups.numbers))
+            identical = by_identity[key] = by_likeness.setdefault((key[0], number, key[2]), [])
+        identical.append(job)
+    for likeness, identical in by_likeness.items():
+        identical.sort(key=_age)
+        groups.identical[likeness] = IdenticalJobs(identical, tuple([job.id for job in identical]))
+    return groups
 
 
 JobKey = Callable[[Job, Policy, float], Key]
@@ -86,24 +86,26 @@ _URGENT_AGING = 999
 
 
 class JobGroup:
-    """Jobs of one tenant, request and priority: whatever stops the first stops them all, but for those that are short
-    enough to end before a promise falls due. They are only put in order once a first one has started: of most buckets
-    none does."""
+    """Jobs of one tenant, request and priority: a cause that stops the first stops them all.
 
-    __slots__ = ("_ids", "_order", "group", "head", "jobs", "next")
+    Only jobs short enough to end before a promise falls due may pass. The jobs are sorted once the first has started:
+    in most groups none does.
+    """
 
-    def __init__(self, group: int, alike: IdenticalJobs, order: Callable[[Job], Key] | None) -> None:
-        """`order`: what sorts them if not their age."""
-        self.group = group
-        self.jobs, self._ids = alike
+    __slots__ = ("_ids", "_order", "head", "jobs", "next", "request_number")
+
+    def __init__(self, request_number: int, identical: IdenticalJobs, order: Callable[[Job], Key] | None) -> None:
+        """`order`: sorts the jobs; None: by age."""
+        self.request_number = request_number
+        self.jobs, self._ids = identical
         jobs = self.jobs
         self.next = 0
         self.head = jobs[0] if order is None else min(jobs, key=order)
-        # What has still to be sorted by; None: nothing.
+        # None once the jobs are sorted.
         self._order = order
 
     def step(self) -> bool:
-        """The head is dealt with; says whether another is left."""
+        """Go on to the next job; return whether there is one."""
         if self._order is not None:
             self.jobs, self._order = sorted(self.jobs, key=self._order), None
         self.next += 1
@@ -112,115 +114,115 @@ class JobGroup:
         self.head = self.jobs[self.next]
         return True
 
-    def keep(self, jobs: list[Job]) -> bool:
-        """Only these are left; says whether there are any."""
+    def retain(self, jobs: list[Job]) -> bool:
+        """Retain only these jobs; return whether there are any."""
         self.jobs, self._ids, self.next = jobs, (), 0
         if jobs:
             self.head = jobs[0] if self._order is None else min(jobs, key=self._order)
         return bool(jobs)
 
-    def left(self) -> tuple[int, ...]:
-        """The ids of those that are not dealt with."""
+    def remaining_ids(self) -> tuple[int, ...]:
+        """Return the ids of the head and the jobs after it."""
         if self.next or not self._ids:
             return tuple([job.id for job in self.jobs[self.next :]])
         return self._ids
 
 
 class TenantQueue:
-    """The buckets of one tenant, the one whose head comes next on top. `is_promised`: the job of the reservation."""
+    """The job groups of one tenant, the one whose head comes next on top. `is_promised`: of the promised job alone."""
 
-    __slots__ = ("buckets", "is_promised", "number", "tenant_id")
+    __slots__ = ("groups", "is_promised", "number", "tenant_id")
 
     def __init__(self, number: int, tenant_id: int, is_promised: bool = False) -> None:
         self.number = number
         self.tenant_id = tenant_id
         self.is_promised = is_promised
-        self.buckets: list[tuple[Key, JobGroup]] = []
+        self.groups: list[tuple[Key, JobGroup]] = []
 
-    def start(self, key: Callable[[Job], Key], buckets: Iterable[JobGroup]) -> None:
-        self.buckets = [(key(bucket.head), bucket) for bucket in buckets]
-        heapify(self.buckets)
+    def start(self, key: Callable[[Job], Key], groups: Iterable[JobGroup]) -> None:
+        self.groups = [(key(group.head), group) for group in groups]
+        heapify(self.groups)
 
     def advance(self, key: Callable[[Job], Key]) -> None:
-        """The head of the top bucket is dealt with."""
-        bucket = self.buckets[0][1]
-        if bucket.step():
-            heapreplace(self.buckets, (key(bucket.head), bucket))
+        """Go on from the head of the top group."""
+        group = self.groups[0][1]
+        if group.step():
+            heapreplace(self.groups, (key(group.head), group))
         else:
-            heappop(self.buckets)
+            heappop(self.groups)
 
     def refuse(self, key: Callable[[Job], Key], may_pass: Callable[[Job], bool] | None) -> tuple[int, ...]:
-        """Take the top bucket out, but for jobs that may still pass; returns the ids of those that stay behind."""
-        bucket = self.buckets[0][1]
+        """Remove the top group, except for jobs that may still pass; return the ids of the others."""
+        group = self.groups[0][1]
         if may_pass is None:
-            heappop(self.buckets)
-            return bucket.left()
-        asked = bucket.jobs[bucket.next :]
-        passing = [job for job in asked if may_pass(job)]
-        refused = bucket.left() if not passing else tuple([job.id for job in asked if not may_pass(job)])
-        if bucket.keep(passing):
-            heapreplace(self.buckets, (key(bucket.head), bucket))
+            heappop(self.groups)
+            return group.remaining_ids()
+        jobs = group.jobs[group.next :]
+        passing = [job for job in jobs if may_pass(job)]
+        refused = group.remaining_ids() if not passing else tuple([job.id for job in jobs if not may_pass(job)])
+        if group.retain(passing):
+            heapreplace(self.groups, (key(group.head), group))
         else:
-            heappop(self.buckets)
+            heappop(self.groups)
         return refused
 
 
 class Queue:
-    """What waits: `requests[group]` are the distinct requests, `later` the jobs that are not eligible yet, `claiming`
-    those that others were stopped for: in the order in which that was decided, each a bucket of its own."""
+    """The waiting jobs. `requests[number]`: the distinct requests; `later`: the jobs that are not eligible yet;
+    `nominated`: jobs for which others were preempted, in the order of those decisions, each a group of its own."""
 
-    __slots__ = ("buckets", "claiming", "later", "promised", "requests")
+    __slots__ = ("groups", "later", "nominated", "promised", "requests")
 
     def __init__(
         self,
         jobs: Iterable[Job],
         promised_id: int | None,
         now: float,
-        claims: Sequence[Nomination] = (),
+        nominations: Sequence[Nomination] = (),
         key: Callable[[Job], Key] | None = None,
     ) -> None:
-        """Jobs in any order. `promised_id`: the job whose turn it is to be promised a place; it gets a lane of its own.
-        `key`: what sorts alike jobs where that is not their age."""
-        found = group_jobs(jobs, now)
-        numbers = {claim.job_id: number for number, claim in enumerate(claims)}
-        special = {*numbers, *(() if promised_id is None else (promised_id,))} - {job.id for job in found.later}
-        self.requests: list[Request] = list(found.numbers)
-        self.later: list[Job] = found.later[:]
+        """Jobs in any order. `promised_id`: the job that may be promised a place next; it gets a queue of its own.
+        `key`: sorts identical jobs; None: by age."""
+        grouped = group_jobs(jobs, now)
+        numbers = {nomination.job_id: number for number, nomination in enumerate(nominations)}
+        special = {*numbers, *(() if promised_id is None else (promised_id,))} - {job.id for job in grouped.later}
+        self.requests: list[Request] = list(grouped.numbers)
+        self.later: list[Job] = grouped.later[:]
         self.promised: tuple[int, JobGroup] | None = None
-        self.claiming: list[JobGroup] = []
-        self.buckets: dict[int, list[JobGroup]] = {}
-        for (tenant_id, group, _), alike in found.alike.items():
-            if special and not special.isdisjoint(alike.job_ids):
-                for job in alike.jobs:
+        self.nominated: list[JobGroup] = []
+        self.groups: dict[int, list[JobGroup]] = {}
+        for (tenant_id, number, _), identical in grouped.identical.items():
+            if special and not special.isdisjoint(identical.job_ids):
+                for job in identical.jobs:
                     if job.id in special:
-                        self._set_apart(JobGroup(group, _alike([job]), key), job.id in numbers)
-                alike = _alike([job for job in alike.jobs if job.id not in special])
-            if alike.jobs:
-                self.buckets.setdefault(tenant_id, []).append(JobGroup(group, alike, key))
-        self.claiming.sort(key=lambda bucket: numbers[bucket.head.id])
+                        self._set_aside(JobGroup(number, _identical([job]), key), job.id in numbers)
+                identical = _identical([job for job in identical.jobs if job.id not in special])
+            if identical.jobs:
+                self.groups.setdefault(tenant_id, []).append(JobGroup(number, identical, key))
+        self.nominated.sort(key=lambda group: numbers[group.head.id])
 
-    def _set_apart(self, bucket: JobGroup, is_claiming: bool) -> None:
-        if is_claiming:
-            self.claiming.append(bucket)
+    def _set_aside(self, group: JobGroup, is_nominated: bool) -> None:
+        if is_nominated:
+            self.nominated.append(group)
         else:
-            self.promised = bucket.head.tenant_id, bucket
+            self.promised = group.head.tenant_id, group
 
-    def put_back(self, bucket: JobGroup) -> None:
-        """A claim came to nothing: its job waits like any other."""
-        self.buckets.setdefault(bucket.head.tenant_id, []).append(bucket)
+    def put_back(self, group: JobGroup) -> None:
+        """Put a job back whose nomination no longer holds: it waits like any other."""
+        self.groups.setdefault(group.head.tenant_id, []).append(group)
 
 
-def _alike(jobs: list[Job]) -> IdenticalJobs:
+def _identical(jobs: list[Job]) -> IdenticalJobs:
     return IdenticalJobs(jobs, tuple([job.id for job in jobs]))
 
 
 def band(priority: int) -> int:
-    """0 low (to 499), 1 normal (to 999), 2 high (to 1999), 3 urgent."""
+    """Return the priority band: 0 low (to 499), 1 normal (to 999), 2 high (to 1999), 3 urgent."""
     return bisect_left(_BAND_ENDS, priority)
 
 
 def aged_priority(priority: int, queued_at: float, policy: Policy, now: float) -> float:
-    """Priority plus `aging_points_per_minute` x minutes waited, never beyond the end of the job's band.
+    """Return priority plus `aging_points_per_minute` x minutes waited, at most the end of the job's band.
 
     By waiting time only, so it does not depend on how often cycles run, nor on restarts. Urgent jobs gain at most
     999 points.
@@ -232,13 +234,15 @@ def aged_priority(priority: int, queued_at: float, policy: Policy, now: float) -
 
 
 def worth(job: Job, policy: Policy, now: float) -> float:
-    """The aged priority as a factor: within a band it divides what the job costs or takes, so age is a bounded help."""
+    """Return the aged priority as a divisor of a job's cost or time within a band, so age is a bounded help."""
     return max(aged_priority(job.priority, job.queued_at, policy, now), 1.0)
 
 
 def service_seconds(job: Job) -> float:
-    """GPU-seconds that the job will probably take: its predicted run time, or else its time limit, x GPUs; inf where
-    neither is known. A job without GPUs counts as one, so that long ones do not go before short ones."""
+    """Return the GPU-seconds that the job will probably take: its predicted run time, or else its time limit, x GPUs.
+
+    inf if neither is known. A job without GPUs counts as one, so that long ones do not go before short ones.
+    """
     return run_seconds(job) * max(job.request.gpu_count, 1)
 
 
@@ -249,12 +253,12 @@ def run_seconds(job: Job) -> float:
 
 
 def by_service(job: Job, policy: Policy, now: float) -> Key:
-    """The highest band first, then the least service / worth, unknown last, then the longest queued, then id."""
+    """Order by: the highest band, then the least service / worth, unknown last, then the longest queued, then id."""
     return (-band(job.priority), service_seconds(job) / worth(job, policy, now), job.queued_at, job.id)
 
 
 def by_cost(job: Job, policy: Policy, now: float) -> Key:
-    """The highest band first, then the least cost over the policy's window / worth, the longest queued, id.
+    """Order by: the highest band, then the least cost over the policy's window / worth, the longest queued, id.
 
     Worth counts in units of 500, the usual priority, so that the second number is a cost.
     """
@@ -267,15 +271,15 @@ def by_cost(job: Job, policy: Policy, now: float) -> Key:
 
 
 def by_remaining(job: Job, policy: Policy, now: float) -> Key:
-    """The least predicted run time first, whatever the GPUs and the priority; unknown last."""
+    """Order by the least predicted run time, whatever the GPUs and the priority; unknown last."""
     return (inf if job.predicted_seconds is None else job.predicted_seconds, job.queued_at, job.id)
 
 
 def by_arrival(job: Job, policy: Policy, now: float) -> Key:
-    """First come, first served, whatever the priority."""
+    """Order by arrival, whatever the priority."""
     return (job.queued_at, job.id)
 
 
 def by_aged_priority(job: Job, policy: Policy, now: float) -> Key:
-    """The highest aged priority first, then the longest queued, then id."""
+    """Order by: the highest aged priority, then the longest queued, then id."""
     return (-aged_priority(job.priority, job.queued_at, policy, now), job.queued_at, job.id)

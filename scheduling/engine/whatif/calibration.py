@@ -1,4 +1,4 @@
-"""Calibration of estimates by how earlier ones turned out: a conformal adjustment, without assumed distributions."""
+"""Calibration of estimates by the outcomes of earlier ones: a conformal adjustment, without assumed distributions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ MIN_OUTCOMES = 20
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """How many times as long as forecast a job waits, at the median and at the 90th percentile."""
+    """The ratios of real to forecast waiting time, at the median and at the 90th percentile."""
 
     p50_ratio: float = 1.0
     p90_ratio: float = 1.0
@@ -41,11 +41,11 @@ class Outcome:
 
 
 def calibration(outcomes: Sequence[Outcome]) -> Calibration:
-    """Return the ratios that would have covered 50 % and 90 % of these outcomes. Forecasts of no wait say nothing."""
+    """Return the ratios that would have covered 50 % and 90 % of these outcomes. Forecasts of no wait do not count."""
     if len(outcomes) < MIN_OUTCOMES:
         return Calibration()
-    soon = [one.waited_seconds / one.p50_seconds for one in outcomes if one.p50_seconds > 0]
-    late = [one.waited_seconds / one.p90_seconds for one in outcomes if one.p90_seconds > 0]
+    soon = [outcome.waited_seconds / outcome.p50_seconds for outcome in outcomes if outcome.p50_seconds > 0]
+    late = [outcome.waited_seconds / outcome.p90_seconds for outcome in outcomes if outcome.p90_seconds > 0]
     return Calibration(_quantile(soon, 0.5), _quantile(late, 0.9))
 
 
@@ -53,8 +53,8 @@ def coverage_percent(outcomes: Sequence[Outcome]) -> tuple[float, float]:
     """Return how many percent of the jobs started at or before p50 and p90. Raises ValueError without outcomes."""
     if not outcomes:
         raise ValueError("coverage needs at least one outcome")
-    by_p50 = sum(one.waited_seconds <= one.p50_seconds for one in outcomes)
-    by_p90 = sum(one.waited_seconds <= one.p90_seconds for one in outcomes)
+    by_p50 = sum(outcome.waited_seconds <= outcome.p50_seconds for outcome in outcomes)
+    by_p90 = sum(outcome.waited_seconds <= outcome.p90_seconds for outcome in outcomes)
     return 100.0 * by_p50 / len(outcomes), 100.0 * by_p90 / len(outcomes)
 
 

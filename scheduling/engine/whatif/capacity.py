@@ -1,16 +1,16 @@
-"""How large a gang could start now, if nobody else waited: what fragmentation and closed nodes leave of free GPUs."""
+"""The largest gang that could start now if no other job waited: a measure of fragmentation and closed nodes."""
 
 from scheduling.engine.board.board import Board
 from scheduling.engine.board.shapes import Shape
 from scheduling.engine.model import Policy, Request, Snapshot
 from scheduling.engine.placement.placement import place
 
-# A gang of all free GPUs nearly always fits; where CPU or memory is short, so many smaller ones are tried.
+# A gang of all free GPUs nearly always fits; if CPU or memory is short, at most this many smaller ones are tried.
 _MAX_TRIES = 16
 
 
 def largest_startable_gang(snapshot: Snapshot, policy: Policy) -> int:
-    """GPUs, of any model, held whole; one CPU core in all. Where gangs may not span nodes it stands on one node."""
+    """Return its GPUs, of any model, held whole; one CPU core in all. Without gang scheduling it stays on one node."""
     board = Board(snapshot.nodes, thermal=policy.thermal, running=snapshot.running)
     free = sum(
         not (device.exclusive or device.shared_mb) for node in snapshot.nodes if node.is_open for device in node.devices

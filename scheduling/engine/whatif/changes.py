@@ -14,9 +14,9 @@ Value = str | int | float | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """`change`: a name of CHANGES; `to`: the new value, in the units that users type. `dimension`: of a limit.
-    `jobs`: whose end it is; whoever shows them leaves out those that the reader may not see. `ranks`: what is claimed
-    of what they give back. `ids`: the nodes or devices; `names`: those nodes, or the nodes of those devices."""
+    """A change of a snapshot. `change`: a name of CHANGES; `to`: the new value, in the units of users. `dimension`: of
+    a limit. `jobs`: the jobs that end; callers hide those that the reader may not see. `ranks`: the nominated part of
+    their resources. `ids`: the nodes or devices; `names`: those nodes, or the nodes of those devices."""
 
     change: str
     to: Value = None
@@ -28,12 +28,12 @@ class Change:
 
 
 def apply(snapshot: Snapshot, job_id: int, change: Change) -> Snapshot:
-    """The snapshot with this one difference. Pure. Raises KeyError for a change or a job that there is not."""
+    """Return the snapshot with this one difference. Pure. Raises KeyError for an unknown change or job."""
     return CHANGES[change.change](snapshot, _job(snapshot, job_id), change)
 
 
 def scaled(request: Request, percent: int) -> Request:
-    """With this part of its CPU and memory, rounded down."""
+    """Return the request with this part of its CPU and memory, rounded down."""
     return replace(request, cpu_milli=request.cpu_milli * percent // 100, memory_mb=request.memory_mb * percent // 100)
 
 
@@ -45,29 +45,29 @@ def _of_request(edit: Callable[[Request, Value], Request]) -> Callable[[Snapshot
 
 
 def _runtime(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
-    return _with_job(snapshot, replace(job, max_runtime_seconds=_whole(change.to)))
+    return _with_job(snapshot, replace(job, max_runtime_seconds=_as_int(change.to)))
 
 
 def _first(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
-    """Nobody else waits."""
+    """Remove all other waiting jobs."""
     return replace(snapshot, jobs=(job,), claims=(), reserved_job_id=None)
 
 
 def _later(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
-    """So many seconds later, if nothing ends meanwhile: everything is that much older."""
+    """Move the snapshot later by that many seconds, as if nothing ended meanwhile: everything is that much older."""
     seconds = float(change.to or 0)
     jobs = tuple(
-        replace(one, queued_at=one.queued_at - seconds, eligible_at=one.eligible_at - seconds) for one in snapshot.jobs
+        replace(job, queued_at=job.queued_at - seconds, eligible_at=job.eligible_at - seconds) for job in snapshot.jobs
     )
-    return replace(snapshot, jobs=jobs, running=tuple(_older(one, seconds) for one in snapshot.running))
+    return replace(snapshot, jobs=jobs, running=tuple(_older(job, seconds) for job in snapshot.running))
 
 
-def _older(one: RunningJob, seconds: float) -> RunningJob:
+def _older(job: RunningJob, seconds: float) -> RunningJob:
     return replace(
-        one,
-        started_at=one.started_at - seconds,
-        ends_by=None if one.ends_by is None else one.ends_by - seconds,
-        saved_at=None if one.saved_at is None else one.saved_at - seconds,
+        job,
+        started_at=job.started_at - seconds,
+        ends_by=None if job.ends_by is None else job.ends_by - seconds,
+        saved_at=None if job.saved_at is None else job.saved_at - seconds,
     )
 
 
@@ -76,18 +76,18 @@ def _ended(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
 
 
 def _victims_ended(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
-    """Those that were stopped for this job have ended; it goes first."""
+    """End the jobs that were stopped for this job; it goes first."""
     after = ended(snapshot, change.jobs)
     if not change.ranks:
         return after
     return replace(
-        after, claims=(Nomination(job.id, change.ranks), *(one for one in after.claims if one.job_id != job.id))
+        after, claims=(Nomination(job.id, change.ranks), *(entry for entry in after.claims if entry.job_id != job.id))
     )
 
 
 def _limit(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
-    """Another limit of the job's tenant, in the units of its sentence."""
-    amount = _whole(change.to)
+    """Set another limit of the job's tenant, in the units of its sentence."""
+    amount = _as_int(change.to)
 
     def edit(tenant: Tenant) -> Tenant:
         if change.dimension in _LIMITS:
@@ -103,7 +103,7 @@ def _limit(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
 
 
 def _user_limit(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
-    return _with_tenant(snapshot, job, lambda tenant: replace(tenant, max_gpus_per_user=_whole(change.to)))
+    return _with_tenant(snapshot, job, lambda tenant: replace(tenant, max_gpus_per_user=_as_int(change.to)))
 
 
 def _budget(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
@@ -126,20 +126,20 @@ def _nodes_opened(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
 
 def _devices(edit: Callable[[Device], Device]) -> Callable[[Snapshot, Job, Change], Snapshot]:
     def changed(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
-        wanted = set(change.ids)
-        return replace(snapshot, nodes=tuple(_edited(node, wanted, edit) for node in snapshot.nodes))
+        device_ids = set(change.ids)
+        return replace(snapshot, nodes=tuple(_edited(node, device_ids, edit) for node in snapshot.nodes))
 
     return changed
 
 
-def _edited(node: Node, wanted: set[int], edit: Callable[[Device], Device]) -> Node:
-    if wanted.isdisjoint([device.id for device in node.devices]):
+def _edited(node: Node, device_ids: set[int], edit: Callable[[Device], Device]) -> Node:
+    if device_ids.isdisjoint([device.id for device in node.devices]):
         return node
-    return replace(node, devices=tuple(edit(one) if one.id in wanted else one for one in node.devices))
+    return replace(node, devices=tuple(edit(device) if device.id in device_ids else device for device in node.devices))
 
 
 def _node_added(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
-    """One more node, empty and large enough for all of the job."""
+    """Add one node, empty and large enough for all of the job."""
     request = job.request
     model = (*request.gpu_models, "any")[0]
     first = 1 + max((device.id for node in snapshot.nodes for device in node.devices), default=0)
@@ -162,14 +162,16 @@ def labels_for(request: Request) -> dict[str, str]:
         if expression.operator == EXISTS:
             labels.setdefault(expression.key, "")
         elif expression.operator == IN and expression.key not in dict(request.node_selector):
-            conditions = [one for one in request.required if one.key == expression.key]
-            fitting = [v for v in expression.values if all(is_met(one, {expression.key: v}) for one in conditions)]
+            conditions = [other for other in request.required if other.key == expression.key]
+            fitting = [
+                v for v in expression.values if all(is_met(condition, {expression.key: v}) for condition in conditions)
+            ]
             labels[expression.key] = (fitting or expression.values)[0]
     return labels
 
 
 def _tolerating(request: Request, to: Value) -> Request:
-    """`to`: taints as their text, such as "a=b:NoSchedule, c:NoSchedule"."""
+    """Add tolerations. `to`: taints as their text, such as "a=b:NoSchedule, c:NoSchedule"."""
     taints = [_taint(text) for text in str(to or "").split(", ") if text]
     return replace(request, tolerations=(*request.tolerations, *tolerating(taints)))
 
@@ -193,14 +195,14 @@ _LIMITS: dict[str, Callable[[Tenant, int], Tenant]] = {
     "GPUs per user": lambda tenant, amount: replace(tenant, max_gpus_per_user=amount),
 }
 CHANGES: dict[str, Callable[[Snapshot, Job, Change], Snapshot]] = {
-    "gpu_count": _of_request(lambda request, to: replace(request, gpu_count=_whole(to))),
-    "gpu_memory_mb": _of_request(lambda request, to: replace(request, gpu_memory_mb=_whole(to))),
+    "gpu_count": _of_request(lambda request, to: replace(request, gpu_count=_as_int(to))),
+    "gpu_memory_mb": _of_request(lambda request, to: replace(request, gpu_memory_mb=_as_int(to))),
     "gpu_model": _of_request(lambda request, to: replace(request, gpu_models=(str(to),) if to else ())),
     "cpu_cores": _of_request(lambda request, to: replace(request, cpu_milli=round(float(to or 0) * 1000))),
-    "memory_mb": _of_request(lambda request, to: replace(request, memory_mb=_whole(to))),
-    "cpu_and_memory_percent": _of_request(lambda request, to: scaled(request, _whole(to))),
+    "memory_mb": _of_request(lambda request, to: replace(request, memory_mb=_as_int(to))),
+    "cpu_and_memory_percent": _of_request(lambda request, to: scaled(request, _as_int(to))),
     "gang_scheduling": _of_request(lambda request, to: replace(request, gang=bool(to), ranks=None)),
-    "ranks": _of_request(lambda request, to: replace(request, ranks=None if to is None else _whole(to))),
+    "ranks": _of_request(lambda request, to: replace(request, ranks=None if to is None else _as_int(to))),
     "node_selector": _of_request(lambda request, to: replace(request, node_selector=needs_of(request))),
     "node_affinity": _of_request(lambda request, to: replace(request, required=())),
     "tolerations": _of_request(_tolerating),
@@ -225,16 +227,18 @@ CHANGES: dict[str, Callable[[Snapshot, Job, Change], Snapshot]] = {
 }
 
 
-def _whole(value: Value) -> int:
+def _as_int(value: Value) -> int:
     return -int(-float(value or 0) // 1)
 
 
 def _with_job(snapshot: Snapshot, job: Job) -> Snapshot:
-    return replace(snapshot, jobs=tuple(job if one.id == job.id else one for one in snapshot.jobs))
+    return replace(snapshot, jobs=tuple(job if other.id == job.id else other for other in snapshot.jobs))
 
 
 def _with_tenant(snapshot: Snapshot, job: Job, edit: Callable[[Tenant], Tenant]) -> Snapshot:
-    return replace(snapshot, tenants=tuple(edit(one) if one.id == job.tenant_id else one for one in snapshot.tenants))
+    return replace(
+        snapshot, tenants=tuple(edit(tenant) if tenant.id == job.tenant_id else tenant for tenant in snapshot.tenants)
+    )
 
 
 def _job(snapshot: Snapshot, job_id: int) -> Job:

@@ -1,4 +1,4 @@
-"""Says what would have to be different for a waiting job to start, proved by planning again with that difference."""
+"""Finds the differences with which a waiting job would start, each proved by another plan."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -10,121 +10,129 @@ from scheduling.engine.whatif.changes import Change, apply
 from scheduling.engine.whatif.remedies import remedies
 from scheduling.engine.whatif.smallest import OF_SETS, Cured, smallest
 
-# Changes that the owner of a job can make to it, without anybody else.
-OWN = frozenset(
+# Changes that the owner of a job can make to it alone.
+JOB_CHANGES = frozenset(
     {
         "gpu_count", "gpu_memory_mb", "gpu_model", "cpu_cores", "memory_mb", "cpu_and_memory_percent",
         "gang_scheduling", "ranks", "node_selector", "node_affinity", "tolerations", "topology", "apart",
         "max_runtime_seconds", "workload_class",
     }
 )  # fmt: skip
-# One reason is followed by at most so many others, and each is tried to be cured in at most so many ways.
+# Maximum number of reasons in a row, and of cures tried for each.
 MAX_STEPS, MAX_TRIES = 5, 8
 
 
 class Step(NamedTuple):
-    """A reason that a job waits, and the change that makes it start or leaves it with another reason; None: none
-    that could be proved. `starts`: with this change, and those of the steps before, it starts."""
+    """A reason that a job waits, and the change that makes it start or leaves it with another reason; None: no change
+    was proved. `starts`: with this change, and those of the steps before, it starts."""
 
     reason: Reason
     change: Change | None
     starts: bool
 
 
-def obstacles(snapshot: Snapshot, policy: Policy, now: float, job_id: int, made: Plan | None = None) -> list[Step]:
-    """The dominant reason of a waiting job, and then what would still stop it if that were cured, one after the other.
+def obstacles(
+    snapshot: Snapshot, policy: Policy, now: float, job_id: int, current_plan: Plan | None = None
+) -> list[Step]:
+    """Return the dominant reason of a waiting job, then the reason that would remain if that were cured, and so on.
 
     Empty: it starts in this cycle, or does not wait. Every step costs a plan of the whole snapshot for each try.
-    `made`: the plan of this snapshot, where it is known already.
+    `current_plan`: the plan of this snapshot, if the caller has it.
     """
     steps: list[Step] = []
-    known: set[str] = set()
-    made = made or plan(snapshot, policy, now)
+    codes: set[str] = set()
+    current_plan = current_plan or plan(snapshot, policy, now)
     while len(steps) < MAX_STEPS:
-        reason = made.reason_of(job_id)
-        if reason is None or reason.code in known:
+        reason = current_plan.reason_of(job_id)
+        if reason is None or reason.code in codes:
             break
-        known.add(reason.code)
-        found = _cure(snapshot, policy, now, made, reason)
-        if found is None:
+        codes.add(reason.code)
+        cured = _cure(snapshot, policy, now, current_plan, reason)
+        if cured is None:
             steps.append(Step(reason, None, False))
             break
-        change, snapshot, made = found
-        steps.append(Step(reason, change, _starts(made, job_id)))
+        change, snapshot, current_plan = cured
+        steps.append(Step(reason, change, _starts(current_plan, job_id)))
     return steps
 
 
 def alternatives(
-    snapshot: Snapshot, policy: Policy, now: float, job_id: int, most: int = 3, made: Plan | None = None
+    snapshot: Snapshot, policy: Policy, now: float, job_id: int, maximum: int = 3, current_plan: Plan | None = None
 ) -> list[Change]:
-    """Changes of the job itself with which it would start now, each by itself; at most `most` of them. `made` as in
-    `obstacles`."""
-    made = made or plan(snapshot, policy, now)
-    reason = made.reason_of(job_id)
+    """Return at most `maximum` changes of the job itself with which it would start now, each by itself.
+    `current_plan`: as in `obstacles`."""
+    current_plan = current_plan or plan(snapshot, policy, now)
+    reason = current_plan.reason_of(job_id)
     if reason is None:
         return []
-    found: list[Change] = []
+    changes: list[Change] = []
     job = _job(snapshot, job_id)
-    ways = (change for change in _ways(snapshot, policy, now, made, job, reason) if change.change in OWN)
-    for _, change in zip(range(2 * most), ways, strict=False):
-        if len(found) < most and _starts(plan(apply(snapshot, job_id, change), policy, now), job_id):
-            found.append(change)
-    return found
+    ways = (
+        change for change in _ways(snapshot, policy, now, current_plan, job, reason) if change.change in JOB_CHANGES
+    )
+    for _, change in zip(range(2 * maximum), ways, strict=False):
+        if len(changes) < maximum and _starts(plan(apply(snapshot, job_id, change), policy, now), job_id):
+            changes.append(change)
+    return changes
 
 
-def _cure(snapshot: Snapshot, policy: Policy, now: float, made: Plan, reason: Reason) -> Cured | None:
-    """The first change that makes the job start; else the first that leaves it with another reason. Of a set of jobs,
-    nodes or devices no more is named than is needed for that."""
+def _cure(snapshot: Snapshot, policy: Policy, now: float, current_plan: Plan, reason: Reason) -> Cured | None:
+    """Return the first change that makes the job start; else the first that leaves it with another reason. A set of
+    jobs, nodes or devices is reduced to those that are needed."""
     job = _job(snapshot, reason.job_id)
 
     def reduced(cured: Cured) -> Cured | None:
         if cured.change.change not in OF_SETS:
             return cured
         if _starts(cured.plan, job.id):
-            return smallest(snapshot, policy, now, job, cured.change, lambda made: _starts(made, job.id), starts=True)
+            return smallest(
+                snapshot, policy, now, job, cured.change, lambda new_plan: _starts(new_plan, job.id), starts=True
+            )
         code = _code(cured.plan, job.id)
 
-        def is_as_good(made: Plan) -> bool:
-            left = made.reason_of(job.id)
-            return left is not None and left.code == code and not _same(left, reason)
+        def is_as_good(new_plan: Plan) -> bool:
+            remaining = new_plan.reason_of(job.id)
+            return remaining is not None and remaining.code == code and not _same(remaining, reason)
 
         return smallest(snapshot, policy, now, job, cured.change, is_as_good, starts=False)
 
-    others: list[Cured] = []
-    for _, change in zip(range(MAX_TRIES), _ways(snapshot, policy, now, made, job, reason), strict=False):
+    other_cures: list[Cured] = []
+    for _, change in zip(range(MAX_TRIES), _ways(snapshot, policy, now, current_plan, job, reason), strict=False):
         changed = apply(snapshot, job.id, change)
         cured = Cured(change, changed, plan(changed, policy, now))
         if _starts(cured.plan, job.id):
-            if found := reduced(cured):
-                return found
+            if result := reduced(cured):
+                return result
             continue
-        left = cured.plan.reason_of(job.id)
-        if left is not None and not _same(left, reason):
-            others.append(cured)
-    # The same code about something else counts only if nothing better is found.
-    others.sort(key=lambda cured: _code(cured.plan, job.id) == reason.code)
-    return next((found for cured in others if (found := reduced(cured))), None)
+        remaining = cured.plan.reason_of(job.id)
+        if remaining is not None and not _same(remaining, reason):
+            other_cures.append(cured)
+    # Prefer another code to the same code with other evidence.
+    other_cures.sort(key=lambda cured: _code(cured.plan, job.id) == reason.code)
+    return next((result for cured in other_cures if (result := reduced(cured))), None)
 
 
-def _ways(snapshot: Snapshot, policy: Policy, now: float, made: Plan, job: Job, reason: Reason) -> Iterator[Change]:
+def _ways(
+    snapshot: Snapshot, policy: Policy, now: float, current_plan: Plan, job: Job, reason: Reason
+) -> Iterator[Change]:
     board = Board(snapshot.nodes)
-    for placement in made.placements:
-        board.take(placement.ranks)
-    preemption = next((one for one in made.preemptions if one.job_id == job.id), None)
+    for placement in current_plan.placements:
+        board.allocate(placement.ranks)
+    preemption = next((entry for entry in current_plan.preemptions if entry.job_id == job.id), None)
     return remedies(snapshot, policy, now, board, job, reason, preemption)
 
 
-def _starts(made: Plan, job_id: int) -> bool:
-    return any(placement.job_id == job_id for placement in made.placements)
+def _starts(new_plan: Plan, job_id: int) -> bool:
+    return any(placement.job_id == job_id for placement in new_plan.placements)
 
 
-def _code(made: Plan, job_id: int) -> str:
-    reason = made.reason_of(job_id)
+def _code(new_plan: Plan, job_id: int) -> str:
+    reason = new_plan.reason_of(job_id)
     return "" if reason is None else reason.code
 
 
-def _same(one: Reason, other: Reason) -> bool:
-    return one.code == other.code and dict(one.evidence) == dict(other.evidence)
+def _same(first: Reason, second: Reason) -> bool:
+    return first.code == second.code and dict(first.evidence) == dict(second.evidence)
 
 
 def _job(snapshot: Snapshot, job_id: int) -> Job:

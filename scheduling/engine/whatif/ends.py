@@ -1,4 +1,4 @@
-"""Tells which ends of running jobs give a waiting one room, on one board that follows from question to question."""
+"""Determines which ends of running jobs make a waiting one fit, on one board that is reused for all checks."""
 
 from collections.abc import Collection
 
@@ -9,20 +9,20 @@ from scheduling.engine.placement.placement import place
 
 
 class Ends:
-    """The cluster of a snapshot, of whose running jobs some have ended, for one request."""
+    """The cluster of a snapshot, with some of its running jobs ended, for one request."""
 
     def __init__(self, snapshot: Snapshot, policy: Policy, request: Request) -> None:
         self._board = Board(snapshot.nodes, thermal=policy.thermal, running=snapshot.running)
         self._shape = Shape(request, self._board, policy)
-        self._ranks = {one.job_id: one.ranks for one in snapshot.running}
+        self._ranks = {job.job_id: job.ranks for job in snapshot.running}
         self._ended: set[int] = set()
 
-    def give_room(self, job_ids: Collection[int]) -> bool:
-        """Whether the request has room once these jobs, and no others, have ended, if nobody else waited."""
+    def make_room(self, job_ids: Collection[int]) -> bool:
+        """Return whether the request fits once these jobs, and no others, have ended, if no other job waited."""
         ended = set(job_ids)
         for job_id in ended - self._ended:
             self._board.release(self._ranks[job_id])
         for job_id in self._ended - ended:
-            self._board.take(self._ranks[job_id])
+            self._board.allocate(self._ranks[job_id])
         self._ended = ended
         return place(self._board, self._shape) is not None

@@ -1,4 +1,4 @@
-"""Says when waiting jobs will probably start: the same plan(), run forward over the ends of what runs."""
+"""Estimates when waiting jobs will start: the same plan(), run forward over the ends of the running jobs."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,15 +11,15 @@ from scheduling.engine.model import Job, Plan, Policy, RunningJob, Snapshot
 from scheduling.engine.planner import plan
 
 MAX_PLANS = 200
-# Nodes and waiting jobs, times plans, that one forecast may cost: with 10,000 jobs it looks at 10 moments, not at 200.
+# Nodes and waiting jobs, times plans, that one forecast may cost: with 10,000 jobs it plans 10 moments, not 200.
 MAX_WORK = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """When a job starts: `p50_at` if jobs use their limits as jobs of late did, `p90_at` if all use them up; None: that
-    could not be told. `after`: what was looked at ended there, so it starts later. `jobs_ending`, `jobs_starting`: how
-    many running jobs end, and waiting ones start, before `p90_at`. `unlimited`: running jobs without a time limit."""
+    """When a job starts: `p50_at` if jobs use their limits as recent jobs did, `p90_at` if all use them up; None:
+    unknown. `after`: the end of the forecast, so it starts later. `jobs_ending`, `jobs_starting`: how many running jobs
+    end, and waiting ones start, before `p90_at`. `unlimited`: running jobs without a time limit."""
 
     p50_at: float | None
     p90_at: float | None
@@ -31,8 +31,8 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """`starts`: job -> when. `seen_until`: how far it looked, inf: to the last end. `ending`, `starting`: job ->
-    how many others had ended and started before it did."""
+    """The starts of jobs. `starts`: job -> when. `seen_until`: the end of the forecast, inf: the last end. `ending`,
+    `starting`: job -> how many others had ended and started before it did."""
 
     starts: Mapping[int, float]
     seen_until: float
@@ -49,25 +49,25 @@ def estimates(
     typical: float = 0.5,
     work: int = MAX_WORK,
 ) -> dict[int, Estimate]:
-    """For each of these waiting jobs. `typical`: the part of its time limit that a job uses in the median, 0 to 1.
-    `work`: how much each of two forecasts may cost."""
+    """Return an estimate for each of these waiting jobs. `typical`: the part of its time limit that the median job
+    uses, 0 to 1. `work`: how much each of two forecasts may cost."""
     return Forecasts(snapshot, policy, now, plan(snapshot, policy, now)).estimates(job_ids, typical=typical, work=work)
 
 
 def forecast(
     snapshot: Snapshot, policy: Policy, now: float, job_ids: Collection[int], *, part: float, work: int = MAX_WORK
 ) -> Forecast:
-    """When these jobs start if each running job uses `part` of what is left of its time limit, and each new one `part`
-    of its limit; those without a limit never end. Nothing new is submitted, nothing fails, no node comes or goes.
+    """Return when these jobs start if each running job uses `part` of the rest of its time limit, and each new one
+    `part` of its limit; those without a limit never end. Nothing new is submitted, nothing fails, no node changes.
 
-    At most MAX_PLANS plans, fewer where many jobs wait; with more ends ahead than plans left, several are taken
-    together, at the latest of them: never too early.
+    At most MAX_PLANS plans, fewer if many jobs wait; with more ends ahead than plans left, several are combined at
+    the latest of them: never too early.
     """
     return Forecasts(snapshot, policy, now, plan(snapshot, policy, now)).forecast(job_ids, part=part, work=work)
 
 
 class Start(NamedTuple):
-    """The moment of a forecast at which a job starts: the snapshot before that, and what had ended by then."""
+    """The moment of a forecast at which a job starts: the snapshot before it, and the jobs that had ended by then."""
 
     snapshot: Snapshot
     now: float
@@ -75,11 +75,11 @@ class Start(NamedTuple):
 
 
 class Forecasts:
-    """Those of one snapshot, `made` being its plan: each goes on from where the one before it stopped, so that many
-    cost what one does."""
+    """The forecasts of one snapshot with this plan: each continues where the one before it stopped, so that many cost
+    no more than one."""
 
-    def __init__(self, snapshot: Snapshot, policy: Policy, now: float, made: Plan) -> None:
-        self._snapshot, self._policy, self._now, self._made = snapshot, policy, now, made
+    def __init__(self, snapshot: Snapshot, policy: Policy, now: float, current_plan: Plan) -> None:
+        self._snapshot, self._policy, self._now, self._plan = snapshot, policy, now, current_plan
         self._courses: dict[tuple[float, int], _Course] = {}
 
     def forecast(self, job_ids: Collection[int], *, part: float, work: int = MAX_WORK) -> Forecast:
@@ -88,33 +88,33 @@ class Forecasts:
             size = len(self._snapshot.jobs) + len(self._snapshot.nodes)
             plans = max(min(MAX_PLANS, work // max(size, 1)), 8)
             course = _Course(self._snapshot, self._now, part, plans)
-            course.follow(self._made)
+            course.follow(self._plan)
             self._courses[part, work] = course
-        wanted = set(job_ids) & {job.id for job in self._snapshot.jobs}
-        while wanted - course.starts.keys() and course.go_on():
+        requested = set(job_ids) & {job.id for job in self._snapshot.jobs}
+        while requested - course.starts.keys() and course.go_on():
             course.follow(plan(course.snapshot, self._policy, course.now))
-        is_open = bool(wanted - course.starts.keys())
-        # What it looked at beyond the start of the last of these, it did for others.
-        until = course.now if is_open else max((course.starts[id] for id in wanted), default=self._now)
+        is_open = bool(requested - course.starts.keys())
+        # The forecast may go beyond the last of these starts: that part was made for other jobs.
+        until = course.now if is_open else max((course.starts[id] for id in requested), default=self._now)
         starts = {id: at for id, at in course.starts.items() if id in job_ids and at <= until}
         return Forecast(starts, inf if is_open and not course.events() else until, course.ending, course.starting)
 
     def start(self, job_id: int, *, work: int = MAX_WORK) -> Start | None:
-        """Where the forecast by which `p90_at` was found starts this job; None: it does not."""
+        """Return where the forecast that gave `p90_at` starts this job; None: nowhere."""
         course = self._courses.get((1.0, work))
         return None if course is None else course.moments.get(job_id)
 
     def estimates(self, job_ids: Collection[int], *, typical: float, work: int = MAX_WORK) -> dict[int, Estimate]:
         late = self.forecast(job_ids, part=1.0, work=work)
         soon = self.forecast(job_ids, part=min(max(typical, 0.0), 1.0), work=work)
-        unlimited = sum(one.ends_by is None for one in self._snapshot.running)
+        unlimited = sum(job.ends_by is None for job in self._snapshot.running)
         return {job_id: _estimate(job_id, late, soon, unlimited) for job_id in job_ids}
 
 
 def _estimate(job_id: int, late: Forecast, soon: Forecast, unlimited: int) -> Estimate:
     p50_at, p90_at = soon.starts.get(job_id), late.starts.get(job_id)
-    # Which jobs pass which differs between the two: the first may come out later, or be blocked by a job without a
-    # limit that came before, and then nothing is promised.
+    # Jobs pass others in different orders in the two: the first may be later, or be blocked by a job without a limit
+    # that started before; then there is no estimate.
     if p50_at is None or p90_at is None:
         p50_at = p90_at = None
     else:
@@ -126,72 +126,72 @@ def _estimate(job_id: int, late: Forecast, soon: Forecast, unlimited: int) -> Es
 
 
 class _Course:
-    """The cluster as it goes on, one cycle after the other, at most `plans` of them: `ends` says when each running job
-    really ends, which the engine may not know."""
+    """The cluster over time, cycle by cycle, at most `plans` of them. `ends`: when each running job really ends, which
+    the engine may not know."""
 
     def __init__(self, snapshot: Snapshot, now: float, part: float, plans: int) -> None:
         self.snapshot, self.now, self.part, self.plans_left = snapshot, now, part, plans
-        self.ends = {one.job_id: _end(one, now, part) for one in snapshot.running}
+        self.ends = {job.job_id: _end(job, now, part) for job in snapshot.running}
         self.starts: dict[int, float] = {}
         self.ending: dict[int, int] = {}
         self.starting: dict[int, int] = {}
         self.moments: dict[int, Start] = {}
-        self.gone: tuple[RunningJob, ...] = ()
+        self.ended_jobs: tuple[RunningJob, ...] = ()
         self.wakes: set[float] = set()
         self.ended = 0
 
-    def follow(self, made: Plan) -> None:
-        """The plan of one cycle: what it places starts at once, what it preempts ends when its grace is over."""
+    def follow(self, new_plan: Plan) -> None:
+        """Apply the plan of one cycle: placed jobs start at once, preempted ones end when their grace is over."""
         self.plans_left -= 1
-        limits = {job.id: job.max_runtime_seconds for job in self.snapshot.jobs} if made.placements else {}
-        for placement in made.placements:
+        limits = {job.id: job.max_runtime_seconds for job in self.snapshot.jobs} if new_plan.placements else {}
+        for placement in new_plan.placements:
             job_id, limit = placement.job_id, limits[placement.job_id]
             if job_id not in self.starts:
                 self.ending[job_id], self.starting[job_id] = self.ended, len(self.starts)
                 self.starts[job_id] = self.now
-                self.moments[job_id] = Start(self.snapshot, self.now, self.gone)
+                self.moments[job_id] = Start(self.snapshot, self.now, self.ended_jobs)
             self.ends[job_id] = inf if limit is None else self.now + max(limit * self.part, 1.0)
-        grace = {one.job_id: one.grace_seconds for one in self.snapshot.running} if made.preemptions else {}
-        for victim in (victim for one in made.preemptions for victim in one.victims):
+        grace = {job.job_id: job.grace_seconds for job in self.snapshot.running} if new_plan.preemptions else {}
+        for victim in (victim for preemption in new_plan.preemptions for victim in preemption.victims):
             self.ends[victim] = min(self.ends[victim], self.now + grace[victim])
-        after = stopping(started(self.snapshot, made.placements, self.now), made.preemptions, made.claims)
-        reserved = made.reservation.job_id if made.reservation else None
-        self.snapshot = replace(after, reserved_job_id=reserved)
-        self.wakes = _wakes(made, self.snapshot.jobs)
+        after = stopping(started(self.snapshot, new_plan.placements, self.now), new_plan.preemptions, new_plan.claims)
+        promised_id = new_plan.reservation.job_id if new_plan.reservation else None
+        self.snapshot = replace(after, reserved_job_id=promised_id)
+        self.wakes = _wakes(new_plan, self.snapshot.jobs)
 
     def events(self) -> list[float]:
-        """The moments ahead at which something may change, in order."""
+        """Return the moments ahead at which something may change, in order."""
         moments = {at for at in (*self.ends.values(), *self.wakes) if self.now < at < inf}
         return sorted(moments)
 
     def go_on(self) -> bool:
-        """On to the next moment; False: none is ahead, or no plan is left for it."""
+        """Go on to the next moment; return False if none is ahead, or no plan is left for it."""
         events = self.events()
         if not events or not self.plans_left:
             return False
         together = -(-len(events) // self.plans_left)
         self.now = events[min(together, len(events)) - 1]
         over = {job_id for job_id, at in self.ends.items() if at <= self.now}
-        back = [one.job_id for one in self.snapshot.running if one.is_stopping and one.stopping_for is not None]
-        self.gone += tuple(sorted((one for one in self.snapshot.running if one.job_id in over), key=self._end_of))
-        self.snapshot = ended(self.snapshot, over, requeued=[job_id for job_id in back if job_id in over])
+        preempted = [job.job_id for job in self.snapshot.running if job.is_stopping and job.stopping_for is not None]
+        self.ended_jobs += tuple(sorted((job for job in self.snapshot.running if job.job_id in over), key=self._end_of))
+        self.snapshot = ended(self.snapshot, over, requeued=[job_id for job_id in preempted if job_id in over])
         for job_id in over:
             del self.ends[job_id]
         self.ended += len(over)
         return True
 
-    def _end_of(self, one: RunningJob) -> tuple[float, int]:
-        return self.ends[one.job_id], one.job_id
+    def _end_of(self, job: RunningJob) -> tuple[float, int]:
+        return self.ends[job.job_id], job.job_id
 
 
-def _end(one: RunningJob, now: float, part: float) -> float:
-    if one.is_stopping:
-        return now + one.grace_seconds
-    return inf if one.ends_by is None else now + max((one.ends_by - now) * part, 1.0)
+def _end(job: RunningJob, now: float, part: float) -> float:
+    if job.is_stopping:
+        return now + job.grace_seconds
+    return inf if job.ends_by is None else now + max((job.ends_by - now) * part, 1.0)
 
 
-def _wakes(made: Plan, jobs: Iterable[Job]) -> set[float]:
-    """When a waiting job becomes eligible, or may preempt."""
-    told = {wait.evidence.get("at") for wait in made.waits if wait.code == "preempt_delay"}
-    delays = {datetime.fromisoformat(at).timestamp() + 1 for at in told if isinstance(at, str)}
+def _wakes(new_plan: Plan, jobs: Iterable[Job]) -> set[float]:
+    """Return when a waiting job becomes eligible, or may preempt."""
+    times = {group.evidence.get("at") for group in new_plan.waits if group.code == "preempt_delay"}
+    delays = {datetime.fromisoformat(at).timestamp() + 1 for at in times if isinstance(at, str)}
     return {job.eligible_at for job in jobs} | delays

@@ -1,4 +1,4 @@
-"""Names the changes that could cure a reason, the ones its owner can make first; whether they do is tried elsewhere."""
+"""Lists the changes that could cure a reason, those of the job's owner first; callers try whether they do."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -9,14 +9,14 @@ from typing import NamedTuple
 from scheduling.engine.affinity import MIN_GPUS, Toleration, untolerated
 from scheduling.engine.board.board import Board
 from scheduling.engine.board.shapes import Shape
-from scheduling.engine.explain.inventory import fits, matching, survey
+from scheduling.engine.explain.inventory import fits, inventory_of, matching
 from scheduling.engine.limits.online_split import BATCH_GPUS, ONLINE_GPUS
 from scheduling.engine.limits.quotas import EACH_MODEL, is_of_models
 from scheduling.engine.model import Device, Job, Policy, Preemption, Reason, Request, Snapshot
 from scheduling.engine.placement.placement import place
 from scheduling.engine.whatif.changes import Change, scaled
 
-# A smaller number of GPUs is looked for from above, in at most so many tries.
+# A smaller number of GPUs is searched from above, in at most this many tries.
 _MAX_COUNTS = 64
 _OF_THE_CLUSTER = frozenset(
     {"capacity", "fragmented", "cpu_memory", "topology", "maintenance", "health", "constraint", "taint"}
@@ -24,7 +24,7 @@ _OF_THE_CLUSTER = frozenset(
 
 
 class _Case(NamedTuple):
-    """`board`: the cluster after the cycle; `preemption`: of this plan, for the job."""
+    """A waiting job with its reason. `board`: the cluster after the cycle; `preemption`: of this plan, for the job."""
 
     snapshot: Snapshot
     policy: Policy
@@ -43,7 +43,7 @@ class _Case(NamedTuple):
         return float(value) if isinstance(value, int | float) else 0.0
 
     def seconds_until(self, name: str) -> float:
-        """From now to a time of the evidence, which is written to the second below it."""
+        """Return the seconds from now to a time of the evidence, which is rounded down to the second."""
         value = self.reason.evidence.get(name)
         at = datetime.fromisoformat(value).timestamp() if isinstance(value, str) else self.now
         return max(at - self.now, 0.0)
@@ -61,11 +61,11 @@ def remedies(
     reason: Reason,
     preemption: Preemption | None = None,
 ) -> Iterator[Change]:
-    """Changes for this job and reason, the most helpful first. Some may not help: whoever asks tries them."""
+    """Yield changes for this job and reason, the most helpful first. Some may not help: callers try them."""
     case = _Case(snapshot, policy, now, board, job, reason, preemption)
     yield from BY_CODE[reason.code](case)
     if reason.code in _OF_THE_CLUSTER:
-        # Where several things are in the way at once, none of which would do alone.
+        # Several obstacles may exist at once, so that no change above suffices alone.
         yield from _hot(case)
         yield Change("node_added", 1)
 
@@ -75,13 +75,13 @@ def _release(case: _Case) -> Iterator[Change]:
 
 
 def _wait(case: _Case) -> Iterator[Change]:
-    """Until the time that the evidence names; a job that is not eligible yet knows it better."""
+    """Wait until the time that the evidence names; a job that is not eligible yet has a more exact time."""
     eligible_in = case.job.eligible_at - case.now
     yield Change("wait_seconds", ceil(eligible_in if eligible_in > 0 else case.seconds_until("at") + 1))
 
 
 def _victims(case: _Case) -> Iterator[Change]:
-    stopping = [one.job_id for one in case.snapshot.running if one.stopping_for == case.job.id]
+    stopping = [job.job_id for job in case.snapshot.running if job.stopping_for == case.job.id]
     new = case.preemption
     jobs = tuple(sorted({*stopping, *(new.victims if new else ())}))
     if jobs:
@@ -94,7 +94,7 @@ def _first(case: _Case) -> Iterator[Change]:
 
 
 def _passing(case: _Case) -> Iterator[Change]:
-    """Short enough to end before the reservation falls due."""
+    """Make the job short enough to end before the promise falls due."""
     seconds = floor(case.seconds_until("at"))
     if seconds >= 1:
         yield Change("max_runtime_seconds", seconds)
@@ -103,7 +103,7 @@ def _passing(case: _Case) -> Iterator[Change]:
 
 
 def _impossible(case: _Case) -> Iterator[Change]:
-    types = matching(case.request, survey(case.snapshot.nodes))
+    types = matching(case.request, inventory_of(case.snapshot.nodes))
 
     def could(request: Request) -> bool:
         return fits(request, types, case.policy)
@@ -155,14 +155,14 @@ def _tolerating(case: _Case) -> Iterator[Change]:
 
 
 def _limit(case: _Case) -> Iterator[Change]:
-    """Ask for what is left of the limit; or the limit that the job needs."""
+    """Request only the rest of the limit; or raise the limit as far as the job needs."""
     dimension = str(case.reason.evidence.get("dimension", ""))
     in_use, requested = case.number("in_use"), case.number("requested")
-    left = int(case.number("limit") - in_use)
+    remaining = int(case.number("limit") - in_use)
     is_part = dimension in (ONLINE_GPUS.name, BATCH_GPUS.name)
     counts_models = is_of_models(dimension)
-    if (is_part or counts_models or dimension == "GPUs") and 0 < left < case.request.gpu_count:
-        yield Change("gpu_count", _divisible(case.request, left))
+    if (is_part or counts_models or dimension == "GPUs") and 0 < remaining < case.request.gpu_count:
+        yield Change("gpu_count", _divisible(case.request, remaining))
     if is_part:
         yield Change("workload_class", "batch" if case.job.is_online else "online")
         yield from _running(case)
@@ -172,14 +172,14 @@ def _limit(case: _Case) -> Iterator[Change]:
 
 def _user_limit(case: _Case) -> Iterator[Change]:
     in_use, requested = case.number("in_use"), case.number("requested")
-    left = int(case.number("user_limit") - in_use)
-    if 0 < left < case.request.gpu_count:
-        yield Change("gpu_count", _divisible(case.request, left))
+    remaining = int(case.number("user_limit") - in_use)
+    if 0 < remaining < case.request.gpu_count:
+        yield Change("gpu_count", _divisible(case.request, remaining))
     yield Change("user_limit", ceil(in_use + requested))
 
 
 def _budget(case: _Case) -> Iterator[Change]:
-    [used] = [one.budget_used_gpu_hours for one in case.snapshot.tenants if one.id == case.job.tenant_id]
+    [used] = [tenant.budget_used_gpu_hours for tenant in case.snapshot.tenants if tenant.id == case.job.tenant_id]
     yield Change("budget", int(used) + 1)
 
 
@@ -199,9 +199,9 @@ def _hot(case: _Case) -> Iterator[Change]:
         yield change
 
 
-def _of_devices(case: _Case, name: str, is_one: Callable[[Device], bool]) -> Change:
-    nodes = [node for node in case.snapshot.nodes if any(is_one(device) for device in node.devices)]
-    ids = tuple(device.id for node in nodes for device in node.devices if is_one(device))
+def _of_devices(case: _Case, name: str, is_affected: Callable[[Device], bool]) -> Change:
+    nodes = [node for node in case.snapshot.nodes if any(is_affected(device) for device in node.devices)]
+    ids = tuple(device.id for node in nodes for device in node.devices if is_affected(device))
     return Change(name, len(ids), ids=ids, names=tuple(sorted(node.name for node in nodes)))
 
 
@@ -210,7 +210,7 @@ def _topology(case: _Case) -> Iterator[Change]:
 
 
 def _cpu_memory(case: _Case) -> Iterator[Change]:
-    """The most CPU, and the most memory, that is to be had beside the rest of the request."""
+    """Reduce CPU and memory to the maximum that is available with the rest of the request."""
     request = case.request
     cores = max((slot.cpu_milli for slot in case.board.slots), default=0) // 1000
     for cpu_milli in sorted(
@@ -233,8 +233,8 @@ def _cpu_memory(case: _Case) -> Iterator[Change]:
     yield from _running(case)
 
 
-def _room(case: _Case) -> Iterator[Change]:
-    """For GPUs that are not free, or not together."""
+def _gpu_remedies(case: _Case) -> Iterator[Change]:
+    """Find GPUs that are free together: by a gang, fewer GPUs, another model, tolerations or ends of jobs."""
     request = case.request
     if not request.gang and request.gpu_count > 1 and case.fits_now(replace(request, gang=True, ranks=None)):
         yield Change("gang_scheduling", True)
@@ -247,7 +247,7 @@ def _room(case: _Case) -> Iterator[Change]:
 
 
 def _running(case: _Case) -> Iterator[Change]:
-    jobs = tuple(sorted(one.job_id for one in case.snapshot.running))
+    jobs = tuple(sorted(job.job_id for job in case.snapshot.running))
     if jobs:
         yield Change("jobs_ended", len(jobs), jobs=jobs)
 
@@ -257,7 +257,7 @@ def _smaller(case: _Case) -> Iterator[Change]:
 
 
 def _counts(case: _Case, is_enough: Callable[[Request], bool]) -> Iterator[Change]:
-    """The largest smaller number of GPUs that passes; memory and CPU stay as they are."""
+    """Yield the largest smaller number of GPUs that passes; memory and CPU stay as they are."""
     request = case.request
     step = request.ranks or 1
     first = _divisible(request, request.gpu_count - 1)
@@ -292,6 +292,6 @@ BY_CODE: dict[str, Callable[[_Case], Iterable[Change]]] = {
     "hot": _hot,
     "topology": _topology,
     "cpu_memory": _cpu_memory,
-    "fragmented": _room,
-    "capacity": _room,
+    "fragmented": _gpu_remedies,
+    "capacity": _gpu_remedies,
 }

@@ -1,4 +1,4 @@
-"""Reruns a recorded cycle, and says why its jobs went where they did and not to other nodes."""
+"""Reruns a recorded cycle, and explains why its jobs went to their nodes and not to others."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from scheduling.engine.board.node_index import taints_and_weight
 from scheduling.engine.board.shapes import Shape, is_selected, is_suitable
 from scheduling.engine.limits.quotas import CPU_CORES
 from scheduling.engine.model import Node, Placement, Plan, Policy, RankPlacement, Request, Snapshot
-from scheduling.engine.placement.devices import capacity, room, suitable_free
+from scheduling.engine.placement.devices import rank_capacity, ranks_that_fit, suitable_free
 from scheduling.engine.placement.placement import place
 from scheduling.engine.placement.scorers import scorer_of
 from scheduling.engine.planner import plan
@@ -20,7 +20,7 @@ from scheduling.engine.whatif.questions import Present
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """One cycle: what the engine was given, and what it made of it."""
+    """A recorded cycle: the input of the engine, and its plan."""
 
     now: float
     policy: Policy
@@ -29,10 +29,10 @@ class Recording:
 
 
 class Obstacle(NamedTuple):
-    """A test that a node failed for a job: `name`, and what was found, as a clause."""
+    """A check that a node failed for a job: `name`, and the result as a clause."""
 
     name: str
-    found: str
+    sentence: str
 
 
 def record(snapshot: Snapshot, policy: Policy, now: float) -> Recording:
@@ -40,41 +40,41 @@ def record(snapshot: Snapshot, policy: Policy, now: float) -> Recording:
 
 
 def rerun(recording: Recording) -> Plan:
-    """The plan that this engine makes of a recorded cycle."""
+    """Return the plan that this engine makes of a recorded cycle."""
     return plan(recording.snapshot, recording.policy, recording.now)
 
 
-def placement_of(made: Plan, job_id: int) -> Placement | None:
-    return next((placement for placement in made.placements if placement.job_id == job_id), None)
+def placement_of(recorded_plan: Plan, job_id: int) -> Placement | None:
+    return next((placement for placement in recorded_plan.placements if placement.job_id == job_id), None)
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """A recorded cycle planned again. Of the job that was asked about: `steps`, why it waits and what would start it;
-    `obstacles`, why it does not go to the node that was asked about."""
+    """A recorded cycle planned again. For the requested job: `steps`, why it waits and which changes would start it;
+    `obstacles`, why it does not go to the requested node."""
 
     plan: Plan
     steps: Sequence[Step] = ()
     obstacles: Sequence[Obstacle] = ()
 
 
-def replay(here: Present, job_id: int | None = None, node_id: int | None = None) -> Replayed:
-    """Plan a recorded cycle again, by the policy of `here`. Raise KeyError as `why_not` does."""
-    again = plan(here.snapshot, here.policy, here.now)
+def replay(present: Present, job_id: int | None = None, node_id: int | None = None) -> Replayed:
+    """Plan a recorded cycle again, by the policy of `present`. Raise KeyError as `why_not` does."""
+    new_plan = plan(present.snapshot, present.policy, present.now)
     if job_id is None:
-        return Replayed(again)
-    steps = obstacles(here.snapshot, here.policy, here.now, job_id, again)
+        return Replayed(new_plan)
+    steps = obstacles(present.snapshot, present.policy, present.now, job_id, new_plan)
     if node_id is None:
-        return Replayed(again, steps)
-    recording = Recording(here.now, here.policy, here.snapshot, again)
-    return Replayed(again, steps, why_not(recording, job_id, node_id))
+        return Replayed(new_plan, steps)
+    recording = Recording(present.now, present.policy, present.snapshot, new_plan)
+    return Replayed(new_plan, steps, why_not(recording, job_id, node_id))
 
 
 def why_not(recording: Recording, job_id: int, node_id: int) -> list[Obstacle]:
-    """All tests that the node fails for the job, as things stood when the job's turn came; for a node that fails none,
-    what decided instead. Empty: the job did go there.
+    """Return all checks that the node fails for the job, at the moment when the job was decided on; for a node that
+    fails none, the deciding difference. Empty: the job did go there.
 
-    Raises KeyError for a job that was not waiting, or a node that there was not.
+    Raises KeyError for a job that was not waiting, or an unknown node.
     """
     request = next((job.request for job in recording.snapshot.jobs if job.id == job_id), None)
     node = next((node for node in recording.snapshot.nodes if node.id == node_id), None)
@@ -94,31 +94,33 @@ def why_not(recording: Recording, job_id: int, node_id: int) -> list[Obstacle]:
 
 
 def _board(recording: Recording, job_id: int) -> Board:
-    """As it was when the job's turn came; for a job that was not placed, at the end of the cycle."""
+    """Return the board when the job was decided on; for a job that was not placed, at the end of the cycle."""
     snapshot, policy = recording.snapshot, recording.policy
     board = Board(snapshot.nodes, thermal=policy.thermal, running=snapshot.running)
     for placement in recording.plan.placements:
         if placement.job_id == job_id:
             break
-        board.take(placement.ranks)
+        board.allocate(placement.ranks)
     return board
 
 
 def _failed_of_node(node: Node, request: Request) -> list[Obstacle]:
-    found = []
+    obstacles = []
     if not node.is_online:
-        found.append(Obstacle("closed", "it does not report"))
+        obstacles.append(Obstacle("closed", "it does not report"))
     elif not node.is_open:
-        found.append(Obstacle("closed", "it is cordoned or draining"))
+        obstacles.append(Obstacle("closed", "it is cordoned or draining"))
     for name, value in request.node_selector:
         if not is_selected(Request(node_selector=((name, value),)), tuple(node.labels.items())):
-            found.append(Obstacle("labels", f"it has no {name}" if " " in name else f"it has no label {name}={value}"))
+            obstacles.append(
+                Obstacle("labels", f"it has no {name}" if " " in name else f"it has no label {name}={value}")
+            )
     for expression in request.required:
         if not is_met(expression, node.labels):
-            found.append(Obstacle("labels", f"its labels do not meet {expression}"))
+            obstacles.append(Obstacle("labels", f"its labels do not meet {expression}"))
     for taint in untolerated(node.taints, request.tolerations, request.gpu_count):
-        found.append(Obstacle("taints", f"the job does not tolerate its taint {taint}"))
-    return found
+        obstacles.append(Obstacle("taints", f"the job does not tolerate its taint {taint}"))
+    return obstacles
 
 
 def _failed_of_devices(node: Node, slot: NodeSlot, shape: Shape, split: int, policy: Policy) -> list[Obstacle]:
@@ -150,29 +152,29 @@ def _failed_of_devices(node: Node, slot: NodeSlot, shape: Shape, split: int, pol
 
 
 def _failed_of_rest(slot: NodeSlot, shape: Shape, split: int) -> list[Obstacle]:
-    found = []
+    failed = []
     gpus, cpu_milli, memory_mb = shape.part(max(split, 1))
     if cpu_milli > 0 and slot.cpu_milli < cpu_milli:
-        cores, free = CPU_CORES.shown(cpu_milli), CPU_CORES.shown(max(slot.cpu_milli, 0))
-        found.append(Obstacle("cpu", f"{free} CPU cores are free; a rank needs {cores}"))
+        cores, free = CPU_CORES.to_unit(cpu_milli), CPU_CORES.to_unit(max(slot.cpu_milli, 0))
+        failed.append(Obstacle("cpu", f"{free} CPU cores are free; a rank needs {cores}"))
     if memory_mb > 0 and slot.memory_mb < memory_mb:
-        found.append(
+        failed.append(
             Obstacle("node_memory", f"{max(slot.memory_mb, 0)} MiB of memory are free; a rank needs {memory_mb}")
         )
-    if not found and suitable_free(slot, shape) >= gpus > 1 and not capacity(slot, shape, max(split, 1)):
-        found.append(Obstacle("topology", f"no {gpus} free GPUs are joined as topology {shape.request.topology} asks"))
-    if not room(slot, shape, max(split, 1)) and capacity(slot, shape, max(split, 1)):
-        found.append(Obstacle("apart", "a job runs there that this one keeps apart from"))
-    return found
+    if not failed and suitable_free(slot, shape) >= gpus > 1 and not rank_capacity(slot, shape, max(split, 1)):
+        failed.append(Obstacle("topology", f"no {gpus} free GPUs are joined as topology {shape.request.topology} asks"))
+    if not ranks_that_fit(slot, shape, max(split, 1)) and rank_capacity(slot, shape, max(split, 1)):
+        failed.append(Obstacle("apart", "a job runs there that this one keeps apart from"))
+    return failed
 
 
 def _decided(
     recording: Recording, board: Board, slot: NodeSlot, shape: Shape, job_id: int, placed: Placement | None
 ) -> Obstacle:
-    """What decided between nodes that have room; or what else than room the job waits for."""
+    """Return the deciding difference between nodes that could hold the job; or why else the job waits."""
     if placed is None:
         reason = recording.plan.reason_of(job_id)
-        needs_more = shape.request.gpu_count and room(slot, shape, 1) < 1
+        needs_more = shape.request.gpu_count and ranks_that_fit(slot, shape, 1) < 1
         if needs_more:
             return Obstacle("free", "a rank would fit, not the whole gang")
         return Obstacle(reason.code if reason else "starts", "it has room; the job waits for another reason")
@@ -181,25 +183,24 @@ def _decided(
     if welcome := _less_welcome(board, slot, shape, placed):
         return welcome
     policy = recording.policy
-    # As the planner has it where the snapshot knows of no mix: what waits.
+    # As in the planner: without a recorded mix, the waiting jobs are the mix.
     waiting = [(job.request, 1.0) for job in recording.snapshot.jobs if job.eligible_at <= recording.now]
-    mix = recording.snapshot.mix or waiting
-    board.scorer = scorer_of(mix, board, policy)
+    board.scorer = scorer_of(recording.snapshot.mix or waiting, board, policy)
     chosen = board.slot_of(placed.ranks[0].node_id)
-    there = _alone(recording, slot.node, placed)
-    if board.scorer is None or chosen is None or there is None:
+    ranks = _alone(recording, slot.node, placed)
+    if board.scorer is None or chosen is None or ranks is None:
         return Obstacle("score", "it has room; the other node fits more tightly")
-    own, best = _score(board, slot, there), _score(board, chosen, placed.ranks)
-    tie = "; of equal ones the tighter fit, then the lower number" if own == best else ""
-    return Obstacle("score", f"its score is {own}, that of {chosen.node.name} is {best}; the higher wins{tie}")
+    score, best = _score(board, slot, ranks), _score(board, chosen, placed.ranks)
+    tie = "; of equal ones the tighter fit, then the lower number" if score == best else ""
+    return Obstacle("score", f"its score is {score}, that of {chosen.node.name} is {best}; the higher wins{tie}")
 
 
 def _less_welcome(board: Board, slot: NodeSlot, shape: Shape, placed: Placement) -> Obstacle | None:
-    """The chosen node is more welcome by its taints, or by what the job prefers."""
+    """Return the obstacle if the chosen node is more welcome by its taints, or by the job's preferences."""
     chosen = board.slot_of(placed.ranks[0].node_id)
     if chosen is None or not shape.penalties or shape.penalties[slot.position] <= shape.penalties[chosen.position]:
         return None
-    (taints, weight), (_, best) = (taints_and_weight(shape.penalties[one.position]) for one in (slot, chosen))
+    (taints, weight), (_, best) = (taints_and_weight(shape.penalties[other.position]) for other in (slot, chosen))
     if taints:
         avoided = ", ".join(
             map(
@@ -213,12 +214,12 @@ def _less_welcome(board: Board, slot: NodeSlot, shape: Shape, placed: Placement)
 
 
 def _alone(recording: Recording, node: Node, placed: Placement) -> tuple[RankPlacement, ...] | None:
-    """Where the job would have gone if there were only this node."""
+    """Return where the job would have gone if this node were the only one."""
     only = Board((node,), thermal=recording.policy.thermal, running=recording.snapshot.running)
     for placement in recording.plan.placements:
         if placement is placed:
             break
-        only.take(placement.ranks)
+        only.allocate(placement.ranks)
     request = next(job.request for job in recording.snapshot.jobs if job.id == placed.job_id)
     return place(only, Shape(request, only, recording.policy))
 
@@ -226,6 +227,8 @@ def _alone(recording: Recording, node: Node, placed: Placement) -> tuple[RankPla
 def _score(board: Board, slot: NodeSlot, ranks: tuple[RankPlacement, ...]) -> int:
     after = slot.copy()
     for rank in ranks:
-        after.take(rank)
-    states = [board.state(one.mould, one.cpu_milli, one.memory_mb, *one.counted()) for one in (slot, after)]
+        after.allocate(rank)
+    states = [
+        board.state(state.node_class, state.cpu_milli, state.memory_mb, *state.counted()) for state in (slot, after)
+    ]
     return board.scorer.score(*states) if board.scorer else 0

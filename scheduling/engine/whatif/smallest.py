@@ -14,7 +14,7 @@ from scheduling.engine.planner import plan
 from scheduling.engine.whatif.changes import Change, apply
 from scheduling.engine.whatif.ends import Ends
 
-# Changes that name a set, of which fewer may do.
+# Changes of a set, of which a part may suffice.
 OF_SETS = frozenset({"jobs_ended", "nodes_opened", "devices_well", "devices_cool"})
 # Jobs and nodes, times plans, that one reduction may cost: a person waits for it.
 _MAX_WORK = 200_000
@@ -22,7 +22,7 @@ _MIN_PLANS, _MAX_PLANS = 16, 40
 
 
 class Cured(NamedTuple):
-    """A change, the snapshot with it, and the plan of that."""
+    """A change, the snapshot with it, and the plan of that snapshot."""
 
     change: Change
     snapshot: Snapshot
@@ -35,16 +35,16 @@ def smallest(
     now: float,
     job: Job,
     change: Change,
-    is_wanted: Callable[[Plan], bool],
+    is_accepted: Callable[[Plan], bool],
     *,
     starts: bool,
 ) -> Cured | None:
-    """The change with an irreducible part of its set, with which the plan is still what is wanted; None: it was not
-    found in as many plans as this may cost. `starts`: that the job starts is what is wanted."""
+    """Return the change with an irreducible part of its set whose plan is still accepted; None: it was not found in
+    as many plans as this may cost. `starts`: a plan is accepted if the job starts."""
     tried: dict[tuple[int, ...], Cured] = {}
     plans = plans_for(snapshot)
 
-    fits = _room(snapshot, policy, job, change)
+    fits = _room_check(snapshot, policy, job, change)
 
     def is_enough(part: Sequence[int]) -> bool:
         if starts and not fits(part):
@@ -56,27 +56,27 @@ def smallest(
         reduced = _part(snapshot, change, part)
         changed = apply(snapshot, job.id, reduced)
         cured = tried[tuple(part)] = Cured(reduced, changed, plan(changed, policy, now))
-        return is_wanted(cured.plan)
+        return is_accepted(cured.plan)
 
     items = _ordered(snapshot, change)
     if starts:
-        # What is needed for room alone is needed; in most cases it is enough, and costs one plan.
+        # The items that the job needs in order to fit are needed; mostly they suffice, at the cost of one plan.
         needed = irreducible(items, fits)
         if needed and is_enough(needed):
             return tried[needed]
-    found = irreducible(items, is_enough)
-    return tried.get(found) if found else None
+    part_needed = irreducible(items, is_enough)
+    return tried.get(part_needed) if part_needed else None
 
 
 def plans_for(snapshot: Snapshot) -> int:
-    """How many plans of it may be made to reduce one set."""
+    """Return how many plans of the snapshot may be made to reduce one set."""
     return min(max(_MAX_WORK // (len(snapshot.jobs) + len(snapshot.nodes) + 1), _MIN_PLANS), _MAX_PLANS)
 
 
 def _ordered(snapshot: Snapshot, change: Change) -> list[int]:
-    """The ids of the set: the jobs that end first, and nodes that report, come first."""
+    """Return the ids of the set: the jobs that end first, and nodes that report, come first."""
     if change.change == "jobs_ended":
-        ends = {one.job_id: inf if one.ends_by is None else one.ends_by for one in snapshot.running}
+        ends = {job.job_id: inf if job.ends_by is None else job.ends_by for job in snapshot.running}
         return sorted(change.jobs, key=lambda id: (ends[id], id))
     is_away = {node.id: not node.is_online for node in snapshot.nodes}
     return sorted(change.ids, key=lambda id: (is_away.get(id, False), id))
@@ -85,18 +85,18 @@ def _ordered(snapshot: Snapshot, change: Change) -> list[int]:
 def _part(snapshot: Snapshot, change: Change, part: Sequence[int]) -> Change:
     if change.change == "jobs_ended":
         return replace(change, to=len(part), jobs=tuple(part))
-    wanted = set(part)
+    ids = set(part)
     if change.change == "nodes_opened":
-        names = [node.name for node in snapshot.nodes if node.id in wanted]
+        names = [node.name for node in snapshot.nodes if node.id in ids]
     else:
-        names = [node.name for node in snapshot.nodes if any(device.id in wanted for device in node.devices)]
+        names = [node.name for node in snapshot.nodes if any(device.id in ids for device in node.devices)]
     return replace(change, to=len(part), ids=tuple(part), names=tuple(sorted(names)))
 
 
-def _room(snapshot: Snapshot, policy: Policy, job: Job, change: Change) -> Callable[[Sequence[int]], bool]:
-    """Whether it would have room if nobody else waited; without that it does not start, so no plan is made."""
+def _room_check(snapshot: Snapshot, policy: Policy, job: Job, change: Change) -> Callable[[Sequence[int]], bool]:
+    """Return a check whether the job would fit if no other job waited; if not, no plan is needed."""
     if change.change == "jobs_ended":
-        return Ends(snapshot, policy, job.request).give_room
+        return Ends(snapshot, policy, job.request).make_room
 
     def fits(part: Sequence[int]) -> bool:
         changed = apply(snapshot, job.id, _part(snapshot, change, part))

@@ -83,7 +83,7 @@ def _why_not(cycle: Recording, job: str, node: str) -> list[str]:
         raise CommandError(f"job {job} does not wait in this recording.") from error
     if not failed:
         return [f"job {job} does go to {node}"]
-    return [f"job {job} does not go to {node}:", *(f"  {test.name}: {test.found}" for test in failed)]
+    return [f"job {job} does not go to {node}:", *(f"  {test.name}: {test.sentence}" for test in failed)]
 
 
 def _difference(recorded: Plan, made: Plan) -> str:

@@ -1,4 +1,4 @@
-"""Lays out the chart of a replay, jobs waiting and GPUs in use over time, as lines and words that have a place."""
+"""Lays out the chart of a replay, jobs waiting and GPUs in use over time, as lines and labels with positions."""
 
 from collections.abc import Callable, Sequence
 from math import floor, log10
@@ -19,8 +19,8 @@ class Line(NamedTuple):
     width: float = 1.0
 
 
-class Words(NamedTuple):
-    """`anchor`: where `at` is in the text: start, middle or end."""
+class Label(NamedTuple):
+    """A text. `anchor`: where `at` is in the text: start, middle or end."""
 
     at: Point
     text: str
@@ -29,16 +29,17 @@ class Words(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """One curve: `values` in the middle of equal steps of time, from 0 to `most`."""
+    """A curve: `values` in the middle of equal steps of time, from 0 to `maximum`."""
 
     title: str
     colour: str
     values: list[float]
-    most: float
+    maximum: float
 
 
-def chart(title: str, parts: Sequence[tuple[Run, int]]) -> tuple[list[Line], list[Words]]:
-    """Of replays side by side, each with the GPUs it had, on a canvas of WIDTH x HEIGHT, the origin on top left."""
+def chart(title: str, parts: Sequence[tuple[Run, int]]) -> tuple[list[Line], list[Label]]:
+    """Lay out replays side by side, each with its number of GPUs, on a canvas of WIDTH x HEIGHT, the origin at top
+    left."""
     timelines = [(run.timeline, gpus) for run, gpus in parts]
     start = min(timeline[0][0] for timeline, _ in timelines)
     end = max(max(timeline[-1][0] for timeline, _ in timelines), start + 1.0)
@@ -50,27 +51,27 @@ def chart(title: str, parts: Sequence[tuple[Run, int]]) -> tuple[list[Line], lis
         Panel("GPUs in use, %", "#1d4ed8", [100.0 * value / gpus for value in used], 100.0),
     )
     lines: list[Line] = []
-    words = [Words((WIDTH / 2, 20), title, "middle", 15)]
+    labels = [Label((WIDTH / 2, 20), title, "middle", 15)]
     for top, panel in zip(_TOPS, panels, strict=True):
-        _draw(panel, top, (end - start) / 86400.0, lines, words)
-    return lines, words
+        _draw(panel, top, (end - start) / 86400.0, lines, labels)
+    return lines, labels
 
 
-def _draw(panel: Panel, top: float, days: float, lines: list[Line], words: list[Words]) -> None:
+def _draw(panel: Panel, top: float, days: float, lines: list[Line], labels: list[Label]) -> None:
     bottom, right = top + _PANEL, WIDTH - _RIGHT
-    words.append(Words((_LEFT, top - 6), panel.title))
+    labels.append(Label((_LEFT, top - 6), panel.title))
     for part in range(5):
         y = bottom - _PANEL * part / 4
         lines.append(Line([(_LEFT, y), (right, y)], "#d4d4d8"))
-        words.append(Words((_LEFT - 6, y + 4), f"{panel.most * part / 4:g}", "end"))
+        labels.append(Label((_LEFT - 6, y + 4), f"{panel.maximum * part / 4:g}", "end"))
     for part in range(9):
         x = _LEFT + (right - _LEFT) * part / 8
         lines.append(Line([(x, bottom), (x, bottom + 4)], "#71717a"))
         unit = " days" if part == 8 else ""
-        words.append(Words((x, bottom + 18), f"{days * part / 8:.3g}{unit}", "end" if part == 8 else "middle"))
+        labels.append(Label((x, bottom + 18), f"{days * part / 8:.3g}{unit}", "end" if part == 8 else "middle"))
     step = (right - _LEFT) / len(panel.values)
     curve = [
-        (_LEFT + (number + 0.5) * step, bottom - _PANEL * min(value / panel.most, 1.0))
+        (_LEFT + (number + 0.5) * step, bottom - _PANEL * min(value / panel.maximum, 1.0))
         for number, value in enumerate(panel.values)
     ]
     lines.append(Line(curve, panel.colour, 1.5))
@@ -82,7 +83,8 @@ def _averages(
     end: float,
     of: Callable[[float, int, int], int],
 ) -> list[float]:
-    """The average over time, in equal steps, of what holds from one event to the next, all replays added up."""
+    """Return the average over time, in equal steps, of a value that holds from one event to the next, all replays
+    added."""
     width = (end - start) / _BUCKETS
     areas = [0.0] * _BUCKETS
     for timeline, _ in timelines:
@@ -98,7 +100,7 @@ def _fill(areas: list[float], first: float, last: float, value: float) -> None:
 
 
 def _ceiling(value: float) -> float:
-    """The next 1, 2, 4, 8 or 10 times a power of ten, so that quarters of it read well."""
+    """Return the next 1, 2, 4, 8 or 10 times a power of ten: its quarters read well."""
     if value <= 4:
         return 4.0
     power = 10.0 ** floor(log10(value))

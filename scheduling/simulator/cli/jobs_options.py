@@ -1,4 +1,4 @@
-"""The options of `simulate jobs`, understood: which jobs, on what cluster, under which policy."""
+"""The options of `simulate jobs`, parsed: the jobs, their cluster, and the policy."""
 
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Sequence
@@ -19,19 +19,21 @@ from scheduling.simulator.traces.predictions import KINDS
 FILLED = 0.8
 MAX_NODES = 100_000
 LIMITS = ("given", "none", "oracle")
-# Those of a policy that a number or a word can set.
-_SETTABLE = {one.name: type(one.default) for one in fields(Policy) if isinstance(one.default, bool | int | float)}
-_LEAST = 1e-6
+# The settings of a policy that a number or a word can set.
+_SETTABLE = {
+    setting.name: type(setting.default) for setting in fields(Policy) if isinstance(setting.default, bool | int | float)
+}
+_MIN_POSITIVE = 1e-6
 _RANGES = {
-    "usage_half_life_seconds": (_LEAST, inf), "window_seconds": (_LEAST, inf), "online_percent": (0, 100),
-    "dynamic_share_bound": (0, 0.9), "load_ceiling": (_LEAST, 1),
-    "load_ceiling_shared": (_LEAST, 1),
+    "usage_half_life_seconds": (_MIN_POSITIVE, inf), "window_seconds": (_MIN_POSITIVE, inf), "online_percent": (0, 100),
+    "dynamic_share_bound": (0, 0.9), "load_ceiling": (_MIN_POSITIVE, 1),
+    "load_ceiling_shared": (_MIN_POSITIVE, 1),
 }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Jobs and the cluster that they have to themselves; `never_fit`: those of its jobs that could not ever start."""
+    """Jobs and the cluster that they have to themselves; `never_fit`: those of its jobs that could never start."""
 
     cluster: Cluster
     jobs: list[TraceJob]
@@ -68,21 +70,21 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def parts_of(options: dict[str, Any], policy: Policy) -> list[Part]:
-    """Raises InputError for options or a trace that cannot be used, OSError for files."""
+    """Return the parts of the simulation. Raises InputError for options or a trace that cannot be used, OSError for
+    files."""
     jobs = _chosen(read_trace(options["file"], options["format"]), options)
     if options["nodes"] is None:
         options = {**options, "nodes": _enough(jobs, options["gpus_per_node"])}
     nodes: int | dict[str, int] = options["nodes"]
     if isinstance(nodes, int):
         return [_part(jobs, nodes, options, policy)]
-    known = {job.tenant for job in jobs}
-    _check_names("--nodes", nodes, known)
+    _check_names("--nodes", nodes, {job.tenant for job in jobs})
     return [_part([job for job in jobs if job.tenant == name], count, options, policy) for name, count in nodes.items()]
 
 
 def _enough(jobs: Sequence[TraceJob], gpus_per_node: int) -> int:
-    """Nodes that the jobs would fill to FILLED from the first submission to the last end if none waited, and at least
-    as many as the widest of them takes."""
+    """Return the nodes that the jobs would fill to FILLED from the first submission to the last end if none waited, but
+    at least as many as the widest of them takes."""
     begin = min(job.submitted_at for job in jobs)
     seconds = max(job.submitted_at + job.run_seconds for job in jobs) - begin
     busy = sum(job.gpus * job.run_seconds for job in jobs) / seconds if seconds > 0 else 0.0
@@ -91,12 +93,12 @@ def _enough(jobs: Sequence[TraceJob], gpus_per_node: int) -> int:
 
 
 def policy_of(options: dict[str, Any]) -> Policy:
-    """The policy with the settings that `--set` names. Raises InputError."""
+    """Return the policy with the settings that `--set` names. Raises InputError."""
     settings: dict[str, Any] = {"name": options["policy"]}
     for name, text in _pairs("--set", options["set"]).items():
         kind = _SETTABLE.get(name)
         if kind is None:
-            raise InputError(f"--set: no setting is named {name!r}; there are {', '.join(sorted(_SETTABLE))}.")
+            raise InputError(f"--set: no setting is named {name!r}; the settings are {', '.join(sorted(_SETTABLE))}.")
         value = _number("--set", name, {"true": "1", "false": "0"}.get(text, text))
         low, high = _RANGES.get(name, (0.0, inf))
         if not low <= value <= high:
@@ -106,9 +108,9 @@ def policy_of(options: dict[str, Any]) -> Policy:
 
 
 def _part(jobs: list[TraceJob], nodes: int, options: dict[str, Any], policy: Policy) -> Part:
-    known = {job.tenant for job in jobs} if isinstance(options["nodes"], int) else set(options["nodes"])
+    tenants = {job.tenant for job in jobs} if isinstance(options["nodes"], int) else set(options["nodes"])
     quotas, guarantees, weights = (
-        _numbers(flag, options[flag.strip("-")], known) for flag in ("--quota", "--guarantee", "--weight")
+        _numbers(flag, options[flag.strip("-")], tenants) for flag in ("--quota", "--guarantee", "--weight")
     )
     cluster = Cluster(
         nodes,
@@ -117,12 +119,12 @@ def _part(jobs: list[TraceJob], nodes: int, options: dict[str, Any], policy: Pol
         guarantees={name: int(value) for name, value in guarantees.items()},
         weights=weights,
     )
-    never = never_fitting(cluster, jobs, policy)
-    left = {job.id for job in never}
-    fitting = [job for job in jobs if job.id not in left]
+    never_fit = never_fitting(cluster, jobs, policy)
+    never_fit_ids = {job.id for job in never_fit}
+    fitting = [job for job in jobs if job.id not in never_fit_ids]
     if not fitting:
         raise InputError(f"{options['file']}: none of the {len(jobs)} jobs fits on the cluster.")
-    return Part(cluster, fitting, never)
+    return Part(cluster, fitting, never_fit)
 
 
 def _chosen(jobs: Sequence[TraceJob], options: dict[str, Any]) -> list[TraceJob]:
@@ -130,16 +132,16 @@ def _chosen(jobs: Sequence[TraceJob], options: dict[str, Any]) -> list[TraceJob]
     tenant = options["tenant"]
     if tenant is not None:
         _check_names("--tenant", [tenant], {job.tenant for job in jobs})
-    found = [
+    chosen = [
         job
         for job in jobs
         if (tenant is None or job.tenant == tenant)
         and (since is None or job.submitted_at >= since)
         and (until is None or job.submitted_at < until)
     ]
-    if not found:
+    if not chosen:
         raise InputError(f"{options['file']}: no job was submitted between --since and --until.")
-    return found
+    return chosen
 
 
 def _date(flag: str, text: str | None) -> float | None:
@@ -148,22 +150,22 @@ def _date(flag: str, text: str | None) -> float | None:
     return instant(text, InputError(f"{flag}: {text!r} is no date; write 2026-03-31 or 2026-03-31T12:00."))
 
 
-def _check_names(flag: str, names: Sequence[str] | dict[str, Any], known: set[str]) -> None:
+def _check_names(flag: str, names: Sequence[str] | dict[str, Any], tenants: set[str]) -> None:
     for name in names:
-        if name not in known:
-            some = ", ".join(sorted(known)[:20])
-            raise InputError(f"{flag}: no job is of tenant {name!r}; there are {some}.")
+        if name not in tenants:
+            first = ", ".join(sorted(tenants)[:20])
+            raise InputError(f"{flag}: no job is of tenant {name!r}; the tenants are {first}.")
 
 
-def _numbers(flag: str, given: Sequence[str], known: set[str]) -> dict[str, float]:
-    pairs = _pairs(flag, given)
-    _check_names(flag, pairs, known)
+def _numbers(flag: str, options: Sequence[str], tenants: set[str]) -> dict[str, float]:
+    pairs = _pairs(flag, options)
+    _check_names(flag, pairs, tenants)
     return {name: _number(flag, name, text) for name, text in pairs.items()}
 
 
-def _pairs(flag: str, given: Sequence[str]) -> dict[str, str]:
+def _pairs(flag: str, options: Sequence[str]) -> dict[str, str]:
     pairs = {}
-    for text in given:
+    for text in options:
         name, is_pair, value = text.rpartition("=")
         if not is_pair or not name:
             raise InputError(f"{flag}: {text!r} is not NAME=VALUE.")

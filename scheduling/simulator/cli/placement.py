@@ -40,7 +40,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: dict[str, Any], stdout: TextIO) -> None:
-    """Raises InputError and OSError for files, and InputError for a policy that nobody has defined."""
+    """Run the command. Raises InputError and OSError for files, and InputError for an unknown policy."""
     if options["plot"] is not None:
         drawing.check(options["plot"])
     placement = _placement(options["policy"])
@@ -63,33 +63,33 @@ def run(options: dict[str, Any], stdout: TextIO) -> None:
 
 
 def summary(fills: Sequence[Fill]) -> dict[str, Any]:
-    """Means over the seeds; `sd` is the sample standard deviation, 0 for one seed."""
-    percents = [one.allocated_percent for one in fills]
+    """Return the means over the seeds; `sd` is the sample standard deviation, 0 for one seed."""
+    percents = [filled.allocated_percent for filled in fills]
     spread = stdev(percents) if len(percents) > 1 else 0.0
     return {
         "allocation_percent": {"mean": round(mean(percents), 3), "sd": round(spread, 3)},
-        "ms_per_placement": round(mean(one.milliseconds for one in fills), 4),
+        "ms_per_placement": round(mean(filled.milliseconds for filled in fills), 4),
         "seeds": len(fills),
-        "placed": mean(one.placed for one in fills),
-        "refused": mean(one.refused for one in fills),
+        "placed": mean(filled.placed for filled in fills),
+        "refused": mean(filled.refused for filled in fills),
     }
 
 
-def _move(progress: Progress, bar: TaskID, done: int, part: float) -> None:
-    progress.update(bar, completed=done + part)
+def _move(progress: Progress, bar: TaskID, completed: int, part: float) -> None:
+    progress.update(bar, completed=completed + part)
 
 
 def _print(stdout: TextIO, placement: str, fills: Sequence[Fill]) -> None:
     table = Table(title=f"GPUs allocated when the demand that has arrived is the capacity: {placement}")
     for column in ("seed", "allocated %", "placed", "refused", "ms per placement"):
         table.add_column(column, justify="right")
-    for seed, one in enumerate(fills, start=1):
-        ms = f"{one.milliseconds:.3f}"
-        table.add_row(str(seed), f"{one.allocated_percent:.2f}", str(one.placed), str(one.refused), ms)
-    found = summary(fills)
-    percent = found["allocation_percent"]
+    for seed, filled in enumerate(fills, start=1):
+        ms = f"{filled.milliseconds:.3f}"
+        table.add_row(str(seed), f"{filled.allocated_percent:.2f}", str(filled.placed), str(filled.refused), ms)
+    means = summary(fills)
+    percent = means["allocation_percent"]
     table.add_section()
-    table.add_row("mean", f"{percent['mean']:.2f} ± {percent['sd']:.2f}", "", "", f"{found['ms_per_placement']:.3f}")
+    table.add_row("mean", f"{percent['mean']:.2f} ± {percent['sd']:.2f}", "", "", f"{means['ms_per_placement']:.3f}")
     console = Console(width=100, color_system=None)
     with console.capture() as text:
         console.print(table)
@@ -101,8 +101,8 @@ def _placement(name: str) -> str:
         return name
     if name in POLICIES:
         return Policy(name=name).placement
-    known = ", ".join((*PLACEMENTS, RANDOM, *sorted(POLICIES)))
-    raise InputError(f"No policy and no placement is named {name!r}; there are {known}.")
+    names = ", ".join((*PLACEMENTS, RANDOM, *sorted(POLICIES)))
+    raise InputError(f"No policy and no placement is named {name!r}; the names are {names}.")
 
 
 def _positive(text: str) -> int:

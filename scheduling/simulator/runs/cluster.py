@@ -1,4 +1,4 @@
-"""Makes the pretend cluster that a trace is replayed on: equal nodes, the tenants of the trace, and their limits."""
+"""Builds the simulated cluster that a trace is replayed on: equal nodes, the tenants of the trace, and their limits."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,8 @@ from scheduling.simulator.traces.jobs import TraceJob
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """`quotas`: tenant -> most GPUs at once; `guarantees`: tenant -> GPUs; `weights`: tenant -> weight (1)."""
+    """A cluster. `quotas`: tenant -> maximum GPUs at once; `guarantees`: tenant -> GPUs; `weights`: tenant -> weight
+    (1)."""
 
     node_count: int
     gpus_per_node: int
@@ -26,7 +27,7 @@ class Cluster:
         return tuple(self._node(number) for number in range(1, self.node_count + 1))
 
     def tenants(self, jobs: Iterable[TraceJob]) -> tuple[Tenant, ...]:
-        """Those of the jobs, numbered from 1 by their names."""
+        """Return the tenants of the jobs, numbered from 1 by their names."""
         names = sorted({job.tenant for job in jobs})
         return tuple(
             Tenant(
@@ -40,14 +41,14 @@ class Cluster:
         )
 
     def request(self, gpus: int) -> Request:
-        """Traces say nothing of CPU and memory. A job that needs more than one node gets whole nodes where its GPUs
-        divide so, else equal ranks on as few nodes as possible."""
+        """Return the request of a job; traces have no CPU and memory. A job that needs more than one node gets whole
+        nodes if its GPUs divide so, else equal ranks on as few nodes as possible."""
         ranks = gpus // self.gpus_per_node if gpus % self.gpus_per_node == 0 else None
         spans = gpus > self.gpus_per_node
         return Request(gpus, cpu_milli=0, gang=spans, ranks=ranks if spans else None)
 
     def waiting(self, jobs: Sequence[TraceJob], *, limits: str = "given") -> list[Job]:
-        """The jobs as the engine sees them when they are submitted. `limits`: given, none, or oracle (as they ran)."""
+        """Return the jobs as the engine sees them at their submit. `limits`: given, none, or oracle (the run time)."""
         requests = {gpus: self.request(gpus) for gpus in sorted({job.gpus for job in jobs})}
         tenants = {tenant.name: tenant.id for tenant in self.tenants(jobs)}
         users = {user: number for number, user in enumerate(sorted({job.user for job in jobs}), 1)}
@@ -72,14 +73,15 @@ class Cluster:
 
 
 def never_fitting(cluster: Cluster, jobs: Sequence[TraceJob], policy: Policy) -> list[TraceJob]:
-    """The jobs that would not even start on the empty cluster."""
+    """Return the jobs that would not even start on the empty cluster."""
     tenants, waiting = cluster.tenants(jobs), cluster.waiting(jobs)
-    shapes = {(one.tenant_id, one.request.gpu_count): one for one in waiting}
+    shapes = {(job.tenant_id, job.request.gpu_count): job for job in waiting}
     starts = {}
-    for shape, one in shapes.items():
-        alone = Snapshot((one,), (), cluster.nodes(), tenants)
-        starts[shape] = bool(plan(alone, policy, max(one.queued_at, 0.0)).placements)
-    return [job for job, one in zip(jobs, waiting, strict=True) if not starts[one.tenant_id, one.request.gpu_count]]
+    for shape, job in shapes.items():
+        alone = Snapshot((job,), (), cluster.nodes(), tenants)
+        starts[shape] = bool(plan(alone, policy, max(job.queued_at, 0.0)).placements)
+    pairs = zip(jobs, waiting, strict=True)
+    return [trace_job for trace_job, job in pairs if not starts[job.tenant_id, job.request.gpu_count]]
 
 
 def _limit(job: TraceJob, limits: str) -> int | None:

@@ -1,4 +1,4 @@
-"""Fills a cluster with requests drawn from a list until their demand is its capacity, and measures what got in."""
+"""Fills a cluster with requests drawn from a list until their demand is its capacity, and measures the allocation."""
 
 import time
 from collections import Counter
@@ -9,7 +9,7 @@ from random import Random
 from scheduling.engine.board.board import Board
 from scheduling.engine.board.shapes import Shape
 from scheduling.engine.model import Node, Policy, RankPlacement, Request
-from scheduling.engine.placement.placement import place, room
+from scheduling.engine.placement.placement import place, ranks_that_fit
 from scheduling.engine.placement.scorers import scorer_of
 from scheduling.simulator.traces.openb import gpus_of
 
@@ -18,7 +18,7 @@ RANDOM = "random"
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """One filled cluster. `allocated_percent`: of its GPUs; `milliseconds`: for finding the place of one request;
+    """One filled cluster. `allocated_percent`: of its GPUs; `milliseconds`: to find the place of one request;
     `placed_by_gpus`, `refused_by_gpus`: GPUs of a request -> how many such requests;
     `curve`: (arrived, allocated) in percent of its GPUs, about one point per percent."""
 
@@ -44,17 +44,14 @@ def fill(
     seed: int,
     progress: Callable[[float], None] = lambda _: None,
 ) -> Fill:
-    """Draws requests with replacement and places each at once or never; nobody leaves. It ends when the next one
-    would bring the demand that has arrived above the cluster's GPUs.
+    """Draw requests with replacement and place each at once or never; none ends. Stop when the next request would
+    bring the demand that has arrived above the cluster's GPUs.
 
-    `placement`: a name of `scorers.PLACEMENTS`, or "random": any node with room, for comparison. `progress` is told
-    the part of the demand that has arrived, 0 to 1.
+    `placement`: a name of `scorers.PLACEMENTS`, or "random": any node that can hold it, for comparison. `progress` is
+    called with the part of the demand that has arrived, 0 to 1.
     """
     rng = Random(seed)  # noqa: S311
-    policy = Policy(load_ceiling_shared=1.0, placement="tightest" if placement == RANDOM else placement)
-    board = Board(nodes)
-    board.scorer = scorer_of(tuple(Counter(requests).items()), board, policy)
-    shapes = {id(request): Shape(request, board, policy) for request in requests}
+    board, shapes = _empty_board(nodes, requests, placement)
     capacity = sum(len(node.devices) for node in nodes)
     arrived = allocated = seconds = 0.0
     placed, refused = Counter[int](), Counter[int]()
@@ -68,11 +65,9 @@ def fill(
         shape = shapes[id(request)]
         ranks = _anywhere(board, shape, rng) if placement == RANDOM else place(board, shape)
         if ranks is not None:
-            board.take(ranks)
-            placed[request.gpu_count] += 1
+            board.allocate(ranks)
             allocated += gpus_of(request)
-        else:
-            refused[request.gpu_count] += 1
+        (refused if ranks is None else placed)[request.gpu_count] += 1
         seconds += time.perf_counter() - started
         progress(arrived / capacity)
         if 100 * arrived / capacity >= curve[-1][0] + 1:
@@ -82,10 +77,18 @@ def fill(
     return Fill(percent, milliseconds, placed, refused, tuple(curve))
 
 
+def _empty_board(nodes: Sequence[Node], requests: Sequence[Request], placement: str) -> tuple[Board, dict[int, Shape]]:
+    """Return the board with the scorer of the placement, and the shape of each request by identity."""
+    policy = Policy(load_ceiling_shared=1.0, placement="tightest" if placement == RANDOM else placement)
+    board = Board(nodes)
+    board.scorer = scorer_of(tuple(Counter(requests).items()), board, policy)
+    return board, {id(request): Shape(request, board, policy) for request in requests}
+
+
 def _anywhere(board: Board, shape: Shape, rng: Random) -> tuple[RankPlacement, ...] | None:
-    """On a node drawn from all that have room."""
+    """Return a placement on a node drawn from all that can hold the request."""
     for slot in rng.sample(board.slots, len(board.slots)):
-        if room(slot, shape, 1):
+        if ranks_that_fit(slot, shape, 1):
             shape.allowed = frozenset([slot.position])
             return place(board, shape)
     return None

@@ -1,4 +1,4 @@
-"""Preemptive shortest-remaining-time, for reference: plan() says at each event which unfinished jobs should run."""
+"""Preemptive shortest-remaining-time, for reference: at each event plan() chooses which unfinished jobs run."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,8 +22,8 @@ def replay_srtf(
     charge_seconds: float = 45.0,
     progress: Progress | None = None,
 ) -> Run:
-    """As `replay`, but plan() places all unfinished jobs on the empty cluster; those that ran and are not placed are
-    preempted. To move to other GPUs is free. Jobs that nothing is predicted for come last."""
+    """Replay as `replay`, but plan() places all unfinished jobs on the empty cluster; those that ran and are not placed
+    are preempted. Moving to other GPUs is free. Jobs without a prediction come last."""
     clock = _Clock(jobs, cluster, policy, charge_seconds)
     while clock.step():
         if progress is not None and len(clock.run.timeline) % 50 == 0:
@@ -35,9 +35,9 @@ class _Clock:
     def __init__(self, jobs: Sequence[TraceJob], cluster: Cluster, policy: Policy, charge_seconds: float) -> None:
         self.policy, self.charge_seconds = policy, charge_seconds
         self.run = Run([JobResult(job) for job in jobs])
-        self.fates = {fate.job.id: fate for fate in self.run.fates}
-        self.left = {job.id: job.run_seconds for job in jobs}
-        self.served = dict.fromkeys(self.left, 0.0)
+        self.results = {result.job.id: result for result in self.run.results}
+        self.remaining_seconds = {job.id: job.run_seconds for job in jobs}
+        self.served = dict.fromkeys(self.remaining_seconds, 0.0)
         self.arrivals = cluster.waiting(jobs)
         self.arrived = self.done = 0
         self.unfinished: dict[int, Job] = {}
@@ -46,7 +46,8 @@ class _Clock:
         self.empty = Snapshot((), (), cluster.nodes(), cluster.tenants(jobs))
 
     def step(self) -> bool:
-        now = min(self._next_arrival(), self.at + min((self.left[job_id] for job_id in self.running), default=inf))
+        next_end = self.at + min((self.remaining_seconds[job_id] for job_id in self.running), default=inf)
+        now = min(self._next_arrival(), next_end)
         if now == inf:
             return False
         self._serve(now)
@@ -63,15 +64,15 @@ class _Clock:
         return self.arrivals[self.arrived].queued_at if self.arrived < len(self.arrivals) else inf
 
     def _serve(self, now: float) -> None:
-        """What runs has run until now."""
+        """Let the running jobs run until now."""
         # The job that ends next ends exactly now, whatever the sum of floats says.
-        least = min((self.left[job_id] for job_id in self.running), default=inf)
+        minimum = min((self.remaining_seconds[job_id] for job_id in self.running), default=inf)
         for job_id in sorted(self.running):
-            is_done = self.left[job_id] == least and self.at + least <= now
-            self.left[job_id] = 0.0 if is_done else self.left[job_id] - (now - self.at)
+            is_done = self.remaining_seconds[job_id] == minimum and self.at + minimum <= now
+            self.remaining_seconds[job_id] = 0.0 if is_done else self.remaining_seconds[job_id] - (now - self.at)
             self.served[job_id] += now - self.at
-            if self.left[job_id] <= 0.0:
-                self.fates[job_id].ended_at = now
+            if self.remaining_seconds[job_id] <= 0.0:
+                self.results[job_id].ended_at = now
                 self.running.discard(job_id)
                 del self.unfinished[job_id]
                 self.done += 1
@@ -79,15 +80,15 @@ class _Clock:
 
     def _plan(self, now: float) -> None:
         jobs = tuple(self._remaining(job) for job in self.unfinished.values())
-        made = plan(replace(self.empty, jobs=jobs), self.policy, now)
-        placed = {placement.job_id for placement in made.placements}
+        new_plan = plan(replace(self.empty, jobs=jobs), self.policy, now)
+        placed = {placement.job_id for placement in new_plan.placements}
         for job_id in self.running - placed:
-            fate = self.fates[job_id]
-            fate.preemptions += 1
-            fate.charged_seconds += self.charge_seconds
-            self.left[job_id] += self.charge_seconds
+            result = self.results[job_id]
+            result.preemptions += 1
+            result.charged_seconds += self.charge_seconds
+            self.remaining_seconds[job_id] += self.charge_seconds
         for job_id in placed - self.running:
-            self.fates[job_id].first_started_at = min(self.fates[job_id].first_started_at, now)
+            self.results[job_id].first_started_at = min(self.results[job_id].first_started_at, now)
         self.running = placed
 
     def _remaining(self, job: Job) -> Job:

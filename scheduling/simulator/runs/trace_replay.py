@@ -13,15 +13,15 @@ from scheduling.simulator.runs.cluster import Cluster
 from scheduling.simulator.runs.usage import Ledger
 from scheduling.simulator.traces.jobs import TraceJob
 
-# Rules that wait (a delay before preemption, a minimum run time) are asked again after this long at most.
-_AGAIN_SECONDS = 60.0
+# Rules that wait (a delay before preemption, a minimum run time) are checked again after this long at most.
+_RECHECK_SECONDS = 60.0
 
 Progress = Callable[[int], None]
 
 
 @dataclass(slots=True)
 class JobResult:
-    """What became of a job; times on the trace's clock. `charged_seconds`: what its preemptions cost it."""
+    """The outcome of a job; times on the trace's clock. `charged_seconds`: the cost of its preemptions."""
 
     job: TraceJob
     first_started_at: float = inf
@@ -31,7 +31,7 @@ class JobResult:
 
     @property
     def wait_seconds(self) -> float:
-        """All the time that it neither ran nor paid for a preemption."""
+        """Return all the time in which it neither ran nor paid for a preemption."""
         return max(self.ended_at - self.job.submitted_at - self.job.run_seconds - self.charged_seconds, 0.0)
 
     @property
@@ -39,15 +39,15 @@ class JobResult:
         return self.ended_at - self.job.submitted_at
 
 
-# The snapshot after the plan of a moment, that moment, and what has become of each job by then.
+# The snapshot after the plan of a moment, that moment, and the outcome of each job so far.
 Observer = Callable[[Snapshot, float, Mapping[int, JobResult]], None]
 
 
 @dataclass(slots=True)
 class Run:
-    """`timeline`: (time, jobs waiting, GPUs in use) after each event."""
+    """The outcome of a replay. `timeline`: (time, jobs waiting, GPUs in use) after each event."""
 
-    fates: list[JobResult]
+    results: list[JobResult]
     timeline: list[tuple[float, int, int]] = field(default_factory=list)
 
 
@@ -63,15 +63,15 @@ def replay(
 ) -> Run:
     """Run every job to its end. Jobs sorted by time of submission; each must fit on the empty cluster.
 
-    A preempted job goes on later from where it was, after `charge_seconds` of holding its GPUs for nothing.
-    `progress` is told now and then how many jobs have ended. `observer` is called after each plan that follows an
-    arrival.
+    A preempted job continues later from where it was, after holding its GPUs idle for `charge_seconds`.
+    `progress` is called now and then with the number of jobs that have ended, `observer` after each plan that follows
+    an arrival.
     """
     clock = _Clock(jobs, cluster, policy, limits, charge_seconds)
     arrived = 0
     while clock.step():
         if observer is not None and clock.arrived > arrived:
-            observer(clock.snapshot, clock.run.timeline[-1][0], clock.fates)
+            observer(clock.snapshot, clock.run.timeline[-1][0], clock.results)
             arrived = clock.arrived
         if progress is not None and len(clock.run.timeline) % 50 == 0:
             progress(clock.done)
@@ -86,26 +86,26 @@ class _Clock:
     ) -> None:
         self.policy, self.charge_seconds = policy, charge_seconds
         self.run = Run([JobResult(job) for job in jobs])
-        self.fates = {fate.job.id: fate for fate in self.run.fates}
-        self.left = {job.id: job.run_seconds for job in jobs}
+        self.results = {result.job.id: result for result in self.run.results}
+        self.remaining_seconds = {job.id: job.run_seconds for job in jobs}
         self.arrivals = cluster.waiting(jobs, limits=limits)
         self.by_id = {job.id: job for job in self.arrivals}
         self.arrived = self.done = 0
         is_mixed = len({band(job.priority) for job in jobs}) > 1 or any(cluster.guarantees.values())
         self.may_preempt = policy.preemption and is_mixed
         self.ends: list[tuple[float, int]] = []
-        self.again_at = inf
+        self.recheck_at = inf
         self.gpu_count = self.free = cluster.gpu_count
         tenants = cluster.tenants(jobs)
         self.snapshot = Snapshot((), (), cluster.nodes(), tenants)
         self.ledger = Ledger(tenants, policy, jobs[0].submitted_at)
 
     def step(self) -> bool:
-        """Go to the next event, all that happens at one time being one; False: there is none."""
-        now = min(self._next_arrival(), self.ends[0][0] if self.ends else inf, self.again_at)
+        """Go to the next event, with all that happens at one time as one; return False if there is none."""
+        now = min(self._next_arrival(), self.ends[0][0] if self.ends else inf, self.recheck_at)
         if now == inf:
             return False
-        is_due = now >= self.again_at
+        is_due = now >= self.recheck_at
         freed = self._end_due(now)
         new = self._arrive(now)
         if freed or is_due or any(self.may_preempt or job.request.gpu_count <= self.free for job in new):
@@ -132,56 +132,57 @@ class _Clock:
         while self.ends and self.ends[0][0] <= now:
             due.add(heappop(self.ends)[1])
         for job_id in due:
-            self.fates[job_id].ended_at = now
+            self.results[job_id].ended_at = now
             self.free += self.by_id[job_id].request.gpu_count
         self.done += len(due)
         self.snapshot = ended(self.snapshot, due)
         return bool(due)
 
     def _plan(self, now: float) -> None:
-        """Plan until nobody is stopped any more: who is stopped has given everything back at once."""
-        self.again_at = inf
+        """Plan until no job is preempted: a preempted job releases everything at once."""
+        self.recheck_at = inf
         while True:
             self.snapshot = replace(self.snapshot, tenants=self.ledger.tenants(now))
-            made = plan(self.snapshot, self.policy, now)
-            self._start(made, now)
-            victims = [victim for one in made.preemptions for victim in one.victims]
+            new_plan = plan(self.snapshot, self.policy, now)
+            self._start(new_plan, now)
+            victims = [victim for preemption in new_plan.preemptions for victim in preemption.victims]
             if not victims:
                 break
-            self.snapshot = stopping(self.snapshot, made.preemptions, made.claims)
+            self.snapshot = stopping(self.snapshot, new_plan.preemptions, new_plan.claims)
             self._stop(victims, now)
-        if any(wait.code == "preempt_delay" for wait in made.waits):
-            self.again_at = now + _AGAIN_SECONDS
+        if any(group.code == "preempt_delay" for group in new_plan.waits):
+            self.recheck_at = now + _RECHECK_SECONDS
 
-    def _start(self, made: Plan, now: float) -> None:
-        for placement in made.placements:
-            fate = self.fates[placement.job_id]
-            fate.first_started_at = min(fate.first_started_at, now)
+    def _start(self, new_plan: Plan, now: float) -> None:
+        for placement in new_plan.placements:
+            result = self.results[placement.job_id]
+            result.first_started_at = min(result.first_started_at, now)
             self.free -= self.by_id[placement.job_id].request.gpu_count
-            heappush(self.ends, (now + self.left[placement.job_id], placement.job_id))
-        self.snapshot = started(self.snapshot, made.placements, now)
-        reservation = made.reservation
+            heappush(self.ends, (now + self.remaining_seconds[placement.job_id], placement.job_id))
+        self.snapshot = started(self.snapshot, new_plan.placements, now)
+        reservation = new_plan.reservation
         self.snapshot = replace(self.snapshot, reserved_job_id=reservation.job_id if reservation else None)
 
     def _stop(self, victims: Collection[int], now: float) -> None:
         for end, job_id in self.ends:
             if job_id in victims:
-                fate = self.fates[job_id]
-                fate.preemptions += 1
-                fate.charged_seconds += self.charge_seconds
-                self.left[job_id] = end - now + self.charge_seconds
+                result = self.results[job_id]
+                result.preemptions += 1
+                result.charged_seconds += self.charge_seconds
+                self.remaining_seconds[job_id] = end - now + self.charge_seconds
                 self.free += self.by_id[job_id].request.gpu_count
-        self.ends = [one for one in self.ends if one[1] not in victims]
+        self.ends = [entry for entry in self.ends if entry[1] not in victims]
         heapify(self.ends)
         self.snapshot = ended(self.snapshot, victims)
-        self.snapshot = replace(self.snapshot, jobs=(*self.snapshot.jobs, *self._back(victims)))
+        self.snapshot = replace(self.snapshot, jobs=(*self.snapshot.jobs, *self._requeued(victims)))
 
-    def _back(self, victims: Iterable[int]) -> list[Job]:
-        """They wait again, with their original queue time; what is predicted is what is left of it."""
-        back = []
+    def _requeued(self, victims: Iterable[int]) -> list[Job]:
+        """Return the victims as waiting jobs, with their original queue time; the prediction is reduced by the time
+        served."""
+        jobs = []
         for job_id in victims:
             job = self.by_id[job_id]
-            served = self.fates[job_id].job.run_seconds - self.left[job_id]
+            served = self.results[job_id].job.run_seconds - self.remaining_seconds[job_id]
             predicted = None if job.predicted_seconds is None else max(job.predicted_seconds - served, 1.0)
-            back.append(replace(job, predicted_seconds=predicted))
-        return back
+            jobs.append(replace(job, predicted_seconds=predicted))
+        return jobs

@@ -1,4 +1,4 @@
-"""Reads files of comma-separated values, compressed or not, and says in which line and column they are wrong."""
+"""Reads files of comma-separated values, compressed or not; errors name the line and the column."""
 
 import csv
 import gzip
@@ -13,7 +13,7 @@ from scheduling.simulator.errors import InputError, bad_line
 
 
 class Row:
-    """One line: its fields by the names in the header, each read as what it should be."""
+    """One line: its fields by the names in the header, each parsed as the type that the caller needs."""
 
     __slots__ = ("_fields", "line", "path")
 
@@ -21,31 +21,31 @@ class Row:
         self.path, self.line, self._fields = path, line, fields
 
     def text(self, column: str) -> str:
-        """Empty where the line or the file has no such field."""
+        """Return the text of a field; empty if the line or the file has no such field."""
         return self._fields.get(column, "").strip()
 
-    def number(self, column: str, *, least: float = 0.0) -> float:
-        """Raises InputError unless it is a finite number of at least `least`."""
+    def number(self, column: str, *, minimum: float = 0.0) -> float:
+        """Return a field as a number. Raises InputError unless it is finite and at least `minimum`."""
         text = self.text(column)
         try:
             value = float(text)
         except ValueError:
             raise self.bad(column, f"{text[:50]!r} is not a number") from None
-        if not isfinite(value) or value < least:
-            raise self.bad(column, f"{text[:50]} is not a number of at least {least:g}")
+        if not isfinite(value) or value < minimum:
+            raise self.bad(column, f"{text[:50]} is not a number of at least {minimum:g}")
         return value
 
-    def whole(self, column: str, *, least: int = 0) -> int:
-        value = self.number(column, least=least)
+    def integer(self, column: str, *, minimum: int = 0) -> int:
+        value = self.number(column, minimum=minimum)
         if value != int(value):
             raise self.bad(column, f"{self.text(column)} is not a whole number")
         return int(value)
 
     def seconds(self, column: str) -> float:
-        """A time, as seconds or as a date and time; one that names no zone is in UTC."""
+        """Return a time, given as seconds or as a date and time; one without a zone is in UTC."""
         text = self.text(column)
         try:
-            return self.number(column, least=-1e12)
+            return self.number(column, minimum=-1e12)
         except InputError:
             return instant(text, self.bad(column, f"{text[:50]!r} is neither seconds nor a date and time"))
 
@@ -54,9 +54,9 @@ class Row:
 
 
 def read_rows(path: Path, needed: Collection[str]) -> Iterator[Row]:
-    """The lines of a file after its header; names ending in .gz are uncompressed on the way.
+    """Yield the lines of a file after its header; files ending in .gz are uncompressed.
 
-    Raises InputError where a needed column is missing or the file is not such a table, OSError where it is not there.
+    Raises InputError if a needed column is missing or the file is not such a table, OSError if it cannot be read.
     """
     with _opened(path) as file:
         reader = csv.DictReader(file, restkey="", restval="", strict=True)
@@ -71,12 +71,12 @@ def read_rows(path: Path, needed: Collection[str]) -> Iterator[Row]:
 
 
 def instant(text: str, problem: InputError) -> float:
-    """Seconds since the epoch of a date, or a date and time; raises `problem` where it is neither."""
+    """Return the seconds since the epoch of a date, or a date and time; raises `problem` if it is neither."""
     try:
-        read = datetime.fromisoformat(text)
+        parsed = datetime.fromisoformat(text)
     except ValueError:
         raise problem from None
-    return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
+    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
 
 
 def _opened(path: Path) -> TextIO:

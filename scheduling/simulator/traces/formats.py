@@ -1,4 +1,4 @@
-"""Reads the traces of others, each in its own format, as jobs: Philly's, Muri's, Gavel's, and our own history."""
+"""Reads traces in published formats as jobs: Philly's, Muri's, Gavel's, and our own history."""
 
 import gzip
 import json
@@ -10,7 +10,7 @@ from scheduling.simulator.errors import InputError
 from scheduling.simulator.traces.csv_rows import Row, read_rows
 from scheduling.simulator.traces.jobs import TraceJob
 
-# Our own; docs/simulator.md says what each column means. Only the first four must be there.
+# Our own format; docs/simulator.md describes each column. Only the first four are required.
 CSV_COLUMNS = (
     "job_id",
     "submitted_at",
@@ -26,9 +26,9 @@ _MAX_GPUS, _MAX_PRIORITY = 100_000, 10_000
 
 
 def read_trace(path: Path, format_name: str) -> list[TraceJob]:
-    """The jobs of a file by time of submission, those of one time in the order of the file.
+    """Return the jobs of a file by time of submission, those of one time in the order of the file.
 
-    Raises KeyError for a format that there is not, InputError for a file that is not in it, OSError.
+    Raises KeyError for an unknown format, InputError for a file that is not in it, OSError.
     """
     jobs = sorted(FORMATS[format_name](path), key=_submitted)
     if not jobs:
@@ -37,7 +37,7 @@ def read_trace(path: Path, format_name: str) -> list[TraceJob]:
 
 
 def _philly(path: Path) -> Iterator[TraceJob]:
-    """timestamp (no zone), duration in seconds, num_gpus, cluster (the virtual cluster: a tenant)."""
+    """Read columns timestamp (no zone), duration in seconds, num_gpus, cluster (the virtual cluster: a tenant)."""
     rows = read_rows(path, ("timestamp", "duration", "num_gpus", "cluster"))
     for number, row in enumerate(rows, 1):
         yield TraceJob(
@@ -51,7 +51,7 @@ def _philly(path: Path) -> Iterator[TraceJob]:
 
 
 def _muri(path: Path) -> Iterator[TraceJob]:
-    """submit_time and duration in milliseconds."""
+    """Read columns submit_time and duration in milliseconds."""
     for number, row in enumerate(read_rows(path, ("job_id", "num_gpu", "submit_time", "duration")), 1):
         yield TraceJob(
             id=number,
@@ -63,8 +63,8 @@ def _muri(path: Path) -> Iterator[TraceJob]:
 
 
 def _gavel(path: Path) -> Iterator[TraceJob]:
-    """arrival_s, and how many steps of which type of job: its run time is steps / steps per second on one V100, as
-    the durations that the steps were made from show. The speeds are in a file beside the trace."""
+    """Read arrival_s and the number of steps of a type of job; its run time is steps / steps per second on one V100, as
+    the durations from which the steps were derived show. The speeds are in a file beside the trace."""
     speeds = _speeds(path.with_name("simulation_throughputs.json.gz"))
     for number, row in enumerate(read_rows(path, ("arrival_s", "gpus", "job_type", "steps")), 1):
         speed = speeds.get(f"('{row.text('job_type')}', 1)", 0.0)
@@ -79,18 +79,18 @@ def _gavel(path: Path) -> Iterator[TraceJob]:
         )
 
 
-def _own(path: Path) -> Iterator[TraceJob]:
+def _csv(path: Path) -> Iterator[TraceJob]:
     for number, row in enumerate(read_rows(path, CSV_COLUMNS[:4]), 1):
         yield TraceJob(
             id=number,
             name=row.text("job_id") or str(number),
             submitted_at=row.seconds("submitted_at"),
-            gpus=_gpus(row, "gpus", least=0),
+            gpus=_gpus(row, "gpus", minimum=0),
             run_seconds=row.number("run_seconds"),
             tenant=row.text("tenant") or "all",
             user=row.text("user"),
             priority=_priority(row) if row.text("priority") else 500,
-            limit_seconds=row.whole("limit_seconds", least=1) if row.text("limit_seconds") else None,
+            limit_seconds=row.integer("limit_seconds", minimum=1) if row.text("limit_seconds") else None,
             predicted_seconds=row.number("predicted_seconds") if row.text("predicted_seconds") else None,
         )
 
@@ -99,7 +99,7 @@ FORMATS: dict[str, Callable[[Path], Iterator[TraceJob]]] = {
     "philly": _philly,
     "muri": _muri,
     "gavel": _gavel,
-    "csv": _own,
+    "csv": _csv,
 }
 
 
@@ -107,22 +107,22 @@ def _submitted(job: TraceJob) -> tuple[float, int]:
     return job.submitted_at, job.id
 
 
-def _gpus(row: Row, column: str, least: int = 1) -> int:
-    count = row.whole(column, least=least)
+def _gpus(row: Row, column: str, minimum: int = 1) -> int:
+    count = row.integer(column, minimum=minimum)
     if count > _MAX_GPUS:
         raise row.bad(column, f"{count} GPUs are more than the {_MAX_GPUS} that a job may ask for")
     return count
 
 
 def _priority(row: Row) -> int:
-    priority = row.whole("priority")
+    priority = row.integer("priority")
     if priority > _MAX_PRIORITY:
         raise row.bad("priority", f"{priority} is more than {_MAX_PRIORITY}")
     return priority
 
 
 def _speeds(path: Path) -> dict[str, float]:
-    """Steps per second of each type of job alone on a V100."""
+    """Return the steps per second of each type of job alone on a V100."""
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             alone = {key: runs["null"] for key, runs in json.load(file)["v100"].items()}

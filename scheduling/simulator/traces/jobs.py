@@ -1,12 +1,13 @@
-"""The job of a trace: what somebody once submitted, and how long it ran."""
+"""The job of a trace: its submit and its real run time."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class TraceJob:
-    """`id`: its place in the file, from 1; `name`: what the file calls it. Times are seconds, `submitted_at` on the
-    file's own clock. `limit_seconds`, `predicted_seconds`: what its user, or somebody, said before it ran."""
+    """A job of a trace. `id`: its position in the file, from 1; `name`: its name in the file. Times are seconds,
+    `submitted_at` on the file's own clock. `limit_seconds`, `predicted_seconds`: the limit and the prediction before it
+    ran."""
 
     id: int
     name: str

@@ -13,47 +13,52 @@ DEVICE_MB = 1000
 
 
 def read_nodes(path: Path) -> tuple[Node, ...]:
-    """Columns sn, cpu_milli, memory_mib, gpu, model; ids in the order of the file. Raises InputError, OSError."""
+    """Return the nodes, ids in the order of the file. Raises InputError, OSError.
+
+    Columns: sn, cpu_milli, memory_mib, gpu, model.
+    """
     nodes: list[Node] = []
     devices = 0
     for line, row in _rows(path, ("sn", "cpu_milli", "memory_mib", "gpu", "model")):
-        cpu_milli, memory_mb, gpus = (_whole(path, line, row, column) for column in ("cpu_milli", "memory_mib", "gpu"))
-        held = tuple(Device(devices + number, row["model"], DEVICE_MB) for number in range(1, gpus + 1))
+        cpu_milli, memory_mb, gpus = (
+            _integer(path, line, row, column) for column in ("cpu_milli", "memory_mib", "gpu")
+        )
+        node_devices = tuple(Device(devices + number, row["model"], DEVICE_MB) for number in range(1, gpus + 1))
         devices += gpus
-        nodes.append(Node(len(nodes) + 1, row["sn"], cpu_milli, memory_mb, cpu_milli, memory_mb, held))
+        nodes.append(Node(len(nodes) + 1, row["sn"], cpu_milli, memory_mb, cpu_milli, memory_mb, node_devices))
     if not devices:
         raise InputError(f"{path} lists no node with a GPU.")
     return tuple(nodes)
 
 
 def read_requests(path: Path) -> tuple[Request, ...]:
-    """Columns cpu_milli, memory_mib, num_gpu, gpu_milli (of each GPU; 1000: whole) and, if there is one, gpu_spec
-    (models, separated by |). Equal requests are one object. Raises InputError, OSError."""
-    known: dict[Request, Request] = {}
-    found = []
+    """Return the requests; equal ones are one object. Raises InputError, OSError. Columns: cpu_milli, memory_mib,
+    num_gpu, gpu_milli (of each GPU; 1000: whole) and, optionally, gpu_spec (models, separated by |)."""
+    distinct: dict[Request, Request] = {}
+    requests = []
     for line, row in _rows(path, ("cpu_milli", "memory_mib", "num_gpu", "gpu_milli")):
         cpu_milli, memory_mb, gpus = (
-            _whole(path, line, row, column) for column in ("cpu_milli", "memory_mib", "num_gpu")
+            _integer(path, line, row, column) for column in ("cpu_milli", "memory_mib", "num_gpu")
         )
-        part = _whole(path, line, row, "gpu_milli") if gpus else DEVICE_MB
+        part = _integer(path, line, row, "gpu_milli") if gpus else DEVICE_MB
         if part > DEVICE_MB or (gpus and not part):
             raise bad_line(path, line, "gpu_milli", f"{part} is not from 1 to {DEVICE_MB}")
         shared = part < DEVICE_MB
         models = tuple(word for word in (row.get("gpu_spec") or "").split("|") if word)
         request = Request(gpus, part if shared else None, models, shared, cpu_milli, memory_mb)
-        found.append(known.setdefault(request, request))
-    if not any(request.gpu_count for request in found):
+        requests.append(distinct.setdefault(request, request))
+    if not any(request.gpu_count for request in requests):
         raise InputError(f"{path} lists no request for a GPU.")
-    return tuple(found)
+    return tuple(requests)
 
 
 def gpus_of(request: Request) -> float:
-    """GPUs that a request of the trace asks for, parts of one as parts."""
+    """Return the GPUs that a request of the trace asks for, parts of one as parts."""
     return request.gpu_count * (request.gpu_memory_mb or DEVICE_MB) / DEVICE_MB
 
 
 def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """(line, row), from plain or gzipped CSV with a header."""
+    """Yield (line, row), from plain or gzipped CSV with a header."""
     with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="") as file:
         rows = csv.DictReader(file)
         try:
@@ -66,7 +71,7 @@ def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, Mapping[s
             raise InputError(f"{path}, line {rows.line_num + 1}: it is no CSV file ({problem}).") from problem
 
 
-def _whole(path: Path, line: int, row: Mapping[str, str], column: str) -> int:
+def _integer(path: Path, line: int, row: Mapping[str, str], column: str) -> int:
     text = row[column] or ""
     if not (text.isascii() and text.isdigit()):
         raise bad_line(path, line, column, f"{text!r} is not a whole number")

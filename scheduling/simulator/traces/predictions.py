@@ -1,4 +1,4 @@
-"""Makes up what somebody would have predicted for the jobs of a trace: nothing, the truth, or the truth with noise."""
+"""Generates predictions for the jobs of a trace: none, the truth, or the truth with noise."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -8,13 +8,13 @@ from scheduling.simulator.traces.jobs import TraceJob
 
 KINDS = ("given", "none", "noisy", "oracle")
 
-# (part of the jobs, least error, greatest error) relative to the run time: 10 % of the jobs within 10 %, 50 % within
+# (part of the jobs, minimum error, maximum error) relative to the run time: 10 % of the jobs within 10 %, 50 % within
 # 50 %, 70 % within 100 %, 90 % within 1000 %; the last tenth is drawn up to ten times that.
 _ERRORS = ((0.1, 0.0, 0.1), (0.5, 0.1, 0.5), (0.7, 0.5, 1.0), (0.9, 1.0, 10.0), (1.0, 10.0, 100.0))
 
 
 def with_predictions(jobs: Iterable[TraceJob], kind: str, seed: int) -> list[TraceJob]:
-    """The jobs with `predicted_seconds` of a kind of KINDS; `given`: as the trace has them. One seed, one answer."""
+    """Return the jobs with `predicted_seconds` of a kind of KINDS; `given`: as in the trace. Deterministic per seed."""
     if kind == "given":
         return list(jobs)
     if kind == "none":
@@ -26,9 +26,10 @@ def with_predictions(jobs: Iterable[TraceJob], kind: str, seed: int) -> list[Tra
 
 
 def noisy(seconds: float, rng: Random) -> float:
-    """A prediction that is too long or too short, as often; errors beyond 100 % can only be too long. At least 1 s."""
+    """Return a prediction that is too long or too short, equally often; errors beyond 100 % are only too long. At least
+    1 s."""
     drawn = rng.random()
-    _, least, most = next(row for row in _ERRORS if drawn < row[0])
-    error = rng.uniform(least, most) if most <= 1.0 else least * (most / least) ** rng.random()
+    _, minimum, maximum = next(row for row in _ERRORS if drawn < row[0])
+    error = rng.uniform(minimum, maximum) if maximum <= 1.0 else minimum * (maximum / minimum) ** rng.random()
     sign = -1.0 if error < 1.0 and rng.random() < 0.5 else 1.0
     return max(seconds * (1.0 + sign * error), 1.0)
