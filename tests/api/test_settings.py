@@ -19,7 +19,9 @@ from gpusched.env import Env, SettingError, read
 )  # fmt: skip
 def test_a_value_that_makes_no_sense_is_refused_by_its_name(setting):
     name, _, value = setting.partition("=")
-    with pytest.raises(SettingError, match=f"GPUSCHED_{name}.*(is not from .* to|is not valid; use|is not a JSON object)"):
+    with pytest.raises(
+        SettingError, match=f"GPUSCHED_{name}.*(is not from .* to|is not valid; use|is not a JSON object)"
+    ):
         read({f"GPUSCHED_{name}": value})
 
 

@@ -101,7 +101,8 @@ def restrict(loaded: Nodes, name: str, visible: Visible) -> dict[str, Row] | Non
 
 def _device(listed: Row, more: Row) -> dict[str, Row]:
     """The device, and apart from it what is read of it each second."""
-    read = {"read_at": fleet.slot(more.get("read_at")), "throttled_by": throttling.reason_names(more.get("throttle_reasons"))}
+    throttled_by = throttling.reason_names(more.get("throttle_reasons"))
+    read = {"read_at": fleet.slot(more.get("read_at")), "throttled_by": throttled_by}
     names = ("utilisation_percent", "memory_used_mb", "temperature_celsius", "power_watts", "power_limit_watts",
              "process_count", "ecc_corrected", "ecc_uncorrected")  # fmt: skip
     fixed = ("mig_parent", "numa_node", "nvlink_island", "occupancy", "occupant")
