@@ -82,11 +82,9 @@ async def talk(stack: Stack, credentials: dict[str, str], seconds: float) -> tup
 
     async def costs() -> dict[str, float]:
         await asyncio.sleep(max(0.0, counted_from - time.perf_counter()))
-        cpu_before = {part: cpu_seconds(stack.pids(mark)) for part, mark in PARTS.items()}
+        start = {part: cpu_seconds(stack.pids(mark)) for part, mark in PARTS.items()}
         await asyncio.sleep(seconds - 1)
-        return {
-            part: (cpu_seconds(stack.pids(mark)) - cpu_before[part]) / (seconds - 1) for part, mark in PARTS.items()
-        }
+        return {part: (cpu_seconds(stack.pids(mark)) - start[part]) / (seconds - 1) for part, mark in PARTS.items()}
 
     measuring = asyncio.create_task(costs())
     await asyncio.gather(*(node(number, *pair) for number, pair in enumerate(credentials.items())))
