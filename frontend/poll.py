@@ -17,7 +17,7 @@ def poll(request: HttpRequest) -> JsonResponse:
     """`?topic=nodes&topic=job:17` gives `{"alive", "cycle_age_seconds", "topics": {topic: rows}, "errors": {topic:
     code}}`; 401 for nobody, since a page cannot follow a script's redirect to the login."""
     if not request.user.is_authenticated:
-        return JsonResponse({"error": "nobody is logged in"}, status=401)
+        return JsonResponse({"error": "you are not logged in"}, status=401)
     who = identity(request)
     asked = list(dict.fromkeys(request.GET.getlist("topic")))[: 2 * MAX_TOPICS]
     known = [topic for topic in asked if kind_of(topic)]

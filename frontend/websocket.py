@@ -23,7 +23,7 @@ class Wanted(msgspec.Struct):
 
     def __post_init__(self) -> None:
         if self.subscribe is None and self.seen is None:
-            raise ValueError("says neither `subscribe` nor `seen`")
+            raise ValueError("has neither `subscribe` nor `seen`")
 
 
 _decode = msgspec.json.Decoder(Wanted).decode
@@ -61,7 +61,7 @@ class LiveConsumer(HubSocket):
         try:
             wanted = _decode(raw)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            logger.info("a page sent what is no message: %s", error)
+            logger.info("a page sent an invalid message: %s", error)
             await self.close(code=BAD_MESSAGE)
             return
         if self.client is None:

@@ -40,18 +40,19 @@ def require_confirmation(job_ids: Collection[int], typed: str) -> None:
     wanted = required_confirmation(job_ids, loss_of(*job_ids))
     if wanted not in ("", typed.strip()):
         what = "the number of jobs" if len(job_ids) > 1 else "the job's id"
-        raise invalid([FieldError("typed", "required", f"type {wanted}, {what}, to stop what has run so much")])
+        raise invalid([FieldError("typed", "required", f"type {wanted}, {what}, to confirm the stop")])
 
 
 def loss_sentence(loss: dict[str, Any]) -> str:
     """The loss of several jobs as a sentence."""
     if not loss["jobs"]:
-        return "None of them runs any more."
+        return "None of them is running."
     jobs, gpus = loss["jobs"], loss["gpus"]
     counted = ((jobs - loss["elements"], "job"), (loss["elements"], "element"))
     what = " and ".join(f"{count} {word}{'s' * (count != 1)}" for count, word in counted if count)
     runs = "runs" if jobs == 1 else "run"
     where = f" on {gpus} GPU{'s' * (gpus != 1)}" if gpus else ""
     since = f", the longest for {duration(loss['seconds'])}" if jobs > 1 else f", for {duration(loss['seconds'])}"
-    most = f", {number(loss['gpu_hours'])} GPU-hours at most" if loss["is_large"] else ""
-    return f"{what} {runs}{where}{since}: the processes are stopped, and what they have not saved is lost{most}."
+    most = f": at most {number(loss['gpu_hours'])} GPU-hours" if loss["is_large"] else ""
+    whose = "Its" if jobs == 1 else "Their"
+    return f"{what} {runs}{where}{since}. {whose} processes are stopped, and unsaved work is lost{most}."

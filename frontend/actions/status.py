@@ -83,7 +83,7 @@ def _in_the_way(missing: Sequence[Row], *, is_limit: bool) -> str:
     if silent:
         longest = max(node["silent"] for node in silent)
         return f"node {_named(silent)} silent for {longest:.0f} s"
-    return f"node {_named(missing)} {'has not taken it over' if is_limit else 'is ending its processes'}"
+    return f"node {_named(missing)} {'has not applied it' if is_limit else 'is ending its processes'}"
 
 
 def _named(nodes: Sequence[Row]) -> str:
@@ -100,11 +100,11 @@ def of_node(node: Mapping[str, Any], incidents: Collection[Row], jobs_left: int,
         return {}
     there = f"{jobs_left} job{' still runs' if jobs_left == 1 else 's still run'} there"
     if node["intent"] == NodeIntent.OPEN:
-        return _seen("uncordon", wanted_at, "it takes jobs again", beat())
+        return _seen("uncordon", wanted_at, "it accepts jobs again", beat())
     if node["intent"] == NodeIntent.CORDONED:
         goes_on = f"; {there}" if jobs_left else ""
-        return _seen("cordon", wanted_at, f"nothing new starts there{goes_on}", beat(), is_lasting=True)
-    says = there if jobs_left else "nothing runs there any more: it can be worked on"
+        return _seen("cordon", wanted_at, f"no new job starts on it{goes_on}", beat(), is_lasting=True)
+    says = there if jobs_left else "no job runs on it: it is ready for maintenance"
     asked = _seen("drain", wanted_at, says, beat(), is_lasting=True)
     if asked["status"] == "confirmed":
         asked["word"] = "confirmed, draining" if jobs_left else "confirmed, drained"
@@ -135,7 +135,7 @@ def _seen(what: str, wanted_at: datetime, says: str, beat: Row, *, is_lasting: b
     if beat["last_cycle_at"] is not None and parsed(beat["last_cycle_at"]) > wanted_at:
         return _told(told, "confirmed", says, is_lasting=is_lasting)
     silent = f" for {beat['age_seconds']:.0f} s" if beat["age_seconds"] is not None else ""
-    return _told(told, _waiting(wanted_at), f"the scheduler has not looked{silent}")
+    return _told(told, _waiting(wanted_at), f"the scheduler has not run a cycle{silent}")
 
 
 def _waiting(at: datetime) -> str:

@@ -98,7 +98,7 @@ test("a server that gives no answer is told, and may be asked again", async () =
   fails = new TypeError("fetch failed");
   button("Hold").click();
   await settle();
-  expect([document.body.textContent?.includes("Nothing is known of what was asked: the server gave no answer"), button("Hold").getAttribute("aria-disabled")]).toEqual([true, null]);
+  expect([document.body.textContent?.includes("The result is not known: the server gave no answer"), button("Hold").getAttribute("aria-disabled")]).toEqual([true, null]);
 });
 
 test("who is logged out, or logged in anew elsewhere, is told what helps; a refusal is told in the server's words", async () => {
@@ -109,10 +109,10 @@ test("who is logged out, or logged in anew elsewhere, is told what helps; a refu
     await settle();
     return document.querySelector(".toast")?.textContent ?? "";
   };
-  expect(await said({ ok: false, status: 0, type: "opaqueredirect" })).toBe("You are logged out: nothing was done.Log in✕");
-  expect(await said({ ok: false, status: 403 })).toBe("Nothing was done: this page is from before the last login in this browser.Reload the page✕");
+  expect(await said({ ok: false, status: 0, type: "opaqueredirect" })).toBe("You are logged out, so nothing was done.Log in✕");
+  expect(await said({ ok: false, status: 403 })).toBe("Nothing was done: you logged in again after this page was loaded.Reload the page✕");
   expect(await said(new Response('{"sentence": "Choose one to 500 jobs."}', { status: 400 }))).toBe("Choose one to 500 jobs.✕");
-  expect(await said(new Response("<h1>oh</h1>", { status: 500 }))).toContain("Nothing is known of what was asked: the server answered 500.");
+  expect(await said(new Response("<h1>oh</h1>", { status: 500 }))).toContain("The result is not known: the server answered 500.");
   expect(await said(new Response("", { status: 500, headers: { "X-Request-Id": "0123abcd" } }))).toContain("the server answered 500, request 0123abcd.");
 });
 

@@ -61,7 +61,7 @@ test("Ctrl-K, type, Enter; Ctrl-K again closes; what the server finds is shown a
   input.value = "zzz";
   input.dispatchEvent(new Event("input"));
   await vi.advanceTimersByTimeAsync(200);
-  expect(dialog.textContent).toContain("The server does not answer");
+  expect(dialog.textContent).toContain("The server does not respond");
   press("k", document.body, { ctrlKey: true });
   expect(dialog.open).toBe(false);
 });
@@ -96,5 +96,5 @@ test("joining a node and the theme are found on every page", async () => {
   };
   expect([first("join"), first("theme"), first("dark")]).toEqual(["Join a node", "Theme: switch between light and dark", "Theme: switch between light and dark"]);
   expect(first("hold")).toBeUndefined();
-  expect(dialog.textContent).toContain("this page offers no such action");
+  expect(dialog.textContent).toContain("No page, job, node, tenant or action matches");
 });

@@ -207,11 +207,11 @@ test("beside the map stands how many GPUs are lit, so that a number that leads h
     panel.show(undefined, cells, { cell: null, job: null, tenant: null, ...light }, null);
     return box.querySelector(".lit span")?.textContent ?? "";
   };
-  expect(said({ cell: "free" })).toBe("Lit: free: 16 GPUs on 8 nodes");
-  expect(said({ node: "gpu-3" })).toBe("Lit: node gpu-3: 8 GPUs on gpu-3");
+  expect(said({ cell: "free" })).toBe("Highlighted: free: 16 GPUs on 8 nodes");
+  expect(said({ node: "gpu-3" })).toBe("Highlighted: node gpu-3: 8 GPUs on gpu-3");
   cells.find(({ device }) => device.cell === "free")!.device.is_slowed = true;
   expect(said({ cell: "free" }), "no job may have that one").toMatch(/16 GPUs on 8 nodes, 1 of them too hot to take new jobs$/);
-  expect(said({ job: 999 })).toBe("Lit: GPUs of job 999: none now");
+  expect(said({ job: 999 })).toBe("Highlighted: GPUs of job 999: none now");
   panel.close();
 });
 

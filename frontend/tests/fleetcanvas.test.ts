@@ -22,7 +22,7 @@ test("all that is known of a GPU is told, the most important first", () => {
   expect([unnamed, others]).toEqual(["busy", "held by another tenant"]);
   const reading = { ...device.reading!, temperature_celsius: null };
   expect(value({ ...device, reading }, "temperature")).toBeNull();
-  expect(tell({ node: host, device: { ...device, reading } }).at(-1)).toBe("n/a: its driver does not say");
+  expect(tell({ node: host, device: { ...device, reading } }).at(-1)).toBe("n/a: its driver does not report it");
   expect(model([host], "model").groups[0]?.title).toBe("A100 · 8 GPUs, 2 free");
 });
 
@@ -62,7 +62,7 @@ test("nodes stand by who holds them and by rack, also those of which there is no
   const [free, red, both] = nodes(3).map((each, at) => ({ ...each, devices: each.devices.map((device) => ({ ...device, cell: at === 0 ? ("free" as const) : ("busy" as const) })) }));
   both!.devices[0]!.tenants = ["blue"];
   const titles = (grouping: "tenant" | "rack"): string[] => model([free!, { ...red!, labels: { rack: "r1" } }, both!], grouping).groups.map(({ title }) => title.split(" · ")[0] ?? "");
-  expect([titles("tenant"), titles("rack")]).toEqual([["nobody", "red", "several tenants"], ["no label rack", "rack r1"]]);
+  expect([titles("tenant"), titles("rack")]).toEqual([["no tenant", "red", "several tenants"], ["no label rack", "rack r1"]]);
 });
 
 test("who holds most has the first colour; the GPU that is chosen is lit alone", () => {

@@ -26,7 +26,7 @@ test("the panel keeps the focus while readings come in, and says what is not the
   close?.click();
   expect(asked).toEqual([{ job: host.devices[0]?.jobs?.[0] }, "closed"]);
   panel.show(undefined, cells, { ...light, job: 999 }, "nowhere/7");
-  expect(box.textContent).toContain("There is no GPU nowhere/7");
+  expect(box.textContent).toContain("GPU nowhere/7 does not exist");
   expect(box.textContent).toContain("GPUs of job 999: none now");
   panel.show(undefined, cells, light, null);
   expect(box.querySelector(".of-keys")?.textContent, "hidden where there is no keyboard").toContain("Arrow keys");

@@ -37,17 +37,17 @@ async function said(items: object[], cursor: string | null, count: object | null
 
 test("the list of jobs says how many it has, and of an array that it is one row with so many elements", async () => {
   expect(await said([row(1)], null)).toBe("1 job.");
-  expect(await said([row(2), sweep(1, { running: 4, completed: 5 })], null)).toBe("2 jobs; an array counts once (with each element 10).");
+  expect(await said([row(2), sweep(1, { running: 4, completed: 5 })], null)).toBe("2 jobs; an array counts as one (10 with its elements).");
   history.replaceState(null, "", "?state=live");
-  expect(await said([row(2), sweep(1, { running: 4, completed: 5 })], null)).toBe("2 jobs; an array counts once (with each element 5).");
+  expect(await said([row(2), sweep(1, { running: 4, completed: 5 })], null)).toBe("2 jobs; an array counts as one (5 with its elements).");
 });
 
 test("where there are older ones the server counts them all, and when it did is said", async () => {
   history.replaceState(null, "", "?state=running");
-  expect(await said([row(2), sweep(1, {})], "x", { jobs: 159, is_more: false, with_elements: 4000 })).toBe("159 jobs, 2 of them listed; an array counts once (with each element 4000). Counted just now.");
-  expect(await said([row(2), sweep(1, {})], "x", { jobs: 10000, is_more: true, with_elements: null })).toBe("At least 10000 jobs, 2 of them listed; an array counts once. Counted just now.");
+  expect(await said([row(2), sweep(1, {})], "x", { jobs: 159, is_more: false, with_elements: 4000 })).toBe("159 jobs, 2 of them listed; an array counts as one (4000 with its elements). Counted just now.");
+  expect(await said([row(2), sweep(1, {})], "x", { jobs: 10000, is_more: true, with_elements: null })).toBe("At least 10000 jobs, 2 of them listed; an array counts as one. Counted just now.");
   // The array is among the older ones.
-  expect(await said([row(2), row(1)], "x", { jobs: 121, is_more: false, with_elements: 145 })).toBe("121 jobs, 2 of them listed; an array counts once (with each element 145). Counted just now.");
+  expect(await said([row(2), row(1)], "x", { jobs: 121, is_more: false, with_elements: 145 })).toBe("121 jobs, 2 of them listed; an array counts as one (145 with its elements). Counted just now.");
   // Of a name only the newest are looked at: no fewer than are listed.
   expect(await said([row(2), row(1)], "x", { jobs: 0, is_more: true, with_elements: null })).toBe("At least 2 jobs, 2 of them listed. Counted just now.");
   expect(await said([row(2), row(1)], "x", null)).toBe("2 jobs, and older ones.");

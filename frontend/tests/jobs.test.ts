@@ -121,7 +121,7 @@ test("what would be lost is asked of the server, typed where it says so, and not
   await act("cancel", [job(1, "pending")], () => undefined);
   await act("cancel", [job(1, "pending"), job(2, "held")], () => undefined);
   expect([...document.querySelectorAll(".toast > span:first-child")].map((one) => one.textContent).slice(-2)).toEqual(["1 waiting job will be cancelled in 5 s.", "1 waiting job will be cancelled in 5 s."]);
-  for (const button of document.querySelectorAll<HTMLButtonElement>(".toast button")) if (button.textContent === "Now") button.click();
+  for (const button of document.querySelectorAll<HTMLButtonElement>(".toast button")) if (button.textContent === "Do it now") button.click();
   await vi.waitFor(() => expect(posts.length).toBe(3));
   expect(posts.slice(1).map((body) => new URLSearchParams(body).get("ids"))).toEqual(["1", "2"]);
   vi.unstubAllGlobals();

@@ -161,8 +161,8 @@ describe("search", () => {
 
 test("the words below the log", () => {
   const now = { problem: "", isGone: false, hasStreams: true, isOpen: true, isComplete: true, isEmpty: false, above: 0, below: 0 };
-  expect(note(now, null)).toBe("The end.");
-  expect(note({ ...now, isEmpty: true }, null)).toBe("It wrote nothing.");
+  expect(note(now, null)).toBe("End of the log.");
+  expect(note({ ...now, isEmpty: true }, null)).toBe("The job wrote nothing.");
   expect(note({ ...now, hasStreams: false }, null)).toBe("No output yet.");
   expect(note({ ...now, above: 99 << 20, below: 2048 }, null)).toBe("99.0 MiB before this, 2 KiB after it.");
   const sought = { text: "x", found: 1, looked: 1 << 20, size: 5 << 20, isAll: false, isBusy: true, problem: "" };
@@ -205,7 +205,7 @@ describe("the region", () => {
 
   test("a find near the beginning of 100 MB is gone to, read around, and left for the end again", async () => {
     await vi.waitFor(() => expect(shows(999_999)).toBe(true), 20_000);
-    expect(said()).toBe("The end. 95.3 MiB before this.");
+    expect(said()).toBe("End of the log. 95.3 MiB before this.");
     const search = one<HTMLInputElement>("input[type=search]");
     search.value = "line 500 ";
     search.dispatchEvent(new Event("input"));

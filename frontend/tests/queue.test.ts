@@ -192,7 +192,7 @@ test("an opened row shows at once what is known, and asks the scheduler only if 
   const asked: string[] = [];
   vi.stubGlobal("fetch", async (address: string) => {
     asked.push(address);
-    return new Response(`<dl>${address.endsWith("now") ? "being worked out" : "in an hour"}</dl>`);
+    return new Response(`<dl>${address.endsWith("now") ? "computing" : "in an hour"}</dl>`);
   });
   vi.stubGlobal("ResizeObserver", class { observe(): void {} disconnect(): void {} });
   const detail = new Detail(() => undefined);

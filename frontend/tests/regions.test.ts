@@ -31,7 +31,7 @@ test("what the server rendered stands until the first snapshot; an error is said
   says({ topic: "jobs", seq: 1, snapshot: { 1: {}, 2: {} } });
   expect(region.textContent).toBe("2 rows");
   says({ topic: "jobs", error: "not_found" });
-  expect(region.querySelector(".live-error")?.textContent).toContain("does not exist any more");
+  expect(region.querySelector(".live-error")?.textContent).toContain("no longer exists");
   expect(region.classList.contains("is-past"), "nobody takes what is still there for what is").toBe(true);
   says({ topic: "jobs", seq: 2, snapshot: {} });
   expect([region.textContent, region.classList.contains("is-past")]).toEqual(["0 rows", false]);

@@ -25,7 +25,7 @@ test("who leaves the page has it sent at once, and once; what was undone is not 
 test("Now does not wait", () => {
   const sent: boolean[] = [];
   later("Job 7 will be cancelled", ["job 7"], (isLeaving) => sent.push(isLeaving));
-  press("Now");
+  press("Do it now");
   vi.advanceTimersByTime(2 * UNDO_MS);
   expect(sent).toEqual([false]);
 });

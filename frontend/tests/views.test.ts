@@ -74,7 +74,7 @@ test("no more than what fits the page is listed; what is left out is counted and
   const view = overviewAttention(region, { hub: null as never });
   view.draw(state(rows));
   expect(region.querySelectorAll("li").length).toBe(8);
-  expect(region.querySelector(".rest a")?.textContent).toBe("2 more kinds of trouble");
+  expect(region.querySelector(".rest a")?.textContent).toBe("2 more problems");
   delete rows["attention:8"];
   view.draw(state(rows));
   expect([...region.querySelectorAll("li")].at(-1)?.textContent).toContain("trouble 7");
@@ -133,7 +133,7 @@ test("what is not known is n/a, and nothing that is there reads as none or as al
   expect([...region.querySelectorAll("b")].slice(0, 4).map((number) => number.textContent)).toEqual(["996 99 %", "4 < 1 %", "0", "1000 100 %"]);
   expect(region.querySelector("[role=alert]")).toBeNull();
   view.draw(state({ status: { ...status, cycle_is_alive: false } }));
-  expect(region.querySelector("[role=alert]")?.textContent).toContain("The scheduler does not run");
+  expect(region.querySelector("[role=alert]")?.textContent).toContain("The scheduler is not running");
 });
 
 test("more than three nodes are counted", () => {

@@ -11,11 +11,11 @@ from gpusched.lib.request_id import current_id
 
 _METHODS = ("GET", "HEAD", "POST")
 _TEXTS = {
-    400: ("This request cannot be understood", "Go back and try again."),
-    403: ("You may not see this", "Ask an owner of the tenant or an admin."),
-    405: ("This address does not do that", "Go back and try again."),
-    404: ("There is no such page", "It may never have existed, or it belongs to a tenant that you are not in."),
-    429: ("Too many attempts", "Wait a while before you try again."),
+    400: ("This request is not valid", "Go back and try again."),
+    403: ("You do not have access", "Ask a tenant owner or an admin for access."),
+    405: ("This page does not support this action", "Go back and try again."),
+    404: ("This page does not exist", "Check the address. It may also belong to a tenant that you are not a member of."),
+    429: ("Too many attempts", "Wait a while, then try again."),
     500: ("The server failed on this request", ""),
     503: ("The database does not answer", ""),
 }
@@ -27,7 +27,7 @@ def page_error(request: HttpRequest, status: int, problem: Problem | None = None
     if problem is not None:
         step = " ".join(f"{part[:1].upper()}{part[1:]}." for part in (problem.detail, problem.next_step) if part)
     elif status == 500:
-        step = f"{_known(request)} Report the id below if it lasts."
+        step = f"{_known(request)} If it fails again, report the id below."
     return render(request, "error.html", _words(request, status, title, step), status=status)
 
 
@@ -43,7 +43,7 @@ def page_of_outage(request: HttpRequest, problem: Problem) -> HttpResponse:
 def _known(request: HttpRequest) -> str:
     if request.method in ("GET", "HEAD"):
         return "Try again in a moment."
-    return "It is not known whether what you asked for was done. Look before you try again."
+    return "Your change may or may not have been applied. Check before you try again."
 
 
 def _words(request: HttpRequest, status: int, title: str, step: str) -> dict[str, object]:

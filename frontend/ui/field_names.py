@@ -21,8 +21,8 @@ _OWN = {
     "max_runtime_minutes": "time limit (minutes)",
     "held_mb": "memory held (MiB)",
     "thermal_threshold_celsius": "hot from (°C)",
-    "load_threshold": "most load of a whole GPU (1: any)",
-    "load_threshold_shared": "most load of a shared GPU (1: any)",
+    "load_threshold": "maximum load of a whole GPU (1: any)",
+    "load_threshold_shared": "maximum load of a shared GPU (1: any)",
     "dynamic_share_bound": "bound of the dynamic share",
     "limit_version": "changes of the time limit",
     "signal_count": "signals sent",
@@ -35,8 +35,8 @@ _OWN = {
     "predicted_seconds": "predicted run time (seconds)",
     "clock_off_seconds": "clock ahead by (seconds)",
     "price_per_gpu_hour": "price of a GPU-hour",
-    "soft_gpu_hours": "soft bound (GPU-hours)",
-    "hard_gpu_hours": "hard bound (GPU-hours)",
+    "soft_gpu_hours": "soft limit (GPU-hours)",
+    "hard_gpu_hours": "hard limit (GPU-hours)",
     "gpu_seconds": "GPU-seconds",
 }
 

@@ -33,7 +33,7 @@ class NameAndPassword(AuthenticationForm):
     new_password = forms.CharField(required=False, strip=False)
     error_messages = {
         "invalid_login": "Wrong name or password. Check both and try again.",
-        "inactive": "This account is switched off. Ask an admin.",
+        "inactive": "This account is disabled. Ask an admin.",
     }
     needs_new_password = False
 

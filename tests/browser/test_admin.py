@@ -47,7 +47,7 @@ def test_a_quota_says_in_the_admin_what_its_edit_would_do_while_it_is_typed(page
     expect(page.locator("[name=memberships-0-role]")).to_be_visible()
     page.locator("[name=quota-0-max_gpus]").fill("100000")
     effect = page.locator("#quota-effect")
-    expect(effect).to_contain_text("What this edit of the quota would do", timeout=TIMEOUT)
+    expect(effect).to_contain_text("Effect of this edit", timeout=TIMEOUT)
     page.evaluate(AXE.read_text())
     assert page.evaluate(SERIOUS, "html") == []
     page.locator("[name=quota-0-max_gpus]").fill("")

@@ -36,7 +36,7 @@ def test_cordon_is_requested_and_confirmed_and_taken_back(page: Page, node: str)
         expect(one.locator(".troubles")).to_contain_text("Uncordon it.")
     page.locator(".troubles").get_by_role("button", name="Uncordon").click()
     for one in (page, other):
-        expect(one.locator("#node-now .headline")).to_contain_text("Takes jobs.")
+        expect(one.locator("#node-now .headline")).to_contain_text("Accepts jobs.")
         expect(one.locator(".troubles")).to_have_count(0)
     expect(page.locator("#node-history")).to_contain_text("new fan")
 
@@ -124,7 +124,7 @@ def test_a_quota_is_edited_with_its_effect_in_view(page: Page, stack: Stack) -> 
         page.get_by_role("link", name="Edit quota").click()
         page.locator("[name=max_gpus]").fill("1")
         expect(page.locator("#effect")).to_contain_text("more than the limit of 1")
-        page.get_by_text("Apply it nevertheless").click()
+        page.get_by_text("Apply it anyway").click()
         page.get_by_role("button", name="Apply", exact=True).click()
         expect(page.locator(".flash")).to_contain_text("The quota is changed")
         expect(page.locator("#tenant-now .bullet-value").first).to_contain_text("limit 1")

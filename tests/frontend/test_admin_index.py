@@ -54,7 +54,7 @@ def test_a_member_is_told_why_the_admin_asks_for_a_login():
     anna = browser(make_member(make_tenant(), name="anna"))
     answer = anna.get("/admin/tenants/tenant/", follow=True)
     text = text_of(answer)
-    assert "anna</b>, and this part is for administrators." in text
+    assert "anna</b>, but this area is for administrators." in text
     assert '<a class="underline" href="/overview/">' in text
     refused = text_of(anna.post("/admin/login/", {"username": "root", "password": "wrong"}))
     assert refused.count("anna") == 1

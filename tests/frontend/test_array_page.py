@@ -89,7 +89,7 @@ def test_ticked_and_written_elements_are_cancelled_together(array, member):
 def test_what_failed_is_retried_and_so_are_chosen_ones(array, member):
     client = browser(member)
     page = text_of(client.get(f"/jobs/{array}/"))
-    assert "Retry the 1 that failed" in page
+    assert "Retry 1 failed" in page
     client.post(f"/jobs/{array}/elements/retry/", {"elements": "failed"})
     assert states(array)[0] == "pending"
     assert "that failed</button>" not in text_of(client.get(f"/jobs/{array}/"))
@@ -122,7 +122,7 @@ def test_a_failed_job_has_a_retry_button_that_does_it(node, nlp, member):
     node.end(*node.start_all(), exit_code=3)
     run_cycle()
     client, element = browser(member), Job.objects.get(array_id=array).pk
-    assert "Retry what failed</button>" in text_of(client.get(f"/jobs/{array}/"))
+    assert "Retry failed elements</button>" in text_of(client.get(f"/jobs/{array}/"))
     assert "Retry</button>" in text_of(client.get(f"/jobs/{element}/"))
     client.post(f"/jobs/{element}/retry/")
     assert (states(array), Job.objects.get(pk=array).state) == ({0: "pending"}, "running")

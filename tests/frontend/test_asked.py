@@ -101,7 +101,7 @@ def test_all_ranks_answer_for_a_gang(nlp: Any, member: Any) -> None:
 
 def test_a_new_limit_is_confirmed_when_it_is_in_force_there(running: int, node: FakeAgent, member: Any) -> None:
     browser(member).post(f"/jobs/{running}/extend/", {"max_runtime_minutes": "90"})
-    assert "Time limit: ○ requested node n1 has not taken it over" in asked_of(running, member)
+    assert "Time limit: ○ requested node n1 has not applied it" in asked_of(running, member)
     wait_forty_seconds()
     silence("n1")
     assert "not confirmed yet node n1 silent for 40 s" in asked_of(running, member)
@@ -162,7 +162,7 @@ def test_beside_the_map_it_says_the_same(running: int, node: FakeAgent, member: 
     admin.post("/nodes/n1/uncordon/")
     run_cycle()
     page = text_of(admin.get(panel))
-    assert ["Clear:" in page, "it takes jobs again" in page, "data-awaited" in page] == [True, True, False]
+    assert ["Clear:" in page, "it accepts jobs again" in page, "data-awaited" in page] == [True, True, False]
 
 
 def test_one_returns_to_what_one_saw_of_the_page(nlp: Any, member: Any) -> None:

@@ -33,7 +33,7 @@ def state() -> str:
 
 
 def test_who_may_not_act_on_a_job_is_told_who_may(running: int, nlp: Any, member: Any) -> None:
-    words = "Only who submitted it and owners of its tenant may"
+    words = "Only the submitter or a tenant owner can"
     another, boss = browser(make_member(nlp)), browser(make_member(nlp, Role.OWNER))
     assert words in text_of(another.get(f"/jobs/{running}/"))
     assert words in text_of(another.get(f"/jobs/{running}/actions/"))
@@ -47,7 +47,7 @@ def test_what_a_stop_would_cost_is_said(running: int, member: Any) -> None:
     ran(0.5)
     page = text_of(browser(member).get(f"/jobs/{running}/"))
     assert page.count("It has run for 30") == 2, "of the cancel and of the requeue"
-    assert "on 4 GPUs: its processes are stopped" in page and 'name="typed"' not in page
+    assert "on 4 GPUs. Its processes are stopped" in page and 'name="typed"' not in page
 
 
 @pytest.mark.parametrize("verb", ["cancel", "requeue"])
@@ -73,7 +73,7 @@ def test_several_are_stopped_as_carefully_as_one(running: int, nlp: Any, member:
     assert said["typed"] == "" and said["sentence"].startswith("1 job runs on 4 GPUs, for 30 min")
     ran(6.1)
     said = client.get("/jobs/loss/", {"ids": ids}).json()
-    assert said["typed"] == "2" and "24.4 GPU-hours at most" in said["sentence"]
+    assert said["typed"] == "2" and "at most 24.4 GPU-hours" in said["sentence"]
     assert client.get("/jobs/loss/", {"ids": str(running)}).json()["typed"] == str(running)
     for typed in ("", "3"):
         answer = client.post("/jobs/act/", {"verb": "cancel", "ids": ids, "typed": typed})
@@ -81,7 +81,7 @@ def test_several_are_stopped_as_carefully_as_one(running: int, nlp: Any, member:
             "sentence"
         ]
     stranger = browser(make_user())
-    assert stranger.get("/jobs/loss/", {"ids": ids}).json()["sentence"] == "None of them runs any more."
+    assert stranger.get("/jobs/loss/", {"ids": ids}).json()["sentence"] == "None of them is running."
     assert client.get("/jobs/loss/", {"ids": ",".join(map(str, range(1, 502)))}).status_code == 400
     only_waiting = {"verb": "cancel", "ids": ids, "if_state": "pending,held"}
     assert client.post("/jobs/act/", only_waiting).json()["done"] == [waiting]
@@ -91,7 +91,7 @@ def test_several_are_stopped_as_carefully_as_one(running: int, nlp: Any, member:
 
 def test_of_an_array_its_elements_are_lost_and_of_many_jobs_their_number_is_typed() -> None:
     loss = {"jobs": 21, "elements": 20, "gpus": 21, "seconds": 60.0, "gpu_hours": 0.3, "is_large": False}
-    assert loss_sentence(loss).startswith("1 job and 20 elements run on 21 GPUs, the longest for 1 min: ")
+    assert loss_sentence(loss).startswith("1 job and 20 elements run on 21 GPUs, the longest for 1 min. ")
     assert loss_sentence({**loss, "elements": 21}).startswith("21 elements run on 21 GPUs")
     assert [required_confirmation(range(1, n + 1), loss) for n in (1, 20, 21)] == ["", "", "21"]
     assert required_confirmation(range(30), {**loss, "jobs": 0}) == ""
@@ -113,8 +113,8 @@ def test_whom_a_longer_limit_delays_is_said_before_and_nothing_is_changed(runnin
         return str(text_of(client.post(f"/jobs/{running}/extend/preview/", {"max_runtime_minutes": minutes})))
 
     assert f"Job {next_one} is promised a start" in foreseen("110")
-    assert "No waiting job starts later" in foreseen("50")
-    assert ">Give a number of minutes.<" in foreseen("x")
+    assert "No waiting job is expected to start later" in foreseen("50")
+    assert ">Enter a number of minutes.<" in foreseen("x")
     assert foreseen("") == foreseen(" ") == "", "nothing is said before anything is typed"
     refused = foreseen("-1")
     assert ">Time limit (minutes): the limit must be" in refused and "fields named in errors" not in refused

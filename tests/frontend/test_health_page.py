@@ -38,30 +38,30 @@ class TestHealth:
         run_cycle()
         Node.objects.update(agent_version=__version__)
         page = text_of(admin.get(PATH))
-        assert "Nothing is wrong." in page and "1 / 1</b><span>agents online" in page
-        assert "All speak this version" in page
+        assert "No open incidents." in page and "1 / 1</b><span>agents online" in page
+        assert "All agents run this version" in page
 
     def test_without_a_node_nothing_is_called_well(self, admin):
         run_cycle()
         page = text_of(admin.get(PATH))
-        assert "Nothing is wrong." not in page and 'No node has joined yet.</b> <a href="/join/"' in page
+        assert "No open incidents." not in page and 'No node has joined yet.</b> <a href="/join/"' in page
 
     def test_a_scheduler_that_stands_still_is_told_first(self, admin):
         make_node(name="n1")
-        assert "The scheduler does not run" in text_of(admin.get(PATH))
+        assert "The scheduler is not running" in text_of(admin.get(PATH))
         run_cycle()
         page = text_of(admin.get(PATH))
-        assert "The scheduler does not run" not in page and "PostgreSQL " in page
+        assert "The scheduler is not running" not in page and "PostgreSQL " in page
 
     def test_open_incidents_have_cause_and_way_back_and_then_are_history(self, admin):
         make_node(name="n1", gpus=2)
         execute("UPDATE nodes_device SET health = 'degraded', health_note = 'Xid 48' WHERE index = 1")
         page = text_of(admin.get(PATH))
         row = found(r'(?s)id="open".*?<tbody>(.*?)</tbody>', page)
-        assert "GPU 1" in row and "Xid 48" in row and "see to the hardware" in row and 'href="/nodes/n1/"' in row
+        assert "GPU 1" in row and "Xid 48" in row and "repair the hardware" in row and 'href="/nodes/n1/"' in row
         execute("UPDATE nodes_device SET health = 'ok', health_note = '' WHERE index = 1")
         page = text_of(admin.get(PATH))
-        assert "Nothing is wrong." in page
+        assert "No open incidents." in page
         assert "Xid 48" in page[page.index('id="history"') :]
 
     def test_agents_that_differ_are_named_with_why(self, admin):
@@ -77,7 +77,7 @@ class TestHealth:
         make_node(name="n1", gpus=1)
         execute("UPDATE nodes_device SET health = 'foreign', health_note = 'pid 7 of eve'")
         page = text_of(browser(member).get(PATH))
-        assert "foreign" in page and "told to admins" in page
+        assert "foreign" in page and "only admins see this" in page
         assert "pid 7" not in page and "PostgreSQL" not in page and "All agents" not in page
 
     def test_what_the_system_did_about_nodes_is_for_all_and_why_for_admins(self, member, admin):

@@ -72,7 +72,7 @@ def test_a_deleted_log_says_when_it_was(running, member):
     store.append(running, 1, 0, 0, b"once it said this\n")
     execute("UPDATE jobs_attempt SET log_dropped_at = '2030-01-31T08:00:00Z' WHERE job_id = %s", [running])
     page = text_of(browser(member).get(f"/jobs/{running}/?tab=log"))
-    assert re.search(r"This log was deleted on <time [^>]*>2030-01-31 08:00:00 UTC</time>, by its age\.", page)
+    assert re.search(r"This log was deleted on <time [^>]*>2030-01-31 08:00:00 UTC</time> because of its age\.", page)
     assert "once it said this" not in page
 
 
@@ -149,8 +149,8 @@ def test_who_stands_before_it_by_size_and_by_name_where_it_may_be_named(running,
     run_cycle()
     page = text_of(browser(member).get(f"/jobs/{last}/foreseen/"))
     assert "4 jobs with 5 GPUs: 1 \u00d7 2 GPUs, 3 \u00d7 1 GPU" in page
-    assert "Before it, by priority and age" in page
-    assert "guarantees and shares decide before priority and age" in page
+    assert "Ahead of it by priority and age" in page
+    assert "Guarantees and shares rank before priority and age" in page
     assert "nearest-own" in page
     assert "secret-plan" not in page
 
@@ -192,7 +192,7 @@ def test_why_here_has_columns_of_taints_and_preferences_where_they_differ(nlp, m
     run_cycle()
     client = browser(member)
     page = text_of(client.get(f"/jobs/{job_id}/?tab=why"))
-    assert "then the most weight of its preferences" in page
+    assert "then the highest weight of preferences met" in page
     assert re.findall(r'data-label="Preferences met" class="num">(\d+)<', page) == ["10", "0"]
     assert "10:fast" in text_of(client.get(f"/jobs/{job_id}/?tab=spec"))
 
@@ -203,10 +203,10 @@ def test_why_here_of_a_gang_and_of_what_was_not_kept(nlp, member):
     gang = submit(member, nlp, gpu_count=4, gang_scheduling=True, ranks=2)
     run_cycle()
     client = browser(member)
-    assert "A gang over 2 nodes takes the fewest ranks" in text_of(client.get(f"/jobs/{gang}/?tab=why"))
+    assert "A gang over 2 nodes fills the fewest nodes" in text_of(client.get(f"/jobs/{gang}/?tab=why"))
     execute("UPDATE jobs_attempt SET ranks = 1")
     execute("UPDATE jobs_attempt SET placement = jsonb_build_array(placement->0)")
-    assert "What else was considered was not kept" in text_of(client.get(f"/jobs/{gang}/?tab=why"))
+    assert "The alternatives were not recorded" in text_of(client.get(f"/jobs/{gang}/?tab=why"))
 
 
 def test_the_time_limit_is_changed_from_the_page(running, member):
@@ -226,11 +226,11 @@ def test_who_opens_a_row_need_not_wait_for_the_scheduler_to_see_what_is_known(nl
     _, waiting = submit(member, nlp), submit(member, nlp)
     run_cycle()
     client = browser(member)
-    assert "being worked out" not in text_of(client.get(f"/jobs/{waiting}/foreseen/"))
+    assert "computing…" not in text_of(client.get(f"/jobs/{waiting}/foreseen/"))
     monkeypatch.setattr(whatif, "outlook", None)
     page = text_of(client.get(f"/jobs/{waiting}/foreseen/?part=now"))
-    assert "being worked out" in page
-    assert "How long each reason has blocked it" in page and "Before it, by priority and age" in page
+    assert "computing…" in page
+    assert "Time blocked by each reason" in page and "Ahead of it by priority and age" in page
 
 
 def limit_of(job_id):

@@ -91,7 +91,7 @@ def test_only_offered_lives(hours, admin):
 
 def test_others_are_told_whom_to_ask(member):
     client = browser(member)
-    assert "Only an admin can make the TOKEN" in text_of(client.get("/join/"))
+    assert "Only an admin can create the TOKEN" in text_of(client.get("/join/"))
     assert client.post("/join/", {"hours": "1"}).status_code == 403
     assert "No node has joined yet" in text_of(client.get("/nodes/"))
     assert query("SELECT 1 FROM nodes_jointoken") == []

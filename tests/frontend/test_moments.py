@@ -83,7 +83,7 @@ def test_the_overview_of_the_server_is_what_the_script_makes_of_it(nlp):
     execute("UPDATE nodes_node SET intent = 'cordoned' WHERE name = 'n1'")
     run_cycle()
     page = text_of(browser(make_user("root", admin=True)).get("/overview/"))
-    order = ["2 GPUs are quarantined", "1 node does not report", "1 node takes no new jobs"]
+    order = ["2 GPUs are quarantined", "1 node stopped reporting", "1 node accepts no new jobs"]
     assert sorted(order, key=page.index) == order
     assert re.search(r'state-cordoned"><i aria-hidden="true">‖</i> closed', page)
     assert re.search(r'n3</a> <span class="muted"> for <time [^>]*data-tick="roughly"', page)

@@ -37,7 +37,7 @@ class TestList:
         Node.objects.update(state="lost")
         for path in ("/nodes/", "/nodes/n1/"):
             page = text_of(admin.get(path))
-            assert page.count('<span class="na" title="the node is lost: nothing can start there">n/a</span>') == 2
+            assert page.count('<span class="na" title="the node is lost: no job can start on it">n/a</span>') == 2
 
     def test_what_a_lost_node_read_last_is_not_told_as_now(self, admin):
         agent = make_node(name="n1", gpus=2)
@@ -89,7 +89,7 @@ class TestList:
             "n10",
         ]
         assert re.findall(r"rowgroup\">([^<]+)<", page) == [
-            "Closed by an admin, or held for its faults · 1",
+            "Closed by an admin, or by the system after faults · 1",
             "Open · 2",
         ]
         Node.objects.update(intent="open")
@@ -97,16 +97,16 @@ class TestList:
 
     def test_a_single_machine_without_gpus_is_explained(self, member):
         make_node(name="n1", gpus=0)
-        assert "This machine has no NVIDIA GPU: it runs CPU jobs." in text_of(browser(member).get("/nodes/"))
+        assert "This machine has no NVIDIA GPU, so it runs CPU jobs." in text_of(browser(member).get("/nodes/"))
 
 
 class TestOneNode:
     @pytest.mark.parametrize(
         ("health", "way", "button"),
         [
-            ("foreign", "By itself, when that process is gone", False),
-            ("dirty", "kill what it names", False),
-            ("quarantined", "clear it", True),
+            ("foreign", "It recovers when that process ends", False),
+            ("dirty", "Kill the process that is named", False),
+            ("quarantined", "Clear it once the cause is fixed", True),
             ("degraded", "reset or replace it", True),
             ("lost", "retire it", False),
             ("hot", "10 °C below", False),
@@ -159,7 +159,7 @@ class TestOneNode:
         make_node(name="n1")
         Node.objects.update(intent="cordoned", intent_note="held after 2 node faults: jobs 4, 9")
         page = text_of(admin.get("/nodes/n1/"))
-        assert "jobs of different users were lost to faults of it" in page
+        assert "its faults ended jobs of different users" in page
         assert 'action="/nodes/n1/release/"' in page
         admin.post("/nodes/n1/release/")
         assert Node.objects.get().intent == "open"
@@ -198,7 +198,7 @@ class TestOneNode:
         device = set_health("quarantined", "dust (by root)")
         client = browser(member)
         page = text_of(client.get("/nodes/n1/"))
-        assert "The way back" in page
+        assert "Problems and what to do" in page
         assert 'method="post" action="/nodes/' not in page and "Health history" not in page
         for path in ("/nodes/n1/drain/", f"/nodes/n1/gpus/{device}/clear/"):
             client.post(path)

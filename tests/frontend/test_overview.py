@@ -34,7 +34,7 @@ def test_one_notice_for_each_kind_of_trouble_with_where_it_is():
     Device.objects.filter(index=3, node__name=second.name).update(health="hot", is_slowed=True)
     found = attention()
     assert (found["foreign"]["severity"], found["foreign"]["count"]) == ("red", 2)
-    assert found["foreign"]["sentence"] == "2 GPUs are used by processes of no job"
+    assert found["foreign"]["sentence"] == "2 GPUs are used by processes outside any job"
     assert {part["node"]: part["words"] for part in found["foreign"]["parts"]} == {
         first.name: "GPU 1",
         second.name: "GPU 1",

@@ -291,4 +291,4 @@ def test_a_refund_is_told_if_it_is_worth_a_word(ours, anna):
     )  # fmt: skip
     UsageRefund.objects.create(entry=longer, reason="node_lost")
     [told] = [one for one in activity.load() if one.row["kind"] == "refunded"]
-    assert told.row["sentence"] == f"0.02 GPU-hours of job {job_id} were refunded: a node failed under it"
+    assert told.row["sentence"] == f"0.02 GPU-hours of job {job_id} were refunded because its node failed"

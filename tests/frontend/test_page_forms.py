@@ -39,13 +39,13 @@ class TestSubmit:
         assert len(places) == 1
         again = client.post("/submit/", form(key=key, command="other"))
         assert again.status_code == 400
-        assert "Submit again to make another one" in text_of(again)
+        assert "Submit again to create another one" in text_of(again)
         assert key not in text_of(again)
 
     @pytest.mark.parametrize(
         ("field", "value", "sentence"),
         [
-            ("command", "", "give a command, or a script below"),
+            ("command", "", "enter a command, or a script below"),
             ("command", "python 'x", "a quote is not closed"),
             ("command", "a\x00b", "Null characters are not allowed"),
             ("script", "#!/bin/sh", "give either a command or a script"),
@@ -94,7 +94,7 @@ class TestSubmit:
         assert "It would start now on n1." in page
         assert "&quot;gpu_count&quot;: 2" in page
         refused = text_of(client.post("/submit/preview/", form(gpu_count="3")))
-        assert "It is refused" in refused
+        assert "It would be rejected" in refused
         assert "<html" not in refused
 
     def test_the_shown_json_is_what_the_api_takes(self, nlp, member):
@@ -109,11 +109,11 @@ class TestSubmit:
         page = text_of(browser(member).get(f"/submit/?again={job_id}"))
         assert "echo &#x27;a b&#x27;" in page
         foreign = submit(make_member(other := make_tenant("other")), other, command=["secret-plan"])
-        assert "job to submit again is not there" not in page
+        assert "job to submit again does not exist" not in page
         for unknown in (foreign, 999999, "odd"):
             told = text_of(browser(member).get(f"/submit/?again={unknown}"))
             assert "secret-plan" not in told
-            assert "job to submit again is not there" in told
+            assert "job to submit again does not exist" in told
 
     def test_a_viewer_cannot_submit(self, nlp):
         client = browser(make_member(nlp, Role.VIEWER))
@@ -201,7 +201,7 @@ class TestTokens:
     def test_what_is_missing_is_said(self, member):
         response = browser(member).post("/tokens/", {"name": "", "expires_in_days": "30"})
         assert response.status_code == 400
-        assert "Give it a name" in text_of(response)
+        assert "Enter a name." in text_of(response)
         assert "Choose at least one" in text_of(response)
 
     def test_only_admins_get_the_scope_admin(self, member):

@@ -90,7 +90,7 @@ class TestWhoSeesPages:
                 main = text_of(client.get(path)).split("<main", 1)[1]
                 assert ('href="/submit/' in main) is is_offered, path
         page = text_of(viewer.get("/submit/"))
-        assert "In <b>nlp</b> you are a viewer: you may look, and not submit." in page
+        assert "In <b>nlp</b> you are a viewer: you can see jobs but not submit them." in page
         assert "make looker a member" in page
         assert 'data-member="" data-owner=""' in text_of(viewer.get("/jobs/"))
         assert 'data-member="nlp" data-owner=""' in text_of(browser(member).get("/jobs/"))

@@ -127,7 +127,7 @@ def test_the_box_says_why_it_would_wait_and_what_would_start_now(nlp, member):
 def test_room_is_told_before_there_is_a_command(nlp, member):
     make_node(name="n1")
     page = text_of(browser(member).post("/submit/preview/", form(command="", gpu_count="1")))
-    assert "A command or a script is missing yet. Then it would start now on n1." in page
+    assert "Enter a command or a script. Then it would start now on n1." in page
 
 
 def test_the_box_says_of_which_model_the_gpus_would_be(nlp, member):
@@ -139,7 +139,7 @@ def test_the_box_says_of_which_model_the_gpus_would_be(nlp, member):
 
 def test_a_refusal_names_its_field_in_the_box(nlp, member):
     page = text_of(browser(member).post("/submit/preview/", form(secrets="unknown")))
-    assert "It is refused: Secrets:" in page and 'data-wrong="secrets"' in page
+    assert "It would be rejected: Secrets:" in page and 'data-wrong="secrets"' in page
     checked = text_of(browser(member).post("/submit/", {**form(secrets="unknown"), "preview": "1"}))
     assert 'aria-describedby="e_secrets"' in checked
 
@@ -155,7 +155,7 @@ def test_what_is_not_understood_is_said_and_nothing_is_offered_as_the_same(typed
     """A command without what is wrong in it would be another job."""
     page = unescape(text_of(browser(member).post("/submit/preview/", form(**typed))))
     [name] = typed
-    assert f"It is refused: {said}" in page and f'data-wrong="{name}"' in page
+    assert f"It would be rejected: {said}" in page and f'data-wrong="{name}"' in page
     assert 'id="as-command"' not in page and 'id="as-json"' not in page and "GPU-hours" not in page
 
 
@@ -164,15 +164,15 @@ def test_what_it_costs_and_what_the_budget_has_left(nlp, member):
     rates.set_rate("*", Decimal(2), timezone.now() - timedelta(days=1), None, "test")
     asked = form(gpu_count="2", max_runtime_minutes="60")
     page = text_of(browser(member).post("/submit/preview/", asked))
-    assert "At most 2 GPU-hours, 4 at the rates of now." in page
+    assert "At most 2 GPU-hours, 4 at current rates." in page
     Budget.objects.create(tenant=nlp, hard_gpu_hours=1)
     assert "More than the budget has left:</b> 1 GPU-hours in this month" in text_of(
         browser(member).post("/submit/preview/", asked)
     )
     unlimited = text_of(browser(member).post("/submit/preview/", form(gpu_count="2")))
-    assert "No time limit, so no bound: each hour is 2 GPU-hours." in unlimited
+    assert "No time limit, so no maximum: each hour uses 2 GPU-hours." in unlimited
     array = form(gpu_count="2", max_runtime_minutes="60", array="100%3")
-    assert "At most 200 GPU-hours, 400 at the rates" in text_of(browser(member).post("/submit/preview/", array))
+    assert "At most 200 GPU-hours, 400 at current rates" in text_of(browser(member).post("/submit/preview/", array))
     array = form(gpu_count="2", array="100%3")
     assert "each hour is 6 GPU-hours" in text_of(browser(member).post("/submit/preview/", array))
 

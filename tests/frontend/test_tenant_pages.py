@@ -88,7 +88,7 @@ class TestQuota:
         told = text_of(admin.post("/tenants/nlp/quota/", fields, headers={"HX-Request": "true"}))
         assert "<html" not in told
         assert "3 of the 4 GPUs that it holds would be borrowed (0 now)" in told
-        assert "Nothing that runs is stopped." in told
+        assert "No running job is stopped." in told
         assert Quota.objects.get(tenant=nlp).guaranteed_gpus == 4
 
     def test_what_contradicts_needs_a_second_yes(self, nlp, member, admin):
@@ -99,7 +99,7 @@ class TestQuota:
         fields = typed(admin, max_gpus=2)
         refused = admin.post("/tenants/nlp/quota/", fields)
         assert refused.status_code == 400
-        assert "Apply it nevertheless" in text_of(refused) and "more than the limit of 2" in text_of(refused)
+        assert "Apply it anyway" in text_of(refused) and "more than the limit of 2" in text_of(refused)
         assert Quota.objects.get(tenant=nlp).max_gpus is None
         done = text_of(admin.post("/tenants/nlp/quota/", {**fields, "go_ahead": "1"}, follow=True))
         assert "The quota is changed" in done

@@ -92,7 +92,7 @@ def test_members_see_their_own_tenants_only(nlp, member, admin):
     assert list(rows(text_of(client.get(f"/usage/?{PERIOD}")))) == ["nlp"]
     for path in (f"/usage/?{PERIOD}&by=user&tenant=vision", f"/usage/?{PERIOD}&by=user"):
         assert list(rows(text_of(client.get(path)))) == [member.username]
-    assert "There is no such tenant" in text_of(client.get("/usage/?tenant=vision"))
+    assert "This tenant does not exist" in text_of(client.get("/usage/?tenant=vision"))
 
 
 def test_csv_has_each_day_and_no_formulas(nlp, admin):
@@ -144,5 +144,5 @@ def test_what_it_costs(nlp, member, admin):
 def test_what_cannot_be_understood_is_said_and_something_is_shown(asked, nlp, admin):
     response = admin.get(f"/usage/?{asked}")
     assert response.status_code == 200
-    assert ("Shown are the last 30" in text_of(response)) == asked.startswith(("from", "to"))
+    assert ("The last 30 days are shown" in text_of(response)) == asked.startswith(("from", "to"))
     assert str(timezone.now().date()) in text_of(response)

@@ -34,7 +34,7 @@ class TestQueue:
         assert keys(text_of(admin.get("/queue/?tenant=nlp&sort=-gpus"))) == [large, small]
         assert keys(text_of(admin.get("/queue/?q=smal"))) == [small]
         assert set(keys(text_of(browser(member).get("/queue/?sort=gpus")))) == {small, large}
-        assert "No waiting job is like this" in text_of(admin.get("/queue/?user=nobody"))
+        assert "No waiting jobs match this filter" in text_of(admin.get("/queue/?user=nobody"))
 
     def test_what_no_field_shows_is_taken_off_one_by_one(self, nlp, member):
         page = text_of(browser(member).get("/queue/?reason=gpus_busy&user=a_b&q=x&from=100"))
@@ -62,8 +62,8 @@ class TestQueue:
         is_refused = asked.startswith(("?sort", "?tenant"))
         assert keys(text_of(response)) == ([] if is_refused else [job_id])
         # Where the page's script says the same in its own words, so that it is not said twice.
-        assert text_of(response).split('data-live="queue')[1].count("not understood") == is_refused
-        assert text_of(response).count("not understood") == is_refused
+        assert text_of(response).split('data-live="queue')[1].count("not valid") == is_refused
+        assert text_of(response).count("not valid") == is_refused
 
     def test_a_long_queue_goes_on_without_a_script(self, nlp, member):
         ids = [submit(member, nlp) for _ in range(103)]
@@ -124,8 +124,8 @@ class TestWhatIsNotShown:
 
     @pytest.mark.parametrize("path", ["/queue/", "/jobs/", "/queue/?reason=quota_wait", "/jobs/?state=running"])
     def test_who_does_not_see_all_is_told_so(self, path, nlp, member, other):
-        assert "not shown." in text_of(browser(member).get(path))
-        assert "not shown." not in text_of(browser(make_user(admin=True)).get(path))
+        assert "of other tenants" in text_of(browser(member).get(path))
+        assert "of other tenants" not in text_of(browser(make_user(admin=True)).get(path))
 
     def test_the_jobs_are_counted_as_the_script_counts_them(self, nlp, member):
         client = browser(member)
@@ -141,10 +141,10 @@ class TestWhatIsNotShown:
         submit(member, nlp, name="sweep", array=ArrayRequest(count=3))
         for _ in range(100):
             submit(member, nlp)
-        said = '<p class="summary">202 jobs, 100 of them listed; an array counts once (with each element 204). <span'
+        said = '<p class="summary">202 jobs, 100 of them listed; an array counts as one (204 with its elements). <span'
         assert said in text_of(client.get("/jobs/")), "the array is among the others"
         submit(member, nlp, name="sweep", array=ArrayRequest(count=3))
-        assert '<p class="summary">2 jobs; an array counts once (with each element 6).</p>' in text_of(
+        assert '<p class="summary">2 jobs; an array counts as one (6 with its elements).</p>' in text_of(
             client.get("/jobs/?name=sweep")
         )
 
@@ -238,6 +238,6 @@ def test_what_could_not_be_worked_out_is_said_in_its_place(nlp, member, monkeypa
     client = browser(member)
     page = text_of(client.get(f"/jobs/{waiting}/foreseen/"))
     assert "It could not be worked out: it took longer than 20 s." in page
-    assert "Before it, by priority and age" in page
+    assert "Ahead of it by priority and age" in page
     told = client.get(f"/queue/estimates/?ids={waiting}").json()
     assert told[str(waiting)]["estimate_reason"] == "no estimate yet: it is worked out every few seconds"

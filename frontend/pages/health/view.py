@@ -14,13 +14,13 @@ from tenants.auth.identity import Identity
 _WAYS = {
     "cordoned": "uncordon it, or wait if the system holds it",
     "draining": "uncordon it",
-    "node_lost": "by itself, when its agent is heard",
-    "dirty": "by itself, or kill what it names",
-    "foreign": "by itself, when the process is gone",
+    "node_lost": "it recovers when its agent reports",
+    "dirty": "it recovers when the process ends; kill it if it stays",
+    "foreign": "it recovers when the process ends",
     "quarantined": "clear it on the node's page",
-    "degraded": "see to the hardware, then clear it",
-    "lost": "by itself, when it is seen again",
-    "hot": "by itself, when it has cooled",
+    "degraded": "repair the hardware, then clear it",
+    "lost": "it recovers when it is seen again",
+    "hot": "it recovers when it has cooled",
 }
 
 

@@ -65,5 +65,5 @@ def _part(request: HttpRequest) -> str:
     ticked = ",".join(number for number in request.POST.getlist("index") if _NUMBER.fullmatch(number))
     part = ",".join(text for text in (ticked, request.POST.get("elements", "").strip()) if text)
     if not part:
-        raise invalid([FieldError("elements", "required", "tick elements, or write their numbers like 3-7,9")])
+        raise invalid([FieldError("elements", "required", "select elements, or enter their numbers like 3-7,9")])
     return part

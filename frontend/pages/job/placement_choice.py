@@ -18,21 +18,21 @@ def represent(job_id: int, attempt: int) -> dict[str, Any]:
 
 # What decides where several nodes have room, by the policy's `placement`.
 _RULES = {
-    "fragmentation": "the place that spoils the least for the requests of late",
-    "best_fit": "the node with the least left of everything",
+    "fragmentation": "the least fragmentation for recent requests",
+    "best_fit": "the node with the least capacity left",
     "packing": "shared GPUs in use first, then nodes in use",
     "tightest": "the tightest fit",
 }
 
 
 _MEANINGS = {
-    "hot": "how many of the GPUs that it would get are hot: the fewer, the better",
-    "avoided": "taints PreferNoSchedule of the node that the job does not tolerate: the fewer, the better",
-    "preferred": "the weights of the job's preferences that the node meets: the more, the better",
-    "locality": "how many of its ranks would not get GPUs that are near each other (NVLink, NUMA) as it prefers",
-    "wasted": "how many of the free GPUs the requests of late could use no more; less than 0: it takes up such GPUs",
-    "score": "what the policy counts: the least is the best",
-    "taken": "of the GPUs that nobody is on: a smaller GPU is taken before a larger one",
-    "left": "GPUs of the node that nobody would be on",
-    "alike": "nodes with room that are no better and no worse; it goes to one of them",
+    "hot": "hot GPUs that the job would get; fewer is better",
+    "avoided": "PreferNoSchedule taints of the node that the job does not tolerate; fewer is better",
+    "preferred": "the total weight of the job's preferences that the node meets; more is better",
+    "locality": "ranks that would not get GPUs near each other (NVLink, NUMA) as the job prefers",
+    "wasted": "free GPUs that recent requests could no longer use; less than 0: it uses up such GPUs",
+    "score": "the policy's score; the lowest is best",
+    "taken": "memory of GPUs that no job uses yet; a smaller GPU is taken before a larger one",
+    "left": "GPUs of the node that would stay free",
+    "alike": "other nodes with room that rank equally; the job goes to one of them",
 }

@@ -286,7 +286,7 @@ def _extended_to(request: HttpRequest, who: Identity, job_id: int, *, is_dry_run
     try:
         minutes = float(request.POST.get("max_runtime_minutes", ""))
     except ValueError as error:
-        raise invalid([FieldError("", "wrong_type", "give a number of minutes")]) from error
+        raise invalid([FieldError("", "wrong_type", "enter a number of minutes")]) from error
     wanted = Extension(max_runtime_minutes=minutes, force="force" in request.POST)
     given = request.POST.get("seen", "")
     if given and not _OFFSET.fullmatch(given):

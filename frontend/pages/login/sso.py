@@ -68,7 +68,7 @@ class Exchange(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]
         if "userinfo_endpoint" in self.openid_config:
             told = self._fetch_user_info(token.token)
             if told.get("sub") != claims["sub"]:
-                raise OAuth2Error("userinfo is of somebody else")
+                raise OAuth2Error("userinfo belongs to another user")
             claims = {**told, **claims}
         # One key for what counts, so that allauth does not choose.
         return self.get_provider().sociallogin_from_response(request, {"id_token": claims})
@@ -156,7 +156,7 @@ def callback(request: HttpRequest) -> HttpResponse:
 
 
 def _failed(request: HttpRequest) -> HttpResponse:
-    step = "log in again; if it fails again, tell an admin the id below"
+    step = "log in again; if it fails again, report the id below to an admin"
     return page_error(request, 403, Problem(403, "login_failed", "this login was not completed", next_step=step))
 
 

@@ -12,7 +12,7 @@ from nodes.inventory import labels
 
 
 def shown(name: str) -> dict[str, str]:
-    """Return the labels that admins set and the taints, one a line."""
+    """Return the labels that admins set and the taints, one per line."""
     taints = msgspec.convert(labels.taints_of(name)["taints"], list[Taint])
     own = labels.labels_of(name)["from_admin"]
     return {
@@ -54,11 +54,11 @@ def _read_lines(field: str, text: str, read: Callable[[str], Any]) -> list[Any]:
 def _label(line: str) -> tuple[str, str]:
     key, separator, value = line.partition("=")
     if not separator:
-        raise ValueError(f"{line[:60]!r} is no label: write NAME=VALUE, one a line")
+        raise ValueError(f"{line[:60]!r} is not a label: write NAME=VALUE, one per line")
     return key.strip(), value.strip()
 
 
 def _said(name: str, noun: str, count: int) -> str:
     if not count:
-        return f"no {noun} of node {name} was changed"
+        return f"no {noun}s of node {name} changed"
     return f"{count} {noun}{'' if count == 1 else 's'} of node {name} changed"

@@ -9,56 +9,56 @@ Row = dict[str, Any]
 # (device id or None for the node, kind of incident) → since when, as text.
 Since = Mapping[tuple[int | None, str], str]
 
-_CLEAR = "When it has been seen to, clear it: it then is what its readings say."
+_CLEAR = "Clear it once the cause is fixed. Its health then follows its readings."
 # health → what it means, the way back, the button that is offered.
 _DEVICE: Mapping[str, tuple[str, str, str]] = {
     "foreign": (
-        "a process that gpusched did not start is on it",
-        "By itself, when that process is gone: end it, or ask the one who started it.",
+        "a process that gpusched did not start uses it",
+        "It recovers when that process ends. End the process, or ask its owner to.",
         "",
     ),
     "dirty": (
-        "something of a job that has ended is left on it",
-        "By itself, when the process is gone and the memory is given back; kill what it names. If it stays so, it is"
-        " quarantined.",
+        "a process or memory of an ended job is left on it",
+        "It recovers when the process is gone and the memory is free. Kill the process that is named. If nothing changes,"
+        " the GPU is quarantined.",
         "",
     ),
-    "quarantined": ("it is taken out of service", _CLEAR, "clear"),
+    "quarantined": ("it is out of service", _CLEAR, "clear"),
     "degraded": (
         "its hardware failed",
-        "Look at it (nvidia-smi -q, the kernel's log); reset or replace it. " + _CLEAR,
+        "Check it (nvidia-smi -q, the kernel's log); reset or replace it. " + _CLEAR,
         "clear",
     ),
     "lost": (
-        "its driver or its node does not see it any more",
-        "By itself, when it is seen again. If it is gone for good, retire it: it is counted no more.",
+        "its driver or its node no longer sees it",
+        "It recovers when it is seen again. If it is gone for good, retire it.",
         "retire",
     ),
     "hot": (
         "it is hot, so it is the last choice for new jobs",
-        "By itself, when it has been 10 °C below the threshold for a minute.",
+        "It recovers when it has been 10 °C below the threshold for a minute.",
         "",
     ),
 }
 _SLOWED = (
     "its hardware slows it down, so it gets no new jobs",
-    "By itself, when it has cooled. Look at its cooling.",
+    "It recovers when it has cooled. Check its cooling.",
     "",
 )
 _LOST = (
-    "its agent does not report any more; its jobs were given to others, if they may be",
-    "By itself, when the agent is heard again. On the node: systemctl status gpusched-agent, then"
+    "its agent stopped reporting; its jobs run again elsewhere if they can be requeued",
+    "It recovers when the agent reports again. On the node, run systemctl status gpusched-agent, then"
     " gpusched-agent doctor. If the node is gone for good, remove it.",
 )
 _HELD = (
-    "jobs of different users were lost to faults of it, so it is held",
-    "By itself after a while, each time twice as long, if it is online and no GPU of it is degraded or lost; or release"
-    " it now.",
+    "its faults ended jobs of different users, so the system holds it",
+    "The system releases it after a time that doubles with each hold, if it is online and no GPU of it is degraded or"
+    " lost. You can also release it now.",
     "release",
 )
 _CLOSED = {
-    "cordoned": ("it takes no new jobs; what runs goes on", "Uncordon it.", "uncordon"),
-    "draining": ("it takes no new jobs until what runs there has ended", "Uncordon it.", "uncordon"),
+    "cordoned": ("it accepts no new jobs; running jobs continue", "Uncordon it.", "uncordon"),
+    "draining": ("it accepts no new jobs; running jobs continue until they end", "Uncordon it.", "uncordon"),
 }
 
 

@@ -9,7 +9,7 @@ Row = Mapping[str, Any]
 # As the address says it, beside the number of its nodes, and over them.
 GROUPS = (
     ("attention", "Needs attention", "Needs attention"),
-    ("closed", "Closed", "Closed by an admin, or held for its faults"),
+    ("closed", "Closed", "Closed by an admin, or by the system after faults"),
     ("open", "Open", "Open"),
 )
 KEYS = tuple(key for key, _, _ in GROUPS)

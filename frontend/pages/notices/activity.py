@@ -1,4 +1,4 @@
-"""What the system did by itself and what became of jobs, from the events, incidents, budgets and refunds that exist."""
+"""Automatic actions and what became of jobs, from the events, incidents, budgets and refunds that exist."""
 
 from collections.abc import Collection
 from datetime import datetime
@@ -93,10 +93,10 @@ _KINDS = {
     EndReason.DEPENDENCY_FAILED: ("dependency_failed", "amber"),
 }
 _WENT = {
-    "dirty": "still has something of a job on it that has ended",
+    "dirty": "still has a process or memory of an ended job",
     "foreign": "has a process that gpusched did not start",
     "degraded": "failed",
-    "lost": "is not seen any more",
+    "lost": "is no longer seen",
     "quarantined": "was quarantined",
 }
 
@@ -187,7 +187,7 @@ def _of_node(row: Row) -> str:
 
 
 def _of_crossing(row: Row) -> Activity:
-    then = "it starts nothing more on GPUs" if row["bound"] == "hard" else "it goes on"
+    then = "it starts no more GPU jobs" if row["bound"] == "hard" else "its jobs continue"
     budget = f"its {row['bound']} budget of {bound(row['gpu_hours'])} GPU-hours"
     sentence = f"tenant {row['tenant']} has used up {budget}; {then}"
     kind, severity = f"budget_{row['bound']}", "red" if row["bound"] == "hard" else "amber"
@@ -198,7 +198,7 @@ def _of_crossing(row: Row) -> Activity:
 
 
 def _of_refund(row: Row) -> Activity:
-    sentence = f"{row['gpu_hours']:.2f} GPU-hours of job {row['job_id']} were refunded: a node failed under it"
+    sentence = f"{row['gpu_hours']:.2f} GPU-hours of job {row['job_id']} were refunded because its node failed"
     told = doing(
         f"refund:{row['id']}", row["at"], "refunded", "info", sentence, f"/jobs/{row['job_id']}/", row["tenant"]
     )

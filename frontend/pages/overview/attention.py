@@ -16,11 +16,11 @@ _ILL: dict[str, tuple[str, str, str]] = {
     DeviceHealth.QUARANTINED: ("red", "1 GPU is quarantined", "{} GPUs are quarantined"),
     DeviceHealth.DEGRADED: ("red", "1 GPU had a hardware error", "{} GPUs had hardware errors"),
     DeviceHealth.LOST: ("red", "1 GPU is no longer seen by its node", "{} GPUs are no longer seen by their nodes"),
-    DeviceHealth.FOREIGN: ("red", "1 GPU is used by a process of no job", "{} GPUs are used by processes of no job"),
+    DeviceHealth.FOREIGN: ("red", "1 GPU is used by a process outside any job", "{} GPUs are used by processes outside any job"),
     DeviceHealth.DIRTY: (
         "amber",
-        "1 GPU is in use though its job has ended",
-        "{} GPUs are in use though their jobs ended",
+        "1 GPU is still in use after its job ended",
+        "{} GPUs are still in use after their jobs ended",
     ),
 }
 
@@ -71,13 +71,13 @@ def _on(node: Row, words: str = "") -> Row:
 
 def _scheduler(lag: Row) -> Iterator[Row]:
     if not lag["is_alive"]:
-        yield _notice("scheduler", "red", 1, "the scheduler has not recorded a cycle for a while", None, [])
+        yield _notice("scheduler", "red", 1, "The scheduler has not recorded a cycle recently", None, [])
 
 
 def _lost(nodes: list[Row]) -> Iterator[Row]:
     lost = [node for node in nodes if node["state"] == NodeState.LOST]
     if lost:
-        said = "1 node does not report any more" if len(lost) == 1 else f"{len(lost)} nodes do not report any more"
+        said = "1 node stopped reporting" if len(lost) == 1 else f"{len(lost)} nodes stopped reporting"
         parts = [{**_on(node), "since": node["last_seen_at"]} for node in lost]
         yield _notice("lost", "red", len(lost), said, "/fleet/?state=lost", parts)
 
@@ -117,7 +117,7 @@ def _idle(nodes: list[Row]) -> Iterator[Row]:
 def _closed(nodes: list[Row]) -> Iterator[Row]:
     closed = [n for n in nodes if n["intent"] != NodeIntent.OPEN and n["state"] != NodeState.LOST]
     if closed:
-        said = "1 node takes no new jobs" if len(closed) == 1 else f"{len(closed)} nodes take no new jobs"
+        said = "1 node accepts no new jobs" if len(closed) == 1 else f"{len(closed)} nodes accept no new jobs"
         parts = [_on(node, node["intent"]) for node in closed]
         # The list of nodes has those that ail in another group, closed or not.
         groups = {nodegroups.group_of(node) for node in closed}

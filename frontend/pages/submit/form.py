@@ -45,7 +45,7 @@ _AFFINITY = {"affinity": "required", "prefer": "preferred"}
 class SubmitForm(forms.Form):
     """Bounds and rules are the service's, so that page, command and API refuse with the same sentences."""
 
-    tenant = forms.ChoiceField(error_messages={"required": "Say for which tenant."})
+    tenant = forms.ChoiceField(error_messages={"required": "Choose a tenant."})
     name = forms.CharField(required=False)
     command = forms.CharField(required=False, strip=True)
     script = forms.CharField(required=False, strip=False)
@@ -164,7 +164,7 @@ class SubmitForm(forms.Form):
 
 
 # Where the words of the API do not fit what is typed here.
-_SAID = {("command", "required"): "give a command, or a script below"}
+_SAID = {("command", "required"): "enter a command, or a script below"}
 # Folded away until they are needed.
 MORE = ("array", "secrets", "labels", "node_selector", "affinity", "prefer", "tolerations", "depends_on",
         "not_before", "workdir", "image", "runtime",
@@ -185,7 +185,7 @@ def _pairs(text: str) -> dict[str, str]:
     for line in text.splitlines():
         name, separator, value = line.partition("=")
         if line.strip() and not separator:
-            raise ValidationError(f"write NAME=VALUE, one a line; not {line.strip()[:60]!r}")
+            raise ValidationError(f"write NAME=VALUE, one per line; not {line.strip()[:60]!r}")
         if line.strip():
             pairs[name.strip()] = value
     return pairs

@@ -45,7 +45,7 @@ def submit(request: HttpRequest, who: Identity) -> HttpResponse:
             form.refuse(problem)
             if problem.code == "idempotency_key_reused":
                 key = services.new_key()
-                form.add_error(None, "This form has submitted a job before. Submit again to make another one.")
+                form.add_error(None, "This form has already submitted a job. Submit again to create another one.")
     elif form.errors:
         form.check()
     return _form_page(request, who, form, key, status=400 if form.errors else 200)

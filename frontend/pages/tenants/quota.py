@@ -32,7 +32,7 @@ class ByModel(forms.Field):
                 continue
             model, is_split, limit = (part.strip() for part in line.rpartition("="))
             if not is_split or not (limit.isascii() and limit.isdigit() and len(limit) < 10):
-                raise forms.ValidationError(f"{line[:60]}: write MODEL=GPUS, one a line, like A100=16.")
+                raise forms.ValidationError(f"{line[:60]}: write MODEL=GPUS, one per line, like A100=16.")
             found[model] = int(limit)
         return found
 
@@ -85,7 +85,7 @@ def quota(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
         effect = _effect(tenant.pk, form)
         is_wanted = request.method == "POST" and "preview" not in request.POST and not form.errors
         if is_wanted and effect.get("contradicts") and not form.cleaned_data["go_ahead"]:
-            form.add_error(None, "Not applied yet: see what it would do, and confirm it there.")
+            form.add_error(None, "Not applied yet. Check the effect, then confirm it.")
         elif is_wanted and _apply(request, who, tenant.pk, form):
             return redirect("tenant", name)
     words = {"tenant": tenant, "now": now, "form": form, "effect": effect, "differs": _differs(form, now)}
@@ -124,7 +124,7 @@ def _apply(request: HttpRequest, who: Identity, tenant_id: int, form: QuotaForm)
     except Problem as problem:
         form.refuse(problem)
         return False
-    messages.success(request, "The quota is changed. The scheduler looks at the queue with it at once.")
+    messages.success(request, "The quota is changed. The scheduler applies it now.")
     return True
 
 

@@ -17,7 +17,7 @@ from tenants.models import ApiToken
 _SCOPES = (
     (Scope.READ, "read: see jobs, nodes and logs"),
     (Scope.WRITE, "write: submit and change jobs"),
-    (Scope.ADMIN, "admin: what only admins may do"),
+    (Scope.ADMIN, "admin: do what only admins can"),
 )
 _EXPIRES = (("30", "in 30 days"), ("90", "in 90 days"), ("365", "in a year"), ("", "never"))
 
@@ -25,7 +25,7 @@ _EXPIRES = (("30", "in 30 days"), ("90", "in 90 days"), ("365", "in a year"), ("
 class TokenForm(forms.Form):
     """The name, scopes and life of a new token. Only admins are offered the scope admin."""
 
-    name = forms.CharField(max_length=100, error_messages={"required": "Give it a name to find it by."})
+    name = forms.CharField(max_length=100, error_messages={"required": "Enter a name."})
     scopes = forms.MultipleChoiceField(choices=_SCOPES, error_messages={"required": "Choose at least one."})
     expires_in_days = forms.ChoiceField(choices=_EXPIRES, required=False)
 
@@ -72,6 +72,6 @@ def revoke(request: HttpRequest, who: Identity, token_id: int) -> HttpResponse:
 
     def do() -> str:
         others = auth_tokens.revoke_token(token)
-        return f"token {token.name} is revoked" + (f", and {len(others)} made with it" if others else "")
+        return f"token {token.name} is revoked" + (f", and {len(others)} created with it" if others else "")
 
     return act(request, "tokens", do)

@@ -85,11 +85,11 @@ def _period(request: HttpRequest) -> tuple[date, date, str]:
         begin = date.fromisoformat(request.GET.get("from") or str(usual[0]))
         end = date.fromisoformat(request.GET.get("to") or str(usual[1]))
     except ValueError:
-        return *usual, "A day is written like 2030-01-31. Shown are the last 30 days."
+        return *usual, "Write days like 2030-01-31. The last 30 days are shown."
     if begin > end:
-        return *usual, "The first day must not be after the last. Shown are the last 30 days."
+        return *usual, "The first day must not be after the last. The last 30 days are shown."
     if (end - begin).days >= MAX_DAYS:
-        return *usual, f"At most {MAX_DAYS} days are shown at once. Shown are the last 30."
+        return *usual, f"Choose at most {MAX_DAYS} days. The last 30 days are shown."
     return begin, end, ""
 
 

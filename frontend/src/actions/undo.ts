@@ -39,7 +39,7 @@ export function awaits(name: string): boolean {
 export function later(words: string, about: readonly string[], send: (isLeaving: boolean) => void, ms = UNDO_MS): void {
   const left = h("span", { class: "muted", "aria-hidden": "true" });
   const undo = h("button", { type: "button", class: "small" }, "Undo");
-  const now = h("button", { type: "button", class: "small" }, "Now");
+  const now = h("button", { type: "button", class: "small" }, "Do it now");
   const shown = h("div", { class: "toast", role: "status" }, h("span", {}, `${words} in ${Math.round(ms / 1000)} s.`), left, undo, now);
   const until = performance.now() + ms;
   const from = document.activeElement;

@@ -15,7 +15,7 @@ export class Chart {
   private isOver = false;
 
   /** `host` is the chart's own; `missing` says why nothing is known, where that is so. */
-  constructor(private readonly host: HTMLElement, private readonly missing = "no reading was kept") {
+  constructor(private readonly host: HTMLElement, private readonly missing = "no readings recorded") {
     host.classList.add("chart");
     host.setAttribute("role", "img");
   }
@@ -57,7 +57,7 @@ export class Chart {
       this.drawing = drawn(this.host);
       this.drawing.draw(this.data);
     } catch {
-      this.host.replaceChildren(h("p", { class: "empty", role: "alert" }, "The chart could not be loaded; reload the page."));
+      this.host.replaceChildren(h("p", { class: "empty", role: "alert" }, "The chart could not be loaded. Reload the page."));
     }
   }
 }

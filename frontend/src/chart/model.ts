@@ -129,5 +129,5 @@ export function sentence(data: ChartData): string {
     if (data.kind === "bars") return `${line.label} ${said(known.reduce((sum, value) => sum + value, 0), data.unit)} in all`;
     return `${line.label} from ${said(Math.min(...known), data.unit)} to ${said(Math.max(...known), data.unit)}`;
   });
-  return `${data.label}: ${parts.join("; ") || "nothing known"}`;
+  return `${data.label}: ${parts.join("; ") || "no data"}`;
 }

@@ -31,11 +31,11 @@ export interface Freshness {
 export function freshness(heard: Heard, now: number, hasFailed: boolean): Freshness {
   const { aliveAt, isConnected } = heard;
   const cycle = heard.cycleAgeSeconds;
-  const title = cycle === null ? "" : `the scheduler last looked ${cycle.toFixed(1)} s before that`;
+  const title = cycle === null ? "" : `the scheduler's last cycle was ${cycle.toFixed(1)} s before that`;
   if (heard.isLoggedOut) return { level: "offline", text: "logged out", title: "log in again", isLink: true };
   if (!isConnected && heard.polledAt !== null && now - heard.polledAt <= DEAD_MS) {
     const age = Math.round((now - heard.polledAt) / 1000);
-    return { level: "delayed", text: `polling, ${age} s old`, title: "no WebSocket gets through to the server; the page asks every few seconds" };
+    return { level: "delayed", text: `polling, ${age} s old`, title: "the page cannot open a WebSocket, so it polls the server every few seconds" };
   }
   if (!isConnected) {
     if (aliveAt === null && !hasFailed) return { level: "delayed", text: "connecting…", title: "" };
@@ -47,10 +47,10 @@ export function freshness(heard: Heard, now: number, hasFailed: boolean): Freshn
   const age = now - aliveAt;
   if (heard.blindSeconds !== null) {
     const seconds = Math.round(heard.blindSeconds + age / 1000);
-    return { level: "delayed", text: `delayed ${seconds} s`, title: "the server cannot look at its database; what is shown is from before" };
+    return { level: "delayed", text: `delayed ${seconds} s`, title: "the server's database does not respond; the page shows older data" };
   }
   if (age <= LIVE_MS && heard.isLate) {
-    return { level: "delayed", text: "delayed 1 s", title: "the server has lost Redis, and looks for changes every second" };
+    return { level: "delayed", text: "delayed 1 s", title: "the server has lost Redis, so it polls for changes every second" };
   }
   if (age <= LIVE_MS) return { level: "live", text: "live", title };
   return { level: "delayed", text: `delayed ${Math.round(age / 1000)} s`, title };

@@ -18,9 +18,9 @@ export interface Page {
 export type MakeView = (region: HTMLElement, page: Page) => View;
 
 const ERRORS: Record<string, string> = {
-  not_found: "This does not exist any more, or you may not see it any more. What follows is how it was.",
-  unknown_topic: "The server does not know this; reload the page.",
-  too_many_topics: "This page asks for more than the server gives to one page.",
+  not_found: "This no longer exists, or you can no longer see it. Its last known state is below.",
+  unknown_topic: "The server does not know this part of the page. Reload the page.",
+  too_many_topics: "This page follows more topics than the server allows. Reload the page.",
 };
 
 export class Regions {
@@ -80,7 +80,7 @@ export class Regions {
 function showError(region: HTMLElement, code: string): void {
   region.querySelector(":scope > .live-error")?.remove();
   region.classList.add("is-past");
-  region.prepend(h("p", { class: "empty live-error", role: "alert" }, ERRORS[code] ?? `The server refused this (${code}).`));
+  region.prepend(h("p", { class: "empty live-error", role: "alert" }, ERRORS[code] ?? `The server rejected this (${code}).`));
 }
 
 /** The address may name a row (#gpu-1) that did not exist when the browser looked for it. */

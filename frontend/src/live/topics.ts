@@ -255,7 +255,7 @@ export interface LogRow {
   size: number;
 }
 
-/** What the system did by itself, or what became of a job. */
+/** Automatic actions, or what became of a job. */
 export interface DoingRow {
   key: string;
   at: string;

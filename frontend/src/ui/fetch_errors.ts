@@ -15,13 +15,13 @@ class Refused extends Error {
 export async function ask<T>(address: string, body?: URLSearchParams, keepalive = false): Promise<T> {
   const answer = await fetch(address, { method: body === undefined ? "GET" : "POST", body: body ?? null, keepalive, redirect: "manual", credentials: "same-origin", headers: { Accept: "application/json" } });
   // Such an address leads nowhere but to the login.
-  if (answer.type === "opaqueredirect") throw new Refused("You are logged out: nothing was done.", "Log in");
+  if (answer.type === "opaqueredirect") throw new Refused("You are logged out, so nothing was done.", "Log in");
   // Not what they may not do, which is said in words: the token in the page is of another login.
-  if (answer.status === 403) throw new Refused("Nothing was done: this page is from before the last login in this browser.", "Reload the page");
+  if (answer.status === 403) throw new Refused("Nothing was done: you logged in again after this page was loaded.", "Reload the page");
   if (answer.ok) return (await answer.json()) as T;
   const { sentence = "" } = (await answer.json().catch(() => ({}))) as { sentence?: string };
   if (sentence !== "") throw new Refused(sentence);
-  throw answer.status === 404 ? new Error("it is not there any more") : unexpected(answer);
+  throw answer.status === 404 ? new Error("it no longer exists") : unexpected(answer);
 }
 
 /** What the server answered where it should not have, with the id by which its log knows the request. */
@@ -32,7 +32,7 @@ export function unexpected(answer: Response): Error {
 
 /** Says what became of what was asked for. */
 export function tellFailure(error: unknown): void {
-  if (!(error instanceof Refused)) return void toast(`Nothing is known of what was asked: ${whyFailed(error)}. Look at it, and try again.`);
+  if (!(error instanceof Refused)) return void toast(`The result is not known: ${whyFailed(error)}. Check the page, then try again.`);
   toast(error.message, error.way === "" ? undefined : { word: error.way, run: () => location.reload() });
 }
 

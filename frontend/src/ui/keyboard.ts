@@ -19,9 +19,9 @@ const KEYS: readonly (readonly [string, string])[] = [
   ["/", "filter"],
   ["j  k", "next, previous row"],
   ["x", "select the job of the row"],
-  ["Enter", "open the row, choose the GPU"],
-  ["← ↑ ↓ →", "from GPU to GPU on the Fleet page"],
-  ["t", "the Fleet as a table, or as a map"],
+  ["Enter", "open the row, select the GPU"],
+  ["← ↑ ↓ →", "move between GPUs on the Fleet page"],
+  ["t", "show the Fleet as a table or a map"],
   ["Esc", "close, or leave the filter"],
   ["?", "this help"],
 ];

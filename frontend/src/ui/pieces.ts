@@ -126,11 +126,11 @@ export function empty(...words: Child[]): HTMLElement {
 }
 
 export function noJobs(): HTMLElement {
-  return empty("No jobs. Submit the first one: ", h("code", {}, "gpusched submit -- python train.py"));
+  return empty("No jobs yet. Submit the first one: ", h("code", {}, "gpusched submit -- python train.py"));
 }
 
 export function noNodes(): HTMLElement {
-  return empty(h("b", {}, "No node has joined yet."), " ", h("a", { href: "/join/" }, "Join a node"), ", and it appears here by itself.");
+  return empty(h("b", {}, "No node has joined yet."), " ", h("a", { href: "/join/" }, "Join a node"), ". It appears here when it connects.");
 }
 
 /** The first of them; all, where only one would be left out: its line is as high as that which counts it. */

@@ -96,8 +96,8 @@ function atMost(seconds: number): string {
 /** Why a value is not there. */
 export function absent(device: DeviceRow, node: Pick<NodeRow, "state">, fill: Fill): string {
   if (node.state === "lost") return "n/a: its node is lost";
-  if (fill === "until") return isHeld(device) ? "n/a: its job has no time limit, or is not yours to see" : "n/a: it takes no jobs now";
-  return device.reading === null ? "n/a: its agent has not read it yet" : "n/a: its driver does not say";
+  if (fill === "until") return isHeld(device) ? "n/a: its job has no time limit, or you cannot see it" : "n/a: it accepts no jobs now";
+  return device.reading === null ? "n/a: its agent has not read it yet" : "n/a: its driver does not report it";
 }
 
 /** Who holds it, in one word: a user, several, another tenant's, or nobody. */

@@ -56,7 +56,7 @@ function titleOf(node: NodeRow, grouping: Grouping): string {
 function tenantOf(node: NodeRow): string {
   const held = node.devices.filter((device) => device.cell === "busy" || device.cell === "held_idle");
   const names = new Set(held.flatMap((device) => ((device.tenants ?? []).length > 0 ? (device.tenants ?? []) : [OTHERS])));
-  return names.size === 0 ? "nobody" : names.size === 1 ? ([...names][0] ?? "") : "several tenants";
+  return names.size === 0 ? "no tenant" : names.size === 1 ? ([...names][0] ?? "") : "several tenants";
 }
 
 /** Colours by owner: those who hold most have one of their own, by place. */

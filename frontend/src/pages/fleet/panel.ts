@@ -35,7 +35,7 @@ export class Panel {
 
   /** `asked`: the GPU that the address names, there or not. */
   show(chosen: FleetCell | undefined, cells: readonly FleetCell[], light: Spotlight, asked: string | null): void {
-    const missing = chosen === undefined && asked !== null && h("p", { class: "note amber", role: "status" }, `There is no GPU ${asked}, or not any more.`);
+    const missing = chosen === undefined && asked !== null && h("p", { class: "note amber", role: "status" }, `GPU ${asked} does not exist, or no longer does.`);
     const fresh = h("div", {}, isPlain(light) ? null : lit(cells, light), missing, ...(chosen === undefined ? fleet(cells) : gpu(chosen, cells)));
     morphChildren(this.facts, fresh);
     this.actions.show(chosen === undefined ? "" : `/nodes/${encodeURIComponent(chosen.node.name)}/gpus/${chosen.device.id}/actions/`, seen(chosen));
@@ -53,7 +53,7 @@ function seen(cell: FleetCell | undefined): string {
 
 function lit(cells: readonly FleetCell[], light: Spotlight): HTMLElement {
   const all = h("button", { type: "button", class: "small", "data-does": "all" }, "Show all");
-  return h("p", { class: "lit" }, h("span", {}, `Lit: ${spoken(light)}: ${counted(cells.filter((cell) => fits(cell, light)))}`), all);
+  return h("p", { class: "lit" }, h("span", {}, `Highlighted: ${spoken(light)}: ${counted(cells.filter((cell) => fits(cell, light)))}`), all);
 }
 
 /** The number that led here, and where they are. Free ones slowed down by heat are offered to no job. */
@@ -102,7 +102,7 @@ function jobs(cell: FleetCell, cells: readonly FleetCell[]): Child[] {
 function job(id: number, { node }: FleetCell, cells: readonly FleetCell[]): HTMLElement {
   const holder = node.holders?.[id];
   const held = cells.filter(({ device }) => (device.jobs ?? []).includes(id)).length;
-  const light = h("button", { type: "button", class: "small", "data-does": "light", "data-job": id }, held === 1 ? "Light it" : `Light its ${held} GPUs`);
+  const light = h("button", { type: "button", class: "small", "data-does": "light", "data-job": id }, held === 1 ? "Highlight it" : `Highlight its ${held} GPUs`);
   const left = holder?.ends_at ? (Date.parse(holder.ends_at) - serverNow()) / 1000 : null;
   return h(
     "div",
@@ -130,6 +130,6 @@ function fleet(cells: readonly FleetCell[]): Child[] {
   return [
     h("h2", {}, plural(cells.length, "GPU")),
     h("table", { class: "panel-models" }, h("thead", {}, h("tr", {}, ...heads)), h("tbody", {}, ...rows)),
-    h("p", { class: "muted small" }, "Choose a GPU to see what it does, for whom, and until when.", h("span", { class: "of-keys" }, " Arrow keys move from GPU to GPU, Enter chooses, t shows a table.")),
+    h("p", { class: "muted small" }, "Select a GPU to see its jobs, their owners and when they end.", h("span", { class: "of-keys" }, " Arrow keys move between GPUs, Enter selects, t shows a table.")),
   ];
 }

@@ -118,7 +118,7 @@ export const overviewStrip: MakeView = (region) => {
     draw(state) {
       const nodes = ([...state.rows.values()] as NodeRow[]).sort((a, b) => byName(a.name, b.name));
       if (nodes.length === 0) return region.replaceChildren(none());
-      if (nodes.every((node) => node.devices.length === 0)) return refill(region, empty("No node has a GPU: jobs without GPUs can run."));
+      if (nodes.every((node) => node.devices.length === 0)) return refill(region, empty("No node has a GPU. Jobs that request none can run."));
       shown = nodes.flatMap((node) => node.devices.map((device) => ({ node, device })));
       if (link.parentElement !== region) region.replaceChildren(link);
       const words = CELLS.map((cell) => `${shown.filter(({ device }) => device.cell === cell).length} ${CELL_WORDS[cell]}`);

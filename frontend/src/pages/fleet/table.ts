@@ -89,7 +89,7 @@ export class FleetTable {
     this.said.hidden = isPlain(light);
     const count = cells.filter((cell) => fits(cell, light)).length;
     this.words.textContent = `${plural(count, "GPU")} of ${cells.length}: ${spoken(light)}`;
-    this.switch.textContent = this.isAll ? "Only these" : "All GPUs";
+    this.switch.textContent = this.isAll ? "Show only these" : "Show all GPUs";
   }
 
   private rows(): HTMLElement[] {

@@ -55,7 +55,7 @@ export const fleet: MakeView = (region) => {
 
   const refresh = (): void => {
     shown = model(nodes, now.group);
-    chart.label(`${plural(shown.cells.length, "GPU")} on ${plural(nodes.length, "node")}; arrow keys move, Enter chooses, t shows a table`);
+    chart.label(`${plural(shown.cells.length, "GPU")} on ${plural(nodes.length, "node")}; arrow keys move, Enter selects, t shows a table`);
     if (!now.isTable) chart.arrange(shown.groups);
     recolour();
   };
@@ -167,7 +167,7 @@ export const fleet: MakeView = (region) => {
         tooltip.hide();
         shown = model(nodes, now.group);
         panel?.show(undefined, [], now.light, now.gpu);
-        return refill(region, isBare && nodes.length > 0 ? empty("No node has a GPU: jobs without GPUs can run. ", h("a", { href: "/nodes/" }, "The nodes"), ".") : none());
+        return refill(region, isBare && nodes.length > 0 ? empty("No node has a GPU. Jobs that request none can run. ", h("a", { href: "/nodes/" }, "The nodes"), ".") : none());
       }
       place();
       refresh();

@@ -94,7 +94,7 @@ export const jobGpus: MakeView = (region) => {
       const readings = (await response.json()) as Readings;
       if (!isOver) show(readings);
     } catch (error) {
-      if (shown === "") box.replaceChildren(empty(`The readings could not be read: ${error instanceof Error ? error.message : "no answer"}. Reload the page to try again.`));
+      if (shown === "") box.replaceChildren(empty(`The readings could not be loaded: ${error instanceof Error ? error.message : "no answer"}. Reload the page to try again.`));
       else later();
     }
   };
@@ -124,13 +124,13 @@ function layout(readings: Readings, charts: Chart[]): Node[] {
   const rows = readings.devices.map((device) => {
     const cells = QUANTITIES.map((quantity) => {
       const host = h("div", { "data-label": `${quantity.label} ${quantity.unit}` });
-      charts.push(new Chart(host, `no ${quantity.label.toLowerCase()} of it was kept in this time`));
+      charts.push(new Chart(host, `no ${quantity.label.toLowerCase()} readings in this period`));
       return host;
     });
     const name = h("div", { class: "gpu-name" }, nodeLink(device.node), h("b", {}, `GPU ${device.index ?? "?"}`), h("span", { class: "muted small" }, shortModel(device.model)), h("span", { class: "muted small" }, `rank ${device.rank}`));
     return h("div", { class: "gpu-row" }, name, ...cells);
   });
   const more = readings.gpus - readings.devices.length;
-  const note = more > 0 ? [empty(`The first ${plural(readings.devices.length, "GPU")} of ${readings.gpus} are shown; the others are at GET /api/v1/gpus/{id}/samples.`)] : [];
+  const note = more > 0 ? [empty(`This shows the first ${plural(readings.devices.length, "GPU")} of ${readings.gpus}. Read the others at GET /api/v1/gpus/{id}/samples.`)] : [];
   return [h("div", { class: "gpu-row gpu-heads", "aria-hidden": "true" }, h("span"), ...heads), ...rows, ...note];
 }

@@ -134,7 +134,7 @@ export const jobTimeline: MakeView = (region) => {
             h("thead", {}, h("tr", {}, ...heads)),
             h("tbody", {}, blocked.length > 0 && waitRow(blocked, from, to), ...attempts.map((attempt) => attemptRow(attempt, from, to, now))),
           ),
-        attempts.length === 0 && empty("Not started yet: its attempts will be here."),
+        attempts.length === 0 && empty("Not started yet. Its attempts appear here."),
         blocked.length > 0 && legend(blocked, waits.at(-1)?.until_at === null ? waits.at(-1)?.code : undefined),
       );
     },

@@ -9,7 +9,7 @@ import { reasonOf } from "../../ui/pieces";
 export type Verb = "cancel" | "hold" | "release" | "requeue" | "retry";
 
 export const VERBS: readonly Verb[] = ["hold", "release", "requeue", "retry", "cancel"];
-const DONE: Record<Verb, string> = { cancel: "cancelled or being stopped", hold: "held", release: "released", requeue: "being requeued", retry: "to run again" };
+const DONE: Record<Verb, string> = { cancel: "cancelled or being stopped", hold: "held", release: "released", requeue: "being requeued", retry: "queued to run again" };
 /** Of those that need no question. */
 const WAITING = KINDS.waiting.join(",");
 

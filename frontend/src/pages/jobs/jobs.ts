@@ -25,7 +25,7 @@ class JobsView implements View {
   private readonly said = h("span", { role: "status" });
   private readonly counted = h("span");
   private readonly summary = h("p", { class: "summary" }, this.said, this.counted);
-  private readonly older = h("button", { type: "button" }, "Older jobs");
+  private readonly older = h("button", { type: "button" }, "Show older jobs");
   private readonly foot = h("p", { class: "summary" }, this.older);
   private readonly table = this.makeTable();
   private readonly stopFilters: () => void;
@@ -139,7 +139,7 @@ function said(rows: readonly JobRow[], { hasOlder, total, query }: Listing): str
   const elements = hasOlder ? (total?.with_elements ?? null) : withElements(rows, statesOf(query));
   // Those with elements may be among the older ones.
   const hasArrays = rows.some((row) => row.array) || (hasOlder && elements !== null && elements !== total?.jobs);
-  const arrays = hasArrays ? `; an array counts once${elements === null ? "" : ` (with each element ${elements})`}` : "";
+  const arrays = hasArrays ? `; an array counts as one${elements === null ? "" : ` (${elements} with its elements)`}` : "";
   return `${hasOlder ? counts || `${listed}, and older ones` : listed}${arrays}.`;
 }
 
@@ -150,9 +150,9 @@ function withElements(rows: readonly JobRow[], states: readonly string[]): numbe
 }
 
 function noneLikeThis(hasOlder: boolean): HTMLElement {
-  return empty(hasOlder ? "None of the newest jobs is like this. " : "No job is like this. ", h("a", { href: location.pathname }, "Show all"), ".");
+  return empty(hasOlder ? "None of the newest jobs match this filter. " : "No jobs match this filter. ", h("a", { href: location.pathname }, "Show all"), ".");
 }
 
 function refused(words: string): HTMLElement {
-  return empty(`The jobs could not be read: ${words}. `, h("a", { href: location.pathname }, "Show all"), ".");
+  return empty(`The jobs could not be loaded: ${words}. `, h("a", { href: location.pathname }, "Show all"), ".");
 }

@@ -76,7 +76,7 @@ export const nodeReadings: MakeView = (region) => {
   const asked = new URLSearchParams(location.search).get("show");
   if (select !== null && asked !== null && asked in METRICS) select.value = asked;
   const hosts = gpus.map(() => h("div"));
-  const charts = hosts.map((host) => new Chart(host, "nothing is kept of this time"));
+  const charts = hosts.map((host) => new Chart(host, "no readings in this period"));
   const known = new Map<number, Sample[]>();
   let askedAt = 0;
 
@@ -94,7 +94,7 @@ export const nodeReadings: MakeView = (region) => {
       if (hosts[0]?.isConnected !== true) region.replaceChildren(...hosts.map((host, at) => h("figure", {}, h("figcaption", { class: "small muted" }, `GPU ${gpus[at]?.index}`), host)));
       show();
     } catch {
-      if (known.size === 0) region.replaceChildren(h("p", { class: "empty", role: "alert" }, "The readings could not be loaded; reload the page."));
+      if (known.size === 0) region.replaceChildren(h("p", { class: "empty", role: "alert" }, "The readings could not be loaded. Reload the page."));
     }
   };
   select?.addEventListener("change", () => {

@@ -62,8 +62,8 @@ function jobsCell(node: NodeRow): Child[] {
 
 /** Of what nobody can use at present nothing is said to be free. */
 const share = ({ state }: NodeRow, free: number | null, all: number | null, show: (value: number) => string): Child =>
-  state === "lost" ? na("the node is lost: nothing can start there")
-  : free === null || all === null ? orUnknown(null, "the node has not said") : h("span", {}, show(free), h("span", { class: "muted" }, ` / ${show(all)}`));
+  state === "lost" ? na("the node is lost: no job can start on it")
+  : free === null || all === null ? orUnknown(null, "the node has not reported it") : h("span", {}, show(free), h("span", { class: "muted" }, ` / ${show(all)}`));
 
 const tidy = (value: number): string => String(Math.round(value * 100) / 100);
 
@@ -74,7 +74,7 @@ function nameCell(node: NodeRow): Child[] {
   return [
     h("a", { href: nodeHref(node.name), class: "node", title }, h("b", {}, node.name)),
     node.pretend && " ",
-    node.pretend && h("span", { class: "tag tag-pretend", title: "no real GPU is behind it" }, "pretend"),
+    node.pretend && h("span", { class: "tag tag-pretend", title: "simulated: it has no real GPU" }, "pretend"),
   ];
 }
 
@@ -88,7 +88,7 @@ export const nodes: MakeView = (region) => {
       { label: "CPU cores free", cell: (node) => share(node, node.cpu_cores_free, node.cpu_cores, tidy), className: "num" },
       { label: "Memory free", cell: (node) => share(node, node.memory_mb_free, node.memory_mb, mib), className: "num" },
       { label: "Jobs", cell: jobsCell },
-      { label: "Agent", cell: (node) => orUnknown(node.agent_version, "its agent has not said"), className: "agent muted" },
+      { label: "Agent", cell: (node) => orUnknown(node.agent_version, "its agent has not reported it"), className: "agent muted" },
       { label: "Seen", cell: (node) => ago(node.last_seen_at), className: "nowrap" },
     ],
     (tr, node) => {
@@ -105,7 +105,7 @@ export const nodes: MakeView = (region) => {
       if (all.length === 0) return refill(region, none());
       showCounts(all);
       const rows = all.filter((node) => asked === null || nodeGroup(node) === asked);
-      if (rows.length === 0) return refill(region, empty("No node is in this group now."));
+      if (rows.length === 0) return refill(region, empty("No nodes are in this group."));
       table.update(groupedNodes(rows));
       if (table.element.parentElement !== region) region.replaceChildren(table.element);
     },

@@ -33,7 +33,7 @@ export const bell: MakeView = (region, { hub }) => {
     known = new Set(notices.map((notice) => notice.key));
     const since = readUntil;
     const lines = notices.map((notice) => line(notice, since == null || Date.parse(notice.at) > Date.parse(since)));
-    redraw(region, lines.length > 0 ? h("ul", {}, ...lines) : h("p", { class: "empty" }, "Nothing yet. What becomes of your jobs is told here."));
+    redraw(region, lines.length > 0 ? h("ul", {}, ...lines) : h("p", { class: "empty" }, "No notices yet. News about your jobs appears here."));
     // Once for what is new, however often the list is drawn until the server says that it was read.
     const newest = notices[0]?.key ?? "";
     if (details?.open === true && unread > 0 && newest !== marked) {
@@ -66,7 +66,7 @@ function tell(notices: readonly NoticeRow[], known: ReadonlySet<string> | null):
   if (known === null) return;
   const news = notices.filter((n) => n.is_mine && !known.has(n.key) && serverNow() - Date.parse(n.at) < NEWS_MS);
   if (document.hidden) return news.forEach(notify);
-  if (news.length > MAX_TOASTS) return void toast(`${plural(news.length, "notice")} about your jobs: see the bell.`);
+  if (news.length > MAX_TOASTS) return void toast(`${plural(news.length, "notice")} about your jobs. Open Notices to read them.`);
   for (const notice of news) {
     const { href } = notice;
     toast(`${notice.sentence}.`, href === null || href === location.pathname ? undefined : { word: "Show", run: () => location.assign(href) });

@@ -35,7 +35,7 @@ export const overviewCounts = ofStatus((status) => {
       count("/queue/", status.pending_jobs, "jobs waiting or held"),
     ),
     !status.cycle_is_alive &&
-      h("p", { class: "note bad", role: "alert" }, "The scheduler does not run: nothing new starts until it does. See the log of the server."),
+      h("p", { class: "note bad", role: "alert" }, "The scheduler is not running. No new job starts until it runs again. Check the server's log."),
   ];
 });
 
@@ -56,7 +56,7 @@ export const overviewLargest: MakeView = (region) => ({
     const rows = under<LargestRow>(state, "largest:").map(([, row]) => row);
     rows.sort((a, b) => b.gpus - a.gpus || a.model.localeCompare(b.model));
     const shown = upTo(MODELS, rows);
-    if (rows.length === 0) return redraw(region, empty("There are no GPUs: jobs without GPUs can run."));
+    if (rows.length === 0) return redraw(region, empty("There are no GPUs. Jobs that request none can run."));
     const items = shown.map((row) =>
       h(
         "li",
@@ -79,9 +79,9 @@ export const overviewAttention: MakeView = (region) => ({
     const rows = under<AttentionRow>(state, "attention:").map(([, row]) => row);
     const rank = (row: AttentionRow): number => ["red", "amber", "note"].indexOf(row.severity);
     rows.sort((a, b) => rank(a) - rank(b) || b.count - a.count || (a.kind < b.kind ? -1 : 1));
-    if (rows.length === 0) return redraw(region, empty("Nothing is broken, and nothing is held but idle."));
+    if (rows.length === 0) return redraw(region, empty("Nothing needs attention."));
     const shown = upTo(NOTICES, rows);
-    redraw(region, h("ul", { class: "list" }, ...shown.map(notice), rest(rows.length - shown.length, "more kinds of trouble", "/cluster/health/")));
+    redraw(region, h("ul", { class: "list" }, ...shown.map(notice), rest(rows.length - shown.length, "more problems", "/cluster/health/")));
   },
 });
 
@@ -132,7 +132,7 @@ function drawWaiting(region: HTMLElement, state: TopicState, estimates: Estimate
   estimates.want(next.map((row) => row.id));
   redraw(
     region,
-    status && status.oldest_wait_seconds !== null && h("p", { class: "waits", "data-key": "oldest", title: "of those that are not held" }, ...waits(status)),
+    status && status.oldest_wait_seconds !== null && h("p", { class: "waits", "data-key": "oldest", title: "held jobs are not counted" }, ...waits(status)),
     next.length > 0 && h("p", { class: "waits", "data-key": "next" }, "next to start: ", ...next.flatMap((row, at): Child[] => [at > 0 && ", ", candidate(row, estimates.of(row.id))])),
     h("ul", { class: "list" }, ...shown.map(reason), rest(rows.length - shown.length, "more reasons", "/queue/")),
   );
@@ -163,5 +163,5 @@ function candidate(row: NextRow, known: Foreseen | undefined): HTMLElement {
 }
 
 function noneWaits(): HTMLElement {
-  return empty("Nobody waits. To run something: ", h("code", { class: "copy" }, "gpusched submit --gpus 1 -- nvidia-smi"));
+  return empty("No jobs are waiting. To run one: ", h("code", { class: "copy" }, "gpusched submit --gpus 1 -- nvidia-smi"));
 }

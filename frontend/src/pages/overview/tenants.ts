@@ -20,16 +20,16 @@ const shorten = (value: number): number => Math.round(value * 10) / 10;
 
 function part({ tenant }: Shown): Child[] {
   const entitled = tenant.entitled_gpus ?? null;
-  if (entitled === null) return [h("span", { class: "muted", title: "it asks for nothing now" }, "–")];
+  if (entitled === null) return [h("span", { class: "muted", title: "it has no jobs now" }, "–")];
   const ratio = entitled > 0 ? tenant.gpus_held / entitled : 0;
-  const title = `holds ${plural(shorten(tenant.gpus_held), "GPU")} of the ${shorten(entitled)} that its weight entitles it to among those who ask now`;
+  const title = `holds ${plural(shorten(tenant.gpus_held), "GPU")} of the ${shorten(entitled)} that its weight entitles it to among tenants with jobs`;
   return [h("span", { title }, h("b", {}, `${Math.round(ratio * 100)} %`), h("span", { class: "muted" }, ` of ${shorten(entitled)}`))];
 }
 
 /** Over or under its guarantee, where that is to be said. */
 function standing({ gpus_held: held, guaranteed_gpus: guaranteed, jobs_asking: asking }: TenantRow): Child {
   if (guaranteed !== null && held > guaranteed) {
-    return h("span", { class: "pill", title: "more than its guarantee: others may take these back" }, `${shorten(held - guaranteed)} borrowed`);
+    return h("span", { class: "pill", title: "more than its guarantee: other tenants can reclaim them" }, `${shorten(held - guaranteed)} borrowed`);
   }
   if (guaranteed !== null && held < guaranteed && asking > 0) {
     return h("span", { class: "pill is-starved", title: "its jobs wait for GPUs although it holds less than its guarantee" }, "under its guarantee");
@@ -43,14 +43,14 @@ const COLUMNS: Column<Shown>[] = [
   { label: "Of its share", cell: part, className: "num nums" },
   { label: "Guaranteed", cell: ({ tenant }) => tenant.guaranteed_gpus ?? 0, className: "num" },
   {
-    label: h("span", { title: "held ones too" }, "Waiting"),
+    label: h("span", { title: "including held jobs" }, "Waiting"),
     cell: ({ tenant }) => (tenant.jobs_waiting === 0 ? 0 : h("a", { href: `/queue/?tenant=${encodeURIComponent(tenant.name)}` }, tenant.jobs_waiting)),
     className: "num",
   },
 ];
 
 export const overviewTenants: MakeView = (region) => {
-  const none = whenEmpty(region, () => empty("No tenant to show. An admin makes one, and adds you to it."));
+  const none = whenEmpty(region, () => empty("No tenants to show. Ask an admin to create one and add you to it."));
   const table = new LiveTable<Shown>(COLUMNS, (tr, { tenant }) => (tr.dataset.href = tenantHref(tenant.name)), "rows compact");
   const others = h("p", { class: "rest" });
   const made = new WeakMap<Entitled, Shown>();

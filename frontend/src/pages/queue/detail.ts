@@ -47,7 +47,7 @@ export class Detail {
 
   private open(id: number): void {
     this.id = id;
-    this.box = h("div", { class: "queue-detail" }, h("p", { class: "muted" }, "Asking…"));
+    this.box = h("div", { class: "queue-detail" }, h("p", { class: "muted" }, "Loading…"));
     this.element = h("tr", { class: "detail", "data-key": `detail:${id}` }, h("td", { colspan: COLUMNS.length }, this.box));
     this.size.observe(this.element);
     void this.load(id, this.box);
@@ -77,7 +77,7 @@ export class Detail {
       return true;
     } catch (error) {
       const words = error instanceof Error ? error.message : "no answer";
-      box.replaceChildren(h("p", { class: "empty", role: "alert" }, `This could not be read: ${words}. Close the row and open it again.`));
+      box.replaceChildren(h("p", { class: "empty", role: "alert" }, `This could not be loaded: ${words}. Close the row and open it again.`));
       return false;
     }
   }

@@ -53,7 +53,7 @@ function why(row: QueueRow): Child {
 
 /** In how long it will probably start: the median, and the whole sentence on hovering; undefined: nobody was asked yet. */
 export function foreseen(known: Foreseen | undefined, now: number = serverNow()): HTMLElement {
-  if (known === undefined) return h("span", { class: "muted", title: "being worked out" }, "–");
+  if (known === undefined) return h("span", { class: "muted", title: "computing" }, "–");
   const { estimate } = known;
   if (estimate === null) return na(known.estimate_reason ?? "no estimate");
   const at = estimate.p50_at ?? estimate.p90_at;

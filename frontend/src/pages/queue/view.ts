@@ -4,7 +4,7 @@ import type { Hub } from "../../live/hub";
 import type { MakeView, View } from "../../live/regions";
 import { Sorting, sortOf } from "../../ui/sorting";
 import type { QueueTotal } from "../../live/topics";
-import { empty, noJobs, whenEmpty } from "../../ui/pieces";
+import { empty, whenEmpty } from "../../ui/pieces";
 import { Detail } from "./detail";
 import { Estimates } from "./estimates";
 import { changed, topicQuery, watchFilters } from "./filters";
@@ -48,7 +48,7 @@ class QueueView implements View {
   private lines = { first: 0, last: -1 };
 
   constructor(private readonly region: HTMLElement, private readonly hub: Hub) {
-    this.none = whenEmpty(region, () => empty("No job waits. ", ...noJobs().childNodes));
+    this.none = whenEmpty(region, () => empty("No jobs are waiting. To run one: ", h("code", {}, "gpusched submit -- python train.py")));
     this.body.append(this.above, this.below);
     this.windows = this.watch();
     // Of the whole, not of the rows alone: the pointer must reach the pill.
@@ -212,7 +212,7 @@ class QueueView implements View {
   }
 
   private refused(code: string): void {
-    refill(this.region, empty(`The server refused this filter (${code}). `, h("a", { href: location.pathname }, "Show all"), "."));
+    refill(this.region, empty(`The server rejected this filter (${code}). `, h("a", { href: location.pathname }, "Show all"), "."));
   }
 }
 
@@ -225,11 +225,11 @@ function replace(old: HTMLTableRowElement, fresh: HTMLTableRowElement): void {
 }
 
 function said(total: QueueTotal): string {
-  if (total.jobs === 0) return "Nobody waits.";
+  if (total.jobs === 0) return "No jobs are waiting.";
   const all = `${plural(total.jobs, "job")} with ${plural(total.gpus, "GPU")} in the queue`;
   return total.matching === total.jobs ? `${all}.` : `${plural(total.matching, "job")} shown; ${all}.`;
 }
 
 function noneLikeThis(): HTMLElement {
-  return empty("No waiting job is like this. ", h("a", { href: location.pathname }, "Show all"), ".");
+  return empty("No waiting jobs match this filter. ", h("a", { href: location.pathname }, "Show all"), ".");
 }

@@ -73,7 +73,7 @@ class Palette {
     type: "search", role: "combobox", "aria-expanded": "true", "aria-controls": "palette-list", "aria-autocomplete": "list",
     "aria-label": "Go to a page, a job, a node, a tenant, or do something", placeholder: "Page, job, node, tenant, action…", autocomplete: "off", spellcheck: "false",
   });
-  private readonly list = h("ul", { id: "palette-list", role: "listbox", "aria-label": "Found" });
+  private readonly list = h("ul", { id: "palette-list", role: "listbox", "aria-label": "Results" });
   private readonly none = h("p", { class: "empty", role: "status", hidden: true });
   private readonly dialog = h("dialog", { class: "palette", "aria-label": "Command palette" }, this.input, this.list, this.none);
   private shown: Command[] = [];
@@ -152,7 +152,7 @@ class Palette {
 
   private fail(): void {
     this.none.hidden = false;
-    this.none.textContent = "The server does not answer: only pages and actions are found.";
+    this.none.textContent = "The server does not respond. Only pages and actions are shown.";
   }
 
   private draw(): void {
@@ -164,7 +164,7 @@ class Palette {
     );
     refill(this.list, ...items);
     this.none.hidden = this.shown.length > 0;
-    this.none.textContent = "No page, job, node or tenant is called like this, and this page offers no such action.";
+    this.none.textContent = "No page, job, node, tenant or action matches.";
     this.mark();
   }
 

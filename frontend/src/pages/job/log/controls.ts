@@ -30,7 +30,7 @@ export function controls(region: HTMLElement): Controls {
   if (bar.childElementCount > 0) region.prepend(bar);
   if (!pre.isConnected) region.append(pre);
   const note = h("p", { class: "log-note muted small", role: "status" });
-  const further = button("More finds", { hidden: true });
+  const further = button("Show more matches", { hidden: true });
   pre.after(note, further);
   return { pre, stream, search, follow, wrap: find<HTMLInputElement>("[data-log-wrap]"), earlier, later, further, note };
 }

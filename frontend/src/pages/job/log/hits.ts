@@ -5,7 +5,7 @@ import { highlight, pattern } from "./screen";
 import type { Hit } from "./search";
 
 export class Hits {
-  readonly element = h("ol", { class: "log-hits", "aria-label": "Found", hidden: true });
+  readonly element = h("ol", { class: "log-hits", "aria-label": "Matches", hidden: true });
   private shown: Hit[] = [];
   private at = -1;
 

@@ -104,7 +104,7 @@ class LogView implements View {
       this.shown.begin({ bytes: new Uint8Array(), offset: 0 });
       this.tail = new Tail({ job: this.job, attempt, rank }, {
         more: (part, isFirst, skipped) => this.more(part, isFirst, skipped),
-        failed: (words) => this.complain(`The log could not be read: ${words}. It is tried again when it changes.`),
+        failed: (words) => this.complain(`The log could not be read: ${words}. The page tries again when the log changes.`),
         gone: (words) => this.gone(words),
         mayGoOn: () => this.mayGoOn(),
       });
@@ -129,7 +129,7 @@ class LogView implements View {
     if (isFirst) this.shown.begin(part);
     else this.shown.below(part);
     if (this.isAtEnd()) this.isApart = false;
-    this.problem = skipped > 0 ? `… ${size(skipped)} skipped: they came while nobody looked.` : isFirst ? "" : this.problem.startsWith("…") ? this.problem : "";
+    this.problem = skipped > 0 ? `… ${size(skipped)} skipped: written while this page was hidden.` : isFirst ? "" : this.problem.startsWith("…") ? this.problem : "";
     if (this.at.follow.checked) this.at.pre.scrollTop = this.at.pre.scrollHeight;
     this.say();
   }
@@ -207,6 +207,6 @@ class LogView implements View {
     this.at.earlier.disabled = shown.start === 0 || this.isBusy || this.isGone;
     this.at.later.disabled = below === 0 || this.isBusy || this.isGone;
     this.at.further.hidden = search === null || search.isAll || search.isBusy;
-    this.at.further.textContent = search?.problem === "" ? "More finds" : "Try again";
+    this.at.further.textContent = search?.problem === "" ? "Show more matches" : "Try again";
   }
 }

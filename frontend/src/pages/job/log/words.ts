@@ -37,9 +37,9 @@ export function note(now: Standing, sought: Sought | null): string {
 function ofLog(now: Standing): string {
   if (!now.hasStreams) return "No output yet.";
   if (!now.isOpen) return "";
-  if (now.isEmpty && now.above === 0 && now.below === 0) return now.isComplete ? "It wrote nothing." : "No output yet.";
+  if (now.isEmpty && now.above === 0 && now.below === 0) return now.isComplete ? "The job wrote nothing." : "No output yet.";
   const hidden = [now.above > 0 ? `${size(now.above)} before this` : "", now.below > 0 ? `${size(now.below)} after it` : ""].filter(Boolean);
-  return [now.isComplete && now.below === 0 ? "The end." : "", hidden.length > 0 ? `${hidden.join(", ")}.` : ""].filter(Boolean).join(" ");
+  return [now.isComplete && now.below === 0 ? "End of the log." : "", hidden.length > 0 ? `${hidden.join(", ")}.` : ""].filter(Boolean).join(" ");
 }
 
 function ofSearch(sought: Sought): string {
