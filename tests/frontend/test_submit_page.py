@@ -174,7 +174,7 @@ def test_what_it_costs_and_what_the_budget_has_left(nlp, member):
     array = form(gpu_count="2", max_runtime_minutes="60", array="100%3")
     assert "At most 200 GPU-hours, 400 at current rates" in text_of(browser(member).post("/submit/preview/", array))
     array = form(gpu_count="2", array="100%3")
-    assert "each hour is 6 GPU-hours" in text_of(browser(member).post("/submit/preview/", array))
+    assert "each hour uses 6 GPU-hours" in text_of(browser(member).post("/submit/preview/", array))
 
 
 def test_who_types_does_not_have_the_ledger_read_for_each_key(nlp, member, monkeypatch):

@@ -121,7 +121,7 @@ class TestSmall:
         found = put(admin, hard_gpu_hours=0.01, days=30)
         assert found["sentence"] == (
             "tenant nlp has used 0.02 GPU-hours in the last 30 days, all of its budget of 0.01: "
-            "it starts no more GPU jobs"
+            "it starts nothing more on GPUs"
         )
         refused = call("POST", "/api/v1/jobs", make_token(user), {"command": ["x"], "gpu_count": 1})
         assert "used up: 0.02 of 0.01 GPU-hours" in refused.json()["detail"]
