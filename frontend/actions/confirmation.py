@@ -11,7 +11,7 @@ from gpusched.protocol.job_request import FieldError
 # GPU-hours from which the job's id must be typed before its processes are stopped.
 LARGE_GPU_HOURS = 24.0
 # Of more jobs at once their number must be typed, whatever they have run for.
-MANY = 20
+CONFIRM_COUNT_ABOVE = 20
 # Of an array its live elements; the array's own row is no process.
 _LOSS = """
     SELECT count(*) AS jobs, count(array_id) AS elements, coalesce(sum(gpu_count), 0)::int AS gpus,
@@ -30,7 +30,7 @@ def loss_of(*job_ids: int) -> dict[str, Any]:
 
 def required_confirmation(job_ids: Collection[int], loss: dict[str, Any]) -> str:
     """What must be typed before these are stopped: their number, of one its id; "" where little would be lost."""
-    if not loss["is_large"] and (len(job_ids) <= MANY or not loss["jobs"]):
+    if not loss["is_large"] and (len(job_ids) <= CONFIRM_COUNT_ABOVE or not loss["jobs"]):
         return ""
     return str(len(job_ids) if len(job_ids) > 1 else min(job_ids))
 

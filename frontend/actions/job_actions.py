@@ -20,7 +20,7 @@ ACTS: Mapping[str, Callable[[int, Identity], str]] = {
 STOPPING = ("cancel", "requeue")
 
 
-def act(verb: str, job_id: int, who: Identity, if_state: Collection[str] | None = None) -> str:
+def perform(verb: str, job_id: int, who: Identity, if_state: Collection[str] | None = None) -> str:
     """Does it, and says so. `if_state`: a cancel is meant only for a job in one of these."""
     if verb == "cancel":
         return actions_job_actions.cancel(job_id, who, if_state=if_state)

@@ -20,7 +20,7 @@ SchedulerLag = Callable[[], Row]
 # Then it says what is in the way.
 LATE_AFTER = timedelta(seconds=30)
 # What is confirmed is told for so long; what is not, for as long as it may still come.
-TOLD_FOR, AWAITED_FOR = timedelta(minutes=5), timedelta(days=1)
+SHOW_CONFIRMED_FOR, SHOW_AWAITED_FOR = timedelta(minutes=5), timedelta(days=1)
 # A node that was heard since then is not silent: agents say something every two seconds.
 HEARD_SECONDS = 10.0
 _MAX_NAMED = 3
@@ -43,7 +43,7 @@ _RANKS = """
 # A node that was lost is online again only when no process is left there of what was to end.
 _IS_GONE = "s.state = 'ended' AND (s.reason <> 'node_lost' OR n.state = 'online')"
 _IS_IN_FORCE = "s.state = 'ended' OR s.limit_version >= j.limit_version"
-_OWN = "j.id = %s AND s.number = %s"
+_IS_ATTEMPT = "j.id = %s AND s.number = %s"
 # Of arrays: elements that have ended are too many to look at, and have answered.
 _STOPPING = "j.array_id = %s AND j.state = 'stopping' AND s.number = j.attempt"
 _PLACED = "j.array_id = %s AND j.state IN ('scheduled', 'running') AND s.number = j.attempt"
@@ -64,21 +64,21 @@ def of_job(job: Mapping[str, Any]) -> Row:
     missing = [node for node in nodes if not node["has_answered"]]
     told = {"what": what, "by": event["actor"], "at": event["at"]}
     if not missing:
-        return _told(told, "confirmed", f"by {_named(nodes)}" if nodes else "")
-    return _told(told, _waiting(event["at"]), _in_the_way(missing, is_limit=is_limit))
+        return _represent(told, "confirmed", f"by {_named(nodes)}" if nodes else "")
+    return _represent(told, _waiting(event["at"]), _what_is_missing(missing, is_limit=is_limit))
 
 
 def _nodes(job: Mapping[str, Any], event: Row) -> Sequence[Row]:
     """Each node that has to answer: `name`, `silent` (seconds), `has_answered`."""
     is_limit = event["kind"] == "limit_changed"
     if job["array_count"] is None:
-        whose, params = _OWN, [job["id"], event["attempt"]]
+        whose, params = _IS_ATTEMPT, [job["id"], event["attempt"]]
     else:
         whose, params = _PLACED if is_limit else _STOPPING, [job["id"]]
     return query(_RANKS.format(answered=_IS_IN_FORCE if is_limit else _IS_GONE, whose=whose), params)
 
 
-def _in_the_way(missing: Sequence[Row], *, is_limit: bool) -> str:
+def _what_is_missing(missing: Sequence[Row], *, is_limit: bool) -> str:
     silent = [node for node in missing if node["silent"] > HEARD_SECONDS]
     if silent:
         longest = max(node["silent"] for node in silent)
@@ -100,12 +100,12 @@ def of_node(node: Mapping[str, Any], incidents: Collection[Row], jobs_left: int,
         return {}
     there = f"{jobs_left} job{' still runs' if jobs_left == 1 else 's still run'} there"
     if node["intent"] == NodeIntent.OPEN:
-        return _seen("uncordon", wanted_at, "it accepts jobs again", beat())
+        return _await_scheduler("uncordon", wanted_at, "it accepts jobs again", beat())
     if node["intent"] == NodeIntent.CORDONED:
         goes_on = f"; {there}" if jobs_left else ""
-        return _seen("cordon", wanted_at, f"no new job starts on it{goes_on}", beat(), is_lasting=True)
+        return _await_scheduler("cordon", wanted_at, f"no new job starts on it{goes_on}", beat(), is_lasting=True)
     says = there if jobs_left else "no job runs on it: it is ready for maintenance"
-    asked = _seen("drain", wanted_at, says, beat(), is_lasting=True)
+    asked = _await_scheduler("drain", wanted_at, says, beat(), is_lasting=True)
     if asked["status"] == "confirmed":
         asked["word"] = "confirmed, draining" if jobs_left else "confirmed, drained"
     return asked
@@ -121,7 +121,7 @@ def of_device(device: Mapping[str, Any], incidents: Collection[Row], beat: Sched
     if wanted_at is None:
         return {}
     what, says = ("quarantine", "no new jobs") if is_out else ("clear", "in service")
-    return _seen(what, wanted_at, says, beat())
+    return _await_scheduler(what, wanted_at, says, beat())
 
 
 def _since(incidents: Collection[Row], *, is_so: bool) -> datetime | None:
@@ -130,28 +130,28 @@ def _since(incidents: Collection[Row], *, is_so: bool) -> datetime | None:
     return max(moments, default=None)
 
 
-def _seen(what: str, wanted_at: datetime, says: str, beat: Row, *, is_lasting: bool = False) -> Row:
+def _await_scheduler(what: str, wanted_at: datetime, says: str, beat: Row, *, is_lasting: bool = False) -> Row:
     told = {"what": what, "by": "", "at": wanted_at}
     if beat["last_cycle_at"] is not None and parsed(beat["last_cycle_at"]) > wanted_at:
-        return _told(told, "confirmed", says, is_lasting=is_lasting)
+        return _represent(told, "confirmed", says, is_lasting=is_lasting)
     silent = f" for {beat['age_seconds']:.0f} s" if beat["age_seconds"] is not None else ""
-    return _told(told, _waiting(wanted_at), f"the scheduler has not run a cycle{silent}")
+    return _represent(told, _waiting(wanted_at), f"the scheduler has not run a cycle{silent}")
 
 
 def _waiting(at: datetime) -> str:
     return "late" if timezone.now() - at > LATE_AFTER else "requested"
 
 
-_SHOWN = {
+_BADGES = {
     "requested": ("pending", "requested"),
     "late": ("amber", "not confirmed yet"),
     "confirmed": ("completed", "confirmed"),
 }
 
 
-def _told(asked: Row, status: str, says: str, *, is_lasting: bool = False) -> Row:
+def _represent(asked: Row, status: str, says: str, *, is_lasting: bool = False) -> Row:
     age = timezone.now() - asked["at"]
-    if not is_lasting and age > (TOLD_FOR if status == "confirmed" else AWAITED_FOR):
+    if not is_lasting and age > (SHOW_CONFIRMED_FOR if status == "confirmed" else SHOW_AWAITED_FOR):
         return {}
-    state, word = _SHOWN[status]
+    state, word = _BADGES[status]
     return {**asked, "status": status, "state": state, "word": word, "says": says, "is_awaited": status != "confirmed"}

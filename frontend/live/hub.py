@@ -28,7 +28,7 @@ from tenants.auth.page_access import Access, Session, access_of
 logger = logging.getLogger(__name__)
 MAX_TOPICS = 20
 NOT_AUTHENTICATED, TRY_AGAIN_LATER = 4401, 1013
-GATHER_SECONDS = 0.005
+BATCH_SECONDS = 0.005
 RETRY_SECONDS = 0.5
 ALIVE_SECONDS = 2.0
 # Each second `alive` is to be answered: what comes from pages costs more than what goes to them.
@@ -149,11 +149,11 @@ class LiveHub:
     async def _look_again_and_again(self) -> None:
         while True:
             await self._ring_or_time(self._seconds_to_wait())
-            await asyncio.sleep(GATHER_SECONDS)
+            await asyncio.sleep(BATCH_SECONDS)
             self._rung.clear()
             for group, topics in self._due():
-                if invalidation.is_leisurely(group):
-                    await asyncio.sleep(GATHER_SECONDS)  # what was told leaves first: a look would hold it up
+                if invalidation.is_low_priority(group):
+                    await asyncio.sleep(BATCH_SECONDS)  # what was told leaves first: a look would hold it up
                 self._tell(await self._look_at(group, topics), topics)
 
     async def _look_at(self, group: str, topics: set[str]) -> dict[View, Update]:
@@ -173,7 +173,7 @@ class LiveHub:
         for topic in self._dirty:
             if self._resumes_at.get(invalidation.group_of(topic), 0.0) <= now:
                 groups.setdefault(invalidation.group_of(topic), set()).add(topic)
-        return sorted(groups.items(), key=lambda due: (invalidation.is_leisurely(due[0]), self._costs.of(due[0])))
+        return sorted(groups.items(), key=lambda due: (invalidation.is_low_priority(due[0]), self._costs.of(due[0])))
 
     async def _ring_or_time(self, seconds: float | None) -> None:
         with suppress(TimeoutError):
@@ -212,7 +212,7 @@ class LiveHub:
 
     def _tell(self, news: dict[View, Update], topics: set[str]) -> None:
         self._known.update({seen: told.rows for seen, told in news.items() if told.rows is not None})
-        leisurely = {topic for topic in topics if invalidation.is_leisurely(invalidation.group_of(topic))}
+        leisurely = {topic for topic in topics if invalidation.is_low_priority(invalidation.group_of(topic))}
         for client in self._clients:
             for topic in client.topics & topics:
                 told = news.get(view(topic, client.viewer))

@@ -9,8 +9,8 @@ from frontend.live.topics import parse, topics
 # A change is sent at once, its followers together a moment later.
 PAUSE_SECONDS = 0.1
 # Loading one group costs at most a fifth of a core, however large the cluster is; the others need not wait for it.
-PAUSE_PER_LOOK = 4.0
-LATEST_LOOKS = 5
+PAUSE_PER_LOAD = 4.0
+LATEST_LOADS = 5
 # An event can get lost. Then the rows are that old at most.
 LOAD_ANYWAY_SECONDS = 5.0
 
@@ -42,14 +42,14 @@ def _pauses() -> dict[str, float]:
     return pauses
 
 
-def is_leisurely(group: str) -> bool:
+def is_low_priority(group: str) -> bool:
     """Whether the group is sent after the others, which it would delay."""
     return _pauses().get(group, 0.0) > 0
 
 
 def pause_after(group: str, look_seconds: float) -> float:
     """Return for how many seconds a group is not loaded again."""
-    return max(_pauses().get(group) or PAUSE_SECONDS, PAUSE_PER_LOOK * look_seconds)
+    return max(_pauses().get(group) or PAUSE_SECONDS, PAUSE_PER_LOAD * look_seconds)
 
 
 class LoadCosts:
@@ -60,7 +60,7 @@ class LoadCosts:
         self._latest: dict[str, deque[float]] = {}
 
     def add(self, group: str, seconds: float) -> None:
-        self._latest.setdefault(group, deque(maxlen=LATEST_LOOKS)).append(seconds)
+        self._latest.setdefault(group, deque(maxlen=LATEST_LOADS)).append(seconds)
 
     def of(self, group: str) -> float:
         """0 before the first load."""

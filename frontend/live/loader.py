@@ -12,7 +12,7 @@ from frontend.live.topics import Rows, View, topics
 
 Row = Mapping[str, Any]
 # A change that no event named, or whose event got lost, is loaded after this time.
-WHOLE_SECONDS = 5.0
+FULL_LOAD_SECONDS = 5.0
 MAX_NAMED = 1000
 
 
@@ -115,7 +115,7 @@ class FeedLoader:
         if not in_parts:
             return {}
         now = monotonic()
-        is_old = now - self._whole_at >= WHOLE_SECONDS
+        is_old = now - self._whole_at >= FULL_LOAD_SECONDS
         nodes = None if is_old else self._rung.nodes
         for topic in in_parts:
             if topic.kind in self._known and topic.reload is not None:

@@ -11,7 +11,7 @@ MAX_UNACKNOWLEDGED = 1
 # What waits goes out in one frame: a frame costs more than what is in it.
 MAX_CHARACTERS = 1 << 18
 # What need not be told at once waits so long for something that must.
-COMPANY_SECONDS = 0.4
+DELAY_SECONDS = 0.4
 _MAX_SEQS = 1000
 
 
@@ -86,7 +86,7 @@ class Outbox:
             loop = asyncio.get_running_loop()
             self._leaves_soon = not is_leisurely
             self._leaves = (
-                loop.call_later(COMPANY_SECONDS, self._leave) if is_leisurely else loop.call_soon(self._leave)
+                loop.call_later(DELAY_SECONDS, self._leave) if is_leisurely else loop.call_soon(self._leave)
             )
 
     def _leave(self) -> None:

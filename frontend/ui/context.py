@@ -62,7 +62,7 @@ def is_pretend_fleet() -> bool:
     return bool(_pretend["is"])
 
 
-def forget() -> None:
+def reset_cache() -> None:
     """Makes the next page ask again; for tests."""
     _pretend["looked_at"] = float("-inf")
 

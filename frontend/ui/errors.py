@@ -27,26 +27,26 @@ def page_error(request: HttpRequest, status: int, problem: Problem | None = None
     if problem is not None:
         step = " ".join(f"{part[:1].upper()}{part[1:]}." for part in (problem.detail, problem.next_step) if part)
     elif status == 500:
-        step = f"{_known(request)} If it fails again, report the id below."
-    return render(request, "error.html", _words(request, status, title, step), status=status)
+        step = f"{_retry_advice(request)} If it fails again, report the id below."
+    return render(request, "error.html", _context(request, status, title, step), status=status)
 
 
 def page_of_outage(request: HttpRequest, problem: Problem) -> HttpResponse:
     """The page of an outage of the database. It asks the database for nothing: not who is logged in, nor of the
     fleet."""
-    words = _words(request, 503, _TEXTS[503][0], _known(request))
+    words = _context(request, 503, _TEXTS[503][0], _retry_advice(request))
     response = HttpResponse(render_to_string("error.html", words), status=503)
     response["Retry-After"] = str(problem.retry_after)
     return response
 
 
-def _known(request: HttpRequest) -> str:
+def _retry_advice(request: HttpRequest) -> str:
     if request.method in ("GET", "HEAD"):
         return "Try again in a moment."
     return "Your change may or may not have been applied. Check before you try again."
 
 
-def _words(request: HttpRequest, status: int, title: str, step: str) -> dict[str, object]:
+def _context(request: HttpRequest, status: int, title: str, step: str) -> dict[str, object]:
     again = request.get_full_path() if status >= 500 and request.method == "GET" else ""
     return {"status": status, "title": title, "step": step, "request_id": current_id(), "again": again}
 

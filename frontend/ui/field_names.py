@@ -10,12 +10,12 @@ _UNITS = {
     "mb": "MiB", "ms": "ms", "seconds": "seconds", "minutes": "minutes", "days": "days", "celsius": "°C",
     "percent": "%", "watts": "W", "mhz": "MHz", "milli": "thousandths of a core",
 }  # fmt: skip
-_WORDS = {
+_SPELLINGS = {
     "gpu": "GPU", "gpus": "GPUs", "cpu": "CPU", "uuid": "UUID", "numa": "NUMA", "nvlink": "NVLink", "mig": "MIG",
     "pci": "PCI", "unix": "Unix", "pid": "process id", "sm": "SM", "ecc": "ECC", "runtime": "run time",
 }  # fmt: skip
 # What the words of the field do not say.
-_OWN = {
+_NAMES = {
     "held_whole": "held as a whole",
     "ms": "length (ms)",
     "max_runtime_minutes": "time limit (minutes)",
@@ -52,10 +52,10 @@ def name_fields(models: Iterable[type[Model]]) -> None:
 
 def label(name: str) -> str:
     """`max_gpu_memory_mb` is "GPU memory at most (MiB)"."""
-    if name in _OWN:
-        return _OWN[name]
+    if name in _NAMES:
+        return _NAMES[name]
     first, *others = name.split("_")
     bound = {"max": " at most", "min": " at least"}.get(first, "") if others else ""
     parts = others if bound else [first, *others]
     unit = f" ({_UNITS[parts.pop()]})" if len(parts) > 1 and parts[-1] in _UNITS and "per" not in parts else ""
-    return " ".join(_WORDS.get(part, part) for part in parts) + bound + unit
+    return " ".join(_SPELLINGS.get(part, part) for part in parts) + bound + unit

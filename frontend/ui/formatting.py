@@ -155,7 +155,7 @@ def parsed(value: Any) -> datetime | None:
     return datetime.fromisoformat(value) if isinstance(value, str) and value else value or None
 
 
-def words(code: str) -> str:
+def code_words(code: str) -> str:
     """A code as words."""
     return str(code).replace("_", " ") or "waiting"
 
@@ -195,7 +195,7 @@ def _cell(node: dict[str, Any], device: dict[str, Any], is_linked: bool) -> Safe
     return format_html('<span class="{}" title="{}"></span>', kind, said)
 
 
-def cells_said(node: dict[str, Any]) -> str:
+def cells_label(node: dict[str, Any]) -> str:
     """The same in one sentence, for who hears the page."""
     counts = Counter(device["cell"] for device in node["devices"])
     return ", ".join(f"{count} {cell_words(cell)}" for cell, count in counts.items())

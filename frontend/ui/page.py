@@ -113,7 +113,7 @@ def show(request: HttpRequest, who: Identity, template: str, words: dict[str, An
     return render(request, template, words, status=status)
 
 
-def act(request: HttpRequest, target: str | list[str], action: Callable[[], str], *args: Any) -> HttpResponse:
+def perform(request: HttpRequest, target: str | list[str], action: Callable[[], str], *args: Any) -> HttpResponse:
     """Does what a button asks for and returns to a page that says how it went; a part of a page, which asks for JSON,
     is told `is_done` and `sentence`. What may not be seen stays a 404. `target`: the page and its arguments; the action
     may change a list."""
@@ -127,10 +127,10 @@ def act(request: HttpRequest, target: str | list[str], action: Callable[[], str]
         return JsonResponse({"is_done": is_done, "sentence": sentence})
     (messages.success if is_done else messages.error)(request, sentence)
     address = resolve_url(target, *args) if isinstance(target, str) else resolve_url(*target)
-    return redirect(address + _shown_part(request, address))
+    return redirect(address + _query_to_keep(request, address))
 
 
-def _shown_part(request: HttpRequest, path: str) -> str:
+def _query_to_keep(request: HttpRequest, path: str) -> str:
     """What of the page was shown (`?tab=log`), if it was asked from the page that is returned to."""
     try:
         came_from = urlsplit(request.headers.get("Referer", ""))

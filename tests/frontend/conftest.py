@@ -8,9 +8,9 @@ from tests.factories import make_member, make_tenant
 
 @pytest.fixture(autouse=True)
 def _ask_again():
-    context.forget()
+    context.reset_cache()
     yield
-    context.forget()
+    context.reset_cache()
 
 
 @pytest.fixture

@@ -29,10 +29,10 @@ def test_ones_own_have_their_room_beside_what_the_system_did(ours):
     execute(
         "INSERT INTO nodes_incident (node_id, device_id, kind, cause, since, until)"
         " SELECT node_id, id, 'lost', '', now() + interval '1 s', now() FROM nodes_device, generate_series(1, %s)",
-        [noticerows.MOST],
+        [noticerows.MAX_NOTICES],
     )
     rows = told(admin, None)
-    assert (len(rows), rows[0]["is_mine"], sum(row["is_mine"] for row in rows)) == (noticerows.MOST, True, 1)
+    assert (len(rows), rows[0]["is_mine"], sum(row["is_mine"] for row in rows)) == (noticerows.MAX_NOTICES, True, 1)
 
 
 @pytest.mark.parametrize(("reason", "severity"), [("cancelled", "info"), ("requeued", "info"), ("exited", "red")])

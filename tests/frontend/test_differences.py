@@ -94,7 +94,7 @@ class TestKnownFleet:
         self.look(eyes)
         Device.objects.update(health="quarantined")
         assert self.look(eyes)[agent.name]["devices"][0]["health"] == "ok"
-        monkeypatch.setattr(loader, "WHOLE_SECONDS", 0.0)
+        monkeypatch.setattr(loader, "FULL_LOAD_SECONDS", 0.0)
         assert self.look(eyes)[agent.name]["devices"][0]["health"] == "quarantined"
 
     def test_what_the_bell_said_is_not_lost_by_a_look_at_other_lists(self):
@@ -121,7 +121,7 @@ class TestKnownFleet:
         known = fleet.load()
         with connection.cursor() as cursor:
             cursor.execute("DELETE FROM nodes_node WHERE id = %s", [agent.id])
-        assert set(fleet.load_again(known, {agent.id}, ()).members) == {other.name}
+        assert set(fleet.reload(known, {agent.id}, ()).members) == {other.name}
         assert set(feed.rows("nodes", None)) == {other.name}
 
 
@@ -131,6 +131,6 @@ def test_one_look_that_had_to_wait_does_not_keep_its_list_still():
     for seconds in (0.02, 2.0, 0.03):
         costs.add("nodes", seconds)
     assert costs.of("nodes") == 0.02
-    for _ in range(invalidation.LATEST_LOOKS):
+    for _ in range(invalidation.LATEST_LOADS):
         costs.add("nodes", 0.5)
     assert costs.of("nodes") == 0.5

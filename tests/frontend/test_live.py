@@ -249,7 +249,7 @@ async def test_a_slow_page_gets_a_snapshot_instead_of_what_it_missed(
     open_page, cookie, admin, user, tenant, monkeypatch
 ):
     monkeypatch.setattr(hubs, "ALIVE_SECONDS", 0.05)
-    monkeypatch.setattr(outbox, "COMPANY_SECONDS", 0.01)
+    monkeypatch.setattr(outbox, "DELAY_SECONDS", 0.01)
     quick = await open_page(await db(cookie_of)(admin), "jobs")
     slow = await open_page(cookie, "jobs")
     await slow.until(lambda: slow.kinds.count("alive") >= 2)

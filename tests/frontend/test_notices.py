@@ -42,7 +42,7 @@ def test_who_is_quiet_is_told_as_much_beside_who_is_busy(ours, anna):
     end_for(busy, ours, 500)
     visible = (ours.pk,)
     alone = [own(noticerows.load([user.pk], []), user, visible) for user in (anna, busy)]
-    assert [len(keys) for keys in alone] == [5, noticerows.MOST]
+    assert [len(keys) for keys in alone] == [5, noticerows.MAX_NOTICES]
     together = noticerows.load([anna.pk, busy.pk], [])
     assert [own(together, user, visible) for user in (anna, busy)] == alone
 
@@ -77,19 +77,19 @@ def test_incidents_and_the_jobs_of_others_take_nothing_from_what_a_member_is_tol
     agent = make_node(gpus=2)
     job_id = preempted(agent, anna, ours)
     other = make_tenant("other")
-    again(preempted(agent, make_member(other), other), activity.MOST)
+    again(preempted(agent, make_member(other), other), activity.MAX_ROWS)
     device = Device.objects.order_by("-pk")[0]
     execute(
         "INSERT INTO nodes_incident (node_id, device_id, kind, cause, since, until)"
         " SELECT node_id, id, 'lost', '', now(), now() FROM nodes_device, generate_series(1, %s) WHERE id = %s",
-        [activity.MOST, device.pk],
+        [activity.MAX_ROWS, device.pk],
     )
     did = [row["href"] for key, row in feed.rows("health", [ours.pk]).items() if key.startswith("did:")]
-    assert f"/jobs/{job_id}/" in did and did.count(f"/nodes/{agent.name}/") == activity.MOST - 1
+    assert f"/jobs/{job_id}/" in did and did.count(f"/nodes/{agent.name}/") == activity.MAX_ROWS - 1
     rung = [row["href"] for key, row in feed.rows("notices", [ours.pk], anna.pk).items() if key != "state"]
     assert rung == [f"/jobs/{job_id}/"], "a node is no concern of a member's bell"
     seen_by_all = [key for key in feed.rows("health", None) if key.startswith("did:")]
-    assert len(seen_by_all) == activity.MOST
+    assert len(seen_by_all) == activity.MAX_ROWS
 
 
 def test_jobs_of_a_tenant_that_one_has_left_are_not_told(ours, anna, client):

@@ -91,7 +91,7 @@ class TestWhoeverIsThere:
     def test_what_was_told_an_admin_before_is_not_told_a_member(self, ours, agent):
         """Rows are kept for those who see the same tenants, also over a look that finds nothing new."""
         known = fleet.load()
-        for again in (known, fleet.load_again(known, None, ())):
+        for again in (known, fleet.reload(known, None, ())):
             for visible in (None, [ours.pk], None, []):
                 told = json.dumps(fleet.restrict(again, visible))
                 assert all((word in told) == (visible is None) for word in ("theirs", "zoe", "zebra"))

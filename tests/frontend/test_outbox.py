@@ -43,7 +43,7 @@ async def test_what_is_told_at_leisure_waits_for_company():
 
 
 async def test_it_goes_alone_when_none_comes(monkeypatch):
-    monkeypatch.setattr(outboxes, "COMPANY_SECONDS", 0.01)
+    monkeypatch.setattr(outboxes, "DELAY_SECONDS", 0.01)
     box, frames = sending()
     for number in (1, 2):
         box.delta("overview", DELTA, is_leisurely=True)

@@ -199,12 +199,12 @@ class TestNotices:
         agent = make_node(gpus=1)
         _, key = run(agent, anna, ours)
         agent.end(key)
-        noticerows.mark_seen(anna.pk)
+        noticerows.mark_read(anna.pk)
         assert notices(anna, [ours.pk])[1]["unread"] == 0
         _, key = run(agent, anna, ours)
         agent.end(key)
         assert notices(anna, [ours.pk])[1]["unread"] == 1
-        noticerows.mark_seen(anna.pk)
+        noticerows.mark_read(anna.pk)
         assert notices(anna, [ours.pk])[1]["unread"] == 0
 
     def test_what_others_did_to_ones_jobs(self, anna, ours, admin):

@@ -82,7 +82,7 @@ def test_only_the_latest_that_ended_are_shown(ours, anna):
 
 def test_what_is_left_is_never_less_than_nothing():
     quota = {"max_gpus": 2, "max_gpus_per_user": 3, "max_cpu_cores": None, "max_concurrent_jobs": 9}
-    told = my_work_rows.left(quota, {"gpus": 4, "cpu_cores": 1, "jobs": 1}, 1)
+    told = my_work_rows.remaining(quota, {"gpus": 4, "cpu_cores": 1, "jobs": 1}, 1)
     assert [(row["what"], row["left"]) for row in told] == [
         ("GPUs of the tenant", 0), ("GPUs of your own", 2), ("jobs at once", 8),
     ]  # fmt: skip

@@ -208,10 +208,10 @@ def test_state_and_deltas_equal_a_fresh_load(monkeypatch):
 def holds_always(monkeypatch, *, examples: int) -> None:
     monkeypatch.setattr(hubs, "ALIVE_SECONDS", 0.05)
     monkeypatch.setattr(outbox, "MAX_WAITING", 1)
-    monkeypatch.setattr(outbox, "COMPANY_SECONDS", 0.02)
+    monkeypatch.setattr(outbox, "DELAY_SECONDS", 0.02)
     monkeypatch.setattr(invalidation, "period", lambda name: 0.2 if name in ("readings", "overview") else 1.0)
     monkeypatch.setattr(invalidation, "_pauses", lambda: {"people": 0.3})
-    monkeypatch.setattr(loader, "WHOLE_SECONDS", 1.0)
+    monkeypatch.setattr(loader, "FULL_LOAD_SECONDS", 1.0)
 
     # The same examples each time, and no shrinking: one that fails waits in vain at each step of it.
     @settings(

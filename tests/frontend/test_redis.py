@@ -47,7 +47,7 @@ def notified(monkeypatch):
 async def page(redis, monkeypatch):
     """A page with jobs, of a hub that looks only when it is told to."""
     monkeypatch.setattr(invalidation, "LOAD_ANYWAY_SECONDS", 3600.0)
-    monkeypatch.setattr(loader, "WHOLE_SECONDS", 3600.0)
+    monkeypatch.setattr(loader, "FULL_LOAD_SECONDS", 3600.0)
     monkeypatch.setattr(hubs, "ALIVE_SECONDS", 0.3)
     tenant = await db(make_tenant)("ours")
     user = await db(make_member)(tenant)

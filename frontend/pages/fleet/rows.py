@@ -14,7 +14,7 @@ from nodes.health.gpu_status import CELL, HOLDERS
 from tenants.auth.page_access import Visible
 
 Row = dict[str, Any]
-_ASKED = """(%(names)s::text[] IS NULL OR n.name = ANY(%(names)s))
+_SELECTED = """(%(names)s::text[] IS NULL OR n.name = ANY(%(names)s))
              AND (%(ids)s::bigint[] IS NULL OR n.id = ANY(%(ids)s::bigint[]))"""
 # Signs of life are told to this precision: to the second, every row of a calm fleet would be sent anew each second.
 SLOT_SECONDS = 5
@@ -27,13 +27,13 @@ _NODES = f"""
       FROM nodes_all n
       LEFT JOIN (SELECT node_id, sum(cpu_milli) AS cpu, sum(memory_mb) AS memory
                    FROM nodes_ranks WHERE state <> 'ended' GROUP BY node_id) s ON s.node_id = n.id
-     WHERE n.removed_at IS NULL AND {_ASKED} ORDER BY n.name
+     WHERE n.removed_at IS NULL AND {_SELECTED} ORDER BY n.name
 """
 _DEVICES = f"""
     SELECT d.id, d.node_id, d.index, d.uuid, d.model, d.memory_mb, d.health, d.health_note, d.is_slowed,
            d.held_whole, d.held_mb, greatest(r.idle_since, h.since) AS idle_since, {CELL} AS cell
       FROM nodes_devices d JOIN nodes_all n ON n.id = d.node_id LEFT JOIN nodes_readings r ON r.device_id = d.id
-      {HOLDERS} WHERE {_ASKED} ORDER BY d.node_id, d.index, d.id
+      {HOLDERS} WHERE {_SELECTED} ORDER BY d.node_id, d.index, d.id
 """
 _LIVE = f"""
     SELECT n.name AS node, s.job_id, j.tenant_id, t.name AS tenant, a.device_id, j.name, u.username AS "user",
@@ -41,7 +41,7 @@ _LIVE = f"""
       FROM nodes_ranks s JOIN nodes_all n ON n.id = s.node_id JOIN jobs_all j ON j.id = s.job_id
       JOIN tenants_all t ON t.id = j.tenant_id JOIN tenants_people u ON u.id = j.user_id
       LEFT JOIN nodes_allocations a ON a.assignment_id = s.id
-     WHERE s.state <> 'ended' AND {_ASKED} ORDER BY s.job_id, s.rank
+     WHERE s.state <> 'ended' AND {_SELECTED} ORDER BY s.job_id, s.rank
 """
 
 
@@ -87,7 +87,7 @@ def load(names: Collection[str] | None = None, *, ids: Collection[int] | None = 
     )
 
 
-def load_again(before: Fleet, node_ids: Collection[int] | None, job_ids: Collection[int]) -> Fleet:
+def reload(before: Fleet, node_ids: Collection[int] | None, job_ids: Collection[int]) -> Fleet:
     """What is known, with these nodes and those of these jobs as they are now; None: all nodes."""
     if node_ids is None:
         ids = None
@@ -98,14 +98,14 @@ def load_again(before: Fleet, node_ids: Collection[int] | None, job_ids: Collect
     fresh = load(ids=ids).members
     kept = {} if ids is None else {name: old for name, old in before.members.items() if old.id not in ids}
     for name, member in fresh.items():
-        if (old := before.members.get(name)) and _is_told_alike(old, member):
+        if (old := before.members.get(name)) and _is_same(old, member):
             member.told = old.told
     members = {**kept, **fresh}
     return Fleet({name: members[name] for name in sorted(members)})
 
 
-def _is_told_alike(old: Member, new: Member) -> bool:
-    return _without_seen(old.row) == _without_seen(new.row) and old.live == new.live
+def _is_same(old: Member, new: Member) -> bool:
+    return _without_last_seen(old.row) == _without_last_seen(new.row) and old.live == new.live
 
 
 def restrict(fleet: Fleet, visible: Sequence[int] | None) -> dict[str, Row]:
@@ -115,7 +115,7 @@ def restrict(fleet: Fleet, visible: Sequence[int] | None) -> dict[str, Row]:
     allowed = None if visible is None else set(visible)
     for member in fleet.members.values():
         if seen not in member.told:
-            member.told[seen] = _told_node(member, allowed)
+            member.told[seen] = _restrict_node(member, allowed)
     return {name: member.told[seen] for name, member in fleet.members.items()}
 
 
@@ -148,12 +148,12 @@ def slot(moment: datetime | None) -> str | None:
     return rfc3339(moment.replace(second=moment.second - moment.second % SLOT_SECONDS, microsecond=0))
 
 
-def _without_seen(node: Row) -> Row:
+def _without_last_seen(node: Row) -> Row:
     """When a node was last seen is told with its readings: it changes as often."""
     return {name: value for name, value in node.items() if name != "last_seen_at"}
 
 
-def _told_node(member: Member, allowed: set[int] | None) -> Row:
+def _restrict_node(member: Member, allowed: set[int] | None) -> Row:
     seen = [row for row in member.live if allowed is None or row["tenant_id"] in allowed]
     devices = []
     for device in member.row["devices"]:
@@ -162,7 +162,7 @@ def _told_node(member: Member, allowed: set[int] | None) -> Row:
         devices.append(redaction.redact_notes({**device, "jobs": jobs, "tenants": tenants}, allowed))
     holders = {live["job_id"]: _holder(live) for live in seen}
     told = {"jobs": sorted(holders), "holders": {str(job): holders[job] for job in holders}, "devices": devices}
-    return redaction.redact_notes({**_without_seen(member.row), **told}, allowed)
+    return redaction.redact_notes({**_without_last_seen(member.row), **told}, allowed)
 
 
 def _holder(live: Row) -> Row:
@@ -176,7 +176,7 @@ TOPICS = (
         "nodes",
         lambda _asked, _loaded: load(),
         lambda fleet, _, viewer: restrict(fleet, viewer.visible),
-        reload=load_again,
+        reload=reload,
         invalidated_by=frozenset({"jobs", "nodes", "tenants", "assignments"}),
     ),
 )

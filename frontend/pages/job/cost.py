@@ -22,13 +22,13 @@ class Cost:
 
 # A job, or an array with its elements.
 # Together what was held alike at the same time: a gang of a thousand GPUs is one row.
-_OWN = "(SELECT %(job)s::bigint UNION ALL SELECT id FROM jobs_all WHERE array_id = %(job)s)"
+_JOBS = "(SELECT %(job)s::bigint UNION ALL SELECT id FROM jobs_all WHERE array_id = %(job)s)"
 _USED = f"""
     SELECT gpu_model, started_at, ended_at, sum(gpus) AS gpus, is_refunded FROM (
-        SELECT gpu_model, started_at, ended_at, gpus, is_refunded FROM tenants_usage WHERE job_id IN {_OWN}
+        SELECT gpu_model, started_at, ended_at, gpus, is_refunded FROM tenants_usage WHERE job_id IN {_JOBS}
          UNION ALL
         SELECT gpu_model, started_at, statement_timestamp(), gpu_weight, false
-          FROM nodes_held WHERE job_id IN {_OWN} AND started_at IS NOT NULL) used
+          FROM nodes_held WHERE job_id IN {_JOBS} AND started_at IS NOT NULL) used
      GROUP BY gpu_model, started_at, ended_at, is_refunded
 """
 

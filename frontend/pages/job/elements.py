@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_POST
 
 from frontend.pages.job.rows import Row
-from frontend.ui.page import act, page
+from frontend.ui.page import perform, page
 from gpusched.lib.api.problems import Problem, invalid, not_found
 from gpusched.protocol import arrays
 from gpusched.protocol.job_request import FieldError
@@ -58,7 +58,7 @@ def act_on_elements(request: HttpRequest, who: Identity, job_id: int, verb: str)
     """Cancels or retries those that are ticked (`index`, several) and written (`elements`, like 3-7,9)."""
     if verb not in _VERBS:
         raise not_found(f"action '{verb[:20]}'")
-    return act(request, "job", lambda: _VERBS[verb](job_id, who, _part(request)), job_id)
+    return perform(request, "job", lambda: _VERBS[verb](job_id, who, _part(request)), job_id)
 
 
 def _part(request: HttpRequest) -> str:

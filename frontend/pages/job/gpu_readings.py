@@ -12,7 +12,7 @@ Row = dict[str, Any]
 READINGS = ("utilisation_percent", "memory_used_mb", "temperature_celsius", "power_watts")
 MAX_DEVICES = 32
 MAX_POINTS = 240
-_NEVER = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _ATTEMPT = """
     SELECT number, placement, extract(epoch FROM coalesce(started_at, scheduled_at))::float8 AS from_at,
@@ -24,7 +24,7 @@ _ATTEMPT = """
 # Means over equal pieces of the attempt's time: of samples, and of roll-ups for the time whose samples are deleted.
 _MEANS = {"utilisation_percent": "utilisation_mean", "memory_used_mb": "memory_mean",
           "temperature_celsius": "temperature_mean", "power_watts": "power_mean"}  # fmt: skip
-_KEPT = """
+_READINGS = """
     SELECT device_id, floor((extract(epoch FROM at) - %(from)s) / %(step)s)::int AS place, {means} FROM (
         SELECT device_id, at, {names} FROM nodes_samples
          WHERE device_id = ANY(%(devices)s) AND at BETWEEN to_timestamp(%(from)s) AND to_timestamp(%(until)s)
@@ -67,7 +67,7 @@ def readings(job_id: int, number: int | None = None) -> Row | None:
     span = max(attempt["until_at"] - attempt["from_at"], 1.0)
     step = max(settings.ENV.sample_seconds, span / MAX_POINTS)
     asked = {"from": attempt["from_at"], "until": attempt["until_at"], "devices": [row["id"] for row in known.values()]}
-    rows, step = _kept(asked, step)
+    rows, step = _load(asked, step)
     return {
         "attempt": attempt["number"],
         "from": attempt["from_at"],
@@ -79,15 +79,15 @@ def readings(job_id: int, number: int | None = None) -> Row | None:
     }
 
 
-def _kept(asked: Row, step: float) -> tuple[list[Row], float]:
+def _load(asked: Row, step: float) -> tuple[list[Row], float]:
     """What is known, and the step that it has."""
     if not asked["devices"]:
         return [], step
     [first] = query(_FIRST, asked)
     if first["is_late"]:
         step = max(step, float(ROLLUP_SECONDS))
-    at = first["at"] if first["is_late"] else _NEVER
-    rows = query(_KEPT, {**asked, "step": step, "first": at})
+    at = first["at"] if first["is_late"] else _EPOCH
+    rows = query(_READINGS, {**asked, "step": step, "first": at})
     return rows, step
 
 

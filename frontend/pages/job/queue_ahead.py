@@ -8,14 +8,14 @@ from gpusched.lib.db.sql import query
 MAX_NAMED = 5
 MAX_SIZES = 8
 
-_BEFORE = """
+_AHEAD = """
     FROM jobs_all j, jobs_all me
    WHERE me.id = %(job)s AND j.is_waiting AND j.state <> 'held' AND j.id <> me.id
      AND (-j.priority, j.submitted_at, j.id) < (-me.priority, me.submitted_at, me.id)
 """
-_SIZES = f"SELECT j.gpu_count AS gpus, sum(j.weight)::bigint AS jobs {_BEFORE} GROUP BY 1 ORDER BY 1 DESC"
+_SIZES = f"SELECT j.gpu_count AS gpus, sum(j.weight)::bigint AS jobs {_AHEAD} GROUP BY 1 ORDER BY 1 DESC"
 _NEAREST = f"""
-    SELECT j.id, j.name, j.gpu_count, j.priority, j.tenant_id, j.submitted_at {_BEFORE}
+    SELECT j.id, j.name, j.gpu_count, j.priority, j.tenant_id, j.submitted_at {_AHEAD}
        AND (%(visible)s::bigint[] IS NULL OR j.tenant_id = ANY(%(visible)s))
      ORDER BY j.priority, j.submitted_at DESC, j.id DESC LIMIT %(most)s
 """

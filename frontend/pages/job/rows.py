@@ -75,7 +75,7 @@ def _event(row: Row) -> Row:
         "kind": row["kind"],
         "attempt": row["attempt"],
         "actor": row["actor"],
-        "sentence": said(row["kind"], row["actor"], row["data"]),
+        "sentence": sentence(row["kind"], row["actor"], row["data"]),
     }
 
 
@@ -85,7 +85,7 @@ def part_cancelled(data: Row) -> str:
     return f"{number} of its elements {'is' if number == 1 else 'are'} cancelled"
 
 
-def said(kind: str, actor: str, data: Row) -> str:
+def sentence(kind: str, actor: str, data: Row) -> str:
     """What happened, in words; of an unknown kind the kind itself."""
     by = f" by {actor}" if actor else ""
     if kind == "scheduled":

@@ -21,7 +21,7 @@ from frontend.pages.job.elements import elements_tab
 from frontend.pages.job.gpu_readings import readings
 from frontend.pages.job.queue_ahead import ahead_of
 from frontend.pages.submit import equivalent
-from frontend.ui.page import act, page, refusal, show
+from frontend.ui.page import perform, page, refusal, show
 from gpusched.lib.api.problems import Problem, invalid, not_found
 from gpusched.lib.db.sql import query
 from gpusched.protocol.job_request import FieldError
@@ -80,11 +80,11 @@ def job(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
         return HttpResponse(status=204)
     words = {
         "job": rows["job"],
-        **_may_be_done(row, who),
+        **_action_context(row, who),
         "tabs": [(name, _label(name, row["state"])) for name in tabs],
         "tab": tab,
         "is_chosen": bool(wanted),
-        **_TAB_WORDS[tab](request, who, rows),
+        **_TAB_CONTEXTS[tab](request, who, rows),
     }
     return show(request, who, "job/page.html", words)
 
@@ -155,7 +155,7 @@ TABS = {
     "spec": "Spec",
     "events": "Events",
 }
-_TAB_WORDS: dict[str, Callable[[HttpRequest, Identity, Rows], dict[str, Any]]] = {
+_TAB_CONTEXTS: dict[str, Callable[[HttpRequest, Identity, Rows], dict[str, Any]]] = {
     "elements": _elements_tab,
     "log": _log_tab,
     "timeline": _timeline_tab,
@@ -207,13 +207,13 @@ def cost(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
 def actions(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
     """The buttons that fit it now, and how what was asked for last stands."""
     row = _visible(job_id, who)
-    return show(request, who, "job/actions.html", {"job": row, **_may_be_done(row, who)})
+    return show(request, who, "job/actions.html", {"job": row, **_action_context(row, who)})
 
 
-def _may_be_done(row: dict[str, Any], who: Identity) -> dict[str, Any]:
+def _action_context(row: dict[str, Any], who: Identity) -> dict[str, Any]:
     context: dict[str, Any] = {
         "verbs": actions_for(row, who),
-        "extended": _extended(row),
+        "extended": _proposed_limit(row),
         "standing": status.of_job(row),
     }
     context["is_others"] = row["state"] in LIVE | WAITING and not can_act(row, who)
@@ -223,7 +223,7 @@ def _may_be_done(row: dict[str, Any], who: Identity) -> dict[str, Any]:
 
 
 @page
-def foreseen(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
+def estimate(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
     """What would start a waiting job, and when: asked of the scheduler, which takes seconds where many wait, so it
     comes after the page. With `part=now` only what is known without asking."""
     is_awaited = request.GET.get("part") == "now"
@@ -241,15 +241,15 @@ def foreseen(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
 @page
 def act_on(request: HttpRequest, who: Identity, job_id: int, verb: str) -> HttpResponse:
     if verb == "extend":
-        return act(request, "job", lambda: _extend(request, who, job_id), job_id)
+        return perform(request, "job", lambda: _extend(request, who, job_id), job_id)
     if verb not in ACTS:
         raise not_found(f"action '{verb[:20]}'")
     if verb in STOPPING:
-        return act(request, "job", lambda: _stop(request, who, job_id, verb), job_id)
-    return act(request, "job", lambda: job_actions.act(verb, job_id, who), job_id)
+        return perform(request, "job", lambda: _stop(request, who, job_id, verb), job_id)
+    return perform(request, "job", lambda: job_actions.perform(verb, job_id, who), job_id)
 
 
-def asked_states(request: HttpRequest) -> list[str] | None:
+def required_states(request: HttpRequest) -> list[str] | None:
     """`if_state`: what was asked for is meant only for a job in one of these; it may have been asked some time ago."""
     text = request.POST.get("if_state", "")
     return text.split(",") if text else None
@@ -259,7 +259,7 @@ def _stop(request: HttpRequest, who: Identity, job_id: int, verb: str) -> str:
     """What has run for much is stopped only for who types its id; what waits has nothing to lose."""
     _visible(job_id, who)
     require_confirmation([job_id], request.POST.get("typed", ""))
-    return job_actions.act(verb, job_id, who, asked_states(request))
+    return job_actions.perform(verb, job_id, who, required_states(request))
 
 
 @require_POST
@@ -270,17 +270,17 @@ def extend_preview(request: HttpRequest, who: Identity, job_id: int) -> HttpResp
     if not request.POST.get("max_runtime_minutes", "").strip():
         return HttpResponse()
     try:
-        words: dict[str, Any] = {"told": _extended_to(request, who, job_id, is_dry_run=True)}
+        words: dict[str, Any] = {"told": _change_limit(request, who, job_id, is_dry_run=True)}
     except Problem as problem:
         words = {"refused": refusal(problem)}
     return show(request, who, "job/extend_effect.html", words)
 
 
 def _extend(request: HttpRequest, who: Identity, job_id: int) -> str:
-    return str(_extended_to(request, who, job_id, is_dry_run=False)["message"])
+    return str(_change_limit(request, who, job_id, is_dry_run=False)["message"])
 
 
-def _extended_to(request: HttpRequest, who: Identity, job_id: int, *, is_dry_run: bool) -> dict[str, Any]:
+def _change_limit(request: HttpRequest, who: Identity, job_id: int, *, is_dry_run: bool) -> dict[str, Any]:
     """The new limit stands in the form, in minutes from the start; `force`: of an admin, past what is promised;
     `seen`: the limit in seconds that is meant to go, of who takes it back."""
     try:
@@ -305,7 +305,7 @@ def _visible(job_id: int, who: Identity) -> dict[str, Any]:
     return rows[0]
 
 
-def _extended(row: dict[str, Any]) -> str:
+def _proposed_limit(row: dict[str, Any]) -> str:
     """The limit that the form proposes, in minutes: an hour more than it has."""
     seconds = row["max_runtime_seconds"]
     return "" if seconds is None else f"{seconds / 60 + 60:g}"

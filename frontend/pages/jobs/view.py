@@ -11,7 +11,7 @@ from django.views.decorators.http import require_POST
 
 from frontend.actions import confirmation, job_actions
 from frontend.live import feed
-from frontend.pages.job.view import asked_states
+from frontend.pages.job.view import required_states
 from frontend.pages.queue import rows as queuerows
 from frontend.ui.page import page, refusal, show
 from gpusched.lib.api.problems import Problem
@@ -69,7 +69,7 @@ def queue(request: HttpRequest, who: Identity) -> HttpResponse:
 def estimates(request: HttpRequest, who: Identity) -> HttpResponse:
     """When those of `ids` that wait, and that the person may see, will probably start: by id `estimate`, or
     `estimate_reason`, why there is none."""
-    found = estimates_of(_seen(_ids(request.GET.get("ids", ""))[:MAX_AT_ONCE], who))
+    found = estimates_of(_visible_ids(_ids(request.GET.get("ids", ""))[:MAX_AT_ONCE], who))
     return _json({str(job_id): told for job_id, told in found.items()})
 
 
@@ -97,8 +97,8 @@ def jobs(request: HttpRequest, who: Identity) -> HttpResponse:
         "chosen": active_filters(request, unlisted_filters(asked, tenants) | _not_in_jobs_form(asked, who)),
         "states": _states(asked.get("state", "")),
         "tenants": tenants,
-        "member_of": _where(who, Role.MEMBER),
-        "owner_of": _where(who, Role.OWNER),
+        "member_of": _tenants_with_role(who, Role.MEMBER),
+        "owner_of": _tenants_with_role(who, Role.OWNER),
     }
     return show(request, who, "jobs/page.html", words)
 
@@ -111,8 +111,8 @@ def loss_of_several(request: HttpRequest, who: Identity) -> HttpResponse:
     """What a stop of `ids` would lose, as a `sentence`, and what must be `typed` before, as JSON."""
     ids = _ids(request.GET.get("ids", ""))
     if not 0 < len(ids) <= MAX_AT_ONCE:
-        return _json({"sentence": _NOT_SO_MANY}, 400)
-    seen = _seen(ids, who)
+        return _json({"sentence": _WRONG_COUNT}, 400)
+    seen = _visible_ids(ids, who)
     lost = confirmation.loss_of(*seen)
     return _json(
         {"sentence": confirmation.loss_sentence(lost), "typed": confirmation.required_confirmation(seen, lost)}
@@ -127,29 +127,29 @@ def act_on_several(request: HttpRequest, who: Identity) -> HttpResponse:
     verb, text = request.POST.get("verb", ""), request.POST.get("ids", "")
     ids = _ids(text)
     if verb not in job_actions.ACTS or not 0 < len(ids) <= MAX_AT_ONCE:
-        return _json({"sentence": _NOT_SO_MANY}, 400)
-    states = asked_states(request)
+        return _json({"sentence": _WRONG_COUNT}, 400)
+    states = required_states(request)
     done: list[int] = []
     refused: list[dict[str, Any]] = []
     # What is meant only for jobs that wait stops nothing.
     if verb in job_actions.STOPPING and not (states and WAITING.issuperset(states)):
         try:
-            confirmation.require_confirmation(_seen(ids, who), request.POST.get("typed", ""))
+            confirmation.require_confirmation(_visible_ids(ids, who), request.POST.get("typed", ""))
         except Problem as problem:
             return _json({"sentence": refusal(problem)}, 400)
     for job_id in ids:
         try:
-            job_actions.act(verb, job_id, who, states)
+            job_actions.perform(verb, job_id, who, states)
             done.append(job_id)
         except Problem as problem:
             refused.append({"id": job_id, "sentence": refusal(problem)})
     return _json({"done": done, "refused": refused})
 
 
-_NOT_SO_MANY = f"Choose one to {MAX_AT_ONCE} jobs and what to do with them."
+_WRONG_COUNT = f"Choose one to {MAX_AT_ONCE} jobs and what to do with them."
 
 
-def _seen(ids: list[int], who: Identity) -> list[int]:
+def _visible_ids(ids: list[int], who: Identity) -> list[int]:
     """Those that exist and that the person may see."""
     visible = who.visible_tenants()
     rows = query(
@@ -215,7 +215,7 @@ def _more(asked: Mapping[str, str], start: int) -> str:
     return urlencode({**asked, "from": start})
 
 
-def _where(who: Identity, role: Role) -> list[str]:
+def _tenants_with_role(who: Identity, role: Role) -> list[str]:
     """The tenants in which the person has the role or more, by name."""
     return sorted(name for tenant_id, name in who.tenant_names.items() if who.has(role, tenant_id))
 

@@ -7,7 +7,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.views.decorators.http import require_POST
 
-from frontend.ui.page import act, page, show
+from frontend.ui.page import perform, page, show
 from gpusched.lib.api.problems import not_found
 from gpusched.lib.db.sql import query
 from nodes.inventory import join as services
@@ -15,7 +15,7 @@ from nodes.models import JoinToken
 from tenants.auth.identity import Identity
 
 _HOURS = (("1", "1 hour"), ("24", "24 hours"), ("168", "7 days"))
-_HERE = ("127.0.0.1", "localhost", "[::1]")
+_LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 
 # A machine that was a node before and joined again with this token is one, too.
 _ARRIVED = """
@@ -34,7 +34,7 @@ class JoinForm(forms.Form):
 @page
 def join(request: HttpRequest, who: Identity) -> HttpResponse:
     """GET says how; POST, by an admin, makes a token and shows its text this once."""
-    words: dict[str, Any] = {**joining(request), "form": JoinForm()}
+    words: dict[str, Any] = {**join_context(request), "form": JoinForm()}
     status = 200
     if request.method == "POST":
         who.require_admin()
@@ -43,15 +43,15 @@ def join(request: HttpRequest, who: Identity) -> HttpResponse:
             token, words["secret"] = services.create_join_token(float(form.cleaned_data["hours"]), who.username)
             words |= {"token": token, "arrived": _arrived(token)}
         status = 400 if form.errors else 200
-    words["tokens"] = _good() if who.is_admin else []
+    words["tokens"] = _valid_tokens() if who.is_admin else []
     response = show(request, who, "join/page.html", words, status=status)
     response["Cache-Control"] = "no-store"
     return response
 
 
-def joining(request: HttpRequest) -> dict[str, Any]:
+def join_context(request: HttpRequest) -> dict[str, Any]:
     """What the commands need that let a machine join, without a token."""
-    is_here = request.get_host().rsplit(":", 1)[0] in _HERE
+    is_here = request.get_host().rsplit(":", 1)[0] in _LOOPBACK_HOSTS
     return {"url": request.build_absolute_uri("/").rstrip("/"), "hours": _HOURS, "is_here": is_here}
 
 
@@ -69,12 +69,12 @@ def arrivals(request: HttpRequest, who: Identity, token_id: int) -> HttpResponse
 @page
 def revoke(request: HttpRequest, who: Identity, token_id: int) -> HttpResponse:
     who.require_admin()
-    return act(request, "join", lambda: services.revoke_join_token(token_id))
+    return perform(request, "join", lambda: services.revoke_join_token(token_id))
 
 
 def _arrived(token: JoinToken) -> list[dict[str, Any]]:
     return query(_ARRIVED, [token.created_at, token.prefix])
 
 
-def _good() -> list[JoinToken]:
+def _valid_tokens() -> list[JoinToken]:
     return list(JoinToken.objects.filter(revoked_at=None, expires_at__gt=timezone.now()).order_by("-id")[:20])

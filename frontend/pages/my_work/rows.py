@@ -16,13 +16,13 @@ from tenants.billing import budgets
 Row = dict[str, Any]
 
 
-MOST = 50
+MAX_JOBS = 50
 
 
 RECENT = 15
 
 
-_HELD = """
+_ALLOCATED = """
     SELECT j.tenant_id, count(DISTINCT l.device_id) AS gpus, count(DISTINCT j.id) AS jobs
       FROM jobs_all j JOIN nodes_ranks s ON s.job_id = j.id AND s.state <> 'ended'
       LEFT JOIN nodes_allocations l ON l.assignment_id = s.id
@@ -31,7 +31,7 @@ _HELD = """
 
 
 # Of jobs j of a person: a tenant that one has left is another's. Asked of many rows: both sets are hashed once.
-IS_SEEN = """(j.user_id IN (SELECT id FROM tenants_people WHERE is_superuser)
+IS_VISIBLE = """(j.user_id IN (SELECT id FROM tenants_people WHERE is_superuser)
     OR (j.user_id, j.tenant_id) IN (SELECT user_id, tenant_id FROM tenants_members))"""
 
 
@@ -41,7 +41,7 @@ _RUNS = "j.array_count IS NULL AND j.state IN ('scheduled', 'running', 'stopping
 _COUNTS = f"""
     SELECT j.user_id, coalesce(sum(j.weight) FILTER (WHERE j.is_waiting), 0)::int AS waiting,
            count(*) FILTER (WHERE {_RUNS}) AS running
-      FROM jobs_all j WHERE j.user_id = ANY(%s) AND j.ended_at IS NULL AND {IS_SEEN} GROUP BY j.user_id
+      FROM jobs_all j WHERE j.user_id = ANY(%s) AND j.ended_at IS NULL AND {IS_VISIBLE} GROUP BY j.user_id
 """
 
 
@@ -49,14 +49,14 @@ _COUNTS = f"""
 # once when it is over; those that run are jobs of their own.
 PARTS = f"""
     LATERAL (
-        (SELECT j.id, 'running' AS part FROM jobs_all j WHERE j.user_id = w.user_id AND {_RUNS} AND {IS_SEEN}
-          ORDER BY j.id LIMIT {MOST})
+        (SELECT j.id, 'running' AS part FROM jobs_all j WHERE j.user_id = w.user_id AND {_RUNS} AND {IS_VISIBLE}
+          ORDER BY j.id LIMIT {MAX_JOBS})
          UNION ALL
-        (SELECT j.id, 'waiting' FROM jobs_all j WHERE j.user_id = w.user_id AND j.is_waiting AND {IS_SEEN}
-          ORDER BY {ORDER} LIMIT {MOST})
+        (SELECT j.id, 'waiting' FROM jobs_all j WHERE j.user_id = w.user_id AND j.is_waiting AND {IS_VISIBLE}
+          ORDER BY {ORDER} LIMIT {MAX_JOBS})
          UNION ALL
         (SELECT j.id, 'recent' FROM jobs_all j WHERE j.user_id = w.user_id AND j.array_id IS NULL
-            AND j.ended_at IS NOT NULL AND {IS_SEEN} ORDER BY j.id DESC LIMIT {RECENT})) p
+            AND j.ended_at IS NOT NULL AND {IS_VISIBLE} ORDER BY j.id DESC LIMIT {RECENT})) p
 """
 
 
@@ -81,7 +81,7 @@ def counts(user_ids: Collection[int]) -> dict[int, dict[str, int]]:
 
 def quotas(who: Identity) -> list[Row]:
     """Of each tenant that the person belongs to: what it holds, what the person holds, and what is left of what."""
-    own = {row["tenant_id"]: row for row in query(_HELD, [who.user_id])}
+    own = {row["tenant_id"]: row for row in query(_ALLOCATED, [who.user_id])}
     standing = {one.tenant_id: one for one in budgets.statuses(sorted(who.roles))} if who.roles else {}
     shown = represent_tenants(sorted(who.roles), with_archived=False)
     nothing = {"gpus": 0, "jobs": 0}
@@ -90,14 +90,14 @@ def quotas(who: Identity) -> list[Row]:
             **tenant,
             "role": who.roles[tenant["id"]],
             "own": own.get(tenant["id"], nothing),
-            "left": left(tenant["quota"], tenant["in_use"], own.get(tenant["id"], nothing)["gpus"]),
+            "left": remaining(tenant["quota"], tenant["in_use"], own.get(tenant["id"], nothing)["gpus"]),
             "budget": standing.get(tenant["id"]),
         }
         for tenant in shown
     ]
 
 
-def left(quota: Mapping[str, Any], in_use: Mapping[str, Any], own_gpus: int) -> list[Row]:
+def remaining(quota: Mapping[str, Any], in_use: Mapping[str, Any], own_gpus: int) -> list[Row]:
     """What may still be held: `what`, how much is `left`, and of which limit. Only what has a limit."""
     bounds: Sequence[tuple[str, Any, Any]] = (
         ("GPUs of the tenant", quota["max_gpus"], in_use["gpus"]),

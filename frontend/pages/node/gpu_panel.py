@@ -9,7 +9,7 @@ from frontend.actions import status
 from frontend.actions.confirmation import loss_of
 from frontend.actions.job_actions import actions_for
 from frontend.pages.node import remedies
-from frontend.pages.node.view import found_node, jobs_there
+from frontend.pages.node.view import find_node, count_jobs
 from frontend.ui.page import page, show
 from gpusched.lib.api.problems import not_found
 from gpusched.lib.db.sql import query
@@ -27,7 +27,7 @@ _HOLDERS = """
 @page
 def gpu_actions(request: HttpRequest, who: Identity, name: str, device_id: int) -> HttpResponse:
     """A piece of HTML; nothing in it that this person may not do."""
-    node = found_node(name, who)
+    node = find_node(name, who)
     device = next((device for device in node["devices"] if device["id"] == device_id), None)
     if device is None:
         raise not_found(f"GPU {device_id} of node '{name[:253]}'")
@@ -35,7 +35,7 @@ def gpu_actions(request: HttpRequest, who: Identity, name: str, device_id: int) 
         {**row, "verbs": actions_for(row, who), "asked": status.of_job(row), "loss": loss_of(row["id"])}
         for row in query(_HOLDERS, [device["jobs"]])
     ]
-    incidents, left = of_nodes([name])[name], jobs_there(name)
+    incidents, left = of_nodes([name])[name], count_jobs(name)
     beat = cache(scheduler_lag)
     words: dict[str, Any] = {
         "node": node,

@@ -11,7 +11,7 @@ from gpusched.protocol.job_request import FieldError
 from nodes.inventory import labels
 
 
-def shown(name: str) -> dict[str, str]:
+def represent(name: str) -> dict[str, str]:
     """Return the labels that admins set and the taints, one per line."""
     taints = msgspec.convert(labels.taints_of(name)["taints"], list[Taint])
     own = labels.labels_of(name)["from_admin"]
@@ -28,7 +28,7 @@ def change_labels(name: str, were: str, typed: str) -> str:
     changes |= {key: value for key, value in after.items() if before.get(key) != value}
     if changes:
         labels.change_labels(name, changes)
-    return _said(name, "label", len(changes))
+    return _message(name, "label", len(changes))
 
 
 def change_taints(name: str, were: str, typed: str) -> str:
@@ -40,7 +40,7 @@ def change_taints(name: str, were: str, typed: str) -> str:
     added = [taint for taint in after if taint not in before]
     if gone or added:
         labels.change_taints(name, added, [f"{taint.key}:{taint.effect}" for taint in gone])
-    return _said(name, "taint", len(gone) + len(added))
+    return _message(name, "taint", len(gone) + len(added))
 
 
 def _read_lines(field: str, text: str, read: Callable[[str], Any]) -> list[Any]:
@@ -58,7 +58,7 @@ def _label(line: str) -> tuple[str, str]:
     return key.strip(), value.strip()
 
 
-def _said(name: str, noun: str, count: int) -> str:
+def _message(name: str, noun: str, count: int) -> str:
     if not count:
         return f"no {noun}s of node {name} changed"
     return f"{count} {noun}{'' if count == 1 else 's'} of node {name} changed"

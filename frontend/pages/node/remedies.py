@@ -50,13 +50,13 @@ _LOST = (
     "It recovers when the agent reports again. On the node, run systemctl status gpusched-agent, then"
     " gpusched-agent doctor. If the node is gone for good, remove it.",
 )
-_HELD = (
+_AUTO_CORDONED = (
     "its faults ended jobs of different users, so the system holds it",
     "The system releases it after a time that doubles with each hold, if it is online and no GPU of it is degraded or"
     " lost. You can also release it now.",
     "release",
 )
-_CLOSED = {
+_BY_INTENT = {
     "cordoned": ("it accepts no new jobs; running jobs continue", "Uncordon it.", "uncordon"),
     "draining": ("it accepts no new jobs; running jobs continue until they end", "Uncordon it.", "uncordon"),
 }
@@ -78,7 +78,7 @@ def _of_node(node: Mapping[str, Any], since: Since) -> Iterator[Row]:
     if node["state"] == "lost":
         yield _row(None, "lost", "red", _LOST[0], "", since.get((None, "node_lost")), _LOST[1], "")
     if node["intent"] != "open":
-        sentence, way, verb = _HELD if is_auto_cordoned(node) else _CLOSED[node["intent"]]
+        sentence, way, verb = _AUTO_CORDONED if is_auto_cordoned(node) else _BY_INTENT[node["intent"]]
         yield _row(
             None, node["intent"], "amber", sentence, node["intent_note"], since.get((None, node["intent"])), way, verb
         )

@@ -38,7 +38,7 @@ _RUNNING = """
 
 
 @dataclass
-class OneNode:
+class NodeDetail:
     """What the list of nodes does not say; jobs with their tenants, and incidents with their causes."""
 
     about: Row
@@ -50,14 +50,14 @@ class OneNode:
 @dataclass
 class Nodes:
     listed: fleet.Fleet
-    details: dict[str, OneNode]
+    details: dict[str, NodeDetail]
 
 
 def load(names: Collection[str]) -> Nodes:
     """Of those that exist."""
     wanted = sorted(names)
     found = {
-        row["name"]: OneNode(
+        row["name"]: NodeDetail(
             {"joined_at": rfc3339(row["joined_at"]), "isolation": row["isolation"], "hints": row["hints"]}
         )
         for row in prepared(_NODES, [wanted])

@@ -12,7 +12,7 @@ from django.views.decorators.http import require_POST
 
 from frontend.actions import status
 from frontend.pages.node import labels, remedies, timeline
-from frontend.ui.page import act, page, show
+from frontend.ui.page import perform, page, show
 from gpusched import __version__
 from gpusched.lib.api.problems import Problem, not_found
 from gpusched.lib.db.sql import query, retry_atomic
@@ -38,7 +38,7 @@ _TICKS = 6
 
 @page
 def node(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
-    shown = found_node(name, who)
+    shown = find_node(name, who)
     visible = who.visible_tenants()
     given = request.GET.get("span", "24h")
     span = given if given in SPANS else "24h"
@@ -58,7 +58,7 @@ def node(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
         "troubles": remedies.troubles(shown, since),
         "hints": timeline.hints(name) if who.is_admin else [],
         "is_held": remedies.is_auto_cordoned(shown),
-        "asked": status.of_node(shown, incidents, jobs_there(name), beat),
+        "asked": status.of_node(shown, incidents, count_jobs(name), beat),
         "incidents": with_closers(incidents) if who.is_admin else [],
         "lanes": timeline.device_lanes(name, shown["devices"], incidents, window, visible),
         "ticks": _ticks(window),
@@ -71,12 +71,12 @@ def node(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
             "resolution": resolution,
         },
         "server_version": __version__,
-        "marks": labels.shown(name) if who.is_admin else {},
+        "marks": labels.represent(name) if who.is_admin else {},
     }
     return show(request, who, "node/page.html", words)
 
 
-def found_node(name: str, who: Identity) -> dict[str, Any]:
+def find_node(name: str, who: Identity) -> dict[str, Any]:
     """The node as it is listed for the person. 404 for an unknown one."""
     found = representation.nodes(who.visible_tenants(), name) if "\x00" not in name else []
     if not found:
@@ -93,7 +93,7 @@ def _read(device: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
     return {**device, "reading": None, **({"health": "unread", "health_note": ""} if is_read else {})}
 
 
-def jobs_there(name: str) -> int:
+def count_jobs(name: str) -> int:
     """How many jobs have a rank on the node."""
     counted = query(
         "SELECT count(DISTINCT s.job_id) AS jobs FROM nodes_ranks s JOIN nodes_all n ON n.id = s.node_id"
@@ -115,7 +115,7 @@ def set_intent(request: HttpRequest, who: Identity, name: str, verb: str) -> Htt
     """Cordon, drain, uncordon, or release a node that the system holds."""
     if verb not in _INTENTS:
         raise not_found(f"action '{verb[:20]}'")
-    found_node(name, who)
+    find_node(name, who)
     note = request.POST.get("note", "").strip()
 
     def do() -> str:
@@ -133,7 +133,7 @@ def set_marks(request: HttpRequest, who: Identity, name: str, kind: str) -> Http
     changes = {"labels": labels.change_labels, "taints": labels.change_taints}
     if kind not in changes:
         raise not_found(f"kind '{kind[:20]}'")
-    found_node(name, who)
+    find_node(name, who)
     were, typed = (request.POST.get(field, "").replace("\x00", "") for field in ("were", "typed"))
     return _act_as_admin(request, who, name, lambda: changes[kind](name, were, typed))
 
@@ -142,7 +142,7 @@ def set_marks(request: HttpRequest, who: Identity, name: str, kind: str) -> Http
 @page
 def remove(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
     """Remove the node for good, and show the list of nodes."""
-    found_node(name, who)
+    find_node(name, who)
     target: list[str] = ["node", name]
 
     def do() -> str:
@@ -151,7 +151,7 @@ def remove(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
         target[:] = ["nodes"]  # the page of the node is gone
         return message
 
-    return act(request, target, do)
+    return perform(request, target, do)
 
 
 @require_POST
@@ -164,7 +164,7 @@ def act_on_gpu(request: HttpRequest, who: Identity, name: str, device_id: int, v
         "clear": lambda: device_health.clear(device_id),
         "retire": lambda: retire.retire(device_id),
     }
-    if verb not in verbs or all(device["id"] != device_id for device in found_node(name, who)["devices"]):
+    if verb not in verbs or all(device["id"] != device_id for device in find_node(name, who)["devices"]):
         raise not_found(f"GPU {device_id} of node '{name[:253]}'")
     return _act_as_admin(request, who, name, lambda: retry_atomic(verbs[verb]))
 
@@ -174,4 +174,4 @@ def _act_as_admin(request: HttpRequest, who: Identity, name: str, action: Callab
         who.require_admin()
         return action()
 
-    return act(request, "node", do, name)
+    return perform(request, "node", do, name)

@@ -20,7 +20,7 @@ from nodes.redaction import AUTO_CORDON_NOTE
 from tenants.auth.page_access import Visible
 
 Row = dict[str, Any]
-MOST = 100
+MAX_ROWS = 100
 MAX_OF_NAME = 60
 # So many of the latest events of jobs are looked at, however few of them are of this kind.
 _MAX_LOOKED_AT = 20_000
@@ -92,7 +92,7 @@ _KINDS = {
     EndReason.HELD_IDLE: ("ended_idle", "amber"),
     EndReason.DEPENDENCY_FAILED: ("dependency_failed", "amber"),
 }
-_WENT = {
+_FAULT_PHRASES = {
     "dirty": "still has a process or memory of an ended job",
     "foreign": "has a process that gpusched did not start",
     "degraded": "failed",
@@ -104,7 +104,7 @@ _WENT = {
 def load() -> list[Activity]:
     """The latest of each tenant and of the fleet, newest first."""
     given = {
-        "looked_at": _MAX_LOOKED_AT, "days": DAYS, "most": MOST, "held": AUTO_CORDON_NOTE,
+        "looked_at": _MAX_LOOKED_AT, "days": DAYS, "most": MAX_ROWS, "held": AUTO_CORDON_NOTE,
         "faults": sorted(NODE_FAULTS),
         "least": _MIN_GPU_SECONDS,
     }  # fmt: skip
@@ -121,14 +121,14 @@ def restrict(doings: Collection[Activity], visible: Visible, *, with_nodes: bool
     """The latest that the viewer may read, without what they may not. `with_nodes`: of nodes all are told, where what
     became of their own jobs leaves room; without it only admins."""
     if visible is None:
-        return list(islice(doings, MOST))
-    own = list(islice((one for one in doings if one.tenant_id in visible), MOST))
+        return list(islice(doings, MAX_ROWS))
+    own = list(islice((one for one in doings if one.tenant_id in visible), MAX_ROWS))
     of_nodes = (one for one in doings if with_nodes and one.tenant_id is None)
-    read = {one.row["key"] for one in [*own, *islice(of_nodes, MOST - len(own))]}
-    return [_without_others(one, visible) for one in doings if one.row["key"] in read]
+    read = {one.row["key"] for one in [*own, *islice(of_nodes, MAX_ROWS - len(own))]}
+    return [_redact(one, visible) for one in doings if one.row["key"] in read]
 
 
-def _without_others(one: Activity, visible: tuple[int, ...]) -> Activity:
+def _redact(one: Activity, visible: tuple[int, ...]) -> Activity:
     is_whole = one.tenant_id is not None and one.other_tenant_id in (None, *visible)
     return one if is_whole else one._replace(row={**one.row, "sentence": one.unnamed})
 
@@ -183,7 +183,7 @@ def _of_node(row: Row) -> str:
     if row["kind"] == "cordoned":
         return f"node {row['node']} is {row['cause']}"
     cause = f": {row['cause']}" if row["cause"] else ""
-    return f"GPU {row['gpu']} of {row['node']} {_WENT[row['kind']]}{cause}"
+    return f"GPU {row['gpu']} of {row['node']} {_FAULT_PHRASES[row['kind']]}{cause}"
 
 
 def _of_crossing(row: Row) -> Activity:

@@ -20,7 +20,7 @@ from gpusched.protocol.reasons import Pending
 from jobs.listing import representation
 
 Row = dict[str, Any]
-MOST = 50
+MAX_NOTICES = 50
 LONG_WAIT_MINUTES = 60
 # That a job started is news only for who has had to wait for it.
 _WAITED_SECONDS = 60
@@ -28,13 +28,13 @@ _MAX_LOOKED_AT = 20_000
 
 # Of an array its own end is told, not that of each of a hundred thousand elements. So many of each person: one who is
 # busy takes nothing from another.
-_OWN = f"""
+_USER_EVENTS = f"""
     SELECT e.*, t.name AS tenant, {doings.IS_REQUEUED} FROM (
         SELECT e.id, e.job_id, e.at, e.kind, e.attempt, e.actor, e.data, j.name, j.user_id, j.tenant_id,
                row_number() OVER (PARTITION BY j.user_id ORDER BY e.id DESC) AS place
           FROM jobs_events e JOIN jobs_all j ON j.id = e.job_id JOIN tenants_people u ON u.id = j.user_id
          WHERE e.id > (SELECT max(id) FROM jobs_events) - %(looked_at)s
-           AND e.at > now() - make_interval(days => %(days)s) AND j.user_id = ANY(%(users)s) AND {my_work_rows.IS_SEEN}
+           AND e.at > now() - make_interval(days => %(days)s) AND j.user_id = ANY(%(users)s) AND {my_work_rows.IS_VISIBLE}
            AND (e.kind IN ('idle_warning', 'idle_would_end') OR j.array_id IS NULL AND (
                 e.kind = 'ended'
                 OR e.kind = 'started' AND e.attempt = 1 AND e.at > j.submitted_at + make_interval(secs => %(waited)s)
@@ -43,18 +43,18 @@ _OWN = f"""
       JOIN tenants_all t ON t.id = e.tenant_id WHERE e.place <= %(most)s ORDER BY e.id DESC
 """
 # Of an array those of its elements that wait, unless it is for others of them: that is as it was asked for.
-_LONG = f"""
+_LONG_WAITS = f"""
     SELECT w.*, t.name AS tenant FROM unnest(%(users)s::int[]) AS u (id)
      CROSS JOIN LATERAL (
         SELECT j.id, j.name, j.user_id, j.tenant_id, j.submitted_at + make_interval(mins => %(minutes)s) AS at,
                j.reason, j.evidence, j.reason_since, j.stop_reason, j.stop_evidence, j.exit_code, j.signal,
                j.max_runtime_seconds, NULL AS placement, j.elements_waiting AS elements
-          FROM jobs_all j WHERE j.user_id = u.id AND j.is_waiting AND j.state <> 'held' AND {my_work_rows.IS_SEEN}
+          FROM jobs_all j WHERE j.user_id = u.id AND j.is_waiting AND j.state <> 'held' AND {my_work_rows.IS_VISIBLE}
            AND (j.array_count IS NULL OR j.reason <> '{Pending.MAX_PARALLEL}')
            AND j.submitted_at < now() - make_interval(mins => %(minutes)s) ORDER BY j.submitted_at LIMIT %(most)s) w
       JOIN tenants_all t ON t.id = w.tenant_id
 """
-_SEEN = "SELECT user_id, until FROM frontend_noticesseen WHERE user_id = ANY(%s)"
+_READ_UNTIL = "SELECT user_id, until FROM frontend_noticesseen WHERE user_id = ANY(%s)"
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,12 @@ def load(user_ids: Collection[int], known: list[Activity]) -> Notices:
     users = sorted(user_ids)
     given = {
         "users": users, "looked_at": _MAX_LOOKED_AT, "days": doings.DAYS, "waited": _WAITED_SECONDS,
-        "most": MOST, "minutes": LONG_WAIT_MINUTES,
+        "most": MAX_NOTICES, "minutes": LONG_WAIT_MINUTES,
     }  # fmt: skip
     own: dict[int, list[Activity]] = {user: [] for user in users}
-    for told in [*map(_of_event, prepared(_OWN, given)), *map(_of_wait, prepared(_LONG, given))]:
+    for told in [*map(_of_event, prepared(_USER_EVENTS, given)), *map(_of_wait, prepared(_LONG_WAITS, given))]:
         own[told.user_id or 0].append(told)
-    return Notices(own, known, {row["user_id"]: row["until"] for row in prepared(_SEEN, [users])})
+    return Notices(own, known, {row["user_id"]: row["until"] for row in prepared(_READ_UNTIL, [users])})
 
 
 def restrict(loaded: Notices, viewer: Viewer) -> dict[str, Row]:
@@ -87,14 +87,14 @@ def restrict(loaded: Notices, viewer: Viewer) -> dict[str, Row]:
     by_system = doings.restrict(loaded.doings, viewer.visible)
     told = {one.row["key"]: (one, one.user_id == viewer.user_id) for one in by_system}
     told |= {one.row["key"]: (one, True) for one in loaded.own.get(viewer.user_id, ())}
-    latest = sorted(told.values(), key=lambda pair: (pair[1], pair[0].at), reverse=True)[:MOST]
+    latest = sorted(told.values(), key=lambda pair: (pair[1], pair[0].at), reverse=True)[:MAX_NOTICES]
     seen = loaded.seen.get(viewer.user_id)
     rows = {f"notice:{one.row['key']}": {**one.row, "is_mine": is_mine} for one, is_mine in latest}
     unread = sum(seen is None or one.at > seen for one, _ in latest)
     return {**rows, "state": {"unread": unread, "seen_until": rfc3339(seen)}}
 
 
-def mark_seen(user_id: int) -> None:
+def mark_read(user_id: int) -> None:
     """All that there is now is read."""
     query(
         f"INSERT INTO {NoticesSeen._meta.db_table} (user_id, until) VALUES (%s, clock_timestamp())"
@@ -105,13 +105,13 @@ def mark_seen(user_id: int) -> None:
 
 
 def _of_event(row: Row) -> Activity:
-    kind, severity, said = _said(row)
+    kind, severity, said = _describe(row)
     sentence = f"job {doings.named(row['job_id'], row['name'])}: {said}"
     told = doing(f"event:{row['id']}", row["at"], kind, severity, sentence, f"/jobs/{row['job_id']}/", row["tenant"])
     return Activity(told, row["at"], row["tenant_id"], row["user_id"])
 
 
-def _said(row: Row) -> tuple[str, str, str]:
+def _describe(row: Row) -> tuple[str, str, str]:
     """Kind, severity and words."""
     data, kind = row["data"], row["kind"]
     if kind == "started":

@@ -12,7 +12,7 @@ Row = dict[str, Any]
 MAX_PARTS = 6
 
 # Health of devices that get no jobs: severity, and the notice for one and for several.
-_ILL: dict[str, tuple[str, str, str]] = {
+_UNHEALTHY: dict[str, tuple[str, str, str]] = {
     DeviceHealth.QUARANTINED: ("red", "1 GPU is quarantined", "{} GPUs are quarantined"),
     DeviceHealth.DEGRADED: ("red", "1 GPU had a hardware error", "{} GPUs had hardware errors"),
     DeviceHealth.LOST: ("red", "1 GPU is no longer seen by its node", "{} GPUs are no longer seen by their nodes"),
@@ -36,7 +36,7 @@ _HOLDERS = """
 def load(nodes: list[Row], lag: Row) -> list[Row]:
     """Return all notices, the worst first, from the rows of the fleet page. A part about a job has its `tenant_id`,
     for `restrict`."""
-    notices = [*_scheduler(lag), *_lost(nodes), *_ill(nodes), *_hot(nodes), *_idle(nodes), *_closed(nodes)]
+    notices = [*_scheduler(lag), *_lost(nodes), *_unhealthy(nodes), *_hot(nodes), *_idle(nodes), *_closed(nodes)]
     severities = ("red", "amber", "note")
     return sorted(notices, key=lambda each: (severities.index(each["severity"]), -each["count"], each["kind"]))
 
@@ -44,10 +44,10 @@ def load(nodes: list[Row], lag: Row) -> list[Row]:
 def restrict(notices: Sequence[Row], visible: Sequence[int] | None) -> dict[str, Row]:
     """By feed key. Of jobs of tenants that the viewer does not see only the GPUs are told."""
     allowed = None if visible is None else set(visible)
-    return {f"attention:{notice['kind']}": {**notice, **_told(notice["parts"], allowed)} for notice in notices}
+    return {f"attention:{notice['kind']}": {**notice, **_restrict_parts(notice["parts"], allowed)} for notice in notices}
 
 
-def _told(found: list[Row], allowed: set[int] | None) -> Row:
+def _restrict_parts(found: list[Row], allowed: set[int] | None) -> Row:
     own, others = list[Row](), 0
     for part in found:
         tenant_id = part.get("tenant_id")
@@ -82,8 +82,8 @@ def _lost(nodes: list[Row]) -> Iterator[Row]:
         yield _notice("lost", "red", len(lost), said, "/fleet/?state=lost", parts)
 
 
-def _ill(nodes: list[Row]) -> Iterator[Row]:
-    for health, (severity, one, several) in _ILL.items():
+def _unhealthy(nodes: list[Row]) -> Iterator[Row]:
+    for health, (severity, one, several) in _UNHEALTHY.items():
         found = [(node, device) for node, device in _devices(nodes) if device["health"] == health]
         if found:
             said = one if len(found) == 1 else several.format(len(found))

@@ -6,7 +6,7 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 
 from frontend.live import feed
-from frontend.pages.join.view import joining
+from frontend.pages.join.view import join_context
 from frontend.pages.tenants.rows import bar_scale
 from frontend.ui.page import page, show
 from tenants.auth.identity import Identity
@@ -22,7 +22,7 @@ def overview(request: HttpRequest, who: Identity) -> HttpResponse:
 
 def show_overview(request: HttpRequest, who: Identity) -> HttpResponse:
     template = "overview/wall.html" if request.GET.get("wall") == "1" else "overview/page.html"
-    return show(request, who, template, {**cluster_now(who), **joining(request)})
+    return show(request, who, template, {**cluster_now(who), **join_context(request)})
 
 
 def cluster_now(who: Identity) -> dict[str, Any]:

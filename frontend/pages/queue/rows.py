@@ -201,19 +201,19 @@ def _condition(window: Window) -> tuple[str, list[Any]]:
         parts.append(_FILTERS[name])
         params.append([group if group in values else None for group in GROUPS] if name == "group" else sorted(values))
     if window.text:
-        parts.append(_SAYS)
+        parts.append(_MATCHES_TEXT)
         params += _searched(window.text) * 4
     return " AND ".join(parts), params
 
 
 # PostgreSQL may know the cases of ASCII letters alone: of the others those that are looked for are made small here.
-_HAS = "strpos(lower(translate({}, %s, %s)), %s) > 0"
-_SAYS = "({})".format(
+_CONTAINS = "strpos(lower(translate({}, %s, %s)), %s) > 0"
+_MATCHES_TEXT = "({})".format(
     " OR ".join((
-        _HAS.format("j.id::text"),
-        _HAS.format("j.name"),
-        _TENANT.format(_HAS.format("name")),
-        _USER.format(_HAS.format("username")),
+        _CONTAINS.format("j.id::text"),
+        _CONTAINS.format("j.name"),
+        _TENANT.format(_CONTAINS.format("name")),
+        _USER.format(_CONTAINS.format("username")),
     ))
 )  # fmt: skip
 

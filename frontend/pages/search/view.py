@@ -11,12 +11,12 @@ from frontend.ui.page import page
 from gpusched.lib.db.sql import query
 from tenants.auth.identity import Identity
 
-_MOST = 8
+_MAX_RESULTS = 8
 _MAX_TEXT = 100
 # Names are looked for among so many of the latest jobs: of older ones one knows the id.
 _LATEST = 20_000
 # Of patterns: in what is looked for they stand for themselves.
-_SIGNS = re.compile(r"[%_\\]")
+_WILDCARDS = re.compile(r"[%_\\]")
 
 _JOBS = """
     SELECT j.id, j.name, j.state, t.name AS tenant, u.username AS "user"
@@ -51,14 +51,14 @@ def search(request: HttpRequest, who: Identity) -> HttpResponse:
     visible = who.visible_tenants()
     kind, *others = text.split()
     look = _KINDS.get(kind.lower().removesuffix("s"))
-    found = look(_asked(others, visible)) if look and others else []
+    found = look(_params(others, visible)) if look and others else []
     if not found:
-        asked = _asked(text.split(), visible)
+        asked = _params(text.split(), visible)
         found = [one for each in _KINDS.values() for one in each(asked)]
     return JsonResponse({"found": found})
 
 
-def _asked(words: list[str], visible: Collection[int] | None) -> dict[str, Any]:
+def _params(words: list[str], visible: Collection[int] | None) -> dict[str, Any]:
     """As it is told on pages, #17 is a job's id."""
     text = " ".join(words)
     number = text.removeprefix("#")
@@ -66,10 +66,10 @@ def _asked(words: list[str], visible: Collection[int] | None) -> dict[str, Any]:
     signs = [number] if is_id else words
     return {
         "text": number if is_id else text,
-        "words": ["%" + _SIGNS.sub(r"\\\g<0>", word) + "%" for word in signs],
+        "words": ["%" + _WILDCARDS.sub(r"\\\g<0>", word) + "%" for word in signs],
         "id": int(number) if is_id else None,
         "tenants": None if visible is None else list(visible),
-        "most": _MOST,
+        "most": _MAX_RESULTS,
         "latest": _LATEST,
     }
 

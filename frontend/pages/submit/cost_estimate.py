@@ -35,7 +35,7 @@ class CostEstimate:
         return self.left is not None and self.gpu_hours is not None and self.gpu_hours > self.left
 
 
-def foreseen_cost(fields: Mapping[str, Any], tenants: Mapping[str, int]) -> CostEstimate | None:
+def estimate_cost(fields: Mapping[str, Any], tenants: Mapping[str, int]) -> CostEstimate | None:
     """None for a job without GPUs, or for a tenant that is none of `tenants`."""
     gpus, minutes = fields.get("gpu_count", 0), fields.get("max_runtime_minutes")
     tenant = tenants.get(fields.get("tenant", ""))

@@ -31,7 +31,7 @@ _TOPOLOGIES = (
 _YES_NO = (("yes", "yes"), ("no", "no"))
 # Fields of the request that are typed as lines of NAME=VALUE, as words, or chosen as yes or no.
 _PAIRS = ("environment", "labels", "node_selector")
-_WORDS = ("secrets", "depends_on", "mounts")
+_LISTS = ("secrets", "depends_on", "mounts")
 _SWITCHES = ("gang_scheduling", "preemptible", "requeue")
 # Lines that are read one by one, and the part of `node_affinity` that some of them become.
 _LINES: dict[str, Callable[[str], msgspec.Struct]] = {
@@ -111,14 +111,14 @@ class SubmitForm(forms.Form):
 
     def clean(self) -> None:
         for name in _PAIRS:
-            self._understand(name, _pairs)
-        for name in _WORDS:
-            self._understand(name, _listed)
+            self._understand(name, _parse_pairs)
+        for name in _LISTS:
+            self._understand(name, _parse_list)
         for name in _SWITCHES:
             if value := self.cleaned_data.get(name):
                 self.cleaned_data[name] = value == "yes"
         for name, read in _LINES.items():
-            self._understand(name, partial(_lines, read=read))
+            self._understand(name, partial(_parse_lines, read=read))
         parts = {part: self.cleaned_data.pop(name, []) for name, part in _AFFINITY.items()}
         if any(parts.values()):
             self.cleaned_data["node_affinity"] = parts
@@ -149,7 +149,7 @@ class SubmitForm(forms.Form):
         """Each sentence beside its field, what belongs to none above them all."""
         for error in problem.errors:
             field = _field(error) if _field(error) in self.fields else None
-            said = _SAID.get((error.field, error.code), error.message)
+            said = _MESSAGES.get((error.field, error.code), error.message)
             self.add_error(field, said if field or not error.field else f"{error.field}: {said}")
         if not problem.errors:
             self.add_error(None, problem.detail)
@@ -164,7 +164,7 @@ class SubmitForm(forms.Form):
 
 
 # Where the words of the API do not fit what is typed here.
-_SAID = {("command", "required"): "enter a command, or a script below"}
+_MESSAGES = {("command", "required"): "enter a command, or a script below"}
 # Folded away until they are needed.
 MORE = ("array", "secrets", "labels", "node_selector", "affinity", "prefer", "tolerations", "depends_on",
         "not_before", "workdir", "image", "runtime",
@@ -180,7 +180,7 @@ def _field(error: FieldError) -> str:
     return parts[0]
 
 
-def _pairs(text: str) -> dict[str, str]:
+def _parse_pairs(text: str) -> dict[str, str]:
     pairs = {}
     for line in text.splitlines():
         name, separator, value = line.partition("=")
@@ -191,7 +191,7 @@ def _pairs(text: str) -> dict[str, str]:
     return pairs
 
 
-def _lines(text: str, read: Callable[[str], msgspec.Struct]) -> list[Any]:
+def _parse_lines(text: str, read: Callable[[str], msgspec.Struct]) -> list[Any]:
     """Read each line that is not empty."""
     try:
         return [msgspec.to_builtins(read(line)) for line in text.splitlines() if line.strip()]
@@ -199,7 +199,7 @@ def _lines(text: str, read: Callable[[str], msgspec.Struct]) -> list[Any]:
         raise ValidationError(str(error)) from error
 
 
-def _listed(text: str) -> list[str]:
+def _parse_list(text: str) -> list[str]:
     return [word for word in re.split(r"[\s,]+", text) if word]
 
 
@@ -207,7 +207,7 @@ def typed(job: dict[str, Any]) -> dict[str, Any]:
     """A job as somebody would type it into the form, to submit it again."""
     given = {name: job[name] for name in SubmitForm.base_fields if name in job}
     lines = {name: "\n".join(f"{key}={value}" for key, value in job[name].items()) for name in _PAIRS}
-    words = {name: " ".join(_said(job[name])) for name in _WORDS}
+    words = {name: " ".join(_list_items(job[name])) for name in _LISTS}
     switches = {name: "yes" if job[name] else "no" for name in _SWITCHES}
     array = job.get("array")
     given["array"] = equivalent.array_words(array) if array else ""
@@ -222,6 +222,6 @@ def typed(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _said(values: Iterable[Any]) -> Iterable[str]:
+def _list_items(values: Iterable[Any]) -> Iterable[str]:
     """Dependencies in full are said as `kind:id`."""
     return (f"{one['kind']}:{one['job']}" if isinstance(one, dict) else str(one) for one in values)

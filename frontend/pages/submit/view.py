@@ -10,7 +10,7 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_POST
 
 from frontend.pages.submit import equivalent
-from frontend.pages.submit.cost_estimate import foreseen_cost
+from frontend.pages.submit.cost_estimate import estimate_cost
 from frontend.pages.submit.form import SubmitForm, typed
 from frontend.ui.page import as_sentence, field_message, page, show
 from gpusched.lib.api.problems import Problem
@@ -33,14 +33,14 @@ def submit(request: HttpRequest, who: Identity) -> HttpResponse:
     tenants = _tenants(who)
     key = services.new_key()
     if request.method != "POST":
-        form = SubmitForm(sorted(tenants), initial=_again(request, who))
+        form = SubmitForm(sorted(tenants), initial=_resubmit_initial(request, who))
         return _form_page(request, who, form, key)
     form = SubmitForm(sorted(tenants), request.POST)
     sent = request.POST.get("key", "")
     key = sent if _KEY.fullmatch(sent) else key
     if form.is_valid() and "preview" not in request.POST:
         try:
-            return redirect("job", _submitted(request, form, who, key))
+            return redirect("job", _submit_job(request, form, who, key))
         except Problem as problem:
             form.refuse(problem)
             if problem.code == "idempotency_key_reused":
@@ -51,7 +51,7 @@ def submit(request: HttpRequest, who: Identity) -> HttpResponse:
     return _form_page(request, who, form, key, status=400 if form.errors else 200)
 
 
-def _submitted(request: HttpRequest, form: SubmitForm, who: Identity, key: str) -> int:
+def _submit_job(request: HttpRequest, form: SubmitForm, who: Identity, key: str) -> int:
     raw = msgspec.json.encode(form.job_fields())
     done = services.submit(decode(raw, JobRequest), who, key, raw)
     if done.warning:
@@ -80,7 +80,7 @@ def _equivalent(form: SubmitForm, tenants: dict[str, int], who: Identity) -> dic
     """Command, JSON and what would become of it; only what is wrong where a field is: it would be another job."""
     if not form.is_bound:
         initial = {name: form.get_initial_for_field(field, name) for name, field in form.fields.items()}
-        form = SubmitForm(sorted(tenants), {"tenant": next(iter(sorted(tenants)), ""), **_given(initial)})
+        form = SubmitForm(sorted(tenants), {"tenant": next(iter(sorted(tenants)), ""), **_without_none(initial)})
     if not hasattr(form, "cleaned_data"):
         form.full_clean()
     fields = form.job_fields()
@@ -94,11 +94,11 @@ def _equivalent(form: SubmitForm, tenants: dict[str, int], who: Identity) -> dic
         "command_line": equivalent.command_line(fields),
         "json": equivalent.as_json(fields),
         "argv": fields.get("command"),
-        "price": foreseen_cost(fields, tenants),
+        "price": estimate_cost(fields, tenants),
     }
 
 
-def _given(initial: dict[str, Any]) -> dict[str, Any]:
+def _without_none(initial: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in initial.items() if value is not None}
 
 
@@ -149,7 +149,7 @@ def _tenants(who: Identity) -> dict[str, int]:
     }
 
 
-def _again(request: HttpRequest, who: Identity) -> dict[str, Any]:
+def _resubmit_initial(request: HttpRequest, who: Identity) -> dict[str, Any]:
     """The fields of the job that `?again=` names, if it may be seen."""
     text = request.GET.get("again", "")
     if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
@@ -158,4 +158,4 @@ def _again(request: HttpRequest, who: Identity) -> dict[str, Any]:
     found = representation.select(
         "j.id = %s AND (%s::bigint[] IS NULL OR j.tenant_id = ANY(%s))", [int(text), visible, visible]
     )
-    return _given(typed(found[0])) if found else {}
+    return _without_none(typed(found[0])) if found else {}

@@ -15,7 +15,7 @@ Row = dict[str, Any]
 MAX_EDITS = 30
 PREEMPTION_DAYS = 30
 
-_HELD = """
+_ALLOCATED = """
     SELECT tenant_id, gpu_model AS model, sum(gpu_weight) AS gpus FROM nodes_held GROUP BY 1, 2
 """
 _MODELS = "SELECT model, count(*) AS gpus FROM nodes_devices GROUP BY model ORDER BY count(*) DESC, model"
@@ -25,7 +25,7 @@ def by_model(tenants: Iterable[Row]) -> dict[str, list[Row]]:
     """For each tenant its use of each model of the fleet: `model gpus_held limit limits in_fleet`, `limit` the nearest
     one (null: none), `limits` what it counts: empty for this model alone, else `all A100` or `all GPUs`."""
     there = query(_MODELS)
-    held = {(row["tenant_id"], row["model"]): round(row["gpus"], 2) for row in query(_HELD)}
+    held = {(row["tenant_id"], row["model"]): round(row["gpus"], 2) for row in query(_ALLOCATED)}
     names = [row["model"] for row in there]
     return {tenant["name"]: [_of_model(tenant, row, held, names) for row in there] for tenant in tenants}
 
@@ -81,16 +81,16 @@ def preemptions() -> list[Row]:
 def preempted_by(all_of_them: Sequence[Row], tenant_id: int, who: Identity) -> list[Row]:
     """Attempts of its that were stopped for others; `whom` by name only for who sees them, None: for no tenant."""
     found = [row for row in all_of_them if row["from_id"] == tenant_id and row["for_id"] != tenant_id]
-    return [{**row, "whom": _whom(row["for_id"], row["for_tenant"], who)} for row in found]
+    return [{**row, "whom": _other_tenant(row["for_id"], row["for_tenant"], who)} for row in found]
 
 
 def preempted_for(all_of_them: Sequence[Row], tenant_id: int, who: Identity) -> list[Row]:
     """Attempts of others, `whom`, that were stopped for its jobs."""
     found = [row for row in all_of_them if row["for_id"] == tenant_id and row["from_id"] != tenant_id]
-    return [{**row, "whom": _whom(row["from_id"], row["from_tenant"], who)} for row in found]
+    return [{**row, "whom": _other_tenant(row["from_id"], row["from_tenant"], who)} for row in found]
 
 
-def _whom(tenant_id: int | None, name: str | None, who: Identity) -> str | None:
+def _other_tenant(tenant_id: int | None, name: str | None, who: Identity) -> str | None:
     if tenant_id is None:
         return None
     return f"tenant {name}" if who.sees(tenant_id) else "another tenant"
@@ -106,14 +106,14 @@ def balance(all_of_them: Sequence[Row], tenant_id: int) -> dict[str, int]:
 
 
 # An entry names its subject as it was called then; another tenant may have that name by now.
-_OWN = """
+_TENANT_ENTRIES = """
     lib_audit_entries a JOIN unnest(%s::text[], %s::timestamptz[], %s::timestamptz[]) AS n (subject, since, until)
       ON a.subject = n.subject AND a.at >= n.since AND (n.until IS NULL OR a.at < n.until)
 """
 _EDITS = f"""
-    SELECT a.id, a.at, a.actor, a.via, a.action, a.subject, a.before, a.after FROM {_OWN} ORDER BY a.id DESC LIMIT %s
+    SELECT a.id, a.at, a.actor, a.via, a.action, a.subject, a.before, a.after FROM {_TENANT_ENTRIES} ORDER BY a.id DESC LIMIT %s
 """
-_BEFORE = f"SELECT a.before FROM {_OWN} WHERE a.id = %s AND a.before IS NOT NULL"
+_QUOTA_BEFORE = f"SELECT a.before FROM {_TENANT_ENTRIES} WHERE a.id = %s AND a.before IS NOT NULL"
 
 
 def edits(tenant_id: int) -> list[Row]:
@@ -125,7 +125,7 @@ def edits(tenant_id: int) -> list[Row]:
 def quota_before(tenant_id: int, entry_id: str) -> Row | None:
     """What this edit of the tenant's quota has changed, as it was before; None if there is no such edit."""
     is_id = entry_id.isascii() and entry_id.isdigit() and len(entry_id) < 19
-    rows = query(_BEFORE, [*_subjects(tenant_id, "quota"), int(entry_id)]) if is_id else []
+    rows = query(_QUOTA_BEFORE, [*_subjects(tenant_id, "quota"), int(entry_id)]) if is_id else []
     return rows[0]["before"] if rows else None
 
 

@@ -88,7 +88,7 @@ def quota(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
             form.add_error(None, "Not applied yet. Check the effect, then confirm it.")
         elif is_wanted and _apply(request, who, tenant.pk, form):
             return redirect("tenant", name)
-    words = {"tenant": tenant, "now": now, "form": form, "effect": effect, "differs": _differs(form, now)}
+    words = {"tenant": tenant, "now": now, "form": form, "effect": effect, "differs": _differences(form, now)}
     if "HX-Request" in request.headers:
         return show(request, who, "tenants/quota_effect.html", words)
     return show(request, who, "tenants/quota.html", words, status=400 if form.errors else 200)
@@ -128,19 +128,19 @@ def _apply(request: HttpRequest, who: Identity, tenant_id: int, form: QuotaForm)
     return True
 
 
-def _differs(form: QuotaForm, now: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+def _differences(form: QuotaForm, now: dict[str, Any]) -> list[tuple[str, Any, Any]]:
     """(label, now, then) of what would be another."""
     if not form.is_bound or not hasattr(form, "cleaned_data"):
         return []
     then = form.limits()
     return [
-        (str(form.fields[name].label), _said(now[name]), _said(then[name]))
+        (str(form.fields[name].label), _limit_text(now[name]), _limit_text(then[name]))
         for name in now
         if name != "version" and name in then and now[name] != then[name]
     ]
 
 
-def _said(value: Any) -> str:
+def _limit_text(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{model} {limit}" for model, limit in value.items()) or _NO_LIMIT
     return _NO_LIMIT if value is None else str(value)

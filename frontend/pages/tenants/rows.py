@@ -43,13 +43,13 @@ def load() -> dict[int, Row]:
 def restrict(tenants: dict[int, Row], visible: Sequence[int] | None, *, with_archived: bool = False) -> dict[str, Row]:
     """By name; as in the REST API, members see their own tenants only, and nobody archived ones unless asked."""
     return {
-        row["name"]: _sent(row)
+        row["name"]: _public_row(row)
         for tenant_id, row in tenants.items()
         if (visible is None or tenant_id in visible) and (with_archived or not row["is_archived"])
     }
 
 
-def _sent(row: Row) -> Row:
+def _public_row(row: Row) -> Row:
     return {name: value for name, value in row.items() if name != "is_archived"}
 
 
@@ -63,13 +63,13 @@ _PREEMPTED = """
 """
 
 
-def load_whole(names: Collection[str], known: Mapping[int, Row]) -> dict[str, Row]:
+def load_details(names: Collection[str], known: Mapping[int, Row]) -> dict[str, Row]:
     """{name: {"id", "rows"}} of those that exist; `known`: what load() gave."""
     ids = sorted(tenant_id for tenant_id, row in known.items() if row["name"] in names)
     found = {
         row["name"]: {
             "id": row["id"],
-            "rows": {"tenant": {**row, **_sent(known[row["id"]])}, "preempted": {"received_in_a_day": 0}},
+            "rows": {"tenant": {**row, **_public_row(known[row["id"]])}, "preempted": {"received_in_a_day": 0}},
         }
         for row in represent_tenants(ids)
     }
@@ -89,7 +89,7 @@ def load_whole(names: Collection[str], known: Mapping[int, Row]) -> dict[str, Ro
     return found
 
 
-def restrict_whole(loaded: Mapping[str, Row], name: str, visible: Sequence[int] | None) -> dict[str, Row] | None:
+def restrict_details(loaded: Mapping[str, Row], name: str, visible: Sequence[int] | None) -> dict[str, Row] | None:
     """None for what does not exist and for what the viewer may not see alike."""
     found = loaded.get(name)
     if found is None or (visible is not None and found["id"] not in visible):
@@ -112,8 +112,8 @@ TOPICS = (
     ),
     Topic(
         "tenant",
-        lambda asked, loaded: load_whole({name for name, _viewer in asked}, loaded["tenants"]),
-        lambda tenants, name, viewer: restrict_whole(tenants, name, viewer.visible),
+        lambda asked, loaded: load_details({name for name, _viewer in asked}, loaded["tenants"]),
+        lambda tenants, name, viewer: restrict_details(tenants, name, viewer.visible),
         key_of=key_by(re.compile(r"tenant:([a-z0-9-]{1,63})", re.ASCII)),
         needs=("tenants",),
         group="tenants",

@@ -23,10 +23,10 @@ _MAX_USERS = 10
 
 @page
 def tenants(request: HttpRequest, who: Identity) -> HttpResponse:
-    return show(request, who, "tenants/page.html", _shown(who, is_all=request.GET.get("archived") == "true"))
+    return show(request, who, "tenants/page.html", _list_context(who, is_all=request.GET.get("archived") == "true"))
 
 
-def _shown(who: Identity, *, is_all: bool) -> dict[str, Any]:
+def _list_context(who: Identity, *, is_all: bool) -> dict[str, Any]:
     """With archived tenants only if `is_all`; `archived`: how many there are."""
     visible = who.visible_tenants()
     live = tenantrows.restrict(tenantrows.load(), visible, with_archived=True)

@@ -7,7 +7,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.views.decorators.http import require_POST
 
-from frontend.ui.page import act, page, show
+from frontend.ui.page import perform, page, show
 from gpusched.lib.api.problems import not_found
 from gpusched.protocol.states import Scope
 from tenants.auth import tokens as auth_tokens
@@ -50,7 +50,7 @@ def tokens(request: HttpRequest, who: Identity) -> HttpResponse:
     words = {
         "form": form,
         "secret": secret,
-        "tokens": [_shown(token) for token in ApiToken.objects.filter(user_id=who.user_id).select_related("tenant")],
+        "tokens": [_represent(token) for token in ApiToken.objects.filter(user_id=who.user_id).select_related("tenant")],
         "url": request.build_absolute_uri("/").rstrip("/"),
     }
     response = show(request, who, "tokens/page.html", words, status=400 if form.errors else 200)
@@ -58,7 +58,7 @@ def tokens(request: HttpRequest, who: Identity) -> HttpResponse:
     return response
 
 
-def _shown(token: ApiToken) -> dict[str, Any]:
+def _represent(token: ApiToken) -> dict[str, Any]:
     is_expired = token.expires_at is not None and token.expires_at <= timezone.now()
     return {"token": token, "state": "revoked" if token.revoked_at else "expired" if is_expired else "active"}
 
@@ -74,4 +74,4 @@ def revoke(request: HttpRequest, who: Identity, token_id: int) -> HttpResponse:
         others = auth_tokens.revoke_token(token)
         return f"token {token.name} is revoked" + (f", and {len(others)} created with it" if others else "")
 
-    return act(request, "tokens", do)
+    return perform(request, "tokens", do)

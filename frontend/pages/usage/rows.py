@@ -16,7 +16,7 @@ OTHERS = "others"
 
 
 @dataclass(frozen=True)
-class Used:
+class Usage:
     """`rows`: by key, most first, with `gpu_hours idle_gpu_hours used_gpu_hours idle_percent cost jobs`; `days`: each
     day of the time asked for; `daily`: of each day and key `gpu_hours idle_gpu_hours cost`."""
 
@@ -26,7 +26,7 @@ class Used:
     daily: dict[tuple[str, str], Row]
 
 
-def usage_rows(tenant_ids: Sequence[int], start: datetime, end: datetime, by: str) -> Used:
+def usage_rows(tenant_ids: Sequence[int], start: datetime, end: datetime, by: str) -> Usage:
     """What was allocated is of the ledger, to the second; what was held idle is of the samples, and so not known of the
     time before samples were counted like this."""
     report = usage_report.report(tenant_ids, start, end, by)
@@ -43,7 +43,7 @@ def usage_rows(tenant_ids: Sequence[int], start: datetime, end: datetime, by: st
         daily.setdefault((row["day"], row["key"]), none)["idle_gpu_hours"] = round(row["idle_seconds"] / 3600, 4)
     rows = sorted((_with_idle(row, idle.get(row["key"], 0.0)) for row in report.rows), key=lambda r: -r["gpu_hours"])
     days = [str(first + timedelta(days=number)) for number in range((last - first).days + 1)]
-    return Used(rows, _with_idle(report.total, sum(idle.values())), days, daily)
+    return Usage(rows, _with_idle(report.total, sum(idle.values())), days, daily)
 
 
 def _with_idle(row: Row, idle_hours: float) -> Row:
@@ -57,7 +57,7 @@ def _with_idle(row: Row, idle_hours: float) -> Row:
     }
 
 
-def chart(found: Used, measure: str) -> Row:
+def chart(found: Usage, measure: str) -> Row:
     """`days` and `lines`, one for each of the first keys and one for all others: a number for each day."""
     keys = [row["key"] for row in found.rows]
     shown, rest = keys[:MAX_IN_CHART], keys[MAX_IN_CHART:]
@@ -68,6 +68,6 @@ def chart(found: Used, measure: str) -> Row:
     return {"days": found.days, "lines": lines}
 
 
-def _cell(found: Used, day: str, key: str, measure: str) -> float:
+def _cell(found: Usage, day: str, key: str, measure: str) -> float:
     row = found.daily.get((day, key))
     return 0.0 if row is None else float(row[measure])

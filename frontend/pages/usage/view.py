@@ -117,7 +117,7 @@ def _address(request: HttpRequest) -> dict[str, str]:
     return parts
 
 
-def _as_csv(found: used.Used, by: str, begin: date, end: date) -> HttpResponse:
+def _as_csv(found: used.Usage, by: str, begin: date, end: date) -> HttpResponse:
     """A line for each day and key. What a spreadsheet would take for a formula is text."""
     response = HttpResponse(content_type="text/csv; charset=utf-8")
     response["Content-Disposition"] = f'attachment; filename="usage-by-{by}-{begin}-{end}.csv"'
