@@ -53,68 +53,68 @@ def test_only_what_has_changed_is_told():
 
 @pytest.mark.django_db(transaction=True)
 class TestKnownFleet:
-    """Only the nodes of which a bell rang are looked at, and the rest is as it was."""
+    """Only the nodes of which a kind rang are looked at, and the rest is as it was."""
 
     VIEW = ("nodes", Viewer(None))
 
-    def look(self, eyes, *rings):
-        rung = Invalidations()
-        for bell, ids in rings:
-            rung.hear(bell, ids)
-        return eyes.look([self.VIEW], {}, [], rung)[self.VIEW].rows
+    def load(self, loader_, *rings):
+        changes = Invalidations()
+        for kind, ids in rings:
+            changes.record(kind, ids)
+        return loader_.load([self.VIEW], {}, [], changes)[self.VIEW].rows
 
     def test_a_bell_brings_its_node_alone(self):
         one, two = make_node(gpus=1), make_node(gpus=1)
-        eyes = FeedLoader()
-        before = self.look(eyes)
+        loader_ = FeedLoader()
+        before = self.load(loader_)
         for agent in (one, two):
             cordon.set_intent(agent.name, NodeIntent.CORDONED, "fans")
-        after = self.look(eyes, ("nodes", [one.id]))
+        after = self.load(loader_, ("nodes", [one.id]))
         assert (after[one.name]["intent"], after[two.name]["intent"]) == ("cordoned", "open")
         assert after[two.name] is before[two.name]
-        assert self.look(eyes, ("nodes", []))[two.name]["intent"] == "cordoned"
+        assert self.load(loader_, ("nodes", []))[two.name]["intent"] == "cordoned"
 
     def test_a_job_brings_the_nodes_on_which_it_is_or_was(self):
         agent, other = make_node(gpus=1), make_node(gpus=1)
         tenant = make_tenant()
-        eyes = FeedLoader()
-        self.look(eyes)
+        loader_ = FeedLoader()
+        self.load(loader_)
         job_id = submit(make_member(tenant), tenant, gpu_count=1)
         run_cycle()
-        holder = [name for name, row in self.look(eyes, ("jobs", [job_id])).items() if row["jobs"] == [job_id]]
+        holder = [name for name, row in self.load(loader_, ("jobs", [job_id])).items() if row["jobs"] == [job_id]]
         assert len(holder) == 1
         [busy] = [one for one in (agent, other) if one.name in holder]
         busy.end(busy.start_all()[0])
-        after = self.look(eyes, ("jobs", [job_id]))
+        after = self.load(loader_, ("jobs", [job_id]))
         assert [row["devices"][0]["cell"] for row in after.values()] == ["free", "free"]
 
     def test_what_no_bell_said_is_seen_after_a_while(self, monkeypatch):
         agent = make_node(gpus=1)
-        eyes = FeedLoader()
-        self.look(eyes)
+        loader_ = FeedLoader()
+        self.load(loader_)
         Device.objects.update(health="quarantined")
-        assert self.look(eyes)[agent.name]["devices"][0]["health"] == "ok"
+        assert self.load(loader_)[agent.name]["devices"][0]["health"] == "ok"
         monkeypatch.setattr(loader, "FULL_LOAD_SECONDS", 0.0)
-        assert self.look(eyes)[agent.name]["devices"][0]["health"] == "quarantined"
+        assert self.load(loader_)[agent.name]["devices"][0]["health"] == "quarantined"
 
     def test_what_the_bell_said_is_not_lost_by_a_look_at_other_lists(self):
         agent = make_node(gpus=1)
-        eyes = FeedLoader()
-        self.look(eyes)
+        loader_ = FeedLoader()
+        self.load(loader_)
         cordon.set_intent(agent.name, NodeIntent.CORDONED, "fans")
-        rung = Invalidations()
-        rung.hear("nodes", [agent.id])
-        eyes.look([("jobs", Viewer(None))], {}, [], rung)
-        assert self.look(eyes)[agent.name]["intent"] == "cordoned"
+        changes = Invalidations()
+        changes.record("nodes", [agent.id])
+        loader_.load([("jobs", Viewer(None))], {}, [], changes)
+        assert self.load(loader_)[agent.name]["intent"] == "cordoned"
 
     def test_bells_that_nobody_listens_to_take_no_room(self):
-        rung = Invalidations()
+        changes = Invalidations()
         for number in range(3 * loader.MAX_NAMED):
-            rung.hear("jobs", [number])
-        assert (rung.nodes, len(rung.jobs)) == (None, 0)
-        rung.hear("jobs", [1])
-        rung.hear("nodes", [1])
-        assert (rung.nodes, len(rung.jobs)) == (None, 0)
+            changes.record("jobs", [number])
+        assert (changes.nodes, len(changes.jobs)) == (None, 0)
+        changes.record("jobs", [1])
+        changes.record("nodes", [1])
+        assert (changes.nodes, len(changes.jobs)) == (None, 0)
 
     def test_a_node_that_is_gone_is_gone(self):
         agent, other = make_node(gpus=0), make_node(gpus=0)

@@ -26,14 +26,14 @@ async def close(code: int) -> None:
 
 
 def page(*topics: str) -> Any:
-    return hubs.Client(Session(1, "key", "password"), Box(), close, topics=set(topics), wants=set(topics))  # type: ignore[arg-type]
+    return hubs.Client(Session(1, "key", "password"), Box(), close, topics=set(topics), needs_snapshot=set(topics))  # type: ignore[arg-type]
 
 
 def test_what_is_not_there_is_told_once():
     """And watched no more."""
     client = page("job:1", "nodes")
-    hubs._send_update(client, "job:1", Update(None, None, None), is_leisurely=False)
-    assert (client.topics, client.wants) == ({"nodes"}, {"nodes"})
+    hubs._send_update(client, "job:1", Update(None, None, None), is_low_priority=False)
+    assert (client.topics, client.needs_snapshot) == ({"nodes"}, {"nodes"})
     assert client.outbox.said == ['{"topic":"job:1","error":"not_found"}']
 
 
@@ -42,10 +42,10 @@ def test_what_nobody_watches_any_more_is_forgotten():
     client = page("nodes")
     hub._clients.add(client)
     seen = [view(topic, client.viewer) for topic in ("nodes", "job:1")]
-    hub._known = {one: {} for one in seen}
-    hub._looked_at = {"nodes": 0.0, "job:1": 0.0}
-    hub._forget()
-    assert (list(hub._known), list(hub._looked_at)) == (seen[:1], ["nodes"])
+    hub._rows = {one: {} for one in seen}
+    hub._loaded_at = {"nodes": 0.0, "job:1": 0.0}
+    hub._drop_unwatched()
+    assert (list(hub._rows), list(hub._loaded_at)) == (seen[:1], ["nodes"])
 
 
 async def test_who_cannot_be_asked_about_is_to_try_again(monkeypatch):
@@ -56,7 +56,7 @@ async def test_who_cannot_be_asked_about_is_to_try_again(monkeypatch):
     async def nothing(work):
         return None
 
-    monkeypatch.setattr(hub._sight, "question", nothing)
+    monkeypatch.setattr(hub._db, "query", nothing)
     client = page()
     assert await hub.join(client) == hubs.TRY_AGAIN_LATER
     hub.leave(client)

@@ -97,7 +97,7 @@ async def test_lost_bells_cost_freshness_only(open_page, cookie, user, tenant, h
     monkeypatch.setattr(invalidation, "LOAD_ANYWAY_SECONDS", 0.2)
     page = await open_page(cookie, "jobs")
     monkeypatch.setattr(hub, "_ring", lambda changed: None)
-    hub._doorbell._callbacks.clear()
+    hub._listener._callbacks.clear()
     job_id = await db(submit)(user, tenant)
     await page.until(lambda: str(job_id) in page.rows["jobs"])
 

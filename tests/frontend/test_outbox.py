@@ -31,7 +31,7 @@ async def turns():
 
 async def test_what_is_told_at_leisure_waits_for_company():
     box, frames = sending()
-    box.delta("overview", DELTA, is_leisurely=True)
+    box.delta("overview", DELTA, is_low_priority=True)
     box.alive('{"alive":"now"}')
     await turns()
     assert frames == []
@@ -46,7 +46,7 @@ async def test_it_goes_alone_when_none_comes(monkeypatch):
     monkeypatch.setattr(outboxes, "DELAY_SECONDS", 0.01)
     box, frames = sending()
     for number in (1, 2):
-        box.delta("overview", DELTA, is_leisurely=True)
+        box.delta("overview", DELTA, is_low_priority=True)
         async with asyncio.timeout(10):
             while len(frames) < number:
                 await asyncio.sleep(0.01)
@@ -102,7 +102,7 @@ async def test_a_page_that_does_not_answer_hears_that_the_server_lives_and_no_mo
 
     async def many():
         for _ in range(outboxes.MAX_UNACKNOWLEDGED + 1):
-            box.alive('{"alive":"now"}', is_to_answer=True, is_leisurely=False)
+            box.alive('{"alive":"now"}', needs_answer=True, is_low_priority=False)
             await turns()
         box.delta("nodes", delta(1))
         for value in range(outboxes.MAX_WAITING + 1):
@@ -112,11 +112,11 @@ async def test_a_page_that_does_not_answer_hears_that_the_server_lives_and_no_mo
     alive = ["alive"] * (outboxes.MAX_UNACKNOWLEDGED + 1)
     assert await many() == [*alive, "nodes"]
     assert asked.pop() == {"overview"}
-    box.seen()
+    box.acknowledge()
     box.snapshot("overview", snapshot(0))
     await told(box, frames)
     assert (await many(), asked) == (alive, [])
-    box.seen()
+    box.acknowledge()
     assert [message["topic"] for message in await told(box, frames)] == ["nodes"]
     assert asked == [{"overview"}]
 
@@ -152,7 +152,7 @@ async def test_what_nobody_wants_any_more_is_not_sent():
     for count in (1, outboxes.MAX_WAITING + 1):
         for value in range(count):
             box.delta("nodes", delta(value))
-        box.forget("nodes")
+        box.drop("nodes")
         assert (await told(box, frames), asked) == ([], [])
 
 
@@ -163,11 +163,11 @@ async def test_who_waits_for_a_snapshot_is_told_no_difference_before_it():
     async def close(code):
         raise AssertionError(code)
 
-    page = hub.Client(Session(1, "key", "password"), box, close, topics={"nodes"}, wants={"nodes"})
-    hub._send_update(page, "nodes", Update({}, None, delta(1)), is_leisurely=False)
+    page = hub.Client(Session(1, "key", "password"), box, close, topics={"nodes"}, needs_snapshot={"nodes"})
+    hub._send_update(page, "nodes", Update({}, None, delta(1)), is_low_priority=False)
     assert await told(box, frames) == []
     for news in (Update({}, snapshot(2), delta(2)), Update({}, None, delta(3)), Update({}, None, None)):
-        hub._send_update(page, "nodes", news, is_leisurely=False)
+        hub._send_update(page, "nodes", news, is_low_priority=False)
     assert await told(box, frames) == [
         {"topic": "nodes", "seq": 1, "snapshot": {"a": 2}},
         {"topic": "nodes", "seq": 2, "set": {"a": 3}},

@@ -53,8 +53,8 @@ async def page(redis, monkeypatch):
     user = await db(make_member)(tenant)
     async with live_hub(monkeypatch) as hub:
         opened = await Page(await db(cookie_of)(user), ["jobs"]).connect()
-        await opened.until(lambda: hub._doorbell.hears_redis)
-        opened.hears_redis = lambda: hub._doorbell.hears_redis  # type: ignore[attr-defined]
+        await opened.until(lambda: hub._listener.hears_redis)
+        opened.hears_redis = lambda: hub._listener.hears_redis  # type: ignore[attr-defined]
         opened.submit = lambda: db(submit)(user, tenant)  # type: ignore[attr-defined]
         yield opened
         await opened.leave()

@@ -38,7 +38,7 @@ async def test_what_a_look_that_failed_was_for_is_told_by_the_next(anna, ours, m
     async with live_hub(monkeypatch) as hub:
         page = await Page(await sync_to_async(cookie_of)(anna), ["jobs"]).connect()
         await page.until(lambda: "jobs" in page.rows)
-        look, failed = hub._sight.look, list[bool]()
+        look, failed = hub._db.load, list[bool]()
 
         async def fails_once(work):
             if failed:
@@ -46,7 +46,7 @@ async def test_what_a_look_that_failed_was_for_is_told_by_the_next(anna, ours, m
             failed.append(True)
             return None
 
-        monkeypatch.setattr(hub._sight, "look", fails_once)
+        monkeypatch.setattr(hub._db, "load", fails_once)
         job_id = await sync_to_async(submit)(anna, ours)
         await page.until(lambda: str(job_id) in page.rows["jobs"])
         assert failed

@@ -33,19 +33,19 @@ _READINGS = """
 
 def load() -> dict[str, Row]:
     """By node name: `last_seen_at`, `devices` (ids), and a list in that order for each of COLUMNS."""
-    found: dict[str, Row] = {}
+    nodes: dict[str, Row] = {}
     texts: dict[int | None, str | None] = {None: None}
-    for name, seen, devices, slots, *read in tuples(_READINGS):
-        for slot in (seen, *(slots or ())):
+    for name, last_seen, devices, slots, *readings in tuples(_READINGS):
+        for slot in (last_seen, *(slots or ())):
             if slot not in texts:
                 texts[slot] = rfc3339(datetime.fromtimestamp(slot * SLOT_SECONDS, UTC))
-        columns = [[texts[slot] for slot in slots or ()], *([] if column is None else column for column in read)]
-        found[name] = {
-            "last_seen_at": texts[seen],
+        columns = [[texts[slot] for slot in slots or ()], *([] if column is None else column for column in readings)]
+        nodes[name] = {
+            "last_seen_at": texts[last_seen],
             "devices": devices or [],
             **dict(zip(COLUMNS, columns, strict=True)),
         }
-    return found
+    return nodes
 
 
 def restrict(loaded: dict[str, Row], visible: Sequence[int] | None) -> dict[str, Row]:
@@ -58,18 +58,18 @@ def joined(nodes: Mapping[str, Row], readings: Mapping[str, Row]) -> list[Row]:
     return [_joined(node, readings.get(name)) for name, node in nodes.items()]
 
 
-def _joined(node: Row, read: Row | None) -> Row:
-    if read is None:
+def _joined(node: Row, readings: Row | None) -> Row:
+    if readings is None:
         return {**node, "last_seen_at": None, "devices": [{**device, "reading": None} for device in node["devices"]]}
     by_id = {
         device_id: dict(zip(COLUMNS, values, strict=True))
-        for device_id, *values in zip(read["devices"], *(read[column] for column in COLUMNS), strict=True)
+        for device_id, *values in zip(readings["devices"], *(readings[column] for column in COLUMNS), strict=True)
     }
     devices = []
     for device in node["devices"]:
         reading = by_id.get(device["id"])
         devices.append({**device, "reading": reading if reading and reading["read_at"] else None})
-    return {**node, "last_seen_at": read["last_seen_at"], "devices": devices}
+    return {**node, "last_seen_at": readings["last_seen_at"], "devices": devices}
 
 
 TOPICS = (

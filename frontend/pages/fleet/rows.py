@@ -72,35 +72,35 @@ class Fleet:
 
 def load(names: Collection[str] | None = None, *, ids: Collection[int] | None = None) -> Fleet:
     """All nodes, or those of these names or ids."""
-    given = {"names": None if names is None else list(names), "ids": None if ids is None else list(ids)}
+    params = {"names": None if names is None else list(names), "ids": None if ids is None else list(ids)}
     live: dict[str, list[Row]] = {}
-    for row in query(_LIVE, given):
+    for row in query(_LIVE, params):
         live.setdefault(row["node"], []).append(row)
     devices: dict[int, list[Row]] = {}
-    for row in query(_DEVICES, given):
+    for row in query(_DEVICES, params):
         devices.setdefault(row["node_id"], []).append(row)
     return Fleet(
         {
             row["name"]: Member(row["id"], _node(row, devices.get(row["id"], [])), live.get(row["name"], []))
-            for row in query(_NODES, given)
+            for row in query(_NODES, params)
         }
     )
 
 
-def reload(before: Fleet, node_ids: Collection[int] | None, job_ids: Collection[int]) -> Fleet:
+def reload(previous: Fleet, node_ids: Collection[int] | None, job_ids: Collection[int]) -> Fleet:
     """What is known, with these nodes and those of these jobs as they are now; None: all nodes."""
     if node_ids is None:
         ids = None
     else:
         ids = {*node_ids, *(row["node_id"] for row in (query(_OF_JOBS, [list(job_ids)]) if job_ids else ()))}
         if not ids:
-            return before
-    fresh = load(ids=ids).members
-    kept = {} if ids is None else {name: old for name, old in before.members.items() if old.id not in ids}
-    for name, member in fresh.items():
-        if (old := before.members.get(name)) and _is_same(old, member):
+            return previous
+    reloaded = load(ids=ids).members
+    retained = {} if ids is None else {name: old for name, old in previous.members.items() if old.id not in ids}
+    for name, member in reloaded.items():
+        if (old := previous.members.get(name)) and _is_same(old, member):
             member.told = old.told
-    members = {**kept, **fresh}
+    members = {**retained, **reloaded}
     return Fleet({name: members[name] for name in sorted(members)})
 
 
@@ -111,12 +111,12 @@ def _is_same(old: Member, new: Member) -> bool:
 def restrict(fleet: Fleet, visible: Sequence[int] | None) -> dict[str, Row]:
     """By node name; of jobs and tenants only what may be seen. That a device is busy is everybody's to see. The same
     row as the last time, if nothing of it has changed."""
-    seen = None if visible is None else tuple(visible)
+    visible_key = None if visible is None else tuple(visible)
     allowed = None if visible is None else set(visible)
     for member in fleet.members.values():
-        if seen not in member.told:
-            member.told[seen] = _restrict_node(member, allowed)
-    return {name: member.told[seen] for name, member in fleet.members.items()}
+        if visible_key not in member.told:
+            member.told[visible_key] = _restrict_node(member, allowed)
+    return {name: member.told[visible_key] for name, member in fleet.members.items()}
 
 
 def _node(row: Row, devices: list[Row]) -> Row:
@@ -154,15 +154,15 @@ def _without_last_seen(node: Row) -> Row:
 
 
 def _restrict_node(member: Member, allowed: set[int] | None) -> Row:
-    seen = [row for row in member.live if allowed is None or row["tenant_id"] in allowed]
+    visible_live = [row for row in member.live if allowed is None or row["tenant_id"] in allowed]
     devices = []
     for device in member.row["devices"]:
-        holding = [live for live in seen if live["device_id"] == device["id"]]
+        holding = [live for live in visible_live if live["device_id"] == device["id"]]
         jobs, tenants = sorted({live["job_id"] for live in holding}), sorted({live["tenant"] for live in holding})
         devices.append(redaction.redact_notes({**device, "jobs": jobs, "tenants": tenants}, allowed))
-    holders = {live["job_id"]: _holder(live) for live in seen}
-    told = {"jobs": sorted(holders), "holders": {str(job): holders[job] for job in holders}, "devices": devices}
-    return redaction.redact_notes({**_without_last_seen(member.row), **told}, allowed)
+    holders = {live["job_id"]: _holder(live) for live in visible_live}
+    restricted = {"jobs": sorted(holders), "holders": {str(job): holders[job] for job in holders}, "devices": devices}
+    return redaction.redact_notes({**_without_last_seen(member.row), **restricted}, allowed)
 
 
 def _holder(live: Row) -> Row:

@@ -60,12 +60,12 @@ def agents() -> list[Row]:
 
 
 def _notes(row: Row) -> list[str]:
-    found = []
+    notes = []
     if row["agent_version"] and row["agent_version"] != __version__:
-        found.append(f"agent {row['agent_version']}, server {__version__}; versions may differ by one")
+        notes.append(f"agent {row['agent_version']}, server {__version__}; versions may differ by one")
     off = row["clock_off_seconds"]
     if off is not None and abs(off) > TOLERATED_SECONDS:
-        found.append(f"its clock is {abs(off):.0f} s {'ahead' if off > 0 else 'behind'}; the server corrects its times")
+        notes.append(f"its clock is {abs(off):.0f} s {'ahead' if off > 0 else 'behind'}; the server corrects its times")
     if row["state"] == "online" and (row["silent_seconds"] or 0) > 3 * settings.ENV.heartbeat_seconds:
-        found.append(f"silent for {row['silent_seconds']:.0f} s")
-    return found
+        notes.append(f"silent for {row['silent_seconds']:.0f} s")
+    return notes

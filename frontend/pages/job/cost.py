@@ -37,15 +37,15 @@ def cost_of(job_id: int) -> Cost:
     """From the start of each rank until its GPUs were given back, or now; what was refunded costs nothing."""
     used = query(_USED, {"job": job_id})
     priced = rates.price_periods(sorted({row["gpu_model"] for row in used}))
-    whole = sum(row["gpus"] * _seconds(row["started_at"], row["ended_at"]) for row in used)
+    total = sum(row["gpus"] * _seconds(row["started_at"], row["ended_at"]) for row in used)
     refunded = sum(row["gpus"] * _seconds(row["started_at"], row["ended_at"]) for row in used if row["is_refunded"])
-    parts = [(row, piece, _overlap(row, piece)) for row in used if not row["is_refunded"] for piece in priced]
-    charged = [(row["gpus"] * seconds, piece.price) for row, piece, seconds in parts if seconds]
+    parts = [(row, period, _overlap(row, period)) for row in used if not row["is_refunded"] for period in priced]
+    charged = [(row["gpus"] * seconds, period.price) for row, period, seconds in parts if seconds]
     covered = sum(gpu_seconds for gpu_seconds, _ in charged)
     return Cost(
-        gpu_hours=whole / 3600,
+        gpu_hours=total / 3600,
         cost=_sum(charged) if priced else None,
-        is_partial=bool(priced) and covered < (whole - refunded) * 0.999,
+        is_partial=bool(priced) and covered < (total - refunded) * 0.999,
         refunded_gpu_hours=refunded / 3600,
     )
 
@@ -54,11 +54,11 @@ def _sum(charged: Iterable[tuple[float, Decimal]]) -> float:
     return sum(gpu_seconds / 3600 * float(price) for gpu_seconds, price in charged)
 
 
-def _overlap(row: dict[str, Any], piece: rates.PricePeriod) -> float:
-    if piece.gpu_model != row["gpu_model"]:
+def _overlap(row: dict[str, Any], period: rates.PricePeriod) -> float:
+    if period.gpu_model != row["gpu_model"]:
         return 0.0
-    ended_at = row["ended_at"] if piece.ends_at is None else min(row["ended_at"], piece.ends_at)
-    return _seconds(max(row["started_at"], piece.starts_at), ended_at)
+    ended_at = row["ended_at"] if period.ends_at is None else min(row["ended_at"], period.ends_at)
+    return _seconds(max(row["started_at"], period.starts_at), ended_at)
 
 
 def _seconds(begin: datetime, end: datetime) -> float:

@@ -53,21 +53,29 @@ def readings(job_id: int, number: int | None = None) -> Row | None:
 
     `devices`: at most MAX_DEVICES, each with `times` (seconds since the epoch) and a list for each of READINGS, null
     where nothing is known; `step`: seconds between two times."""
-    found = query(_ATTEMPT, [job_id, number, job_id])
-    if not found:
+    attempts = query(_ATTEMPT, [job_id, number, job_id])
+    if not attempts:
         return None
-    attempt = found[0]
+    attempt = attempts[0]
     placed = [
         {"rank": rank["rank"], "node": rank["node"], **{key: device.get(key) for key in ("index", "uuid", "model")}}
         for rank in attempt["placement"]
         for device in rank["devices"]
     ]
-    shown = placed[:MAX_DEVICES]
-    known = {row["uuid"]: row for row in query(_DEVICES, [[one["uuid"] for one in shown]])} if shown else {}
+    visible = placed[:MAX_DEVICES]
+    devices = (
+        {row["uuid"]: row for row in query(_DEVICES, [[device_placed["uuid"] for device_placed in visible]])}
+        if visible
+        else {}
+    )
     span = max(attempt["until_at"] - attempt["from_at"], 1.0)
     step = max(settings.ENV.sample_seconds, span / MAX_POINTS)
-    asked = {"from": attempt["from_at"], "until": attempt["until_at"], "devices": [row["id"] for row in known.values()]}
-    rows, step = _load(asked, step)
+    params = {
+        "from": attempt["from_at"],
+        "until": attempt["until_at"],
+        "devices": [row["id"] for row in devices.values()],
+    }
+    rows, step = _load(params, step)
     return {
         "attempt": attempt["number"],
         "from": attempt["from_at"],
@@ -75,27 +83,30 @@ def readings(job_id: int, number: int | None = None) -> Row | None:
         "is_live": attempt["is_live"],
         "step": step,
         "gpus": len(placed),
-        "devices": [_device(one, known.get(one["uuid"]), rows, attempt["from_at"], step) for one in shown],
+        "devices": [
+            _device(device_placed, devices.get(device_placed["uuid"]), rows, attempt["from_at"], step)
+            for device_placed in visible
+        ],
     }
 
 
-def _load(asked: Row, step: float) -> tuple[list[Row], float]:
+def _load(params: Row, step: float) -> tuple[list[Row], float]:
     """What is known, and the step that it has."""
-    if not asked["devices"]:
+    if not params["devices"]:
         return [], step
-    [first] = query(_FIRST, asked)
+    [first] = query(_FIRST, params)
     if first["is_late"]:
         step = max(step, float(ROLLUP_SECONDS))
     at = first["at"] if first["is_late"] else _EPOCH
-    rows = query(_READINGS, {**asked, "step": step, "first": at})
+    rows = query(_READINGS, {**params, "step": step, "first": at})
     return rows, step
 
 
-def _device(placed: Row, known: Row | None, rows: list[Row], from_at: float, step: float) -> Row:
-    own = [row for row in rows if known is not None and row["device_id"] == known["id"]]
+def _device(placed: Row, device: Row | None, rows: list[Row], from_at: float, step: float) -> Row:
+    device_rows = [row for row in rows if device is not None and row["device_id"] == device["id"]]
     return {
         **{name: placed[name] for name in ("rank", "node", "index", "model")},
-        "memory_mb": known["memory_mb"] if known else None,
-        "times": [round(from_at + (row["place"] + 0.5) * step, 1) for row in own],
-        **{name: [None if row[name] is None else round(row[name], 1) for row in own] for name in READINGS},
+        "memory_mb": device["memory_mb"] if device else None,
+        "times": [round(from_at + (row["place"] + 0.5) * step, 1) for row in device_rows],
+        **{name: [None if row[name] is None else round(row[name], 1) for row in device_rows] for name in READINGS},
     }

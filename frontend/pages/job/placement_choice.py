@@ -12,7 +12,7 @@ def represent(job_id: int, attempt: int) -> dict[str, Any]:
     placed = query("SELECT considered, ranks FROM jobs_attempts WHERE job_id = %s AND number = %s", [job_id, attempt])
     candidates = placed[0]["considered"].get("candidates", ()) if placed else ()
     # Attempts from before there were taints have neither.
-    has_wishes = any(one.get("taints") or one.get("preferred") for one in candidates)
+    has_wishes = any(candidate.get("taints") or candidate.get("preferred") for candidate in candidates)
     return {"placed": placed[0] if placed else None, "has_wishes": has_wishes, "rules": _RULES, "meanings": _MEANINGS}
 
 

@@ -25,12 +25,12 @@ def ahead_of(job_id: int, visible: Collection[int] | None) -> dict[str, Any]:
     """`jobs` and `gpus` of any tenant that stand before it; `sizes`: how many jobs ask for so many GPUs, largest first,
     the smallest together as `other`; `nearest`: the next before it of the tenants in `visible` (None: all)."""
     sizes = query(_SIZES, {"job": job_id})
-    shown, other = sizes[:MAX_SIZES], sizes[MAX_SIZES:]
-    asked = {"job": job_id, "visible": None if visible is None else list(visible), "most": MAX_NAMED}
+    largest, other = sizes[:MAX_SIZES], sizes[MAX_SIZES:]
+    params = {"job": job_id, "visible": None if visible is None else list(visible), "most": MAX_NAMED}
     return {
         "jobs": sum(row["jobs"] for row in sizes),
         "gpus": sum(row["jobs"] * row["gpus"] for row in sizes),
-        "sizes": shown,
+        "sizes": largest,
         "other": sum(row["jobs"] for row in other),
-        "nearest": query(_NEAREST, asked),
+        "nearest": query(_NEAREST, params),
     }

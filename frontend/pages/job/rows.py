@@ -46,7 +46,9 @@ def load(job_ids: Iterable[int]) -> dict[int, Row]:
     for attempt in prepared(_ATTEMPTS, [sorted(rows), _MAX_ATTEMPTS]):
         rows[attempt["job_id"]].update(_attempt(attempt))
     return {
-        job_id: {"tenant_id": tenant_ids[job_id], "rows": found} for job_id, found in rows.items() if "job" in found
+        job_id: {"tenant_id": tenant_ids[job_id], "rows": job_rows}
+        for job_id, job_rows in rows.items()
+        if "job" in job_rows
     }
 
 
@@ -54,18 +56,18 @@ def restrict(loaded: Row | None, visible: Sequence[int] | None) -> dict[str, Row
     """None for what does not exist and for what the viewer may not see alike."""
     if loaded is None or (visible is not None and loaded["tenant_id"] not in visible):
         return None
-    found: dict[str, Row] = loaded["rows"]
-    return found
+    rows: dict[str, Row] = loaded["rows"]
+    return rows
 
 
 def _attempt(row: Row) -> dict[str, Row]:
     number = row["number"]
-    found: dict[str, Row] = {f"attempt:{number}": attempts.represent_attempt(row)}
+    rows: dict[str, Row] = {f"attempt:{number}": attempts.represent_attempt(row)}
     for placed in row["placement"]:
         rank = placed["rank"]
         size = store.size_of(row["job_id"], number, rank)
-        found[f"log:{number}.{rank}"] = {"attempt": number, "rank": rank, "size": size}
-    return found
+        rows[f"log:{number}.{rank}"] = {"attempt": number, "rank": rank, "size": size}
+    return rows
 
 
 def _event(row: Row) -> Row:

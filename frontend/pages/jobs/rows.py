@@ -42,7 +42,7 @@ def load(tenants: Iterable[int]) -> Worklist:
     rows = query(_JOBS, {"most": JOBS_ROWS, "tenants": sorted(tenants)})
     elements = representation.elements_by_state([row["id"] for row in rows if row["array_count"] is not None])
     names = ("id", "name", "tenant", "user", "state", "gpu_count", "exit_code", "attempt")
-    shown = [
+    represented = [
         {
             **{name: row[name] for name in names},
             "array": representation.array(row, elements.get(row["id"], {})),
@@ -54,15 +54,15 @@ def load(tenants: Iterable[int]) -> Worklist:
         for row in rows
     ]
     return [
-        (row["tenant_id"], {**seen, "reason": _short(representation.reason(row))})
-        for row, seen in zip(rows, shown, strict=True)
+        (row["tenant_id"], {**fields, "reason": _short(representation.reason(row))})
+        for row, fields in zip(rows, represented, strict=True)
     ]
 
 
 def restrict(listed: Worklist, visible: Sequence[int] | None) -> dict[str, Row]:
     """The viewer's latest jobs by id."""
-    seen = (row for tenant_id, row in listed if visible is None or tenant_id in visible)
-    return {str(row["id"]): row for row in islice(seen, JOBS_ROWS)}
+    visible_rows = (row for tenant_id, row in listed if visible is None or tenant_id in visible)
+    return {str(row["id"]): row for row in islice(visible_rows, JOBS_ROWS)}
 
 
 def _short(reason: Row | None) -> Row | None:

@@ -40,8 +40,8 @@ class Provider(OpenIDConnectProvider):  # type: ignore[misc]
     """Always with PKCE, and a nonce that only who has the verifier can know."""
 
     def get_pkce_params(self) -> dict[str, str]:
-        made: dict[str, str] = super().get_pkce_params()
-        return {**made, "nonce": _nonce(made["code_verifier"])}
+        params: dict[str, str] = super().get_pkce_params()
+        return {**params, "nonce": _nonce(params["code_verifier"])}
 
     def extract_uid(self, data: dict[str, Any]) -> str:
         """Somebody else may have the same number at another provider."""
@@ -66,10 +66,10 @@ class Exchange(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]
     def complete_login(self, request: HttpRequest, app: Any, token: Any, **kwargs: Any) -> Any:
         claims = self._verified(kwargs["response"].get("id_token"), app.client_id)
         if "userinfo_endpoint" in self.openid_config:
-            told = self._fetch_user_info(token.token)
-            if told.get("sub") != claims["sub"]:
+            userinfo = self._fetch_user_info(token.token)
+            if userinfo.get("sub") != claims["sub"]:
                 raise OAuth2Error("userinfo belongs to another user")
-            claims = {**told, **claims}
+            claims = {**userinfo, **claims}
         # One key for what counts, so that allauth does not choose.
         return self.get_provider().sociallogin_from_response(request, {"id_token": claims})
 
@@ -114,11 +114,11 @@ class AccountAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
 
     def pre_social_login(self, request: HttpRequest, sociallogin: Any) -> None:
         try:
-            known = sociallogin.user if sociallogin.is_existing else None
-            user = sso.sign_in(sso.claims_of(sociallogin.account.extra_data["id_token"]), known)
+            existing = sociallogin.user if sociallogin.is_existing else None
+            user = sso.sign_in(sso.claims_of(sociallogin.account.extra_data["id_token"]), existing)
         except Problem as problem:
             raise ImmediateHttpResponse(page_error(request, 403, problem)) from problem
-        if known is None:
+        if existing is None:
             sociallogin.user, sociallogin.email_addresses = user, []
             sociallogin.save(request, connect=True)
         auth.login(request, user, backend="tenants.auth.login_throttle.ThrottledLogin")
@@ -134,12 +134,12 @@ class AccountAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
 
 def begin(request: HttpRequest) -> HttpResponse:
     """To the provider; `next` is where to go afterwards."""
-    following = request.GET.get("next", "")
-    if not url_has_allowed_host_and_scheme(following, {request.get_host()}, require_https=request.is_secure()):
-        following = "/"
+    target = request.GET.get("next", "")
+    if not url_has_allowed_host_and_scheme(target, {request.get_host()}, require_https=request.is_secure()):
+        target = "/"
     try:
-        found: HttpResponse = Exchange(request, PROVIDER).get_provider().redirect(request, "login", following)
-        return found
+        response: HttpResponse = Exchange(request, PROVIDER).get_provider().redirect(request, "login", target)
+        return response
     except (RequestException, KeyError, ValueError) as error:
         logger.warning("the OpenID Connect provider does not answer as one: %s", error)
         return _failed(request)
@@ -148,8 +148,8 @@ def begin(request: HttpRequest) -> HttpResponse:
 def callback(request: HttpRequest) -> HttpResponse:
     """Back from the provider, with a code that only this login can have asked for."""
     try:
-        found: HttpResponse = Callback.adapter_view(Exchange(request, PROVIDER))(request)
-        return found
+        response: HttpResponse = Callback.adapter_view(Exchange(request, PROVIDER))(request)
+        return response
     except (RequestException, KeyError, ValueError) as error:
         logger.warning("the OpenID Connect provider does not answer as one: %s", error)
         return _failed(request)

@@ -63,37 +63,41 @@ PARTS = f"""
 def jobs(user_id: int) -> dict[str, list[Row]]:
     """`running`, `waiting` (in the order of the queue) and `recent` jobs of a person."""
     parts = query(f"SELECT p.* FROM (SELECT %s::int AS user_id) w, {PARTS}", [user_id])
-    shown = {job["id"]: job for job in representation.select("j.id = ANY(%s)", [[row["id"] for row in parts]])}
-    found: dict[str, list[Row]] = {"running": [], "waiting": [], "recent": []}
+    represented = {job["id"]: job for job in representation.select("j.id = ANY(%s)", [[row["id"] for row in parts]])}
+    parts_by_name: dict[str, list[Row]] = {"running": [], "waiting": [], "recent": []}
     for row in parts:
-        if row["id"] in shown:
-            found[row["part"]].append(shown[row["id"]])
-    return found
+        if row["id"] in represented:
+            parts_by_name[row["part"]].append(represented[row["id"]])
+    return parts_by_name
 
 
 def counts(user_ids: Collection[int]) -> dict[int, dict[str, int]]:
     """By person how many jobs are `running` and `waiting`, of an array each element. The lists may be shorter."""
-    found = {user: {"running": 0, "waiting": 0} for user in user_ids}
+    by_user = {user: {"running": 0, "waiting": 0} for user in user_ids}
     for row in query(_COUNTS, [sorted(user_ids)]):
-        found[row.pop("user_id")] = row
-    return found
+        by_user[row.pop("user_id")] = row
+    return by_user
 
 
-def quotas(who: Identity) -> list[Row]:
+def quotas(identity: Identity) -> list[Row]:
     """Of each tenant that the person belongs to: what it holds, what the person holds, and what is left of what."""
-    own = {row["tenant_id"]: row for row in query(_ALLOCATED, [who.user_id])}
-    standing = {one.tenant_id: one for one in budgets.statuses(sorted(who.roles))} if who.roles else {}
-    shown = represent_tenants(sorted(who.roles), with_archived=False)
+    user_allocations = {row["tenant_id"]: row for row in query(_ALLOCATED, [identity.user_id])}
+    budget_by_tenant = (
+        {budget.tenant_id: budget for budget in budgets.statuses(sorted(identity.roles))} if identity.roles else {}
+    )
+    represented = represent_tenants(sorted(identity.roles), with_archived=False)
     nothing = {"gpus": 0, "jobs": 0}
     return [
         {
             **tenant,
-            "role": who.roles[tenant["id"]],
-            "own": own.get(tenant["id"], nothing),
-            "left": remaining(tenant["quota"], tenant["in_use"], own.get(tenant["id"], nothing)["gpus"]),
-            "budget": standing.get(tenant["id"]),
+            "role": identity.roles[tenant["id"]],
+            "user_use": user_allocations.get(tenant["id"], nothing),
+            "remaining": remaining(
+                tenant["quota"], tenant["in_use"], user_allocations.get(tenant["id"], nothing)["gpus"]
+            ),
+            "budget": budget_by_tenant.get(tenant["id"]),
         }
-        for tenant in shown
+        for tenant in represented
     ]
 
 
@@ -106,8 +110,8 @@ def remaining(quota: Mapping[str, Any], in_use: Mapping[str, Any], own_gpus: int
         ("jobs at once", quota["max_concurrent_jobs"], in_use["jobs"]),
     )
     return [
-        {"what": what, "left": max(0, limit - used), "limit": limit}
-        for what, limit, used in bounds
+        {"resource": resource, "remaining": max(0, limit - used), "limit": limit}
+        for resource, limit, used in bounds
         if limit is not None
     ]
 
@@ -138,12 +142,12 @@ _TENANTS = """
 def load(user_ids: Collection[int]) -> dict[int, dict[str, Row]]:
     """Rows by person: `counts`, `job:<id>` and `tenant:<name>`."""
     users = sorted(user_ids)
-    found: dict[int, dict[str, Row]] = {user: {"counts": row} for user, row in counts(users).items()}
+    by_user: dict[int, dict[str, Row]] = {user: {"counts": row} for user, row in counts(users).items()}
     for row in query(_JOBS, {"users": users}):
-        found[row["user_id"]][f"job:{row['id']}"] = _job(row)
+        by_user[row["user_id"]][f"job:{row['id']}"] = _job(row)
     for row in query(_TENANTS, [users]):
-        found[row.pop("user_id")][f"tenant:{row['name']}"] = row
-    return found
+        by_user[row.pop("user_id")][f"tenant:{row['name']}"] = row
+    return by_user
 
 
 def restrict(loaded: Mapping[int, dict[str, Row]], viewer: Viewer) -> dict[str, Row]:

@@ -14,16 +14,16 @@ from nodes.inventory import labels
 def represent(name: str) -> dict[str, str]:
     """Return the labels that admins set and the taints, one per line."""
     taints = msgspec.convert(labels.taints_of(name)["taints"], list[Taint])
-    own = labels.labels_of(name)["from_admin"]
+    admin_labels = labels.labels_of(name)["from_admin"]
     return {
-        "labels": "\n".join(f"{key}={value}" for key, value in sorted(own.items())),
+        "labels": "\n".join(f"{key}={value}" for key, value in sorted(admin_labels.items())),
         "taints": "\n".join(map(taint_text, taints)),
     }
 
 
-def change_labels(name: str, were: str, typed: str) -> str:
+def change_labels(name: str, previous_text: str, new_text: str) -> str:
     """Set and remove what differs between the lines that were shown and those that were typed."""
-    before, after = (dict(_read_lines("labels", text, _label)) for text in (were, typed))
+    before, after = (dict(_read_lines("labels", text, _label)) for text in (previous_text, new_text))
     changes: dict[str, str | None] = dict.fromkeys(before.keys() - after.keys())
     changes |= {key: value for key, value in after.items() if before.get(key) != value}
     if changes:
@@ -31,16 +31,16 @@ def change_labels(name: str, were: str, typed: str) -> str:
     return _message(name, "label", len(changes))
 
 
-def change_taints(name: str, were: str, typed: str) -> str:
+def change_taints(name: str, previous_text: str, new_text: str) -> str:
     """The same for taints. A taint that somebody else has removed meanwhile needs no removal."""
-    before, after = (_read_lines("taints", text, taint_of) for text in (were, typed))
-    places = {(taint.key, taint.effect) for taint in after}
-    known = {(taint["key"], taint["effect"]) for taint in labels.taints_of(name)["taints"]}
-    gone = [taint for taint in before if (taint.key, taint.effect) in known - places]
+    before, after = (_read_lines("taints", text, taint_of) for text in (previous_text, new_text))
+    keys = {(taint.key, taint.effect) for taint in after}
+    existing = {(taint["key"], taint["effect"]) for taint in labels.taints_of(name)["taints"]}
+    removed = [taint for taint in before if (taint.key, taint.effect) in existing - keys]
     added = [taint for taint in after if taint not in before]
-    if gone or added:
-        labels.change_taints(name, added, [f"{taint.key}:{taint.effect}" for taint in gone])
-    return _message(name, "taint", len(gone) + len(added))
+    if removed or added:
+        labels.change_taints(name, added, [f"{taint.key}:{taint.effect}" for taint in removed])
+    return _message(name, "taint", len(removed) + len(added))
 
 
 def _read_lines(field: str, text: str, read: Callable[[str], Any]) -> list[Any]:

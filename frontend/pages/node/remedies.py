@@ -62,11 +62,11 @@ _BY_INTENT = {
 }
 
 
-def troubles(node: Mapping[str, Any], since: Since) -> list[Row]:
+def problems(node: Mapping[str, Any], since: Since) -> list[Row]:
     """The worst first: `kind severity subject device_id sentence cause since way verb`; `verb` is empty where there is
     nothing to press."""
-    found = [*_of_node(node, since), *(row for device in node["devices"] for row in _of_device(device, since))]
-    return sorted(found, key=lambda row: row["severity"] != "red")
+    rows = [*_of_node(node, since), *(row for device in node["devices"] for row in _of_device(device, since))]
+    return sorted(rows, key=lambda row: row["severity"] != "red")
 
 
 def is_auto_cordoned(node: Mapping[str, Any]) -> bool:
@@ -78,9 +78,16 @@ def _of_node(node: Mapping[str, Any], since: Since) -> Iterator[Row]:
     if node["state"] == "lost":
         yield _row(None, "lost", "red", _LOST[0], "", since.get((None, "node_lost")), _LOST[1], "")
     if node["intent"] != "open":
-        sentence, way, verb = _AUTO_CORDONED if is_auto_cordoned(node) else _BY_INTENT[node["intent"]]
+        sentence, next_step, verb = _AUTO_CORDONED if is_auto_cordoned(node) else _BY_INTENT[node["intent"]]
         yield _row(
-            None, node["intent"], "amber", sentence, node["intent_note"], since.get((None, node["intent"])), way, verb
+            None,
+            node["intent"],
+            "amber",
+            sentence,
+            node["intent_note"],
+            since.get((None, node["intent"])),
+            next_step,
+            verb,
         )
 
 
@@ -88,13 +95,15 @@ def _of_device(device: Mapping[str, Any], since: Since) -> Iterator[Row]:
     health = device["health"]
     if health not in _DEVICE:
         return
-    sentence, way, verb = _SLOWED if health == "hot" and device["is_slowed"] else _DEVICE[health]
+    sentence, next_step, verb = _SLOWED if health == "hot" and device["is_slowed"] else _DEVICE[health]
     severity = "amber" if health == "hot" else "red"
-    yield _row(device, health, severity, sentence, device["health_note"], since.get((device["id"], health)), way, verb)
+    yield _row(
+        device, health, severity, sentence, device["health_note"], since.get((device["id"], health)), next_step, verb
+    )
 
 
 def _row(
-    device: Mapping[str, Any] | None, kind: str, severity: str, sentence: str, cause: str, since: str | None, way: str,
+    device: Mapping[str, Any] | None, kind: str, severity: str, sentence: str, cause: str, since: str | None, next_step: str,
     verb: str,
 ) -> Row:  # fmt: skip
     return {
@@ -105,6 +114,6 @@ def _row(
         "sentence": sentence,
         "cause": cause,
         "since": since,
-        "way": way,
+        "next_step": next_step,
         "verb": verb,
     }

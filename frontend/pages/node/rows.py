@@ -55,23 +55,23 @@ class Nodes:
 
 def load(names: Collection[str]) -> Nodes:
     """Of those that exist."""
-    wanted = sorted(names)
-    found = {
+    requested = sorted(names)
+    details = {
         row["name"]: NodeDetail(
             {"joined_at": rfc3339(row["joined_at"]), "isolation": row["isolation"], "hints": row["hints"]}
         )
-        for row in prepared(_NODES, [wanted])
+        for row in prepared(_NODES, [requested])
     }
-    for row in prepared(_DEVICES, [wanted]):
-        found[row.pop("node")].devices[row["id"]] = row
-    for row in running(wanted):
-        told = {name: row[name] for name in row if name not in ("node", "gpu_count", "indices")}
-        found[row["node"]].jobs.append({**told, "started_at": rfc3339(row["started_at"])})
-    for name, rows in incidents.of_nodes(found).items():
-        found[name].incidents = [
+    for row in prepared(_DEVICES, [requested]):
+        details[row.pop("node")].devices[row["id"]] = row
+    for row in running(requested):
+        job = {name: row[name] for name in row if name not in ("node", "gpu_count", "indices")}
+        details[row["node"]].jobs.append({**job, "started_at": rfc3339(row["started_at"])})
+    for name, rows in incidents.of_nodes(details).items():
+        details[name].incidents = [
             {**row, "since": rfc3339(row["since"]), "until": rfc3339(row["until"])} for row in rows
         ]
-    return Nodes(fleet.load(wanted), found)
+    return Nodes(fleet.load(requested), details)
 
 
 def running(names: Collection[str]) -> list[Row]:
@@ -89,10 +89,10 @@ def restrict(loaded: Nodes, name: str, visible: Visible) -> dict[str, Row] | Non
     rows = {"node": redaction.redact_notes({**about, **detail.about}, visible)}
     for device in listed["devices"]:
         rows |= _device(device, redaction.redact_notes(detail.devices.get(device["id"], {}), visible))
-    others = [job for job in detail.jobs if visible is not None and job["tenant_id"] not in visible]
-    rows["others"] = {"jobs": len(others), "gpus": sum(job["gpus"] for job in others)}
+    hidden_jobs = [job for job in detail.jobs if visible is not None and job["tenant_id"] not in visible]
+    rows["others"] = {"jobs": len(hidden_jobs), "gpus": sum(job["gpus"] for job in hidden_jobs)}
     for job in detail.jobs:
-        if job not in others:
+        if job not in hidden_jobs:
             rows[f"job:{job['id']}"] = {key: value for key, value in job.items() if key != "tenant_id"}
     for incident in detail.incidents:
         rows[f"incident:{incident['id']}"] = redaction.redact_notes(incident, visible)
@@ -101,7 +101,7 @@ def restrict(loaded: Nodes, name: str, visible: Visible) -> dict[str, Row] | Non
 
 def _device(listed: Row, more: Row) -> dict[str, Row]:
     """The device, and apart from it what is read of it each second."""
-    read = {
+    moments = {
         "read_at": fleet.slot(more.get("read_at")),
         "throttled_by": throttling.reason_names(more.get("throttle_reasons")),
     }
@@ -110,7 +110,7 @@ def _device(listed: Row, more: Row) -> dict[str, Row]:
     fixed = ("mig_parent", "numa_node", "nvlink_island", "occupancy", "occupant")
     return {
         f"device:{listed['id']}": {**listed, **{name: more.get(name) for name in fixed}},
-        f"reading:{listed['id']}": {"id": listed["id"], **read, **{name: more.get(name) for name in names}},
+        f"reading:{listed['id']}": {"id": listed["id"], **moments, **{name: more.get(name) for name in names}},
     }
 
 

@@ -24,8 +24,8 @@ def group_of(node: Row) -> str:
 
 def counts(nodes: Iterable[Row]) -> dict[str, int]:
     """How many nodes each group has."""
-    found = Counter(group_of(node) for node in nodes)
-    return {key: found[key] for key in KEYS}
+    counter = Counter(group_of(node) for node in nodes)
+    return {key: counter[key] for key in KEYS}
 
 
 def grouped(nodes: Iterable[Row]) -> list[dict[str, Any]]:
@@ -33,7 +33,7 @@ def grouped(nodes: Iterable[Row]) -> list[dict[str, Any]]:
     members: dict[str, list[Row]] = {key: [] for key in KEYS}
     for node in sorted(nodes, key=_by_name):
         members[group_of(node)].append(node)
-    return [{"key": key, "heading": said, "nodes": members[key]} for key, _, said in GROUPS if members[key]]
+    return [{"key": key, "heading": heading, "nodes": members[key]} for key, _, heading in GROUPS if members[key]]
 
 
 def _by_name(node: Row) -> list[tuple[int, str]]:

@@ -36,7 +36,7 @@ class Activity(NamedTuple):
     tenant_id: int | None
     user_id: int | None = None
     other_tenant_id: int | None = None
-    unnamed: str = ""
+    redacted_sentence: str = ""
 
 
 # Of an event e: whether the job went back to the queue after that attempt.
@@ -103,37 +103,40 @@ _FAULT_PHRASES = {
 
 def load() -> list[Activity]:
     """The latest of each tenant and of the fleet, newest first."""
-    given = {
+    params = {
         "looked_at": _MAX_LOOKED_AT, "days": DAYS, "most": MAX_ROWS, "held": AUTO_CORDON_NOTE,
         "faults": sorted(NODE_FAULTS),
         "least": _MIN_GPU_SECONDS,
     }  # fmt: skip
-    found = [
-        *(_of_event(row) for row in prepared(_EVENTS, given)),
-        *(_of_incident(row) for row in prepared(_INCIDENTS, given)),
-        *(_of_crossing(row) for row in prepared(_CROSSINGS, given)),
-        *(_of_refund(row) for row in prepared(_REFUNDS, given)),
+    activities = [
+        *(_of_event(row) for row in prepared(_EVENTS, params)),
+        *(_of_incident(row) for row in prepared(_INCIDENTS, params)),
+        *(_of_crossing(row) for row in prepared(_CROSSINGS, params)),
+        *(_of_refund(row) for row in prepared(_REFUNDS, params)),
     ]
-    return sorted(found, key=lambda doing: doing.at, reverse=True)
+    return sorted(activities, key=lambda activity: activity.at, reverse=True)
 
 
-def restrict(doings: Collection[Activity], visible: Visible, *, with_nodes: bool = False) -> list[Activity]:
+def restrict(activities: Collection[Activity], visible: Visible, *, with_nodes: bool = False) -> list[Activity]:
     """The latest that the viewer may read, without what they may not. `with_nodes`: of nodes all are told, where what
     became of their own jobs leaves room; without it only admins."""
     if visible is None:
-        return list(islice(doings, MAX_ROWS))
-    own = list(islice((one for one in doings if one.tenant_id in visible), MAX_ROWS))
-    of_nodes = (one for one in doings if with_nodes and one.tenant_id is None)
-    read = {one.row["key"] for one in [*own, *islice(of_nodes, MAX_ROWS - len(own))]}
-    return [_redact(one, visible) for one in doings if one.row["key"] in read]
+        return list(islice(activities, MAX_ROWS))
+    tenant_activities = list(islice((activity for activity in activities if activity.tenant_id in visible), MAX_ROWS))
+    node_activities = (activity for activity in activities if with_nodes and activity.tenant_id is None)
+    keys = {
+        activity.row["key"]
+        for activity in [*tenant_activities, *islice(node_activities, MAX_ROWS - len(tenant_activities))]
+    }
+    return [_redact(activity, visible) for activity in activities if activity.row["key"] in keys]
 
 
-def _redact(one: Activity, visible: tuple[int, ...]) -> Activity:
-    is_whole = one.tenant_id is not None and one.other_tenant_id in (None, *visible)
-    return one if is_whole else one._replace(row={**one.row, "sentence": one.unnamed})
+def _redact(activity: Activity, visible: tuple[int, ...]) -> Activity:
+    is_visible = activity.tenant_id is not None and activity.other_tenant_id in (None, *visible)
+    return activity if is_visible else activity._replace(row={**activity.row, "sentence": activity.redacted_sentence})
 
 
-def doing(
+def activity_row(
     key: str, at: datetime, kind: str, severity: str, sentence: str, href: str | None, tenant: str | None = None
 ) -> Row:
     """A row; `severity` is red, amber or info."""
@@ -143,7 +146,7 @@ def doing(
     }  # fmt: skip
 
 
-def then(row: Row) -> str:
+def requeue_suffix(row: Row) -> str:
     """What to add to how an attempt ended; `row` with IS_REQUEUED."""
     return "; it is back in the queue" if row["is_requeued"] else ""
 
@@ -154,9 +157,9 @@ def _of_event(row: Row) -> Activity:
     data = row["data"]
     if data.get("by") == ANOTHER:
         data = {**data, "by": f"job {data['by_job']} of tenant {row['other_tenant']}"}
-    told = doing(f"event:{row['id']}", row["at"], kind, severity, _sentence(row, data), href, row["tenant"])
-    unnamed = _sentence(row, {**data, "by": ANOTHER})
-    return Activity(told, row["at"], row["tenant_id"], row["user_id"], row["other_tenant_id"], unnamed)
+    activity = activity_row(f"event:{row['id']}", row["at"], kind, severity, _sentence(row, data), href, row["tenant"])
+    redacted = _sentence(row, {**data, "by": ANOTHER})
+    return Activity(activity, row["at"], row["tenant_id"], row["user_id"], row["other_tenant_id"], redacted)
 
 
 def named(job_id: int, name: str) -> str:
@@ -166,15 +169,15 @@ def named(job_id: int, name: str) -> str:
 
 def _sentence(row: Row, data: Row) -> str:
     reason = reasons.sentence(data.get("reason", ""), data)
-    return f"job {named(row['job_id'], row['name'])}: {reason}{then(row)}"
+    return f"job {named(row['job_id'], row['name'])}: {reason}{requeue_suffix(row)}"
 
 
 def _of_incident(row: Row) -> Activity:
     kind = "node_held" if row["kind"] == "cordoned" else row["kind"]
     severity = "amber" if kind in ("dirty", "foreign") else "red"
     href = f"/nodes/{quote(row['node'], safe='')}/"
-    told = doing(f"incident:{row['id']}", row["at"], kind, severity, _of_node(row), href)
-    return Activity(told, row["at"], None, unnamed=_of_node(redaction.redact_notes(row, ())))
+    activity = activity_row(f"incident:{row['id']}", row["at"], kind, severity, _of_node(row), href)
+    return Activity(activity, row["at"], None, redacted_sentence=_of_node(redaction.redact_notes(row, ())))
 
 
 def _of_node(row: Row) -> str:
@@ -187,22 +190,22 @@ def _of_node(row: Row) -> str:
 
 
 def _of_crossing(row: Row) -> Activity:
-    then = "it starts no more GPU jobs" if row["bound"] == "hard" else "its jobs continue"
+    effect = "it starts no more GPU jobs" if row["bound"] == "hard" else "its jobs continue"
     budget = f"its {row['bound']} budget of {bound(row['gpu_hours'])} GPU-hours"
-    sentence = f"tenant {row['tenant']} has used up {budget}; {then}"
+    sentence = f"tenant {row['tenant']} has used up {budget}; {effect}"
     kind, severity = f"budget_{row['bound']}", "red" if row["bound"] == "hard" else "amber"
-    told = doing(
+    activity = activity_row(
         f"budget:{row['id']}", row["at"], kind, severity, sentence, f"/tenants/{row['tenant']}/", row["tenant"]
     )
-    return Activity(told, row["at"], row["tenant_id"])
+    return Activity(activity, row["at"], row["tenant_id"])
 
 
 def _of_refund(row: Row) -> Activity:
     sentence = f"{row['gpu_hours']:.2f} GPU-hours of job {row['job_id']} were refunded because its node failed"
-    told = doing(
+    activity = activity_row(
         f"refund:{row['id']}", row["at"], "refunded", "info", sentence, f"/jobs/{row['job_id']}/", row["tenant"]
     )
-    return Activity(told, row["at"], row["tenant_id"], row["user_id"])
+    return Activity(activity, row["at"], row["tenant_id"], row["user_id"])
 
 
 TOPICS = (

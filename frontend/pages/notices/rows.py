@@ -9,8 +9,8 @@ from frontend.live.topics import Audience, Topic
 from frontend.models import NoticesSeen
 from frontend.pages.job.rows import part_cancelled
 from frontend.pages.my_work import rows as my_work_rows
-from frontend.pages.notices import activity as doings
-from frontend.pages.notices.activity import Activity, doing
+from frontend.pages.notices import activity
+from frontend.pages.notices.activity import Activity, activity_row
 from frontend.viewer import Viewer
 from gpusched.lib.bus import events
 from gpusched.lib.db.sql import prepared, query
@@ -29,7 +29,7 @@ _MAX_LOOKED_AT = 20_000
 # Of an array its own end is told, not that of each of a hundred thousand elements. So many of each person: one who is
 # busy takes nothing from another.
 _USER_EVENTS = f"""
-    SELECT e.*, t.name AS tenant, {doings.IS_REQUEUED} FROM (
+    SELECT e.*, t.name AS tenant, {activity.IS_REQUEUED} FROM (
         SELECT e.id, e.job_id, e.at, e.kind, e.attempt, e.actor, e.data, j.name, j.user_id, j.tenant_id,
                row_number() OVER (PARTITION BY j.user_id ORDER BY e.id DESC) AS place
           FROM jobs_events e JOIN jobs_all j ON j.id = e.job_id JOIN tenants_people u ON u.id = j.user_id
@@ -62,21 +62,21 @@ class Notices:
     """`own`: by person, newest first; `seen`: until when each has read."""
 
     own: dict[int, list[Activity]]
-    doings: list[Activity]
+    activities: list[Activity]
     seen: dict[int, datetime]
 
 
-def load(user_ids: Collection[int], known: list[Activity]) -> Notices:
+def load(user_ids: Collection[int], activities: list[Activity]) -> Notices:
     """`known`: what frontend.pages.notices.activity has loaded."""
     users = sorted(user_ids)
-    given = {
-        "users": users, "looked_at": _MAX_LOOKED_AT, "days": doings.DAYS, "waited": _WAITED_SECONDS,
+    params = {
+        "users": users, "looked_at": _MAX_LOOKED_AT, "days": activity.DAYS, "waited": _WAITED_SECONDS,
         "most": MAX_NOTICES, "minutes": LONG_WAIT_MINUTES,
     }  # fmt: skip
-    own: dict[int, list[Activity]] = {user: [] for user in users}
-    for told in [*map(_of_event, prepared(_USER_EVENTS, given)), *map(_of_wait, prepared(_LONG_WAITS, given))]:
-        own[told.user_id or 0].append(told)
-    return Notices(own, known, {row["user_id"]: row["until"] for row in prepared(_READ_UNTIL, [users])})
+    by_user: dict[int, list[Activity]] = {user: [] for user in users}
+    for notice in [*map(_of_event, prepared(_USER_EVENTS, params)), *map(_of_wait, prepared(_LONG_WAITS, params))]:
+        by_user[notice.user_id or 0].append(notice)
+    return Notices(by_user, activities, {row["user_id"]: row["until"] for row in prepared(_READ_UNTIL, [users])})
 
 
 def restrict(loaded: Notices, viewer: Viewer) -> dict[str, Row]:
@@ -84,14 +84,14 @@ def restrict(loaded: Notices, viewer: Viewer) -> dict[str, Row]:
     A person's own are told first where there is no room for all."""
     if viewer.user_id is None:
         return {}
-    by_system = doings.restrict(loaded.doings, viewer.visible)
-    told = {one.row["key"]: (one, one.user_id == viewer.user_id) for one in by_system}
-    told |= {one.row["key"]: (one, True) for one in loaded.own.get(viewer.user_id, ())}
-    latest = sorted(told.values(), key=lambda pair: (pair[1], pair[0].at), reverse=True)[:MAX_NOTICES]
-    seen = loaded.seen.get(viewer.user_id)
-    rows = {f"notice:{one.row['key']}": {**one.row, "is_mine": is_mine} for one, is_mine in latest}
-    unread = sum(seen is None or one.at > seen for one, _ in latest)
-    return {**rows, "state": {"unread": unread, "seen_until": rfc3339(seen)}}
+    by_system = activity.restrict(loaded.activities, viewer.visible)
+    notices = {notice.row["key"]: (notice, notice.user_id == viewer.user_id) for notice in by_system}
+    notices |= {notice.row["key"]: (notice, True) for notice in loaded.own.get(viewer.user_id, ())}
+    latest = sorted(notices.values(), key=lambda pair: (pair[1], pair[0].at), reverse=True)[:MAX_NOTICES]
+    read_until = loaded.seen.get(viewer.user_id)
+    rows = {f"notice:{notice.row['key']}": {**notice.row, "is_mine": is_mine} for notice, is_mine in latest}
+    unread = sum(read_until is None or notice.at > read_until for notice, _ in latest)
+    return {**rows, "state": {"unread": unread, "seen_until": rfc3339(read_until)}}
 
 
 def mark_read(user_id: int) -> None:
@@ -105,10 +105,12 @@ def mark_read(user_id: int) -> None:
 
 
 def _of_event(row: Row) -> Activity:
-    kind, severity, said = _describe(row)
-    sentence = f"job {doings.named(row['job_id'], row['name'])}: {said}"
-    told = doing(f"event:{row['id']}", row["at"], kind, severity, sentence, f"/jobs/{row['job_id']}/", row["tenant"])
-    return Activity(told, row["at"], row["tenant_id"], row["user_id"])
+    kind, severity, phrase = _describe(row)
+    sentence = f"job {activity.named(row['job_id'], row['name'])}: {phrase}"
+    sent = activity_row(
+        f"event:{row['id']}", row["at"], kind, severity, sentence, f"/jobs/{row['job_id']}/", row["tenant"]
+    )
+    return Activity(sent, row["at"], row["tenant_id"], row["user_id"])
 
 
 def _describe(row: Row) -> tuple[str, str, str]:
@@ -125,19 +127,25 @@ def _describe(row: Row) -> tuple[str, str, str]:
     if data.get("reason") == "exited" and data.get("exit_code") == 0:
         return "completed", "info", "completed"
     is_asked = data.get("reason") in ("cancelled", "requeued")
-    return "ended", "info" if is_asked else "red", reasons.sentence(data.get("reason", ""), by) + doings.then(row)
+    return (
+        "ended",
+        "info" if is_asked else "red",
+        reasons.sentence(data.get("reason", ""), by) + activity.requeue_suffix(row),
+    )
 
 
 def _of_wait(row: Row) -> Activity:
     reason = representation.reason(row)
-    why = f": {reason['sentence']}" if reason else ""
-    named, elements = doings.named(row["id"], row["name"]), row["elements"]
-    who = f"job {named} has"
+    suffix = f": {reason['sentence']}" if reason else ""
+    named, elements = activity.named(row["id"], row["name"]), row["elements"]
+    subject = f"job {named} has"
     if elements is not None:
-        who = f"1 element of array {named} has" if elements == 1 else f"{elements} elements of array {named} have"
-    sentence = f"{who} waited for more than an hour{why}"
-    told = doing(f"wait:{row['id']}", row["at"], "waits", "amber", sentence, f"/jobs/{row['id']}/", row["tenant"])
-    return Activity(told, row["at"], row["tenant_id"], row["user_id"])
+        subject = f"1 element of array {named} has" if elements == 1 else f"{elements} elements of array {named} have"
+    sentence = f"{subject} waited for more than an hour{suffix}"
+    sent = activity_row(
+        f"wait:{row['id']}", row["at"], "waits", "amber", sentence, f"/jobs/{row['id']}/", row["tenant"]
+    )
+    return Activity(sent, row["at"], row["tenant_id"], row["user_id"])
 
 
 TOPICS = (

@@ -10,7 +10,7 @@ from tenants.auth.identity import Identity
 
 @require_POST
 @page
-def mark_read(request: HttpRequest, who: Identity) -> HttpResponse:
+def mark_read(request: HttpRequest, identity: Identity) -> HttpResponse:
     """All that there is now; what comes later is unread again."""
-    noticerows.mark_read(who.user_id)
+    noticerows.mark_read(identity.user_id)
     return HttpResponse(status=204)

@@ -76,8 +76,8 @@ def restrict(loaded: Row, visible: Sequence[int] | None) -> dict[str, Row]:
     rows.update(attention.restrict(loaded["attention"], visible))
     rows.update({f"waiting:{row['code']}": row for row in _waiting(loaded, visible)})
     rows.update({f"next:{row['id']}": row for row in _next(loaded["next"], visible)})
-    own = tenantrows.restrict(loaded["tenants"], visible)
-    rows.update({f"tenant:{name}": row for name, row in own.items()})
+    visible_tenants = tenantrows.restrict(loaded["tenants"], visible)
+    rows.update({f"tenant:{name}": row for name, row in visible_tenants.items()})
     return rows
 
 
@@ -99,16 +99,16 @@ def _entitled(tenants: dict[int, Row], nodes: list[Row]) -> dict[int, Row]:
     """With the GPUs that each tenant's weight entitles it to of those that can be used, among the tenants that have
     jobs now; what a limit keeps from one goes to the others. None for one that has no jobs."""
     usable = float(sum(device["cell"] != "unavailable" for node in nodes for device in node["devices"]))
-    left = {id: row for id, row in tenants.items() if row["jobs_live"] or row["jobs_waiting"]}
+    remaining = {id: row for id, row in tenants.items() if row["jobs_live"] or row["jobs_waiting"]}
     parts: dict[int, float] = {}
-    while left:
-        whole = sum(row["weight"] for row in left.values()) or 1.0
-        fair = {id: usable * row["weight"] / whole for id, row in left.items()}
-        capped = [id for id, row in left.items() if row["max_gpus"] is not None and row["max_gpus"] <= fair[id]]
-        for id in capped or list(left):
-            parts[id] = float(left[id]["max_gpus"]) if capped else fair[id]
+    while remaining:
+        total_weight = sum(row["weight"] for row in remaining.values()) or 1.0
+        fair = {id: usable * row["weight"] / total_weight for id, row in remaining.items()}
+        capped = [id for id, row in remaining.items() if row["max_gpus"] is not None and row["max_gpus"] <= fair[id]]
+        for id in capped or list(remaining):
+            parts[id] = float(remaining[id]["max_gpus"]) if capped else fair[id]
             usable -= parts[id]
-            del left[id]
+            del remaining[id]
     return {id: {**row, "entitled_gpus": round(parts[id], 1) if id in parts else None} for id, row in tenants.items()}
 
 
@@ -130,8 +130,8 @@ def _largest(nodes: list[Row]) -> list[Row]:
 
 def _next(loaded: Sequence[Row], visible: Sequence[int] | None) -> Iterator[Row]:
     """The first jobs of the viewer's tenants that wait for nothing but room, with their places among them."""
-    seen = [row for row in loaded if visible is None or row["tenant_id"] in visible]
-    for place, row in enumerate(seen[:_MAX_NEXT], 1):
+    visible_rows = [row for row in loaded if visible is None or row["tenant_id"] in visible]
+    for place, row in enumerate(visible_rows[:_MAX_NEXT], 1):
         names = ("id", "name", "gpu_count")
         yield {
             **{name: row[name] for name in names},
@@ -145,14 +145,14 @@ def _waiting(loaded: Row, visible: Sequence[int] | None) -> Iterator[Row]:
     codes: dict[str, Row] = {}
     for row in loaded["waiting"]:
         code = row["reason"]
-        found = codes.setdefault(
+        group = codes.setdefault(
             code, {"code": code, "jobs": 0, "gpus": 0, "example_id": None, "example_sentence": None}
         )
-        found["jobs"] += row["jobs"]
-        found["gpus"] += row["gpus"]
-        if found["example_id"] is None and (visible is None or row["tenant_id"] in visible):
-            found["example_id"] = row["id"]
-            found["example_sentence"] = row["told"] and row["told"]["sentence"]
+        group["jobs"] += row["jobs"]
+        group["gpus"] += row["gpus"]
+        if group["example_id"] is None and (visible is None or row["tenant_id"] in visible):
+            group["example_id"] = row["id"]
+            group["example_sentence"] = row["told"] and row["told"]["sentence"]
     yield from codes.values()
 
 

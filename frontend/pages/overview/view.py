@@ -16,25 +16,25 @@ _CELLS = (("busy", "busy"), ("held_idle", "held but idle"), ("free", "free"), ("
 
 
 @page
-def overview(request: HttpRequest, who: Identity) -> HttpResponse:
-    return show_overview(request, who)
+def overview(request: HttpRequest, identity: Identity) -> HttpResponse:
+    return show_overview(request, identity)
 
 
-def show_overview(request: HttpRequest, who: Identity) -> HttpResponse:
+def show_overview(request: HttpRequest, identity: Identity) -> HttpResponse:
     template = "overview/wall.html" if request.GET.get("wall") == "1" else "overview/page.html"
-    return show(request, who, template, {**cluster_now(who), **join_context(request)})
+    return show(request, identity, template, {**cluster_now(identity), **join_context(request)})
 
 
-def cluster_now(who: Identity) -> dict[str, Any]:
+def cluster_now(identity: Identity) -> dict[str, Any]:
     """What a page needs to draw the overview before its script is there."""
-    visible = who.visible_tenants()
+    visible = identity.visible_tenants()
     loaded = feed.load_for(["overview", "nodes"], visible)
     rows = loaded["overview"] or {}
     status = rows["status"]
     tenants = _of(rows, "tenant")
     return {
         "status": status,
-        "cells": [(cell, said, status[f"{cell}_gpus"]) for cell, said in _CELLS],
+        "cells": [(cell, label, status[f"{cell}_gpus"]) for cell, label in _CELLS],
         "nodes": (loaded["nodes"] or {}).values(),
         "is_long": status["total_gpus"] > _MAX_CELLS,
         "largest": sorted(_of(rows, "largest"), key=lambda r: (-r["gpus"], r["model"])),

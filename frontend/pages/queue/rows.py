@@ -94,17 +94,17 @@ _FULL = """
 @lru_cache(1024)
 def window_of(topic: str) -> Window | None:
     """What `queue`, `queue:200-400` or `queue:0-100?tenant=nlp&sort=-gpus` asks for; None: no such topic."""
-    found = _WINDOW.fullmatch(topic)
-    if found is None or len(topic) > _MAX_TEXT:
+    match = _WINDOW.fullmatch(topic)
+    if match is None or len(topic) > _MAX_TEXT:
         return None
-    first, last = int(found[1] or 0), int(found[2] or FIRST_ROWS)
-    asked = dict(parse_qsl(found[3] or "", keep_blank_values=True))
-    sort = asked.pop("sort", "")
-    text = asked.pop("q", "").strip().lower()
-    is_known = set(asked) <= set(_FILTERS) and sort.removeprefix("-") in ("", *_SORTS)
+    first, last = int(match[1] or 0), int(match[2] or FIRST_ROWS)
+    params = dict(parse_qsl(match[3] or "", keep_blank_values=True))
+    sort = params.pop("sort", "")
+    text = params.pop("q", "").strip().lower()
+    is_known = set(params) <= set(_FILTERS) and sort.removeprefix("-") in ("", *_SORTS)
     if not is_known or not first < last <= first + MAX_ROWS:
         return None
-    only = tuple((name, frozenset(values.split(","))) for name, values in sorted(asked.items()) if values)
+    only = tuple((name, frozenset(values.split(","))) for name, values in sorted(params.items()) if values)
     return Window(first, last, only, text, sort.removeprefix("-"), sort.startswith("-"))
 
 
@@ -116,11 +116,11 @@ def load(windows: Collection[tuple[Window, Visible]]) -> Queue:
         spans.setdefault(_selection(window, visible), []).append((window.first, window.last))
     counted = {window: _counted(window) for window in {_EVERYTHING, *(window for window, _ in spans)}}
     chosen = {
-        (window, visible): WindowPage(_ids(window, visible, sorted(set(found))), _groups(counted[window], visible))
-        for (window, visible), found in spans.items()
+        (window, visible): WindowPage(_ids(window, visible, sorted(set(ranges))), _groups(counted[window], visible))
+        for (window, visible), ranges in spans.items()
     }
     everything = _groups(counted[_EVERYTHING], None)
-    ids = sorted({job_id for one in chosen.values() for job_id in one.ids.values()})
+    ids = sorted({job_id for page in chosen.values() for job_id in page.ids.values()})
     places = queue_positions(ids)
     full = {
         row["id"]: _full(row, places[row["id"]])
@@ -157,42 +157,44 @@ def _selection(window: Window, visible: Visible) -> Selection:
 
 def _ids(window: Window, visible: Visible, spans: Sequence[tuple[int, int]]) -> dict[int, int]:
     """By place, from the first to before the last of each span."""
-    where, params = _condition(window)
+    condition, params = _condition(window)
     if visible is not None:
-        where, params = f"{where} AND j.tenant_id = ANY(%s)", [*params, list(visible)]
+        condition, params = f"{condition} AND j.tenant_id = ANY(%s)", [*params, list(visible)]
     order = f"{_GROUP_SQL}, {ORDER}"
     if window.sort:
         order = f"{_SORTS[window.sort]} {'DESC' if window.is_descending else ''}, {ORDER}"
-    found = prepared(
+    rows = prepared(
         f"""SELECT o.place - 1 AS place, o.id
-              FROM unnest(ARRAY(SELECT j.id FROM jobs_all j WHERE j.is_waiting AND {where} ORDER BY {order} LIMIT %s))
+              FROM unnest(ARRAY(SELECT j.id FROM jobs_all j WHERE j.is_waiting AND {condition} ORDER BY {order} LIMIT %s))
                    WITH ORDINALITY AS o (id, place)
              WHERE o.place::int - 1 <@ %s::int4multirange""",
         [*params, max(last for _, last in spans), multirange(tuple(spans))],
     )
-    return {row["place"]: row["id"] for row in found}
+    return {row["place"]: row["id"] for row in rows}
 
 
 def _counted(window: Window) -> list[Row]:
     """How many of each tenant are in each group, for all that look through this window."""
-    where, params = _condition(window)
+    condition, params = _condition(window)
     return prepared(
         f"""SELECT {_GROUP_SQL} AS number, j.tenant_id, count(*) AS rows, sum(j.weight)::bigint AS jobs,
                    sum(j.weight * j.gpu_count::bigint)::bigint AS gpus
-              FROM jobs_all j WHERE j.is_waiting AND {where} GROUP BY 1, 2""",
+              FROM jobs_all j WHERE j.is_waiting AND {condition} GROUP BY 1, 2""",
         params,
     )
 
 
 def _groups(counted: Sequence[Row], visible: Visible) -> list[Row]:
     """The same of the tenants that somebody sees, together."""
-    found: dict[int, Row] = {}
+    by_number: dict[int, Row] = {}
     for row in counted:
         if visible is None or row["tenant_id"] in visible:
-            group = found.setdefault(row["number"], {"group": GROUPS[row["number"]], "rows": 0, "jobs": 0, "gpus": 0})
+            group = by_number.setdefault(
+                row["number"], {"group": GROUPS[row["number"]], "rows": 0, "jobs": 0, "gpus": 0}
+            )
             for name in ("rows", "jobs", "gpus"):
                 group[name] += row[name]
-    return [found[number] for number in sorted(found)]
+    return [by_number[number] for number in sorted(by_number)]
 
 
 def _condition(window: Window) -> tuple[str, list[Any]]:

@@ -42,31 +42,31 @@ _TENANTS = """
 
 
 @page
-def search(request: HttpRequest, who: Identity) -> HttpResponse:
+def search(request: HttpRequest, identity: Identity) -> HttpResponse:
     """`?q=`: at most eight of each kind, as {found: [{kind, name, about, href}]}; of nothing asked nothing. A name must
     have all words; a kind before them ("node r01") is looked for alone, unless it finds nothing."""
     text = request.GET.get("q", "").strip()[:_MAX_TEXT]
     if not text or "\x00" in text:
         return JsonResponse({"found": []})
-    visible = who.visible_tenants()
-    kind, *others = text.split()
-    look = _KINDS.get(kind.lower().removesuffix("s"))
-    found = look(_params(others, visible)) if look and others else []
-    if not found:
-        asked = _params(text.split(), visible)
-        found = [one for each in _KINDS.values() for one in each(asked)]
-    return JsonResponse({"found": found})
+    visible = identity.visible_tenants()
+    kind, *terms = text.split()
+    find = _KINDS.get(kind.lower().removesuffix("s"))
+    results = find(_params(terms, visible)) if find and terms else []
+    if not results:
+        params = _params(text.split(), visible)
+        results = [result for find_each in _KINDS.values() for result in find_each(params)]
+    return JsonResponse({"found": results})
 
 
-def _params(words: list[str], visible: Collection[int] | None) -> dict[str, Any]:
+def _params(terms: list[str], visible: Collection[int] | None) -> dict[str, Any]:
     """As it is told on pages, #17 is a job's id."""
-    text = " ".join(words)
+    text = " ".join(terms)
     number = text.removeprefix("#")
     is_id = number.isascii() and number.isdigit() and len(number) <= 18
-    signs = [number] if is_id else words
+    patterns = [number] if is_id else terms
     return {
         "text": number if is_id else text,
-        "words": ["%" + _WILDCARDS.sub(r"\\\g<0>", word) + "%" for word in signs],
+        "words": ["%" + _WILDCARDS.sub(r"\\\g<0>", word) + "%" for word in patterns],
         "id": int(number) if is_id else None,
         "tenants": None if visible is None else list(visible),
         "most": _MAX_RESULTS,
@@ -74,7 +74,7 @@ def _params(words: list[str], visible: Collection[int] | None) -> dict[str, Any]
     }
 
 
-def _jobs(asked: dict[str, Any]) -> list[dict[str, Any]]:
+def _jobs(params: dict[str, Any]) -> list[dict[str, Any]]:
     return [
         {
             "kind": "job",
@@ -82,21 +82,21 @@ def _jobs(asked: dict[str, Any]) -> list[dict[str, Any]]:
             "about": f"{row['state']} · {row['user']}, {row['tenant']}",
             "href": reverse("job", args=[row["id"]]),
         }
-        for row in query(_JOBS, asked)
+        for row in query(_JOBS, params)
     ]
 
 
-def _nodes(asked: dict[str, Any]) -> list[dict[str, Any]]:
+def _nodes(params: dict[str, Any]) -> list[dict[str, Any]]:
     return [
         {"kind": "node", "name": row["name"], "about": row["state"], "href": reverse("node", args=[row["name"]])}
-        for row in query(_NODES, asked)
+        for row in query(_NODES, params)
     ]
 
 
-def _tenants(asked: dict[str, Any]) -> list[dict[str, Any]]:
+def _tenants(params: dict[str, Any]) -> list[dict[str, Any]]:
     return [
         {"kind": "tenant", "name": row["name"], "about": "", "href": reverse("tenant", args=[row["name"]])}
-        for row in query(_TENANTS, asked)
+        for row in query(_TENANTS, params)
     ]
 
 

@@ -17,12 +17,12 @@ class CostEstimate:
 
     gpus: int
     gpu_hours: float | None
-    least: float | None
-    most: float | None
+    minimum: float | None
+    maximum: float | None
     budget: BudgetStatus | None
 
     @property
-    def left(self) -> float | None:
+    def remaining(self) -> float | None:
         """GPU-hours until the budget is used up; None: there is none."""
         if self.budget is None:
             return None
@@ -30,9 +30,9 @@ class CostEstimate:
         return None if limit is None else max(limit - self.budget.used_gpu_hours, 0.0)
 
     @property
-    def is_beyond(self) -> bool:
+    def exceeds_budget(self) -> bool:
         """Whether the budget does not last for it."""
-        return self.left is not None and self.gpu_hours is not None and self.gpu_hours > self.left
+        return self.remaining is not None and self.gpu_hours is not None and self.gpu_hours > self.remaining
 
 
 def estimate_cost(fields: Mapping[str, Any], tenants: Mapping[str, int]) -> CostEstimate | None:
@@ -51,14 +51,14 @@ def estimate_cost(fields: Mapping[str, Any], tenants: Mapping[str, int]) -> Cost
     return CostEstimate(gpus, hours, hours * min(prices), hours * max(prices), budget)
 
 
-def _prices(wanted: str) -> list[float]:
+def _prices(expression: str) -> list[float]:
     """Of a GPU-hour now, of each model of the fleet that would do."""
     models = [row["model"] for row in query("SELECT DISTINCT model FROM nodes_devices")]
-    words = [word.strip() for word in wanted.split("|") if word.strip()]
-    fitting = [model for model in models if not words or any(rates.matches_model(word, model) for word in words)]
+    names = [name.strip() for name in expression.split("|") if name.strip()]
+    fitting = [model for model in models if not names or any(rates.matches_model(name, model) for name in names)]
     now = datetime.now(UTC)
     return [
-        float(piece.price)
-        for piece in rates.price_periods(fitting)
-        if piece.starts_at <= now and (piece.ends_at is None or piece.ends_at > now)
+        float(period.price)
+        for period in rates.price_periods(fitting)
+        if period.starts_at <= now and (period.ends_at is None or period.ends_at > now)
     ]

@@ -50,7 +50,7 @@ def command_line(fields: Mapping[str, Any]) -> str:
         parts.append(["--array", array_words(fields["array"])])
     parts += [[flag] for field, flag in _SWITCHES.items() if field in fields]
     parts += [[flag, value] for field, flag in _LISTS.items() for value in fields.get(field, [])]
-    parts += [["--after", _after(one)] for one in fields.get("depends_on", [])]
+    parts += [["--after", _after(dependency)] for dependency in fields.get("depends_on", [])]
     parts += [
         [flag, f"{key}={value}"] for field, flag in _PAIRS.items() for key, value in fields.get(field, {}).items()
     ]
@@ -58,11 +58,11 @@ def command_line(fields: Mapping[str, Any]) -> str:
     parts += [[flags[name], text] for name, texts in constraint_texts(fields).items() for text in texts]
     if "script" in fields:
         parts.append(["--script", "job.sh"])
-    if words := [*fields.get("command", []), *fields.get("args", [])]:
-        parts.append(["--", *words])
-    said = [shlex.join(part) for part in parts]
-    one = " ".join(said)
-    return one if len(one) <= _MAX_ON_ONE_LINE else " \\\n  ".join(said)
+    if arguments := [*fields.get("command", []), *fields.get("args", [])]:
+        parts.append(["--", *arguments])
+    quoted = [shlex.join(part) for part in parts]
+    dependency = " ".join(quoted)
+    return dependency if len(dependency) <= _MAX_ON_ONE_LINE else " \\\n  ".join(quoted)
 
 
 def as_json(fields: Mapping[str, Any]) -> str:
@@ -71,11 +71,11 @@ def as_json(fields: Mapping[str, Any]) -> str:
 
 def request_of(job: Mapping[str, Any]) -> dict[str, Any]:
     """The request that would make a job like this one, without what is so by itself. `job`: as REST gives it."""
-    found = {name: _round(job[name]) for name in _FIELDS if name in job and not is_default(name, job[name])}
-    if array := found.get("array"):
+    fields = {name: _round(job[name]) for name in _FIELDS if name in job and not is_default(name, job[name])}
+    if array := fields.get("array"):
         # How far it has come was not asked for.
-        found["array"] = {name: array[name] for name in ("count", "max_parallel") if array[name] is not None}
-    return found
+        fields["array"] = {name: array[name] for name in ("count", "max_parallel") if array[name] is not None}
+    return fields
 
 
 def constraint_texts(fields: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -83,16 +83,16 @@ def constraint_texts(fields: Mapping[str, Any]) -> dict[str, list[str]]:
     affinity = msgspec.convert(fields.get("node_affinity") or {}, NodeAffinity)
     tolerations = msgspec.convert(fields.get("tolerations") or [], list[Toleration])
     return {
-        "affinity": [expression_text(one) for one in affinity.required],
-        "prefer": [preference_text(one) for one in affinity.preferred],
-        "tolerations": [toleration_text(one) for one in tolerations],
+        "affinity": [expression_text(item) for item in affinity.required],
+        "prefer": [preference_text(item) for item in affinity.preferred],
+        "tolerations": [toleration_text(item) for item in tolerations],
     }
 
 
 def array_words(array: Mapping[str, Any]) -> str:
     """`100` or `100%10`."""
-    most = array.get("max_parallel")
-    return f"{array['count']}%{most}" if most else str(array["count"])
+    limit = array.get("max_parallel")
+    return f"{array['count']}%{limit}" if limit else str(array["count"])
 
 
 def is_default(name: str, value: Any) -> bool:
@@ -113,9 +113,9 @@ def _plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _after(one: Any) -> str:
+def _after(dependency: Any) -> str:
     """`41` or `after_any:41`."""
-    if isinstance(one, Mapping):
-        kind = one.get("kind", "after_ok")
-        return str(one["job"]) if kind == "after_ok" else f"{kind}:{one['job']}"
-    return str(one)
+    if isinstance(dependency, Mapping):
+        kind = dependency.get("kind", "after_ok")
+        return str(dependency["job"]) if kind == "after_ok" else f"{kind}:{dependency['job']}"
+    return str(dependency)

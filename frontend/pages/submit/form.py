@@ -149,8 +149,8 @@ class SubmitForm(forms.Form):
         """Each sentence beside its field, what belongs to none above them all."""
         for error in problem.errors:
             field = _field(error) if _field(error) in self.fields else None
-            said = _MESSAGES.get((error.field, error.code), error.message)
-            self.add_error(field, said if field or not error.field else f"{error.field}: {said}")
+            message = _MESSAGES.get((error.field, error.code), error.message)
+            self.add_error(field, message if field or not error.field else f"{error.field}: {message}")
         if not problem.errors:
             self.add_error(None, problem.detail)
         if problem.next_step and problem.status != 400:
@@ -159,8 +159,10 @@ class SubmitForm(forms.Form):
     @property
     def has_more(self) -> bool:
         """Whether something stands in the fields that are folded away: then they are shown."""
-        typed = {name: self[name].value() for name in MORE}
-        return any(self[name].errors or str(typed[name] or "") != str(self.fields[name].initial or "") for name in MORE)
+        values = {name: self[name].value() for name in MORE}
+        return any(
+            self[name].errors or str(values[name] or "") != str(self.fields[name].initial or "") for name in MORE
+        )
 
 
 # Where the words of the API do not fit what is typed here.
@@ -205,17 +207,17 @@ def _parse_list(text: str) -> list[str]:
 
 def typed(job: dict[str, Any]) -> dict[str, Any]:
     """A job as somebody would type it into the form, to submit it again."""
-    given = {name: job[name] for name in SubmitForm.base_fields if name in job}
+    values = {name: job[name] for name in SubmitForm.base_fields if name in job}
     lines = {name: "\n".join(f"{key}={value}" for key, value in job[name].items()) for name in _PAIRS}
-    words = {name: " ".join(_list_items(job[name])) for name in _LISTS}
+    lists = {name: " ".join(_list_items(job[name])) for name in _LISTS}
     switches = {name: "yes" if job[name] else "no" for name in _SWITCHES}
     array = job.get("array")
-    given["array"] = equivalent.array_words(array) if array else ""
+    values["array"] = equivalent.array_words(array) if array else ""
     constraints = {name: "\n".join(texts) for name, texts in equivalent.constraint_texts(job).items()}
     return {
-        **given,
+        **values,
         **lines,
-        **words,
+        **lists,
         **switches,
         **constraints,
         "command": shlex.join([*job["command"], *job["args"]]),
@@ -224,4 +226,4 @@ def typed(job: dict[str, Any]) -> dict[str, Any]:
 
 def _list_items(values: Iterable[Any]) -> Iterable[str]:
     """Dependencies in full are said as `kind:id`."""
-    return (f"{one['kind']}:{one['job']}" if isinstance(one, dict) else str(one) for one in values)
+    return (f"{value['kind']}:{value['job']}" if isinstance(value, dict) else str(value) for value in values)

@@ -24,26 +24,28 @@ _MODELS = "SELECT model, count(*) AS gpus FROM nodes_devices GROUP BY model ORDE
 def by_model(tenants: Iterable[Row]) -> dict[str, list[Row]]:
     """For each tenant its use of each model of the fleet: `model gpus_held limit limits in_fleet`, `limit` the nearest
     one (null: none), `limits` what it counts: empty for this model alone, else `all A100` or `all GPUs`."""
-    there = query(_MODELS)
-    held = {(row["tenant_id"], row["model"]): round(row["gpus"], 2) for row in query(_ALLOCATED)}
-    names = [row["model"] for row in there]
-    return {tenant["name"]: [_of_model(tenant, row, held, names) for row in there] for tenant in tenants}
+    models = query(_MODELS)
+    allocated = {(row["tenant_id"], row["model"]): round(row["gpus"], 2) for row in query(_ALLOCATED)}
+    names = [row["model"] for row in models]
+    return {tenant["name"]: [_of_model(tenant, row, allocated, names) for row in models] for tenant in tenants}
 
 
-def _of_model(tenant: Row, model: Row, held: Mapping[tuple[int, str], float], names: Sequence[str]) -> Row:
+def _of_model(tenant: Row, model: Row, allocated: Mapping[tuple[int, str], float], names: Sequence[str]) -> Row:
     quota = tenant["quota"]
     limits = [
-        (limit, word) for word, limit in quota["max_gpus_by_model"].items() if matches_model(word, model["model"])
+        (limit, expression)
+        for expression, limit in quota["max_gpus_by_model"].items()
+        if matches_model(expression, model["model"])
     ]
     if quota["max_gpus"] is not None:
         limits.append((quota["max_gpus"], "GPUs"))
-    limit, word = min(limits, key=lambda each: each[0], default=(None, ""))
-    is_shared = word == "GPUs" or sum(matches_model(word, name) for name in names) > 1
+    limit, expression = min(limits, key=lambda each: each[0], default=(None, ""))
+    is_shared = expression == "GPUs" or sum(matches_model(expression, name) for name in names) > 1
     return {
         "model": model["model"],
-        "gpus_held": held.get((tenant["id"], model["model"]), 0),
+        "gpus_held": allocated.get((tenant["id"], model["model"]), 0),
         "limit": limit,
-        "limits": f"all {word}" if limit is not None and is_shared else "",
+        "limits": f"all {expression}" if limit is not None and is_shared else "",
         "in_fleet": model["gpus"],
     }
 
@@ -56,10 +58,10 @@ _MEMBERS = """
 
 def members(tenant_ids: Collection[int]) -> dict[int, list[Row]]:
     """By tenant: owners first."""
-    found: dict[int, list[Row]] = {}
+    by_tenant: dict[int, list[Row]] = {}
     for row in query(_MEMBERS, [list(tenant_ids)]):
-        found.setdefault(row["tenant_id"], []).append(row)
-    return found
+        by_tenant.setdefault(row["tenant_id"], []).append(row)
+    return by_tenant
 
 
 # Attempts that ended for a job of another tenant, or of the same; those that were moved off hot GPUs have no such job.
@@ -78,30 +80,30 @@ def preemptions() -> list[Row]:
     return query(_PREEMPTIONS, [PREEMPTION_DAYS])
 
 
-def preempted_by(all_of_them: Sequence[Row], tenant_id: int, who: Identity) -> list[Row]:
+def preempted_by(counts: Sequence[Row], tenant_id: int, identity: Identity) -> list[Row]:
     """Attempts of its that were stopped for others; `whom` by name only for who sees them, None: for no tenant."""
-    found = [row for row in all_of_them if row["from_id"] == tenant_id and row["for_id"] != tenant_id]
-    return [{**row, "whom": _other_tenant(row["for_id"], row["for_tenant"], who)} for row in found]
+    rows = [row for row in counts if row["from_id"] == tenant_id and row["for_id"] != tenant_id]
+    return [{**row, "other_tenant": _other_tenant(row["for_id"], row["for_tenant"], identity)} for row in rows]
 
 
-def preempted_for(all_of_them: Sequence[Row], tenant_id: int, who: Identity) -> list[Row]:
+def preempted_for(counts: Sequence[Row], tenant_id: int, identity: Identity) -> list[Row]:
     """Attempts of others, `whom`, that were stopped for its jobs."""
-    found = [row for row in all_of_them if row["for_id"] == tenant_id and row["from_id"] != tenant_id]
-    return [{**row, "whom": _other_tenant(row["from_id"], row["from_tenant"], who)} for row in found]
+    rows = [row for row in counts if row["for_id"] == tenant_id and row["from_id"] != tenant_id]
+    return [{**row, "other_tenant": _other_tenant(row["from_id"], row["from_tenant"], identity)} for row in rows]
 
 
-def _other_tenant(tenant_id: int | None, name: str | None, who: Identity) -> str | None:
+def _other_tenant(tenant_id: int | None, name: str | None, identity: Identity) -> str | None:
     if tenant_id is None:
         return None
-    return f"tenant {name}" if who.sees(tenant_id) else "another tenant"
+    return f"tenant {name}" if identity.sees(tenant_id) else "another tenant"
 
 
-def balance(all_of_them: Sequence[Row], tenant_id: int) -> dict[str, int]:
+def balance(counts: Sequence[Row], tenant_id: int) -> dict[str, int]:
     """How many attempts a tenant lost to other tenants, and how many others lost to it."""
-    across = [row for row in all_of_them if row["for_id"] != row["from_id"]]
+    others = [row for row in counts if row["for_id"] != row["from_id"]]
     return {
-        "received": sum(row["attempts"] for row in across if row["from_id"] == tenant_id),
-        "given": sum(row["attempts"] for row in across if row["for_id"] == tenant_id),
+        "received": sum(row["attempts"] for row in others if row["from_id"] == tenant_id),
+        "given": sum(row["attempts"] for row in others if row["for_id"] == tenant_id),
     }
 
 
@@ -132,13 +134,13 @@ def quota_before(tenant_id: int, entry_id: str) -> Row | None:
 def _subjects(tenant_id: int, *kinds: str) -> tuple[list[str], list[datetime], list[datetime | None]]:
     """Return the columns subject, since and until of what was recorded about the tenant, under each of its names."""
     named = [(f"{kind} {span.name}", span.since, span.until) for span in names.spans(tenant_id) for kind in kinds]
-    return [one[0] for one in named], [one[1] for one in named], [one[2] for one in named]
+    return [entry[0] for entry in named], [entry[1] for entry in named], [entry[2] for entry in named]
 
 
 def _changes(row: Row) -> list[tuple[str, Any, Any]]:
-    before, after = row["before"] or {}, row["after"] or {}
-    names = [name for name in {**before, **after} if name not in ("version", "quota", "go_ahead")]
-    return [(name, _in_words(before.get(name)), _in_words(after.get(name))) for name in names]
+    previous, current = row["before"] or {}, row["after"] or {}
+    names = [name for name in {**previous, **current} if name not in ("version", "quota", "go_ahead")]
+    return [(name, _in_words(previous.get(name)), _in_words(current.get(name))) for name in names]
 
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")

@@ -26,15 +26,15 @@ _WAITING = f"""
 def load() -> dict[int, Row]:
     """All tenants by id."""
     sql = "SELECT id, tier, archived_at IS NOT NULL AS is_archived FROM tenants_all"
-    known = {row["id"]: row for row in prepared(sql)}
+    tenants = {row["id"]: row for row in prepared(sql)}
     waiting = {row["tenant_id"]: row for row in prepared(_WAITING)}
     return {
         share["tenant_id"]: {
             "name": share["tenant"],
-            "tier": known[share["tenant_id"]]["tier"] if share["tenant_id"] in known else "standard",
+            "tier": tenants[share["tenant_id"]]["tier"] if share["tenant_id"] in tenants else "standard",
             **{name: waiting.get(share["tenant_id"], _NONE)[name] for name in _NONE},
             **{name: share[name] for name in _NAMES},
-            "is_archived": share["tenant_id"] in known and known[share["tenant_id"]]["is_archived"],
+            "is_archived": share["tenant_id"] in tenants and tenants[share["tenant_id"]]["is_archived"],
         }
         for share in cluster.shares(with_archived=True)
     }
@@ -63,17 +63,17 @@ _PREEMPTED = """
 """
 
 
-def load_details(names: Collection[str], known: Mapping[int, Row]) -> dict[str, Row]:
+def load_details(names: Collection[str], tenants: Mapping[int, Row]) -> dict[str, Row]:
     """{name: {"id", "rows"}} of those that exist; `known`: what load() gave."""
-    ids = sorted(tenant_id for tenant_id, row in known.items() if row["name"] in names)
-    found = {
+    ids = sorted(tenant_id for tenant_id, row in tenants.items() if row["name"] in names)
+    details = {
         row["name"]: {
             "id": row["id"],
-            "rows": {"tenant": {**row, **_public_row(known[row["id"]])}, "preempted": {"received_in_a_day": 0}},
+            "rows": {"tenant": {**row, **_public_row(tenants[row["id"]])}, "preempted": {"received_in_a_day": 0}},
         }
         for row in represent_tenants(ids)
     }
-    rows_of = {one["id"]: one["rows"] for one in found.values()}
+    rows_of = {one["id"]: one["rows"] for one in details.values()}
     for row in prepared(_MEMBERS, [ids]):
         rows_of[row.pop("tenant_id")][f"member:{row['user']}"] = row
     for row in prepared(_PREEMPTED, [ids]):
@@ -86,15 +86,15 @@ def load_details(names: Collection[str], known: Mapping[int, Row]) -> dict[str, 
             "state": one.state,
             "renews_at": rfc3339(one.renews_at),
         }
-    return found
+    return details
 
 
 def restrict_details(loaded: Mapping[str, Row], name: str, visible: Sequence[int] | None) -> dict[str, Row] | None:
     """None for what does not exist and for what the viewer may not see alike."""
-    found = loaded.get(name)
-    if found is None or (visible is not None and found["id"] not in visible):
+    detail = loaded.get(name)
+    if detail is None or (visible is not None and detail["id"] not in visible):
         return None
-    rows: dict[str, Row] = found["rows"]
+    rows: dict[str, Row] = detail["rows"]
     return rows
 
 

@@ -7,7 +7,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.views.decorators.http import require_POST
 
-from frontend.ui.page import perform, page, show
+from frontend.ui.page import page, perform, show
 from gpusched.lib.api.problems import not_found
 from gpusched.protocol.states import Scope
 from tenants.auth import tokens as auth_tokens
@@ -37,23 +37,25 @@ class TokenForm(forms.Form):
 
 
 @page
-def tokens(request: HttpRequest, who: Identity) -> HttpResponse:
-    form = TokenForm(who.is_admin, request.POST if request.method == "POST" else None)
+def tokens(request: HttpRequest, identity: Identity) -> HttpResponse:
+    form = TokenForm(identity.is_admin, request.POST if request.method == "POST" else None)
     secret = ""
     if form.is_valid():
         days = form.cleaned_data["expires_in_days"]
         expires_at = auth_tokens.expiry(float(days) if days else None)
         _, secret = auth_tokens.create_token(
-            who.user_id, form.cleaned_data["name"], form.cleaned_data["scopes"], expires_at=expires_at
+            identity.user_id, form.cleaned_data["name"], form.cleaned_data["scopes"], expires_at=expires_at
         )
-        form = TokenForm(who.is_admin)
-    words = {
+        form = TokenForm(identity.is_admin)
+    context = {
         "form": form,
         "secret": secret,
-        "tokens": [_represent(token) for token in ApiToken.objects.filter(user_id=who.user_id).select_related("tenant")],
+        "tokens": [
+            _represent(token) for token in ApiToken.objects.filter(user_id=identity.user_id).select_related("tenant")
+        ],
         "url": request.build_absolute_uri("/").rstrip("/"),
     }
-    response = show(request, who, "tokens/page.html", words, status=400 if form.errors else 200)
+    response = show(request, identity, "tokens/page.html", context, status=400 if form.errors else 200)
     response["Cache-Control"] = "no-store"
     return response
 
@@ -65,13 +67,13 @@ def _represent(token: ApiToken) -> dict[str, Any]:
 
 @require_POST
 @page
-def revoke(request: HttpRequest, who: Identity, token_id: int) -> HttpResponse:
-    token = ApiToken.objects.filter(pk=token_id, user_id=who.user_id).first()
+def revoke(request: HttpRequest, identity: Identity, token_id: int) -> HttpResponse:
+    token = ApiToken.objects.filter(pk=token_id, user_id=identity.user_id).first()
     if token is None:
         raise not_found(f"token {token_id}")
 
     def do() -> str:
-        others = auth_tokens.revoke_token(token)
-        return f"token {token.name} is revoked" + (f", and {len(others)} created with it" if others else "")
+        derived = auth_tokens.revoke_token(token)
+        return f"token {token.name} is revoked" + (f", and {len(derived)} created with it" if derived else "")
 
     return perform(request, "tokens", do)

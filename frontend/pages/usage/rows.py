@@ -31,13 +31,13 @@ def usage_rows(tenant_ids: Sequence[int], start: datetime, end: datetime, by: st
     time before samples were counted like this."""
     report = usage_report.report(tenant_ids, start, end, by)
     first, last = start.astimezone(UTC).date(), (end - timedelta(microseconds=1)).astimezone(UTC).date()
-    held = samples.held(tenant_ids, first, last, by)
+    idle_rows = samples.held(tenant_ids, first, last, by)
     idle: dict[str, float] = {}
     daily: dict[tuple[str, str], Row] = {}
     for row in usage_report.daily(tenant_ids, start, end, by):
         cell = {"gpu_hours": round(row["gpu_seconds"] / 3600, 4), "idle_gpu_hours": 0.0, "cost": row["cost"]}
         daily[row["day"], row["key"]] = cell
-    for row in held:
+    for row in idle_rows:
         idle[row["key"]] = idle.get(row["key"], 0.0) + row["idle_seconds"] / 3600
         none = {"gpu_hours": 0.0, "idle_gpu_hours": 0.0, "cost": 0.0}
         daily.setdefault((row["day"], row["key"]), none)["idle_gpu_hours"] = round(row["idle_seconds"] / 3600, 4)
@@ -57,17 +57,17 @@ def _with_idle(row: Row, idle_hours: float) -> Row:
     }
 
 
-def chart(found: Usage, measure: str) -> Row:
+def chart(usage: Usage, measure: str) -> Row:
     """`days` and `lines`, one for each of the first keys and one for all others: a number for each day."""
-    keys = [row["key"] for row in found.rows]
-    shown, rest = keys[:MAX_IN_CHART], keys[MAX_IN_CHART:]
-    lines = [{"label": key, "values": [_cell(found, day, key, measure) for day in found.days]} for key in shown]
-    if rest:
-        sums = [round(sum(_cell(found, day, key, measure) for key in rest), 4) for day in found.days]
+    keys = [row["key"] for row in usage.rows]
+    charted, others = keys[:MAX_IN_CHART], keys[MAX_IN_CHART:]
+    lines = [{"label": key, "values": [_cell(usage, day, key, measure) for day in usage.days]} for key in charted]
+    if others:
+        sums = [round(sum(_cell(usage, day, key, measure) for key in others), 4) for day in usage.days]
         lines.append({"label": OTHERS, "values": sums})
-    return {"days": found.days, "lines": lines}
+    return {"days": usage.days, "lines": lines}
 
 
-def _cell(found: Usage, day: str, key: str, measure: str) -> float:
-    row = found.daily.get((day, key))
+def _cell(usage: Usage, day: str, key: str, measure: str) -> float:
+    row = usage.daily.get((day, key))
     return 0.0 if row is None else float(row[measure])
