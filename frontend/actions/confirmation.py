@@ -23,7 +23,8 @@ _LOSS = """
 
 
 def loss_of(*job_ids: int) -> dict[str, Any]:
-    """Return `jobs`, `elements` (jobs that are array elements), `gpus`, `seconds` (the longest), `gpu_hours`, `is_large`."""
+    """Return `jobs`, `elements` (jobs that are array elements), `gpus`, `seconds` (the longest), `gpu_hours`,
+    `is_large`."""
     [row] = query(_LOSS, [list(job_ids), list(job_ids)])
     return {**row, "is_large": row["gpu_hours"] >= LARGE_GPU_HOURS}
 
@@ -57,4 +58,5 @@ def loss_sentence(loss: dict[str, Any]) -> str:
     )
     maximum = f": at most {number(loss['gpu_hours'])} GPU-hours" if loss["is_large"] else ""
     whose = "Its" if jobs == 1 else "Their"
-    return f"{subject} {runs}{gpus_phrase}{duration_phrase}. {whose} processes are stopped, and unsaved work is lost{maximum}."
+    effect = f"{whose} processes are stopped, and unsaved work is lost{maximum}."
+    return f"{subject} {runs}{gpus_phrase}{duration_phrase}. {effect}"

@@ -94,7 +94,8 @@ def _named(nodes: Sequence[Row]) -> str:
 
 
 def of_node(node: Mapping[str, Any], incidents: Collection[Row], jobs_left: int, scheduler_lag: SchedulerLag) -> Row:
-    """Return the request on a node. `node`: its `intent`, as listed; `incidents`: of the node; `scheduler_lag`: called if needed."""
+    """Return the request on a node. `node`: its `intent`, as listed; `incidents`: of the node; `scheduler_lag`: called
+    if needed."""
     closed = [row for row in incidents if row["device_id"] is None and row["kind"] in ("cordoned", "draining")]
     requested_at = _since(closed, is_active=node["intent"] != NodeIntent.OPEN)
     if requested_at is None:

@@ -1,4 +1,5 @@
-"""The hub of a web process: the topics that connected pages watch, when they are loaded, and what is sent to each page."""
+"""The hub of a web process: the topics that connected pages watch, when they are loaded, and what is sent to each
+page."""
 
 import asyncio
 import logging

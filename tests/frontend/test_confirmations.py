@@ -130,7 +130,7 @@ def test_whom_a_longer_limit_delays_is_said_before_and_nothing_is_changed(runnin
 )  # fmt: skip
 def test_who_starts_later_is_told_as_jobs(ids: list[int], others: int, said: str) -> None:
     effect = {"message": "x", "delays": [{"job_id": each} for each in ids], "others_delayed": others}
-    page = re.sub("<[^>]*>", "", render_to_string("job/extend_effect.html", {"told": effect}))
+    page = re.sub("<[^>]*>", "", render_to_string("job/extend_effect.html", {"effect": effect}))
     assert page.strip().endswith(f".{said} probably start later.")
 
 

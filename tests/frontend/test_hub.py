@@ -17,7 +17,7 @@ class Box:
     def plain(self, message: str) -> None:
         self.said.append(message)
 
-    def forget(self, topic: str) -> None:
+    def drop(self, topic: str) -> None:
         pass
 
 

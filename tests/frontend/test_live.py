@@ -96,7 +96,7 @@ async def test_a_change_is_told_in_well_under_the_time_of_looking_again(open_pag
 async def test_lost_bells_cost_freshness_only(open_page, cookie, user, tenant, hub, monkeypatch):
     monkeypatch.setattr(invalidation, "LOAD_ANYWAY_SECONDS", 0.2)
     page = await open_page(cookie, "jobs")
-    monkeypatch.setattr(hub, "_ring", lambda changed: None)
+    monkeypatch.setattr(hub, "_on_change", lambda changed: None)
     hub._listener._callbacks.clear()
     job_id = await db(submit)(user, tenant)
     await page.until(lambda: str(job_id) in page.rows["jobs"])
@@ -161,7 +161,7 @@ async def test_nobody_looks_while_nothing_is_watched(open_page, cookie, hub, mon
         looks.append(given)
         return {}
 
-    monkeypatch.setattr(loader.FeedLoader, "look", look)
+    monkeypatch.setattr(loader.FeedLoader, "load", look)
     await page.want()
     await page.until(lambda: not any(client.topics for client in hub._clients) or None)
     looks.clear()

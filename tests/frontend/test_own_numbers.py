@@ -83,7 +83,7 @@ def test_only_the_latest_that_ended_are_shown(ours, anna):
 def test_what_is_left_is_never_less_than_nothing():
     quota = {"max_gpus": 2, "max_gpus_per_user": 3, "max_cpu_cores": None, "max_concurrent_jobs": 9}
     told = my_work_rows.remaining(quota, {"gpus": 4, "cpu_cores": 1, "jobs": 1}, 1)
-    assert [(row["what"], row["left"]) for row in told] == [
+    assert [(row["resource"], row["remaining"]) for row in told] == [
         ("GPUs of the tenant", 0), ("GPUs of your own", 2), ("jobs at once", 8),
     ]  # fmt: skip
 
@@ -96,9 +96,9 @@ def test_preemptions_between_tenants_are_counted_and_others_not_named(ours, anna
     ]
     assert details.balance(rows, ours.pk) == {"received": 3, "given": 1}
     who = identity_for(anna)
-    assert [row["whom"] for row in details.preempted_by(rows, ours.pk, who)] == ["another tenant"]
-    assert [row["whom"] for row in details.preempted_for(rows, ours.pk, who)] == ["another tenant"]
-    assert [row["whom"] for row in details.preempted_for(rows, other.pk, who)] == ["tenant x"]
+    assert [row["other_tenant"] for row in details.preempted_by(rows, ours.pk, who)] == ["another tenant"]
+    assert [row["other_tenant"] for row in details.preempted_for(rows, ours.pk, who)] == ["another tenant"]
+    assert [row["other_tenant"] for row in details.preempted_for(rows, other.pk, who)] == ["tenant x"]
 
 
 def test_what_runs_reaches_to_now_and_many_short_jobs_are_one_bar(ours, anna):
@@ -112,9 +112,9 @@ def test_what_runs_reaches_to_now_and_many_short_jobs_are_one_bar(ours, anna):
     [lane] = timeline.device_lanes(agent.name, node["devices"], [], window, None)
     [span] = lane["spans"]
     assert (span["job_id"], span["left"][:4], span["width"][:4], span["is_live"]) == (job_id, "75.0", "25.0", True)
-    short = {"said": "a job", "is_bad": False, "is_live": False, "jobs": 1, "job_id": 1}
+    short = {"label": "a job", "is_bad": False, "is_live": False, "jobs": 1, "job_id": 1}
     spans = [{**short, "begin": at / 1000, "end": at / 1000 + 0.0005} for at in (1, 2, 3, 500)]
-    assert [(bar["said"], bar["jobs"]) for bar in timeline._merged(spans)] == [("3 short jobs", 3), ("a job", 1)]
+    assert [(bar["label"], bar["jobs"]) for bar in timeline._merged(spans)] == [("3 short jobs", 3), ("a job", 1)]
 
 
 def test_what_was_never_read_is_no_reading():

@@ -1,6 +1,6 @@
-"""The rows of topic `readings`: the latest look at each device of each node, in columns, and when the node was seen.
+"""The rows of topic `readings`: the latest reading of each device by node, in columns, and when the node was last seen.
 
-Apart from `nodes`, because they change each second and the nodes seldom, and because everybody sees the same."""
+Separate from `nodes`, because readings change every second, nodes seldom, and all viewers share readings."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ Row = dict[str, Any]
 COLUMNS = ("read_at", "utilisation_percent", "memory_used_mb", "temperature_celsius", "power_watts")
 _SLOT = f"floor(extract(epoch FROM {{}}) / {SLOT_SECONDS})::bigint"
 
-# In columns, and with moments as numbers of slots: 1,600 rows with their moments took ten times as long here.
+# In columns, with times as slot numbers: 1,600 rows with timestamps took ten times as long.
 _COLUMN = "array_agg({} ORDER BY d.index, d.id) FILTER (WHERE d.id IS NOT NULL)"
 _READINGS = """
     SELECT n.name, {slot}, {columns}
@@ -32,7 +32,7 @@ _READINGS = """
 
 
 def load() -> dict[str, Row]:
-    """By node name: `last_seen_at`, `devices` (ids), and a list in that order for each of COLUMNS."""
+    """Return by node `last_seen_at`, `devices` (ids) and a list in that order for each of COLUMNS."""
     nodes: dict[str, Row] = {}
     texts: dict[int | None, str | None] = {None: None}
     for name, last_seen, devices, slots, *readings in tuples(_READINGS):
@@ -49,12 +49,12 @@ def load() -> dict[str, Row]:
 
 
 def restrict(loaded: dict[str, Row], visible: Sequence[int] | None) -> dict[str, Row]:
-    """That of everybody: how busy and how hot a device is says nothing of who holds it."""
+    """Return all readings: they do not reveal the holder of a device."""
     return loaded
 
 
 def joined(nodes: Mapping[str, Row], readings: Mapping[str, Row]) -> list[Row]:
-    """Rows of `nodes` with `last_seen_at` and, at each device, its `reading`; as the page's script joins them."""
+    """Join `nodes` with `last_seen_at` and the `reading` of each device, as the page's script does."""
     return [_joined(node, readings.get(name)) for name, node in nodes.items()]
 
 
@@ -73,10 +73,10 @@ def _joined(node: Row, readings: Row | None) -> Row:
 
 
 TOPICS = (
-    # No event tells of readings: all of them change all the time.
+    # Readings have no event, as they change all the time.
     Topic(
         "readings",
-        lambda _asked, _loaded: load(),
+        lambda _requested, _loaded: load(),
         lambda rows, _, viewer: restrict(rows, viewer.visible),
         audience=Audience.ALL,
         period_seconds=1.0,

@@ -1,5 +1,4 @@
-"""The rows of topic `nodes`: each node with its devices, who holds them, and whether they work; and of a fleet that is
-known already only what has changed."""
+"""The rows of topic `nodes`: each node with its devices, their holders and health; reloads load only changed nodes."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from tenants.auth.page_access import Visible
 Row = dict[str, Any]
 _SELECTED = """(%(names)s::text[] IS NULL OR n.name = ANY(%(names)s))
              AND (%(ids)s::bigint[] IS NULL OR n.id = ANY(%(ids)s::bigint[]))"""
-# Signs of life are told to this precision: to the second, every row of a calm fleet would be sent anew each second.
+# Precision of last-seen times: finer ones would resend every row of a calm fleet each second.
 SLOT_SECONDS = 5
 
 _NODES = f"""
@@ -50,18 +49,18 @@ _OF_JOBS = "SELECT DISTINCT node_id FROM nodes_ranks WHERE job_id = ANY(%s)"
 
 @dataclass(eq=False)
 class Member:
-    """A node in the shape of docs/live.md but for what runs there, which not everybody may see. `told`: its row for
-    those who see the same tenants, made once."""
+    """A node as in docs/live.md, without its jobs, which depend on the viewer. `restricted`: cached rows by visible
+    tenants."""
 
     id: int
     row: Row
     live: list[Row]
-    told: dict[Visible, Row] = field(default_factory=dict)
+    restricted: dict[Visible, Row] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """By name, in its order."""
+    """Nodes by name, sorted."""
 
     members: dict[str, Member]
 
@@ -71,7 +70,7 @@ class Fleet:
 
 
 def load(names: Collection[str] | None = None, *, ids: Collection[int] | None = None) -> Fleet:
-    """All nodes, or those of these names or ids."""
+    """Load all nodes, or those with these names or ids."""
     params = {"names": None if names is None else list(names), "ids": None if ids is None else list(ids)}
     live: dict[str, list[Row]] = {}
     for row in query(_LIVE, params):
@@ -88,7 +87,7 @@ def load(names: Collection[str] | None = None, *, ids: Collection[int] | None = 
 
 
 def reload(previous: Fleet, node_ids: Collection[int] | None, job_ids: Collection[int]) -> Fleet:
-    """What is known, with these nodes and those of these jobs as they are now; None: all nodes."""
+    """Reload these nodes (None: all) and the nodes of these jobs."""
     if node_ids is None:
         ids = None
     else:
@@ -99,7 +98,7 @@ def reload(previous: Fleet, node_ids: Collection[int] | None, job_ids: Collectio
     retained = {} if ids is None else {name: old for name, old in previous.members.items() if old.id not in ids}
     for name, member in reloaded.items():
         if (old := previous.members.get(name)) and _is_same(old, member):
-            member.told = old.told
+            member.restricted = old.restricted
     members = {**retained, **reloaded}
     return Fleet({name: members[name] for name in sorted(members)})
 
@@ -109,14 +108,14 @@ def _is_same(old: Member, new: Member) -> bool:
 
 
 def restrict(fleet: Fleet, visible: Sequence[int] | None) -> dict[str, Row]:
-    """By node name; of jobs and tenants only what may be seen. That a device is busy is everybody's to see. The same
-    row as the last time, if nothing of it has changed."""
+    """Return nodes by name with visible jobs and tenants; all viewers see whether a device is busy. An unchanged row
+    keeps its identity."""
     visible_key = None if visible is None else tuple(visible)
     allowed = None if visible is None else set(visible)
     for member in fleet.members.values():
-        if visible_key not in member.told:
-            member.told[visible_key] = _restrict_node(member, allowed)
-    return {name: member.told[visible_key] for name, member in fleet.members.items()}
+        if visible_key not in member.restricted:
+            member.restricted[visible_key] = _restrict_node(member, allowed)
+    return {name: member.restricted[visible_key] for name, member in fleet.members.items()}
 
 
 def _node(row: Row, devices: list[Row]) -> Row:
@@ -142,14 +141,14 @@ def _device(row: Row) -> Row:
 
 
 def slot(moment: datetime | None) -> str | None:
-    """A sign of life, as exactly as it is told."""
+    """Format a last-seen time, rounded down to its slot."""
     if moment is None:
         return None
     return rfc3339(moment.replace(second=moment.second - moment.second % SLOT_SECONDS, microsecond=0))
 
 
 def _without_last_seen(node: Row) -> Row:
-    """When a node was last seen is told with its readings: it changes as often."""
+    """Return the row without `last_seen_at`, which the readings topic carries."""
     return {name: value for name, value in node.items() if name != "last_seen_at"}
 
 
@@ -166,7 +165,7 @@ def _restrict_node(member: Member, allowed: set[int] | None) -> Row:
 
 
 def _holder(live: Row) -> Row:
-    """Whose job it is, and when it ends at the latest."""
+    """Return the owner of a job and its latest end."""
     names = ("name", "user", "tenant", "gpu_count")
     return {**{name: live[name] for name in names}, "ends_at": rfc3339(live["ends_at"])}
 
@@ -174,7 +173,7 @@ def _holder(live: Row) -> Row:
 TOPICS = (
     Topic(
         "nodes",
-        lambda _asked, _loaded: load(),
+        lambda _requested, _loaded: load(),
         lambda fleet, _, viewer: restrict(fleet, viewer.visible),
         reload=reload,
         invalidated_by=frozenset({"jobs", "nodes", "tenants", "assignments"}),

@@ -1,4 +1,4 @@
-"""The fleet and its nodes: the lists of what there is."""
+"""The fleet map and the list of nodes."""
 
 from typing import Any
 

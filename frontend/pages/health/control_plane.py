@@ -1,4 +1,4 @@
-"""How the control plane itself is: its database, its cycles, its agents, and what is being written."""
+"""State of the control plane: database, cycles, agents and housekeeping."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ _DATABASE = """
            (SELECT extract(epoch FROM max(clock_timestamp() - xact_start))::float8 FROM pg_stat_activity
              WHERE datname = current_database() AND pid <> pg_backend_pid()) AS longest_seconds
 """
-# The latest cycles that did something, or were kept as one of a minute.
+# The latest recorded cycles: those with results, and one per minute.
 _CYCLES = f"""
     SELECT count(*) AS kept, max(started_at) AS latest_at, sum(placed)::int AS placed, sum(preempted)::int AS preempted,
            sum(stale)::int AS stale, percentile_cont(0.5) WITHIN GROUP (ORDER BY ms) AS p50_ms,
@@ -43,7 +43,7 @@ _UPKEEP = """
 
 
 def control_plane() -> Row:
-    """`database cycles upkeep scheduler version`; times in seconds and milliseconds."""
+    """Return `database cycles upkeep scheduler version`; times in seconds and milliseconds."""
     [database], [cycles], [upkeep] = query(_DATABASE), query(_CYCLES), query(_UPKEEP)
     return {
         "database": {**database, "is_own": not settings.ENV.database_url},
@@ -55,7 +55,7 @@ def control_plane() -> Row:
 
 
 def agents() -> list[Row]:
-    """Those that are not online first; `notes` is what somebody should see."""
+    """Return agents, those not online first; `notes` lists their problems."""
     return [{**row, "notes": list(_notes(row))} for row in query(_AGENTS)]
 
 

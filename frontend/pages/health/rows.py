@@ -1,4 +1,4 @@
-"""The rows of topic `health`: the control plane, the agents, what is not well, and what the system did by itself."""
+"""The rows of topic `health`: the control plane, the agents, incidents and automatic actions."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +21,7 @@ _VERSIONS = """
 
 @dataclass(frozen=True)
 class Health:
-    """Rows that all see, incidents with their causes, and activities with their tenants."""
+    """Public rows, incidents with causes, and activities with tenants."""
 
     rows: dict[str, Row]
     incidents: list[Row]
@@ -29,7 +29,7 @@ class Health:
 
 
 def load(activities: list[activity.Activity]) -> Health:
-    """`known`: what frontend.pages.notices.activity has loaded."""
+    """`activities`: as loaded by frontend.pages.notices.activity."""
     versions = query(_VERSIONS)
     lag = cluster.scheduler_lag()
     rows: dict[str, Row] = {
@@ -42,7 +42,7 @@ def load(activities: list[activity.Activity]) -> Health:
 
 
 def restrict(loaded: Health, visible: Visible) -> dict[str, Row]:
-    """Incidents without what nodes.redaction keeps, and the activities that the viewer can see."""
+    """Return redacted incidents, and the activities that the viewer can see."""
     rows = dict(loaded.rows)
     for row in loaded.incidents:
         rows[f"incident:{row['id']}"] = redaction.redact_notes(row, visible)

@@ -1,4 +1,4 @@
-"""Health: what is not well now and was before, the agents, the control plane, and what the system did by itself."""
+"""Health: open and past incidents, agents, the control plane and automatic actions."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ _NEXT_STEPS = {
 
 @page
 def health(request: HttpRequest, identity: Identity) -> HttpResponse:
-    """Members see what is not well, and what became of their own; causes and the machinery are for admins."""
+    """Show incidents and activities to members; only admins see causes and the control plane."""
     rows = feed.rows("health", identity.visible_tenants(), identity.user_id)
     incidents = [_with_moments(row) for key, row in rows.items() if key.startswith("incident:")]
     incidents = with_closers(incidents) if identity.is_admin else incidents

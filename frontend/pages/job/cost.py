@@ -1,4 +1,4 @@
-"""What a job has used and costs so far: its entries of the ledger and what it holds now, at the rates of then."""
+"""Cost of a job so far: its ledger entries and current allocation, at the rates of each time."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from tenants.billing import rates
 
 @dataclass(frozen=True)
 class Cost:
-    """`cost` None: no rate is set for any of it. `is_partial`: a part of the use has no rate."""
+    """`cost` None: no use has a rate. `is_partial`: some use has no rate."""
 
     gpu_hours: float
     cost: float | None
@@ -20,8 +20,7 @@ class Cost:
     refunded_gpu_hours: float = 0.0
 
 
-# A job, or an array with its elements.
-# Together what was held alike at the same time: a gang of a thousand GPUs is one row.
+# A job, or an array with its elements. Equal periods are summed: a gang of a thousand GPUs is one row.
 _JOBS = "(SELECT %(job)s::bigint UNION ALL SELECT id FROM jobs_all WHERE array_id = %(job)s)"
 _USED = f"""
     SELECT gpu_model, started_at, ended_at, sum(gpus) AS gpus, is_refunded FROM (
@@ -34,7 +33,7 @@ _USED = f"""
 
 
 def cost_of(job_id: int) -> Cost:
-    """From the start of each rank until its GPUs were given back, or now; what was refunded costs nothing."""
+    """Sum the cost from the start of each rank until its GPUs were released, or now. Refunded use is free."""
     used = query(_USED, {"job": job_id})
     priced = rates.price_periods(sorted({row["gpu_model"] for row in used}))
     total = sum(row["gpus"] * _seconds(row["started_at"], row["ended_at"]) for row in used)

@@ -1,4 +1,4 @@
-"""The elements of an array on its page: those that the address asks for, and cancel and retry of a part."""
+"""The elements of an array: a filtered page of them, and cancel and retry of a selection."""
 
 import re
 from typing import Any
@@ -24,7 +24,7 @@ _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 
 
 def elements_tab(request: HttpRequest, job: Row) -> dict[str, Any]:
-    """A page of the elements of an array that `state` and `index` of the address ask for, from number `from` on."""
+    """Return a page of elements that match `state` and `index` of the URL, from number `from` on."""
     filters = {name: text for name in ("state", "index") if (text := request.GET.get(name, "").strip())}
     context = {"filters": filters, "states": _STATES, "failed": _failed(job), "elements": [], "refused": ""}
     try:
@@ -46,7 +46,7 @@ def elements_tab(request: HttpRequest, job: Row) -> dict[str, Any]:
 
 
 def _failed(job: Row) -> int:
-    """As many as a retry of what failed has run again."""
+    """Return the number of elements that a retry would run again."""
     by: dict[str, int] = job["array"]["by_state"]
     return by.get("failed", 0) + by.get("preempted", 0)
 
@@ -57,7 +57,7 @@ _VERBS = {"cancel": job_actions.cancel, "retry": job_actions.retry}
 @require_POST
 @page
 def act_on_elements(request: HttpRequest, identity: Identity, job_id: int, verb: str) -> HttpResponse:
-    """Cancels or retries those that are ticked (`index`, several) and written (`elements`, like 3-7,9)."""
+    """Cancel or retry the selected (`index`, repeated) and written elements (`elements`, like 3-7,9)."""
     if verb not in _VERBS:
         raise not_found(f"action '{verb[:20]}'")
     return perform(request, "job", lambda: _VERBS[verb](job_id, identity, _part(request)), job_id)

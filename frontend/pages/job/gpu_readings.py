@@ -1,4 +1,4 @@
-"""The kept readings of the GPUs of one attempt of a job, thinned out to what a chart can show."""
+"""Recorded readings of the GPUs of one attempt, reduced to the resolution of a chart."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -21,7 +21,7 @@ _ATTEMPT = """
       FROM jobs_attempts WHERE job_id = %s AND number = coalesce(%s, (
            SELECT max(number) FROM jobs_attempts WHERE job_id = %s))
 """
-# Means over equal pieces of the attempt's time: of samples, and of roll-ups for the time whose samples are deleted.
+# Means over equal parts of the attempt: of samples, and of roll-ups where samples are deleted.
 _MEANS = {"utilisation_percent": "utilisation_mean", "memory_used_mb": "memory_mean",
           "temperature_celsius": "temperature_mean", "power_watts": "power_mean"}  # fmt: skip
 _READINGS = """
@@ -37,22 +37,22 @@ _READINGS = """
     names=", ".join(READINGS),
     rolled=", ".join(_MEANS[name] for name in READINGS),
 )
-# Before the first sample roll-ups count, up to the end; with samples from the beginning on, none do.
+# Roll-ups count before the first sample; if samples start with the attempt, none do.
 _FIRST = """
     SELECT coalesce(min(at), to_timestamp(%(until)s)) AS at,
            coalesce(min(at) > to_timestamp(%(from)s) + interval '10 minutes', true) AS is_late
       FROM nodes_samples
      WHERE device_id = ANY(%(devices)s) AND at BETWEEN to_timestamp(%(from)s) AND to_timestamp(%(until)s)
 """
-# By UUID, as placed: a device that was moved to another node since is still the one that the job had.
+# By UUID, as placed: a device can have moved to another node since.
 _DEVICES = "SELECT id, uuid, memory_mb FROM nodes_devices WHERE uuid = ANY(%s)"
 
 
 def readings(job_id: int, number: int | None = None) -> Row | None:
-    """Of an attempt (None: the latest) from its start to its end or now; None: there is none.
+    """Return readings of an attempt (None: the latest) until its end or now, or None if it does not exist.
 
-    `devices`: at most MAX_DEVICES, each with `times` (seconds since the epoch) and a list for each of READINGS, null
-    where nothing is known; `step`: seconds between two times."""
+    `devices`: at most MAX_DEVICES, each with `times` (seconds since the epoch) and a list for each of READINGS, null if
+    unknown; `step`: seconds between two times."""
     attempts = query(_ATTEMPT, [job_id, number, job_id])
     if not attempts:
         return None
@@ -91,7 +91,7 @@ def readings(job_id: int, number: int | None = None) -> Row | None:
 
 
 def _load(params: Row, step: float) -> tuple[list[Row], float]:
-    """What is known, and the step that it has."""
+    """Return the rows and their step."""
     if not params["devices"]:
         return [], step
     [first] = query(_FIRST, params)

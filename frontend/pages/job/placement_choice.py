@@ -1,4 +1,4 @@
-"""Where a job could have gone when it was placed, and the words for what decided."""
+"""Candidate nodes of a placement, and descriptions of the criteria."""
 
 from typing import Any
 
@@ -6,17 +6,17 @@ from gpusched.lib.db.sql import query
 
 
 def represent(job_id: int, attempt: int) -> dict[str, Any]:
-    """`placed`: what was kept of that placement (`considered`, and how many `ranks`), None without one; `has_wishes`:
-    whether taints or preferences told the nodes apart; `rules` and `meanings`: what the policy's rule and the columns
-    are in words."""
+    """Return `placed`: the recorded placement (`considered` and number of `ranks`) or None; `has_wishes`: whether
+    taints or preferences distinguished nodes; `rules` and `meanings`: descriptions of the policy's rules and the
+    columns."""
     placed = query("SELECT considered, ranks FROM jobs_attempts WHERE job_id = %s AND number = %s", [job_id, attempt])
     candidates = placed[0]["considered"].get("candidates", ()) if placed else ()
-    # Attempts from before there were taints have neither.
+    # Attempts recorded before taints existed have neither.
     has_wishes = any(candidate.get("taints") or candidate.get("preferred") for candidate in candidates)
     return {"placed": placed[0] if placed else None, "has_wishes": has_wishes, "rules": _RULES, "meanings": _MEANINGS}
 
 
-# What decides where several nodes have room, by the policy's `placement`.
+# The deciding rule if several nodes have room, by the policy's `placement`.
 _RULES = {
     "fragmentation": "the least fragmentation for recent requests",
     "best_fit": "the node with the least capacity left",

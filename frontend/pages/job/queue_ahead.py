@@ -1,4 +1,4 @@
-"""The jobs that stand before a waiting one: by size, and the nearest of them that may be named."""
+"""The jobs ahead of a waiting one: by size, and the nearest visible ones."""
 
 from collections.abc import Collection
 from typing import Any
@@ -22,8 +22,8 @@ _NEAREST = f"""
 
 
 def ahead_of(job_id: int, visible: Collection[int] | None) -> dict[str, Any]:
-    """`jobs` and `gpus` of any tenant that stand before it; `sizes`: how many jobs ask for so many GPUs, largest first,
-    the smallest together as `other`; `nearest`: the next before it of the tenants in `visible` (None: all)."""
+    """Return `jobs` and `gpus` of all tenants ahead; `sizes`: jobs by GPU count, largest first, and the rest as
+    `other`; `nearest`: the closest jobs ahead of tenants in `visible` (None: all)."""
     sizes = query(_SIZES, {"job": job_id})
     largest, other = sizes[:MAX_SIZES], sizes[MAX_SIZES:]
     params = {"job": job_id, "visible": None if visible is None else list(visible), "most": MAX_NAMED}

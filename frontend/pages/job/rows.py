@@ -1,4 +1,4 @@
-"""The rows of topics `job:<id>`: a job, what happened to it, its attempts, and how long its logs are."""
+"""The rows of topics `job:<id>`: a job, its events, its attempts and the sizes of its logs."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -30,7 +30,7 @@ _ATTEMPTS = """
 
 
 def load(job_ids: Iterable[int]) -> dict[int, Row]:
-    """{job id: {"tenant_id", "rows"}} of those that exist."""
+    """Return {job id: {"tenant_id", "rows"}} for jobs that exist."""
     ids = sorted(job_ids)
     tenant_ids = {
         row["id"]: row["tenant_id"] for row in prepared("SELECT id, tenant_id FROM jobs_all WHERE id = ANY(%s)", [ids])
@@ -53,7 +53,7 @@ def load(job_ids: Iterable[int]) -> dict[int, Row]:
 
 
 def restrict(loaded: Row | None, visible: Sequence[int] | None) -> dict[str, Row] | None:
-    """None for what does not exist and for what the viewer may not see alike."""
+    """Return the rows, or None if the job does not exist or the viewer cannot see it."""
     if loaded is None or (visible is not None and loaded["tenant_id"] not in visible):
         return None
     rows: dict[str, Row] = loaded["rows"]
@@ -82,13 +82,13 @@ def _event(row: Row) -> Row:
 
 
 def part_cancelled(data: Row) -> str:
-    """Of the elements of an array that were cancelled."""
+    """Describe a cancel of array elements."""
     number = data["cancelled"] + data["stopped"]
     return f"{number} of its elements {'is' if number == 1 else 'are'} cancelled"
 
 
 def sentence(kind: str, actor: str, data: Row) -> str:
-    """What happened, in words; of an unknown kind the kind itself."""
+    """Describe an event; an unknown kind becomes its name."""
     by = f" by {actor}" if actor else ""
     if kind == "scheduled":
         return "placed on " + ", ".join(sorted({rank["node"] for rank in data.get("placement", [])}))
@@ -110,7 +110,7 @@ def sentence(kind: str, actor: str, data: Row) -> str:
 TOPICS = (
     Topic(
         "job",
-        lambda asked, _: load({job_id for job_id, _viewer in asked}),
+        lambda requested, _: load({job_id for job_id, _viewer in requested}),
         lambda jobs, job_id, viewer: restrict(jobs.get(job_id), viewer.visible),
         key_of=key_by(re.compile(r"job:([1-9][0-9]{0,17})", re.ASCII), int),
         invalidated_by=frozenset({"jobs", "logs"}),

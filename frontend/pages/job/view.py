@@ -1,4 +1,4 @@
-"""One job: its state and sentence, what may be done to it, its history, output and request."""
+"""One job: its state and reason, actions, history, output and request."""
 
 import re
 import shlex
@@ -32,7 +32,7 @@ from scheduling.whatif import extend
 from scheduling.whatif.explain import current_reason, explain
 from tenants.auth.identity import Identity
 
-# An element's limit that was changed with its array's goes back with the array's.
+# A limit changed through the array is undone through the array.
 _LATEST = """
     SELECT actor, attempt, (data->>'from_seconds')::bigint AS was, (data->>'to_seconds')::bigint AS made
       FROM jobs_events WHERE job_id = %s AND kind = 'limit_changed' AND NOT data ? 'array' ORDER BY id DESC LIMIT 1
@@ -69,8 +69,9 @@ _OFFSET = re.compile(r"[0-9]{1,15}")
 
 @page
 def job(request: HttpRequest, identity: Identity, job_id: int) -> HttpResponse:
-    """One tab of it: the one that `?tab=` names, else the elements of an array, or why it waits while it waits, and its
-    log then. Of `?shown=log`, which goes on by itself, nothing new where it is to stay: somebody reads it."""
+    """Render one tab: that of `?tab=`, else the elements of an array, the reason of a waiting job, or the log.
+
+    `?shown=log` answers 204 if the tab stays the log: its script updates it, and a redraw would disturb the reader."""
     row = _visible(job_id, identity)
     rows = feed.rows(f"job:{job_id}", identity.visible_tenants())
     requested = request.GET.get("tab", "")
@@ -98,7 +99,7 @@ def job(request: HttpRequest, identity: Identity, job_id: int) -> HttpResponse:
 
 
 def _tabs(job: dict[str, Any]) -> list[str]:
-    """An array has no attempt of its own, and so neither log nor readings; a job without GPUs has no readings."""
+    """Return the tabs of a job. An array has no attempt, so no log or readings; a job without GPUs has no readings."""
     missing = {"log", "gpus"} if job["array"] else {"elements"} if job["gpu_count"] else {"elements", "gpus"}
     return [name for name in TABS if name not in missing]
 
@@ -179,7 +180,7 @@ _TAB_CONTEXTS: dict[str, Callable[[HttpRequest, Identity, Rows], dict[str, Any]]
 
 @page
 def gpu_readings(request: HttpRequest, identity: Identity, job_id: int) -> HttpResponse:
-    """What the charts of the tab GPUs show, as JSON: the kept readings of an attempt's devices while it had them."""
+    """Return the recorded readings of an attempt's devices as JSON, for the charts of the GPUs tab."""
     _visible(job_id, identity)
     text = request.GET.get("attempt", "")
     number = int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS else None
@@ -191,8 +192,8 @@ def gpu_readings(request: HttpRequest, identity: Identity, job_id: int) -> HttpR
 
 @page
 def log_hits(request: HttpRequest, identity: Identity, job_id: int) -> HttpResponse:
-    """Lines of the log `log=ATTEMPT.RANK` with the text `q`, from byte `offset` on, with `line` lines before it: JSON,
-    as jobs/logs/search.py returns them. A search can end before the log does: request again from `next_offset`."""
+    """Search the log `log=ATTEMPT.RANK` for text `q` from byte `offset` on, with `line` lines before it, as JSON from
+    jobs/logs/search.py. A search can end before the log does: request again from `next_offset`."""
     _visible(job_id, identity)
     text, stream = request.GET.get("q", ""), _STREAM.fullmatch(request.GET.get("log", ""))
     offset, line = request.GET.get("offset", "0"), request.GET.get("line", "0")
@@ -209,14 +210,14 @@ def log_hits(request: HttpRequest, identity: Identity, job_id: int) -> HttpRespo
 
 @page
 def cost(request: HttpRequest, identity: Identity, job_id: int) -> HttpResponse:
-    """What it has used and costs so far: asked for again while it runs."""
+    """Render the cost so far; the page polls it while the job runs."""
     _visible(job_id, identity)
     return show(request, identity, "job/cost.html", {"cost": cost_of(job_id)})
 
 
 @page
 def actions(request: HttpRequest, identity: Identity, job_id: int) -> HttpResponse:
-    """The buttons that fit it now, and how what was asked for last stands."""
+    """Render the actions of the current state, and the status of the latest request."""
     row = _visible(job_id, identity)
     return show(request, identity, "job/actions.html", {"job": row, **_action_context(row, identity)})
 
@@ -235,8 +236,8 @@ def _action_context(row: dict[str, Any], identity: Identity) -> dict[str, Any]:
 
 @page
 def estimate(request: HttpRequest, identity: Identity, job_id: int) -> HttpResponse:
-    """What would start a waiting job, and when: asked of the scheduler, which takes seconds where many wait, so it
-    comes after the page. With `part=now` only what is known without asking."""
+    """Render when a waiting job would start, and what would help. The scheduler takes seconds in a long queue, so this
+    loads after the page. `part=now`: only what is known without the scheduler."""
     is_awaited = request.GET.get("part") == "now"
     try:
         reason = (current_reason if is_awaited else explain)(job_id, identity)
@@ -261,13 +262,13 @@ def act_on(request: HttpRequest, identity: Identity, job_id: int, verb: str) -> 
 
 
 def required_states(request: HttpRequest) -> list[str] | None:
-    """`if_state`: what was asked for is meant only for a job in one of these; it may have been asked some time ago."""
+    """Return `if_state`: the states for which the request is valid; it can be some seconds old."""
     text = request.POST.get("if_state", "")
     return text.split(",") if text else None
 
 
 def _stop(request: HttpRequest, identity: Identity, job_id: int, verb: str) -> str:
-    """What has run for much is stopped only for who types its id; what waits has nothing to lose."""
+    """Stop a job; a large loss must be confirmed by typing its id."""
     _visible(job_id, identity)
     require_confirmation([job_id], request.POST.get("typed", ""))
     return job_actions.perform(verb, job_id, identity, required_states(request))
@@ -276,7 +277,7 @@ def _stop(request: HttpRequest, identity: Identity, job_id: int, verb: str) -> s
 @require_POST
 @page
 def extend_preview(request: HttpRequest, identity: Identity, job_id: int) -> HttpResponse:
-    """What the limit that stands in the form would do, as a piece of the page; of none nothing. Nothing is changed."""
+    """Render the effect of the limit in the form, without a change; empty without a limit."""
     _visible(job_id, identity)
     if not request.POST.get("max_runtime_minutes", "").strip():
         return HttpResponse()
@@ -292,8 +293,8 @@ def _extend(request: HttpRequest, identity: Identity, job_id: int) -> str:
 
 
 def _change_limit(request: HttpRequest, identity: Identity, job_id: int, *, is_dry_run: bool) -> dict[str, Any]:
-    """The new limit stands in the form, in minutes from the start; `force`: of an admin, past what is promised;
-    `seen`: the limit in seconds that is meant to go, of who takes it back."""
+    """Set the limit in the form, in minutes from the start. `force`: an admin overrides a promise; `seen`: for an
+    undo, the limit in seconds that it replaces."""
     try:
         minutes = float(request.POST.get("max_runtime_minutes", ""))
     except ValueError as error:
@@ -317,13 +318,13 @@ def _visible(job_id: int, identity: Identity) -> dict[str, Any]:
 
 
 def _proposed_limit(row: dict[str, Any]) -> str:
-    """The limit that the form proposes, in minutes: an hour more than it has."""
+    """Return the limit that the form proposes, in minutes: an hour more."""
     seconds = row["max_runtime_seconds"]
     return "" if seconds is None else f"{seconds / 60 + 60:g}"
 
 
 def _stream(requested: str, streams: list[dict[str, Any]]) -> tuple[int, int] | None:
-    """Attempt and rank of the log to show: the one asked for if it exists, else the latest attempt's first rank."""
+    """Return attempt and rank of the log to show: the requested one, else the latest attempt's first rank."""
     streams_by_key = [(row["attempt"], row["rank"]) for row in streams]
     if (match := _STREAM.fullmatch(requested)) and (named := (int(match[1]), int(match[2]))) in streams_by_key:
         return named
@@ -336,6 +337,6 @@ def _log_deleted_at(job_id: int, attempt: int) -> datetime | None:
 
 
 def _tail(job_id: int, attempt: int, rank: int) -> str:
-    """The end of a log as plain text, for who sees the page without its script."""
+    """Return the end of a log as plain text, for pages without JavaScript."""
     piece = store.read(job_id, attempt, rank, -_TAIL_BYTES, _TAIL_BYTES)
     return _ANSI.sub("", piece.data.decode("utf-8", "replace"))

@@ -1,4 +1,4 @@
-"""The queue and the list of jobs, filtered as their addresses say, and what is done to several jobs at once."""
+"""The queue and the list of jobs, filtered by their URLs, and actions on several jobs at once."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -41,7 +41,7 @@ GROUP_LABELS = (
 
 @page
 def queue(request: HttpRequest, identity: Identity) -> HttpResponse:
-    """The window of waiting jobs that the address asks for; the page's script follows it and the others."""
+    """Render the window of waiting jobs that the URL requests; the page's script loads further windows."""
     filters = filters_of(request, QUEUE_FILTERS)
     first = request.GET.get("from", "0")
     start = int(first) if first.isascii() and first.isdigit() and len(first) < 7 else 0
@@ -67,15 +67,14 @@ def queue(request: HttpRequest, identity: Identity) -> HttpResponse:
 
 @page
 def estimates(request: HttpRequest, identity: Identity) -> HttpResponse:
-    """When those of `ids` that wait, and that the person may see, will probably start: by id `estimate`, or
-    `estimate_reason`, why there is none."""
+    """Return the estimated starts of the visible waiting jobs in `ids`: by id `estimate`, or `estimate_reason`."""
     by_job = estimates_of(_visible_ids(_ids(request.GET.get("ids", ""))[:MAX_AT_ONCE], identity))
     return _json({str(job_id): result for job_id, result in by_job.items()})
 
 
 @page
 def jobs(request: HttpRequest, identity: Identity) -> HttpResponse:
-    """The newest jobs that the address asks for, a page of them; `cursor` goes on with older ones."""
+    """Render a page of the newest jobs that match the URL; `cursor` continues with older ones."""
     filters = filters_of(request, JOBS_FILTERS)
     refused, total = "", dict[str, Any]()
     tenants = _tenants(identity)
@@ -108,7 +107,7 @@ MAX_AT_ONCE = 500
 
 @page
 def loss_of_several(request: HttpRequest, identity: Identity) -> HttpResponse:
-    """What a stop of `ids` would lose, as a `sentence`, and what must be `typed` before, as JSON."""
+    """Return the loss of stopping `ids` as a `sentence`, and the text to be `typed`, as JSON."""
     ids = _ids(request.GET.get("ids", ""))
     if not 0 < len(ids) <= MAX_AT_ONCE:
         return _json({"sentence": _WRONG_COUNT}, 400)
@@ -122,8 +121,9 @@ def loss_of_several(request: HttpRequest, identity: Identity) -> HttpResponse:
 @require_POST
 @page
 def act_on_several(request: HttpRequest, identity: Identity) -> HttpResponse:
-    """Does one thing to each of `ids`; says for which it was done and why not for the others, as JSON. `if_state`: what
-    may be cancelled; `typed`: what must be before much is lost."""
+    """Perform one action on each of `ids`. Return those done and those refused, with reasons, as JSON.
+
+    `if_state`: the states in which a job can be cancelled; `typed`: the confirmation of a large loss."""
     verb, text = request.POST.get("verb", ""), request.POST.get("ids", "")
     ids = _ids(text)
     if verb not in job_actions.ACTS or not 0 < len(ids) <= MAX_AT_ONCE:
@@ -131,7 +131,7 @@ def act_on_several(request: HttpRequest, identity: Identity) -> HttpResponse:
     states = required_states(request)
     completed: list[int] = []
     refused: list[dict[str, Any]] = []
-    # What is meant only for jobs that wait stops nothing.
+    # A cancel of waiting jobs only stops no process.
     if verb in job_actions.STOPPING and not (states and WAITING.issuperset(states)):
         try:
             confirmation.require_confirmation(_visible_ids(ids, identity), request.POST.get("typed", ""))
@@ -150,7 +150,7 @@ _WRONG_COUNT = f"Choose one to {MAX_AT_ONCE} jobs and what to do with them."
 
 
 def _visible_ids(ids: list[int], identity: Identity) -> list[int]:
-    """Those that exist and that the person may see."""
+    """Return the ids of existing jobs that the caller can see."""
     visible = identity.visible_tenants()
     rows = query(
         "SELECT id FROM jobs_all WHERE id = ANY(%s) AND (%s::bigint[] IS NULL OR tenant_id = ANY(%s))",
@@ -160,7 +160,7 @@ def _visible_ids(ids: list[int], identity: Identity) -> list[int]:
 
 
 def _ids(text: str) -> list[int]:
-    """Each once."""
+    """Parse ids, without duplicates."""
     numbers = (word for word in text.split(",") if word.isascii() and word.isdigit() and len(word) <= 18)
     return list(dict.fromkeys(map(int, numbers)))
 
@@ -170,26 +170,25 @@ def _json(answer: object, status: int = 200) -> HttpResponse:
 
 
 def filters_of(request: HttpRequest, names: tuple[str, ...]) -> dict[str, str]:
-    """What the address filters by. No text of PostgreSQL has a zero in it: such a filter is none."""
+    """Return the filters in the URL. A value with NUL is dropped, as PostgreSQL cannot store it."""
     params = {name: request.GET.get(name, "").strip() for name in names}
     return {name: value for name, value in params.items() if value and "\x00" not in value}
 
 
 def _not_in_jobs_form(filters: Mapping[str, str], identity: Identity) -> dict[str, str]:
-    """What the fields above the list of jobs cannot say: of people they know only who asks."""
+    """Return the filters that the form has no field for: its only user filter is the caller."""
     hidden = {name: filters[name] for name in _NOT_IN_JOBS_FORM if name in filters}
     return {name: value for name, value in hidden.items() if (name, value) != ("user", identity.username)}
 
 
 def unlisted_filters(filters: Mapping[str, str], tenants: list[str]) -> dict[str, str]:
-    """What the fields have no choice for, so that they would say that all are shown: a tenant that is gone, or the only
-    one, for which there is no field."""
+    """Return filters whose value the fields do not offer, such as a tenant that no longer exists or the only one."""
     offered = {"tenant": tenants if len(tenants) > 1 else [], "group": [value for value, _ in GROUP_LABELS]}
     return {name: filters[name] for name, values in offered.items() if name in filters and filters[name] not in values}
 
 
 def active_filters(request: HttpRequest, filters: Mapping[str, str]) -> list[dict[str, str]]:
-    """Filters that no field shows: each as `name value label said`, and `href`, the same page without it."""
+    """Return filters that no field shows: `name value label text`, and `href`, the page without the filter."""
     active = []
     for name, value in filters.items():
         params = request.GET.copy()
@@ -203,7 +202,7 @@ def active_filters(request: HttpRequest, filters: Mapping[str, str]) -> list[dic
 
 
 def _states(state: str) -> list[tuple[str, str]]:
-    """What the field of states offers: each kind and each state, and several if the address asks for them."""
+    """Return the choices of the state field: kinds, states, and the combination in the URL, if any."""
     labels = dict(_STATES)
     names = [word.strip() for word in state.split(",")]
     if state in labels or any(word not in labels for word in names):
@@ -216,12 +215,12 @@ def _more(filters: Mapping[str, str], start: int) -> str:
 
 
 def _tenants_with_role(identity: Identity, role: Role) -> list[str]:
-    """The tenants in which the person has the role or more, by name."""
+    """Return the names of tenants in which the caller has at least this role."""
     return sorted(name for tenant_id, name in identity.tenant_names.items() if identity.has(role, tenant_id))
 
 
 def _tenants(identity: Identity) -> list[str]:
-    """Whose jobs the person may see, by name."""
+    """Return the names of tenants whose jobs the caller can see."""
     visible = identity.visible_tenants()
     rows = query(
         "SELECT name FROM tenants_all WHERE %s::bigint[] IS NULL OR id = ANY(%s) ORDER BY name LIMIT 500",

@@ -1,4 +1,4 @@
-"""Letting a machine join: a token, the commands to paste, and a light that turns green when the machine is there."""
+"""Join a machine: a token, the commands to paste, and a live list of machines that have joined."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from tenants.auth.identity import Identity
 _HOURS = (("1", "1 hour"), ("24", "24 hours"), ("168", "7 days"))
 _LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 
-# A machine that was a node before and joined again with this token is one, too.
+# Includes machines that were nodes before and joined again with this token.
 _ARRIVED = """
     SELECT n.name, n.state, n.joined_at, n.agent_version, count(d.id) AS gpus,
            string_agg(DISTINCT d.model, ', ' ORDER BY d.model) AS models, n.joined_at < %s AS is_back
@@ -33,7 +33,7 @@ class JoinForm(forms.Form):
 
 @page
 def join(request: HttpRequest, identity: Identity) -> HttpResponse:
-    """GET says how; POST, by an admin, makes a token and shows its text this once."""
+    """Show the steps. A POST by an admin creates a token and shows its text once."""
     context: dict[str, Any] = {**join_context(request), "form": JoinForm()}
     status = 200
     if request.method == "POST":
@@ -50,14 +50,14 @@ def join(request: HttpRequest, identity: Identity) -> HttpResponse:
 
 
 def join_context(request: HttpRequest) -> dict[str, Any]:
-    """What the commands need that let a machine join, without a token."""
+    """Return the context of the join commands, without a token."""
     is_loopback = request.get_host().rsplit(":", 1)[0] in _LOOPBACK_HOSTS
     return {"url": request.build_absolute_uri("/").rstrip("/"), "hours": _HOURS, "is_loopback": is_loopback}
 
 
 @page
 def arrivals(request: HttpRequest, identity: Identity, token_id: int) -> HttpResponse:
-    """The light of one token, asked for again and again by the page."""
+    """Return the machines that have joined with a token; the page polls this."""
     identity.require_admin()
     token = JoinToken.objects.filter(pk=token_id).first()
     if token is None:

@@ -1,7 +1,7 @@
-"""Logging in by the company's own login (OpenID Connect): to the provider and back. Loaded only where it is in use.
+"""Single sign-on by OpenID Connect. Loaded only if configured.
 
-django-allauth keeps the state and exchanges the code; whether the ID token is meant for this login is checked here, and
-nothing of its own pages or rules is used."""
+django-allauth keeps the state and exchanges the code. This module checks that the ID token is for this login; allauth's
+own pages and rules are not used."""
 
 import base64
 import hashlib
@@ -29,22 +29,22 @@ from tenants.auth import sso
 
 logger = logging.getLogger(__name__)
 PROVIDER = "sso"
-# Who was put out of a group is put out here after so long at most, for roles are looked at when somebody logs in.
+# Limits how long a removed group membership stays valid, as roles are read at login.
 SESSION_SECONDS = 12 * 3600
-# By keys of which one half is secret: with the others whoever can read the client's secret could write ID tokens.
+# Asymmetric only: with symmetric keys, a reader of the client's secret could forge ID tokens.
 ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 LEEWAY_SECONDS = 30
 
 
 class Provider(OpenIDConnectProvider):  # type: ignore[misc]
-    """Always with PKCE, and a nonce that only who has the verifier can know."""
+    """OpenID Connect with PKCE and a nonce derived from the verifier."""
 
     def get_pkce_params(self) -> dict[str, str]:
         params: dict[str, str] = super().get_pkce_params()
         return {**params, "nonce": _nonce(params["code_verifier"])}
 
     def extract_uid(self, data: dict[str, Any]) -> str:
-        """Somebody else may have the same number at another provider."""
+        """Return a unique id of issuer and subject, as subjects are unique only within a provider."""
         claims = data["id_token"]
         return hashlib.sha256(f"{claims['iss']}\n{claims['sub']}".encode()).hexdigest()
 
@@ -53,7 +53,7 @@ class Provider(OpenIDConnectProvider):  # type: ignore[misc]
 
 
 class Exchange(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]
-    """The provider's addresses and keys, and what its answer must be."""
+    """The provider's endpoints and keys, and the validation of its answer."""
 
     state: dict[str, Any]
 
@@ -70,11 +70,11 @@ class Exchange(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]
             if userinfo.get("sub") != claims["sub"]:
                 raise OAuth2Error("userinfo belongs to another user")
             claims = {**userinfo, **claims}
-        # One key for what counts, so that allauth does not choose.
+        # One key, so that allauth does not choose between sources.
         return self.get_provider().sociallogin_from_response(request, {"id_token": claims})
 
     def _verified(self, text: object, client_id: str) -> dict[str, Any]:
-        """The claims of an ID token that this provider signed for this client and this login."""
+        """Return the claims of an ID token, verified for this provider, client and login."""
         if not isinstance(text, str):
             raise OAuth2Error("no id_token")
         try:
@@ -110,7 +110,7 @@ class Callback(OAuth2CallbackView):  # type: ignore[misc]
 
 
 class AccountAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
-    """What allauth asks before it would let somebody in by rules of its own: here all is decided."""
+    """Decide logins here, before allauth's own rules apply."""
 
     def pre_social_login(self, request: HttpRequest, sociallogin: Any) -> None:
         try:
@@ -133,7 +133,7 @@ class AccountAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
 
 
 def begin(request: HttpRequest) -> HttpResponse:
-    """To the provider; `next` is where to go afterwards."""
+    """Redirect to the provider; `next` is the page to open after the login."""
     target = request.GET.get("next", "")
     if not url_has_allowed_host_and_scheme(target, {request.get_host()}, require_https=request.is_secure()):
         target = "/"
@@ -146,7 +146,7 @@ def begin(request: HttpRequest) -> HttpResponse:
 
 
 def callback(request: HttpRequest) -> HttpResponse:
-    """Back from the provider, with a code that only this login can have asked for."""
+    """Handle the return from the provider, with a code of this login."""
     try:
         response: HttpResponse = Callback.adapter_view(Exchange(request, PROVIDER))(request)
         return response

@@ -1,4 +1,4 @@
-"""The rows of topic `mine`: a person's jobs that run, wait and ended lately, and what their tenants hold."""
+"""The rows of topic `mine`: a user's running, waiting and recent jobs, and the use of their tenants."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -30,7 +30,7 @@ _ALLOCATED = """
 """
 
 
-# Of jobs j of a person: a tenant that one has left is another's. Asked of many rows: both sets are hashed once.
+# For jobs j of a user: jobs in tenants that they have left are hidden. Both sets are hashed once.
 IS_VISIBLE = """(j.user_id IN (SELECT id FROM tenants_people WHERE is_superuser)
     OR (j.user_id, j.tenant_id) IN (SELECT user_id, tenant_id FROM tenants_members))"""
 
@@ -45,8 +45,8 @@ _COUNTS = f"""
 """
 
 
-# Which jobs are shown of each person w (user_id), and in which part. An array stands once where its elements wait, and
-# once when it is over; those that run are jobs of their own.
+# The visible jobs of each user w (user_id) by part. An array appears once while elements wait, and once when it is
+# over; running elements are jobs of their own.
 PARTS = f"""
     LATERAL (
         (SELECT j.id, 'running' AS part FROM jobs_all j WHERE j.user_id = w.user_id AND {_RUNS} AND {IS_VISIBLE}
@@ -61,7 +61,7 @@ PARTS = f"""
 
 
 def jobs(user_id: int) -> dict[str, list[Row]]:
-    """`running`, `waiting` (in the order of the queue) and `recent` jobs of a person."""
+    """Return the `running`, `waiting` (in queue order) and `recent` jobs of a user."""
     parts = query(f"SELECT p.* FROM (SELECT %s::int AS user_id) w, {PARTS}", [user_id])
     represented = {job["id"]: job for job in representation.select("j.id = ANY(%s)", [[row["id"] for row in parts]])}
     parts_by_name: dict[str, list[Row]] = {"running": [], "waiting": [], "recent": []}
@@ -72,7 +72,7 @@ def jobs(user_id: int) -> dict[str, list[Row]]:
 
 
 def counts(user_ids: Collection[int]) -> dict[int, dict[str, int]]:
-    """By person how many jobs are `running` and `waiting`, of an array each element. The lists may be shorter."""
+    """Return the counts of `running` and `waiting` jobs by user, counting array elements. The lists can be shorter."""
     by_user = {user: {"running": 0, "waiting": 0} for user in user_ids}
     for row in query(_COUNTS, [sorted(user_ids)]):
         by_user[row.pop("user_id")] = row
@@ -80,7 +80,7 @@ def counts(user_ids: Collection[int]) -> dict[int, dict[str, int]]:
 
 
 def quotas(identity: Identity) -> list[Row]:
-    """Of each tenant that the person belongs to: what it holds, what the person holds, and what is left of what."""
+    """Return the user's tenants with their use, the user's own use, and what remains of each limit."""
     user_allocations = {row["tenant_id"]: row for row in query(_ALLOCATED, [identity.user_id])}
     budget_by_tenant = (
         {budget.tenant_id: budget for budget in budgets.statuses(sorted(identity.roles))} if identity.roles else {}
@@ -102,7 +102,7 @@ def quotas(identity: Identity) -> list[Row]:
 
 
 def remaining(quota: Mapping[str, Any], in_use: Mapping[str, Any], own_gpus: int) -> list[Row]:
-    """What may still be held: `what`, how much is `left`, and of which limit. Only what has a limit."""
+    """Return the limited resources: `resource`, `remaining` and `limit`."""
     bounds: Sequence[tuple[str, Any, Any]] = (
         ("GPUs of the tenant", quota["max_gpus"], in_use["gpus"]),
         ("GPUs of your own", quota["max_gpus_per_user"], own_gpus),
@@ -140,7 +140,7 @@ _TENANTS = """
 
 
 def load(user_ids: Collection[int]) -> dict[int, dict[str, Row]]:
-    """Rows by person: `counts`, `job:<id>` and `tenant:<name>`."""
+    """Return rows by user: `counts`, `job:<id>` and `tenant:<name>`."""
     users = sorted(user_ids)
     by_user: dict[int, dict[str, Row]] = {user: {"counts": row} for user, row in counts(users).items()}
     for row in query(_JOBS, {"users": users}):
@@ -151,7 +151,7 @@ def load(user_ids: Collection[int]) -> dict[int, dict[str, Row]]:
 
 
 def restrict(loaded: Mapping[int, dict[str, Row]], viewer: Viewer) -> dict[str, Row]:
-    """What is somebody's own is theirs to see; in a tenant that they have left nothing is."""
+    """Return the viewer's own rows. They exclude tenants that the viewer has left."""
     return {} if viewer.user_id is None else loaded[viewer.user_id]
 
 
@@ -170,7 +170,7 @@ def _job(row: Row) -> Row:
 TOPICS = (
     Topic(
         "mine",
-        lambda asked, _: load({viewer.user_id for _key, viewer in asked if viewer.user_id is not None}),
+        lambda requested, _: load({viewer.user_id for _key, viewer in requested if viewer.user_id is not None}),
         lambda people, _, viewer: restrict(people, viewer),
         audience=Audience.PERSON,
         invalidated_by=frozenset({"jobs", "tenants"}),

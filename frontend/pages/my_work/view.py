@@ -1,4 +1,4 @@
-"""My work, where users land: their jobs, why those wait, how they ended, and what they may still use."""
+"""My work, the landing page of users: their jobs, with reasons and results, and their remaining quota."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ _MAX_NOTICES = 8
 
 @page
 def home(request: HttpRequest, identity: Identity) -> HttpResponse:
-    """The bare address: admins want to see the cluster, everybody else their own work."""
+    """Show the overview to admins and redirect other users to their own work."""
     return show_overview(request, identity) if identity.is_admin else redirect("mine")
 
 
@@ -42,14 +42,14 @@ def my_work(request: HttpRequest, identity: Identity) -> HttpResponse:
 
 
 def _notices(identity: Identity) -> list[dict[str, Any]]:
-    """What became of the person's own jobs, newest first."""
+    """Return notices about the user's own jobs, newest first."""
     rows = feed.rows("notices", identity.visible_tenants(), identity.user_id)
     user_rows = (row for key, row in rows.items() if key.startswith("notice:") and row["is_mine"])
     return sorted(user_rows, key=lambda row: str(row["at"]), reverse=True)[:_MAX_NOTICES]
 
 
 def _bar(tenant: dict[str, Any]) -> dict[str, Any]:
-    """The tenant's GPUs as the bar wants them."""
+    """Return the tenant's GPUs in the shape that the bar template expects."""
     quota = tenant["quota"]
     use = {"gpus_held": tenant["in_use"]["gpus"], "jobs_waiting": tenant["pending_jobs"]}
     return {**use, "guaranteed_gpus": quota["guaranteed_gpus"], "max_gpus": quota["max_gpus"]}

@@ -1,4 +1,4 @@
-"""Beside the fleet's map: what the person may do to the chosen GPU, its jobs and its node, and how that stands."""
+"""The panel beside the fleet map: actions on the selected GPU, its jobs and its node, and their status."""
 
 from functools import cache
 from typing import Any
@@ -26,7 +26,7 @@ _HOLDERS = """
 
 @page
 def gpu_actions(request: HttpRequest, identity: Identity, name: str, device_id: int) -> HttpResponse:
-    """A piece of HTML; nothing in it that this person may not do."""
+    """Return an HTML fragment with the actions that the caller can perform."""
     node = find_node(name, identity)
     device = next((device for device in node["devices"] if device["id"] == device_id), None)
     if device is None:

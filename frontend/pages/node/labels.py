@@ -1,4 +1,4 @@
-"""The labels and taints of a node as lines of text: what is shown to an admin, and what an edit of them changes."""
+"""The labels and taints of a node as lines of text, and the changes that an edit makes."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -22,22 +22,22 @@ def represent(name: str) -> dict[str, str]:
 
 
 def change_labels(name: str, previous_text: str, new_text: str) -> str:
-    """Set and remove what differs between the lines that were shown and those that were typed."""
-    before, after = (dict(_read_lines("labels", text, _label)) for text in (previous_text, new_text))
-    changes: dict[str, str | None] = dict.fromkeys(before.keys() - after.keys())
-    changes |= {key: value for key, value in after.items() if before.get(key) != value}
+    """Apply the difference between the previous lines and the new lines."""
+    previous, edited = (dict(_read_lines("labels", text, _label)) for text in (previous_text, new_text))
+    changes: dict[str, str | None] = dict.fromkeys(previous.keys() - edited.keys())
+    changes |= {key: value for key, value in edited.items() if previous.get(key) != value}
     if changes:
         labels.change_labels(name, changes)
     return _message(name, "label", len(changes))
 
 
 def change_taints(name: str, previous_text: str, new_text: str) -> str:
-    """The same for taints. A taint that somebody else has removed meanwhile needs no removal."""
-    before, after = (_read_lines("taints", text, taint_of) for text in (previous_text, new_text))
-    keys = {(taint.key, taint.effect) for taint in after}
+    """Apply the difference for taints. Skip removals of taints that no longer exist."""
+    previous, edited = (_read_lines("taints", text, taint_of) for text in (previous_text, new_text))
+    keys = {(taint.key, taint.effect) for taint in edited}
     existing = {(taint["key"], taint["effect"]) for taint in labels.taints_of(name)["taints"]}
-    removed = [taint for taint in before if (taint.key, taint.effect) in existing - keys]
-    added = [taint for taint in after if taint not in before]
+    removed = [taint for taint in previous if (taint.key, taint.effect) in existing - keys]
+    added = [taint for taint in edited if taint not in previous]
     if removed or added:
         labels.change_taints(name, added, [f"{taint.key}:{taint.effect}" for taint in removed])
     return _message(name, "taint", len(removed) + len(added))

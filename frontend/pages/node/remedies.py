@@ -1,4 +1,4 @@
-"""What is wrong with a node and its GPUs, in words, and the way back from each bad state."""
+"""Problems of a node and its GPUs, with the next step for each."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -6,11 +6,11 @@ from typing import Any
 from nodes.redaction import AUTO_CORDON_NOTE
 
 Row = dict[str, Any]
-# (device id or None for the node, kind of incident) → since when, as text.
+# (device id or None for the node, kind of incident) → start time as text.
 Since = Mapping[tuple[int | None, str], str]
 
 _CLEAR = "Clear it once the cause is fixed. Its health then follows its readings."
-# health → what it means, the way back, the button that is offered.
+# health → meaning, next step, verb of the button.
 _DEVICE: Mapping[str, tuple[str, str, str]] = {
     "foreign": (
         "a process that gpusched did not start uses it",
@@ -19,8 +19,8 @@ _DEVICE: Mapping[str, tuple[str, str, str]] = {
     ),
     "dirty": (
         "a process or memory of an ended job is left on it",
-        "It recovers when the process is gone and the memory is free. Kill the process that is named. If nothing changes,"
-        " the GPU is quarantined.",
+        "It recovers when the process is gone and the memory is free. Kill the process that is named. If nothing"
+        " changes, the GPU is quarantined.",
         "",
     ),
     "quarantined": ("it is out of service", _CLEAR, "clear"),
@@ -63,14 +63,14 @@ _BY_INTENT = {
 
 
 def problems(node: Mapping[str, Any], since: Since) -> list[Row]:
-    """The worst first: `kind severity subject device_id sentence cause since way verb`; `verb` is empty where there is
-    nothing to press."""
+    """Return problems, worst first: `kind severity subject device_id sentence cause since next_step verb`; `verb` is
+    empty without a button."""
     rows = [*_of_node(node, since), *(row for device in node["devices"] for row in _of_device(device, since))]
     return sorted(rows, key=lambda row: row["severity"] != "red")
 
 
 def is_auto_cordoned(node: Mapping[str, Any]) -> bool:
-    """Whether the system closed it for its faults."""
+    """Return whether the system cordoned the node for its faults."""
     return bool(node["intent"] == "cordoned" and node["intent_note"].startswith(AUTO_CORDON_NOTE))
 
 
@@ -103,8 +103,8 @@ def _of_device(device: Mapping[str, Any], since: Since) -> Iterator[Row]:
 
 
 def _row(
-    device: Mapping[str, Any] | None, kind: str, severity: str, sentence: str, cause: str, since: str | None, next_step: str,
-    verb: str,
+    device: Mapping[str, Any] | None, kind: str, severity: str, sentence: str, cause: str, since: str | None,
+    next_step: str, verb: str,
 ) -> Row:  # fmt: skip
     return {
         "kind": kind,

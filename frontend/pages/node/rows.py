@@ -1,4 +1,4 @@
-"""The rows of topics `node:<name>`: a node, its devices in detail, what runs there, and what was not well."""
+"""The rows of topics `node:<name>`: a node, its devices, running jobs and incidents."""
 
 import re
 from collections.abc import Collection
@@ -39,7 +39,7 @@ _RUNNING = """
 
 @dataclass
 class NodeDetail:
-    """What the list of nodes does not say; jobs with their tenants, and incidents with their causes."""
+    """Details of a node beyond the list of nodes; jobs have tenants, and incidents have causes."""
 
     about: Row
     devices: dict[int, Row] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Nodes:
 
 
 def load(names: Collection[str]) -> Nodes:
-    """Of those that exist."""
+    """Load the nodes that exist."""
     requested = sorted(names)
     details = {
         row["name"]: NodeDetail(
@@ -75,12 +75,12 @@ def load(names: Collection[str]) -> Nodes:
 
 
 def running(names: Collection[str]) -> list[Row]:
-    """Jobs with a rank on one of these nodes, each with its `node`, and how many GPUs it holds there and which."""
+    """Return jobs with a rank on these nodes, each with its `node` and its GPUs there."""
     return prepared(_RUNNING, [sorted(names)])
 
 
 def restrict(loaded: Nodes, name: str, visible: Visible) -> dict[str, Row] | None:
-    """None for a node that is not there. Of jobs that the viewer may not see: how many, and their GPUs together."""
+    """Return the rows of a node, or None. Jobs that the viewer cannot see are only counted, with their GPUs."""
     detail = loaded.details.get(name)
     listed = fleet.restrict(loaded.listed, visible).get(name)
     if detail is None or listed is None:
@@ -100,7 +100,7 @@ def restrict(loaded: Nodes, name: str, visible: Visible) -> dict[str, Row] | Non
 
 
 def _device(listed: Row, more: Row) -> dict[str, Row]:
-    """The device, and apart from it what is read of it each second."""
+    """Return a device and, separately, its reading, which changes every second."""
     moments = {
         "read_at": fleet.slot(more.get("read_at")),
         "throttled_by": throttling.reason_names(more.get("throttle_reasons")),
@@ -117,7 +117,7 @@ def _device(listed: Row, more: Row) -> dict[str, Row]:
 TOPICS = (
     Topic(
         "node",
-        lambda asked, _: load({name for name, _viewer in asked}),
+        lambda requested, _: load({name for name, _viewer in requested}),
         lambda nodes, name, viewer: restrict(nodes, name, viewer.visible),
         key_of=key_by(re.compile(r"node:([^\x00]{1,253})")),
         invalidated_by=frozenset({"jobs", "nodes", "tenants", "assignments"}),

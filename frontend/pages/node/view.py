@@ -1,4 +1,4 @@
-"""One node: its state and the way back, who held its GPUs, their readings, and what an admin may do to it."""
+"""One node: its state, problems, GPU allocations and readings, and the actions of admins."""
 
 from collections.abc import Callable
 from datetime import UTC, timedelta
@@ -31,7 +31,7 @@ _INTENTS = {
     "uncordon": NodeIntent.OPEN,
     "release": NodeIntent.OPEN,
 }
-# How much of the past may be shown, by its name in the address: hours, and the readings that are asked for.
+# Time windows by their name in the URL: hours, and the resolution of readings.
 SPANS = {"1h": (1, "raw"), "24h": (24, "5m"), "7d": (168, "5m")}
 _TICKS = 6
 
@@ -79,7 +79,7 @@ def node(request: HttpRequest, identity: Identity, name: str) -> HttpResponse:
 
 
 def find_node(name: str, identity: Identity) -> dict[str, Any]:
-    """The node as it is listed for the person. 404 for an unknown one."""
+    """Return the node as listed for the caller. 404 if unknown."""
     matches = representation.nodes(identity.visible_tenants(), name) if "\x00" not in name else []
     if not matches:
         raise nodes_not_found.absent(name)
@@ -87,8 +87,7 @@ def find_node(name: str, identity: Identity) -> dict[str, Any]:
 
 
 def _read(device: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
-    """The device as it is known: what the agent of a lost node read last says nothing of now. What the system or an
-    admin has against the GPU stands."""
+    """Return the device without stale readings of a lost node. Health set by the system or an admin stays."""
     if node["state"] != NodeState.LOST:
         return device
     is_read = device["health"] in (DeviceHealth.OK, DeviceHealth.HOT)
@@ -96,7 +95,7 @@ def _read(device: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
 
 
 def count_jobs(name: str) -> int:
-    """How many jobs have a rank on the node."""
+    """Return the number of jobs with a rank on the node."""
     rows = query(
         "SELECT count(DISTINCT s.job_id) AS jobs FROM nodes_ranks s JOIN nodes_all n ON n.id = s.node_id"
         " WHERE n.name = %s AND s.state <> 'ended'",
@@ -114,7 +113,7 @@ def _ticks(window: timeline.Window) -> list[dict[str, Any]]:
 @require_POST
 @page
 def set_intent(request: HttpRequest, identity: Identity, name: str, verb: str) -> HttpResponse:
-    """Cordon, drain, uncordon, or release a node that the system holds."""
+    """Cordon, drain or uncordon a node, or release one that the system holds."""
     if verb not in _INTENTS:
         raise not_found(f"action '{verb[:20]}'")
     find_node(name, identity)
@@ -131,7 +130,7 @@ def set_intent(request: HttpRequest, identity: Identity, name: str, verb: str) -
 @require_POST
 @page
 def set_marks(request: HttpRequest, identity: Identity, name: str, kind: str) -> HttpResponse:
-    """Change the labels or the taints of a node by the lines that were typed."""
+    """Change the labels or taints of a node to the submitted lines."""
     changes = {"labels": labels.change_labels, "taints": labels.change_taints}
     if kind not in changes:
         raise not_found(f"kind '{kind[:20]}'")
@@ -143,14 +142,14 @@ def set_marks(request: HttpRequest, identity: Identity, name: str, kind: str) ->
 @require_POST
 @page
 def remove(request: HttpRequest, identity: Identity, name: str) -> HttpResponse:
-    """Remove the node for good, and show the list of nodes."""
+    """Remove the node permanently and return to the list of nodes."""
     find_node(name, identity)
     target: list[str] = ["node", name]
 
     def do() -> str:
         identity.require_admin()
         message = retry_atomic(lambda: removal.remove(name))
-        target[:] = ["nodes"]  # the page of the node is gone
+        target[:] = ["nodes"]  # the node's page no longer exists
         return message
 
     return perform(request, target, do)

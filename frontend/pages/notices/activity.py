@@ -1,4 +1,4 @@
-"""Automatic actions and what became of jobs, from the events, incidents, budgets and refunds that exist."""
+"""Automatic actions and job results, derived from events, incidents, budgets and refunds."""
 
 from collections.abc import Collection
 from datetime import datetime
@@ -22,14 +22,14 @@ from tenants.auth.page_access import Visible
 Row = dict[str, Any]
 MAX_ROWS = 100
 MAX_OF_NAME = 60
-# So many of the latest events of jobs are looked at, however few of them are of this kind.
+# Only the latest events are searched.
 _MAX_LOOKED_AT = 20_000
 DAYS = 14
 
 
 class Activity(NamedTuple):
-    """`tenant_id`: whose members may read it; None: it is of a node, and no tenant's. `other_tenant_id`: that of a job
-    which the sentence names; `unnamed`: the sentence for who may not read all of it."""
+    """`tenant_id`: the tenant whose members can read it, None for a node. `other_tenant_id`: of another job in the
+    sentence; `redacted_sentence`: for viewers who cannot see that tenant."""
 
     row: Row
     at: datetime
@@ -39,11 +39,11 @@ class Activity(NamedTuple):
     redacted_sentence: str = ""
 
 
-# Of an event e: whether the job went back to the queue after that attempt.
+# For an event e: whether the job was requeued after that attempt.
 IS_REQUEUED = """EXISTS (SELECT 1 FROM jobs_events r WHERE r.job_id = e.job_id AND r.kind = 'requeued'
                       AND r.attempt = e.attempt) AS is_requeued"""
-# What the system stopped, and what ended by a fault of a node; whether it went back to the queue. So many of each
-# tenant, here and below: what others had is no reason to tell somebody less.
+# Jobs stopped by the system or ended by node faults. The limit is per tenant, here and below, so that one tenant's
+# activity does not displace another's.
 _EVENTS = f"""
     SELECT e.*, t.name AS tenant, o.tenant_id AS other_tenant_id, ot.name AS other_tenant, {IS_REQUEUED} FROM (
         SELECT e.id, e.job_id, e.at, e.kind, e.attempt, e.data, j.name, j.tenant_id, j.user_id,
@@ -73,7 +73,7 @@ _CROSSINGS = """
           FROM tenants_budget_crossings WHERE at > now() - make_interval(days => %(days)s)) c
       JOIN tenants_all t ON t.id = c.tenant_id WHERE c.place <= %(most)s ORDER BY c.id DESC
 """
-# 0.01 GPU-hours: less is not worth a word, and would read as 0.
+# 0.01 GPU-hours: less would read as 0.
 _MIN_GPU_SECONDS = 36
 _REFUNDS = """
     SELECT r.*, t.name AS tenant FROM (
@@ -102,7 +102,7 @@ _FAULT_PHRASES = {
 
 
 def load() -> list[Activity]:
-    """The latest of each tenant and of the fleet, newest first."""
+    """Load the latest activities of each tenant and of the fleet, newest first."""
     params = {
         "looked_at": _MAX_LOOKED_AT, "days": DAYS, "most": MAX_ROWS, "held": AUTO_CORDON_NOTE,
         "faults": sorted(NODE_FAULTS),
@@ -118,8 +118,8 @@ def load() -> list[Activity]:
 
 
 def restrict(activities: Collection[Activity], visible: Visible, *, with_nodes: bool = False) -> list[Activity]:
-    """The latest that the viewer may read, without what they may not. `with_nodes`: of nodes all are told, where what
-    became of their own jobs leaves room; without it only admins."""
+    """Return the latest activities for a viewer, redacted. `with_nodes`: fill the remaining space with node activities,
+    which otherwise only admins see."""
     if visible is None:
         return list(islice(activities, MAX_ROWS))
     tenant_activities = list(islice((activity for activity in activities if activity.tenant_id in visible), MAX_ROWS))
@@ -139,7 +139,7 @@ def _redact(activity: Activity, visible: tuple[int, ...]) -> Activity:
 def activity_row(
     key: str, at: datetime, kind: str, severity: str, sentence: str, href: str | None, tenant: str | None = None
 ) -> Row:
-    """A row; `severity` is red, amber or info."""
+    """Return a row; `severity` is red, amber or info."""
     return {
         "key": key, "at": rfc3339(at), "kind": kind, "severity": severity, "sentence": sentence, "href": href,
         "tenant": tenant,
@@ -147,7 +147,7 @@ def activity_row(
 
 
 def requeue_suffix(row: Row) -> str:
-    """What to add to how an attempt ended; `row` with IS_REQUEUED."""
+    """Return the suffix of a requeued job; `row` has IS_REQUEUED."""
     return "; it is back in the queue" if row["is_requeued"] else ""
 
 
@@ -163,7 +163,7 @@ def _of_event(row: Row) -> Activity:
 
 
 def named(job_id: int, name: str) -> str:
-    """A job in a sentence: what became of it must not stand behind a name of many lines."""
+    """Return a job id and its shortened name, so that the rest of the sentence stays visible."""
     return f"{job_id} {Truncator(name).chars(MAX_OF_NAME)}"
 
 
@@ -209,6 +209,6 @@ def _of_refund(row: Row) -> Activity:
 
 
 TOPICS = (
-    # No page subscribes to it: notices and health are made of it.
-    Topic("activity", lambda _asked, _loaded: load(), lambda _rows, _key, _viewer: None, key_of=lambda _: None),
+    # No page subscribes to it; notices and health are built from it.
+    Topic("activity", lambda _requested, _loaded: load(), lambda _rows, _key, _viewer: None, key_of=lambda _: None),
 )

@@ -1,4 +1,4 @@
-"""The rows of topic `notices`: what became of a person's jobs, what the system did by itself, how much is unread."""
+"""The rows of topic `notices`: results of a user's jobs, automatic actions, and the unread count."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -22,27 +22,27 @@ from jobs.listing import representation
 Row = dict[str, Any]
 MAX_NOTICES = 50
 LONG_WAIT_MINUTES = 60
-# That a job started is news only for who has had to wait for it.
+# A start is news only after a wait.
 _WAITED_SECONDS = 60
 _MAX_LOOKED_AT = 20_000
 
-# Of an array its own end is told, not that of each of a hundred thousand elements. So many of each person: one who is
-# busy takes nothing from another.
+# For arrays only the end of the array, not of each element. The limit is per user, so that one user does not displace
+# another.
 _USER_EVENTS = f"""
     SELECT e.*, t.name AS tenant, {activity.IS_REQUEUED} FROM (
         SELECT e.id, e.job_id, e.at, e.kind, e.attempt, e.actor, e.data, j.name, j.user_id, j.tenant_id,
                row_number() OVER (PARTITION BY j.user_id ORDER BY e.id DESC) AS place
           FROM jobs_events e JOIN jobs_all j ON j.id = e.job_id JOIN tenants_people u ON u.id = j.user_id
          WHERE e.id > (SELECT max(id) FROM jobs_events) - %(looked_at)s
-           AND e.at > now() - make_interval(days => %(days)s) AND j.user_id = ANY(%(users)s) AND {my_work_rows.IS_VISIBLE}
-           AND (e.kind IN ('idle_warning', 'idle_would_end') OR j.array_id IS NULL AND (
+           AND e.at > now() - make_interval(days => %(days)s) AND j.user_id = ANY(%(users)s)
+           AND {my_work_rows.IS_VISIBLE} AND (e.kind IN ('idle_warning', 'idle_would_end') OR j.array_id IS NULL AND (
                 e.kind = 'ended'
                 OR e.kind = 'started' AND e.attempt = 1 AND e.at > j.submitted_at + make_interval(secs => %(waited)s)
                 OR e.kind IN ('cancelled', 'part_cancelled', 'held', 'stopping')
                    AND e.actor NOT IN ('', 'scheduler', u.username)))) e
       JOIN tenants_all t ON t.id = e.tenant_id WHERE e.place <= %(most)s ORDER BY e.id DESC
 """
-# Of an array those of its elements that wait, unless it is for others of them: that is as it was asked for.
+# For arrays the waiting elements, unless max_parallel holds them back as requested.
 _LONG_WAITS = f"""
     SELECT w.*, t.name AS tenant FROM unnest(%(users)s::int[]) AS u (id)
      CROSS JOIN LATERAL (
@@ -59,11 +59,11 @@ _READ_UNTIL = "SELECT user_id, until FROM frontend_noticesseen WHERE user_id = A
 
 @dataclass(frozen=True)
 class Notices:
-    """`own`: by person, newest first; `seen`: until when each has read."""
+    """`by_user`: newest first; `read_until`: until when each user has read."""
 
-    own: dict[int, list[Activity]]
+    by_user: dict[int, list[Activity]]
     activities: list[Activity]
-    seen: dict[int, datetime]
+    read_until: dict[int, datetime]
 
 
 def load(user_ids: Collection[int], activities: list[Activity]) -> Notices:
@@ -80,22 +80,22 @@ def load(user_ids: Collection[int], activities: list[Activity]) -> Notices:
 
 
 def restrict(loaded: Notices, viewer: Viewer) -> dict[str, Row]:
-    """`notice:<key>` with `is_mine`, the newest of them; `state` with how many are unread, and until when all are read.
-    A person's own are told first where there is no room for all."""
+    """Return the newest notices as `notice:<key>` with `is_mine`, and `state` with the unread count. The viewer's own
+    notices take precedence."""
     if viewer.user_id is None:
         return {}
     by_system = activity.restrict(loaded.activities, viewer.visible)
     notices = {notice.row["key"]: (notice, notice.user_id == viewer.user_id) for notice in by_system}
-    notices |= {notice.row["key"]: (notice, True) for notice in loaded.own.get(viewer.user_id, ())}
+    notices |= {notice.row["key"]: (notice, True) for notice in loaded.by_user.get(viewer.user_id, ())}
     latest = sorted(notices.values(), key=lambda pair: (pair[1], pair[0].at), reverse=True)[:MAX_NOTICES]
-    read_until = loaded.seen.get(viewer.user_id)
+    read_until = loaded.read_until.get(viewer.user_id)
     rows = {f"notice:{notice.row['key']}": {**notice.row, "is_mine": is_mine} for notice, is_mine in latest}
     unread = sum(read_until is None or notice.at > read_until for notice, _ in latest)
     return {**rows, "state": {"unread": unread, "seen_until": rfc3339(read_until)}}
 
 
 def mark_read(user_id: int) -> None:
-    """All that there is now is read."""
+    """Mark all current notices of the user as read."""
     query(
         f"INSERT INTO {NoticesSeen._meta.db_table} (user_id, until) VALUES (%s, clock_timestamp())"
         " ON CONFLICT (user_id) DO UPDATE SET until = excluded.until",
@@ -114,7 +114,7 @@ def _of_event(row: Row) -> Activity:
 
 
 def _describe(row: Row) -> tuple[str, str, str]:
-    """Kind, severity and words."""
+    """Return kind, severity and sentence of an event."""
     data, kind = row["data"], row["kind"]
     if kind == "started":
         return "started", "info", "started"
@@ -151,8 +151,8 @@ def _of_wait(row: Row) -> Activity:
 TOPICS = (
     Topic(
         "notices",
-        lambda asked, loaded: load(
-            {viewer.user_id for _key, viewer in asked if viewer.user_id is not None}, loaded["activity"]
+        lambda requested, loaded: load(
+            {viewer.user_id for _key, viewer in requested if viewer.user_id is not None}, loaded["activity"]
         ),
         lambda notices, _, viewer: restrict(notices, viewer),
         needs=("activity",),

@@ -1,4 +1,4 @@
-"""Says that a person has read the notices."""
+"""Mark notices as read."""
 
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_POST
@@ -11,6 +11,6 @@ from tenants.auth.identity import Identity
 @require_POST
 @page
 def mark_read(request: HttpRequest, identity: Identity) -> HttpResponse:
-    """All that there is now; what comes later is unread again."""
+    """Mark all current notices of the caller as read."""
     noticerows.mark_read(identity.user_id)
     return HttpResponse(status=204)

@@ -1,4 +1,4 @@
-"""What somebody should look at: one notice for each kind of trouble, with the nodes or jobs that it is about."""
+"""Notices that need attention: one for each kind of problem, with its nodes or jobs."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -8,10 +8,10 @@ from gpusched.lib.db.sql import prepared
 from gpusched.protocol.states import DeviceHealth, NodeIntent, NodeState
 
 Row = dict[str, Any]
-# More than a notice needs to say where to begin; the rest is counted.
+# A notice lists this many nodes or jobs and counts the rest.
 MAX_PARTS = 6
 
-# Health of devices that get no jobs: severity, and the notice for one and for several.
+# By health: severity, and the sentence for one device and for several.
 _UNHEALTHY: dict[str, tuple[str, str, str]] = {
     DeviceHealth.QUARANTINED: ("red", "1 GPU is quarantined", "{} GPUs are quarantined"),
     DeviceHealth.DEGRADED: ("red", "1 GPU had a hardware error", "{} GPUs had hardware errors"),
@@ -38,15 +38,15 @@ _HOLDERS = """
 
 
 def load(nodes: list[Row], lag: Row) -> list[Row]:
-    """Return all notices, the worst first, from the rows of the fleet page. A part about a job has its `tenant_id`,
-    for `restrict`."""
+    """Return all notices, worst first, from the rows of the fleet page. Parts about jobs have a `tenant_id` for
+    `restrict`."""
     notices = [*_scheduler(lag), *_lost(nodes), *_unhealthy(nodes), *_hot(nodes), *_idle(nodes), *_closed(nodes)]
     severities = ("red", "amber", "note")
     return sorted(notices, key=lambda each: (severities.index(each["severity"]), -each["count"], each["kind"]))
 
 
 def restrict(notices: Sequence[Row], visible: Sequence[int] | None) -> dict[str, Row]:
-    """By feed key. Of jobs of tenants that the viewer does not see only the GPUs are told."""
+    """Return notices by feed key. Jobs of other tenants show only their GPUs."""
     allowed = None if visible is None else set(visible)
     return {
         f"attention:{notice['kind']}": {**notice, **_restrict_parts(notice["parts"], allowed)} for notice in notices
@@ -93,7 +93,7 @@ def _unhealthy(nodes: list[Row]) -> Iterator[Row]:
         matches = [(node, device) for node, device in _devices(nodes) if device["health"] == health]
         if matches:
             sentence = singular if len(matches) == 1 else plural.format(len(matches))
-            # A device that is gone from a node that is there is another thing than a node that is gone.
+            # A device missing from an online node is not the same as a lost node.
             kind = "gpu_lost" if health == DeviceHealth.LOST else health
             yield _notice(kind, severity, len(matches), sentence, f"/fleet/?health={health}", _per_node(matches))
 
@@ -108,7 +108,7 @@ def _hot(nodes: list[Row]) -> Iterator[Row]:
 
 
 def _idle(nodes: list[Row]) -> Iterator[Row]:
-    """By job: its holder is who can give the GPUs back."""
+    """Group idle GPUs by job, as its owner can release them."""
     idle = {device["id"]: device["idle_since"] for _, device in _devices(nodes) if device["cell"] == "held_idle"}
     parts = [
         {"node": None, "job": row["job_id"], "words": f"{_gpus(row['gpus'])}, {row['user']}",
@@ -125,14 +125,14 @@ def _closed(nodes: list[Row]) -> Iterator[Row]:
     if closed:
         sentence = "1 node accepts no new jobs" if len(closed) == 1 else f"{len(closed)} nodes accept no new jobs"
         parts = [_on(node, node["intent"]) for node in closed]
-        # The list of nodes has those that ail in another group, closed or not.
+        # The list of nodes puts unhealthy nodes in another group, closed or not.
         groups = {nodegroups.group_of(node) for node in closed}
         href = f"/nodes/?group={groups.pop()}" if len(groups) == 1 else "/nodes/"
         yield _notice("closed", "note", len(closed), sentence, href, parts)
 
 
 def _devices(nodes: list[Row]) -> Iterator[tuple[Row, Row]]:
-    """Devices of nodes that report: of the others nothing is known."""
+    """Yield the devices of nodes that report; the state of others is unknown."""
     for node in nodes:
         if node["state"] != NodeState.LOST:
             for device in node["devices"]:

@@ -1,4 +1,4 @@
-"""The overview: what is broken, what is idle, who waits and why, who has more or less than their share."""
+"""The overview: problems, idle GPUs, waiting jobs by reason, and tenants against their shares."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -26,7 +26,7 @@ def show_overview(request: HttpRequest, identity: Identity) -> HttpResponse:
 
 
 def cluster_now(identity: Identity) -> dict[str, Any]:
-    """What a page needs to draw the overview before its script is there."""
+    """Return the context that renders the overview before its script runs."""
     visible = identity.visible_tenants()
     loaded = feed.load_for(["overview", "nodes"], visible)
     rows = loaded["overview"] or {}
@@ -47,7 +47,7 @@ def cluster_now(identity: Identity) -> dict[str, Any]:
 
 
 def _is_denied(tenant: Mapping[str, Any]) -> bool:
-    """Its jobs wait although it holds less than was promised to it; such tenants come first, as the script has it."""
+    """Return whether the tenant's jobs wait although it holds less than its guarantee; the script sorts alike."""
     return bool(tenant["jobs_asking"]) and tenant["gpus_held"] < (tenant["guaranteed_gpus"] or 0)
 
 

@@ -1,4 +1,4 @@
-"""What the command palette finds: jobs by id or name, nodes, tenants; only what the asker may see."""
+"""Search for the command palette: jobs by id or name, nodes and tenants that the caller can see."""
 
 import re
 from collections.abc import Callable, Collection
@@ -13,9 +13,9 @@ from tenants.auth.identity import Identity
 
 _MAX_RESULTS = 8
 _MAX_TEXT = 100
-# Names are looked for among so many of the latest jobs: of older ones one knows the id.
+# Names are searched among the latest jobs; older ones are found by id.
 _LATEST = 20_000
-# Of patterns: in what is looked for they stand for themselves.
+# Escaped in search terms.
 _WILDCARDS = re.compile(r"[%_\\]")
 
 _JOBS = """
@@ -43,8 +43,9 @@ _TENANTS = """
 
 @page
 def search(request: HttpRequest, identity: Identity) -> HttpResponse:
-    """`?q=`: at most eight of each kind, as {found: [{kind, name, about, href}]}; of nothing asked nothing. A name must
-    have all words; a kind before them ("node r01") is looked for alone, unless it finds nothing."""
+    """Return at most eight matches of each kind for `?q=`, as {found: [{kind, name, about, href}]}.
+
+    A name must contain all words. A leading kind ("node r01") restricts the search, unless that finds nothing."""
     text = request.GET.get("q", "").strip()[:_MAX_TEXT]
     if not text or "\x00" in text:
         return JsonResponse({"found": []})
@@ -59,7 +60,7 @@ def search(request: HttpRequest, identity: Identity) -> HttpResponse:
 
 
 def _params(terms: list[str], visible: Collection[int] | None) -> dict[str, Any]:
-    """As it is told on pages, #17 is a job's id."""
+    """Return the SQL parameters; #17 is a job id."""
     text = " ".join(terms)
     number = text.removeprefix("#")
     is_id = number.isascii() and number.isdigit() and len(number) <= 18

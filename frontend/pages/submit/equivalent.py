@@ -1,4 +1,4 @@
-"""The command and the JSON that submit the same job as the form does, or as one that exists was submitted."""
+"""The command and the JSON that submit the same job as the form or as an existing job."""
 
 import shlex
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ import msgspec
 from gpusched.protocol.affinity import NodeAffinity, Toleration, expression_text, preference_text, toleration_text
 from gpusched.protocol.job_request import JobRequest
 
-# In the order in which somebody would type them.
+# In the order of typical use.
 _FLAGS = {
     "tenant": "--tenant",
     "name": "--name",
@@ -33,7 +33,7 @@ _FLAGS = {
     "image": "--image",
     "runtime": "--runtime",
 }
-# Said when they are not as they are by themselves.
+# Present if not the default.
 _SWITCHES = {"gang_scheduling": "--gang", "preemptible": "--not-preemptible", "requeue": "--no-requeue"}
 _LISTS = {"retry_on": "--retry-on", "secrets": "--secret", "mounts": "--mount"}
 _PAIRS = {"environment": "--env", "labels": "--label", "node_selector": "--node-selector"}
@@ -42,8 +42,8 @@ _FIELDS = {field.name: field for field in msgspec.structs.fields(JobRequest)}
 
 
 def command_line(fields: Mapping[str, Any]) -> str:
-    """`gpusched submit …`, quoted for a shell. A script is a file there: its name stands for it. A long command goes on
-    over several lines."""
+    """Return `gpusched submit …`, quoted for a shell. A script becomes a file name. A long command spans several
+    lines."""
     parts = [["gpusched", "submit"]]
     parts += [[flag, _plain(fields[field])] for field, flag in _FLAGS.items() if field in fields]
     if "array" in fields:
@@ -70,16 +70,16 @@ def as_json(fields: Mapping[str, Any]) -> str:
 
 
 def request_of(job: Mapping[str, Any]) -> dict[str, Any]:
-    """The request that would make a job like this one, without what is so by itself. `job`: as REST gives it."""
+    """Return the request of a job, without defaults. `job`: as REST represents it."""
     fields = {name: _round(job[name]) for name in _FIELDS if name in job and not is_default(name, job[name])}
     if array := fields.get("array"):
-        # How far it has come was not asked for.
+        # Progress is not part of the request.
         fields["array"] = {name: array[name] for name in ("count", "max_parallel") if array[name] is not None}
     return fields
 
 
 def constraint_texts(fields: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Affinity and tolerations, each as somebody would type it: by the names of the form's fields."""
+    """Return affinity and tolerations as typed in the form, by field name."""
     affinity = msgspec.convert(fields.get("node_affinity") or {}, NodeAffinity)
     tolerations = msgspec.convert(fields.get("tolerations") or [], list[Toleration])
     return {
@@ -90,13 +90,13 @@ def constraint_texts(fields: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def array_words(array: Mapping[str, Any]) -> str:
-    """`100` or `100%10`."""
+    """Format an array: `100` or `100%10`."""
     limit = array.get("max_parallel")
     return f"{array['count']}%{limit}" if limit else str(array["count"])
 
 
 def is_default(name: str, value: Any) -> bool:
-    """Whether a field says what the service takes when nothing is said."""
+    """Return whether a field has its default value."""
     field = _FIELDS[name]
     if field.default is not msgspec.NODEFAULT:
         return bool(value == field.default)
@@ -114,7 +114,7 @@ def _plain(value: Any) -> str:
 
 
 def _after(dependency: Any) -> str:
-    """`41` or `after_any:41`."""
+    """Format a dependency: `41` or `after_any:41`."""
     if isinstance(dependency, Mapping):
         kind = dependency.get("kind", "after_ok")
         return str(dependency["job"]) if kind == "after_ok" else f"{kind}:{dependency['job']}"

@@ -1,4 +1,4 @@
-"""The form that submits a job: what is typed, turned into the fields of a job request, and refusals put beside them."""
+"""The form that submits a job: parsing into a job request, and errors beside fields."""
 
 import re
 import shlex
@@ -29,11 +29,11 @@ _TOPOLOGIES = (
     (Topology.NUMA, "one NUMA node or wait"),
 )
 _YES_NO = (("yes", "yes"), ("no", "no"))
-# Fields of the request that are typed as lines of NAME=VALUE, as words, or chosen as yes or no.
+# Fields typed as lines of NAME=VALUE, as a list, or chosen as yes or no.
 _PAIRS = ("environment", "labels", "node_selector")
 _LISTS = ("secrets", "depends_on", "mounts")
 _SWITCHES = ("gang_scheduling", "preemptible", "requeue")
-# Lines that are read one by one, and the part of `node_affinity` that some of them become.
+# Fields parsed line by line, and the part of `node_affinity` that some become.
 _LINES: dict[str, Callable[[str], msgspec.Struct]] = {
     "affinity": expression_of,
     "prefer": preference_of,
@@ -43,7 +43,7 @@ _AFFINITY = {"affinity": "required", "prefer": "preferred"}
 
 
 class SubmitForm(forms.Form):
-    """Bounds and rules are the service's, so that page, command and API refuse with the same sentences."""
+    """The submit form. The service validates, so that page, command and API return the same messages."""
 
     tenant = forms.ChoiceField(error_messages={"required": "Choose a tenant."})
     name = forms.CharField(required=False)
@@ -130,7 +130,7 @@ class SubmitForm(forms.Form):
             self.add_error(name, error)
 
     def job_fields(self) -> dict[str, Any]:
-        """What is understood so far, without what is empty or as the service would have it anyway."""
+        """Return the parsed fields, without empty values and defaults."""
         return {
             name: int(value) if isinstance(value, float) and value.is_integer() else value
             for name, value in self.cleaned_data.items()
@@ -138,7 +138,7 @@ class SubmitForm(forms.Form):
         }
 
     def check(self) -> None:
-        """What is wrong with the fields that are understood, where others are not: everything is said at once."""
+        """Validate the parsed fields when others failed, so that all errors appear at once."""
         understood = decode(msgspec.json.encode(self.job_fields()), JobRequest)
         for error in validate(understood):
             field = _field(error)
@@ -146,7 +146,7 @@ class SubmitForm(forms.Form):
                 self.add_error(field, error.message)
 
     def refuse(self, problem: Problem) -> None:
-        """Each sentence beside its field, what belongs to none above them all."""
+        """Add each error to its field, or above the form."""
         for error in problem.errors:
             field = _field(error) if _field(error) in self.fields else None
             message = _MESSAGES.get((error.field, error.code), error.message)
@@ -158,16 +158,16 @@ class SubmitForm(forms.Form):
 
     @property
     def has_more(self) -> bool:
-        """Whether something stands in the fields that are folded away: then they are shown."""
+        """Return whether the folded fields have values or errors, so that they are shown."""
         values = {name: self[name].value() for name in MORE}
         return any(
             self[name].errors or str(values[name] or "") != str(self.fields[name].initial or "") for name in MORE
         )
 
 
-# Where the words of the API do not fit what is typed here.
+# Replacements for API messages that do not fit the form.
 _MESSAGES = {("command", "required"): "enter a command, or a script below"}
-# Folded away until they are needed.
+# Folded until needed.
 MORE = ("array", "secrets", "labels", "node_selector", "affinity", "prefer", "tolerations", "depends_on",
         "not_before", "workdir", "image", "runtime",
         "mounts", "gang_scheduling", "ranks", "topology", "anti_affinity", "workload_class", "preemptible", "requeue",
@@ -175,7 +175,7 @@ MORE = ("array", "secrets", "labels", "node_selector", "affinity", "prefer", "to
 
 
 def _field(error: FieldError) -> str:
-    """The field of the form: `array.count` is typed into `array`."""
+    """Return the form field of an error: `array.count` belongs to `array`."""
     parts = re.split(r"[.\[]", error.field)
     if parts[0] == "node_affinity":
         return next((name for name, part in _AFFINITY.items() if part in parts), "affinity")
@@ -206,7 +206,7 @@ def _parse_list(text: str) -> list[str]:
 
 
 def typed(job: dict[str, Any]) -> dict[str, Any]:
-    """A job as somebody would type it into the form, to submit it again."""
+    """Return the form values of a job, to submit it again."""
     values = {name: job[name] for name in SubmitForm.base_fields if name in job}
     lines = {name: "\n".join(f"{key}={value}" for key, value in job[name].items()) for name in _PAIRS}
     lists = {name: " ".join(_list_items(job[name])) for name in _LISTS}
@@ -225,5 +225,5 @@ def typed(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _list_items(values: Iterable[Any]) -> Iterable[str]:
-    """Dependencies in full are said as `kind:id`."""
+    """Format list items; dependencies become `kind:id`."""
     return (f"{value['kind']}:{value['job']}" if isinstance(value, dict) else str(value) for value in values)

@@ -1,4 +1,4 @@
-"""Submitting a job from the page, with the command and the JSON that would do the same."""
+"""Submit a job from the page, with the equivalent command and JSON."""
 
 import re
 from typing import Any
@@ -29,7 +29,7 @@ _MAX_DIGITS = 18
 
 @page
 def submit(request: HttpRequest, identity: Identity) -> HttpResponse:
-    """The form; a POST submits. The key in the form makes a repeated submit harmless."""
+    """Show the form; a POST submits. The key in the form makes the submit idempotent."""
     tenants = _tenants(identity)
     key = services.new_key()
     if request.method != "POST":
@@ -62,7 +62,7 @@ def _submit_job(request: HttpRequest, form: SubmitForm, identity: Identity, key:
 @require_POST
 @page
 def preview(request: HttpRequest, identity: Identity) -> HttpResponse:
-    """The panel beside the form, for what is typed so far."""
+    """Render the panel beside the form for the current values."""
     tenants = _tenants(identity)
     form = SubmitForm(sorted(tenants), request.POST)
     return show(request, identity, "submit/equivalent.html", _equivalent(form, tenants, identity))
@@ -72,14 +72,14 @@ def _form_page(request: HttpRequest, identity: Identity, form: SubmitForm, key: 
     tenants = _tenants(identity)
     context = {"form": form, "key": key, "tenants": tenants, "models": _models(), "secrets": _secrets(tenants)}
     context["is_resubmit_missing"] = "again" in request.GET and not form.is_bound and not form.initial
-    context["is_restored"] = True  # what was typed is put back by the browser after Back or a reload
+    context["is_restored"] = True  # the browser restores the fields after Back or a reload
     return show(
         request, identity, "submit/page.html", {**context, **_equivalent(form, tenants, identity)}, status=status
     )
 
 
 def _equivalent(form: SubmitForm, tenants: dict[str, int], identity: Identity) -> dict[str, Any]:
-    """Command, JSON and what would become of it; only what is wrong where a field is: it would be another job."""
+    """Return command, JSON and verdict, or only the errors: with an invalid field the command would be another job."""
     if not form.is_bound:
         initial = {name: form.get_initial_for_field(field, name) for name, field in form.fields.items()}
         form = SubmitForm(sorted(tenants), {"tenant": next(iter(sorted(tenants)), ""), **_without_none(initial)})
@@ -105,12 +105,12 @@ def _without_none(initial: dict[str, Any]) -> dict[str, Any]:
 
 
 def _verdict(form: SubmitForm, fields: dict[str, Any], identity: Identity) -> dict[str, Any]:
-    """What would happen on submit: what the service that REST uses foresees, or its refusal, which marks its fields."""
+    """Simulate the submit with the service that REST uses. A refusal marks its fields."""
     if form.errors:
         return {"refused": _first_refusal(form)}
     if "tenant" not in fields:
         return {"is_open": True}
-    # Room can be told before there is a command.
+    # Capacity can be checked before there is a command.
     is_commanded = "command" in fields or "script" in fields
     job_fields = fields if is_commanded else {**fields, "command": ["true"]}
     try:
@@ -124,7 +124,7 @@ def _verdict(form: SubmitForm, fields: dict[str, Any], identity: Identity) -> di
 
 
 def _first_refusal(form: SubmitForm) -> str:
-    """With the name of its field, which may be folded away."""
+    """Return the first error with its field name, as the field can be folded."""
     name, errors = next(iter(form.errors.items()))
     return field_message(name if name in form.fields else "", str(errors[0]))
 
@@ -134,14 +134,14 @@ def _models() -> list[str]:
 
 
 def _secrets(tenants: dict[str, int]) -> list[str]:
-    """Names of the secrets that a job of one of the tenants may be given."""
+    """Return the names of secrets that jobs of these tenants can use."""
     rows = query("SELECT DISTINCT name FROM tenants_secrets WHERE tenant_id = ANY(%s) ORDER BY name LIMIT 200",
                   [list(tenants.values())])  # fmt: skip
     return [row["name"] for row in rows]
 
 
 def _tenants(identity: Identity) -> dict[str, int]:
-    """Tenants that the person may submit for, by name."""
+    """Return the tenants that the caller can submit for: ids by name."""
     if identity.is_admin:
         return {row["name"]: row["id"] for row in query("SELECT id, name FROM tenants_all WHERE archived_at IS NULL")}
     return {
@@ -152,7 +152,7 @@ def _tenants(identity: Identity) -> dict[str, int]:
 
 
 def _resubmit_initial(request: HttpRequest, identity: Identity) -> dict[str, Any]:
-    """The fields of the job that `?again=` names, if it may be seen."""
+    """Return the form values of the job in `?again=`, if the caller can see it."""
     text = request.GET.get("again", "")
     if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
         return {}

@@ -1,4 +1,4 @@
-"""Tenants over models and time: GPUs of each model against limits, members, preemptions, and the history of edits."""
+"""Details of tenants: GPUs by model against limits, members, preemptions and the history of edits."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -22,8 +22,8 @@ _MODELS = "SELECT model, count(*) AS gpus FROM nodes_devices GROUP BY model ORDE
 
 
 def by_model(tenants: Iterable[Row]) -> dict[str, list[Row]]:
-    """For each tenant its use of each model of the fleet: `model gpus_held limit limits in_fleet`, `limit` the nearest
-    one (null: none), `limits` what it counts: empty for this model alone, else `all A100` or `all GPUs`."""
+    """Return the use of each model by tenant: `model gpus_held limit limits in_fleet`. `limit`: the lowest that
+    applies, or None; `limits`: its scope, empty for this model alone, else `all A100` or `all GPUs`."""
     models = query(_MODELS)
     allocated = {(row["tenant_id"], row["model"]): round(row["gpus"], 2) for row in query(_ALLOCATED)}
     names = [row["model"] for row in models]
@@ -57,14 +57,14 @@ _MEMBERS = """
 
 
 def members(tenant_ids: Collection[int]) -> dict[int, list[Row]]:
-    """By tenant: owners first."""
+    """Return members by tenant, owners first."""
     by_tenant: dict[int, list[Row]] = {}
     for row in query(_MEMBERS, [list(tenant_ids)]):
         by_tenant.setdefault(row["tenant_id"], []).append(row)
     return by_tenant
 
 
-# Attempts that ended for a job of another tenant, or of the same; those that were moved off hot GPUs have no such job.
+# Preempted attempts with the preempting job; attempts moved off hot GPUs have none.
 _PREEMPTIONS = """
     SELECT v.tenant_id AS from_id, vt.name AS from_tenant, o.tenant_id AS for_id, ot.name AS for_tenant,
            a.evidence->>'rule' AS rule, count(*) AS attempts, max(a.ended_at) AS last_at
@@ -76,18 +76,18 @@ _PREEMPTIONS = """
 
 
 def preemptions() -> list[Row]:
-    """How many attempts were stopped for others in the last 30 days, by the tenants and the rule."""
+    """Count preempted attempts of the last 30 days by tenants and rule."""
     return query(_PREEMPTIONS, [PREEMPTION_DAYS])
 
 
 def preempted_by(counts: Sequence[Row], tenant_id: int, identity: Identity) -> list[Row]:
-    """Attempts of its that were stopped for others; `whom` by name only for who sees them, None: for no tenant."""
+    """Return preemptions of the tenant. `other_tenant` is named only if visible; None: no tenant."""
     rows = [row for row in counts if row["from_id"] == tenant_id and row["for_id"] != tenant_id]
     return [{**row, "other_tenant": _other_tenant(row["for_id"], row["for_tenant"], identity)} for row in rows]
 
 
 def preempted_for(counts: Sequence[Row], tenant_id: int, identity: Identity) -> list[Row]:
-    """Attempts of others, `whom`, that were stopped for its jobs."""
+    """Return preemptions by the tenant; `other_tenant` lost the attempts."""
     rows = [row for row in counts if row["for_id"] == tenant_id and row["from_id"] != tenant_id]
     return [{**row, "other_tenant": _other_tenant(row["from_id"], row["from_tenant"], identity)} for row in rows]
 
@@ -99,7 +99,7 @@ def _other_tenant(tenant_id: int | None, name: str | None, identity: Identity) -
 
 
 def balance(counts: Sequence[Row], tenant_id: int) -> dict[str, int]:
-    """How many attempts a tenant lost to other tenants, and how many others lost to it."""
+    """Count attempts that the tenant lost to others (`received`) and took from them (`given`)."""
     others = [row for row in counts if row["for_id"] != row["from_id"]]
     return {
         "received": sum(row["attempts"] for row in others if row["from_id"] == tenant_id),
@@ -107,32 +107,33 @@ def balance(counts: Sequence[Row], tenant_id: int) -> dict[str, int]:
     }
 
 
-# An entry names its subject as it was called then; another tenant may have that name by now.
+# Entries use the name of their time, which another tenant can have now.
 _TENANT_ENTRIES = """
     lib_audit_entries a JOIN unnest(%s::text[], %s::timestamptz[], %s::timestamptz[]) AS n (subject, since, until)
       ON a.subject = n.subject AND a.at >= n.since AND (n.until IS NULL OR a.at < n.until)
 """
 _EDITS = f"""
-    SELECT a.id, a.at, a.actor, a.via, a.action, a.subject, a.before, a.after FROM {_TENANT_ENTRIES} ORDER BY a.id DESC LIMIT %s
+    SELECT a.id, a.at, a.actor, a.via, a.action, a.subject, a.before, a.after
+      FROM {_TENANT_ENTRIES} ORDER BY a.id DESC LIMIT %s
 """
 _QUOTA_BEFORE = f"SELECT a.before FROM {_TENANT_ENTRIES} WHERE a.id = %s AND a.before IS NOT NULL"
 
 
 def edits(tenant_id: int) -> list[Row]:
-    """Who changed the tenant, its quota or its budget, newest first; `changes` is (field, before, after)."""
+    """Return edits of the tenant, its quota and its budget, newest first; `changes`: (field, before, after)."""
     subjects = _subjects(tenant_id, "tenant", "quota", "budget", "quota quota of", "budget budget of")
     return [{**row, "changes": _changes(row)} for row in query(_EDITS, [*subjects, MAX_EDITS])]
 
 
 def quota_before(tenant_id: int, entry_id: str) -> Row | None:
-    """What this edit of the tenant's quota has changed, as it was before; None if there is no such edit."""
+    """Return the quota before an edit, or None if the edit does not exist."""
     is_id = entry_id.isascii() and entry_id.isdigit() and len(entry_id) < 19
     rows = query(_QUOTA_BEFORE, [*_subjects(tenant_id, "quota"), int(entry_id)]) if is_id else []
     return rows[0]["before"] if rows else None
 
 
 def _subjects(tenant_id: int, *kinds: str) -> tuple[list[str], list[datetime], list[datetime | None]]:
-    """Return the columns subject, since and until of what was recorded about the tenant, under each of its names."""
+    """Return the columns subject, since and until for entries under each name of the tenant."""
     named = [(f"{kind} {span.name}", span.since, span.until) for span in names.spans(tenant_id) for kind in kinds]
     return [entry[0] for entry in named], [entry[1] for entry in named], [entry[2] for entry in named]
 
@@ -147,7 +148,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 
 
 def _in_words(value: Any) -> Any:
-    """A recorded value as the page shows it; None stays None."""
+    """Format a recorded value; None stays None."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str) and _TIME.fullmatch(value):

@@ -1,4 +1,5 @@
-"""The edit of a quota: its effect is computed by the scheduler and shown first, then it is applied to what was read."""
+"""Edit a quota: the scheduler computes the effect, which is shown first; then the edit is applied to the version
+read."""
 
 from typing import Any
 
@@ -19,7 +20,7 @@ _NO_LIMIT = "no limit"
 
 
 class ByModel(forms.Field):
-    """Lines like A100=16, as {"A100": 16}."""
+    """A field of lines like A100=16, parsed into {"A100": 16}."""
 
     widget = forms.Textarea
 
@@ -45,7 +46,7 @@ def _limit(label: str) -> forms.IntegerField:
 
 
 class QuotaForm(forms.Form):
-    """All limits of a quota; an empty one is none. `version` is that of the quota that was read."""
+    """The limits of a quota; empty means no limit. `version`: of the quota that was read."""
 
     guaranteed_gpus = forms.IntegerField(label="Guaranteed GPUs", min_value=0, max_value=2**31 - 1)
     max_gpus = _limit("GPUs at most")
@@ -64,7 +65,7 @@ class QuotaForm(forms.Form):
         return {name: value for name, value in self.cleaned_data.items() if name not in ("version", "go_ahead")}
 
     def refuse(self, problem: Problem) -> None:
-        """Puts the refusal beside its field, or above all."""
+        """Add the errors to their fields, or above the form."""
         field_errors = [error for error in problem.errors if error.field in self.fields]
         for error in field_errors:
             self.add_error(error.field, error.message)
@@ -74,8 +75,8 @@ class QuotaForm(forms.Form):
 
 @page
 def quota(request: HttpRequest, identity: Identity, name: str) -> HttpResponse:
-    """The form; a POST applies, or with `preview` answers what it would do. With `back` it is filled with how an edit
-    found the quota, and says what it would do to put that back."""
+    """Show the form; a POST applies it, or with `preview` shows its effect. `back`: an edit whose previous quota fills
+    the form."""
     tenant = find_tenant(name, identity)
     identity.require_admin()
     current = represent_tenants([tenant.pk])[0]["quota"]
@@ -118,7 +119,7 @@ def _form(request: HttpRequest, tenant_id: int, current: dict[str, Any]) -> Quot
 
 
 def _effect(tenant_id: int, form: QuotaForm) -> dict[str, Any]:
-    """What the scheduler says; a refusal stands in the form."""
+    """Return the effect computed by the scheduler; a refusal is added to the form."""
     try:
         tenants.checked_quota(tenant_id, form.limits(), expected_version=form.cleaned_data["version"])
     except Problem as problem:
@@ -139,7 +140,7 @@ def _apply(request: HttpRequest, identity: Identity, tenant_id: int, form: Quota
 
 
 def _differences(form: QuotaForm, current: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    """(label, now, then) of what would be another."""
+    """Return (label, current, edited) of changed limits."""
     if not form.is_bound or not hasattr(form, "cleaned_data"):
         return []
     edited = form.limits()

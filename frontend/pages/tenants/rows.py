@@ -1,4 +1,4 @@
-"""The rows of topics `tenants` and `tenant:<name>`: what a tenant holds, waits for, may hold and has used."""
+"""The rows of topics `tenants` and `tenant:<name>`: use, waiting jobs, limits and past use of tenants."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from tenants.billing import budgets
 Row = dict[str, Any]
 _NAMES = ("weight", "gpus_held", "jobs_live", "guaranteed_gpus", "max_gpus", "share", "usage_gpu_hours")
 _NONE = {"jobs_waiting": 0, "jobs_asking": 0}
-# All that wait, and of them those that only want for GPUs.
+# All waiting jobs, and those that only wait for GPUs.
 _WAITING = f"""
     SELECT j.tenant_id, sum(j.weight)::bigint AS jobs_waiting,
            coalesce(sum(j.weight) FILTER (WHERE {queuerows.IS_WAITING_FOR_GPUS}), 0)::bigint AS jobs_asking
@@ -24,7 +24,7 @@ _WAITING = f"""
 
 
 def load() -> dict[int, Row]:
-    """All tenants by id."""
+    """Return all tenants by id."""
     sql = "SELECT id, tier, archived_at IS NOT NULL AS is_archived FROM tenants_all"
     tenants = {row["id"]: row for row in prepared(sql)}
     waiting = {row["tenant_id"]: row for row in prepared(_WAITING)}
@@ -41,7 +41,7 @@ def load() -> dict[int, Row]:
 
 
 def restrict(tenants: dict[int, Row], visible: Sequence[int] | None, *, with_archived: bool = False) -> dict[str, Row]:
-    """By name; as in the REST API, members see their own tenants only, and nobody archived ones unless asked."""
+    """Return visible tenants by name; archived ones only if requested, as in the REST API."""
     return {
         row["name"]: _public_row(row)
         for tenant_id, row in tenants.items()
@@ -64,7 +64,7 @@ _PREEMPTED = """
 
 
 def load_details(names: Collection[str], tenants: Mapping[int, Row]) -> dict[str, Row]:
-    """{name: {"id", "rows"}} of those that exist; `known`: what load() gave."""
+    """Return {name: {"id", "rows"}} for tenants that exist; `tenants`: from load()."""
     ids = sorted(tenant_id for tenant_id, row in tenants.items() if row["name"] in names)
     details = {
         row["name"]: {
@@ -73,24 +73,24 @@ def load_details(names: Collection[str], tenants: Mapping[int, Row]) -> dict[str
         }
         for row in represent_tenants(ids)
     }
-    rows_of = {one["id"]: one["rows"] for one in details.values()}
+    rows_of = {detail["id"]: detail["rows"] for detail in details.values()}
     for row in prepared(_MEMBERS, [ids]):
         rows_of[row.pop("tenant_id")][f"member:{row['user']}"] = row
     for row in prepared(_PREEMPTED, [ids]):
         rows_of[row["tenant_id"]]["preempted"] = {"received_in_a_day": row["received"]}
-    for one in budgets.statuses(ids) if ids else ():
-        rows_of[one.tenant_id]["budget"] = {
-            "soft_gpu_hours": one.soft_gpu_hours,
-            "hard_gpu_hours": one.hard_gpu_hours,
-            "used_gpu_hours": round(one.used_gpu_hours, 1),
-            "state": one.state,
-            "renews_at": rfc3339(one.renews_at),
+    for budget in budgets.statuses(ids) if ids else ():
+        rows_of[budget.tenant_id]["budget"] = {
+            "soft_gpu_hours": budget.soft_gpu_hours,
+            "hard_gpu_hours": budget.hard_gpu_hours,
+            "used_gpu_hours": round(budget.used_gpu_hours, 1),
+            "state": budget.state,
+            "renews_at": rfc3339(budget.renews_at),
         }
     return details
 
 
 def restrict_details(loaded: Mapping[str, Row], name: str, visible: Sequence[int] | None) -> dict[str, Row] | None:
-    """None for what does not exist and for what the viewer may not see alike."""
+    """Return the rows, or None if the tenant does not exist or the viewer cannot see it."""
     detail = loaded.get(name)
     if detail is None or (visible is not None and detail["id"] not in visible):
         return None
@@ -99,20 +99,20 @@ def restrict_details(loaded: Mapping[str, Row], name: str, visible: Sequence[int
 
 
 def bar_scale(tenants: Iterable[dict[str, Any]]) -> float:
-    """What the full width of the tenants' bars stands for: the most that any holds, is guaranteed or may hold."""
+    """Return the number of GPUs at the full width of the tenants' bars."""
     return max((max(t["gpus_held"], t["guaranteed_gpus"], t["max_gpus"] or 0) for t in tenants), default=0) or 1
 
 
 TOPICS = (
     Topic(
         "tenants",
-        lambda _asked, _loaded: load(),
+        lambda _requested, _loaded: load(),
         lambda tenants, _, viewer: restrict(tenants, viewer.visible),
         invalidated_by=frozenset({"jobs", "tenants"}),
     ),
     Topic(
         "tenant",
-        lambda asked, loaded: load_details({name for name, _viewer in asked}, loaded["tenants"]),
+        lambda requested, loaded: load_details({name for name, _viewer in requested}, loaded["tenants"]),
         lambda tenants, name, viewer: restrict_details(tenants, name, viewer.visible),
         key_of=key_by(re.compile(r"tenant:([a-z0-9-]{1,63})", re.ASCII)),
         needs=("tenants",),

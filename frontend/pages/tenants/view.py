@@ -1,4 +1,4 @@
-"""Tenants: what each is guaranteed, uses and borrows per GPU model; one tenant; and the edit of its quota."""
+"""Tenants: guarantee, use and borrowed GPUs per model; and the page of one tenant."""
 
 from datetime import timedelta
 from typing import Any
@@ -29,7 +29,7 @@ def tenants(request: HttpRequest, identity: Identity) -> HttpResponse:
 
 
 def _list_context(identity: Identity, *, is_all: bool) -> dict[str, Any]:
-    """With archived tenants only if `is_all`; `archived`: how many there are."""
+    """Return the context; archived tenants only if `is_all`; `archived`: their number."""
     visible = identity.visible_tenants()
     live = tenantrows.restrict(tenantrows.load(), visible, with_archived=True)
     all_tenants = represent_tenants(visible)

@@ -1,4 +1,4 @@
-"""Tokens of the person who is logged in: make, list, revoke."""
+"""Tokens of the user: create, list, revoke."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ _EXPIRES = (("30", "in 30 days"), ("90", "in 90 days"), ("365", "in a year"), ("
 
 
 class TokenForm(forms.Form):
-    """The name, scopes and life of a new token. Only admins are offered the scope admin."""
+    """The name, scopes and lifetime of a new token. Only admins can choose the scope admin."""
 
     name = forms.CharField(max_length=100, error_messages={"required": "Enter a name."})
     scopes = forms.MultipleChoiceField(choices=_SCOPES, error_messages={"required": "Choose at least one."})

@@ -1,4 +1,4 @@
-"""What tenants used over days, of it what was held idle, and what it cost: the rows, the chart and the CSV of Usage."""
+"""Usage of tenants by day, with held idle time and cost: rows, chart and CSV."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ from tenants.billing import usage_report
 
 Row = dict[str, Any]
 BY = ("tenant", "user", "model")
-# So many have a colour of their own; the rest is one part of each bar.
+# The number of keys with their own colour; the rest is summed.
 MAX_IN_CHART = 7
 OTHERS = "others"
 
 
 @dataclass(frozen=True)
 class Usage:
-    """`rows`: by key, most first, with `gpu_hours idle_gpu_hours used_gpu_hours idle_percent cost jobs`; `days`: each
-    day of the time asked for; `daily`: of each day and key `gpu_hours idle_gpu_hours cost`."""
+    """`rows`: by key, most use first, with `gpu_hours idle_gpu_hours used_gpu_hours idle_percent cost jobs`; `days`:
+    all days of the period; `daily`: `gpu_hours idle_gpu_hours cost` by day and key."""
 
     rows: list[Row]
     total: Row
@@ -27,8 +27,8 @@ class Usage:
 
 
 def usage_rows(tenant_ids: Sequence[int], start: datetime, end: datetime, by: str) -> Usage:
-    """What was allocated is of the ledger, to the second; what was held idle is of the samples, and so not known of the
-    time before samples were counted like this."""
+    """Return usage by key. Allocation comes from the ledger, to the second; held idle time from samples, where
+    counted."""
     report = usage_report.report(tenant_ids, start, end, by)
     first, last = start.astimezone(UTC).date(), (end - timedelta(microseconds=1)).astimezone(UTC).date()
     idle_rows = samples.held(tenant_ids, first, last, by)
@@ -47,7 +47,7 @@ def usage_rows(tenant_ids: Sequence[int], start: datetime, end: datetime, by: st
 
 
 def _with_idle(row: Row, idle_hours: float) -> Row:
-    """The samples of the last seconds may tell of more than the ledger has."""
+    """Add idle hours, capped by the ledger, which can lag the samples by seconds."""
     idle = min(idle_hours, row["gpu_hours"])
     return {
         **row,
@@ -58,7 +58,7 @@ def _with_idle(row: Row, idle_hours: float) -> Row:
 
 
 def chart(usage: Usage, measure: str) -> Row:
-    """`days` and `lines`, one for each of the first keys and one for all others: a number for each day."""
+    """Return `days` and `lines`: daily numbers of the first keys, and of all others together."""
     keys = [row["key"] for row in usage.rows]
     charted, others = keys[:MAX_IN_CHART], keys[MAX_IN_CHART:]
     lines = [{"label": key, "values": [_cell(usage, day, key, measure) for day in usage.days]} for key in charted]

@@ -23,7 +23,7 @@ _CSV = ("gpu_hours", "idle_gpu_hours", "cost")
 
 @page
 def usage(request: HttpRequest, identity: Identity) -> HttpResponse:
-    """The address says all: ?from= and ?to= (days, both included), ?by=, ?tenant=, ?show=, ?format=csv."""
+    """Show usage by ?from= and ?to= (inclusive days), ?by=, ?tenant=, ?show=, ?format=csv."""
     begin, end, problem = _period(request)
     by = request.GET.get("by", "tenant")
     by = by if by in used.BY else "tenant"
@@ -60,7 +60,7 @@ def usage(request: HttpRequest, identity: Identity) -> HttpResponse:
 
 
 def _tenants(identity: Identity) -> dict[str, int]:
-    """Ids by name of those that may be seen."""
+    """Return ids by name of the tenants that the caller can see."""
     if not identity.is_admin:
         return {name: number for number, name in identity.tenant_names.items()}
     return {row["name"]: row["id"] for row in query("SELECT id, name FROM tenants_all")}
@@ -80,7 +80,7 @@ def _budgets(tenant_ids: list[int]) -> list[dict[str, Any]]:
 
 
 def _period(request: HttpRequest) -> tuple[date, date, str]:
-    """First and last day, and what is wrong with those that were asked for: then the last 30 days are shown."""
+    """Return the first and last day, and an error; with an error, the last 30 days."""
     today = timezone.now().astimezone(UTC).date()
     usual = today - timedelta(days=29), today
     try:
@@ -108,7 +108,7 @@ def _periods() -> list[tuple[str, date, date]]:
 
 
 def _address(request: HttpRequest) -> dict[str, str]:
-    """What the address says without one of its parts, for links that change that part."""
+    """Return the query without each parameter, for links that change it."""
     parts = {}
     for changed in ("period", "by", "show", "format"):
         params = request.GET.copy()
@@ -120,7 +120,7 @@ def _address(request: HttpRequest) -> dict[str, str]:
 
 
 def _as_csv(result: used.Usage, by: str, begin: date, end: date) -> HttpResponse:
-    """A line for each day and key. What a spreadsheet would take for a formula is text."""
+    """Return a line for each day and key; formulas are escaped as text."""
     response = HttpResponse(content_type="text/csv; charset=utf-8")
     response["Content-Disposition"] = f'attachment; filename="usage-by-{by}-{begin}-{end}.csv"'
     writer = csv.writer(response)
