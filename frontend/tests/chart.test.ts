@@ -1,7 +1,7 @@
 // Charts: what is not known is a gap, stacks add up, the sentence says what the picture shows.
 import { expect, test } from "vitest";
 import { Chart } from "../src/chart/chart";
-import { type ChartData, broken, ends, gaps, mark, moment, ofDays, said, sentence, short, stacked, top } from "../src/chart/model";
+import { type ChartData, broken, ends, gaps, mark, moment, ofDays, formatValue, sentence, short, stacked, top } from "../src/chart/model";
 
 const data = (times: number[], values: (number | null)[], more: Partial<ChartData> = {}): ChartData => ({
   label: "GPU 0", unit: "%", times, step: 10, lines: [{ label: "use", values }], ...more,
@@ -28,14 +28,14 @@ test("bars stand on each other and have no gaps", () => {
 });
 
 test("the axis reaches what it must, and is never empty", () => {
-  expect(top(data([0], [40], { most: 100 }))).toBe(100);
+  expect(top(data([0], [40], { axisTop: 100 }))).toBe(100);
   expect(top(data([0], [0]))).toBe(1);
   expect(top(data([0], [null]))).toBe(1);
 });
 
 test("numbers are short, and what is not known is n/a", () => {
   expect([short(0.12345), short(1234.5), short(97)]).toEqual(["0.123", "1,230", "97"]);
-  expect([said(null, "%"), said(50, "%"), said(310.4, "W")]).toEqual(["n/a", "50%", "310 W"]);
+  expect([formatValue(null, "%"), formatValue(50, "%"), formatValue(310.4, "W")]).toEqual(["n/a", "50%", "310 W"]);
 });
 
 test("a chart is told in words", () => {

@@ -1,9 +1,9 @@
 // The fleet: everything fits, nothing overlaps, cells are found; what is told of each; and how fast it is.
 import { describe, expect, test } from "vitest";
 import { LARGEST, type LayoutGroup, columns, hit, layout, neighbour } from "../src/pages/fleet/layout";
-import { fits, readAddress, spoken, writeAddress } from "../src/pages/fleet/address";
-import { type Fill, look, owner, reads, secondsToFree, value } from "../src/pages/fleet/looks";
-import { model, paints, tell } from "../src/pages/fleet/model";
+import { fits, readAddress, describeSpotlight, writeAddress } from "../src/pages/fleet/address";
+import { type Fill, appearance, owner, formatReading, secondsToFree, value } from "../src/pages/fleet/looks";
+import { model, paints, describeCell } from "../src/pages/fleet/model";
 import { type Context, type Palette, paint } from "../src/pages/fleet/paint";
 import { Panel } from "../src/pages/fleet/panel";
 import { isDark, ramp } from "../src/pages/fleet/palette";
@@ -78,22 +78,22 @@ describe("layout", () => {
 describe("what is told", () => {
   test("the most serious thing comes first; a lost node gives no data", () => {
     const [device] = node(0).devices as [DeviceRow];
-    expect(look(device, { state: "online", intent: "open" })).toEqual({ kind: "busy", words: "busy" });
-    expect(look({ ...device, health: "hot" }, { state: "online", intent: "open" })).toEqual({ kind: "hot", words: "hot, busy" });
+    expect(appearance(device, { state: "online", intent: "open" })).toEqual({ kind: "busy", words: "busy" });
+    expect(appearance({ ...device, health: "hot" }, { state: "online", intent: "open" })).toEqual({ kind: "hot", words: "hot, busy" });
     const noted = { ...device, health: "foreign", health_note: "pid 4242 of alice (python)", cell: "unavailable" as const };
-    expect(look(noted, { state: "online", intent: "open" }).words).toBe("in use by a foreign process: pid 4242 of alice (python)");
-    expect(look({ ...device, health: "quarantined", cell: "unavailable" }, { state: "online", intent: "open" }).kind).toBe("quarantined");
-    expect(look({ ...device, cell: "unavailable" }, { state: "online", intent: "cordoned" }).words).toBe("its node is cordoned");
-    expect(look(device, { state: "lost", intent: "open" }).kind).toBe("unknown");
+    expect(appearance(noted, { state: "online", intent: "open" }).words).toBe("in use by a foreign process: pid 4242 of alice (python)");
+    expect(appearance({ ...device, health: "quarantined", cell: "unavailable" }, { state: "online", intent: "open" }).kind).toBe("quarantined");
+    expect(appearance({ ...device, cell: "unavailable" }, { state: "online", intent: "cordoned" }).words).toBe("its node is cordoned");
+    expect(appearance(device, { state: "lost", intent: "open" }).kind).toBe("unknown");
   });
 
   test("unknown is n/a, never 0", () => {
     const device = { ...(node(0).devices[0] as DeviceRow), reading: null };
     for (const fill of ["utilisation", "memory", "temperature"] as Fill[]) {
       expect(value(device, fill)).toBeNull();
-      expect(reads(device, fill)).toBe("n/a");
+      expect(formatReading(device, fill)).toBe("n/a");
     }
-    expect(tell({ node: node(0), device }).join()).toContain("n/a: its agent has not read it yet");
+    expect(describeCell({ node: node(0), device }).join()).toContain("n/a: its agent has not read it yet");
   });
 
   test("jobs that may not be seen are not told; that it is held is", () => {
@@ -131,9 +131,9 @@ describe("fills", () => {
   test("time to free is that of the last holder; without a limit it is not known", () => {
     const soon = held(new Date(Date.now() + 3_600_000).toISOString());
     expect(secondsToFree(busy(soon), soon)).toBeGreaterThan(3500);
-    expect(reads(busy(soon), "until", soon)).toMatch(/^within (60 min|1 h)$/);
-    expect([reads(busy(held(null)), "until", held(null)), value(busy(held(null)), "until", held(null))]).toEqual(["n/a", null]);
-    expect(reads({ ...busy(soon), cell: "free", jobs: [] }, "until", soon)).toBe("free");
+    expect(formatReading(busy(soon), "until", soon)).toMatch(/^within (60 min|1 h)$/);
+    expect([formatReading(busy(held(null)), "until", held(null)), value(busy(held(null)), "until", held(null))]).toEqual(["n/a", null]);
+    expect(formatReading({ ...busy(soon), cell: "free", jobs: [] }, "until", soon)).toBe("free");
   });
 
   test("owners have colours by how much they hold; others' GPUs are nobody's that one knows", () => {
@@ -146,7 +146,7 @@ describe("fills", () => {
 
   test("watts are on a scale of 700", () => {
     expect(value(busy(held(null)), "power")).toBeCloseTo(400 / 700);
-    expect(reads(busy(held(null)), "power")).toBe("400 W");
+    expect(formatReading(busy(held(null)), "power")).toBe("400 W");
   });
 });
 
@@ -154,7 +154,7 @@ describe("the address", () => {
   test("says what is shown, and leads there again", () => {
     const asked = readAddress("?group=rack&fill=power&view=table&gpu=a/3&job=7&health=hot&model=NVIDIA+A100");
     expect([asked.group, asked.fill, asked.isTable, asked.gpu, asked.light.job, asked.light.health]).toEqual(["rack", "power", true, "a/3", 7, "hot"]);
-    expect(spoken(asked.light)).toBe("GPUs of job 7, hot GPUs, A100");
+    expect(describeSpotlight(asked.light)).toBe("GPUs of job 7, hot GPUs, A100");
     expect(readAddress(writeAddress(asked, ""))).toEqual(asked);
     expect(writeAddress(readAddress(""), "?group=rack&wall=1")).toBe("?wall=1");
   });

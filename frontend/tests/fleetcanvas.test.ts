@@ -3,7 +3,7 @@ import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { interact } from "../src/pages/fleet/interaction";
 import { layout } from "../src/pages/fleet/layout";
 import { value } from "../src/pages/fleet/looks";
-import { model, owners, paints, tell } from "../src/pages/fleet/model";
+import { model, owners, paints, describeCell } from "../src/pages/fleet/model";
 import { overviewStrip, stripCells } from "../src/pages/fleet/strip";
 import { Tooltip } from "../src/pages/fleet/tooltip";
 import type { Page } from "../src/live/regions";
@@ -17,12 +17,12 @@ test("all that is known of a GPU is told, the most important first", () => {
   const holders = { 0: { name: "train", user: "ann", tenant: "red", gpu_count: 8, ends_at: null } };
   const host = { ...node(0), holders };
   const [device] = host.devices as [DeviceRow];
-  expect(tell({ node: host, device })).toEqual(["gpu-0 · GPU 0 · A100", "busy", "job 0 train · ann, red", "0 % used · 40 GiB of 80 GiB · 61 °C · 400 W"]);
-  const [, unnamed, others] = tell({ node: host, device: { ...device, jobs: [], tenants: [] } });
+  expect(describeCell({ node: host, device })).toEqual(["gpu-0 · GPU 0 · A100", "busy", "job 0 train · ann, red", "0 % used · 40 GiB of 80 GiB · 61 °C · 400 W"]);
+  const [, unnamed, others] = describeCell({ node: host, device: { ...device, jobs: [], tenants: [] } });
   expect([unnamed, others]).toEqual(["busy", "held by another tenant"]);
   const reading = { ...device.reading!, temperature_celsius: null };
   expect(value({ ...device, reading }, "temperature")).toBeNull();
-  expect(tell({ node: host, device: { ...device, reading } }).at(-1)).toBe("n/a: its driver does not report it");
+  expect(describeCell({ node: host, device: { ...device, reading } }).at(-1)).toBe("n/a: its driver does not report it");
   expect(model([host], "model").groups[0]?.title).toBe("A100 · 8 GPUs, 2 free");
 });
 
@@ -46,7 +46,7 @@ test("the strip says how many are in each state, and leads to the GPU that is cl
   Object.defineProperty(region, "clientWidth", { value: 800 });
   document.body.append(region);
   const view = overviewStrip(region, {} as Page);
-  view.draw({ status: "ready", seq: 1, rows: new Map(nodes(2).map((row) => [row.name, row])), error: null, known: true });
+  view.draw({ status: "ready", seq: 1, rows: new Map(nodes(2).map((row) => [row.name, row])), error: null, cache: true });
   const link = region.querySelector("a") as HTMLAnchorElement;
   expect(link.getAttribute("aria-label")).toBe("16 GPUs: 4 busy, 4 held but idle, 4 free, 4 unavailable. Open the fleet");
   const at = stripCells([8, 8], 800).cells[11]!;

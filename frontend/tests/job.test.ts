@@ -32,7 +32,7 @@ test("waits are told by what they wait on, the present one up to now", () => {
 test("waits and attempts share one axis", () => {
   const region = document.createElement("section");
   const waits = { periods: [{ code: "capacity", since_at: "2026-01-31T08:00:00Z", until_at: "2026-01-31T08:01:00Z" }] };
-  const state: TopicState = { status: "ready", seq: 1, rows: new Map<string, object>([["waits", waits], ["attempt:1", attempt({ ended_at: "2026-01-31T08:02:00Z" })]]), error: null, known: true };
+  const state: TopicState = { status: "ready", seq: 1, rows: new Map<string, object>([["waits", waits], ["attempt:1", attempt({ ended_at: "2026-01-31T08:02:00Z" })]]), error: null, cache: true };
   jobTimeline(region, {} as Page).draw(state);
   const parts = [...region.querySelectorAll<HTMLElement>(".axis > span")].map((part) => [part.className, part.style.left, part.style.width]);
   expect(parts).toEqual([["wait-on-capacity for-capacity", "0.00%", "50.00%"], ["axis-waiting", "50.00%", "8.33%"], ["axis-running", "58.33%", "41.67%"]]);
@@ -46,11 +46,11 @@ test("readings become charts in their units, unknown ones stay unknown", () => {
     devices: [{ rank: 0, node: "n1", index: 3, model: "A100", memory_mb: 81920, times: [0, 15], utilisation_percent: [50, null], memory_used_mb: [2048, 4096], temperature_celsius: [null, null], power_watts: [300, 310] }],
   };
   const [device] = readings.devices;
-  const memory = chartOf(readings, device!, { name: "memory_used_mb", label: "Memory", unit: "GiB", scale: (value) => value / 1024, most: () => 80 });
+  const memory = chartOf(readings, device!, { name: "memory_used_mb", label: "Memory", unit: "GiB", scale: (value) => value / 1024, axisTop: () => 80 });
   expect(memory.label).toBe("n1 GPU 3 memory");
   expect(memory.lines[0]?.values).toEqual([2, 4]);
-  const use = chartOf(readings, device!, { name: "utilisation_percent", label: "Utilisation", unit: "%", scale: (value) => value, most: () => 100 });
-  expect([use.lines[0]?.values, use.from, use.until, use.most]).toEqual([[50, null], 0, 60, 100]);
+  const use = chartOf(readings, device!, { name: "utilisation_percent", label: "Utilisation", unit: "%", scale: (value) => value, axisTop: () => 100 });
+  expect([use.lines[0]?.values, use.from, use.until, use.axisTop]).toEqual([[50, null], 0, 60, 100]);
 });
 
 beforeEach(() => void vi.useFakeTimers());

@@ -1,6 +1,6 @@
 // The list of jobs: what of the feed belongs among what was read, and how loudly several are acted on.
 import { expect, test, vi } from "vitest";
-import { act, caution, fitting } from "../src/pages/jobs/actions";
+import { perform, caution, fitting } from "../src/pages/jobs/actions";
 import { Listing, fits, merged, restQuery } from "../src/pages/jobs/listing";
 import { watchFilters } from "../src/pages/queue/filters";
 import { Selection } from "../src/pages/jobs/selection";
@@ -39,11 +39,11 @@ test("older pages follow by their cursors, and all of them are read anew", async
     return Promise.resolve(new Response(JSON.stringify({ items: [job(isFirst ? 9 : 4)], next_cursor: isFirst ? "abc" : null })));
   };
   const listing = new Listing("state=final", () => undefined, get);
-  await listing.again();
+  await listing.reload();
   expect([listing.hasOlder, [...listing.read.keys()]]).toEqual([true, [9]]);
   await listing.older();
   expect([listing.hasOlder, [...listing.read.keys()]]).toEqual([false, [9, 4]]);
-  await listing.again();
+  await listing.reload();
   const [first, older] = ["/api/v1/jobs?state=final&limit=100", "/api/v1/jobs?state=final&limit=100&cursor=abc"];
   // They are counted only where some are not read.
   expect(asked).toEqual([first, "/api/v1/jobs/count?state=final", older, first, older]);
@@ -56,7 +56,7 @@ test("a page left open shows as many jobs as a fresh one, the newest (A52)", asy
   const view = jobs(region, {} as Page);
   await vi.waitFor(() => expect(region.querySelectorAll("tbody tr")).toHaveLength(100));
   const rows = feed(...Array.from({ length: 150 }, (_, at) => job(150 - at)));
-  view.draw({ status: "ready", seq: 1, rows, error: null, known: true });
+  view.draw({ status: "ready", seq: 1, rows, error: null, cache: true });
   const shown = [...region.querySelectorAll<HTMLElement>("tbody tr")].map((tr) => Number(tr.dataset.key));
   expect(shown).toEqual(Array.from({ length: 100 }, (_, at) => 150 - at));
   view.close?.();
@@ -74,7 +74,7 @@ test("where there is no job, none older are offered", async () => {
 
 test("a refusal is told in the server's words", async () => {
   const listing = new Listing("state=odd", () => undefined, () => Promise.resolve(new Response('{"detail": "there is no state odd"}', { status: 400 })));
-  await listing.again();
+  await listing.reload();
   expect(listing.problem).toBe("there is no state odd");
 });
 
@@ -101,7 +101,7 @@ test("what would be lost is asked of the server, typed where it says so, and not
   });
   document.body.innerHTML = '<form data-act-on-several action="/jobs/act/"></form>';
   HTMLDialogElement.prototype.showModal = function () { this.open = true; };
-  const answered = act("cancel", [job(7)], () => undefined);
+  const answered = perform("cancel", [job(7)], () => undefined);
   await vi.waitFor(() => expect(document.querySelector("dialog")?.textContent).toContain("on 21 GPUs"));
   const [yes, typed] = [document.querySelector("dialog .danger") as HTMLButtonElement, document.querySelector("dialog input") as HTMLInputElement];
   expect([asked, yes.disabled]).toEqual([["/jobs/loss/?ids=7"], true]);
@@ -112,14 +112,14 @@ test("what would be lost is asked of the server, typed where it says so, and not
   await answered;
   expect(posts).toEqual(["verb=cancel&ids=7&typed=7"]);
   loss = { ...loss, typed: "" };
-  void act("requeue", [job(7), job(8)], () => undefined);
+  void perform("requeue", [job(7), job(8)], () => undefined);
   await vi.waitFor(() => expect(document.querySelector<HTMLButtonElement>("dialog .danger")?.disabled).toBe(false));
   expect(document.querySelector("dialog input")).toBeNull();
   document.querySelector("dialog")?.close("no");
   // The second press is only about those that the first was not.
-  await act("cancel", [job(1, "pending")], () => undefined);
-  await act("cancel", [job(1, "pending")], () => undefined);
-  await act("cancel", [job(1, "pending"), job(2, "held")], () => undefined);
+  await perform("cancel", [job(1, "pending")], () => undefined);
+  await perform("cancel", [job(1, "pending")], () => undefined);
+  await perform("cancel", [job(1, "pending"), job(2, "held")], () => undefined);
   expect([...document.querySelectorAll(".toast > span:first-child")].map((one) => one.textContent).slice(-2)).toEqual(["1 waiting job will be cancelled in 5 s.", "1 waiting job will be cancelled in 5 s."]);
   for (const button of document.querySelectorAll<HTMLButtonElement>(".toast button")) if (button.textContent === "Do it now") button.click();
   await vi.waitFor(() => expect(posts.length).toBe(3));

@@ -124,7 +124,7 @@ describe("tail", () => {
     const content = { data: bytes("x".repeat(100_000)) };
     const { asked, get } = server(content, 1000);
     const got: LogPart[] = [];
-    const tail = new Tail({ job: 17, attempt: 1, rank: 0 }, { more: (part) => got.push(part), failed: (words) => expect(words).toBe(""), gone: () => undefined }, get);
+    const tail = new Tail({ job: 17, attempt: 1, rank: 0 }, { more: (part) => got.push(part), failed: (words) => expect(words).toBe(""), showDeleted: () => undefined }, get);
     await tail.grown(100_000);
     content.data = bytes("x".repeat(103_500));
     await Promise.all([tail.grown(103_000), tail.grown(103_500)]);
@@ -138,7 +138,7 @@ describe("tail", () => {
     const content = { data: new Uint8Array(100) };
     const { asked, get } = server(content);
     const said: [number, boolean, number][] = [];
-    const tail = new Tail({ job: 1, attempt: 1, rank: 0 }, { more: (part, isFirst, skipped) => said.push([part.offset, isFirst, skipped]), failed: (words) => expect(words).toBe(""), gone: () => undefined }, get);
+    const tail = new Tail({ job: 1, attempt: 1, rank: 0 }, { more: (part, isFirst, skipped) => said.push([part.offset, isFirst, skipped]), failed: (words) => expect(words).toBe(""), showDeleted: () => undefined }, get);
     await tail.grown(100);
     content.data = new Uint8Array(30 << 20);
     await tail.grown(content.data.length);
@@ -154,7 +154,7 @@ describe("tail", () => {
     const content = { data: bytes("one") };
     const { asked, get } = server(content);
     let mayGoOn = true;
-    const tail = new Tail({ job: 1, attempt: 1, rank: 0 }, { more: () => undefined, failed: () => undefined, gone: () => undefined, mayGoOn: () => mayGoOn }, get);
+    const tail = new Tail({ job: 1, attempt: 1, rank: 0 }, { more: () => undefined, failed: () => undefined, showDeleted: () => undefined, mayGoOn: () => mayGoOn }, get);
     await tail.grown(3);
     mayGoOn = false;
     content.data = bytes("one two");
@@ -166,7 +166,7 @@ describe("tail", () => {
 
   test("a server that promises more than it has is not asked in a circle", async () => {
     const { asked, get } = server({ data: bytes("ab") });
-    const tail = new Tail({ job: 1, attempt: 1, rank: 0 }, { more: () => undefined, failed: () => undefined, gone: () => undefined }, get);
+    const tail = new Tail({ job: 1, attempt: 1, rank: 0 }, { more: () => undefined, failed: () => undefined, showDeleted: () => undefined }, get);
     await tail.grown(50);
     expect(asked.length).toBeLessThan(4);
   });
@@ -177,7 +177,7 @@ describe("tail", () => {
     let isDown = true;
     const said: string[] = [];
     const got: LogPart[] = [];
-    const tail = new Tail({ job: 1, attempt: 1, rank: 0 }, { more: (part) => got.push(part), failed: (words) => said.push(words), gone: () => undefined }, (url) =>
+    const tail = new Tail({ job: 1, attempt: 1, rank: 0 }, { more: (part) => got.push(part), failed: (words) => said.push(words), showDeleted: () => undefined }, (url) =>
       isDown ? Promise.resolve(new Response("", { status: 503 })) : get(url),
     );
     await tail.grown(2);
@@ -190,7 +190,7 @@ describe("tail", () => {
   test("a log that was deleted is told in the server's words, and not asked for again", async () => {
     const said: string[] = [];
     let asked = 0;
-    const tail = new Tail({ job: 1, attempt: 1, rank: 0 }, { more: () => undefined, failed: () => undefined, gone: (words) => said.push(words) }, () => {
+    const tail = new Tail({ job: 1, attempt: 1, rank: 0 }, { more: () => undefined, failed: () => undefined, showDeleted: (words) => said.push(words) }, () => {
       asked += 1;
       return Promise.resolve(new Response(JSON.stringify({ detail: "this log was deleted at noon, by its age" }), { status: 410 }));
     });

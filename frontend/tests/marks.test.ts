@@ -1,6 +1,6 @@
 // The submit form: the field that the panel beside it says is wrong is marked, not while somebody types into it.
 import { beforeEach, expect, test, vi } from "vitest";
-import { keepDraft, startMarks, tellRestored } from "../src/pages/submit/draft";
+import { keepDraft, startMarks, refreshRestored } from "../src/pages/submit/draft";
 
 startMarks();
 
@@ -53,11 +53,11 @@ test("what the browser put back is told to the panel once, and shown where it wa
   const heard = vi.fn();
   document.querySelector("form")?.setAttribute("data-restored", "");
   document.addEventListener("change", heard);
-  tellRestored();
+  refreshRestored();
   expect(heard).not.toHaveBeenCalled();
   field("command").value = "python train.py";
   field("array").value = "100";
-  tellRestored();
+  refreshRestored();
   expect(heard).toHaveBeenCalledTimes(1);
   expect(document.querySelector("details")?.open).toBe(true);
   document.removeEventListener("change", heard);
@@ -66,7 +66,7 @@ test("what the browser put back is told to the panel once, and shown where it wa
 test("what was typed is there again after a reload, and not in a form that is opened anew", () => {
   const load = (isReload: boolean): string => {
     document.body.innerHTML = '<form data-restored><input id="id_command" name="command" value=""><input type="hidden" name="key" value="1"></form>';
-    tellRestored(isReload);
+    refreshRestored(isReload);
     return field("command").value;
   };
   load(false);

@@ -4,8 +4,8 @@ import { Detail } from "../src/pages/queue/detail";
 import { Estimates } from "../src/pages/queue/estimates";
 import { Geometry, type Group } from "../src/pages/queue/geometry";
 import { changed, topicQuery } from "../src/pages/queue/filters";
-import { Held } from "../src/pages/queue/held";
-import { type Foreseen, foreseen, jobRow } from "../src/pages/queue/row";
+import { HeldView } from "../src/pages/queue/held";
+import { type EstimateResult, estimateCell, jobRow } from "../src/pages/queue/row";
 import { queue } from "../src/pages/queue/view";
 import { WINDOW, Windows } from "../src/pages/queue/windows";
 import type { Page } from "../src/live/regions";
@@ -20,7 +20,7 @@ const row = (id: number, more: Partial<QueueRow> = {}): QueueRow => ({
 });
 const total = (order: number[], jobs = order.length): QueueTotal => ({ jobs, gpus: 2 * jobs, shown: order.length, rows: jobs, matching: jobs, groups: [{ group: "capacity", rows: jobs, jobs, gpus: 2 * jobs }], order });
 const state = (ids: number[], jobs = ids.length): TopicState => ({
-  status: "ready", seq: 1, error: null, known: true,
+  status: "ready", seq: 1, error: null, cache: true,
   rows: new Map<string, object>([...ids.map((id) => [String(id), row(id)] as const), ["total", total(ids, jobs)]]),
 });
 
@@ -68,8 +68,8 @@ test("only the windows in sight and their neighbours are subscribed", () => {
 
 test("under the pointer the order stays, contents follow, and the news are counted", () => {
   const feed = new Feed();
-  const held = new Held();
-  const windows = new Windows(feed, "", () => held.take(windows));
+  const held = new HeldView();
+  const windows = new Windows(feed, "", () => held.update(windows));
   windows.want(0, 10);
   feed.say("queue:0-200", state([1, 2, 3]));
   held.hold();
@@ -87,8 +87,8 @@ test("under the pointer the order stays, contents follow, and the news are count
 
 test("rows that came are told as new, whatever went; of a queue that is not all known only how much longer it is", () => {
   const feed = new Feed();
-  const held = new Held();
-  const windows = new Windows(feed, "", () => held.take(windows));
+  const held = new HeldView();
+  const windows = new Windows(feed, "", () => held.update(windows));
   const news = (said: TopicState): string => {
     feed.say("queue:0-200", said);
     return held.news;
@@ -112,13 +112,13 @@ test("filters and order stand in the address, and in the topic's name in one ord
 
 test("an estimate is told as time from now, with its sentence", () => {
   const now = Date.parse("2026-01-31T08:00:00Z");
-  const known = (at: string | null, sentence: string): Foreseen => ({ estimate: { p50_at: at, p90_at: null, later_than: null, sentence }, estimate_reason: null });
-  const soon = foreseen(known("2026-01-31T08:12:00Z", "starts soon"), now);
+  const known = (at: string | null, sentence: string): EstimateResult => ({ estimate: { p50_at: at, p90_at: null, later_than: null, sentence }, estimate_reason: null });
+  const soon = estimateCell(known("2026-01-31T08:12:00Z", "starts soon"), now);
   expect([soon.textContent, soon.title]).toEqual(["in 12 min", "starts soon"]);
-  expect(foreseen(known(null, "no estimate"), now).textContent).toBe("none");
-  const unknown = foreseen({ estimate: null, estimate_reason: "no estimate: it is held" });
+  expect(estimateCell(known(null, "no estimate"), now).textContent).toBe("none");
+  const unknown = estimateCell({ estimate: null, estimate_reason: "no estimate: it is held" });
   expect([unknown.textContent, unknown.title]).toEqual(["n/a", "no estimate: it is held"]);
-  expect(foreseen(undefined).textContent).toBe("–");
+  expect(estimateCell(undefined).textContent).toBe("–");
 });
 
 test("hostile names are text", () => {

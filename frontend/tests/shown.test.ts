@@ -1,10 +1,10 @@
 // Hidden tabs ask for nothing, and at once when they are shown; a page that could not be had is asked for again.
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 vi.mock("htmx.org", () => ({ default: { process: () => undefined } }));
-import { onceShown, startShown } from "../src/live/visibility";
+import { whenVisible, deferHiddenRequests } from "../src/live/visibility";
 import type { Page } from "../src/live/regions";
 import { NOTHING } from "../src/live/store";
-import { again } from "../src/live/server_region";
+import { serverRegion } from "../src/live/server_region";
 
 let isHidden = false;
 
@@ -28,11 +28,11 @@ describe("what is done again", () => {
   test("it waits for its time, and in a hidden tab until that is shown, and then happens once", () => {
     let runs = 0;
     const run = (): void => void (runs += 1);
-    onceShown(run, 1000);
+    whenVisible(run, 1000);
     vi.advanceTimersByTime(1000);
     expect(runs).toBe(1);
     show(true);
-    onceShown(run, 1000);
+    whenVisible(run, 1000);
     vi.advanceTimersByTime(100_000);
     expect(runs).toBe(1);
     show(false);
@@ -40,7 +40,7 @@ describe("what is done again", () => {
     show(false);
     expect(runs).toBe(2);
     show(true);
-    const end = onceShown(run, 1000);
+    const end = whenVisible(run, 1000);
     vi.advanceTimersByTime(1000);
     end();
     show(false);
@@ -48,7 +48,7 @@ describe("what is done again", () => {
   });
 
   test("parts that ask by themselves are kept from it while hidden, and asked once when shown", () => {
-    startShown();
+    deferHiddenRequests();
     const part = document.createElement("div");
     document.body.replaceChildren(part);
     let shown = 0;
@@ -73,8 +73,8 @@ test("a page that could not be had is owed, and asked for again, less and less o
     return answer;
   });
   const part = document.getElementById("part") as HTMLElement;
-  const view = again(part, {} as Page);
-  view.draw({ ...NOTHING, known: true, status: "ready" });
+  const view = serverRegion(part, {} as Page);
+  view.draw({ ...NOTHING, cache: true, status: "ready" });
   await vi.advanceTimersByTimeAsync(60_000);
   expect(part.textContent).toBe("new");
   expect(times.length).toBe(3);

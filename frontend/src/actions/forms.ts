@@ -1,11 +1,11 @@
 // Forms that ask for something are sent in place: "requested…" at once, then what the server answers; how it stands is
 // then drawn by those who hear `asked`. Without this script the same forms lead to the page that says it.
-import { ask, tellFailure } from "../ui/fetch_errors";
+import { ask, showFailure } from "../ui/fetch_errors";
 import { toast } from "./undo";
 
 const asking = new WeakSet<HTMLFormElement>();
 /** What was said last may not be so any more once something else was asked: "takes no new jobs", "takes jobs again". */
-let forget = (): void => undefined;
+let closeLast = (): void => undefined;
 
 /** `<form data-asks>`: dispatches `asked` on the document when the server has answered, whatever it said. */
 export function startAsking(): void {
@@ -39,11 +39,11 @@ async function sendForm(form: HTMLFormElement, submitter: HTMLElement | null): P
 async function send(address: string, body: URLSearchParams): Promise<boolean> {
   try {
     const { is_done, sentence } = await ask<{ is_done: boolean; sentence: string }>(address, body);
-    forget();
-    forget = toast(sentence);
+    closeLast();
+    closeLast = toast(sentence);
     return is_done;
   } catch (error) {
-    tellFailure(error);
+    showFailure(error);
     return false;
   }
 }

@@ -22,7 +22,7 @@ export function startUndo(): void {
       event.preventDefault();
       event.stopImmediatePropagation();
       // Who presses it twice has asked once, and takes it back by one Undo.
-      if (!awaits(form.action)) later(form.dataset.undo, [form.action], (isLeaving) => (isLeaving ? leave(form) : submit(form)));
+      if (!isPending(form.action)) schedule(form.dataset.undo, [form.action], (isLeaving) => (isLeaving ? leave(form) : submit(form)));
     },
     { capture: true },
   );
@@ -30,68 +30,68 @@ export function startUndo(): void {
 }
 
 /** Whether something of that name will be sent yet. */
-export function awaits(name: string): boolean {
-  return [...waiting].some((one) => one.about.has(name));
+export function isPending(name: string): boolean {
+  return [...waiting].some((entry) => entry.about.has(name));
 }
 
 /** Shows what will be (`words`: "Job 7 will be cancelled"), and calls `send` after some seconds unless it is undone.
  *  `about`: the names of what `awaits` meanwhile. */
-export function later(words: string, about: readonly string[], send: (isLeaving: boolean) => void, ms = UNDO_MS): void {
-  const left = h("span", { class: "muted", "aria-hidden": "true" });
+export function schedule(sentence: string, about: readonly string[], send: (isLeaving: boolean) => void, ms = UNDO_MS): void {
+  const remaining = h("span", { class: "muted", "aria-hidden": "true" });
   const undo = h("button", { type: "button", class: "small" }, "Undo");
   const now = h("button", { type: "button", class: "small" }, "Do it now");
-  const shown = h("div", { class: "toast", role: "status" }, h("span", {}, `${words} in ${Math.round(ms / 1000)} s.`), left, undo, now);
+  const message = h("div", { class: "toast", role: "status" }, h("span", {}, `${sentence} in ${Math.round(ms / 1000)} s.`), remaining, undo, now);
   const until = performance.now() + ms;
   const from = document.activeElement;
   const end = (): void => {
     clearTimeout(timer);
     clearInterval(ticking);
-    waiting.delete(one);
-    remove(shown, from);
+    waiting.delete(entry);
+    remove(message, from);
   };
-  const one: Waiting = {
+  const entry: Waiting = {
     about: new Set(about),
     send(isLeaving) {
       end();
       send(isLeaving);
     },
   };
-  const say = (): void => void (left.textContent = `${Math.max(1, Math.ceil((until - performance.now()) / 1000))} s`);
-  const ticking = setInterval(say, 250);
-  const timer = setTimeout(() => one.send(false), ms);
-  waiting.add(one);
+  const showRemaining = (): void => void (remaining.textContent = `${Math.max(1, Math.ceil((until - performance.now()) / 1000))} s`);
+  const ticking = setInterval(showRemaining, 250);
+  const timer = setTimeout(() => entry.send(false), ms);
+  waiting.add(entry);
   undo.addEventListener("click", end);
-  now.addEventListener("click", () => one.send(false));
-  say();
-  place().append(shown);
+  now.addEventListener("click", () => entry.send(false));
+  showRemaining();
+  place().append(message);
   undo.focus({ preventScroll: true });
 }
 
 /** Says something for a while, with a button that takes it back where that can be; gives what ends it before. */
-export function toast(words: string, action?: { word: string; run: () => void }, ms = 2 * UNDO_MS): () => void {
-  const shown = h("div", { class: "toast", role: "status" }, h("span", {}, ...clocked(words)));
+export function toast(sentence: string, action?: { word: string; run: () => void }, ms = 2 * UNDO_MS): () => void {
+  const message = h("div", { class: "toast", role: "status" }, h("span", {}, ...clocked(sentence)));
   const from = document.activeElement;
-  const end = (): void => remove(shown, from);
+  const end = (): void => remove(message, from);
   if (action !== undefined) {
     const button = h("button", { type: "button", class: "small" }, action.word);
     button.addEventListener("click", () => {
       end();
       action.run();
     });
-    shown.append(button);
+    message.append(button);
   }
   const close = h("button", { type: "button", class: "small", "aria-label": "Close" }, "✕");
   close.addEventListener("click", end);
-  shown.append(close);
-  place().append(shown);
+  message.append(close);
+  place().append(message);
   setTimeout(end, ms);
   return end;
 }
 
 /** The focus, if it is there, goes back to where it came from; where that is gone, to the page. */
-function remove(shown: HTMLElement, from: Element | null): void {
-  const hadFocus = shown.contains(document.activeElement);
-  shown.remove();
+function remove(message: HTMLElement, from: Element | null): void {
+  const hadFocus = message.contains(document.activeElement);
+  message.remove();
   if (!hadFocus) return;
   if (from instanceof HTMLElement) from.focus({ preventScroll: true });
   if (document.activeElement !== from || from === document.body) document.querySelector<HTMLElement>("main")?.focus({ preventScroll: true });
@@ -115,9 +115,9 @@ function leave(form: HTMLFormElement): void {
 }
 
 function place(): HTMLElement {
-  const known = document.querySelector<HTMLElement>(".toasts");
-  if (known !== null) return known;
-  const made = h("div", { class: "toasts" });
-  document.body.append(made);
-  return made;
+  const existing = document.querySelector<HTMLElement>(".toasts");
+  if (existing !== null) return existing;
+  const created = h("div", { class: "toasts" });
+  document.body.append(created);
+  return created;
 }

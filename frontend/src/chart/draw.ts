@@ -4,7 +4,7 @@ import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { resolve } from "../pages/fleet/palette";
 import type { Drawing } from "./chart";
-import { type ChartData, broken, ends, gaps, mark, moment, ofDays, said, short, stacked, top } from "./model";
+import { type ChartData, broken, ends, gaps, mark, moment, ofDays, formatValue, short, stacked, top } from "./model";
 
 const HEIGHT = 120;
 /** Those of owners: amber and red are kept for what somebody must see to. */
@@ -13,7 +13,7 @@ const COLOURS = ["owner-0", "owner-1", "owner-2", "owner-3", "owner-4", "owner-5
 export function drawn(host: HTMLElement): Drawing {
   let plot: uPlot | null = null;
   let data: ChartData | null = null;
-  let look = "";
+  let signature = "";
 
   const begin = (): void => {
     plot?.destroy();
@@ -29,9 +29,9 @@ export function drawn(host: HTMLElement): Drawing {
     draw(next) {
       data = next;
       const kind = JSON.stringify([next.lines.map((line) => [line.label, line.colour]), next.kind, next.unit, next.height, next.group]);
-      if (plot === null || kind !== look) begin();
+      if (plot === null || kind !== signature) begin();
       else plot.setData(aligned(next));
-      look = kind;
+      signature = kind;
     },
     restyle: begin,
     end() {
@@ -92,15 +92,15 @@ function series(label: string, stroke: string, at: number, data: () => ChartData
     stroke,
     width: isBars ? 0 : 1.5,
     points: { show: false },
-    value: (_, value, __, index) => (index === null ? inAll(data(), at) : said(isBars ? data().lines[at]?.values[index] : value, data().unit)),
+    value: (_, value, __, index) => (index === null ? inAll(data(), at) : formatValue(isBars ? data().lines[at]?.values[index] : value, data().unit)),
     ...(isBars ? { fill: stroke, paths: uPlot.paths.bars?.({ size: [0.9, 64], align: 1 }) as uPlot.Series.PathBuilder } : {}),
   };
 }
 
 /** Without a cursor: what the bars of a line come to, the last that a line knows. */
 function inAll(data: ChartData, at: number): string {
-  const known = (data.lines[at]?.values ?? []).filter((value) => value !== null);
-  return said(data.kind === "bars" ? known.reduce((sum, value) => sum + value, 0) : known.at(-1), data.unit);
+  const values = (data.lines[at]?.values ?? []).filter((value) => value !== null);
+  return formatValue(data.kind === "bars" ? values.reduce((sum, value) => sum + value, 0) : values.at(-1), data.unit);
 }
 
 /** What is not known is hatched, never zero. */

@@ -24,7 +24,7 @@ export interface ChartData {
   from?: number;
   until?: number;
   /** The least that the top of the axis stands for, as 100 of percent. */
-  most?: number;
+  axisTop?: number;
   height?: number;
   /** Charts of one group have one cursor. */
   group?: string;
@@ -44,15 +44,15 @@ export function ends(data: ChartData): Interval {
 export function gaps(data: ChartData): Interval[] {
   const [from, until] = ends(data);
   if (data.kind === "bars") return [];
-  const found: Interval[] = [];
-  let known = from;
+  const result: Interval[] = [];
+  let lastKnown = from;
   data.times.forEach((at, index) => {
     if (data.lines.every((line) => (line.values[index] ?? null) === null)) return;
-    if (at - known > 2.5 * data.step) found.push([known, at]);
-    known = at;
+    if (at - lastKnown > 2.5 * data.step) result.push([lastKnown, at]);
+    lastKnown = at;
   });
-  if (until - known > 2.5 * data.step) found.push([known, until]);
-  return found;
+  if (until - lastKnown > 2.5 * data.step) result.push([lastKnown, until]);
+  return result;
 }
 
 /** Times and values as they are drawn: a gap in time breaks each line. */
@@ -60,9 +60,9 @@ export function broken(data: ChartData): { times: number[]; values: (number | nu
   const times: number[] = [];
   const values: (number | null)[][] = data.lines.map(() => []);
   data.times.forEach((at, index) => {
-    const before = data.times[index - 1];
-    if (data.kind !== "bars" && before !== undefined && at - before > 2.5 * data.step) {
-      times.push(before + data.step);
+    const previous = data.times[index - 1];
+    if (data.kind !== "bars" && previous !== undefined && at - previous > 2.5 * data.step) {
+      times.push(previous + data.step);
       for (const list of values) list.push(null);
     }
     times.push(at);
@@ -85,8 +85,8 @@ export function stacked(values: readonly (readonly (number | null)[])[]): (numbe
 /** The top of the axis: what is there, `most` and a little air; 1 where there is nothing. */
 export function top(data: ChartData): number {
   const values = data.kind === "bars" ? (stacked(data.lines.map((line) => line.values)).at(-1) ?? []) : data.lines.flatMap((line) => [...line.values]);
-  const highest = values.reduce<number>((most, value) => Math.max(most, value ?? 0), 0);
-  return Math.max(data.most ?? 0, highest * (highest > (data.most ?? 0) ? 1.05 : 1)) || 1;
+  const highest = values.reduce<number>((maximum, value) => Math.max(maximum, value ?? 0), 0);
+  return Math.max(data.axisTop ?? 0, highest * (highest > (data.axisTop ?? 0) ? 1.05 : 1)) || 1;
 }
 
 const DAY_SECONDS = 86_400;
@@ -117,17 +117,17 @@ export function short(value: number): string {
   return Number(value.toPrecision(3)).toLocaleString("en");
 }
 
-export function said(value: number | null | undefined, unit: string): string {
+export function formatValue(value: number | null | undefined, unit: string): string {
   return value === null || value === undefined ? "n/a" : `${short(value)}${unit === "%" || unit === "" ? "" : " "}${unit}`;
 }
 
 /** What a chart says in one sentence. */
 export function sentence(data: ChartData): string {
   const parts = data.lines.map((line) => {
-    const known = line.values.filter((value) => value !== null);
-    if (known.length === 0) return `${line.label} n/a`;
-    if (data.kind === "bars") return `${line.label} ${said(known.reduce((sum, value) => sum + value, 0), data.unit)} in all`;
-    return `${line.label} from ${said(Math.min(...known), data.unit)} to ${said(Math.max(...known), data.unit)}`;
+    const values = line.values.filter((value) => value !== null);
+    if (values.length === 0) return `${line.label} n/a`;
+    if (data.kind === "bars") return `${line.label} ${formatValue(values.reduce((sum, value) => sum + value, 0), data.unit)} in all`;
+    return `${line.label} from ${formatValue(Math.min(...values), data.unit)} to ${formatValue(Math.max(...values), data.unit)}`;
   });
   return `${data.label}: ${parts.join("; ") || "no data"}`;
 }

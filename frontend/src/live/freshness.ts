@@ -40,8 +40,8 @@ export function freshness(heard: Heard, now: number, hasFailed: boolean): Freshn
   if (!isConnected) {
     if (aliveAt === null && !hasFailed) return { level: "delayed", text: "connecting…", title: "" };
     const heardAt = Math.max(aliveAt ?? 0, heard.polledAt ?? 0);
-    const known = heardAt === 0 ? "as loaded" : `last known ${clock(heardAt)}`;
-    return { level: "offline", text: `offline, ${known}`, title: "trying to reach the server again" };
+    const lastKnown = heardAt === 0 ? "as loaded" : `last known ${clock(heardAt)}`;
+    return { level: "offline", text: `offline, ${lastKnown}`, title: "trying to reach the server again" };
   }
   if (aliveAt === null) return { level: "delayed", text: "connecting…", title: "" };
   const age = now - aliveAt;

@@ -23,11 +23,11 @@ export class Hub implements SocketEvents {
   private readonly changed = new Set<string>();
   private readonly socket: Socket;
   private readonly joiner = new Joiner();
-  private readonly kept = new Set<string>();
+  private readonly backgroundTopics = new Set<string>();
   private isHidden = false;
   private isScheduled = false;
   private sent = "";
-  private asked = 0;
+  private subscribedAt = 0;
   private openedAt = 0;
 
   constructor(
@@ -44,20 +44,20 @@ export class Hub implements SocketEvents {
 
   /** Calls `listener` with the topic's state at each change, in the frame's batch; the answer ends that. */
   listen(topic: string, listener: Listener): () => void {
-    const known = this.listeners.get(topic) ?? new Set();
-    known.add(listener);
-    this.listeners.set(topic, known);
-    if (this.state(topic).known) {
+    const listeners = this.listeners.get(topic) ?? new Set();
+    listeners.add(listener);
+    this.listeners.set(topic, listeners);
+    if (this.state(topic).cache) {
       this.changed.add(topic);
       this.schedule();
     }
     this.subscribe();
     return () => {
-      known.delete(listener);
-      if (known.size === 0) {
+      listeners.delete(listener);
+      if (listeners.size === 0) {
         this.listeners.delete(topic);
-        const wanted = this.wanted();
-        for (const old of [...this.states.keys()]) if (!wanted.includes(old)) this.states.delete(old);
+        const topics = this.topics();
+        for (const old of [...this.states.keys()]) if (!topics.includes(old)) this.states.delete(old);
       }
       this.subscribe();
     };
@@ -66,20 +66,20 @@ export class Hub implements SocketEvents {
   /** As views see it. */
   state(topic: string): TopicState {
     const companion = COMPANION[topic];
-    return companion === undefined ? this.own(topic) : this.joiner.join(this.own(topic), this.own(companion));
+    return companion === undefined ? this.ownState(topic) : this.joiner.join(this.ownState(topic), this.ownState(companion));
   }
 
-  private own(topic: string): TopicState {
+  private ownState(topic: string): TopicState {
     return this.states.get(topic) ?? NOTHING;
   }
 
   /** A topic of which a hidden tab, too, wants to hear. */
   keepWhenHidden(topic: string): void {
-    this.kept.add(topic);
+    this.backgroundTopics.add(topic);
     this.subscribe();
   }
 
-  private wanted(): string[] {
+  private topics(): string[] {
     const companions = [...this.listeners.keys()].flatMap((topic) => COMPANION[topic] ?? []);
     return [...new Set([...this.listeners.keys(), ...companions])].sort();
   }
@@ -89,7 +89,7 @@ export class Hub implements SocketEvents {
     if (this.isHidden === isHidden) return;
     this.isHidden = isHidden;
     if (isHidden) {
-      for (const [topic, state] of this.states) if (!this.kept.has(topic)) this.states.set(topic, unsettled(state));
+      for (const [topic, state] of this.states) if (!this.backgroundTopics.has(topic)) this.states.set(topic, unsettled(state));
     } else {
       this.socket.hurry();
     }
@@ -100,8 +100,8 @@ export class Hub implements SocketEvents {
   watch(): void {
     if (!this.heard.isConnected || this.isHidden) return;
     if (this.now() - Math.max(this.heard.aliveAt ?? 0, this.openedAt) > DEAD_MS) return this.socket.reset();
-    const missing = this.wanted().filter((topic) => /waiting|gap/.test(this.own(topic).status));
-    if (missing.length > 0 && this.now() - this.asked > TIMEOUT_MS) this.subscribe(missing);
+    const missing = this.topics().filter((topic) => /waiting|gap/.test(this.ownState(topic).status));
+    if (missing.length > 0 && this.now() - this.subscribedAt > TIMEOUT_MS) this.subscribe(missing);
   }
 
   hurry(): void {
@@ -142,7 +142,7 @@ export class Hub implements SocketEvents {
       learnServerTime(message.alive);
       return this.onHeard();
     }
-    if (typeof message.topic === "string") this.take(message);
+    if (typeof message.topic === "string") this.receive(message);
   }
 
   /** What was asked for while there is no socket. */
@@ -151,8 +151,8 @@ export class Hub implements SocketEvents {
     this.heard.polledAt = this.now();
     this.heard.cycleAgeSeconds = answer.cycle_age_seconds;
     learnServerTime(answer.alive);
-    for (const [topic, snapshot] of Object.entries(answer.topics)) this.take({ topic, seq: 0, snapshot });
-    for (const [topic, error] of Object.entries(answer.errors)) this.take({ topic, error });
+    for (const [topic, snapshot] of Object.entries(answer.topics)) this.receive({ topic, seq: 0, snapshot });
+    for (const [topic, error] of Object.entries(answer.errors)) this.receive({ topic, error });
     this.onHeard();
   }
 
@@ -161,30 +161,30 @@ export class Hub implements SocketEvents {
     this.onHeard();
   }
 
-  private take(message: TopicMessage): void {
+  private receive(message: TopicMessage): void {
     if (!this.subscribed().includes(message.topic)) return;
-    const before = this.own(message.topic);
-    const after = apply(before, message);
-    this.states.set(message.topic, after);
-    if (after === before) return;
-    if (after.status === "gap") return this.subscribe([message.topic]);
+    const previous = this.ownState(message.topic);
+    const next = apply(previous, message);
+    this.states.set(message.topic, next);
+    if (next === previous) return;
+    if (next.status === "gap") return this.subscribe([message.topic]);
     this.changed.add(Object.keys(COMPANION).find((topic) => COMPANION[topic] === message.topic) ?? message.topic);
     this.schedule();
   }
 
   /** What the server is asked for at this moment. */
   subscribed(): string[] {
-    return this.isHidden ? this.wanted().filter((topic) => this.kept.has(topic)) : this.wanted();
+    return this.isHidden ? this.topics().filter((topic) => this.backgroundTopics.has(topic)) : this.topics();
   }
 
   private subscribe(fresh: string[] = []): void {
-    const wanted = this.subscribed();
-    const set = JSON.stringify(wanted);
+    const topics = this.subscribed();
+    const set = JSON.stringify(topics);
     if (!this.socket.isOpen || (set === this.sent && fresh.length === 0)) return;
-    const message = fresh.length > 0 ? { subscribe: wanted, fresh } : { subscribe: wanted };
+    const message = fresh.length > 0 ? { subscribe: topics, fresh } : { subscribe: topics };
     if (this.socket.send(message)) {
       this.sent = set;
-      this.asked = this.now();
+      this.subscribedAt = this.now();
     }
   }
 

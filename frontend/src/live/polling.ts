@@ -45,8 +45,8 @@ export class Polling {
   }
 
   private async ask(topics: readonly string[]): Promise<void> {
-    const wanted = new URLSearchParams(topics.map((topic) => ["topic", topic]));
-    const answer = await fetch(`/live/?${wanted.toString()}`, { headers: { Accept: "application/json" } });
+    const query = new URLSearchParams(topics.map((topic) => ["topic", topic]));
+    const answer = await fetch(`/live/?${query.toString()}`, { headers: { Accept: "application/json" } });
     if (answer.status === 401) return this.hub.loggedOut();
     if (answer.ok) this.hub.polled((await answer.json()) as Polled);
   }

@@ -24,8 +24,8 @@ export const LOGGED_OUT = 4401;
 
 /** How long to wait before try number `tries` (from 0); `random` in [0, 1). */
 export function backoff(tries: number, random: number): number {
-  const most = Math.min(MAX_MS, FIRST_MS * 2 ** Math.min(tries, 10));
-  return Math.round(most * (0.7 + 0.3 * random));
+  const maximum = Math.min(MAX_MS, FIRST_MS * 2 ** Math.min(tries, 10));
+  return Math.round(maximum * (0.7 + 0.3 * random));
 }
 
 export class Socket {

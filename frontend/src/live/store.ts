@@ -8,10 +8,10 @@ export interface TopicState {
   readonly rows: ReadonlyMap<string, Row>;
   readonly error: string | null;
   /** Whether rows were ever received: until then the server's own rendering stands. */
-  readonly known: boolean;
+  readonly cache: boolean;
 }
 
-export const NOTHING: TopicState = { status: "waiting", seq: 0, rows: new Map(), error: null, known: false };
+export const NOTHING: TopicState = { status: "waiting", seq: 0, rows: new Map(), error: null, cache: false };
 
 export type TopicMessage = Extract<Message, { topic: string }>;
 
@@ -22,7 +22,7 @@ export function apply(state: TopicState, message: TopicMessage): TopicState {
   }
   if ("snapshot" in message) {
     const rows = new Map(Object.entries(message.snapshot));
-    return { status: "ready", seq: message.seq, rows: keepEqual(state.rows, rows), error: null, known: true };
+    return { status: "ready", seq: message.seq, rows: keepEqual(state.rows, rows), error: null, cache: true };
   }
   if (state.status !== "ready") return state;
   if (message.seq !== state.seq + 1) return { ...state, status: "gap" };
@@ -36,9 +36,9 @@ export function apply(state: TopicState, message: TopicMessage): TopicState {
 /** An object changes what it names of the object that was there; anything else takes its place. */
 function patched(row: unknown, changes: object): object {
   if (!isObject(row)) return changes;
-  const fresh: Record<string, unknown> = { ...row };
-  for (const [name, value] of Object.entries(changes)) fresh[name] = isObject(value) ? patched(fresh[name], value) : value;
-  return fresh;
+  const result: Record<string, unknown> = { ...row };
+  for (const [name, value] of Object.entries(changes)) result[name] = isObject(value) ? patched(result[name], value) : value;
+  return result;
 }
 
 function isObject(value: unknown): value is object {
@@ -51,10 +51,10 @@ export function unsettled(state: TopicState): TopicState {
 }
 
 /** Rows that a snapshot repeats unchanged keep their identity, so that nothing is drawn again for them. */
-function keepEqual(before: ReadonlyMap<string, Row>, after: Map<string, Row>): Map<string, Row> {
-  for (const [key, row] of after) {
-    const old = before.get(key);
-    if (old !== undefined && JSON.stringify(old) === JSON.stringify(row)) after.set(key, old);
+function keepEqual(previous: ReadonlyMap<string, Row>, current: Map<string, Row>): Map<string, Row> {
+  for (const [key, row] of current) {
+    const old = previous.get(key);
+    if (old !== undefined && JSON.stringify(old) === JSON.stringify(row)) current.set(key, old);
   }
-  return after;
+  return current;
 }

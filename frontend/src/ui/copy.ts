@@ -7,7 +7,7 @@ export function startCopy(): void {
   document.addEventListener("click", (event) => {
     const button = event.target instanceof Element ? event.target.closest<HTMLButtonElement>("button[data-copy]") : null;
     const source = button === null ? null : document.querySelector(button.dataset.copy ?? "");
-    if (button !== null && source !== null) void copy(source).then((isDone) => say(button, isDone ? "Copied" : "Press Ctrl-C"));
+    if (button !== null && source !== null) void copy(source).then((isDone) => flash(button, isDone ? "Copied" : "Press Ctrl-C"));
   });
 }
 
@@ -26,9 +26,9 @@ async function copy(source: Element): Promise<boolean> {
   }
 }
 
-function say(button: HTMLButtonElement, words: string): void {
-  const before = button.dataset.words ?? button.textContent ?? "";
-  button.dataset.words = before;
-  button.textContent = words;
-  setTimeout(() => (button.textContent = before), SAID_MS);
+function flash(button: HTMLButtonElement, text: string): void {
+  const original = button.dataset.words ?? button.textContent ?? "";
+  button.dataset.words = original;
+  button.textContent = text;
+  setTimeout(() => (button.textContent = original), SAID_MS);
 }

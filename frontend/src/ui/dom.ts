@@ -27,9 +27,9 @@ export function add(parent: Node, children: readonly Child[]): void {
 }
 
 /** Puts `fresh` in the place of the children of `parent`, and touches nothing where they look the same. */
-export function refill(parent: Element, ...fresh: Child[]): void {
+export function refill(parent: Element, ...children: Child[]): void {
   const holder = parent.cloneNode(false) as Element;
-  add(holder, fresh);
+  add(holder, children);
   if (!parent.isEqualNode(holder)) parent.replaceChildren(...holder.childNodes);
 }
 
@@ -44,8 +44,8 @@ export function link(href: string | null, ...children: Child[]): HTMLElement {
   return isOwn ? h("a", { href }, ...children) : h("span", {}, ...children);
 }
 
-export function plural(count: number, one: string, many = `${one}s`): string {
-  return `${count} ${count === 1 ? one : many}`;
+export function plural(count: number, singular: string, pluralForm = `${singular}s`): string {
+  return `${count} ${count === 1 ? singular : pluralForm}`;
 }
 
 export function isTyping(target: EventTarget | null): boolean {

@@ -31,7 +31,7 @@ export function unexpected(answer: Response): Error {
 }
 
 /** Says what became of what was asked for. */
-export function tellFailure(error: unknown): void {
+export function showFailure(error: unknown): void {
   if (!(error instanceof Refused)) return void toast(`The result is not known: ${whyFailed(error)}. Check the page, then try again.`);
   toast(error.message, error.way === "" ? undefined : { word: error.way, run: () => location.reload() });
 }

@@ -138,11 +138,11 @@ function makeHelp(): HTMLDialogElement {
   const places = Object.entries(PAGES).flatMap(([key, [href, name]]) => (hasPage(href) ? [[`g ${key}`, name] as const] : []));
   const list = (title: string, all: readonly (readonly [string, string])[]): HTMLElement =>
     h("div", {}, h("h3", {}, title), h("dl", { class: "facts" }, ...all.flatMap(([keys, words]) => [h("dt", {}, h("kbd", {}, keys)), h("dd", {}, words)])));
-  const done = h("button", { type: "submit" }, "Close");
+  const closeButton = h("button", { type: "submit" }, "Close");
   const dialog = h(
     "dialog",
     { class: "help", "aria-labelledby": "help-title" },
-    h("form", { method: "dialog" }, h("h2", { id: "help-title" }, "Keys"), h("div", { class: "help-lists" }, list("Everywhere", KEYS), list("Go to", places)), done),
+    h("form", { method: "dialog" }, h("h2", { id: "help-title" }, "Keys"), h("div", { class: "help-lists" }, list("Everywhere", KEYS), list("Go to", places)), closeButton),
   );
   // A click on the backdrop is a click on the dialog itself.
   dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());

@@ -38,8 +38,8 @@ export function tenantLink(name: string): HTMLElement {
 /** Nodes between commas; more than three are counted. */
 export function nodeLinks(names: readonly string[] | null): Child[] {
   if (names === null || names.length === 0) return [h("span", { class: "na", title: "not placed" }, "–")];
-  const shown = names.slice(0, 3).flatMap((name, at) => [at > 0 ? ", " : null, nodeLink(name)]);
-  return names.length > 3 ? [...shown, ` and ${names.length - 3} more`] : shown;
+  const links = names.slice(0, 3).flatMap((name, at) => [at > 0 ? ", " : null, nodeLink(name)]);
+  return names.length > 3 ? [...links, ` and ${names.length - 3} more`] : links;
 }
 
 /** MiB as people read them: 512 MiB, 80 GiB. */
@@ -117,8 +117,8 @@ export function barScale(tenants: readonly TenantRow[]): number {
   return Math.max(1, ...tenants.map((t) => Math.max(t.gpus_held, t.guaranteed_gpus ?? 0, t.max_gpus ?? 0)));
 }
 
-export function orUnknown(value: string | number | null | undefined, why: string): Child {
-  return value === null || value === undefined || value === "" ? na(why) : value;
+export function orUnknown(value: string | number | null | undefined, reason: string): Child {
+  return value === null || value === undefined || value === "" ? na(reason) : value;
 }
 
 export function empty(...words: Child[]): HTMLElement {
@@ -134,19 +134,19 @@ export function noNodes(): HTMLElement {
 }
 
 /** The first of them; all, where only one would be left out: its line is as high as that which counts it. */
-export function upTo<R>(most: number, rows: readonly R[]): readonly R[] {
-  return rows.length <= most + 1 ? rows : rows.slice(0, most);
+export function upTo<R>(limit: number, rows: readonly R[]): readonly R[] {
+  return rows.length <= limit + 1 ? rows : rows.slice(0, limit);
 }
 
 /** The last line of a list that has been cut. */
-export function rest(count: number, what: string, href: string): HTMLElement | null {
-  return count > 0 ? h("li", { class: "rest" }, h("a", { href }, `${count} ${what}`)) : null;
+export function moreItem(count: number, label: string, href: string): HTMLElement | null {
+  return count > 0 ? h("li", { class: "rest" }, h("a", { href }, `${count} ${label}`)) : null;
 }
 
 /** What a region shows when it has nothing to show: what the server said, if it had nothing either, else this. */
-export function whenEmpty(region: HTMLElement, otherwise: () => HTMLElement): () => HTMLElement {
-  const said = region.querySelector("table") === null ? region.querySelector<HTMLElement>(":scope > .empty") : null;
-  return () => said ?? otherwise();
+export function whenEmpty(region: HTMLElement, fallback: () => HTMLElement): () => HTMLElement {
+  const rendered = region.querySelector("table") === null ? region.querySelector<HTMLElement>(":scope > .empty") : null;
+  return () => rendered ?? fallback();
 }
 
 /** The row's id is its name, to be led to by #name; never one that another part of the page has. */

@@ -25,15 +25,15 @@ export class Sorting {
   /** `asked`: a column's name, with - the other way; "": none. */
   constructor(
     private readonly table: Element,
-    asked: (sort: string) => void,
+    onSort: (sort: string) => void,
   ) {
     for (const head of this.heads()) this.list.append(...orders(head).map((sort) => h("option", { value: sort }, `${head.textContent}, ${isDown(sort) ? "descending" : "ascending"}`)));
-    this.list.addEventListener("change", () => asked(this.list.value));
+    this.list.addEventListener("change", () => onSort(this.list.value));
     table.addEventListener("click", (event) => {
       const head = event.target instanceof Element ? event.target.closest<HTMLElement>("[data-sort]") : null;
       if (head === null) return;
       const [first, second] = orders(head);
-      asked(this.now === first ? second : this.now === second ? "" : first);
+      onSort(this.now === first ? second : this.now === second ? "" : first);
     });
   }
 

@@ -23,11 +23,11 @@ export function clock(at: number): string {
 
 /** In its two largest units, which no one takes for a time of day: 7 s, 4 min 7 s, 1 h 4 min, 3 d 1 h */
 export function duration(seconds: number): string {
-  const whole = Math.max(0, Math.floor(seconds));
-  const [days, hours, minutes] = [Math.floor(whole / 86400), Math.floor(whole / 3600) % 24, Math.floor(whole / 60) % 60];
+  const total = Math.max(0, Math.floor(seconds));
+  const [days, hours, minutes] = [Math.floor(total / 86400), Math.floor(total / 3600) % 24, Math.floor(total / 60) % 60];
   if (days > 0) return both(days, "d", hours, "h");
   if (hours > 0) return both(hours, "h", minutes, "min");
-  return minutes > 0 ? both(minutes, "min", whole % 60, "s") : `${whole} s`;
+  return minutes > 0 ? both(minutes, "min", total % 60, "s") : `${total} s`;
 }
 
 function both(large: number, unit: string, small: number, smaller: string): string {
@@ -36,11 +36,11 @@ function both(large: number, unit: string, small: number, smaller: string): stri
 
 /** A length of time in one rounded unit: 40 s, 3 min, 5 h, 2 d */
 export function roughly(seconds: number): string {
-  const whole = Math.max(0, seconds);
-  if (whole < 60) return `${Math.floor(whole)} s`;
-  if (whole < 3600) return `${Math.floor(whole / 60)} min`;
-  if (whole < 172800) return `${Math.floor(whole / 3600)} h`;
-  return `${Math.floor(whole / 86400)} d`;
+  const total = Math.max(0, seconds);
+  if (total < 60) return `${Math.floor(total)} s`;
+  if (total < 3600) return `${Math.floor(total / 60)} min`;
+  if (total < 172800) return `${Math.floor(total / 3600)} h`;
+  return `${Math.floor(total / 86400)} d`;
 }
 
 export function relative(then: number, now: number): string {
@@ -83,9 +83,9 @@ export function clockedText(sentence: string): string {
 
 type How = "relative" | "since" | "roughly" | "clock";
 
-function timed(iso: string | null, how: How): HTMLElement {
+function timed(iso: string | null, mode: How): HTMLElement {
   if (iso === null || Number.isNaN(Date.parse(iso))) return h("span", { class: "na", title: "not yet" }, "–");
-  const node = h("time", { datetime: iso, title: absolute(iso), "data-tick": how, class: how === "relative" ? "ago" : how === "clock" ? "clock" : "duration" });
+  const node = h("time", { datetime: iso, title: absolute(iso), "data-tick": mode, class: mode === "relative" ? "ago" : mode === "clock" ? "clock" : "duration" });
   refresh(node, serverNow());
   return node;
 }
@@ -107,8 +107,8 @@ function refresh(node: HTMLElement, now: number): void {
   const then = Date.parse(node.getAttribute("datetime") ?? "");
   if (Number.isNaN(then)) return;
   const seconds = (now - then) / 1000;
-  const how = node.dataset.tick as How;
-  const text = how === "since" ? duration(seconds) : how === "roughly" ? roughly(seconds) : how === "clock" ? moment(then, now) : relative(then, now);
+  const mode = node.dataset.tick as How;
+  const text = mode === "since" ? duration(seconds) : mode === "roughly" ? roughly(seconds) : mode === "clock" ? moment(then, now) : relative(then, now);
   if (node.textContent !== text) node.textContent = text;
 }
 

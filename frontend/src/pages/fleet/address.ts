@@ -33,15 +33,15 @@ export interface Address {
 const NAMES = ["cell", "tenant", "user", "health", "node", "state", "model"] as const;
 
 export function readAddress(search: string): Address {
-  const asked = new URLSearchParams(search);
-  const job = Number(asked.get("job"));
+  const params = new URLSearchParams(search);
+  const job = Number(params.get("job"));
   const light: Spotlight = { cell: null, tenant: null, job: Number.isInteger(job) && job > 0 ? job : null };
-  for (const name of NAMES) light[name] = asked.get(name) || null;
+  for (const name of NAMES) light[name] = params.get(name) || null;
   return {
-    group: GROUPINGS.find((each) => each === asked.get("group")) ?? "none",
-    fill: FILLS.find((each) => each === asked.get("fill")) ?? "state",
-    isTable: asked.get("view") === "table",
-    gpu: asked.get("gpu") || null,
+    group: GROUPINGS.find((each) => each === params.get("group")) ?? "none",
+    fill: FILLS.find((each) => each === params.get("fill")) ?? "state",
+    isTable: params.get("view") === "table",
+    gpu: params.get("gpu") || null,
     sort: sortOf(search),
     light,
   };
@@ -49,10 +49,10 @@ export function readAddress(search: string): Address {
 
 /** The query of an address that leads here again; what is as usual is not in it. `keep`: other names that stay. */
 export function writeAddress(now: Address, search: string): string {
-  const asked = new URLSearchParams(search);
+  const params = new URLSearchParams(search);
   const set = (name: string, value: string | number | null, usual: string | null = null): void => {
-    if (value === null || value === usual) asked.delete(name);
-    else asked.set(name, String(value));
+    if (value === null || value === usual) params.delete(name);
+    else params.set(name, String(value));
   };
   set("group", now.group, "none");
   set("fill", now.fill, "state");
@@ -62,7 +62,7 @@ export function writeAddress(now: Address, search: string): string {
   set("job", now.light.job);
   for (const name of NAMES) set(name, now.light[name] ?? null);
   // A node and its GPU read better with their slash.
-  const query = asked.toString().replaceAll("%2F", "/");
+  const query = params.toString().replaceAll("%2F", "/");
   return query === "" ? "" : `?${query}`;
 }
 
@@ -85,8 +85,8 @@ export function fits({ node, device }: FleetCell, light: Spotlight): boolean {
 }
 
 /** What is asked for, in words. */
-export function spoken(light: Spotlight): string {
-  const said = [
+export function describeSpotlight(light: Spotlight): string {
+  const parts = [
     light.job !== null && `GPUs of job ${light.job}`,
     light.tenant && `of tenant ${light.tenant}`,
     light.user && `of ${light.user}`,
@@ -96,5 +96,5 @@ export function spoken(light: Spotlight): string {
     light.node && `node ${light.node}`,
     light.state && `nodes ${light.state}`,
   ];
-  return said.filter(Boolean).join(", ");
+  return parts.filter(Boolean).join(", ");
 }

@@ -2,7 +2,7 @@
 import { type Child, h } from "../../ui/dom";
 import { badge } from "../../ui/states";
 import { byName, jobLink, named, nodeLink, shortModel, tenantLink } from "../../ui/pieces";
-import { type Fill, absent, idleFor, look, owner, reads, secondsToFree } from "./looks";
+import { type Fill, whyUnknown, idleFor, appearance as appearance, owner, formatReading, secondsToFree } from "./looks";
 import type { FleetCell } from "./model";
 
 interface FleetColumn {
@@ -20,7 +20,7 @@ export const COLUMNS: readonly FleetColumn[] = [
   { label: "Node", sort: "node", by: ({ node }) => node.name, cell: ({ node }) => nodeLink(node.name) },
   { label: "GPU", sort: "gpu", by: ({ device }) => device.index, cell: ({ device }) => device.index, className: "num" },
   { label: "Model", sort: "model", by: ({ device }) => shortModel(device.model), cell: ({ device }) => shortModel(device.model) },
-  { label: "State", sort: "state", by: ({ node, device }) => look(device, node).words, cell: ({ node, device }) => badge(look(device, node).kind, look(device, node).words + idleFor(device)) },
+  { label: "State", sort: "state", by: ({ node, device }) => appearance(device, node).words, cell: ({ node, device }) => badge(appearance(device, node).kind, appearance(device, node).words + idleFor(device)) },
   { label: "Jobs", sort: "jobs", by: ({ device }) => device.jobs?.[0] ?? null, cell: ({ device }) => (device.jobs ?? []).flatMap((id) => [jobLink(id), " "]) },
   { label: "Tenants", sort: "tenants", by: ({ device }) => device.tenants?.[0] ?? null, cell: ({ device }) => (device.tenants ?? []).flatMap((name) => [tenantLink(name), " "]) },
   { label: "Owner", sort: "owner", by: ({ node, device }) => owner(device, node), cell: ({ node, device }) => named(owner(device, node) ?? "") },
@@ -41,8 +41,8 @@ function reading(label: string, fill: Fill, value: (cell: FleetCell) => number |
     className: "num",
     by: (cell) => (isKnown(cell) ? (value(cell) ?? null) : null),
     cell: (cell) => {
-      const text = isKnown(cell) ? reads(cell.device, fill, cell.node) : "n/a";
-      return text === "n/a" ? h("span", { class: "na", title: absent(cell.device, cell.node, fill) }, text) : text;
+      const text = isKnown(cell) ? formatReading(cell.device, fill, cell.node) : "n/a";
+      return text === "n/a" ? h("span", { class: "na", title: whyUnknown(cell.device, cell.node, fill) }, text) : text;
     },
   };
 }

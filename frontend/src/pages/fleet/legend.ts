@@ -27,10 +27,10 @@ export function showLegend(box: Element, fill: Fill, cells: readonly FleetCell[]
   if (ends !== undefined) {
     return refill(box, h("span", {}, ends[0], h("i", { class: "ramp", "aria-hidden": "true" }), ends[1]), hatched("not known, or does not apply"), ...marks());
   }
-  const known = [...owners(cells)];
-  const shown = known.slice(0, OWNERS).map(([name], at) => h("span", {}, h("i", { class: `cell owner-${at}`, "aria-hidden": "true" }), name));
-  const others = known.length > OWNERS && h("span", {}, h("i", { class: `cell owner-${OWNERS}`, "aria-hidden": "true" }), "others");
-  refill(box, ...shown, others, swatch("free", "free"), hatched("unavailable"), ...marks());
+  const ownerNames = [...owners(cells)];
+  const swatches = ownerNames.slice(0, OWNERS).map(([name], at) => h("span", {}, h("i", { class: `cell owner-${at}`, "aria-hidden": "true" }), name));
+  const otherOwners = ownerNames.length > OWNERS && h("span", {}, h("i", { class: `cell owner-${OWNERS}`, "aria-hidden": "true" }), "others");
+  refill(box, ...swatches, otherOwners, swatch("free", "free"), hatched("unavailable"), ...marks());
 }
 
 function states(): Child[] {

@@ -22,13 +22,13 @@ const BY_HEALTH: Record<string, [Kind, string]> = {
 };
 
 /** The most serious thing to say of a device comes first. */
-export function look(device: DeviceRow, node: Pick<NodeRow, "state" | "intent">): Look {
+export function appearance(device: DeviceRow, node: Pick<NodeRow, "state" | "intent">): Look {
   if (node.state === "lost") return { kind: "unknown", words: "no data: its node is lost" };
   const ill = BY_HEALTH[device.health];
   const cell = CELL_WORDS[device.cell] ?? device.cell;
   if (ill !== undefined) {
-    const said = device.health_note ? `${ill[1].split(":")[0]}: ${device.health_note}` : ill[1];
-    return { kind: ill[0], words: device.cell === "unavailable" ? said : `${said}, ${cell}` };
+    const text = device.health_note ? `${ill[1].split(":")[0]}: ${device.health_note}` : ill[1];
+    return { kind: ill[0], words: device.cell === "unavailable" ? text : `${text}, ${cell}` };
   }
   if (node.state !== "online" && device.cell === "unavailable") return { kind: "unknown", words: `its node is ${node.state}` };
   if (device.cell === "unavailable") return { kind: "unavailable", words: node.intent === "open" ? "unavailable" : `its node is ${node.intent}` };
@@ -53,8 +53,8 @@ export function value(device: DeviceRow, fill: Fill, node?: NodeRow): number | n
   return degrees === null ? null : Math.min(1, Math.max(0, (degrees - COOL) / (HOT - COOL)));
 }
 
-function part(value: number | null, whole: number | null): number | null {
-  return value === null || !whole ? null : Math.min(1, Math.max(0, value / whole));
+function part(value: number | null, total: number | null): number | null {
+  return value === null || !total ? null : Math.min(1, Math.max(0, value / total));
 }
 
 const isHeld = (device: DeviceRow): boolean => device.cell === "busy" || device.cell === "held_idle";
@@ -74,7 +74,7 @@ function until(device: DeviceRow, node?: NodeRow): number | null {
 }
 
 /** The value in words, for big cells and the table. */
-export function reads(device: DeviceRow, fill: Fill, node?: NodeRow): string {
+export function formatReading(device: DeviceRow, fill: Fill, node?: NodeRow): string {
   if (fill === "until") {
     const seconds = secondsToFree(device, node);
     return seconds === null ? "n/a" : seconds === 0 ? "free" : `within ${atMost(seconds)}`;
@@ -94,7 +94,7 @@ function atMost(seconds: number): string {
 }
 
 /** Why a value is not there. */
-export function absent(device: DeviceRow, node: Pick<NodeRow, "state">, fill: Fill): string {
+export function whyUnknown(device: DeviceRow, node: Pick<NodeRow, "state">, fill: Fill): string {
   if (node.state === "lost") return "n/a: its node is lost";
   if (fill === "until") return isHeld(device) ? "n/a: its job has no time limit, or you cannot see it" : "n/a: it accepts no jobs now";
   return device.reading === null ? "n/a: its agent has not read it yet" : "n/a: its driver does not report it";

@@ -4,7 +4,7 @@ import { glyph } from "../../ui/states";
 import type { DeviceRow, NodeRow } from "../../live/topics";
 import { byName, shortModel } from "../../ui/pieces";
 import { type Grouping, type Spotlight, fits, isPlain } from "./address";
-import { type Fill, OTHERS, absent, idleFor, look, owner, reads, value } from "./looks";
+import { type Fill, OTHERS, whyUnknown, idleFor, appearance, owner, formatReading, value } from "./looks";
 import type { LayoutGroup } from "./layout";
 import type { CellPaint } from "./paint";
 
@@ -26,9 +26,9 @@ export function model(nodes: Iterable<NodeRow>, grouping: Grouping): Model {
   const groups = new Map<string, NodeRow[]>();
   for (const node of sorted) {
     const title = titleOf(node, grouping);
-    const known = groups.get(title);
-    if (known === undefined) groups.set(title, [node]);
-    else known.push(node);
+    const members = groups.get(title);
+    if (members === undefined) groups.set(title, [node]);
+    else members.push(node);
   }
   const ordered = [...groups].sort(([a], [b]) => byName(a, b));
   return {
@@ -54,8 +54,8 @@ function titleOf(node: NodeRow, grouping: Grouping): string {
 }
 
 function tenantOf(node: NodeRow): string {
-  const held = node.devices.filter((device) => device.cell === "busy" || device.cell === "held_idle");
-  const names = new Set(held.flatMap((device) => ((device.tenants ?? []).length > 0 ? (device.tenants ?? []) : [OTHERS])));
+  const allocated = node.devices.filter((device) => device.cell === "busy" || device.cell === "held_idle");
+  const names = new Set(allocated.flatMap((device) => ((device.tenants ?? []).length > 0 ? (device.tenants ?? []) : [OTHERS])));
   return names.size === 0 ? "no tenant" : names.size === 1 ? ([...names][0] ?? "") : "several tenants";
 }
 
@@ -75,7 +75,7 @@ export function paints(cells: readonly FleetCell[], fill: Fill, light: Spotlight
   const isAll = isPlain(light);
   return cells.map((cell) => {
     const { node, device } = cell;
-    const { kind } = look(device, node);
+    const { kind } = appearance(device, node);
     const isHeld = device.cell === "busy" || device.cell === "held_idle";
     const name = owner(device, node);
     return {
@@ -100,8 +100,8 @@ function holder(device: DeviceRow, isHeld: boolean): string {
 }
 
 function second({ node, device }: FleetCell, fill: Fill, name: string | null): string {
-  if (fill === "state") return name ?? reads(device, "temperature");
-  return fill === "owner" ? (name ?? "") : reads(device, fill, node);
+  if (fill === "state") return name ?? formatReading(device, "temperature");
+  return fill === "owner" ? (name ?? "") : formatReading(device, fill, node);
 }
 
 /** Of which size a MIG instance is; empty of a GPU. */
@@ -115,18 +115,18 @@ function jobName({ node, device }: FleetCell): string {
 }
 
 /** Everything about one cell, in the order of importance. */
-export function tell({ node, device }: FleetCell): string[] {
-  const { words } = look(device, node);
+export function describeCell({ node, device }: FleetCell): string[] {
+  const { words } = appearance(device, node);
   const lines = [`${node.name} · GPU ${device.index} · ${shortModel(device.model)}`, `${words}${idleFor(device)}`];
   for (const id of (device.jobs ?? []).slice(0, 3)) {
     const job = node.holders?.[id];
     lines.push(job ? `job ${id} ${job.name} · ${job.user}, ${job.tenant}` : `job ${id}`);
   }
   if (owner(device, node) === OTHERS) lines.push("held by another tenant");
-  if (device.reading === null || node.state === "lost") return [...lines, absent(device, node, "state")];
+  if (device.reading === null || node.state === "lost") return [...lines, whyUnknown(device, node, "state")];
   const memory = device.memory_mb === null ? "" : ` of ${(device.memory_mb / 1024).toFixed(0)} GiB`;
-  const told = [`${reads(device, "utilisation")} used`, `${reads(device, "memory")}${memory}`, reads(device, "temperature"), reads(device, "power")];
-  lines.push(told.join(" · "));
-  if (told.some((text) => text.startsWith("n/a"))) lines.push(absent(device, node, "power"));
+  const parts = [`${formatReading(device, "utilisation")} used`, `${formatReading(device, "memory")}${memory}`, formatReading(device, "temperature"), formatReading(device, "power")];
+  lines.push(parts.join(" · "));
+  if (parts.some((text) => text.startsWith("n/a"))) lines.push(whyUnknown(device, node, "power"));
   return lines;
 }

@@ -51,10 +51,10 @@ const BIG = 40;
 export type Stamp = (context: Context, x: number, y: number, size: number, cell: CellPaint, colours: Palette) => void;
 
 /** Only what changes with the data: the cards stand under it. */
-export function paint(context: Context, where: Layout, cells: readonly CellPaint[], colours: Palette, stamp: Stamp = paintCell): void {
-  const { size } = where;
+export function paint(context: Context, layout: Layout, cells: readonly CellPaint[], colours: Palette, stamp: Stamp = paintCell): void {
+  const { size } = layout;
   let isDim = false;
-  where.cells.forEach((box, at) => {
+  layout.cells.forEach((box, at) => {
     const cell = cells[at];
     if (cell === undefined) return;
     if (cell.isDim !== isDim) {
@@ -69,36 +69,36 @@ export function paint(context: Context, where: Layout, cells: readonly CellPaint
 }
 
 /** Around the cell that is pointed at or has the focus. */
-export function paintFocus(context: Context, where: Layout, at: number, colours: Palette): void {
-  const box = where.cells[at];
+export function paintFocus(context: Context, layout: Layout, at: number, colours: Palette): void {
+  const box = layout.cells[at];
   if (box === undefined) return;
   context.strokeStyle = colours.accent;
   context.lineWidth = 2;
-  context.strokeRect(box.x - 1, box.y - 1, where.size + 2, where.size + 2);
+  context.strokeRect(box.x - 1, box.y - 1, layout.size + 2, layout.size + 2);
 }
 
 /** Cards, their names and the titles: the same until nodes come or go. */
-export function paintCards(context: Context, where: Layout, colours: Palette): void {
-  const { size, headHeight } = where;
+export function paintCards(context: Context, layout: Layout, colours: Palette): void {
+  const { size, headHeight } = layout;
   context.textBaseline = "middle";
   context.textAlign = "left";
   context.strokeStyle = colours.line;
   context.lineWidth = 1;
-  for (const card of where.cards) context.strokeRect(card.x + 0.5, card.y + 0.5, card.width - 1, card.height - 1);
+  for (const card of layout.cards) context.strokeRect(card.x + 0.5, card.y + 0.5, card.width - 1, card.height - 1);
   context.fillStyle = colours.muted;
   if (headHeight >= 12) {
     const points = size >= 24 ? 12 : 9;
     context.font = `${points}px ${FONT}`;
     const inset = size >= 24 ? 6 : 2;
-    for (const card of where.cards) {
-      const most = Math.max(1, Math.floor((card.width - 2 * inset) / (points * 0.56)));
-      const name = card.name.length > most ? `…${card.name.slice(1 - most)}` : card.name;
+    for (const card of layout.cards) {
+      const maxLength = Math.max(1, Math.floor((card.width - 2 * inset) / (points * 0.56)));
+      const name = card.name.length > maxLength ? `…${card.name.slice(1 - maxLength)}` : card.name;
       context.fillText(name, card.x + inset, card.y + inset / 2 + headHeight / 2);
     }
   }
   context.fillStyle = colours.text;
   context.font = `600 13px ${FONT}`;
-  for (const title of where.titles) context.fillText(title.text, title.x, title.y + 10, title.width);
+  for (const title of layout.titles) context.fillText(title.text, title.x, title.y + 10, title.width);
 }
 
 /** Its colour and its shape. */
@@ -213,10 +213,10 @@ function words(context: Context, x: number, y: number, size: number, cell: CellP
   const isHatched = cell.value === null || cell.kind === "unknown" || (cell.value === undefined && cell.kind === "unavailable");
   [context.textAlign, context.textBaseline] = ["center", "middle"];
   const points = size >= 72 ? 13 : 11;
-  const most = Math.floor((size - 6) / (points * 0.58));
+  const maxLength = Math.floor((size - 6) / (points * 0.58));
   const texts = [cell.first, cell.second, size >= 72 ? cell.third : ""].filter((text) => text !== "");
   texts.forEach((text, row) => {
-    const shown = text.length > most ? `${text.slice(0, most - 1)}…` : text;
+    const visible = text.length > maxLength ? `${text.slice(0, maxLength - 1)}…` : text;
     const at = y + size / 2 + (row - (texts.length - 1) / 2) * points * 1.35;
     context.font = `${row === 0 ? 600 : 400} ${row === 2 ? points - 2 : points}px ${FONT}`;
     if (isHatched) {
@@ -224,7 +224,7 @@ function words(context: Context, x: number, y: number, size: number, cell: CellP
       context.fillRect(x + size * 0.1, at - points * 0.7, size * 0.8, points * 1.4);
     }
     context.fillStyle = ink(cell, colours);
-    context.fillText(shown, x + size / 2, at);
+    context.fillText(visible, x + size / 2, at);
   });
   context.textAlign = "left";
 }

@@ -37,9 +37,9 @@ export function resolve(element: Element, colour: string): string {
   // Where the system forces its colours a canvas still has ours, or all its cells would be alike.
   probe.style.setProperty("forced-color-adjust", "none");
   element.append(probe);
-  const found = getComputedStyle(probe).color;
+  const resolved = getComputedStyle(probe).color;
   probe.remove();
-  return found || colour;
+  return resolved || colour;
 }
 
 /** Colours between two, both included. */
@@ -61,6 +61,6 @@ export function isDark(colour: string): boolean {
 function numbers(colour: string): number[] {
   const hex = /^#([0-9a-f]{6})$/i.exec(colour)?.[1];
   if (hex !== undefined) return [0, 2, 4].map((at) => parseInt(hex.slice(at, at + 2), 16));
-  const found = (colour.match(/-?[\d.]+/g) ?? []).map(Number);
-  return colour.startsWith("color(srgb") ? found.slice(0, 3).map((part) => part * 255) : found.slice(0, 3);
+  const parts = (colour.match(/-?[\d.]+/g) ?? []).map(Number);
+  return colour.startsWith("color(srgb") ? parts.slice(0, 3).map((part) => part * 255) : parts.slice(0, 3);
 }

@@ -13,24 +13,24 @@ export function stamps(size: number, ratio: number, colours: Palette): Stamp {
   const sheet = document.createElement("canvas");
   sheet.width = ACROSS * pitch;
   sheet.height = DOWN * pitch;
-  const own = sheet.getContext("2d");
-  const known = new Map<number, number>();
-  if (own === null) return paintCell;
+  const sheetContext = sheet.getContext("2d");
+  const placeByKey = new Map<number, number>();
+  if (sheetContext === null) return paintCell;
 
   const make = (cell: CellPaint): number => {
-    const place = known.size;
-    own.setTransform(pixels / size, 0, 0, pixels / size, (place % ACROSS) * pitch + 1, Math.floor(place / ACROSS) * pitch + 1);
-    paintCell(own as Context, 0, 0, size, cell, colours);
+    const place = placeByKey.size;
+    sheetContext.setTransform(pixels / size, 0, 0, pixels / size, (place % ACROSS) * pitch + 1, Math.floor(place / ACROSS) * pitch + 1);
+    paintCell(sheetContext as Context, 0, 0, size, cell, colours);
     return place;
   };
   return (context, x, y, _size, cell) => {
     if (isFlat(cell)) return paintCell(context, x, y, size, cell, colours);
     const key = keyOf(cell, colours);
-    let place = known.get(key);
+    let place = placeByKey.get(key);
     if (place === undefined) {
-      if (known.size >= ACROSS * DOWN) return paintCell(context, x, y, size, cell, colours);
+      if (placeByKey.size >= ACROSS * DOWN) return paintCell(context, x, y, size, cell, colours);
       place = make(cell);
-      known.set(key, place);
+      placeByKey.set(key, place);
     }
     context.drawImage(sheet, (place % ACROSS) * pitch + 1, Math.floor(place / ACROSS) * pitch + 1, pixels, pixels, x, y, size, size);
   };

@@ -4,7 +4,7 @@ import type { ChartData } from "../../chart/model";
 import { h, plural } from "../../ui/dom";
 import { unexpected } from "../../ui/fetch_errors";
 import type { MakeView } from "../../live/regions";
-import { onceShown } from "../../live/visibility";
+import { whenVisible } from "../../live/visibility";
 import { empty, nodeLink, shortModel } from "../../ui/pieces";
 
 interface Device {
@@ -32,11 +32,11 @@ export interface Readings {
 
 type Name = "utilisation_percent" | "memory_used_mb" | "temperature_celsius" | "power_watts";
 
-const QUANTITIES: readonly { name: Name; label: string; unit: string; scale: (value: number) => number; most: (device: Device) => number }[] = [
-  { name: "utilisation_percent", label: "Utilisation", unit: "%", scale: (value) => value, most: () => 100 },
-  { name: "memory_used_mb", label: "Memory", unit: "GiB", scale: (value) => value / 1024, most: (device) => (device.memory_mb ?? 0) / 1024 },
-  { name: "temperature_celsius", label: "Temperature", unit: "°C", scale: (value) => value, most: () => 90 },
-  { name: "power_watts", label: "Power", unit: "W", scale: (value) => value, most: () => 0 },
+const QUANTITIES: readonly { name: Name; label: string; unit: string; scale: (value: number) => number; axisTop: (device: Device) => number }[] = [
+  { name: "utilisation_percent", label: "Utilisation", unit: "%", scale: (value) => value, axisTop: () => 100 },
+  { name: "memory_used_mb", label: "Memory", unit: "GiB", scale: (value) => value / 1024, axisTop: (device) => (device.memory_mb ?? 0) / 1024 },
+  { name: "temperature_celsius", label: "Temperature", unit: "°C", scale: (value) => value, axisTop: () => 90 },
+  { name: "power_watts", label: "Power", unit: "W", scale: (value) => value, axisTop: () => 0 },
 ];
 
 const AGAIN_MS = 15_000;
@@ -52,7 +52,7 @@ export function chartOf(readings: Readings, device: Device, quantity: (typeof QU
     step: readings.step,
     from: readings.from,
     until: readings.until,
-    most: quantity.most(device),
+    axisTop: quantity.axisTop(device),
     height: 104,
     group: "job-gpus",
   };
@@ -63,18 +63,18 @@ export const jobGpus: MakeView = (region) => {
   const box = region.querySelector<HTMLElement>("[data-charts]") ?? region;
   const chooser = region.querySelector<HTMLSelectElement>("[data-attempt]");
   let charts: Chart[] = [];
-  let [shown, isOver, attempts] = ["", false, 0];
+  let [drawnKey, isOver, attempts] = ["", false, 0];
   let stopWaiting = (): void => undefined;
   const later = (): void => {
     stopWaiting();
-    stopWaiting = onceShown(() => void load(), AGAIN_MS);
+    stopWaiting = whenVisible(() => void load(), AGAIN_MS);
   };
 
   const show = (readings: Readings): void => {
     const rows = readings.devices.map((device) => `${device.rank} ${device.node} ${device.index}`).join();
     const key = `${readings.attempt} ${rows}`;
-    if (key !== shown) {
-      shown = key;
+    if (key !== drawnKey) {
+      drawnKey = key;
       charts.forEach((chart) => chart.end());
       charts = [];
       box.replaceChildren(...layout(readings, charts));
@@ -87,14 +87,14 @@ export const jobGpus: MakeView = (region) => {
 
   const load = async (): Promise<void> => {
     if (isOver) return;
-    const asked = chooser === null ? "" : `?attempt=${chooser.value}`;
+    const query = chooser === null ? "" : `?attempt=${chooser.value}`;
     try {
-      const response = await fetch(`/jobs/${job}/readings/${asked}`, { credentials: "same-origin" });
+      const response = await fetch(`/jobs/${job}/readings/${query}`, { credentials: "same-origin" });
       if (!response.ok) throw unexpected(response);
       const readings = (await response.json()) as Readings;
       if (!isOver) show(readings);
     } catch (error) {
-      if (shown === "") box.replaceChildren(empty(`The readings could not be loaded: ${error instanceof Error ? error.message : "no answer"}. Reload the page to try again.`));
+      if (drawnKey === "") box.replaceChildren(empty(`The readings could not be loaded: ${error instanceof Error ? error.message : "no answer"}. Reload the page to try again.`));
       else later();
     }
   };

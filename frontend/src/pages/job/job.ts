@@ -21,12 +21,12 @@ function placed(job: JobDetail): Child[] {
   const by = new Map<string, (number | null)[]>();
   for (const device of job.devices) by.set(device.node, [...(by.get(device.node) ?? []), device.index]);
   if (by.size === 0) return nodeLinks(job.nodes);
-  const shown = [...by].slice(0, 4).flatMap(([node, list], at): Child[] => [
+  const parts = [...by].slice(0, 4).flatMap(([node, list], at): Child[] => [
     at > 0 && "; ",
     ...nodeLinks([node]),
     ` GPU ${list.map((index) => index ?? "?").join(", ")}`,
   ]);
-  return by.size > 4 ? [...shown, ` and ${by.size - 4} more`] : shown;
+  return by.size > 4 ? [...parts, ` and ${by.size - 4} more`] : parts;
 }
 
 /** Nothing while it has not run yet: when it was submitted stands beside it. */
@@ -39,8 +39,8 @@ function ran(job: JobDetail): HTMLElement | null {
 function elements({ id, array }: JobDetail): HTMLElement | null {
   if (!array) return null;
   const counts = Object.entries(array.by_state).flatMap(([name, count]) => [h("a", { href: `/jobs/${id}/?tab=elements&state=${name}` }, badge(name), ` ${count}`), " "]);
-  const most = array.max_parallel === null ? "" : `, at most ${array.max_parallel} at once`;
-  return h("p", { class: "elements", "data-key": "elements" }, ...counts, h("span", { class: "muted" }, `of ${plural(array.count, "element")}${most}`));
+  const limit = array.max_parallel === null ? "" : `, at most ${array.max_parallel} at once`;
+  return h("p", { class: "elements", "data-key": "elements" }, ...counts, h("span", { class: "muted" }, `of ${plural(array.count, "element")}${limit}`));
 }
 
 export const jobHead: MakeView = (region) => ({

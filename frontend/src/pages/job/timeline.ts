@@ -27,10 +27,10 @@ export interface Span {
 export function spans(attempt: AttemptRow, now: number): Span[] {
   const at = (iso: string | null): number | null => (iso === null ? null : Date.parse(iso));
   const [scheduled, started, end] = [at(attempt.scheduled_at), at(attempt.started_at), at(attempt.ended_at) ?? now];
-  const found: Span[] = [];
-  if (scheduled !== null) found.push({ kind: "waiting", words: "starting", from: scheduled, to: started ?? end });
-  if (started !== null) found.push({ kind: "running", words: "running", from: started, to: end });
-  return found;
+  const result: Span[] = [];
+  if (scheduled !== null) result.push({ kind: "waiting", words: "starting", from: scheduled, to: started ?? end });
+  if (started !== null) result.push({ kind: "running", words: "running", from: started, to: end });
+  return result;
 }
 
 export function waited(waits: readonly Wait[], now: number): Span[] {
@@ -41,8 +41,8 @@ export function waited(waits: readonly Wait[], now: number): Span[] {
 }
 
 function axis(list: readonly Span[], from: number, to: number): HTMLElement {
-  const whole = Math.max(1, to - from);
-  const part = (length: number): string => `${((100 * length) / whole).toFixed(2)}%`;
+  const total = Math.max(1, to - from);
+  const part = (length: number): string => `${((100 * length) / total).toFixed(2)}%`;
   const words = (span: Span): string => `${span.words} ${duration((span.to - span.from) / 1000)}`;
   const parts = list.map((span) =>
     h("span", {
@@ -63,8 +63,8 @@ function attemptBadge({ state, reason, exit_code: code }: AttemptRow): HTMLEleme
 
 /** Of the rank that had most; where the node could not count a whole rank, of its largest process. */
 function peakMemory({ ranks }: AttemptRow): string {
-  const [most] = ranks.filter((rank) => rank.peak_memory_mb !== null).sort((a, b) => (b.peak_memory_mb ?? 0) - (a.peak_memory_mb ?? 0));
-  return most ? `${mib(most.peak_memory_mb)}${most.peak_memory_of === "process" ? " (largest process)" : ""}` : "–";
+  const [largest] = ranks.filter((rank) => rank.peak_memory_mb !== null).sort((a, b) => (b.peak_memory_mb ?? 0) - (a.peak_memory_mb ?? 0));
+  return largest ? `${mib(largest.peak_memory_mb)}${largest.peak_memory_of === "process" ? " (largest process)" : ""}` : "–";
 }
 
 const cell = (label: string, ...value: Child[]): HTMLElement => h("td", { "data-label": label, class: label === "When" ? "when" : null }, ...value);
@@ -104,8 +104,8 @@ function waitRow(waits: readonly Span[], from: number, to: number): HTMLElement 
 function legend(blocked: readonly Span[], present: string | undefined): HTMLElement {
   const sums = new Map<string, { span: Span; ms: number; times: number }>();
   for (const span of blocked) {
-    const known = sums.get(span.words) ?? { span, ms: 0, times: 0 };
-    sums.set(span.words, { span, ms: known.ms + span.to - span.from, times: known.times + 1 });
+    const total = sums.get(span.words) ?? { span, ms: 0, times: 0 };
+    sums.set(span.words, { span, ms: total.ms + span.to - span.from, times: total.times + 1 });
   }
   const items = [...sums.values()].sort((a, b) => b.ms - a.ms).map(({ span, ms, times }) =>
     h("li", {}, h("i", { class: span.kind, "aria-hidden": "true" }), `${span.words} `, h("span", { class: "muted" }, `${duration(ms / 1000)}${times > 1 ? `, ${times} times` : ""}${present?.replaceAll("_", " ") === span.words ? " so far" : ""}`)),

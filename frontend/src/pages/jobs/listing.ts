@@ -10,13 +10,13 @@ const FILTERS = ["tenant", "user", "state", "name", "array", "submitted_after", 
 
 /** As GET /api/v1/jobs takes it, in one order. */
 export function restQuery(search: string): string {
-  const given = new URLSearchParams(search);
-  const asked = new URLSearchParams();
+  const params = new URLSearchParams(search);
+  const query = new URLSearchParams();
   for (const name of FILTERS) {
-    const value = given.get(name)?.trim() ?? "";
-    if (value !== "") asked.set(name, value);
+    const value = params.get(name)?.trim() ?? "";
+    if (value !== "") query.set(name, value);
   }
-  return asked.toString();
+  return query.toString();
 }
 
 /** Of these states; none: of all. */
@@ -35,28 +35,28 @@ export interface Total {
 
 /** Whether a job of the feed is among those asked for: the same rules as the server's. */
 export function fits(row: JobRow, query: string): boolean {
-  const asked = new URLSearchParams(query);
+  const params = new URLSearchParams(query);
   const states = statesOf(query);
-  const is = (name: "tenant" | "user"): boolean => !asked.has(name) || asked.get(name) === row[name];
+  const is = (name: "tenant" | "user"): boolean => !params.has(name) || params.get(name) === row[name];
   // The feed does not tell of which array a job is.
-  if (asked.has("array")) return false;
+  if (params.has("array")) return false;
   const at = Date.parse(row.submitted_at);
-  const [after, before] = ["submitted_after", "submitted_before"].map((name) => Date.parse(asked.get(name) ?? ""));
-  if (at < (after ?? Number.NaN) || at >= (before ?? Number.NaN)) return false;
-  return (states.length === 0 || states.includes(row.state)) && is("tenant") && is("user") && row.name.toLowerCase().includes((asked.get("name") ?? "").toLowerCase());
+  const [submittedAfter, submittedBefore] = ["submitted_after", "submitted_before"].map((name) => Date.parse(params.get(name) ?? ""));
+  if (at < (submittedAfter ?? Number.NaN) || at >= (submittedBefore ?? Number.NaN)) return false;
+  return (states.length === 0 || states.includes(row.state)) && is("tenant") && is("user") && row.name.toLowerCase().includes((params.get("name") ?? "").toLowerCase());
 }
 
 /** Newest first: what the feed says counts; what it does not know stands as it was read. `isWhole`: nothing is older. */
 export function merged(read: ReadonlyMap<number, JobRow>, feed: ReadonlyMap<string, JobRow>, query: string, isWhole: boolean): JobRow[] {
-  const found = new Map(read);
+  const result = new Map(read);
   const oldest = isWhole ? 0 : Math.min(...read.keys());
   for (const row of feed.values()) {
     if (!fits(row, query)) {
       // Only what the feed can judge: it has none of an array's elements.
-      if (!query.includes("array=")) found.delete(row.id);
-    } else if (row.id >= oldest || read.size === 0) found.set(row.id, row);
+      if (!query.includes("array=")) result.delete(row.id);
+    } else if (row.id >= oldest || read.size === 0) result.set(row.id, row);
   }
-  return [...found.values()].sort((a, b) => b.id - a.id);
+  return [...result.values()].sort((a, b) => b.id - a.id);
 }
 
 export class Listing {
@@ -80,7 +80,7 @@ export class Listing {
   }
 
   /** So many rows a fresh load would have. */
-  get most(): number {
+  get maxRows(): number {
     return Math.max(1, this.pages) * PAGE;
   }
 
@@ -93,14 +93,14 @@ export class Listing {
   }
 
   /** Reads as many pages as were read before, anew; the first one if none was. */
-  async again(): Promise<void> {
-    const fresh = new Map<number, JobRow>();
+  async reload(): Promise<void> {
+    const rows = new Map<number, JobRow>();
     let cursor: string | null = null;
     const pages = Math.max(1, this.pages);
     await this.ask(async () => {
-      for (let page = 0; page < pages && (page === 0 || cursor !== null); page += 1) cursor = await this.page(cursor, fresh);
+      for (let page = 0; page < pages && (page === 0 || cursor !== null); page += 1) cursor = await this.page(cursor, rows);
       this.read.clear();
-      for (const [id, row] of fresh) this.read.set(id, row);
+      for (const [id, row] of rows) this.read.set(id, row);
       this.cursor = cursor;
       this.pages = pages;
     });
@@ -139,10 +139,10 @@ export class Listing {
   }
 
   private async page(cursor: string | null, into: Map<number, JobRow>): Promise<string | null> {
-    const asked = new URLSearchParams(this.query);
-    asked.set("limit", String(PAGE));
-    if (cursor !== null) asked.set("cursor", cursor);
-    const response = await this.get(`/api/v1/jobs?${asked}`);
+    const params = new URLSearchParams(this.query);
+    params.set("limit", String(PAGE));
+    if (cursor !== null) params.set("cursor", cursor);
+    const response = await this.get(`/api/v1/jobs?${params}`);
     const answer = (await response.json()) as { items?: JobRow[]; next_cursor?: string | null; detail?: string };
     if (!response.ok || answer.items === undefined) throw answer.detail === undefined ? unexpected(response) : new Error(answer.detail);
     for (const row of answer.items) into.set(row.id, row);

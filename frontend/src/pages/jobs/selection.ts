@@ -1,7 +1,7 @@
 // Which rows of the list of jobs are selected, and the bar that says what may be done to them.
 import { h, plural } from "../../ui/dom";
 import type { JobRow } from "../../live/topics";
-import { VERBS, act, fitting } from "./actions";
+import { VERBS, perform, fitting } from "./actions";
 
 const WORDS = { hold: "Hold", release: "Release", requeue: "Requeue…", retry: "Retry", cancel: "Cancel…" } as const;
 
@@ -45,8 +45,8 @@ export class Selection {
   /** To be called with what is shown now: what is gone from it is not selected any more. */
   show(rows: readonly JobRow[]): void {
     this.rows = rows;
-    const known = new Set(rows.map((row) => row.id));
-    for (const id of this.ids) if (!known.has(id)) this.ids.delete(id);
+    const visibleIds = new Set(rows.map((row) => row.id));
+    for (const id of this.ids) if (!visibleIds.has(id)) this.ids.delete(id);
     const chosen = this.chosen();
     this.all.checked = chosen.length > 0 && chosen.length === rows.length;
     this.all.indeterminate = chosen.length > 0 && chosen.length < rows.length;
@@ -64,7 +64,7 @@ export class Selection {
     for (const [verb, button] of this.buttons) {
       button.addEventListener("click", () => {
         const rows = fitting(verb, this.chosen(), isAdmin());
-        void act(verb, rows, () => {
+        void perform(verb, rows, () => {
           for (const row of rows) this.ids.delete(row.id);
           this.changed();
         });

@@ -6,7 +6,7 @@ import { NODE_GROUPS } from "../../ui/constants";
 import { badge, glyph } from "../../ui/states";
 import { ago } from "../../ui/time";
 import type { DeviceRow, NodeRow } from "../../live/topics";
-import { look } from "../fleet/looks";
+import { appearance } from "../fleet/looks";
 import { CELL_CLASS, byName, empty, jobLink, mib, nameRow, noNodes, nodeHref, orUnknown, shortModel, whenEmpty } from "../../ui/pieces";
 
 /** What is observed, and what an admin wants where that is more to say. */
@@ -17,7 +17,7 @@ function stateCell(node: NodeRow): Child[] {
 }
 
 function cell(device: DeviceRow, node: NodeRow): HTMLElement {
-  const { kind, words } = look(device, node);
+  const { kind, words } = appearance(device, node);
   const title = `GPU ${device.index} ${device.model}: ${words}`;
   return h("span", { class: `cell ${CELL_CLASS[kind === "unknown" ? "unavailable" : device.cell]} is-${kind}`, title }, h("i", { "aria-hidden": "true" }, glyph(kind)));
 }
@@ -25,7 +25,7 @@ function cell(device: DeviceRow, node: NodeRow): HTMLElement {
 function devices(node: NodeRow): Child[] {
   if (node.devices.length === 0) return [h("span", { class: "muted" }, "none")];
   const models = [...new Set(node.devices.map((device) => shortModel(device.model)))].join(", ");
-  const label = node.devices.map((device) => `GPU ${device.index} ${look(device, node).words}`).join(", ");
+  const label = node.devices.map((device) => `GPU ${device.index} ${appearance(device, node).words}`).join(", ");
   const strip = h("span", { class: "strip small-strip", role: "img", "aria-label": label }, ...node.devices.map((device) => cell(device, node)));
   return [strip, h("span", { class: "muted small" }, models), ...node.devices.filter(isUnwell).map(healthNote)];
 }
@@ -47,10 +47,10 @@ export function nodeGroup(node: NodeRow): NodeGroup {
 
 /** Each group's heading, unless there is only one, and its nodes by name. */
 export function groupedNodes(rows: readonly NodeRow[]): Line<NodeRow>[] {
-  const groups = NODE_GROUPS.map(([key, label]) => [key, label, rows.filter((row) => nodeGroup(row) === key)] as const).filter(([, , found]) => found.length > 0);
-  return groups.flatMap(([key, label, found]): Line<NodeRow>[] => {
-    const lines = [...found].sort((a, b) => byName(a.name, b.name)).map((row) => ({ key: row.name, row }));
-    return groups.length > 1 ? [{ key: `group:${key}`, heading: `${label} · ${found.length}` }, ...lines] : lines;
+  const groups = NODE_GROUPS.map(([key, label]) => [key, label, rows.filter((row) => nodeGroup(row) === key)] as const).filter(([, , members]) => members.length > 0);
+  return groups.flatMap(([key, label, members]): Line<NodeRow>[] => {
+    const lines = [...members].sort((a, b) => byName(a.name, b.name)).map((row) => ({ key: row.name, row }));
+    return groups.length > 1 ? [{ key: `group:${key}`, heading: `${label} · ${members.length}` }, ...lines] : lines;
   });
 }
 
@@ -98,13 +98,13 @@ export const nodes: MakeView = (region) => {
     },
     "rows nodes",
   );
-  const asked = new URLSearchParams(location.search).get("group");
+  const group = new URLSearchParams(location.search).get("group");
   return {
     draw(state) {
       const all = [...state.rows.values()] as NodeRow[];
       if (all.length === 0) return refill(region, none());
       showCounts(all);
-      const rows = all.filter((node) => asked === null || nodeGroup(node) === asked);
+      const rows = all.filter((node) => group === null || nodeGroup(node) === group);
       if (rows.length === 0) return refill(region, empty("No nodes are in this group."));
       table.update(groupedNodes(rows));
       if (table.element.parentElement !== region) region.replaceChildren(table.element);

@@ -17,7 +17,7 @@ export const bell: MakeView = (region, { hub }) => {
   const details = region.closest("details");
   const summary = details?.querySelector("summary");
   const badge = details?.querySelector<HTMLElement>("[data-unread]");
-  let known: Set<string> | null = null;
+  let knownKeys: Set<string> | null = null;
   let marked = "";
   // What was unread when the bell was opened stays marked until it is closed.
   let readUntil: string | null | undefined;
@@ -29,8 +29,8 @@ export const bell: MakeView = (region, { hub }) => {
     const unread = state?.unread ?? 0;
     if (details?.open !== true) readUntil = state?.seen_until ?? null;
     count(summary, badge, unread);
-    tell(notices, known);
-    known = new Set(notices.map((notice) => notice.key));
+    showNew(notices, knownKeys);
+    knownKeys = new Set(notices.map((notice) => notice.key));
     const since = readUntil;
     const lines = notices.map((notice) => line(notice, since == null || Date.parse(notice.at) > Date.parse(since)));
     redraw(region, lines.length > 0 ? h("ul", {}, ...lines) : h("p", { class: "empty" }, "No notices yet. News about your jobs appears here."));
@@ -57,14 +57,14 @@ function count(summary: Element | null | undefined, badge: HTMLElement | null | 
 function line(notice: NoticeRow, isUnread: boolean): HTMLElement {
   const text = notice.href === null ? h("span", {}, notice.sentence) : h("a", { href: notice.href }, notice.sentence);
   const glyph = h("i", { class: `is-${notice.severity}`, "aria-hidden": "true" }, GLYPHS[notice.severity]);
-  const said = h("span", { class: "visually-hidden" }, `${isUnread ? "unread, " : ""}${WORDS[notice.severity]}`);
-  return h("li", { class: isUnread ? "is-unread" : null, "data-key": notice.key }, glyph, h("div", {}, said, text, h("span", { class: "muted small" }, ago(notice.at))));
+  const prefix = h("span", { class: "visually-hidden" }, `${isUnread ? "unread, " : ""}${WORDS[notice.severity]}`);
+  return h("li", { class: isUnread ? "is-unread" : null, "data-key": notice.key }, glyph, h("div", {}, prefix, text, h("span", { class: "muted small" }, ago(notice.at))));
 }
 
 /** Pops up what is new since the last time and is about the person's own jobs. */
-function tell(notices: readonly NoticeRow[], known: ReadonlySet<string> | null): void {
-  if (known === null) return;
-  const news = notices.filter((n) => n.is_mine && !known.has(n.key) && serverNow() - Date.parse(n.at) < NEWS_MS);
+function showNew(notices: readonly NoticeRow[], knownKeys: ReadonlySet<string> | null): void {
+  if (knownKeys === null) return;
+  const news = notices.filter((n) => n.is_mine && !knownKeys.has(n.key) && serverNow() - Date.parse(n.at) < NEWS_MS);
   if (document.hidden) return news.forEach(notify);
   if (news.length > MAX_TOASTS) return void toast(`${plural(news.length, "notice")} about your jobs. Open Notices to read them.`);
   for (const notice of news) {

@@ -29,8 +29,8 @@ export function offer(within: Element, start: () => void): void {
 export function notify(notice: NoticeRow): void {
   if (!isWanted()) return;
   // The tag makes one of several open pages enough.
-  const shown = new Notification("gpusched", { body: notice.sentence, tag: notice.key });
-  shown.onclick = () => {
+  const notification = new Notification("gpusched", { body: notice.sentence, tag: notice.key });
+  notification.onclick = () => {
     window.focus();
     if (notice.href !== null) location.assign(notice.href);
   };

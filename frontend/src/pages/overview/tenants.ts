@@ -27,7 +27,7 @@ function part({ tenant }: Shown): Child[] {
 }
 
 /** Over or under its guarantee, where that is to be said. */
-function standing({ gpus_held: held, guaranteed_gpus: guaranteed, jobs_asking: asking }: TenantRow): Child {
+function guaranteePill({ gpus_held: held, guaranteed_gpus: guaranteed, jobs_asking: asking }: TenantRow): Child {
   if (guaranteed !== null && held > guaranteed) {
     return h("span", { class: "pill", title: "more than its guarantee: other tenants can reclaim them" }, `${shorten(held - guaranteed)} borrowed`);
   }
@@ -38,7 +38,7 @@ function standing({ gpus_held: held, guaranteed_gpus: guaranteed, jobs_asking: a
 }
 
 const COLUMNS: Column<Shown>[] = [
-  { label: "Tenant", cell: ({ tenant, scale }) => [tenantLink(tenant.name), " ", standing(tenant), bullet(tenant, scale)], className: "title" },
+  { label: "Tenant", cell: ({ tenant, scale }) => [tenantLink(tenant.name), " ", guaranteePill(tenant), bullet(tenant, scale)], className: "title" },
   { label: "Held", cell: ({ tenant }) => shorten(tenant.gpus_held), className: "num" },
   { label: "Of its share", cell: part, className: "num nums" },
   { label: "Guaranteed", cell: ({ tenant }) => tenant.guaranteed_gpus ?? 0, className: "num" },
@@ -52,14 +52,14 @@ const COLUMNS: Column<Shown>[] = [
 export const overviewTenants: MakeView = (region) => {
   const none = whenEmpty(region, () => empty("No tenants to show. Ask an admin to create one and add you to it."));
   const table = new LiveTable<Shown>(COLUMNS, (tr, { tenant }) => (tr.dataset.href = tenantHref(tenant.name)), "rows compact");
-  const others = h("p", { class: "rest" });
-  const made = new WeakMap<Entitled, Shown>();
-  const shown = (tenant: Entitled, scale: number): Shown => {
-    const known = made.get(tenant);
-    if (known?.scale === scale) return known;
-    const fresh = { tenant, scale };
-    made.set(tenant, fresh);
-    return fresh;
+  const moreLink = h("p", { class: "rest" });
+  const cache = new WeakMap<Entitled, Shown>();
+  const shownRow = (tenant: Entitled, scale: number): Shown => {
+    const cached = cache.get(tenant);
+    if (cached?.scale === scale) return cached;
+    const entry = { tenant, scale };
+    cache.set(tenant, entry);
+    return entry;
   };
   return {
     draw(state) {
@@ -67,10 +67,10 @@ export const overviewTenants: MakeView = (region) => {
       if (rows.length === 0) return refill(region, none());
       const scale = barScale(rows.map(([, row]) => row));
       const cut = upTo(MOST, rows);
-      table.update(cut.map(([key, row]): Line<Shown> => ({ key, row: shown(row, scale) })));
-      if (table.element.parentElement !== region) region.replaceChildren(table.element, others);
-      others.hidden = cut.length === rows.length;
-      redraw(others, h("a", { href: "/tenants/" }, plural(rows.length - cut.length, "more tenant")));
+      table.update(cut.map(([key, row]): Line<Shown> => ({ key, row: shownRow(row, scale) })));
+      if (table.element.parentElement !== region) region.replaceChildren(table.element, moreLink);
+      moreLink.hidden = cut.length === rows.length;
+      redraw(moreLink, h("a", { href: "/tenants/" }, plural(rows.length - cut.length, "more tenant")));
     },
   };
 };

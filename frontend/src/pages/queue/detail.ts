@@ -55,12 +55,12 @@ export class Detail {
 
   /** First what is known anyway, then what the scheduler takes its time to answer, unless it is closed by then. */
   private async load(id: number, box: HTMLElement): Promise<void> {
-    const isThere = await this.take(id, box, "?part=now");
-    if (isThere && this.id === id) await this.take(id, box, "");
+    const isThere = await this.fetchPart(id, box, "?part=now");
+    if (isThere && this.id === id) await this.fetchPart(id, box, "");
   }
 
   /** Whether it was answered. */
-  private async take(id: number, box: HTMLElement, part: string): Promise<boolean> {
+  private async fetchPart(id: number, box: HTMLElement, part: string): Promise<boolean> {
     try {
       const response = await fetch(`/jobs/${id}/foreseen/${part}`, { credentials: "same-origin", headers: { "HX-Request": "true" } });
       const login = response.headers.get("HX-Redirect");
@@ -70,10 +70,10 @@ export class Detail {
       }
       if (!response.ok) throw unexpected(response);
       // The server's own page, in which what people typed is text already; scripts in it would not run.
-      const told = new DOMParser().parseFromString(await response.text(), "text/html");
-      told.body.prepend(h("a", { href: `/jobs/${id}/?tab=why` }, `Job ${id}: why it waits`));
+      const parsed = new DOMParser().parseFromString(await response.text(), "text/html");
+      parsed.body.prepend(h("a", { href: `/jobs/${id}/?tab=why` }, `Job ${id}: why it waits`));
       // Who is on a link in it stays there.
-      morphChildren(box, told.body);
+      morphChildren(box, parsed.body);
       return true;
     } catch (error) {
       const words = error instanceof Error ? error.message : "no answer";

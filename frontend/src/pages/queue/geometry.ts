@@ -40,9 +40,9 @@ export class Geometry {
   }
 
   at(line: number): Line {
-    const before = this.headingsBefore(line);
-    const group = this.groups[before];
-    return this.isGrouped && group !== undefined && this.headings[before] === line ? { heading: group } : { job: line - before };
+    const headingCount = this.headingsBefore(line);
+    const group = this.groups[headingCount];
+    return this.isGrouped && group !== undefined && this.headings[headingCount] === line ? { heading: group } : { job: line - headingCount };
   }
 
   /** The number of the job on the line, or of the first one below a heading. */
@@ -52,9 +52,9 @@ export class Geometry {
 
   /** Pixels from the top of the list to the line. */
   top(line: number): number {
-    const before = this.headingsBefore(line);
-    const rest = this.opened !== null && line > this.lineOf(this.opened.job) ? this.opened.height : 0;
-    return before * this.heights.heading + (line - before) * this.heights.row + rest;
+    const headingCount = this.headingsBefore(line);
+    const extra = this.opened !== null && line > this.lineOf(this.opened.job) ? this.opened.height : 0;
+    return headingCount * this.heights.heading + (line - headingCount) * this.heights.row + extra;
   }
 
   lineOf(job: number): number {
@@ -74,8 +74,8 @@ export class Geometry {
   }
 
   private headingsBefore(line: number): number {
-    let before = 0;
-    while (before < this.headings.length && (this.headings[before] ?? 0) < line) before += 1;
-    return before;
+    let headingCount = 0;
+    while (headingCount < this.headings.length && (this.headings[headingCount] ?? 0) < line) headingCount += 1;
+    return headingCount;
   }
 }

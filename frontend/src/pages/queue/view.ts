@@ -9,7 +9,7 @@ import { Detail } from "./detail";
 import { Estimates } from "./estimates";
 import { changed, topicQuery, watchFilters } from "./filters";
 import { Geometry } from "./geometry";
-import { Held } from "./held";
+import { HeldView } from "./held";
 import { COLUMNS, blankRow, headCell, headingRow, jobRow } from "./row";
 import { WINDOW, Windows } from "./windows";
 
@@ -29,12 +29,12 @@ class QueueView implements View {
   private readonly pill = h("button", { class: "pill", type: "button", hidden: true });
   private readonly summary = h("p", { class: "summary", role: "status" });
   private readonly sorting = new Sorting(this.table, (sort) => this.ask(changed(location.search, "sort", sort)));
-  private readonly whole = h("div", { class: "live-table" }, this.sorting.choice, h("div", { class: "pill-place" }, this.pill), this.table);
+  private readonly container = h("div", { class: "live-table" }, this.sorting.choice, h("div", { class: "pill-place" }, this.pill), this.table);
   private readonly above = h("tr", { class: "spacer", "aria-hidden": "true" });
   private readonly below = h("tr", { class: "spacer", "aria-hidden": "true" });
   private readonly drawn = new Map<string, { tr: HTMLTableRowElement; of: unknown[] }>();
   private readonly isNarrow = matchMedia("(max-width: 640px)");
-  private readonly held = new Held();
+  private readonly view = new HeldView();
   private readonly detail = new Detail(() => this.draw());
   private readonly estimates = new Estimates(() => this.draw());
   private readonly none: () => HTMLElement;
@@ -52,8 +52,8 @@ class QueueView implements View {
     this.body.append(this.above, this.below);
     this.windows = this.watch();
     // Of the whole, not of the rows alone: the pointer must reach the pill.
-    this.whole.addEventListener("pointerenter", (event) => void (event.pointerType !== "touch" && this.held.hold()));
-    this.whole.addEventListener("pointerleave", () => this.release());
+    this.container.addEventListener("pointerenter", (event) => void (event.pointerType !== "touch" && this.view.hold()));
+    this.container.addEventListener("pointerleave", () => this.release());
     this.pill.addEventListener("click", () => this.adopt());
     this.stopFilters = watchFilters((search) => this.ask(search));
     this.sorting.show(sortOf(location.search));
@@ -77,7 +77,7 @@ class QueueView implements View {
     this.isWatched = true;
     requestAnimationFrame(() => {
       this.isWatched = false;
-      if (!this.isScheduled && !this.isOver && this.whole.isConnected && !this.reaches(this.inSight())) this.paint();
+      if (!this.isScheduled && !this.isOver && this.container.isConnected && !this.reaches(this.inSight())) this.paint();
     });
   };
 
@@ -93,9 +93,9 @@ class QueueView implements View {
 
   private watch(): Windows {
     const windows = new Windows(this.hub, this.query, () => {
-      this.held.take(windows);
-      this.pill.hidden = this.held.news === "";
-      this.pill.textContent = this.held.news;
+      this.view.update(windows);
+      this.pill.hidden = this.view.news === "";
+      this.pill.textContent = this.view.news;
       this.draw();
     });
     windows.want(0, WINDOW);
@@ -110,7 +110,7 @@ class QueueView implements View {
     if (query === this.query) return;
     this.query = query;
     this.windows.close();
-    this.held.forget();
+    this.view.clear();
     this.detail.close();
     this.windows = this.watch();
     this.draw();
@@ -118,28 +118,28 @@ class QueueView implements View {
   }
 
   private release(): void {
-    this.held.release();
+    this.view.release();
     this.adopt();
   }
 
   /** The newest is shown now, and held again where the pointer is still over it. */
   private adopt(): void {
-    this.held.adopt(this.windows);
+    this.view.adopt(this.windows);
     this.pill.hidden = true;
     this.draw();
   }
 
   private paint(): void {
-    const { total } = this.held;
+    const { total } = this.view;
     if (this.windows.error !== null) return this.refused(this.windows.error);
-    this.whole.classList.toggle("is-waiting", total === null);
+    this.container.classList.toggle("is-waiting", total === null);
     if (total === null) return;
-    const words = said(total);
+    const words = describe(total);
     if (this.summary.textContent !== words) this.summary.textContent = words;
     if (total.matching === 0) return this.query === "" ? refill(this.region, this.none()) : refill(this.region, noneLikeThis(), this.summary.cloneNode(true));
-    if (this.whole.parentElement !== this.region) this.region.replaceChildren(this.summary, this.whole);
+    if (this.container.parentElement !== this.region) this.region.replaceChildren(this.summary, this.container);
     const isGrouped = !this.query.includes("sort=");
-    this.geometry = new Geometry(total.groups, isGrouped, this.isNarrow.matches ? CARD : WIDE, this.detail.placed((id) => this.held.placeOf(id)));
+    this.geometry = new Geometry(total.groups, isGrouped, this.isNarrow.matches ? CARD : WIDE, this.detail.placed((id) => this.view.placeOf(id)));
     this.table.setAttribute("aria-rowcount", String(this.geometry.lines + 1));
     this.lay();
   }
@@ -147,9 +147,9 @@ class QueueView implements View {
   /** The lines in sight, between what stands for all above and all below. */
   private lay(): void {
     const { geometry } = this;
-    const seen = this.inSight();
-    const first = Math.max(0, seen.first - AHEAD);
-    const last = Math.min(geometry.lines - 1, seen.last + AHEAD);
+    const sight = this.inSight();
+    const first = Math.max(0, sight.first - AHEAD);
+    const last = Math.min(geometry.lines - 1, sight.last + AHEAD);
     this.lines = { first, last };
     // What comes next is asked for before it is in sight.
     this.windows.want(geometry.jobFrom(first) - WINDOW / 2, geometry.jobFrom(last) + WINDOW / 2);
@@ -175,40 +175,40 @@ class QueueView implements View {
   }
 
   private line(line: number): HTMLTableRowElement {
-    const what = this.geometry.at(line);
-    if ("heading" in what) {
-      const { heading } = what;
-      return this.kept(`group:${heading.group}`, [heading.jobs, heading.gpus], () => headingRow(heading));
+    const item = this.geometry.at(line);
+    if ("heading" in item) {
+      const { heading } = item;
+      return this.cachedRow(`group:${heading.group}`, [heading.jobs, heading.gpus], () => headingRow(heading));
     }
-    const { row, isGone } = this.held.row(what.job);
-    if (row === null) return this.kept(`blank:${what.job}`, [], () => blankRow(`blank:${what.job}`));
+    const { row, isGone } = this.view.row(item.job);
+    if (row === null) return this.cachedRow(`blank:${item.job}`, [], () => blankRow(`blank:${item.job}`));
     const isOpen = this.detail.key === String(row.id);
-    const known = this.estimates.of(row.id);
-    const tr = this.kept(String(row.id), [row, known, isOpen], () => jobRow(row, known, isOpen, () => this.detail.toggle(row.id)));
+    const estimate = this.estimates.of(row.id);
+    const tr = this.cachedRow(String(row.id), [row, estimate, isOpen], () => jobRow(row, estimate, isOpen, () => this.detail.toggle(row.id)));
     tr.classList.toggle("is-gone", isGone);
     tr.setAttribute("aria-rowindex", String(line + 2));
     return tr;
   }
 
   /** The row that is there, or one made anew where what it shows is another. */
-  private kept(key: string, of: unknown[], make: () => HTMLTableRowElement): HTMLTableRowElement {
-    const known = this.drawn.get(key);
-    if (known !== undefined && known.of.every((value, at) => value === of[at])) return known.tr;
+  private cachedRow(key: string, of: unknown[], make: () => HTMLTableRowElement): HTMLTableRowElement {
+    const estimate = this.drawn.get(key);
+    if (estimate !== undefined && estimate.of.every((value, at) => value === of[at])) return estimate.tr;
     const tr = make();
-    if (known !== undefined) replace(known.tr, tr);
+    if (estimate !== undefined) replace(estimate.tr, tr);
     this.drawn.set(key, { tr, of });
     return tr;
   }
 
   private arrange(lines: readonly HTMLTableRowElement[]): void {
-    const keep = new Set<Element>(lines);
-    for (const tr of [...this.body.children]) if (tr !== this.above && tr !== this.below && !keep.has(tr)) tr.remove();
+    const keptRows = new Set<Element>(lines);
+    for (const tr of [...this.body.children]) if (tr !== this.above && tr !== this.below && !keptRows.has(tr)) tr.remove();
     let at = this.above.nextElementSibling;
     for (const tr of lines) {
       if (tr === at) at = at.nextElementSibling;
       else this.body.insertBefore(tr, at);
     }
-    for (const [key, { tr }] of this.drawn) if (!keep.has(tr)) this.drawn.delete(key);
+    for (const [key, { tr }] of this.drawn) if (!keptRows.has(tr)) this.drawn.delete(key);
   }
 
   private refused(code: string): void {
@@ -224,7 +224,7 @@ function replace(old: HTMLTableRowElement, fresh: HTMLTableRowElement): void {
   target?.focus({ preventScroll: true });
 }
 
-function said(total: QueueTotal): string {
+function describe(total: QueueTotal): string {
   if (total.jobs === 0) return "No jobs are waiting.";
   const all = `${plural(total.jobs, "job")} with ${plural(total.gpus, "GPU")} in the queue`;
   return total.matching === total.jobs ? `${all}.` : `${plural(total.matching, "job")} shown; ${all}.`;

@@ -13,7 +13,7 @@ export interface Window {
 }
 
 export class Windows {
-  readonly known = new Map<number, Window>();
+  readonly byNumber = new Map<number, Window>();
   total: QueueTotal | null = null;
   error: string | null = null;
   private readonly ends = new Map<number, () => void>();
@@ -35,7 +35,7 @@ export class Windows {
       if (number >= from - 1 && number <= until + 1) continue;
       end();
       this.ends.delete(number);
-      this.known.delete(number);
+      this.byNumber.delete(number);
     }
   }
 
@@ -47,15 +47,15 @@ export class Windows {
   private open(number: number): void {
     if (this.ends.has(number)) return;
     const topic = `queue:${number * WINDOW}-${(number + 1) * WINDOW}${this.query === "" ? "" : `?${this.query}`}`;
-    this.ends.set(number, this.hub.listen(topic, (state) => this.take(number, state)));
+    this.ends.set(number, this.hub.listen(topic, (state) => this.update(number, state)));
   }
 
-  private take(number: number, state: TopicState): void {
+  private update(number: number, state: TopicState): void {
     this.error = state.status === "error" ? state.error : null;
     const total = state.rows.get("total") as QueueTotal | undefined;
     if (total !== undefined) {
       this.total = total;
-      this.known.set(number, { order: total.order, rows: state.rows as ReadonlyMap<string, QueueRow> });
+      this.byNumber.set(number, { order: total.order, rows: state.rows as ReadonlyMap<string, QueueRow> });
     }
     this.changed();
   }

@@ -29,7 +29,7 @@ const isReloaded = (): boolean => (performance.getEntriesByType("navigation")[0]
 
 /** What was typed is there again after Back, by the browser, and after a reload: the panel, which the server drew for what it sent,
  * is asked for again. */
-export function tellRestored(isReload = isReloaded()): void {
+export function refreshRestored(isReload = isReloaded()): void {
   for (const form of document.querySelectorAll<HTMLFormElement>("form[data-restored]")) {
     putBack(form, isReload);
     const other = [...form.elements].filter(isOther);
@@ -44,7 +44,7 @@ export function startMarks(): void {
     const panel = (event as CustomEvent<{ target?: Element } | null>).detail?.target;
     const form = panel === undefined || panel.id === "" ? null : document.querySelector<HTMLFormElement>(`form[hx-target="#${panel.id}"]`);
     if (panel === undefined || form === null) return;
-    const wrong = new Map([...panel.querySelectorAll<HTMLElement>("[data-wrong]")].map((one) => [one.dataset.wrong, one.textContent ?? ""]));
+    const wrong = new Map([...panel.querySelectorAll<HTMLElement>("[data-wrong]")].map((element) => [element.dataset.wrong, element.textContent ?? ""]));
     for (const field of form.querySelectorAll<HTMLElement>(".field [name]")) mark(field, wrong.get(field.getAttribute("name") ?? ""));
     // What was refused was what stood there then: the panel says what is to be said of what stands there now.
     if (form.querySelector("[aria-invalid]") === null) for (const old of form.querySelectorAll(".note.bad")) old.remove();
@@ -52,15 +52,15 @@ export function startMarks(): void {
 }
 
 /** Nothing is held against somebody who still types; what they have mended is well at once. */
-function mark(field: HTMLElement, said: string | undefined): void {
-  if (said !== undefined && field === document.activeElement && !field.hasAttribute("aria-invalid")) return;
+function mark(field: HTMLElement, message: string | undefined): void {
+  if (message !== undefined && field === document.activeElement && !field.hasAttribute("aria-invalid")) return;
   const around = field.closest(".field");
   for (const old of around?.querySelectorAll(".field-error") ?? []) old.remove();
   field.removeAttribute("aria-invalid");
   field.removeAttribute("aria-describedby");
-  if (said === undefined) return;
+  if (message === undefined) return;
   const id = `e_${field.getAttribute("name")}`;
-  around?.append(h("p", { class: "field-error", id }, said));
+  around?.append(h("p", { class: "field-error", id }, message));
   field.setAttribute("aria-invalid", "true");
   field.setAttribute("aria-describedby", id);
   field.closest("details")?.setAttribute("open", "");

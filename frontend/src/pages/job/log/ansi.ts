@@ -23,24 +23,24 @@ const CUT_OFF = /\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b]*\x1b?|[PX^_][^\x1b]*\x1b?|[
 const MAX_KEPT = 4096;
 
 export class Ansi {
-  private rest = "";
+  private pending = "";
   private style: Style = { flags: new Set(), fg: "", bg: "" };
 
   /** Pieces of text; newlines and carriage returns stay in them. */
   feed(text: string): Piece[] {
-    let all = this.rest + text;
-    this.rest = "";
+    let all = this.pending + text;
+    this.pending = "";
     const cut = CUT_OFF.exec(all.slice(-MAX_KEPT));
     if (cut !== null) {
-      this.rest = cut[0];
-      all = all.slice(0, all.length - this.rest.length);
+      this.pending = cut[0];
+      all = all.slice(0, all.length - this.pending.length);
     }
     const pieces: Piece[] = [];
     let from = 0;
-    for (const found of all.matchAll(SEQUENCE)) {
-      this.put(pieces, all.slice(from, found.index));
-      from = found.index + found[0].length;
-      if (found[2] === "m") this.sgr(found[1] ?? "");
+    for (const match of all.matchAll(SEQUENCE)) {
+      this.put(pieces, all.slice(from, match.index));
+      from = match.index + match[0].length;
+      if (match[2] === "m") this.sgr(match[1] ?? "");
     }
     this.put(pieces, all.slice(from));
     return pieces;

@@ -39,8 +39,8 @@ export const keyOf = (row: LogRow): string => `${row.attempt}.${row.rank}`;
 
 /** One option for each rank of each attempt. */
 export function fill(select: HTMLSelectElement, rows: readonly LogRow[]): void {
-  const wanted = rows.map(keyOf).join();
-  if ([...select.options].map((option) => option.value).join() === wanted && rows.length > 0) return;
+  const values = rows.map(keyOf).join();
+  if ([...select.options].map((option) => option.value).join() === values && rows.length > 0) return;
   const options = rows.map((row) => h("option", { value: keyOf(row) }, `attempt ${row.attempt} · rank ${row.rank}`));
   select.replaceChildren(...(options.length > 0 ? options : [h("option", { value: "" }, "no attempt yet")]));
 }

@@ -17,11 +17,11 @@ export class Lines {
   /** The lines that became complete; what is begun is `open`. */
   feed(bytes: Uint8Array, isLast = false): LogLine[] {
     const text = this.decoder.decode(bytes, { stream: !isLast });
-    const done: LogLine[] = [];
+    const complete: LogLine[] = [];
     for (const piece of this.ansi.feed(text)) {
-      for (const part of piece.text.split(/(\r\n|\n|\r)/)) this.take(part, piece, done);
+      for (const part of piece.text.split(/(\r\n|\n|\r)/)) this.addPart(part, piece, complete);
     }
-    return done;
+    return complete;
   }
 
   get open(): LogLine {
@@ -30,40 +30,40 @@ export class Lines {
 
   /** Ends the line that is begun as if a newline had come. */
   cut(): LogLine[] {
-    const done: LogLine[] = [];
-    if (this.length > 0) this.end(done);
-    return done;
+    const complete: LogLine[] = [];
+    if (this.length > 0) this.end(complete);
+    return complete;
   }
 
-  private end(done: LogLine[]): void {
-    done.push(this.current);
+  private end(complete: LogLine[]): void {
+    complete.push(this.current);
     this.current = [];
     this.length = 0;
   }
 
-  private take(part: string, piece: Piece, done: LogLine[]): void {
+  private addPart(part: string, piece: Piece, complete: LogLine[]): void {
     if (part === "") return;
     if (part === "\r") {
       this.isReturned = true;
     } else if (part === "\n" || part === "\r\n") {
-      this.end(done);
+      this.end(complete);
       this.isReturned = false;
     } else {
       // What follows a bare return overwrites the line: the last state of a progress bar is what is kept.
       if (this.isReturned) [this.current, this.length] = [[], 0];
       this.isReturned = false;
-      this.add(part, piece, done);
+      this.add(part, piece, complete);
     }
   }
 
-  private add(text: string, style: Piece, done: LogLine[]): void {
-    for (let rest = text; rest !== ""; ) {
-      if (this.length >= MAX_LINE - 1) this.end(done);
+  private add(text: string, style: Piece, complete: LogLine[]): void {
+    for (let remaining = text; remaining !== ""; ) {
+      if (this.length >= MAX_LINE - 1) this.end(complete);
       const room = MAX_LINE - this.length;
       // Not between the two halves of one character.
-      const cut = /[\ud800-\udbff]/.test(rest.charAt(room - 1)) ? room - 1 : room;
-      this.put({ ...style, text: rest.slice(0, cut) });
-      rest = rest.slice(cut);
+      const cut = /[\ud800-\udbff]/.test(remaining.charAt(room - 1)) ? room - 1 : room;
+      this.put({ ...style, text: remaining.slice(0, cut) });
+      remaining = remaining.slice(cut);
     }
   }
 

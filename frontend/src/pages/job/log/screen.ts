@@ -7,7 +7,7 @@ const PER_LINE = 40;
 
 export class Screen {
   private readonly open = h("div", { class: "line" });
-  private wanted: RegExp | null = null;
+  private expression: RegExp | null = null;
 
   constructor(private readonly box: HTMLElement) {
     box.replaceChildren(this.open);
@@ -21,26 +21,26 @@ export class Screen {
 
   /** What is in sight stays where it is. */
   blockAbove(lines: readonly LogLine[]): { block: HTMLElement; size: number } {
-    const before = this.box.scrollHeight - this.box.scrollTop;
+    const distanceToEnd = this.box.scrollHeight - this.box.scrollTop;
     const block = h("div");
     const size = this.fill(block, lines);
     this.box.prepend(block);
-    this.box.scrollTop = this.box.scrollHeight - before;
+    this.box.scrollTop = this.box.scrollHeight - distanceToEnd;
     return { block, size };
   }
 
   /** Adds lines to a block; by how many characters it has grown. */
   fill(block: HTMLElement, lines: readonly LogLine[]): number {
-    const fresh = document.createDocumentFragment();
+    const fragment = document.createDocumentFragment();
     let size = 0;
     for (const line of lines) {
       const element = h("div", { class: "line" }, ...render(line));
       if (line.length === 0) element.append("\n");
       size += (element.textContent ?? "").length + PER_LINE;
       this.mark(element);
-      fresh.append(element);
+      fragment.append(element);
     }
-    block.append(fresh);
+    block.append(fragment);
     return size;
   }
 
@@ -56,7 +56,7 @@ export class Screen {
 
   /** Marks the text wherever it is; the empty text nowhere. */
   search(text: string): void {
-    this.wanted = pattern(text);
+    this.expression = pattern(text);
     for (const line of this.box.querySelectorAll<HTMLElement>(".line")) this.mark(line);
   }
 
@@ -77,7 +77,7 @@ export class Screen {
   private mark(line: HTMLElement): void {
     for (const mark of line.querySelectorAll("mark")) mark.replaceWith(...mark.childNodes);
     line.normalize();
-    if (this.wanted !== null) highlight(line, this.wanted);
+    if (this.expression !== null) highlight(line, this.expression);
   }
 }
 
@@ -96,18 +96,18 @@ export function pattern(text: string): RegExp | null {
 }
 
 /** Marks what is found within one piece of text; a find across two colours shows its line unmarked. */
-export function highlight(line: HTMLElement, wanted: RegExp): void {
+export function highlight(line: HTMLElement, expression: RegExp): void {
   const walker = document.createTreeWalker(line, NodeFilter.SHOW_TEXT);
   const texts: Text[] = [];
   while (walker.nextNode()) texts.push(walker.currentNode as Text);
   for (const text of texts) {
     // The last first: the places of the others stay as they are.
-    for (const { index, 0: words } of [...text.data.matchAll(wanted)].reverse()) {
-      const found = text.splitText(index);
-      found.splitText(words.length);
+    for (const { index, 0: words } of [...text.data.matchAll(expression)].reverse()) {
+      const matchText = text.splitText(index);
+      matchText.splitText(words.length);
       const mark = h("mark");
-      found.replaceWith(mark);
-      mark.append(found);
+      matchText.replaceWith(mark);
+      mark.append(matchText);
     }
   }
 }

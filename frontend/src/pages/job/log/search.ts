@@ -31,7 +31,7 @@ export class Search {
   isBusy = false;
   problem = "";
   private line = 0;
-  private wanted = SHARE;
+  private limit = SHARE;
   private isOver = false;
   private timer: ReturnType<typeof setTimeout> | undefined;
 
@@ -48,7 +48,7 @@ export class Search {
     [this.isBusy, this.problem, this.isAll] = [true, "", false];
     this.changed();
     try {
-      while (!this.isOver && !this.isAll && this.hits.size < this.wanted) {
+      while (!this.isOver && !this.isAll && this.hits.size < this.limit) {
         await this.step();
         this.changed();
       }
@@ -60,7 +60,7 @@ export class Search {
   }
 
   more(): Promise<void> {
-    this.wanted = this.hits.size + SHARE;
+    this.limit = this.hits.size + SHARE;
     return this.go();
   }
 
@@ -80,14 +80,14 @@ export class Search {
 
   private async step(): Promise<void> {
     const { job, attempt, rank } = this.stream;
-    const asked = new URLSearchParams({ log: `${attempt}.${rank}`, q: this.text, offset: `${this.looked}`, line: `${this.line}` });
-    const response = await this.get(`/jobs/${job}/log-hits/?${asked}`);
+    const query = new URLSearchParams({ log: `${attempt}.${rank}`, q: this.text, offset: `${this.looked}`, line: `${this.line}` });
+    const response = await this.get(`/jobs/${job}/log-hits/?${query}`);
     if (!response.ok) throw unexpected(response);
-    const told = (await response.json()) as Answer;
+    const answer = (await response.json()) as Answer;
     if (this.isOver) return;
-    for (const [line, offset, text] of told.hits) if (!this.hits.has(line)) this.hits.set(line, { line, offset, text });
+    for (const [line, offset, text] of answer.hits) if (!this.hits.has(line)) this.hits.set(line, { line, offset, text });
     // A server that gets nowhere must not be asked in a circle.
-    this.isAll = told.is_all || told.next_offset <= this.looked;
-    [this.looked, this.line, this.size] = [told.next_offset, told.next_line, told.size];
+    this.isAll = answer.is_all || answer.next_offset <= this.looked;
+    [this.looked, this.line, this.size] = [answer.next_offset, answer.next_line, answer.size];
   }
 }

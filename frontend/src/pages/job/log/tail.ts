@@ -23,8 +23,8 @@ const MAX_BYTES = 262144;
 export const MAX_BEHIND = 1 << 20;
 
 export function logUrl(stream: Stream, offset: number, limit: number): string {
-  const asked = new URLSearchParams({ attempt: `${stream.attempt}`, rank: `${stream.rank}`, offset: `${offset}`, limit: `${limit}` });
-  return `/api/v1/jobs/${stream.job}/logs?${asked}`;
+  const query = new URLSearchParams({ attempt: `${stream.attempt}`, rank: `${stream.rank}`, offset: `${offset}`, limit: `${limit}` });
+  return `/api/v1/jobs/${stream.job}/logs?${query}`;
 }
 
 export async function readPart(get: Fetch, stream: Stream, offset: number, limit: number): Promise<LogPart> {
@@ -59,7 +59,7 @@ export interface TailEvents {
   more(part: LogPart, isFirst: boolean, skipped: number): void;
   failed(words: string): void;
   /** There is no log any more, as the sentence says. */
-  gone(words: string): void;
+  showDeleted(words: string): void;
   /** Whether to go on reading by itself what is written: no one who reads elsewhere wants to lose what they read. */
   mayGoOn?(): boolean;
 }
@@ -102,18 +102,18 @@ export class Tail {
   }
 
   /** Up to `limit` bytes before `offset`, for `take`. */
-  earlier(offset: number, limit: number, take: (part: LogPart) => void): Promise<boolean> {
+  earlier(offset: number, limit: number, handle: (part: LogPart) => void): Promise<boolean> {
     const from = Math.max(0, offset - limit);
-    return this.inTurn(async () => this.give(await readPart(this.get, this.stream, from, offset - from), take));
+    return this.inTurn(async () => this.deliver(await readPart(this.get, this.stream, from, offset - from), handle));
   }
 
   /** `limit` bytes around `offset`, for `take`; from their end on the log is read then. */
-  around(offset: number, limit: number, take: (part: LogPart) => void): Promise<boolean> {
+  around(offset: number, limit: number, handle: (part: LogPart) => void): Promise<boolean> {
     return this.inTurn(async () => {
       const part = await readPart(this.get, this.stream, Math.max(0, offset - limit / 2), limit);
-      this.give(part, (given) => {
-        [this.next, this.isComplete] = [given.next, given.isComplete];
-        take(given);
+      this.deliver(part, (found) => {
+        [this.next, this.isComplete] = [found.next, found.isComplete];
+        handle(found);
       });
     });
   }
@@ -139,7 +139,7 @@ export class Tail {
         await ask();
         return true;
       } catch (error) {
-        if (!this.isEnded) this.tell(error);
+        if (!this.isEnded) this.report(error);
         return false;
       }
     });
@@ -147,10 +147,10 @@ export class Tail {
     return mine;
   }
 
-  private tell(error: unknown): void {
+  private report(error: unknown): void {
     if (error instanceof Gone) {
       this.isEnded = true;
-      this.events.gone(error.message);
+      this.events.showDeleted(error.message);
     } else this.events.failed(whyFailed(error, "the log could not be read"));
   }
 
@@ -164,16 +164,16 @@ export class Tail {
 
   private async readTail(readTo: number): Promise<void> {
     const part = await readPart(this.get, this.stream, -TAIL_BYTES, TAIL_BYTES);
-    this.give(part, () => this.advance(part, true, readTo === 0 ? 0 : part.offset - readTo));
+    this.deliver(part, () => this.advance(part, true, readTo === 0 ? 0 : part.offset - readTo));
   }
 
   private async readOn(): Promise<void> {
     const part = await readPart(this.get, this.stream, this.next, MAX_BYTES);
-    this.give(part, () => this.advance(part, false, 0));
+    this.deliver(part, () => this.advance(part, false, 0));
   }
 
-  private give(part: LogPart, take: (part: LogPart) => void): void {
-    if (!this.isEnded) take(part);
+  private deliver(part: LogPart, handle: (part: LogPart) => void): void {
+    if (!this.isEnded) handle(part);
   }
 
   private advance(part: LogPart, isFirst: boolean, skipped: number): void {

@@ -27,7 +27,7 @@ export class LogWindow {
 
   constructor(
     private readonly screen: Screen,
-    private readonly most = MAX_CHARACTERS,
+    private readonly maxCharacters = MAX_CHARACTERS,
   ) {}
 
   /** The first byte that is shown. */
@@ -41,7 +41,7 @@ export class LogWindow {
 
   /** Whether what is added at one end would push out what is at the other. */
   get isFull(): boolean {
-    return this.size > this.most * 0.9;
+    return this.size > this.maxCharacters * 0.9;
   }
 
   /** Lets go of all, and begins with these bytes: at their first whole line unless they are the log's beginning. */
@@ -73,24 +73,24 @@ export class LogWindow {
     const block = this.blocks.at(-1) ?? this.open();
     block.size += this.screen.fill(block.element, this.lines.feed(bytes, isComplete));
     this.next = offset + bytes.length;
-    const whole = bytes.lastIndexOf(NEWLINE) + 1;
-    if (whole > 0) block.to = offset + whole;
+    const completeBytes = bytes.lastIndexOf(NEWLINE) + 1;
+    if (completeBytes > 0) block.to = offset + completeBytes;
     else if (this.next - block.to > BLOCK_BYTES) this.endBlock();
     this.screen.showOpen(this.lines.open);
-    if (block.to - block.from > BLOCK_BYTES || block.size > this.most / 8) this.open();
-    while (this.size > this.most && this.blocks.length > 1) this.blocks.shift()?.element.remove();
+    if (block.to - block.from > BLOCK_BYTES || block.size > this.maxCharacters / 8) this.open();
+    while (this.size > this.maxCharacters && this.blocks.length > 1) this.blocks.shift()?.element.remove();
   }
 
   /** Adds the bytes before the start; what is too much goes at the end. Whether something went. */
   above(part: Bytes): boolean {
     const skipped = part.offset > 0 ? wholeFrom(part.bytes) : 0;
     const piece = new Lines();
-    const done = piece.feed(part.bytes.subarray(skipped), true);
+    const lines = piece.feed(part.bytes.subarray(skipped), true);
     const to = this.start;
-    const { block: element, size } = this.screen.blockAbove([...done, ...piece.cut()]);
+    const { block: element, size } = this.screen.blockAbove([...lines, ...piece.cut()]);
     this.blocks.unshift({ from: part.offset + skipped, to, size, element });
     let hasGone = false;
-    while (this.size > this.most && this.blocks.length > 1) {
+    while (this.size > this.maxCharacters && this.blocks.length > 1) {
       this.blocks.pop()?.element.remove();
       hasGone = true;
     }

@@ -30,8 +30,8 @@ export function size(bytes: number): string {
   return bytes < 1 << 20 ? `${Math.round(bytes / 1024)} KiB` : `${(bytes / (1 << 20)).toFixed(1)} MiB`;
 }
 
-export function note(now: Standing, sought: Sought | null): string {
-  return [now.problem, now.isGone ? "" : ofLog(now), sought === null ? "" : ofSearch(sought)].filter(Boolean).join(" ");
+export function note(now: Standing, search: Sought | null): string {
+  return [now.problem, now.isGone ? "" : ofLog(now), search === null ? "" : ofSearch(search)].filter(Boolean).join(" ");
 }
 
 function ofLog(now: Standing): string {
@@ -42,10 +42,10 @@ function ofLog(now: Standing): string {
   return [now.isComplete && now.below === 0 ? "End of the log." : "", hidden.length > 0 ? `${hidden.join(", ")}.` : ""].filter(Boolean).join(" ");
 }
 
-function ofSearch(sought: Sought): string {
-  const found = `${plural(sought.found, "line")} with “${sought.text}”`;
-  if (sought.problem !== "") return `${found} in the first ${size(sought.looked)}; the search failed: ${sought.problem}.`;
-  if (sought.isAll) return `${found}.`;
-  const how = `${found} in the first ${size(sought.looked)}${sought.size > 0 ? ` of ${size(sought.size)}` : ""}`;
-  return sought.isBusy ? `${how}, searching…` : `${how}.`;
+function ofSearch(search: Sought): string {
+  const matches = `${plural(search.found, "line")} with “${search.text}”`;
+  if (search.problem !== "") return `${matches} in the first ${size(search.looked)}; the search failed: ${search.problem}.`;
+  if (search.isAll) return `${matches}.`;
+  const sentence = `${matches} in the first ${size(search.looked)}${search.size > 0 ? ` of ${size(search.size)}` : ""}`;
+  return search.isBusy ? `${sentence}, searching…` : `${sentence}.`;
 }
