@@ -46,7 +46,7 @@ test("the strip says how many are in each state, and leads to the GPU that is cl
   Object.defineProperty(region, "clientWidth", { value: 800 });
   document.body.append(region);
   const view = overviewStrip(region, {} as Page);
-  view.draw({ status: "ready", seq: 1, rows: new Map(nodes(2).map((row) => [row.name, row])), error: null, cache: true });
+  view.draw({ status: "ready", seq: 1, rows: new Map(nodes(2).map((row) => [row.name, row])), error: null, hasRows: true });
   const link = region.querySelector("a") as HTMLAnchorElement;
   expect(link.getAttribute("aria-label")).toBe("16 GPUs: 4 busy, 4 held but idle, 4 free, 4 unavailable. Open the fleet");
   const at = stripCells([8, 8], 800).cells[11]!;

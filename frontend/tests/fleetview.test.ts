@@ -121,7 +121,7 @@ test("choosing a GPU is a step that Back takes back, and the page goes to a pane
   let top = 0;
   beside.getBoundingClientRect = () => ({ top }) as DOMRect;
   const view = fleet(document.querySelector("section") as HTMLElement, {} as Page);
-  view.draw({ status: "ready", seq: 1, rows: new Map(nodes(1).map((row) => [row.name, row])), error: null, cache: true });
+  view.draw({ status: "ready", seq: 1, rows: new Map(nodes(1).map((row) => [row.name, row])), error: null, hasRows: true });
   const choose = (index: number): unknown => document.querySelector(`tr[data-key="gpu-0/${index}"]`)?.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true, cancelable: true }));
   choose(2);
   await vi.waitFor(() => expect([location.search, pushed.mock.calls.length, went.mock.calls.length]).toEqual(["?view=table&gpu=gpu-0/2", 1, 0]));

@@ -185,7 +185,7 @@ const read = (utilisation: number | null, ...ids: number[]): object => ({
 test("nodes come with their readings, and what has not changed stays the same object", () => {
   type Shown = Map<string, { last_seen_at: string | null; devices: { id: number; reading: { utilisation_percent: number | null } | null }[] }>;
   const seen: Shown[] = [];
-  hub.listen("nodes", (state) => state.cache && seen.push(state.rows as unknown as Shown));
+  hub.listen("nodes", (state) => state.hasRows && seen.push(state.rows as unknown as Shown));
   hub.start();
   last().open();
   expect(last().sent).toEqual([{ subscribe: ["nodes", "readings"] }]);

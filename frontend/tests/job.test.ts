@@ -32,7 +32,7 @@ test("waits are told by what they wait on, the present one up to now", () => {
 test("waits and attempts share one axis", () => {
   const region = document.createElement("section");
   const waits = { periods: [{ code: "capacity", since_at: "2026-01-31T08:00:00Z", until_at: "2026-01-31T08:01:00Z" }] };
-  const state: TopicState = { status: "ready", seq: 1, rows: new Map<string, object>([["waits", waits], ["attempt:1", attempt({ ended_at: "2026-01-31T08:02:00Z" })]]), error: null, cache: true };
+  const state: TopicState = { status: "ready", seq: 1, rows: new Map<string, object>([["waits", waits], ["attempt:1", attempt({ ended_at: "2026-01-31T08:02:00Z" })]]), error: null, hasRows: true };
   jobTimeline(region, {} as Page).draw(state);
   const parts = [...region.querySelectorAll<HTMLElement>(".axis > span")].map((part) => [part.className, part.style.left, part.style.width]);
   expect(parts).toEqual([["wait-on-capacity for-capacity", "0.00%", "50.00%"], ["axis-waiting", "50.00%", "8.33%"], ["axis-running", "58.33%", "41.67%"]]);

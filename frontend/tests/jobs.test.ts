@@ -56,7 +56,7 @@ test("a page left open shows as many jobs as a fresh one, the newest (A52)", asy
   const view = jobs(region, {} as Page);
   await vi.waitFor(() => expect(region.querySelectorAll("tbody tr")).toHaveLength(100));
   const rows = feed(...Array.from({ length: 150 }, (_, at) => job(150 - at)));
-  view.draw({ status: "ready", seq: 1, rows, error: null, cache: true });
+  view.draw({ status: "ready", seq: 1, rows, error: null, hasRows: true });
   const shown = [...region.querySelectorAll<HTMLElement>("tbody tr")].map((tr) => Number(tr.dataset.key));
   expect(shown).toEqual(Array.from({ length: 100 }, (_, at) => 150 - at));
   view.close?.();

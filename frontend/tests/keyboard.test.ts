@@ -14,7 +14,7 @@ test("g t leaves for the tenants, and does not turn the fleet into a table on th
   const press = (key: string): boolean => document.body.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
   const device = { id: 1, index: 0, uuid: "GPU-1", model: "A100", health: "ok", cell: "free", held: null, jobs: [], reading: null } as unknown as DeviceRow;
   const node = { name: "n1", state: "online", intent: "open", labels: {}, jobs: [], devices: [device] } as unknown as NodeRow;
-  view.draw({ status: "ready", seq: 1, rows: new Map([["n1", node]]), error: null, cache: true });
+  view.draw({ status: "ready", seq: 1, rows: new Map([["n1", node]]), error: null, hasRows: true });
   press("g");
   press("t");
   expect([go.mock.lastCall?.[0], toggle.getAttribute("aria-pressed")]).toEqual(["/tenants/", "false"]);

@@ -20,7 +20,7 @@ const row = (id: number, more: Partial<QueueRow> = {}): QueueRow => ({
 });
 const total = (order: number[], jobs = order.length): QueueTotal => ({ jobs, gpus: 2 * jobs, shown: order.length, rows: jobs, matching: jobs, groups: [{ group: "capacity", rows: jobs, jobs, gpus: 2 * jobs }], order });
 const state = (ids: number[], jobs = ids.length): TopicState => ({
-  status: "ready", seq: 1, error: null, cache: true,
+  status: "ready", seq: 1, error: null, hasRows: true,
   rows: new Map<string, object>([...ids.map((id) => [String(id), row(id)] as const), ["total", total(ids, jobs)]]),
 });
 

@@ -74,7 +74,7 @@ test("a page that could not be had is owed, and asked for again, less and less o
   });
   const part = document.getElementById("part") as HTMLElement;
   const view = serverRegion(part, {} as Page);
-  view.draw({ ...NOTHING, cache: true, status: "ready" });
+  view.draw({ ...NOTHING, hasRows: true, status: "ready" });
   await vi.advanceTimersByTimeAsync(60_000);
   expect(part.textContent).toBe("new");
   expect(times.length).toBe(3);

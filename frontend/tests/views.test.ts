@@ -13,7 +13,7 @@ import { bullet, jobLink, mib, nodeLinks, request } from "../src/ui/pieces";
 import { overviewTenants } from "../src/pages/overview/tenants";
 import type { JobRow, TenantRow } from "../src/live/topics";
 
-const state = (rows: Record<string, object>): TopicState => ({ status: "ready", seq: 1, rows: new Map(Object.entries(rows)), error: null, cache: true });
+const state = (rows: Record<string, object>): TopicState => ({ status: "ready", seq: 1, rows: new Map(Object.entries(rows)), error: null, hasRows: true });
 let region: HTMLElement;
 
 beforeEach(() => {

@@ -47,7 +47,7 @@ export class Hub implements SocketEvents {
     const listeners = this.listeners.get(topic) ?? new Set();
     listeners.add(listener);
     this.listeners.set(topic, listeners);
-    if (this.state(topic).cache) {
+    if (this.state(topic).hasRows) {
       this.changed.add(topic);
       this.schedule();
     }

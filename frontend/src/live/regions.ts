@@ -61,7 +61,7 @@ export class Regions {
         showError(region, state.error ?? "");
         return;
       }
-      if (!state.cache) return;
+      if (!state.hasRows) return;
       region.querySelector(":scope > .live-error")?.remove();
       region.classList.remove("is-past");
       view.draw(state);

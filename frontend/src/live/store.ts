@@ -8,10 +8,10 @@ export interface TopicState {
   readonly rows: ReadonlyMap<string, Row>;
   readonly error: string | null;
   /** Whether rows were ever received: until then the server's own rendering stands. */
-  readonly cache: boolean;
+  readonly hasRows: boolean;
 }
 
-export const NOTHING: TopicState = { status: "waiting", seq: 0, rows: new Map(), error: null, cache: false };
+export const NOTHING: TopicState = { status: "waiting", seq: 0, rows: new Map(), error: null, hasRows: false };
 
 export type TopicMessage = Extract<Message, { topic: string }>;
 
@@ -22,7 +22,7 @@ export function apply(state: TopicState, message: TopicMessage): TopicState {
   }
   if ("snapshot" in message) {
     const rows = new Map(Object.entries(message.snapshot));
-    return { status: "ready", seq: message.seq, rows: keepEqual(state.rows, rows), error: null, cache: true };
+    return { status: "ready", seq: message.seq, rows: keepEqual(state.rows, rows), error: null, hasRows: true };
   }
   if (state.status !== "ready") return state;
   if (message.seq !== state.seq + 1) return { ...state, status: "gap" };

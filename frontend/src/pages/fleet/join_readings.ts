@@ -18,7 +18,7 @@ export class Joiner {
       next.set(name, isSame ? old : { node, read, row: joined(node as NodeRow, read as ReadingsRow | undefined) });
     }
     this.cache = next;
-    return { ...nodes, cache: nodes.cache && readings.cache, rows: new Map([...next].map(([name, { row }]) => [name, row])) };
+    return { ...nodes, hasRows: nodes.hasRows && readings.hasRows, rows: new Map([...next].map(([name, { row }]) => [name, row])) };
   }
 }
 

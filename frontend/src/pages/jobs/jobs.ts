@@ -59,7 +59,7 @@ class JobsView implements View {
     if (state !== undefined) this.update(state);
     const { listing } = this;
     if (!listing.isRead && this.feed.size === 0 && listing.problem === "") {
-      if (state?.cache && listing.query === "") refill(this.region, this.none());
+      if (state?.hasRows && listing.query === "") refill(this.region, this.none());
       return;
     }
     // No more than a fresh load would have, however long the page has been open.
