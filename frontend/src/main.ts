@@ -35,7 +35,7 @@ import { startUsage } from "./pages/usage/usage";
 
 htmx.config.allowEval = false;
 htmx.config.includeIndicatorStyles = false;
-// Back loads the page: a body put back from a cache has nothing of what was bound to the one before it.
+// Back reloads the page: a body from the cache has no listeners.
 htmx.config.historyCacheSize = 0;
 htmx.config.refreshOnHistoryMiss = true;
 
@@ -99,7 +99,7 @@ if (chips.length > 0 || document.querySelector("[data-live]") !== null) {
   showHeard();
   document.addEventListener("visibilitychange", () => hub.setHidden(document.hidden));
   addEventListener("online", () => hub.hurry());
-  // A page that the browser kept and shows again is not what it was: it starts anew.
+  // Reload a page restored from the browser's cache.
   addEventListener("pageshow", (event) => event.persisted && location.reload());
 }
 document.addEventListener("htmx:afterSettle", () => {

@@ -1,12 +1,12 @@
-// What may be done to something, and how what was asked for stands, as the server draws it for this person: drawn anew
-// when it can have changed, and each second while something that was asked for is not confirmed yet.
+// Actions on an object and the status of the latest request, rendered by the server: reloaded
+// when they can have changed, and every second while a request is not confirmed.
 import { whenVisible } from "../live/visibility";
 import { h } from "../ui/dom";
 import type { Hub } from "../live/hub";
 import { morphChildren } from "../ui/morph";
 import type { JobDetail } from "../live/topics";
 
-/** Between two looks while something is awaited. */
+/** The poll interval while a request is not confirmed. */
 const PAUSE_MS = 1000;
 
 export class Actions {
@@ -21,8 +21,8 @@ export class Actions {
     document.addEventListener("asked", this.onRequested);
   }
 
-  /** `address`: of the piece of HTML; "" for none. To be called whenever anything was heard: the server is asked only if
-   *  the address or `seen`, what it depends on, is another. */
+  /** Load the fragment at `address` ("": none), but only if the address or `dependsOn` has
+   *  changed. Call this on every update. */
   show(address: string, dependsOn: string): void {
     if (address === this.address && dependsOn === this.dependsOn) return;
     if (address !== this.address && this.address !== "") this.element.replaceChildren();
@@ -47,7 +47,7 @@ export class Actions {
       if (answer.ok && address === this.address) this.apply(await answer.text());
       else if (answer.status === 404 && address === this.address) this.element.replaceChildren();
     } catch {
-      // The freshness chip says that the server is away; with the next news it is asked again.
+      // The freshness chip shows the outage; the next update loads again.
     }
     this.isBusy = false;
     const isAwaited = this.element.querySelector("[data-awaited]") !== null;
@@ -59,23 +59,23 @@ export class Actions {
     const focused = this.element.contains(document.activeElement) ? document.activeElement : null;
     const row = focused?.closest(".do-row")?.id;
     morphChildren(this.element, new DOMParser().parseFromString(html, "text/html").body);
-    // What has come new may be more than a link.
+    // New elements can have HTMX attributes.
     this.element.dispatchEvent(new CustomEvent("redrawn", { bubbles: true }));
-    // Who has just pressed a button that is there no more goes on with the one in its place.
+    // If the pressed button is gone, focus the one in its place.
     const place = row ? this.element.querySelector(`#${row}`) : this.element;
     if (focused !== null && !this.element.contains(document.activeElement)) place?.querySelector<HTMLElement>(":is(summary, button)")?.focus();
   }
 }
 
-/** The buttons of the page's job: `<div data-actions="/jobs/7/actions/">` beside a region of its topic. Dispatches
- *  `job-changed` on the body when its state changes: what fits it then is another thing. */
+/** The actions of the job page: `<div data-actions="/jobs/7/actions/">` beside a region of its topic. Dispatches
+ *  `job-changed` on the body when the state changes. */
 export function startJobActions(hub: Hub): void {
   const region = document.querySelector<HTMLElement>('[data-live^="job:"][data-state]');
   const box = document.querySelector<HTMLElement>("[data-actions]");
   const topic = region?.dataset.live;
   if (region === null || box === null || topic === undefined) return;
   const actions = new Actions(box);
-  // It may have changed between the server's look and the first message.
+  // It can change between the page and the first message.
   let lastState = region.dataset.state;
   hub.listen(topic, (state) => {
     const job = state.rows.get("job") as JobDetail | undefined;

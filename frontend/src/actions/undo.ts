@@ -1,4 +1,4 @@
-// Forms that can be taken back: what is asked for is sent some seconds later, unless Undo is pressed; a page that is left
+// Forms with undo: the request is sent after some seconds unless the user presses Undo; leaving the page
 // sends it at once. <form data-undo="Job 7 will be cancelled">.
 import { h } from "../ui/dom";
 import { clocked } from "../ui/time";
@@ -18,10 +18,10 @@ export function startUndo(): void {
     (event) => {
       const form = event.target;
       if (!(form instanceof HTMLFormElement) || form.dataset.undo === undefined || form.dataset.sent === "yes") return;
-      // Before anybody else acts on it: nothing is requested yet.
+      // Before other listeners: nothing is requested yet.
       event.preventDefault();
       event.stopImmediatePropagation();
-      // Who presses it twice has asked once, and takes it back by one Undo.
+      // A second press is the same request, undone once.
       if (!isPending(form.action)) schedule(form.dataset.undo, [form.action], (isLeaving) => (isLeaving ? leave(form) : submit(form)));
     },
     { capture: true },
@@ -29,13 +29,13 @@ export function startUndo(): void {
   addEventListener("pagehide", () => waiting.forEach((each) => each.send(true)));
 }
 
-/** Whether something of that name will be sent yet. */
+/** Return whether a request of this name is pending. */
 export function isPending(name: string): boolean {
   return [...waiting].some((entry) => entry.about.has(name));
 }
 
-/** Shows what will be (`words`: "Job 7 will be cancelled"), and calls `send` after some seconds unless it is undone.
- *  `about`: the names of what `awaits` meanwhile. */
+/** Show `sentence` ("Job 7 will be cancelled") and call `send` after some seconds unless undone.
+ *  `about`: names for `isPending`. */
 export function schedule(sentence: string, about: readonly string[], send: (isLeaving: boolean) => void, ms = UNDO_MS): void {
   const remaining = h("span", { class: "muted", "aria-hidden": "true" });
   const undo = h("button", { type: "button", class: "small" }, "Undo");
@@ -67,7 +67,7 @@ export function schedule(sentence: string, about: readonly string[], send: (isLe
   undo.focus({ preventScroll: true });
 }
 
-/** Says something for a while, with a button that takes it back where that can be; gives what ends it before. */
+/** Show a message for a while, optionally with an action; returns a function that closes it. */
 export function toast(sentence: string, action?: { word: string; run: () => void }, ms = 2 * UNDO_MS): () => void {
   const message = h("div", { class: "toast", role: "status" }, h("span", {}, ...clocked(sentence)));
   const from = document.activeElement;
@@ -88,7 +88,7 @@ export function toast(sentence: string, action?: { word: string; run: () => void
   return end;
 }
 
-/** The focus, if it is there, goes back to where it came from; where that is gone, to the page. */
+/** Remove the message; a focus in it returns to its origin, or to the page. */
 function remove(message: HTMLElement, from: Element | null): void {
   const hadFocus = message.contains(document.activeElement);
   message.remove();
@@ -99,13 +99,13 @@ function remove(message: HTMLElement, from: Element | null): void {
 
 function submit(form: HTMLFormElement): void {
   form.dataset.sent = "yes";
-  // Drawn anew meanwhile, the form is not in the page any more; what it asks for is the same.
+  // A redraw can have removed the form from the page; submit it anyway.
   if (!form.isConnected) {
     form.hidden = true;
     document.body.append(form);
   }
   form.requestSubmit();
-  // It may be refused, and asked for once more.
+  // A refused request can be sent again.
   delete form.dataset.sent;
   if (form.hidden) form.remove();
 }

@@ -1,22 +1,22 @@
-// Whether the page may be believed now: live, delayed or offline, by when the server last said that it is alive.
+// Freshness of the page: live, delayed or offline, by the time of the last `alive`.
 import { h } from "../ui/dom";
 import { clock } from "../ui/time";
 
 export const LIVE_MS = 5000;
-/** A connection that says nothing for so long is dead, whatever the browser thinks. */
+/** A connection without messages for this time is dead. */
 export const DEAD_MS = 15000;
 
 export interface Heard {
   isConnected: boolean;
   isLoggedOut: boolean;
-  /** The server does not hear of changes at once, and looks for them every second. */
+  /** The server polls for changes every second, as it gets no events. */
   isLate: boolean;
-  /** For so long the server's database had not answered when it last said that it is alive. */
+  /** How long the server's database had not answered at the last `alive`. */
   blindSeconds: number | null;
   /** On this page's clock; null before the first. */
   aliveAt: number | null;
   cycleAgeSeconds: number | null;
-  /** When rows were last got without a socket, since there is none. */
+  /** When rows were last polled. */
   polledAt: number | null;
 }
 
@@ -24,7 +24,7 @@ export interface Freshness {
   level: "live" | "delayed" | "offline";
   text: string;
   title: string;
-  /** Loading the page anew leads to the login. */
+  /** Reloading the page leads to the login. */
   isLink?: boolean;
 }
 

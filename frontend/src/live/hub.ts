@@ -1,4 +1,4 @@
-// Joins socket and store: which topics are wanted, their states, who is told, once per frame.
+// Connect socket and store: subscribed topics, their states, and listeners, notified once per frame.
 import type { Polled } from "./polling";
 import { LOGGED_OUT, type SocketEvents, Socket, type SocketLike } from "./socket";
 import { NOTHING, type TopicMessage, type TopicState, apply, unsettled } from "./store";
@@ -9,13 +9,13 @@ import type { Message } from "./topics";
 
 type Listener = (state: TopicState) => void;
 
-/** A snapshot that was asked for and does not come is asked for again. */
+/** A missing snapshot is requested again after this time. */
 const TIMEOUT_MS = 5000;
 
 export class Hub implements SocketEvents {
   readonly heard: Heard = { isConnected: false, isLoggedOut: false, isLate: false, blindSeconds: null, aliveAt: null, cycleAgeSeconds: null, polledAt: null };
   hasFailed = false;
-  /** Called when the connection comes or goes, and when the server says that it is alive. */
+  /** Called when the connection changes, and on every `alive`. */
   onHeard: () => void = () => undefined;
 
   private readonly states = new Map<string, TopicState>();
@@ -42,7 +42,7 @@ export class Hub implements SocketEvents {
     this.socket.connect();
   }
 
-  /** Calls `listener` with the topic's state at each change, in the frame's batch; the answer ends that. */
+  /** Call `listener` with the topic's state on every change, batched per frame. Returns an unsubscribe function. */
   listen(topic: string, listener: Listener): () => void {
     const listeners = this.listeners.get(topic) ?? new Set();
     listeners.add(listener);
@@ -63,7 +63,7 @@ export class Hub implements SocketEvents {
     };
   }
 
-  /** As views see it. */
+  /** Return the state as views see it, joined with its companion. */
   state(topic: string): TopicState {
     const companion = COMPANION[topic];
     return companion === undefined ? this.ownState(topic) : this.joiner.join(this.ownState(topic), this.ownState(companion));
@@ -73,7 +73,7 @@ export class Hub implements SocketEvents {
     return this.states.get(topic) ?? NOTHING;
   }
 
-  /** A topic of which a hidden tab, too, wants to hear. */
+  /** Keep a topic subscribed in a hidden tab. */
   keepWhenHidden(topic: string): void {
     this.backgroundTopics.add(topic);
     this.subscribe();
@@ -84,7 +84,7 @@ export class Hub implements SocketEvents {
     return [...new Set([...this.listeners.keys(), ...companions])].sort();
   }
 
-  /** A hidden tab costs the server nothing; a visible one asks for everything again. */
+  /** Unsubscribe a hidden tab; subscribe again when visible. */
   setHidden(isHidden: boolean): void {
     if (this.isHidden === isHidden) return;
     this.isHidden = isHidden;
@@ -96,7 +96,7 @@ export class Hub implements SocketEvents {
     this.subscribe();
   }
 
-  /** Once a second: dead connections are dropped, snapshots that did not come are asked for again. */
+  /** Once a second: drop dead connections and request missing snapshots. */
   watch(): void {
     if (!this.heard.isConnected || this.isHidden) return;
     if (this.now() - Math.max(this.heard.aliveAt ?? 0, this.openedAt) > DEAD_MS) return this.socket.reset();
@@ -112,7 +112,7 @@ export class Hub implements SocketEvents {
     this.heard.isConnected = true;
     this.heard.isLoggedOut = false;
     this.heard.polledAt = null;
-    // What was polled has no number that a delta could follow.
+    // Polled rows have no number that a delta can follow.
     for (const [topic, state] of this.states) this.states.set(topic, unsettled(state));
     this.openedAt = this.now();
     this.sent = "";
@@ -133,7 +133,7 @@ export class Hub implements SocketEvents {
     if (Array.isArray(data)) return data.forEach((each) => this.received(each));
     const message = data as Message;
     if ("alive" in message) {
-      // So the server knows that this page keeps up.
+      // Tells the server that this page keeps up.
       if (message.answer === true) this.socket.send({ seen: message.alive });
       this.heard.aliveAt = this.now();
       this.heard.cycleAgeSeconds = message.cycle_age_seconds ?? null;
@@ -145,7 +145,7 @@ export class Hub implements SocketEvents {
     if (typeof message.topic === "string") this.receive(message);
   }
 
-  /** What was asked for while there is no socket. */
+  /** Apply polled rows, unless the socket is connected. */
   polled(answer: Polled): void {
     if (this.heard.isConnected) return;
     this.heard.polledAt = this.now();
@@ -172,7 +172,7 @@ export class Hub implements SocketEvents {
     this.schedule();
   }
 
-  /** What the server is asked for at this moment. */
+  /** Return the topics to subscribe to now. */
   subscribed(): string[] {
     return this.isHidden ? this.topics().filter((topic) => this.backgroundTopics.has(topic)) : this.topics();
   }
@@ -189,7 +189,7 @@ export class Hub implements SocketEvents {
   }
 
   private schedule(): void {
-    // A hidden page has no frames, and what it is told nevertheless is for notifications.
+    // A hidden page has no frames; its updates are for notifications.
     if (this.isHidden) return this.flush();
     if (this.isScheduled) return;
     this.isScheduled = true;
@@ -205,7 +205,7 @@ export class Hub implements SocketEvents {
         try {
           listener(this.state(topic));
         } catch (error) {
-          // One view that cannot draw something must not stop the others.
+          // A failing view must not stop the others.
           console.error(error);
         }
       }

@@ -1,10 +1,10 @@
-// Finds the page's live regions, gives each its view and its topic, and lets go of those that left the page.
+// Mount a view on each live region of the page, and close those of removed regions.
 import { h } from "../ui/dom";
 import type { Hub } from "./hub";
 import type { TopicState } from "./store";
 
 export interface View {
-  /** Called at most once a frame, only when something of the topic changed. */
+  /** Called at most once per frame, when the topic has changed. */
   draw(state: TopicState): void;
   close?(): void;
   /** The theme or the size of the page changed. */
@@ -32,7 +32,7 @@ export class Regions {
     private readonly drawn: () => void,
   ) {}
 
-  /** To be called at the start and after each change of the page by HTMX. */
+  /** Call this at the start and after each HTMX change. */
   scan(): void {
     for (const [region, { view, end }] of this.open) {
       if (region.isConnected) continue;
@@ -83,7 +83,7 @@ function showError(region: HTMLElement, code: string): void {
   region.prepend(h("p", { class: "empty live-error", role: "alert" }, ERRORS[code] ?? `The server rejected this (${code}).`));
 }
 
-/** The address may name a row (#gpu-1) that did not exist when the browser looked for it. */
+/** The URL can name a row (#gpu-1) that did not exist when the page loaded. */
 function reveal(region: HTMLElement): void {
   let name = location.hash.slice(1);
   try {

@@ -1,6 +1,6 @@
-// What a page does again and again it does only while somebody looks, and at once when they look again: the one way for all.
+// Periodic work runs only while the page is visible, and at once when it becomes visible.
 
-/** Runs once, so much later; where the tab is hidden then, as soon as it is shown. The answer ends the wait. */
+/** Run once after `ms`, or when a hidden tab becomes visible. Returns a cancel function. */
 export function whenVisible(run: () => void, ms: number): () => void {
   const onVisible = (): void => {
     if (document.hidden) return;
@@ -17,7 +17,7 @@ export function whenVisible(run: () => void, ms: number): () => void {
   };
 }
 
-/** Parts of the page that ask by themselves (`hx-trigger` with `every`) wait, too: their trigger has `shown`. */
+/** Defer requests of polling elements (`hx-trigger` with `every`); their trigger includes `shown`. */
 export function deferHiddenRequests(): void {
   const deferred = new Set<Element>();
   document.addEventListener("htmx:beforeRequest", (event) => {

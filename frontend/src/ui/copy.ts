@@ -1,6 +1,6 @@
-// Buttons that copy what another element says: <button data-copy="#id">.
+// Buttons that copy the text of another element: <button data-copy="#id">.
 
-/** How long a button says that it has copied. */
+/** How long a button shows its result. */
 const SAID_MS = 1500;
 
 export function startCopy(): void {
@@ -11,10 +11,10 @@ export function startCopy(): void {
   });
 }
 
-/** False where the browser does not let the page: then the text is selected, for the person to copy. */
+/** Return false if the browser forbids it; the text is then selected for a manual copy. */
 async function copy(source: Element): Promise<boolean> {
   try {
-    // Only pages over TLS, or on this machine, have a clipboard.
+    // The clipboard needs TLS or localhost.
     await navigator.clipboard.writeText(source.textContent ?? "");
     return true;
   } catch {

@@ -1,7 +1,7 @@
-// The filter input of a page whose rows are all there: hides those whose text does not have what was typed; the address
-// has it, too (?q=).
+// The filter of a page that has all its rows: hides rows without the typed text; the URL
+// stores it as ?q=.
 
-/** Every word must be there, in any order. */
+/** Return whether the text contains every word, in any order. */
 export function matches(text: string, query: string): boolean {
   const lower = text.toLowerCase();
   return query.toLowerCase().split(/\s+/).every((word) => lower.includes(word));
@@ -16,7 +16,7 @@ export function applyFilter(): void {
   isOn = query !== "";
   for (const region of document.querySelectorAll<HTMLElement>("[data-live]")) {
     for (const tr of region.querySelectorAll<HTMLElement>("table.rows tbody tr")) {
-      // A group's heading is of no use among few rows.
+      // Hide group headings while filtering.
       tr.hidden = isOn && (tr.classList.contains("group") || !matches(tr.textContent ?? "", query));
     }
   }

@@ -1,4 +1,4 @@
-// The page's keys: go to pages, filter, move from row to row, open, close, help.
+// Keyboard shortcuts: pages, filter, rows, open, close, help.
 import { h, isTyping } from "./dom";
 
 const PAGES: Record<string, readonly [string, string]> = {
@@ -26,13 +26,13 @@ const KEYS: readonly (readonly [string, string])[] = [
   ["?", "this help"],
 ];
 
-/** Only pages that this person has: those of the rail, where there is one. */
+/** Return whether the navigation of this user has the page. */
 function hasPage(href: string): boolean {
   const rail = document.querySelector("nav.rail");
   return rail === null || rail.querySelector(`a[href="${href}"]`) !== null;
 }
 
-/** After `g` the next key must come so soon. */
+/** The longest time between `g` and the next key. */
 const CHORD_MS = 1200;
 
 export function startKeyboard(go: (href: string) => void = (href) => location.assign(href)): void {
@@ -47,7 +47,7 @@ export function startKeyboard(go: (href: string) => void = (href) => location.as
     const page = performance.now() - chordAt < CHORD_MS ? PAGES[event.key] : undefined;
     chordAt = -Infinity;
     if (page !== undefined && hasPage(page[0])) {
-      // `t` alone means something on the Fleet page, which is being left.
+      // `t` alone has a meaning on the Fleet page.
       event.preventDefault();
       return go(page[0]);
     }
@@ -102,11 +102,11 @@ function opened(): NodeListOf<HTMLDetailsElement> {
   return document.querySelectorAll<HTMLDetailsElement>("details.menu[open], details.confirm[open], details.more[open]");
 }
 
-/** A click elsewhere closes menus and questions; who presses in one, to choose text, and lets go beside it is not elsewhere. */
+/** Close menus and dialogs on a click outside, but not if the press began inside, such as a text selection. */
 function startOutside(): void {
   let pressed: EventTarget | null = null;
   document.addEventListener("pointerdown", (event) => (pressed = event.target), true);
-  // Before the click does anything: what it hit is still where it was.
+  // Capture the click before it changes the page.
   document.addEventListener(
     "click",
     (event) => {
@@ -117,7 +117,7 @@ function startOutside(): void {
   );
 }
 
-/** What lies uppermost: first open menus and questions, then the panel of the fleet, which gives the focus back itself. */
+/** Close the topmost layer: open menus and dialogs, then the fleet panel, which restores the focus itself. */
 function close(): void {
   const open = opened();
   for (const menu of open) menu.open = false;

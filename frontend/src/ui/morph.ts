@@ -1,10 +1,10 @@
-// Makes one piece of the page like another and touches only what differs: focus, open details and the pointer stay.
+// Update an element to match another, changing only differences: focus and open details stay.
 import { type Child, add } from "./dom";
 
-/** Attributes that the person or the script has set since: they are not taken back. */
+/** Attributes set by the user or the script, which stay. */
 const KEPT = new Set(["open", "tabindex", "hidden"]);
 
-/** What names an element among its siblings; else its place does. */
+/** Return the key of an element among its siblings, if any. */
 function keyOf(node: Node): string | null {
   return node instanceof Element ? node.id || node.getAttribute("data-key") : null;
 }
@@ -13,7 +13,7 @@ function isSame(old: Node, target: Node): boolean {
   return old.nodeType === target.nodeType && old.nodeName === target.nodeName && keyOf(old) === keyOf(target);
 }
 
-/** As `refill`, for children that hear nothing by themselves: what is there already stays, and is made as it is to be. */
+/** Like `refill`, but update existing children in place. For children without listeners. */
 export function redraw(parent: Element, ...target: Child[]): void {
   const holder = parent.cloneNode(false) as Element;
   add(holder, target);
@@ -26,7 +26,7 @@ export function morphChildren(old: Element, target: Element): void {
   const keys = new Set([...target.childNodes].map(keyOf));
   for (const child of [...old.childNodes]) {
     const key = keyOf(child);
-    // What goes goes first: nothing that stays is moved then, and what is moved loses the focus.
+    // Remove first: then kept elements need not move, as a moved element loses the focus.
     if (key && !keys.has(key)) child.remove();
     else if (key) keyed.set(key, child);
   }
@@ -60,14 +60,14 @@ function morph(old: Node, target: Node): void {
   }
   for (const { name, value } of target.attributes) {
     if (old.getAttribute(name) === value) continue;
-    // Of the content policy a style is no attribute: see h().
+    // The content policy forbids style attributes: see h().
     if (name === "style" && old instanceof HTMLElement) old.style.cssText = value;
     else old.setAttribute(name, value);
   }
   morphChildren(old, target);
 }
 
-/** A field that somebody has typed into, the form around one where somebody is, and what another part of the script draws. */
+/** Return whether the user edits the element, or another part of the script draws it. */
 function isInUse(element: Element): boolean {
   if (element instanceof HTMLInputElement) return element === document.activeElement || element.value !== element.defaultValue || element.checked !== element.defaultChecked;
   if (element.matches("textarea, select, [data-view], [data-kept], [aria-disabled]")) return true;

@@ -1,15 +1,15 @@
-// A table that follows keyed rows: it changes in place, and nothing moves under the pointer.
+// A table of keyed rows that updates in place and moves nothing under the pointer.
 import { type Child, add, h, plural } from "./dom";
 import { morphChildren } from "./morph";
 
 export interface Column<R> {
-  /** A word, or what stands in its place at the head of the column. */
+  /** The head of the column. */
   label: string | HTMLElement;
   cell(row: R): Child | Child[];
   className?: string;
 }
 
-/** What stands in the table: a row, or the heading of a group. */
+/** A row, or the heading of a group. */
 export type Line<R> = { key: string; row: R } | { key: string; heading: string };
 
 const PLACE = "position: sticky; top: 88px; z-index: 2; height: 0; display: flex; justify-content: center; align-items: flex-start";
@@ -29,13 +29,13 @@ export class LiveTable<R extends object> {
   ) {
     const heads = columns.map((column) => h("th", { scope: "col", class: column.className }, column.label));
     const table = h("table", { class: classes }, h("thead", {}, h("tr", {}, ...heads)), this.body);
-    // The pill lies over the table and takes no place in it: when it appears, nothing moves either.
+    // The pill floats over the table, so that it moves no row.
     const place = h("div", { class: "pill-place", style: PLACE }, this.pill);
     this.element = h("div", { class: "live-table" }, place, table);
     this.body.addEventListener("pointerenter", (event) => {
       if (event.pointerType !== "touch") this.isUnderPointer = true;
     });
-    // On its way to the pill the pointer leaves the rows: that is no leaving.
+    // A pointer on its way to the pill has not left the rows.
     const parts: [HTMLElement, HTMLElement][] = [[this.body, this.pill], [this.pill, this.body]];
     for (const [part, other] of parts) {
       part.addEventListener("pointerleave", (event) => {
@@ -47,7 +47,7 @@ export class LiveTable<R extends object> {
     this.pill.addEventListener("click", () => this.arrange());
   }
 
-  /** `isAsked`: somebody has asked for just this, so that nothing waits for the pointer. */
+  /** `isAsked`: the user requested this order, so apply it at once. */
   update(lines: Line<R>[], isAsked = false): void {
     this.lines = lines;
     for (const line of lines) {
@@ -62,7 +62,7 @@ export class LiveTable<R extends object> {
     else this.arrange();
   }
 
-  /** Marks what is gone and counts what is new, and moves nothing. */
+  /** Mark removed rows and count new ones, but move nothing. */
   private hold(): void {
     const keys = new Set(this.lines.map((line) => line.key));
     for (const [key, { tr }] of this.rowByKey) tr.classList.toggle("is-gone", !keys.has(key));
@@ -118,7 +118,7 @@ export class LiveTable<R extends object> {
       const content = column.cell(row);
       const label = typeof column.label === "string" ? column.label : column.label.textContent;
       const cell = h("td", { "data-label": label, class: column.className });
-      // As a card on a phone a cell is a grid of label and content: the content must be one element.
+      // On a phone a cell is a grid of label and content, so the content must be one element.
       add(cell, Array.isArray(content) && content.length > 1 ? [h("div", {}, ...content)] : [content].flat());
       const old = tr.cells[at];
       if (old === undefined) tr.append(cell);

@@ -1,10 +1,10 @@
-// Times as people read them: relative, durations, the clock; and the tick that keeps those on the page true.
+// Format times: relative, durations, clock; and update the times on the page.
 import { type Child, h } from "./dom";
 import { MOMENT } from "./constants";
 
 let skew = 0;
 
-/** The server's clock as well as it is known: relative times are told by it, not by this machine's. */
+/** Return the estimated server time. Relative times use it, not this machine's clock. */
 export function serverNow(): number {
   return Date.now() + skew;
 }
@@ -21,7 +21,7 @@ export function clock(at: number): string {
   return `${pad(date.getHours())}:${pad(date.getMinutes())}:${pad(date.getSeconds())}`;
 }
 
-/** In its two largest units, which no one takes for a time of day: 7 s, 4 min 7 s, 1 h 4 min, 3 d 1 h */
+/** Format a duration in its two largest units: 7 s, 4 min 7 s, 1 h 4 min, 3 d 1 h */
 export function duration(seconds: number): string {
   const total = Math.max(0, Math.floor(seconds));
   const [days, hours, minutes] = [Math.floor(total / 86400), Math.floor(total / 3600) % 24, Math.floor(total / 60) % 60];
@@ -34,7 +34,7 @@ function both(large: number, unit: string, small: number, smaller: string): stri
   return small > 0 ? `${large} ${unit} ${small} ${smaller}` : `${large} ${unit}`;
 }
 
-/** A length of time in one rounded unit: 40 s, 3 min, 5 h, 2 d */
+/** Format a duration in one rounded unit: 40 s, 3 min, 5 h, 2 d */
 export function roughly(seconds: number): string {
   const total = Math.max(0, seconds);
   if (total < 60) return `${Math.floor(total)} s`;
@@ -54,21 +54,21 @@ export function ago(iso: string | null): HTMLElement {
   return timed(iso, "relative");
 }
 
-/** The time since `from`, or until `to` where that is known; ticks while it is not. */
+/** The time from `from` to `to`; ticks if `to` is unknown. */
 export function elapsed(from: string | null, to: string | null = null): HTMLElement {
   if (from === null || to === null) return timed(from, "since");
   const seconds = (Date.parse(to) - Date.parse(from)) / 1000;
   return h("span", { class: "duration", title: `${absolute(from)} to ${absolute(to)}` }, duration(seconds));
 }
 
-/** The time since then in one unit, where there is little room: 3 min; ticks. */
+/** The time since then in one unit: 3 min; ticks. */
 export function lasting(iso: string): HTMLElement {
   return timed(iso, "roughly");
 }
 
 const WRITTEN = new RegExp(MOMENT);
 
-/** A sentence of the server with the moments in it as the clock of who looks has them: "not to start before 22:15". */
+/** A sentence of the server with its moments in local time: "not to start before 22:15". */
 export function clocked(sentence: string): Child[] {
   return sentence.split(WRITTEN).map((part, at) => {
     const iso = part.replace(" UTC", "Z").replace(" ", "T");
@@ -90,12 +90,12 @@ function timed(iso: string | null, mode: How): HTMLElement {
   return node;
 }
 
-/** In full, as every page writes it: 22 Nov 2026, 13:22:37. */
+/** A full date and time: 22 Nov 2026, 13:22:37. */
 export function absolute(at: string | number): string {
   return new Date(at).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "medium" });
 }
 
-/** 13:22, and the day where it is another one than today: 23 Nov, 13:22; in another year 23 Nov 2031, 13:22. */
+/** 13:22, with the day unless it is today: 23 Nov, 13:22; in another year 23 Nov 2031, 13:22. */
 function moment(then: number, now: number): string {
   const [date, today] = [new Date(then), new Date(now)];
   const day = date.toDateString() === today.toDateString() ? {} : ({ day: "numeric", month: "short" } as const);
@@ -112,7 +112,7 @@ function refresh(node: HTMLElement, now: number): void {
   if (node.textContent !== text) node.textContent = text;
 }
 
-/** Brings every ticking time of the page up to now; the server's own rendering may use the same attribute. */
+/** Update every ticking time of the page, including those rendered by the server. */
 export function tick(root: ParentNode, now: number = serverNow()): void {
   for (const node of root.querySelectorAll<HTMLElement>("time[data-tick]")) refresh(node, now);
 }

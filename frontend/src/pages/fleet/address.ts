@@ -1,4 +1,4 @@
-// What the Fleet's address says: how cells are grouped and filled, what stands out, which GPU is chosen.
+// The Fleet's URL: grouping, fill, highlight and selected GPU.
 import { FILLS, type Fill } from "./looks";
 import { sortOf } from "../../ui/sorting";
 import { shortModel } from "../../ui/pieces";
@@ -7,7 +7,7 @@ import type { FleetCell } from "./model";
 export type Grouping = "none" | "rack" | "model" | "tenant" | "state";
 export const GROUPINGS: readonly Grouping[] = ["none", "rack", "model", "tenant", "state"];
 
-/** What is asked to show brightly; all that is set must fit. */
+/** Criteria of highlighted cells; all set criteria must match. */
 export interface Spotlight {
   cell: string | null;
   job: number | null;
@@ -25,7 +25,7 @@ export interface Address {
   isTable: boolean;
   /** `node/index` of the chosen GPU. */
   gpu: string | null;
-  /** Of the table: a column's name, with - the other way; "": in the groups of the map. */
+  /** Table order: a column's name, with - for descending; "": grouped as on the map. */
   sort: string;
   light: Spotlight;
 }
@@ -47,7 +47,7 @@ export function readAddress(search: string): Address {
   };
 }
 
-/** The query of an address that leads here again; what is as usual is not in it. `keep`: other names that stay. */
+/** Return the query of this address, without defaults; other parameters stay. */
 export function writeAddress(now: Address, search: string): string {
   const params = new URLSearchParams(search);
   const set = (name: string, value: string | number | null, usual: string | null = null): void => {
@@ -61,7 +61,7 @@ export function writeAddress(now: Address, search: string): string {
   set("sort", now.sort, "");
   set("job", now.light.job);
   for (const name of NAMES) set(name, now.light[name] ?? null);
-  // A node and its GPU read better with their slash.
+  // Keep the slash between node and GPU readable.
   const query = params.toString().replaceAll("%2F", "/");
   return query === "" ? "" : `?${query}`;
 }
@@ -84,7 +84,7 @@ export function fits({ node, device }: FleetCell, light: Spotlight): boolean {
   );
 }
 
-/** What is asked for, in words. */
+/** Describe a highlight. */
 export function describeSpotlight(light: Spotlight): string {
   const parts = [
     light.job !== null && `GPUs of job ${light.job}`,

@@ -1,4 +1,4 @@
-// The canvas of the map: its size, its layout and its colours; laid out anew only when what is laid out has changed.
+// The canvas of the map: size, layout and colours. It lays out only when groups or width change.
 import { h } from "../../ui/dom";
 import { type Layout, type LayoutGroup, layout } from "./layout";
 import { type CellPaint, type Context, type Stamp, paint, paintCards, paintCell, paintFocus } from "./paint";
@@ -65,7 +65,7 @@ export class Chart {
     if (at >= 0) paintFocus(context as Context, this.placed, at, this.palette);
   }
 
-  /** Where a cell is on the screen; null: there is no such cell. */
+  /** Return the screen position of a cell, or null. */
   boxOf(at: number): { left: number; top: number; size: number } | null {
     const box = this.placed.cells[at];
     if (box === undefined) return null;
@@ -88,7 +88,7 @@ export class Chart {
     this.stamp = stamps(this.placed.size, ratio, this.palette);
   }
 
-  /** The height that is left: of the screen below the map's upper edge, or of a frame that hides what is too much. */
+  /** Return the height available below the map's top, or of a clipping frame. */
   private below(): number {
     const frame = this.region.parentElement;
     if (frame !== null && getComputedStyle(frame).overflowY === "hidden") return frame.clientHeight;

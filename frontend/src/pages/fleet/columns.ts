@@ -1,4 +1,4 @@
-// The columns of the fleet's table: what each says of a GPU, and by what it sorts.
+// The columns of the fleet table and their sort keys.
 import { type Child, h } from "../../ui/dom";
 import { badge } from "../../ui/states";
 import { byName, jobLink, named, nodeLink, shortModel, tenantLink } from "../../ui/pieces";
@@ -7,11 +7,11 @@ import type { FleetCell } from "./model";
 
 interface FleetColumn {
   label: string;
-  /** Its name in the address. */
+  /** Its name in the URL. */
   sort: string;
   isDownFirst?: boolean;
   className?: string;
-  /** null: not known, or nothing. */
+  /** null: unknown or none. */
   by(cell: FleetCell): string | number | null;
   cell(cell: FleetCell): Child | Child[];
 }
@@ -31,7 +31,7 @@ export const COLUMNS: readonly FleetColumn[] = [
   { ...reading("Time to free", "until", ({ node, device }) => secondsToFree(device, node)), isDownFirst: false },
 ];
 
-/** What an agent has read; of a lost node nothing is known. */
+/** A column of readings; unknown for a lost node. */
 function reading(label: string, fill: Fill, value: (cell: FleetCell) => number | null | undefined): FleetColumn {
   const isKnown = ({ node }: FleetCell): boolean => node.state !== "lost";
   return {
@@ -47,8 +47,8 @@ function reading(label: string, fill: Fill, value: (cell: FleetCell) => number |
   };
 }
 
-/** In the order that the address asks for, as `power` or `-power`; what is not known comes last either way, and what is equal
- * stays in its order. An order that is none: null. */
+/** Sort by `power` or `-power`; unknown values come last in both, and equal ones keep
+ * their order. Null for an unknown column. */
 export function inOrder(cells: readonly FleetCell[], sort: string): FleetCell[] | null {
   const column = COLUMNS.find((each) => each.sort === sort.replace(/^-/, ""));
   if (column === undefined) return null;

@@ -1,11 +1,11 @@
-// Nodes with their readings: two topics, because readings change each second and are the same for everybody.
+// Join nodes with readings: two topics, as readings change every second and are the same for all viewers.
 import type { TopicState } from "../../live/store";
 import type { DeviceRow, NodeRow, Reading, ReadingsRow } from "../../live/topics";
 
-/** A topic of which views see the rows joined with those of another. */
+/** Topics whose rows are joined with those of another. */
 export const COMPANION: Readonly<Record<string, string>> = { nodes: "readings" };
 
-/** Joins again only what has changed, so that unchanged rows keep their identity. */
+/** Join only changed rows, so that others keep their identity. */
 export class Joiner {
   private cache = new Map<string, { node: object; read: object | undefined; row: NodeRow }>();
 

@@ -1,4 +1,4 @@
-// Where each cell of the fleet goes: the largest cells with which every node card fits the space.
+// Layout of the fleet map: the largest cells with which every node card fits.
 
 export interface LayoutNode {
   name: string;
@@ -13,7 +13,7 @@ export interface LayoutGroup {
 export interface CellBox {
   x: number;
   y: number;
-  /** Of the flat list of cells, and of the flat list of nodes. */
+  /** Indices in the flat lists of nodes and of cells. */
   node: number;
   index: number;
 }
@@ -41,11 +41,11 @@ export const LARGEST = 96;
 export const SMALLEST = 7;
 const TITLE = 22;
 const COLUMN_GAP = 20;
-/** What a title needs by the letter, and at most; in narrower columns the titles would lie over each other. */
+/** The width of a title per letter, and its maximum, so that titles do not overlap. */
 const LETTER = 7.5;
 const LONGEST_TITLE = 320;
 
-/** 8 devices stand in two rows of 4; a lone one stands alone. */
+/** 8 devices form two rows of 4. */
 export function columns(cells: number): number {
   return cells <= 4 ? Math.max(cells, 1) : Math.ceil(cells / Math.ceil(cells / (cells > 16 ? 8 : 4)));
 }
@@ -59,7 +59,7 @@ export function layout(groups: readonly LayoutGroup[], width: number, height: nu
   return candidates.reduce((best, each) => (rank(each) > rank(best) ? each : best));
 }
 
-/** Halving the interval: what fits with large cells fits with smaller ones. */
+/** Binary search: what fits with large cells fits with smaller ones. */
 function largest(groups: readonly LayoutGroup[], width: number, height: number, side: number): Layout {
   let best = place(groups, width, SMALLEST, side);
   let [from, to] = [SMALLEST + 1, LARGEST];
@@ -72,7 +72,7 @@ function largest(groups: readonly LayoutGroup[], width: number, height: number, 
   return best;
 }
 
-/** Groups in columns, each in the one that is shortest so far; in a group card after card in lines. One size of cell. */
+/** Place groups into the shortest column, and their cards in lines, for one cell size. */
 function place(groups: readonly LayoutGroup[], width: number, size: number, abreast: number): Layout {
   const gap = size >= 24 ? 3 : size >= 12 ? 2 : 1;
   const headHeight = size >= 24 ? 18 : size >= 11 ? 12 : 2;
@@ -103,7 +103,7 @@ function place(groups: readonly LayoutGroup[], width: number, size: number, abre
         result.cells.push({ x: cellX, y: cellY, node: result.cards.length, index: at });
       }
       result.cards.push({ x: left + x, y, ...box, name: node.name });
-      // What is wider than its column cannot be there.
+      // A card wider than its column does not fit.
       result.width = Math.max(result.width, x + box.width > room ? width + 1 : left + x + box.width);
       tallest = Math.max(tallest, box.height);
       x += box.width + between;
@@ -120,7 +120,7 @@ export function hit(placed: Layout, x: number, y: number): number {
   return placed.cells.findIndex((cell) => x >= cell.x && y >= cell.y && x < cell.x + size + gap && y < cell.y + size + gap);
 }
 
-/** The next cell in a direction: along the line first; the nearest where there is none straight on. */
+/** Return the next cell in a direction, preferring the same line. */
 export function neighbour(placed: Layout, from: number, dx: number, dy: number): number {
   const start = placed.cells[from];
   if (start === undefined) return placed.cells.length > 0 ? 0 : -1;

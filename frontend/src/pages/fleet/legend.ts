@@ -1,4 +1,4 @@
-// What the colours of the map mean now: marks of states, the ends of a ramp, or who owns what.
+// The legend of the map: state marks, ramp ends or owners.
 import { type Child, h, refill } from "../../ui/dom";
 import { glyph } from "../../ui/states";
 import { type Fill, MAX_WATTS } from "./looks";
@@ -38,7 +38,7 @@ function states(): Child[] {
   return [...cells, ...marks()];
 }
 
-/** What stands on a cell or beside the name of a node, whatever the cells are filled by. */
+/** Marks on cells and node names, independent of the fill. */
 function marks(): Child[] {
   return MARKS.map(([state, kind, word]) => h("span", { class: `state ${kind}` }, h("i", { "aria-hidden": "true" }, glyph(state)), word));
 }

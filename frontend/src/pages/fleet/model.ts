@@ -1,4 +1,4 @@
-// From the rows of the topic to what is laid out, painted and told: groups, cells in drawing order, tooltips.
+// The model of the map, from topic rows: groups, cells in drawing order, tooltips.
 import { plural } from "../../ui/dom";
 import { glyph } from "../../ui/states";
 import type { DeviceRow, NodeRow } from "../../live/topics";
@@ -37,7 +37,7 @@ export function model(nodes: Iterable<NodeRow>, grouping: Grouping): Model {
   };
 }
 
-/** The name over the cells; a node that takes no new jobs has a mark. */
+/** The name above the cells; a closed node has a mark. */
 const headOf = (node: NodeRow): string => (node.intent === "open" ? node.name : `${node.name} ${glyph("cordoned")}`);
 
 function counted(title: string, nodes: readonly NodeRow[]): string {
@@ -59,7 +59,7 @@ function tenantOf(node: NodeRow): string {
   return names.size === 0 ? "no tenant" : names.size === 1 ? ([...names][0] ?? "") : "several tenants";
 }
 
-/** Colours by owner: those who hold most have one of their own, by place. */
+/** Return owners by position, those with most GPUs first; the first have their own colours. */
 export function owners(cells: readonly FleetCell[]): Map<string, number> {
   const counts = new Map<string, number>();
   for (const { node, device } of cells) {
@@ -104,7 +104,7 @@ function second({ node, device }: FleetCell, fill: Fill, name: string | null): s
   return fill === "owner" ? (name ?? "") : formatReading(device, fill, node);
 }
 
-/** Of which size a MIG instance is; empty of a GPU. */
+/** Return the size of a MIG instance, or "" for a GPU. */
 function instance(device: DeviceRow): string {
   return /MIG \S+$/.exec(device.model)?.[0] ?? "";
 }
@@ -114,7 +114,7 @@ function jobName({ node, device }: FleetCell): string {
   return first === undefined ? "" : (node.holders?.[first]?.name ?? "");
 }
 
-/** Everything about one cell, in the order of importance. */
+/** Return the tooltip lines of a cell, most important first. */
 export function describeCell({ node, device }: FleetCell): string[] {
   const { words } = appearance(device, node);
   const lines = [`${node.name} · GPU ${device.index} · ${shortModel(device.model)}`, `${words}${idleFor(device)}`];

@@ -1,4 +1,4 @@
-// Beside the map: the facts of the chosen GPU with its node and its jobs, or of the whole fleet while none is chosen.
+// The panel beside the map: the selected GPU with its node and jobs, or a summary of the fleet.
 import { Actions } from "../../actions/buttons";
 import { type Child, h, na, plural } from "../../ui/dom";
 import { morphChildren } from "../../ui/morph";
@@ -9,11 +9,11 @@ import { type Spotlight, fits, isPlain, describeSpotlight } from "./address";
 import { type Fill, OTHERS, whyUnknown, idleFor, appearance, owner, formatReading } from "./looks";
 import type { FleetCell } from "./model";
 
-/** More nodes than these are counted. */
+/** The maximum of named nodes; the rest is counted. */
 const MAX_NAMED = 4;
 
 export interface PanelEvents {
-  /** Lights all GPUs of a job; nothing: shows all again. */
+  /** Highlight the GPUs of a job; empty: show all. */
   light(light: Partial<Spotlight>): void;
   closed(): void;
 }
@@ -24,7 +24,7 @@ export class Panel {
 
   constructor(box: Element, events: PanelEvents) {
     box.replaceChildren(this.facts, this.actions.element);
-    // What is drawn anew keeps its elements, and so the focus: what a button does stands on it.
+    // Redraws keep elements and focus, so listen here: data attributes name the action.
     this.facts.addEventListener("click", (event) => {
       const button = event.target instanceof Element ? event.target.closest<HTMLElement>("button[data-does]") : null;
       if (button?.dataset.does === "close") events.closed();
@@ -46,7 +46,7 @@ export class Panel {
   }
 }
 
-/** What decides what may be done there. */
+/** The state on which the actions depend. */
 function actionsDependOn(cell: FleetCell | undefined): string {
   return cell === undefined ? "" : JSON.stringify([cell.node.state, cell.node.intent, cell.node.intent_note, cell.node.jobs, cell.device.health, cell.device.jobs]);
 }
@@ -56,7 +56,7 @@ function lit(cells: readonly FleetCell[], light: Spotlight): HTMLElement {
   return h("p", { class: "lit" }, h("span", {}, `Highlighted: ${describeSpotlight(light)}: ${counted(cells.filter((cell) => fits(cell, light)))}`), all);
 }
 
-/** The number that led here, and where they are. Free ones slowed down by heat are offered to no job. */
+/** Describe the matching GPUs and their nodes. Free GPUs slowed down by heat take no jobs. */
 function counted(cells: readonly FleetCell[]): string {
   if (cells.length === 0) return "none now";
   const slowed = cells.filter(({ device }) => device.cell === "free" && device.is_slowed).length;

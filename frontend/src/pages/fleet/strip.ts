@@ -1,4 +1,4 @@
-// The strip of the whole fleet on the Overview: a cell per GPU, node after node; which is where, and what it opens.
+// The strip of the fleet on the Overview: a cell per GPU, by node.
 import { h, plural, refill } from "../../ui/dom";
 import type { MakeView } from "../../live/regions";
 import type { Cell, NodeRow } from "../../live/topics";
@@ -14,13 +14,13 @@ export interface StripCell {
   height: number;
 }
 
-/** From this width on a cell is easy to see and to hit; below the other it is hardly there. */
+/** A comfortable cell width, and the minimum. */
 const GOOD = 8;
 const LEAST = 3;
 const LARGEST = 64;
 const MAX_ROWS = 8;
 
-/** Cells of nodes with so many GPUs each, in columns over the whole width, and where that is not enough in several bands;
+/** Lay out the cells of nodes in columns over the width, in several bands if needed;
  * a node never shares a column with another. */
 export function stripCells(counts: readonly number[], width: number): { cells: StripCell[]; height: number } {
   const needed = (rows: number): number => Math.max(1, counts.reduce((sum, count) => sum + Math.ceil(count / rows), 0));
@@ -37,7 +37,7 @@ export function stripCells(counts: readonly number[], width: number): { cells: S
     for (let at = 0; at < count; at += 1) {
       const cellColumn = column + Math.floor(at / rows);
       const x = Math.round((cellColumn % across) * pitch);
-      // Between nodes there is a little more room where there is room at all.
+      // Leave more space between nodes if the width allows.
       const gap = cellColumn === last && pitch >= 12 ? 4 : 1;
       const y = (at % rows) * tall + Math.floor(cellColumn / across) * (rows * tall + 3);
       cells.push({ x, y, width: Math.max(2, Math.round(((cellColumn % across) + 1) * pitch) - x - gap), height: tall - 1 });
@@ -51,7 +51,7 @@ function fill(context: CanvasRenderingContext2D, { x, y, width, height }: StripC
   context.fillStyle = cell === "busy" ? colours.busy : cell === "held_idle" ? colours.heldIdle : colours.free;
   if (cell !== "unavailable") context.fillRect(x, y, width, height);
   if (cell === "held_idle") {
-    // A half, as the mark of the state has it.
+    // A half square, like the symbol of the state.
     context.fillStyle = colours.free;
     context.fillRect(x + Math.ceil(width / 2), y + 1, Math.floor(width / 2) - 1, height - 2);
   } else if (cell === "unavailable") {

@@ -1,4 +1,4 @@
-// The fleet as a table: the same facts as the canvas, for whoever prefers or needs text.
+// The fleet as a table, with the same data as the canvas.
 import { h, plural } from "../../ui/dom";
 import { type Line, LiveTable } from "../../ui/rows";
 import { Sorting, sortButton } from "../../ui/sorting";
@@ -13,13 +13,13 @@ export class FleetTable {
   private cellByName = new Map<string, FleetCell>();
   private sort = "";
 
-  /** Without what is not asked for, until all are wanted. */
+  /** Whether cells outside the highlight are shown too. */
   private isAll = false;
   private readonly summaryText = h("span");
   private readonly switch = h("button", { type: "button", class: "small" });
   private readonly summary = h("p", { class: "lit" }, this.summaryText, this.switch);
 
-  /** `opened`: a row's GPU, by its name, is to be shown beside. `sorted`: another order is asked for. */
+  /** `opened`: show a GPU in the panel; `sorted`: change the order. */
   constructor(opened: (name: string) => void, changed: () => void, sorted: (sort: string) => void) {
     this.table = new LiveTable<FleetCell>(COLUMNS.map((column) => ({ ...column, label: sortButton(column.label, column.sort, column.isDownFirst) })));
     this.sorting = new Sorting(this.table.element, sorted);
@@ -31,7 +31,7 @@ export class FleetTable {
     const open = (event: Event, row: Element | null): void => {
       const name = row instanceof HTMLTableRowElement && this.cellByName.has(row.dataset.key ?? "") ? row.dataset.key : undefined;
       if (name === undefined) return;
-      // The page's own keys would open the node.
+      // The page's shortcut would open the node.
       event.preventDefault();
       opened(name);
     };
@@ -39,7 +39,7 @@ export class FleetTable {
     this.element.addEventListener("click", (event) => event.target instanceof Element && event.target.closest("a, button") === null && open(event, event.target.closest("tr")));
   }
 
-  /** What the map has, in its order and groups unless another is asked for; `gpu`: the name of the chosen one. */
+  /** Show the model in its groups, or sorted; `gpu`: the name of the selected GPU. */
   update({ groups, cells }: Model, light: Spotlight, gpu: string | null, sort = ""): void {
     const isVisible = (cell: FleetCell): boolean => isPlain(light) || this.isAll || fits(cell, light);
     const next = new Map<string, FleetCell>();
@@ -55,7 +55,7 @@ export class FleetTable {
     }
     lines.push(...(ordered ?? []).map((cell) => this.line(cell, next)));
     this.cellByName = next;
-    // Who asks for another order gets it, wherever the pointer rests.
+    // Apply a requested order even under the pointer.
     this.table.update(lines, sort !== this.sort);
     this.sort = sort;
     this.sorting.show(sort);

@@ -12,7 +12,7 @@ import { Panel } from "./panel";
 import { FleetTable } from "./table";
 import { Tooltip } from "./tooltip";
 
-/** Pixels of the panel that must be in sight to be noticed. */
+/** Pixels of the panel that must be visible. */
 const MIN_OF_PANEL = 160;
 const DARK: Spotlight = { cell: null, job: null, tenant: null };
 
@@ -41,7 +41,7 @@ export const fleet: MakeView = (region) => {
   let pointed = -1;
   let addressTimer: ReturnType<typeof setTimeout> | undefined;
   let isStep = false;
-  /** Where the page stood before it went down to the panel; null: it did not. */
+  /** The scroll position before the page scrolled to the panel, or null. */
   let scrollBefore: number | null = null;
 
   const chosen = (): number => (now.gpu === null ? -1 : current.cells.findIndex((cell) => nameOf(cell) === now.gpu));
@@ -66,7 +66,7 @@ export const fleet: MakeView = (region) => {
     toggle?.setAttribute("aria-pressed", String(now.isTable));
   };
 
-  /** After the frame: the browser takes longer to note an address than all cells take to be painted. */
+  /** After the frame: a history update takes longer than painting all cells. */
   const writeAddressLater = (): void => {
     addressTimer ??= setTimeout(() => {
       addressTimer = undefined;
@@ -77,7 +77,7 @@ export const fleet: MakeView = (region) => {
     });
   };
 
-  /** Everything that can be asked for goes through here, so that the address always says what is shown. */
+  /** All changes go through here, so that the URL always matches the view. */
   function change(to: Partial<Address>): void {
     now = { ...now, ...to };
     if (isLinked) writeAddressLater();
@@ -86,7 +86,7 @@ export const fleet: MakeView = (region) => {
     if (current.cells.length === 0) return;
     tooltip.hide();
     place();
-    // Colours alone are a matter of one frame; where cells stand is not asked again for them.
+    // A change of colours needs no layout.
     if (to.group === undefined && to.isTable === undefined) recolour();
     else refresh();
   }
@@ -105,7 +105,7 @@ export const fleet: MakeView = (region) => {
     if (target !== undefined) choose(nameOf(target));
   };
 
-  /** A step that Back takes back. Where the panel is below the screen's end, the page goes to it. */
+  /** Select a GPU as a history step, and scroll to the panel if it is off screen. */
   function choose(gpu: string): void {
     isStep ||= now.gpu === null;
     change({ gpu });
@@ -115,7 +115,7 @@ export const fleet: MakeView = (region) => {
   }
 
   const wentBack = (): void => {
-    // What was about to be written is of the address that was left.
+    // Drop the pending URL of the page that was left.
     clearTimeout(addressTimer);
     addressTimer = undefined;
     change(readAddress(location.search));
@@ -132,7 +132,7 @@ export const fleet: MakeView = (region) => {
     if (now.gpu !== null || now.light.job !== null) change({ gpu: null, light: { ...now.light, job: null } });
   };
 
-  /** Who closes the panel goes on where its GPU stands. */
+  /** Close the panel and focus its GPU. */
   function shut(): void {
     const row = now.gpu === null ? null : table.rowOf(now.gpu);
     change({ gpu: null });

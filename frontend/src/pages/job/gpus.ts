@@ -1,4 +1,4 @@
-// The readings of one job's GPUs: small multiples on one time axis, from what the server kept of them.
+// The recorded readings of a job's GPUs, as small charts on one time axis.
 import { Chart } from "../../chart/chart";
 import type { ChartData } from "../../chart/model";
 import { h, plural } from "../../ui/dom";
@@ -41,7 +41,7 @@ const QUANTITIES: readonly { name: Name; label: string; unit: string; scale: (va
 
 const AGAIN_MS = 15_000;
 
-/** What one chart shows: one quantity of one GPU over the attempt's whole time. */
+/** The data of a chart: one quantity of one GPU over the attempt. */
 export function chartOf(readings: Readings, device: Device, quantity: (typeof QUANTITIES)[number]): ChartData {
   const values = device[quantity.name].map((value) => (value === null ? null : quantity.scale(value)));
   return {

@@ -1,4 +1,4 @@
-// The timeline of one job: why it waited and when it ran, on one time axis.
+// The timeline of one job: waits and attempts on one time axis.
 import { type Child, h } from "../../ui/dom";
 import { redraw } from "../../ui/morph";
 import type { MakeView } from "../../live/regions";
@@ -8,7 +8,7 @@ import type { AttemptRow } from "../../live/topics";
 import { ended } from "./job";
 import { empty, mib, nodeLinks, under } from "../../ui/pieces";
 
-/** A period with one reason, as GET /jobs/{id}/explain tells it; the present one has no end. */
+/** A period with one reason, as in GET /jobs/{id}/explain; the current one has no end. */
 export interface Wait {
   code: string;
   since_at: string;
@@ -23,7 +23,7 @@ export interface Span {
   to: number;
 }
 
-/** The attempts' phases in milliseconds; what is not over reaches to now. */
+/** The phases of an attempt in milliseconds; an open phase ends now. */
 export function spans(attempt: AttemptRow, now: number): Span[] {
   const at = (iso: string | null): number | null => (iso === null ? null : Date.parse(iso));
   const [scheduled, started, end] = [at(attempt.scheduled_at), at(attempt.started_at), at(attempt.ended_at) ?? now];
@@ -54,14 +54,14 @@ function axis(list: readonly Span[], from: number, to: number): HTMLElement {
   return h("div", { class: "axis", role: "img", "aria-label": list.map(words).join(", ") }, ...parts);
 }
 
-/** An end is good, wanted by somebody, or bad: by shape and colour, not by its word alone. */
+/** The badge of an attempt: successful, cancelled on request or failed. */
 function attemptBadge({ state, reason, exit_code: code }: AttemptRow): HTMLElement {
   if (state !== "ended") return badge(state);
   const isWanted = reason === "cancelled" || reason === "requeued";
   return badge(code === 0 ? "completed" : isWanted ? "cancelled" : "failed", state);
 }
 
-/** Of the rank that had most; where the node could not count a whole rank, of its largest process. */
+/** Return the maximum peak memory of ranks, or of the largest process if ranks cannot be measured. */
 function peakMemory({ ranks }: AttemptRow): string {
   const [largest] = ranks.filter((rank) => rank.peak_memory_mb !== null).sort((a, b) => (b.peak_memory_mb ?? 0) - (a.peak_memory_mb ?? 0));
   return largest ? `${mib(largest.peak_memory_mb)}${largest.peak_memory_of === "process" ? " (largest process)" : ""}` : "–";
@@ -100,7 +100,7 @@ function waitRow(waits: readonly Span[], from: number, to: number): HTMLElement 
   );
 }
 
-/** How long each reason blocked it in all, the longest first. `present`: the code of the one that goes on. */
+/** Total time by reason, longest first. `present`: the current reason. */
 function legend(blocked: readonly Span[], present: string | undefined): HTMLElement {
   const sums = new Map<string, { span: Span; ms: number; times: number }>();
   for (const span of blocked) {

@@ -1,4 +1,4 @@
-// What may be done to several jobs at once: which of them it fits, how loudly it is asked, and what is said afterwards.
+// Actions on several jobs: which jobs they fit, how to confirm, and the result message.
 import { h, plural } from "../../ui/dom";
 import { ask, showFailure } from "../../ui/fetch_errors";
 import { FOR_ADMINS_ALWAYS, KINDS, VERB_EXCEPT, VERB_STATES } from "../../ui/constants";
@@ -10,10 +10,10 @@ export type Verb = "cancel" | "hold" | "release" | "requeue" | "retry";
 
 export const VERBS: readonly Verb[] = ["hold", "release", "requeue", "retry", "cancel"];
 const DONE: Record<Verb, string> = { cancel: "cancelled or being stopped", hold: "held", release: "released", requeue: "being requeued", retry: "queued to run again" };
-/** Of those that need no question. */
+/** States that need no confirmation. */
 const WAITING = KINDS.waiting.join(",");
 
-/** The jobs of those that the verb can be done to, as they are. */
+/** Return the jobs to which the verb applies. */
 export function fitting(verb: Verb, rows: readonly JobRow[], isAdmin = false): JobRow[] {
   return rows.filter((row) => {
     const states = VERB_STATES[verb];
@@ -24,7 +24,7 @@ export function fitting(verb: Verb, rows: readonly JobRow[], isAdmin = false): J
 
 const isWaiting = (row: JobRow): boolean => (KINDS.waiting as readonly string[]).includes(row.state);
 
-/** How it is asked: at once where it can be undone by its opposite, later with Undo where nothing runs yet, else a question. */
+/** Return how to confirm: none if another verb undoes it, undo if nothing runs yet, else ask. */
 export function caution(verb: Verb, rows: readonly JobRow[]): "none" | "undo" | "ask" {
   if (verb === "hold" || verb === "release" || verb === "retry") return "none";
   return rows.every(isWaiting) ? "undo" : "ask";
@@ -35,7 +35,7 @@ interface Answer {
   refused: { id: number; sentence: string }[];
 }
 
-/** What would be lost, in words, and what must be typed before: "" for nothing. */
+/** The loss as a sentence, and the text to type, or "". */
 interface Loss {
   sentence: string;
   typed: string;
@@ -48,7 +48,7 @@ export async function perform(verb: Verb, rows: readonly JobRow[], onDone: () =>
   const level = caution(verb, rows);
   if (level === "none") return send(verb, ids).then(onDone);
   if (level === "undo") {
-    // Those of an earlier press are on their way already.
+    // Skip jobs of an earlier press.
     const newIds = ids.filter((id) => !isPending(nameOf(id)));
     const cancel = (isLeaving: boolean): void => void send(verb, newIds, { if_state: WAITING }, isLeaving).then(onDone);
     return newIds.length > 0 ? schedule(`${plural(newIds.length, "waiting job")} will be cancelled`, newIds.map(nameOf), cancel) : undefined;
@@ -62,7 +62,7 @@ export async function perform(verb: Verb, rows: readonly JobRow[], onDone: () =>
   }
 }
 
-/** `how`: `if_state`, jobs that are in another state by now are left alone; `typed`, what was. */
+/** `options`: `if_state`, the required states; `typed`, the confirmation. */
 async function send(verb: Verb, ids: readonly number[], options: Record<string, string> = {}, isLeaving = false): Promise<void> {
   const form = document.querySelector<HTMLFormElement>("form[data-act-on-several]");
   if (form === null) return;
@@ -82,7 +82,7 @@ function showResult(verb: Verb, { done, refused }: Answer): void {
   toast([sentence, refusals].filter(Boolean).join(" "), opposite !== null && done.length > 0 ? { word: "Undo", run: () => void send(opposite, done) } : undefined);
 }
 
-/** A question whose loss is said: what was typed, or null where it is answered with no. */
+/** Ask for confirmation. Return the typed text, or null if declined. */
 function confirmed(verb: Verb, ids: readonly number[], loss: Loss): Promise<string | null> {
   const title = `${verb === "cancel" ? "Cancel" : "Requeue"} ${plural(ids.length, "job")}`;
   const typed = h("input", { type: "text", inputmode: "numeric", autocomplete: "off", "aria-label": `Type ${loss.typed} to confirm` });

@@ -1,4 +1,4 @@
-// The list of jobs: filtered by the address, live at its top, as far back as one asks, with several selected at once.
+// The list of jobs: filtered by the URL, live at its top, with older pages and selection.
 import { h, plural, refill } from "../../ui/dom";
 import { Listing, merged, restQuery, statesOf } from "./listing";
 import { Rights } from "./rights";
@@ -13,7 +13,7 @@ import { ago, clocked, elapsed } from "../../ui/time";
 import type { JobRow } from "../../live/topics";
 import { elementCounts, empty, jobHref, jobLink, named, noJobs, nodeLinks, reasonOf, tenantLink, whenEmpty } from "../../ui/pieces";
 
-/** What the feed does not know of the older ones is read again so soon after something changed. */
+/** The delay before older rows are reloaded after a change. */
 const AGAIN_MS = 5000;
 
 export const jobs: MakeView = (region) => new JobsView(region);
@@ -62,7 +62,7 @@ class JobsView implements View {
       if (state?.hasRows && listing.query === "") refill(this.region, this.none());
       return;
     }
-    // No more than a fresh load would have, however long the page has been open.
+    // Limit the rows to those of a new load.
     const rows = this.matching().slice(0, listing.maxRows);
     const actionable = rows.filter((row) => this.rights.over(row));
     this.selection.all.hidden = actionable.length === 0;
@@ -96,7 +96,7 @@ class JobsView implements View {
 
   private update(state: TopicState): void {
     this.feed = state.rows as ReadonlyMap<string, JobRow>;
-    // Of jobs that the feed does not tell any more only REST knows the state.
+    // Only REST knows jobs that have left the feed.
     const { listing } = this;
     const isCut = listing.isRead && !listing.hasOlder && this.matching().length > listing.maxRows;
     const isBeyond = isCut || [...listing.read.keys()].some((id) => !this.feed.has(String(id)));
@@ -132,18 +132,18 @@ class JobsView implements View {
   }
 }
 
-/** As the server says it where no script runs. */
+/** The same summary as in the server's template. */
 function summaryText(rows: readonly JobRow[], { hasOlder, total, query }: Listing): string {
   const listed = plural(rows.length, "job");
   const counts = total !== null && `${total.is_more ? "At least " : ""}${Math.max(total.jobs, rows.length)} jobs, ${rows.length} of them listed`;
   const elements = hasOlder ? (total?.with_elements ?? null) : withElements(rows, statesOf(query));
-  // Those with elements may be among the older ones.
+  // Arrays can be among the older jobs.
   const hasArrays = rows.some((row) => row.array) || (hasOlder && elements !== null && elements !== total?.jobs);
   const arrays = hasArrays ? `; an array counts as one${elements === null ? "" : ` (${elements} with its elements)`}` : "";
   return `${hasOlder ? counts || `${listed}, and older ones` : listed}${arrays}.`;
 }
 
-/** As the Overview counts them: of an array each element that is in these states, or in any if there are none. */
+/** Count jobs like the Overview: each array element in these states, or in any. */
 function withElements(rows: readonly JobRow[], states: readonly string[]): number {
   const of = (byState: Readonly<Record<string, number>>): number => Object.entries(byState).reduce((sum, [state, count]) => sum + (states.length === 0 || states.includes(state) ? count : 0), 0);
   return rows.reduce((sum, row) => sum + (row.array ? of(row.array.by_state) : 1), 0);

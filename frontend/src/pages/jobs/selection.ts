@@ -1,4 +1,4 @@
-// Which rows of the list of jobs are selected, and the bar that says what may be done to them.
+// The selected rows of the list of jobs, and the bar of actions.
 import { h, plural } from "../../ui/dom";
 import type { JobRow } from "../../live/topics";
 import { VERBS, perform, fitting } from "./actions";
@@ -42,7 +42,7 @@ export class Selection {
     this.changed();
   }
 
-  /** To be called with what is shown now: what is gone from it is not selected any more. */
+  /** Call this with the visible rows; others are deselected. */
   show(rows: readonly JobRow[]): void {
     this.rows = rows;
     const visibleIds = new Set(rows.map((row) => row.id));
@@ -54,7 +54,7 @@ export class Selection {
     if (chosen.length > 0) this.offer(chosen);
   }
 
-  /** Made once: a button that somebody presses, or where the focus is, is not taken away by what comes meanwhile. */
+  /** Create the bar once, so that updates do not remove a pressed or focused button. */
   private makeBar(): void {
     const clear = h("button", { type: "button", class: "small" }, "Clear");
     clear.addEventListener("click", () => {

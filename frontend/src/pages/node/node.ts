@@ -1,4 +1,4 @@
-// The charts of one node: a small one per GPU, all on one axis and of one reading, from what the server keeps.
+// The charts of a node: one per GPU, of one reading, on one axis, from recorded samples.
 import { Chart } from "../../chart/chart";
 import type { ChartData } from "../../chart/model";
 import { h } from "../../ui/dom";
@@ -16,7 +16,7 @@ interface Metric {
   rolled: string;
   unit: string;
   axisTop?: number;
-  /** MiB are told as GiB. */
+  /** Converts MiB to GiB. */
   scale?: number;
 }
 
@@ -28,10 +28,10 @@ const METRICS: Record<string, Metric> = {
 };
 
 const STEP: Record<string, number> = { raw: 10, "5m": 300 };
-/** More pages of samples than that are not asked for. */
+/** The maximum of sample pages. */
 const MAX_PAGES = 4;
 
-/** All samples from a moment on, page by page. */
+/** Load all samples since a moment, page by page. */
 async function samples(gpu: Gpu, resolution: string, since: string): Promise<Sample[]> {
   const result: Sample[] = [];
   let more = `since=${encodeURIComponent(since)}`;
@@ -45,7 +45,7 @@ async function samples(gpu: Gpu, resolution: string, since: string): Promise<Sam
   return result;
 }
 
-/** What a chart of one reading of one GPU shows. */
+/** The data of a chart: one reading of one GPU. */
 export function chartOf(gpu: Gpu, list: readonly Sample[], name: string, resolution: string, from: number, until: number): ChartData {
   const metric = METRICS[name] ?? METRICS["utilisation"]!;
   const field = resolution === "raw" ? metric.raw : metric.rolled;
@@ -85,7 +85,7 @@ export const nodeReadings: MakeView = (region) => {
     gpus.forEach((gpu, at) => charts[at]?.show(chartOf(gpu, samplesByGpu.get(gpu.id) ?? [], select?.value ?? "utilisation", resolution, until - hours * 3600, until)));
   };
   const load = async (): Promise<void> => {
-    // New ones come each five minutes, or each ten seconds.
+    // New samples arrive every five minutes or ten seconds.
     if (Date.now() - askedAt < (STEP[resolution] ?? 300) * 1000) return;
     askedAt = Date.now();
     const since = new Date(Date.now() - hours * 3_600_000).toISOString();

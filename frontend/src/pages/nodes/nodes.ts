@@ -1,4 +1,4 @@
-// The table of nodes, in groups by what is to be done about them: state, devices and what ails them, what is free.
+// The table of nodes, grouped by what an admin must do: state, devices, problems and free resources.
 import { type Child, h, na, refill } from "../../ui/dom";
 import type { MakeView } from "../../live/regions";
 import { type Line, LiveTable } from "../../ui/rows";
@@ -9,7 +9,7 @@ import type { DeviceRow, NodeRow } from "../../live/topics";
 import { appearance } from "../fleet/looks";
 import { CELL_CLASS, byName, empty, jobLink, mib, nameRow, noNodes, nodeHref, orUnknown, shortModel, whenEmpty } from "../../ui/pieces";
 
-/** What is observed, and what an admin wants where that is more to say. */
+/** The state, and the intent if it is not open. */
 function stateCell(node: NodeRow): Child[] {
   const wish = node.intent !== "open" ? badge(node.intent) : null;
   const note = node.intent_note ? h("span", { class: "muted" }, node.intent_note) : null;
@@ -39,13 +39,13 @@ function healthNote(device: DeviceRow): HTMLElement {
 
 type NodeGroup = (typeof NODE_GROUPS)[number][0];
 
-/** By what is to be done: the address names one of them (?group=attention). */
+/** The group of a node; the URL can select one (?group=attention). */
 export function nodeGroup(node: NodeRow): NodeGroup {
   if (node.state !== "online" || node.devices.some(isUnwell)) return "attention";
   return node.intent === "open" ? "open" : "closed";
 }
 
-/** Each group's heading, unless there is only one, and its nodes by name. */
+/** Group headings, unless there is one group, and nodes by name. */
 export function groupedNodes(rows: readonly NodeRow[]): Line<NodeRow>[] {
   const groups = NODE_GROUPS.map(([key, label]) => [key, label, rows.filter((row) => nodeGroup(row) === key)] as const).filter(([, , members]) => members.length > 0);
   return groups.flatMap(([key, label, members]): Line<NodeRow>[] => {
@@ -60,7 +60,7 @@ function jobsCell(node: NodeRow): Child[] {
   return ids.slice(0, 8).flatMap((id, at) => [at > 0 ? " " : null, jobLink(id)]).concat(ids.length > 8 ? [` +${ids.length - 8}`] : []);
 }
 
-/** Of what nobody can use at present nothing is said to be free. */
+/** A lost node has no free resources. */
 const share = ({ state }: NodeRow, free: number | null, all: number | null, show: (value: number) => string): Child =>
   state === "lost" ? na("the node is lost: no job can start on it")
   : free === null || all === null ? orUnknown(null, "the node has not reported it") : h("span", {}, show(free), h("span", { class: "muted" }, ` / ${show(all)}`));
@@ -112,7 +112,7 @@ export const nodes: MakeView = (region) => {
   };
 };
 
-/** The numbers beside the names of the groups above the table. */
+/** Show the node counts of the groups. */
 function showCounts(rows: readonly NodeRow[]): void {
   for (const place of document.querySelectorAll<HTMLElement>("[data-node-count]")) {
     const group = place.dataset.nodeCount;

@@ -10,10 +10,10 @@ import { clocked, clockedText, duration, lasting, roughly } from "../../ui/time"
 import type { AttentionPart, AttentionRow, Cell, LargestRow, NextRow, OverviewStatus, WaitingRow } from "../../live/topics";
 import { CELLS, CELL_WORDS, count, empty, jobLink, nodeLink, moreItem, shortModel, under, upTo } from "../../ui/pieces";
 
-/** So many lines fit the page; what follows is counted and linked. */
+/** Lines that fit the page; the rest is counted and linked. */
 const [NOTICES, REASONS, MODELS] = [7, 6, 4];
 
-/** A view of the row `status`, which makes new children each time. */
+/** A view of the row `status`, redrawn each time. */
 function ofStatus(draw: (status: OverviewStatus) => Child[]): MakeView {
   return (region) => ({
     draw(state) {
@@ -39,14 +39,14 @@ export const overviewCounts = ofStatus((status) => {
   ];
 });
 
-/** How many, and which part of all. */
+/** The number of GPUs and their share. */
 function gpus(status: OverviewStatus, cell: Cell): Child {
   const number = status[`${cell}_gpus`];
   const share = status.total_gpus === 0 || number === 0 ? "" : ` ${percent(number / status.total_gpus)}`;
   return h("span", {}, number, share !== "" && h("small", {}, share));
 }
 
-/** Nothing that is there reads as 0 %, and nothing less than all as 100 %. */
+/** A non-zero share never reads 0 %, an incomplete one never 100 %. */
 function percent(part: number): string {
   return part < 0.01 ? "< 1 %" : `${part > 0.99 && part < 1 ? 99 : Math.round(part * 100)} %`;
 }
@@ -70,7 +70,7 @@ export const overviewLargest: MakeView = (region) => ({
   },
 });
 
-/** Of each kind the mark of what it is about. */
+/** The badge of each kind. */
 const MARKS: Record<string, string> = { scheduler: "red", gpu_lost: "lost", closed: "cordoned" };
 const NAMES: Record<string, string> = { held_idle: "held idle", gpu_lost: "GPU lost", closed: "closed" };
 
@@ -96,7 +96,7 @@ function notice(row: AttentionRow): HTMLElement {
   );
 }
 
-/** All of it as text: where there is no room for a second line, it is cut. */
+/** All parts as text, for the title. */
 function partsText({ parts, more }: AttentionRow): string {
   const places = parts.map(({ job, node, words }) => [job === null ? node : `job ${job}`, words].filter(Boolean).join(" "));
   return `${places.join(", ")}${more > 0 ? ` and ${more} more` : ""}`;
@@ -156,7 +156,7 @@ function reason(row: WaitingRow): HTMLElement {
 
 function candidate(row: NextRow, result: EstimateResult | undefined): HTMLElement {
   const request = row.gpu_count === 0 ? "CPU only" : plural(row.gpu_count, "GPU");
-  // Where nothing can be foreseen nothing is said here; the row of the queue says so.
+  // Show no estimate if there is none; the queue says why.
   const estimate = result?.estimate;
   const when = estimate && (estimate.p50_at ?? estimate.p90_at ?? estimate.later_than) !== null && estimateCell(result);
   return h("span", { title: row.sentence && clockedText(row.sentence) }, jobLink(row.id, row.name || `job ${row.id}`), ` ${request}`, when && " ", when);

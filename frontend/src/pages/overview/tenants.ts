@@ -1,4 +1,4 @@
-// The Overview's tenants: what each holds of what it is entitled to, what it has borrowed, who starves.
+// The tenants of the Overview: GPUs held, entitlement, borrowed GPUs, and starving tenants.
 import { type Child, h, plural, refill } from "../../ui/dom";
 import { redraw } from "../../ui/morph";
 import type { MakeView } from "../../live/regions";
@@ -13,7 +13,7 @@ interface Shown {
   scale: number;
 }
 
-/** So many fit the page; the others are counted and linked. */
+/** Tenants that fit the page; the rest is counted and linked. */
 const MOST = 6;
 
 const shorten = (value: number): number => Math.round(value * 10) / 10;
@@ -26,7 +26,7 @@ function part({ tenant }: Shown): Child[] {
   return [h("span", { title }, h("b", {}, `${Math.round(ratio * 100)} %`), h("span", { class: "muted" }, ` of ${shorten(entitled)}`))];
 }
 
-/** Over or under its guarantee, where that is to be said. */
+/** A pill for a tenant over or under its guarantee. */
 function guaranteePill({ gpus_held: held, guaranteed_gpus: guaranteed, jobs_asking: asking }: TenantRow): Child {
   if (guaranteed !== null && held > guaranteed) {
     return h("span", { class: "pill", title: "more than its guarantee: other tenants can reclaim them" }, `${shorten(held - guaranteed)} borrowed`);
@@ -75,7 +75,7 @@ export const overviewTenants: MakeView = (region) => {
   };
 };
 
-/** Who is denied what it was promised comes first. */
+/** Tenants below their guarantee with waiting jobs come first. */
 function urgency(tenant: Entitled): number {
   return tenant.jobs_asking > 0 && tenant.gpus_held < (tenant.guaranteed_gpus ?? 0) ? 1 : 0;
 }

@@ -1,4 +1,4 @@
-// What an opened row of the queue shows below it: reasons so far, who stands before it, what would help; made by the server.
+// The details below an opened queue row, rendered by the server: reasons, jobs ahead, what would help.
 import { h } from "../../ui/dom";
 import { unexpected } from "../../ui/fetch_errors";
 import { morphChildren } from "../../ui/morph";
@@ -19,7 +19,7 @@ export class Detail {
 
   constructor(private readonly changed: () => void) {}
 
-  /** The key of the row that is open; null: none. */
+  /** The key of the open row, or null. */
   get key(): string | null {
     return this.id === null ? null : String(this.id);
   }
@@ -38,7 +38,7 @@ export class Detail {
     this.height = 0;
   }
 
-  /** For the geometry; `placeOf` finds a job's number in the list, and where it is not known it stays where it was. */
+  /** Return the place and height for the geometry; `placeOf` returns a job's index, or null to keep the last. */
   placed(placeOf: (id: number) => number | null): { job: number; height: number } | null {
     if (this.id === null) return null;
     this.job = placeOf(this.id) ?? this.job;
@@ -53,13 +53,13 @@ export class Detail {
     void this.load(id, this.box);
   }
 
-  /** First what is known anyway, then what the scheduler takes its time to answer, unless it is closed by then. */
+  /** Load the known part first, then the slow answer of the scheduler, unless closed. */
   private async load(id: number, box: HTMLElement): Promise<void> {
     const isThere = await this.fetchPart(id, box, "?part=now");
     if (isThere && this.id === id) await this.fetchPart(id, box, "");
   }
 
-  /** Whether it was answered. */
+  /** Load a part. Return whether it succeeded. */
   private async fetchPart(id: number, box: HTMLElement, part: string): Promise<boolean> {
     try {
       const response = await fetch(`/jobs/${id}/foreseen/${part}`, { credentials: "same-origin", headers: { "HX-Request": "true" } });
@@ -69,10 +69,10 @@ export class Detail {
         return false;
       }
       if (!response.ok) throw unexpected(response);
-      // The server's own page, in which what people typed is text already; scripts in it would not run.
+      // Server-rendered HTML with escaped user text; scripts in it would not run.
       const parsed = new DOMParser().parseFromString(await response.text(), "text/html");
       parsed.body.prepend(h("a", { href: `/jobs/${id}/?tab=why` }, `Job ${id}: why it waits`));
-      // Who is on a link in it stays there.
+      // Keep the focus on links.
       morphChildren(box, parsed.body);
       return true;
     } catch (error) {

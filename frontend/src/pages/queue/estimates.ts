@@ -1,10 +1,10 @@
-// When the jobs in sight will probably start: asked of the server now and then, as it takes a plan to answer.
+// Estimated starts of the visible jobs, polled rarely as each answer needs a plan.
 import { whenVisible } from "../../live/visibility";
 import type { EstimateResult } from "./row";
 
 const AGAIN_MS = 20_000;
 const SOON_MS = 300;
-/** The server answers no more at once. */
+/** The server's limit per request. */
 const MOST = 500;
 
 export class Estimates {
@@ -26,7 +26,7 @@ export class Estimates {
     return this.byJob.get(id);
   }
 
-  /** These are in sight now; of those that are new the server is asked soon. */
+  /** Set the visible jobs; new ones are requested soon. */
   want(ids: readonly number[]): void {
     this.ids = ids.slice(0, MOST);
     if (this.soon !== 0 || this.isOver || this.ids.every((id) => this.requested.has(id))) return;
@@ -61,12 +61,12 @@ export class Estimates {
       this.byJob = new Map(entries.map(([id, foreseen]) => [Number(id), keepEqual(previous.get(Number(id)), foreseen)]));
       if (!this.isOver) this.changed();
     } catch {
-      // Without estimates the queue is as good as it was; the page's chip says when the server is not there.
+      // The queue works without estimates; the freshness chip shows an outage.
     }
   }
 }
 
-/** The one that was known where it says the same: then nothing is drawn anew for it. */
+/** Keep the previous object if equal, to avoid a redraw. */
 function keepEqual(previous: EstimateResult | undefined, current: EstimateResult): EstimateResult {
   return previous?.estimate?.sentence === current.estimate?.sentence && previous?.estimate_reason === current.estimate_reason ? previous : current;
 }

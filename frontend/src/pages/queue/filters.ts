@@ -1,9 +1,9 @@
-// What the address of the Queue page asks for: filters and an order, how they are changed, and the same as a topic's name.
+// The URL of the Queue page: filters and order, changes of them, and the topic name.
 
 export const FILTERS = ["tenant", "user", "state", "reason", "group"] as const;
 const SORTS = ["submitted", "gpus", "priority", "name", "id"];
 
-/** The part of an address that the feed understands, in one order, so that equal wishes are one topic. */
+/** Return the topic query of a URL, in a fixed order so that equal queries share a topic. */
 export function topicQuery(search: string): string {
   const params = new URLSearchParams(search);
   const query = new URLSearchParams();
@@ -18,7 +18,7 @@ export function topicQuery(search: string): string {
   return query.toString();
 }
 
-/** The address with one thing changed; an empty value takes it out. */
+/** Return the URL with one parameter changed; "" removes it. */
 export function changed(search: string, name: string, value: string): string {
   const params = new URLSearchParams(search);
   if (value === "") params.delete(name);
@@ -27,8 +27,8 @@ export function changed(search: string, name: string, value: string): string {
   return text === "" ? location.pathname : `?${text}`;
 }
 
-/** Filters of the address that no field shows stand beside the fields, each as a link to the page without it: what a field says
- * takes the place of it, and the others lead to the address as it is by now. */
+/** Update the links that remove filters without a field: drop those that a field now sets,
+ * and point the others to the current URL. */
 function keepPills(hasField: (name: string) => boolean, search: string): void {
   for (const pill of document.querySelectorAll<HTMLAnchorElement>("a[data-drops]")) {
     const name = pill.dataset.drops ?? "";
@@ -37,7 +37,7 @@ function keepPills(hasField: (name: string) => boolean, search: string): void {
   }
 }
 
-/** Follows the fields of the page's filter: what is chosen counts at once, what is typed a moment later. */
+/** Watch the filter form: apply choices at once and typed text after a pause. */
 export function watchFilters(ask: (search: string) => void): () => void {
   const form = document.querySelector<HTMLFormElement>("form[data-filters]");
   const stop = new AbortController();

@@ -1,4 +1,4 @@
-// What of the queue is shown: the newest, or while the pointer is over it the order of that moment with newer contents.
+// The visible queue: the newest, or, under the pointer, a held order with updated rows.
 import { plural } from "../../ui/dom";
 import type { QueueRow, QueueTotal } from "../../live/topics";
 import { WINDOW, type Window, type Windows } from "./windows";
@@ -7,7 +7,7 @@ type Known = Pick<Windows, "byNumber" | "total">;
 
 export class HeldView {
   total: QueueTotal | null = null;
-  /** What has changed since, in words; "" while nothing has, or nothing is held. */
+  /** The changes since the hold, or "". */
   news = "";
   private readonly visible = new Map<number, Window>();
   private latest: ReadonlyMap<number, Window> = new Map();
@@ -28,7 +28,7 @@ export class HeldView {
     this.isHolding = false;
   }
 
-  /** Another filter: nothing that was known counts. */
+  /** Clear all rows, for another filter. */
   clear(): void {
     this.visible.clear();
     this.latest = new Map();
@@ -36,7 +36,7 @@ export class HeldView {
     this.news = "";
   }
 
-  /** The job with this number in the list; one that has left it meanwhile is still told, as gone. */
+  /** Return the job at an index; one that has left the queue is marked as gone. */
   row(job: number): { row: QueueRow | null; isGone: boolean } {
     const number = Math.floor(job / WINDOW);
     const window = this.visible.get(number);
@@ -57,7 +57,7 @@ export class HeldView {
     return null;
   }
 
-  /** Shows the newest. */
+  /** Show the newest state. */
   adopt(now: Known): void {
     this.total = now.total;
     this.latest = now.byNumber;
@@ -69,7 +69,7 @@ export class HeldView {
   private difference(now: Known): string {
     const [previous, current] = [ids(this.visible), ids(now.byNumber)];
     const [rows, newer] = [this.total?.rows ?? 0, now.total?.rows ?? 0];
-    // Where not all rows are known, one that was not seen may have moved into sight: only the totals can be compared.
+    // If not all rows are loaded, compare only the totals.
     const isWhole = previous.size === rows && current.size === newer;
     const added = isWhole ? [...current].filter((id) => !previous.has(id)).length : newer - rows;
     if (added > 0) return isWhole ? `${added} new` : `${plural(added, "row")} more`;

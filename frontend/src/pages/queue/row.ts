@@ -1,4 +1,4 @@
-// One line of the queue as elements: a job in a row of fixed height, a heading, or the place of one not yet known.
+// The elements of a queue line: a job row of fixed height, a heading or a placeholder.
 import { type Child, h, na, plural } from "../../ui/dom";
 import { sortButton } from "../../ui/sorting";
 import { GROUP_WORDS } from "../../ui/states";
@@ -7,7 +7,7 @@ import type { QueueRow } from "../../live/topics";
 import { jobHref, jobLink, reasonOf, request, tenantLink } from "../../ui/pieces";
 import type { Group } from "./geometry";
 
-/** As GET /api/v1/queue tells it. */
+/** As in GET /api/v1/queue. */
 export interface Estimate {
   p50_at: string | null;
   p90_at: string | null;
@@ -15,7 +15,7 @@ export interface Estimate {
   sentence: string;
 }
 
-/** Of a job that waits: an estimate, or why there is none. */
+/** The estimate of a waiting job, or why there is none. */
 export interface EstimateResult {
   estimate: Estimate | null;
   estimate_reason: string | null;
@@ -51,7 +51,7 @@ function reasonCell(row: QueueRow): Child {
   return h("span", { class: "reason", title: clockedText(next === "" ? sentence : `${sentence}. Next: ${next}`) }, ...clocked(sentence));
 }
 
-/** In how long it will probably start: the median, and the whole sentence on hovering; undefined: nobody was asked yet. */
+/** The median estimated start, with the full sentence as title; undefined: not yet requested. */
 export function estimateCell(result: EstimateResult | undefined, now: number = serverNow()): HTMLElement {
   if (result === undefined) return h("span", { class: "muted", title: "computing" }, "–");
   const { estimate } = result;
@@ -61,7 +61,7 @@ export function estimateCell(result: EstimateResult | undefined, now: number = s
   return h("span", { title: clockedText(estimate.sentence) }, words);
 }
 
-/** `toggle` opens and closes what there is to say of the job. */
+/** `toggle` opens and closes the details. */
 export function jobRow(row: QueueRow, estimate: EstimateResult | undefined, isOpen: boolean, toggle: () => void): HTMLTableRowElement {
   const button = h("button", { type: "button", class: "opener", "aria-expanded": isOpen ? "true" : "false", "aria-label": `More about job ${row.id}` }, isOpen ? "▾" : "▸");
   button.addEventListener("click", toggle);
@@ -78,7 +78,7 @@ export function headingRow(group: Group): HTMLTableRowElement {
   return h("tr", { class: "group", "data-key": `group:${group.group}` }, h("th", { colspan: COLUMNS.length, scope: "rowgroup" }, words));
 }
 
-/** Keeps the place of a row that has not come yet. */
+/** A placeholder for a row that is not loaded yet. */
 export function blankRow(key: string): HTMLTableRowElement {
   return h("tr", { class: "blank-row", "data-key": key, "aria-hidden": "true" }, h("td", { colspan: COLUMNS.length }, h("span", { class: "skeleton" })));
 }

@@ -1,4 +1,4 @@
-// The Queue page: draws the lines that are in sight of however long a queue, and nothing moves under the pointer.
+// The Queue page: draws only visible lines, and moves nothing under the pointer.
 import { h, plural, refill } from "../../ui/dom";
 import type { Hub } from "../../live/hub";
 import type { MakeView, View } from "../../live/regions";
@@ -13,11 +13,11 @@ import { HeldView } from "./held";
 import { COLUMNS, blankRow, headCell, headingRow, jobRow } from "./row";
 import { WINDOW, Windows } from "./windows";
 
-/** Pixels; the style sheet has the same. */
+/** Pixels, as in the style sheet. */
 const WIDE = { row: 48, heading: 36 };
 const CARD = { row: 140, heading: 36 };
-/** Lines beyond those in sight: drawn ahead, and how many of them must be left. A table is laid out as a whole, so it is better
- * changed seldom than little by little. */
+/** Lines drawn beyond the visible ones, and the minimum before a redraw. Table layout is
+ * expensive, so few large changes are better. */
 const AHEAD = 14;
 const LEFT = 2;
 
@@ -51,7 +51,7 @@ class QueueView implements View {
     this.none = whenEmpty(region, () => empty("No jobs are waiting. To run one: ", h("code", {}, "gpusched submit -- python train.py")));
     this.body.append(this.above, this.below);
     this.windows = this.watch();
-    // Of the whole, not of the rows alone: the pointer must reach the pill.
+    // On the container, not the rows, so that the pointer can reach the pill.
     this.container.addEventListener("pointerenter", (event) => void (event.pointerType !== "touch" && this.view.hold()));
     this.container.addEventListener("pointerleave", () => this.release());
     this.pill.addEventListener("click", () => this.adopt());
@@ -61,7 +61,7 @@ class QueueView implements View {
     addEventListener("resize", this.draw);
   }
 
-  /** In the next frame: many things may ask for it until then. */
+  /** Draw in the next frame, once for many changes. */
   draw = (): void => {
     if (this.isScheduled || this.isOver) return;
     this.isScheduled = true;
@@ -71,7 +71,7 @@ class QueueView implements View {
     });
   };
 
-  /** Nothing else has changed: where what is there reaches far enough, it stays as it is. */
+  /** Redraw after a scroll only if drawn lines no longer suffice. */
   private scrolled = (): void => {
     if (this.isScheduled || this.isWatched || this.isOver) return;
     this.isWatched = true;
@@ -102,7 +102,7 @@ class QueueView implements View {
     return windows;
   }
 
-  /** Another address, and what it asks for. */
+  /** Apply another URL. */
   private ask(search: string): void {
     history.replaceState(null, "", search);
     this.sorting.show(sortOf(location.search));
@@ -122,7 +122,7 @@ class QueueView implements View {
     this.adopt();
   }
 
-  /** The newest is shown now, and held again where the pointer is still over it. */
+  /** Show the newest state; the pointer can hold it again. */
   private adopt(): void {
     this.view.adopt(this.windows);
     this.pill.hidden = true;
@@ -144,14 +144,14 @@ class QueueView implements View {
     this.lay();
   }
 
-  /** The lines in sight, between what stands for all above and all below. */
+  /** Draw the visible lines between two spacers. */
   private lay(): void {
     const { geometry } = this;
     const sight = this.inSight();
     const first = Math.max(0, sight.first - AHEAD);
     const last = Math.min(geometry.lines - 1, sight.last + AHEAD);
     this.lines = { first, last };
-    // What comes next is asked for before it is in sight.
+    // Request the next rows before they are visible.
     this.windows.want(geometry.jobFrom(first) - WINDOW / 2, geometry.jobFrom(last) + WINDOW / 2);
     const lines: HTMLTableRowElement[] = [];
     for (let line = first; line <= last; line += 1) {
@@ -190,7 +190,7 @@ class QueueView implements View {
     return tr;
   }
 
-  /** The row that is there, or one made anew where what it shows is another. */
+  /** Return the cached row, or a new one if its content changed. */
   private cachedRow(key: string, of: unknown[], make: () => HTMLTableRowElement): HTMLTableRowElement {
     const estimate = this.drawn.get(key);
     if (estimate !== undefined && estimate.of.every((value, at) => value === of[at])) return estimate.tr;
@@ -216,7 +216,7 @@ class QueueView implements View {
   }
 }
 
-/** The keyboard stays where it was: on the row, or on its opener. */
+/** Keep the focus on the row or its opener. */
 function replace(old: HTMLTableRowElement, fresh: HTMLTableRowElement): void {
   const focused = document.activeElement;
   const target = focused === old ? fresh : old.contains(focused) ? fresh.querySelector<HTMLElement>(focused?.tagName === "BUTTON" ? "button" : "a") : null;

@@ -1,6 +1,6 @@
-// How well a text answers what was typed: letters in order, better together and at the beginnings of words.
+// Fuzzy match: letters in order, better if adjacent or at the start of words.
 
-/** Higher is better; null: not all letters are there in this order. */
+/** Return a score, higher is better, or null without a match. */
 export function score(text: string, query: string): number | null {
   const [haystack, letters] = [text.toLowerCase(), query.toLowerCase().replace(/\s+/g, "")];
   let [at, total, previous] = [0, 0, -2];
@@ -11,6 +11,6 @@ export function score(text: string, query: string): number | null {
     total += index === previous + 1 ? 3 : isStart ? 2 : 0;
     [previous, at] = [index, index + 1];
   }
-  // Of two that have the same letters the shorter is meant.
+  // Prefer shorter texts.
   return total - text.length / 100;
 }

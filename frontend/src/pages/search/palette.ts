@@ -1,4 +1,4 @@
-// The command palette, Ctrl-K: every page, the actions of this one, and jobs, nodes and tenants as the server finds them.
+// The command palette, Ctrl-K: pages, actions of this page, and jobs, nodes and tenants found by the server.
 import { h, refill } from "../../ui/dom";
 import { score } from "./fuzzy";
 import { named } from "../../ui/pieces";
@@ -7,7 +7,7 @@ export interface Command {
   kind: string;
   name: string;
   about: string;
-  /** An address of this site, or what is done here. */
+  /** A URL of this site, or a function. */
   run: string | (() => void);
 }
 
@@ -18,7 +18,7 @@ export function startCommands(help: () => void, go: (href: string) => void = (hr
   const palette = new Palette(() => [...pages(), ...actions(help)], go);
   document.addEventListener("keydown", (event) => {
     if (event.key.toLowerCase() !== "k" || !(event.ctrlKey || event.metaKey) || event.altKey || event.shiftKey) return;
-    // Before a login there is nothing to go to.
+    // There are no pages before the login.
     if (document.querySelector("nav.rail") === null) return;
     event.preventDefault();
     palette.toggle();
@@ -43,7 +43,7 @@ function actions(help: () => void): Command[] {
   press("[data-theme-toggle]", "Theme: switch between light and dark");
   press("[data-fleet-table]", "Fleet: table or map");
   press("form[action$='/logout/'] button", "Log out");
-  // What this page offers by its buttons; questions are opened, not answered.
+  // The buttons of this page; dialogs are only opened.
   for (const button of document.querySelectorAll<HTMLElement>(".page-head :is(a.button, button, summary.button)")) {
     if (button.hidden || button.matches(":disabled, details:not([open]) > :not(summary) *")) continue;
     const name = button.textContent?.trim() ?? "";
@@ -55,7 +55,7 @@ function actions(help: () => void): Command[] {
   return commands;
 }
 
-/** The best of what is known here first, then what the server found. */
+/** Return the best local matches first, then those of the server. */
 export function ranked(local: readonly Command[], remote: readonly Command[], query: string): Command[] {
   if (query === "") return local.filter(({ kind }) => kind === "page");
   const scored = local.flatMap((command) => {
@@ -118,7 +118,7 @@ class Palette {
       const command = this.listed[this.at];
       if (command !== undefined) this.run(command);
     }
-    // The page's own keys are not meant while the palette is open.
+    // Suspend the page's shortcuts while the palette is open.
     if (event.key !== "Escape" && !(event.ctrlKey || event.metaKey)) event.stopPropagation();
   }
 

@@ -1,4 +1,4 @@
-// The stacked chart of Usage, from the numbers that the page came with.
+// The stacked chart of Usage, from data in the page.
 import { Chart } from "../../chart/chart";
 import type { ChartData } from "../../chart/model";
 
@@ -21,7 +21,7 @@ export function usageChart(usage: UsageData, label: string, unit: string): Chart
   };
 }
 
-/** Gives what redraws it when the theme changes. */
+/** Return a function that redraws the chart when the theme changes. */
 export function startUsage(): () => void {
   const host = document.querySelector<HTMLElement>("[data-chart=usage]");
   const data = document.getElementById("usage-data");

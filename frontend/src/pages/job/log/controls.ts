@@ -1,4 +1,4 @@
-// The log's own controls: those of the server's template, or new ones where it has none.
+// The controls of the log: those of the server's template, or new ones.
 import { h } from "../../../ui/dom";
 import type { LogRow } from "../../../live/topics";
 

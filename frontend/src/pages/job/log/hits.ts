@@ -1,4 +1,4 @@
-// The finds of a search as a list: each leads to its place in the log.
+// The matches of a search as a list of links into the log.
 import { h } from "../../../ui/dom";
 import { Ansi } from "./ansi";
 import { highlight, pattern } from "./screen";
@@ -11,7 +11,7 @@ export class Hits {
 
   constructor(private readonly chosen: (hit: Hit) => void) {}
 
-  /** Adds those that are new; another search begins with `clear`. */
+  /** Add new matches; call `clear` before another search. */
   show(hits: Iterable<Hit>, needle: string): void {
     const all = [...hits];
     const added = all.slice(this.listed.length);
@@ -27,7 +27,7 @@ export class Hits {
     this.element.hidden = true;
   }
 
-  /** To the next find, or the one before; round at the end. */
+  /** Go to the next or previous match, wrapping around. */
   step(by: 1 | -1): void {
     const count = this.listed.length;
     if (count > 0) this.choose(this.at < 0 && by < 0 ? count - 1 : (this.at + by + count) % count);

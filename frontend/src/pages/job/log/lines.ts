@@ -1,10 +1,10 @@
-// From bytes to lines: UTF-8 across chunk boundaries, colours across lines, carriage returns as a terminal shows them; lines that
-// do not end are broken.
+// Split bytes into lines: UTF-8 across chunks, colours across lines, carriage returns as in a terminal. Long lines
+// are broken.
 import { Ansi, type Piece } from "./ansi";
 
 export type LogLine = readonly Piece[];
 
-/** In characters: what is longer goes on in a new line, so that no line costs more than this to draw anew. */
+/** In characters: longer lines are broken, to bound the cost of a redraw. */
 export const MAX_LINE = 8192;
 
 export class Lines {
@@ -14,7 +14,7 @@ export class Lines {
   private length = 0;
   private isReturned = false;
 
-  /** The lines that became complete; what is begun is `open`. */
+  /** Return completed lines; the incomplete one is `open`. */
   feed(bytes: Uint8Array, isLast = false): LogLine[] {
     const text = this.decoder.decode(bytes, { stream: !isLast });
     const complete: LogLine[] = [];
@@ -28,7 +28,7 @@ export class Lines {
     return this.current;
   }
 
-  /** Ends the line that is begun as if a newline had come. */
+  /** Complete the open line as if by a newline. */
   cut(): LogLine[] {
     const complete: LogLine[] = [];
     if (this.length > 0) this.end(complete);
@@ -49,7 +49,7 @@ export class Lines {
       this.end(complete);
       this.isReturned = false;
     } else {
-      // What follows a bare return overwrites the line: the last state of a progress bar is what is kept.
+      // Text after a bare return overwrites the line, as progress bars do.
       if (this.isReturned) [this.current, this.length] = [[], 0];
       this.isReturned = false;
       this.add(part, piece, complete);
@@ -60,14 +60,14 @@ export class Lines {
     for (let remaining = text; remaining !== ""; ) {
       if (this.length >= MAX_LINE - 1) this.end(complete);
       const room = MAX_LINE - this.length;
-      // Not between the two halves of one character.
+      // Do not split a surrogate pair.
       const cut = /[\ud800-\udbff]/.test(remaining.charAt(room - 1)) ? room - 1 : room;
       this.put({ ...style, text: remaining.slice(0, cut) });
       remaining = remaining.slice(cut);
     }
   }
 
-  /** A line that comes character by character is not as many pieces. */
+  /** Merge pieces of the same style. */
   private put(piece: Piece): void {
     const last = this.current.at(-1);
     const isSame = last?.classes === piece.classes && last.colour === piece.colour && last.background === piece.background;
@@ -77,7 +77,7 @@ export class Lines {
   }
 }
 
-/** Where the first whole character and, if there is one early enough, the first whole line begins. */
+/** Return the offset of the first whole line, or else of the first whole character. */
 export function wholeFrom(bytes: Uint8Array): number {
   const newline = bytes.indexOf(10);
   if (newline >= 0 && newline < bytes.length - 1) return newline + 1;

@@ -1,4 +1,4 @@
-// The log's region: joins the stream's choice, tail, window, search and follow.
+// The log view: stream selection, tail, window, search and follow.
 import type { MakeView, View } from "../../../live/regions";
 import type { TopicState } from "../../../live/store";
 import type { LogRow } from "../../../live/topics";
@@ -26,12 +26,12 @@ class LogView implements View {
   private tail: Tail | null = null;
   private search: Search | null = null;
   private chosen = "";
-  // An address that names one has chosen it.
+  // A stream in the URL counts as chosen.
   private hasChosen = new URLSearchParams(location.search).get("log") !== null;
   private problem = "";
   private isGone = false;
   private isBusy = false;
-  /** Whether what is shown ended before the log did, by a choice. */
+  /** Whether the user views a part before the end of the log. */
   private isApart = false;
   private typing: ReturnType<typeof setTimeout> | undefined;
 
@@ -53,7 +53,7 @@ class LogView implements View {
     fill(stream, this.rows);
     const isKnown = this.rows.some((row) => keyOf(row) === selected);
     const latest = this.rows[0] === undefined ? "" : keyOf(this.rows[0]);
-    // Who chose a stream keeps it; else a new attempt is followed.
+    // Keep a chosen stream; else follow a new attempt.
     stream.value = isKnown && (this.hasChosen || this.chosen === "") ? selected : latest;
     if (stream.value !== this.chosen) this.choose(stream.value);
     else this.grow();
@@ -119,7 +119,7 @@ class LogView implements View {
     void this.tail?.grown(logSize).then(() => this.updateNote());
   }
 
-  /** Who reads elsewhere keeps what they read: what comes waits for a press of Later. */
+  /** Do not move the view of a user who reads an earlier part; new output waits for Later. */
   private mayGoOn(): boolean {
     const { tail, logWindow: logWindow, at } = this;
     return at.follow.checked || (!this.isApart && !logWindow.isFull && tail !== null && tail.size - tail.next <= MAX_BEHIND);
@@ -145,7 +145,7 @@ class LogView implements View {
     this.showProblem(`${words.charAt(0).toUpperCase()}${words.slice(1)}.`);
   }
 
-  /** With the buttons off meanwhile. */
+  /** Run with the buttons disabled. */
   private async alone(run: () => Promise<unknown>): Promise<void> {
     this.isBusy = true;
     this.updateNote();

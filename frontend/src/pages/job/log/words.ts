@@ -1,15 +1,15 @@
-// What the log says of itself below its lines: how far it is read, searched, and what went wrong.
+// The note below the log: position, search progress and problems.
 import { plural } from "../../../ui/dom";
 
 export interface Standing {
-  /** What went wrong, or was left out; a whole sentence, or nothing. */
+  /** A problem or omission as a sentence, or "". */
   problem: string;
   isGone: boolean;
   hasStreams: boolean;
   isOpen: boolean;
   isComplete: boolean;
   isEmpty: boolean;
-  /** Bytes of the log below and above what is shown. */
+  /** Bytes of the log above and below the view. */
   above: number;
   below: number;
 }
@@ -24,7 +24,7 @@ export interface Sought {
   problem: string;
 }
 
-/** Bytes as people read them. */
+/** Format bytes. */
 export function size(bytes: number): string {
   if (bytes < 1024) return plural(bytes, "byte");
   return bytes < 1 << 20 ? `${Math.round(bytes / 1024)} KiB` : `${(bytes / (1 << 20)).toFixed(1)} MiB`;
