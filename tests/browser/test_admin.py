@@ -17,7 +17,7 @@ TIMEOUT = 60_000
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_index_of_the_admin_is_live(chromium: Browser, stack: Stack, theme: Literal["light", "dark"]) -> None:
+def test_admin_index_is_live(chromium: Browser, stack: Stack, theme: Literal["light", "dark"]) -> None:
     context = chromium.new_context(base_url=stack.url, viewport={"width": 1440, "height": 900}, color_scheme=theme)
     page = context.new_page()
     page.set_default_timeout(TIMEOUT)
@@ -39,7 +39,7 @@ def test_the_index_of_the_admin_is_live(chromium: Browser, stack: Stack, theme: 
     context.close()
 
 
-def test_a_quota_says_in_the_admin_what_its_edit_would_do_while_it_is_typed(page: Page, stack: Stack) -> None:
+def test_admin_quota_shows_effect_while_typing(page: Page, stack: Stack) -> None:
     """A07; and the whole form, with its members, has no serious finding."""
     page.set_default_timeout(TIMEOUT)
     page.goto("/admin/tenants/tenant/")
@@ -55,7 +55,7 @@ def test_a_quota_says_in_the_admin_what_its_edit_would_do_while_it_is_typed(page
 
 
 @pytest.mark.parametrize("width", [1440, 390])
-def test_the_open_bell(page: Page, stack: Stack, width: int) -> None:
+def test_open_notices_menu_on_admin_index(page: Page, stack: Stack, width: int) -> None:
     client = stack.client()
     client.wait(client.submit(["true"], gpus=1, name="done-soon").id, timeout=60)
     page.set_viewport_size({"width": width, "height": 844})

@@ -10,7 +10,7 @@ from benchmarks.stack import Stack
 pytestmark = pytest.mark.browser
 
 
-def test_a_job_that_fails_is_told_and_read(page: Page, stack: Stack) -> None:
+def test_failed_job_is_notified_and_marked_read(page: Page, stack: Stack) -> None:
     page.goto("/nodes/")
     expect(page.locator("[data-freshness]")).to_have_class(re.compile("is-live"), timeout=60_000)
     bell = page.locator(".bell")

@@ -72,7 +72,7 @@ def complete_a_job(page: Page, stack: Stack, name: str) -> Locator:
     return page.locator(f"tr[data-key='{job.id}'] .state-completed")
 
 
-def test_without_a_websocket_the_page_polls(page: Page, stack: Stack) -> None:
+def test_page_polls_without_websocket(page: Page, stack: Stack) -> None:
     """Some proxies let none through."""
     page.route_web_socket("**/ws/live/", lambda socket: socket.close())
     page.goto("/jobs/")
@@ -81,7 +81,7 @@ def test_without_a_websocket_the_page_polls(page: Page, stack: Stack) -> None:
     expect(complete_a_job(page, stack, "polled")).to_be_visible(timeout=90_000)
 
 
-def test_after_a_minute_without_network_the_page_is_right_in_less_than_two_seconds(page: Page, stack: Stack) -> None:
+def test_page_recovers_within_two_seconds_after_offline_minute(page: Page, stack: Stack) -> None:
     """A52, in the page's own time: it stands still until the rows are there again, so no timer had a part in that."""
     wire = Wire(page)
     page.clock.install()
@@ -101,7 +101,7 @@ def test_after_a_minute_without_network_the_page_is_right_in_less_than_two_secon
     expect(chip_of(page)).to_have_class(re.compile("is-live"))
 
 
-def test_the_head_of_a_phone_has_room_for_what_the_chip_says(page: Page) -> None:
+def test_phone_header_fits_freshness_chip(page: Page) -> None:
     page.set_viewport_size({"width": 360, "height": 740})
     wire = Wire(page)
     page.goto("/overview/")
@@ -115,7 +115,7 @@ def test_the_head_of_a_phone_has_room_for_what_the_chip_says(page: Page) -> None
     page.context.set_offline(False)
 
 
-def test_a_tab_that_nobody_looks_at_asks_for_nothing_and_is_right_when_it_is_seen(page: Page, stack: Stack) -> None:
+def test_hidden_tab_is_silent_and_current_when_shown(page: Page, stack: Stack) -> None:
     wire = Wire(page)
     page.goto("/jobs/")
     expect(chip_of(page)).to_have_class(re.compile("is-live"), timeout=60_000)

@@ -109,7 +109,7 @@ def too_wide_magnified(page: Page, name: str) -> list[str]:
     ("user", "theme", "width", "only"),
     [("admin", "light", 1440, _WITH_FEED), ("ada", "dark", 360, _WITH_FEED), ("admin", "dark", 390, _OF_ADMINS)],
 )
-def test_every_page(
+def test_every_page_is_accessible_and_quiet(
     chromium: Browser, stack: Stack, crowd: dict[str, list[int]],
     user: str, theme: Literal["light", "dark"], width: int, only: str,
 ) -> None:  # fmt: skip
@@ -135,7 +135,7 @@ def test_every_page(
 
 
 @pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 360)])
-def test_pages_of_errors(
+def test_error_pages_are_accessible(
     chromium: Browser, stack: Stack, crowd: dict[str, list[int]], theme: Literal["light", "dark"], width: int
 ) -> None:
     """400 and more: what happened, what to do next, the request's id, and a way on."""
@@ -170,7 +170,7 @@ def test_pages_of_errors(
 
 @pytest.mark.parametrize("path", ["/overview/", "/overview/?wall=1"])
 @pytest.mark.parametrize(("width", "height"), [(1440, 900), (1920, 1080)])
-def test_one_screen_is_enough(page: Page, crowd: dict[str, list[int]], path: str, width: int, height: int) -> None:
+def test_overview_fits_one_screen(page: Page, crowd: dict[str, list[int]], path: str, width: int, height: int) -> None:
     """The four questions of home are answered without scrolling: neither the page nor a part of it."""
     page.set_viewport_size({"width": width, "height": height})
     page.goto(path)
@@ -179,7 +179,7 @@ def test_one_screen_is_enough(page: Page, crowd: dict[str, list[int]], path: str
     assert page.evaluate(_LONGER) == []
 
 
-def test_the_theme_is_there_with_the_first_paint(chromium: Browser, stack: Stack) -> None:
+def test_theme_is_set_before_first_paint(chromium: Browser, stack: Stack) -> None:
     """What this browser was told wins over the system, without a flash of the other."""
     page = enter(chromium, stack, "admin", stack.password, color_scheme="light")
     for now in ("as the system", "light"):
@@ -207,7 +207,7 @@ def tab_to(target: Locator) -> None:
     raise AssertionError(f"Tab does not lead to {target}")
 
 
-def test_by_keys_alone(chromium: Browser, stack: Stack, crowd: dict[str, list[int]]) -> None:
+def test_pages_work_by_keyboard_alone(chromium: Browser, stack: Stack, crowd: dict[str, list[int]]) -> None:
     """From the login to a GPU, its job, a node and back, with help; the mouse is not touched."""
     page = enter(chromium, stack, "admin", stack.password, viewport={"width": 1440, "height": 900})
     keys = page.keyboard

@@ -31,7 +31,7 @@ _HAS_THESE_COLOURS = """(wanted) => {
 }"""
 
 
-def test_no_column_is_cut_off_at_any_width(page: Page, stack: Stack) -> None:
+def test_columns_fit_at_every_width(page: Page, stack: Stack) -> None:
     """WCAG 1.4.4: 1440 px magnified twice are 720. What has no room is moved sideways, and the page is not."""
     client = stack.client()
     job = client.submit(["sleep", "600"], gpus=1, name="a-job-with-a-rather-long-name")
@@ -60,7 +60,7 @@ def test_no_column_is_cut_off_at_any_width(page: Page, stack: Stack) -> None:
     assert found == []
 
 
-def test_cells_differ_where_the_system_forces_its_colours(chromium: Browser, stack: Stack) -> None:
+def test_cells_differ_with_forced_colours(chromium: Browser, stack: Stack) -> None:
     context = chromium.new_context(base_url=stack.url, forced_colors="active", viewport={"width": 1440, "height": 900})
     page = context.new_page()
     log_in(page, stack.password)
@@ -77,7 +77,7 @@ def test_cells_differ_where_the_system_forces_its_colours(chromium: Browser, sta
     context.close()
 
 
-def test_paper_is_white(page: Page) -> None:
+def test_print_is_white(page: Page) -> None:
     page.goto("/usage/")
     page.evaluate("document.documentElement.dataset.theme = 'dark'")
     ink = "getComputedStyle(document.body).color"
@@ -86,7 +86,7 @@ def test_paper_is_white(page: Page) -> None:
     assert page.evaluate(ink) != shown
 
 
-def test_a_name_written_from_right_to_left_moves_nothing_beside_it(page: Page, stack: Stack) -> None:
+def test_right_to_left_name_moves_nothing(page: Page, stack: Stack) -> None:
     """Else the number of GPUs that follows it stands before it, or what follows is turned about."""
     client = stack.client()
     names = ("\u05e9\u05dc\u05d5\u05dd", "\u202eevil")

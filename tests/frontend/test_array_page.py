@@ -38,7 +38,7 @@ def states(array):
     return dict(Job.objects.filter(array_id=array).order_by("array_index").values_list("array_index", "state"))
 
 
-def test_its_first_tab_are_its_elements_and_none_is_of_an_attempt(array, member):
+def test_array_page_opens_on_elements_without_attempt_tabs(array, member):
     page = text_of(browser(member).get(f"/jobs/{array}/"))
     assert re.findall(r'id="tab-(\w+)"', page) == ["elements", "timeline", "why", "spec", "events"]
     assert 'id="tab-elements" aria-current="page"' in page
@@ -47,7 +47,7 @@ def test_its_first_tab_are_its_elements_and_none_is_of_an_attempt(array, member)
     assert 'aria-label="116 pending, 2 running, 1 completed, 1 failed"' in page
 
 
-def test_pages_and_filters(array, member):
+def test_array_elements_are_paged_and_filtered(array, member):
     client = browser(member)
 
     def shown(query):
@@ -71,14 +71,14 @@ def test_pages_and_filters(array, member):
         ("state=odd", "here is no state &#x27;odd&#x27;"),
     ],
 )
-def test_a_filter_that_is_not_understood_is_said_beside_it(array, member, query, said):
+def test_invalid_element_filter_shows_error(array, member, query, said):
     response = browser(member).get(f"/jobs/{array}/?tab=elements&{query}")
     assert response.status_code == 200
     assert said in text_of(response)
     assert numbers(text_of(response)) == []
 
 
-def test_ticked_and_written_elements_are_cancelled_together(array, member):
+def test_selected_and_written_elements_are_cancelled_together(array, member):
     client = browser(member)
     given = {"index": ["2", "10"], "elements": "20-29"}
     told = text_of(client.post(f"/jobs/{array}/elements/cancel/", given, follow=True))
@@ -86,7 +86,7 @@ def test_ticked_and_written_elements_are_cancelled_together(array, member):
     assert states(array)[2] == "stopping"
 
 
-def test_what_failed_is_retried_and_so_are_chosen_ones(array, member):
+def test_failed_and_selected_elements_are_retried(array, member):
     client = browser(member)
     page = text_of(client.get(f"/jobs/{array}/"))
     assert "Retry 1 failed" in page
@@ -98,14 +98,14 @@ def test_what_failed_is_retried_and_so_are_chosen_ones(array, member):
 
 
 @pytest.mark.parametrize("given", [{}, {"elements": "120"}, {"elements": "x"}, {"index": "x"}])
-def test_what_is_no_part_is_refused_and_changes_nothing(array, member, given):
+def test_invalid_element_selection_is_rejected_without_change(array, member, given):
     before = states(array)
     told = text_of(browser(member).post(f"/jobs/{array}/elements/cancel/", given, follow=True))
     assert "flash error" in told
     assert states(array) == before
 
 
-def test_a_colleague_sees_it_and_has_no_buttons(array, nlp):
+def test_array_page_has_no_buttons_for_other_members(array, nlp):
     page = text_of(browser(make_member(nlp)).get(f"/jobs/{array}/"))
     assert numbers(page)
     assert "elements-act" not in page
@@ -115,7 +115,7 @@ def test_a_colleague_sees_it_and_has_no_buttons(array, nlp):
     )
 
 
-def test_a_failed_job_has_a_retry_button_that_does_it(node, nlp, member):
+def test_retry_button_reruns_failed_job(node, nlp, member):
     """Also the one of an element, which is then one of its open array again."""
     array = submit_array(member, nlp, 1)
     run_cycle()

@@ -22,7 +22,7 @@ def end(job_id, reason):
     )
 
 
-def test_ones_own_have_their_room_beside_what_the_system_did(ours):
+def test_own_notices_take_precedence_over_system_activity(ours):
     admin = make_user("root", admin=True)
     end(submit(admin, ours), "cancelled")
     make_node(gpus=1)
@@ -36,6 +36,6 @@ def test_ones_own_have_their_room_beside_what_the_system_did(ours):
 
 
 @pytest.mark.parametrize(("reason", "severity"), [("cancelled", "info"), ("requeued", "info"), ("exited", "red")])
-def test_what_was_asked_for_is_no_alarm(ours, anna, reason, severity):
+def test_requested_end_is_no_alarm(ours, anna, reason, severity):
     end(submit(anna, ours), reason)
     assert [row["severity"] for row in told(anna, (ours.pk,))] == [severity]

@@ -32,7 +32,7 @@ def state() -> str:
     return str(query("SELECT state FROM jobs_job ORDER BY id LIMIT 1")[0]["state"])
 
 
-def test_who_may_not_act_on_a_job_is_told_who_may(running: int, nlp: Any, member: Any) -> None:
+def test_job_page_explains_missing_actions(running: int, nlp: Any, member: Any) -> None:
     words = "Only the submitter or a tenant owner can"
     another, boss = browser(make_member(nlp)), browser(make_member(nlp, Role.OWNER))
     assert words in text_of(another.get(f"/jobs/{running}/"))
@@ -43,7 +43,7 @@ def test_who_may_not_act_on_a_job_is_told_who_may(running: int, nlp: Any, member
     assert words not in text_of(another.get(f"/jobs/{running}/"))
 
 
-def test_what_a_stop_would_cost_is_said(running: int, member: Any) -> None:
+def test_stop_dialog_shows_loss(running: int, member: Any) -> None:
     ran(0.5)
     page = text_of(browser(member).get(f"/jobs/{running}/"))
     assert page.count("It has run for 30") == 2, "of the cancel and of the requeue"
@@ -51,7 +51,7 @@ def test_what_a_stop_would_cost_is_said(running: int, member: Any) -> None:
 
 
 @pytest.mark.parametrize("verb", ["cancel", "requeue"])
-def test_a_day_of_a_gpu_is_stopped_only_for_who_types_the_id(verb: str, running: int, member: Any) -> None:
+def test_large_stop_requires_typed_job_id(verb: str, running: int, member: Any) -> None:
     ran(6.1)
     client = browser(member)
     page = text_of(client.get(f"/jobs/{running}/"))
@@ -64,7 +64,7 @@ def test_a_day_of_a_gpu_is_stopped_only_for_who_types_the_id(verb: str, running:
     assert state() == "stopping"
 
 
-def test_several_are_stopped_as_carefully_as_one(running: int, nlp: Any, member: Any) -> None:
+def test_bulk_stop_requires_same_confirmation(running: int, nlp: Any, member: Any) -> None:
     """Of an array its elements count; of jobs that somebody may not see nothing is told."""
     waiting = submit(member, nlp, gpu_count=4)
     client, ids = browser(member), f"{running},{waiting},{running}"
@@ -89,7 +89,7 @@ def test_several_are_stopped_as_carefully_as_one(running: int, nlp: Any, member:
     assert state() == "stopping"
 
 
-def test_of_an_array_its_elements_are_lost_and_of_many_jobs_their_number_is_typed() -> None:
+def test_loss_counts_elements_and_many_jobs_require_their_number() -> None:
     loss = {"jobs": 21, "elements": 20, "gpus": 21, "seconds": 60.0, "gpu_hours": 0.3, "is_large": False}
     assert loss_sentence(loss).startswith("1 job and 20 elements run on 21 GPUs, the longest for 1 min. ")
     assert loss_sentence({**loss, "elements": 21}).startswith("21 elements run on 21 GPUs")
@@ -97,14 +97,14 @@ def test_of_an_array_its_elements_are_lost_and_of_many_jobs_their_number_is_type
     assert required_confirmation(range(30), {**loss, "jobs": 0}) == ""
 
 
-def test_what_waits_has_nothing_to_lose(nlp: Any, member: Any) -> None:
+def test_cancel_of_waiting_job_needs_no_confirmation(nlp: Any, member: Any) -> None:
     job_id = submit(member, nlp, gpu_count=4)
     execute("UPDATE jobs_job SET submitted_at = submitted_at - interval '9 days'")
     browser(member).post(f"/jobs/{job_id}/cancel/", {"if_state": "pending,held"})
     assert state() == "cancelled"
 
 
-def test_whom_a_longer_limit_delays_is_said_before_and_nothing_is_changed(running: int, nlp: Any, member: Any) -> None:
+def test_extension_preview_names_delayed_jobs_without_change(running: int, nlp: Any, member: Any) -> None:
     next_one = submit(member, nlp, gpu_count=4, max_runtime_minutes=10)
     run_cycle()
     client = browser(member)
@@ -128,13 +128,13 @@ def test_whom_a_longer_limit_delays_is_said_before_and_nothing_is_changed(runnin
     ("ids", "others", "said"),
     [([7], 0, "Job 7 would"), ([7, 9], 2, "Jobs 7, 9, and 2 of other tenants would"), ([], 1, "1 job of other tenants would")],
 )  # fmt: skip
-def test_who_starts_later_is_told_as_jobs(ids: list[int], others: int, said: str) -> None:
+def test_extension_effect_lists_delayed_jobs(ids: list[int], others: int, said: str) -> None:
     effect = {"message": "x", "delays": [{"job_id": each} for each in ids], "others_delayed": others}
     page = re.sub("<[^>]*>", "", render_to_string("job/extend_effect.html", {"effect": effect}))
     assert page.strip().endswith(f".{said} probably start later.")
 
 
-def test_only_an_admin_is_offered_to_move_what_is_promised(running: int, nlp: Any, member: Any) -> None:
+def test_only_admins_can_override_a_promise(running: int, nlp: Any, member: Any) -> None:
     submit(member, nlp, gpu_count=4, max_runtime_minutes=10)
     run_cycle()
     asked = {"max_runtime_minutes": "600", "force": "yes"}

@@ -28,7 +28,7 @@ ROWS = st.dictionaries(st.sampled_from("xyz"), st.dictionaries(st.sampled_from("
 
 
 @given(ROWS, ROWS)
-def test_what_is_told_makes_the_new_of_the_old(before, after):
+def test_difference_applied_to_previous_rows_gives_current_rows(before, after):
     """A52"""
     told = json.loads(json.dumps(difference(before, after)))
     rows = copy.deepcopy(before)
@@ -41,7 +41,7 @@ def test_what_is_told_makes_the_new_of_the_old(before, after):
     assert (told == {}) == (before == after)
 
 
-def test_only_what_has_changed_is_told():
+def test_difference_contains_only_changes():
     before: dict[str, Any] = {
         "a": {"x": 1, "deep": {"y": 1, "z": 2}, "list": [1, 2]},
         "b": {"x": 1},
@@ -52,7 +52,7 @@ def test_only_what_has_changed_is_told():
 
 
 @pytest.mark.django_db(transaction=True)
-class TestKnownFleet:
+class TestFleetReload:
     """Only the nodes of which a kind rang are looked at, and the rest is as it was."""
 
     VIEW = ("nodes", Viewer(None))
@@ -63,7 +63,7 @@ class TestKnownFleet:
             changes.record(kind, ids)
         return loader_.load([self.VIEW], {}, [], changes)[self.VIEW].rows
 
-    def test_a_bell_brings_its_node_alone(self):
+    def test_node_event_reloads_only_that_node(self):
         one, two = make_node(gpus=1), make_node(gpus=1)
         loader_ = FeedLoader()
         before = self.load(loader_)
@@ -74,7 +74,7 @@ class TestKnownFleet:
         assert after[two.name] is before[two.name]
         assert self.load(loader_, ("nodes", []))[two.name]["intent"] == "cordoned"
 
-    def test_a_job_brings_the_nodes_on_which_it_is_or_was(self):
+    def test_job_event_reloads_current_and_former_nodes(self):
         agent, other = make_node(gpus=1), make_node(gpus=1)
         tenant = make_tenant()
         loader_ = FeedLoader()
@@ -88,7 +88,7 @@ class TestKnownFleet:
         after = self.load(loader_, ("jobs", [job_id]))
         assert [row["devices"][0]["cell"] for row in after.values()] == ["free", "free"]
 
-    def test_what_no_bell_said_is_seen_after_a_while(self, monkeypatch):
+    def test_change_without_event_is_loaded_after_a_while(self, monkeypatch):
         agent = make_node(gpus=1)
         loader_ = FeedLoader()
         self.load(loader_)
@@ -97,7 +97,7 @@ class TestKnownFleet:
         monkeypatch.setattr(loader, "FULL_LOAD_SECONDS", 0.0)
         assert self.load(loader_)[agent.name]["devices"][0]["health"] == "quarantined"
 
-    def test_what_the_bell_said_is_not_lost_by_a_look_at_other_lists(self):
+    def test_pending_changes_survive_load_of_other_topics(self):
         agent = make_node(gpus=1)
         loader_ = FeedLoader()
         self.load(loader_)
@@ -107,7 +107,7 @@ class TestKnownFleet:
         loader_.load([("jobs", Viewer(None))], {}, [], changes)
         assert self.load(loader_)[agent.name]["intent"] == "cordoned"
 
-    def test_bells_that_nobody_listens_to_take_no_room(self):
+    def test_pending_changes_are_bounded(self):
         changes = Invalidations()
         for number in range(3 * loader.MAX_NAMED):
             changes.record("jobs", [number])
@@ -116,7 +116,7 @@ class TestKnownFleet:
         changes.record("nodes", [1])
         assert (changes.nodes, len(changes.jobs)) == (None, 0)
 
-    def test_a_node_that_is_gone_is_gone(self):
+    def test_removed_node_leaves_rows(self):
         agent, other = make_node(gpus=0), make_node(gpus=0)
         known = fleet.load()
         with connection.cursor() as cursor:
@@ -125,7 +125,7 @@ class TestKnownFleet:
         assert set(feed.rows("nodes", None)) == {other.name}
 
 
-def test_one_look_that_had_to_wait_does_not_keep_its_list_still():
+def test_slow_load_does_not_lengthen_pause():
     costs = invalidation.LoadCosts()
     assert costs.of("nodes") == 0.0
     for seconds in (0.02, 2.0, 0.03):

@@ -24,11 +24,11 @@ from tests.frontend.browsing import browser, text_of
         (SchedulingPolicy, "thermal_threshold_celsius", "hot from (°C)"),
     ],
 )
-def test_a_field_is_called_what_its_name_says(model, name, words):
+def test_field_label_follows_its_name(model, name, words):
     assert spoken(name) == model._meta.get_field(name).verbose_name == words
 
 
-def test_no_field_is_called_by_letters():
+def test_field_labels_have_no_underscores():
     called = [
         f"{model.__name__}: {field.verbose_name}"
         for label in NAMED
@@ -42,7 +42,7 @@ def test_no_field_is_called_by_letters():
 
 
 @pytest.mark.django_db
-def test_the_admin_shows_these_words():
+def test_admin_shows_field_labels():
     tenant, admin = make_tenant("nlp"), browser(make_user(admin=True))
     assert "GPU memory at most (MiB)" in text_of(admin.get(f"/admin/tenants/tenant/{tenant.pk}/change/"))
     assert "Hot from (°C)" in text_of(admin.get("/admin/scheduling/schedulingpolicy/", follow=True))

@@ -29,7 +29,7 @@ def page(*topics: str) -> Any:
     return hubs.Client(Session(1, "key", "password"), Box(), close, topics=set(topics), needs_snapshot=set(topics))  # type: ignore[arg-type]
 
 
-def test_what_is_not_there_is_told_once():
+def test_missing_topic_is_refused_once():
     """And watched no more."""
     client = page("job:1", "nodes")
     hubs._send_update(client, "job:1", Update(None, None, None), is_low_priority=False)
@@ -37,7 +37,7 @@ def test_what_is_not_there_is_told_once():
     assert client.outbox.said == ['{"topic":"job:1","error":"not_found"}']
 
 
-def test_what_nobody_watches_any_more_is_forgotten():
+def test_unwatched_topics_are_dropped():
     hub = hubs.LiveHub()
     client = page("nodes")
     hub._clients.add(client)
@@ -48,7 +48,7 @@ def test_what_nobody_watches_any_more_is_forgotten():
     assert (list(hub._rows), list(hub._loaded_at)) == (seen[:1], ["nodes"])
 
 
-async def test_who_cannot_be_asked_about_is_to_try_again(monkeypatch):
+async def test_join_asks_to_retry_without_database(monkeypatch):
     """And not to log in again: it is the database that does not answer."""
     hub = hubs.LiveHub()
     monkeypatch.setattr(hub, "start", lambda: None)

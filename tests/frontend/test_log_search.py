@@ -36,7 +36,7 @@ def all_of(text):
         offset, line = found.next_offset, found.next_line
 
 
-def test_a_log_of_a_hundred_megabytes_is_searched_to_its_first_line(monkeypatch):
+def test_search_covers_a_hundred_megabytes(monkeypatch):
     """A40. In as many answers as the time of one needs."""
     line = b"step %09d loss 0.123456 " + b"x" * 70 + b"\n"
     block = b"".join(line % number for number in range(10_000))
@@ -51,7 +51,7 @@ def test_a_log_of_a_hundred_megabytes_is_searched_to_its_first_line(monkeypatch)
     assert answers == -(-len(data) // MIB) or answers > 90
 
 
-def test_finds_are_those_of_a_plain_search_wherever_pieces_are_cut(monkeypatch):
+def test_search_equals_plain_search_across_chunks(monkeypatch):
     chance = random.Random(7)
     monkeypatch.setattr(store, "MAX_READ", 64)
     for _ in range(200):
@@ -65,14 +65,14 @@ def test_finds_are_those_of_a_plain_search_wherever_pieces_are_cut(monkeypatch):
         assert all(data[hit.offset : hit.offset + 3] == b"bab" for hit in hits)
 
 
-def test_no_answer_has_more_than_its_share_and_the_next_goes_on():
+def test_search_answer_is_bounded_and_continues():
     write(b"a hit\n" * 1000)
     hits, answers = all_of("hit")
     assert [hit.line for hit in hits] == list(range(1, 1001))
     assert answers >= 5
 
 
-def test_what_is_written_later_is_found_by_going_on_and_a_line_that_has_not_ended_is_looked_at_twice():
+def test_search_continues_into_new_output_and_incomplete_lines():
     write(b"one\nneed")
     found = search.search(1, 1, 0, "need")
     assert ([hit.line for hit in found.hits], found.next_offset, found.next_line, found.is_all) == ([2], 4, 1, True)
@@ -80,7 +80,7 @@ def test_what_is_written_later_is_found_by_going_on_and_a_line_that_has_not_ende
     assert [hit.line for hit in search.search(1, 1, 0, "needle", found.next_offset, found.next_line).hits] == [2]
 
 
-def test_a_find_in_a_very_long_line_shows_what_is_around_it():
+def test_search_excerpts_very_long_lines():
     write(b"x" * (3 * MIB) + b" needle " + b"y" * MIB)
     (hit,), _ = all_of("needle")
     assert (hit.line, hit.offset) == (1, 3 * MIB + 1)
@@ -89,7 +89,7 @@ def test_a_find_in_a_very_long_line_shows_what_is_around_it():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_page_asks_for_finds_and_others_get_none(nlp, member):
+def test_search_from_page_is_restricted_to_viewers(nlp, member):
     """A08, A55"""
     make_node(name="n1", gpus=1).start_all()
     job_id = submit(member, nlp, gpu_count=1)

@@ -27,13 +27,13 @@ def bare(page):
         ("2031-01-31 08:00 UTC", "2031-01-31T08:00:00+00:00"),
     ],
 )
-def test_a_moment_is_found_however_it_is_written(written, at):
+def test_moment_pattern_matches_all_formats(written, at):
     said = clocked(f"not before {written}, <b>")
     assert said.startswith("not before <time ") and said.endswith("</time>, &lt;b&gt;")
     assert f'datetime="{at}"' in said and 'data-tick="clock"' in said and f">{written}<" in said
 
 
-def test_what_has_no_moment_stays_as_it_is():
+def test_clocked_keeps_text_without_moments():
     assert clocked("a < b & 2031-01-31") == "a &lt; b &amp; 2031-01-31"
     assert clocked("label day=2031-02-30T08:00:00Z") == "label day=2031-02-30T08:00:00Z"
     assert clocked(None) == clocked("") == ""
@@ -41,7 +41,7 @@ def test_what_has_no_moment_stays_as_it_is():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_no_page_has_bare_moments(nlp, member):
+def test_pages_have_no_unformatted_moments(nlp, member):
     admin = browser(make_user("root", admin=True))
     make_node(name="n1", gpus=2)
     make_node(name="n2", gpus=2)
@@ -71,7 +71,7 @@ def test_no_page_has_bare_moments(nlp, member):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_overview_of_the_server_is_what_the_script_makes_of_it(nlp):
+def test_overview_template_matches_its_script(nlp):
     """The same order, shapes and times as those of frontend/src/pages/overview/overview.ts, lest the page jump when it goes live."""
     for name in ("n1", "n2", "n3"):
         make_node(name=name, gpus=1)

@@ -35,7 +35,7 @@ def own(loaded, user, visible):
     return sorted(key for key, row in rows.items() if key != "state" and row["is_mine"])
 
 
-def test_who_is_quiet_is_told_as_much_beside_who_is_busy(ours, anna):
+def test_busy_user_does_not_displace_notices_of_others(ours, anna):
     """A52: what is loaded for all who look is what each would load alone."""
     busy = make_member(ours, name="busy")
     end_for(anna, ours, 5)
@@ -47,7 +47,7 @@ def test_who_is_quiet_is_told_as_much_beside_who_is_busy(ours, anna):
     assert [own(together, user, visible) for user in (anna, busy)] == alone
 
 
-def test_what_became_of_a_job_does_not_stand_behind_a_name_of_many_lines(ours, anna):
+def test_notice_shortens_long_job_names(ours, anna):
     job_id = submit(anna, ours, name="n" * 200)
     job_actions.hold(job_id, identity_for(make_user("root", admin=True)))
     rows = noticerows.restrict(noticerows.load([anna.pk], []), Viewer((ours.pk,), anna.pk))
@@ -73,7 +73,7 @@ def again(job_id, count):
     )
 
 
-def test_incidents_and_the_jobs_of_others_take_nothing_from_what_a_member_is_told(ours, anna):
+def test_other_activity_does_not_displace_member_notices(ours, anna):
     agent = make_node(gpus=2)
     job_id = preempted(agent, anna, ours)
     other = make_tenant("other")
@@ -92,7 +92,7 @@ def test_incidents_and_the_jobs_of_others_take_nothing_from_what_a_member_is_tol
     assert len(seen_by_all) == activity.MAX_ROWS
 
 
-def test_jobs_of_a_tenant_that_one_has_left_are_not_told(ours, anna, client):
+def test_notices_exclude_tenants_that_the_user_left(ours, anna, client):
     """Their pages are 404."""
     agent = make_node(gpus=1)
     end_for(anna, ours, 1)
@@ -108,13 +108,13 @@ def test_jobs_of_a_tenant_that_one_has_left_are_not_told(ours, anna, client):
     assert "left-behind" not in client.get("/mine/").content.decode()
 
 
-def test_an_admin_is_told_of_their_jobs_in_any_tenant(ours):
+def test_admin_gets_notices_of_own_jobs_in_any_tenant(ours):
     admin = make_user("root", admin=True)
     job_id = submit(admin, ours)
     assert f"job:{job_id}" in feed.rows("mine", None, admin.pk)
 
 
-def test_who_cancels_a_part_of_anothers_array_is_told_to_its_owner_with_how_many(ours, anna):
+def test_array_owner_is_notified_of_partial_cancel_by_others(ours, anna):
     array = submit(anna, ours, name="sweep", array=ArrayRequest(count=5))
     job_actions.cancel(array, identity_for(make_user("root", admin=True)), "1-2")
     rows = noticerows.restrict(noticerows.load([anna.pk], []), Viewer((ours.pk,), anna.pk))

@@ -54,10 +54,10 @@ def addresses_of(job_id, agent, device_id):
             "/api/v1/gpus", "/api/v1/queue", "/api/v1/jobs", "/api/v1/events", "/api/v1/cluster/status")  # fmt: skip
 
 
-class TestWhoeverIsThere:
+class TestHiddenTenants:
     """A08: another tenant is told of as so many GPUs, by whichever text, topic, page or route."""
 
-    def test_nothing_names_them(self, anna, ours, agent, client):
+    def test_pages_and_feed_never_name_other_tenants(self, anna, ours, agent, client):
         [[job_id]] = rows("SELECT id FROM jobs_job")
         asked = topics_of(job_id, agent)
         seen = {kind: json.dumps(feed.rows(topic, [ours.pk], anna.pk)) for kind, topic in asked.items()}
@@ -71,7 +71,7 @@ class TestWhoeverIsThere:
             where: word for where, text in seen.items() for word in ("theirs", "zoe", "zebra", "pid 7") if word in text
         } == {}
 
-    def test_what_is_the_matter_is_told_and_an_admin_reads_why(self, anna, ours, agent, client):
+    def test_member_sees_problem_and_admin_sees_cause(self, anna, ours, agent, client):
         [[job_id]] = rows("SELECT id FROM jobs_job")
         client.force_login(anna)
         page = client.get(f"/nodes/{agent.name}/").content.decode()
@@ -88,7 +88,7 @@ class TestWhoeverIsThere:
             {"zoe": "of theirs"},
         )
 
-    def test_what_was_told_an_admin_before_is_not_told_a_member(self, ours, agent):
+    def test_admin_rows_do_not_leak_to_members(self, ours, agent):
         """Rows are kept for those who see the same tenants, also over a look that finds nothing new."""
         known = fleet.load()
         for again in (known, fleet.reload(known, None, ())):

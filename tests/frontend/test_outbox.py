@@ -29,7 +29,7 @@ async def turns():
         await asyncio.sleep(0)
 
 
-async def test_what_is_told_at_leisure_waits_for_company():
+async def test_low_priority_message_waits_for_others():
     box, frames = sending()
     box.delta("overview", DELTA, is_low_priority=True)
     box.alive('{"alive":"now"}')
@@ -42,7 +42,7 @@ async def test_what_is_told_at_leisure_waits_for_company():
     assert [delta["topic"] for delta in deltas] == ["overview", "nodes"]
 
 
-async def test_it_goes_alone_when_none_comes(monkeypatch):
+async def test_low_priority_message_is_sent_alone_after_delay(monkeypatch):
     monkeypatch.setattr(outboxes, "DELAY_SECONDS", 0.01)
     box, frames = sending()
     for number in (1, 2):
@@ -69,7 +69,7 @@ def snapshot(value):
     return f'"snapshot":{{"a":{value}}}}}'
 
 
-async def test_a_snapshot_takes_the_place_of_what_waits():
+async def test_snapshot_replaces_waiting_deltas():
     box, frames = sending()
     box.delta("nodes", delta(1))
     box.snapshot("nodes", snapshot(2))
@@ -80,7 +80,7 @@ async def test_a_snapshot_takes_the_place_of_what_waits():
     ]
 
 
-async def test_what_a_page_is_too_slow_for_is_dropped_for_one_snapshot():
+async def test_too_many_deltas_are_replaced_by_snapshot():
     """A52: nothing of what came before or after is sent without it, and numbers have no gap."""
     box, frames, asked = asking()
     for value in range(outboxes.MAX_WAITING + 2):
@@ -96,7 +96,7 @@ async def test_what_a_page_is_too_slow_for_is_dropped_for_one_snapshot():
     assert asked == [{"nodes"}]
 
 
-async def test_a_page_that_does_not_answer_hears_that_the_server_lives_and_no_more():
+async def test_unresponsive_page_gets_only_alive_messages():
     """Until it answers: then all that has waited goes out. One that never did is not asked for it."""
     box, frames, asked = asking()
 
@@ -121,7 +121,7 @@ async def test_a_page_that_does_not_answer_hears_that_the_server_lives_and_no_mo
     assert asked == [{"overview"}]
 
 
-async def test_a_frame_is_no_longer_than_it_must_be(monkeypatch):
+async def test_frame_length_is_bounded(monkeypatch):
     """In order: that the server lives, refusals, then the topics in turn."""
     monkeypatch.setattr(outboxes, "MAX_CHARACTERS", 60)
     box, frames = sending()
@@ -139,14 +139,14 @@ async def test_a_frame_is_no_longer_than_it_must_be(monkeypatch):
     ]  # fmt: skip
 
 
-async def test_nothing_leaves_a_closed_one():
+async def test_closed_outbox_sends_nothing():
     box, frames = sending()
     box.delta("nodes", delta(1))
     box.close()
     assert await told(box, frames) == []
 
 
-async def test_what_nobody_wants_any_more_is_not_sent():
+async def test_unsubscribed_topic_is_not_sent():
     """Nor asked for, if something of it had been dropped."""
     box, frames, asked = asking()
     for count in (1, outboxes.MAX_WAITING + 1):
@@ -156,7 +156,7 @@ async def test_what_nobody_wants_any_more_is_not_sent():
         assert (await told(box, frames), asked) == ([], [])
 
 
-async def test_who_waits_for_a_snapshot_is_told_no_difference_before_it():
+async def test_no_delta_is_sent_before_snapshot():
     """A52: of a look that had begun before it was wanted."""
     box, frames = sending()
 

@@ -27,7 +27,7 @@ def start(agent, user, tenant, **fields):
     return job_id
 
 
-def test_what_colleagues_hold_is_the_tenants_and_not_ones_own(ours, anna):
+def test_quota_separates_own_use_from_tenant_use(ours, anna):
     agent = make_node(gpus=4)
     start(agent, anna, ours)
     start(agent, make_member(ours, name="bob"), ours, gpu_count=2)
@@ -35,7 +35,7 @@ def test_what_colleagues_hold_is_the_tenants_and_not_ones_own(ours, anna):
     assert (row["own_gpus"], row["gpus_held"]) == (1, 3)
 
 
-def test_a_budget_says_what_is_used_of_it(ours, anna):
+def test_tenant_topic_shows_budget_use(ours, anna):
     Budget.objects.create(tenant=ours, days=7, soft_gpu_hours=1, hard_gpu_hours=100)
     end = timezone.now()
     UsageEntry.objects.create(
@@ -46,7 +46,7 @@ def test_a_budget_says_what_is_used_of_it(ours, anna):
     assert (told["used_gpu_hours"], told["hard_gpu_hours"], told["state"]) == (3.0, 100, "soft_exceeded")
 
 
-def test_preemptions_of_the_last_day_are_counted(ours, anna):
+def test_tenant_topic_counts_preemptions_of_last_day(ours, anna):
     agent = make_node(gpus=2)
     for hours in (1, 25):
         job_id = start(agent, anna, ours)
@@ -58,7 +58,7 @@ def test_preemptions_of_the_last_day_are_counted(ours, anna):
     assert feed.rows("tenant:ours", None)["preempted"] == {"received_in_a_day": 1}
 
 
-def test_the_way_back_from_a_limit_is_of_the_attempt_that_it_was_set_for(anna):
+def test_time_limit_undo_belongs_to_its_attempt(anna):
     tenant = make_tenant()
     user = make_member(tenant)
     job_id = start(make_node(gpus=1), user, tenant, max_runtime_minutes=120)
@@ -74,13 +74,13 @@ def test_the_way_back_from_a_limit_is_of_the_attempt_that_it_was_set_for(anna):
     assert undo_of({**job, "max_runtime_seconds": 7201}, who) == {}
 
 
-def test_only_the_latest_that_ended_are_shown(ours, anna):
+def test_my_work_lists_only_latest_ended_jobs(ours, anna):
     jobs = [submit(anna, ours) for _ in range(my_work_rows.RECENT + 1)]
     execute("UPDATE jobs_job SET state = 'completed', reason = 'exited', ended_at = now()")
     assert [job["id"] for job in my_work_rows.jobs(anna.pk)["recent"]] == jobs[:0:-1]
 
 
-def test_what_is_left_is_never_less_than_nothing():
+def test_remaining_quota_is_never_negative():
     quota = {"max_gpus": 2, "max_gpus_per_user": 3, "max_cpu_cores": None, "max_concurrent_jobs": 9}
     told = my_work_rows.remaining(quota, {"gpus": 4, "cpu_cores": 1, "jobs": 1}, 1)
     assert [(row["resource"], row["remaining"]) for row in told] == [
@@ -88,7 +88,7 @@ def test_what_is_left_is_never_less_than_nothing():
     ]  # fmt: skip
 
 
-def test_preemptions_between_tenants_are_counted_and_others_not_named(ours, anna):
+def test_preemption_balance_hides_other_tenants(ours, anna):
     other = make_tenant("secret")
     rows = [
         {"from_id": gives, "from_tenant": "x", "for_id": takes, "for_tenant": "secret", "attempts": count}
@@ -101,7 +101,7 @@ def test_preemptions_between_tenants_are_counted_and_others_not_named(ours, anna
     assert [row["other_tenant"] for row in details.preempted_for(rows, other.pk, who)] == ["tenant x"]
 
 
-def test_what_runs_reaches_to_now_and_many_short_jobs_are_one_bar(ours, anna):
+def test_node_timeline_merges_short_jobs_and_extends_running_ones(ours, anna):
     agent = make_node(gpus=1)
     job_id = start(agent, anna, ours)
     execute("UPDATE jobs_attempt SET scheduled_at = now() - interval '6 hours'")
@@ -117,7 +117,7 @@ def test_what_runs_reaches_to_now_and_many_short_jobs_are_one_bar(ours, anna):
     assert [(bar["label"], bar["jobs"]) for bar in timeline._merged(spans)] == [("3 short jobs", 3), ("a job", 1)]
 
 
-def test_what_was_never_read_is_no_reading():
+def test_unread_device_has_no_reading():
     nodes = {"n1": {"name": "n1", "devices": [{"id": 1}, {"id": 2}]}}
     columns = {name: [None, 7] for name in readings.COLUMNS}
     read = {"n1": {"last_seen_at": "2026-03-01T08:00:00Z", "devices": [1, 2], **columns}}

@@ -199,7 +199,7 @@ def ids_in(value, name=""):
             yield from ids_in(inner)
 
 
-def test_state_and_deltas_equal_a_fresh_load(monkeypatch):
+def test_state_and_deltas_equal_new_load(monkeypatch):
     """A52: real operations in any order, pages that lose their connection, fall asleep, change their mind; in the end
     each page shows what a fresh load shows, and has never been told what it may not see."""
     holds_always(monkeypatch, examples=8)

@@ -65,7 +65,7 @@ async def shows(page, job_id):
     await page.until(lambda: str(job_id) in page.rows.get("jobs", {}))
 
 
-async def test_changes_go_by_redis_alone_and_by_postgresql_while_it_is_away(page, redis, notified):
+async def test_changes_use_redis_and_fall_back_to_postgresql(page, redis, notified):
     await shows(page, await page.submit())
     assert notified == []
     redis.kill()
@@ -83,7 +83,7 @@ async def test_changes_go_by_redis_alone_and_by_postgresql_while_it_is_away(page
         await shows(page, await page.submit())
 
 
-async def test_what_redis_loses_is_noticed(page, redis, notified):
+async def test_lost_redis_messages_are_detected(page, redis, notified):
     """Its listeners cut off, it takes a message that nobody hears: the number of the next, or the same once more, tells."""
     await shows(page, await page.submit())
     redis.cut_listeners()
@@ -91,7 +91,7 @@ async def test_what_redis_loses_is_noticed(page, redis, notified):
     assert notified == []
 
 
-async def test_a_number_that_is_missing_or_no_message_at_all_is_taken_for_any_change(page, redis):
+async def test_missing_or_invalid_message_invalidates_all(page, redis):
     heard: list[dict[str, list[int]]] = []
     ear = redis_bus.Subscriber(heard.append)
     ear._take(redis_bus.Said("a", 1, {"jobs": [1]}))
@@ -105,7 +105,7 @@ async def test_a_number_that_is_missing_or_no_message_at_all_is_taken_for_any_ch
 
 
 @pytest.mark.parametrize("address", ["redis://127.0.0.1:1", "redis://127.0.0.1:none"])
-def test_an_address_where_there_is_no_redis_leaves_postgresql(settings, notified, address):
+def test_unreachable_redis_leaves_postgresql(settings, notified, address):
     ringer.stop()
     settings.CHANNEL_LAYERS = layers(address)
     events.changed("jobs", [7])
@@ -114,6 +114,6 @@ def test_an_address_where_there_is_no_redis_leaves_postgresql(settings, notified
     assert notified == ['{"jobs":[7]}']
 
 
-def test_state_and_deltas_equal_a_fresh_load(redis, monkeypatch):
+def test_state_and_deltas_equal_new_load(redis, monkeypatch):
     """A52, with Redis."""
     test_property.holds_always(monkeypatch, examples=3)

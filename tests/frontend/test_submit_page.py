@@ -70,7 +70,7 @@ def shown_json(page):
     return msgspec.json.decode(unescape(re.findall(r'id="as-json"[^>]*>(.*?)</pre>', page, re.S)[0]))
 
 
-def test_every_field_becomes_the_job_and_the_form_again(everything, member):
+def test_form_fields_round_trip_through_job(everything, member):
     client = browser(member)
     previewed = shown_json(text_of(client.post("/submit/preview/", everything)))
     response = client.post("/submit/", everything)
@@ -87,7 +87,7 @@ def test_every_field_becomes_the_job_and_the_form_again(everything, member):
     assert msgspec.convert(made, JobRequest).dependencies == msgspec.convert(previewed, JobRequest).dependencies
 
 
-def test_the_command_says_the_same(everything, member):
+def test_equivalent_command_submits_same_job(everything, member):
     """What is shown for the command line, read as the command line reads it, is the same request."""
     import typer
     from typer.testing import CliRunner
@@ -112,7 +112,7 @@ def test_the_command_says_the_same(everything, member):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_box_says_why_it_would_wait_and_what_would_start_now(nlp, member):
+def test_preview_shows_reason_and_alternatives(nlp, member):
     agent = make_node(name="n1", gpus=4)
     submit(member, nlp, gpu_count=3, max_runtime_minutes=60)
     run_cycle()
@@ -124,20 +124,20 @@ def test_the_box_says_why_it_would_wait_and_what_would_start_now(nlp, member):
     assert query("SELECT count(*) AS n FROM jobs_job") == before
 
 
-def test_room_is_told_before_there_is_a_command(nlp, member):
+def test_preview_shows_capacity_without_command(nlp, member):
     make_node(name="n1")
     page = text_of(browser(member).post("/submit/preview/", form(command="", gpu_count="1")))
     assert "Enter a command or a script. Then it would start now on n1." in page
 
 
-def test_the_box_says_of_which_model_the_gpus_would_be(nlp, member):
+def test_preview_shows_gpu_models(nlp, member):
     """`H100` means instances of one that is divided, too."""
     make_node(name="n1", gpus=1, model="NVIDIA H100 MIG 1g.10gb")
     page = text_of(browser(member).post("/submit/preview/", form(gpu_model="H100", gpu_count="1")))
     assert re.search(r'n1, GPU 0 <span class="muted">H100 MIG 1g\.10gb</span>', page)
 
 
-def test_a_refusal_names_its_field_in_the_box(nlp, member):
+def test_preview_refusal_names_its_field(nlp, member):
     page = text_of(browser(member).post("/submit/preview/", form(secrets="unknown")))
     assert "It would be rejected: Secrets:" in page and 'data-wrong="secrets"' in page
     checked = text_of(browser(member).post("/submit/", {**form(secrets="unknown"), "preview": "1"}))
@@ -151,7 +151,7 @@ def test_a_refusal_names_its_field_in_the_box(nlp, member):
         ({"gpu_count": "many"}, "GPU count: Enter a whole number."),
     ],
 )
-def test_what_is_not_understood_is_said_and_nothing_is_offered_as_the_same(typed, said, nlp, member):
+def test_preview_with_invalid_field_has_no_equivalent(typed, said, nlp, member):
     """A command without what is wrong in it would be another job."""
     page = unescape(text_of(browser(member).post("/submit/preview/", form(**typed))))
     [name] = typed
@@ -159,7 +159,7 @@ def test_what_is_not_understood_is_said_and_nothing_is_offered_as_the_same(typed
     assert 'id="as-command"' not in page and 'id="as-json"' not in page and "GPU-hours" not in page
 
 
-def test_what_it_costs_and_what_the_budget_has_left(nlp, member):
+def test_preview_shows_cost_and_remaining_budget(nlp, member):
     make_node(name="n1")
     rates.set_rate("*", Decimal(2), timezone.now() - timedelta(days=1), None, "test")
     asked = form(gpu_count="2", max_runtime_minutes="60")
@@ -177,7 +177,7 @@ def test_what_it_costs_and_what_the_budget_has_left(nlp, member):
     assert "each hour uses 6 GPU-hours" in text_of(browser(member).post("/submit/preview/", array))
 
 
-def test_who_types_does_not_have_the_ledger_read_for_each_key(nlp, member, monkeypatch):
+def test_preview_does_not_read_ledger_per_key(nlp, member, monkeypatch):
     monkeypatch.setattr(budgets, "CACHE_SECONDS", 600.0)
     Budget.objects.create(tenant=nlp, soft_gpu_hours=9)
     client = browser(member)
@@ -193,7 +193,7 @@ def test_who_types_does_not_have_the_ledger_read_for_each_key(nlp, member, monke
     ("typed", "sentence"),
     [("many", "must be a count like 100"), ("0", "must be between"), ("1%0", "must be a count like 100")],
 )
-def test_what_is_no_array_is_said_beside_it(typed, sentence, nlp, member):
+def test_invalid_array_is_reported_beside_field(typed, sentence, nlp, member):
     page = text_of(browser(member).post("/submit/", form(array=typed)))
     assert sentence in page
     assert 'id="e_array"' in page

@@ -67,7 +67,7 @@ async def daphne(monkeypatch):
     return wire, made[0]
 
 
-async def test_through_daphne_it_is_on_the_wire_at_once(daphne):
+async def test_daphne_socket_writes_at_once(daphne):
     wire, consumer = daphne
     consumer.say('{"a":"é"}')
     consumer.say("2")
@@ -75,14 +75,14 @@ async def test_through_daphne_it_is_on_the_wire_at_once(daphne):
 
 
 @pytest.mark.parametrize("state", ["STATE_CLOSING", "STATE_CLOSED"])
-async def test_on_a_connection_that_is_gone_nothing_is_said(daphne, state):
+async def test_closed_connection_is_not_written(daphne, state):
     wire, consumer = daphne
     wire.state = getattr(wire, state)
     consumer.say("1")
     assert wire.sent == []
 
 
-async def test_who_takes_nothing_of_what_is_said_is_cut_off(daphne, monkeypatch):
+async def test_connection_that_reads_nothing_is_closed(daphne, monkeypatch):
     """Else it would stand in the server's memory. Who takes it, however late, hears all."""
     wire, consumer = daphne
     monkeypatch.setattr(websockets, "MAX_UNSENT", 250)
@@ -99,7 +99,7 @@ async def test_who_takes_nothing_of_what_is_said_is_cut_off(daphne, monkeypatch)
         assert wire.is_aborted is is_too_much
 
 
-async def test_another_server_gets_one_message_after_the_other():
+async def test_other_servers_get_messages_in_order():
     """However long it takes for the first of them."""
     sent: list[str] = []
 

@@ -25,7 +25,7 @@ def other():
 
 
 class TestQueue:
-    def test_filters_and_order_are_those_of_the_address(self, nlp, member, other):
+    def test_queue_page_applies_url_filters_and_order(self, nlp, member, other):
         stranger = make_member(other)
         small, large = submit(member, nlp, gpu_count=1, name="small"), submit(member, nlp, gpu_count=4, name="large")
         foreign = submit(stranger, other)
@@ -36,7 +36,7 @@ class TestQueue:
         assert set(keys(text_of(browser(member).get("/queue/?sort=gpus")))) == {small, large}
         assert "No waiting jobs match this filter" in text_of(admin.get("/queue/?user=nobody"))
 
-    def test_what_no_field_shows_is_taken_off_one_by_one(self, nlp, member):
+    def test_queue_filters_without_field_are_removable(self, nlp, member):
         page = text_of(browser(member).get("/queue/?reason=gpus_busy&user=a_b&q=x&from=100"))
         assert dict(re.findall(r'data-drops="(\w+)" href="([^"]*)"', page)) == {
             "reason": "?user=a_b&amp;q=x",
@@ -48,14 +48,14 @@ class TestQueue:
     @pytest.mark.parametrize(("path", "said"), [
         ("/queue/?tenant=gone", "tenant: gone"), ("/queue/?group=odd", "group: odd"), ("/jobs/?tenant=gone", "tenant: gone"),
     ])  # fmt: skip
-    def test_a_filter_for_which_there_is_no_choice_is_said(self, path, said, nlp, other, member):
+    def test_unlisted_filter_value_is_shown(self, path, said, nlp, other, member):
         """Else the field says that all are shown."""
         for who in (member, make_user(admin=True)):
             assert said in text_of(browser(who).get(path))
         assert "data-drops" not in text_of(browser(make_user(admin=True)).get(path.split("=")[0] + "="))
 
     @pytest.mark.parametrize("asked", ["?sort=secret", "?tenant=" + "x" * 300, "?q=%00", "?from=x", "?from=-1"])
-    def test_what_is_not_understood_is_said_and_breaks_nothing(self, asked, nlp, member):
+    def test_invalid_queue_filter_is_reported(self, asked, nlp, member):
         job_id = submit(member, nlp)
         response = browser(member).get(f"/queue/{asked}")
         assert response.status_code == 200
@@ -65,7 +65,7 @@ class TestQueue:
         assert text_of(response).split('data-live="queue')[1].count("not valid") == is_refused
         assert text_of(response).count("not valid") == is_refused
 
-    def test_a_long_queue_goes_on_without_a_script(self, nlp, member):
+    def test_long_queue_has_next_link_without_script(self, nlp, member):
         ids = [submit(member, nlp) for _ in range(103)]
         client = browser(member)
         page = text_of(client.get("/queue/"))
@@ -78,7 +78,7 @@ class TestQueue:
 
 
 class TestJobs:
-    def test_filters_are_those_of_rest(self, nlp, member):
+    def test_jobs_page_filters_like_rest(self, nlp, member):
         waiting, cancelled = submit(member, nlp, name="train-a"), submit(member, nlp, name="train-b")
         client = browser(member)
         client.post(f"/jobs/{cancelled}/cancel/")
@@ -93,7 +93,7 @@ class TestJobs:
         assert refused.count("there is no state") == 1
         assert "waiting, live, final" in refused
 
-    def test_filters_that_no_field_shows_are_said_and_taken_off_one_by_one(self, nlp, member):
+    def test_jobs_filters_without_field_are_removable(self, nlp, member):
         submit(member, nlp)
         client = browser(make_user(admin=True))
         page = text_of(client.get(f"/jobs/?user={member.username}&submitted_before=2099-01-31&state=waiting,live"))
@@ -108,7 +108,7 @@ class TestJobs:
             r'(<a class="pill"[^>]*>)elements of array: 7', text_of(client.get("/jobs/?array=7"))
         )
 
-    def test_older_ones_follow_by_cursor(self, nlp, member):
+    def test_jobs_page_links_to_older_jobs(self, nlp, member):
         ids = [submit(member, nlp) for _ in range(102)]
         client = browser(member)
         page = text_of(client.get("/jobs/"))
@@ -119,15 +119,15 @@ class TestJobs:
         assert "cursor: is not a cursor that this server gave" in text_of(client.get("/jobs/?cursor=nonsense"))
 
 
-class TestWhatIsNotShown:
+class TestHiddenJobs:
     """The Overview counts everybody's jobs; who follows a number from there to fewer rows is told why."""
 
     @pytest.mark.parametrize("path", ["/queue/", "/jobs/", "/queue/?reason=quota_wait", "/jobs/?state=running"])
-    def test_who_does_not_see_all_is_told_so(self, path, nlp, member, other):
+    def test_lists_tell_members_about_hidden_jobs(self, path, nlp, member, other):
         assert "of other tenants" in text_of(browser(member).get(path))
         assert "of other tenants" not in text_of(browser(make_user(admin=True)).get(path))
 
-    def test_the_jobs_are_counted_as_the_script_counts_them(self, nlp, member):
+    def test_jobs_template_counts_like_script(self, nlp, member):
         client = browser(member)
         submit(member, nlp)
         assert '<p class="summary">1 job.</p>' in text_of(client.get("/jobs/"))
@@ -150,7 +150,7 @@ class TestWhatIsNotShown:
 
 
 class TestSeveralAtOnce:
-    def test_each_is_done_or_says_why_not(self, nlp, member, other):
+    def test_bulk_action_reports_each_job(self, nlp, member, other):
         mine, held = submit(member, nlp), submit(member, nlp)
         foreign = submit(make_member(other), other)
         client = browser(member)
@@ -163,7 +163,7 @@ class TestSeveralAtOnce:
         states = {row["id"]: row["state"] for row in query("SELECT id, state FROM jobs_job")}
         assert states == {mine: "held", held: "cancelled", foreign: "pending"}
 
-    def test_a_viewer_may_not(self, nlp, member):
+    def test_bulk_action_is_refused_for_viewers(self, nlp, member):
         job_id = submit(member, nlp)
         answer = browser(make_member(nlp, Role.VIEWER)).post("/jobs/act/", {"verb": "cancel", "ids": job_id}).json()
         assert answer["done"] == []
@@ -173,16 +173,16 @@ class TestSeveralAtOnce:
         "asked", [{}, {"verb": "explode", "ids": "1"}, {"verb": "hold", "ids": "x"},
                   {"verb": "hold", "ids": ",".join(map(str, range(501)))}],
     )  # fmt: skip
-    def test_what_is_not_understood_is_refused(self, asked, member):
+    def test_bulk_action_rejects_invalid_requests(self, asked, member):
         assert browser(member).post("/jobs/act/", asked).status_code == 400
 
-    def test_it_needs_a_post_and_its_token(self, member):
+    def test_bulk_action_needs_post_and_csrf_token(self, member):
         assert browser(member).get("/jobs/act/").status_code == 405
         assert browser(member, enforce_csrf_checks=True).post("/jobs/act/").status_code == 403
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_groups_of_the_queue(nlp, member):
+def test_queue_page_shows_groups(nlp, member):
     agent = make_node(name="n1", gpus=2)
     submit(member, nlp, gpu_count=2)
     run_cycle()
@@ -197,7 +197,7 @@ def test_the_groups_of_the_queue(nlp, member):
     assert keys(text_of(client.get("/queue/?group=held"))) == [held]
 
 
-def test_estimates_are_of_waiting_jobs_that_the_person_may_see(nlp, member, monkeypatch):
+def test_estimates_are_for_visible_waiting_jobs(nlp, member, monkeypatch):
     """A08; those that start at once or are held have none."""
     monkeypatch.setattr(current, "_foreseen", current._Foreseen())
     make_node(name="n1", gpus=1)
@@ -214,7 +214,7 @@ def test_estimates_are_of_waiting_jobs_that_the_person_may_see(nlp, member, monk
     assert browser(member).get("/queue/estimates/").json() == {}
 
 
-def test_where_too_many_wait_for_estimates_it_is_said(nlp, member, monkeypatch):
+def test_estimates_report_overload(nlp, member, monkeypatch):
     waiting = [submit(member, nlp, gpu_count=1) for _ in range(2)]
     run_cycle()
     monkeypatch.setattr(current, "MAX_BEHIND", 1)
@@ -224,7 +224,7 @@ def test_where_too_many_wait_for_estimates_it_is_said(nlp, member, monkeypatch):
     assert told == {str(waiting[0]): {"estimate": None, "estimate_reason": said}}
 
 
-def test_what_could_not_be_worked_out_is_said_in_its_place(nlp, member, monkeypatch):
+def test_failed_estimate_shows_its_problem(nlp, member, monkeypatch):
     """An opened row says why, with what is known without it; the list has no estimates until they are there."""
 
     def unanswered(*asked, **how):

@@ -53,7 +53,7 @@ def told(user, tenant, job):
 
 
 @pytest.mark.parametrize("is_over", [False, True])
-def test_neither_side_reads_of_the_other(stopped, is_over):
+def test_preemption_hides_both_tenants_from_each_other(stopped, is_over):
     node, losing, winning = stopped
     if is_over:
         node.end(*node.held, exit_code=None, signal=15, reason="preempted")
@@ -69,7 +69,7 @@ def test_neither_side_reads_of_the_other(stopped, is_over):
     assert data == {"victims": [], "of_other_tenants": 1, "rule": "priority"}
 
 
-def test_it_is_told_that_it_was_another_tenants_and_why(stopped):
+def test_preemption_names_another_tenant_and_rule(stopped):
     node, (loser, _, victim), _ = stopped
     token = make_token(loser)
     assert call("GET", f"/api/v1/jobs/{victim}", token).json()["reason"]["sentence"] == RULE
@@ -80,7 +80,7 @@ def test_it_is_told_that_it_was_another_tenants_and_why(stopped):
     assert RULE in text_of(browser(loser).get(f"/jobs/{victim}/?tab=timeline"))
 
 
-def test_admins_read_which_job_it_was(stopped):
+def test_admins_see_preempting_job(stopped):
     _, (_, _, victim), (_, _, preemptor) = stopped
     token = make_token(make_user(admin=True))
     for path in (f"/jobs/{victim}/events", "/events?since=0"):

@@ -9,7 +9,7 @@ from tests.factories import identity_for, submit
 pytestmark = pytest.mark.django_db
 
 
-def test_many_sizes_are_the_largest_and_others_and_what_is_held_stands_before_nobody(nlp, member):
+def test_jobs_ahead_list_largest_sizes_and_exclude_held_jobs(nlp, member):
     sizes = range(1, MAX_SIZES + 3)
     for size in sizes:
         submit(member, nlp, gpu_count=size)

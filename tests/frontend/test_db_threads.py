@@ -15,7 +15,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 BLIND = '"blind_seconds"'
 
 
-async def test_a_page_is_told_while_the_database_hangs(anna, monkeypatch):
+async def test_alive_reports_database_outage(anna, monkeypatch):
     """Not only of one that is gone; otherwise the page would call old rows live. It hears when that is over."""
     monkeypatch.setattr(hubs, "ALIVE_SECONDS", 0.05)
     monkeypatch.setattr(db_threads, "TIMEOUT_SECONDS", 0.3)
@@ -32,7 +32,7 @@ async def test_a_page_is_told_while_the_database_hangs(anna, monkeypatch):
     await sync_to_async(connections.close_all)()
 
 
-async def test_what_a_look_that_failed_was_for_is_told_by_the_next(anna, ours, monkeypatch):
+async def test_failed_load_is_retried(anna, ours, monkeypatch):
     """A52: no other bell rings for it, and no look is due for long."""
     monkeypatch.setattr(invalidation, "LOAD_ANYWAY_SECONDS", 3600.0)
     async with live_hub(monkeypatch) as hub:
