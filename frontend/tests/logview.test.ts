@@ -216,9 +216,9 @@ describe("the region", () => {
     expect(one<HTMLInputElement>("input[type=checkbox]").checked).toBe(false);
     // What is written meanwhile does not tear the reader away.
     view.draw(rows(HUGE + 5_000));
-    await vi.waitFor(() => expect(button("Later").disabled).toBe(false), 20_000);
+    await vi.waitFor(() => expect(button("Load later").disabled).toBe(false), 20_000);
     const before = asked.length;
-    button("Later").click();
+    button("Load later").click();
     await vi.waitFor(() => expect(shows(4_000)).toBe(true), 20_000);
     expect(asked.length).toBe(before + 1);
     expect(shows(500)).toBe(true);
@@ -232,13 +232,13 @@ describe("the region", () => {
   test("Earlier goes on however much is shown already", async () => {
     await vi.waitFor(() => expect(shows(999_999)).toBe(true), 20_000);
     for (let step = 0; step < 8; step += 1) {
-      await vi.waitFor(() => expect(button("Earlier").disabled).toBe(false), 20_000);
+      await vi.waitFor(() => expect(button("Load earlier").disabled).toBe(false), 20_000);
       const before = asked.length;
-      button("Earlier").click();
+      button("Load earlier").click();
       await vi.waitFor(() => expect(asked.length).toBe(before + 1), 20_000);
     }
     await vi.waitFor(() => expect(shows(980_000)).toBe(true), 20_000);
-    await vi.waitFor(() => expect(button("Later").disabled).toBe(false), 20_000);
+    await vi.waitFor(() => expect(button("Load later").disabled).toBe(false), 20_000);
     expect(shows(999_999)).toBe(false);
   }, 120_000);
 });

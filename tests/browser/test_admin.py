@@ -1,4 +1,4 @@
-"""The admin's index and the open bell: live, in both themes, and without a serious finding of axe in what is ours."""
+"""The admin index and the notices menu: live, in both themes, without serious axe findings in our part."""
 
 import re
 from typing import Literal
@@ -27,11 +27,11 @@ def test_admin_index_is_live(chromium: Browser, stack: Stack, theme: Literal["li
     expect(box.locator("[data-freshness]")).to_have_class(re.compile("is-live"), timeout=TIMEOUT)
     assert page.evaluate("document.documentElement.dataset.theme") == theme
     running = box.locator("a.count", has_text="jobs running").locator("b")
-    before = int(running.inner_text())
+    previous = int(running.inner_text())
     job = stack.client().submit(["sleep", "600"], gpus=1)
-    expect(running).to_have_text(str(before + 1), timeout=TIMEOUT)
+    expect(running).to_have_text(str(previous + 1), timeout=TIMEOUT)
     stack.client().cancel(job.id)
-    expect(running).to_have_text(str(before), timeout=TIMEOUT)
+    expect(running).to_have_text(str(previous), timeout=TIMEOUT)
     page.evaluate(AXE.read_text())
     assert page.evaluate(SERIOUS, ".cluster-now") == []
     box.get_by_role("link", name="Fleet", exact=True).click()

@@ -1,4 +1,4 @@
-"""Nodes, joining, tenants, usage, health and one's own work in a browser: what is done shows without a reload."""
+"""Nodes, joining, tenants, usage, health and My work in a browser: changes appear without a reload."""
 
 import re
 from collections.abc import Iterator
@@ -30,14 +30,14 @@ def test_cordon_is_requested_confirmed_and_undone(page: Page, node: str) -> None
     page.get_by_text("Cordon…").click()
     page.locator("input[name=note]").first.fill("new fan")
     page.get_by_role("button", name="Cordon", exact=True).click()
-    for one in (page, other):
-        expect(one.locator("#node-now > .card > .confirmation")).to_contain_text("Cordon: ✓ confirmed")
-        expect(one.locator("#node-now .headline")).to_contain_text("new fan")
-        expect(one.locator(".troubles")).to_contain_text("Uncordon it.")
+    for entry in (page, other):
+        expect(entry.locator("#node-now > .card > .confirmation")).to_contain_text("Cordon: ✓ confirmed")
+        expect(entry.locator("#node-now .headline")).to_contain_text("new fan")
+        expect(entry.locator(".troubles")).to_contain_text("Uncordon it.")
     page.locator(".troubles").get_by_role("button", name="Uncordon").click()
-    for one in (page, other):
-        expect(one.locator("#node-now .headline")).to_contain_text("Accepts jobs.")
-        expect(one.locator(".troubles")).to_have_count(0)
+    for entry in (page, other):
+        expect(entry.locator("#node-now .headline")).to_contain_text("Accepts jobs.")
+        expect(entry.locator(".troubles")).to_have_count(0)
     expect(page.locator("#node-history")).to_contain_text("new fan")
 
 

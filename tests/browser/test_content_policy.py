@@ -1,4 +1,4 @@
-"""Pages do their work under their content security policy (for each page: test_every_page_is_accessible_and_quiet.py), and it stops what is injected."""
+"""Pages work under their content security policy (for each page: test_every_page.py), which stops injected scripts."""
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -10,7 +10,9 @@ def test_injected_script_does_not_run(page: Page) -> None:
     """In a tab of its own, whose complaints are what is wanted."""
     tab = page.context.new_page()
     refused: list[str] = []
-    tab.on("console", lambda said: refused.append(said.text) if "Content Security Policy" in said.text else None)
+    tab.on(
+        "console", lambda message: refused.append(message.text) if "Content Security Policy" in message.text else None
+    )
     tab.goto("/jobs/")
     tab.evaluate("document.body.insertAdjacentHTML('beforeend', '<img src=x id=bad onerror=\"window.ran = 1\">')")
     tab.locator("#bad").wait_for(state="attached")

@@ -107,10 +107,10 @@ def test_page_equals_new_page_after_interruption(page: Page, stack: Stack) -> No
     expect(chip).to_have_class(re.compile("is-live"), timeout=20_000)
     expect(page.locator(f"tr[data-key='{job.id}'] .state-completed")).to_be_visible(timeout=20_000)
     time.sleep(1)
-    fresh = page.context.new_page()
-    fresh.goto("/jobs/")
-    expect(fresh.locator("[data-freshness]")).to_have_class(re.compile("is-live"))
+    current = page.context.new_page()
+    current.goto("/jobs/")
+    expect(current.locator("[data-freshness]")).to_have_class(re.compile("is-live"))
     keys = "rows => rows.map(row => [row.dataset.key, row.querySelector('.state')?.className])"
-    loaded = fresh.locator("tr[data-key]").evaluate_all(keys)
+    loaded = current.locator("tr[data-key]").evaluate_all(keys)
     # What was there before stays below: a page is loaded with the latest 100.
     assert page.locator("tr[data-key]").evaluate_all(keys)[: len(loaded)] == loaded

@@ -1,4 +1,4 @@
-"""On a phone tables without heads sort all the same; names of any length leave lists as they are."""
+"""Phone layout: sorting without heads, and long names."""
 
 import re
 
@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Page, ViewportSize, expect
 
 from benchmarks.stack import Stack, wait_for
-from tests.browser.test_every_page_is_accessible_and_quiet import look_at
+from tests.browser.test_every_page import look_at
 
 pytestmark = pytest.mark.browser
 WIDE = ViewportSize(width=1440, height=900)
@@ -56,7 +56,7 @@ def test_phone_fleet_table_sorts_by_list(page: Page) -> None:
 def test_long_name_wraps_and_title_is_complete(page: Page, stack: Stack, screen: ViewportSize) -> None:
     client = stack.client()
     name = ("train " + "x" * 80 + "y" * 80 + " on all of it" * 4)[:200]
-    held = client.submit(["true"], gpus=1, name=name, not_before="2099-01-01T00:00:00Z")
+    allocated = client.submit(["true"], gpus=1, name=name, not_before="2099-01-01T00:00:00Z")
     runs = client.submit(["sleep", "600"], gpus=1, name=name)
     wait_for(lambda: client.get(runs.id).state == "running", 60, "it to run")
     page.set_viewport_size(screen)
@@ -69,7 +69,7 @@ def test_long_name_wraps_and_title_is_complete(page: Page, stack: Stack, screen:
         assert page.evaluate(LINES, name) <= 2, path
         assert page.evaluate("document.documentElement.scrollWidth") <= screen["width"], path
         assert page.evaluate(CUT_OFF) == [], path
-    for job in (held, runs):
+    for job in (allocated, runs):
         client.cancel(job.id)
 
 

@@ -1,4 +1,4 @@
-"""Screens between a phone and a wide one, colours that the system forces, and paper."""
+"""Screen widths, forced colours and print."""
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -36,7 +36,7 @@ def test_columns_fit_at_every_width(page: Page, stack: Stack) -> None:
     client = stack.client()
     job = client.submit(["sleep", "600"], gpus=1, name="a-job-with-a-rather-long-name")
     node = client.nodes()[0].name
-    found: list[str] = []
+    result: list[str] = []
     paths = (
         "/queue/",
         "/jobs/",
@@ -53,11 +53,11 @@ def test_columns_fit_at_every_width(page: Page, stack: Stack) -> None:
         expect(page.locator("[data-live][data-view]:not(.is-on)")).to_have_count(0)
         for width in _WIDTHS:
             page.set_viewport_size({"width": width, "height": 800})
-            found += page.evaluate(_CUT_OFF)
+            result += page.evaluate(_CUT_OFF)
             if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
-                found.append(f"{path} is too wide at {width}")
+                result.append(f"{path} is too wide at {width}")
     client.cancel(job.id)
-    assert found == []
+    assert result == []
 
 
 def test_cells_differ_with_forced_colours(chromium: Browser, stack: Stack) -> None:
@@ -81,9 +81,9 @@ def test_print_is_white(page: Page) -> None:
     page.goto("/usage/")
     page.evaluate("document.documentElement.dataset.theme = 'dark'")
     ink = "getComputedStyle(document.body).color"
-    shown = page.evaluate(ink)
+    visible = page.evaluate(ink)
     page.emulate_media(media="print", color_scheme="dark")
-    assert page.evaluate(ink) != shown
+    assert page.evaluate(ink) != visible
 
 
 def test_right_to_left_name_moves_nothing(page: Page, stack: Stack) -> None:

@@ -24,7 +24,7 @@ CUT_OFF = """row => [...row.children].map(cell => [cell.dataset.label, cell.getB
 
 @pytest.fixture
 def client(stack: Stack) -> Iterator[Client]:
-    """What a test has left waiting or running is cancelled after it."""
+    """Cancel jobs that a test has left."""
     with stack.client() as client:
         yield client
         for job in client.list(state="waiting,live"):
@@ -158,11 +158,11 @@ def test_request_is_confirmed_only_by_agent(page: Page, client: Client, stack: S
     wait_for(lambda: client.get(job.id).state == "running", 60, "it to run")
     agent = stack.agents[0]
     page.goto(f"/jobs/{job.id}/?tab=spec")
-    said = page.locator("#actions .confirmation")
+    message = page.locator("#actions .confirmation")
     page.get_by_text("Extend…").click()
     page.locator("#extend-minutes").fill("90")
     page.get_by_role("button", name="Set the limit").click()
-    expect(said).to_contain_text(re.compile("Time limit:.*confirmed by fleet0-"))
+    expect(message).to_contain_text(re.compile("Time limit:.*confirmed by fleet0-"))
     expect(page.locator("[data-view=job-head]")).to_contain_text("1 h 30 min")
     page.get_by_role("button", name="Undo: back to 1 h").click()
     expect(page.locator("[data-view=job-head]")).not_to_contain_text("1 h 30 min")
@@ -170,13 +170,13 @@ def test_request_is_confirmed_only_by_agent(page: Page, client: Client, stack: S
     try:
         page.locator("#actions").get_by_text("Cancel…").click()
         page.get_by_role("button", name="Cancel the job").click()
-        expect(said).to_contain_text(re.compile("Cancel:.*requested"))
-        expect(said).to_contain_text(re.compile(r"not confirmed yet node fleet0-\S+ silent for \d+ s"))
+        expect(message).to_contain_text(re.compile("Cancel:.*requested"))
+        expect(message).to_contain_text(re.compile(r"not confirmed yet node fleet0-\S+ silent for \d+ s"))
         page.reload()
-        expect(said).to_contain_text(re.compile(r"not confirmed yet node fleet0-\S+ silent for \d+ s"))
+        expect(message).to_contain_text(re.compile(r"not confirmed yet node fleet0-\S+ silent for \d+ s"))
     finally:
         agent.send_signal(signal.SIGCONT)
-    expect(said).to_contain_text(re.compile("Cancel:.*confirmed by fleet0-"))
+    expect(message).to_contain_text(re.compile("Cancel:.*confirmed by fleet0-"))
     assert page.url.endswith(f"/jobs/{job.id}/?tab=spec")
     wait_for(lambda: client.status().online_nodes == 2, 60, "both nodes to be back")
 

@@ -1,4 +1,4 @@
-"""Two tenants with a member each, and pages that look afresh whether the fleet is a pretend one."""
+"""Two tenants with a member each, and pages that do not cache the pretend flag."""
 
 import pytest
 

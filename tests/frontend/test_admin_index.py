@@ -1,4 +1,4 @@
-"""The admin's index shows the cluster as the overview does, to each what they may see."""
+"""The admin index shows the cluster like the overview, restricted to the viewer."""
 
 import re
 

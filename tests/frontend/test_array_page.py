@@ -1,4 +1,4 @@
-"""An array's page: its elements a page at a time, filtered as the address says; a part of them cancelled and retried."""
+"""The page of an array: paged and filtered elements, and cancel and retry of a selection."""
 
 import re
 
@@ -64,25 +64,25 @@ def test_array_elements_are_paged_and_filtered(array, member):
 
 
 @pytest.mark.parametrize(
-    ("query", "said"),
+    ("query", "message"),
     [
         ("index=120", "120 does not exist"),
         ("index=x", "ust be numbers"),
         ("state=odd", "here is no state &#x27;odd&#x27;"),
     ],
 )
-def test_invalid_element_filter_shows_error(array, member, query, said):
+def test_invalid_element_filter_shows_error(array, member, query, message):
     response = browser(member).get(f"/jobs/{array}/?tab=elements&{query}")
     assert response.status_code == 200
-    assert said in text_of(response)
+    assert message in text_of(response)
     assert numbers(text_of(response)) == []
 
 
 def test_selected_and_written_elements_are_cancelled_together(array, member):
     client = browser(member)
-    given = {"index": ["2", "10"], "elements": "20-29"}
-    told = text_of(client.post(f"/jobs/{array}/elements/cancel/", given, follow=True))
-    assert f"Array {array}: 11 elements are cancelled, 1 element is being stopped." in told
+    params = {"index": ["2", "10"], "elements": "20-29"}
+    payload = text_of(client.post(f"/jobs/{array}/elements/cancel/", params, follow=True))
+    assert f"Array {array}: 11 elements are cancelled, 1 element is being stopped." in payload
     assert states(array)[2] == "stopping"
 
 
@@ -97,12 +97,12 @@ def test_failed_and_selected_elements_are_retried(array, member):
     assert states(array)[1] == "pending"
 
 
-@pytest.mark.parametrize("given", [{}, {"elements": "120"}, {"elements": "x"}, {"index": "x"}])
-def test_invalid_element_selection_is_rejected_without_change(array, member, given):
-    before = states(array)
-    told = text_of(browser(member).post(f"/jobs/{array}/elements/cancel/", given, follow=True))
-    assert "flash error" in told
-    assert states(array) == before
+@pytest.mark.parametrize("params", [{}, {"elements": "120"}, {"elements": "x"}, {"index": "x"}])
+def test_invalid_element_selection_is_rejected_without_change(array, member, params):
+    previous = states(array)
+    payload = text_of(browser(member).post(f"/jobs/{array}/elements/cancel/", params, follow=True))
+    assert "flash error" in payload
+    assert states(array) == previous
 
 
 def test_array_page_has_no_buttons_for_other_members(array, nlp):

@@ -1,4 +1,4 @@
-"""Which notices come first, and how loudly an end is told."""
+"""Order and severity of notices."""
 
 import pytest
 

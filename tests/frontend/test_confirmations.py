@@ -1,4 +1,4 @@
-"""A question says what would be lost or delayed, and asks for more where that is much."""
+"""Confirmation dialogs show losses and delays, and large losses must be typed."""
 
 import re
 from typing import Any
@@ -33,14 +33,14 @@ def state() -> str:
 
 
 def test_job_page_explains_missing_actions(running: int, nlp: Any, member: Any) -> None:
-    words = "Only the submitter or a tenant owner can"
+    text = "Only the submitter or a tenant owner can"
     another, boss = browser(make_member(nlp)), browser(make_member(nlp, Role.OWNER))
-    assert words in text_of(another.get(f"/jobs/{running}/"))
-    assert words in text_of(another.get(f"/jobs/{running}/actions/"))
-    assert words not in text_of(browser(member).get(f"/jobs/{running}/"))
-    assert words not in text_of(boss.get(f"/jobs/{running}/"))
+    assert text in text_of(another.get(f"/jobs/{running}/"))
+    assert text in text_of(another.get(f"/jobs/{running}/actions/"))
+    assert text not in text_of(browser(member).get(f"/jobs/{running}/"))
+    assert text not in text_of(boss.get(f"/jobs/{running}/"))
     execute("UPDATE jobs_job SET state = 'completed', reason = 'exited', ended_at = now() WHERE id = %s", [running])
-    assert words not in text_of(another.get(f"/jobs/{running}/"))
+    assert text not in text_of(another.get(f"/jobs/{running}/"))
 
 
 def test_stop_dialog_shows_loss(running: int, member: Any) -> None:
@@ -69,11 +69,11 @@ def test_bulk_stop_requires_same_confirmation(running: int, nlp: Any, member: An
     waiting = submit(member, nlp, gpu_count=4)
     client, ids = browser(member), f"{running},{waiting},{running}"
     ran(0.5)
-    said = client.get("/jobs/loss/", {"ids": ids}).json()
-    assert said["typed"] == "" and said["sentence"].startswith("1 job runs on 4 GPUs, for 30 min")
+    message = client.get("/jobs/loss/", {"ids": ids}).json()
+    assert message["typed"] == "" and message["sentence"].startswith("1 job runs on 4 GPUs, for 30 min")
     ran(6.1)
-    said = client.get("/jobs/loss/", {"ids": ids}).json()
-    assert said["typed"] == "2" and "at most 24.4 GPU-hours" in said["sentence"]
+    message = client.get("/jobs/loss/", {"ids": ids}).json()
+    assert message["typed"] == "2" and "at most 24.4 GPU-hours" in message["sentence"]
     assert client.get("/jobs/loss/", {"ids": str(running)}).json()["typed"] == str(running)
     for typed in ("", "3"):
         answer = client.post("/jobs/act/", {"verb": "cancel", "ids": ids, "typed": typed})
@@ -125,25 +125,25 @@ def test_extension_preview_names_delayed_jobs_without_change(running: int, nlp: 
 
 
 @pytest.mark.parametrize(
-    ("ids", "others", "said"),
+    ("ids", "other", "message"),
     [([7], 0, "Job 7 would"), ([7, 9], 2, "Jobs 7, 9, and 2 of other tenants would"), ([], 1, "1 job of other tenants would")],
 )  # fmt: skip
-def test_extension_effect_lists_delayed_jobs(ids: list[int], others: int, said: str) -> None:
-    effect = {"message": "x", "delays": [{"job_id": each} for each in ids], "others_delayed": others}
+def test_extension_effect_lists_delayed_jobs(ids: list[int], other: int, message: str) -> None:
+    effect = {"message": "x", "delays": [{"job_id": each} for each in ids], "others_delayed": other}
     page = re.sub("<[^>]*>", "", render_to_string("job/extend_effect.html", {"effect": effect}))
-    assert page.strip().endswith(f".{said} probably start later.")
+    assert page.strip().endswith(f".{message} probably start later.")
 
 
 def test_only_admins_can_override_a_promise(running: int, nlp: Any, member: Any) -> None:
     submit(member, nlp, gpu_count=4, max_runtime_minutes=10)
     run_cycle()
-    asked = {"max_runtime_minutes": "600", "force": "yes"}
+    requested = {"max_runtime_minutes": "600", "force": "yes"}
     assert 'name="force"' not in text_of(browser(member).get(f"/jobs/{running}/"))
-    browser(member).post(f"/jobs/{running}/extend/", asked)
+    browser(member).post(f"/jobs/{running}/extend/", requested)
     assert query("SELECT max_runtime_seconds AS s FROM jobs_job WHERE id = %s", [running]) == [{"s": 3600}]
     admin = browser(make_user(admin=True))
     assert 'name="force"' in text_of(admin.get(f"/jobs/{running}/"))
     admin.post(f"/jobs/{running}/extend/", {"max_runtime_minutes": "600"})
     assert query("SELECT max_runtime_seconds AS s FROM jobs_job WHERE id = %s", [running]) == [{"s": 3600}]
-    admin.post(f"/jobs/{running}/extend/", asked)
+    admin.post(f"/jobs/{running}/extend/", requested)
     assert query("SELECT max_runtime_seconds AS s FROM jobs_job WHERE id = %s", [running]) == [{"s": 36_000}]

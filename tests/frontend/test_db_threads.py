@@ -1,4 +1,4 @@
-"""A page is told while what it shows cannot be looked at."""
+"""Pages learn that the database does not answer."""
 
 import psycopg
 import pytest
@@ -22,7 +22,7 @@ async def test_alive_reports_database_outage(anna, monkeypatch):
     async with live_hub(monkeypatch):
         page = await Page(await sync_to_async(cookie_of)(anna), ["jobs"]).connect()
         await page.until(lambda: "jobs" in page.rows)
-        assert not any(BLIND in said for said in page.heard)
+        assert not any(BLIND in message for message in page.heard)
         async with await psycopg.AsyncConnection.connect(**connection_parameters()) as locking:
             await locking.execute("LOCK TABLE jobs_job IN ACCESS EXCLUSIVE MODE")
             await page.subscribe("jobs")
@@ -38,11 +38,11 @@ async def test_failed_load_is_retried(anna, ours, monkeypatch):
     async with live_hub(monkeypatch) as hub:
         page = await Page(await sync_to_async(cookie_of)(anna), ["jobs"]).connect()
         await page.until(lambda: "jobs" in page.rows)
-        look, failed = hub._db.load, list[bool]()
+        load, failed = hub._db.load, list[bool]()
 
         async def fails_once(work):
             if failed:
-                return await look(work)
+                return await load(work)
             failed.append(True)
             return None
 

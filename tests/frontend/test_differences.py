@@ -1,4 +1,4 @@
-"""What a delta says of two states is enough to make the one of the other."""
+"""A delta transforms the previous state into the current one."""
 
 import copy
 import json
@@ -28,27 +28,27 @@ ROWS = st.dictionaries(st.sampled_from("xyz"), st.dictionaries(st.sampled_from("
 
 
 @given(ROWS, ROWS)
-def test_difference_applied_to_previous_rows_gives_current_rows(before, after):
+def test_difference_applied_to_previous_rows_gives_current_rows(previous, after):
     """A52"""
-    told = json.loads(json.dumps(difference(before, after)))
-    rows = copy.deepcopy(before)
-    rows.update(told.get("set", {}))
-    for key, changes in told.get("patch", {}).items():
+    payload = json.loads(json.dumps(difference(previous, after)))
+    rows = copy.deepcopy(previous)
+    rows.update(payload.get("set", {}))
+    for key, changes in payload.get("patch", {}).items():
         change(rows[key], changes)
-    for key in told.get("gone", ()):
+    for key in payload.get("gone", ()):
         del rows[key]
     assert rows == after
-    assert (told == {}) == (before == after)
+    assert (payload == {}) == (previous == after)
 
 
 def test_difference_contains_only_changes():
-    before: dict[str, Any] = {
+    previous: dict[str, Any] = {
         "a": {"x": 1, "deep": {"y": 1, "z": 2}, "list": [1, 2]},
         "b": {"x": 1},
         "c": {"x": 1, "gone": 2},
     }
     after: dict[str, Any] = {"a": {"x": 1, "deep": {"y": 1, "z": 3}, "list": [1, 3]}, "b": {"x": 1}, "c": {"x": 1}}
-    assert difference(before, after) == {"patch": {"a": {"deep": {"z": 3}, "list": [1, 3]}}, "set": {"c": {"x": 1}}}
+    assert difference(previous, after) == {"patch": {"a": {"deep": {"z": 3}, "list": [1, 3]}}, "set": {"c": {"x": 1}}}
 
 
 @pytest.mark.django_db(transaction=True)
@@ -64,14 +64,14 @@ class TestFleetReload:
         return loader_.load([self.VIEW], {}, [], changes)[self.VIEW].rows
 
     def test_node_event_reloads_only_that_node(self):
-        one, two = make_node(gpus=1), make_node(gpus=1)
+        entry, two = make_node(gpus=1), make_node(gpus=1)
         loader_ = FeedLoader()
-        before = self.load(loader_)
-        for agent in (one, two):
+        previous = self.load(loader_)
+        for agent in (entry, two):
             cordon.set_intent(agent.name, NodeIntent.CORDONED, "fans")
-        after = self.load(loader_, ("nodes", [one.id]))
-        assert (after[one.name]["intent"], after[two.name]["intent"]) == ("cordoned", "open")
-        assert after[two.name] is before[two.name]
+        after = self.load(loader_, ("nodes", [entry.id]))
+        assert (after[entry.name]["intent"], after[two.name]["intent"]) == ("cordoned", "open")
+        assert after[two.name] is previous[two.name]
         assert self.load(loader_, ("nodes", []))[two.name]["intent"] == "cordoned"
 
     def test_job_event_reloads_current_and_former_nodes(self):
@@ -83,7 +83,7 @@ class TestFleetReload:
         run_cycle()
         holder = [name for name, row in self.load(loader_, ("jobs", [job_id])).items() if row["jobs"] == [job_id]]
         assert len(holder) == 1
-        [busy] = [one for one in (agent, other) if one.name in holder]
+        [busy] = [entry for entry in (agent, other) if entry.name in holder]
         busy.end(busy.start_all()[0])
         after = self.load(loader_, ("jobs", [job_id]))
         assert [row["devices"][0]["cell"] for row in after.values()] == ["free", "free"]
@@ -118,10 +118,10 @@ class TestFleetReload:
 
     def test_removed_node_leaves_rows(self):
         agent, other = make_node(gpus=0), make_node(gpus=0)
-        known = fleet.load()
+        existing = fleet.load()
         with connection.cursor() as cursor:
             cursor.execute("DELETE FROM nodes_node WHERE id = %s", [agent.id])
-        assert set(fleet.reload(known, {agent.id}, ()).members) == {other.name}
+        assert set(fleet.reload(existing, {agent.id}, ()).members) == {other.name}
         assert set(feed.rows("nodes", None)) == {other.name}
 
 

@@ -1,4 +1,4 @@
-"""The rows of the live feed and what of them each may see."""
+"""The rows of the live feed by viewer."""
 
 import json
 from datetime import timedelta
@@ -236,8 +236,8 @@ class TestRows:
         assert rows["job"]["state"] == "completed"
         assert rows["attempt:1"]["state"] == "ended"
         assert rows["log:1.0"] == {"attempt": 1, "rank": 0, "size": 5}
-        told = [row["sentence"] for key, row in rows.items() if key.startswith("event:")]
-        assert told == ["submitted by anna", f"placed on {agent.name}", "started", "exited with code 0"]
+        payload = [row["sentence"] for key, row in rows.items() if key.startswith("event:")]
+        assert payload == ["submitted by anna", f"placed on {agent.name}", "started", "exited with code 0"]
 
     def test_lost_node_needs_attention(self):
         agent = make_node(gpus=1)
@@ -249,10 +249,10 @@ class TestRows:
 
     def test_jobs_topic_has_latest_jobs_of_each_viewer(self, monkeypatch, user, ours, stranger, theirs):
         monkeypatch.setattr("frontend.pages.jobs.rows.JOBS_ROWS", 2)
-        own = [submit(user, ours) for _ in range(3)]
-        others = [submit(stranger, theirs) for _ in range(3)]
-        assert set(feed.rows("jobs", [ours.pk])) == {*map(str, own[1:])}
-        assert set(feed.rows("jobs", None)) == {*map(str, others[1:])}
+        own_rows = [submit(user, ours) for _ in range(3)]
+        other = [submit(stranger, theirs) for _ in range(3)]
+        assert set(feed.rows("jobs", [ours.pk])) == {*map(str, own_rows[1:])}
+        assert set(feed.rows("jobs", None)) == {*map(str, other[1:])}
 
     def test_topic_is_loaded_once_for_all_viewers(self, user, ours, stranger, theirs, django_assert_max_num_queries):
         for agent in [make_node() for _ in range(3)]:
@@ -262,7 +262,7 @@ class TestRows:
             agent.start_all()
         ids = [submit(user, ours), submit(stranger, theirs)]
         job_actions.cancel(ids[0], identity_for(user))
-        viewers = [Viewer(seen) for seen in (None, (ours.pk,), (theirs.pk,), (ours.pk, theirs.pk), ())]
+        viewers = [Viewer(observed) for observed in (None, (ours.pk,), (theirs.pk,), (ours.pk, theirs.pk), ())]
         topics = [*ALL, *(f"job:{i}" for i in ids)]
         with django_assert_max_num_queries(26 + len(viewers)):  # of the queue each audience has its own windows
             loaded = feed.load([(topic, viewer) for topic in topics for viewer in viewers])

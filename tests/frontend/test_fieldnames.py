@@ -1,4 +1,4 @@
-"""What fields are called in the admin: words with units, for each of them, and in no migration."""
+"""Field labels in the admin: readable, with units, for all fields, without migrations."""
 
 import re
 
@@ -15,7 +15,7 @@ from tests.frontend.browsing import browser, text_of
 
 
 @pytest.mark.parametrize(
-    ("model", "name", "words"),
+    ("model", "name", "text"),
     [
         (Quota, "max_gpu_memory_mb", "GPU memory at most (MiB)"),
         (Quota, "max_gpus_per_user", "GPUs per user at most"),
@@ -24,8 +24,8 @@ from tests.frontend.browsing import browser, text_of
         (SchedulingPolicy, "thermal_threshold_celsius", "hot from (°C)"),
     ],
 )
-def test_field_label_follows_its_name(model, name, words):
-    assert spoken(name) == model._meta.get_field(name).verbose_name == words
+def test_field_label_follows_its_name(model, name, text):
+    assert spoken(name) == model._meta.get_field(name).verbose_name == text
 
 
 def test_field_labels_have_no_underscores():
@@ -37,7 +37,7 @@ def test_field_labels_have_no_underscores():
     ]
     assert len(called) > 200
     assert [
-        words for words in called if re.search(r"\b(gpus?|cpu|mb|ms|uuid|numa|milli|celsius)$|\b(gpus?|cpu|mb) ", words)
+        text for text in called if re.search(r"\b(gpus?|cpu|mb|ms|uuid|numa|milli|celsius)$|\b(gpus?|cpu|mb) ", text)
     ] == []
 
 

@@ -1,4 +1,4 @@
-"""Health and My work: open incidents with the way back, agents, the control plane, and what became of whose jobs."""
+"""Health and My work: incidents with next steps, agents, the control plane, and results of jobs."""
 
 import re
 from datetime import timedelta
@@ -89,12 +89,12 @@ class TestHealth:
             "UPDATE nodes_node SET state = 'lost', intent = 'cordoned', intent_note = 'held after 2 node faults: 7'"
         )
         execute("UPDATE nodes_device SET health = 'quarantined', health_note = 'dirty for 10 minutes: pid 7 of eve'")
-        told = {
+        payload = {
             "node n1 stopped reporting": "node n1 stopped reporting",
             "node n1 is held after 2 node faults: 7": "node n1 is held after 2 node faults",
             "GPU 0 of n1 was quarantined: dirty for 10 minutes: pid 7 of eve": "GPU 0 of n1 was quarantined",
         }
-        for client, sentences in ((admin, set(told)), (browser(member), set(told.values()))):
+        for client, sentences in ((admin, set(payload)), (browser(member), set(payload.values()))):
             did = found(r'(?s)id="did">.*?<ul class="list did">(.*?)</ul>', text_of(client.get(PATH)))
             assert set(re.findall(r'<a href="/nodes/n1/">(.*?)</a>', did)) == sentences
 

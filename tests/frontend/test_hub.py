@@ -1,4 +1,4 @@
-"""What the hub keeps of pages and of what they watch, and what it says to one that cannot be served."""
+"""The state of the hub, and refusals of topics and pages."""
 
 from typing import Any
 
@@ -41,11 +41,11 @@ def test_unwatched_topics_are_dropped():
     hub = hubs.LiveHub()
     client = page("nodes")
     hub._clients.add(client)
-    seen = [view(topic, client.viewer) for topic in ("nodes", "job:1")]
-    hub._rows = {one: {} for one in seen}
+    observed = [view(topic, client.viewer) for topic in ("nodes", "job:1")]
+    hub._rows = {entry: {} for entry in observed}
     hub._loaded_at = {"nodes": 0.0, "job:1": 0.0}
     hub._drop_unwatched()
-    assert (list(hub._rows), list(hub._loaded_at)) == (seen[:1], ["nodes"])
+    assert (list(hub._rows), list(hub._loaded_at)) == (observed[:1], ["nodes"])
 
 
 async def test_join_asks_to_retry_without_database(monkeypatch):

@@ -1,4 +1,4 @@
-"""One job's page: its tabs by address, what its GPUs read, what it costs, who stands before it, a log that is no more."""
+"""The job page: tabs, readings, cost, jobs ahead, deleted logs."""
 
 import re
 from datetime import timedelta
@@ -92,13 +92,13 @@ def test_readings_cover_only_the_attempt(running, member):
         sample(first, start + timedelta(minutes=minutes, seconds=1), 50)
     sample(first, start - timedelta(minutes=1), 99)
     sample(Device.objects.get(node__name=elsewhere.name), start + timedelta(minutes=1), 99)
-    told = browser(member).get(f"/jobs/{running}/readings/").json()
-    assert [(d["node"], d["index"]) for d in told["devices"]] == [("n1", 0), ("n1", 1)]
-    assert set(told["devices"][0]["utilisation_percent"]) == {50.0}
-    assert len(told["devices"][0]["times"]) == 20
-    assert told["devices"][0]["power_watts"] == [None] * 20
-    assert told["devices"][1]["times"] == []
-    assert told["is_live"] and told["from"] == pytest.approx(start.timestamp())
+    payload = browser(member).get(f"/jobs/{running}/readings/").json()
+    assert [(d["node"], d["index"]) for d in payload["devices"]] == [("n1", 0), ("n1", 1)]
+    assert set(payload["devices"][0]["utilisation_percent"]) == {50.0}
+    assert len(payload["devices"][0]["times"]) == 20
+    assert payload["devices"][0]["power_watts"] == [None] * 20
+    assert payload["devices"][1]["times"] == []
+    assert payload["is_live"] and payload["from"] == pytest.approx(start.timestamp())
     assert second.pk != first.pk
 
 
@@ -113,16 +113,16 @@ def test_old_readings_come_from_rollups(running):
             [device.pk, start + timedelta(hours=hours)],
         )
     sample(device, timezone.now() - timedelta(hours=1), 80)
-    told = readings(running)
-    assert told is not None
-    assert set(told["devices"][0]["utilisation_percent"]) == {40.0, 80.0}
-    assert len(told["devices"][0]["times"]) <= 240
+    payload = readings(running)
+    assert payload is not None
+    assert set(payload["devices"][0]["utilisation_percent"]) == {40.0, 80.0}
+    assert len(payload["devices"][0]["times"]) <= 240
 
 
-@pytest.mark.parametrize("asked", ["?attempt=7", "?attempt=x", "?attempt=" + "9" * 40])
-def test_readings_of_missing_attempt_are_404(asked, running, member):
-    status = browser(member).get(f"/jobs/{running}/readings/{asked}").status_code
-    assert status == (404 if asked == "?attempt=7" else 200)
+@pytest.mark.parametrize("requested", ["?attempt=7", "?attempt=x", "?attempt=" + "9" * 40])
+def test_readings_of_missing_attempt_are_404(requested, running, member):
+    status = browser(member).get(f"/jobs/{running}/readings/{requested}").status_code
+    assert status == (404 if requested == "?attempt=7" else 200)
 
 
 def test_job_cost_counts_only_rated_time(running, member):
@@ -130,10 +130,10 @@ def test_job_cost_counts_only_rated_time(running, member):
     execute("UPDATE nodes_assignment SET started_at = %s WHERE job_id = %s", [start, running])
     assert cost_of(running).cost is None
     rates.set_rate("*", Decimal(3), timezone.now() - timedelta(hours=1), None, "test")
-    found = cost_of(running)
-    assert found.gpu_hours == pytest.approx(4, abs=0.01)
-    assert found.cost == pytest.approx(6, abs=0.01)
-    assert found.is_partial
+    result = cost_of(running)
+    assert result.gpu_hours == pytest.approx(4, abs=0.01)
+    assert result.cost == pytest.approx(6, abs=0.01)
+    assert result.is_partial
     page = text_of(browser(member).get(f"/jobs/{running}/cost/"))
     assert "4 GPU-hours, costs 6" in page
     assert "a part has no rate" in page
@@ -179,7 +179,7 @@ def test_why_tab_lists_considered_nodes(nlp, member):
     chosen = re.findall(r'<tr class="is-chosen"><td[^>]*><a class="node"[^>]*>([^<]+)<', page)
     [row] = query("SELECT placement, considered FROM jobs_attempt WHERE job_id = %s", [job_id])
     assert chosen == [row["placement"][0]["node"]]
-    assert {one["node"] for one in row["considered"]["candidates"]} == {"roomy", "tight"}
+    assert {entry["node"] for entry in row["considered"]["candidates"]} == {"roomy", "tight"}
     assert row["considered"]["rule"] == "fragmentation"
 
 
@@ -212,10 +212,10 @@ def test_why_tab_explains_gangs_and_missing_records(nlp, member):
 def test_time_limit_changes_from_the_page(running, member):
     client = browser(member)
     assert "Set a time limit…" in text_of(client.get(f"/jobs/{running}/"))
-    told = text_of(client.post(f"/jobs/{running}/extend/", {"max_runtime_minutes": "90"}, follow=True))
-    assert f"Job {running} may now run for 90 minutes" in told
+    payload = text_of(client.post(f"/jobs/{running}/extend/", {"max_runtime_minutes": "90"}, follow=True))
+    assert f"Job {running} may now run for 90 minutes" in payload
     assert query("SELECT max_runtime_seconds AS s FROM jobs_job WHERE id = %s", [running]) == [{"s": 5400}]
-    assert ("Extend…" in told, 'value="150"' in told) == (True, True)
+    assert ("Extend…" in payload, 'value="150"' in payload) == (True, True)
     refused = text_of(client.post(f"/jobs/{running}/extend/", {"max_runtime_minutes": "soon"}, follow=True))
     assert "flash error" in refused
 
@@ -240,8 +240,10 @@ def limit_of(job_id):
 def undo_in(client, job_id):
     """What the button that takes the last change back would send; None without one."""
     page = text_of(client.get(f"/jobs/{job_id}/actions/"))
-    found = re.search(r'data-key="undo".*?name="max_runtime_minutes" value="([^"]+)".*?name="seen" value="(\d+)"', page)
-    return {"max_runtime_minutes": found[1], "seen": found[2]} if found else None
+    result = re.search(
+        r'data-key="undo".*?name="max_runtime_minutes" value="([^"]+)".*?name="seen" value="(\d+)"', page
+    )
+    return {"max_runtime_minutes": result[1], "seen": result[2]} if result else None
 
 
 def test_time_limit_undo_is_offered_only_for_own_latest_change(running, nlp, member):
@@ -295,9 +297,9 @@ def test_array_page_shows_progress_with_links(nlp, member):
     assert "of 5 elements" in page
     assert 'href="?tab=elements&amp;state=running"' in page
     elements = text_of(client.get(f"/jobs/?array={array}"))
-    found = re.findall(r'<tr data-key="(\d+)"', elements)
-    assert len(found) == 2
-    assert f'<a class="id" href="/jobs/{array}/">{array}</a>, element' in text_of(client.get(f"/jobs/{found[0]}/"))
+    result = re.findall(r'<tr data-key="(\d+)"', elements)
+    assert len(result) == 2
+    assert f'<a class="id" href="/jobs/{array}/">{array}</a>, element' in text_of(client.get(f"/jobs/{result[0]}/"))
 
 
 def test_job_tabs_are_404_for_other_tenants(running, member):

@@ -1,4 +1,4 @@
-"""Letting a machine join: the token, the command, and the light that turns green."""
+"""Joining a machine: the token, the command and arrivals."""
 
 import re
 
@@ -54,10 +54,10 @@ def test_arrivals_include_returning_machines(admin):
     secret = found(r"gpusched-agent join http://testserver ([^<\s]+)<", page)
     [token] = query("SELECT id FROM nodes_jointoken")
     assert "Waiting for a machine" in text_of(admin.get(f"/join/{token['id']}/"))
-    again = Join(name=back.name, node_key=back.key, facts=back.facts())
+    repeated = Join(name=back.name, node_key=back.key, facts=back.facts())
     answer = browser().post(
         "/agent/join",
-        msgspec.json.encode(again),
+        msgspec.json.encode(repeated),
         content_type="application/json",
         headers={"Authorization": f"Bearer {secret}"},
     )

@@ -31,8 +31,8 @@ db = sync_to_async
 
 @pytest.fixture
 async def hub(monkeypatch):
-    async with live_hub(monkeypatch) as made:
-        yield made
+    async with live_hub(monkeypatch) as created:
+        yield created
     await db(connections.close_all)()
 
 
@@ -123,8 +123,8 @@ async def test_lost_node_updates_node_and_job(open_page, cookie, user, tenant):
 
 def fall_silent(*names):
     now = timezone.now()
-    found = Node.objects.filter(name__in=names) if names else Node.objects.all()
-    found.update(last_seen_at=now - timedelta(seconds=20))
+    result = Node.objects.filter(name__in=names) if names else Node.objects.all()
+    result.update(last_seen_at=now - timedelta(seconds=20))
     ListenerLease.objects.update_or_create(id=1, defaults={"since": now - timedelta(hours=1), "seen_at": now})
 
 
@@ -157,16 +157,16 @@ async def test_no_load_runs_without_watched_topics(open_page, cookie, hub, monke
     page = await open_page(cookie, "nodes")
     looks = []
 
-    def look(self, *given):
-        looks.append(given)
+    def look(self, *params):
+        looks.append(params)
         return {}
 
     monkeypatch.setattr(loader.FeedLoader, "load", look)
     await page.want()
     await page.until(lambda: not any(client.topics for client in hub._clients) or None)
     looks.clear()
-    heard = len(page.heard)
-    await page.until(lambda: len(page.heard) > heard)
+    received = len(page.heard)
+    await page.until(lambda: len(page.heard) > received)
     assert looks == []
 
 
@@ -212,10 +212,10 @@ class TestAccess:
 
 
 class TestMessages:
-    @pytest.mark.parametrize("said", ["{}", "{", "[]", '{"subscribe": "nodes"}', '{"subscribe": [1]}', "[" * 5000])
-    async def test_socket_closes_on_invalid_message(self, open_page, cookie, said):
+    @pytest.mark.parametrize("message", ["{}", "{", "[]", '{"subscribe": "nodes"}', '{"subscribe": [1]}', "[" * 5000])
+    async def test_socket_closes_on_invalid_message(self, open_page, cookie, message):
         page = await open_page(cookie)
-        await page.say(said)
+        await page.say(message)
         await page.until(lambda: page.close_code == 4400)
 
     async def test_socket_closes_on_huge_message(self, open_page, cookie):
@@ -236,8 +236,8 @@ class TestMessages:
 
     async def test_alive_is_sent_periodically(self, open_page, cookie, user, tenant, monkeypatch):
         monkeypatch.setattr(hubs, "ALIVE_SECONDS", 0.05)
-        page, *others = [await open_page(cookie) for _ in range(hubs.ALIVE_PARTS)]
-        for each in (page, *others):  # each part of them has its turn
+        page, *other = [await open_page(cookie) for _ in range(hubs.ALIVE_PARTS)]
+        for each in (page, *other):  # each part of them has its turn
             await each.until(lambda: each.kinds.count("alive") >= 3)  # noqa: B023
         await db(make_node)()
         await db(submit)(user, tenant)

@@ -1,4 +1,4 @@
-"""A search in a log on the server (A40): all of it, by line and byte, so much at a time, of whatever is in it."""
+"""Search in a log on the server (A40): complete, by line and byte, bounded, for any content."""
 
 import random
 
@@ -26,14 +26,14 @@ def all_of(text):
     """[(line, offset)] over as many answers as it takes, and how many those were."""
     hits, offset, line, answers = [], 0, 0, 0
     while True:
-        found = search.search(1, 1, 0, text, offset, line)
+        result = search.search(1, 1, 0, text, offset, line)
         answers += 1
-        assert len(found.hits) <= search.MAX_HITS
-        hits += found.hits
-        if found.is_all:
+        assert len(result.hits) <= search.MAX_HITS
+        hits += result.hits
+        if result.is_all:
             return hits, answers
-        assert found.next_offset > offset, "it would be asked in a circle"
-        offset, line = found.next_offset, found.next_line
+        assert result.next_offset > offset, "it would be asked in a circle"
+        offset, line = result.next_offset, result.next_line
 
 
 def test_search_covers_a_hundred_megabytes(monkeypatch):
@@ -46,8 +46,8 @@ def test_search_covers_a_hundred_megabytes(monkeypatch):
     assert [(hit.line, hit.offset) for hit in hits] == [(1, 0), (data.count(b"\n"), data.rindex(b"Needle"))]
     assert hits[1].text == "and the last Needle"
     monkeypatch.setattr(search, "SECONDS", 0)
-    again, answers = all_of("needle")
-    assert again == hits
+    repeated, answers = all_of("needle")
+    assert repeated == hits
     assert answers == -(-len(data) // MIB) or answers > 90
 
 
@@ -74,10 +74,10 @@ def test_search_answer_is_bounded_and_continues():
 
 def test_search_continues_into_new_output_and_incomplete_lines():
     write(b"one\nneed")
-    found = search.search(1, 1, 0, "need")
-    assert ([hit.line for hit in found.hits], found.next_offset, found.next_line, found.is_all) == ([2], 4, 1, True)
+    result = search.search(1, 1, 0, "need")
+    assert ([hit.line for hit in result.hits], result.next_offset, result.next_line, result.is_all) == ([2], 4, 1, True)
     store.append(1, 1, 0, 8, b"le\n")
-    assert [hit.line for hit in search.search(1, 1, 0, "needle", found.next_offset, found.next_line).hits] == [2]
+    assert [hit.line for hit in search.search(1, 1, 0, "needle", result.next_offset, result.next_line).hits] == [2]
 
 
 def test_search_excerpts_very_long_lines():
@@ -96,9 +96,9 @@ def test_search_from_page_is_restricted_to_viewers(nlp, member):
     run_cycle()
     write(b"one\ntwo needles\n", job_id)
     page = browser(member)
-    told = page.get(f"/jobs/{job_id}/log-hits/?log=1.0&q=Needle").json()
-    assert told["hits"] == [[2, 8, "two needles"]]
-    assert (told["is_all"], told["next_offset"], told["next_line"], told["size"]) == (True, 16, 2, 16)
+    payload = page.get(f"/jobs/{job_id}/log-hits/?log=1.0&q=Needle").json()
+    assert payload["hits"] == [[2, 8, "two needles"]]
+    assert (payload["is_all"], payload["next_offset"], payload["next_line"], payload["size"]) == (True, 16, 2, 16)
     for wrong in (
         "log=1.0",
         "log=1.0&q=",

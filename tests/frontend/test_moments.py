@@ -1,4 +1,4 @@
-"""Moments within sentences: as <time>, which the page's script says by the clock of who looks; never bare RFC 3339."""
+"""Moments within sentences are <time> elements in local time, never bare RFC 3339."""
 
 import re
 
@@ -28,9 +28,9 @@ def bare(page):
     ],
 )
 def test_moment_pattern_matches_all_formats(written, at):
-    said = clocked(f"not before {written}, <b>")
-    assert said.startswith("not before <time ") and said.endswith("</time>, &lt;b&gt;")
-    assert f'datetime="{at}"' in said and 'data-tick="clock"' in said and f">{written}<" in said
+    message = clocked(f"not before {written}, <b>")
+    assert message.startswith("not before <time ") and message.endswith("</time>, &lt;b&gt;")
+    assert f'datetime="{at}"' in message and 'data-tick="clock"' in message and f">{written}<" in message
 
 
 def test_clocked_keeps_text_without_moments():
@@ -50,7 +50,7 @@ def test_pages_have_no_unformatted_moments(nlp, member):
     run_cycle()
     execute("UPDATE nodes_node SET state = 'lost' WHERE name = 'n2'")
     assert Node.objects.get(name="n2").last_seen_at
-    told = '<time datetime="2099-01-31T08:00:00+00:00"'
+    payload = '<time datetime="2099-01-31T08:00:00+00:00"'
     jobs = [
         f"/jobs/{job_id}/",
         f"/jobs/{job_id}/?tab=log",
@@ -61,9 +61,9 @@ def test_pages_have_no_unformatted_moments(nlp, member):
     ]
     for path in jobs:
         page = text_of(admin.get(path))
-        assert told in page, path
+        assert payload in page, path
         assert not bare(page), path
-    assert told in text_of(browser(member).get("/mine/"))
+    assert payload in text_of(browser(member).get("/mine/"))
     for path in ("/cluster/health/", "/nodes/n2/", f"/jobs/{later}/?tab=events"):
         page = text_of(admin.get(path))
         assert 'data-tick="clock"' in page or "events" in path, path
@@ -76,10 +76,10 @@ def test_overview_template_matches_its_script(nlp):
     for name in ("n1", "n2", "n3"):
         make_node(name=name, gpus=1)
     execute("UPDATE nodes_node SET state = 'lost' WHERE name = 'n3'")
-    held = (
+    allocated = (
         "UPDATE nodes_device SET health = 'quarantined' WHERE node_id IN (SELECT id FROM nodes_node WHERE name < 'n3')"
     )
-    execute(held)
+    execute(allocated)
     execute("UPDATE nodes_node SET intent = 'cordoned' WHERE name = 'n1'")
     run_cycle()
     page = text_of(browser(make_user("root", admin=True)).get("/overview/"))

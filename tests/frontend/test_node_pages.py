@@ -1,4 +1,4 @@
-"""Nodes, one node and joining: what is wrong, the way back, who held what, and what an admin may do."""
+"""The list of nodes and the node page: problems, next steps, allocations and actions."""
 
 import re
 
@@ -122,15 +122,15 @@ class TestOneNode:
 
     def test_node_page_shows_gpu_of_mig_instance(self, admin):
         node = make_node(name="n1", gpus=1)
-        whole = node.devices[0]
+        full = node.devices[0]
         parts = [
-            structs.replace(whole, uuid=f"MIG-{slot}", index=100 + slot, model="NVIDIA H100 MIG 1g.10gb", mig_parent=whole.uuid,
+            structs.replace(full, uuid=f"MIG-{slot}", index=100 + slot, model="NVIDIA H100 MIG 1g.10gb", mig_parent=full.uuid,
                     mig_slices=1)
             for slot in range(2)
         ]  # fmt: skip
         node.sync(facts=structs.replace(node.facts(), devices=parts))
         page = text_of(admin.get("/nodes/n1/"))
-        assert f'title="MIG-1, an instance of {whole.uuid}">H100 MIG 1g.10gb</span>' in page
+        assert f'title="MIG-1, an instance of {full.uuid}">H100 MIG 1g.10gb</span>' in page
         assert "slices" not in page
 
     @pytest.mark.parametrize(("verb", "intent"), [("cordon", "cordoned"), ("drain", "draining"), ("uncordon", "open")])
@@ -212,19 +212,19 @@ class TestOneNode:
         """A08."""
         agent = make_node(name="n1", gpus=4)
         other = make_tenant("other")
-        own = submit(member, nlp, gpu_count=1, name="mine")
+        own_rows = submit(member, nlp, gpu_count=1, name="mine")
         foreign = submit(make_member(other), other, gpu_count=2, name="secret-plan")
         run_cycle()
         agent.start_all()
         page = text_of(browser(member).get("/nodes/n1/"))
-        assert f'href="/jobs/{own}/"' in page
+        assert f'href="/jobs/{own_rows}/"' in page
         assert "secret-plan" not in page and f"/jobs/{foreign}/" not in page
         assert "a job of another tenant" in page
         agent.end(f"{foreign}.1.0", exit_code=None, reason="node_fault")
-        lanes, seen = (lanes_of(who) for who in (admin, browser(member)))
-        assert len(lanes) == len(seen) == 4
-        assert "a job of another tenant" in "".join(seen)
-        assert "ended" not in "".join(seen) and "is-bad" not in "".join(seen), "how it ended is theirs to know"
+        lanes, observed = (lanes_of(identity) for identity in (admin, browser(member)))
+        assert len(lanes) == len(observed) == 4
+        assert "a job of another tenant" in "".join(observed)
+        assert "ended" not in "".join(observed) and "is-bad" not in "".join(observed), "how it ended is theirs to know"
         assert sum(f'title="job {foreign} ' in lane and "is-bad" in lane for lane in lanes) == 2
         assert f'href="/jobs/{foreign}/"' not in "".join(lanes), "seconds of an hour are too narrow for a finger"
 
@@ -256,37 +256,37 @@ class TestPanel:
     @pytest.mark.django_db(transaction=True)
     def test_fleet_panel_offers_all_to_admins_and_cancel_to_owners(self, nlp, member, admin):
         agent = make_node(name="n1", gpus=2)
-        own = submit(member, nlp, gpu_count=1)
+        own_rows = submit(member, nlp, gpu_count=1)
         other = make_tenant("other")
         foreign = submit(make_member(other), other, gpu_count=1)
         run_cycle()
         agent.start_all()
-        held = dict(
+        allocated = dict(
             (row["job_id"], row["device_id"])
             for row in query(
                 "SELECT s.job_id, a.device_id FROM nodes_allocation a JOIN nodes_assignment s ON s.id = a.assignment_id"
             )
         )
-        for job_id, device_id in held.items():
+        for job_id, device_id in allocated.items():
             actions = f"/nodes/n1/gpus/{device_id}/actions/"
             theirs = {"cordon": "/nodes/n1/cordon/", "gpu": f"/nodes/n1/gpus/{device_id}/quarantine/"}
             page = text_of(admin.get(actions))
             for address in (*theirs.values(), f"/jobs/{job_id}/cancel/"):
                 assert f'action="{address}"' in page
             page = text_of(browser(member).get(actions))
-            assert (f'action="/jobs/{own}/cancel/"' in page) == (job_id == own)
-            assert page.count("<form") == (job_id == own)
+            assert (f'action="/jobs/{own_rows}/cancel/"' in page) == (job_id == own_rows)
+            assert page.count("<form") == (job_id == own_rows)
             assert f"/jobs/{foreign}/" not in page
-        admin.post(f"/jobs/{own}/cancel/")
-        awaited = text_of(admin.get(f"/nodes/n1/gpus/{held[own]}/actions/"))
-        assert "data-awaited" in awaited and f"/jobs/{own}/cancel/" not in awaited
+        admin.post(f"/jobs/{own_rows}/cancel/")
+        awaited = text_of(admin.get(f"/nodes/n1/gpus/{allocated[own_rows]}/actions/"))
+        assert "data-awaited" in awaited and f"/jobs/{own_rows}/cancel/" not in awaited
 
     def test_fleet_panel_shows_request_status(self, admin, member):
         make_node(name="n1", gpus=1)
         device = set_health("ok")
         headers = {"Accept": "application/json"}
-        told = admin.post(f"/nodes/n1/gpus/{device}/quarantine/", {"note": "smells"}, headers=headers).json()
-        assert told == {
+        payload = admin.post(f"/nodes/n1/gpus/{device}/quarantine/", {"note": "smells"}, headers=headers).json()
+        assert payload == {
             "is_done": True,
             "sentence": "GPU 0 of n1 takes no new jobs until it is cleared; what runs there may end.",
         }
@@ -315,7 +315,7 @@ class TestMarks:
         admin.post("/nodes/n1/marks/taints/", {"were": "gone:NoSchedule", "typed": "spot:PreferNoSchedule"})
         node = Node.objects.get(name="n1")
         assert node.admin_labels == {"zone": "b", "new": "x"}
-        assert [one["key"] for one in node.taints] == ["spot"]
+        assert [entry["key"] for entry in node.taints] == ["spot"]
 
     def test_invalid_taint_is_rejected_with_sentence(self, admin):
         make_node(name="n1", gpus=1)

@@ -1,4 +1,4 @@
-"""What a person is told does not depend on what others are told: each has their latest, of the tenants that they see."""
+"""Notices of a user do not depend on other users, and cover only visible tenants."""
 
 import pytest
 
@@ -118,5 +118,5 @@ def test_array_owner_is_notified_of_partial_cancel_by_others(ours, anna):
     array = submit(anna, ours, name="sweep", array=ArrayRequest(count=5))
     job_actions.cancel(array, identity_for(make_user("root", admin=True)), "1-2")
     rows = noticerows.restrict(noticerows.load([anna.pk], []), Viewer((ours.pk,), anna.pk))
-    told = [row["sentence"] for key, row in rows.items() if key != "state"]
-    assert told == [f"job {array} sweep: 2 of its elements are cancelled by root"]
+    payload = [row["sentence"] for key, row in rows.items() if key != "state"]
+    assert payload == [f"job {array} sweep: 2 of its elements are cancelled by root"]

@@ -1,4 +1,4 @@
-"""Nothing that a member is told names another tenant, its people or its jobs: each kind of topic, each page and route."""
+"""No topic, page or route names another tenant, its users or its jobs to a member."""
 
 import json
 
@@ -59,16 +59,19 @@ class TestHiddenTenants:
 
     def test_pages_and_feed_never_name_other_tenants(self, anna, ours, agent, client):
         [[job_id]] = rows("SELECT id FROM jobs_job")
-        asked = topics_of(job_id, agent)
-        seen = {kind: json.dumps(feed.rows(topic, [ours.pk], anna.pk)) for kind, topic in asked.items()}
+        requested = topics_of(job_id, agent)
+        observed = {kind: json.dumps(feed.rows(topic, [ours.pk], anna.pk)) for kind, topic in requested.items()}
         client.force_login(anna)
         [[device_id]] = rows("SELECT id FROM nodes_device")
         for address in addresses_of(job_id, agent, device_id):
             answer = client.get(address)
             assert answer.status_code == 200, address
-            seen[address] = answer.content.decode()
+            observed[address] = answer.content.decode()
         assert {
-            where: word for where, text in seen.items() for word in ("theirs", "zoe", "zebra", "pid 7") if word in text
+            place: word
+            for place, text in observed.items()
+            for word in ("theirs", "zoe", "zebra", "pid 7")
+            if word in text
         } == {}
 
     def test_member_sees_problem_and_admin_sees_cause(self, anna, ours, agent, client):
@@ -82,16 +85,16 @@ class TestHiddenTenants:
         assert row["intent_note"].endswith(f"jobs {job_id}, zebra")
         assert row["devices"][0]["health_note"] == "pid 7 of zoe (zebra)"
         client.force_login(make_user("root", admin=True))
-        told = client.get(f"/api/v1/nodes/{agent.name}").json()
-        assert (told["devices"][0]["health_note"], told["missing_users"]) == (
+        payload = client.get(f"/api/v1/nodes/{agent.name}").json()
+        assert (payload["devices"][0]["health_note"], payload["missing_users"]) == (
             "pid 7 of zoe (zebra)",
             {"zoe": "of theirs"},
         )
 
     def test_admin_rows_do_not_leak_to_members(self, ours, agent):
         """Rows are kept for those who see the same tenants, also over a look that finds nothing new."""
-        known = fleet.load()
-        for again in (known, fleet.reload(known, None, ())):
+        existing = fleet.load()
+        for repeated in (existing, fleet.reload(existing, None, ())):
             for visible in (None, [ours.pk], None, []):
-                told = json.dumps(fleet.restrict(again, visible))
-                assert all((word in told) == (visible is None) for word in ("theirs", "zoe", "zebra"))
+                payload = json.dumps(fleet.restrict(repeated, visible))
+                assert all((word in payload) == (visible is None) for word in ("theirs", "zoe", "zebra"))

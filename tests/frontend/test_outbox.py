@@ -1,4 +1,4 @@
-"""What a page is sent in one frame, and when."""
+"""Messages of a page: their frames and timing."""
 
 import asyncio
 import json
@@ -20,8 +20,8 @@ def sending():
 
 def asking():
     """The same, with the topics of which it asks for snapshots."""
-    frames, asked = [], list[set[str]]()
-    return Outbox(lambda frame: frames.append(json.loads(frame)), asked.append), frames, asked
+    frames, requested = [], list[set[str]]()
+    return Outbox(lambda frame: frames.append(json.loads(frame)), requested.append), frames, requested
 
 
 async def turns():
@@ -54,11 +54,11 @@ async def test_low_priority_message_is_sent_alone_after_delay(monkeypatch):
 
 
 async def told(box, frames):
-    """What has left by now, a list of messages."""
+    """Return the messages sent so far."""
     await turns()
-    found = [message for frame in frames for message in (frame if isinstance(frame, list) else [frame])]
+    result = [message for frame in frames for message in (frame if isinstance(frame, list) else [frame])]
     frames.clear()
-    return found
+    return result
 
 
 def delta(value):
@@ -82,23 +82,23 @@ async def test_snapshot_replaces_waiting_deltas():
 
 async def test_too_many_deltas_are_replaced_by_snapshot():
     """A52: nothing of what came before or after is sent without it, and numbers have no gap."""
-    box, frames, asked = asking()
+    box, frames, requested = asking()
     for value in range(outboxes.MAX_WAITING + 2):
         box.delta("nodes", delta(value))
     box.delta("overview", delta(0))
     assert [(message["topic"], message["seq"]) for message in await told(box, frames)] == [("overview", 1)]
-    assert asked == [{"nodes"}]
+    assert requested == [{"nodes"}]
     box.snapshot("nodes", snapshot(9))
     box.delta("nodes", delta(10))
-    found = await told(box, frames)
-    assert [message["seq"] for message in found] == [1, 2]
-    assert found[0]["snapshot"] == {"a": 9}
-    assert asked == [{"nodes"}]
+    result = await told(box, frames)
+    assert [message["seq"] for message in result] == [1, 2]
+    assert result[0]["snapshot"] == {"a": 9}
+    assert requested == [{"nodes"}]
 
 
 async def test_unresponsive_page_gets_only_alive_messages():
     """Until it answers: then all that has waited goes out. One that never did is not asked for it."""
-    box, frames, asked = asking()
+    box, frames, requested = asking()
 
     async def many():
         for _ in range(outboxes.MAX_UNACKNOWLEDGED + 1):
@@ -111,14 +111,14 @@ async def test_unresponsive_page_gets_only_alive_messages():
 
     alive = ["alive"] * (outboxes.MAX_UNACKNOWLEDGED + 1)
     assert await many() == [*alive, "nodes"]
-    assert asked.pop() == {"overview"}
+    assert requested.pop() == {"overview"}
     box.acknowledge()
     box.snapshot("overview", snapshot(0))
     await told(box, frames)
-    assert (await many(), asked) == (alive, [])
+    assert (await many(), requested) == (alive, [])
     box.acknowledge()
     assert [message["topic"] for message in await told(box, frames)] == ["nodes"]
-    assert asked == [{"overview"}]
+    assert requested == [{"overview"}]
 
 
 async def test_frame_length_is_bounded(monkeypatch):
@@ -148,12 +148,12 @@ async def test_closed_outbox_sends_nothing():
 
 async def test_unsubscribed_topic_is_not_sent():
     """Nor asked for, if something of it had been dropped."""
-    box, frames, asked = asking()
+    box, frames, requested = asking()
     for count in (1, outboxes.MAX_WAITING + 1):
         for value in range(count):
             box.delta("nodes", delta(value))
         box.drop("nodes")
-        assert (await told(box, frames), asked) == ([], [])
+        assert (await told(box, frames), requested) == ([], [])
 
 
 async def test_no_delta_is_sent_before_snapshot():

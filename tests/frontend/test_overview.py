@@ -1,4 +1,4 @@
-"""What the overview says of troubles and of what starts next, and to whom."""
+"""Attention notices and next jobs of the overview, by viewer."""
 
 import json
 from datetime import timedelta
@@ -23,23 +23,23 @@ pytestmark = pytest.mark.django_db
 
 def attention(visible=None):
     rows = feed.rows("overview", visible)
-    found = {row["kind"]: row for key, row in rows.items() if key.startswith("attention:")}
-    found.pop("scheduler", None)  # none has run in most of these tests
-    return found
+    result = {row["kind"]: row for key, row in rows.items() if key.startswith("attention:")}
+    result.pop("scheduler", None)  # none has run in most of these tests
+    return result
 
 
 def test_attention_has_one_notice_per_problem_with_places():
     first, second = make_node(gpus=4), make_node(gpus=4)
     Device.objects.filter(index=1).update(health="foreign")
     Device.objects.filter(index=3, node__name=second.name).update(health="hot", is_slowed=True)
-    found = attention()
-    assert (found["foreign"]["severity"], found["foreign"]["count"]) == ("red", 2)
-    assert found["foreign"]["sentence"] == "2 GPUs are used by processes outside any job"
-    assert {part["node"]: part["words"] for part in found["foreign"]["parts"]} == {
+    result = attention()
+    assert (result["foreign"]["severity"], result["foreign"]["count"]) == ("red", 2)
+    assert result["foreign"]["sentence"] == "2 GPUs are used by processes outside any job"
+    assert {part["node"]: part["words"] for part in result["foreign"]["parts"]} == {
         first.name: "GPU 1",
         second.name: "GPU 1",
     }
-    assert found["hot"]["sentence"] == "1 GPU is hot, 1 of them too hot to take new jobs"
+    assert result["hot"]["sentence"] == "1 GPU is hot, 1 of them too hot to take new jobs"
 
 
 def test_closed_nodes_are_the_last_notice():
@@ -62,31 +62,31 @@ def test_closed_nodes_notice_links_to_their_group(client, admin_user):
     links.append(attention()["closed"]["href"])
     assert links == ["/nodes/?group=closed", "/nodes/?group=closed", "/nodes/"]
     client.force_login(admin_user)
-    for href, shown in ((links[0], {well.name}), (links[2], {well.name, ill.name})):
+    for href, visible in ((links[0], {well.name}), (links[2], {well.name, ill.name})):
         page = client.get(href).content.decode()
-        assert {name for name in (well.name, ill.name) if f'data-key="{name}"' in page} == shown
+        assert {name for name in (well.name, ill.name) if f'data-key="{name}"' in page} == visible
 
 
 def test_notice_counts_more_than_six_places():
     for _ in range(8):
         make_node(gpus=1)
     Device.objects.update(health="quarantined")
-    found = attention()["quarantined"]
-    assert (found["count"], len(found["parts"]), found["more"]) == (8, 6, 2)
+    result = attention()["quarantined"]
+    assert (result["count"], len(result["parts"]), result["more"]) == (8, 6, 2)
 
 
 def test_idle_holders_are_named_only_if_visible(monkeypatch):
     """Others are told how many GPUs it is, and of whom not."""
     ours, theirs = make_tenant("ours"), make_tenant("theirs")
     agent = make_node(gpus=3)
-    own = submit(make_member(ours), ours, gpu_count=1)
+    own_rows = submit(make_member(ours), ours, gpu_count=1)
     submit(make_member(theirs, name="zoe"), theirs, gpu_count=2)
     run_cycle()
     agent.start_all()
     monkeypatch.setattr("frontend.pages.fleet.rows._DEVICES", _all_idle())
-    [part, others] = attention([ours.pk])["held_idle"]["parts"]
-    assert (part["job"], part["words"].split(",")[0]) == (own, "1 GPU")
-    assert (others["job"], others["words"]) == (None, "2 GPUs of other tenants")
+    [part, other] = attention([ours.pk])["held_idle"]["parts"]
+    assert (part["job"], part["words"].split(",")[0]) == (own_rows, "1 GPU")
+    assert (other["job"], other["words"]) == (None, "2 GPUs of other tenants")
     assert "zoe" not in json.dumps(attention([ours.pk]))
     assert len(attention()["held_idle"]["parts"]) == 2
 
@@ -108,8 +108,8 @@ def test_next_to_start_lists_visible_jobs_waiting_for_capacity():
     submit(stranger, other, gpu_count=1)
     run_cycle()
     rows = feed.rows("overview", [tenant.pk])
-    told = [(row["place"], row["id"]) for key, row in rows.items() if key.startswith("next:")]
-    assert told == [(1, first), (2, second)]
+    payload = [(row["place"], row["id"]) for key, row in rows.items() if key.startswith("next:")]
+    assert payload == [(1, first), (2, second)]
     assert rows[f"next:{first}"]["sentence"]
 
 
@@ -148,8 +148,8 @@ def test_entitlement_is_by_weight_and_limits_go_to_others():
     for tenant in (small, big):
         submit(make_member(tenant), tenant, gpu_count=1)
     rows = feed.rows("overview", None)
-    told = {tenant.name: rows[f"tenant:{tenant.name}"]["entitled_gpus"] for tenant in (small, big, quiet)}
-    assert told == {"small": 1.0, "big": 7.0, "quiet": None}
+    payload = {tenant.name: rows[f"tenant:{tenant.name}"]["entitled_gpus"] for tenant in (small, big, quiet)}
+    assert payload == {"small": 1.0, "big": 7.0, "quiet": None}
 
 
 def test_largest_job_counts_total_and_best_node():
@@ -157,8 +157,10 @@ def test_largest_job_counts_total_and_best_node():
         make_node(gpus=gpus)
     make_node(gpus=1, model="NVIDIA L4")
     rows = feed.rows("overview", None)
-    told = {row["model"]: (row["gpus"], row["on_one_node"]) for key, row in rows.items() if key.startswith("largest:")}
-    assert told == {"NVIDIA A100-SXM4-80GB": (6, 4), "NVIDIA L4": (1, 1)}
+    payload = {
+        row["model"]: (row["gpus"], row["on_one_node"]) for key, row in rows.items() if key.startswith("largest:")
+    }
+    assert payload == {"NVIDIA A100-SXM4-80GB": (6, 4), "NVIDIA L4": (1, 1)}
 
 
 def test_waits_show_p90_and_oldest():
@@ -243,15 +245,15 @@ def test_under_guarantee_counts_only_jobs_waiting_for_gpus(client):
 
 
 @pytest.mark.parametrize(
-    ("part", "whole", "said"),
+    ("part", "full", "message"),
     [(0, 8, "0 %"), (1, 1600, "< 1 %"), (1, 8, "13 %"), (1599, 1600, "99 %"), (8, 8, "100 %"), (0, 0, "0 %")],
 )
-def test_percent_is_never_rounded_to_none_or_all(part, whole, said):
-    assert words.percent(part, whole) == said
+def test_percent_is_never_rounded_to_none_or_all(part, full, message):
+    assert words.percent(part, full) == message
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "message"),
     [
         (0, "0 s"),
         (60, "1 min"),
@@ -262,5 +264,5 @@ def test_percent_is_never_rounded_to_none_or_all(part, whole, said):
         (None, "n/a"),
     ],
 )
-def test_durations_have_units(seconds, said):
-    assert words.duration(seconds) == said
+def test_durations_have_units(seconds, message):
+    assert words.duration(seconds) == message

@@ -1,4 +1,4 @@
-"""The topics of one node, of one tenant, of health, and of one person; and what of them each may see."""
+"""The topics of a node, a tenant, health and a user, by viewer."""
 
 import json
 from datetime import timedelta
@@ -53,8 +53,8 @@ def notices(user, visible):
     return {key: row for key, row in rows.items() if key != "state"}, rows["state"]
 
 
-def said(told):
-    return [row["sentence"] for row in sorted(told.values(), key=lambda row: row["at"])]
+def said(payload):
+    return [row["sentence"] for row in sorted(payload.values(), key=lambda row: row["at"])]
 
 
 class TestNode:
@@ -84,11 +84,11 @@ class TestNode:
         agent = make_node(gpus=1)
         device_health.quarantine(Device.objects.get().pk, "smoke", "root")
         cordon.set_intent(agent.name, NodeIntent.CORDONED, "fans")
-        causes = [
+        cause_texts = [
             {row["kind"]: row["cause"] for key, row in rows.items() if key.startswith("incident:")}
             for rows in (feed.rows(f"node:{agent.name}", None), feed.rows(f"node:{agent.name}", [ours.pk]))
         ]
-        assert causes == [
+        assert cause_texts == [
             {"quarantined": "smoke (by root)", "cordoned": "fans"},
             {"quarantined": None, "cordoned": "fans"},
         ]
@@ -174,25 +174,25 @@ class TestNotices:
         for exit_code in (0, 3):
             _, key = run(agent, anna, ours, name="train")
             agent.end(key, exit_code=exit_code)
-        told, state = notices(anna, [ours.pk])
-        assert [(row["kind"], row["severity"], row["is_mine"]) for row in told.values()] == [
+        payload, state = notices(anna, [ours.pk])
+        assert [(row["kind"], row["severity"], row["is_mine"]) for row in payload.values()] == [
             ("ended", "red", True), ("completed", "info", True),
         ]  # fmt: skip
-        assert [words.partition(": ")[2] for words in said(told)] == ["completed", "exited with code 3"]
+        assert [text.partition(": ")[2] for text in said(payload)] == ["completed", "exited with code 3"]
         assert state["unread"] == 2
 
     def test_array_end_is_one_notice_with_failures(self, anna, ours):
         agent = make_node(gpus=3)
         array = submit_array(anna, ours, 3)
         run_cycle()
-        first, *others = agent.start_all()
+        first, *other = agent.start_all()
         agent.end(first)
-        agent.end(*others, exit_code=3)
+        agent.end(*other, exit_code=3)
         assert notices(anna, [ours.pk])[0] == {}
         run_cycle()
-        told, state = notices(anna, [ours.pk])
-        assert [(row["severity"], row["href"]) for row in told.values()] == [("red", f"/jobs/{array}/")]
-        assert "2 failed" in said(told)[0]
+        payload, state = notices(anna, [ours.pk])
+        assert [(row["severity"], row["href"]) for row in payload.values()] == [("red", f"/jobs/{array}/")]
+        assert "2 failed" in said(payload)[0]
         assert state["unread"] == 1
 
     def test_read_notices_stay_read(self, anna, ours):
@@ -219,24 +219,24 @@ class TestNotices:
     def test_long_wait_is_a_notice(self, anna, ours):
         job_id = submit(anna, ours, name="train")
         Job.objects.update(submitted_at=timezone.now() - timedelta(hours=2))
-        told, _ = notices(anna, [ours.pk])
-        assert list(told) == [f"notice:wait:{job_id}"]
-        assert "has waited for more than an hour" in said(told)[0]
+        payload, _ = notices(anna, [ours.pk])
+        assert list(payload) == [f"notice:wait:{job_id}"]
+        assert "has waited for more than an hour" in said(payload)[0]
 
     def test_long_wait_counts_waiting_elements(self, anna, ours):
         agent = make_node(gpus=2)
         waits = submit_array(anna, ours, 5)
         as_asked = submit_array(anna, ours, 5, max_parallel=1, gpu_count=0)
-        held = submit_array(anna, ours, 5)
+        allocated = submit_array(anna, ours, 5)
         run_cycle()
         agent.start_all()
         run_cycle()
-        job_actions.hold(held, identity_for(anna))
+        job_actions.hold(allocated, identity_for(anna))
         Job.objects.update(submitted_at=timezone.now() - timedelta(hours=2))
         assert Job.objects.get(pk=as_asked).reason == "max_parallel"
-        told = {key: row for key, row in notices(anna, [ours.pk])[0].items() if key.startswith("notice:wait:")}
-        assert list(told) == [f"notice:wait:{waits}"]
-        assert said(told)[0].startswith(f"3 elements of array {waits} sweep have waited for more than an hour: ")
+        payload = {key: row for key, row in notices(anna, [ours.pk])[0].items() if key.startswith("notice:wait:")}
+        assert list(payload) == [f"notice:wait:{waits}"]
+        assert said(payload)[0].startswith(f"3 elements of array {waits} sweep have waited for more than an hour: ")
 
     def test_start_is_a_notice_only_after_a_wait(self, anna, ours):
         agent = make_node(gpus=2)
@@ -290,5 +290,5 @@ def test_refund_is_a_notice_above_minimum(ours, anna):
         started_at=then - timedelta(seconds=45), ended_at=then, cause="node_lost",
     )  # fmt: skip
     UsageRefund.objects.create(entry=longer, reason="node_lost")
-    [told] = [one for one in activity.load() if one.row["kind"] == "refunded"]
-    assert told.row["sentence"] == f"0.02 GPU-hours of job {job_id} were refunded because its node failed"
+    [payload] = [one for one in activity.load() if one.row["kind"] == "refunded"]
+    assert payload.row["sentence"] == f"0.02 GPU-hours of job {job_id} were refunded because its node failed"

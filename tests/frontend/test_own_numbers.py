@@ -1,4 +1,4 @@
-"""Numbers of a person, of a tenant and of a node, and the way back from a time limit."""
+"""Numbers of a user, a tenant and a node, and the undo of a time limit."""
 
 from datetime import timedelta
 
@@ -42,8 +42,8 @@ def test_tenant_topic_shows_budget_use(ours, anna):
         tenant=ours, user_id=anna.pk, job_id=1, attempt=1, rank=0, device_id=1, node="n1", gpu_model="A100", gpus=1.0,
         started_at=end - timedelta(hours=3), ended_at=end, cause="exited",
     )  # fmt: skip
-    told = feed.rows("tenant:ours", None)["budget"]
-    assert (told["used_gpu_hours"], told["hard_gpu_hours"], told["state"]) == (3.0, 100, "soft_exceeded")
+    payload = feed.rows("tenant:ours", None)["budget"]
+    assert (payload["used_gpu_hours"], payload["hard_gpu_hours"], payload["state"]) == (3.0, 100, "soft_exceeded")
 
 
 def test_tenant_topic_counts_preemptions_of_last_day(ours, anna):
@@ -68,10 +68,10 @@ def test_time_limit_undo_belongs_to_its_attempt(anna):
         [job_id, user.username],
     )
     job = Job.objects.values("id", "attempt", "max_runtime_seconds").get(pk=job_id)
-    who = identity_for(user)
-    assert undo_of(job, who) == {"minutes": 60, "seen": 7200}
-    assert undo_of({**job, "attempt": 2}, who) == {}
-    assert undo_of({**job, "max_runtime_seconds": 7201}, who) == {}
+    identity = identity_for(user)
+    assert undo_of(job, identity) == {"minutes": 60, "seen": 7200}
+    assert undo_of({**job, "attempt": 2}, identity) == {}
+    assert undo_of({**job, "max_runtime_seconds": 7201}, identity) == {}
 
 
 def test_my_work_lists_only_latest_ended_jobs(ours, anna):
@@ -82,8 +82,8 @@ def test_my_work_lists_only_latest_ended_jobs(ours, anna):
 
 def test_remaining_quota_is_never_negative():
     quota = {"max_gpus": 2, "max_gpus_per_user": 3, "max_cpu_cores": None, "max_concurrent_jobs": 9}
-    told = my_work_rows.remaining(quota, {"gpus": 4, "cpu_cores": 1, "jobs": 1}, 1)
-    assert [(row["resource"], row["remaining"]) for row in told] == [
+    payload = my_work_rows.remaining(quota, {"gpus": 4, "cpu_cores": 1, "jobs": 1}, 1)
+    assert [(row["resource"], row["remaining"]) for row in payload] == [
         ("GPUs of the tenant", 0), ("GPUs of your own", 2), ("jobs at once", 8),
     ]  # fmt: skip
 
@@ -95,10 +95,10 @@ def test_preemption_balance_hides_other_tenants(ours, anna):
         for gives, takes, count in ((ours.pk, other.pk, 3), (ours.pk, ours.pk, 5), (other.pk, ours.pk, 1))
     ]
     assert details.balance(rows, ours.pk) == {"received": 3, "given": 1}
-    who = identity_for(anna)
-    assert [row["other_tenant"] for row in details.preempted_by(rows, ours.pk, who)] == ["another tenant"]
-    assert [row["other_tenant"] for row in details.preempted_for(rows, ours.pk, who)] == ["another tenant"]
-    assert [row["other_tenant"] for row in details.preempted_for(rows, other.pk, who)] == ["tenant x"]
+    identity = identity_for(anna)
+    assert [row["other_tenant"] for row in details.preempted_by(rows, ours.pk, identity)] == ["another tenant"]
+    assert [row["other_tenant"] for row in details.preempted_for(rows, ours.pk, identity)] == ["another tenant"]
+    assert [row["other_tenant"] for row in details.preempted_for(rows, other.pk, identity)] == ["tenant x"]
 
 
 def test_node_timeline_merges_short_jobs_and_extends_running_ones(ours, anna):

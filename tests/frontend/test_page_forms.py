@@ -1,4 +1,4 @@
-"""Forms of the pages: their refusals beside the fields, and actions by role and state."""
+"""Forms of the pages: errors beside fields, and actions by role and state."""
 
 import re
 
@@ -37,10 +37,10 @@ class TestSubmit:
         key = found(r'name="key" value="([0-9a-f]{32})"', text_of(client.get("/submit/")))
         places = {client.post("/submit/", form(key=key))["Location"] for _ in range(2)}
         assert len(places) == 1
-        again = client.post("/submit/", form(key=key, command="other"))
-        assert again.status_code == 400
-        assert "Submit again to create another one" in text_of(again)
-        assert key not in text_of(again)
+        repeated = client.post("/submit/", form(key=key, command="other"))
+        assert repeated.status_code == 400
+        assert "Submit again to create another one" in text_of(repeated)
+        assert key not in text_of(repeated)
 
     @pytest.mark.parametrize(
         ("field", "value", "sentence"),
@@ -65,8 +65,8 @@ class TestSubmit:
         response = browser(member).post("/submit/", form(name="kept-name", **{field: value}))
         page = text_of(response)
         assert response.status_code == 400
-        shown = re.search(rf'id="e_{field}">([^<]*)<', page)
-        assert shown and sentence in shown[1].replace("&#x27;", "'")
+        visible = re.search(rf'id="e_{field}">([^<]*)<', page)
+        assert visible and sentence in visible[1].replace("&#x27;", "'")
         assert 'value="kept-name"' in page
         assert query("SELECT 1 FROM jobs_job") == []
 
@@ -101,8 +101,8 @@ class TestSubmit:
         from gpusched.protocol.job_request import JobRequest, validate
 
         page = text_of(browser(member).post("/submit/preview/", form(memory_mb="5", max_runtime_minutes="1.5")))
-        shown = re.findall(r"<pre[^>]*>(\{.*?\})</pre>", page, re.S)[0].replace("&quot;", '"')
-        assert validate(msgspec.json.decode(shown, type=JobRequest)) == []
+        visible = re.findall(r"<pre[^>]*>(\{.*?\})</pre>", page, re.S)[0].replace("&quot;", '"')
+        assert validate(msgspec.json.decode(visible, type=JobRequest)) == []
 
     def test_job_can_be_submitted_again(self, nlp, member):
         job_id = submit(member, nlp, command=["echo", "a b"], environment={"X": "1"}, gpu_count=0)
@@ -111,9 +111,9 @@ class TestSubmit:
         foreign = submit(make_member(other := make_tenant("other")), other, command=["secret-plan"])
         assert "job to submit again does not exist" not in page
         for unknown in (foreign, 999999, "odd"):
-            told = text_of(browser(member).get(f"/submit/?again={unknown}"))
-            assert "secret-plan" not in told
-            assert "job to submit again does not exist" in told
+            payload = text_of(browser(member).get(f"/submit/?again={unknown}"))
+            assert "secret-plan" not in payload
+            assert "job to submit again does not exist" in payload
 
     def test_viewer_cannot_submit(self, nlp):
         client = browser(make_member(nlp, Role.VIEWER))
@@ -164,13 +164,13 @@ class TestJobPage:
     def test_job_buttons_act_and_confirm(self, nlp, member):
         job_id = submit(member, nlp)
         client = browser(member)
-        for verb, state, said in (
+        for verb, state, message in (
             ("hold", "held", "is held."),
             ("release", "pending", "waits for its turn."),
             ("cancel", "cancelled", "is cancelled."),
         ):
             response = client.post(f"/jobs/{job_id}/{verb}/", follow=True)
-            assert said in text_of(response)
+            assert message in text_of(response)
             assert query("SELECT state FROM jobs_job")[0]["state"] == state
         late = text_of(client.post(f"/jobs/{job_id}/hold/", follow=True))
         assert "Only a waiting job can be held" in late
@@ -232,14 +232,14 @@ class TestCancelLater:
         page = text_of(client.post(f"/jobs/{job_id}/cancel/", {"if_state": "pending,held"}, follow=True))
         assert f"Job {job_id} is scheduled by now. Cancel it once more to stop its processes." in page
         assert f"Cancel job {job_id}? Its processes are stopped" in page
-        told = client.post("/jobs/act/", {"verb": "cancel", "ids": str(job_id), "if_state": "pending,held"}).json()
-        assert [told["done"], told["refused"][0]["id"]] == [[], job_id]
+        payload = client.post("/jobs/act/", {"verb": "cancel", "ids": str(job_id), "if_state": "pending,held"}).json()
+        assert [payload["done"], payload["refused"][0]["id"]] == [[], job_id]
         assert query("SELECT state FROM jobs_job") == [{"state": "scheduled"}]
         client.post(f"/jobs/{job_id}/cancel/")
         assert query("SELECT state FROM jobs_job") == [{"state": "stopping"}]
 
     def test_delayed_cancel_cancels_waiting_job(self, nlp, member):
         job_id = submit(member, nlp, gpu_count=0)
-        told = browser(member).post("/jobs/act/", {"verb": "cancel", "ids": str(job_id), "if_state": "pending,held"})
-        assert told.json()["done"] == [job_id]
+        payload = browser(member).post("/jobs/act/", {"verb": "cancel", "ids": str(job_id), "if_state": "pending,held"})
+        assert payload.json()["done"] == [job_id]
         assert query("SELECT state FROM jobs_job") == [{"state": "cancelled"}]

@@ -1,4 +1,4 @@
-"""The pages: who sees what, the login, the banner, and nothing typed by people runs as markup."""
+"""The pages: access, login, banner and escaping."""
 
 import pytest
 from django.db import OperationalError
@@ -58,9 +58,9 @@ class TestPageAccess:
         client = browser(member)
         assert f"/jobs/{waiting}/foreseen/" in text_of(client.get(f"/jobs/{waiting}/"))
         assert "/foreseen/" not in text_of(client.get(f"/jobs/{running}/"))
-        told = text_of(client.get(f"/jobs/{waiting}/foreseen/"))
-        assert "With 2 GPUs it would start." in told
-        assert "Starts between " in told
+        payload = text_of(client.get(f"/jobs/{waiting}/foreseen/"))
+        assert "With 2 GPUs it would start." in payload
+        assert "Starts between " in payload
 
     @pytest.mark.parametrize("path", ["/jobs/999999/", "/nowhere/", "/jobs/0/", "/jobs/x/"])
     def test_missing_objects_are_404(self, path, member):

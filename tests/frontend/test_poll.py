@@ -1,4 +1,4 @@
-"""The same rows without a WebSocket, for the same eyes."""
+"""Polling returns the same rows for the same viewer."""
 
 import pytest
 from django.test import Client
@@ -26,10 +26,10 @@ def test_poll_returns_feed_rows(browser, anna, ours):
     make_node(gpus=1)
     job_id = submit(anna, ours)
     topics = ["nodes", "readings", "queue:0-5?tenant=ours", f"job:{job_id}", "mine", "notices"]
-    told = ask(browser, *topics).json()
-    assert told["errors"] == {}
-    assert compared(told["topics"]) == {topic: compared(feed.rows(topic, [ours.pk], anna.pk)) for topic in topics}
-    assert told["topics"]["mine"][f"job:{job_id}"]["part"] == "waiting"
+    payload = ask(browser, *topics).json()
+    assert payload["errors"] == {}
+    assert compared(payload["topics"]) == {topic: compared(feed.rows(topic, [ours.pk], anna.pk)) for topic in topics}
+    assert payload["topics"]["mine"][f"job:{job_id}"]["part"] == "waiting"
 
 
 def test_poll_hides_other_tenants(browser):
@@ -50,8 +50,8 @@ def test_poll_answers_401_without_login():
 
 
 def test_poll_limits_topics(browser):
-    told = ask(browser, *(f"job:{number}" for number in range(1, MAX_TOPICS + 2))).json()
-    assert told["errors"][f"job:{MAX_TOPICS + 1}"] == "too_many_topics"
+    payload = ask(browser, *(f"job:{number}" for number in range(1, MAX_TOPICS + 2))).json()
+    assert payload["errors"][f"job:{MAX_TOPICS + 1}"] == "too_many_topics"
 
 
 def test_poll_rejects_post(browser):

@@ -1,4 +1,4 @@
-"""Who is stopped for another tenant's job, or has another's stopped, reads by no interface which job that is (A08)."""
+"""No interface reveals the other job of a preemption between tenants (A08)."""
 
 import json
 
@@ -41,7 +41,7 @@ def _count_from(number):
 
 
 def told(user, tenant, job):
-    """What a person gets to read of their job: REST, page, live topic, bell."""
+    """Return all texts that a user can read about their job: REST, page, live topic, notices."""
     token = make_token(user)
     paths = ["/jobs", "/queue", "/events?since=0", *(f"/jobs/{job}{part}" for part in ("", "/events", "/explain", "/attempts"))]  # fmt: skip
     yield from ((path, call("GET", f"/api/v1{path}", token).content.decode()) for path in paths)
@@ -57,10 +57,10 @@ def test_preemption_hides_both_tenants_from_each_other(stopped, is_over):
     node, losing, winning = stopped
     if is_over:
         node.end(*node.held, exit_code=None, signal=15, reason="preempted")
-    for where, text in told(*losing):
-        assert "zebra" not in text and str(winning[2]) not in text, where
-    for where, text in told(*winning):
-        assert "lemur" not in text, where
+    for place, text in told(*losing):
+        assert "zebra" not in text and str(winning[2]) not in text, place
+    for place, text in told(*winning):
+        assert "lemur" not in text, place
     if is_over:
         for user, tenant, _ in (losing, winning):
             page = text_of(browser(user).get(f"/tenants/{tenant.name}/"))
@@ -84,5 +84,5 @@ def test_admins_see_preempting_job(stopped):
     _, (_, _, victim), (_, _, preemptor) = stopped
     token = make_token(make_user(admin=True))
     for path in (f"/jobs/{victim}/events", "/events?since=0"):
-        told = [one["data"].get("by_job") for one in call("GET", f"/api/v1{path}", token).json()["items"]]
-        assert preemptor in told, path
+        payload = [entry["data"].get("by_job") for entry in call("GET", f"/api/v1{path}", token).json()["items"]]
+        assert preemptor in payload, path

@@ -1,4 +1,4 @@
-"""Who stands before a waiting job, in numbers."""
+"""Counts of the jobs ahead of a waiting one."""
 
 import pytest
 
@@ -16,6 +16,8 @@ def test_jobs_ahead_list_largest_sizes_and_exclude_held_jobs(nlp, member):
     job_actions.hold(submit(member, nlp, gpu_count=1), identity_for(member))
     last = submit(member, nlp, gpu_count=1)
     submit(member, nlp, gpu_count=1)
-    told = ahead_of(last, None)
-    assert (told["jobs"], told["gpus"], told["other"]) == (len(sizes), sum(sizes), 2)
-    assert [(row["gpus"], row["jobs"]) for row in told["sizes"]] == [(size, 1) for size in reversed(sizes)][:MAX_SIZES]
+    payload = ahead_of(last, None)
+    assert (payload["jobs"], payload["gpus"], payload["other"]) == (len(sizes), sum(sizes), 2)
+    assert [(row["gpus"], row["jobs"]) for row in payload["sizes"]] == [(size, 1) for size in reversed(sizes)][
+        :MAX_SIZES
+    ]

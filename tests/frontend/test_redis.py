@@ -1,4 +1,4 @@
-"""The live feed with Redis between the processes: killed, started again, and losing what it was given."""
+"""The live feed over Redis: killed, restarted and losing messages."""
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -32,15 +32,15 @@ def redis(settings):
 @pytest.fixture
 def notified(monkeypatch):
     """What the ringer said by PostgreSQL."""
-    said: list[str] = []
+    message: list[str] = []
     notify = Transport._notify
 
     def listened(self, pairs):
-        said.extend(payload for _, payload in pairs if payload)
+        message.extend(payload for _, payload in pairs if payload)
         notify(self, pairs)
 
     monkeypatch.setattr(Transport, "_notify", listened)
-    return said
+    return message
 
 
 @pytest.fixture
@@ -77,9 +77,9 @@ async def test_changes_use_redis_and_fall_back_to_postgresql(page, redis, notifi
     await db(redis.start)()
     await page.until(lambda: page.hears_redis())
     await page.until(lambda: '"alive"' in page.heard[-1] and '"late"' not in page.heard[-1])
-    said = None
-    while said != len(notified):  # senders try it again after a moment
-        said = len(notified)
+    message = None
+    while message != len(notified):  # senders try it again after a moment
+        message = len(notified)
         await shows(page, await page.submit())
 
 
@@ -92,14 +92,14 @@ async def test_lost_redis_messages_are_detected(page, redis, notified):
 
 
 async def test_missing_or_invalid_message_invalidates_all(page, redis):
-    heard: list[dict[str, list[int]]] = []
-    ear = redis_bus.Subscriber(heard.append)
+    received: list[dict[str, list[int]]] = []
+    ear = redis_bus.Subscriber(received.append)
     ear._take(redis_bus.Said("a", 1, {"jobs": [1]}))
     ear._take(redis_bus.Said("a", 2, {"jobs": [2]}))
     ear._take(redis_bus.Said("a", 2))
     ear._take(redis_bus.Said("a", 4, {"jobs": [4]}))
     ear._take(redis_bus.Said("a", 5))
-    assert heard == [{"jobs": [1]}, {"jobs": [2]}, EVERYTHING, EVERYTHING]
+    assert received == [{"jobs": [1]}, {"jobs": [2]}, EVERYTHING, EVERYTHING]
     await get_channel_layer(redis_bus.LAYER).group_send(redis_bus.GROUP, {"sender": 5})
     await shows(page, await page.submit())
 

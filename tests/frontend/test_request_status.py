@@ -1,4 +1,4 @@
-"""What was asked of a job, a node or a GPU, on any page: requested, who confirmed it, or what is in the way."""
+"""Status of requests on jobs, nodes and GPUs on pages: requested, confirmed, or what is missing."""
 
 import re
 from typing import Any
@@ -28,13 +28,13 @@ def running(nlp: Any, member: Any, node: FakeAgent) -> int:
 
 
 def asked_of(job_id: int, member: Any) -> str:
-    """What stands beside the buttons, as text; a part of the page says the same as the whole page."""
-    said = []
+    """Return the status beside the buttons as text; the fragment equals the page."""
+    message = []
     for path in (f"/jobs/{job_id}/", f"/jobs/{job_id}/actions/"):
-        found = re.findall(r'<p class="confirmation.*?</p>', text_of(browser(member).get(path)), re.S)
-        said.append(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", found[0])) + _awaited(found[0]) if found else "")
-    assert said[0] == said[1]
-    return said[0]
+        result = re.findall(r'<p class="confirmation.*?</p>', text_of(browser(member).get(path)), re.S)
+        message.append(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", result[0])) + _awaited(result[0]) if result else "")
+    assert message[0] == message[1]
+    return message[0]
 
 
 def _awaited(html: str) -> str:
@@ -56,15 +56,15 @@ def test_stop_is_confirmed_when_no_process_is_left(
     verb: str, word: str, running: int, node: FakeAgent, member: Any
 ) -> None:
     browser(member).post(f"/jobs/{running}/{verb}/")
-    said = asked_of(running, member)
-    assert f"{word}: ○ requested node n1 is ending its processes" in said and "AWAITED" in said
+    message = asked_of(running, member)
+    assert f"{word}: ○ requested node n1 is ending its processes" in message and "AWAITED" in message
     wait_forty_seconds()
     assert "▲ not confirmed yet node n1 is ending its processes" in asked_of(running, member)
     silence("n1")
     assert "▲ not confirmed yet node n1 silent for 40 s" in asked_of(running, member)
     node.end(*node.held, reason="cancelled" if verb == "cancel" else "requeued")
-    said = asked_of(running, member)
-    assert f"{word}: ✓ confirmed by n1" in said and "AWAITED" not in said
+    message = asked_of(running, member)
+    assert f"{word}: ✓ confirmed by n1" in message and "AWAITED" not in message
 
 
 def test_lost_node_confirms_nothing(running: int, node: FakeAgent, member: Any) -> None:
@@ -122,8 +122,8 @@ def test_request_on_waiting_job_is_confirmed_at_once(nlp: Any, member: Any) -> N
         ("retry", "Retry"),
     ):
         browser(member).post(f"/jobs/{job_id}/{verb}/", {"max_runtime_minutes": "90"})
-        said = asked_of(job_id, member)
-        assert f"{word}: ✓ confirmed" in said and "AWAITED" not in said
+        message = asked_of(job_id, member)
+        assert f"{word}: ✓ confirmed" in message and "AWAITED" not in message
 
 
 def test_array_stop_is_confirmed_when_all_elements_stopped(nlp: Any, member: Any, node: FakeAgent) -> None:
@@ -145,12 +145,12 @@ def test_old_confirmed_request_is_hidden(running: int, node: FakeAgent, member: 
 
 
 def test_fleet_panel_shows_same_request_status(running: int, node: FakeAgent, member: Any) -> None:
-    [held] = query("SELECT device_id FROM nodes_allocation")
+    [allocated] = query("SELECT device_id FROM nodes_allocation")
     admin = browser(make_user(admin=True))
-    panel = f"/nodes/n1/gpus/{held['device_id']}/actions/"
+    panel = f"/nodes/n1/gpus/{allocated['device_id']}/actions/"
     execute("UPDATE scheduling_beat SET at = now() - interval '1 hour'")
     admin.post(f"/jobs/{running}/cancel/")
-    admin.post(f"/nodes/n1/gpus/{held['device_id']}/quarantine/", {"note": "smells"})
+    admin.post(f"/nodes/n1/gpus/{allocated['device_id']}/quarantine/", {"note": "smells"})
     admin.post("/nodes/n1/cordon/")
     page = text_of(admin.get(panel))
     assert [word in page for word in ("Cancel:", "Quarantine:", "Cordon:")] == [True] * 3
@@ -158,7 +158,7 @@ def test_fleet_panel_shows_same_request_status(running: int, node: FakeAgent, me
     run_cycle()
     node.end(*node.held, reason="cancelled")
     assert "data-awaited" not in text_of(admin.get(panel))
-    admin.post(f"/nodes/n1/gpus/{held['device_id']}/clear/")
+    admin.post(f"/nodes/n1/gpus/{allocated['device_id']}/clear/")
     admin.post("/nodes/n1/uncordon/")
     run_cycle()
     page = text_of(admin.get(panel))

@@ -1,4 +1,4 @@
-"""What the command palette finds, and for whom."""
+"""Results of the command palette by viewer."""
 
 import pytest
 from django.test import Client
@@ -26,7 +26,7 @@ def test_search_finds_parts_of_names():
 
 
 def test_search_matches_all_words_and_kind_narrows():
-    """What the help promises: "node r01" finds r01-n10, which has no "node" in its name."""
+    """As the help promises, "node r01" finds r01-n10, which has no "node" in its name."""
     tenant = make_tenant("r01-lab")
     member = make_member(tenant)
     job, other = submit(member, tenant, name="r01 train node"), submit(member, tenant, name="eval")

@@ -1,4 +1,4 @@
-"""The submit page: what it foresees, every field of a request, and the same job as command, as JSON and again."""
+"""The submit page: simulation, all fields, equivalent command and JSON, and resubmission."""
 
 import re
 import shlex
@@ -58,7 +58,7 @@ EVERYTHING = {
 
 @pytest.fixture
 def everything(nlp, member):
-    """All fields as typed, and the secrets, node label and job that they name."""
+    """Return all fields as typed, and create the objects that they name."""
     make_node(name="n1")
     Node.objects.update(admin_labels={"zone": "b"})
     for name in ("wandb", "hf"):
@@ -76,19 +76,19 @@ def test_form_fields_round_trip_through_job(everything, member):
     response = client.post("/submit/", everything)
     assert response.status_code == 302, text_of(response)
     job_id = int(response["Location"].split("/")[-2])
-    again = text_of(client.get(f"/submit/?again={job_id}"))
+    repeated = text_of(client.get(f"/submit/?again={job_id}"))
     folded = r'<details class="group more-fields"( open)?>'
-    assert re.findall(folded, again) == [" open"]
+    assert re.findall(folded, repeated) == [" open"]
     assert re.findall(folded, text_of(client.get("/submit/"))) == [""]
-    assert shown_json(again) == previewed
-    made = equivalent.request_of(representation.select("j.id = %s", [job_id])[0])
-    assert {**made, "depends_on": previewed["depends_on"]} == previewed
-    assert equivalent.command_line(made) == equivalent.command_line(previewed)
-    assert msgspec.convert(made, JobRequest).dependencies == msgspec.convert(previewed, JobRequest).dependencies
+    assert shown_json(repeated) == previewed
+    created = equivalent.request_of(representation.select("j.id = %s", [job_id])[0])
+    assert {**created, "depends_on": previewed["depends_on"]} == previewed
+    assert equivalent.command_line(created) == equivalent.command_line(previewed)
+    assert msgspec.convert(created, JobRequest).dependencies == msgspec.convert(previewed, JobRequest).dependencies
 
 
 def test_equivalent_command_submits_same_job(everything, member):
-    """What is shown for the command line, read as the command line reads it, is the same request."""
+    """Parse the displayed command: it is the same request."""
     import typer
     from typer.testing import CliRunner
 
@@ -96,7 +96,7 @@ def test_equivalent_command_submits_same_job(everything, member):
 
     page = text_of(browser(member).post("/submit/preview/", everything))
     line = unescape(re.findall(r'id="as-command"[^>]*>(.*?)</pre>', page, re.S)[0])
-    words = shlex.split(line.replace("\\\n", " "))
+    text = shlex.split(line.replace("\\\n", " "))
     found = []
     app = typer.Typer()
 
@@ -105,7 +105,7 @@ def test_equivalent_command_submits_same_job(everything, member):
     def run(*, jobs):
         found.extend(jobs)
 
-    result = CliRunner().invoke(app, words[2:])
+    result = CliRunner().invoke(app, text[2:])
     assert result.exit_code == 0, result.output
     [job] = found
     assert msgspec.convert(job, JobRequest) == msgspec.convert(shown_json(page), JobRequest)
@@ -117,11 +117,11 @@ def test_preview_shows_reason_and_alternatives(nlp, member):
     submit(member, nlp, gpu_count=3, max_runtime_minutes=60)
     run_cycle()
     agent.start_all()
-    before = query("SELECT count(*) AS n FROM jobs_job")
+    previous = query("SELECT count(*) AS n FROM jobs_job")
     page = text_of(browser(member).post("/submit/preview/", form(gpu_count="2", max_runtime_minutes="10")))
     assert "It would wait for 2 GPUs" in page
     assert "Starts between" in page or "Starts at about" in page
-    assert query("SELECT count(*) AS n FROM jobs_job") == before
+    assert query("SELECT count(*) AS n FROM jobs_job") == previous
 
 
 def test_preview_shows_capacity_without_command(nlp, member):
@@ -145,29 +145,29 @@ def test_preview_refusal_names_its_field(nlp, member):
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "message"),
     [
         ({"command": "python 'x"}, "Command: a quote is not closed: write it as in a shell."),
         ({"gpu_count": "many"}, "GPU count: Enter a whole number."),
     ],
 )
-def test_preview_with_invalid_field_has_no_equivalent(typed, said, nlp, member):
+def test_preview_with_invalid_field_has_no_equivalent(typed, message, nlp, member):
     """A command without what is wrong in it would be another job."""
     page = unescape(text_of(browser(member).post("/submit/preview/", form(**typed))))
     [name] = typed
-    assert f"It would be rejected: {said}" in page and f'data-wrong="{name}"' in page
+    assert f"It would be rejected: {message}" in page and f'data-wrong="{name}"' in page
     assert 'id="as-command"' not in page and 'id="as-json"' not in page and "GPU-hours" not in page
 
 
 def test_preview_shows_cost_and_remaining_budget(nlp, member):
     make_node(name="n1")
     rates.set_rate("*", Decimal(2), timezone.now() - timedelta(days=1), None, "test")
-    asked = form(gpu_count="2", max_runtime_minutes="60")
-    page = text_of(browser(member).post("/submit/preview/", asked))
+    requested = form(gpu_count="2", max_runtime_minutes="60")
+    page = text_of(browser(member).post("/submit/preview/", requested))
     assert "At most 2 GPU-hours, 4 at current rates." in page
     Budget.objects.create(tenant=nlp, hard_gpu_hours=1)
     assert "More than the budget has left:</b> 1 GPU-hours in this month" in text_of(
-        browser(member).post("/submit/preview/", asked)
+        browser(member).post("/submit/preview/", requested)
     )
     unlimited = text_of(browser(member).post("/submit/preview/", form(gpu_count="2")))
     assert "No time limit, so no maximum: each hour uses 2 GPU-hours." in unlimited
@@ -181,10 +181,10 @@ def test_preview_does_not_read_ledger_per_key(nlp, member, monkeypatch):
     monkeypatch.setattr(budgets, "CACHE_SECONDS", 600.0)
     Budget.objects.create(tenant=nlp, soft_gpu_hours=9)
     client = browser(member)
-    with CaptureQueriesContext(connection) as asked:
+    with CaptureQueriesContext(connection) as requested:
         for gpus in ("1", "2", "3"):
             assert "9 GPU-hours left" in text_of(client.post("/submit/preview/", form(gpu_count=gpus)))
-    assert sum("tenants_usageentry" in one["sql"] and "tenants_budget b" in one["sql"] for one in asked) == 1
+    assert sum("tenants_usageentry" in entry["sql"] and "tenants_budget b" in entry["sql"] for entry in requested) == 1
     Budget.objects.update(soft_gpu_hours=5, version=F("version") + 1)
     assert "5 GPU-hours left" in text_of(client.post("/submit/preview/", form(gpu_count="1")))
 

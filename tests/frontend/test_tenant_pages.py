@@ -1,4 +1,4 @@
-"""Tenants, one tenant, and the edit of its quota: bars per model, who sees what, the preview, and edits of others."""
+"""Tenants and quotas: bars by model, visibility, preview and concurrent edits."""
 
 import re
 
@@ -85,10 +85,10 @@ class TestQuota:
         submit(member, nlp, gpu_count=4)
         run_cycle()
         fields = typed(admin, guaranteed_gpus=1, preview=1)
-        told = text_of(admin.post("/tenants/nlp/quota/", fields, headers={"HX-Request": "true"}))
-        assert "<html" not in told
-        assert "3 of the 4 GPUs that it holds would be borrowed (0 now)" in told
-        assert "No running job is stopped." in told
+        payload = text_of(admin.post("/tenants/nlp/quota/", fields, headers={"HX-Request": "true"}))
+        assert "<html" not in payload
+        assert "3 of the 4 GPUs that it holds would be borrowed (0 now)" in payload
+        assert "No running job is stopped." in payload
         assert Quota.objects.get(tenant=nlp).guaranteed_gpus == 4
 
     def test_conflicting_quota_needs_confirmation(self, nlp, member, admin):

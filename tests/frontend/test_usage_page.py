@@ -1,4 +1,4 @@
-"""Usage: what was allocated, used and held idle, by what is asked for, as the ledger has it; whose is whose; CSV."""
+"""Usage: allocated, used and held idle hours by key, visibility and CSV."""
 
 import csv
 import json
@@ -67,8 +67,8 @@ def test_usage_shows_allocated_used_and_idle_by_key(nlp, member, admin):
 def test_usage_chart_has_every_utc_day(nlp, member, admin):
     use(nlp, member, 5)
     page = text_of(admin.get(f"/usage/?{PERIOD}"))
-    told = json.loads(found(r'(?s)<script id="usage-data" type="application/json">(.*?)</script>', page))
-    assert told == {
+    payload = json.loads(found(r'(?s)<script id="usage-data" type="application/json">(.*?)</script>', page))
+    assert payload == {
         "days": ["2026-03-01", "2026-03-02", "2026-03-03"],
         "lines": [{"label": "nlp", "values": [2.0, 3.0, 0.0]}],
     }
@@ -78,9 +78,9 @@ def test_usage_chart_sums_many_keys_as_others(nlp, admin):
     for number in range(9):
         use(nlp, make_member(nlp, name=f"u{number}"), 9 - number, job=number)
     page = text_of(admin.get(f"/usage/?{PERIOD}&by=user"))
-    told = json.loads(found(r'(?s)<script id="usage-data" type="application/json">(.*?)</script>', page))
-    assert [line["label"] for line in told["lines"]] == [*(f"u{n}" for n in range(7)), "others"]
-    assert sum(told["lines"][-1]["values"]) == 2 + 1
+    payload = json.loads(found(r'(?s)<script id="usage-data" type="application/json">(.*?)</script>', page))
+    assert [line["label"] for line in payload["lines"]] == [*(f"u{n}" for n in range(7)), "others"]
+    assert sum(payload["lines"][-1]["values"]) == 2 + 1
 
 
 def test_usage_is_restricted_to_own_tenants(nlp, member, admin):
@@ -117,16 +117,16 @@ def test_idle_hours_never_exceed_allocated_hours(nlp, member, admin):
 
 def test_usage_links_keep_other_parameters(nlp, admin):
     page = text_of(admin.get(f"/usage/?{PERIOD}&by=user&show=cost&tenant=nlp")).replace("&amp;", "&")
-    asked = [dict(parse_qsl(href)) for href in re.findall(r'href="\?([^"]+)"', page)]
+    requested = [dict(parse_qsl(href)) for href in re.findall(r'href="\?([^"]+)"', page)]
     usual = {"from": "2026-03-01", "to": "2026-03-03", "by": "user", "show": "cost", "tenant": "nlp"}
-    assert {**usual, "format": "csv"} in asked
-    assert {**usual, "by": "model"} in asked
-    assert {**usual, "show": "gpu_hours"} in asked
-    assert all(one.keys() >= usual.keys() for one in asked)
+    assert {**usual, "format": "csv"} in requested
+    assert {**usual, "by": "model"} in requested
+    assert {**usual, "show": "gpu_hours"} in requested
+    assert all(entry.keys() >= usual.keys() for entry in requested)
     today = timezone.now().date()
     end = today.replace(day=1) - timedelta(days=1)
-    assert {**usual, "from": str(end.replace(day=1)), "to": str(end)} in asked, "last month"
-    assert {**usual, "from": str(today - timedelta(days=6)), "to": str(today)} in asked, "7 days"
+    assert {**usual, "from": str(end.replace(day=1)), "to": str(end)} in requested, "last month"
+    assert {**usual, "from": str(today - timedelta(days=6)), "to": str(today)} in requested, "7 days"
 
 
 def test_usage_shows_cost(nlp, member, admin):
@@ -134,15 +134,15 @@ def test_usage_shows_cost(nlp, member, admin):
     assert "No rates are set" in text_of(admin.get(f"/usage/?{PERIOD}"))
     rates.set_rate("A100", Decimal(2), START - timedelta(days=1), None, "root")
     page = text_of(admin.get(f"/usage/?{PERIOD}&show=cost"))
-    told = json.loads(found(r'(?s)<script id="usage-data" type="application/json">(.*?)</script>', page))
-    assert told["lines"][0]["values"] == [4.0, 6.0, 0.0]
+    payload = json.loads(found(r'(?s)<script id="usage-data" type="application/json">(.*?)</script>', page))
+    assert payload["lines"][0]["values"] == [4.0, 6.0, 0.0]
 
 
 @pytest.mark.parametrize(
-    "asked", ["from=x", "to=2026-13-01", "from=2026-03-02&to=2026-03-01", "from=0001-01-01", "by=x&show=y"]
+    "requested", ["from=x", "to=2026-13-01", "from=2026-03-02&to=2026-03-01", "from=0001-01-01", "by=x&show=y"]
 )
-def test_usage_reports_invalid_period_and_shows_default(asked, nlp, admin):
-    response = admin.get(f"/usage/?{asked}")
+def test_usage_reports_invalid_period_and_shows_default(requested, nlp, admin):
+    response = admin.get(f"/usage/?{requested}")
     assert response.status_code == 200
-    assert ("The last 30 days are shown" in text_of(response)) == asked.startswith(("from", "to"))
+    assert ("The last 30 days are shown" in text_of(response)) == requested.startswith(("from", "to"))
     assert str(timezone.now().date()) in text_of(response)

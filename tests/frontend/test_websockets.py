@@ -1,4 +1,4 @@
-"""What is said on a WebSocket: at once where Daphne is the server, else in its order; never on one that is gone."""
+"""Writes on a WebSocket: at once under Daphne, else in order; never on a closed one."""
 
 import asyncio
 from functools import partial
@@ -52,19 +52,19 @@ async def voice(send: Any) -> HubSocket:
 
 @pytest.fixture
 async def daphne(monkeypatch):
-    """How Daphne makes an application for a connection: a wire, and the consumer behind it."""
-    made: list[HubSocket] = []
+    """Create an application for a connection as Daphne does: a wire with a consumer."""
+    created: list[HubSocket] = []
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
         consumer = HubSocket()
         consumer.scope = scope
-        made.append(consumer)
+        created.append(consumer)
 
     server, wire = Server(bounded_output(application), endpoints=["tcp:0"]), Wire()
     server.connections = {wire: {}}
     server.create_application(wire, {"type": "websocket"})
     await server.connections[wire]["application_instance"]
-    return wire, made[0]
+    return wire, created[0]
 
 
 async def test_daphne_socket_writes_at_once(daphne):
@@ -100,7 +100,7 @@ async def test_connection_that_reads_nothing_is_closed(daphne, monkeypatch):
 
 
 async def test_other_servers_get_messages_in_order():
-    """However long it takes for the first of them."""
+    """Even if the first is slow."""
     sent: list[str] = []
 
     async def send(message: Any) -> None:

@@ -1,4 +1,4 @@
-"""The queue and the list of jobs as the server shows them: filtered by their addresses, page by page; several at once."""
+"""The server-rendered queue and list of jobs: filters, paging and bulk actions."""
 
 import re
 
@@ -45,21 +45,21 @@ class TestQueue:
         assert "reason: gpus busy" in page
         assert "owner: a_b" in page
 
-    @pytest.mark.parametrize(("path", "said"), [
+    @pytest.mark.parametrize(("path", "message"), [
         ("/queue/?tenant=gone", "tenant: gone"), ("/queue/?group=odd", "group: odd"), ("/jobs/?tenant=gone", "tenant: gone"),
     ])  # fmt: skip
-    def test_unlisted_filter_value_is_shown(self, path, said, nlp, other, member):
+    def test_unlisted_filter_value_is_shown(self, path, message, nlp, other, member):
         """Else the field says that all are shown."""
-        for who in (member, make_user(admin=True)):
-            assert said in text_of(browser(who).get(path))
+        for identity in (member, make_user(admin=True)):
+            assert message in text_of(browser(identity).get(path))
         assert "data-drops" not in text_of(browser(make_user(admin=True)).get(path.split("=")[0] + "="))
 
-    @pytest.mark.parametrize("asked", ["?sort=secret", "?tenant=" + "x" * 300, "?q=%00", "?from=x", "?from=-1"])
-    def test_invalid_queue_filter_is_reported(self, asked, nlp, member):
+    @pytest.mark.parametrize("requested", ["?sort=secret", "?tenant=" + "x" * 300, "?q=%00", "?from=x", "?from=-1"])
+    def test_invalid_queue_filter_is_reported(self, requested, nlp, member):
         job_id = submit(member, nlp)
-        response = browser(member).get(f"/queue/{asked}")
+        response = browser(member).get(f"/queue/{requested}")
         assert response.status_code == 200
-        is_refused = asked.startswith(("?sort", "?tenant"))
+        is_refused = requested.startswith(("?sort", "?tenant"))
         assert keys(text_of(response)) == ([] if is_refused else [job_id])
         # Where the page's script says the same in its own words, so that it is not said twice.
         assert text_of(response).split('data-live="queue')[1].count("not valid") == is_refused
@@ -133,16 +133,18 @@ class TestHiddenJobs:
         assert '<p class="summary">1 job.</p>' in text_of(client.get("/jobs/"))
         for _ in range(100):
             submit(member, nlp)
-        said = '<p class="summary">101 jobs, 100 of them listed. <span class="nowrap">Counted '
+        message = '<p class="summary">101 jobs, 100 of them listed. <span class="nowrap">Counted '
         page = text_of(client.get("/jobs/"))
-        assert said in page
+        assert message in page
         older = found(r'href="(/jobs/\?cursor=[^"]+)"', page).replace("&amp;", "&")
-        assert said.replace("100 of", "1 of") in text_of(client.get(older))
+        assert message.replace("100 of", "1 of") in text_of(client.get(older))
         submit(member, nlp, name="sweep", array=ArrayRequest(count=3))
         for _ in range(100):
             submit(member, nlp)
-        said = '<p class="summary">202 jobs, 100 of them listed; an array counts as one (204 with its elements). <span'
-        assert said in text_of(client.get("/jobs/")), "the array is among the others"
+        message = (
+            '<p class="summary">202 jobs, 100 of them listed; an array counts as one (204 with its elements). <span'
+        )
+        assert message in text_of(client.get("/jobs/")), "the array is among the others"
         submit(member, nlp, name="sweep", array=ArrayRequest(count=3))
         assert '<p class="summary">2 jobs; an array counts as one (6 with its elements).</p>' in text_of(
             client.get("/jobs/?name=sweep")
@@ -151,17 +153,17 @@ class TestHiddenJobs:
 
 class TestSeveralAtOnce:
     def test_bulk_action_reports_each_job(self, nlp, member, other):
-        mine, held = submit(member, nlp), submit(member, nlp)
+        mine, allocated = submit(member, nlp), submit(member, nlp)
         foreign = submit(make_member(other), other)
         client = browser(member)
-        client.post(f"/jobs/{held}/cancel/")
-        answer = client.post("/jobs/act/", {"verb": "hold", "ids": f"{mine},{held},{foreign},{mine}"})
+        client.post(f"/jobs/{allocated}/cancel/")
+        answer = client.post("/jobs/act/", {"verb": "hold", "ids": f"{mine},{allocated},{foreign},{mine}"})
         assert answer.json()["done"] == [mine]
-        refused = {one["id"]: one["sentence"] for one in answer.json()["refused"]}
-        assert "Only a waiting job can be held" in refused[held]
+        refused = {entry["id"]: entry["sentence"] for entry in answer.json()["refused"]}
+        assert "Only a waiting job can be held" in refused[allocated]
         assert "not found" in refused[foreign].lower() or "no job" in refused[foreign].lower()
         states = {row["id"]: row["state"] for row in query("SELECT id, state FROM jobs_job")}
-        assert states == {mine: "held", held: "cancelled", foreign: "pending"}
+        assert states == {mine: "held", allocated: "cancelled", foreign: "pending"}
 
     def test_bulk_action_is_refused_for_viewers(self, nlp, member):
         job_id = submit(member, nlp)
@@ -170,11 +172,11 @@ class TestSeveralAtOnce:
         assert "needs the role" in answer["refused"][0]["sentence"]
 
     @pytest.mark.parametrize(
-        "asked", [{}, {"verb": "explode", "ids": "1"}, {"verb": "hold", "ids": "x"},
+        "requested", [{}, {"verb": "explode", "ids": "1"}, {"verb": "hold", "ids": "x"},
                   {"verb": "hold", "ids": ",".join(map(str, range(501)))}],
     )  # fmt: skip
-    def test_bulk_action_rejects_invalid_requests(self, asked, member):
-        assert browser(member).post("/jobs/act/", asked).status_code == 400
+    def test_bulk_action_rejects_invalid_requests(self, requested, member):
+        assert browser(member).post("/jobs/act/", requested).status_code == 400
 
     def test_bulk_action_needs_post_and_csrf_token(self, member):
         assert browser(member).get("/jobs/act/").status_code == 405
@@ -187,14 +189,14 @@ def test_queue_page_shows_groups(nlp, member):
     submit(member, nlp, gpu_count=2)
     run_cycle()
     agent.start_all()
-    waiting, held = submit(member, nlp, gpu_count=2), submit(member, nlp)
+    waiting, allocated = submit(member, nlp, gpu_count=2), submit(member, nlp)
     client = browser(member)
-    client.post(f"/jobs/{held}/hold/")
+    client.post(f"/jobs/{allocated}/hold/")
     run_cycle()
     page = text_of(client.get("/queue/"))
-    assert keys(page) == [waiting, held]
+    assert keys(page) == [waiting, allocated]
     assert re.findall(r'scope="rowgroup">([\w ]+)<', page) == ["Waits on capacity", "Held"]
-    assert keys(text_of(client.get("/queue/?group=held"))) == [held]
+    assert keys(text_of(client.get("/queue/?group=held"))) == [allocated]
 
 
 def test_estimates_are_for_visible_waiting_jobs(nlp, member, monkeypatch):
@@ -207,10 +209,10 @@ def test_estimates_are_for_visible_waiting_jobs(nlp, member, monkeypatch):
     other = make_tenant("others")
     foreign = submit(make_member(other), other, gpu_count=1)
     run_cycle()
-    told = browser(member).get(f"/queue/estimates/?ids={waiting},{foreign},x,").json()
-    assert set(told) == {str(waiting)}
-    assert set(told[str(waiting)]["estimate"]) >= {"p50_at", "p90_at", "later_than", "sentence"}
-    assert told[str(waiting)]["estimate_reason"] is None
+    payload = browser(member).get(f"/queue/estimates/?ids={waiting},{foreign},x,").json()
+    assert set(payload) == {str(waiting)}
+    assert set(payload[str(waiting)]["estimate"]) >= {"p50_at", "p90_at", "later_than", "sentence"}
+    assert payload[str(waiting)]["estimate_reason"] is None
     assert browser(member).get("/queue/estimates/").json() == {}
 
 
@@ -219,15 +221,15 @@ def test_estimates_report_overload(nlp, member, monkeypatch):
     run_cycle()
     monkeypatch.setattr(current, "MAX_BEHIND", 1)
     monkeypatch.setattr(current, "_foreseen", current._Foreseen())
-    told = browser(member).get(f"/queue/estimates/?ids={waiting[0]}").json()
-    said = "no estimates of the whole queue while more than 1 jobs wait: ask about this one alone"
-    assert told == {str(waiting[0]): {"estimate": None, "estimate_reason": said}}
+    payload = browser(member).get(f"/queue/estimates/?ids={waiting[0]}").json()
+    message = "no estimates of the whole queue while more than 1 jobs wait: ask about this one alone"
+    assert payload == {str(waiting[0]): {"estimate": None, "estimate_reason": message}}
 
 
 def test_failed_estimate_shows_its_problem(nlp, member, monkeypatch):
     """An opened row says why, with what is known without it; the list has no estimates until they are there."""
 
-    def unanswered(*asked, **how):
+    def unanswered(*requested, **mode):
         raise Problem(503, "unanswered", "it could not be worked out: it took longer than 20 s")
 
     make_node(name="n1", gpus=1)
@@ -239,5 +241,5 @@ def test_failed_estimate_shows_its_problem(nlp, member, monkeypatch):
     page = text_of(client.get(f"/jobs/{waiting}/foreseen/"))
     assert "It could not be worked out: it took longer than 20 s." in page
     assert "Ahead of it by priority and age" in page
-    told = client.get(f"/queue/estimates/?ids={waiting}").json()
-    assert told[str(waiting)]["estimate_reason"] == "no estimate yet: it is worked out every few seconds"
+    payload = client.get(f"/queue/estimates/?ids={waiting}").json()
+    assert payload[str(waiting)]["estimate_reason"] == "no estimate yet: it is worked out every few seconds"

@@ -21,8 +21,8 @@ export function controls(region: HTMLElement): Controls {
   const stream = find<HTMLSelectElement>("[data-log-stream], select") ?? h("select", { "aria-label": "Attempt and rank" });
   const search = find<HTMLInputElement>("[data-log-search]") ?? h("input", { type: "search", placeholder: "Search", "aria-label": "Search the log" });
   const follow = find<HTMLInputElement>("[data-log-follow]") ?? h("input", { type: "checkbox", checked: true });
-  const earlier = find<HTMLButtonElement>("[data-log-earlier]") ?? button("Earlier");
-  const later = find<HTMLButtonElement>("[data-log-later]") ?? button("Later");
+  const earlier = find<HTMLButtonElement>("[data-log-earlier]") ?? button("Load earlier");
+  const later = find<HTMLButtonElement>("[data-log-later]") ?? button("Load later");
   const bar = h("div", { class: "toolbar" });
   for (const control of [stream, search, follow, earlier, later]) {
     if (!control.isConnected) bar.append(control === follow ? h("label", {}, follow, " follow") : control);

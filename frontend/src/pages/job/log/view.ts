@@ -119,7 +119,7 @@ class LogView implements View {
     void this.tail?.grown(logSize).then(() => this.updateNote());
   }
 
-  /** Do not move the view of a user who reads an earlier part; new output waits for Later. */
+  /** Do not move the view of a user who reads an earlier part; new output waits for Load later. */
   private mayGoOn(): boolean {
     const { tail, logWindow: logWindow, at } = this;
     return at.follow.checked || (!this.isApart && !logWindow.isFull && tail !== null && tail.size - tail.next <= MAX_BEHIND);
