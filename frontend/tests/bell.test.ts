@@ -49,14 +49,14 @@ const snapshot = (unread: number, ...notices: object[]): void =>
 const comes = (seq: number, one: object): void => socket.says({ topic: "notices", seq, set: { [`notice:${(one as { key: string }).key}`]: one } });
 const toasts = (): string[] => [...document.querySelectorAll(".toast")].map((toast) => toast.firstChild?.textContent ?? "");
 
-test("what is unread is counted and marked, the newest first", () => {
+test("unread notices are counted and marked, newest first", () => {
   snapshot(1, notice("1", 3600), notice("2", 60));
   expect(document.querySelector("[data-unread]")?.textContent).toBe("1");
   expect(document.querySelector("summary")?.getAttribute("aria-label")).toBe("Notices, 1 unread");
   expect([...document.querySelectorAll("li")].map((li) => [li.dataset.key, li.className])).toEqual([["2", "is-unread"], ["1", ""]]);
 });
 
-test("only what is new, one's own and of this moment pops up", () => {
+test("only new, own and recent notices pop up", () => {
   snapshot(1, notice("1", 1));
   expect(toasts()).toEqual([]);
   comes(2, notice("2", 1));
@@ -65,7 +65,7 @@ test("only what is new, one's own and of this moment pops up", () => {
   expect(toasts()).toEqual(["job 2 failed."]);
 });
 
-test("opening it makes all read, and what was unread stays marked meanwhile", async () => {
+test("opening the menu marks all read, and unread ones stay marked meanwhile", async () => {
   snapshot(1, notice("1", 60));
   details.open = true;
   expect(asked).toEqual(["/notices/seen/"]);
@@ -76,7 +76,7 @@ test("opening it makes all read, and what was unread stays marked meanwhile", as
   expect(document.querySelector("li")?.className).toBe("");
 });
 
-test("a hidden page tells it by the desktop, to who has asked for that in this browser alone", () => {
+test("a hidden page notifies the desktop only if enabled", () => {
   const told: string[] = [];
   class Desktop {
     static permission = "granted";

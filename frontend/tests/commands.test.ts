@@ -5,7 +5,7 @@ import { score } from "../src/pages/search/fuzzy";
 
 const command = (name: string, kind = "page"): Command => ({ kind, name, about: "", run: `/${name}/` });
 
-test("letters in order count, together and at beginnings they count more", () => {
+test("the score prefers adjacent letters and word starts", () => {
   expect(score("Overview", "xq")).toBeNull();
   expect(score("Overview", "rev")).toBeNull();
   const best = (asked: string, ...names: string[]): string | undefined =>
@@ -15,7 +15,7 @@ test("letters in order count, together and at beginnings they count more", () =>
   expect(best("fl", "Fleet", "Fleet by rack")).toBe("Fleet");
 });
 
-test("pages while nothing is typed; a number means a job before all else", () => {
+test("the palette lists pages first, and a number finds a job", () => {
   const known = [command("Queue"), command("Quit", "action")];
   const job = command("17 train", "job");
   expect(ranked(known, [], "").map(({ name }) => name)).toEqual(["Queue"]);
@@ -66,7 +66,7 @@ test("Ctrl-K, type, Enter; Ctrl-K again closes; what the server finds is shown a
   expect(dialog.open).toBe(false);
 });
 
-test("the page's own keys are not meant while it is open", () => {
+test("the open palette suspends the page's shortcuts", () => {
   document.body.insertAdjacentHTML("beforeend", "<button data-palette></button>");
   startCommands(() => undefined, went);
   document.querySelector<HTMLElement>("[data-palette]")?.click();
@@ -81,7 +81,7 @@ test("the page's own keys are not meant while it is open", () => {
   document.removeEventListener("keydown", heard);
 });
 
-test("joining a node and the theme are found on every page", async () => {
+test("join and theme are commands on every page", async () => {
   vi.stubGlobal("fetch", vi.fn(async () => ({ ok: true, json: async () => ({ found: [] }) })));
   document.body.insertAdjacentHTML("beforeend", "<button data-theme-toggle>◐</button><button data-palette></button>");
   startCommands(() => undefined, went);

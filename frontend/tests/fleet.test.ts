@@ -39,7 +39,7 @@ describe("layout", () => {
     expect(taken.size).toBe(where.cells.length);
   });
 
-  test("few nodes have big cells, and what cannot fit goes on downwards", () => {
+  test("few nodes have large cells, and many extend downwards", () => {
     expect(layout(groups(1), 1376, 760).size).toBe(LARGEST);
     const crowd = layout(groups(2000), 360, 400);
     expect(crowd.height).toBeGreaterThan(400);
@@ -53,7 +53,7 @@ describe("layout", () => {
     expect(neighbour(where, -1, 1, 0)).toBe(-1);
   });
 
-  test("8 cells stand 4 by 2", () => {
+  test("8 cells are 4 by 2", () => {
     expect([1, 2, 4, 8, 16].map(columns)).toEqual([1, 2, 4, 4, 4]);
   });
 
@@ -75,8 +75,8 @@ describe("layout", () => {
   });
 });
 
-describe("what is told", () => {
-  test("the most serious thing comes first; a lost node gives no data", () => {
+describe("tooltips", () => {
+  test("the most serious condition comes first; a lost node has no data", () => {
     const [device] = node(0).devices as [DeviceRow];
     expect(appearance(device, { state: "online", intent: "open" })).toEqual({ kind: "busy", words: "busy" });
     expect(appearance({ ...device, health: "hot" }, { state: "online", intent: "open" })).toEqual({ kind: "hot", words: "hot, busy" });
@@ -96,7 +96,7 @@ describe("what is told", () => {
     expect(describeCell({ node: node(0), device }).join()).toContain("n/a: its agent has not read it yet");
   });
 
-  test("jobs that may not be seen are not told; that it is held is", () => {
+  test("hidden jobs are not shown, but the allocation is", () => {
     const hidden = { ...node(1), devices: node(1).devices.map((device) => ({ ...device, jobs: [], tenants: [], cell: "busy" as Cell })) };
     const [first] = paints(model([hidden], "none").cells, "state", { cell: null, job: null, tenant: null });
     expect([first?.first, first?.second]).toEqual(["held", "by others"]);
@@ -111,13 +111,13 @@ describe("what is told", () => {
     expect(closed).toBe("gpu-0 ‖");
   });
 
-  test("a cell of a MIG instance says its size where no job has the room", () => {
+  test("a free MIG cell shows its size", () => {
     const whole = node(1, 4);
     const divided: NodeRow = { ...whole, holders: { 1: { name: "train", user: "ann", tenant: "red", gpu_count: 1, ends_at: null } }, devices: whole.devices.map((device, at) => ({ ...device, model: at > 0 ? "NVIDIA H100 MIG 1g.10gb" : device.model, cell: "free", jobs: at === 2 ? [1] : [] })) };
     expect(paints(model([divided], "none").cells, "state", { cell: null, job: null, tenant: null }).map((cell) => cell.third)).toEqual(["", "MIG 1g.10gb", "train", "MIG 1g.10gb"]);
   });
 
-  test("what is not asked for is dim, what is asked for is lit", () => {
+  test("matching cells are highlighted, others are dim", () => {
     const shown = paints(model(nodes(3), "none").cells, "state", { cell: null, job: 1, tenant: null });
     expect(shown.filter((cell) => cell.isLit).length).toBe(8);
     expect(shown.filter((cell) => cell.isDim).length).toBe(16);
@@ -128,7 +128,7 @@ describe("fills", () => {
   const held = (ends_at: string | null): NodeRow => ({ ...node(1, 1), holders: { 1: { name: "train", user: "ann", tenant: "red", gpu_count: 1, ends_at } } });
   const busy = (of: NodeRow): DeviceRow => ({ ...(of.devices[0] as DeviceRow), cell: "busy" });
 
-  test("time to free is that of the last holder; without a limit it is not known", () => {
+  test("time to free is that of the last job, and unknown without a limit", () => {
     const soon = held(new Date(Date.now() + 3_600_000).toISOString());
     expect(secondsToFree(busy(soon), soon)).toBeGreaterThan(3500);
     expect(formatReading(busy(soon), "until", soon)).toMatch(/^within (60 min|1 h)$/);
@@ -136,7 +136,7 @@ describe("fills", () => {
     expect(formatReading({ ...busy(soon), cell: "free", jobs: [] }, "until", soon)).toBe("free");
   });
 
-  test("owners have colours by how much they hold; others' GPUs are nobody's that one knows", () => {
+  test("owners have colours by use; hidden owners have none", () => {
     const [own, other] = [held(null), { ...held(null), holders: {} }];
     expect(owner(busy(own), own)).toBe("ann");
     expect(owner({ ...busy(other), jobs: [] }, other)).toBe("another tenant");
@@ -151,7 +151,7 @@ describe("fills", () => {
 });
 
 describe("the address", () => {
-  test("says what is shown, and leads there again", () => {
+  test("round trips through the URL", () => {
     const asked = readAddress("?group=rack&fill=power&view=table&gpu=a/3&job=7&health=hot&model=NVIDIA+A100");
     expect([asked.group, asked.fill, asked.isTable, asked.gpu, asked.light.job, asked.light.health]).toEqual(["rack", "power", true, "a/3", 7, "hot"]);
     expect(describeSpotlight(asked.light)).toBe("GPUs of job 7, hot GPUs, A100");
@@ -159,12 +159,12 @@ describe("the address", () => {
     expect(writeAddress(readAddress(""), "?group=rack&wall=1")).toBe("?wall=1");
   });
 
-  test("what is no way to group or to fill is as none", () => {
+  test("an unknown grouping or fill is ignored", () => {
     expect(readAddress("?group=evil&fill=%00&job=-3").group).toBe("none");
     expect(readAddress("?job=1e99x").light.job).toBeNull();
   });
 
-  test("all that is asked for must fit", () => {
+  test("all criteria must match", () => {
     const [device] = node(1).devices;
     const cell = { node: node(1), device: { ...(device as DeviceRow), cell: "busy" as Cell } };
     expect(fits(cell, { cell: "busy", job: 1, tenant: "red", node: "gpu-1" })).toBe(true);
@@ -173,7 +173,7 @@ describe("the address", () => {
   });
 });
 
-test("groups stand side by side only where the title of each has room", () => {
+test("groups are side by side only if their titles fit", () => {
   const racks = Array.from({ length: 20 }, (_, at): LayoutGroup => ({ title: `rack r${at} · 80 GPUs, 70 free`, nodes: groups(10)[0]?.nodes ?? [] }));
   const letters = racks.map((rack) => rack.title.length);
   for (const width of [366, 700, 1150]) {
@@ -184,7 +184,7 @@ test("groups stand side by side only where the title of each has room", () => {
   }
 });
 
-test("the strip has a cell for each GPU, over the whole width, and none outside it", () => {
+test("the strip has a cell per GPU within its width", () => {
   for (const [nodes, width] of [[200, 1174], [4, 1174], [1, 300], [1000, 1174], [200, 328]] as const) {
     const { cells, height } = stripCells(Array.from({ length: nodes }, () => 8), width);
     expect(cells.length).toBe(nodes * 8);
@@ -199,7 +199,7 @@ test("a ramp goes from one colour to the other", () => {
   expect(ramp("#000000", "rgb(255, 100, 0)", 3)).toEqual(["rgb(0, 0, 0)", "rgb(128, 50, 0)", "rgb(255, 100, 0)"]);
 });
 
-test("beside the map stands how many GPUs are lit, so that a number that leads here is found again", () => {
+test("the panel shows the number of highlighted GPUs", () => {
   const box = document.createElement("aside");
   const panel = new Panel(box, { light: () => undefined, closed: () => undefined });
   const { cells } = model(nodes(8), "none");

@@ -13,7 +13,7 @@ import { node, nodes } from "./machines";
 beforeEach(() => document.body.replaceChildren());
 afterEach(() => vi.restoreAllMocks());
 
-test("all that is known of a GPU is told, the most important first", () => {
+test("the tooltip lists all facts, most important first", () => {
   const holders = { 0: { name: "train", user: "ann", tenant: "red", gpu_count: 8, ends_at: null } };
   const host = { ...node(0), holders };
   const [device] = host.devices as [DeviceRow];
@@ -26,7 +26,7 @@ test("all that is known of a GPU is told, the most important first", () => {
   expect(model([host], "model").groups[0]?.title).toBe("A100 · 8 GPUs, 2 free");
 });
 
-test("arrows go from cell to cell, Enter opens it, Escape and leaving end it", () => {
+test("arrows move, Enter opens, Escape and blur clear", () => {
   const canvas = document.createElement("canvas");
   const where = layout([{ title: "", nodes: [{ name: "a", cells: 8 }] }], 800, 400);
   const told: (number | string)[] = [];
@@ -41,7 +41,7 @@ test("arrows go from cell to cell, Enter opens it, Escape and leaving end it", (
   expect(told).toEqual([1, -1, "left"]);
 });
 
-test("the strip says how many are in each state, and leads to the GPU that is clicked", () => {
+test("the strip counts states and links to the clicked GPU", () => {
   const region = document.createElement("section");
   Object.defineProperty(region, "clientWidth", { value: 800 });
   document.body.append(region);
@@ -58,14 +58,14 @@ test("the strip says how many are in each state, and leads to the GPU that is cl
   view.close?.();
 });
 
-test("nodes stand by who holds them and by rack, also those of which there is nothing to say", () => {
+test("nodes are grouped by tenant and by rack, with a group for none", () => {
   const [free, red, both] = nodes(3).map((each, at) => ({ ...each, devices: each.devices.map((device) => ({ ...device, cell: at === 0 ? ("free" as const) : ("busy" as const) })) }));
   both!.devices[0]!.tenants = ["blue"];
   const titles = (grouping: "tenant" | "rack"): string[] => model([free!, { ...red!, labels: { rack: "r1" } }, both!], grouping).groups.map(({ title }) => title.split(" · ")[0] ?? "");
   expect([titles("tenant"), titles("rack")]).toEqual([["no tenant", "red", "several tenants"], ["no label rack", "rack r1"]]);
 });
 
-test("who holds most has the first colour; the GPU that is chosen is lit alone", () => {
+test("the largest owner has the first colour; only the selected GPU is highlighted", () => {
   const host = { ...node(0), holders: { 1: { name: "a", user: "ann", tenant: "red", gpu_count: 1, ends_at: null }, 2: { name: "b", user: "bob", tenant: "red", gpu_count: 2, ends_at: null } } };
   const devices = host.devices.slice(0, 3).map((device, at) => ({ ...device, cell: "busy" as const, jobs: [at === 0 ? 1 : 2] }));
   const { cells } = model([{ ...host, devices }], "none");
@@ -73,7 +73,7 @@ test("who holds most has the first colour; the GPU that is chosen is lit alone",
   expect(paints(cells, "state", { cell: null, job: null, tenant: null }, "gpu-0/1").map((cell) => cell.isLit)).toEqual([false, true, false]);
 });
 
-test("the tooltip stands on the other side where there is no room", () => {
+test("the tooltip flips without room", () => {
   const tooltip = new Tooltip();
   tooltip.show(["one"], 10, -50, 20);
   const box = document.querySelector<HTMLElement>(".tooltip")!;

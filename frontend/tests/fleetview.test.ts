@@ -7,7 +7,7 @@ import { fleet } from "../src/pages/fleet/view";
 import type { Page } from "../src/live/regions";
 import { node, nodes } from "./machines";
 
-test("the panel keeps the focus while readings come in, and says what is not there", () => {
+test("the panel keeps the focus during updates and reports a missing GPU", () => {
   const box = document.createElement("aside");
   document.body.append(box);
   const asked: unknown[] = [];
@@ -50,7 +50,7 @@ describe("the table", () => {
     expect(keys().length).toBe(34);
   });
 
-  test("has only what is asked for, until all are wanted; then that is marked", () => {
+  test("shows only matching GPUs, or all with matches marked", () => {
     const table = make();
     const asked = { ...dark, job: 1 };
     table.update(model(nodes(3), "none"), asked, "gpu-1/3");
@@ -62,7 +62,7 @@ describe("the table", () => {
     expect([keys().length, document.querySelectorAll("tr.is-lit").length, document.querySelectorAll("[aria-current]").length]).toEqual([24, 8, 0]);
   });
 
-  test("is sorted as a head asks, without groups; what is not known is last either way, and what is equal keeps its order", () => {
+  test("sorts by a head without groups; unknown values are last, equal ones keep their order", () => {
     const table = make();
     const [one, lost] = [node(0, 7), { ...node(1, 1), state: "lost" as const }];
     const readings = [363, 55, null, 9, 55, 700, 1];
@@ -84,7 +84,7 @@ describe("the table", () => {
     for (const head of heads) expect(order(head.dataset.sort ?? ""), head.dataset.sort).toHaveLength(order("power").length);
   });
 
-  test("leaves empty what a free GPU has none of", () => {
+  test("leaves cells of a free GPU empty", () => {
     const table = make();
     const free = { ...node(0, 1), devices: [{ ...node(0, 1).devices[0]!, cell: "free" as const, jobs: [], tenants: [] }] };
     table.update(model([free], "none"), dark, null);
@@ -92,7 +92,7 @@ describe("the table", () => {
     expect(empties).toEqual(["Jobs", "Tenants", "Owner"]);
   });
 
-  test("gets the order that is asked for also while the pointer rests on a row", () => {
+  test("applies a requested order under the pointer", () => {
     const table = make();
     const shown = model(nodes(1), "none");
     table.update(shown, dark, null);
@@ -101,7 +101,7 @@ describe("the table", () => {
     expect(keys()[0]).toBe("gpu-0/7");
   });
 
-  test("Enter shows the row's GPU, and does not leave the page", () => {
+  test("Enter selects the GPU without leaving the page", () => {
     const table = make();
     table.update(model(nodes(1), "none"), dark, null);
     const event = new KeyboardEvent("keydown", { key: "Enter", bubbles: true, cancelable: true });
@@ -110,7 +110,7 @@ describe("the table", () => {
   });
 });
 
-test("choosing a GPU is a step that Back takes back, and the page goes to a panel that is out of sight", async () => {
+test("selecting a GPU is a history step and scrolls to a hidden panel", async () => {
   document.body.innerHTML = '<select data-fleet-group><option>none</option></select><section></section><aside data-fleet-panel></aside>';
   const pushed = vi.spyOn(history, "pushState");
   history.replaceState(null, "", "?view=table");

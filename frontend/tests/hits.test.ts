@@ -3,7 +3,7 @@ import { expect, test, vi } from "vitest";
 import { Hits } from "../src/pages/job/log/hits";
 import { type Hit, Search } from "../src/pages/job/log/search";
 
-test("from find to find, round at either end, and those that come later are behind the others", () => {
+test("matches are stepped through with wrap, and new ones are appended", () => {
   const gone: number[] = [];
   const hits = new Hits((hit) => gone.push(hit.line));
   const found: Hit[] = [1, 2, 3].map((line) => ({ line, offset: line * 10, text: `the loss of step ${line}` }));
@@ -24,7 +24,7 @@ test("from find to find, round at either end, and those that come later are behi
   expect([gone, hits.element.hidden]).toEqual([[3], false]);
 });
 
-test("what is written later is searched, too, from where the search had come to", async () => {
+test("a search continues into new output", async () => {
   vi.useFakeTimers();
   const asked: string[] = [];
   const search = new Search({ job: 7, attempt: 1, rank: 0 }, "loss", () => undefined, async (url) => {

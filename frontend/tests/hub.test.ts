@@ -46,7 +46,7 @@ test("one socket, the union of topics", () => {
   expect(last().sent).toEqual([{ subscribe: ["jobs", "queue"] }]);
 });
 
-test("a gap asks once for a fresh snapshot", () => {
+test("a gap requests one snapshot", () => {
   const seen: number[] = [];
   hub.listen("jobs", (state) => seen.push(state.rows.size));
   hub.start();
@@ -59,7 +59,7 @@ test("a gap asks once for a fresh snapshot", () => {
   expect(seen).toEqual([1, 3]);
 });
 
-test("a snapshot that does not come is asked for again", () => {
+test("a missing snapshot is requested again", () => {
   hub.listen("jobs", () => undefined);
   hub.start();
   last().open();
@@ -68,7 +68,7 @@ test("a snapshot that does not come is asked for again", () => {
   expect(last().sent.at(-1)).toEqual({ subscribe: ["jobs"], fresh: ["jobs"] });
 });
 
-test("a hidden tab asks for nothing; a visible one for all", () => {
+test("a hidden tab unsubscribes; a visible one subscribes", () => {
   hub.listen("jobs", () => undefined);
   hub.start();
   last().open();
@@ -82,7 +82,7 @@ test("a hidden tab asks for nothing; a visible one for all", () => {
   expect([...hub.state("jobs").rows.keys()]).toEqual(["c"]);
 });
 
-test("a lost connection comes back, keeps what is known, and asks again", () => {
+test("a lost connection reconnects, keeps rows and subscribes again", () => {
   hub.listen("jobs", () => undefined);
   hub.start();
   last().open();
@@ -98,7 +98,7 @@ test("a lost connection comes back, keeps what is known, and asks again", () => 
   expect([...hub.state("jobs").rows.keys()]).toEqual(["b"]);
 });
 
-test("a connection that says nothing for 15 s is dropped", () => {
+test("a silent connection is dropped after 15 s", () => {
   hub.start();
   last().open();
   vi.advanceTimersByTime(16000);
@@ -108,7 +108,7 @@ test("a connection that says nothing for 15 s is dropped", () => {
   expect(sockets.length).toBe(2);
 });
 
-test("an alive that asks for it is answered", () => {
+test("an alive with answer is answered", () => {
   hub.start();
   last().open();
   last().says({ alive: "2026-01-31T08:00:00.123Z", cycle_age_seconds: null, answer: true });
@@ -116,7 +116,7 @@ test("an alive that asks for it is answered", () => {
   expect(hub.heard.cycleAgeSeconds).toBeNull();
 });
 
-test("who is logged out is not asked in a circle; a tab that is looked at again tries once", () => {
+test("a logged-out page does not retry; a visible tab tries once", () => {
   hub.start();
   last().open();
   last().close(4401);
@@ -127,7 +127,7 @@ test("who is logged out is not asked in a circle; a tab that is looked at again 
   expect(sockets.length).toBe(2);
 });
 
-test("a server that accepts and closes at once is asked ever more rarely", () => {
+test("a server that closes at once is retried with backoff", () => {
   hub.start();
   for (let at = 0; at < 60; at += 1) {
     if (last().readyState === 0) {
@@ -160,7 +160,7 @@ test("tries go from 0.3 s to 5 s with jitter", () => {
   expect(backoff(99, 0)).toBeGreaterThanOrEqual(3500);
 });
 
-test("an alive that does not ask is not answered", () => {
+test("an alive without answer is not answered", () => {
   hub.start();
   last().open();
   last().says({ alive: "2026-01-31T08:00:00.123Z", cycle_age_seconds: null });
@@ -182,7 +182,7 @@ const read = (utilisation: number | null, ...ids: number[]): object => ({
   memory_used_mb: ids.map(() => null), temperature_celsius: ids.map(() => null), power_watts: ids.map(() => null),
 });
 
-test("nodes come with their readings, and what has not changed stays the same object", () => {
+test("nodes are joined with readings and keep identity if unchanged", () => {
   type Shown = Map<string, { last_seen_at: string | null; devices: { id: number; reading: { utilisation_percent: number | null } | null }[] }>;
   const seen: Shown[] = [];
   hub.listen("nodes", (state) => state.hasRows && seen.push(state.rows as unknown as Shown));
@@ -199,7 +199,7 @@ test("nodes come with their readings, and what has not changed stays the same ob
   expect(seen.at(-1)?.get("b")).toBe(seen.at(-2)?.get("b"));
 });
 
-test("a tab that is looked at again tries at once; one that is hidden does not", () => {
+test("a visible tab reconnects at once; a hidden one does not", () => {
   hub.start();
   last().open();
   last().close();

@@ -14,14 +14,14 @@ const attempt = (more: Partial<AttemptRow> = {}): AttemptRow => ({
   started_at: "2026-01-31T08:01:10Z", ended_at: null, ranks: [], ...more,
 });
 
-test("an attempt waits, then runs, then ends; what is open reaches to now", () => {
+test("spans of an attempt reach to now while open", () => {
   expect(spans(attempt(), from + 120_000)).toEqual([
     { kind: "waiting", words: "starting", from: from + 60_000, to: from + 70_000 },
     { kind: "running", words: "running", from: from + 70_000, to: from + 120_000 },
   ]);
 });
 
-test("waits are told by what they wait on, the present one up to now", () => {
+test("waits are grouped, and the current one reaches to now", () => {
   const waits = [
     { code: "quota_wait", since_at: "2026-01-31T08:00:00Z", until_at: "2026-01-31T08:00:30Z" },
     { code: "held_by_user", since_at: "2026-01-31T08:00:30Z", until_at: null },
@@ -56,7 +56,7 @@ test("readings become charts in their units, unknown ones stay unknown", () => {
 beforeEach(() => void vi.useFakeTimers());
 afterEach(() => void vi.useRealTimers());
 
-test("what can be taken back is sent some seconds later, and not at all when it is undone", () => {
+test("an undoable request is sent after a delay, and never if undone", () => {
   startUndo();
   const sent = vi.fn((event: Event) => event.preventDefault());
   document.body.innerHTML = '<form data-undo="Job 7 will be cancelled" action="/jobs/7/cancel/"><button>Cancel</button></form>';
@@ -74,7 +74,7 @@ test("what can be taken back is sent some seconds later, and not at all when it 
   expect(document.querySelector(".toast")).toBeNull();
 });
 
-test("asked twice it is sent once, and one Undo takes it back; the focus goes back to where it was asked", () => {
+test("a double submit is sent once, and Undo restores the focus", () => {
   const sent = vi.fn((event: Event) => event.preventDefault());
   document.body.innerHTML = '<main tabindex="-1"><form data-undo="Job 7 will be cancelled" action="/jobs/7/cancel/"><button>Cancel</button></form></main>';
   document.querySelector("form")?.addEventListener("submit", sent);

@@ -35,14 +35,14 @@ async function said(items: object[], cursor: string | null, count: object | null
   return region.querySelector(".summary")?.textContent;
 }
 
-test("the list of jobs says how many it has, and of an array that it is one row with so many elements", async () => {
+test("the summary counts jobs, and arrays with their elements", async () => {
   expect(await said([row(1)], null)).toBe("1 job.");
   expect(await said([row(2), sweep(1, { running: 4, completed: 5 })], null)).toBe("2 jobs; an array counts as one (10 with its elements).");
   history.replaceState(null, "", "?state=live");
   expect(await said([row(2), sweep(1, { running: 4, completed: 5 })], null)).toBe("2 jobs; an array counts as one (5 with its elements).");
 });
 
-test("where there are older ones the server counts them all, and when it did is said", async () => {
+test("the summary shows the server's total and its time", async () => {
   history.replaceState(null, "", "?state=running");
   expect(await said([row(2), sweep(1, {})], "x", { jobs: 159, is_more: false, with_elements: 4000 })).toBe("159 jobs, 2 of them listed; an array counts as one (4000 with its elements). Counted just now.");
   expect(await said([row(2), sweep(1, {})], "x", { jobs: 10000, is_more: true, with_elements: null })).toBe("At least 10000 jobs, 2 of them listed; an array counts as one. Counted just now.");
@@ -53,7 +53,7 @@ test("where there are older ones the server counts them all, and when it did is 
   expect(await said([row(2), row(1)], "x", null)).toBe("2 jobs, and older ones.");
 });
 
-test("they are counted again after a change, not at each of many", async () => {
+test("the total is recounted after changes, throttled", async () => {
   [listed, total] = [{ items: [row(2)], next_cursor: "x" }, { jobs: 7, is_more: false, with_elements: 7 }];
   vi.useFakeTimers();
   const region = document.createElement("section");

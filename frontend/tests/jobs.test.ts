@@ -14,7 +14,7 @@ const job = (id: number, state = "running", more: Partial<JobRow> = {}): JobRow 
 const feed = (...rows: JobRow[]): Map<string, JobRow> => new Map(rows.map((row) => [String(row.id), row]));
 const read = (...rows: JobRow[]): Map<number, JobRow> => new Map(rows.map((row) => [row.id, row]));
 
-test("the feed's rows count, as far back as was read and as the filter says", () => {
+test("feed rows override read rows within the range and filter", () => {
   const found = merged(read(job(5), job(3)), feed(job(6), job(5, "completed"), job(1)), "", false);
   expect(found.map(({ id, state }) => [id, state])).toEqual([[6, "running"], [5, "completed"], [3, "running"]]);
   expect(merged(read(job(5), job(3)), feed(job(5, "completed")), "state=running", true).map((row) => row.id)).toEqual([3]);
@@ -31,7 +31,7 @@ test("filters are the server's", () => {
   expect([fits(job(1), "submitted_after=2026-01-31"), fits(job(1), "submitted_after=2026-02-01"), fits(job(1), "submitted_before=2026-01-31")]).toEqual([true, false, false]);
 });
 
-test("older pages follow by their cursors, and all of them are read anew", async () => {
+test("older pages follow by cursor and are reloaded together", async () => {
   const asked: string[] = [];
   const get = (url: string): Promise<Response> => {
     asked.push(url);
@@ -49,7 +49,7 @@ test("older pages follow by their cursors, and all of them are read anew", async
   expect(asked).toEqual([first, "/api/v1/jobs/count?state=final", older, first, older]);
 });
 
-test("a page left open shows as many jobs as a fresh one, the newest (A52)", async () => {
+test("a page left open shows as many jobs as a new one (A52)", async () => {
   const region = document.createElement("div");
   const older = Array.from({ length: 100 }, (_, at) => job(100 - at));
   vi.stubGlobal("fetch", () => Promise.resolve(new Response(JSON.stringify({ items: older, next_cursor: null }))));
@@ -63,7 +63,7 @@ test("a page left open shows as many jobs as a fresh one, the newest (A52)", asy
   vi.unstubAllGlobals();
 });
 
-test("where there is no job, none older are offered", async () => {
+test("an empty list offers no older jobs", async () => {
   const region = document.createElement("div");
   vi.stubGlobal("fetch", () => Promise.resolve(new Response('{"items": [], "next_cursor": null}')));
   jobs(region, {} as Page);
@@ -72,13 +72,13 @@ test("where there is no job, none older are offered", async () => {
   vi.unstubAllGlobals();
 });
 
-test("a refusal is told in the server's words", async () => {
+test("a refusal shows the server's sentence", async () => {
   const listing = new Listing("state=odd", () => undefined, () => Promise.resolve(new Response('{"detail": "there is no state odd"}', { status: 400 })));
   await listing.reload();
   expect(listing.problem).toBe("there is no state odd");
 });
 
-test("what can be undone is done, what loses work is asked, and for many jobs typed", () => {
+test("caution depends on verb and states", () => {
   const waiting = [job(1, "pending"), job(2, "held")];
   expect(fitting("hold", waiting).map((row) => row.id)).toEqual([1]);
   // An array that runs can be held and never requeued; what an admin holds only an admin releases.
@@ -90,7 +90,7 @@ test("what can be undone is done, what loses work is asked, and for many jobs ty
   expect([caution("hold", waiting), caution("cancel", waiting), caution("cancel", [...waiting, job(3)])]).toEqual(["none", "undo", "ask"]);
 });
 
-test("what would be lost is asked of the server, typed where it says so, and nothing is cancelled twice by two presses", async () => {
+test("a stop shows the loss, requires typed text, and is sent once", async () => {
   const asked: string[] = [];
   const posts: string[] = [];
   let loss = { sentence: "1 job and 20 elements run on 21 GPUs.", typed: "7" };
@@ -127,7 +127,7 @@ test("what would be lost is asked of the server, typed where it says so, and not
   vi.unstubAllGlobals();
 });
 
-test("a filter that no field shows stays when a field is used, until that field says otherwise", async () => {
+test("a filter without field stays until a field overrides it", async () => {
   document.body.innerHTML = `<form data-filters><input name="name"><input type="checkbox" name="user" value="ann"></form>
     <p><a data-drops="user" href="/jobs/">owner: bob</a><a data-drops="array" href="/jobs/?user=bob">array: 7</a></p>`;
   const asked: string[] = [];
@@ -151,7 +151,7 @@ test("a filter that no field shows stays when a field is used, until that field 
   document.body.innerHTML = "";
 });
 
-test("only the jobs that the person may act on can be selected", async () => {
+test("only jobs that the user can act on are selectable", async () => {
   const list = async (data: string): Promise<HTMLElement> => {
     document.body.innerHTML = `<form data-act-on-several ${data}></form>`;
     const region = document.createElement("div");
@@ -180,7 +180,7 @@ test("only the jobs that the person may act on can be selected", async () => {
   vi.unstubAllGlobals();
 });
 
-test("the selection offers what fits, and forgets what is not shown any more", () => {
+test("the selection offers fitting verbs and drops hidden rows", () => {
   const selection = new Selection(() => undefined);
   const rows = [job(1, "pending"), job(2, "running")];
   selection.show(rows);

@@ -5,7 +5,7 @@ import { startKeyboard } from "../src/ui/keyboard";
 import type { Page } from "../src/live/regions";
 import type { DeviceRow, NodeRow } from "../src/live/topics";
 
-test("g t leaves for the tenants, and does not turn the fleet into a table on the way; t alone does", () => {
+test("g t opens the tenants without toggling the table; t alone toggles it", () => {
   document.body.innerHTML = '<button data-fleet-table aria-pressed="false"></button><section></section>';
   const toggle = document.querySelector("button") as HTMLButtonElement;
   const go = vi.fn<(href: string) => void>();
@@ -23,7 +23,7 @@ test("g t leaves for the tenants, and does not turn the fleet into a table on th
   view.close?.();
 });
 
-test("a click elsewhere closes menus and questions; one that was pressed inside, or hits what it takes away, does not", () => {
+test("an outside click closes menus; a press begun inside does not", () => {
   document.body.innerHTML = `<details class="menu"><summary id="bell">bell</summary><p id="in">text</p></details>
     <details class="menu"><summary id="account">account</summary></details>
     <details class="confirm"><summary>Cancel…</summary><button id="yes">yes</button></details><main id="page"></main>`;

@@ -14,7 +14,7 @@ describe("ansi", () => {
     expect(read("hello\n")).toEqual([{ text: "hello\n", classes: "" }]);
   });
 
-  test("colours, bold, and the way back", () => {
+  test("colours, bold and reset", () => {
     expect(read("\x1b[1;31mbad\x1b[22m dim\x1b[39m x\x1b[0m.")).toEqual([
       { text: "bad", classes: "ansi-bold ansi-fg-1" },
       { text: " dim", classes: "ansi-fg-1" },
@@ -49,7 +49,7 @@ describe("ansi", () => {
     }
   });
 
-  test("a sequence that never ends does not swallow the log", () => {
+  test("an endless sequence does not swallow the log", () => {
     const ansi = new Ansi();
     let shown = "";
     for (let at = 0; at < 10; at += 1) shown += text(ansi.feed(`\x1b]${"x".repeat(2000)}`));
@@ -68,12 +68,12 @@ describe("lines", () => {
     }
   });
 
-  test("bytes that are no UTF-8 are shown as such and harm nothing", () => {
+  test("invalid UTF-8 is shown as replacement", () => {
     const done = new Lines().feed(new Uint8Array([0x61, 0xff, 0x62, 0x0a]));
     expect(done.map(text)).toEqual(["a\ufffdb"]);
   });
 
-  test("a return overwrites: of a progress bar the last state is kept", () => {
+  test("a return overwrites the line, as progress bars do", () => {
     const lines = new Lines();
     expect(lines.feed(bytes(" 10%\r 50%\r100%\ndone\n")).map(text)).toEqual(["100%", "done"]);
     lines.feed(bytes("1%\r"));
@@ -82,7 +82,7 @@ describe("lines", () => {
     expect(text(lines.open)).toBe("2%");
   });
 
-  test("what never ends is broken into lines, between characters, and no line is as many pieces as it had parts", () => {
+  test("endless output is broken into lines with merged pieces", () => {
     const lines = new Lines();
     const whole = `${"x".repeat(MAX_LINE - 1)}${"😀".repeat(3 * MAX_LINE)}`;
     const done = lines.feed(bytes(whole));
@@ -120,7 +120,7 @@ describe("tail", () => {
     return { asked, get };
   }
 
-  test("opens at the end and follows in order, without a byte twice or lost", async () => {
+  test("opens at the end and follows without loss or duplication", async () => {
     const content = { data: bytes("x".repeat(100_000)) };
     const { asked, get } = server(content, 1000);
     const got: LogPart[] = [];
@@ -134,7 +134,7 @@ describe("tail", () => {
     expect(got.at(-1)?.next).toBe(103_500);
   });
 
-  test("who is far behind begins anew at the end and hears how much was left out", async () => {
+  test("a far-behind reader restarts at the end and reports the skipped size", async () => {
     const content = { data: new Uint8Array(100) };
     const { asked, get } = server(content);
     const said: [number, boolean, number][] = [];
@@ -150,7 +150,7 @@ describe("tail", () => {
     expect(said.slice(2).map(([, isFirst]) => isFirst)).toEqual([false, false]);
   });
 
-  test("while somebody reads elsewhere nothing is read by itself", async () => {
+  test("reads nothing automatically while the user reads elsewhere", async () => {
     const content = { data: bytes("one") };
     const { asked, get } = server(content);
     let mayGoOn = true;
@@ -164,14 +164,14 @@ describe("tail", () => {
     expect(tail.next).toBe(7);
   });
 
-  test("a server that promises more than it has is not asked in a circle", async () => {
+  test("an empty answer ends the loop", async () => {
     const { asked, get } = server({ data: bytes("ab") });
     const tail = new Tail({ job: 1, attempt: 1, rank: 0 }, { more: () => undefined, failed: () => undefined, showDeleted: () => undefined }, get);
     await tail.grown(50);
     expect(asked.length).toBeLessThan(4);
   });
 
-  test("a failure is told, and reading goes on when the log grows", async () => {
+  test("a failure is reported, and reading continues when the log grows", async () => {
     const content = { data: bytes("ab") };
     const { get } = server(content);
     let isDown = true;
@@ -187,7 +187,7 @@ describe("tail", () => {
     expect(got[0]?.next).toBe(2);
   });
 
-  test("a log that was deleted is told in the server's words, and not asked for again", async () => {
+  test("a deleted log shows the server's sentence and is not requested again", async () => {
     const said: string[] = [];
     let asked = 0;
     const tail = new Tail({ job: 1, attempt: 1, rank: 0 }, { more: () => undefined, failed: () => undefined, showDeleted: (words) => said.push(words) }, () => {

@@ -37,7 +37,7 @@ describe("window", () => {
     expect(box.querySelector("img")).toBeNull();
   });
 
-  test("it moves through a log that is a hundred times as large, up and down, without a line twice or lost", () => {
+  test("moves through a large log without losing or repeating lines", () => {
     let [at, isTrimmed] = [HUGE - 6_500, false];
     shown.begin({ bytes: huge(at, HUGE), offset: at });
     for (let step = 0; step < 20; step += 1) {
@@ -64,7 +64,7 @@ describe("window", () => {
     expect(numbers().at(-1)).toBe(999_999);
   }, 120_000);
 
-  test("it begins around a find, which it points at", () => {
+  test("opens around a match and highlights it", () => {
     const offset = 123_456 * WIDTH + 7;
     const from = offset - 5_000;
     shown.beginAround({ bytes: huge(from, offset + 5_000), offset: from }, offset);
@@ -74,7 +74,7 @@ describe("window", () => {
     expect(box.querySelector(".is-found")?.textContent).toBe("needle");
   });
 
-  test("output without newlines is counted, broken, and let go, too", () => {
+  test("output without newlines is counted, broken and dropped", () => {
     shown.begin({ bytes: new Uint8Array(), offset: 0 });
     for (let part = 0; part < 200; part += 1) shown.below({ bytes: bytes("y".repeat(20_000)), offset: part * 20_000 });
     expect(box.querySelectorAll(".line").length).toBeGreaterThan(5);
@@ -84,7 +84,7 @@ describe("window", () => {
     expect(shown.start).toBeGreaterThan(3_700_000);
   });
 
-  test("very many empty lines are too much, too", () => {
+  test("empty lines count towards the limit", () => {
     shown.begin({ bytes: new Uint8Array(), offset: 0 });
     for (let part = 0; part < 8; part += 1) shown.below({ bytes: bytes("\n".repeat(700)), offset: part * 700 });
     expect(box.querySelectorAll(".line").length).toBeLessThan(3_500);
@@ -96,7 +96,7 @@ describe("window", () => {
     expect(box.textContent).toBe("100%");
   });
 
-  test("what is searched for is marked, also in what comes later, and nothing is hidden", () => {
+  test("matches are marked, also in new lines", () => {
     const screen = new Screen(box);
     shown = new LogWindow(screen);
     shown.begin({ bytes: bytes("loss 0.5\nepoch 1\n"), offset: 0 });
@@ -120,7 +120,7 @@ describe("search", () => {
   const stream = { job: 7, attempt: 1, rank: 0 };
   const answer = (told: object): Response => new Response(JSON.stringify({ hits: [], next_offset: 0, next_line: 0, size: 1000, is_all: false, ...told }));
 
-  test("it is gone on with until all is searched, from where the server ended, a line once", async () => {
+  test("continues until the end, each line once", async () => {
     const asked: URLSearchParams[] = [];
     const answers = [answer({ hits: [[2, 8, "a"]], next_offset: 500, next_line: 40 }), answer({ hits: [[2, 9, "a"], [77, 900, "b"]], next_offset: 990, next_line: 80, is_all: true })];
     const search = new Search(stream, "a b", () => undefined, async (url) => {
@@ -133,7 +133,7 @@ describe("search", () => {
     expect(search.isAll).toBe(true);
   });
 
-  test("it stops where it has enough, and goes on when asked", async () => {
+  test("stops with enough matches and continues on request", async () => {
     let next = 0;
     const search = new Search(stream, "x", () => undefined, async () => {
       next += 1;
@@ -145,7 +145,7 @@ describe("search", () => {
     expect([next, search.hits.size]).toEqual([2, 400]);
   });
 
-  test("a failure is told, and it can be tried again; a server that gets nowhere is not asked in a circle", async () => {
+  test("a failure can be retried, and a stuck server ends the loop", async () => {
     let [asked, isDown] = [0, true];
     const search = new Search(stream, "x", () => undefined, async () => {
       asked += 1;
@@ -159,7 +159,7 @@ describe("search", () => {
   });
 });
 
-test("the words below the log", () => {
+test("the note below the log", () => {
   const now = { problem: "", isGone: false, hasStreams: true, isOpen: true, isComplete: true, isEmpty: false, above: 0, below: 0 };
   expect(note(now, null)).toBe("End of the log.");
   expect(note({ ...now, isEmpty: true }, null)).toBe("The job wrote nothing.");
@@ -203,7 +203,7 @@ describe("the region", () => {
     vi.unstubAllGlobals();
   });
 
-  test("a find near the beginning of 100 MB is gone to, read around, and left for the end again", async () => {
+  test("a match near the start of 100 MB is opened and left again", async () => {
     await vi.waitFor(() => expect(shows(999_999)).toBe(true), 20_000);
     expect(said()).toBe("End of the log. 95.3 MiB before this.");
     const search = one<HTMLInputElement>("input[type=search]");
@@ -229,7 +229,7 @@ describe("the region", () => {
     expect(shows(500)).toBe(false);
   }, 120_000);
 
-  test("Earlier goes on however much is shown already", async () => {
+  test("Load earlier works with a full window", async () => {
     await vi.waitFor(() => expect(shows(999_999)).toBe(true), 20_000);
     for (let step = 0; step < 8; step += 1) {
       await vi.waitFor(() => expect(button("Load earlier").disabled).toBe(false), 20_000);

@@ -39,7 +39,7 @@ const after = async (ms: number): Promise<void> => {
   await polling.tick();
 };
 
-test("only when no socket has come for a while, and then every few seconds", async () => {
+test("polls every few seconds after a while without socket", async () => {
   await after(0);
   await after(TIMEOUT_MS - 1);
   expect(asked).toEqual([]);
@@ -54,7 +54,7 @@ test("only when no socket has come for a while, and then every few seconds", asy
   expect(hub.heard.polledAt).toBe(now);
 });
 
-test("a socket that comes after all ends it, and only its snapshot counts", async () => {
+test("a late socket ends polling, and its snapshot wins", async () => {
   await after(0);
   await after(TIMEOUT_MS);
   socket.readyState = 1;
@@ -64,7 +64,7 @@ test("a socket that comes after all ends it, and only its snapshot counts", asyn
   expect(asked.length).toBe(1);
 });
 
-test("what was asked for before the socket came is not taken after it", async () => {
+test("a poll answer after the socket opened is ignored", async () => {
   await after(0);
   const late = after(TIMEOUT_MS);
   socket.readyState = 1;
@@ -73,7 +73,7 @@ test("what was asked for before the socket came is not taken after it", async ()
   expect([hub.heard.polledAt, hub.state("jobs").rows.size, hub.state("job:9").error]).toEqual([null, 0, null]);
 });
 
-test("who is logged out is told so and asks no more", async () => {
+test("a logout is shown and ends polling", async () => {
   answer.status = 401;
   await after(0);
   await after(TIMEOUT_MS);

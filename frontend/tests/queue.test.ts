@@ -36,7 +36,7 @@ class Feed {
   }
 }
 
-test("lines of a hundred thousand jobs are found by arithmetic", () => {
+test("positions of a hundred thousand jobs are computed", () => {
   const lines = new Geometry(groups, true, HEIGHTS);
   expect([lines.lines, lines.height]).toEqual([100_006, 3 * 4 + 100_003 * 10]);
   expect(lines.at(0)).toEqual({ heading: groups[0] });
@@ -50,7 +50,7 @@ test("lines of a hundred thousand jobs are found by arithmetic", () => {
   expect([0, 1, 2, 100_002].map((job) => lines.lineOf(job))).toEqual([1, 2, 4, 100_005]);
 });
 
-test("an opened row pushes down what is below it, and nothing else", () => {
+test("an opened row moves only the lines below it", () => {
   const lines = new Geometry(groups, false, HEIGHTS, { job: 5, height: 100 });
   expect([lines.top(5), lines.top(6), lines.height]).toEqual([50, 160, 100_003 * 10 + 100]);
   expect([lines.lineAt(59), lines.lineAt(155), lines.lineAt(160)]).toEqual([5, 5, 6]);
@@ -66,7 +66,7 @@ test("only the windows in sight and their neighbours are subscribed", () => {
   expect([...feed.topics.keys()]).toEqual(["queue:2000-2200?tenant=red"]);
 });
 
-test("under the pointer the order stays, contents follow, and the news are counted", () => {
+test("under the pointer the order holds, contents update, and changes are counted", () => {
   const feed = new Feed();
   const held = new HeldView();
   const windows = new Windows(feed, "", () => held.update(windows));
@@ -85,7 +85,7 @@ test("under the pointer the order stays, contents follow, and the news are count
   expect(held.news).toBe("new order");
 });
 
-test("rows that came are told as new, whatever went; of a queue that is not all known only how much longer it is", () => {
+test("new rows are counted, or only the difference of totals in a partial queue", () => {
   const feed = new Feed();
   const held = new HeldView();
   const windows = new Windows(feed, "", () => held.update(windows));
@@ -103,14 +103,14 @@ test("rows that came are told as new, whatever went; of a queue that is not all 
   expect([news(state([2, 3, 4], 1003)), news(state([2, 3, 4], 999))]).toEqual(["3 rows more", "1 row fewer"]);
 });
 
-test("filters and order stand in the address, and in the topic's name in one order", () => {
+test("filters and order are in the URL and, in fixed order, in the topic", () => {
   expect(topicQuery("?q=train&tenant=nlp&other=1&sort=-gpus")).toBe("tenant=nlp&q=train&sort=-gpus");
   expect(topicQuery("?group=you&reason=quota_wait&state=held&user=ann")).toBe("user=ann&state=held&reason=quota_wait&group=you");
   expect(topicQuery("?sort=secret&reason=")).toBe("");
   expect(changed("?tenant=nlp&q=x", "tenant", "")).toBe("?q=x");
 });
 
-test("an estimate is told as time from now, with its sentence", () => {
+test("an estimate is relative, with its sentence as title", () => {
   const now = Date.parse("2026-01-31T08:00:00Z");
   const known = (at: string | null, sentence: string): EstimateResult => ({ estimate: { p50_at: at, p90_at: null, later_than: null, sentence }, estimate_reason: null });
   const soon = estimateCell(known("2026-01-31T08:12:00Z", "starts soon"), now);
@@ -136,7 +136,7 @@ beforeEach(() => {
 });
 afterEach(() => vi.unstubAllGlobals());
 
-test("of a long queue there are only the rows in sight", () => {
+test("a long queue has elements only for visible rows", () => {
   const feed = new Feed();
   const view = queue(region, { hub: feed } as unknown as Page);
   const ids = Array.from({ length: WINDOW }, (_, at) => at + 1);
@@ -151,7 +151,7 @@ test("of a long queue there are only the rows in sight", () => {
   expect(feed.topics.size).toBe(0);
 });
 
-test("an empty queue says what the server said of it, a filter without finds leads back", () => {
+test("an empty queue keeps the server's text, and a filter without matches links back", () => {
   region.innerHTML = '<div class="empty">No job waits at all</div>';
   const feed = new Feed();
   const view = queue(region, { hub: feed } as unknown as Page);
@@ -160,7 +160,7 @@ test("an empty queue says what the server said of it, a filter without finds lea
   view.close?.();
 });
 
-test("estimates are asked for what is in sight, and again only for what is new", async () => {
+test("estimates are requested for visible jobs, again only for new ones", async () => {
   vi.useFakeTimers();
   const told = { 7: { estimate: { p50_at: null, p90_at: null, later_than: null, sentence: "soon" }, estimate_reason: null }, 9: { estimate: null, estimate_reason: "too many" } };
   const get = vi.fn(async (_: string) => new Response(JSON.stringify(told)));
@@ -188,7 +188,7 @@ test("estimates are asked for what is in sight, and again only for what is new",
   vi.useRealTimers();
 });
 
-test("an opened row shows at once what is known, and asks the scheduler only if it is still open", async () => {
+test("an opened row shows the known part at once, and queries the scheduler only while open", async () => {
   const asked: string[] = [];
   vi.stubGlobal("fetch", async (address: string) => {
     asked.push(address);

@@ -24,8 +24,8 @@ afterEach(() => {
   vi.unstubAllGlobals();
 });
 
-describe("what is done again", () => {
-  test("it waits for its time, and in a hidden tab until that is shown, and then happens once", () => {
+describe("periodic work", () => {
+  test("runs once after its delay, or when a hidden tab is shown", () => {
     let runs = 0;
     const run = (): void => void (runs += 1);
     whenVisible(run, 1000);
@@ -47,7 +47,7 @@ describe("what is done again", () => {
     expect(runs).toBe(2);
   });
 
-  test("parts that ask by themselves are kept from it while hidden, and asked once when shown", () => {
+  test("polling elements are deferred while hidden and run once when shown", () => {
     deferHiddenRequests();
     const part = document.createElement("div");
     document.body.replaceChildren(part);
@@ -62,7 +62,7 @@ describe("what is done again", () => {
   });
 });
 
-test("a page that could not be had is owed, and asked for again, less and less often, until it is there (A52)", async () => {
+test("a failed reload is retried with backoff until it succeeds (A52)", async () => {
   document.body.innerHTML = "<section id='part'>old</section>";
   const answers = [new Response("", { status: 503 }), null, new Response("<section id='part'>new</section>")];
   const times: number[] = [];

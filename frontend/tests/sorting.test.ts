@@ -12,7 +12,7 @@ function make(): { sorting: Sorting; asked: string[]; heads: HTMLElement[]; list
   return { sorting, asked, heads, list: sorting.choice.querySelector("select") as HTMLSelectElement };
 }
 
-test("a head asks for one order, the other, and none; another head begins anew", () => {
+test("a head cycles through both orders and none", () => {
   const { sorting, asked, heads } = make();
   for (const now of ["", "-power", "power", "node"]) {
     sorting.show(now);
@@ -22,7 +22,7 @@ test("a head asks for one order, the other, and none; another head begins anew",
   expect(heads.map((head) => head.parentElement?.getAttribute("aria-sort"))).toEqual(["ascending", "none"]);
 });
 
-test("the list has both orders of each column that sorts, in words, and says the one in force", () => {
+test("the list has both orders of each sortable column and shows the current one", () => {
   const { sorting, asked, list } = make();
   expect([...list.options].map((option) => [option.value, option.text])).toEqual([
     ["", "usual order"], ["node", "Node, ascending"], ["-node", "Node, descending"], ["-power", "Power, descending"], ["power", "Power, ascending"],

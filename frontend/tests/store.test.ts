@@ -38,7 +38,7 @@ test("snapshot and deltas are the state, over random histories", () => {
   }
 });
 
-test("a gap keeps what is shown, and only a snapshot ends it", () => {
+test("a gap keeps rows until a snapshot", () => {
   let state = apply(NOTHING, { topic: "t", seq: 1, snapshot: { a: { v: 1 } } });
   state = apply(state, { topic: "t", seq: 3, set: { a: { v: 3 } } });
   expect(state.status).toBe("gap");
@@ -50,7 +50,7 @@ test("a gap keeps what is shown, and only a snapshot ends it", () => {
   expect(plain(state)).toEqual({ b: { v: 5 } });
 });
 
-test("deltas before the snapshot count for nothing", () => {
+test("deltas before the snapshot are ignored", () => {
   const state = apply(NOTHING, { topic: "t", seq: 1, set: { a: {} } });
   expect(state).toBe(NOTHING);
 });
@@ -69,7 +69,7 @@ test("a snapshot keeps the identity of rows that it repeats", () => {
   expect(second.rows.get("b")).not.toBe(first.rows.get("b"));
 });
 
-test("an error forgets the rows; a new connection waits again", () => {
+test("an error clears the rows; a new connection waits again", () => {
   const first = apply(NOTHING, { topic: "job:17", seq: 1, snapshot: { job: { id: 17 } } });
   const refused = apply(first, { topic: "job:17", error: "not_found" });
   expect(refused.error).toBe("not_found");
@@ -78,7 +78,7 @@ test("an error forgets the rows; a new connection waits again", () => {
   expect(unsettled(first).rows.size).toBe(1);
 });
 
-test("a patch changes what it names, objects inside too, and lists as a whole", () => {
+test("a patch merges objects and replaces lists", () => {
   const first = apply(NOTHING, { topic: "t", seq: 1, snapshot: { a: { x: 1, deep: { y: 1, z: [1, 2] }, none: null }, b: { x: 1 } } });
   const second = apply(first, { topic: "t", seq: 2, patch: { a: { deep: { z: [3] }, none: { w: 1 }, extra: 2 } } });
   expect(second.rows.get("a")).toEqual({ x: 1, deep: { y: 1, z: [3] }, none: { w: 1 }, extra: 2 });

@@ -10,7 +10,7 @@ test("auto, light, dark, auto", () => {
   expect(nextTheme("evil")).toBe("auto");
 });
 
-test("a press changes the page and all its buttons, and is kept for the next page", () => {
+test("a press changes the page and all buttons, and is stored", () => {
   document.body.innerHTML = "<button data-theme-toggle></button><button data-theme-toggle></button>";
   const changed = vi.fn();
   startTheme(changed);

@@ -11,7 +11,7 @@ afterEach(() => vi.useRealTimers());
 
 const press = (word: string): void => [...document.querySelectorAll("button")].find((button) => button.textContent === word)?.click();
 
-test("who leaves the page has it sent at once, and once; what was undone is not sent", () => {
+test("leaving the page sends pending requests once", () => {
   const sent: string[] = [];
   schedule("Job 7 will be cancelled", ["job 7"], (isLeaving) => sent.push(`7 ${isLeaving}`));
   press("Undo");
@@ -22,7 +22,7 @@ test("who leaves the page has it sent at once, and once; what was undone is not 
   expect([sent, isPending("job 8"), document.querySelector(".toast")]).toEqual([["8 true"], false, null]);
 });
 
-test("Now does not wait", () => {
+test("Do it now sends at once", () => {
   const sent: boolean[] = [];
   schedule("Job 7 will be cancelled", ["job 7"], (isLeaving) => sent.push(isLeaving));
   press("Do it now");
