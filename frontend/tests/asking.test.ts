@@ -1,4 +1,4 @@
-// What was asked for: "requested…" at once, in place and once; then as the server draws it, until it is confirmed. A
+// Forms in place: "requested…" at once, then the server's status until confirmed. A
 // question that is open is not closed, nor another opened, by what is drawn anew around it.
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { Actions } from "../src/actions/buttons";
@@ -39,10 +39,10 @@ afterEach(() => {
   vi.unstubAllGlobals();
 });
 
-const button = (words: string): HTMLButtonElement => [...document.querySelectorAll("button")].find((one) => one.textContent === words) as HTMLButtonElement;
+const button = (words: string): HTMLButtonElement => [...document.querySelectorAll("button")].find((element) => element.textContent === words) as HTMLButtonElement;
 const settle = (): Promise<unknown> => vi.advanceTimersByTimeAsync(0);
 const box = (): HTMLElement => document.querySelector("#actions") as HTMLElement;
-const open = (): string[] => [...document.querySelectorAll<HTMLDetailsElement>("details[open]")].map((one) => one.dataset.key ?? "");
+const open = (): string[] => [...document.querySelectorAll<HTMLDetailsElement>("details[open]")].map((element) => element.dataset.key ?? "");
 
 test("a button shows requested at once, ignores a second press, and recovers after the answer", async () => {
   const heard = vi.fn();
@@ -58,7 +58,7 @@ test("a button shows requested at once, ignores a second press, and recovers aft
 });
 
 test("a newer message replaces the last one, with moments in local time", async () => {
-  const said = (): string[] => [...document.querySelectorAll(".toast > span")].map((one) => one.textContent);
+  const said = (): string[] => [...document.querySelectorAll(".toast > span")].map((element) => element.textContent);
   button("Hold").click();
   answers({ is_done: true, sentence: "Job 7 is held." });
   await settle();

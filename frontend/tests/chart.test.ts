@@ -1,4 +1,4 @@
-// Charts: what is not known is a gap, stacks add up, the sentence says what the picture shows.
+// Charts: gaps, stacks and descriptions.
 import { expect, test } from "vitest";
 import { Chart } from "../src/chart/chart";
 import { type ChartData, broken, ends, gaps, mark, moment, ofDays, formatValue, sentence, short, stacked, top } from "../src/chart/model";

@@ -1,4 +1,4 @@
-// The pages of the cluster: pieces that become like others, groups of nodes, filters, and what charts are made of.
+// Cluster pages: morphing, groups of nodes, filters and chart data.
 import { beforeEach, expect, test } from "vitest";
 import { startFilter } from "../src/ui/filter";
 import { morphChildren } from "../src/ui/morph";
@@ -10,9 +10,9 @@ import type { NodeRow } from "../src/live/topics";
 let old: HTMLElement;
 
 function become(html: string): void {
-  const fresh = document.createElement("div");
-  fresh.innerHTML = html;
-  morphChildren(old, fresh);
+  const next = document.createElement("div");
+  next.innerHTML = html;
+  morphChildren(old, next);
 }
 
 beforeEach(() => {
@@ -26,9 +26,9 @@ test("morph makes any element equal to the target", () => {
     for (const to of states) {
       old.innerHTML = from;
       become(to);
-      const wanted = document.createElement("div");
-      wanted.innerHTML = to;
-      expect(old.innerHTML).toBe(wanted.innerHTML);
+      const expected = document.createElement("div");
+      expected.innerHTML = to;
+      expect(old.innerHTML).toBe(expected.innerHTML);
     }
   }
 });
@@ -67,10 +67,10 @@ test("nodes are grouped by what an admin must do", () => {
 });
 
 test("a missing reading is no number, and MiB become GiB", () => {
-  const told = [{ at: "2026-01-31T08:00:00Z", memory_mean: 2048, utilisation_mean: null }, { at: "2026-01-31T08:05:00Z", memory_mean: null, utilisation_mean: 40 }];
-  expect(chartOf({ id: 1, index: 3 }, told, "memory", "5m", 0, 1).lines[0]?.values).toEqual([2, null]);
-  expect(chartOf({ id: 1, index: 3 }, told, "utilisation", "5m", 0, 1).lines[0]?.values).toEqual([null, 40]);
-  expect(chartOf({ id: 1, index: 3 }, told, "nonsense", "5m", 0, 1).unit).toBe("%");
+  const messages = [{ at: "2026-01-31T08:00:00Z", memory_mean: 2048, utilisation_mean: null }, { at: "2026-01-31T08:05:00Z", memory_mean: null, utilisation_mean: 40 }];
+  expect(chartOf({ id: 1, index: 3 }, messages, "memory", "5m", 0, 1).lines[0]?.values).toEqual([2, null]);
+  expect(chartOf({ id: 1, index: 3 }, messages, "utilisation", "5m", 0, 1).lines[0]?.values).toEqual([null, 40]);
+  expect(chartOf({ id: 1, index: 3 }, messages, "nonsense", "5m", 0, 1).unit).toBe("%");
 });
 
 test("days are bars of a day each, in UTC", () => {

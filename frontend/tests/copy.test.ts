@@ -1,4 +1,4 @@
-// What can be copied: said to be done only where it was.
+// Copy buttons report success only if copied.
 import { beforeEach, expect, test, vi } from "vitest";
 import { startCopy } from "../src/ui/copy";
 

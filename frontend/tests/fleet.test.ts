@@ -1,4 +1,4 @@
-// The fleet: everything fits, nothing overlaps, cells are found; what is told of each; and how fast it is.
+// The fleet map: layout, hit tests, tooltips and speed.
 import { describe, expect, test } from "vitest";
 import { LARGEST, type LayoutGroup, columns, hit, layout, neighbour } from "../src/pages/fleet/layout";
 import { fits, readAddress, describeSpotlight, writeAddress } from "../src/pages/fleet/address";
@@ -29,14 +29,14 @@ describe("layout", () => {
 
   test("no two cells overlap, and each lies in its card", () => {
     const where = layout([{ title: "a", nodes: [{ name: "x", cells: 3 }, { name: "y", cells: 16 }] }, ...groups(30)], 700, 500);
-    const taken = new Set<string>();
+    const used = new Set<string>();
     for (const cell of where.cells) {
       const card = where.cards[cell.node];
       expect(card && cell.x >= card.x && cell.y >= card.y && cell.x + where.size <= card.x + card.width && cell.y + where.size <= card.y + card.height).toBe(true);
-      taken.add(`${cell.x},${cell.y}`);
+      used.add(`${cell.x},${cell.y}`);
       expect(hit(where, cell.x + where.size / 2, cell.y + where.size / 2)).toBe(where.cells.indexOf(cell));
     }
-    expect(taken.size).toBe(where.cells.length);
+    expect(used.size).toBe(where.cells.length);
   });
 
   test("few nodes have large cells, and many extend downwards", () => {
@@ -60,7 +60,7 @@ describe("layout", () => {
   test("arrows reach every cell and stay at the borders", () => {
     const where = layout(groups(6), 600, 400);
     let at = 0;
-    const seen = new Set([at]);
+    const received = new Set([at]);
     for (let step = 0; step < 200; step += 1) {
       const right = neighbour(where, at, 1, 0);
       if (right !== at) at = right;
@@ -68,9 +68,9 @@ describe("layout", () => {
         for (let left = neighbour(where, at, -1, 0); left !== at; left = neighbour(where, at, -1, 0)) at = left;
         at = neighbour(where, at, 0, 1);
       }
-      seen.add(at);
+      received.add(at);
     }
-    expect(seen.size).toBe(where.cells.length);
+    expect(received.size).toBe(where.cells.length);
     expect(neighbour(where, 0, 0, -1)).toBe(0);
   });
 });
@@ -112,32 +112,32 @@ describe("tooltips", () => {
   });
 
   test("a free MIG cell shows its size", () => {
-    const whole = node(1, 4);
-    const divided: NodeRow = { ...whole, holders: { 1: { name: "train", user: "ann", tenant: "red", gpu_count: 1, ends_at: null } }, devices: whole.devices.map((device, at) => ({ ...device, model: at > 0 ? "NVIDIA H100 MIG 1g.10gb" : device.model, cell: "free", jobs: at === 2 ? [1] : [] })) };
+    const full = node(1, 4);
+    const divided: NodeRow = { ...full, holders: { 1: { name: "train", user: "ann", tenant: "red", gpu_count: 1, ends_at: null } }, devices: full.devices.map((device, at) => ({ ...device, model: at > 0 ? "NVIDIA H100 MIG 1g.10gb" : device.model, cell: "free", jobs: at === 2 ? [1] : [] })) };
     expect(paints(model([divided], "none").cells, "state", { cell: null, job: null, tenant: null }).map((cell) => cell.third)).toEqual(["", "MIG 1g.10gb", "train", "MIG 1g.10gb"]);
   });
 
   test("matching cells are highlighted, others are dim", () => {
-    const shown = paints(model(nodes(3), "none").cells, "state", { cell: null, job: 1, tenant: null });
-    expect(shown.filter((cell) => cell.isLit).length).toBe(8);
-    expect(shown.filter((cell) => cell.isDim).length).toBe(16);
+    const visible = paints(model(nodes(3), "none").cells, "state", { cell: null, job: 1, tenant: null });
+    expect(visible.filter((cell) => cell.isLit).length).toBe(8);
+    expect(visible.filter((cell) => cell.isDim).length).toBe(16);
   });
 });
 
 describe("fills", () => {
-  const held = (ends_at: string | null): NodeRow => ({ ...node(1, 1), holders: { 1: { name: "train", user: "ann", tenant: "red", gpu_count: 1, ends_at } } });
+  const allocated = (ends_at: string | null): NodeRow => ({ ...node(1, 1), holders: { 1: { name: "train", user: "ann", tenant: "red", gpu_count: 1, ends_at } } });
   const busy = (of: NodeRow): DeviceRow => ({ ...(of.devices[0] as DeviceRow), cell: "busy" });
 
   test("time to free is that of the last job, and unknown without a limit", () => {
-    const soon = held(new Date(Date.now() + 3_600_000).toISOString());
+    const soon = allocated(new Date(Date.now() + 3_600_000).toISOString());
     expect(secondsToFree(busy(soon), soon)).toBeGreaterThan(3500);
     expect(formatReading(busy(soon), "until", soon)).toMatch(/^within (60 min|1 h)$/);
-    expect([formatReading(busy(held(null)), "until", held(null)), value(busy(held(null)), "until", held(null))]).toEqual(["n/a", null]);
+    expect([formatReading(busy(allocated(null)), "until", allocated(null)), value(busy(allocated(null)), "until", allocated(null))]).toEqual(["n/a", null]);
     expect(formatReading({ ...busy(soon), cell: "free", jobs: [] }, "until", soon)).toBe("free");
   });
 
   test("owners have colours by use; hidden owners have none", () => {
-    const [own, other] = [held(null), { ...held(null), holders: {} }];
+    const [own, other] = [allocated(null), { ...allocated(null), holders: {} }];
     expect(owner(busy(own), own)).toBe("ann");
     expect(owner({ ...busy(other), jobs: [] }, other)).toBe("another tenant");
     const cells = [{ node: own, device: busy(own) }, { node: own, device: { ...busy(own), cell: "free" as Cell } }];
@@ -145,17 +145,17 @@ describe("fills", () => {
   });
 
   test("watts are on a scale of 700", () => {
-    expect(value(busy(held(null)), "power")).toBeCloseTo(400 / 700);
-    expect(formatReading(busy(held(null)), "power")).toBe("400 W");
+    expect(value(busy(allocated(null)), "power")).toBeCloseTo(400 / 700);
+    expect(formatReading(busy(allocated(null)), "power")).toBe("400 W");
   });
 });
 
 describe("the address", () => {
   test("round trips through the URL", () => {
-    const asked = readAddress("?group=rack&fill=power&view=table&gpu=a/3&job=7&health=hot&model=NVIDIA+A100");
-    expect([asked.group, asked.fill, asked.isTable, asked.gpu, asked.light.job, asked.light.health]).toEqual(["rack", "power", true, "a/3", 7, "hot"]);
-    expect(describeSpotlight(asked.light)).toBe("GPUs of job 7, hot GPUs, A100");
-    expect(readAddress(writeAddress(asked, ""))).toEqual(asked);
+    const requests = readAddress("?group=rack&fill=power&view=table&gpu=a/3&job=7&health=hot&model=NVIDIA+A100");
+    expect([requests.group, requests.fill, requests.isTable, requests.gpu, requests.light.job, requests.light.health]).toEqual(["rack", "power", true, "a/3", 7, "hot"]);
+    expect(describeSpotlight(requests.light)).toBe("GPUs of job 7, hot GPUs, A100");
+    expect(readAddress(writeAddress(requests, ""))).toEqual(requests);
     expect(writeAddress(readAddress(""), "?group=rack&wall=1")).toBe("?wall=1");
   });
 

@@ -1,4 +1,4 @@
-// One GPU under the pointer or the keys: which one is meant, what is told of it, and where it leads.
+// One GPU under the pointer or the keys: selection, tooltip and links.
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { interact } from "../src/pages/fleet/interaction";
 import { layout } from "../src/pages/fleet/layout";
@@ -29,16 +29,16 @@ test("the tooltip lists all facts, most important first", () => {
 test("arrows move, Enter opens, Escape and blur clear", () => {
   const canvas = document.createElement("canvas");
   const where = layout([{ title: "", nodes: [{ name: "a", cells: 8 }] }], 800, 400);
-  const told: (number | string)[] = [];
-  interact(canvas, { layout: () => where, pointed: (cell) => told.push(cell), opened: (cell) => told.push(`opened ${cell}`), left: () => told.push("left") });
+  const messages: (number | string)[] = [];
+  interact(canvas, { layout: () => where, pointed: (cell) => messages.push(cell), opened: (cell) => messages.push(`opened ${cell}`), left: () => messages.push("left") });
   const press = (key: string, more: object = {}): boolean => canvas.dispatchEvent(new KeyboardEvent("keydown", { key, cancelable: true, ...more }));
   for (const key of ["ArrowRight", "ArrowRight", "ArrowRight", "ArrowDown", "ArrowLeft", "ArrowUp", "End", "Enter", "Home"]) press(key);
-  expect(told.splice(0)).toEqual([0, 1, 2, 6, 5, 1, 7, "opened 7", 0]);
+  expect(messages.splice(0)).toEqual([0, 1, 2, 6, 5, 1, 7, "opened 7", 0]);
   expect([press("ArrowRight", { ctrlKey: true }), press("x"), press("ArrowRight")]).toEqual([true, true, false]);
   canvas.dispatchEvent(new Event("blur"));
   press("Escape");
   press("Enter");
-  expect(told).toEqual([1, -1, "left"]);
+  expect(messages).toEqual([1, -1, "left"]);
 });
 
 test("the strip counts states and links to the clicked GPU", () => {

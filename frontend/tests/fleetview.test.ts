@@ -1,4 +1,4 @@
-// The fleet's parts beside the map: the panel, the table, and how one gets there and back.
+// The fleet's panel and table, and navigation between them.
 import { describe, expect, test, vi } from "vitest";
 import { model } from "../src/pages/fleet/model";
 import { Panel } from "../src/pages/fleet/panel";
@@ -10,8 +10,8 @@ import { node, nodes } from "./machines";
 test("the panel keeps the focus during updates and reports a missing GPU", () => {
   const box = document.createElement("aside");
   document.body.append(box);
-  const asked: unknown[] = [];
-  const panel = new Panel(box, { light: (light) => asked.push(light), closed: () => asked.push("closed") });
+  const requests: unknown[] = [];
+  const panel = new Panel(box, { light: (light) => requests.push(light), closed: () => requests.push("closed") });
   const cells = model(nodes(2), "none").cells;
   const light = { cell: null, job: null, tenant: null };
   vi.stubGlobal("fetch", () => Promise.reject(new Error("no server")));
@@ -24,7 +24,7 @@ test("the panel keeps the focus during updates and reports a missing GPU", () =>
   expect(document.activeElement).toBe(close);
   box.querySelector<HTMLElement>("button[data-does=light]")?.click();
   close?.click();
-  expect(asked).toEqual([{ job: host.devices[0]?.jobs?.[0] }, "closed"]);
+  expect(requests).toEqual([{ job: host.devices[0]?.jobs?.[0] }, "closed"]);
   panel.show(undefined, cells, { ...light, job: 999 }, "nowhere/7");
   expect(box.textContent).toContain("GPU nowhere/7 does not exist");
   expect(box.textContent).toContain("GPUs of job 999: none now");
@@ -52,13 +52,13 @@ describe("the table", () => {
 
   test("shows only matching GPUs, or all with matches marked", () => {
     const table = make();
-    const asked = { ...dark, job: 1 };
-    table.update(model(nodes(3), "none"), asked, "gpu-1/3");
+    const requests = { ...dark, job: 1 };
+    table.update(model(nodes(3), "none"), requests, "gpu-1/3");
     expect(keys()).toEqual(Array.from({ length: 8 }, (_, index) => `gpu-1/${index}`));
     expect(table.element.textContent).toContain("8 GPUs of 24: GPUs of job 1");
     expect(table.rowOf("gpu-1/3")?.getAttribute("aria-current")).toBe("true");
     document.querySelector<HTMLElement>(".lit button")?.click();
-    table.update(model(nodes(3), "none"), asked, null);
+    table.update(model(nodes(3), "none"), requests, null);
     expect([keys().length, document.querySelectorAll("tr.is-lit").length, document.querySelectorAll("[aria-current]").length]).toEqual([24, 8, 0]);
   });
 
@@ -94,10 +94,10 @@ describe("the table", () => {
 
   test("applies a requested order under the pointer", () => {
     const table = make();
-    const shown = model(nodes(1), "none");
-    table.update(shown, dark, null);
+    const visible = model(nodes(1), "none");
+    table.update(visible, dark, null);
     document.querySelector("tbody")?.dispatchEvent(new PointerEvent("pointerenter"));
-    table.update(shown, dark, null, "-gpu");
+    table.update(visible, dark, null, "-gpu");
     expect(keys()[0]).toBe("gpu-0/7");
   });
 

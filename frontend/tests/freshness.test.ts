@@ -24,8 +24,8 @@ test("a database outage is shown with its duration", () => {
 
 test("offline shows the last known time", () => {
   const at = Date.now();
-  const shown = freshness(heard(at, false), at + 1000, true);
-  expect(shown).toMatchObject({ level: "offline", text: `offline, last known ${clock(at)}` });
+  const visible = freshness(heard(at, false), at + 1000, true);
+  expect(visible).toMatchObject({ level: "offline", text: `offline, last known ${clock(at)}` });
 });
 
 test("a logout is shown", () => {

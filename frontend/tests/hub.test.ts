@@ -1,4 +1,4 @@
-// The hub with a pretend socket: what is asked for, gaps, hidden tabs, lost connections.
+// The hub with a fake socket: subscriptions, gaps, hidden tabs, lost connections.
 import { beforeEach, expect, test, vi } from "vitest";
 import { Hub } from "../src/live/hub";
 import { type SocketLike, backoff } from "../src/live/socket";
@@ -47,8 +47,8 @@ test("one socket, the union of topics", () => {
 });
 
 test("a gap requests one snapshot", () => {
-  const seen: number[] = [];
-  hub.listen("jobs", (state) => seen.push(state.rows.size));
+  const received: number[] = [];
+  hub.listen("jobs", (state) => received.push(state.rows.size));
   hub.start();
   last().open();
   last().says({ topic: "jobs", seq: 1, snapshot: { a: {} } });
@@ -56,7 +56,7 @@ test("a gap requests one snapshot", () => {
   last().says({ topic: "jobs", seq: 4, set: { d: {} } });
   expect(last().sent.slice(1)).toEqual([{ subscribe: ["jobs"], fresh: ["jobs"] }]);
   last().says({ topic: "jobs", seq: 5, snapshot: { a: {}, c: {}, d: {} } });
-  expect(seen).toEqual([1, 3]);
+  expect(received).toEqual([1, 3]);
 });
 
 test("a missing snapshot is requested again", () => {
@@ -141,15 +141,15 @@ test("a server that closes at once is retried with backoff", () => {
 
 test("a view that fails does not stop the others", () => {
   const complaint = vi.spyOn(console, "error").mockImplementation(() => undefined);
-  const seen: string[] = [];
+  const received: string[] = [];
   hub.listen("jobs", () => {
     throw new Error("no");
   });
-  hub.listen("jobs", () => seen.push("drawn"));
+  hub.listen("jobs", () => received.push("drawn"));
   hub.start();
   last().open();
   last().says({ topic: "jobs", seq: 1, snapshot: {} });
-  expect(seen).toEqual(["drawn"]);
+  expect(received).toEqual(["drawn"]);
   complaint.mockRestore();
 });
 
@@ -168,12 +168,12 @@ test("an alive without answer is not answered", () => {
 });
 
 test("a frame may hold several messages", () => {
-  const seen: string[] = [];
-  hub.listen("jobs", (state) => seen.push([...state.rows.keys()].join()));
+  const received: string[] = [];
+  hub.listen("jobs", (state) => received.push([...state.rows.keys()].join()));
   hub.start();
   last().open();
   last().says([{ topic: "jobs", seq: 1, snapshot: { a: {} } }, { topic: "jobs", seq: 2, set: { b: {} } }]);
-  expect(seen.at(-1)).toBe("a,b");
+  expect(received.at(-1)).toBe("a,b");
 });
 
 const node = (name: string, ...ids: number[]): object => ({ name, devices: ids.map((id) => ({ id })) });
@@ -184,19 +184,19 @@ const read = (utilisation: number | null, ...ids: number[]): object => ({
 
 test("nodes are joined with readings and keep identity if unchanged", () => {
   type Shown = Map<string, { last_seen_at: string | null; devices: { id: number; reading: { utilisation_percent: number | null } | null }[] }>;
-  const seen: Shown[] = [];
-  hub.listen("nodes", (state) => state.hasRows && seen.push(state.rows as unknown as Shown));
+  const received: Shown[] = [];
+  hub.listen("nodes", (state) => state.hasRows && received.push(state.rows as unknown as Shown));
   hub.start();
   last().open();
   expect(last().sent).toEqual([{ subscribe: ["nodes", "readings"] }]);
   last().says({ topic: "nodes", seq: 1, snapshot: { a: node("a", 7, 8), b: node("b", 9) } });
-  expect(seen).toEqual([]);
+  expect(received).toEqual([]);
   last().says({ topic: "readings", seq: 1, snapshot: { a: read(50, 7), b: read(1, 9) } });
-  expect(seen.at(-1)?.get("a")?.devices.map((device) => device.reading?.utilisation_percent)).toEqual([50, undefined]);
+  expect(received.at(-1)?.get("a")?.devices.map((device) => device.reading?.utilisation_percent)).toEqual([50, undefined]);
   last().says({ topic: "readings", seq: 2, patch: { a: { utilisation_percent: [60] } } });
-  expect(seen.at(-1)?.get("a")?.devices[0]?.reading?.utilisation_percent).toBe(60);
-  expect(seen.at(-1)?.get("a")?.last_seen_at).toBe("2026-01-31T08:00:00Z");
-  expect(seen.at(-1)?.get("b")).toBe(seen.at(-2)?.get("b"));
+  expect(received.at(-1)?.get("a")?.devices[0]?.reading?.utilisation_percent).toBe(60);
+  expect(received.at(-1)?.get("a")?.last_seen_at).toBe("2026-01-31T08:00:00Z");
+  expect(received.at(-1)?.get("b")).toBe(received.at(-2)?.get("b"));
 });
 
 test("a visible tab reconnects at once; a hidden one does not", () => {
@@ -207,9 +207,9 @@ test("a visible tab reconnects at once; a hidden one does not", () => {
     vi.advanceTimersByTime(5000);
     last().close();
   }
-  const known = sockets.length;
+  const cached = sockets.length;
   hub.setHidden(true);
-  expect(sockets.length).toBe(known);
+  expect(sockets.length).toBe(cached);
   hub.setHidden(false);
-  expect(sockets.length).toBe(known + 1);
+  expect(sockets.length).toBe(cached + 1);
 });

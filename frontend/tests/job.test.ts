@@ -1,4 +1,4 @@
-// One job's page: attempts and waits on one axis, readings as charts, what can be taken back.
+// The job page: attempts and waits on one axis, readings as charts, undo.
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import type { Page } from "../src/live/regions";
 import type { TopicState } from "../src/live/store";

@@ -1,4 +1,4 @@
-// The page's keys where two parts listen: what one of them has taken is not for the other.
+// Shortcuts with two listeners: a handled key is not handled twice.
 import { expect, test, vi } from "vitest";
 import { fleet } from "../src/pages/fleet/view";
 import { startKeyboard } from "../src/ui/keyboard";
@@ -29,8 +29,8 @@ test("an outside click closes menus; a press begun inside does not", () => {
     <details class="confirm"><summary>Cancel…</summary><button id="yes">yes</button></details><main id="page"></main>`;
   startKeyboard(() => undefined);
   const all = [...document.querySelectorAll("details")];
-  const states = (): boolean[] => all.map((one) => one.open);
-  const open = (): void => all.forEach((one) => (one.open = true));
+  const states = (): boolean[] => all.map((element) => element.open);
+  const open = (): void => all.forEach((element) => (element.open = true));
   const at = (id: string): Element => document.getElementById(id) as Element;
   const press = (id: string): unknown => at(id).dispatchEvent(new Event("pointerdown", { bubbles: true }));
   const click = (id: string, detail = 1): unknown => at(id).dispatchEvent(new MouseEvent("click", { bubbles: true, detail }));

@@ -1,4 +1,4 @@
-// Reading a log: colours, control sequences, UTF-8 and line boundaries anywhere, in order, no more than it takes.
+// Reading a log: colours, control sequences, UTF-8, line boundaries, order and bounds.
 import { describe, expect, test } from "vitest";
 import { Ansi, type Piece } from "../src/pages/job/log/ansi";
 import { Lines, MAX_LINE, wholeFrom } from "../src/pages/job/log/lines";
@@ -38,11 +38,11 @@ describe("ansi", () => {
   });
 
   test("sequences cut anywhere are the same as whole ones", () => {
-    const whole = "one \x1b[1;38;5;196mtwo\x1b[0m three\x1b]0;t\x07 \x1b[32mfour\x1b[K five";
-    const expected = read(whole);
-    for (let at = 0; at <= whole.length; at += 1) {
+    const full = "one \x1b[1;38;5;196mtwo\x1b[0m three\x1b]0;t\x07 \x1b[32mfour\x1b[K five";
+    const expected = read(full);
+    for (let at = 0; at <= full.length; at += 1) {
       const ansi = new Ansi();
-      const parts = [...ansi.feed(whole.slice(0, at)), ...ansi.feed(whole.slice(at))];
+      const parts = [...ansi.feed(full.slice(0, at)), ...ansi.feed(full.slice(at))];
       expect(text(parts)).toBe(text(expected));
       const styles = (list: readonly Piece[]): string[] => list.flatMap((p) => [...p.text].map((c) => `${c}${p.classes}${p.colour ?? ""}`));
       expect(styles(parts)).toEqual(styles(expected));
@@ -51,26 +51,26 @@ describe("ansi", () => {
 
   test("an endless sequence does not swallow the log", () => {
     const ansi = new Ansi();
-    let shown = "";
-    for (let at = 0; at < 10; at += 1) shown += text(ansi.feed(`\x1b]${"x".repeat(2000)}`));
-    expect(shown.length).toBeGreaterThan(5000);
+    let visible = "";
+    for (let at = 0; at < 10; at += 1) visible += text(ansi.feed(`\x1b]${"x".repeat(2000)}`));
+    expect(visible.length).toBeGreaterThan(5000);
   });
 });
 
 describe("lines", () => {
   test("UTF-8 cut at every byte gives the same lines", () => {
-    const whole = bytes("añ€😀\nzweite Zeile – ü\r\nrest");
-    for (let at = 0; at <= whole.length; at += 1) {
+    const full = bytes("añ€😀\nzweite Zeile – ü\r\nrest");
+    for (let at = 0; at <= full.length; at += 1) {
       const lines = new Lines();
-      const done = [...lines.feed(whole.subarray(0, at)), ...lines.feed(whole.subarray(at))];
-      expect(done.map(text)).toEqual(["añ€😀", "zweite Zeile – ü"]);
+      const results = [...lines.feed(full.subarray(0, at)), ...lines.feed(full.subarray(at))];
+      expect(results.map(text)).toEqual(["añ€😀", "zweite Zeile – ü"]);
       expect(text(lines.open)).toBe("rest");
     }
   });
 
   test("invalid UTF-8 is shown as replacement", () => {
-    const done = new Lines().feed(new Uint8Array([0x61, 0xff, 0x62, 0x0a]));
-    expect(done.map(text)).toEqual(["a\ufffdb"]);
+    const results = new Lines().feed(new Uint8Array([0x61, 0xff, 0x62, 0x0a]));
+    expect(results.map(text)).toEqual(["a\ufffdb"]);
   });
 
   test("a return overwrites the line, as progress bars do", () => {
@@ -84,14 +84,14 @@ describe("lines", () => {
 
   test("endless output is broken into lines with merged pieces", () => {
     const lines = new Lines();
-    const whole = `${"x".repeat(MAX_LINE - 1)}${"😀".repeat(3 * MAX_LINE)}`;
-    const done = lines.feed(bytes(whole));
-    expect(done.length).toBeGreaterThan(5);
-    for (const line of [...done, lines.open]) {
+    const full = `${"x".repeat(MAX_LINE - 1)}${"😀".repeat(3 * MAX_LINE)}`;
+    const results = lines.feed(bytes(full));
+    expect(results.length).toBeGreaterThan(5);
+    for (const line of [...results, lines.open]) {
       expect(text(line).length).toBeLessThanOrEqual(MAX_LINE);
       expect(text(line)).not.toMatch(/^[\udc00-\udfff]|[\ud800-\udbff]$/);
     }
-    expect([...done, lines.open].map(text).join("")).toBe(whole);
+    expect([...results, lines.open].map(text).join("")).toBe(full);
     for (let at = 0; at < 100; at += 1) lines.feed(bytes("."));
     expect(lines.open.length).toBe(1);
     expect(lines.feed(bytes("\nnext\n")).map(text).slice(-1)).toEqual(["next"]);

@@ -1,4 +1,4 @@
-// The submit form: the field that the panel beside it says is wrong is marked, not while somebody types into it.
+// The submit form: invalid fields are marked, but not while typing.
 import { beforeEach, expect, test, vi } from "vitest";
 import { keepDraft, startMarks, refreshRestored } from "../src/pages/submit/draft";
 

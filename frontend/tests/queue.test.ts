@@ -1,4 +1,4 @@
-// The queue: arithmetic of its lines, windows of the feed, what stays still under the pointer, filters in the address.
+// The queue: geometry, windows, holding under the pointer, filters in the URL.
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { Detail } from "../src/pages/queue/detail";
 import { Estimates } from "../src/pages/queue/estimates";
@@ -68,38 +68,38 @@ test("only the windows in sight and their neighbours are subscribed", () => {
 
 test("under the pointer the order holds, contents update, and changes are counted", () => {
   const feed = new Feed();
-  const held = new HeldView();
-  const windows = new Windows(feed, "", () => held.update(windows));
+  const allocated = new HeldView();
+  const windows = new Windows(feed, "", () => allocated.update(windows));
   windows.want(0, 10);
   feed.say("queue:0-200", state([1, 2, 3]));
-  held.hold();
+  allocated.hold();
   feed.say("queue:0-200", state([7, 1, 3, 8]));
-  expect([0, 1, 2].map((job) => [held.row(job).row?.id, held.row(job).isGone])).toEqual([[1, false], [2, true], [3, false]]);
-  expect([held.news, held.total?.matching]).toEqual(["2 new", 3]);
-  held.release();
-  held.adopt(windows);
-  expect([0, 1, 2, 3].map((job) => held.row(job).row?.id)).toEqual([7, 1, 3, 8]);
-  expect(held.news).toBe("");
-  held.hold();
+  expect([0, 1, 2].map((job) => [allocated.row(job).row?.id, allocated.row(job).isGone])).toEqual([[1, false], [2, true], [3, false]]);
+  expect([allocated.news, allocated.total?.matching]).toEqual(["2 new", 3]);
+  allocated.release();
+  allocated.adopt(windows);
+  expect([0, 1, 2, 3].map((job) => allocated.row(job).row?.id)).toEqual([7, 1, 3, 8]);
+  expect(allocated.news).toBe("");
+  allocated.hold();
   feed.say("queue:0-200", state([1, 7, 3, 8]));
-  expect(held.news).toBe("new order");
+  expect(allocated.news).toBe("new order");
 });
 
 test("new rows are counted, or only the difference of totals in a partial queue", () => {
   const feed = new Feed();
-  const held = new HeldView();
-  const windows = new Windows(feed, "", () => held.update(windows));
+  const allocated = new HeldView();
+  const windows = new Windows(feed, "", () => allocated.update(windows));
   const news = (said: TopicState): string => {
     feed.say("queue:0-200", said);
-    return held.news;
+    return allocated.news;
   };
   windows.want(0, 10);
   news(state([1, 2, 3]));
-  held.hold();
+  allocated.hold();
   expect([news(state([3, 4, 5, 6, 7, 8])), news(state([2, 3])), news(state([1, 2, 3]))]).toEqual(["5 new", "1 row gone", ""]);
-  held.release();
+  allocated.release();
   news(state([1, 2, 3], 1000));
-  held.hold();
+  allocated.hold();
   expect([news(state([2, 3, 4], 1003)), news(state([2, 3, 4], 999))]).toEqual(["3 rows more", "1 row fewer"]);
 });
 
@@ -112,10 +112,10 @@ test("filters and order are in the URL and, in fixed order, in the topic", () =>
 
 test("an estimate is relative, with its sentence as title", () => {
   const now = Date.parse("2026-01-31T08:00:00Z");
-  const known = (at: string | null, sentence: string): EstimateResult => ({ estimate: { p50_at: at, p90_at: null, later_than: null, sentence }, estimate_reason: null });
-  const soon = estimateCell(known("2026-01-31T08:12:00Z", "starts soon"), now);
+  const cached = (at: string | null, sentence: string): EstimateResult => ({ estimate: { p50_at: at, p90_at: null, later_than: null, sentence }, estimate_reason: null });
+  const soon = estimateCell(cached("2026-01-31T08:12:00Z", "starts soon"), now);
   expect([soon.textContent, soon.title]).toEqual(["in 12 min", "starts soon"]);
-  expect(estimateCell(known(null, "no estimate"), now).textContent).toBe("none");
+  expect(estimateCell(cached(null, "no estimate"), now).textContent).toBe("none");
   const unknown = estimateCell({ estimate: null, estimate_reason: "no estimate: it is held" });
   expect([unknown.textContent, unknown.title]).toEqual(["n/a", "no estimate: it is held"]);
   expect(estimateCell(undefined).textContent).toBe("–");
@@ -162,8 +162,8 @@ test("an empty queue keeps the server's text, and a filter without matches links
 
 test("estimates are requested for visible jobs, again only for new ones", async () => {
   vi.useFakeTimers();
-  const told = { 7: { estimate: { p50_at: null, p90_at: null, later_than: null, sentence: "soon" }, estimate_reason: null }, 9: { estimate: null, estimate_reason: "too many" } };
-  const get = vi.fn(async (_: string) => new Response(JSON.stringify(told)));
+  const messages = { 7: { estimate: { p50_at: null, p90_at: null, later_than: null, sentence: "soon" }, estimate_reason: null }, 9: { estimate: null, estimate_reason: "too many" } };
+  const get = vi.fn(async (_: string) => new Response(JSON.stringify(messages)));
   const changed = vi.fn();
   const estimates = new Estimates(changed, get);
   estimates.want([7, 8]);
@@ -189,19 +189,19 @@ test("estimates are requested for visible jobs, again only for new ones", async 
 });
 
 test("an opened row shows the known part at once, and queries the scheduler only while open", async () => {
-  const asked: string[] = [];
+  const requests: string[] = [];
   vi.stubGlobal("fetch", async (address: string) => {
-    asked.push(address);
+    requests.push(address);
     return new Response(`<dl>${address.endsWith("now") ? "computing" : "in an hour"}</dl>`);
   });
   vi.stubGlobal("ResizeObserver", class { observe(): void {} disconnect(): void {} });
   const detail = new Detail(() => undefined);
   detail.toggle(7);
   await vi.waitFor(() => expect(detail.element.textContent).toContain("in an hour"));
-  expect(asked).toEqual(["/jobs/7/foreseen/?part=now", "/jobs/7/foreseen/"]);
+  expect(requests).toEqual(["/jobs/7/foreseen/?part=now", "/jobs/7/foreseen/"]);
   detail.toggle(8);
   detail.close();
   await new Promise((resolve) => setTimeout(resolve, 20));
-  expect(asked.slice(2)).toEqual(["/jobs/8/foreseen/?part=now"]);
+  expect(requests.slice(2)).toEqual(["/jobs/8/foreseen/?part=now"]);
   vi.unstubAllGlobals();
 });

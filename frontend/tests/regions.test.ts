@@ -1,4 +1,4 @@
-// Regions: a view per region, errors in words, letting go of what left the page; and the log's view in one.
+// Regions: views, errors and removal; and the log view in a region.
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { Hub } from "../src/live/hub";
 import { jobLog } from "../src/pages/job/log/view";
@@ -68,9 +68,9 @@ test("a removed region is closed with its topic", () => {
 test("the log opens at its tail and follows new attempts", async () => {
   const logs: Record<string, string> = { "1.0": "\x1b[31mfirst\x1b[0m\n", "2.0": "second\n" };
   vi.stubGlobal("fetch", async (url: string) => {
-    const asked = new URL(url, "http://x").searchParams;
-    const all = logs[`${asked.get("attempt")}.${asked.get("rank")}`] ?? "";
-    const offset = Math.max(0, Number(asked.get("offset")) < 0 ? all.length + Number(asked.get("offset")) : Number(asked.get("offset")));
+    const requests = new URL(url, "http://x").searchParams;
+    const all = logs[`${requests.get("attempt")}.${requests.get("rank")}`] ?? "";
+    const offset = Math.max(0, Number(requests.get("offset")) < 0 ? all.length + Number(requests.get("offset")) : Number(requests.get("offset")));
     const headers = { "X-Log-Offset": `${offset}`, "X-Log-Next-Offset": `${all.length}`, "X-Log-Size": `${all.length}`, "X-Log-Complete": "false" };
     return new Response(all.slice(offset), { headers });
   });

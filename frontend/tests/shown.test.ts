@@ -1,4 +1,4 @@
-// Hidden tabs ask for nothing, and at once when they are shown; a page that could not be had is asked for again.
+// Hidden tabs send no requests until shown; failed reloads are retried.
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 vi.mock("htmx.org", () => ({ default: { process: () => undefined } }));
 import { whenVisible, deferHiddenRequests } from "../src/live/visibility";
@@ -51,14 +51,14 @@ describe("periodic work", () => {
     deferHiddenRequests();
     const part = document.createElement("div");
     document.body.replaceChildren(part);
-    let shown = 0;
-    part.addEventListener("shown", () => (shown += 1));
+    let visible = 0;
+    part.addEventListener("shown", () => (visible += 1));
     const ask = (verb: string): boolean => part.dispatchEvent(new CustomEvent("htmx:beforeRequest", { bubbles: true, cancelable: true, detail: { elt: part, requestConfig: { verb } } }));
     expect(ask("get")).toBe(true);
     show(true);
     expect([ask("get"), ask("get"), ask("post")]).toEqual([false, false, true]);
     show(false);
-    expect([shown, ask("get")]).toEqual([1, true]);
+    expect([visible, ask("get")]).toEqual([1, true]);
   });
 });
 

@@ -1,4 +1,4 @@
-// The store: snapshot + deltas = state, and gaps are seen.
+// The store: snapshot + deltas = state, and gaps are detected.
 import { expect, test } from "vitest";
 import { NOTHING, type TopicMessage, type TopicState, apply, unsettled } from "../src/live/store";
 import type { Rows } from "../src/live/topics";
@@ -16,21 +16,21 @@ const plain = (state: TopicState): Rows => Object.fromEntries([...state.rows].so
 test("snapshot and deltas are the state, over random histories", () => {
   for (let seed = 1; seed <= 200; seed += 1) {
     const random = generator(seed);
-    const pick = (most: number): number => Math.floor(random() * most);
+    const pick = (maximum: number): number => Math.floor(random() * maximum);
     const truth = new Map<string, object>();
     for (let at = 0; at < pick(20); at += 1) truth.set(`k${pick(30)}`, { value: pick(1000) });
     let seq = pick(100);
     let state = apply(NOTHING, { topic: "t", seq, snapshot: Object.fromEntries(truth) });
     for (let step = 0; step < 50; step += 1) {
       const set: Rows = {};
-      const gone: string[] = [];
+      const removed: string[] = [];
       for (let at = 0; at < pick(4); at += 1) set[`k${pick(30)}`] = { value: pick(1000) };
-      for (const key of truth.keys()) if (!(key in set) && random() < 0.1) gone.push(key);
-      for (const key of gone) truth.delete(key);
+      for (const key of truth.keys()) if (!(key in set) && random() < 0.1) removed.push(key);
+      for (const key of removed) truth.delete(key);
       for (const [key, row] of Object.entries(set)) truth.set(key, row);
       seq += 1;
       const isLost = random() < 0.05;
-      if (!isLost) state = apply(state, { topic: "t", seq, set, gone });
+      if (!isLost) state = apply(state, { topic: "t", seq, set, gone: removed });
       if (state.status === "gap") state = apply(state, { topic: "t", seq, snapshot: Object.fromEntries(truth) });
     }
     if (state.seq !== seq) state = apply(state, { topic: "t", seq: seq + 1, snapshot: Object.fromEntries(truth) });

@@ -1,4 +1,4 @@
-// The theme's order, and that it is kept.
+// The order and storage of themes.
 import { expect, test, vi } from "vitest";
 import { STORAGE_KEY, nextTheme, startTheme } from "../src/ui/theme";
 

@@ -1,4 +1,4 @@
-// What is sent some seconds later, unless it is undone: a page that is left sends it at once.
+// Delayed requests with undo; leaving the page sends them.
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { UNDO_MS, isPending, schedule, startUndo } from "../src/actions/undo";
 

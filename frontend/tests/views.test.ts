@@ -137,8 +137,8 @@ test("unknown values are n/a, and parts never round to none or all", () => {
 });
 
 test("more than three nodes are counted", () => {
-  const said = (...names: string[]): string => h("p", {}, ...nodeLinks(names)).textContent;
-  expect([said(), said("a", "b", "c"), said("a", "b", "c", "d", "e")]).toEqual(["–", "a, b, c", "a, b, c and 2 more"]);
+  const text = (...names: string[]): string => h("p", {}, ...nodeLinks(names)).textContent;
+  expect([text(), text("a", "b", "c"), text("a", "b", "c", "d", "e")]).toEqual(["–", "a, b, c", "a, b, c and 2 more"]);
 });
 
 test("the filter matches every word", () => {
@@ -177,9 +177,9 @@ test("shortcuts work, but not while typing", () => {
   press("Escape");
   expect(document.activeElement?.hasAttribute("data-filter")).toBe(false);
   document.body.innerHTML = '<nav class="rail"><a href="/jobs/">Jobs</a></nav><input data-filter>';
-  const before = go.mock.calls.length;
+  const previous = go.mock.calls.length;
   for (const key of ["g", "s", "g", "j"]) press(key, document.body);
-  expect(go.mock.calls.slice(before), "pages that one has").toEqual([["/jobs/"]]);
+  expect(go.mock.calls.slice(previous), "pages that one has").toEqual([["/jobs/"]]);
   const slash = new KeyboardEvent("keydown", { key: "/", bubbles: true, cancelable: true });
   document.body.dispatchEvent(slash);
   expect([slash.defaultPrevented, document.activeElement?.tagName], "not typed into it").toEqual([true, "INPUT"]);

@@ -1,4 +1,4 @@
-// Wall mode: the clock, and the way out.
+// Wall mode: the clock, and Esc.
 import { expect, test, vi } from "vitest";
 import { startWall } from "../src/pages/overview/wall";
 
