@@ -67,7 +67,7 @@ def test_array_elements_are_paged_and_filtered(array, member):
     ("query", "message"),
     [
         ("index=120", "120 does not exist"),
-        ("index=x", "ust be numbers"),
+        ("index=x", "ust be element numbers"),
         ("state=odd", "here is no state &#x27;odd&#x27;"),
     ],
 )
