@@ -1,1 +1,1 @@
-"""What people see: pages, the live feed and its socket."""
+"""The web interface: pages, the live feed and its socket."""

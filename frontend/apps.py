@@ -1,4 +1,4 @@
-"""Tells Django of this app."""
+"""Django app configuration."""
 
 from django.apps import AppConfig, apps
 
@@ -11,7 +11,7 @@ class FrontendConfig(AppConfig):
     name = "frontend"
 
     def import_models(self) -> None:
-        """The last app of ours: the models of all are there, and no form is made of them yet."""
+        """Name the fields of all apps' models. This app loads last, and before Django builds forms."""
         super().import_models()
         for label in NAMED:
             field_names.name_fields(apps.get_app_config(label).models.values())

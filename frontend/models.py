@@ -1,4 +1,4 @@
-"""NoticesSeen: until when each person has read the notices, which themselves are what happened, kept elsewhere."""
+"""NoticesSeen: the time until which each user has read their notices. Notices themselves are computed from events."""
 
 from django.conf import settings
 from django.db import models

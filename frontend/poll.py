@@ -1,4 +1,4 @@
-"""The live feed for pages that get no WebSocket through: the same rows, asked for again and again."""
+"""The live feed over polling, for pages whose WebSocket is blocked."""
 
 from django.http import HttpRequest, JsonResponse
 from django.utils import timezone
@@ -14,21 +14,22 @@ from tenants.auth.identity import identity
 
 @require_GET
 def poll(request: HttpRequest) -> JsonResponse:
-    """`?topic=nodes&topic=job:17` gives `{"alive", "cycle_age_seconds", "topics": {topic: rows}, "errors": {topic:
-    code}}`; 401 for nobody, since a page cannot follow a script's redirect to the login."""
+    """Return `{"alive", "cycle_age_seconds", "topics": {topic: rows}, "errors": {topic: code}}` for `?topic=…&topic=…`.
+
+    Without a login the answer is 401: a script cannot follow a redirect to the login page."""
     if not request.user.is_authenticated:
-        return JsonResponse({"error": "nobody is logged in"}, status=401)
-    who = identity(request)
-    asked = list(dict.fromkeys(request.GET.getlist("topic")))[: 2 * MAX_TOPICS]
-    known = [topic for topic in asked if kind_of(topic)]
-    errors = {topic: "too_many_topics" if topic in known else "unknown_topic" for topic in asked}
-    found = feed.load_for(known[:MAX_TOPICS], who.visible_tenants(), who.user_id)
-    errors = {topic: code for topic, code in errors.items() if topic not in found}
-    errors |= {topic: "not_found" for topic, rows in found.items() if rows is None}
+        return JsonResponse({"error": "you are not logged in"}, status=401)
+    caller = identity(request)
+    requested = list(dict.fromkeys(request.GET.getlist("topic")))[: 2 * MAX_TOPICS]
+    valid = [topic for topic in requested if kind_of(topic)]
+    errors = {topic: "too_many_topics" if topic in valid else "unknown_topic" for topic in requested}
+    rows_by_topic = feed.load_for(valid[:MAX_TOPICS], caller.visible_tenants(), caller.user_id)
+    errors = {topic: code for topic, code in errors.items() if topic not in rows_by_topic}
+    errors |= {topic: "not_found" for topic, rows in rows_by_topic.items() if rows is None}
     answer = {
         "alive": rfc3339(timezone.now()),
         "cycle_age_seconds": scheduler_lag()["age_seconds"],
-        "topics": {topic: rows for topic, rows in found.items() if rows is not None},
+        "topics": {topic: rows for topic, rows in rows_by_topic.items() if rows is not None},
         "errors": errors,
     }
     return JsonResponse(answer, headers={"Cache-Control": "no-store"})

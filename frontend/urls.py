@@ -1,4 +1,4 @@
-"""Addresses of the pages."""
+"""URLs of the pages."""
 
 from django.urls import URLPattern, path
 
@@ -36,7 +36,7 @@ urlpatterns: list[URLPattern] = [
     path("jobs/loss/", jobs.loss_of_several, name="jobs-loss"),
     path("jobs/<id:job_id>/", job.job, name="job"),
     path("jobs/<id:job_id>/actions/", job.actions, name="job-actions"),
-    path("jobs/<id:job_id>/foreseen/", job.foreseen, name="job-foreseen"),
+    path("jobs/<id:job_id>/foreseen/", job.estimate, name="job-foreseen"),
     path("jobs/<id:job_id>/readings/", job.gpu_readings, name="job-readings"),
     path("jobs/<id:job_id>/log-hits/", job.log_hits, name="job-log-hits"),
     path("jobs/<id:job_id>/cost/", job.cost, name="job-cost"),
@@ -61,7 +61,7 @@ urlpatterns: list[URLPattern] = [
     path("submit/", submit.submit, name="submit"),
     path("submit/preview/", submit.preview, name="submit-preview"),
     path("live/", poll.poll, name="live-poll"),
-    path("notices/seen/", notices.seen, name="notices-seen"),
+    path("notices/seen/", notices.mark_read, name="notices-seen"),
     path("search/", search.search, name="search"),
     path("tokens/", tokens.tokens, name="tokens"),
     path("tokens/<id:token_id>/revoke/", tokens.revoke, name="token-revoke"),

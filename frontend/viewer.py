@@ -1,4 +1,4 @@
-"""Who may listen to the live feed, and to the jobs of which tenants: asked at the start and again and again."""
+"""Viewers of the live feed and the tenants whose jobs they can see, checked at connect and then periodically."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ from tenants.auth.page_access import Visible
 
 
 class Viewer(NamedTuple):
-    """Who sees a topic. `user_id` is None where those who see the same tenants see the same."""
+    """A viewer of a topic. `user_id` is None for topics whose rows depend only on the visible tenants."""
 
     visible: Visible = ()
     user_id: int | None = None

@@ -1,4 +1,4 @@
-"""The WebSocket of a page: whoever is logged in says which topics it wants (docs/live.md)."""
+"""The WebSocket of a page: the page subscribes to topics and receives their rows (docs/live.md)."""
 
 import logging
 
@@ -14,8 +14,8 @@ MAX_BYTES = 64 << 10
 BAD_MESSAGE, TOO_LARGE = 4400, 4413
 
 
-class Wanted(msgspec.Struct):
-    """All topics wanted from now on, or the answer to an `alive`."""
+class ClientMessage(msgspec.Struct):
+    """A message from the page: its full set of topics, or the answer to an `alive`."""
 
     subscribe: list[str] | None = None
     fresh: list[str] = []
@@ -23,14 +23,14 @@ class Wanted(msgspec.Struct):
 
     def __post_init__(self) -> None:
         if self.subscribe is None and self.seen is None:
-            raise ValueError("says neither `subscribe` nor `seen`")
+            raise ValueError("has neither `subscribe` nor `seen`")
 
 
-_decode = msgspec.json.Decoder(Wanted).decode
+_decode = msgspec.json.Decoder(ClientMessage).decode
 
 
 class LiveConsumer(HubSocket):
-    """Hands wishes to the hub; what comes back goes through the page's outbox."""
+    """Pass subscriptions to the hub. Rows return through the outbox of the page."""
 
     client: hubs.Client | None = None
 
@@ -42,7 +42,7 @@ class LiveConsumer(HubSocket):
         if user.is_authenticated and key:
             client = hubs.Client(Session(user.pk, key, user.password), Outbox(self.say, self._refresh), self.close)
         refusal = hubs.NOT_AUTHENTICATED if client is None else await hubs.hub.join(client)
-        # Accepted first: a refused handshake cannot say why, a close code can.
+        # Accept first: a rejected handshake carries no reason, a close code does.
         if client is None or refusal is not None:
             await self.close(code=refusal)
             return
@@ -59,17 +59,17 @@ class LiveConsumer(HubSocket):
             await self.close(code=TOO_LARGE)
             return
         try:
-            wanted = _decode(raw)
+            message = _decode(raw)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            logger.info("a page sent what is no message: %s", error)
+            logger.info("a page sent an invalid message: %s", error)
             await self.close(code=BAD_MESSAGE)
             return
         if self.client is None:
             return
-        if wanted.seen is not None:
-            self.client.outbox.seen()
-        if wanted.subscribe is not None:
-            hubs.hub.subscribe(self.client, wanted.subscribe, wanted.fresh)
+        if message.seen is not None:
+            self.client.outbox.acknowledge()
+        if message.subscribe is not None:
+            hubs.hub.subscribe(self.client, message.subscribe, message.fresh)
 
     def _refresh(self, topics: set[str]) -> None:
         if self.client is not None:

@@ -1,4 +1,4 @@
-"""What a person may do to a job in the state that it is in, and what does it; the services check again."""
+"""Actions on jobs: which ones a user can perform in a job's state, and their services, which check again."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from gpusched.protocol import job_actions
 from jobs.actions import job_actions as actions_job_actions
 from tenants.auth.identity import Identity
 
-# By its verb, what is done to a job as a whole; extending it takes more than a word.
+# By verb. An extension needs a parameter, so it is not here.
 ACTS: Mapping[str, Callable[[int, Identity], str]] = {
     "cancel": actions_job_actions.cancel,
     "hold": actions_job_actions.hold,
@@ -16,25 +16,25 @@ ACTS: Mapping[str, Callable[[int, Identity], str]] = {
     "retry": actions_job_actions.retry,
 }
 
-# What ends the processes of a job that runs.
+# Verbs that stop the processes of a running job.
 STOPPING = ("cancel", "requeue")
 
 
-def act(verb: str, job_id: int, who: Identity, if_state: Collection[str] | None = None) -> str:
-    """Does it, and says so. `if_state`: a cancel is meant only for a job in one of these."""
+def perform(verb: str, job_id: int, identity: Identity, if_state: Collection[str] | None = None) -> str:
+    """Perform the action and return its sentence. `if_state`: cancel only if the job is in one of these states."""
     if verb == "cancel":
-        return actions_job_actions.cancel(job_id, who, if_state=if_state)
-    return ACTS[verb](job_id, who)
+        return actions_job_actions.cancel(job_id, identity, if_state=if_state)
+    return ACTS[verb](job_id, identity)
 
 
-def can_act(row: Mapping[str, Any], who: Identity) -> bool:
-    """Their own jobs; any of a tenant as its owner."""
-    return who.has(who.role_for(row["user_id"]), row["tenant_id"])
+def can_act(row: Mapping[str, Any], identity: Identity) -> bool:
+    """Return whether the caller is the submitter or an owner of the tenant."""
+    return identity.has(identity.role_for(row["user_id"]), row["tenant_id"])
 
 
-def actions_for(row: Mapping[str, Any], who: Identity) -> list[str]:
-    """`row`: `user_id tenant_id state reason stop_reason array_count` of the job."""
-    if not can_act(row, who):
+def actions_for(row: Mapping[str, Any], identity: Identity) -> list[str]:
+    """Return the verbs for a job, from its `user_id tenant_id state reason stop_reason array_count`."""
+    if not can_act(row, identity):
         return []
     reason, is_array = row["stop_reason"] or row["reason"], row["array_count"] is not None
-    return job_actions.allowed_actions(row["state"], reason, is_array=is_array, is_admin=who.is_admin)
+    return job_actions.allowed_actions(row["state"], reason, is_array=is_array, is_admin=identity.is_admin)

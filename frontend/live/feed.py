@@ -6,19 +6,19 @@ from typing import Any
 from frontend.live.topics import Rows, View, parse, topics, view
 from frontend.viewer import Viewer
 
-# What the database returned, by kind of topic, not yet restricted to anybody.
+# Loaded data by kind of topic, not yet restricted to a viewer.
 Loaded = dict[str, Any]
 
 
-def load(views: Collection[View], known: Mapping[str, Any] | None = None) -> Loaded:
-    """Load what these views show at this moment. `known`: kinds that have been loaded."""
-    loaded = dict(known or {})
-    asked: dict[str, list[tuple[Any, Viewer]]] = {}
+def load(views: Collection[View], loaded_before: Mapping[str, Any] | None = None) -> Loaded:
+    """Load what these views show at this moment. `loaded_before`: kinds that are already loaded."""
+    loaded = dict(loaded_before or {})
+    requested: dict[str, list[tuple[Any, Viewer]]] = {}
     for name, viewer in views:
         if (parsed := parse(name)) is not None:
-            asked.setdefault(parsed[0].kind, []).append((parsed[1], viewer))
-    for kind in asked:
-        _load(kind, asked, loaded)
+            requested.setdefault(parsed[0].kind, []).append((parsed[1], viewer))
+    for kind in requested:
+        _load(kind, requested, loaded)
     return loaded
 
 
@@ -34,17 +34,17 @@ def kinds_for(views: Collection[View]) -> set[str]:
     return kinds
 
 
-def _load(kind: str, asked: Mapping[str, Sequence[tuple[Any, Viewer]]], loaded: Loaded) -> None:
+def _load(kind: str, requested: Mapping[str, Sequence[tuple[Any, Viewer]]], loaded: Loaded) -> None:
     if kind in loaded:
         return
     topic = topics()[kind]
     for needed in topic.needs:
-        _load(needed, asked, loaded)
-    loaded[kind] = topic.load(asked.get(kind, ()), loaded)
+        _load(needed, requested, loaded)
+    loaded[kind] = topic.load(requested.get(kind, ()), loaded)
 
 
 def restrict(loaded: Loaded, name: str, viewer: Viewer) -> Rows | None:
-    """Return a topic's rows for a viewer, or None for what is not there for them. KeyError: unknown topic."""
+    """Return a topic's rows for a viewer, or None if it does not exist for them. KeyError: unknown topic."""
     parsed = parse(name)
     if parsed is None:
         raise KeyError(name)
@@ -53,7 +53,7 @@ def restrict(loaded: Loaded, name: str, viewer: Viewer) -> Rows | None:
 
 
 def rows(name: str, visible: Sequence[int] | None, user_id: int | None = None) -> Rows:
-    """Load one topic; no rows for what is not there for the viewer. KeyError: unknown topic."""
+    """Load one topic; no rows if it does not exist for the viewer. KeyError: unknown topic."""
     return load_for([name], visible, user_id)[name] or {}
 
 
@@ -64,4 +64,4 @@ def load_for(
     viewer = Viewer(None if visible is None else tuple(visible), user_id)
     views = [view(name, viewer) for name in names]
     loaded = load(views)
-    return {name: restrict(loaded, name, seen) for name, seen in views}
+    return {name: restrict(loaded, name, topic_view) for name, topic_view in views}

@@ -1,4 +1,4 @@
-"""Which topics a change may concern, which topics are loaded together, and how often at most."""
+"""Topics affected by a change, groups that are loaded together, and their rate limits."""
 
 from collections import deque
 from collections.abc import Collection, Iterable
@@ -6,17 +6,17 @@ from functools import cache
 
 from frontend.live.topics import parse, topics
 
-# A change is sent at once, its followers together a moment later.
+# The first change is sent at once, later ones together after this pause.
 PAUSE_SECONDS = 0.1
-# Loading one group costs at most a fifth of a core, however large the cluster is; the others need not wait for it.
-PAUSE_PER_LOOK = 4.0
-LATEST_LOOKS = 5
-# An event can get lost. Then the rows are that old at most.
+# Limits each group to a fifth of a core, however large the cluster is.
+PAUSE_PER_LOAD = 4.0
+LATEST_LOADS = 5
+# The maximum age of rows if an event is lost.
 LOAD_ANYWAY_SECONDS = 5.0
 
 
 def invalidated_topics(change: str, ids: Collection[int], watched: Iterable[str]) -> set[str]:
-    """Return the topics whose rows may differ. `ids`: of what changed; none: any. They count for topics of jobs."""
+    """Return the topics whose rows may differ. `ids`: the changed rows, empty for any; used for job topics."""
     result = set()
     for name in watched:
         parsed = parse(name)
@@ -42,28 +42,28 @@ def _pauses() -> dict[str, float]:
     return pauses
 
 
-def is_leisurely(group: str) -> bool:
-    """Whether the group is sent after the others, which it would delay."""
+def is_low_priority(group: str) -> bool:
+    """Return whether the group is sent after the others, which it would delay."""
     return _pauses().get(group, 0.0) > 0
 
 
-def pause_after(group: str, look_seconds: float) -> float:
+def pause_after(group: str, load_seconds: float) -> float:
     """Return for how many seconds a group is not loaded again."""
-    return max(_pauses().get(group) or PAUSE_SECONDS, PAUSE_PER_LOOK * look_seconds)
+    return max(_pauses().get(group) or PAUSE_SECONDS, PAUSE_PER_LOAD * load_seconds)
 
 
 class LoadCosts:
-    """Seconds that a load of each group costs: the quickest of the latest. A slower one waited for something else;
-    counted, it would keep a list still just when the machine is busy."""
+    """Load time of each group: the minimum of the latest loads. A slower load waited for something else; counting it
+    would slow the feed just when the machine is busy."""
 
     def __init__(self) -> None:
         self._latest: dict[str, deque[float]] = {}
 
     def add(self, group: str, seconds: float) -> None:
-        self._latest.setdefault(group, deque(maxlen=LATEST_LOOKS)).append(seconds)
+        self._latest.setdefault(group, deque(maxlen=LATEST_LOADS)).append(seconds)
 
     def of(self, group: str) -> float:
-        """0 before the first load."""
+        """Return the seconds of a load; 0 before the first."""
         return min(self._latest.get(group, [0.0]))
 
 

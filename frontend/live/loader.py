@@ -1,4 +1,4 @@
-"""Looks at the database for all pages: what is there now, and how it differs from the last look, as messages."""
+"""Loads topics for all pages and encodes snapshots and deltas."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -11,34 +11,34 @@ from frontend.live import feed
 from frontend.live.topics import Rows, View, topics
 
 Row = Mapping[str, Any]
-# A change that no event named, or whose event got lost, is loaded after this time.
-WHOLE_SECONDS = 5.0
+# A change without an event, or whose event is lost, is loaded after this time.
+FULL_LOAD_SECONDS = 5.0
 MAX_NAMED = 1000
 
 
-def difference(before: Mapping[str, Row], after: Mapping[str, Row]) -> dict[str, Any]:
-    """{"set": whole rows, "patch": changes of rows, "gone": keys}, each only where there is one; {}: they are equal."""
-    whole: dict[str, Row] = {}
+def difference(previous: Mapping[str, Row], current: Mapping[str, Row]) -> dict[str, Any]:
+    """Return {"set": full rows, "patch": changed fields, "gone": keys} without empty parts; {} if equal."""
+    full_rows: dict[str, Row] = {}
     patches: dict[str, Row] = {}
-    for key, row in after.items():
-        old = before.get(key)
+    for key, row in current.items():
+        old = previous.get(key)
         if old is row or old == row:
             continue
         changes = None if old is None else changed(old, row)
         if changes is None:
-            whole[key] = row
+            full_rows[key] = row
         else:
             patches[key] = changes
-    gone = [key for key in before if key not in after]
-    return {name: found for name, found in (("set", whole), ("patch", patches), ("gone", gone)) if found}
+    removed = [key for key in previous if key not in current]
+    return {name: part for name, part in (("set", full_rows), ("patch", patches), ("gone", removed)) if part}
 
 
 def changed(old: Row, new: Row) -> dict[str, Any] | None:
-    """The fields of `new` that differ, of objects again only those; lists are given whole. None where a field is gone:
-    that cannot be said."""
+    """Return the fields of `new` that differ, recursively for objects; lists are replaced. None if a field is gone,
+    which a patch cannot express."""
     if any(name not in new for name in old):
         return None
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, value in new.items():
         if name in old and (old[name] is value or old[name] == value):
             continue
@@ -47,15 +47,15 @@ def changed(old: Row, new: Row) -> dict[str, Any] | None:
             changes = changed(inner, value)
             if changes is None:
                 return None
-            found[name] = changes
+            result[name] = changes
         else:
-            found[name] = value
-    return found
+            result[name] = value
+    return result
 
 
 @dataclass(frozen=True)
 class Update:
-    """`rows` None: there is no such job for these viewers. Messages are ready but for topic and number."""
+    """`rows` None: the topic does not exist for these viewers. Messages lack only their topic and number."""
 
     rows: Rows | None
     snapshot: str | None
@@ -64,21 +64,21 @@ class Update:
 
 @dataclass
 class Invalidations:
-    """Of which nodes (None: any) and of which jobs the bell has rung since the last look."""
+    """Nodes (None: any) and jobs that have changed since the last load."""
 
     nodes: set[int] | None = field(default_factory=set)
     jobs: set[int] = field(default_factory=set)
 
-    def hear(self, bell: str, ids: Collection[int]) -> None:
-        if bell == "jobs" and ids:
+    def record(self, kind: str, ids: Collection[int]) -> None:
+        if kind == "jobs" and ids:
             self.add(Invalidations(set(), set(ids)))
-        elif bell in ("nodes", "assignments") and ids:
+        elif kind in ("nodes", "assignments") and ids:
             self.add(Invalidations(set(ids)))
-        elif bell in ("jobs", "nodes", "assignments", "tenants"):  # a tenant's name stands at what it holds
+        elif kind in ("jobs", "nodes", "assignments", "tenants"):  # rows contain tenant names
             self.add(Invalidations(None))
 
     def add(self, other: "Invalidations") -> None:
-        """Drop the ids once there are many, as the next load may be days away."""
+        """Merge another set. Drop the ids once there are many, as the next load can be days away."""
         if self.nodes is None or other.nodes is None or len(self.jobs | other.jobs) > MAX_NAMED:
             self.nodes, self.jobs = None, set()
         else:
@@ -87,27 +87,31 @@ class Invalidations:
 
 
 class FeedLoader:
-    """Remembers what can be loaded in parts, from one load to the next. Used by one thread at a time."""
+    """Loads views, and caches topics that can be reloaded in parts. Used by one thread at a time."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Any] = {}
-        self._whole_at = float("-inf")
-        self._rung = Invalidations()
+        self._cached: dict[str, Any] = {}
+        self._full_load_at = float("-inf")
+        self._invalidations = Invalidations()
 
-    def look(
-        self, views: Collection[View], before: Mapping[View, Rows], wanted: Collection[View], rung: Invalidations
+    def load(
+        self,
+        views: Collection[View],
+        previous: Mapping[View, Rows],
+        needing_snapshot: Collection[View],
+        changes: Invalidations,
     ) -> dict[View, Update]:
         """Load these views. `before`: their rows of the last load; `wanted`: views that need a snapshot."""
-        # A load of other lists, or one that fails, must not lose what has changed.
-        self._rung.add(rung)
+        # A load of other topics, or a failed one, must not lose changes.
+        self._invalidations.add(changes)
         loaded = feed.load(views, self._reloaded(feed.kinds_for(views)))
-        news = {}
+        updates = {}
         for view in views:
             rows = feed.restrict(loaded, *view)
-            snapshot = _json('"snapshot":', rows) if rows is not None and view in wanted else None
-            delta = _delta(before[view], rows) if rows is not None and view in before else None
-            news[view] = Update(rows, snapshot, delta)
-        return news
+            snapshot = _json('"snapshot":', rows) if rows is not None and view in needing_snapshot else None
+            delta = _delta(previous[view], rows) if rows is not None and view in previous else None
+            updates[view] = Update(rows, snapshot, delta)
+        return updates
 
     def _reloaded(self, kinds: Collection[str]) -> dict[str, Any]:
         """Load the parts that have changed, of the kinds that can be loaded so."""
@@ -115,25 +119,25 @@ class FeedLoader:
         if not in_parts:
             return {}
         now = monotonic()
-        is_old = now - self._whole_at >= WHOLE_SECONDS
-        nodes = None if is_old else self._rung.nodes
+        is_old = now - self._full_load_at >= FULL_LOAD_SECONDS
+        nodes = None if is_old else self._invalidations.nodes
         for topic in in_parts:
-            if topic.kind in self._known and topic.reload is not None:
-                self._known[topic.kind] = topic.reload(self._known[topic.kind], nodes, self._rung.jobs)
+            if topic.kind in self._cached and topic.reload is not None:
+                self._cached[topic.kind] = topic.reload(self._cached[topic.kind], nodes, self._invalidations.jobs)
             else:
-                self._known[topic.kind] = topic.load((), {})
-        if is_old or self._rung.nodes is None:
-            self._whole_at = now
-        self._rung = Invalidations()
-        return {topic.kind: self._known[topic.kind] for topic in in_parts}
+                self._cached[topic.kind] = topic.load((), {})
+        if is_old or self._invalidations.nodes is None:
+            self._full_load_at = now
+        self._invalidations = Invalidations()
+        return {topic.kind: self._cached[topic.kind] for topic in in_parts}
 
 
-def _delta(before: Rows, after: Rows) -> str | None:
-    """None when nothing has changed."""
-    found = difference(before, after)
-    if not found:
+def _delta(previous: Rows, current: Rows) -> str | None:
+    """Return the encoded changes, or None if there are none."""
+    changes = difference(previous, current)
+    if not changes:
         return None
-    return msgspec.json.encode(found).decode()[1:]
+    return msgspec.json.encode(changes).decode()[1:]
 
 
 def _json(name: str, value: object) -> str:

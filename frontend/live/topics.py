@@ -1,4 +1,4 @@
-"""The topics of the live feed: what a page can subscribe to, how often it is loaded, and who sees the same rows.
+"""The topics of the live feed: what a page can subscribe to, how often it is loaded, and which viewers share its rows.
 
 Each page declares its topics as `TOPICS` in a module of its own. `MODULES` names these modules as text, as a URLconf
 names views, so that pages may import the feed."""
@@ -30,13 +30,13 @@ MODULES = (
 
 Row = dict[str, Any]
 Rows = dict[str, Row]
-# A topic and its viewer; equal for all who see the same rows.
+# A topic and its viewer; equal for all viewers of the same rows.
 View = tuple[str, Viewer]
-# (key, viewer) of each view of one kind, and what the topics in `needs` loaded, by kind.
+# Arguments: (key, viewer) of each view of one kind, and the loaded topics in `needs`, by kind.
 Load = Callable[[Sequence[tuple[Any, Viewer]], Mapping[str, Any]], Any]
-# What was loaded, the key and the viewer. None: there is no such thing, or the viewer may not see it.
+# Arguments: the loaded data, the key and the viewer. None: it does not exist, or the viewer cannot see it.
 Restrict = Callable[[Any, Any, Viewer], Rows | None]
-# What was loaded last, and the nodes (None: any) and jobs that have changed since.
+# Arguments: the previous data, and the nodes (None: any) and jobs that have changed since.
 Reload = Callable[[Any, set[int] | None, set[int]], Any]
 
 
@@ -50,9 +50,9 @@ class Audience(Enum):
 
 @dataclass(frozen=True)
 class Topic:
-    """One kind of topic.
+    """A kind of topic.
 
-    `key_of`: what a name asks for, as 17 for `job:17`; None for a name of another kind. Without it the name is the
+    `key_of`: the key in a name, such as 17 in `job:17`; None for a name of another kind. Without it the name is the
     kind. `needs`: kinds that are loaded first. `group`: kinds that are loaded together. `invalidated_by`: changes after
     which the rows may differ. `period_seconds`: the longest time without a load, for rows that change without an event,
     as readings and waits do; 0: as for all others. `pause_seconds`: the shortest time between two loads."""

@@ -12,16 +12,16 @@ import { freshness, showFreshness } from "./live/freshness";
 import { Hub } from "./live/hub";
 import { showHelp, startKeyboard } from "./ui/keyboard";
 import { jobLog } from "./pages/job/log/view";
-import { keepDraft, startMarks, tellRestored } from "./pages/submit/draft";
+import { keepDraft, startMarks, refreshRestored as refreshRestored } from "./pages/submit/draft";
 import { Polling } from "./live/polling";
 import { Regions } from "./live/regions";
 import { liveSocket } from "./live/socket";
-import { startShown } from "./live/visibility";
+import { deferHiddenRequests } from "./live/visibility";
 import { startTheme } from "./ui/theme";
 import { tick } from "./ui/time";
 import { startWall } from "./pages/overview/wall";
 import { startUndo } from "./actions/undo";
-import { again } from "./live/server_region";
+import { serverRegion } from "./live/server_region";
 import { jobEvents, jobHead } from "./pages/job/job";
 import { jobGpus } from "./pages/job/gpus";
 import { jobTimeline } from "./pages/job/timeline";
@@ -35,7 +35,7 @@ import { startUsage } from "./pages/usage/usage";
 
 htmx.config.allowEval = false;
 htmx.config.includeIndicatorStyles = false;
-// Back loads the page: a body put back from a cache has nothing of what was bound to the one before it.
+// Back reloads the page: a body from the cache has no listeners.
 htmx.config.historyCacheSize = 0;
 htmx.config.refreshOnHistoryMiss = true;
 
@@ -44,7 +44,7 @@ const polling = new Polling(hub);
 const regions = new Regions(
   { hub },
   {
-    again,
+    again: serverRegion,
     bell,
     "overview-strip": overviewStrip,
     "overview-counts": overview.overviewCounts,
@@ -86,7 +86,7 @@ startFilter();
 startCopy();
 startMarks();
 startUndo();
-startShown();
+deferHiddenRequests();
 startAsking();
 regions.scan();
 tick(document);
@@ -99,14 +99,14 @@ if (chips.length > 0 || document.querySelector("[data-live]") !== null) {
   showHeard();
   document.addEventListener("visibilitychange", () => hub.setHidden(document.hidden));
   addEventListener("online", () => hub.hurry());
-  // A page that the browser kept and shows again is not what it was: it starts anew.
+  // Reload a page restored from the browser's cache.
   addEventListener("pageshow", (event) => event.persisted && location.reload());
 }
 document.addEventListener("htmx:afterSettle", () => {
   regions.scan();
   tick(document);
 });
-addEventListener("pageshow", () => tellRestored());
+addEventListener("pageshow", () => refreshRestored());
 addEventListener("pagehide", keepDraft);
 document.addEventListener("redrawn", (event) => event.target instanceof Element && htmx.process(event.target));
 setInterval(() => {

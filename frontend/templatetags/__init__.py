@@ -1,1 +1,1 @@
-"""What the templates say with."""
+"""Template tags and filters."""

@@ -1,4 +1,4 @@
-"""What the admin's index shows of the cluster: the same as the overview, for the same eyes."""
+"""The cluster's state on the admin index: the same data as the overview, for the same viewer."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-// What was asked for: "requested…" at once, in place and once; then as the server draws it, until it is confirmed. A
+// Forms in place: "requested…" at once, then the server's status until confirmed. A
 // question that is open is not closed, nor another opened, by what is drawn anew around it.
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { Actions } from "../src/actions/buttons";
@@ -39,12 +39,12 @@ afterEach(() => {
   vi.unstubAllGlobals();
 });
 
-const button = (words: string): HTMLButtonElement => [...document.querySelectorAll("button")].find((one) => one.textContent === words) as HTMLButtonElement;
+const button = (words: string): HTMLButtonElement => [...document.querySelectorAll("button")].find((element) => element.textContent === words) as HTMLButtonElement;
 const settle = (): Promise<unknown> => vi.advanceTimersByTimeAsync(0);
 const box = (): HTMLElement => document.querySelector("#actions") as HTMLElement;
-const open = (): string[] => [...document.querySelectorAll<HTMLDetailsElement>("details[open]")].map((one) => one.dataset.key ?? "");
+const open = (): string[] => [...document.querySelectorAll<HTMLDetailsElement>("details[open]")].map((element) => element.dataset.key ?? "");
 
-test("a button says requested at once, is not pressed twice, and is itself again when the server has answered", async () => {
+test("a button shows requested at once, ignores a second press, and recovers after the answer", async () => {
   const heard = vi.fn();
   document.addEventListener("asked", heard);
   const hold = button("Hold");
@@ -57,8 +57,8 @@ test("a button says requested at once, is not pressed twice, and is itself again
   expect(document.querySelector(".toast")?.textContent).toContain("Job 7 is held.");
 });
 
-test("what is said of the newest thing asked takes the place of what it may have made untrue, moments by the clock of who looks", async () => {
-  const said = (): string[] => [...document.querySelectorAll(".toast > span")].map((one) => one.textContent);
+test("a newer message replaces the last one, with moments in local time", async () => {
+  const said = (): string[] => [...document.querySelectorAll(".toast > span")].map((element) => element.textContent);
   button("Hold").click();
   answers({ is_done: true, sentence: "Job 7 is held." });
   await settle();
@@ -69,7 +69,7 @@ test("what is said of the newest thing asked takes the place of what it may have
   expect(said()).toEqual([`Job 7 may run until ${here}.`]);
 });
 
-test("who has pressed a button that is there no more goes on with the one in its place", async () => {
+test("focus moves to the replacement of a removed button", async () => {
   const actions = new Actions(box());
   button("Hold").focus();
   drawn = '<form data-asks data-key="release" action="/jobs/7/release/"><button>Release</button></form>';
@@ -79,7 +79,7 @@ test("who has pressed a button that is there no more goes on with the one in its
   actions.close();
 });
 
-test("a question is closed by what was done and stays open with what was typed when it was refused", async () => {
+test("a dialog closes on success and keeps its values on refusal", async () => {
   const [question, minutes] = [document.querySelector("details") as HTMLDetailsElement, document.querySelector("input") as HTMLInputElement];
   question.open = true;
   minutes.value = "90";
@@ -94,14 +94,14 @@ test("a question is closed by what was done and stays open with what was typed w
   expect([question.open, minutes.value]).toEqual([false, "60"]);
 });
 
-test("a server that gives no answer is told, and may be asked again", async () => {
+test("a missing answer is reported and the request can be repeated", async () => {
   fails = new TypeError("fetch failed");
   button("Hold").click();
   await settle();
-  expect([document.body.textContent?.includes("Nothing is known of what was asked: the server gave no answer"), button("Hold").getAttribute("aria-disabled")]).toEqual([true, null]);
+  expect([document.body.textContent?.includes("The result is not known: the server gave no answer"), button("Hold").getAttribute("aria-disabled")]).toEqual([true, null]);
 });
 
-test("who is logged out, or logged in anew elsewhere, is told what helps; a refusal is told in the server's words", async () => {
+test("a logout or another login is explained; a refusal shows the server's sentence", async () => {
   const said = async (answer: object): Promise<string> => {
     document.querySelector(".toasts")?.remove();
     vi.stubGlobal("fetch", () => Promise.resolve(answer));
@@ -109,14 +109,14 @@ test("who is logged out, or logged in anew elsewhere, is told what helps; a refu
     await settle();
     return document.querySelector(".toast")?.textContent ?? "";
   };
-  expect(await said({ ok: false, status: 0, type: "opaqueredirect" })).toBe("You are logged out: nothing was done.Log in✕");
-  expect(await said({ ok: false, status: 403 })).toBe("Nothing was done: this page is from before the last login in this browser.Reload the page✕");
+  expect(await said({ ok: false, status: 0, type: "opaqueredirect" })).toBe("You are logged out, so nothing was done.Log in✕");
+  expect(await said({ ok: false, status: 403 })).toBe("Nothing was done: you logged in again after this page was loaded.Reload the page✕");
   expect(await said(new Response('{"sentence": "Choose one to 500 jobs."}', { status: 400 }))).toBe("Choose one to 500 jobs.✕");
-  expect(await said(new Response("<h1>oh</h1>", { status: 500 }))).toContain("Nothing is known of what was asked: the server answered 500.");
+  expect(await said(new Response("<h1>oh</h1>", { status: 500 }))).toContain("The result is not known: the server answered 500.");
   expect(await said(new Response("", { status: 500, headers: { "X-Request-Id": "0123abcd" } }))).toContain("the server answered 500, request 0123abcd.");
 });
 
-test("what is drawn anew leaves the open question open, no other, and keeps what was typed", async () => {
+test("a redraw keeps the open dialog and typed values", async () => {
   const actions = new Actions(box());
   const [extend, cancel] = [...document.querySelectorAll("details")] as HTMLDetailsElement[];
   (cancel as HTMLDetailsElement).open = true;
@@ -134,7 +134,7 @@ test("what is drawn anew leaves the open question open, no other, and keeps what
   actions.close();
 });
 
-test("while something is awaited it is looked at each second, and no more when it is confirmed; a later question begins with the new limit", async () => {
+test("an unconfirmed request is polled every second until confirmed", async () => {
   drawn = BUTTONS + EXTEND + CANCEL + AWAITED;
   const actions = new Actions(box());
   actions.show("/jobs/7/actions/", "stopping");

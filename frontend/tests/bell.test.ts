@@ -1,4 +1,4 @@
-// The bell: how much is unread, what pops up and what does not, and that opening it says that it was read.
+// The notices menu: unread count, toasts, and marking as read.
 import { beforeEach, expect, test, vi } from "vitest";
 import { bell } from "../src/pages/notices/bell";
 import { Hub } from "../src/live/hub";
@@ -25,14 +25,14 @@ const notice = (key: string, secondsAgo: number, isMine = true): object => ({
 });
 let socket: Pretend;
 let details: HTMLDetailsElement;
-let asked: string[];
+let requests: string[];
 
 beforeEach(() => {
   document.body.innerHTML =
     '<details class="bell"><summary></summary><span data-unread hidden></span><button data-notify hidden></button><div data-list></div></details><input name="csrfmiddlewaretoken" value="t">';
   details = document.querySelector("details") as HTMLDetailsElement;
-  asked = [];
-  vi.stubGlobal("fetch", async (url: string) => (asked.push(url), new Response(null, { status: 204 })));
+  requests = [];
+  vi.stubGlobal("fetch", async (url: string) => (requests.push(url), new Response(null, { status: 204 })));
   socket = new Pretend();
   const hub = new Hub(() => socket, (run) => run());
   const view = bell(document.querySelector("[data-list]") as HTMLElement, { hub });
@@ -44,19 +44,19 @@ beforeEach(() => {
 const snapshot = (unread: number, ...notices: object[]): void =>
   socket.says({
     topic: "notices", seq: 1,
-    snapshot: { state: { unread, seen_until: at(600) }, ...Object.fromEntries(notices.map((one) => [`notice:${(one as { key: string }).key}`, one])) },
+    snapshot: { state: { unread, seen_until: at(600) }, ...Object.fromEntries(notices.map((element) => [`notice:${(element as { key: string }).key}`, element])) },
   });
 const comes = (seq: number, one: object): void => socket.says({ topic: "notices", seq, set: { [`notice:${(one as { key: string }).key}`]: one } });
 const toasts = (): string[] => [...document.querySelectorAll(".toast")].map((toast) => toast.firstChild?.textContent ?? "");
 
-test("what is unread is counted and marked, the newest first", () => {
+test("unread notices are counted and marked, newest first", () => {
   snapshot(1, notice("1", 3600), notice("2", 60));
   expect(document.querySelector("[data-unread]")?.textContent).toBe("1");
   expect(document.querySelector("summary")?.getAttribute("aria-label")).toBe("Notices, 1 unread");
   expect([...document.querySelectorAll("li")].map((li) => [li.dataset.key, li.className])).toEqual([["2", "is-unread"], ["1", ""]]);
 });
 
-test("only what is new, one's own and of this moment pops up", () => {
+test("only new, own and recent notices pop up", () => {
   snapshot(1, notice("1", 1));
   expect(toasts()).toEqual([]);
   comes(2, notice("2", 1));
@@ -65,10 +65,10 @@ test("only what is new, one's own and of this moment pops up", () => {
   expect(toasts()).toEqual(["job 2 failed."]);
 });
 
-test("opening it makes all read, and what was unread stays marked meanwhile", async () => {
+test("opening the menu marks all read, and unread ones stay marked meanwhile", async () => {
   snapshot(1, notice("1", 60));
   details.open = true;
-  expect(asked).toEqual(["/notices/seen/"]);
+  expect(requests).toEqual(["/notices/seen/"]);
   socket.says({ topic: "notices", seq: 2, patch: { state: { unread: 0, seen_until: at(0) } } });
   expect(document.querySelector("[data-unread]")?.hasAttribute("hidden")).toBe(true);
   expect(document.querySelector("li")?.className).toBe("is-unread");
@@ -76,12 +76,12 @@ test("opening it makes all read, and what was unread stays marked meanwhile", as
   expect(document.querySelector("li")?.className).toBe("");
 });
 
-test("a hidden page tells it by the desktop, to who has asked for that in this browser alone", () => {
-  const told: string[] = [];
+test("a hidden page notifies the desktop only if enabled", () => {
+  const messages: string[] = [];
   class Desktop {
     static permission = "granted";
     constructor(_: string, { body }: { body: string }) {
-      told.push(body);
+      messages.push(body);
     }
   }
   vi.stubGlobal("Notification", Desktop);
@@ -93,7 +93,7 @@ test("a hidden page tells it by the desktop, to who has asked for that in this b
   comes(4, notice("3", 1, false));
   Desktop.permission = "denied";
   comes(5, notice("4", 1));
-  expect([told, toasts()]).toEqual([["job 2 failed"], []]);
+  expect([messages, toasts()]).toEqual([["job 2 failed"], []]);
   hidden.mockRestore();
   localStorage.clear();
   vi.unstubAllGlobals();

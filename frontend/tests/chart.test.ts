@@ -1,7 +1,7 @@
-// Charts: what is not known is a gap, stacks add up, the sentence says what the picture shows.
+// Charts: gaps, stacks and descriptions.
 import { expect, test } from "vitest";
 import { Chart } from "../src/chart/chart";
-import { type ChartData, broken, ends, gaps, mark, moment, ofDays, said, sentence, short, stacked, top } from "../src/chart/model";
+import { type ChartData, broken, ends, gaps, mark, moment, ofDays, formatValue, sentence, short, stacked, top } from "../src/chart/model";
 
 const data = (times: number[], values: (number | null)[], more: Partial<ChartData> = {}): ChartData => ({
   label: "GPU 0", unit: "%", times, step: 10, lines: [{ label: "use", values }], ...more,
@@ -13,13 +13,13 @@ test("a pause in the times is a gap, and breaks the line", () => {
   expect(broken(paused)).toEqual({ times: [0, 10, 20, 60, 70], values: [[1, 2, null, 3, 4]] });
 });
 
-test("values that are not known are a gap, as is what lies before the first and after the last", () => {
+test("unknown values are gaps, also before the first and after the last", () => {
   expect(gaps(data([0, 10, 20, 30, 40], [1, null, null, null, 5]))).toEqual([[0, 40]]);
   expect(gaps(data([50, 60], [1, 2], { from: 0, until: 100 }))).toEqual([[0, 50], [60, 100]]);
   expect(gaps(data([0, 10, 20], [1, 2, 3]))).toEqual([]);
 });
 
-test("bars stand on each other and have no gaps", () => {
+test("bars are stacked without gaps", () => {
   expect(stacked([[1, 2], [3, null]])).toEqual([[1, 2], [4, 2]]);
   const bars: ChartData = { ...data([0, 100], [1, 2]), kind: "bars", lines: [{ label: "a", values: [1, 2] }, { label: "b", values: [3, 4] }] };
   expect(top(bars)).toBeCloseTo(6.3);
@@ -27,18 +27,18 @@ test("bars stand on each other and have no gaps", () => {
   expect(ends(bars)).toEqual([0, 110]);
 });
 
-test("the axis reaches what it must, and is never empty", () => {
-  expect(top(data([0], [40], { most: 100 }))).toBe(100);
+test("the axis covers all values and is never empty", () => {
+  expect(top(data([0], [40], { axisTop: 100 }))).toBe(100);
   expect(top(data([0], [0]))).toBe(1);
   expect(top(data([0], [null]))).toBe(1);
 });
 
-test("numbers are short, and what is not known is n/a", () => {
+test("numbers are short and unknown values are n/a", () => {
   expect([short(0.12345), short(1234.5), short(97)]).toEqual(["0.123", "1,230", "97"]);
-  expect([said(null, "%"), said(50, "%"), said(310.4, "W")]).toEqual(["n/a", "50%", "310 W"]);
+  expect([formatValue(null, "%"), formatValue(50, "%"), formatValue(310.4, "W")]).toEqual(["n/a", "50%", "310 W"]);
 });
 
-test("a chart is told in words", () => {
+test("a chart has a description", () => {
   expect(sentence(data([0, 10], [12, 90]))).toBe("GPU 0: use from 12% to 90%");
   expect(sentence(data([0], [null]))).toBe("GPU 0: use n/a");
   const host = document.createElement("div");
@@ -49,7 +49,7 @@ test("a chart is told in words", () => {
   expect(host.getAttribute("aria-label")).toBe("GPU 0: use n/a");
 });
 
-test("a day is one of UTC wherever it is looked at, and has no clock time", () => {
+test("days are UTC and have no time of day", () => {
   const zone = process.env.TZ;
   process.env.TZ = "America/Los_Angeles";
   const days: ChartData = { label: "", unit: "", times: [], lines: [], kind: "bars", step: 86_400 };

@@ -1,4 +1,4 @@
-// The pages of the cluster: pieces that become like others, groups of nodes, filters, and what charts are made of.
+// Cluster pages: morphing, groups of nodes, filters and chart data.
 import { beforeEach, expect, test } from "vitest";
 import { startFilter } from "../src/ui/filter";
 import { morphChildren } from "../src/ui/morph";
@@ -10,9 +10,9 @@ import type { NodeRow } from "../src/live/topics";
 let old: HTMLElement;
 
 function become(html: string): void {
-  const fresh = document.createElement("div");
-  fresh.innerHTML = html;
-  morphChildren(old, fresh);
+  const next = document.createElement("div");
+  next.innerHTML = html;
+  morphChildren(old, next);
 }
 
 beforeEach(() => {
@@ -20,20 +20,20 @@ beforeEach(() => {
   document.body.replaceChildren(old);
 });
 
-test("it looks like the other afterwards, whatever the two were", () => {
+test("morph makes any element equal to the target", () => {
   const states = ["", "<p>a</p>", "<p>a</p>b<ul><li id='x'>1</li><li id='y'>2</li></ul>", "<ul><li id='y' class='k'>2</li><li id='z'>3</li><li id='x'>1</li></ul>", "text"];
   for (const from of states) {
     for (const to of states) {
       old.innerHTML = from;
       become(to);
-      const wanted = document.createElement("div");
-      wanted.innerHTML = to;
-      expect(old.innerHTML).toBe(wanted.innerHTML);
+      const expected = document.createElement("div");
+      expected.innerHTML = to;
+      expect(old.innerHTML).toBe(expected.innerHTML);
     }
   }
 });
 
-test("rows with a key stay the same elements wherever they go, and others do not take their place", () => {
+test("keyed rows keep their elements when they move", () => {
   old.innerHTML = "<i data-key='a'>1</i><i data-key='b'>2</i>";
   const [a, b] = [...old.children];
   become("<i data-key='b'>2</i><i data-key='new'>0</i><i data-key='a'>9</i>");
@@ -42,7 +42,7 @@ test("rows with a key stay the same elements wherever they go, and others do not
   expect(a?.textContent).toBe("9");
 });
 
-test("what is open stays open, what is typed stays typed, and what the script draws is left alone", () => {
+test("morph keeps open details, typed values and script-drawn parts", () => {
   old.innerHTML = "<details><summary>s</summary><form><input name='note' value=''></form></details><div data-view='chart'><canvas></canvas></div>";
   const details = old.querySelector("details") as HTMLDetailsElement;
   const input = old.querySelector("input") as HTMLInputElement;
@@ -57,7 +57,7 @@ test("what is open stays open, what is typed stays typed, and what the script dr
   expect(old.querySelector("canvas")).not.toBeNull();
 });
 
-test("nodes stand in groups by what is to be done about them", () => {
+test("nodes are grouped by what an admin must do", () => {
   const node = (name: string, more: Partial<NodeRow> = {}, health = "ok"): NodeRow =>
     ({ name, state: "online", intent: "open", devices: [{ health }], ...more }) as unknown as NodeRow;
   const rows = [node("n10"), node("n2"), node("n1", { intent: "cordoned" }), node("n3", {}, "hot"), node("n4", { state: "lost" })];
@@ -66,11 +66,11 @@ test("nodes stand in groups by what is to be done about them", () => {
   expect(groupedNodes(rows.slice(0, 2)).map((line) => line.key)).toEqual(["n2", "n10"]);
 });
 
-test("a reading that was not taken is no number, and MiB are told as GiB", () => {
-  const told = [{ at: "2026-01-31T08:00:00Z", memory_mean: 2048, utilisation_mean: null }, { at: "2026-01-31T08:05:00Z", memory_mean: null, utilisation_mean: 40 }];
-  expect(chartOf({ id: 1, index: 3 }, told, "memory", "5m", 0, 1).lines[0]?.values).toEqual([2, null]);
-  expect(chartOf({ id: 1, index: 3 }, told, "utilisation", "5m", 0, 1).lines[0]?.values).toEqual([null, 40]);
-  expect(chartOf({ id: 1, index: 3 }, told, "nonsense", "5m", 0, 1).unit).toBe("%");
+test("a missing reading is no number, and MiB become GiB", () => {
+  const messages = [{ at: "2026-01-31T08:00:00Z", memory_mean: 2048, utilisation_mean: null }, { at: "2026-01-31T08:05:00Z", memory_mean: null, utilisation_mean: 40 }];
+  expect(chartOf({ id: 1, index: 3 }, messages, "memory", "5m", 0, 1).lines[0]?.values).toEqual([2, null]);
+  expect(chartOf({ id: 1, index: 3 }, messages, "utilisation", "5m", 0, 1).lines[0]?.values).toEqual([null, 40]);
+  expect(chartOf({ id: 1, index: 3 }, messages, "nonsense", "5m", 0, 1).unit).toBe("%");
 });
 
 test("days are bars of a day each, in UTC", () => {
@@ -78,7 +78,7 @@ test("days are bars of a day each, in UTC", () => {
   expect([chart.kind, chart.times, chart.step]).toEqual(["bars", [1772323200, 1772409600], 86400]);
 });
 
-test("what is filtered stands in the address, and an address filters", () => {
+test("the filter is stored in and read from the URL", () => {
   const page = "<input data-filter=''><section data-live='nodes'><table class='rows'><tbody><tr><td>gpu-1</td></tr><tr><td>gpu-2</td></tr></tbody></table></section>";
   history.replaceState(null, "", "/nodes/?group=open&q=gpu-2");
   old.innerHTML = page;

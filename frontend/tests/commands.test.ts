@@ -1,37 +1,37 @@
-// The command palette: what is found, in which order, by keys alone, and what happens when the server is away.
+// The command palette: matches, order, keyboard use and server outages.
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { type Command, ranked, startCommands } from "../src/pages/search/palette";
 import { score } from "../src/pages/search/fuzzy";
 
 const command = (name: string, kind = "page"): Command => ({ kind, name, about: "", run: `/${name}/` });
 
-test("letters in order count, together and at beginnings they count more", () => {
+test("the score prefers adjacent letters and word starts", () => {
   expect(score("Overview", "xq")).toBeNull();
   expect(score("Overview", "rev")).toBeNull();
-  const best = (asked: string, ...names: string[]): string | undefined =>
-    names.map((name) => ({ name, value: score(name, asked) ?? -99 })).sort((a, b) => b.value - a.value)[0]?.name;
+  const best = (requests: string, ...names: string[]): string | undefined =>
+    names.map((name) => ({ name, value: score(name, requests) ?? -99 })).sort((a, b) => b.value - a.value)[0]?.name;
   expect(best("mw", "Overview", "My work", "Submit")).toBe("My work");
   expect(best("no", "Join a node", "Nodes")).toBe("Nodes");
   expect(best("fl", "Fleet", "Fleet by rack")).toBe("Fleet");
 });
 
-test("pages while nothing is typed; a number means a job before all else", () => {
-  const known = [command("Queue"), command("Quit", "action")];
+test("the palette lists pages first, and a number finds a job", () => {
+  const cached = [command("Queue"), command("Quit", "action")];
   const job = command("17 train", "job");
-  expect(ranked(known, [], "").map(({ name }) => name)).toEqual(["Queue"]);
-  expect(ranked(known, [job], "17").map(({ name }) => name)).toEqual(["17 train"]);
+  expect(ranked(cached, [], "").map(({ name }) => name)).toEqual(["Queue"]);
+  expect(ranked(cached, [job], "17").map(({ name }) => name)).toEqual(["17 train"]);
   const sweep = command("Sweep 17", "action");
-  expect(["17", "#17"].map((asked) => ranked([...known, sweep], [job], asked)[0])).toEqual([job, job]);
-  expect(ranked(known, [job], "qu").map(({ name }) => name)).toEqual(["Quit", "Queue", "17 train"].sort((a, b) => (score(b, "qu") ?? -9) - (score(a, "qu") ?? -9)));
+  expect(["17", "#17"].map((requests) => ranked([...cached, sweep], [job], requests)[0])).toEqual([job, job]);
+  expect(ranked(cached, [job], "qu").map(({ name }) => name)).toEqual(["Quit", "Queue", "17 train"].sort((a, b) => (score(b, "qu") ?? -9) - (score(a, "qu") ?? -9)));
 });
 
-const gone: string[] = [];
-const went = vi.fn((href: string) => gone.push(href));
+const removed: string[] = [];
+const went = vi.fn((href: string) => removed.push(href));
 const press = (key: string, target: EventTarget, more: object = {}): boolean =>
   target.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true, ...more }));
 
 beforeEach(() => {
-  gone.length = 0;
+  removed.length = 0;
   document.body.innerHTML = '<nav class="rail"><a href="/queue/">Queue</a><a href="/nodes/">Nodes</a></nav>';
   // One listener each time would answer as often: each test has its own document's.
   vi.useFakeTimers();
@@ -55,18 +55,18 @@ test("Ctrl-K, type, Enter; Ctrl-K again closes; what the server finds is shown a
   expect(dialog.textContent).toContain("7 <b>evil");
   while (!dialog.querySelector('[aria-selected="true"]')?.textContent?.includes("evil")) press("ArrowDown", input);
   press("Enter", input);
-  expect([gone, dialog.open]).toEqual([["/jobs/7/"], false]);
+  expect([removed, dialog.open]).toEqual([["/jobs/7/"], false]);
   fetched.mockRejectedValueOnce(new Error("away") as never);
   press("k", document.body, { ctrlKey: true });
   input.value = "zzz";
   input.dispatchEvent(new Event("input"));
   await vi.advanceTimersByTimeAsync(200);
-  expect(dialog.textContent).toContain("The server does not answer");
+  expect(dialog.textContent).toContain("The server does not respond");
   press("k", document.body, { ctrlKey: true });
   expect(dialog.open).toBe(false);
 });
 
-test("the page's own keys are not meant while it is open", () => {
+test("the open palette suspends the page's shortcuts", () => {
   document.body.insertAdjacentHTML("beforeend", "<button data-palette></button>");
   startCommands(() => undefined, went);
   document.querySelector<HTMLElement>("[data-palette]")?.click();
@@ -81,7 +81,7 @@ test("the page's own keys are not meant while it is open", () => {
   document.removeEventListener("keydown", heard);
 });
 
-test("joining a node and the theme are found on every page", async () => {
+test("join and theme are commands on every page", async () => {
   vi.stubGlobal("fetch", vi.fn(async () => ({ ok: true, json: async () => ({ found: [] }) })));
   document.body.insertAdjacentHTML("beforeend", "<button data-theme-toggle>◐</button><button data-palette></button>");
   startCommands(() => undefined, went);
@@ -89,12 +89,12 @@ test("joining a node and the theme are found on every page", async () => {
   const dialog = [...document.querySelectorAll("dialog.palette")].at(-1);
   const input = dialog?.querySelector("input");
   if (!dialog || !input) throw new Error("no palette");
-  const first = (asked: string): string | undefined => {
-    input.value = asked;
+  const first = (requests: string): string | undefined => {
+    input.value = requests;
     input.dispatchEvent(new Event("input"));
     return dialog.querySelector("li .grow")?.textContent ?? undefined;
   };
   expect([first("join"), first("theme"), first("dark")]).toEqual(["Join a node", "Theme: switch between light and dark", "Theme: switch between light and dark"]);
   expect(first("hold")).toBeUndefined();
-  expect(dialog.textContent).toContain("this page offers no such action");
+  expect(dialog.textContent).toContain("No page, job, node, tenant or action matches");
 });

@@ -1,4 +1,4 @@
-// What can be copied: said to be done only where it was.
+// Copy buttons report success only if copied.
 import { beforeEach, expect, test, vi } from "vitest";
 import { startCopy } from "../src/ui/copy";
 
@@ -18,7 +18,7 @@ async function press(): Promise<string | undefined> {
   return said;
 }
 
-test("the text goes to the clipboard; without one it is selected, and the person is told to copy it", async () => {
+test("copy uses the clipboard, or selects the text", async () => {
   const written = vi.fn(async (_: string): Promise<void> => undefined);
   vi.stubGlobal("navigator", { clipboard: { writeText: written } });
   expect([await press(), written.mock.lastCall]).toEqual(["Copied", ["gpusched submit"]]);

@@ -1,9 +1,9 @@
-// The fleet: everything fits, nothing overlaps, cells are found; what is told of each; and how fast it is.
+// The fleet map: layout, hit tests, tooltips and speed.
 import { describe, expect, test } from "vitest";
 import { LARGEST, type LayoutGroup, columns, hit, layout, neighbour } from "../src/pages/fleet/layout";
-import { fits, readAddress, spoken, writeAddress } from "../src/pages/fleet/address";
-import { type Fill, look, owner, reads, secondsToFree, value } from "../src/pages/fleet/looks";
-import { model, paints, tell } from "../src/pages/fleet/model";
+import { fits, readAddress, describeSpotlight, writeAddress } from "../src/pages/fleet/address";
+import { type Fill, appearance, owner, formatReading, secondsToFree, value } from "../src/pages/fleet/looks";
+import { model, paints, describeCell } from "../src/pages/fleet/model";
 import { type Context, type Palette, paint } from "../src/pages/fleet/paint";
 import { Panel } from "../src/pages/fleet/panel";
 import { isDark, ramp } from "../src/pages/fleet/palette";
@@ -29,17 +29,17 @@ describe("layout", () => {
 
   test("no two cells overlap, and each lies in its card", () => {
     const where = layout([{ title: "a", nodes: [{ name: "x", cells: 3 }, { name: "y", cells: 16 }] }, ...groups(30)], 700, 500);
-    const taken = new Set<string>();
+    const used = new Set<string>();
     for (const cell of where.cells) {
       const card = where.cards[cell.node];
       expect(card && cell.x >= card.x && cell.y >= card.y && cell.x + where.size <= card.x + card.width && cell.y + where.size <= card.y + card.height).toBe(true);
-      taken.add(`${cell.x},${cell.y}`);
+      used.add(`${cell.x},${cell.y}`);
       expect(hit(where, cell.x + where.size / 2, cell.y + where.size / 2)).toBe(where.cells.indexOf(cell));
     }
-    expect(taken.size).toBe(where.cells.length);
+    expect(used.size).toBe(where.cells.length);
   });
 
-  test("few nodes have big cells, and what cannot fit goes on downwards", () => {
+  test("few nodes have large cells, and many extend downwards", () => {
     expect(layout(groups(1), 1376, 760).size).toBe(LARGEST);
     const crowd = layout(groups(2000), 360, 400);
     expect(crowd.height).toBeGreaterThan(400);
@@ -53,14 +53,14 @@ describe("layout", () => {
     expect(neighbour(where, -1, 1, 0)).toBe(-1);
   });
 
-  test("8 cells stand 4 by 2", () => {
+  test("8 cells are 4 by 2", () => {
     expect([1, 2, 4, 8, 16].map(columns)).toEqual([1, 2, 4, 4, 4]);
   });
 
   test("arrows reach every cell and stay at the borders", () => {
     const where = layout(groups(6), 600, 400);
     let at = 0;
-    const seen = new Set([at]);
+    const received = new Set([at]);
     for (let step = 0; step < 200; step += 1) {
       const right = neighbour(where, at, 1, 0);
       if (right !== at) at = right;
@@ -68,35 +68,35 @@ describe("layout", () => {
         for (let left = neighbour(where, at, -1, 0); left !== at; left = neighbour(where, at, -1, 0)) at = left;
         at = neighbour(where, at, 0, 1);
       }
-      seen.add(at);
+      received.add(at);
     }
-    expect(seen.size).toBe(where.cells.length);
+    expect(received.size).toBe(where.cells.length);
     expect(neighbour(where, 0, 0, -1)).toBe(0);
   });
 });
 
-describe("what is told", () => {
-  test("the most serious thing comes first; a lost node gives no data", () => {
+describe("tooltips", () => {
+  test("the most serious condition comes first; a lost node has no data", () => {
     const [device] = node(0).devices as [DeviceRow];
-    expect(look(device, { state: "online", intent: "open" })).toEqual({ kind: "busy", words: "busy" });
-    expect(look({ ...device, health: "hot" }, { state: "online", intent: "open" })).toEqual({ kind: "hot", words: "hot, busy" });
+    expect(appearance(device, { state: "online", intent: "open" })).toEqual({ kind: "busy", words: "busy" });
+    expect(appearance({ ...device, health: "hot" }, { state: "online", intent: "open" })).toEqual({ kind: "hot", words: "hot, busy" });
     const noted = { ...device, health: "foreign", health_note: "pid 4242 of alice (python)", cell: "unavailable" as const };
-    expect(look(noted, { state: "online", intent: "open" }).words).toBe("in use by a foreign process: pid 4242 of alice (python)");
-    expect(look({ ...device, health: "quarantined", cell: "unavailable" }, { state: "online", intent: "open" }).kind).toBe("quarantined");
-    expect(look({ ...device, cell: "unavailable" }, { state: "online", intent: "cordoned" }).words).toBe("its node is cordoned");
-    expect(look(device, { state: "lost", intent: "open" }).kind).toBe("unknown");
+    expect(appearance(noted, { state: "online", intent: "open" }).words).toBe("in use by a foreign process: pid 4242 of alice (python)");
+    expect(appearance({ ...device, health: "quarantined", cell: "unavailable" }, { state: "online", intent: "open" }).kind).toBe("quarantined");
+    expect(appearance({ ...device, cell: "unavailable" }, { state: "online", intent: "cordoned" }).words).toBe("its node is cordoned");
+    expect(appearance(device, { state: "lost", intent: "open" }).kind).toBe("unknown");
   });
 
   test("unknown is n/a, never 0", () => {
     const device = { ...(node(0).devices[0] as DeviceRow), reading: null };
     for (const fill of ["utilisation", "memory", "temperature"] as Fill[]) {
       expect(value(device, fill)).toBeNull();
-      expect(reads(device, fill)).toBe("n/a");
+      expect(formatReading(device, fill)).toBe("n/a");
     }
-    expect(tell({ node: node(0), device }).join()).toContain("n/a: its agent has not read it yet");
+    expect(describeCell({ node: node(0), device }).join()).toContain("n/a: its agent has not read it yet");
   });
 
-  test("jobs that may not be seen are not told; that it is held is", () => {
+  test("hidden jobs are not shown, but the allocation is", () => {
     const hidden = { ...node(1), devices: node(1).devices.map((device) => ({ ...device, jobs: [], tenants: [], cell: "busy" as Cell })) };
     const [first] = paints(model([hidden], "none").cells, "state", { cell: null, job: null, tenant: null });
     expect([first?.first, first?.second]).toEqual(["held", "by others"]);
@@ -111,33 +111,33 @@ describe("what is told", () => {
     expect(closed).toBe("gpu-0 ‖");
   });
 
-  test("a cell of a MIG instance says its size where no job has the room", () => {
-    const whole = node(1, 4);
-    const divided: NodeRow = { ...whole, holders: { 1: { name: "train", user: "ann", tenant: "red", gpu_count: 1, ends_at: null } }, devices: whole.devices.map((device, at) => ({ ...device, model: at > 0 ? "NVIDIA H100 MIG 1g.10gb" : device.model, cell: "free", jobs: at === 2 ? [1] : [] })) };
+  test("a free MIG cell shows its size", () => {
+    const full = node(1, 4);
+    const divided: NodeRow = { ...full, holders: { 1: { name: "train", user: "ann", tenant: "red", gpu_count: 1, ends_at: null } }, devices: full.devices.map((device, at) => ({ ...device, model: at > 0 ? "NVIDIA H100 MIG 1g.10gb" : device.model, cell: "free", jobs: at === 2 ? [1] : [] })) };
     expect(paints(model([divided], "none").cells, "state", { cell: null, job: null, tenant: null }).map((cell) => cell.third)).toEqual(["", "MIG 1g.10gb", "train", "MIG 1g.10gb"]);
   });
 
-  test("what is not asked for is dim, what is asked for is lit", () => {
-    const shown = paints(model(nodes(3), "none").cells, "state", { cell: null, job: 1, tenant: null });
-    expect(shown.filter((cell) => cell.isLit).length).toBe(8);
-    expect(shown.filter((cell) => cell.isDim).length).toBe(16);
+  test("matching cells are highlighted, others are dim", () => {
+    const visible = paints(model(nodes(3), "none").cells, "state", { cell: null, job: 1, tenant: null });
+    expect(visible.filter((cell) => cell.isLit).length).toBe(8);
+    expect(visible.filter((cell) => cell.isDim).length).toBe(16);
   });
 });
 
 describe("fills", () => {
-  const held = (ends_at: string | null): NodeRow => ({ ...node(1, 1), holders: { 1: { name: "train", user: "ann", tenant: "red", gpu_count: 1, ends_at } } });
+  const allocated = (ends_at: string | null): NodeRow => ({ ...node(1, 1), holders: { 1: { name: "train", user: "ann", tenant: "red", gpu_count: 1, ends_at } } });
   const busy = (of: NodeRow): DeviceRow => ({ ...(of.devices[0] as DeviceRow), cell: "busy" });
 
-  test("time to free is that of the last holder; without a limit it is not known", () => {
-    const soon = held(new Date(Date.now() + 3_600_000).toISOString());
+  test("time to free is that of the last job, and unknown without a limit", () => {
+    const soon = allocated(new Date(Date.now() + 3_600_000).toISOString());
     expect(secondsToFree(busy(soon), soon)).toBeGreaterThan(3500);
-    expect(reads(busy(soon), "until", soon)).toMatch(/^within (60 min|1 h)$/);
-    expect([reads(busy(held(null)), "until", held(null)), value(busy(held(null)), "until", held(null))]).toEqual(["n/a", null]);
-    expect(reads({ ...busy(soon), cell: "free", jobs: [] }, "until", soon)).toBe("free");
+    expect(formatReading(busy(soon), "until", soon)).toMatch(/^within (60 min|1 h)$/);
+    expect([formatReading(busy(allocated(null)), "until", allocated(null)), value(busy(allocated(null)), "until", allocated(null))]).toEqual(["n/a", null]);
+    expect(formatReading({ ...busy(soon), cell: "free", jobs: [] }, "until", soon)).toBe("free");
   });
 
-  test("owners have colours by how much they hold; others' GPUs are nobody's that one knows", () => {
-    const [own, other] = [held(null), { ...held(null), holders: {} }];
+  test("owners have colours by use; hidden owners have none", () => {
+    const [own, other] = [allocated(null), { ...allocated(null), holders: {} }];
     expect(owner(busy(own), own)).toBe("ann");
     expect(owner({ ...busy(other), jobs: [] }, other)).toBe("another tenant");
     const cells = [{ node: own, device: busy(own) }, { node: own, device: { ...busy(own), cell: "free" as Cell } }];
@@ -145,26 +145,26 @@ describe("fills", () => {
   });
 
   test("watts are on a scale of 700", () => {
-    expect(value(busy(held(null)), "power")).toBeCloseTo(400 / 700);
-    expect(reads(busy(held(null)), "power")).toBe("400 W");
+    expect(value(busy(allocated(null)), "power")).toBeCloseTo(400 / 700);
+    expect(formatReading(busy(allocated(null)), "power")).toBe("400 W");
   });
 });
 
 describe("the address", () => {
-  test("says what is shown, and leads there again", () => {
-    const asked = readAddress("?group=rack&fill=power&view=table&gpu=a/3&job=7&health=hot&model=NVIDIA+A100");
-    expect([asked.group, asked.fill, asked.isTable, asked.gpu, asked.light.job, asked.light.health]).toEqual(["rack", "power", true, "a/3", 7, "hot"]);
-    expect(spoken(asked.light)).toBe("GPUs of job 7, hot GPUs, A100");
-    expect(readAddress(writeAddress(asked, ""))).toEqual(asked);
+  test("round trips through the URL", () => {
+    const requests = readAddress("?group=rack&fill=power&view=table&gpu=a/3&job=7&health=hot&model=NVIDIA+A100");
+    expect([requests.group, requests.fill, requests.isTable, requests.gpu, requests.light.job, requests.light.health]).toEqual(["rack", "power", true, "a/3", 7, "hot"]);
+    expect(describeSpotlight(requests.light)).toBe("GPUs of job 7, hot GPUs, A100");
+    expect(readAddress(writeAddress(requests, ""))).toEqual(requests);
     expect(writeAddress(readAddress(""), "?group=rack&wall=1")).toBe("?wall=1");
   });
 
-  test("what is no way to group or to fill is as none", () => {
+  test("an unknown grouping or fill is ignored", () => {
     expect(readAddress("?group=evil&fill=%00&job=-3").group).toBe("none");
     expect(readAddress("?job=1e99x").light.job).toBeNull();
   });
 
-  test("all that is asked for must fit", () => {
+  test("all criteria must match", () => {
     const [device] = node(1).devices;
     const cell = { node: node(1), device: { ...(device as DeviceRow), cell: "busy" as Cell } };
     expect(fits(cell, { cell: "busy", job: 1, tenant: "red", node: "gpu-1" })).toBe(true);
@@ -173,7 +173,7 @@ describe("the address", () => {
   });
 });
 
-test("groups stand side by side only where the title of each has room", () => {
+test("groups are side by side only if their titles fit", () => {
   const racks = Array.from({ length: 20 }, (_, at): LayoutGroup => ({ title: `rack r${at} · 80 GPUs, 70 free`, nodes: groups(10)[0]?.nodes ?? [] }));
   const letters = racks.map((rack) => rack.title.length);
   for (const width of [366, 700, 1150]) {
@@ -184,7 +184,7 @@ test("groups stand side by side only where the title of each has room", () => {
   }
 });
 
-test("the strip has a cell for each GPU, over the whole width, and none outside it", () => {
+test("the strip has a cell per GPU within its width", () => {
   for (const [nodes, width] of [[200, 1174], [4, 1174], [1, 300], [1000, 1174], [200, 328]] as const) {
     const { cells, height } = stripCells(Array.from({ length: nodes }, () => 8), width);
     expect(cells.length).toBe(nodes * 8);
@@ -199,7 +199,7 @@ test("a ramp goes from one colour to the other", () => {
   expect(ramp("#000000", "rgb(255, 100, 0)", 3)).toEqual(["rgb(0, 0, 0)", "rgb(128, 50, 0)", "rgb(255, 100, 0)"]);
 });
 
-test("beside the map stands how many GPUs are lit, so that a number that leads here is found again", () => {
+test("the panel shows the number of highlighted GPUs", () => {
   const box = document.createElement("aside");
   const panel = new Panel(box, { light: () => undefined, closed: () => undefined });
   const { cells } = model(nodes(8), "none");
@@ -207,11 +207,11 @@ test("beside the map stands how many GPUs are lit, so that a number that leads h
     panel.show(undefined, cells, { cell: null, job: null, tenant: null, ...light }, null);
     return box.querySelector(".lit span")?.textContent ?? "";
   };
-  expect(said({ cell: "free" })).toBe("Lit: free: 16 GPUs on 8 nodes");
-  expect(said({ node: "gpu-3" })).toBe("Lit: node gpu-3: 8 GPUs on gpu-3");
+  expect(said({ cell: "free" })).toBe("Highlighted: free: 16 GPUs on 8 nodes");
+  expect(said({ node: "gpu-3" })).toBe("Highlighted: node gpu-3: 8 GPUs on gpu-3");
   cells.find(({ device }) => device.cell === "free")!.device.is_slowed = true;
   expect(said({ cell: "free" }), "no job may have that one").toMatch(/16 GPUs on 8 nodes, 1 of them too hot to take new jobs$/);
-  expect(said({ job: 999 })).toBe("Lit: GPUs of job 999: none now");
+  expect(said({ job: 999 })).toBe("Highlighted: GPUs of job 999: none now");
   panel.close();
 });
 

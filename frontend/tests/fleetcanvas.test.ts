@@ -1,9 +1,9 @@
-// One GPU under the pointer or the keys: which one is meant, what is told of it, and where it leads.
+// One GPU under the pointer or the keys: selection, tooltip and links.
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { interact } from "../src/pages/fleet/interaction";
 import { layout } from "../src/pages/fleet/layout";
 import { value } from "../src/pages/fleet/looks";
-import { model, owners, paints, tell } from "../src/pages/fleet/model";
+import { model, owners, paints, describeCell } from "../src/pages/fleet/model";
 import { overviewStrip, stripCells } from "../src/pages/fleet/strip";
 import { Tooltip } from "../src/pages/fleet/tooltip";
 import type { Page } from "../src/live/regions";
@@ -13,40 +13,40 @@ import { node, nodes } from "./machines";
 beforeEach(() => document.body.replaceChildren());
 afterEach(() => vi.restoreAllMocks());
 
-test("all that is known of a GPU is told, the most important first", () => {
+test("the tooltip lists all facts, most important first", () => {
   const holders = { 0: { name: "train", user: "ann", tenant: "red", gpu_count: 8, ends_at: null } };
   const host = { ...node(0), holders };
   const [device] = host.devices as [DeviceRow];
-  expect(tell({ node: host, device })).toEqual(["gpu-0 · GPU 0 · A100", "busy", "job 0 train · ann, red", "0 % used · 40 GiB of 80 GiB · 61 °C · 400 W"]);
-  const [, unnamed, others] = tell({ node: host, device: { ...device, jobs: [], tenants: [] } });
+  expect(describeCell({ node: host, device })).toEqual(["gpu-0 · GPU 0 · A100", "busy", "job 0 train · ann, red", "0 % used · 40 GiB of 80 GiB · 61 °C · 400 W"]);
+  const [, unnamed, others] = describeCell({ node: host, device: { ...device, jobs: [], tenants: [] } });
   expect([unnamed, others]).toEqual(["busy", "held by another tenant"]);
   const reading = { ...device.reading!, temperature_celsius: null };
   expect(value({ ...device, reading }, "temperature")).toBeNull();
-  expect(tell({ node: host, device: { ...device, reading } }).at(-1)).toBe("n/a: its driver does not say");
+  expect(describeCell({ node: host, device: { ...device, reading } }).at(-1)).toBe("n/a: its driver does not report it");
   expect(model([host], "model").groups[0]?.title).toBe("A100 · 8 GPUs, 2 free");
 });
 
-test("arrows go from cell to cell, Enter opens it, Escape and leaving end it", () => {
+test("arrows move, Enter opens, Escape and blur clear", () => {
   const canvas = document.createElement("canvas");
   const where = layout([{ title: "", nodes: [{ name: "a", cells: 8 }] }], 800, 400);
-  const told: (number | string)[] = [];
-  interact(canvas, { layout: () => where, pointed: (cell) => told.push(cell), opened: (cell) => told.push(`opened ${cell}`), left: () => told.push("left") });
+  const messages: (number | string)[] = [];
+  interact(canvas, { layout: () => where, pointed: (cell) => messages.push(cell), opened: (cell) => messages.push(`opened ${cell}`), left: () => messages.push("left") });
   const press = (key: string, more: object = {}): boolean => canvas.dispatchEvent(new KeyboardEvent("keydown", { key, cancelable: true, ...more }));
   for (const key of ["ArrowRight", "ArrowRight", "ArrowRight", "ArrowDown", "ArrowLeft", "ArrowUp", "End", "Enter", "Home"]) press(key);
-  expect(told.splice(0)).toEqual([0, 1, 2, 6, 5, 1, 7, "opened 7", 0]);
+  expect(messages.splice(0)).toEqual([0, 1, 2, 6, 5, 1, 7, "opened 7", 0]);
   expect([press("ArrowRight", { ctrlKey: true }), press("x"), press("ArrowRight")]).toEqual([true, true, false]);
   canvas.dispatchEvent(new Event("blur"));
   press("Escape");
   press("Enter");
-  expect(told).toEqual([1, -1, "left"]);
+  expect(messages).toEqual([1, -1, "left"]);
 });
 
-test("the strip says how many are in each state, and leads to the GPU that is clicked", () => {
+test("the strip counts states and links to the clicked GPU", () => {
   const region = document.createElement("section");
   Object.defineProperty(region, "clientWidth", { value: 800 });
   document.body.append(region);
   const view = overviewStrip(region, {} as Page);
-  view.draw({ status: "ready", seq: 1, rows: new Map(nodes(2).map((row) => [row.name, row])), error: null, known: true });
+  view.draw({ status: "ready", seq: 1, rows: new Map(nodes(2).map((row) => [row.name, row])), error: null, hasRows: true });
   const link = region.querySelector("a") as HTMLAnchorElement;
   expect(link.getAttribute("aria-label")).toBe("16 GPUs: 4 busy, 4 held but idle, 4 free, 4 unavailable. Open the fleet");
   const at = stripCells([8, 8], 800).cells[11]!;
@@ -58,14 +58,14 @@ test("the strip says how many are in each state, and leads to the GPU that is cl
   view.close?.();
 });
 
-test("nodes stand by who holds them and by rack, also those of which there is nothing to say", () => {
+test("nodes are grouped by tenant and by rack, with a group for none", () => {
   const [free, red, both] = nodes(3).map((each, at) => ({ ...each, devices: each.devices.map((device) => ({ ...device, cell: at === 0 ? ("free" as const) : ("busy" as const) })) }));
   both!.devices[0]!.tenants = ["blue"];
   const titles = (grouping: "tenant" | "rack"): string[] => model([free!, { ...red!, labels: { rack: "r1" } }, both!], grouping).groups.map(({ title }) => title.split(" · ")[0] ?? "");
-  expect([titles("tenant"), titles("rack")]).toEqual([["nobody", "red", "several tenants"], ["no label rack", "rack r1"]]);
+  expect([titles("tenant"), titles("rack")]).toEqual([["no tenant", "red", "several tenants"], ["no label rack", "rack r1"]]);
 });
 
-test("who holds most has the first colour; the GPU that is chosen is lit alone", () => {
+test("the largest owner has the first colour; only the selected GPU is highlighted", () => {
   const host = { ...node(0), holders: { 1: { name: "a", user: "ann", tenant: "red", gpu_count: 1, ends_at: null }, 2: { name: "b", user: "bob", tenant: "red", gpu_count: 2, ends_at: null } } };
   const devices = host.devices.slice(0, 3).map((device, at) => ({ ...device, cell: "busy" as const, jobs: [at === 0 ? 1 : 2] }));
   const { cells } = model([{ ...host, devices }], "none");
@@ -73,7 +73,7 @@ test("who holds most has the first colour; the GPU that is chosen is lit alone",
   expect(paints(cells, "state", { cell: null, job: null, tenant: null }, "gpu-0/1").map((cell) => cell.isLit)).toEqual([false, true, false]);
 });
 
-test("the tooltip stands on the other side where there is no room", () => {
+test("the tooltip flips without room", () => {
   const tooltip = new Tooltip();
   tooltip.show(["one"], 10, -50, 20);
   const box = document.querySelector<HTMLElement>(".tooltip")!;

@@ -1,4 +1,4 @@
-// The fleet's parts beside the map: the panel, the table, and how one gets there and back.
+// The fleet's panel and table, and navigation between them.
 import { describe, expect, test, vi } from "vitest";
 import { model } from "../src/pages/fleet/model";
 import { Panel } from "../src/pages/fleet/panel";
@@ -7,11 +7,11 @@ import { fleet } from "../src/pages/fleet/view";
 import type { Page } from "../src/live/regions";
 import { node, nodes } from "./machines";
 
-test("the panel keeps the focus while readings come in, and says what is not there", () => {
+test("the panel keeps the focus during updates and reports a missing GPU", () => {
   const box = document.createElement("aside");
   document.body.append(box);
-  const asked: unknown[] = [];
-  const panel = new Panel(box, { light: (light) => asked.push(light), closed: () => asked.push("closed") });
+  const requests: unknown[] = [];
+  const panel = new Panel(box, { light: (light) => requests.push(light), closed: () => requests.push("closed") });
   const cells = model(nodes(2), "none").cells;
   const light = { cell: null, job: null, tenant: null };
   vi.stubGlobal("fetch", () => Promise.reject(new Error("no server")));
@@ -24,9 +24,9 @@ test("the panel keeps the focus while readings come in, and says what is not the
   expect(document.activeElement).toBe(close);
   box.querySelector<HTMLElement>("button[data-does=light]")?.click();
   close?.click();
-  expect(asked).toEqual([{ job: host.devices[0]?.jobs?.[0] }, "closed"]);
+  expect(requests).toEqual([{ job: host.devices[0]?.jobs?.[0] }, "closed"]);
   panel.show(undefined, cells, { ...light, job: 999 }, "nowhere/7");
-  expect(box.textContent).toContain("There is no GPU nowhere/7");
+  expect(box.textContent).toContain("GPU nowhere/7 does not exist");
   expect(box.textContent).toContain("GPUs of job 999: none now");
   panel.show(undefined, cells, light, null);
   expect(box.querySelector(".of-keys")?.textContent, "hidden where there is no keyboard").toContain("Arrow keys");
@@ -50,19 +50,19 @@ describe("the table", () => {
     expect(keys().length).toBe(34);
   });
 
-  test("has only what is asked for, until all are wanted; then that is marked", () => {
+  test("shows only matching GPUs, or all with matches marked", () => {
     const table = make();
-    const asked = { ...dark, job: 1 };
-    table.update(model(nodes(3), "none"), asked, "gpu-1/3");
+    const requests = { ...dark, job: 1 };
+    table.update(model(nodes(3), "none"), requests, "gpu-1/3");
     expect(keys()).toEqual(Array.from({ length: 8 }, (_, index) => `gpu-1/${index}`));
     expect(table.element.textContent).toContain("8 GPUs of 24: GPUs of job 1");
     expect(table.rowOf("gpu-1/3")?.getAttribute("aria-current")).toBe("true");
     document.querySelector<HTMLElement>(".lit button")?.click();
-    table.update(model(nodes(3), "none"), asked, null);
+    table.update(model(nodes(3), "none"), requests, null);
     expect([keys().length, document.querySelectorAll("tr.is-lit").length, document.querySelectorAll("[aria-current]").length]).toEqual([24, 8, 0]);
   });
 
-  test("is sorted as a head asks, without groups; what is not known is last either way, and what is equal keeps its order", () => {
+  test("sorts by a head without groups; unknown values are last, equal ones keep their order", () => {
     const table = make();
     const [one, lost] = [node(0, 7), { ...node(1, 1), state: "lost" as const }];
     const readings = [363, 55, null, 9, 55, 700, 1];
@@ -84,7 +84,7 @@ describe("the table", () => {
     for (const head of heads) expect(order(head.dataset.sort ?? ""), head.dataset.sort).toHaveLength(order("power").length);
   });
 
-  test("leaves empty what a free GPU has none of", () => {
+  test("leaves cells of a free GPU empty", () => {
     const table = make();
     const free = { ...node(0, 1), devices: [{ ...node(0, 1).devices[0]!, cell: "free" as const, jobs: [], tenants: [] }] };
     table.update(model([free], "none"), dark, null);
@@ -92,16 +92,16 @@ describe("the table", () => {
     expect(empties).toEqual(["Jobs", "Tenants", "Owner"]);
   });
 
-  test("gets the order that is asked for also while the pointer rests on a row", () => {
+  test("applies a requested order under the pointer", () => {
     const table = make();
-    const shown = model(nodes(1), "none");
-    table.update(shown, dark, null);
+    const visible = model(nodes(1), "none");
+    table.update(visible, dark, null);
     document.querySelector("tbody")?.dispatchEvent(new PointerEvent("pointerenter"));
-    table.update(shown, dark, null, "-gpu");
+    table.update(visible, dark, null, "-gpu");
     expect(keys()[0]).toBe("gpu-0/7");
   });
 
-  test("Enter shows the row's GPU, and does not leave the page", () => {
+  test("Enter selects the GPU without leaving the page", () => {
     const table = make();
     table.update(model(nodes(1), "none"), dark, null);
     const event = new KeyboardEvent("keydown", { key: "Enter", bubbles: true, cancelable: true });
@@ -110,7 +110,7 @@ describe("the table", () => {
   });
 });
 
-test("choosing a GPU is a step that Back takes back, and the page goes to a panel that is out of sight", async () => {
+test("selecting a GPU is a history step and scrolls to a hidden panel", async () => {
   document.body.innerHTML = '<select data-fleet-group><option>none</option></select><section></section><aside data-fleet-panel></aside>';
   const pushed = vi.spyOn(history, "pushState");
   history.replaceState(null, "", "?view=table");
@@ -121,7 +121,7 @@ test("choosing a GPU is a step that Back takes back, and the page goes to a pane
   let top = 0;
   beside.getBoundingClientRect = () => ({ top }) as DOMRect;
   const view = fleet(document.querySelector("section") as HTMLElement, {} as Page);
-  view.draw({ status: "ready", seq: 1, rows: new Map(nodes(1).map((row) => [row.name, row])), error: null, known: true });
+  view.draw({ status: "ready", seq: 1, rows: new Map(nodes(1).map((row) => [row.name, row])), error: null, hasRows: true });
   const choose = (index: number): unknown => document.querySelector(`tr[data-key="gpu-0/${index}"]`)?.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true, cancelable: true }));
   choose(2);
   await vi.waitFor(() => expect([location.search, pushed.mock.calls.length, went.mock.calls.length]).toEqual(["?view=table&gpu=gpu-0/2", 1, 0]));

@@ -11,33 +11,33 @@ test("live for 5 s, then delayed with the age", () => {
   expect(freshness(heard(10_000), 17_000, false)).toMatchObject({ level: "delayed", text: "delayed 7 s" });
 });
 
-test("a server that hears of changes late is not live", () => {
+test("a server without events is not live", () => {
   expect(freshness({ ...heard(10_000), isLate: true }, 11_000, false)).toMatchObject({ level: "delayed", text: "delayed 1 s" });
   expect(freshness({ ...heard(10_000), isLate: true }, 17_000, false)).toMatchObject({ level: "delayed", text: "delayed 7 s" });
 });
 
-test("a server whose database does not answer is not live, and says for how long", () => {
+test("a database outage is shown with its duration", () => {
   const blind = { ...heard(10_000), blindSeconds: 6.2 };
   expect(freshness(blind, 12_000, false)).toMatchObject({ level: "delayed", text: "delayed 8 s" });
   expect(freshness(blind, 12_000, false).title).toContain("database");
 });
 
-test("without a socket offline, with the time last known", () => {
+test("offline shows the last known time", () => {
   const at = Date.now();
-  const shown = freshness(heard(at, false), at + 1000, true);
-  expect(shown).toMatchObject({ level: "offline", text: `offline, last known ${clock(at)}` });
+  const visible = freshness(heard(at, false), at + 1000, true);
+  expect(visible).toMatchObject({ level: "offline", text: `offline, last known ${clock(at)}` });
 });
 
-test("who is logged out is told so", () => {
+test("a logout is shown", () => {
   expect(freshness({ ...heard(0, false), isLoggedOut: true }, 1000, true)).toMatchObject({ level: "offline", text: "logged out", isLink: true });
 });
 
-test("connecting is not offline until it failed", () => {
+test("connecting becomes offline only after a failure", () => {
   expect(freshness(heard(null, false), 0, false).level).toBe("delayed");
   expect(freshness(heard(null, false), 0, true)).toMatchObject({ level: "offline", text: "offline, as loaded" });
 });
 
-test("without a socket, what was polled is told with its age, and no longer than it may be believed", () => {
+test("polled rows are shown with their age until they expire", () => {
   const polled = { ...heard(null, false), polledAt: 10_000 };
   expect(freshness(polled, 13_000, true)).toMatchObject({ level: "delayed", text: "polling, 3 s old" });
   expect(freshness(polled, 40_000, true)).toMatchObject({ level: "offline" });

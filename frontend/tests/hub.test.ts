@@ -1,4 +1,4 @@
-// The hub with a pretend socket: what is asked for, gaps, hidden tabs, lost connections.
+// The hub with a fake socket: subscriptions, gaps, hidden tabs, lost connections.
 import { beforeEach, expect, test, vi } from "vitest";
 import { Hub } from "../src/live/hub";
 import { type SocketLike, backoff } from "../src/live/socket";
@@ -46,9 +46,9 @@ test("one socket, the union of topics", () => {
   expect(last().sent).toEqual([{ subscribe: ["jobs", "queue"] }]);
 });
 
-test("a gap asks once for a fresh snapshot", () => {
-  const seen: number[] = [];
-  hub.listen("jobs", (state) => seen.push(state.rows.size));
+test("a gap requests one snapshot", () => {
+  const received: number[] = [];
+  hub.listen("jobs", (state) => received.push(state.rows.size));
   hub.start();
   last().open();
   last().says({ topic: "jobs", seq: 1, snapshot: { a: {} } });
@@ -56,10 +56,10 @@ test("a gap asks once for a fresh snapshot", () => {
   last().says({ topic: "jobs", seq: 4, set: { d: {} } });
   expect(last().sent.slice(1)).toEqual([{ subscribe: ["jobs"], fresh: ["jobs"] }]);
   last().says({ topic: "jobs", seq: 5, snapshot: { a: {}, c: {}, d: {} } });
-  expect(seen).toEqual([1, 3]);
+  expect(received).toEqual([1, 3]);
 });
 
-test("a snapshot that does not come is asked for again", () => {
+test("a missing snapshot is requested again", () => {
   hub.listen("jobs", () => undefined);
   hub.start();
   last().open();
@@ -68,7 +68,7 @@ test("a snapshot that does not come is asked for again", () => {
   expect(last().sent.at(-1)).toEqual({ subscribe: ["jobs"], fresh: ["jobs"] });
 });
 
-test("a hidden tab asks for nothing; a visible one for all", () => {
+test("a hidden tab unsubscribes; a visible one subscribes", () => {
   hub.listen("jobs", () => undefined);
   hub.start();
   last().open();
@@ -82,7 +82,7 @@ test("a hidden tab asks for nothing; a visible one for all", () => {
   expect([...hub.state("jobs").rows.keys()]).toEqual(["c"]);
 });
 
-test("a lost connection comes back, keeps what is known, and asks again", () => {
+test("a lost connection reconnects, keeps rows and subscribes again", () => {
   hub.listen("jobs", () => undefined);
   hub.start();
   last().open();
@@ -98,7 +98,7 @@ test("a lost connection comes back, keeps what is known, and asks again", () => 
   expect([...hub.state("jobs").rows.keys()]).toEqual(["b"]);
 });
 
-test("a connection that says nothing for 15 s is dropped", () => {
+test("a silent connection is dropped after 15 s", () => {
   hub.start();
   last().open();
   vi.advanceTimersByTime(16000);
@@ -108,7 +108,7 @@ test("a connection that says nothing for 15 s is dropped", () => {
   expect(sockets.length).toBe(2);
 });
 
-test("an alive that asks for it is answered", () => {
+test("an alive with answer is answered", () => {
   hub.start();
   last().open();
   last().says({ alive: "2026-01-31T08:00:00.123Z", cycle_age_seconds: null, answer: true });
@@ -116,7 +116,7 @@ test("an alive that asks for it is answered", () => {
   expect(hub.heard.cycleAgeSeconds).toBeNull();
 });
 
-test("who is logged out is not asked in a circle; a tab that is looked at again tries once", () => {
+test("a logged-out page does not retry; a visible tab tries once", () => {
   hub.start();
   last().open();
   last().close(4401);
@@ -127,7 +127,7 @@ test("who is logged out is not asked in a circle; a tab that is looked at again 
   expect(sockets.length).toBe(2);
 });
 
-test("a server that accepts and closes at once is asked ever more rarely", () => {
+test("a server that closes at once is retried with backoff", () => {
   hub.start();
   for (let at = 0; at < 60; at += 1) {
     if (last().readyState === 0) {
@@ -141,15 +141,15 @@ test("a server that accepts and closes at once is asked ever more rarely", () =>
 
 test("a view that fails does not stop the others", () => {
   const complaint = vi.spyOn(console, "error").mockImplementation(() => undefined);
-  const seen: string[] = [];
+  const received: string[] = [];
   hub.listen("jobs", () => {
     throw new Error("no");
   });
-  hub.listen("jobs", () => seen.push("drawn"));
+  hub.listen("jobs", () => received.push("drawn"));
   hub.start();
   last().open();
   last().says({ topic: "jobs", seq: 1, snapshot: {} });
-  expect(seen).toEqual(["drawn"]);
+  expect(received).toEqual(["drawn"]);
   complaint.mockRestore();
 });
 
@@ -160,7 +160,7 @@ test("tries go from 0.3 s to 5 s with jitter", () => {
   expect(backoff(99, 0)).toBeGreaterThanOrEqual(3500);
 });
 
-test("an alive that does not ask is not answered", () => {
+test("an alive without answer is not answered", () => {
   hub.start();
   last().open();
   last().says({ alive: "2026-01-31T08:00:00.123Z", cycle_age_seconds: null });
@@ -168,12 +168,12 @@ test("an alive that does not ask is not answered", () => {
 });
 
 test("a frame may hold several messages", () => {
-  const seen: string[] = [];
-  hub.listen("jobs", (state) => seen.push([...state.rows.keys()].join()));
+  const received: string[] = [];
+  hub.listen("jobs", (state) => received.push([...state.rows.keys()].join()));
   hub.start();
   last().open();
   last().says([{ topic: "jobs", seq: 1, snapshot: { a: {} } }, { topic: "jobs", seq: 2, set: { b: {} } }]);
-  expect(seen.at(-1)).toBe("a,b");
+  expect(received.at(-1)).toBe("a,b");
 });
 
 const node = (name: string, ...ids: number[]): object => ({ name, devices: ids.map((id) => ({ id })) });
@@ -182,24 +182,24 @@ const read = (utilisation: number | null, ...ids: number[]): object => ({
   memory_used_mb: ids.map(() => null), temperature_celsius: ids.map(() => null), power_watts: ids.map(() => null),
 });
 
-test("nodes come with their readings, and what has not changed stays the same object", () => {
+test("nodes are joined with readings and keep identity if unchanged", () => {
   type Shown = Map<string, { last_seen_at: string | null; devices: { id: number; reading: { utilisation_percent: number | null } | null }[] }>;
-  const seen: Shown[] = [];
-  hub.listen("nodes", (state) => state.known && seen.push(state.rows as unknown as Shown));
+  const received: Shown[] = [];
+  hub.listen("nodes", (state) => state.hasRows && received.push(state.rows as unknown as Shown));
   hub.start();
   last().open();
   expect(last().sent).toEqual([{ subscribe: ["nodes", "readings"] }]);
   last().says({ topic: "nodes", seq: 1, snapshot: { a: node("a", 7, 8), b: node("b", 9) } });
-  expect(seen).toEqual([]);
+  expect(received).toEqual([]);
   last().says({ topic: "readings", seq: 1, snapshot: { a: read(50, 7), b: read(1, 9) } });
-  expect(seen.at(-1)?.get("a")?.devices.map((device) => device.reading?.utilisation_percent)).toEqual([50, undefined]);
+  expect(received.at(-1)?.get("a")?.devices.map((device) => device.reading?.utilisation_percent)).toEqual([50, undefined]);
   last().says({ topic: "readings", seq: 2, patch: { a: { utilisation_percent: [60] } } });
-  expect(seen.at(-1)?.get("a")?.devices[0]?.reading?.utilisation_percent).toBe(60);
-  expect(seen.at(-1)?.get("a")?.last_seen_at).toBe("2026-01-31T08:00:00Z");
-  expect(seen.at(-1)?.get("b")).toBe(seen.at(-2)?.get("b"));
+  expect(received.at(-1)?.get("a")?.devices[0]?.reading?.utilisation_percent).toBe(60);
+  expect(received.at(-1)?.get("a")?.last_seen_at).toBe("2026-01-31T08:00:00Z");
+  expect(received.at(-1)?.get("b")).toBe(received.at(-2)?.get("b"));
 });
 
-test("a tab that is looked at again tries at once; one that is hidden does not", () => {
+test("a visible tab reconnects at once; a hidden one does not", () => {
   hub.start();
   last().open();
   last().close();
@@ -207,9 +207,9 @@ test("a tab that is looked at again tries at once; one that is hidden does not",
     vi.advanceTimersByTime(5000);
     last().close();
   }
-  const known = sockets.length;
+  const cached = sockets.length;
   hub.setHidden(true);
-  expect(sockets.length).toBe(known);
+  expect(sockets.length).toBe(cached);
   hub.setHidden(false);
-  expect(sockets.length).toBe(known + 1);
+  expect(sockets.length).toBe(cached + 1);
 });

@@ -1,4 +1,4 @@
-// One job's page: attempts and waits on one axis, readings as charts, what can be taken back.
+// The job page: attempts and waits on one axis, readings as charts, undo.
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import type { Page } from "../src/live/regions";
 import type { TopicState } from "../src/live/store";
@@ -14,14 +14,14 @@ const attempt = (more: Partial<AttemptRow> = {}): AttemptRow => ({
   started_at: "2026-01-31T08:01:10Z", ended_at: null, ranks: [], ...more,
 });
 
-test("an attempt waits, then runs, then ends; what is open reaches to now", () => {
+test("spans of an attempt reach to now while open", () => {
   expect(spans(attempt(), from + 120_000)).toEqual([
     { kind: "waiting", words: "starting", from: from + 60_000, to: from + 70_000 },
     { kind: "running", words: "running", from: from + 70_000, to: from + 120_000 },
   ]);
 });
 
-test("waits are told by what they wait on, the present one up to now", () => {
+test("waits are grouped, and the current one reaches to now", () => {
   const waits = [
     { code: "quota_wait", since_at: "2026-01-31T08:00:00Z", until_at: "2026-01-31T08:00:30Z" },
     { code: "held_by_user", since_at: "2026-01-31T08:00:30Z", until_at: null },
@@ -32,7 +32,7 @@ test("waits are told by what they wait on, the present one up to now", () => {
 test("waits and attempts share one axis", () => {
   const region = document.createElement("section");
   const waits = { periods: [{ code: "capacity", since_at: "2026-01-31T08:00:00Z", until_at: "2026-01-31T08:01:00Z" }] };
-  const state: TopicState = { status: "ready", seq: 1, rows: new Map<string, object>([["waits", waits], ["attempt:1", attempt({ ended_at: "2026-01-31T08:02:00Z" })]]), error: null, known: true };
+  const state: TopicState = { status: "ready", seq: 1, rows: new Map<string, object>([["waits", waits], ["attempt:1", attempt({ ended_at: "2026-01-31T08:02:00Z" })]]), error: null, hasRows: true };
   jobTimeline(region, {} as Page).draw(state);
   const parts = [...region.querySelectorAll<HTMLElement>(".axis > span")].map((part) => [part.className, part.style.left, part.style.width]);
   expect(parts).toEqual([["wait-on-capacity for-capacity", "0.00%", "50.00%"], ["axis-waiting", "50.00%", "8.33%"], ["axis-running", "58.33%", "41.67%"]]);
@@ -46,17 +46,17 @@ test("readings become charts in their units, unknown ones stay unknown", () => {
     devices: [{ rank: 0, node: "n1", index: 3, model: "A100", memory_mb: 81920, times: [0, 15], utilisation_percent: [50, null], memory_used_mb: [2048, 4096], temperature_celsius: [null, null], power_watts: [300, 310] }],
   };
   const [device] = readings.devices;
-  const memory = chartOf(readings, device!, { name: "memory_used_mb", label: "Memory", unit: "GiB", scale: (value) => value / 1024, most: () => 80 });
+  const memory = chartOf(readings, device!, { name: "memory_used_mb", label: "Memory", unit: "GiB", scale: (value) => value / 1024, axisTop: () => 80 });
   expect(memory.label).toBe("n1 GPU 3 memory");
   expect(memory.lines[0]?.values).toEqual([2, 4]);
-  const use = chartOf(readings, device!, { name: "utilisation_percent", label: "Utilisation", unit: "%", scale: (value) => value, most: () => 100 });
-  expect([use.lines[0]?.values, use.from, use.until, use.most]).toEqual([[50, null], 0, 60, 100]);
+  const use = chartOf(readings, device!, { name: "utilisation_percent", label: "Utilisation", unit: "%", scale: (value) => value, axisTop: () => 100 });
+  expect([use.lines[0]?.values, use.from, use.until, use.axisTop]).toEqual([[50, null], 0, 60, 100]);
 });
 
 beforeEach(() => void vi.useFakeTimers());
 afterEach(() => void vi.useRealTimers());
 
-test("what can be taken back is sent some seconds later, and not at all when it is undone", () => {
+test("an undoable request is sent after a delay, and never if undone", () => {
   startUndo();
   const sent = vi.fn((event: Event) => event.preventDefault());
   document.body.innerHTML = '<form data-undo="Job 7 will be cancelled" action="/jobs/7/cancel/"><button>Cancel</button></form>';
@@ -74,7 +74,7 @@ test("what can be taken back is sent some seconds later, and not at all when it 
   expect(document.querySelector(".toast")).toBeNull();
 });
 
-test("asked twice it is sent once, and one Undo takes it back; the focus goes back to where it was asked", () => {
+test("a double submit is sent once, and Undo restores the focus", () => {
   const sent = vi.fn((event: Event) => event.preventDefault());
   document.body.innerHTML = '<main tabindex="-1"><form data-undo="Job 7 will be cancelled" action="/jobs/7/cancel/"><button>Cancel</button></form></main>';
   document.querySelector("form")?.addEventListener("submit", sent);

@@ -1,4 +1,4 @@
-// What the list of jobs says of itself.
+// The summary of the list of jobs.
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import type { Page } from "../src/live/regions";
 import { jobs } from "../src/pages/jobs/jobs";
@@ -23,37 +23,37 @@ afterEach(() => {
   history.replaceState(null, "", location.pathname);
 });
 
-async function said(items: object[], cursor: string | null, count: object | null = null): Promise<string | null | undefined> {
+async function text(items: object[], cursor: string | null, count: object | null = null): Promise<string | null | undefined> {
   [listed, total] = [{ items, next_cursor: cursor }, count];
   const region = document.createElement("section");
   const view = jobs(region, {} as Page);
   await vi.waitFor(() => expect(region.querySelectorAll("tbody tr")).toHaveLength(items.length));
   if (cursor !== null) await vi.waitFor(() => expect(counts).toHaveLength(1));
-  await Promise.resolve().then(() => new Promise((done) => setTimeout(done)));
+  await Promise.resolve().then(() => new Promise((results) => setTimeout(results)));
   view.close?.();
   counts = [];
   return region.querySelector(".summary")?.textContent;
 }
 
-test("the list of jobs says how many it has, and of an array that it is one row with so many elements", async () => {
-  expect(await said([row(1)], null)).toBe("1 job.");
-  expect(await said([row(2), sweep(1, { running: 4, completed: 5 })], null)).toBe("2 jobs; an array counts once (with each element 10).");
+test("the summary counts jobs, and arrays with their elements", async () => {
+  expect(await text([row(1)], null)).toBe("1 job.");
+  expect(await text([row(2), sweep(1, { running: 4, completed: 5 })], null)).toBe("2 jobs; an array counts as one (10 with its elements).");
   history.replaceState(null, "", "?state=live");
-  expect(await said([row(2), sweep(1, { running: 4, completed: 5 })], null)).toBe("2 jobs; an array counts once (with each element 5).");
+  expect(await text([row(2), sweep(1, { running: 4, completed: 5 })], null)).toBe("2 jobs; an array counts as one (5 with its elements).");
 });
 
-test("where there are older ones the server counts them all, and when it did is said", async () => {
+test("the summary shows the server's total and its time", async () => {
   history.replaceState(null, "", "?state=running");
-  expect(await said([row(2), sweep(1, {})], "x", { jobs: 159, is_more: false, with_elements: 4000 })).toBe("159 jobs, 2 of them listed; an array counts once (with each element 4000). Counted just now.");
-  expect(await said([row(2), sweep(1, {})], "x", { jobs: 10000, is_more: true, with_elements: null })).toBe("At least 10000 jobs, 2 of them listed; an array counts once. Counted just now.");
+  expect(await text([row(2), sweep(1, {})], "x", { jobs: 159, is_more: false, with_elements: 4000 })).toBe("159 jobs, 2 of them listed; an array counts as one (4000 with its elements). Counted just now.");
+  expect(await text([row(2), sweep(1, {})], "x", { jobs: 10000, is_more: true, with_elements: null })).toBe("At least 10000 jobs, 2 of them listed; an array counts as one. Counted just now.");
   // The array is among the older ones.
-  expect(await said([row(2), row(1)], "x", { jobs: 121, is_more: false, with_elements: 145 })).toBe("121 jobs, 2 of them listed; an array counts once (with each element 145). Counted just now.");
+  expect(await text([row(2), row(1)], "x", { jobs: 121, is_more: false, with_elements: 145 })).toBe("121 jobs, 2 of them listed; an array counts as one (145 with its elements). Counted just now.");
   // Of a name only the newest are looked at: no fewer than are listed.
-  expect(await said([row(2), row(1)], "x", { jobs: 0, is_more: true, with_elements: null })).toBe("At least 2 jobs, 2 of them listed. Counted just now.");
-  expect(await said([row(2), row(1)], "x", null)).toBe("2 jobs, and older ones.");
+  expect(await text([row(2), row(1)], "x", { jobs: 0, is_more: true, with_elements: null })).toBe("At least 2 jobs, 2 of them listed. Counted just now.");
+  expect(await text([row(2), row(1)], "x", null)).toBe("2 jobs, and older ones.");
 });
 
-test("they are counted again after a change, not at each of many", async () => {
+test("the total is recounted after changes, throttled", async () => {
   [listed, total] = [{ items: [row(2)], next_cursor: "x" }, { jobs: 7, is_more: false, with_elements: 7 }];
   vi.useFakeTimers();
   const region = document.createElement("section");

@@ -1,6 +1,6 @@
-// The list of jobs: what of the feed belongs among what was read, and how loudly several are acted on.
+// The list of jobs: merging of feed and pages, and bulk actions.
 import { expect, test, vi } from "vitest";
-import { act, caution, fitting } from "../src/pages/jobs/actions";
+import { perform, caution, fitting } from "../src/pages/jobs/actions";
 import { Listing, fits, merged, restQuery } from "../src/pages/jobs/listing";
 import { watchFilters } from "../src/pages/queue/filters";
 import { Selection } from "../src/pages/jobs/selection";
@@ -14,9 +14,9 @@ const job = (id: number, state = "running", more: Partial<JobRow> = {}): JobRow 
 const feed = (...rows: JobRow[]): Map<string, JobRow> => new Map(rows.map((row) => [String(row.id), row]));
 const read = (...rows: JobRow[]): Map<number, JobRow> => new Map(rows.map((row) => [row.id, row]));
 
-test("the feed's rows count, as far back as was read and as the filter says", () => {
-  const found = merged(read(job(5), job(3)), feed(job(6), job(5, "completed"), job(1)), "", false);
-  expect(found.map(({ id, state }) => [id, state])).toEqual([[6, "running"], [5, "completed"], [3, "running"]]);
+test("feed rows override read rows within the range and filter", () => {
+  const matches = merged(read(job(5), job(3)), feed(job(6), job(5, "completed"), job(1)), "", false);
+  expect(matches.map(({ id, state }) => [id, state])).toEqual([[6, "running"], [5, "completed"], [3, "running"]]);
   expect(merged(read(job(5), job(3)), feed(job(5, "completed")), "state=running", true).map((row) => row.id)).toEqual([3]);
   expect(merged(read(), feed(job(2), job(9, "failed")), "state=final", true).map((row) => row.id)).toEqual([9]);
 });
@@ -31,39 +31,39 @@ test("filters are the server's", () => {
   expect([fits(job(1), "submitted_after=2026-01-31"), fits(job(1), "submitted_after=2026-02-01"), fits(job(1), "submitted_before=2026-01-31")]).toEqual([true, false, false]);
 });
 
-test("older pages follow by their cursors, and all of them are read anew", async () => {
-  const asked: string[] = [];
+test("older pages follow by cursor and are reloaded together", async () => {
+  const requests: string[] = [];
   const get = (url: string): Promise<Response> => {
-    asked.push(url);
+    requests.push(url);
     const isFirst = !url.includes("cursor");
     return Promise.resolve(new Response(JSON.stringify({ items: [job(isFirst ? 9 : 4)], next_cursor: isFirst ? "abc" : null })));
   };
   const listing = new Listing("state=final", () => undefined, get);
-  await listing.again();
+  await listing.reload();
   expect([listing.hasOlder, [...listing.read.keys()]]).toEqual([true, [9]]);
   await listing.older();
   expect([listing.hasOlder, [...listing.read.keys()]]).toEqual([false, [9, 4]]);
-  await listing.again();
+  await listing.reload();
   const [first, older] = ["/api/v1/jobs?state=final&limit=100", "/api/v1/jobs?state=final&limit=100&cursor=abc"];
   // They are counted only where some are not read.
-  expect(asked).toEqual([first, "/api/v1/jobs/count?state=final", older, first, older]);
+  expect(requests).toEqual([first, "/api/v1/jobs/count?state=final", older, first, older]);
 });
 
-test("a page left open shows as many jobs as a fresh one, the newest (A52)", async () => {
+test("a page left open shows as many jobs as a new one (A52)", async () => {
   const region = document.createElement("div");
   const older = Array.from({ length: 100 }, (_, at) => job(100 - at));
   vi.stubGlobal("fetch", () => Promise.resolve(new Response(JSON.stringify({ items: older, next_cursor: null }))));
   const view = jobs(region, {} as Page);
   await vi.waitFor(() => expect(region.querySelectorAll("tbody tr")).toHaveLength(100));
   const rows = feed(...Array.from({ length: 150 }, (_, at) => job(150 - at)));
-  view.draw({ status: "ready", seq: 1, rows, error: null, known: true });
-  const shown = [...region.querySelectorAll<HTMLElement>("tbody tr")].map((tr) => Number(tr.dataset.key));
-  expect(shown).toEqual(Array.from({ length: 100 }, (_, at) => 150 - at));
+  view.draw({ status: "ready", seq: 1, rows, error: null, hasRows: true });
+  const visible = [...region.querySelectorAll<HTMLElement>("tbody tr")].map((tr) => Number(tr.dataset.key));
+  expect(visible).toEqual(Array.from({ length: 100 }, (_, at) => 150 - at));
   view.close?.();
   vi.unstubAllGlobals();
 });
 
-test("where there is no job, none older are offered", async () => {
+test("an empty list offers no older jobs", async () => {
   const region = document.createElement("div");
   vi.stubGlobal("fetch", () => Promise.resolve(new Response('{"items": [], "next_cursor": null}')));
   jobs(region, {} as Page);
@@ -72,39 +72,39 @@ test("where there is no job, none older are offered", async () => {
   vi.unstubAllGlobals();
 });
 
-test("a refusal is told in the server's words", async () => {
+test("a refusal shows the server's sentence", async () => {
   const listing = new Listing("state=odd", () => undefined, () => Promise.resolve(new Response('{"detail": "there is no state odd"}', { status: 400 })));
-  await listing.again();
+  await listing.reload();
   expect(listing.problem).toBe("there is no state odd");
 });
 
-test("what can be undone is done, what loses work is asked, and for many jobs typed", () => {
+test("caution depends on verb and states", () => {
   const waiting = [job(1, "pending"), job(2, "held")];
   expect(fitting("hold", waiting).map((row) => row.id)).toEqual([1]);
   // An array that runs can be held and never requeued; what an admin holds only an admin releases.
   const array = { ...job(4), array: { count: 9, max_parallel: null, remaining: 3, by_state: { running: 2 } } };
   expect([fitting("hold", [array, job(3)]), fitting("requeue", [array, job(3)])].map((rows) => rows.map((row) => row.id))).toEqual([[4], [3]]);
-  const held = { ...job(5, "held"), reason: { code: "held_by_admin", sentence: "held by an admin", next_step: null } };
-  expect([fitting("release", [held]).length, fitting("release", [held], true).length]).toEqual([0, 1]);
+  const allocated = { ...job(5, "held"), reason: { code: "held_by_admin", sentence: "held by an admin", next_step: null } };
+  expect([fitting("release", [allocated]).length, fitting("release", [allocated], true).length]).toEqual([0, 1]);
   expect(fitting("cancel", [...waiting, job(3, "completed")]).map((row) => row.id)).toEqual([1, 2]);
   expect([caution("hold", waiting), caution("cancel", waiting), caution("cancel", [...waiting, job(3)])]).toEqual(["none", "undo", "ask"]);
 });
 
-test("what would be lost is asked of the server, typed where it says so, and nothing is cancelled twice by two presses", async () => {
-  const asked: string[] = [];
+test("a stop shows the loss, requires typed text, and is sent once", async () => {
+  const requests: string[] = [];
   const posts: string[] = [];
   let loss = { sentence: "1 job and 20 elements run on 21 GPUs.", typed: "7" };
   vi.stubGlobal("fetch", (address: string, { body }: { body: URLSearchParams | null }) => {
-    if (body === null) asked.push(address);
+    if (body === null) requests.push(address);
     else posts.push(body.toString());
     return Promise.resolve(new Response(JSON.stringify(body === null ? loss : { done: [7], refused: [] })));
   });
   document.body.innerHTML = '<form data-act-on-several action="/jobs/act/"></form>';
   HTMLDialogElement.prototype.showModal = function () { this.open = true; };
-  const answered = act("cancel", [job(7)], () => undefined);
+  const answered = perform("cancel", [job(7)], () => undefined);
   await vi.waitFor(() => expect(document.querySelector("dialog")?.textContent).toContain("on 21 GPUs"));
   const [yes, typed] = [document.querySelector("dialog .danger") as HTMLButtonElement, document.querySelector("dialog input") as HTMLInputElement];
-  expect([asked, yes.disabled]).toEqual([["/jobs/loss/?ids=7"], true]);
+  expect([requests, yes.disabled]).toEqual([["/jobs/loss/?ids=7"], true]);
   typed.value = "7";
   typed.dispatchEvent(new Event("input"));
   expect(yes.disabled).toBe(false);
@@ -112,46 +112,46 @@ test("what would be lost is asked of the server, typed where it says so, and not
   await answered;
   expect(posts).toEqual(["verb=cancel&ids=7&typed=7"]);
   loss = { ...loss, typed: "" };
-  void act("requeue", [job(7), job(8)], () => undefined);
+  void perform("requeue", [job(7), job(8)], () => undefined);
   await vi.waitFor(() => expect(document.querySelector<HTMLButtonElement>("dialog .danger")?.disabled).toBe(false));
   expect(document.querySelector("dialog input")).toBeNull();
   document.querySelector("dialog")?.close("no");
   // The second press is only about those that the first was not.
-  await act("cancel", [job(1, "pending")], () => undefined);
-  await act("cancel", [job(1, "pending")], () => undefined);
-  await act("cancel", [job(1, "pending"), job(2, "held")], () => undefined);
-  expect([...document.querySelectorAll(".toast > span:first-child")].map((one) => one.textContent).slice(-2)).toEqual(["1 waiting job will be cancelled in 5 s.", "1 waiting job will be cancelled in 5 s."]);
-  for (const button of document.querySelectorAll<HTMLButtonElement>(".toast button")) if (button.textContent === "Now") button.click();
+  await perform("cancel", [job(1, "pending")], () => undefined);
+  await perform("cancel", [job(1, "pending")], () => undefined);
+  await perform("cancel", [job(1, "pending"), job(2, "held")], () => undefined);
+  expect([...document.querySelectorAll(".toast > span:first-child")].map((element) => element.textContent).slice(-2)).toEqual(["1 waiting job will be cancelled in 5 s.", "1 waiting job will be cancelled in 5 s."]);
+  for (const button of document.querySelectorAll<HTMLButtonElement>(".toast button")) if (button.textContent === "Do it now") button.click();
   await vi.waitFor(() => expect(posts.length).toBe(3));
   expect(posts.slice(1).map((body) => new URLSearchParams(body).get("ids"))).toEqual(["1", "2"]);
   vi.unstubAllGlobals();
 });
 
-test("a filter that no field shows stays when a field is used, until that field says otherwise", async () => {
+test("a filter without field stays until a field overrides it", async () => {
   document.body.innerHTML = `<form data-filters><input name="name"><input type="checkbox" name="user" value="ann"></form>
     <p><a data-drops="user" href="/jobs/">owner: bob</a><a data-drops="array" href="/jobs/?user=bob">array: 7</a></p>`;
-  const asked: string[] = [];
+  const requests: string[] = [];
   history.replaceState(null, "", "?user=bob&array=7");
-  const stop = watchFilters((search) => void (asked.push(search), history.replaceState(null, "", search)));
+  const stop = watchFilters((search) => void (requests.push(search), history.replaceState(null, "", search)));
   const [name, mine] = [...document.querySelectorAll("input")] as [HTMLInputElement, HTMLInputElement];
   name.value = "train";
   name.dispatchEvent(new Event("change", { bubbles: true }));
-  await vi.waitFor(() => expect(asked).toEqual(["?user=bob&array=7&name=train"]));
+  await vi.waitFor(() => expect(requests).toEqual(["?user=bob&array=7&name=train"]));
   const pills = (): (string | null)[] => [...document.querySelectorAll("a[data-drops]")].map((pill) => pill.getAttribute("href"));
   expect(pills()).toEqual(["?array=7&name=train", "?user=bob&name=train"]);
   mine.checked = true;
   mine.dispatchEvent(new Event("change", { bubbles: true }));
-  await vi.waitFor(() => expect(asked[1]).toBe("?user=ann&array=7&name=train"));
+  await vi.waitFor(() => expect(requests[1]).toBe("?user=ann&array=7&name=train"));
   expect(pills()).toEqual(["?user=ann&name=train"]);
   mine.checked = false;
   mine.dispatchEvent(new Event("change", { bubbles: true }));
-  await vi.waitFor(() => expect(asked[2]).toBe("?array=7&name=train"));
+  await vi.waitFor(() => expect(requests[2]).toBe("?array=7&name=train"));
   stop();
   history.replaceState(null, "", location.pathname);
   document.body.innerHTML = "";
 });
 
-test("only the jobs that the person may act on can be selected", async () => {
+test("only jobs that the user can act on are selectable", async () => {
   const list = async (data: string): Promise<HTMLElement> => {
     document.body.innerHTML = `<form data-act-on-several ${data}></form>`;
     const region = document.createElement("div");
@@ -169,18 +169,18 @@ test("only the jobs that the person may act on can be selected", async () => {
   const nobody = await list('data-user="eve" data-member="red" data-owner=""');
   expect([boxes(nobody), nobody.querySelector<HTMLElement>("[type=checkbox]")?.hidden]).toEqual([[], true]);
   // The key selects what a box would.
-  const own = await list('data-user="ann" data-member="red" data-owner=""');
-  const press = (id: number): unknown => own.querySelector(`tr[data-key="${id}"]`)?.dispatchEvent(new KeyboardEvent("keydown", { key: "x", bubbles: true }));
+  const ownCells = await list('data-user="ann" data-member="red" data-owner=""');
+  const press = (id: number): unknown => ownCells.querySelector(`tr[data-key="${id}"]`)?.dispatchEvent(new KeyboardEvent("keydown", { key: "x", bubbles: true }));
   press(3);
   press(2);
-  expect(own.querySelector(".selection-bar")?.textContent).toContain("1 job selected");
+  expect(ownCells.querySelector(".selection-bar")?.textContent).toContain("1 job selected");
   press(2);
-  expect(own.querySelector<HTMLElement>(".selection-bar")?.hidden).toBe(true);
+  expect(ownCells.querySelector<HTMLElement>(".selection-bar")?.hidden).toBe(true);
   document.body.innerHTML = "";
   vi.unstubAllGlobals();
 });
 
-test("the selection offers what fits, and forgets what is not shown any more", () => {
+test("the selection offers fitting verbs and drops hidden rows", () => {
   const selection = new Selection(() => undefined);
   const rows = [job(1, "pending"), job(2, "running")];
   selection.show(rows);

@@ -1,11 +1,11 @@
-// The page's keys where two parts listen: what one of them has taken is not for the other.
+// Shortcuts with two listeners: a handled key is not handled twice.
 import { expect, test, vi } from "vitest";
 import { fleet } from "../src/pages/fleet/view";
 import { startKeyboard } from "../src/ui/keyboard";
 import type { Page } from "../src/live/regions";
 import type { DeviceRow, NodeRow } from "../src/live/topics";
 
-test("g t leaves for the tenants, and does not turn the fleet into a table on the way; t alone does", () => {
+test("g t opens the tenants without toggling the table; t alone toggles it", () => {
   document.body.innerHTML = '<button data-fleet-table aria-pressed="false"></button><section></section>';
   const toggle = document.querySelector("button") as HTMLButtonElement;
   const go = vi.fn<(href: string) => void>();
@@ -14,7 +14,7 @@ test("g t leaves for the tenants, and does not turn the fleet into a table on th
   const press = (key: string): boolean => document.body.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
   const device = { id: 1, index: 0, uuid: "GPU-1", model: "A100", health: "ok", cell: "free", held: null, jobs: [], reading: null } as unknown as DeviceRow;
   const node = { name: "n1", state: "online", intent: "open", labels: {}, jobs: [], devices: [device] } as unknown as NodeRow;
-  view.draw({ status: "ready", seq: 1, rows: new Map([["n1", node]]), error: null, known: true });
+  view.draw({ status: "ready", seq: 1, rows: new Map([["n1", node]]), error: null, hasRows: true });
   press("g");
   press("t");
   expect([go.mock.lastCall?.[0], toggle.getAttribute("aria-pressed")]).toEqual(["/tenants/", "false"]);
@@ -23,14 +23,14 @@ test("g t leaves for the tenants, and does not turn the fleet into a table on th
   view.close?.();
 });
 
-test("a click elsewhere closes menus and questions; one that was pressed inside, or hits what it takes away, does not", () => {
+test("an outside click closes menus; a press begun inside does not", () => {
   document.body.innerHTML = `<details class="menu"><summary id="bell">bell</summary><p id="in">text</p></details>
     <details class="menu"><summary id="account">account</summary></details>
     <details class="confirm"><summary>Cancel…</summary><button id="yes">yes</button></details><main id="page"></main>`;
   startKeyboard(() => undefined);
   const all = [...document.querySelectorAll("details")];
-  const states = (): boolean[] => all.map((one) => one.open);
-  const open = (): void => all.forEach((one) => (one.open = true));
+  const states = (): boolean[] => all.map((element) => element.open);
+  const open = (): void => all.forEach((element) => (element.open = true));
   const at = (id: string): Element => document.getElementById(id) as Element;
   const press = (id: string): unknown => at(id).dispatchEvent(new Event("pointerdown", { bubbles: true }));
   const click = (id: string, detail = 1): unknown => at(id).dispatchEvent(new MouseEvent("click", { bubbles: true, detail }));

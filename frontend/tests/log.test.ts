@@ -1,4 +1,4 @@
-// Reading a log: colours, control sequences, UTF-8 and line boundaries anywhere, in order, no more than it takes.
+// Reading a log: colours, control sequences, UTF-8, line boundaries, order and bounds.
 import { describe, expect, test } from "vitest";
 import { Ansi, type Piece } from "../src/pages/job/log/ansi";
 import { Lines, MAX_LINE, wholeFrom } from "../src/pages/job/log/lines";
@@ -14,7 +14,7 @@ describe("ansi", () => {
     expect(read("hello\n")).toEqual([{ text: "hello\n", classes: "" }]);
   });
 
-  test("colours, bold, and the way back", () => {
+  test("colours, bold and reset", () => {
     expect(read("\x1b[1;31mbad\x1b[22m dim\x1b[39m x\x1b[0m.")).toEqual([
       { text: "bad", classes: "ansi-bold ansi-fg-1" },
       { text: " dim", classes: "ansi-fg-1" },
@@ -38,42 +38,42 @@ describe("ansi", () => {
   });
 
   test("sequences cut anywhere are the same as whole ones", () => {
-    const whole = "one \x1b[1;38;5;196mtwo\x1b[0m three\x1b]0;t\x07 \x1b[32mfour\x1b[K five";
-    const expected = read(whole);
-    for (let at = 0; at <= whole.length; at += 1) {
+    const full = "one \x1b[1;38;5;196mtwo\x1b[0m three\x1b]0;t\x07 \x1b[32mfour\x1b[K five";
+    const expected = read(full);
+    for (let at = 0; at <= full.length; at += 1) {
       const ansi = new Ansi();
-      const parts = [...ansi.feed(whole.slice(0, at)), ...ansi.feed(whole.slice(at))];
+      const parts = [...ansi.feed(full.slice(0, at)), ...ansi.feed(full.slice(at))];
       expect(text(parts)).toBe(text(expected));
       const styles = (list: readonly Piece[]): string[] => list.flatMap((p) => [...p.text].map((c) => `${c}${p.classes}${p.colour ?? ""}`));
       expect(styles(parts)).toEqual(styles(expected));
     }
   });
 
-  test("a sequence that never ends does not swallow the log", () => {
+  test("an endless sequence does not swallow the log", () => {
     const ansi = new Ansi();
-    let shown = "";
-    for (let at = 0; at < 10; at += 1) shown += text(ansi.feed(`\x1b]${"x".repeat(2000)}`));
-    expect(shown.length).toBeGreaterThan(5000);
+    let visible = "";
+    for (let at = 0; at < 10; at += 1) visible += text(ansi.feed(`\x1b]${"x".repeat(2000)}`));
+    expect(visible.length).toBeGreaterThan(5000);
   });
 });
 
 describe("lines", () => {
   test("UTF-8 cut at every byte gives the same lines", () => {
-    const whole = bytes("añ€😀\nzweite Zeile – ü\r\nrest");
-    for (let at = 0; at <= whole.length; at += 1) {
+    const full = bytes("añ€😀\nzweite Zeile – ü\r\nrest");
+    for (let at = 0; at <= full.length; at += 1) {
       const lines = new Lines();
-      const done = [...lines.feed(whole.subarray(0, at)), ...lines.feed(whole.subarray(at))];
-      expect(done.map(text)).toEqual(["añ€😀", "zweite Zeile – ü"]);
+      const results = [...lines.feed(full.subarray(0, at)), ...lines.feed(full.subarray(at))];
+      expect(results.map(text)).toEqual(["añ€😀", "zweite Zeile – ü"]);
       expect(text(lines.open)).toBe("rest");
     }
   });
 
-  test("bytes that are no UTF-8 are shown as such and harm nothing", () => {
-    const done = new Lines().feed(new Uint8Array([0x61, 0xff, 0x62, 0x0a]));
-    expect(done.map(text)).toEqual(["a\ufffdb"]);
+  test("invalid UTF-8 is shown as replacement", () => {
+    const results = new Lines().feed(new Uint8Array([0x61, 0xff, 0x62, 0x0a]));
+    expect(results.map(text)).toEqual(["a\ufffdb"]);
   });
 
-  test("a return overwrites: of a progress bar the last state is kept", () => {
+  test("a return overwrites the line, as progress bars do", () => {
     const lines = new Lines();
     expect(lines.feed(bytes(" 10%\r 50%\r100%\ndone\n")).map(text)).toEqual(["100%", "done"]);
     lines.feed(bytes("1%\r"));
@@ -82,16 +82,16 @@ describe("lines", () => {
     expect(text(lines.open)).toBe("2%");
   });
 
-  test("what never ends is broken into lines, between characters, and no line is as many pieces as it had parts", () => {
+  test("endless output is broken into lines with merged pieces", () => {
     const lines = new Lines();
-    const whole = `${"x".repeat(MAX_LINE - 1)}${"😀".repeat(3 * MAX_LINE)}`;
-    const done = lines.feed(bytes(whole));
-    expect(done.length).toBeGreaterThan(5);
-    for (const line of [...done, lines.open]) {
+    const full = `${"x".repeat(MAX_LINE - 1)}${"😀".repeat(3 * MAX_LINE)}`;
+    const results = lines.feed(bytes(full));
+    expect(results.length).toBeGreaterThan(5);
+    for (const line of [...results, lines.open]) {
       expect(text(line).length).toBeLessThanOrEqual(MAX_LINE);
       expect(text(line)).not.toMatch(/^[\udc00-\udfff]|[\ud800-\udbff]$/);
     }
-    expect([...done, lines.open].map(text).join("")).toBe(whole);
+    expect([...results, lines.open].map(text).join("")).toBe(full);
     for (let at = 0; at < 100; at += 1) lines.feed(bytes("."));
     expect(lines.open.length).toBe(1);
     expect(lines.feed(bytes("\nnext\n")).map(text).slice(-1)).toEqual(["next"]);
@@ -120,11 +120,11 @@ describe("tail", () => {
     return { asked, get };
   }
 
-  test("opens at the end and follows in order, without a byte twice or lost", async () => {
+  test("opens at the end and follows without loss or duplication", async () => {
     const content = { data: bytes("x".repeat(100_000)) };
     const { asked, get } = server(content, 1000);
     const got: LogPart[] = [];
-    const tail = new Tail({ job: 17, attempt: 1, rank: 0 }, { more: (part) => got.push(part), failed: (words) => expect(words).toBe(""), gone: () => undefined }, get);
+    const tail = new Tail({ job: 17, attempt: 1, rank: 0 }, { more: (part) => got.push(part), failed: (words) => expect(words).toBe(""), showDeleted: () => undefined }, get);
     await tail.grown(100_000);
     content.data = bytes("x".repeat(103_500));
     await Promise.all([tail.grown(103_000), tail.grown(103_500)]);
@@ -134,11 +134,11 @@ describe("tail", () => {
     expect(got.at(-1)?.next).toBe(103_500);
   });
 
-  test("who is far behind begins anew at the end and hears how much was left out", async () => {
+  test("a far-behind reader restarts at the end and reports the skipped size", async () => {
     const content = { data: new Uint8Array(100) };
     const { asked, get } = server(content);
     const said: [number, boolean, number][] = [];
-    const tail = new Tail({ job: 1, attempt: 1, rank: 0 }, { more: (part, isFirst, skipped) => said.push([part.offset, isFirst, skipped]), failed: (words) => expect(words).toBe(""), gone: () => undefined }, get);
+    const tail = new Tail({ job: 1, attempt: 1, rank: 0 }, { more: (part, isFirst, skipped) => said.push([part.offset, isFirst, skipped]), failed: (words) => expect(words).toBe(""), showDeleted: () => undefined }, get);
     await tail.grown(100);
     content.data = new Uint8Array(30 << 20);
     await tail.grown(content.data.length);
@@ -150,11 +150,11 @@ describe("tail", () => {
     expect(said.slice(2).map(([, isFirst]) => isFirst)).toEqual([false, false]);
   });
 
-  test("while somebody reads elsewhere nothing is read by itself", async () => {
+  test("reads nothing automatically while the user reads elsewhere", async () => {
     const content = { data: bytes("one") };
     const { asked, get } = server(content);
     let mayGoOn = true;
-    const tail = new Tail({ job: 1, attempt: 1, rank: 0 }, { more: () => undefined, failed: () => undefined, gone: () => undefined, mayGoOn: () => mayGoOn }, get);
+    const tail = new Tail({ job: 1, attempt: 1, rank: 0 }, { more: () => undefined, failed: () => undefined, showDeleted: () => undefined, mayGoOn: () => mayGoOn }, get);
     await tail.grown(3);
     mayGoOn = false;
     content.data = bytes("one two");
@@ -164,20 +164,20 @@ describe("tail", () => {
     expect(tail.next).toBe(7);
   });
 
-  test("a server that promises more than it has is not asked in a circle", async () => {
+  test("an empty answer ends the loop", async () => {
     const { asked, get } = server({ data: bytes("ab") });
-    const tail = new Tail({ job: 1, attempt: 1, rank: 0 }, { more: () => undefined, failed: () => undefined, gone: () => undefined }, get);
+    const tail = new Tail({ job: 1, attempt: 1, rank: 0 }, { more: () => undefined, failed: () => undefined, showDeleted: () => undefined }, get);
     await tail.grown(50);
     expect(asked.length).toBeLessThan(4);
   });
 
-  test("a failure is told, and reading goes on when the log grows", async () => {
+  test("a failure is reported, and reading continues when the log grows", async () => {
     const content = { data: bytes("ab") };
     const { get } = server(content);
     let isDown = true;
     const said: string[] = [];
     const got: LogPart[] = [];
-    const tail = new Tail({ job: 1, attempt: 1, rank: 0 }, { more: (part) => got.push(part), failed: (words) => said.push(words), gone: () => undefined }, (url) =>
+    const tail = new Tail({ job: 1, attempt: 1, rank: 0 }, { more: (part) => got.push(part), failed: (words) => said.push(words), showDeleted: () => undefined }, (url) =>
       isDown ? Promise.resolve(new Response("", { status: 503 })) : get(url),
     );
     await tail.grown(2);
@@ -187,10 +187,10 @@ describe("tail", () => {
     expect(got[0]?.next).toBe(2);
   });
 
-  test("a log that was deleted is told in the server's words, and not asked for again", async () => {
+  test("a deleted log shows the server's sentence and is not requested again", async () => {
     const said: string[] = [];
     let asked = 0;
-    const tail = new Tail({ job: 1, attempt: 1, rank: 0 }, { more: () => undefined, failed: () => undefined, gone: (words) => said.push(words) }, () => {
+    const tail = new Tail({ job: 1, attempt: 1, rank: 0 }, { more: () => undefined, failed: () => undefined, showDeleted: (words) => said.push(words) }, () => {
       asked += 1;
       return Promise.resolve(new Response(JSON.stringify({ detail: "this log was deleted at noon, by its age" }), { status: 410 }));
     });

@@ -1,4 +1,4 @@
-// The log on the page: a window of a log that is far larger, searched by the server, moved by the reader (A40).
+// The log on the page: a window of a larger log, with server search (A40).
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import { Screen } from "../src/pages/job/log/screen";
 import { Search } from "../src/pages/job/log/search";
@@ -24,88 +24,88 @@ function huge(from: number, to: number): Uint8Array {
 
 describe("window", () => {
   let box: HTMLElement;
-  let shown: LogWindow;
+  let visible: LogWindow;
   const numbers = (): number[] => [...box.querySelectorAll(".line")].map((each) => Number(/^line (\d+)/.exec(each.textContent ?? "")?.[1] ?? -1)).filter((number) => number >= 0);
 
   beforeEach(() => {
     box = document.createElement("pre");
-    shown = new LogWindow(new Screen(box), MOST);
+    visible = new LogWindow(new Screen(box), MOST);
   });
 
   test("text is never markup", () => {
-    shown.begin({ bytes: bytes("<img src=x onerror=alert(1)>\n"), offset: 0 });
+    visible.begin({ bytes: bytes("<img src=x onerror=alert(1)>\n"), offset: 0 });
     expect(box.querySelector("img")).toBeNull();
   });
 
-  test("it moves through a log that is a hundred times as large, up and down, without a line twice or lost", () => {
+  test("moves through a large log without losing or repeating lines", () => {
     let [at, isTrimmed] = [HUGE - 6_500, false];
-    shown.begin({ bytes: huge(at, HUGE), offset: at });
+    visible.begin({ bytes: huge(at, HUGE), offset: at });
     for (let step = 0; step < 20; step += 1) {
-      const { start } = shown;
-      const isGone = shown.above({ bytes: huge(start - 26_200, start), offset: start - 26_200 });
+      const { start } = visible;
+      const isGone = visible.above({ bytes: huge(start - 26_200, start), offset: start - 26_200 });
       isTrimmed ||= isGone;
       expect(box.textContent?.length).toBeLessThan(MOST * 1.3);
       const now = numbers();
       expect(now).toEqual(Array.from({ length: now.length }, (_, k) => (now[0] ?? 0) + k));
-      expect(now[0]).toBe(shown.start / WIDTH);
-      expect((now.at(-1) ?? 0) + 1).toBe(shown.next / WIDTH);
+      expect(now[0]).toBe(visible.start / WIDTH);
+      expect((now.at(-1) ?? 0) + 1).toBe(visible.next / WIDTH);
     }
-    expect(shown.start).toBeLessThan(HUGE - 400_000);
+    expect(visible.start).toBeLessThan(HUGE - 400_000);
     expect(isTrimmed).toBe(true);
     for (let step = 0; step < 25; step += 1) {
-      at = shown.next;
+      at = visible.next;
       const to = Math.min(HUGE, at + 26_200);
-      shown.below({ bytes: huge(at, to), offset: at });
+      visible.below({ bytes: huge(at, to), offset: at });
       const now = numbers();
       expect(now).toEqual(Array.from({ length: now.length }, (_, k) => (now[0] ?? 0) + k));
-      expect(now[0]).toBe(shown.start / WIDTH);
+      expect(now[0]).toBe(visible.start / WIDTH);
       expect(box.textContent?.length).toBeLessThan(MOST * 1.3);
     }
     expect(numbers().at(-1)).toBe(999_999);
   }, 120_000);
 
-  test("it begins around a find, which it points at", () => {
+  test("opens around a match and highlights it", () => {
     const offset = 123_456 * WIDTH + 7;
     const from = offset - 5_000;
-    shown.beginAround({ bytes: huge(from, offset + 5_000), offset: from }, offset);
+    visible.beginAround({ bytes: huge(from, offset + 5_000), offset: from }, offset);
     expect(box.querySelector(".is-found")?.textContent).toBe(line(123_456));
-    expect(numbers()[0]).toBe(shown.start / WIDTH);
-    shown.beginAround({ bytes: bytes("needle"), offset: 0 }, 0);
+    expect(numbers()[0]).toBe(visible.start / WIDTH);
+    visible.beginAround({ bytes: bytes("needle"), offset: 0 }, 0);
     expect(box.querySelector(".is-found")?.textContent).toBe("needle");
   });
 
-  test("output without newlines is counted, broken, and let go, too", () => {
-    shown.begin({ bytes: new Uint8Array(), offset: 0 });
-    for (let part = 0; part < 200; part += 1) shown.below({ bytes: bytes("y".repeat(20_000)), offset: part * 20_000 });
+  test("output without newlines is counted, broken and dropped", () => {
+    visible.begin({ bytes: new Uint8Array(), offset: 0 });
+    for (let part = 0; part < 200; part += 1) visible.below({ bytes: bytes("y".repeat(20_000)), offset: part * 20_000 });
     expect(box.querySelectorAll(".line").length).toBeGreaterThan(5);
     expect(box.textContent?.length).toBeLessThan(MOST * 1.3);
     expect(box.lastElementChild?.textContent?.length).toBeLessThan(10_000);
-    expect(shown.next).toBe(4_000_000);
-    expect(shown.start).toBeGreaterThan(3_700_000);
+    expect(visible.next).toBe(4_000_000);
+    expect(visible.start).toBeGreaterThan(3_700_000);
   });
 
-  test("very many empty lines are too much, too", () => {
-    shown.begin({ bytes: new Uint8Array(), offset: 0 });
-    for (let part = 0; part < 8; part += 1) shown.below({ bytes: bytes("\n".repeat(700)), offset: part * 700 });
+  test("empty lines count towards the limit", () => {
+    visible.begin({ bytes: new Uint8Array(), offset: 0 });
+    for (let part = 0; part < 8; part += 1) visible.below({ bytes: bytes("\n".repeat(700)), offset: part * 700 });
     expect(box.querySelectorAll(".line").length).toBeLessThan(3_500);
   });
 
   test("an unfinished line is replaced by its continuation", () => {
-    shown.begin({ bytes: bytes("10%"), offset: 0 });
-    shown.below({ bytes: bytes("\r100%\n"), offset: 3 });
+    visible.begin({ bytes: bytes("10%"), offset: 0 });
+    visible.below({ bytes: bytes("\r100%\n"), offset: 3 });
     expect(box.textContent).toBe("100%");
   });
 
-  test("what is searched for is marked, also in what comes later, and nothing is hidden", () => {
+  test("matches are marked, also in new lines", () => {
     const screen = new Screen(box);
-    shown = new LogWindow(screen);
-    shown.begin({ bytes: bytes("loss 0.5\nepoch 1\n"), offset: 0 });
+    visible = new LogWindow(screen);
+    visible.begin({ bytes: bytes("loss 0.5\nepoch 1\n"), offset: 0 });
     screen.search("LOSS");
-    shown.below({ bytes: bytes("loss 0.4 loss\nepoch 2"), offset: 17 });
+    visible.below({ bytes: bytes("loss 0.4 loss\nepoch 2"), offset: 17 });
     expect(box.querySelectorAll("mark").length).toBe(3);
     screen.search("(.*|loss");
     expect(box.querySelectorAll("mark").length).toBe(0);
-    shown.below({ bytes: bytes("\nİi [i"), offset: 39 });
+    visible.below({ bytes: bytes("\nİi [i"), offset: 39 });
     screen.search("I");
     expect([...box.querySelectorAll("mark")].map((mark) => mark.textContent)).toEqual(["i", "i"]);
     screen.search("[i");
@@ -118,22 +118,22 @@ describe("window", () => {
 
 describe("search", () => {
   const stream = { job: 7, attempt: 1, rank: 0 };
-  const answer = (told: object): Response => new Response(JSON.stringify({ hits: [], next_offset: 0, next_line: 0, size: 1000, is_all: false, ...told }));
+  const answer = (messages: object): Response => new Response(JSON.stringify({ hits: [], next_offset: 0, next_line: 0, size: 1000, is_all: false, ...messages }));
 
-  test("it is gone on with until all is searched, from where the server ended, a line once", async () => {
-    const asked: URLSearchParams[] = [];
+  test("continues until the end, each line once", async () => {
+    const requests: URLSearchParams[] = [];
     const answers = [answer({ hits: [[2, 8, "a"]], next_offset: 500, next_line: 40 }), answer({ hits: [[2, 9, "a"], [77, 900, "b"]], next_offset: 990, next_line: 80, is_all: true })];
     const search = new Search(stream, "a b", () => undefined, async (url) => {
-      asked.push(new URL(url, "http://x").searchParams);
+      requests.push(new URL(url, "http://x").searchParams);
       return answers.shift() as Response;
     });
     await search.go();
-    expect(asked.map((each) => [each.get("q"), each.get("log"), each.get("offset"), each.get("line")])).toEqual([["a b", "1.0", "0", "0"], ["a b", "1.0", "500", "40"]]);
+    expect(requests.map((each) => [each.get("q"), each.get("log"), each.get("offset"), each.get("line")])).toEqual([["a b", "1.0", "0", "0"], ["a b", "1.0", "500", "40"]]);
     expect([...search.hits.keys()]).toEqual([2, 77]);
     expect(search.isAll).toBe(true);
   });
 
-  test("it stops where it has enough, and goes on when asked", async () => {
+  test("stops with enough matches and continues on request", async () => {
     let next = 0;
     const search = new Search(stream, "x", () => undefined, async () => {
       next += 1;
@@ -145,7 +145,7 @@ describe("search", () => {
     expect([next, search.hits.size]).toEqual([2, 400]);
   });
 
-  test("a failure is told, and it can be tried again; a server that gets nowhere is not asked in a circle", async () => {
+  test("a failure can be retried, and a stuck server ends the loop", async () => {
     let [asked, isDown] = [0, true];
     const search = new Search(stream, "x", () => undefined, async () => {
       asked += 1;
@@ -159,10 +159,10 @@ describe("search", () => {
   });
 });
 
-test("the words below the log", () => {
+test("the note below the log", () => {
   const now = { problem: "", isGone: false, hasStreams: true, isOpen: true, isComplete: true, isEmpty: false, above: 0, below: 0 };
-  expect(note(now, null)).toBe("The end.");
-  expect(note({ ...now, isEmpty: true }, null)).toBe("It wrote nothing.");
+  expect(note(now, null)).toBe("End of the log.");
+  expect(note({ ...now, isEmpty: true }, null)).toBe("The job wrote nothing.");
   expect(note({ ...now, hasStreams: false }, null)).toBe("No output yet.");
   expect(note({ ...now, above: 99 << 20, below: 2048 }, null)).toBe("99.0 MiB before this, 2 KiB after it.");
   const sought = { text: "x", found: 1, looked: 1 << 20, size: 5 << 20, isAll: false, isBusy: true, problem: "" };
@@ -173,21 +173,21 @@ test("the words below the log", () => {
 describe("the region", () => {
   let region: HTMLElement;
   let view: View;
-  let asked: string[];
-  const one = <E extends HTMLElement>(selector: string): E => region.querySelector<E>(selector) as E;
+  let requests: string[];
+  const element = <E extends HTMLElement>(selector: string): E => region.querySelector<E>(selector) as E;
   const button = (words: string): HTMLButtonElement => [...region.querySelectorAll("button")].find((each) => each.textContent === words) as HTMLButtonElement;
-  const said = (): string => one(".log-note").textContent ?? "";
+  const said = (): string => element(".log-note").textContent ?? "";
   const rows = (at: number) => ({ ...NOTHING, status: "ready" as const, known: true, rows: new Map([["log:1.0", { attempt: 1, rank: 0, size: at }]]) });
-  const shows = (number: number): boolean => (one("pre").textContent ?? "").includes(`line ${number} `);
+  const shows = (number: number): boolean => (element("pre").textContent ?? "").includes(`line ${number} `);
 
   beforeEach(() => {
-    asked = [];
+    requests = [];
     vi.stubGlobal("fetch", async (url: string): Promise<Response> => {
-      asked.push(url);
+      requests.push(url);
       const query = new URL(url, "http://x").searchParams;
       if (url.includes("/log-hits/")) return new Response(JSON.stringify({ hits: [[501, 50_000, line(500)]], next_offset: HUGE, next_line: 1_000_000, size: HUGE, is_all: true }));
-      const given = Number(query.get("offset"));
-      const from = given < 0 ? HUGE + given : given;
+      const params = Number(query.get("offset"));
+      const from = params < 0 ? HUGE + params : params;
       const to = Math.min(HUGE, from + Number(query.get("limit")));
       return new Response(huge(from, to) as BodyInit, { headers: { "X-Log-Offset": `${from}`, "X-Log-Next-Offset": `${to}`, "X-Log-Size": `${HUGE}`, "X-Log-Complete": `${to === HUGE}` } });
     });
@@ -203,42 +203,42 @@ describe("the region", () => {
     vi.unstubAllGlobals();
   });
 
-  test("a find near the beginning of 100 MB is gone to, read around, and left for the end again", async () => {
+  test("a match near the start of 100 MB is opened and left again", async () => {
     await vi.waitFor(() => expect(shows(999_999)).toBe(true), 20_000);
-    expect(said()).toBe("The end. 95.3 MiB before this.");
-    const search = one<HTMLInputElement>("input[type=search]");
+    expect(said()).toBe("End of the log. 95.3 MiB before this.");
+    const search = element<HTMLInputElement>("input[type=search]");
     search.value = "line 500 ";
     search.dispatchEvent(new Event("input"));
     await vi.waitFor(() => expect(said()).toContain("1 line with “line 500”."), 20_000);
-    one<HTMLButtonElement>(".log-hits button").click();
-    await vi.waitFor(() => expect(one(".is-found").textContent).toBe(line(500)), 20_000);
+    element<HTMLButtonElement>(".log-hits button").click();
+    await vi.waitFor(() => expect(element(".is-found").textContent).toBe(line(500)), 20_000);
     expect(shows(999_999)).toBe(false);
-    expect(one<HTMLInputElement>("input[type=checkbox]").checked).toBe(false);
+    expect(element<HTMLInputElement>("input[type=checkbox]").checked).toBe(false);
     // What is written meanwhile does not tear the reader away.
     view.draw(rows(HUGE + 5_000));
-    await vi.waitFor(() => expect(button("Later").disabled).toBe(false), 20_000);
-    const before = asked.length;
-    button("Later").click();
+    await vi.waitFor(() => expect(button("Load later").disabled).toBe(false), 20_000);
+    const previous = requests.length;
+    button("Load later").click();
     await vi.waitFor(() => expect(shows(4_000)).toBe(true), 20_000);
-    expect(asked.length).toBe(before + 1);
+    expect(requests.length).toBe(previous + 1);
     expect(shows(500)).toBe(true);
-    const follow = one<HTMLInputElement>("input[type=checkbox]");
+    const follow = element<HTMLInputElement>("input[type=checkbox]");
     follow.checked = true;
     follow.dispatchEvent(new Event("change"));
     await vi.waitFor(() => expect(shows(999_999)).toBe(true), 20_000);
     expect(shows(500)).toBe(false);
   }, 120_000);
 
-  test("Earlier goes on however much is shown already", async () => {
+  test("Load earlier works with a full window", async () => {
     await vi.waitFor(() => expect(shows(999_999)).toBe(true), 20_000);
     for (let step = 0; step < 8; step += 1) {
-      await vi.waitFor(() => expect(button("Earlier").disabled).toBe(false), 20_000);
-      const before = asked.length;
-      button("Earlier").click();
-      await vi.waitFor(() => expect(asked.length).toBe(before + 1), 20_000);
+      await vi.waitFor(() => expect(button("Load earlier").disabled).toBe(false), 20_000);
+      const previous = requests.length;
+      button("Load earlier").click();
+      await vi.waitFor(() => expect(requests.length).toBe(previous + 1), 20_000);
     }
     await vi.waitFor(() => expect(shows(980_000)).toBe(true), 20_000);
-    await vi.waitFor(() => expect(button("Later").disabled).toBe(false), 20_000);
+    await vi.waitFor(() => expect(button("Load later").disabled).toBe(false), 20_000);
     expect(shows(999_999)).toBe(false);
   }, 120_000);
 });

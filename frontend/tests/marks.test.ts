@@ -1,6 +1,6 @@
-// The submit form: the field that the panel beside it says is wrong is marked, not while somebody types into it.
+// The submit form: invalid fields are marked, but not while typing.
 import { beforeEach, expect, test, vi } from "vitest";
-import { keepDraft, startMarks, tellRestored } from "../src/pages/submit/draft";
+import { keepDraft, startMarks, refreshRestored } from "../src/pages/submit/draft";
 
 startMarks();
 
@@ -19,7 +19,7 @@ beforeEach(() => {
     <details><div class="field"><input id="id_array" name="array"></div></details></form><aside id="equivalent"></aside>`;
 });
 
-test("a field that is wrong is marked with its sentence once it is left, and is well as soon as it is mended", () => {
+test("an invalid field is marked on blur and cleared when corrected", () => {
   field("command").focus();
   settle({ command: "a quote is not closed" });
   expect(field("command").hasAttribute("aria-invalid")).toBe(false);
@@ -35,13 +35,13 @@ test("a field that is wrong is marked with its sentence once it is left, and is 
   expect(document.querySelector(".field-error")).toBeNull();
 });
 
-test("one that is folded away is shown", () => {
+test("an invalid folded field is unfolded", () => {
   settle({ array: "must be a count like 100" });
   expect(document.querySelector("details")?.open).toBe(true);
   expect(document.querySelector(".field-error")?.id).toBe("e_array");
 });
 
-test("a refusal goes once what was refused is mended, and stays while a field is wrong", () => {
+test("errors of the last submit stay until all fields are valid", () => {
   document.querySelector("form")?.insertAdjacentHTML("afterbegin", '<div class="note bad" role="alert">ask for less</div>');
   settle({ command: "a quote is not closed" });
   expect(document.querySelector("form .note.bad")?.textContent).toBe("ask for less");
@@ -49,24 +49,24 @@ test("a refusal goes once what was refused is mended, and stays while a field is
   expect(document.querySelector("form .note.bad")).toBeNull();
 });
 
-test("what the browser put back is told to the panel once, and shown where it was folded away", () => {
+test("restored values reload the panel once and unfold fields", () => {
   const heard = vi.fn();
   document.querySelector("form")?.setAttribute("data-restored", "");
   document.addEventListener("change", heard);
-  tellRestored();
+  refreshRestored();
   expect(heard).not.toHaveBeenCalled();
   field("command").value = "python train.py";
   field("array").value = "100";
-  tellRestored();
+  refreshRestored();
   expect(heard).toHaveBeenCalledTimes(1);
   expect(document.querySelector("details")?.open).toBe(true);
   document.removeEventListener("change", heard);
 });
 
-test("what was typed is there again after a reload, and not in a form that is opened anew", () => {
+test("typed values survive a reload but not a new visit", () => {
   const load = (isReload: boolean): string => {
     document.body.innerHTML = '<form data-restored><input id="id_command" name="command" value=""><input type="hidden" name="key" value="1"></form>';
-    tellRestored(isReload);
+    refreshRestored(isReload);
     return field("command").value;
   };
   load(false);

@@ -1,4 +1,4 @@
-// Without a WebSocket: asked for after a while, shown as a snapshot, and given up once there is a socket.
+// Polling without a WebSocket: starts after a while, ends with a socket.
 import { beforeEach, expect, test, vi } from "vitest";
 import { Hub } from "../src/live/hub";
 import { TIMEOUT_MS, POLL_MS, Polling } from "../src/live/polling";
@@ -17,20 +17,20 @@ let socket: Deaf;
 let hub: Hub;
 let polling: Polling;
 let now: number;
-let asked: string[];
+let requests: string[];
 let answer: { status: number; body: object };
-let shown: string[];
+let visible: string[];
 
 beforeEach(() => {
   now = 0;
-  asked = [];
-  shown = [];
+  requests = [];
+  visible = [];
   answer = { status: 200, body: { alive: "2026-01-31T08:00:00Z", cycle_age_seconds: 1, topics: { jobs: { "1": {} } }, errors: { "job:9": "not_found" } } };
-  vi.stubGlobal("fetch", async (url: string) => (asked.push(url), new Response(JSON.stringify(answer.body), { status: answer.status })));
+  vi.stubGlobal("fetch", async (url: string) => (requests.push(url), new Response(JSON.stringify(answer.body), { status: answer.status })));
   hub = new Hub(() => (socket = new Deaf()), (run) => run(), () => now);
   polling = new Polling(hub, () => now);
-  hub.listen("jobs", (state) => shown.push([...state.rows.keys()].join()));
-  hub.listen("job:9", (state) => shown.push(state.error ?? ""));
+  hub.listen("jobs", (state) => visible.push([...state.rows.keys()].join()));
+  hub.listen("job:9", (state) => visible.push(state.error ?? ""));
   hub.start();
 });
 
@@ -39,32 +39,32 @@ const after = async (ms: number): Promise<void> => {
   await polling.tick();
 };
 
-test("only when no socket has come for a while, and then every few seconds", async () => {
+test("polls every few seconds after a while without socket", async () => {
   await after(0);
   await after(TIMEOUT_MS - 1);
-  expect(asked).toEqual([]);
+  expect(requests).toEqual([]);
   await after(1);
-  expect(asked).toEqual(["/live/?topic=job%3A9&topic=jobs"]);
+  expect(requests).toEqual(["/live/?topic=job%3A9&topic=jobs"]);
   await after(POLL_MS - 1);
-  expect(asked.length).toBe(1);
+  expect(requests.length).toBe(1);
   await after(1);
-  expect(asked.length).toBe(2);
-  expect(shown).toContain("1");
-  expect(shown).toContain("not_found");
+  expect(requests.length).toBe(2);
+  expect(visible).toContain("1");
+  expect(visible).toContain("not_found");
   expect(hub.heard.polledAt).toBe(now);
 });
 
-test("a socket that comes after all ends it, and only its snapshot counts", async () => {
+test("a late socket ends polling, and its snapshot wins", async () => {
   await after(0);
   await after(TIMEOUT_MS);
   socket.readyState = 1;
   socket.onopen?.(new Event("open"));
   expect([hub.heard.polledAt, hub.state("jobs").status]).toEqual([null, "waiting"]);
   await after(TIMEOUT_MS * 2);
-  expect(asked.length).toBe(1);
+  expect(requests.length).toBe(1);
 });
 
-test("what was asked for before the socket came is not taken after it", async () => {
+test("a poll answer after the socket opened is ignored", async () => {
   await after(0);
   const late = after(TIMEOUT_MS);
   socket.readyState = 1;
@@ -73,11 +73,11 @@ test("what was asked for before the socket came is not taken after it", async ()
   expect([hub.heard.polledAt, hub.state("jobs").rows.size, hub.state("job:9").error]).toEqual([null, 0, null]);
 });
 
-test("who is logged out is told so and asks no more", async () => {
+test("a logout is shown and ends polling", async () => {
   answer.status = 401;
   await after(0);
   await after(TIMEOUT_MS);
   expect(hub.heard.isLoggedOut).toBe(true);
   await after(TIMEOUT_MS * 2);
-  expect(asked.length).toBe(1);
+  expect(requests.length).toBe(1);
 });

@@ -1,11 +1,11 @@
-// The queue: arithmetic of its lines, windows of the feed, what stays still under the pointer, filters in the address.
+// The queue: geometry, windows, holding under the pointer, filters in the URL.
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { Detail } from "../src/pages/queue/detail";
 import { Estimates } from "../src/pages/queue/estimates";
 import { Geometry, type Group } from "../src/pages/queue/geometry";
 import { changed, topicQuery } from "../src/pages/queue/filters";
-import { Held } from "../src/pages/queue/held";
-import { type Foreseen, foreseen, jobRow } from "../src/pages/queue/row";
+import { HeldView } from "../src/pages/queue/held";
+import { type EstimateResult, estimateCell, jobRow } from "../src/pages/queue/row";
 import { queue } from "../src/pages/queue/view";
 import { WINDOW, Windows } from "../src/pages/queue/windows";
 import type { Page } from "../src/live/regions";
@@ -20,7 +20,7 @@ const row = (id: number, more: Partial<QueueRow> = {}): QueueRow => ({
 });
 const total = (order: number[], jobs = order.length): QueueTotal => ({ jobs, gpus: 2 * jobs, shown: order.length, rows: jobs, matching: jobs, groups: [{ group: "capacity", rows: jobs, jobs, gpus: 2 * jobs }], order });
 const state = (ids: number[], jobs = ids.length): TopicState => ({
-  status: "ready", seq: 1, error: null, known: true,
+  status: "ready", seq: 1, error: null, hasRows: true,
   rows: new Map<string, object>([...ids.map((id) => [String(id), row(id)] as const), ["total", total(ids, jobs)]]),
 });
 
@@ -36,7 +36,7 @@ class Feed {
   }
 }
 
-test("lines of a hundred thousand jobs are found by arithmetic", () => {
+test("positions of a hundred thousand jobs are computed", () => {
   const lines = new Geometry(groups, true, HEIGHTS);
   expect([lines.lines, lines.height]).toEqual([100_006, 3 * 4 + 100_003 * 10]);
   expect(lines.at(0)).toEqual({ heading: groups[0] });
@@ -50,7 +50,7 @@ test("lines of a hundred thousand jobs are found by arithmetic", () => {
   expect([0, 1, 2, 100_002].map((job) => lines.lineOf(job))).toEqual([1, 2, 4, 100_005]);
 });
 
-test("an opened row pushes down what is below it, and nothing else", () => {
+test("an opened row moves only the lines below it", () => {
   const lines = new Geometry(groups, false, HEIGHTS, { job: 5, height: 100 });
   expect([lines.top(5), lines.top(6), lines.height]).toEqual([50, 160, 100_003 * 10 + 100]);
   expect([lines.lineAt(59), lines.lineAt(155), lines.lineAt(160)]).toEqual([5, 5, 6]);
@@ -66,59 +66,59 @@ test("only the windows in sight and their neighbours are subscribed", () => {
   expect([...feed.topics.keys()]).toEqual(["queue:2000-2200?tenant=red"]);
 });
 
-test("under the pointer the order stays, contents follow, and the news are counted", () => {
+test("under the pointer the order holds, contents update, and changes are counted", () => {
   const feed = new Feed();
-  const held = new Held();
-  const windows = new Windows(feed, "", () => held.take(windows));
+  const allocated = new HeldView();
+  const windows = new Windows(feed, "", () => allocated.update(windows));
   windows.want(0, 10);
   feed.say("queue:0-200", state([1, 2, 3]));
-  held.hold();
+  allocated.hold();
   feed.say("queue:0-200", state([7, 1, 3, 8]));
-  expect([0, 1, 2].map((job) => [held.row(job).row?.id, held.row(job).isGone])).toEqual([[1, false], [2, true], [3, false]]);
-  expect([held.news, held.total?.matching]).toEqual(["2 new", 3]);
-  held.release();
-  held.adopt(windows);
-  expect([0, 1, 2, 3].map((job) => held.row(job).row?.id)).toEqual([7, 1, 3, 8]);
-  expect(held.news).toBe("");
-  held.hold();
+  expect([0, 1, 2].map((job) => [allocated.row(job).row?.id, allocated.row(job).isGone])).toEqual([[1, false], [2, true], [3, false]]);
+  expect([allocated.news, allocated.total?.matching]).toEqual(["2 new", 3]);
+  allocated.release();
+  allocated.adopt(windows);
+  expect([0, 1, 2, 3].map((job) => allocated.row(job).row?.id)).toEqual([7, 1, 3, 8]);
+  expect(allocated.news).toBe("");
+  allocated.hold();
   feed.say("queue:0-200", state([1, 7, 3, 8]));
-  expect(held.news).toBe("new order");
+  expect(allocated.news).toBe("new order");
 });
 
-test("rows that came are told as new, whatever went; of a queue that is not all known only how much longer it is", () => {
+test("new rows are counted, or only the difference of totals in a partial queue", () => {
   const feed = new Feed();
-  const held = new Held();
-  const windows = new Windows(feed, "", () => held.take(windows));
+  const allocated = new HeldView();
+  const windows = new Windows(feed, "", () => allocated.update(windows));
   const news = (said: TopicState): string => {
     feed.say("queue:0-200", said);
-    return held.news;
+    return allocated.news;
   };
   windows.want(0, 10);
   news(state([1, 2, 3]));
-  held.hold();
+  allocated.hold();
   expect([news(state([3, 4, 5, 6, 7, 8])), news(state([2, 3])), news(state([1, 2, 3]))]).toEqual(["5 new", "1 row gone", ""]);
-  held.release();
+  allocated.release();
   news(state([1, 2, 3], 1000));
-  held.hold();
+  allocated.hold();
   expect([news(state([2, 3, 4], 1003)), news(state([2, 3, 4], 999))]).toEqual(["3 rows more", "1 row fewer"]);
 });
 
-test("filters and order stand in the address, and in the topic's name in one order", () => {
+test("filters and order are in the URL and, in fixed order, in the topic", () => {
   expect(topicQuery("?q=train&tenant=nlp&other=1&sort=-gpus")).toBe("tenant=nlp&q=train&sort=-gpus");
   expect(topicQuery("?group=you&reason=quota_wait&state=held&user=ann")).toBe("user=ann&state=held&reason=quota_wait&group=you");
   expect(topicQuery("?sort=secret&reason=")).toBe("");
   expect(changed("?tenant=nlp&q=x", "tenant", "")).toBe("?q=x");
 });
 
-test("an estimate is told as time from now, with its sentence", () => {
+test("an estimate is relative, with its sentence as title", () => {
   const now = Date.parse("2026-01-31T08:00:00Z");
-  const known = (at: string | null, sentence: string): Foreseen => ({ estimate: { p50_at: at, p90_at: null, later_than: null, sentence }, estimate_reason: null });
-  const soon = foreseen(known("2026-01-31T08:12:00Z", "starts soon"), now);
+  const cached = (at: string | null, sentence: string): EstimateResult => ({ estimate: { p50_at: at, p90_at: null, later_than: null, sentence }, estimate_reason: null });
+  const soon = estimateCell(cached("2026-01-31T08:12:00Z", "starts soon"), now);
   expect([soon.textContent, soon.title]).toEqual(["in 12 min", "starts soon"]);
-  expect(foreseen(known(null, "no estimate"), now).textContent).toBe("none");
-  const unknown = foreseen({ estimate: null, estimate_reason: "no estimate: it is held" });
+  expect(estimateCell(cached(null, "no estimate"), now).textContent).toBe("none");
+  const unknown = estimateCell({ estimate: null, estimate_reason: "no estimate: it is held" });
   expect([unknown.textContent, unknown.title]).toEqual(["n/a", "no estimate: it is held"]);
-  expect(foreseen(undefined).textContent).toBe("–");
+  expect(estimateCell(undefined).textContent).toBe("–");
 });
 
 test("hostile names are text", () => {
@@ -136,7 +136,7 @@ beforeEach(() => {
 });
 afterEach(() => vi.unstubAllGlobals());
 
-test("of a long queue there are only the rows in sight", () => {
+test("a long queue has elements only for visible rows", () => {
   const feed = new Feed();
   const view = queue(region, { hub: feed } as unknown as Page);
   const ids = Array.from({ length: WINDOW }, (_, at) => at + 1);
@@ -151,7 +151,7 @@ test("of a long queue there are only the rows in sight", () => {
   expect(feed.topics.size).toBe(0);
 });
 
-test("an empty queue says what the server said of it, a filter without finds leads back", () => {
+test("an empty queue keeps the server's text, and a filter without matches links back", () => {
   region.innerHTML = '<div class="empty">No job waits at all</div>';
   const feed = new Feed();
   const view = queue(region, { hub: feed } as unknown as Page);
@@ -160,10 +160,10 @@ test("an empty queue says what the server said of it, a filter without finds lea
   view.close?.();
 });
 
-test("estimates are asked for what is in sight, and again only for what is new", async () => {
+test("estimates are requested for visible jobs, again only for new ones", async () => {
   vi.useFakeTimers();
-  const told = { 7: { estimate: { p50_at: null, p90_at: null, later_than: null, sentence: "soon" }, estimate_reason: null }, 9: { estimate: null, estimate_reason: "too many" } };
-  const get = vi.fn(async (_: string) => new Response(JSON.stringify(told)));
+  const messages = { 7: { estimate: { p50_at: null, p90_at: null, later_than: null, sentence: "soon" }, estimate_reason: null }, 9: { estimate: null, estimate_reason: "too many" } };
+  const get = vi.fn(async (_: string) => new Response(JSON.stringify(messages)));
   const changed = vi.fn();
   const estimates = new Estimates(changed, get);
   estimates.want([7, 8]);
@@ -188,20 +188,20 @@ test("estimates are asked for what is in sight, and again only for what is new",
   vi.useRealTimers();
 });
 
-test("an opened row shows at once what is known, and asks the scheduler only if it is still open", async () => {
-  const asked: string[] = [];
+test("an opened row shows the known part at once, and queries the scheduler only while open", async () => {
+  const requests: string[] = [];
   vi.stubGlobal("fetch", async (address: string) => {
-    asked.push(address);
-    return new Response(`<dl>${address.endsWith("now") ? "being worked out" : "in an hour"}</dl>`);
+    requests.push(address);
+    return new Response(`<dl>${address.endsWith("now") ? "computing" : "in an hour"}</dl>`);
   });
   vi.stubGlobal("ResizeObserver", class { observe(): void {} disconnect(): void {} });
   const detail = new Detail(() => undefined);
   detail.toggle(7);
   await vi.waitFor(() => expect(detail.element.textContent).toContain("in an hour"));
-  expect(asked).toEqual(["/jobs/7/foreseen/?part=now", "/jobs/7/foreseen/"]);
+  expect(requests).toEqual(["/jobs/7/foreseen/?part=now", "/jobs/7/foreseen/"]);
   detail.toggle(8);
   detail.close();
   await new Promise((resolve) => setTimeout(resolve, 20));
-  expect(asked.slice(2)).toEqual(["/jobs/8/foreseen/?part=now"]);
+  expect(requests.slice(2)).toEqual(["/jobs/8/foreseen/?part=now"]);
   vi.unstubAllGlobals();
 });

@@ -1,4 +1,4 @@
-// Regions: a view per region, errors in words, letting go of what left the page; and the log's view in one.
+// Regions: views, errors and removal; and the log view in a region.
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { Hub } from "../src/live/hub";
 import { jobLog } from "../src/pages/job/log/view";
@@ -22,7 +22,7 @@ beforeEach(() => {
 
 afterEach(() => vi.unstubAllGlobals());
 
-test("what the server rendered stands until the first snapshot; an error is said and goes again", () => {
+test("server-rendered content stays until the first snapshot; an error is shown and removed", () => {
   document.body.innerHTML = '<section data-live="jobs" data-view="plain">from the server</section>';
   const region = document.querySelector("section") as HTMLElement;
   const plain: MakeView = () => ({ draw: (state) => region.replaceChildren(`${state.rows.size} rows`) });
@@ -31,13 +31,13 @@ test("what the server rendered stands until the first snapshot; an error is said
   says({ topic: "jobs", seq: 1, snapshot: { 1: {}, 2: {} } });
   expect(region.textContent).toBe("2 rows");
   says({ topic: "jobs", error: "not_found" });
-  expect(region.querySelector(".live-error")?.textContent).toContain("does not exist any more");
+  expect(region.querySelector(".live-error")?.textContent).toContain("no longer exists");
   expect(region.classList.contains("is-past"), "nobody takes what is still there for what is").toBe(true);
   says({ topic: "jobs", seq: 2, snapshot: {} });
   expect([region.textContent, region.classList.contains("is-past")]).toEqual(["0 rows", false]);
 });
 
-test("an error goes also where a view leaves alone what it did not draw; the row that the address names is brought into sight, once", () => {
+test("an error is removed with any view; the row in the URL is revealed once", () => {
   document.body.innerHTML = '<section data-live="jobs" data-view="plain" aria-busy="true"></section>';
   const region = document.querySelector("section") as HTMLElement;
   const plain: MakeView = () => ({ draw: () => region.querySelector("p:not([class])") ?? region.append(Object.assign(document.createElement("p"), { id: "gpu 1" })) });
@@ -53,7 +53,7 @@ test("an error goes also where a view leaves alone what it did not draw; the row
   went.mockRestore();
 });
 
-test("a region that left the page is let go, with its topic", () => {
+test("a removed region is closed with its topic", () => {
   document.body.innerHTML = '<section data-live="jobs" data-view="plain"></section><section data-live="queue" data-view="plain"></section>';
   const close = vi.fn();
   const plain: MakeView = () => ({ draw: () => undefined, close });
@@ -65,12 +65,12 @@ test("a region that left the page is let go, with its topic", () => {
   expect(sent.at(-1)).toEqual({ subscribe: ["queue"] });
 });
 
-test("the log opens at its tail, follows, and a new attempt is followed too", async () => {
+test("the log opens at its tail and follows new attempts", async () => {
   const logs: Record<string, string> = { "1.0": "\x1b[31mfirst\x1b[0m\n", "2.0": "second\n" };
   vi.stubGlobal("fetch", async (url: string) => {
-    const asked = new URL(url, "http://x").searchParams;
-    const all = logs[`${asked.get("attempt")}.${asked.get("rank")}`] ?? "";
-    const offset = Math.max(0, Number(asked.get("offset")) < 0 ? all.length + Number(asked.get("offset")) : Number(asked.get("offset")));
+    const requests = new URL(url, "http://x").searchParams;
+    const all = logs[`${requests.get("attempt")}.${requests.get("rank")}`] ?? "";
+    const offset = Math.max(0, Number(requests.get("offset")) < 0 ? all.length + Number(requests.get("offset")) : Number(requests.get("offset")));
     const headers = { "X-Log-Offset": `${offset}`, "X-Log-Next-Offset": `${all.length}`, "X-Log-Size": `${all.length}`, "X-Log-Complete": "false" };
     return new Response(all.slice(offset), { headers });
   });

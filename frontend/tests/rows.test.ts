@@ -29,7 +29,7 @@ test("order, removal and insertion keep the same elements", () => {
   expect(rows()[2]).toBe(a);
 });
 
-test("a changed row changes in place; an equal one is not touched", () => {
+test("a changed row updates in place; an equal one is untouched", () => {
   const first = lines("a1", "b1");
   table.update(first);
   const cell = rows()[0]?.querySelector("td");
@@ -38,7 +38,7 @@ test("a changed row changes in place; an equal one is not touched", () => {
   expect(cell?.textContent).toBe("a2");
 });
 
-test("under the pointer nothing moves, and a pill counts what is new", () => {
+test("under the pointer nothing moves, and a pill counts new rows", () => {
   table.update(lines("a1", "b1"));
   point("pointerenter");
   table.update(lines("x", "y", "b2", "a1"));
@@ -60,7 +60,7 @@ test("the pill lets the new rows in", () => {
   expect(order()).toBe("b");
 });
 
-test("on its way to the pill the pointer is still over the rows; beside both it is not", () => {
+test("the pointer on its way to the pill still holds the rows", () => {
   const body = table.element.querySelector("tbody") as HTMLElement;
   const leave = (from: HTMLElement, to: HTMLElement): boolean => from.dispatchEvent(Object.assign(new Event("pointerleave"), { relatedTarget: to }));
   table.update(lines("a"));
@@ -79,7 +79,7 @@ test("names are text, never markup", () => {
   expect(rows()[0]?.textContent).toContain("<img");
 });
 
-test("random histories end in the wanted order", () => {
+test("random histories end in the requested order", () => {
   let seed = 7;
   const random = (): number => (seed = (seed * 16807) % 2147483647) / 2147483647;
   for (let step = 0; step < 100; step += 1) {

@@ -1,10 +1,10 @@
-// Hidden tabs ask for nothing, and at once when they are shown; a page that could not be had is asked for again.
+// Hidden tabs send no requests until shown; failed reloads are retried.
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 vi.mock("htmx.org", () => ({ default: { process: () => undefined } }));
-import { onceShown, startShown } from "../src/live/visibility";
+import { whenVisible, deferHiddenRequests } from "../src/live/visibility";
 import type { Page } from "../src/live/regions";
 import { NOTHING } from "../src/live/store";
-import { again } from "../src/live/server_region";
+import { serverRegion } from "../src/live/server_region";
 
 let isHidden = false;
 
@@ -24,15 +24,15 @@ afterEach(() => {
   vi.unstubAllGlobals();
 });
 
-describe("what is done again", () => {
-  test("it waits for its time, and in a hidden tab until that is shown, and then happens once", () => {
+describe("periodic work", () => {
+  test("runs once after its delay, or when a hidden tab is shown", () => {
     let runs = 0;
     const run = (): void => void (runs += 1);
-    onceShown(run, 1000);
+    whenVisible(run, 1000);
     vi.advanceTimersByTime(1000);
     expect(runs).toBe(1);
     show(true);
-    onceShown(run, 1000);
+    whenVisible(run, 1000);
     vi.advanceTimersByTime(100_000);
     expect(runs).toBe(1);
     show(false);
@@ -40,29 +40,29 @@ describe("what is done again", () => {
     show(false);
     expect(runs).toBe(2);
     show(true);
-    const end = onceShown(run, 1000);
+    const end = whenVisible(run, 1000);
     vi.advanceTimersByTime(1000);
     end();
     show(false);
     expect(runs).toBe(2);
   });
 
-  test("parts that ask by themselves are kept from it while hidden, and asked once when shown", () => {
-    startShown();
+  test("polling elements are deferred while hidden and run once when shown", () => {
+    deferHiddenRequests();
     const part = document.createElement("div");
     document.body.replaceChildren(part);
-    let shown = 0;
-    part.addEventListener("shown", () => (shown += 1));
+    let visible = 0;
+    part.addEventListener("shown", () => (visible += 1));
     const ask = (verb: string): boolean => part.dispatchEvent(new CustomEvent("htmx:beforeRequest", { bubbles: true, cancelable: true, detail: { elt: part, requestConfig: { verb } } }));
     expect(ask("get")).toBe(true);
     show(true);
     expect([ask("get"), ask("get"), ask("post")]).toEqual([false, false, true]);
     show(false);
-    expect([shown, ask("get")]).toEqual([1, true]);
+    expect([visible, ask("get")]).toEqual([1, true]);
   });
 });
 
-test("a page that could not be had is owed, and asked for again, less and less often, until it is there (A52)", async () => {
+test("a failed reload is retried with backoff until it succeeds (A52)", async () => {
   document.body.innerHTML = "<section id='part'>old</section>";
   const answers = [new Response("", { status: 503 }), null, new Response("<section id='part'>new</section>")];
   const times: number[] = [];
@@ -73,8 +73,8 @@ test("a page that could not be had is owed, and asked for again, less and less o
     return answer;
   });
   const part = document.getElementById("part") as HTMLElement;
-  const view = again(part, {} as Page);
-  view.draw({ ...NOTHING, known: true, status: "ready" });
+  const view = serverRegion(part, {} as Page);
+  view.draw({ ...NOTHING, hasRows: true, status: "ready" });
   await vi.advanceTimersByTimeAsync(60_000);
   expect(part.textContent).toBe("new");
   expect(times.length).toBe(3);

@@ -1,4 +1,4 @@
-// Tables that sort: what a press on a head asks for, and the list of the same for where there are no heads.
+// Sortable tables: heads, and the list for phones.
 import { expect, test } from "vitest";
 import { h } from "../src/ui/dom";
 import { Sorting, sortButton } from "../src/ui/sorting";
@@ -6,13 +6,13 @@ import { Sorting, sortButton } from "../src/ui/sorting";
 function make(): { sorting: Sorting; asked: string[]; heads: HTMLElement[]; list: HTMLSelectElement } {
   const heads = [sortButton("Node", "node"), sortButton("Power", "power", true)];
   const table = h("table", {}, h("tr", {}, h("th", {}, "Why"), ...heads.map((head) => h("th", {}, head))));
-  const asked: string[] = [];
-  const sorting = new Sorting(table, (sort) => asked.push(sort));
+  const requests: string[] = [];
+  const sorting = new Sorting(table, (sort) => requests.push(sort));
   document.body.replaceChildren(sorting.choice, table);
-  return { sorting, asked, heads, list: sorting.choice.querySelector("select") as HTMLSelectElement };
+  return { sorting, asked: requests, heads, list: sorting.choice.querySelector("select") as HTMLSelectElement };
 }
 
-test("a head asks for one order, the other, and none; another head begins anew", () => {
+test("a head cycles through both orders and none", () => {
   const { sorting, asked, heads } = make();
   for (const now of ["", "-power", "power", "node"]) {
     sorting.show(now);
@@ -22,17 +22,17 @@ test("a head asks for one order, the other, and none; another head begins anew",
   expect(heads.map((head) => head.parentElement?.getAttribute("aria-sort"))).toEqual(["ascending", "none"]);
 });
 
-test("the list has both orders of each column that sorts, in words, and says the one in force", () => {
+test("the list has both orders of each sortable column and shows the current one", () => {
   const { sorting, asked, list } = make();
   expect([...list.options].map((option) => [option.value, option.text])).toEqual([
     ["", "usual order"], ["node", "Node, ascending"], ["-node", "Node, descending"], ["-power", "Power, descending"], ["power", "Power, ascending"],
   ]);
   expect(list.labels?.[0]?.textContent).toContain("Sort by");
-  const told = (sort: string): string => {
+  const messages = (sort: string): string => {
     sorting.show(sort);
     return list.value;
   };
-  expect(["-node", "power", "no-column", ""].map(told)).toEqual(["-node", "power", "", ""]);
+  expect(["-node", "power", "no-column", ""].map(messages)).toEqual(["-node", "power", "", ""]);
   list.value = "-power";
   list.dispatchEvent(new Event("change"));
   expect(asked).toEqual(["-power"]);

@@ -1,4 +1,4 @@
-// The theme's order, and that it is kept.
+// The order and storage of themes.
 import { expect, test, vi } from "vitest";
 import { STORAGE_KEY, nextTheme, startTheme } from "../src/ui/theme";
 
@@ -10,7 +10,7 @@ test("auto, light, dark, auto", () => {
   expect(nextTheme("evil")).toBe("auto");
 });
 
-test("a press changes the page and all its buttons, and is kept for the next page", () => {
+test("a press changes the page and all buttons, and is stored", () => {
   document.body.innerHTML = "<button data-theme-toggle></button><button data-theme-toggle></button>";
   const changed = vi.fn();
   startTheme(changed);

@@ -21,7 +21,7 @@ test("relative both ways", () => {
   expect(relative(60_000, 0)).toBe("in 1 min");
 });
 
-test("what ticks is brought up to now; what is not yet stays so", () => {
+test("ticking times are updated; missing ones stay", () => {
   const node = ago(new Date(Date.now() - 1000).toISOString());
   document.body.replaceChildren(node, ago(null));
   tick(document, Date.now() + 120_000);
@@ -30,7 +30,7 @@ test("what ticks is brought up to now; what is not yet stays so", () => {
   expect(document.querySelector(".na")?.textContent).toBe("–");
 });
 
-test("a moment within a sentence is told by the clock of who looks, with its day and year where those are others", () => {
+test("a moment in a sentence is local, with day and year if different", () => {
   const at = (day: number, hour: number): string => new Date(2031, 0, day, hour, 5).toISOString();
   const says = `starts between ${at(31, 8)} and ${at(31, 9).slice(0, 16).replace("T", " ")} UTC, or so`;
   document.body.replaceChildren(h("p", {}, ...clocked(says)));
@@ -45,7 +45,7 @@ test("a moment within a sentence is told by the clock of who looks, with its day
   expect(absolute(at(31, 8))).toBe("31 Jan 2031, 08:05:00");
 });
 
-test("times are told by the server's clock, whatever this machine's says", () => {
+test("relative times use the server's clock", () => {
   learnServerTime(new Date(Date.now() - 3_600_000).toISOString());
   expect(Math.round((serverNow() - Date.now()) / 60_000)).toBe(-60);
   expect(ago(new Date(Date.now() - 3_600_000 - 180_000).toISOString()).textContent).toBe("3 min ago");

@@ -1,6 +1,6 @@
-// What is sent some seconds later, unless it is undone: a page that is left sends it at once.
+// Delayed requests with undo; leaving the page sends them.
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { UNDO_MS, awaits, later, startUndo } from "../src/actions/undo";
+import { UNDO_MS, isPending, schedule, startUndo } from "../src/actions/undo";
 
 startUndo();
 beforeEach(() => {
@@ -11,21 +11,21 @@ afterEach(() => vi.useRealTimers());
 
 const press = (word: string): void => [...document.querySelectorAll("button")].find((button) => button.textContent === word)?.click();
 
-test("who leaves the page has it sent at once, and once; what was undone is not sent", () => {
+test("leaving the page sends pending requests once", () => {
   const sent: string[] = [];
-  later("Job 7 will be cancelled", ["job 7"], (isLeaving) => sent.push(`7 ${isLeaving}`));
+  schedule("Job 7 will be cancelled", ["job 7"], (isLeaving) => sent.push(`7 ${isLeaving}`));
   press("Undo");
-  later("Job 8 will be cancelled", ["job 8"], (isLeaving) => sent.push(`8 ${isLeaving}`));
-  expect([awaits("job 7"), awaits("job 8")]).toEqual([false, true]);
+  schedule("Job 8 will be cancelled", ["job 8"], (isLeaving) => sent.push(`8 ${isLeaving}`));
+  expect([isPending("job 7"), isPending("job 8")]).toEqual([false, true]);
   dispatchEvent(new Event("pagehide"));
   vi.advanceTimersByTime(2 * UNDO_MS);
-  expect([sent, awaits("job 8"), document.querySelector(".toast")]).toEqual([["8 true"], false, null]);
+  expect([sent, isPending("job 8"), document.querySelector(".toast")]).toEqual([["8 true"], false, null]);
 });
 
-test("Now does not wait", () => {
+test("Do it now sends at once", () => {
   const sent: boolean[] = [];
-  later("Job 7 will be cancelled", ["job 7"], (isLeaving) => sent.push(isLeaving));
-  press("Now");
+  schedule("Job 7 will be cancelled", ["job 7"], (isLeaving) => sent.push(isLeaving));
+  press("Do it now");
   vi.advanceTimersByTime(2 * UNDO_MS);
   expect(sent).toEqual([false]);
 });

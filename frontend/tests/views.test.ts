@@ -13,7 +13,7 @@ import { bullet, jobLink, mib, nodeLinks, request } from "../src/ui/pieces";
 import { overviewTenants } from "../src/pages/overview/tenants";
 import type { JobRow, TenantRow } from "../src/live/topics";
 
-const state = (rows: Record<string, object>): TopicState => ({ status: "ready", seq: 1, rows: new Map(Object.entries(rows)), error: null, known: true });
+const state = (rows: Record<string, object>): TopicState => ({ status: "ready", seq: 1, rows: new Map(Object.entries(rows)), error: null, hasRows: true });
 let region: HTMLElement;
 
 beforeEach(() => {
@@ -27,13 +27,13 @@ test("links lead only into this site", () => {
   expect(link("/nodes/", "x").tagName).toBe("A");
 });
 
-test("a sentence has room for 60 letters of a job's name, its title for all", () => {
+test("a job name is shortened to 60 letters, with the full name as title", () => {
   const long = "🦙".repeat(61);
   expect([jobLink(7, long).textContent, jobLink(7, long).title]).toEqual([`${"🦙".repeat(59)}…`, long]);
   expect([jobLink(7, long.slice(2)).textContent, jobLink(7).textContent]).toEqual([long.slice(2), "7"]);
 });
 
-test("where there are no GPUs, the strip leads to joining", () => {
+test("the strip links to join without GPUs", () => {
   overviewStrip(region, {} as Page).draw(state({}));
   expect(region.querySelector("a")?.getAttribute("href")).toBe("/join/");
 });
@@ -55,7 +55,7 @@ test("a bullet bar shows used, borrowed, guarantee and limit on one scale", () =
   expect(share(), "it asks for nothing").toBe("–");
 });
 
-test("under its guarantee is who asks for GPUs; what it holds itself is no want", () => {
+test("under-guarantee needs jobs waiting for GPUs", () => {
   const tenant: TenantRow = { name: "red", weight: 1, tier: "standard", gpus_held: 1, jobs_live: 1, jobs_waiting: 3, jobs_asking: 0, guaranteed_gpus: 4, max_gpus: 8, share: 1, usage_gpu_hours: 1 };
   const tenants = (red: number, blue: number): TopicState =>
     state({ "tenant:red": { ...tenant, jobs_asking: red }, "tenant:blue": { ...tenant, name: "blue", gpus_held: 2, jobs_asking: blue } });
@@ -67,20 +67,20 @@ test("under its guarantee is who asks for GPUs; what it holds itself is no want"
   expect([order(), region.querySelectorAll(".is-starved").length]).toEqual([["red", "blue"], 1]);
 });
 
-test("no more than what fits the page is listed; what is left out is counted and linked", () => {
+test("lists are cut to the page, and the rest is counted and linked", () => {
   const trouble = (at: number): object => ({ kind: `k${at}`, severity: "red", count: 1, sentence: `trouble ${at}`, href: null, parts: [], more: 0 });
   const rows = Object.fromEntries(Array.from({ length: 9 }, (_, at) => [`attention:${at}`, trouble(at)]));
   const region = document.createElement("section");
   const view = overviewAttention(region, { hub: null as never });
   view.draw(state(rows));
   expect(region.querySelectorAll("li").length).toBe(8);
-  expect(region.querySelector(".rest a")?.textContent).toBe("2 more kinds of trouble");
+  expect(region.querySelector(".rest a")?.textContent).toBe("2 more problems");
   delete rows["attention:8"];
   view.draw(state(rows));
   expect([...region.querySelectorAll("li")].at(-1)?.textContent).toContain("trouble 7");
 });
 
-test("what is drawn anew takes neither the focus nor a button that is just pressed", () => {
+test("a redraw keeps the focus and a pressed button", () => {
   const focused = (selector: string): HTMLElement => {
     const element = region.querySelector<HTMLElement>(selector) as HTMLElement;
     element.focus();
@@ -119,13 +119,13 @@ test("what is drawn anew takes neither the focus nor a button that is just press
   expect([document.activeElement === hold, hold.textContent]).toEqual([true, "Hold"]);
 });
 
-test("what a job asks for, in words", () => {
+test("a request is formatted", () => {
   expect(request({ gpu_count: 0 })).toBe("CPU only");
   expect(request({ gpu_count: 1, gpu_model: "NVIDIA A100|NVIDIA H100", gpu_memory_mb: 81920 })).toBe("1 GPU A100 or H100 ≥ 80 GiB");
   expect(request({ gpu_count: 1, elements: 9990 })).toBe("9,990 × 1 GPU");
 });
 
-test("what is not known is n/a, and nothing that is there reads as none or as all", () => {
+test("unknown values are n/a, and parts never round to none or all", () => {
   expect([null, 0, 512, 81920, 3 << 19].map(mib)).toEqual(["n/a", "0 MiB", "512 MiB", "80 GiB", "1.5 TiB"]);
   const status = { total_nodes: 9, online_nodes: 9, total_gpus: 1000, busy_gpus: 996, held_idle_gpus: 4, free_gpus: 0, unavailable_gpus: 1000, running_jobs: 1, pending_jobs: 0, cycle_is_alive: true };
   const view = overviewCounts(region, {} as Page);
@@ -133,20 +133,20 @@ test("what is not known is n/a, and nothing that is there reads as none or as al
   expect([...region.querySelectorAll("b")].slice(0, 4).map((number) => number.textContent)).toEqual(["996 99 %", "4 < 1 %", "0", "1000 100 %"]);
   expect(region.querySelector("[role=alert]")).toBeNull();
   view.draw(state({ status: { ...status, cycle_is_alive: false } }));
-  expect(region.querySelector("[role=alert]")?.textContent).toContain("The scheduler does not run");
+  expect(region.querySelector("[role=alert]")?.textContent).toContain("The scheduler is not running");
 });
 
 test("more than three nodes are counted", () => {
-  const said = (...names: string[]): string => h("p", {}, ...nodeLinks(names)).textContent;
-  expect([said(), said("a", "b", "c"), said("a", "b", "c", "d", "e")]).toEqual(["–", "a, b, c", "a, b, c and 2 more"]);
+  const text = (...names: string[]): string => h("p", {}, ...nodeLinks(names)).textContent;
+  expect([text(), text("a", "b", "c"), text("a", "b", "c", "d", "e")]).toEqual(["–", "a, b, c", "a, b, c and 2 more"]);
 });
 
-test("the filter wants every word", () => {
+test("the filter matches every word", () => {
   expect(matches("17 Train ann red", "ann tra")).toBe(true);
   expect(matches("17 Train ann red", "ann blue")).toBe(false);
 });
 
-test("keys: pages, rows, opening, and none of it while typing", () => {
+test("shortcuts work, but not while typing", () => {
   const go = vi.fn();
   startKeyboard(go);
   document.body.innerHTML = '<main><input data-filter><table class="rows"><tbody><tr data-key="1" data-href="/jobs/1/"></tr><tr data-key="2" data-href="/jobs/2/"></tr><tr data-key="3"><td><a href="//evil.example">x</a></td></tr></tbody></table></main>';
@@ -177,15 +177,15 @@ test("keys: pages, rows, opening, and none of it while typing", () => {
   press("Escape");
   expect(document.activeElement?.hasAttribute("data-filter")).toBe(false);
   document.body.innerHTML = '<nav class="rail"><a href="/jobs/">Jobs</a></nav><input data-filter>';
-  const before = go.mock.calls.length;
+  const previous = go.mock.calls.length;
   for (const key of ["g", "s", "g", "j"]) press(key, document.body);
-  expect(go.mock.calls.slice(before), "pages that one has").toEqual([["/jobs/"]]);
+  expect(go.mock.calls.slice(previous), "pages that one has").toEqual([["/jobs/"]]);
   const slash = new KeyboardEvent("keydown", { key: "/", bubbles: true, cancelable: true });
   document.body.dispatchEvent(slash);
   expect([slash.defaultPrevented, document.activeElement?.tagName], "not typed into it").toEqual([true, "INPUT"]);
 });
 
-test("Escape closes the question of a panel first, then the panel, which gives the focus back itself", () => {
+test("Escape closes a dialog first, then the panel", () => {
   const closed = vi.fn(() => document.querySelector<HTMLElement>("#map")?.focus());
   document.body.innerHTML = '<canvas id="map" tabindex="0"></canvas><aside data-fleet-panel><button data-does="close">x</button><details class="confirm" open><summary>Drain</summary></details></aside>';
   document.querySelector("button")?.addEventListener("click", closed);

@@ -1,10 +1,10 @@
-// Wall mode: the clock, and the way out.
+// Wall mode: the clock, and Esc.
 import { expect, test, vi } from "vitest";
 import { startWall } from "../src/pages/overview/wall";
 
 const escape = (): boolean => document.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape" }));
 
-test("a wall tells the time, and Escape leads back to the overview; other pages have nothing of it", () => {
+test("wall mode shows the time, and Escape returns to the overview", () => {
   vi.useFakeTimers({ now: new Date(2031, 0, 31, 8, 5, 9) });
   document.body.innerHTML = "<time data-wall-clock></time>";
   const went = vi.fn();

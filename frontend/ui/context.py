@@ -1,4 +1,4 @@
-"""What every page's template may use."""
+"""Context for the templates of all pages."""
 
 import time
 from typing import Any
@@ -10,7 +10,7 @@ from django.http import HttpRequest
 from gpusched import __version__
 from gpusched.lib.db.sql import query
 
-# name of the address, label; the first four stand in the bar of a phone, the others behind "More".
+# URL name, label. A phone shows the first four in its bar, the others behind "More".
 _PAGES = (
     ("mine", "My work"),
     ("overview", "Overview"),
@@ -38,21 +38,21 @@ _pretend: dict[str, Any] = {"looked_at": float("-inf"), "is": False}
 
 def page(request: HttpRequest) -> dict[str, Any]:
     match = request.resolver_match
-    here = (match.url_name or "") if match else ""
+    name = (match.url_name or "") if match else ""
     return {
         "is_pretend": is_pretend_fleet(),
-        # The script asks for the page again: what is told once is for who sees the next page.
-        "is_again": "X-Again" in request.headers,
+        # The script reloads parts of the page: keep one-time messages for the next full page.
+        "is_refresh": "X-Again" in request.headers,
         "cluster_name": _cluster_name(request),
         "version": __version__,
         "pages": _PAGES,
-        "here": _PARENTS.get(here, here),
+        "current_page": _PARENTS.get(name, name),
     }
 
 
 def is_pretend_fleet() -> bool:
-    """Whether any node pretends; asked of the database every two seconds at most. A broken database changes nothing:
-    error pages must come out too."""
+    """Return whether any node is a pretend node, cached for two seconds. A database error keeps the cached value, so
+    that error pages still render."""
     if time.monotonic() - _pretend["looked_at"] > _CACHE_SECONDS:
         try:
             [row] = query("SELECT EXISTS (SELECT 1 FROM nodes_all WHERE pretend AND removed_at IS NULL) AS found")
@@ -62,13 +62,13 @@ def is_pretend_fleet() -> bool:
     return bool(_pretend["is"])
 
 
-def forget() -> None:
-    """Makes the next page ask again; for tests."""
+def reset_cache() -> None:
+    """Make the next page query again; for tests."""
     _pretend["looked_at"] = float("-inf")
 
 
 def _cluster_name(request: HttpRequest) -> str:
-    """The name under which people reach this cluster."""
+    """Return the host name of the request."""
     try:
         return request.get_host()
     except DisallowedHost:

@@ -1,4 +1,4 @@
-"""Error pages: what happened, what to do next, and the id under which the log knows the request."""
+"""Error pages: what happened, what to do next, and the request id in the log."""
 
 from collections.abc import Callable
 
@@ -11,44 +11,46 @@ from gpusched.lib.request_id import current_id
 
 _METHODS = ("GET", "HEAD", "POST")
 _TEXTS = {
-    400: ("This request cannot be understood", "Go back and try again."),
-    403: ("You may not see this", "Ask an owner of the tenant or an admin."),
-    405: ("This address does not do that", "Go back and try again."),
-    404: ("There is no such page", "It may never have existed, or it belongs to a tenant that you are not in."),
-    429: ("Too many attempts", "Wait a while before you try again."),
+    400: ("This request is not valid", "Go back and try again."),
+    403: ("You do not have access", "Ask a tenant owner or an admin for access."),
+    405: ("This page does not support this action", "Go back and try again."),
+    404: (
+        "This page does not exist",
+        "Check the address. It may also belong to a tenant that you are not a member of.",
+    ),
+    429: ("Too many attempts", "Wait a while, then try again."),
     500: ("The server failed on this request", ""),
     503: ("The database does not answer", ""),
 }
 
 
 def page_error(request: HttpRequest, status: int, problem: Problem | None = None) -> HttpResponse:
-    """The page of a status; with a problem, its own sentence and what to do about it."""
+    """Render the error page of a status; a problem replaces the default text."""
     title, step = _TEXTS[status]
     if problem is not None:
         step = " ".join(f"{part[:1].upper()}{part[1:]}." for part in (problem.detail, problem.next_step) if part)
     elif status == 500:
-        step = f"{_known(request)} Report the id below if it lasts."
-    return render(request, "error.html", _words(request, status, title, step), status=status)
+        step = f"{_retry_advice(request)} If it fails again, report the id below."
+    return render(request, "error.html", _context(request, status, title, step), status=status)
 
 
 def page_of_outage(request: HttpRequest, problem: Problem) -> HttpResponse:
-    """The page of an outage of the database. It asks the database for nothing: not who is logged in, nor of the
-    fleet."""
-    words = _words(request, 503, _TEXTS[503][0], _known(request))
-    response = HttpResponse(render_to_string("error.html", words), status=503)
+    """Render the page for a database outage without a query, not even for the session."""
+    context = _context(request, 503, _TEXTS[503][0], _retry_advice(request))
+    response = HttpResponse(render_to_string("error.html", context), status=503)
     response["Retry-After"] = str(problem.retry_after)
     return response
 
 
-def _known(request: HttpRequest) -> str:
+def _retry_advice(request: HttpRequest) -> str:
     if request.method in ("GET", "HEAD"):
         return "Try again in a moment."
-    return "It is not known whether what you asked for was done. Look before you try again."
+    return "Your change may or may not have been applied. Check before you try again."
 
 
-def _words(request: HttpRequest, status: int, title: str, step: str) -> dict[str, object]:
-    again = request.get_full_path() if status >= 500 and request.method == "GET" else ""
-    return {"status": status, "title": title, "step": step, "request_id": current_id(), "again": again}
+def _context(request: HttpRequest, status: int, title: str, step: str) -> dict[str, object]:
+    retry_href = request.get_full_path() if status >= 500 and request.method == "GET" else ""
+    return {"status": status, "title": title, "step": step, "request_id": current_id(), "retry_href": retry_href}
 
 
 def _wrong_method(request: HttpRequest, allowed: str) -> HttpResponse:
@@ -58,8 +60,7 @@ def _wrong_method(request: HttpRequest, allowed: str) -> HttpResponse:
 
 
 class PageMethods:
-    """405 for methods that no page knows. Before the protection against forged requests, which would say something
-    else."""
+    """Answer 405 for methods that no page supports. Runs before CSRF protection, which would answer 403."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
@@ -73,7 +74,7 @@ class PageMethods:
 
 
 class RefusalsAsPages:
-    """A refusal that no view has answered, as that of a login, becomes a page with its sentence and `Retry-After`."""
+    """Render a Problem that no view has handled, such as a failed login, as a page with its `Retry-After`."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response

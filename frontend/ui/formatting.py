@@ -29,28 +29,28 @@ _NOT_YET = mark_safe('<span class="na" title="not yet">\u2013</span>')  # nosec 
 
 
 def state(name: str, word: str = "") -> SafeString:
-    """The badge of a state; `word` replaces the word that is shown."""
+    """Return the badge of a state; `word` replaces its text."""
     shape = STATE_SYMBOLS.get(name, "▨")
-    said = word or name.replace("_", " ")
+    text = word or name.replace("_", " ")
     return format_html(
-        '<span class="state state-{}"><i aria-hidden="true">{}</i> {}</span>', name.replace("_", "-"), shape, said
+        '<span class="state state-{}"><i aria-hidden="true">{}</i> {}</span>', name.replace("_", "-"), shape, text
     )
 
 
 def duration(seconds: Any) -> str:
-    """In its two largest units."""
+    """Format a duration in its two largest units."""
     if seconds is None or seconds == "":
         return "n/a"
     return format_duration(max(0.0, float(seconds)))
 
 
 def roughly(seconds: Any) -> str:
-    """A length of time in one rounded unit: 40 s, 3 min, 5 h, 2 d."""
+    """Format a duration in one rounded unit: 40 s, 3 min, 5 h, 2 d."""
     if seconds is None or seconds == "":
         return "n/a"
-    whole = max(0.0, float(seconds))
-    unit, size = ("s", 1) if whole < 60 else ("min", 60) if whole < 3600 else ("h", 3600)
-    return f"{int(whole // 86400)} d" if whole >= 172800 else f"{int(whole // size)} {unit}"
+    total = max(0.0, float(seconds))
+    unit, size = ("s", 1) if total < 60 else ("min", 60) if total < 3600 else ("h", 3600)
+    return f"{int(total // 86400)} d" if total >= 172800 else f"{int(total // size)} {unit}"
 
 
 def minutes(value: Any) -> str:
@@ -58,17 +58,17 @@ def minutes(value: Any) -> str:
 
 
 def ago(value: Any) -> SafeString:
-    """A moment as age, which the page's script keeps true; its full time on hovering."""
+    """Format a moment as an age that the page's script updates; the title has the full time."""
     when = parsed(value)
     if when is None:
         return _NOT_YET
     seconds = (timezone.now() - when).total_seconds()
-    said = f"in {roughly(-seconds)}" if seconds < -1 else "just now" if seconds < 5 else f"{roughly(seconds)} ago"
-    return _ticking(when, "relative", said, "ago")
+    text = f"in {roughly(-seconds)}" if seconds < -1 else "just now" if seconds < 5 else f"{roughly(seconds)} ago"
+    return _ticking(when, "relative", text, "ago")
 
 
 def lasting(since: Any) -> SafeString:
-    """The time since a moment in one unit, where there is little room."""
+    """Format the time since a moment in one unit."""
     when = parsed(since)
     if when is None:
         return _NOT_YET
@@ -76,7 +76,7 @@ def lasting(since: Any) -> SafeString:
 
 
 def elapsed(since: Any, until: Any = None) -> SafeString:
-    """The time since a moment, or until another where that is known."""
+    """Format the time from a moment until another, or until now."""
     start, end = parsed(since), parsed(until)
     if start is None:
         return _NOT_YET
@@ -86,42 +86,42 @@ def elapsed(since: Any, until: Any = None) -> SafeString:
 
 
 def clock(value: Any) -> str:
-    """2030-01-31 08:00:00 UTC."""
+    """Format a moment: 2030-01-31 08:00:00 UTC."""
     when = parsed(value)
     return "" if when is None else f"{when:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def moment(value: Any) -> SafeString:
-    """A moment by the clock, in UTC until the page's script says it by the clock of who looks."""
+    """Format a moment in UTC; the page's script changes it to the viewer's local time."""
     when = parsed(value)
     return _NOT_YET if when is None else _ticking(when, "clock", clock(when), "clock")
 
 
 def clocked(sentence: str | None) -> SafeString:
-    """A sentence of the engine, the moments in it by the clock."""
+    """Format a sentence, with the moments in it as updating times."""
     parts = _MOMENT.split(sentence or "")
-    said = [_clocked_part(part) if at % 2 else part for at, part in enumerate(parts)]
-    return format_html_join("", "{}", ([part] for part in said))
+    parts_shown = [_clocked_part(part) if at % 2 else part for at, part in enumerate(parts)]
+    return format_html_join("", "{}", ([part] for part in parts_shown))
 
 
 def _clocked_part(written: str) -> str:
-    """As it is, where it only looks like a moment: people's words stand in sentences, too."""
+    """Format a moment within a sentence. Leave text that only looks like one: sentences can quote users."""
     try:
         return _ticking(datetime.fromisoformat(written.replace(" UTC", "Z")), "clock", written, "clock")
     except ValueError:
         return written
 
 
-def _ticking(when: datetime, how: str, said: str, name: str) -> SafeString:
-    """What the page's script keeps true, by `how`."""
+def _ticking(when: datetime, mode: str, text: str, css_class: str) -> SafeString:
+    """Return a time element that the page's script updates by `mode`."""
     return format_html(
         '<time datetime="{}" title="{}" class="{}" data-tick="{}">{}</time>',
-        when.isoformat(), clock(when), name, how, said,
+        when.isoformat(), clock(when), css_class, mode, text,
     )  # fmt: skip
 
 
 def mib(value: Any) -> str:
-    """MiB as people read them: 512 MiB, 80 GiB."""
+    """Format MiB: 512 MiB, 80 GiB."""
     if value is None:
         return "n/a"
     size = int(value)
@@ -129,23 +129,23 @@ def mib(value: Any) -> str:
 
 
 def number(value: Any) -> str:
-    """At most two digits behind the point, none if they are zero; n/a for what is unknown."""
+    """Format a number with at most two decimals; None becomes n/a."""
     return "n/a" if value is None else f"{float(value):,.2f}".rstrip("0").rstrip(".")
 
 
 def short_model(name: str) -> str:
-    """The model as people call it."""
+    """Return the short name of a GPU model."""
     return name.removeprefix("NVIDIA ").replace("GeForce ", "")
 
 
-def part_of(value: Any, whole: Any) -> str:
-    """Per cent of a whole for the width of a bar, 0 to 100."""
-    return "0" if not whole else f"{min(100.0, 100 * float(value or 0) / float(whole)):.1f}"
+def part_of(value: Any, total: Any) -> str:
+    """Return a percentage from 0 to 100 for the width of a bar."""
+    return "0" if not total else f"{min(100.0, 100 * float(value or 0) / float(total)):.1f}"
 
 
-def percent(value: Any, whole: Any) -> str:
-    """A part in whole per cent; nothing that is there reads as 0 %, and nothing less than all as 100 %."""
-    part = float(value or 0) / float(whole) if whole else 0.0
+def percent(value: Any, total: Any) -> str:
+    """Format a whole percentage; a non-zero part never reads 0 %, an incomplete one never 100 %."""
+    part = float(value or 0) / float(total) if total else 0.0
     if 0 < part < 0.01:
         return "< 1 %"
     return f"{99 if 0.99 < part < 1 else int(100 * part + 0.5)} %"
@@ -155,23 +155,23 @@ def parsed(value: Any) -> datetime | None:
     return datetime.fromisoformat(value) if isinstance(value, str) and value else value or None
 
 
-def words(code: str) -> str:
-    """A code as words."""
+def code_words(code: str) -> str:
+    """Return a code with spaces."""
     return str(code).replace("_", " ") or "waiting"
 
 
 def bar_own(tenant: dict[str, Any], scale: Any) -> str:
-    """The part of a tenant's bar that it holds within its guarantee."""
+    """Return the percentage of a tenant's bar within its guarantee."""
     return part_of(min(tenant["gpus_held"], tenant["guaranteed_gpus"]), scale)
 
 
 def borrowed(tenant: dict[str, Any]) -> float:
-    """What a tenant holds beyond its guarantee: GPUs that others use less of."""
+    """Return the GPUs that a tenant holds beyond its guarantee."""
     return max(0.0, float(tenant["gpus_held"]) - float(tenant["guaranteed_gpus"]))
 
 
 def shape(name: str) -> SafeString:
-    """The shape of a state alone, for where its word stands beside it."""
+    """Return the symbol of a state without its text."""
     return format_html('<i aria-hidden="true">{}</i>', STATE_SYMBOLS.get(name, "▨"))
 
 
@@ -180,58 +180,58 @@ def cell_words(cell: str) -> str:
 
 
 def cells(node: dict[str, Any], is_linked: bool = False) -> SafeString:
-    """A node's devices as cells, with a link to what runs there if wished. Built here and not in a template: a page may
-    show thousands."""
+    """Return a node's devices as cells, optionally linked to their jobs. Built in Python for speed: a page can show
+    thousands."""
     return format_html_join("", "{}", ((_cell(node, device, is_linked),) for device in node["devices"]))
 
 
 def _cell(node: dict[str, Any], device: dict[str, Any], is_linked: bool) -> SafeString:
-    said = f"GPU {device['index']} {device['model']}: {cell_words(device['cell'])}"
+    label_text = f"GPU {device['index']} {device['model']}: {cell_words(device['cell'])}"
     kind = f"cell cell-{device['cell']} is-{device['health']}"
     if is_linked and device["jobs"]:
         job = device["jobs"][0]
-        label = f"{node['name']} {said}, job {job}"
+        label = f"{node['name']} {label_text}, job {job}"
         return format_html('<a class="{}" href="/jobs/{}/" title="{}" aria-label="{}"></a>', kind, job, label, label)
-    return format_html('<span class="{}" title="{}"></span>', kind, said)
+    return format_html('<span class="{}" title="{}"></span>', kind, label_text)
 
 
-def cells_said(node: dict[str, Any]) -> str:
-    """The same in one sentence, for who hears the page."""
+def cells_label(node: dict[str, Any]) -> str:
+    """Summarise the cells of a node for screen readers."""
     counts = Counter(device["cell"] for device in node["devices"])
     return ", ".join(f"{count} {cell_words(cell)}" for cell, count in counts.items())
 
 
 def waits_on(code: str) -> str:
-    """On what of five a reason lets a job wait: next, quota, capacity, you or held."""
+    """Return the wait group of a reason: next, quota, capacity, you or held."""
     return "held" if code in ("held_by_user", "held_by_admin") else group_of("pending", code)
 
 
 def weight(seconds: Any) -> str:
-    """The width of a part of a bar that grows with its time."""
+    """Return the flex weight of a period."""
     return f"{max(float(seconds or 0), 0.1):.1f}"
 
 
 def summed(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Periods of reasons together by reason, the longest first, with how often each was."""
+    """Sum periods by reason, longest first, with the count of each."""
     by: dict[str, dict[str, Any]] = {}
-    for one in history:
-        total = by.setdefault(one["code"], {"code": one["code"], "seconds": 0.0, "times": 0, "is_now": False})
-        total["seconds"] += one["seconds"]
+    for period in history:
+        total = by.setdefault(period["code"], {"code": period["code"], "seconds": 0.0, "times": 0, "is_now": False})
+        total["seconds"] += period["seconds"]
         total["times"] += 1
-        total["is_now"] = total["is_now"] or not one["until_at"]
+        total["is_now"] = total["is_now"] or not period["until_at"]
     return sorted(by.values(), key=lambda total: -total["seconds"])
 
 
 def as_json(value: Any) -> str:
-    """For an attribute that the page's script reads; the template escapes it."""
+    """Return JSON for an attribute that the page's script reads; the template escapes it."""
     return msgspec.json.encode(value).decode()
 
 
 def in_gpus(parts: Any) -> str:
-    """25ths of a GPU, in which the engine scores places, as GPUs."""
+    """Convert 25ths of a GPU, the unit of engine scores, to GPUs."""
     return number(float(parts) / 25)
 
 
 def item(mapping: dict[str, Any], key: str) -> Any:
-    """What a mapping has under a key that stands in a variable; else the key itself."""
+    """Return the value of a key held in a template variable, or the key itself."""
     return mapping.get(key, key)

@@ -1,4 +1,4 @@
-"""What all pages go through: logging in and out, who is asking, and refusals shown as pages."""
+"""Shared page handling: login, logout, the identity of the caller, and problems rendered as pages."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -28,12 +28,12 @@ View = Callable[Concatenate[HttpRequest, Identity, P], HttpResponse]
 
 
 class NameAndPassword(AuthenticationForm):
-    """Asks for a new password, too, once the one given turns out to be for one login."""
+    """Login form. Also requests a new password if the one entered is a one-time password."""
 
     new_password = forms.CharField(required=False, strip=False)
     error_messages = {
         "invalid_login": "Wrong name or password. Check both and try again.",
-        "inactive": "This account is switched off. Ask an admin.",
+        "inactive": "This account is disabled. Ask an admin.",
     }
     needs_new_password = False
 
@@ -76,16 +76,16 @@ logout = LogoutView.as_view()
 
 
 def page(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponse]:
-    """A view for people who are logged in, called with their identity; a refusal becomes an error page."""
+    """Require a login, call the view with the identity of the caller, and render a Problem as an error page."""
 
     @wraps(view)
-    def shown(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
+    def wrapper(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
         if not request.user.is_authenticated:
             return _to_login(request)
-        who = identity(request)
-        log.act_as(who.username, "page")
+        caller = identity(request)
+        log.act_as(caller.username, "page")
         try:
-            response = view(request, who, *args, **kwargs)
+            response = view(request, caller, *args, **kwargs)
         except Problem as problem:
             is_absent = problem.status == 404
             status = problem.status if problem.status in (403, 404) else 400
@@ -94,29 +94,35 @@ def page(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponse]:
             patch_cache_control(response, private=True, no_cache=True)
         return response
 
-    return shown
+    return wrapper
 
 
 def _to_login(request: HttpRequest) -> HttpResponse:
-    """To the login and back; a part of a page sends the whole page there rather than taking the login into itself."""
+    """Redirect to the login and back. A request for a fragment redirects the whole page."""
     if "HX-Request" in request.headers:
         target = redirect_to_login(request.headers.get("HX-Current-URL", "/"))["Location"]
         return HttpResponse(status=204, headers={"HX-Redirect": target})
     return redirect_to_login(request.get_full_path())
 
 
-def show(request: HttpRequest, who: Identity, template: str, words: dict[str, Any], status: int = 200) -> HttpResponse:
-    """A page with what all of them need to know of the person."""
-    open_tenants = who.roles.keys() - who.archived
-    may_submit = who.is_admin or any(who.has(Role.MEMBER, tenant_id) for tenant_id in open_tenants)
-    words = {"who": who, "no_tenant": not who.roles and not who.is_admin, "may_submit": may_submit, **words}
-    return render(request, template, words, status=status)
+def show(
+    request: HttpRequest, caller: Identity, template: str, context: dict[str, Any], status: int = 200
+) -> HttpResponse:
+    """Render a page with the context that every page needs."""
+    open_tenants = caller.roles.keys() - caller.archived
+    may_submit = caller.is_admin or any(caller.has(Role.MEMBER, tenant_id) for tenant_id in open_tenants)
+    context = {
+        "identity": caller,
+        "no_tenant": not caller.roles and not caller.is_admin,
+        "may_submit": may_submit,
+        **context,
+    }
+    return render(request, template, context, status=status)
 
 
-def act(request: HttpRequest, target: str | list[str], action: Callable[[], str], *args: Any) -> HttpResponse:
-    """Does what a button asks for and returns to a page that says how it went; a part of a page, which asks for JSON,
-    is told `is_done` and `sentence`. What may not be seen stays a 404. `target`: the page and its arguments; the action
-    may change a list."""
+def perform(request: HttpRequest, target: str | list[str], action: Callable[[], str], *args: Any) -> HttpResponse:
+    """Perform the action of a button, then redirect to `target` with a message; a script that accepts JSON receives
+    `is_done` and `sentence`. A 404 stays a 404. `target`: a page and its arguments; the action can change a list."""
     try:
         is_done, sentence = True, as_sentence(action())
     except Problem as problem:
@@ -127,11 +133,11 @@ def act(request: HttpRequest, target: str | list[str], action: Callable[[], str]
         return JsonResponse({"is_done": is_done, "sentence": sentence})
     (messages.success if is_done else messages.error)(request, sentence)
     address = resolve_url(target, *args) if isinstance(target, str) else resolve_url(*target)
-    return redirect(address + _shown_part(request, address))
+    return redirect(address + _query_to_keep(request, address))
 
 
-def _shown_part(request: HttpRequest, path: str) -> str:
-    """What of the page was shown (`?tab=log`), if it was asked from the page that is returned to."""
+def _query_to_keep(request: HttpRequest, path: str) -> str:
+    """Return the query of the referring page, such as `?tab=log`, if it is the page to return to."""
     try:
         came_from = urlsplit(request.headers.get("Referer", ""))
     except ValueError:
@@ -141,14 +147,14 @@ def _shown_part(request: HttpRequest, path: str) -> str:
 
 
 def refusal(problem: Problem) -> str:
-    """What was refused and what to do about it, as sentences; of wrong fields what is wrong with the first."""
+    """Return the sentences of a problem: the first wrong field, or the detail and the next step."""
     first = problem.errors[0] if problem.status == 400 and problem.errors else None
     parts = [field_message(first.field, first.message)] if first else [problem.detail, problem.next_step]
     return " ".join(as_sentence(part) for part in parts if part)
 
 
 def field_message(name: str, message: str) -> str:
-    """`gpu_count` and its message as a sentence with the words of the page; of no field the message alone."""
+    """Return a field error as a sentence with the readable name of its field."""
     return as_sentence(f"{label(name)}: {message}" if name else message)
 
 

@@ -1,8 +1,8 @@
-"""What waiting jobs wait for, as groups of reasons."""
+"""Groups of pending reasons."""
 
 from gpusched.protocol.reasons import Pending
 
-# On what a job waits, in the order in which the page shows it.
+# In the order of the page.
 GROUPS = ("next", "quota", "capacity", "you", "held")
 
 
@@ -27,5 +27,5 @@ GROUP_OF = {str(code): group for group, codes in _GROUP.items() for code in code
 
 
 def group_of(state: str, code: str) -> str:
-    """On what a waiting job waits: one of GROUPS."""
+    """Return the group of a waiting job: one of GROUPS."""
     return "held" if state == "held" else GROUP_OF.get(code, GROUP_ELSE)

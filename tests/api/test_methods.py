@@ -38,11 +38,11 @@ def test_pages_are_looked_at_and_say_what_they_do_not_do(path, browser):
     for method in ("PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"):
         answer = browser.generic(method, path)
         assert (answer.status_code, answer["Allow"]) == (405, "GET, HEAD, POST"), method
-        assert b"This address does not do that" in answer.content
+        assert b"This page does not support this action" in answer.content
 
 
 def test_what_only_changes_something_is_not_looked_at(browser):
     job = submit(make_member(nlp := make_tenant("nlp")), nlp)
     answer = browser.get(f"/jobs/{job}/cancel/")
     assert (answer.status_code, answer["Allow"]) == (405, "POST")
-    assert b"This address does not do that" in answer.content
+    assert b"This page does not support this action" in answer.content

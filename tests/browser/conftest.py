@@ -39,7 +39,10 @@ def page(chromium: Browser, stack: Stack) -> Iterator[Page]:
     page.set_default_timeout(TIMEOUT)
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("console", lambda said: complaints.append(said.text) if "Content Security Policy" in said.text else None)
+    page.on(
+        "console",
+        lambda message: complaints.append(message.text) if "Content Security Policy" in message.text else None,
+    )
     log_in(page, stack.password)
     yield page
     context.close()

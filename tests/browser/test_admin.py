@@ -1,4 +1,4 @@
-"""The admin's index and the open bell: live, in both themes, and without a serious finding of axe in what is ours."""
+"""The admin index and the notices menu: live, in both themes, without serious axe findings in our part."""
 
 import re
 from typing import Literal
@@ -17,7 +17,7 @@ TIMEOUT = 60_000
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_index_of_the_admin_is_live(chromium: Browser, stack: Stack, theme: Literal["light", "dark"]) -> None:
+def test_admin_index_is_live(chromium: Browser, stack: Stack, theme: Literal["light", "dark"]) -> None:
     context = chromium.new_context(base_url=stack.url, viewport={"width": 1440, "height": 900}, color_scheme=theme)
     page = context.new_page()
     page.set_default_timeout(TIMEOUT)
@@ -27,11 +27,11 @@ def test_the_index_of_the_admin_is_live(chromium: Browser, stack: Stack, theme: 
     expect(box.locator("[data-freshness]")).to_have_class(re.compile("is-live"), timeout=TIMEOUT)
     assert page.evaluate("document.documentElement.dataset.theme") == theme
     running = box.locator("a.count", has_text="jobs running").locator("b")
-    before = int(running.inner_text())
+    previous = int(running.inner_text())
     job = stack.client().submit(["sleep", "600"], gpus=1)
-    expect(running).to_have_text(str(before + 1), timeout=TIMEOUT)
+    expect(running).to_have_text(str(previous + 1), timeout=TIMEOUT)
     stack.client().cancel(job.id)
-    expect(running).to_have_text(str(before), timeout=TIMEOUT)
+    expect(running).to_have_text(str(previous), timeout=TIMEOUT)
     page.evaluate(AXE.read_text())
     assert page.evaluate(SERIOUS, ".cluster-now") == []
     box.get_by_role("link", name="Fleet", exact=True).click()
@@ -39,7 +39,7 @@ def test_the_index_of_the_admin_is_live(chromium: Browser, stack: Stack, theme: 
     context.close()
 
 
-def test_a_quota_says_in_the_admin_what_its_edit_would_do_while_it_is_typed(page: Page, stack: Stack) -> None:
+def test_admin_quota_shows_effect_while_typing(page: Page, stack: Stack) -> None:
     """A07; and the whole form, with its members, has no serious finding."""
     page.set_default_timeout(TIMEOUT)
     page.goto("/admin/tenants/tenant/")
@@ -47,7 +47,7 @@ def test_a_quota_says_in_the_admin_what_its_edit_would_do_while_it_is_typed(page
     expect(page.locator("[name=memberships-0-role]")).to_be_visible()
     page.locator("[name=quota-0-max_gpus]").fill("100000")
     effect = page.locator("#quota-effect")
-    expect(effect).to_contain_text("What this edit of the quota would do", timeout=TIMEOUT)
+    expect(effect).to_contain_text("Effect of this edit", timeout=TIMEOUT)
     page.evaluate(AXE.read_text())
     assert page.evaluate(SERIOUS, "html") == []
     page.locator("[name=quota-0-max_gpus]").fill("")
@@ -55,7 +55,7 @@ def test_a_quota_says_in_the_admin_what_its_edit_would_do_while_it_is_typed(page
 
 
 @pytest.mark.parametrize("width", [1440, 390])
-def test_the_open_bell(page: Page, stack: Stack, width: int) -> None:
+def test_open_notices_menu_on_admin_index(page: Page, stack: Stack, width: int) -> None:
     client = stack.client()
     client.wait(client.submit(["true"], gpus=1, name="done-soon").id, timeout=60)
     page.set_viewport_size({"width": width, "height": 844})

@@ -1,4 +1,4 @@
-"""The bell: what became of one's job pops up and is counted, and is read once the bell was opened."""
+"""The notices menu: job results pop up, are counted, and are read once it was opened."""
 
 import re
 
@@ -10,11 +10,11 @@ from benchmarks.stack import Stack
 pytestmark = pytest.mark.browser
 
 
-def test_a_job_that_fails_is_told_and_read(page: Page, stack: Stack) -> None:
+def test_failed_job_is_notified_and_marked_read(page: Page, stack: Stack) -> None:
     page.goto("/nodes/")
     expect(page.locator("[data-freshness]")).to_have_class(re.compile("is-live"), timeout=60_000)
     bell = page.locator(".bell")
-    before = page.locator(".bell-list li").count()
+    previous = page.locator(".bell-list li").count()
     job = stack.client().submit(["sh", "-c", "exit 3"], gpus=1, name="to-fail")
     expect(page.locator(".toast", has_text="to-fail")).to_contain_text(
         f"job {job.id} to-fail: exited with code 3", timeout=60_000
@@ -23,7 +23,7 @@ def test_a_job_that_fails_is_told_and_read(page: Page, stack: Stack) -> None:
     bell.locator("summary").click()
     line = bell.locator("li.is-unread").first
     expect(line).to_contain_text("exited with code 3")
-    assert bell.locator("li").count() > before
+    assert bell.locator("li").count() > previous
     expect(page.locator("[data-unread]")).to_be_hidden(timeout=60_000)
     other = page.context.new_page()
     other.goto("/jobs/")

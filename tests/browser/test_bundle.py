@@ -9,7 +9,7 @@ from benchmarks.stack import ROOT
 pytestmark = pytest.mark.browser
 
 
-def test_all_scripts_of_the_page_are_small() -> None:
+def test_page_scripts_are_small() -> None:
     """With those for charts, which are loaded where there is one: at most 100 KB gzipped."""
     scripts = sorted((ROOT / "frontend" / "static" / "live").glob("*.js"))
     sizes = {script.name: len(gzip.compress(script.read_bytes(), 6)) for script in scripts}

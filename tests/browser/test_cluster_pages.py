@@ -1,4 +1,4 @@
-"""Nodes, joining, tenants, usage, health and one's own work in a browser: what is done shows without a reload."""
+"""Nodes, joining, tenants, usage, health and My work in a browser: changes appear without a reload."""
 
 import re
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ def node(stack: Stack) -> Iterator[str]:
     stack.client().uncordon(name)
 
 
-def test_cordon_is_requested_and_confirmed_and_taken_back(page: Page, node: str) -> None:
+def test_cordon_is_requested_confirmed_and_undone(page: Page, node: str) -> None:
     """A second page, which nobody touches, follows."""
     other = page.context.new_page()
     other.goto(f"/nodes/{node}/")
@@ -30,18 +30,18 @@ def test_cordon_is_requested_and_confirmed_and_taken_back(page: Page, node: str)
     page.get_by_text("Cordon…").click()
     page.locator("input[name=note]").first.fill("new fan")
     page.get_by_role("button", name="Cordon", exact=True).click()
-    for one in (page, other):
-        expect(one.locator("#node-now > .card > .confirmation")).to_contain_text("Cordon: ✓ confirmed")
-        expect(one.locator("#node-now .headline")).to_contain_text("new fan")
-        expect(one.locator(".troubles")).to_contain_text("Uncordon it.")
+    for entry in (page, other):
+        expect(entry.locator("#node-now > .card > .confirmation")).to_contain_text("Cordon: ✓ confirmed")
+        expect(entry.locator("#node-now .headline")).to_contain_text("new fan")
+        expect(entry.locator(".troubles")).to_contain_text("Uncordon it.")
     page.locator(".troubles").get_by_role("button", name="Uncordon").click()
-    for one in (page, other):
-        expect(one.locator("#node-now .headline")).to_contain_text("Takes jobs.")
-        expect(one.locator(".troubles")).to_have_count(0)
+    for entry in (page, other):
+        expect(entry.locator("#node-now .headline")).to_contain_text("Accepts jobs.")
+        expect(entry.locator(".troubles")).to_have_count(0)
     expect(page.locator("#node-history")).to_contain_text("new fan")
 
 
-def test_a_gpu_is_quarantined_and_cleared_and_its_readings_are_drawn(page: Page, stack: Stack, node: str) -> None:
+def test_gpu_is_quarantined_cleared_and_its_readings_drawn(page: Page, stack: Stack, node: str) -> None:
     page.goto(f"/nodes/{node}/?span=1h")
     row = page.locator("#node-now table.rows tbody tr").first
     row.get_by_text("Quarantine…").click()
@@ -63,7 +63,7 @@ def test_a_gpu_is_quarantined_and_cleared_and_its_readings_are_drawn(page: Page,
         stack.client().cancel(job.id)
 
 
-def test_a_gpu_its_job_and_its_node_are_acted_on_beside_the_map(page: Page, stack: Stack, node: str) -> None:
+def test_fleet_panel_acts_on_gpu_job_and_node(page: Page, stack: Stack, node: str) -> None:
     """Nothing is lost of a question that is open while readings come in; the map itself says that it is so."""
     job = stack.client().submit(["sleep", "600"], gpus=1)
     wait_for(lambda: stack.client().get(job.id).state == "running", 30, "the job to run")
@@ -99,7 +99,7 @@ def test_a_gpu_its_job_and_its_node_are_acted_on_beside_the_map(page: Page, stac
     expect(panel.locator(".panel-head")).to_have_count(0)
 
 
-def test_the_light_turns_green_when_a_machine_joins(page: Page, stack: Stack) -> None:
+def test_join_page_shows_arriving_machine(page: Page, stack: Stack) -> None:
     page.goto("/join/")
     page.get_by_role("button", name="Create a join token").click()
     expect(page.locator(".arrivals")).to_contain_text("Waiting for a machine")
@@ -114,7 +114,7 @@ def test_the_light_turns_green_when_a_machine_joins(page: Page, stack: Stack) ->
         stack.agents.remove(agent)
 
 
-def test_a_quota_is_edited_with_its_effect_in_view(page: Page, stack: Stack) -> None:
+def test_quota_edit_shows_effect(page: Page, stack: Stack) -> None:
     client = stack.client()
     job = client.submit(["sleep", "600"], gpus=2)
     try:
@@ -124,7 +124,7 @@ def test_a_quota_is_edited_with_its_effect_in_view(page: Page, stack: Stack) -> 
         page.get_by_role("link", name="Edit quota").click()
         page.locator("[name=max_gpus]").fill("1")
         expect(page.locator("#effect")).to_contain_text("more than the limit of 1")
-        page.get_by_text("Apply it nevertheless").click()
+        page.get_by_text("Apply it anyway").click()
         page.get_by_role("button", name="Apply", exact=True).click()
         expect(page.locator(".flash")).to_contain_text("The quota is changed")
         expect(page.locator("#tenant-now .bullet-value").first).to_contain_text("limit 1")
@@ -134,7 +134,7 @@ def test_a_quota_is_edited_with_its_effect_in_view(page: Page, stack: Stack) -> 
         client.set_quota("default", Quota(version=client.quota("default").version))
 
 
-def test_bars_of_a_tenant_stay_in_their_card_on_a_phone(page: Page) -> None:
+def test_tenant_bars_stay_in_card_on_phone(page: Page) -> None:
     page.set_viewport_size({"width": 320, "height": 640})
     page.goto("/tenants/")
     beyond = "all => all.map(e => e.closest('.card').getBoundingClientRect().right - e.getBoundingClientRect().right)"
@@ -142,9 +142,7 @@ def test_bars_of_a_tenant_stay_in_their_card_on_a_phone(page: Page) -> None:
 
 
 @pytest.mark.parametrize("width", [390, 360, 320])
-def test_the_days_of_usage_take_two_lines_on_a_phone_and_nothing_is_cut_off(
-    page: Page, stack: Stack, width: int
-) -> None:
+def test_usage_period_wraps_on_phone(page: Page, stack: Stack, width: int) -> None:
     if len(stack.client().tenants()) == 1:
         stack.client().create_tenant("second-of-two")
     page.set_viewport_size({"width": width, "height": 844})
@@ -161,14 +159,14 @@ def test_the_days_of_usage_take_two_lines_on_a_phone_and_nothing_is_cut_off(
     assert max(rights) <= width - 12
 
 
-def test_ones_own_work_follows_ones_jobs(page: Page, stack: Stack) -> None:
+def test_my_work_follows_jobs_live(page: Page, stack: Stack) -> None:
     page.goto("/mine/")
     job = stack.client().submit(["sleep", "4"], gpus=1, name="own-work")
     expect(page.locator(f"#mine section:has(#running) #job-{job.id}")).to_be_visible()
     expect(page.locator(f"#mine section:has(#recent) #job-{job.id}")).to_be_visible(timeout=30_000)
 
 
-def test_usage_is_drawn_and_downloaded(page: Page, stack: Stack) -> None:
+def test_usage_chart_and_csv(page: Page, stack: Stack) -> None:
     stack.client().wait(stack.client().submit(["sleep", "1"], gpus=1).id, timeout=60)
     page.goto("/usage/?by=user")
     expect(page.locator("[data-chart=usage] canvas")).to_be_visible()

@@ -1,4 +1,4 @@
-"""What a page does that no WebSocket reaches, that had no network, or that nobody looks at."""
+"""Pages without a WebSocket, without a network, or in a hidden tab."""
 
 import json
 import re
@@ -57,8 +57,8 @@ class Wire:
 
     def hears(self, word: str) -> None:
         """From now on."""
-        known = len(self.heard)
-        self.until(lambda: any(word in message for message in self.heard[known:]))
+        existing = len(self.heard)
+        self.until(lambda: any(word in message for message in self.heard[existing:]))
 
 
 def chip_of(page: Page) -> Locator:
@@ -66,14 +66,14 @@ def chip_of(page: Page) -> Locator:
 
 
 def complete_a_job(page: Page, stack: Stack, name: str) -> Locator:
-    """Where the page shows, or is to show, a job that has just been completed."""
+    """Return where the page shows a job that has just completed."""
     with stack.client() as client:
         job = client.wait(client.submit(["true"], gpus=1, name=name).id, timeout=TIMEOUT_SECONDS)
     return page.locator(f"tr[data-key='{job.id}'] .state-completed")
 
 
-def test_without_a_websocket_the_page_polls(page: Page, stack: Stack) -> None:
-    """Some proxies let none through."""
+def test_page_polls_without_websocket(page: Page, stack: Stack) -> None:
+    """Some proxies block WebSockets."""
     page.route_web_socket("**/ws/live/", lambda socket: socket.close())
     page.goto("/jobs/")
     expect(chip_of(page)).to_contain_text("polling", timeout=90_000)
@@ -81,7 +81,7 @@ def test_without_a_websocket_the_page_polls(page: Page, stack: Stack) -> None:
     expect(complete_a_job(page, stack, "polled")).to_be_visible(timeout=90_000)
 
 
-def test_after_a_minute_without_network_the_page_is_right_in_less_than_two_seconds(page: Page, stack: Stack) -> None:
+def test_page_recovers_within_two_seconds_after_offline_minute(page: Page, stack: Stack) -> None:
     """A52, in the page's own time: it stands still until the rows are there again, so no timer had a part in that."""
     wire = Wire(page)
     page.clock.install()
@@ -101,7 +101,7 @@ def test_after_a_minute_without_network_the_page_is_right_in_less_than_two_secon
     expect(chip_of(page)).to_have_class(re.compile("is-live"))
 
 
-def test_the_head_of_a_phone_has_room_for_what_the_chip_says(page: Page) -> None:
+def test_phone_header_fits_freshness_chip(page: Page) -> None:
     page.set_viewport_size({"width": 360, "height": 740})
     wire = Wire(page)
     page.goto("/overview/")
@@ -115,7 +115,7 @@ def test_the_head_of_a_phone_has_room_for_what_the_chip_says(page: Page) -> None
     page.context.set_offline(False)
 
 
-def test_a_tab_that_nobody_looks_at_asks_for_nothing_and_is_right_when_it_is_seen(page: Page, stack: Stack) -> None:
+def test_hidden_tab_is_silent_and_current_when_shown(page: Page, stack: Stack) -> None:
     wire = Wire(page)
     page.goto("/jobs/")
     expect(chip_of(page)).to_have_class(re.compile("is-live"), timeout=60_000)
@@ -123,10 +123,10 @@ def test_a_tab_that_nobody_looks_at_asks_for_nothing_and_is_right_when_it_is_see
     page.evaluate(_LOOK, True)
     wire.until(lambda: set(wire.wanted) <= {"notices"})
     wire.hears('"alive"')
-    known = len(wire.heard)
+    existing = len(wire.heard)
     completed = complete_a_job(page, stack, "unseen")
     wire.hears('"alive"')
-    assert not [message for message in wire.heard[known:] if '"topic":"jobs"' in message]
+    assert not [message for message in wire.heard[existing:] if '"topic":"jobs"' in message]
     assert not completed.is_visible()
     page.evaluate(_LOOK, False)
     expect(completed).to_be_visible(timeout=60_000)

@@ -39,21 +39,21 @@ _LONGER = """() => [document.documentElement, ...document.querySelectorAll("main
 def crowd(stack: Stack) -> Iterator[dict[str, list[int]]]:
     """Tenants with people; of ada a job that runs, one that waits and one that failed; of kofi one that waits for a
     kind of GPU that is not there."""
-    who = people(stack, scale=0.02, is_admin_changed=False)
-    ada = who["ada"]
+    identity = people(stack, scale=0.02, is_admin_changed=False)
+    ada = identity["ada"]
     runs = ada.submit(["sh", "-c", "echo begun; sleep 600"], gpus=2, name="long-running-training-of-a-model")
     fails = ada.submit(["sh", "-c", "echo oh; exit 3"], gpus=1)
     waits = ada.submit(["sleep", "600"], gpus=16, ranks=2, gang_scheduling=True, name="too-much-for-now")
-    lacks = who["kofi"].submit(["sleep", "600"], gpus=1, gpu_model="B200", name="too-new")
+    lacks = identity["kofi"].submit(["sleep", "600"], gpus=1, gpu_model="B200", name="too-new")
     wait_for(lambda: ada.get(runs.id).state == "running" and ada.get(fails.id).is_final, 60, "jobs to run and to fail")
     yield {"jobs": [runs.id, fails.id, waits.id]}
     ada.cancel(runs.id)
     ada.cancel(waits.id)
-    who["kofi"].cancel(lacks.id)
+    identity["kofi"].cancel(lacks.id)
 
 
-def enter(browser: Browser, stack: Stack, user: str, word: str, **how: Any) -> Page:
-    context: BrowserContext = browser.new_context(base_url=stack.url, **how)
+def enter(browser: Browser, stack: Stack, user: str, word: str, **mode: Any) -> Page:
+    context: BrowserContext = browser.new_context(base_url=stack.url, **mode)
     page = context.new_page()
     page.set_default_timeout(30_000)
     page.goto("/login/")
@@ -77,15 +77,15 @@ def listen(page: Page) -> list[str]:
 
 
 def look_at(page: Page, name: str, width: int) -> list[str]:
-    """What is too wide, and what axe finds."""
+    """Return what is too wide, and what axe reports."""
     wide = page.evaluate("document.documentElement.scrollWidth")
     page.evaluate(Path(AXE).read_text())
-    found = [f"{name} {finding}" for finding in page.evaluate(_RUN_AXE)]
+    result = [f"{name} {finding}" for finding in page.evaluate(_RUN_AXE)]
     cut = page.evaluate(
         "[...document.querySelectorAll('tr.detail')].filter(e => e.scrollHeight > e.clientHeight + 1).length"
     )
-    found += [f"{name}: what a row opens to is cut off"] * bool(cut)
-    return found if wide <= width else [*found, f"{name} is {wide} px wide"]
+    result += [f"{name}: what a row opens to is cut off"] * bool(cut)
+    return result if wide <= width else [*result, f"{name} is {wide} px wide"]
 
 
 def too_wide_magnified(page: Page, name: str) -> list[str]:
@@ -109,39 +109,39 @@ def too_wide_magnified(page: Page, name: str) -> list[str]:
     ("user", "theme", "width", "only"),
     [("admin", "light", 1440, _WITH_FEED), ("ada", "dark", 360, _WITH_FEED), ("admin", "dark", 390, _OF_ADMINS)],
 )
-def test_every_page(
+def test_every_page_is_accessible_and_quiet(
     chromium: Browser, stack: Stack, crowd: dict[str, list[int]],
     user: str, theme: Literal["light", "dark"], width: int, only: str,
 ) -> None:  # fmt: skip
     word = stack.password if user == "admin" else PASSWORD
-    how: dict[str, Any] = {"viewport": {"width": width, "height": 900}, "color_scheme": theme}
-    page = enter(chromium, stack, user, word, reduced_motion="reduce", **how)
+    mode: dict[str, Any] = {"viewport": {"width": width, "height": 900}, "color_scheme": theme}
+    page = enter(chromium, stack, user, word, reduced_motion="reduce", **mode)
     complaints = listen(page)
     findings: list[str] = []
     looked_at = [view for view in views(page) if re.fullmatch(only, view.name) and not view.is_anonymous]
     assert looked_at
     for view in looked_at:
-        with opened(page, view) as (shown, status):
+        with opened(page, view) as (visible, status):
             if status >= 400:
-                complaints[:] = [said for said in complaints if "Failed to load resource" not in said]
+                complaints[:] = [message for message in complaints if "Failed to load resource" not in message]
             if view.feed != "silent":
-                waits = shown.locator("[data-live][data-view]:not(.is-on)")
+                waits = visible.locator("[data-live][data-view]:not(.is-on)")
                 expect(waits, view.name).to_have_count(0, timeout=30_000)
-            findings += look_at(shown, view.name, width)
+            findings += look_at(visible, view.name, width)
             if width == 360 and "-" not in view.name:
-                findings += too_wide_magnified(shown, view.name)
+                findings += too_wide_magnified(visible, view.name)
     page.context.close()
     assert not findings + complaints, "\n".join(findings + complaints)
 
 
 @pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 360)])
-def test_pages_of_errors(
+def test_error_pages_are_accessible(
     chromium: Browser, stack: Stack, crowd: dict[str, list[int]], theme: Literal["light", "dark"], width: int
 ) -> None:
     """400 and more: what happened, what to do next, the request's id, and a way on."""
-    how: dict[str, Any] = {"viewport": {"width": width, "height": 900}, "color_scheme": theme}
-    page = enter(chromium, stack, "ada", PASSWORD, **how)
-    stranger = chromium.new_context(base_url=stack.url, **how).new_page()
+    mode: dict[str, Any] = {"viewport": {"width": width, "height": 900}, "color_scheme": theme}
+    page = enter(chromium, stack, "ada", PASSWORD, **mode)
+    stranger = chromium.new_context(base_url=stack.url, **mode).new_page()
     findings: list[str] = []
 
     def look(at: Page, code: str) -> None:
@@ -161,8 +161,8 @@ def test_pages_of_errors(
         look(page, "The server failed")
         expect(page.locator("main code")).not_to_be_empty()
     for view in [view for view in views(page) if view.name == "form-too-old"]:
-        with opened(stranger, view) as (shown, _):
-            look(shown, "403")
+        with opened(stranger, view) as (visible, _):
+            look(visible, "403")
     page.context.close()
     stranger.context.close()
     assert not findings, "\n".join(findings)
@@ -170,7 +170,7 @@ def test_pages_of_errors(
 
 @pytest.mark.parametrize("path", ["/overview/", "/overview/?wall=1"])
 @pytest.mark.parametrize(("width", "height"), [(1440, 900), (1920, 1080)])
-def test_one_screen_is_enough(page: Page, crowd: dict[str, list[int]], path: str, width: int, height: int) -> None:
+def test_overview_fits_one_screen(page: Page, crowd: dict[str, list[int]], path: str, width: int, height: int) -> None:
     """The four questions of home are answered without scrolling: neither the page nor a part of it."""
     page.set_viewport_size({"width": width, "height": height})
     page.goto(path)
@@ -179,8 +179,8 @@ def test_one_screen_is_enough(page: Page, crowd: dict[str, list[int]], path: str
     assert page.evaluate(_LONGER) == []
 
 
-def test_the_theme_is_there_with_the_first_paint(chromium: Browser, stack: Stack) -> None:
-    """What this browser was told wins over the system, without a flash of the other."""
+def test_theme_is_set_before_first_paint(chromium: Browser, stack: Stack) -> None:
+    """The stored theme overrides the system, without a flash."""
     page = enter(chromium, stack, "admin", stack.password, color_scheme="light")
     for now in ("as the system", "light"):
         page.get_by_role("button", name=f"Theme: {now}").click()
@@ -198,7 +198,7 @@ def test_the_theme_is_there_with_the_first_paint(chromium: Browser, stack: Stack
 
 
 def tab_to(target: Locator) -> None:
-    """As a person without a mouse: Tab, until it is there."""
+    """Press Tab until the element has the focus."""
     target.wait_for()
     for _ in range(120):
         if target.evaluate("each => each === document.activeElement"):
@@ -207,7 +207,7 @@ def tab_to(target: Locator) -> None:
     raise AssertionError(f"Tab does not lead to {target}")
 
 
-def test_by_keys_alone(chromium: Browser, stack: Stack, crowd: dict[str, list[int]]) -> None:
+def test_pages_work_by_keyboard_alone(chromium: Browser, stack: Stack, crowd: dict[str, list[int]]) -> None:
     """From the login to a GPU, its job, a node and back, with help; the mouse is not touched."""
     page = enter(chromium, stack, "admin", stack.password, viewport={"width": 1440, "height": 900})
     keys = page.keyboard
@@ -265,7 +265,7 @@ def test_by_keys_alone(chromium: Browser, stack: Stack, crowd: dict[str, list[in
     keys.press("j")
     keys.press("Tab")
     keys.press("Enter")
-    expect(page.locator("tr.detail")).to_contain_text("Before it")
+    expect(page.locator("tr.detail")).to_contain_text("Ahead of it")
     keys.press("Escape")
     keys.press("g")
     keys.press("n")
@@ -288,7 +288,7 @@ def test_by_keys_alone(chromium: Browser, stack: Stack, crowd: dict[str, list[in
     expect(page.locator("#node-now .headline")).to_contain_text("by keys")
     tab_to(page.locator("#node-actions").get_by_role("button", name="Uncordon"))
     keys.press("Enter")
-    expect(page.locator("#node-now .headline")).to_contain_text("Takes jobs")
+    expect(page.locator("#node-now .headline")).to_contain_text("Accepts jobs")
     keys.press("g")
     keys.press("s")
     page.wait_for_url("**/submit/")

@@ -24,7 +24,7 @@ def submit(page: Page, command: str, **fields: str) -> int:
     return int(page.url.rstrip("/").rsplit("/", 1)[-1])
 
 
-def test_a_wrong_password_is_refused(page: Page) -> None:
+def test_wrong_password_is_rejected(page: Page) -> None:
     page.context.clear_cookies()
     page.goto("/jobs/")
     expect(page).to_have_url(re.compile("/login/"))
@@ -48,7 +48,7 @@ def test_submit_watch_and_read_the_log(page: Page) -> None:
     expect(page.locator("[data-freshness]")).to_have_class(re.compile("is-live"))
 
 
-def test_cancel_another(page: Page) -> None:
+def test_running_job_is_cancelled(page: Page) -> None:
     """The other page, which nobody touched, shows it too."""
     job = submit(page, "sleep 600", name="to-cancel")
     other = page.context.new_page()
@@ -62,7 +62,7 @@ def test_cancel_another(page: Page) -> None:
     expect(row.locator(".state-cancelled")).to_be_visible()
 
 
-def test_what_can_never_run_is_told_beside_the_form(page: Page) -> None:
+def test_impossible_job_is_reported_beside_form(page: Page) -> None:
     page.goto("/submit/")
     page.locator("#id_command").fill("python train.py")
     page.locator("[name=gpu_count]").fill("64")
@@ -94,7 +94,7 @@ def test_edit_a_quota_in_admin(page: Page, stack: Stack) -> None:
         client.set_quota("default", Quota(version=client.quota("default").version))
 
 
-def test_after_an_interruption_the_page_is_as_a_fresh_one(page: Page, stack: Stack) -> None:
+def test_page_equals_new_page_after_interruption(page: Page, stack: Stack) -> None:
     """A52: the web server is killed under an open page; jobs go on, and the page catches up by itself."""
     page.goto("/jobs/")
     chip = page.locator("[data-freshness]")
@@ -107,10 +107,10 @@ def test_after_an_interruption_the_page_is_as_a_fresh_one(page: Page, stack: Sta
     expect(chip).to_have_class(re.compile("is-live"), timeout=20_000)
     expect(page.locator(f"tr[data-key='{job.id}'] .state-completed")).to_be_visible(timeout=20_000)
     time.sleep(1)
-    fresh = page.context.new_page()
-    fresh.goto("/jobs/")
-    expect(fresh.locator("[data-freshness]")).to_have_class(re.compile("is-live"))
+    current = page.context.new_page()
+    current.goto("/jobs/")
+    expect(current.locator("[data-freshness]")).to_have_class(re.compile("is-live"))
     keys = "rows => rows.map(row => [row.dataset.key, row.querySelector('.state')?.className])"
-    loaded = fresh.locator("tr[data-key]").evaluate_all(keys)
+    loaded = current.locator("tr[data-key]").evaluate_all(keys)
     # What was there before stays below: a page is loaded with the latest 100.
     assert page.locator("tr[data-key]").evaluate_all(keys)[: len(loaded)] == loaded

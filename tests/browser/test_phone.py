@@ -1,4 +1,4 @@
-"""On a phone tables without heads sort all the same; names of any length leave lists as they are."""
+"""Phone layout: sorting without heads, and long names."""
 
 import re
 
@@ -19,7 +19,7 @@ CUT_OFF = """() => [...document.querySelectorAll('main td')]
   .map(cell => cell.dataset.label)"""
 
 
-def test_tables_sort_by_a_list_where_they_have_no_heads(page: Page, stack: Stack) -> None:
+def test_phone_tables_sort_by_list(page: Page, stack: Stack) -> None:
     client = stack.client()
     jobs = [
         client.submit(["true"], gpus=gpus, name=f"asks-{gpus}", not_before="2099-01-01T00:00:00Z") for gpus in (1, 3, 2)
@@ -42,7 +42,7 @@ def test_tables_sort_by_a_list_where_they_have_no_heads(page: Page, stack: Stack
         client.cancel(job.id)
 
 
-def test_the_fleets_table_does_so_too(page: Page) -> None:
+def test_phone_fleet_table_sorts_by_list(page: Page) -> None:
     page.set_viewport_size(PHONE)
     page.goto("/fleet/?view=table")
     first = page.locator("tbody tr[data-key] td[data-label=GPU]").first
@@ -53,12 +53,10 @@ def test_the_fleets_table_does_so_too(page: Page) -> None:
 
 
 @pytest.mark.parametrize("screen", [WIDE, PHONE], ids=["wide", "phone"])
-def test_a_long_name_takes_two_lines_of_a_list_and_its_title_has_it_whole(
-    page: Page, stack: Stack, screen: ViewportSize
-) -> None:
+def test_long_name_wraps_and_title_is_complete(page: Page, stack: Stack, screen: ViewportSize) -> None:
     client = stack.client()
     name = ("train " + "x" * 80 + "y" * 80 + " on all of it" * 4)[:200]
-    held = client.submit(["true"], gpus=1, name=name, not_before="2099-01-01T00:00:00Z")
+    allocated = client.submit(["true"], gpus=1, name=name, not_before="2099-01-01T00:00:00Z")
     runs = client.submit(["sleep", "600"], gpus=1, name=name)
     wait_for(lambda: client.get(runs.id).state == "running", 60, "it to run")
     page.set_viewport_size(screen)
@@ -71,11 +69,11 @@ def test_a_long_name_takes_two_lines_of_a_list_and_its_title_has_it_whole(
         assert page.evaluate(LINES, name) <= 2, path
         assert page.evaluate("document.documentElement.scrollWidth") <= screen["width"], path
         assert page.evaluate(CUT_OFF) == [], path
-    for job in (held, runs):
+    for job in (allocated, runs):
         client.cancel(job.id)
 
 
-def test_nodes_that_need_attention_are_words_of_a_sentence(page: Page, stack: Stack) -> None:
+def test_attention_nodes_wrap_like_text(page: Page, stack: Stack) -> None:
     """One below the other they have no room of their own to be pressed."""
     client = stack.client()
     nodes = [node.name for node in client.nodes() if node.state == "online"]

@@ -1,4 +1,4 @@
-"""Screens between a phone and a wide one, colours that the system forces, and paper."""
+"""Screen widths, forced colours and print."""
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -31,12 +31,12 @@ _HAS_THESE_COLOURS = """(wanted) => {
 }"""
 
 
-def test_no_column_is_cut_off_at_any_width(page: Page, stack: Stack) -> None:
+def test_columns_fit_at_every_width(page: Page, stack: Stack) -> None:
     """WCAG 1.4.4: 1440 px magnified twice are 720. What has no room is moved sideways, and the page is not."""
     client = stack.client()
     job = client.submit(["sleep", "600"], gpus=1, name="a-job-with-a-rather-long-name")
     node = client.nodes()[0].name
-    found: list[str] = []
+    result: list[str] = []
     paths = (
         "/queue/",
         "/jobs/",
@@ -53,14 +53,14 @@ def test_no_column_is_cut_off_at_any_width(page: Page, stack: Stack) -> None:
         expect(page.locator("[data-live][data-view]:not(.is-on)")).to_have_count(0)
         for width in _WIDTHS:
             page.set_viewport_size({"width": width, "height": 800})
-            found += page.evaluate(_CUT_OFF)
+            result += page.evaluate(_CUT_OFF)
             if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
-                found.append(f"{path} is too wide at {width}")
+                result.append(f"{path} is too wide at {width}")
     client.cancel(job.id)
-    assert found == []
+    assert result == []
 
 
-def test_cells_differ_where_the_system_forces_its_colours(chromium: Browser, stack: Stack) -> None:
+def test_cells_differ_with_forced_colours(chromium: Browser, stack: Stack) -> None:
     context = chromium.new_context(base_url=stack.url, forced_colors="active", viewport={"width": 1440, "height": 900})
     page = context.new_page()
     log_in(page, stack.password)
@@ -77,16 +77,16 @@ def test_cells_differ_where_the_system_forces_its_colours(chromium: Browser, sta
     context.close()
 
 
-def test_paper_is_white(page: Page) -> None:
+def test_print_is_white(page: Page) -> None:
     page.goto("/usage/")
     page.evaluate("document.documentElement.dataset.theme = 'dark'")
     ink = "getComputedStyle(document.body).color"
-    shown = page.evaluate(ink)
+    visible = page.evaluate(ink)
     page.emulate_media(media="print", color_scheme="dark")
-    assert page.evaluate(ink) != shown
+    assert page.evaluate(ink) != visible
 
 
-def test_a_name_written_from_right_to_left_moves_nothing_beside_it(page: Page, stack: Stack) -> None:
+def test_right_to_left_name_moves_nothing(page: Page, stack: Stack) -> None:
     """Else the number of GPUs that follows it stands before it, or what follows is turned about."""
     client = stack.client()
     names = ("\u05e9\u05dc\u05d5\u05dd", "\u202eevil")

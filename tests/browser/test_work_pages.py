@@ -24,7 +24,7 @@ CUT_OFF = """row => [...row.children].map(cell => [cell.dataset.label, cell.getB
 
 @pytest.fixture
 def client(stack: Stack) -> Iterator[Client]:
-    """What a test has left waiting or running is cancelled after it."""
+    """Cancel jobs that a test has left."""
     with stack.client() as client:
         yield client
         for job in client.list(state="waiting,live"):
@@ -38,7 +38,7 @@ def page(page: Page) -> Page:
     return page
 
 
-def test_a_long_queue_scrolls_filters_sorts_and_opens(page: Page, client: Client) -> None:
+def test_long_queue_scrolls_filters_sorts_and_opens(page: Page, client: Client) -> None:
     """Only rows in sight are there; the address carries filter and order; a row opens to what would help."""
     jobs = [
         JobRequest(tenant="default", name=f"wait-{at}", command=["true"], gpu_count=1 + at % 3, not_before="2099-01-01T00:00:00Z")
@@ -62,13 +62,13 @@ def test_a_long_queue_scrolls_filters_sorts_and_opens(page: Page, client: Client
     expect(page).to_have_url(re.compile(r"sort=-gpus"))
     expect(rows.first.locator("[data-label=Request]")).to_have_text("3 GPUs")
     rows.first.locator(".opener").click()
-    expect(page.locator("tr.detail")).to_contain_text("Before it")
+    expect(page.locator("tr.detail")).to_contain_text("Ahead of it")
     expect(page.locator("tr.detail .wait-bar")).to_be_visible()
     page.reload()
     expect(rows).to_have_count(11)
 
 
-def test_rows_do_not_jump_under_the_pointer(page: Page, client: Client) -> None:
+def test_rows_do_not_move_under_pointer(page: Page, client: Client) -> None:
     first = client.submit(["true"], gpus=1, name="first", not_before="2099-01-01T00:00:00Z")
     page.goto("/queue/")
     row = page.locator(f"tr[data-key='{first.id}']")
@@ -82,7 +82,7 @@ def test_rows_do_not_jump_under_the_pointer(page: Page, client: Client) -> None:
     expect(page.locator("td.name").first).to_have_text("urgent")
 
 
-def test_several_jobs_are_held_and_that_is_undone(page: Page, client: Client) -> None:
+def test_bulk_hold_can_be_undone(page: Page, client: Client) -> None:
     ids = [client.submit(["true"], gpus=1, name="several", not_before="2099-01-01T00:00:00Z").id for _ in range(3)]
     page.goto("/jobs/?name=several")
     for job_id in ids[:2]:
@@ -95,7 +95,7 @@ def test_several_jobs_are_held_and_that_is_undone(page: Page, client: Client) ->
     expect(page.locator(f"tr[data-key='{ids[2]}'] .state-pending")).to_be_visible()
 
 
-def test_cancelling_what_waits_can_be_undone(page: Page, client: Client) -> None:
+def test_cancel_of_waiting_jobs_can_be_undone(page: Page, client: Client) -> None:
     job = client.submit(["true"], gpus=1, name="regretted", not_before="2099-01-01T00:00:00Z")
     page.goto(f"/jobs/{job.id}/")
     page.get_by_role("button", name="Cancel").click()
@@ -103,11 +103,11 @@ def test_cancelling_what_waits_can_be_undone(page: Page, client: Client) -> None
     page.get_by_role("button", name="Hold").click()
     expect(page.locator("[data-view=job-head] .state-held")).to_be_visible()
     page.get_by_role("button", name="Cancel").click()
-    page.locator(".toast").get_by_role("button", name="Now").click()
+    page.locator(".toast").get_by_role("button", name="Do it now").click()
     expect(page.locator("[data-view=job-head] .state-cancelled")).to_be_visible()
 
 
-def test_one_jobs_tabs(page: Page, client: Client) -> None:
+def test_job_tabs_work(page: Page, client: Client) -> None:
     """Each has an address, is live where it is, and goes by the keyboard; the charts come with their library."""
     job = client.submit(["sh", "-c", "printf '\\033[31mred line\\033[0m\\n'; sleep 600"], gpus=2, name="tabs")
     wait_for(lambda: client.get(job.id).state == "running", 60, "it to run")
@@ -151,18 +151,18 @@ def test_one_jobs_tabs(page: Page, client: Client) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_what_is_asked_is_confirmed_by_the_agent_alone(page: Page, client: Client, stack: Stack) -> None:
+def test_request_is_confirmed_only_by_agent(page: Page, client: Client, stack: Stack) -> None:
     """A30, A37: at once requested; after half a minute what is in the way, also for who comes anew; confirmed when the
     agent has answered, and what was shown of the page stays shown."""
     job = client.submit(["sleep", "600"], gpus=1, name="asked", max_runtime_minutes=60)
     wait_for(lambda: client.get(job.id).state == "running", 60, "it to run")
     agent = stack.agents[0]
     page.goto(f"/jobs/{job.id}/?tab=spec")
-    said = page.locator("#actions .confirmation")
+    message = page.locator("#actions .confirmation")
     page.get_by_text("Extend…").click()
     page.locator("#extend-minutes").fill("90")
     page.get_by_role("button", name="Set the limit").click()
-    expect(said).to_contain_text(re.compile("Time limit:.*confirmed by fleet0-"))
+    expect(message).to_contain_text(re.compile("Time limit:.*confirmed by fleet0-"))
     expect(page.locator("[data-view=job-head]")).to_contain_text("1 h 30 min")
     page.get_by_role("button", name="Undo: back to 1 h").click()
     expect(page.locator("[data-view=job-head]")).not_to_contain_text("1 h 30 min")
@@ -170,18 +170,18 @@ def test_what_is_asked_is_confirmed_by_the_agent_alone(page: Page, client: Clien
     try:
         page.locator("#actions").get_by_text("Cancel…").click()
         page.get_by_role("button", name="Cancel the job").click()
-        expect(said).to_contain_text(re.compile("Cancel:.*requested"))
-        expect(said).to_contain_text(re.compile(r"not confirmed yet node fleet0-\S+ silent for \d+ s"))
+        expect(message).to_contain_text(re.compile("Cancel:.*requested"))
+        expect(message).to_contain_text(re.compile(r"not confirmed yet node fleet0-\S+ silent for \d+ s"))
         page.reload()
-        expect(said).to_contain_text(re.compile(r"not confirmed yet node fleet0-\S+ silent for \d+ s"))
+        expect(message).to_contain_text(re.compile(r"not confirmed yet node fleet0-\S+ silent for \d+ s"))
     finally:
         agent.send_signal(signal.SIGCONT)
-    expect(said).to_contain_text(re.compile("Cancel:.*confirmed by fleet0-"))
+    expect(message).to_contain_text(re.compile("Cancel:.*confirmed by fleet0-"))
     assert page.url.endswith(f"/jobs/{job.id}/?tab=spec")
     wait_for(lambda: client.status().online_nodes == 2, 60, "both nodes to be back")
 
 
-def test_an_arrays_elements_are_watched_read_retried_and_cancelled(page: Page, client: Client) -> None:
+def test_array_elements_are_watched_retried_and_cancelled(page: Page, client: Client) -> None:
     """Live, without a reload; a started array with waiting elements stands in the queue, too."""
     script = ["sh", "-c", "echo this is $GPUSCHED_ARRAY_INDEX; test $GPUSCHED_ARRAY_INDEX != 0 || exit 3; sleep 600"]
     array = client.submit(script, gpus=1, name="sweep", array=ArrayRequest(count=60, max_parallel=2))
@@ -198,7 +198,7 @@ def test_an_arrays_elements_are_watched_read_retried_and_cancelled(page: Page, c
     page.get_by_role("button", name="Cancel the elements").click()
     expect(page.locator(".toast").first).to_contain_text("3 elements are cancelled")
     expect(rows.nth(5).locator(".state-cancelled")).to_be_visible()
-    page.get_by_role("button", name="Retry the 1 that failed").click()
+    page.get_by_role("button", name="Retry 1 failed").click()
     expect(page.locator(".toasts")).to_contain_text("1 element is to run again")
     page.locator("#element-state").select_option("cancelled")
     expect(page).to_have_url(re.compile("state=cancelled"))
@@ -209,7 +209,7 @@ def test_an_arrays_elements_are_watched_read_retried_and_cancelled(page: Page, c
     )
 
 
-def test_submit_says_what_would_happen_while_one_types(page: Page, client: Client) -> None:
+def test_submit_preview_updates_while_typing(page: Page, client: Client) -> None:
     page.goto("/submit/")
     box = page.locator("#equivalent")
     page.locator("#id_command").fill("python train.py")
@@ -217,7 +217,7 @@ def test_submit_says_what_would_happen_while_one_types(page: Page, client: Clien
     page.locator("[name=gpu_count]").fill("8")
     expect(box.locator("#as-command")).to_contain_text("--gpus 8")
     page.locator("[name=gpu_count]").fill("64")
-    expect(box).to_contain_text("It is refused")
+    expect(box).to_contain_text("It would be rejected")
     expect(page.locator("#id_command")).to_have_value("python train.py")
     page.locator("#id_command").fill("python 'x")
     page.locator("#id_name").focus()
@@ -246,7 +246,7 @@ def test_submit_says_what_would_happen_while_one_types(page: Page, client: Clien
 
 
 @pytest.mark.parametrize(("theme", "width"), [("light", 390), ("dark", 1440)])
-def test_nothing_overflows_and_all_is_accessible(page: Page, client: Client, theme: str, width: int) -> None:
+def test_pages_do_not_overflow_and_are_accessible(page: Page, client: Client, theme: str, width: int) -> None:
     running = client.submit(["sleep", "600"], gpus=1, name="x" * 60)
     client.submit(["true"], gpus=1, name="later", not_before="2099-01-01T00:00:00Z")
     page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
@@ -268,7 +268,7 @@ def test_nothing_overflows_and_all_is_accessible(page: Page, client: Client, the
     assert findings == []
 
 
-def test_page_of_a_waiting_job_shows_what_it_waits_for_without_a_chosen_tab(page: Page, client: Client) -> None:
+def test_waiting_job_page_opens_on_its_reason(page: Page, client: Client) -> None:
     """The part that comes later must not inherit how the tabs are replaced: that removed it."""
     job = client.submit(["true"], gpus=1, not_before="2099-01-01T00:00:00Z")
     for address in (f"/jobs/{job.id}/", f"/jobs/{job.id}/?tab=why"):

@@ -1,4 +1,4 @@
-"""What tests of the pages share: a browser without JavaScript, and what it sends and sees."""
+"""Shared by tests of the pages: a browser without JavaScript."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Two tenants with a member each, and pages that look afresh whether the fleet is a pretend one."""
+"""Two tenants with a member each, and pages that do not cache the pretend flag."""
 
 import pytest
 
@@ -8,9 +8,9 @@ from tests.factories import make_member, make_tenant
 
 @pytest.fixture(autouse=True)
 def _ask_again():
-    context.forget()
+    context.reset_cache()
     yield
-    context.forget()
+    context.reset_cache()
 
 
 @pytest.fixture

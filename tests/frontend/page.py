@@ -1,4 +1,4 @@
-"""A page as the server sees it: it speaks docs/live.md over the real WebSocket stack, and keeps what it is told."""
+"""A page as the server sees it: speaks docs/live.md over the real WebSocket stack and records messages."""
 
 import asyncio
 import json
@@ -26,12 +26,12 @@ _CLOCKED = {"oldest_wait_seconds", "p90_wait_seconds", "share", "usage_gpu_hours
 async def live_hub(monkeypatch):
     """A hub of this test's event loop, and what ends it."""
     doorbell = Listener()
-    made = LiveHub(doorbell)
-    monkeypatch.setattr(hub, "hub", made)
+    created = LiveHub(doorbell)
+    monkeypatch.setattr(hub, "hub", created)
     try:
-        yield made
+        yield created
     finally:
-        await made.stop()
+        await created.stop()
         if doorbell._task is not None:
             doorbell._task.cancel()
             await asyncio.gather(doorbell._task, return_exceptions=True)
@@ -74,8 +74,8 @@ class Page:
         await self.subscribe()
         return self
 
-    async def subscribe(self, *fresh: str) -> None:
-        await self.say({"subscribe": self.topics, "fresh": list(fresh)})
+    async def subscribe(self, *current: str) -> None:
+        await self.say({"subscribe": self.topics, "fresh": list(current)})
 
     async def want(self, *topics: str) -> None:
         self.given_up |= set(self.topics) - set(topics)
@@ -96,8 +96,8 @@ class Page:
                 self.close_code = message["code"]
             else:
                 self.heard.append(message["text"])
-                told = json.loads(message["text"])
-                for each in told if isinstance(told, list) else [told]:
+                payload = json.loads(message["text"])
+                for each in payload if isinstance(payload, list) else [payload]:
                     await self._take(each)
             self._news.set()
 
@@ -129,7 +129,7 @@ class Page:
                 for key in message.get("gone", ()):
                     del self.rows[topic][key]
 
-    async def until(self, condition, what: str = "") -> None:
+    async def until(self, condition, label: str = "") -> None:
         """Waits for messages until the condition holds."""
         async with asyncio.timeout(TIMEOUT_SECONDS):
             while not condition():
@@ -142,12 +142,12 @@ class Page:
         deadline = asyncio.get_running_loop().time() + TIMEOUT_SECONDS
         while True:
             self._news.clear()
-            fresh = compared(await sync_to_async(feed.rows)(topic, visible, self.user_id))
+            current = compared(await sync_to_async(feed.rows)(topic, visible, self.user_id))
             shown = compared(self.rows.get(topic, {}))
-            if shown == fresh:
+            if shown == current:
                 return
             if asyncio.get_running_loop().time() > deadline:
-                assert shown == fresh, topic
+                assert shown == current, topic
             # A message may have come during the load: then there is nothing to wait for.
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), 0.3)

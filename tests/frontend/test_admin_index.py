@@ -1,4 +1,4 @@
-"""The admin's index shows the cluster as the overview does, to each what they may see."""
+"""The admin index shows the cluster like the overview, restricted to the viewer."""
 
 import re
 
@@ -16,7 +16,7 @@ def index(user):
     return text_of(browser(user).get("/admin/"))
 
 
-def test_the_cluster_in_numbers_and_what_needs_attention():
+def test_admin_index_shows_cluster_numbers_and_attention():
     admin = make_user("root", admin=True)
     make_node(gpus=4)
     Device.objects.filter(index=0).update(health="quarantined")
@@ -30,16 +30,16 @@ def test_the_cluster_in_numbers_and_what_needs_attention():
     assert "/static/live/live.js" in text
 
 
-def test_an_empty_cluster_says_how_to_begin():
+def test_admin_index_links_to_join_when_cluster_is_empty():
     assert 'href="/join/"' in index(make_user("root", admin=True))
 
 
-def test_nothing_of_it_before_the_login():
+def test_admin_index_shows_nothing_without_login():
     answer = browser().get("/admin/")
     assert (answer.status_code, "cluster-now" in text_of(answer)) == (302, False)
 
 
-def test_staff_who_are_no_admins_see_numbers_and_no_jobs_of_others():
+def test_admin_index_hides_other_tenants_jobs_from_staff():
     """A08"""
     make_node(gpus=1)
     theirs = make_tenant("theirs")
@@ -50,11 +50,11 @@ def test_staff_who_are_no_admins_see_numbers_and_no_jobs_of_others():
     assert not [word for word in ("theirs", "zoe", "top-secret") if word in text]
 
 
-def test_a_member_is_told_why_the_admin_asks_for_a_login():
+def test_admin_login_explains_itself_to_members():
     anna = browser(make_member(make_tenant(), name="anna"))
     answer = anna.get("/admin/tenants/tenant/", follow=True)
     text = text_of(answer)
-    assert "anna</b>, and this part is for administrators." in text
+    assert "anna</b>, but this area is for administrators." in text
     assert '<a class="underline" href="/overview/">' in text
     refused = text_of(anna.post("/admin/login/", {"username": "root", "password": "wrong"}))
     assert refused.count("anna") == 1

@@ -1,4 +1,4 @@
-"""An array's page: its elements a page at a time, filtered as the address says; a part of them cancelled and retried."""
+"""The page of an array: paged and filtered elements, and cancel and retry of a selection."""
 
 import re
 
@@ -38,7 +38,7 @@ def states(array):
     return dict(Job.objects.filter(array_id=array).order_by("array_index").values_list("array_index", "state"))
 
 
-def test_its_first_tab_are_its_elements_and_none_is_of_an_attempt(array, member):
+def test_array_page_opens_on_elements_without_attempt_tabs(array, member):
     page = text_of(browser(member).get(f"/jobs/{array}/"))
     assert re.findall(r'id="tab-(\w+)"', page) == ["elements", "timeline", "why", "spec", "events"]
     assert 'id="tab-elements" aria-current="page"' in page
@@ -47,7 +47,7 @@ def test_its_first_tab_are_its_elements_and_none_is_of_an_attempt(array, member)
     assert 'aria-label="116 pending, 2 running, 1 completed, 1 failed"' in page
 
 
-def test_pages_and_filters(array, member):
+def test_array_elements_are_paged_and_filtered(array, member):
     client = browser(member)
 
     def shown(query):
@@ -64,32 +64,32 @@ def test_pages_and_filters(array, member):
 
 
 @pytest.mark.parametrize(
-    ("query", "said"),
+    ("query", "message"),
     [
         ("index=120", "120 does not exist"),
         ("index=x", "ust be element numbers"),
         ("state=odd", "here is no state &#x27;odd&#x27;"),
     ],
 )
-def test_a_filter_that_is_not_understood_is_said_beside_it(array, member, query, said):
+def test_invalid_element_filter_shows_error(array, member, query, message):
     response = browser(member).get(f"/jobs/{array}/?tab=elements&{query}")
     assert response.status_code == 200
-    assert said in text_of(response)
+    assert message in text_of(response)
     assert numbers(text_of(response)) == []
 
 
-def test_ticked_and_written_elements_are_cancelled_together(array, member):
+def test_selected_and_written_elements_are_cancelled_together(array, member):
     client = browser(member)
-    given = {"index": ["2", "10"], "elements": "20-29"}
-    told = text_of(client.post(f"/jobs/{array}/elements/cancel/", given, follow=True))
-    assert f"Array {array}: 11 elements are cancelled, 1 element is being stopped." in told
+    params = {"index": ["2", "10"], "elements": "20-29"}
+    payload = text_of(client.post(f"/jobs/{array}/elements/cancel/", params, follow=True))
+    assert f"Array {array}: 11 elements are cancelled, 1 element is being stopped." in payload
     assert states(array)[2] == "stopping"
 
 
-def test_what_failed_is_retried_and_so_are_chosen_ones(array, member):
+def test_failed_and_selected_elements_are_retried(array, member):
     client = browser(member)
     page = text_of(client.get(f"/jobs/{array}/"))
-    assert "Retry the 1 that failed" in page
+    assert "Retry 1 failed" in page
     client.post(f"/jobs/{array}/elements/retry/", {"elements": "failed"})
     assert states(array)[0] == "pending"
     assert "that failed</button>" not in text_of(client.get(f"/jobs/{array}/"))
@@ -97,15 +97,15 @@ def test_what_failed_is_retried_and_so_are_chosen_ones(array, member):
     assert states(array)[1] == "pending"
 
 
-@pytest.mark.parametrize("given", [{}, {"elements": "120"}, {"elements": "x"}, {"index": "x"}])
-def test_what_is_no_part_is_refused_and_changes_nothing(array, member, given):
-    before = states(array)
-    told = text_of(browser(member).post(f"/jobs/{array}/elements/cancel/", given, follow=True))
-    assert "flash error" in told
-    assert states(array) == before
+@pytest.mark.parametrize("params", [{}, {"elements": "120"}, {"elements": "x"}, {"index": "x"}])
+def test_invalid_element_selection_is_rejected_without_change(array, member, params):
+    previous = states(array)
+    payload = text_of(browser(member).post(f"/jobs/{array}/elements/cancel/", params, follow=True))
+    assert "flash error" in payload
+    assert states(array) == previous
 
 
-def test_a_colleague_sees_it_and_has_no_buttons(array, nlp):
+def test_array_page_has_no_buttons_for_other_members(array, nlp):
     page = text_of(browser(make_member(nlp)).get(f"/jobs/{array}/"))
     assert numbers(page)
     assert "elements-act" not in page
@@ -115,14 +115,14 @@ def test_a_colleague_sees_it_and_has_no_buttons(array, nlp):
     )
 
 
-def test_a_failed_job_has_a_retry_button_that_does_it(node, nlp, member):
+def test_retry_button_reruns_failed_job(node, nlp, member):
     """Also the one of an element, which is then one of its open array again."""
     array = submit_array(member, nlp, 1)
     run_cycle()
     node.end(*node.start_all(), exit_code=3)
     run_cycle()
     client, element = browser(member), Job.objects.get(array_id=array).pk
-    assert "Retry what failed</button>" in text_of(client.get(f"/jobs/{array}/"))
+    assert "Retry failed elements</button>" in text_of(client.get(f"/jobs/{array}/"))
     assert "Retry</button>" in text_of(client.get(f"/jobs/{element}/"))
     client.post(f"/jobs/{element}/retry/")
     assert (states(array), Job.objects.get(pk=array).state) == ({0: "pending"}, "running")

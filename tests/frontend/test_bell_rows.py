@@ -1,4 +1,4 @@
-"""Which notices come first, and how loudly an end is told."""
+"""Order and severity of notices."""
 
 import pytest
 
@@ -22,20 +22,20 @@ def end(job_id, reason):
     )
 
 
-def test_ones_own_have_their_room_beside_what_the_system_did(ours):
+def test_own_notices_take_precedence_over_system_activity(ours):
     admin = make_user("root", admin=True)
     end(submit(admin, ours), "cancelled")
     make_node(gpus=1)
     execute(
         "INSERT INTO nodes_incident (node_id, device_id, kind, cause, since, until)"
         " SELECT node_id, id, 'lost', '', now() + interval '1 s', now() FROM nodes_device, generate_series(1, %s)",
-        [noticerows.MOST],
+        [noticerows.MAX_NOTICES],
     )
     rows = told(admin, None)
-    assert (len(rows), rows[0]["is_mine"], sum(row["is_mine"] for row in rows)) == (noticerows.MOST, True, 1)
+    assert (len(rows), rows[0]["is_mine"], sum(row["is_mine"] for row in rows)) == (noticerows.MAX_NOTICES, True, 1)
 
 
 @pytest.mark.parametrize(("reason", "severity"), [("cancelled", "info"), ("requeued", "info"), ("exited", "red")])
-def test_what_was_asked_for_is_no_alarm(ours, anna, reason, severity):
+def test_requested_end_is_no_alarm(ours, anna, reason, severity):
     end(submit(anna, ours), reason)
     assert [row["severity"] for row in told(anna, (ours.pk,))] == [severity]

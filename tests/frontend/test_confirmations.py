@@ -1,4 +1,4 @@
-"""A question says what would be lost or delayed, and asks for more where that is much."""
+"""Confirmation dialogs show losses and delays, and large losses must be typed."""
 
 import re
 from typing import Any
@@ -32,26 +32,26 @@ def state() -> str:
     return str(query("SELECT state FROM jobs_job ORDER BY id LIMIT 1")[0]["state"])
 
 
-def test_who_may_not_act_on_a_job_is_told_who_may(running: int, nlp: Any, member: Any) -> None:
-    words = "Only who submitted it and owners of its tenant may"
+def test_job_page_explains_missing_actions(running: int, nlp: Any, member: Any) -> None:
+    text = "Only the submitter or a tenant owner can"
     another, boss = browser(make_member(nlp)), browser(make_member(nlp, Role.OWNER))
-    assert words in text_of(another.get(f"/jobs/{running}/"))
-    assert words in text_of(another.get(f"/jobs/{running}/actions/"))
-    assert words not in text_of(browser(member).get(f"/jobs/{running}/"))
-    assert words not in text_of(boss.get(f"/jobs/{running}/"))
+    assert text in text_of(another.get(f"/jobs/{running}/"))
+    assert text in text_of(another.get(f"/jobs/{running}/actions/"))
+    assert text not in text_of(browser(member).get(f"/jobs/{running}/"))
+    assert text not in text_of(boss.get(f"/jobs/{running}/"))
     execute("UPDATE jobs_job SET state = 'completed', reason = 'exited', ended_at = now() WHERE id = %s", [running])
-    assert words not in text_of(another.get(f"/jobs/{running}/"))
+    assert text not in text_of(another.get(f"/jobs/{running}/"))
 
 
-def test_what_a_stop_would_cost_is_said(running: int, member: Any) -> None:
+def test_stop_dialog_shows_loss(running: int, member: Any) -> None:
     ran(0.5)
     page = text_of(browser(member).get(f"/jobs/{running}/"))
     assert page.count("It has run for 30") == 2, "of the cancel and of the requeue"
-    assert "on 4 GPUs: its processes are stopped" in page and 'name="typed"' not in page
+    assert "on 4 GPUs. Its processes are stopped" in page and 'name="typed"' not in page
 
 
 @pytest.mark.parametrize("verb", ["cancel", "requeue"])
-def test_a_day_of_a_gpu_is_stopped_only_for_who_types_the_id(verb: str, running: int, member: Any) -> None:
+def test_large_stop_requires_typed_job_id(verb: str, running: int, member: Any) -> None:
     ran(6.1)
     client = browser(member)
     page = text_of(client.get(f"/jobs/{running}/"))
@@ -64,16 +64,16 @@ def test_a_day_of_a_gpu_is_stopped_only_for_who_types_the_id(verb: str, running:
     assert state() == "stopping"
 
 
-def test_several_are_stopped_as_carefully_as_one(running: int, nlp: Any, member: Any) -> None:
+def test_bulk_stop_requires_same_confirmation(running: int, nlp: Any, member: Any) -> None:
     """Of an array its elements count; of jobs that somebody may not see nothing is told."""
     waiting = submit(member, nlp, gpu_count=4)
     client, ids = browser(member), f"{running},{waiting},{running}"
     ran(0.5)
-    said = client.get("/jobs/loss/", {"ids": ids}).json()
-    assert said["typed"] == "" and said["sentence"].startswith("1 job runs on 4 GPUs, for 30 min")
+    message = client.get("/jobs/loss/", {"ids": ids}).json()
+    assert message["typed"] == "" and message["sentence"].startswith("1 job runs on 4 GPUs, for 30 min")
     ran(6.1)
-    said = client.get("/jobs/loss/", {"ids": ids}).json()
-    assert said["typed"] == "2" and "24.4 GPU-hours at most" in said["sentence"]
+    message = client.get("/jobs/loss/", {"ids": ids}).json()
+    assert message["typed"] == "2" and "at most 24.4 GPU-hours" in message["sentence"]
     assert client.get("/jobs/loss/", {"ids": str(running)}).json()["typed"] == str(running)
     for typed in ("", "3"):
         answer = client.post("/jobs/act/", {"verb": "cancel", "ids": ids, "typed": typed})
@@ -81,7 +81,7 @@ def test_several_are_stopped_as_carefully_as_one(running: int, nlp: Any, member:
             "sentence"
         ]
     stranger = browser(make_user())
-    assert stranger.get("/jobs/loss/", {"ids": ids}).json()["sentence"] == "None of them runs any more."
+    assert stranger.get("/jobs/loss/", {"ids": ids}).json()["sentence"] == "None of them is running."
     assert client.get("/jobs/loss/", {"ids": ",".join(map(str, range(1, 502)))}).status_code == 400
     only_waiting = {"verb": "cancel", "ids": ids, "if_state": "pending,held"}
     assert client.post("/jobs/act/", only_waiting).json()["done"] == [waiting]
@@ -89,22 +89,22 @@ def test_several_are_stopped_as_carefully_as_one(running: int, nlp: Any, member:
     assert state() == "stopping"
 
 
-def test_of_an_array_its_elements_are_lost_and_of_many_jobs_their_number_is_typed() -> None:
+def test_loss_counts_elements_and_many_jobs_require_their_number() -> None:
     loss = {"jobs": 21, "elements": 20, "gpus": 21, "seconds": 60.0, "gpu_hours": 0.3, "is_large": False}
-    assert loss_sentence(loss).startswith("1 job and 20 elements run on 21 GPUs, the longest for 1 min: ")
+    assert loss_sentence(loss).startswith("1 job and 20 elements run on 21 GPUs, the longest for 1 min. ")
     assert loss_sentence({**loss, "elements": 21}).startswith("21 elements run on 21 GPUs")
     assert [required_confirmation(range(1, n + 1), loss) for n in (1, 20, 21)] == ["", "", "21"]
     assert required_confirmation(range(30), {**loss, "jobs": 0}) == ""
 
 
-def test_what_waits_has_nothing_to_lose(nlp: Any, member: Any) -> None:
+def test_cancel_of_waiting_job_needs_no_confirmation(nlp: Any, member: Any) -> None:
     job_id = submit(member, nlp, gpu_count=4)
     execute("UPDATE jobs_job SET submitted_at = submitted_at - interval '9 days'")
     browser(member).post(f"/jobs/{job_id}/cancel/", {"if_state": "pending,held"})
     assert state() == "cancelled"
 
 
-def test_whom_a_longer_limit_delays_is_said_before_and_nothing_is_changed(running: int, nlp: Any, member: Any) -> None:
+def test_extension_preview_names_delayed_jobs_without_change(running: int, nlp: Any, member: Any) -> None:
     next_one = submit(member, nlp, gpu_count=4, max_runtime_minutes=10)
     run_cycle()
     client = browser(member)
@@ -113,8 +113,8 @@ def test_whom_a_longer_limit_delays_is_said_before_and_nothing_is_changed(runnin
         return str(text_of(client.post(f"/jobs/{running}/extend/preview/", {"max_runtime_minutes": minutes})))
 
     assert f"Job {next_one} is promised a start" in foreseen("110")
-    assert "No waiting job starts later" in foreseen("50")
-    assert ">Give a number of minutes.<" in foreseen("x")
+    assert "No waiting job is expected to start later" in foreseen("50")
+    assert ">Enter a number of minutes.<" in foreseen("x")
     assert foreseen("") == foreseen(" ") == "", "nothing is said before anything is typed"
     refused = foreseen("-1")
     assert ">Time limit (minutes): the limit must be" in refused and "fields named in errors" not in refused
@@ -125,25 +125,25 @@ def test_whom_a_longer_limit_delays_is_said_before_and_nothing_is_changed(runnin
 
 
 @pytest.mark.parametrize(
-    ("ids", "others", "said"),
+    ("ids", "other", "message"),
     [([7], 0, "Job 7 would"), ([7, 9], 2, "Jobs 7, 9, and 2 of other tenants would"), ([], 1, "1 job of other tenants would")],
 )  # fmt: skip
-def test_who_starts_later_is_told_as_jobs(ids: list[int], others: int, said: str) -> None:
-    effect = {"message": "x", "delays": [{"job_id": each} for each in ids], "others_delayed": others}
-    page = re.sub("<[^>]*>", "", render_to_string("job/extend_effect.html", {"told": effect}))
-    assert page.strip().endswith(f".{said} probably start later.")
+def test_extension_effect_lists_delayed_jobs(ids: list[int], other: int, message: str) -> None:
+    effect = {"message": "x", "delays": [{"job_id": each} for each in ids], "others_delayed": other}
+    page = re.sub("<[^>]*>", "", render_to_string("job/extend_effect.html", {"effect": effect}))
+    assert page.strip().endswith(f".{message} probably start later.")
 
 
-def test_only_an_admin_is_offered_to_move_what_is_promised(running: int, nlp: Any, member: Any) -> None:
+def test_only_admins_can_override_a_promise(running: int, nlp: Any, member: Any) -> None:
     submit(member, nlp, gpu_count=4, max_runtime_minutes=10)
     run_cycle()
-    asked = {"max_runtime_minutes": "600", "force": "yes"}
+    requested = {"max_runtime_minutes": "600", "force": "yes"}
     assert 'name="force"' not in text_of(browser(member).get(f"/jobs/{running}/"))
-    browser(member).post(f"/jobs/{running}/extend/", asked)
+    browser(member).post(f"/jobs/{running}/extend/", requested)
     assert query("SELECT max_runtime_seconds AS s FROM jobs_job WHERE id = %s", [running]) == [{"s": 3600}]
     admin = browser(make_user(admin=True))
     assert 'name="force"' in text_of(admin.get(f"/jobs/{running}/"))
     admin.post(f"/jobs/{running}/extend/", {"max_runtime_minutes": "600"})
     assert query("SELECT max_runtime_seconds AS s FROM jobs_job WHERE id = %s", [running]) == [{"s": 3600}]
-    admin.post(f"/jobs/{running}/extend/", asked)
+    admin.post(f"/jobs/{running}/extend/", requested)
     assert query("SELECT max_runtime_seconds AS s FROM jobs_job WHERE id = %s", [running]) == [{"s": 36_000}]

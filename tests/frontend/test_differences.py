@@ -1,4 +1,4 @@
-"""What a delta says of two states is enough to make the one of the other."""
+"""A delta transforms the previous state into the current one."""
 
 import copy
 import json
@@ -28,109 +28,109 @@ ROWS = st.dictionaries(st.sampled_from("xyz"), st.dictionaries(st.sampled_from("
 
 
 @given(ROWS, ROWS)
-def test_what_is_told_makes_the_new_of_the_old(before, after):
+def test_difference_applied_to_previous_rows_gives_current_rows(previous, after):
     """A52"""
-    told = json.loads(json.dumps(difference(before, after)))
-    rows = copy.deepcopy(before)
-    rows.update(told.get("set", {}))
-    for key, changes in told.get("patch", {}).items():
+    payload = json.loads(json.dumps(difference(previous, after)))
+    rows = copy.deepcopy(previous)
+    rows.update(payload.get("set", {}))
+    for key, changes in payload.get("patch", {}).items():
         change(rows[key], changes)
-    for key in told.get("gone", ()):
+    for key in payload.get("gone", ()):
         del rows[key]
     assert rows == after
-    assert (told == {}) == (before == after)
+    assert (payload == {}) == (previous == after)
 
 
-def test_only_what_has_changed_is_told():
-    before: dict[str, Any] = {
+def test_difference_contains_only_changes():
+    previous: dict[str, Any] = {
         "a": {"x": 1, "deep": {"y": 1, "z": 2}, "list": [1, 2]},
         "b": {"x": 1},
         "c": {"x": 1, "gone": 2},
     }
     after: dict[str, Any] = {"a": {"x": 1, "deep": {"y": 1, "z": 3}, "list": [1, 3]}, "b": {"x": 1}, "c": {"x": 1}}
-    assert difference(before, after) == {"patch": {"a": {"deep": {"z": 3}, "list": [1, 3]}}, "set": {"c": {"x": 1}}}
+    assert difference(previous, after) == {"patch": {"a": {"deep": {"z": 3}, "list": [1, 3]}}, "set": {"c": {"x": 1}}}
 
 
 @pytest.mark.django_db(transaction=True)
-class TestKnownFleet:
-    """Only the nodes of which a bell rang are looked at, and the rest is as it was."""
+class TestFleetReload:
+    """Only the nodes of which a kind rang are looked at, and the rest is as it was."""
 
     VIEW = ("nodes", Viewer(None))
 
-    def look(self, eyes, *rings):
-        rung = Invalidations()
-        for bell, ids in rings:
-            rung.hear(bell, ids)
-        return eyes.look([self.VIEW], {}, [], rung)[self.VIEW].rows
+    def load(self, loader_, *rings):
+        changes = Invalidations()
+        for kind, ids in rings:
+            changes.record(kind, ids)
+        return loader_.load([self.VIEW], {}, [], changes)[self.VIEW].rows
 
-    def test_a_bell_brings_its_node_alone(self):
-        one, two = make_node(gpus=1), make_node(gpus=1)
-        eyes = FeedLoader()
-        before = self.look(eyes)
-        for agent in (one, two):
+    def test_node_event_reloads_only_that_node(self):
+        entry, two = make_node(gpus=1), make_node(gpus=1)
+        loader_ = FeedLoader()
+        previous = self.load(loader_)
+        for agent in (entry, two):
             cordon.set_intent(agent.name, NodeIntent.CORDONED, "fans")
-        after = self.look(eyes, ("nodes", [one.id]))
-        assert (after[one.name]["intent"], after[two.name]["intent"]) == ("cordoned", "open")
-        assert after[two.name] is before[two.name]
-        assert self.look(eyes, ("nodes", []))[two.name]["intent"] == "cordoned"
+        after = self.load(loader_, ("nodes", [entry.id]))
+        assert (after[entry.name]["intent"], after[two.name]["intent"]) == ("cordoned", "open")
+        assert after[two.name] is previous[two.name]
+        assert self.load(loader_, ("nodes", []))[two.name]["intent"] == "cordoned"
 
-    def test_a_job_brings_the_nodes_on_which_it_is_or_was(self):
+    def test_job_event_reloads_current_and_former_nodes(self):
         agent, other = make_node(gpus=1), make_node(gpus=1)
         tenant = make_tenant()
-        eyes = FeedLoader()
-        self.look(eyes)
+        loader_ = FeedLoader()
+        self.load(loader_)
         job_id = submit(make_member(tenant), tenant, gpu_count=1)
         run_cycle()
-        holder = [name for name, row in self.look(eyes, ("jobs", [job_id])).items() if row["jobs"] == [job_id]]
+        holder = [name for name, row in self.load(loader_, ("jobs", [job_id])).items() if row["jobs"] == [job_id]]
         assert len(holder) == 1
-        [busy] = [one for one in (agent, other) if one.name in holder]
+        [busy] = [entry for entry in (agent, other) if entry.name in holder]
         busy.end(busy.start_all()[0])
-        after = self.look(eyes, ("jobs", [job_id]))
+        after = self.load(loader_, ("jobs", [job_id]))
         assert [row["devices"][0]["cell"] for row in after.values()] == ["free", "free"]
 
-    def test_what_no_bell_said_is_seen_after_a_while(self, monkeypatch):
+    def test_change_without_event_is_loaded_after_a_while(self, monkeypatch):
         agent = make_node(gpus=1)
-        eyes = FeedLoader()
-        self.look(eyes)
+        loader_ = FeedLoader()
+        self.load(loader_)
         Device.objects.update(health="quarantined")
-        assert self.look(eyes)[agent.name]["devices"][0]["health"] == "ok"
-        monkeypatch.setattr(loader, "WHOLE_SECONDS", 0.0)
-        assert self.look(eyes)[agent.name]["devices"][0]["health"] == "quarantined"
+        assert self.load(loader_)[agent.name]["devices"][0]["health"] == "ok"
+        monkeypatch.setattr(loader, "FULL_LOAD_SECONDS", 0.0)
+        assert self.load(loader_)[agent.name]["devices"][0]["health"] == "quarantined"
 
-    def test_what_the_bell_said_is_not_lost_by_a_look_at_other_lists(self):
+    def test_pending_changes_survive_load_of_other_topics(self):
         agent = make_node(gpus=1)
-        eyes = FeedLoader()
-        self.look(eyes)
+        loader_ = FeedLoader()
+        self.load(loader_)
         cordon.set_intent(agent.name, NodeIntent.CORDONED, "fans")
-        rung = Invalidations()
-        rung.hear("nodes", [agent.id])
-        eyes.look([("jobs", Viewer(None))], {}, [], rung)
-        assert self.look(eyes)[agent.name]["intent"] == "cordoned"
+        changes = Invalidations()
+        changes.record("nodes", [agent.id])
+        loader_.load([("jobs", Viewer(None))], {}, [], changes)
+        assert self.load(loader_)[agent.name]["intent"] == "cordoned"
 
-    def test_bells_that_nobody_listens_to_take_no_room(self):
-        rung = Invalidations()
+    def test_pending_changes_are_bounded(self):
+        changes = Invalidations()
         for number in range(3 * loader.MAX_NAMED):
-            rung.hear("jobs", [number])
-        assert (rung.nodes, len(rung.jobs)) == (None, 0)
-        rung.hear("jobs", [1])
-        rung.hear("nodes", [1])
-        assert (rung.nodes, len(rung.jobs)) == (None, 0)
+            changes.record("jobs", [number])
+        assert (changes.nodes, len(changes.jobs)) == (None, 0)
+        changes.record("jobs", [1])
+        changes.record("nodes", [1])
+        assert (changes.nodes, len(changes.jobs)) == (None, 0)
 
-    def test_a_node_that_is_gone_is_gone(self):
+    def test_removed_node_leaves_rows(self):
         agent, other = make_node(gpus=0), make_node(gpus=0)
-        known = fleet.load()
+        existing = fleet.load()
         with connection.cursor() as cursor:
             cursor.execute("DELETE FROM nodes_node WHERE id = %s", [agent.id])
-        assert set(fleet.load_again(known, {agent.id}, ()).members) == {other.name}
+        assert set(fleet.reload(existing, {agent.id}, ()).members) == {other.name}
         assert set(feed.rows("nodes", None)) == {other.name}
 
 
-def test_one_look_that_had_to_wait_does_not_keep_its_list_still():
+def test_slow_load_does_not_lengthen_pause():
     costs = invalidation.LoadCosts()
     assert costs.of("nodes") == 0.0
     for seconds in (0.02, 2.0, 0.03):
         costs.add("nodes", seconds)
     assert costs.of("nodes") == 0.02
-    for _ in range(invalidation.LATEST_LOOKS):
+    for _ in range(invalidation.LATEST_LOADS):
         costs.add("nodes", 0.5)
     assert costs.of("nodes") == 0.5

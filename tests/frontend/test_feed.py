@@ -1,4 +1,4 @@
-"""The rows of the live feed and what of them each may see."""
+"""The rows of the live feed by viewer."""
 
 import json
 from datetime import timedelta
@@ -65,13 +65,13 @@ class TestVisibility:
         run_cycle()
         return running, waiting
 
-    def test_no_word_of_other_tenants(self, secret, ours, user):
+    def test_feed_hides_names_of_other_tenants(self, secret, ours, user):
         text = json.dumps({topic: feed.rows(topic, [ours.pk]) for topic in (*ALL, *(f"job:{i}" for i in secret))})
         assert "top-secret" not in text
         assert "theirs" not in text
         assert "strange-zoe" not in text
 
-    def test_no_id_of_other_tenants_jobs(self, secret, ours):
+    def test_feed_hides_job_ids_of_other_tenants(self, secret, ours):
         [node] = feed.rows("nodes", [ours.pk]).values()
         assert node["jobs"] == []
         assert [(d["jobs"], d["tenants"]) for d in node["devices"]] == [([], []), ([], [])]
@@ -81,11 +81,11 @@ class TestVisibility:
         [waiting] = [row for key, row in overview.items() if key.startswith("waiting:")]
         assert (waiting["jobs"], waiting["example_id"], waiting["example_sentence"]) == (1, None, None)
 
-    def test_busy_is_everybodys_to_see(self, secret, ours):
+    def test_feed_shows_busy_devices_to_all(self, secret, ours):
         assert cells([ours.pk]) == ["busy", "busy"]
         assert feed.rows("overview", [])["status"]["busy_gpus"] == 2
 
-    def test_its_own_tenant_and_admins_see_them(self, secret, theirs):
+    def test_feed_shows_jobs_to_own_tenant_and_admins(self, secret, theirs):
         running, waiting = secret
         for visible in (None, [theirs.pk]):
             [node] = feed.rows("nodes", visible).values()
@@ -97,7 +97,7 @@ class TestVisibility:
 
 
 class TestCells:
-    def test_free_busy_and_unavailable(self, user, ours):
+    def test_cell_is_free_busy_or_unavailable(self, user, ours):
         agent = make_node(gpus=3)
         submit(user, ours, gpu_count=1)
         run_cycle()
@@ -106,20 +106,20 @@ class TestCells:
         cordon.set_intent(agent.name, NodeIntent.CORDONED)
         assert sorted(cells()) == ["busy", "unavailable", "unavailable"]
 
-    def test_a_device_slowed_down_by_heat_is_free_but_nothing_can_start_on_it(self):
+    def test_slowed_device_is_free_but_not_startable(self):
         make_node(gpus=2)
         Device.objects.filter(index=0).update(health="hot", is_slowed=True)
         assert cells() == ["free", "free"]
         [largest] = [row for key, row in feed.rows("overview", None).items() if key.startswith("largest:")]
         assert (largest["gpus"], largest["on_one_node"]) == (1, 1)
 
-    def test_work_can_start_on_a_hot_device(self):
+    def test_hot_device_is_startable(self):
         make_node(gpus=2)
         Device.objects.filter(index=0).update(health="hot")
         [largest] = [row for key, row in feed.rows("overview", None).items() if key.startswith("largest:")]
         assert (largest["gpus"], largest["on_one_node"]) == (2, 2)
 
-    def test_held_and_read_as_idle_for_a_minute_is_held_idle(self, user, ours):
+    def test_cell_is_held_idle_after_a_minute_at_zero(self, user, ours):
         agent = make_node(gpus=1)
         submit(user, ours, gpu_count=1)
         run_cycle()
@@ -134,7 +134,7 @@ class TestCells:
         read(agent, 3)
         assert cells() == ["busy"]
 
-    def test_idleness_before_the_job_does_not_count(self, user, ours):
+    def test_cell_ignores_idle_time_before_the_job(self, user, ours):
         agent = make_node(gpus=1)
         read(agent, 0, ago=600)
         assert cells() == ["free"]
@@ -143,7 +143,7 @@ class TestCells:
         read(agent, 0)
         assert cells() == ["busy"]
 
-    def test_unknown_utilisation_is_not_idle(self, user, ours):
+    def test_cell_is_not_idle_with_unknown_utilisation(self, user, ours):
         agent = make_node(gpus=1)
         submit(user, ours, gpu_count=1)
         run_cycle()
@@ -153,7 +153,7 @@ class TestCells:
         read(agent, None)
         assert cells() == ["busy"]
 
-    def test_an_old_reading_says_nothing(self, user, ours):
+    def test_old_reading_is_ignored(self, user, ours):
         agent = make_node(gpus=1)
         submit(user, ours, gpu_count=1)
         run_cycle()
@@ -173,7 +173,7 @@ class TestCells:
 
 
 class TestRows:
-    def test_the_keys_of_each_row_are_the_contracts(self, user, ours):
+    def test_rows_have_documented_keys(self, user, ours):
         agent = make_node(gpus=1)
         job_id = submit(user, ours, gpu_count=1)
         run_cycle()
@@ -213,7 +213,7 @@ class TestRows:
             "name weight tier gpus_held jobs_live jobs_waiting jobs_asking guaranteed_gpus max_gpus share usage_gpu_hours"
         )
 
-    def test_why_a_job_waits_is_told_as_it_changes(self, user, ours):
+    def test_pending_reason_updates_when_it_changes(self, user, ours):
         make_node(gpus=1)
         submit(user, ours, gpu_count=1)
         job_id = submit(user, ours, gpu_count=1)
@@ -225,7 +225,7 @@ class TestRows:
         job_actions.cancel(job_id, identity_for(user))
         assert feed.rows(f"job:{job_id}", [ours.pk])["waits"]["periods"][-1]["until_at"] is not None
 
-    def test_a_job_with_its_story(self, user, ours):
+    def test_job_topic_has_events_and_attempts(self, user, ours):
         agent = make_node(gpus=1)
         job_id = submit(user, ours, gpu_count=1)
         run_cycle()
@@ -236,10 +236,10 @@ class TestRows:
         assert rows["job"]["state"] == "completed"
         assert rows["attempt:1"]["state"] == "ended"
         assert rows["log:1.0"] == {"attempt": 1, "rank": 0, "size": 5}
-        told = [row["sentence"] for key, row in rows.items() if key.startswith("event:")]
-        assert told == ["submitted by anna", f"placed on {agent.name}", "started", "exited with code 0"]
+        payload = [row["sentence"] for key, row in rows.items() if key.startswith("event:")]
+        assert payload == ["submitted by anna", f"placed on {agent.name}", "started", "exited with code 0"]
 
-    def test_a_lost_node_asks_for_attention(self):
+    def test_lost_node_needs_attention(self):
         agent = make_node(gpus=1)
         Node.objects.update(state="lost")
         rows = feed.rows("overview", None)
@@ -247,14 +247,14 @@ class TestRows:
         assert (lost["severity"], lost["count"], lost["parts"][0]["node"]) == ("red", 1, agent.name)
         assert rows["status"]["unavailable_gpus"] == 1
 
-    def test_the_latest_jobs_of_those_who_look(self, monkeypatch, user, ours, stranger, theirs):
+    def test_jobs_topic_has_latest_jobs_of_each_viewer(self, monkeypatch, user, ours, stranger, theirs):
         monkeypatch.setattr("frontend.pages.jobs.rows.JOBS_ROWS", 2)
-        own = [submit(user, ours) for _ in range(3)]
-        others = [submit(stranger, theirs) for _ in range(3)]
-        assert set(feed.rows("jobs", [ours.pk])) == {*map(str, own[1:])}
-        assert set(feed.rows("jobs", None)) == {*map(str, others[1:])}
+        own_rows = [submit(user, ours) for _ in range(3)]
+        other = [submit(stranger, theirs) for _ in range(3)]
+        assert set(feed.rows("jobs", [ours.pk])) == {*map(str, own_rows[1:])}
+        assert set(feed.rows("jobs", None)) == {*map(str, other[1:])}
 
-    def test_one_load_serves_all_viewers(self, user, ours, stranger, theirs, django_assert_max_num_queries):
+    def test_topic_is_loaded_once_for_all_viewers(self, user, ours, stranger, theirs, django_assert_max_num_queries):
         for agent in [make_node() for _ in range(3)]:
             submit(user, ours)
             submit(stranger, theirs)
@@ -262,7 +262,7 @@ class TestRows:
             agent.start_all()
         ids = [submit(user, ours), submit(stranger, theirs)]
         job_actions.cancel(ids[0], identity_for(user))
-        viewers = [Viewer(seen) for seen in (None, (ours.pk,), (theirs.pk,), (ours.pk, theirs.pk), ())]
+        viewers = [Viewer(observed) for observed in (None, (ours.pk,), (theirs.pk,), (ours.pk, theirs.pk), ())]
         topics = [*ALL, *(f"job:{i}" for i in ids)]
         with django_assert_max_num_queries(26 + len(viewers)):  # of the queue each audience has its own windows
             loaded = feed.load([(topic, viewer) for topic in topics for viewer in viewers])
@@ -291,7 +291,7 @@ class TestRows:
             "queue?" + "q" * 200,
         ],
     )
-    def test_unknown_topics(self, topic):
+    def test_unknown_topic_raises_key_error(self, topic):
         assert kind_of(topic) is None
         with pytest.raises(KeyError):
             feed.rows(topic, None)

@@ -1,4 +1,4 @@
-"""What fields are called in the admin: words with units, for each of them, and in no migration."""
+"""Field labels in the admin: readable, with units, for all fields, without migrations."""
 
 import re
 
@@ -15,7 +15,7 @@ from tests.frontend.browsing import browser, text_of
 
 
 @pytest.mark.parametrize(
-    ("model", "name", "words"),
+    ("model", "name", "text"),
     [
         (Quota, "max_gpu_memory_mb", "GPU memory at most (MiB)"),
         (Quota, "max_gpus_per_user", "GPUs per user at most"),
@@ -24,11 +24,11 @@ from tests.frontend.browsing import browser, text_of
         (SchedulingPolicy, "thermal_threshold_celsius", "hot from (°C)"),
     ],
 )
-def test_a_field_is_called_what_its_name_says(model, name, words):
-    assert spoken(name) == model._meta.get_field(name).verbose_name == words
+def test_field_label_follows_its_name(model, name, text):
+    assert spoken(name) == model._meta.get_field(name).verbose_name == text
 
 
-def test_no_field_is_called_by_letters():
+def test_field_labels_have_no_underscores():
     called = [
         f"{model.__name__}: {field.verbose_name}"
         for label in NAMED
@@ -37,12 +37,12 @@ def test_no_field_is_called_by_letters():
     ]
     assert len(called) > 200
     assert [
-        words for words in called if re.search(r"\b(gpus?|cpu|mb|ms|uuid|numa|milli|celsius)$|\b(gpus?|cpu|mb) ", words)
+        text for text in called if re.search(r"\b(gpus?|cpu|mb|ms|uuid|numa|milli|celsius)$|\b(gpus?|cpu|mb) ", text)
     ] == []
 
 
 @pytest.mark.django_db
-def test_the_admin_shows_these_words():
+def test_admin_shows_field_labels():
     tenant, admin = make_tenant("nlp"), browser(make_user(admin=True))
     assert "GPU memory at most (MiB)" in text_of(admin.get(f"/admin/tenants/tenant/{tenant.pk}/change/"))
     assert "Hot from (°C)" in text_of(admin.get("/admin/scheduling/schedulingpolicy/", follow=True))

@@ -1,4 +1,4 @@
-"""Health and My work: open incidents with the way back, agents, the control plane, and what became of whose jobs."""
+"""Health and My work: incidents with next steps, agents, the control plane, and results of jobs."""
 
 import re
 from datetime import timedelta
@@ -33,38 +33,38 @@ def causes(client):
 
 
 class TestHealth:
-    def test_a_well_cluster_says_so(self, admin):
+    def test_health_page_says_when_nothing_is_wrong(self, admin):
         make_node(name="n1")
         run_cycle()
         Node.objects.update(agent_version=__version__)
         page = text_of(admin.get(PATH))
-        assert "Nothing is wrong." in page and "1 / 1</b><span>agents online" in page
-        assert "All speak this version" in page
+        assert "No open incidents." in page and "1 / 1</b><span>agents online" in page
+        assert "All agents run this version" in page
 
-    def test_without_a_node_nothing_is_called_well(self, admin):
+    def test_health_page_claims_no_health_without_nodes(self, admin):
         run_cycle()
         page = text_of(admin.get(PATH))
-        assert "Nothing is wrong." not in page and 'No node has joined yet.</b> <a href="/join/"' in page
+        assert "No open incidents." not in page and 'No node has joined yet.</b> <a href="/join/"' in page
 
-    def test_a_scheduler_that_stands_still_is_told_first(self, admin):
+    def test_health_page_alerts_when_scheduler_stopped(self, admin):
         make_node(name="n1")
-        assert "The scheduler does not run" in text_of(admin.get(PATH))
+        assert "The scheduler is not running" in text_of(admin.get(PATH))
         run_cycle()
         page = text_of(admin.get(PATH))
-        assert "The scheduler does not run" not in page and "PostgreSQL " in page
+        assert "The scheduler is not running" not in page and "PostgreSQL " in page
 
-    def test_open_incidents_have_cause_and_way_back_and_then_are_history(self, admin):
+    def test_incidents_show_cause_and_next_step_then_history(self, admin):
         make_node(name="n1", gpus=2)
         execute("UPDATE nodes_device SET health = 'degraded', health_note = 'Xid 48' WHERE index = 1")
         page = text_of(admin.get(PATH))
         row = found(r'(?s)id="open".*?<tbody>(.*?)</tbody>', page)
-        assert "GPU 1" in row and "Xid 48" in row and "see to the hardware" in row and 'href="/nodes/n1/"' in row
+        assert "GPU 1" in row and "Xid 48" in row and "repair the hardware" in row and 'href="/nodes/n1/"' in row
         execute("UPDATE nodes_device SET health = 'ok', health_note = '' WHERE index = 1")
         page = text_of(admin.get(PATH))
-        assert "Nothing is wrong." in page
+        assert "No open incidents." in page
         assert "Xid 48" in page[page.index('id="history"') :]
 
-    def test_agents_that_differ_are_named_with_why(self, admin):
+    def test_deviating_agents_are_listed_with_notes(self, admin):
         make_node(name="n1").sync(at=(timezone.now() + timedelta(seconds=90)).isoformat())
         make_node(name="n2")
         Node.objects.filter(name="n2").update(agent_version="0.0.1")
@@ -72,15 +72,15 @@ class TestHealth:
         assert re.search(r"its clock is (89|90) s ahead", page)
         assert f"agent 0.0.1, server {__version__}" in page
 
-    def test_members_see_no_causes_and_no_machinery(self, nlp, member):
+    def test_health_page_hides_causes_and_control_plane_from_members(self, nlp, member):
         """A08."""
         make_node(name="n1", gpus=1)
         execute("UPDATE nodes_device SET health = 'foreign', health_note = 'pid 7 of eve'")
         page = text_of(browser(member).get(PATH))
-        assert "foreign" in page and "told to admins" in page
+        assert "foreign" in page and "only admins see this" in page
         assert "pid 7" not in page and "PostgreSQL" not in page and "All agents" not in page
 
-    def test_what_the_system_did_about_nodes_is_for_all_and_why_for_admins(self, member, admin):
+    def test_node_activity_is_public_but_causes_are_for_admins(self, member, admin):
         """A08."""
         make_node(name="n1", gpus=1)
         for client in (admin, browser(member)):
@@ -89,17 +89,17 @@ class TestHealth:
             "UPDATE nodes_node SET state = 'lost', intent = 'cordoned', intent_note = 'held after 2 node faults: 7'"
         )
         execute("UPDATE nodes_device SET health = 'quarantined', health_note = 'dirty for 10 minutes: pid 7 of eve'")
-        told = {
+        payload = {
             "node n1 stopped reporting": "node n1 stopped reporting",
             "node n1 is held after 2 node faults: 7": "node n1 is held after 2 node faults",
             "GPU 0 of n1 was quarantined: dirty for 10 minutes: pid 7 of eve": "GPU 0 of n1 was quarantined",
         }
-        for client, sentences in ((admin, set(told)), (browser(member), set(told.values()))):
+        for client, sentences in ((admin, set(payload)), (browser(member), set(payload.values()))):
             did = found(r'(?s)id="did">.*?<ul class="list did">(.*?)</ul>', text_of(client.get(PATH)))
             assert set(re.findall(r'<a href="/nodes/n1/">(.*?)</a>', did)) == sentences
 
     @pytest.mark.django_db(transaction=True)
-    def test_of_a_closed_node_all_read_the_note_and_admins_by_whom(self, member, admin):
+    def test_cordon_note_is_public_but_its_author_is_for_admins(self, member, admin):
         for name in ("n1", "n2", "n3"):
             make_node(name=name)
         admin.post("/nodes/n1/cordon/", {"note": "new fans"})
@@ -119,7 +119,7 @@ class TestHealth:
         assert causes(admin) == {*expected, ("n1", "by other")}, "each time has its own"
 
     @pytest.mark.django_db(transaction=True)
-    def test_another_note_of_a_closed_node_is_told_with_who_gave_it_and_the_first_is_kept(self, admin):
+    def test_second_cordon_note_keeps_the_first_with_authors(self, admin):
         make_node(name="n1")
         other = browser(make_user("other", admin=True))
         admin.post("/nodes/n1/cordon/", {"note": "new fans"})
@@ -135,7 +135,7 @@ class TestHealth:
         assert [(row.before, row.after) for row in kept] == [({"note": "new fans"}, {"note": "waits for a part"})]
 
     @pytest.mark.django_db(transaction=True)
-    def test_a_hold_that_an_admin_takes_over_is_still_told_as_the_systems(self, admin):
+    def test_auto_cordon_taken_over_by_admin_stays_automatic(self, admin):
         make_node(name="n1")
         cordon.set_intent("n1", NodeIntent.CORDONED, f"{AUTO_CORDON_NOTE}2 node faults: jobs 770001")
         admin.post("/nodes/n1/cordon/", {"note": "new fans"})
@@ -143,7 +143,7 @@ class TestHealth:
         assert "node n1 is held after 2 node faults" in text_of(admin.get(PATH))
 
     @pytest.mark.django_db(transaction=True)
-    def test_what_the_system_did_by_itself(self, nlp, member, admin):
+    def test_automatic_actions_are_listed(self, nlp, member, admin):
         agent = make_node(name="n1")
         job = submit(member, nlp, name="train")
         run_cycle()
@@ -157,11 +157,11 @@ class TestHealth:
 
 
 class TestMyWork:
-    def test_users_land_there_and_admins_on_the_overview(self, member, admin):
+    def test_home_redirects_users_to_my_work(self, member, admin):
         assert browser(member).get("/")["Location"] == "/mine/"
         assert "<h1>Overview</h1>" in text_of(admin.get("/"))
 
-    def test_who_has_no_job_yet_is_taught_the_first(self, nlp, member):
+    def test_my_work_teaches_first_job_to_new_users(self, nlp, member):
         page = text_of(browser(member).get("/mine/"))
         assert "Your first job" in page and "gpusched run --tenant nlp --gpus 1 -- nvidia-smi" in page
         assert "gpusched login http://testserver" in page
@@ -169,7 +169,7 @@ class TestMyWork:
         assert "Your first job" not in text_of(browser(member).get("/mine/"))
 
     @pytest.mark.django_db(transaction=True)
-    def test_running_waiting_and_ended_jobs_of_oneself_alone(self, nlp, member):
+    def test_my_work_lists_only_own_jobs(self, nlp, member):
         agent = make_node(name="n1", gpus=2)
         done = submit(member, nlp, gpu_count=1, name="done")
         run_cycle()
@@ -190,13 +190,13 @@ class TestMyWork:
         assert "of-somebody-else" not in page
         assert "2 GPUs, 2 of them yours" in page
 
-    def test_what_is_left_of_each_limit(self, member):
+    def test_my_work_shows_remaining_limits(self, member):
         tenant = make_tenant("capped", quota={"max_gpus": 4, "max_gpus_per_user": 2})
         page = text_of(browser(make_member(tenant)).get("/mine/"))
         assert "<b>4</b> GPUs of the tenant" in page and "<b>2</b> GPUs of your own" in page
 
     @pytest.mark.django_db(transaction=True)
-    def test_what_became_of_ones_jobs_is_told(self, nlp, member, admin):
+    def test_my_work_shows_results_of_own_jobs(self, nlp, member, admin):
         make_node(name="n1")
         job = submit(member, nlp, name="train")
         run_cycle()

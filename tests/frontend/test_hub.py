@@ -1,4 +1,4 @@
-"""What the hub keeps of pages and of what they watch, and what it says to one that cannot be served."""
+"""The state of the hub, and refusals of topics and pages."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ class Box:
     def plain(self, message: str) -> None:
         self.said.append(message)
 
-    def forget(self, topic: str) -> None:
+    def drop(self, topic: str) -> None:
         pass
 
 
@@ -26,29 +26,29 @@ async def close(code: int) -> None:
 
 
 def page(*topics: str) -> Any:
-    return hubs.Client(Session(1, "key", "password"), Box(), close, topics=set(topics), wants=set(topics))  # type: ignore[arg-type]
+    return hubs.Client(Session(1, "key", "password"), Box(), close, topics=set(topics), needs_snapshot=set(topics))  # type: ignore[arg-type]
 
 
-def test_what_is_not_there_is_told_once():
+def test_missing_topic_is_refused_once():
     """And watched no more."""
     client = page("job:1", "nodes")
-    hubs._send_update(client, "job:1", Update(None, None, None), is_leisurely=False)
-    assert (client.topics, client.wants) == ({"nodes"}, {"nodes"})
+    hubs._send_update(client, "job:1", Update(None, None, None), is_low_priority=False)
+    assert (client.topics, client.needs_snapshot) == ({"nodes"}, {"nodes"})
     assert client.outbox.said == ['{"topic":"job:1","error":"not_found"}']
 
 
-def test_what_nobody_watches_any_more_is_forgotten():
+def test_unwatched_topics_are_dropped():
     hub = hubs.LiveHub()
     client = page("nodes")
     hub._clients.add(client)
-    seen = [view(topic, client.viewer) for topic in ("nodes", "job:1")]
-    hub._known = {one: {} for one in seen}
-    hub._looked_at = {"nodes": 0.0, "job:1": 0.0}
-    hub._forget()
-    assert (list(hub._known), list(hub._looked_at)) == (seen[:1], ["nodes"])
+    observed = [view(topic, client.viewer) for topic in ("nodes", "job:1")]
+    hub._rows = {entry: {} for entry in observed}
+    hub._loaded_at = {"nodes": 0.0, "job:1": 0.0}
+    hub._drop_unwatched()
+    assert (list(hub._rows), list(hub._loaded_at)) == (observed[:1], ["nodes"])
 
 
-async def test_who_cannot_be_asked_about_is_to_try_again(monkeypatch):
+async def test_join_asks_to_retry_without_database(monkeypatch):
     """And not to log in again: it is the database that does not answer."""
     hub = hubs.LiveHub()
     monkeypatch.setattr(hub, "start", lambda: None)
@@ -56,7 +56,7 @@ async def test_who_cannot_be_asked_about_is_to_try_again(monkeypatch):
     async def nothing(work):
         return None
 
-    monkeypatch.setattr(hub._sight, "question", nothing)
+    monkeypatch.setattr(hub._db, "query", nothing)
     client = page()
     assert await hub.join(client) == hubs.TRY_AGAIN_LATER
     hub.leave(client)

@@ -1,4 +1,4 @@
-"""One job's page: its tabs by address, what its GPUs read, what it costs, who stands before it, a log that is no more."""
+"""The job page: tabs, readings, cost, jobs ahead, deleted logs."""
 
 import re
 from datetime import timedelta
@@ -37,7 +37,7 @@ def current(page):
     return re.findall(r'id="tab-(\w+)" aria-current="page"', page)
 
 
-def test_each_tab_has_an_address(running, member):
+def test_job_tabs_have_urls(running, member):
     client = browser(member)
     for tab in TABS:
         response = client.get(f"/jobs/{running}/?tab={tab}")
@@ -46,7 +46,7 @@ def test_each_tab_has_an_address(running, member):
     assert current(text_of(client.get(f"/jobs/{running}/?tab=nonsense"))) == ["log"]
 
 
-def test_without_a_tab_it_says_why_it_waits_then_shows_the_log(running, nlp, member):
+def test_job_page_opens_on_reason_then_log(running, nlp, member):
     client = browser(member)
     waiting = submit(member, nlp, gpu_count=2)
     assert current(page := text_of(client.get(f"/jobs/{waiting}/?shown=log"))) == ["why"]
@@ -55,7 +55,7 @@ def test_without_a_tab_it_says_why_it_waits_then_shows_the_log(running, nlp, mem
     assert client.get(f"/jobs/{running}/?shown=log").status_code == 204  # somebody reads it
 
 
-def test_the_request_stands_as_command_and_json(running, member):
+def test_spec_tab_shows_command_and_json(running, member):
     page = text_of(browser(member).get(f"/jobs/{running}/?tab=spec"))
     assert "python &#x27;a b.py&#x27;" in page
     assert "LR=0.1" in page
@@ -63,16 +63,16 @@ def test_the_request_stands_as_command_and_json(running, member):
     assert "--gpus 2" in page
 
 
-def test_a_job_without_gpus_has_no_tab_for_them(nlp, member):
+def test_gpus_tab_is_missing_without_gpus(nlp, member):
     page = text_of(browser(member).get(f"/jobs/{submit(member, nlp, gpu_count=0)}/"))
     assert "tab=gpus" not in page
 
 
-def test_a_deleted_log_says_when_it_was(running, member):
+def test_deleted_log_shows_its_date(running, member):
     store.append(running, 1, 0, 0, b"once it said this\n")
     execute("UPDATE jobs_attempt SET log_dropped_at = '2030-01-31T08:00:00Z' WHERE job_id = %s", [running])
     page = text_of(browser(member).get(f"/jobs/{running}/?tab=log"))
-    assert re.search(r"This log was deleted on <time [^>]*>2030-01-31 08:00:00 UTC</time>, by its age\.", page)
+    assert re.search(r"This log was deleted on <time [^>]*>2030-01-31 08:00:00 UTC</time> because of its age\.", page)
     assert "once it said this" not in page
 
 
@@ -83,7 +83,7 @@ def sample(device, at, utilisation):
     )
 
 
-def test_readings_are_those_of_the_attempts_time_and_devices_only(running, member):
+def test_readings_cover_only_the_attempt(running, member):
     start = timezone.now() - timedelta(minutes=30)
     execute("UPDATE jobs_attempt SET scheduled_at = %s, started_at = %s WHERE job_id = %s", [start, start, running])
     first, second = Device.objects.order_by("index")
@@ -92,17 +92,17 @@ def test_readings_are_those_of_the_attempts_time_and_devices_only(running, membe
         sample(first, start + timedelta(minutes=minutes, seconds=1), 50)
     sample(first, start - timedelta(minutes=1), 99)
     sample(Device.objects.get(node__name=elsewhere.name), start + timedelta(minutes=1), 99)
-    told = browser(member).get(f"/jobs/{running}/readings/").json()
-    assert [(d["node"], d["index"]) for d in told["devices"]] == [("n1", 0), ("n1", 1)]
-    assert set(told["devices"][0]["utilisation_percent"]) == {50.0}
-    assert len(told["devices"][0]["times"]) == 20
-    assert told["devices"][0]["power_watts"] == [None] * 20
-    assert told["devices"][1]["times"] == []
-    assert told["is_live"] and told["from"] == pytest.approx(start.timestamp())
+    payload = browser(member).get(f"/jobs/{running}/readings/").json()
+    assert [(d["node"], d["index"]) for d in payload["devices"]] == [("n1", 0), ("n1", 1)]
+    assert set(payload["devices"][0]["utilisation_percent"]) == {50.0}
+    assert len(payload["devices"][0]["times"]) == 20
+    assert payload["devices"][0]["power_watts"] == [None] * 20
+    assert payload["devices"][1]["times"] == []
+    assert payload["is_live"] and payload["from"] == pytest.approx(start.timestamp())
     assert second.pk != first.pk
 
 
-def test_old_readings_come_from_roll_ups(running):
+def test_old_readings_come_from_rollups(running):
     start = timezone.now() - timedelta(days=3)
     execute("UPDATE jobs_attempt SET scheduled_at = %s, started_at = %s WHERE job_id = %s", [start, start, running])
     device = Device.objects.order_by("index")[0]
@@ -113,33 +113,33 @@ def test_old_readings_come_from_roll_ups(running):
             [device.pk, start + timedelta(hours=hours)],
         )
     sample(device, timezone.now() - timedelta(hours=1), 80)
-    told = readings(running)
-    assert told is not None
-    assert set(told["devices"][0]["utilisation_percent"]) == {40.0, 80.0}
-    assert len(told["devices"][0]["times"]) <= 240
+    payload = readings(running)
+    assert payload is not None
+    assert set(payload["devices"][0]["utilisation_percent"]) == {40.0, 80.0}
+    assert len(payload["devices"][0]["times"]) <= 240
 
 
-@pytest.mark.parametrize("asked", ["?attempt=7", "?attempt=x", "?attempt=" + "9" * 40])
-def test_an_attempt_that_is_not_there(asked, running, member):
-    status = browser(member).get(f"/jobs/{running}/readings/{asked}").status_code
-    assert status == (404 if asked == "?attempt=7" else 200)
+@pytest.mark.parametrize("requested", ["?attempt=7", "?attempt=x", "?attempt=" + "9" * 40])
+def test_readings_of_missing_attempt_are_404(requested, running, member):
+    status = browser(member).get(f"/jobs/{running}/readings/{requested}").status_code
+    assert status == (404 if requested == "?attempt=7" else 200)
 
 
-def test_the_cost_is_of_the_time_that_has_a_rate(running, member):
+def test_job_cost_counts_only_rated_time(running, member):
     start = timezone.now() - timedelta(hours=2)
     execute("UPDATE nodes_assignment SET started_at = %s WHERE job_id = %s", [start, running])
     assert cost_of(running).cost is None
     rates.set_rate("*", Decimal(3), timezone.now() - timedelta(hours=1), None, "test")
-    found = cost_of(running)
-    assert found.gpu_hours == pytest.approx(4, abs=0.01)
-    assert found.cost == pytest.approx(6, abs=0.01)
-    assert found.is_partial
+    result = cost_of(running)
+    assert result.gpu_hours == pytest.approx(4, abs=0.01)
+    assert result.cost == pytest.approx(6, abs=0.01)
+    assert result.is_partial
     page = text_of(browser(member).get(f"/jobs/{running}/cost/"))
     assert "4 GPU-hours, costs 6" in page
     assert "a part has no rate" in page
 
 
-def test_who_stands_before_it_by_size_and_by_name_where_it_may_be_named(running, nlp, member):
+def test_jobs_ahead_are_counted_and_named_if_visible(running, nlp, member):
     other = make_tenant("other")
     stranger = make_member(other)
     submit(member, nlp, gpu_count=2, name="nearest-own")
@@ -149,13 +149,13 @@ def test_who_stands_before_it_by_size_and_by_name_where_it_may_be_named(running,
     run_cycle()
     page = text_of(browser(member).get(f"/jobs/{last}/foreseen/"))
     assert "4 jobs with 5 GPUs: 1 \u00d7 2 GPUs, 3 \u00d7 1 GPU" in page
-    assert "Before it, by priority and age" in page
-    assert "guarantees and shares decide before priority and age" in page
+    assert "Ahead of it by priority and age" in page
+    assert "Guarantees and shares rank before priority and age" in page
     assert "nearest-own" in page
     assert "secret-plan" not in page
 
 
-def test_the_history_of_reasons_is_a_bar(running, nlp, member):
+def test_reason_history_is_a_bar(running, nlp, member):
     waiting = submit(member, nlp, gpu_count=2)
     run_cycle()
     since = timezone.now() - timedelta(hours=1)
@@ -169,7 +169,7 @@ def test_the_history_of_reasons_is_a_bar(running, nlp, member):
     assert "so far" in page
 
 
-def test_why_here_tells_what_was_considered_at_the_placing(nlp, member):
+def test_why_tab_lists_considered_nodes(nlp, member):
     make_node(name="roomy", gpus=8)
     make_node(name="tight", gpus=1)
     job_id = submit(member, nlp, gpu_count=1)
@@ -179,11 +179,11 @@ def test_why_here_tells_what_was_considered_at_the_placing(nlp, member):
     chosen = re.findall(r'<tr class="is-chosen"><td[^>]*><a class="node"[^>]*>([^<]+)<', page)
     [row] = query("SELECT placement, considered FROM jobs_attempt WHERE job_id = %s", [job_id])
     assert chosen == [row["placement"][0]["node"]]
-    assert {one["node"] for one in row["considered"]["candidates"]} == {"roomy", "tight"}
+    assert {entry["node"] for entry in row["considered"]["candidates"]} == {"roomy", "tight"}
     assert row["considered"]["rule"] == "fragmentation"
 
 
-def test_why_here_has_columns_of_taints_and_preferences_where_they_differ(nlp, member):
+def test_why_tab_has_taint_columns_only_when_they_differ(nlp, member):
     for name in ("n1", "n2"):
         make_node(name=name, gpus=1)
     Node.objects.filter(name="n2").update(admin_labels={"fast": "yes"})
@@ -192,45 +192,45 @@ def test_why_here_has_columns_of_taints_and_preferences_where_they_differ(nlp, m
     run_cycle()
     client = browser(member)
     page = text_of(client.get(f"/jobs/{job_id}/?tab=why"))
-    assert "then the most weight of its preferences" in page
+    assert "then the highest weight of preferences met" in page
     assert re.findall(r'data-label="Preferences met" class="num">(\d+)<', page) == ["10", "0"]
     assert "10:fast" in text_of(client.get(f"/jobs/{job_id}/?tab=spec"))
 
 
-def test_why_here_of_a_gang_and_of_what_was_not_kept(nlp, member):
+def test_why_tab_explains_gangs_and_missing_records(nlp, member):
     make_node(name="n1", gpus=2)
     make_node(name="n2", gpus=2)
     gang = submit(member, nlp, gpu_count=4, gang_scheduling=True, ranks=2)
     run_cycle()
     client = browser(member)
-    assert "A gang over 2 nodes takes the fewest ranks" in text_of(client.get(f"/jobs/{gang}/?tab=why"))
+    assert "A gang over 2 nodes fills the fewest nodes" in text_of(client.get(f"/jobs/{gang}/?tab=why"))
     execute("UPDATE jobs_attempt SET ranks = 1")
     execute("UPDATE jobs_attempt SET placement = jsonb_build_array(placement->0)")
-    assert "What else was considered was not kept" in text_of(client.get(f"/jobs/{gang}/?tab=why"))
+    assert "The alternatives were not recorded" in text_of(client.get(f"/jobs/{gang}/?tab=why"))
 
 
-def test_the_time_limit_is_changed_from_the_page(running, member):
+def test_time_limit_changes_from_the_page(running, member):
     client = browser(member)
     assert "Set a time limit…" in text_of(client.get(f"/jobs/{running}/"))
-    told = text_of(client.post(f"/jobs/{running}/extend/", {"max_runtime_minutes": "90"}, follow=True))
-    assert f"Job {running} may now run for 90 minutes" in told
+    payload = text_of(client.post(f"/jobs/{running}/extend/", {"max_runtime_minutes": "90"}, follow=True))
+    assert f"Job {running} may now run for 90 minutes" in payload
     assert query("SELECT max_runtime_seconds AS s FROM jobs_job WHERE id = %s", [running]) == [{"s": 5400}]
-    assert ("Extend…" in told, 'value="150"' in told) == (True, True)
+    assert ("Extend…" in payload, 'value="150"' in payload) == (True, True)
     refused = text_of(client.post(f"/jobs/{running}/extend/", {"max_runtime_minutes": "soon"}, follow=True))
     assert "flash error" in refused
 
 
-def test_who_opens_a_row_need_not_wait_for_the_scheduler_to_see_what_is_known(nlp, member, monkeypatch):
+def test_queue_details_show_known_part_without_scheduler(nlp, member, monkeypatch):
     """A08: an answer takes seconds where ten thousand wait."""
     make_node(name="n1", gpus=1)
     _, waiting = submit(member, nlp), submit(member, nlp)
     run_cycle()
     client = browser(member)
-    assert "being worked out" not in text_of(client.get(f"/jobs/{waiting}/foreseen/"))
+    assert "computing…" not in text_of(client.get(f"/jobs/{waiting}/foreseen/"))
     monkeypatch.setattr(whatif, "outlook", None)
     page = text_of(client.get(f"/jobs/{waiting}/foreseen/?part=now"))
-    assert "being worked out" in page
-    assert "How long each reason has blocked it" in page and "Before it, by priority and age" in page
+    assert "computing…" in page
+    assert "Time blocked by each reason" in page and "Ahead of it by priority and age" in page
 
 
 def limit_of(job_id):
@@ -240,11 +240,13 @@ def limit_of(job_id):
 def undo_in(client, job_id):
     """What the button that takes the last change back would send; None without one."""
     page = text_of(client.get(f"/jobs/{job_id}/actions/"))
-    found = re.search(r'data-key="undo".*?name="max_runtime_minutes" value="([^"]+)".*?name="seen" value="(\d+)"', page)
-    return {"max_runtime_minutes": found[1], "seen": found[2]} if found else None
+    result = re.search(
+        r'data-key="undo".*?name="max_runtime_minutes" value="([^"]+)".*?name="seen" value="(\d+)"', page
+    )
+    return {"max_runtime_minutes": result[1], "seen": result[2]} if result else None
 
 
-def test_a_new_limit_is_taken_back_by_who_set_it_unless_it_was_changed_since(running, nlp, member):
+def test_time_limit_undo_is_offered_only_for_own_latest_change(running, nlp, member):
     client, admin = browser(member), browser(make_user(admin=True))
     execute("UPDATE jobs_job SET max_runtime_seconds = 3661")
     assert undo_in(client, running) is None
@@ -265,7 +267,7 @@ def test_a_new_limit_is_taken_back_by_who_set_it_unless_it_was_changed_since(run
     assert limit_of(running) == 5700
 
 
-def test_no_way_back_is_offered_that_would_be_refused(running, nlp, member):
+def test_time_limit_undo_is_hidden_when_it_would_be_refused(running, nlp, member):
     client, owner = browser(member), browser(make_member(nlp, Role.OWNER))
     execute("UPDATE jobs_job SET max_runtime_seconds = NULL")
     owner.post(f"/jobs/{running}/extend/", {"max_runtime_minutes": "300"})
@@ -285,7 +287,7 @@ def test_no_way_back_is_offered_that_would_be_refused(running, nlp, member):
     assert undo_in(client, running) is None, "a member may not make it so much longer again"
 
 
-def test_an_array_tells_how_far_it_has_come_and_leads_to_its_elements(nlp, member):
+def test_array_page_shows_progress_with_links(nlp, member):
     agent = make_node(name="n1", gpus=2)
     array = submit(member, nlp, gpu_count=1, array=ArrayRequest(count=5))
     run_cycle()
@@ -295,19 +297,19 @@ def test_an_array_tells_how_far_it_has_come_and_leads_to_its_elements(nlp, membe
     assert "of 5 elements" in page
     assert 'href="?tab=elements&amp;state=running"' in page
     elements = text_of(client.get(f"/jobs/?array={array}"))
-    found = re.findall(r'<tr data-key="(\d+)"', elements)
-    assert len(found) == 2
-    assert f'<a class="id" href="/jobs/{array}/">{array}</a>, element' in text_of(client.get(f"/jobs/{found[0]}/"))
+    result = re.findall(r'<tr data-key="(\d+)"', elements)
+    assert len(result) == 2
+    assert f'<a class="id" href="/jobs/{array}/">{array}</a>, element' in text_of(client.get(f"/jobs/{result[0]}/"))
 
 
-def test_another_tenants_job_shows_none_of_its_parts(running, member):
+def test_job_tabs_are_404_for_other_tenants(running, member):
     other = make_tenant("other")
     stranger = browser(make_member(other))
     for part in ("readings/", "cost/", "foreseen/", "?tab=gpus", "?tab=spec"):
         assert stranger.get(f"/jobs/{running}/{part}").status_code == 404
 
 
-def test_names_stay_text_in_every_tab(nlp, member):
+def test_job_tabs_escape_names(nlp, member):
     make_node(name="n1")
     job_id = submit(member, nlp, name=HOSTILE, command=[HOSTILE], environment={"A": HOSTILE}, gpu_count=1)
     for tab in TABS:

@@ -1,4 +1,4 @@
-"""Letting a machine join: the token, the command, and the light that turns green."""
+"""Joining a machine: the token, the command and arrivals."""
 
 import re
 
@@ -23,7 +23,7 @@ def let_in_by(token_id):
     execute("UPDATE nodes_node SET let_in_by = (SELECT prefix FROM nodes_jointoken WHERE id = %s)", [token_id])
 
 
-def test_an_admin_gets_the_whole_command(admin):
+def test_join_page_shows_full_command_to_admin(admin):
     response = admin.post("/join/", {"hours": "1"})
     page = text_of(response)
     assert re.search(r"gpusched-agent join http://testserver j[\w-]+\.[\w-]+", page)
@@ -37,7 +37,7 @@ def test_an_admin_gets_the_whole_command(admin):
     assert "light is-on" in light and "2 GPUs" in light
 
 
-def test_a_machine_that_joined_and_does_not_run_is_told_apart(admin):
+def test_arrivals_mark_machines_without_running_agent(admin):
     admin.post("/join/", {"hours": "24"})
     [token] = query("SELECT id FROM nodes_jointoken")
     make_node(name="n1", gpus=1)
@@ -47,17 +47,17 @@ def test_a_machine_that_joined_and_does_not_run_is_told_apart(admin):
     assert "light is-half" in light and "gpusched-agent run" in light
 
 
-def test_a_machine_that_was_a_node_before_turns_the_light_green(admin):
+def test_arrivals_include_returning_machines(admin):
     """And one that was let in otherwise meanwhile does not."""
     back, other = make_node(name="n1", gpus=1), make_node(name="n2", gpus=1)
     page = text_of(admin.post("/join/", {"hours": "24"}))
     secret = found(r"gpusched-agent join http://testserver ([^<\s]+)<", page)
     [token] = query("SELECT id FROM nodes_jointoken")
     assert "Waiting for a machine" in text_of(admin.get(f"/join/{token['id']}/"))
-    again = Join(name=back.name, node_key=back.key, facts=back.facts())
+    repeated = Join(name=back.name, node_key=back.key, facts=back.facts())
     answer = browser().post(
         "/agent/join",
-        msgspec.json.encode(again),
+        msgspec.json.encode(repeated),
         content_type="application/json",
         headers={"Authorization": f"Bearer {secret}"},
     )
@@ -66,7 +66,7 @@ def test_a_machine_that_was_a_node_before_turns_the_light_green(admin):
     assert "light is-on" in light and "is back and online" in light and other.name not in light
 
 
-def test_the_empty_overview_lets_a_machine_join(admin, member):
+def test_empty_overview_shows_join_steps(admin, member):
     page = text_of(admin.get("/overview/"))
     assert 'hx-post="/join/"' in page and "gpusched-agent join http://testserver TOKEN" in page
     assert "Ask one for it" in text_of(browser(member).get("/overview/"))
@@ -74,7 +74,7 @@ def test_the_empty_overview_lets_a_machine_join(admin, member):
     assert "join-here" not in text_of(admin.get("/overview/"))
 
 
-def test_a_token_is_revoked(admin):
+def test_join_token_is_revoked(admin):
     admin.post("/join/", {"hours": "24"})
     [token] = query("SELECT id FROM nodes_jointoken")
     assert "lets no more nodes join" in text_of(admin.post(f"/join/{token['id']}/revoke/", follow=True))
@@ -84,14 +84,14 @@ def test_a_token_is_revoked(admin):
 
 
 @pytest.mark.parametrize("hours", ["", "0", "99999", "x"])
-def test_only_offered_lives(hours, admin):
+def test_join_token_accepts_only_offered_lifetimes(hours, admin):
     assert admin.post("/join/", {"hours": hours}).status_code == 400
     assert query("SELECT 1 FROM nodes_jointoken") == []
 
 
-def test_others_are_told_whom_to_ask(member):
+def test_join_page_tells_members_to_ask_an_admin(member):
     client = browser(member)
-    assert "Only an admin can make the TOKEN" in text_of(client.get("/join/"))
+    assert "Only an admin can create the TOKEN" in text_of(client.get("/join/"))
     assert client.post("/join/", {"hours": "1"}).status_code == 403
     assert "No node has joined yet" in text_of(client.get("/nodes/"))
     assert query("SELECT 1 FROM nodes_jointoken") == []

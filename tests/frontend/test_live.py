@@ -31,8 +31,8 @@ db = sync_to_async
 
 @pytest.fixture
 async def hub(monkeypatch):
-    async with live_hub(monkeypatch) as made:
-        yield made
+    async with live_hub(monkeypatch) as created:
+        yield created
     await db(connections.close_all)()
 
 
@@ -72,7 +72,7 @@ async def open_page(hub):
         await page.leave()
 
 
-async def test_a_snapshot_then_deltas(open_page, cookie, user, tenant):
+async def test_page_receives_snapshot_then_deltas(open_page, cookie, user, tenant):
     page = await open_page(cookie, "queue", "jobs")
     nothing = {"jobs": 0, "gpus": 0, "shown": 0, "rows": 0, "matching": 0, "groups": [], "order": []}
     assert page.rows == {"queue": {"total": nothing}, "jobs": {}}
@@ -85,7 +85,7 @@ async def test_a_snapshot_then_deltas(open_page, cookie, user, tenant):
     assert page.kinds.count("delta") >= 3
 
 
-async def test_a_change_is_told_in_well_under_the_time_of_looking_again(open_page, cookie, user, tenant, monkeypatch):
+async def test_change_is_sent_before_the_next_poll(open_page, cookie, user, tenant, monkeypatch):
     """The bell does it, not the clock."""
     monkeypatch.setattr(invalidation, "LOAD_ANYWAY_SECONDS", 3600.0)
     page = await open_page(cookie, "jobs")
@@ -93,16 +93,16 @@ async def test_a_change_is_told_in_well_under_the_time_of_looking_again(open_pag
     await page.until(lambda: str(job_id) in page.rows["jobs"])
 
 
-async def test_lost_bells_cost_freshness_only(open_page, cookie, user, tenant, hub, monkeypatch):
+async def test_lost_events_only_delay_updates(open_page, cookie, user, tenant, hub, monkeypatch):
     monkeypatch.setattr(invalidation, "LOAD_ANYWAY_SECONDS", 0.2)
     page = await open_page(cookie, "jobs")
-    monkeypatch.setattr(hub, "_ring", lambda changed: None)
-    hub._doorbell._callbacks.clear()
+    monkeypatch.setattr(hub, "_on_change", lambda changed: None)
+    hub._listener._callbacks.clear()
     job_id = await db(submit)(user, tenant)
     await page.until(lambda: str(job_id) in page.rows["jobs"])
 
 
-async def test_a_node_that_is_lost_and_its_job(open_page, cookie, user, tenant):
+async def test_lost_node_updates_node_and_job(open_page, cookie, user, tenant):
     agent = await db(make_node)(gpus=1)
     job_id = await db(submit)(user, tenant, gpu_count=1)
     page = await open_page(cookie, "nodes", "overview", f"job:{job_id}")
@@ -123,19 +123,19 @@ async def test_a_node_that_is_lost_and_its_job(open_page, cookie, user, tenant):
 
 def fall_silent(*names):
     now = timezone.now()
-    found = Node.objects.filter(name__in=names) if names else Node.objects.all()
-    found.update(last_seen_at=now - timedelta(seconds=20))
+    result = Node.objects.filter(name__in=names) if names else Node.objects.all()
+    result.update(last_seen_at=now - timedelta(seconds=20))
     ListenerLease.objects.update_or_create(id=1, defaults={"since": now - timedelta(hours=1), "seen_at": now})
 
 
-async def test_readings_come_without_a_bell(open_page, cookie):
+async def test_readings_are_sent_without_event(open_page, cookie):
     agent = await db(make_node)(gpus=1)
     page = await open_page(cookie, "readings")
     await db(agent.sync)(readings=[Reading(uuid=agent.devices[0].uuid, utilisation_percent=37)])
     await page.until(lambda: page.rows["readings"][agent.name]["utilisation_percent"] == [37])
 
 
-async def test_a_log_that_grows(open_page, cookie, user, tenant, monkeypatch):
+async def test_growing_log_is_announced(open_page, cookie, user, tenant, monkeypatch):
     monkeypatch.setattr(invalidation, "LOAD_ANYWAY_SECONDS", 3600.0)
     agent = await db(make_node)(gpus=1)
     job_id = await db(submit)(user, tenant, gpu_count=1)
@@ -151,42 +151,42 @@ def write_log(job_id, attempt, data):
     events.changed("logs", [job_id])
 
 
-async def test_nobody_looks_while_nothing_is_watched(open_page, cookie, hub, monkeypatch):
+async def test_no_load_runs_without_watched_topics(open_page, cookie, hub, monkeypatch):
     monkeypatch.setattr(invalidation, "period", lambda _: 0.02)
     monkeypatch.setattr(hubs, "ALIVE_SECONDS", 0.3)
     page = await open_page(cookie, "nodes")
     looks = []
 
-    def look(self, *given):
-        looks.append(given)
+    def look(self, *params):
+        looks.append(params)
         return {}
 
-    monkeypatch.setattr(loader.FeedLoader, "look", look)
+    monkeypatch.setattr(loader.FeedLoader, "load", look)
     await page.want()
     await page.until(lambda: not any(client.topics for client in hub._clients) or None)
     looks.clear()
-    heard = len(page.heard)
-    await page.until(lambda: len(page.heard) > heard)
+    received = len(page.heard)
+    await page.until(lambda: len(page.heard) > received)
     assert looks == []
 
 
 class TestAccess:
     """A08"""
 
-    async def test_without_a_login_it_is_closed(self, hub):
+    async def test_socket_closes_without_login(self, hub):
         page = await Page("nonsense", []).connect()
         await page.until(lambda: page.close_code)
         assert page.close_code == 4401
         await page.leave()
 
-    async def test_jobs_of_others_do_not_exist(self, open_page, cookie):
+    async def test_socket_hides_jobs_of_other_tenants(self, open_page, cookie):
         other = await db(make_tenant)("theirs")
         stranger = await db(make_member)(other)
         job_id = await db(submit)(stranger, other)
         page = await open_page(cookie, f"job:{job_id}", "job:999999999", "secrets")
         assert page.errors == {f"job:{job_id}": "not_found", "job:999999999": "not_found", "secrets": "unknown_topic"}
 
-    async def test_who_leaves_a_tenant_hears_no_more_of_it(self, open_page, cookie, user, tenant, monkeypatch):
+    async def test_socket_drops_tenant_when_user_leaves_it(self, open_page, cookie, user, tenant, monkeypatch):
         monkeypatch.setattr(hubs, "RECHECK_SECONDS", 0.1)
         job_id = await db(submit)(user, tenant)
         page = await open_page(cookie, "jobs", f"job:{job_id}")
@@ -195,14 +195,14 @@ class TestAccess:
         await page.until(lambda: page.rows["jobs"] == {})
         await page.until(lambda: page.errors == {f"job:{job_id}": "not_found"})
 
-    async def test_who_logs_out_is_cut_off(self, open_page, cookie, monkeypatch):
+    async def test_socket_closes_on_logout(self, open_page, cookie, monkeypatch):
         monkeypatch.setattr(hubs, "RECHECK_SECONDS", 0.1)
         page = await open_page(cookie, "jobs")
         await db(Session.objects.all().delete)()
         await page.until(lambda: page.close_code == 4401)
 
     @pytest.mark.parametrize(("name", "value"), [("password", "another"), ("is_active", False)])
-    async def test_a_changed_password_ends_it(self, open_page, cookie, user, monkeypatch, name, value):
+    async def test_socket_closes_on_password_change(self, open_page, cookie, user, monkeypatch, name, value):
         """As does an account that is switched off."""
         monkeypatch.setattr(hubs, "RECHECK_SECONDS", 0.1)
         page = await open_page(cookie, "jobs")
@@ -212,32 +212,32 @@ class TestAccess:
 
 
 class TestMessages:
-    @pytest.mark.parametrize("said", ["{}", "{", "[]", '{"subscribe": "nodes"}', '{"subscribe": [1]}', "[" * 5000])
-    async def test_what_is_no_message_closes(self, open_page, cookie, said):
+    @pytest.mark.parametrize("message", ["{}", "{", "[]", '{"subscribe": "nodes"}', '{"subscribe": [1]}', "[" * 5000])
+    async def test_socket_closes_on_invalid_message(self, open_page, cookie, message):
         page = await open_page(cookie)
-        await page.say(said)
+        await page.say(message)
         await page.until(lambda: page.close_code == 4400)
 
-    async def test_a_huge_message_closes(self, open_page, cookie):
+    async def test_socket_closes_on_huge_message(self, open_page, cookie):
         page = await open_page(cookie)
         await page.say(json.dumps({"subscribe": ["x" * (65 << 10)]}))
         await page.until(lambda: page.close_code == 4413)
 
-    async def test_twenty_topics_at_most(self, open_page, cookie):
+    async def test_socket_refuses_more_than_twenty_topics(self, open_page, cookie):
         page = await open_page(cookie, *ALL, *(f"job:{i}" for i in range(1, 17)))
         last = hubs.MAX_TOPICS - len(ALL)
         assert page.errors[f"job:{last + 1}"] == "too_many_topics"
         assert page.errors[f"job:{last}"] == "not_found"
 
-    async def test_what_is_asked_for_again_comes_as_a_snapshot(self, open_page, cookie):
+    async def test_requested_topic_is_resent_as_snapshot(self, open_page, cookie):
         page = await open_page(cookie, "queue", "jobs")
         await page.subscribe("queue")
         await page.until(lambda: page.kinds.count("snapshot") == 3)
 
-    async def test_alive_comes_by_itself(self, open_page, cookie, user, tenant, monkeypatch):
+    async def test_alive_is_sent_periodically(self, open_page, cookie, user, tenant, monkeypatch):
         monkeypatch.setattr(hubs, "ALIVE_SECONDS", 0.05)
-        page, *others = [await open_page(cookie) for _ in range(hubs.ALIVE_PARTS)]
-        for each in (page, *others):  # each part of them has its turn
+        page, *other = [await open_page(cookie) for _ in range(hubs.ALIVE_PARTS)]
+        for each in (page, *other):  # each part of them has its turn
             await each.until(lambda: each.kinds.count("alive") >= 3)  # noqa: B023
         await db(make_node)()
         await db(submit)(user, tenant)
@@ -245,11 +245,9 @@ class TestMessages:
         await page.until(lambda: (json.loads(page.heard[-1]).get("cycle_age_seconds") or 99) < 60)
 
 
-async def test_a_slow_page_gets_a_snapshot_instead_of_what_it_missed(
-    open_page, cookie, admin, user, tenant, monkeypatch
-):
+async def test_slow_page_gets_snapshot_instead_of_missed_deltas(open_page, cookie, admin, user, tenant, monkeypatch):
     monkeypatch.setattr(hubs, "ALIVE_SECONDS", 0.05)
-    monkeypatch.setattr(outbox, "COMPANY_SECONDS", 0.01)
+    monkeypatch.setattr(outbox, "DELAY_SECONDS", 0.01)
     quick = await open_page(await db(cookie_of)(admin), "jobs")
     slow = await open_page(cookie, "jobs")
     await slow.until(lambda: slow.kinds.count("alive") >= 2)
@@ -266,7 +264,7 @@ async def test_a_slow_page_gets_a_snapshot_instead_of_what_it_missed(
     assert [kind for kind in slow.kinds if kind != "alive"] == ["snapshot", "snapshot"]
 
 
-async def test_a_cordoned_node(open_page, cookie):
+async def test_cordoned_node_is_sent(open_page, cookie):
     agent = await db(make_node)(gpus=2)
     page = await open_page(cookie, "nodes", "overview")
     assert page.rows["overview"]["status"]["free_gpus"] == 2
@@ -275,7 +273,7 @@ async def test_a_cordoned_node(open_page, cookie):
     await page.until(lambda: page.rows["overview"]["status"]["unavailable_gpus"] == 2)
 
 
-async def test_after_an_interruption_it_is_as_if_loaded_afresh(open_page, cookie, user, tenant):
+async def test_reconnected_page_equals_new_page(open_page, cookie, user, tenant):
     page = await open_page(cookie, *ALL)
     await page.leave()
     await db(make_node)()
@@ -286,7 +284,7 @@ async def test_after_an_interruption_it_is_as_if_loaded_afresh(open_page, cookie
         await page.shows(topic, [tenant.pk])
 
 
-async def test_a_page_that_changes_its_mind_often(open_page, cookie, user, tenant):
+async def test_page_can_change_topics_often(open_page, cookie, user, tenant):
     page = await open_page(cookie, *ALL)
     for topics in (["jobs"], [], ["queue", "jobs"], ["jobs"], ALL):
         await asyncio.gather(page.want(*topics), db(submit)(user, tenant))
@@ -294,7 +292,7 @@ async def test_a_page_that_changes_its_mind_often(open_page, cookie, user, tenan
         await page.shows(topic, [tenant.pk])
 
 
-def test_no_line_of_the_log_is_coloured_for_each_message():
+def test_messages_do_not_format_log_lines():
     """gpusched.asgi replaces what autobahn colours them with, by name: half of what a message costs."""
     assert {"hltype", "hlval"} <= set(protocol.WebSocketProtocol.sendData.__code__.co_names)
     assert vars(protocol)["hlval"]("tcp4:10.0.0.1:5000") == "tcp4:10.0.0.1:5000"

@@ -1,4 +1,4 @@
-"""A search in a log on the server (A40): all of it, by line and byte, so much at a time, of whatever is in it."""
+"""Search in a log on the server (A40): complete, by line and byte, bounded, for any content."""
 
 import random
 
@@ -26,17 +26,17 @@ def all_of(text):
     """[(line, offset)] over as many answers as it takes, and how many those were."""
     hits, offset, line, answers = [], 0, 0, 0
     while True:
-        found = search.search(1, 1, 0, text, offset, line)
+        result = search.search(1, 1, 0, text, offset, line)
         answers += 1
-        assert len(found.hits) <= search.MAX_HITS
-        hits += found.hits
-        if found.is_all:
+        assert len(result.hits) <= search.MAX_HITS
+        hits += result.hits
+        if result.is_all:
             return hits, answers
-        assert found.next_offset > offset, "it would be asked in a circle"
-        offset, line = found.next_offset, found.next_line
+        assert result.next_offset > offset, "it would be asked in a circle"
+        offset, line = result.next_offset, result.next_line
 
 
-def test_a_log_of_a_hundred_megabytes_is_searched_to_its_first_line(monkeypatch):
+def test_search_covers_a_hundred_megabytes(monkeypatch):
     """A40. In as many answers as the time of one needs."""
     line = b"step %09d loss 0.123456 " + b"x" * 70 + b"\n"
     block = b"".join(line % number for number in range(10_000))
@@ -46,12 +46,12 @@ def test_a_log_of_a_hundred_megabytes_is_searched_to_its_first_line(monkeypatch)
     assert [(hit.line, hit.offset) for hit in hits] == [(1, 0), (data.count(b"\n"), data.rindex(b"Needle"))]
     assert hits[1].text == "and the last Needle"
     monkeypatch.setattr(search, "SECONDS", 0)
-    again, answers = all_of("needle")
-    assert again == hits
+    repeated, answers = all_of("needle")
+    assert repeated == hits
     assert answers == -(-len(data) // MIB) or answers > 90
 
 
-def test_finds_are_those_of_a_plain_search_wherever_pieces_are_cut(monkeypatch):
+def test_search_equals_plain_search_across_chunks(monkeypatch):
     chance = random.Random(7)
     monkeypatch.setattr(store, "MAX_READ", 64)
     for _ in range(200):
@@ -65,22 +65,22 @@ def test_finds_are_those_of_a_plain_search_wherever_pieces_are_cut(monkeypatch):
         assert all(data[hit.offset : hit.offset + 3] == b"bab" for hit in hits)
 
 
-def test_no_answer_has_more_than_its_share_and_the_next_goes_on():
+def test_search_answer_is_bounded_and_continues():
     write(b"a hit\n" * 1000)
     hits, answers = all_of("hit")
     assert [hit.line for hit in hits] == list(range(1, 1001))
     assert answers >= 5
 
 
-def test_what_is_written_later_is_found_by_going_on_and_a_line_that_has_not_ended_is_looked_at_twice():
+def test_search_continues_into_new_output_and_incomplete_lines():
     write(b"one\nneed")
-    found = search.search(1, 1, 0, "need")
-    assert ([hit.line for hit in found.hits], found.next_offset, found.next_line, found.is_all) == ([2], 4, 1, True)
+    result = search.search(1, 1, 0, "need")
+    assert ([hit.line for hit in result.hits], result.next_offset, result.next_line, result.is_all) == ([2], 4, 1, True)
     store.append(1, 1, 0, 8, b"le\n")
-    assert [hit.line for hit in search.search(1, 1, 0, "needle", found.next_offset, found.next_line).hits] == [2]
+    assert [hit.line for hit in search.search(1, 1, 0, "needle", result.next_offset, result.next_line).hits] == [2]
 
 
-def test_a_find_in_a_very_long_line_shows_what_is_around_it():
+def test_search_excerpts_very_long_lines():
     write(b"x" * (3 * MIB) + b" needle " + b"y" * MIB)
     (hit,), _ = all_of("needle")
     assert (hit.line, hit.offset) == (1, 3 * MIB + 1)
@@ -89,16 +89,16 @@ def test_a_find_in_a_very_long_line_shows_what_is_around_it():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_page_asks_for_finds_and_others_get_none(nlp, member):
+def test_search_from_page_is_restricted_to_viewers(nlp, member):
     """A08, A55"""
     make_node(name="n1", gpus=1).start_all()
     job_id = submit(member, nlp, gpu_count=1)
     run_cycle()
     write(b"one\ntwo needles\n", job_id)
     page = browser(member)
-    told = page.get(f"/jobs/{job_id}/log-hits/?log=1.0&q=Needle").json()
-    assert told["hits"] == [[2, 8, "two needles"]]
-    assert (told["is_all"], told["next_offset"], told["next_line"], told["size"]) == (True, 16, 2, 16)
+    payload = page.get(f"/jobs/{job_id}/log-hits/?log=1.0&q=Needle").json()
+    assert payload["hits"] == [[2, 8, "two needles"]]
+    assert (payload["is_all"], payload["next_offset"], payload["next_line"], payload["size"]) == (True, 16, 2, 16)
     for wrong in (
         "log=1.0",
         "log=1.0&q=",

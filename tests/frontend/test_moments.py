@@ -1,4 +1,4 @@
-"""Moments within sentences: as <time>, which the page's script says by the clock of who looks; never bare RFC 3339."""
+"""Moments within sentences are <time> elements in local time, never bare RFC 3339."""
 
 import re
 
@@ -27,13 +27,13 @@ def bare(page):
         ("2031-01-31 08:00 UTC", "2031-01-31T08:00:00+00:00"),
     ],
 )
-def test_a_moment_is_found_however_it_is_written(written, at):
-    said = clocked(f"not before {written}, <b>")
-    assert said.startswith("not before <time ") and said.endswith("</time>, &lt;b&gt;")
-    assert f'datetime="{at}"' in said and 'data-tick="clock"' in said and f">{written}<" in said
+def test_moment_pattern_matches_all_formats(written, at):
+    message = clocked(f"not before {written}, <b>")
+    assert message.startswith("not before <time ") and message.endswith("</time>, &lt;b&gt;")
+    assert f'datetime="{at}"' in message and 'data-tick="clock"' in message and f">{written}<" in message
 
 
-def test_what_has_no_moment_stays_as_it_is():
+def test_clocked_keeps_text_without_moments():
     assert clocked("a < b & 2031-01-31") == "a &lt; b &amp; 2031-01-31"
     assert clocked("label day=2031-02-30T08:00:00Z") == "label day=2031-02-30T08:00:00Z"
     assert clocked(None) == clocked("") == ""
@@ -41,7 +41,7 @@ def test_what_has_no_moment_stays_as_it_is():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_no_page_has_bare_moments(nlp, member):
+def test_pages_have_no_unformatted_moments(nlp, member):
     admin = browser(make_user("root", admin=True))
     make_node(name="n1", gpus=2)
     make_node(name="n2", gpus=2)
@@ -50,7 +50,7 @@ def test_no_page_has_bare_moments(nlp, member):
     run_cycle()
     execute("UPDATE nodes_node SET state = 'lost' WHERE name = 'n2'")
     assert Node.objects.get(name="n2").last_seen_at
-    told = '<time datetime="2099-01-31T08:00:00+00:00"'
+    payload = '<time datetime="2099-01-31T08:00:00+00:00"'
     jobs = [
         f"/jobs/{job_id}/",
         f"/jobs/{job_id}/?tab=log",
@@ -61,9 +61,9 @@ def test_no_page_has_bare_moments(nlp, member):
     ]
     for path in jobs:
         page = text_of(admin.get(path))
-        assert told in page, path
+        assert payload in page, path
         assert not bare(page), path
-    assert told in text_of(browser(member).get("/mine/"))
+    assert payload in text_of(browser(member).get("/mine/"))
     for path in ("/cluster/health/", "/nodes/n2/", f"/jobs/{later}/?tab=events"):
         page = text_of(admin.get(path))
         assert 'data-tick="clock"' in page or "events" in path, path
@@ -71,19 +71,19 @@ def test_no_page_has_bare_moments(nlp, member):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_overview_of_the_server_is_what_the_script_makes_of_it(nlp):
+def test_overview_template_matches_its_script(nlp):
     """The same order, shapes and times as those of frontend/src/pages/overview/overview.ts, lest the page jump when it goes live."""
     for name in ("n1", "n2", "n3"):
         make_node(name=name, gpus=1)
     execute("UPDATE nodes_node SET state = 'lost' WHERE name = 'n3'")
-    held = (
+    allocated = (
         "UPDATE nodes_device SET health = 'quarantined' WHERE node_id IN (SELECT id FROM nodes_node WHERE name < 'n3')"
     )
-    execute(held)
+    execute(allocated)
     execute("UPDATE nodes_node SET intent = 'cordoned' WHERE name = 'n1'")
     run_cycle()
     page = text_of(browser(make_user("root", admin=True)).get("/overview/"))
-    order = ["2 GPUs are quarantined", "1 node does not report", "1 node takes no new jobs"]
+    order = ["2 GPUs are quarantined", "1 node stopped reporting", "1 node accepts no new jobs"]
     assert sorted(order, key=page.index) == order
     assert re.search(r'state-cordoned"><i aria-hidden="true">‖</i> closed', page)
     assert re.search(r'n3</a> <span class="muted"> for <time [^>]*data-tick="roughly"', page)

@@ -1,4 +1,4 @@
-"""Nodes, one node and joining: what is wrong, the way back, who held what, and what an admin may do."""
+"""The list of nodes and the node page: problems, next steps, allocations and actions."""
 
 import re
 
@@ -30,16 +30,16 @@ def lanes_of(client):
 
 
 class TestList:
-    def test_nothing_of_a_lost_node_is_told_as_free(self, admin):
+    def test_node_list_shows_no_free_resources_of_lost_node(self, admin):
         make_node(name="n1", gpus=1)
         for path in ("/nodes/", "/nodes/n1/"):
             assert "the node is lost" not in text_of(admin.get(path))
         Node.objects.update(state="lost")
         for path in ("/nodes/", "/nodes/n1/"):
             page = text_of(admin.get(path))
-            assert page.count('<span class="na" title="the node is lost: nothing can start there">n/a</span>') == 2
+            assert page.count('<span class="na" title="the node is lost: no job can start on it">n/a</span>') == 2
 
-    def test_what_a_lost_node_read_last_is_not_told_as_now(self, admin):
+    def test_node_page_hides_stale_readings_of_lost_node(self, admin):
         agent = make_node(name="n1", gpus=2)
         agent.sync(readings=[Reading(uuid=d.uuid, utilisation_percent=86) for d in agent.devices])
         page = text_of(admin.get("/nodes/n1/"))
@@ -55,7 +55,7 @@ class TestList:
         assert cell == '<span class="na" title="its node is lost">n/a</span>'
         assert page.count('<span class="na" title="its node is lost">n/a</span>') == 2 * 6 + 1
 
-    def test_the_groups_say_where_something_is_to_be_done(self, admin):
+    def test_node_groups_show_what_needs_attention(self, admin):
         for name in ("n1", "n2", "n3"):
             make_node(name=name, gpus=1)
         Node.objects.filter(name="n2").update(intent="cordoned", intent_note="new fan")
@@ -75,7 +75,7 @@ class TestList:
         assert re.findall(r'<tr data-key="(\w+)"', attention) == ["n3"]
         assert 'class="group"' not in attention
 
-    def test_the_groups_have_their_headings_before_the_script_draws_them(self, admin):
+    def test_node_groups_have_headings_without_script(self, admin):
         """Or everything would jump with the first snapshot; n2 stands before n10."""
         for name in ("n10", "n1", "n2"):
             make_node(name=name, gpus=1)
@@ -89,30 +89,30 @@ class TestList:
             "n10",
         ]
         assert re.findall(r"rowgroup\">([^<]+)<", page) == [
-            "Closed by an admin, or held for its faults · 1",
+            "Closed by an admin, or by the system after faults · 1",
             "Open · 2",
         ]
         Node.objects.update(intent="open")
         assert "rowgroup" not in text_of(admin.get("/nodes/")), "of one group there is nothing to tell apart"
 
-    def test_a_single_machine_without_gpus_is_explained(self, member):
+    def test_node_list_explains_single_machine_without_gpus(self, member):
         make_node(name="n1", gpus=0)
-        assert "This machine has no NVIDIA GPU: it runs CPU jobs." in text_of(browser(member).get("/nodes/"))
+        assert "This machine has no NVIDIA GPU, so it runs CPU jobs." in text_of(browser(member).get("/nodes/"))
 
 
 class TestOneNode:
     @pytest.mark.parametrize(
         ("health", "way", "button"),
         [
-            ("foreign", "By itself, when that process is gone", False),
-            ("dirty", "kill what it names", False),
-            ("quarantined", "clear it", True),
+            ("foreign", "It recovers when that process ends", False),
+            ("dirty", "Kill the process that is named", False),
+            ("quarantined", "Clear it once the cause is fixed", True),
             ("degraded", "reset or replace it", True),
             ("lost", "retire it", False),
             ("hot", "10 °C below", False),
         ],
     )
-    def test_each_bad_state_names_its_way_back(self, health, way, button, admin):
+    def test_node_problem_shows_next_step(self, health, way, button, admin):
         make_node(name="n1", gpus=1)
         device = set_health(health, "pid 42 of bob")
         page = text_of(admin.get("/nodes/n1/"))
@@ -120,28 +120,28 @@ class TestOneNode:
         assert way in trouble and "pid 42 of bob" in trouble and "<time" in trouble
         assert ("Clear GPU" in trouble) == button
 
-    def test_of_an_instance_its_gpu_is_told(self, admin):
+    def test_node_page_shows_gpu_of_mig_instance(self, admin):
         node = make_node(name="n1", gpus=1)
-        whole = node.devices[0]
+        full = node.devices[0]
         parts = [
-            structs.replace(whole, uuid=f"MIG-{slot}", index=100 + slot, model="NVIDIA H100 MIG 1g.10gb", mig_parent=whole.uuid,
+            structs.replace(full, uuid=f"MIG-{slot}", index=100 + slot, model="NVIDIA H100 MIG 1g.10gb", mig_parent=full.uuid,
                     mig_slices=1)
             for slot in range(2)
         ]  # fmt: skip
         node.sync(facts=structs.replace(node.facts(), devices=parts))
         page = text_of(admin.get("/nodes/n1/"))
-        assert f'title="MIG-1, an instance of {whole.uuid}">H100 MIG 1g.10gb</span>' in page
+        assert f'title="MIG-1, an instance of {full.uuid}">H100 MIG 1g.10gb</span>' in page
         assert "slices" not in page
 
     @pytest.mark.parametrize(("verb", "intent"), [("cordon", "cordoned"), ("drain", "draining"), ("uncordon", "open")])
-    def test_an_admin_takes_a_node_out_of_service(self, verb, intent, admin):
+    def test_admin_cordons_and_uncordons_node(self, verb, intent, admin):
         make_node(name="n1")
         page = text_of(admin.post(f"/nodes/n1/{verb}/", {"note": "fan"}, follow=True))
         assert "Node n1 takes" in page
         assert Node.objects.get().intent == intent
 
     @pytest.mark.django_db(transaction=True)
-    def test_a_drain_is_requested_then_confirmed_then_done(self, nlp, member, admin):
+    def test_drain_is_requested_confirmed_and_completed(self, nlp, member, admin):
         agent = make_node(name="n1")
         submit(member, nlp, gpu_count=1)
         run_cycle()
@@ -155,16 +155,16 @@ class TestOneNode:
         agent.end(key)
         assert "confirmed, drained" in text_of(admin.get("/nodes/n1/"))
 
-    def test_a_node_that_the_system_holds_is_released(self, admin):
+    def test_auto_cordoned_node_is_released(self, admin):
         make_node(name="n1")
         Node.objects.update(intent="cordoned", intent_note="held after 2 node faults: jobs 4, 9")
         page = text_of(admin.get("/nodes/n1/"))
-        assert "jobs of different users were lost to faults of it" in page
+        assert "its faults ended jobs of different users" in page
         assert 'action="/nodes/n1/release/"' in page
         admin.post("/nodes/n1/release/")
         assert Node.objects.get().intent == "open"
 
-    def test_a_gpu_is_quarantined_and_cleared(self, admin):
+    def test_gpu_is_quarantined_and_cleared(self, admin):
         agent = make_node(name="n1", gpus=1)
         agent.sync(readings=[Reading(uuid="GPU-n1-0", utilisation_percent=0, occupancy="clear")])
         [device] = query("SELECT id FROM nodes_device")
@@ -177,7 +177,7 @@ class TestOneNode:
         history = page[page.index('id="history"') :]
         assert "quarantined" in history and "smells" in history
 
-    def test_a_gpu_that_is_gone_for_good_is_retired(self, admin):
+    def test_lost_gpu_is_retired(self, admin):
         make_node(name="n1", gpus=2)
         [stays] = query("SELECT id FROM nodes_device WHERE index = 0")
         gone = set_health("lost", index=1)
@@ -185,7 +185,7 @@ class TestOneNode:
         assert "is retired" in text_of(admin.post(f"/nodes/n1/gpus/{gone}/retire/", follow=True))
         assert query("SELECT id FROM nodes_device") == [stays]
 
-    def test_a_gpu_of_another_node_is_none_of_this_one(self, admin):
+    def test_gpu_action_rejects_gpu_of_another_node(self, admin):
         make_node(name="n1", gpus=1)
         make_node(name="n2", gpus=1)
         [other] = query("SELECT d.id FROM nodes_device d JOIN nodes_node n ON n.id = d.node_id WHERE n.name = 'n2'")
@@ -193,12 +193,12 @@ class TestOneNode:
         assert admin.post("/nodes/n1/explode/").status_code == 404
         assert admin.get("/nodes/nowhere/").status_code == 404
 
-    def test_members_look_and_do_not_touch(self, member):
+    def test_node_page_is_read_only_for_members(self, member):
         make_node(name="n1", gpus=1)
         device = set_health("quarantined", "dust (by root)")
         client = browser(member)
         page = text_of(client.get("/nodes/n1/"))
-        assert "The way back" in page
+        assert "Problems and what to do" in page
         assert 'method="post" action="/nodes/' not in page and "Health history" not in page
         for path in ("/nodes/n1/drain/", f"/nodes/n1/gpus/{device}/clear/"):
             client.post(path)
@@ -208,34 +208,34 @@ class TestOneNode:
         )
 
     @pytest.mark.django_db(transaction=True)
-    def test_who_held_what_is_shown_and_others_are_only_others(self, nlp, member, admin):
+    def test_node_timeline_hides_jobs_of_other_tenants(self, nlp, member, admin):
         """A08."""
         agent = make_node(name="n1", gpus=4)
         other = make_tenant("other")
-        own = submit(member, nlp, gpu_count=1, name="mine")
+        own_rows = submit(member, nlp, gpu_count=1, name="mine")
         foreign = submit(make_member(other), other, gpu_count=2, name="secret-plan")
         run_cycle()
         agent.start_all()
         page = text_of(browser(member).get("/nodes/n1/"))
-        assert f'href="/jobs/{own}/"' in page
+        assert f'href="/jobs/{own_rows}/"' in page
         assert "secret-plan" not in page and f"/jobs/{foreign}/" not in page
         assert "a job of another tenant" in page
         agent.end(f"{foreign}.1.0", exit_code=None, reason="node_fault")
-        lanes, seen = (lanes_of(who) for who in (admin, browser(member)))
-        assert len(lanes) == len(seen) == 4
-        assert "a job of another tenant" in "".join(seen)
-        assert "ended" not in "".join(seen) and "is-bad" not in "".join(seen), "how it ended is theirs to know"
+        lanes, observed = (lanes_of(identity) for identity in (admin, browser(member)))
+        assert len(lanes) == len(observed) == 4
+        assert "a job of another tenant" in "".join(observed)
+        assert "ended" not in "".join(observed) and "is-bad" not in "".join(observed), "how it ended is theirs to know"
         assert sum(f'title="job {foreign} ' in lane and "is-bad" in lane for lane in lanes) == 2
         assert f'href="/jobs/{foreign}/"' not in "".join(lanes), "seconds of an hour are too narrow for a finger"
 
-    def test_notes_never_become_markup(self, admin):
+    def test_node_notes_are_escaped(self, admin):
         make_node(name="n1", gpus=1)
         set_health("degraded", HOSTILE)
         admin.post("/nodes/n1/cordon/", {"note": HOSTILE})
         for path in ("/nodes/", "/nodes/n1/"):
             assert "<script>alert" not in text_of(admin.get(path))
 
-    def test_what_its_agent_finds_is_told_to_those_who_can_go_there(self, admin, member):
+    def test_agent_hints_are_shown_to_admins(self, admin, member):
         agent = make_node(name="n1", gpus=1)
         hints = [
             Hint(check="runtimes", level="warn", says="none of podman answers", next_step="install podman"),
@@ -254,39 +254,39 @@ class TestPanel:
     """What stands beside the fleet's map."""
 
     @pytest.mark.django_db(transaction=True)
-    def test_an_admin_may_all_and_a_member_cancels_own_jobs(self, nlp, member, admin):
+    def test_fleet_panel_offers_all_to_admins_and_cancel_to_owners(self, nlp, member, admin):
         agent = make_node(name="n1", gpus=2)
-        own = submit(member, nlp, gpu_count=1)
+        own_rows = submit(member, nlp, gpu_count=1)
         other = make_tenant("other")
         foreign = submit(make_member(other), other, gpu_count=1)
         run_cycle()
         agent.start_all()
-        held = dict(
+        allocated = dict(
             (row["job_id"], row["device_id"])
             for row in query(
                 "SELECT s.job_id, a.device_id FROM nodes_allocation a JOIN nodes_assignment s ON s.id = a.assignment_id"
             )
         )
-        for job_id, device_id in held.items():
+        for job_id, device_id in allocated.items():
             actions = f"/nodes/n1/gpus/{device_id}/actions/"
             theirs = {"cordon": "/nodes/n1/cordon/", "gpu": f"/nodes/n1/gpus/{device_id}/quarantine/"}
             page = text_of(admin.get(actions))
             for address in (*theirs.values(), f"/jobs/{job_id}/cancel/"):
                 assert f'action="{address}"' in page
             page = text_of(browser(member).get(actions))
-            assert (f'action="/jobs/{own}/cancel/"' in page) == (job_id == own)
-            assert page.count("<form") == (job_id == own)
+            assert (f'action="/jobs/{own_rows}/cancel/"' in page) == (job_id == own_rows)
+            assert page.count("<form") == (job_id == own_rows)
             assert f"/jobs/{foreign}/" not in page
-        admin.post(f"/jobs/{own}/cancel/")
-        awaited = text_of(admin.get(f"/nodes/n1/gpus/{held[own]}/actions/"))
-        assert "data-awaited" in awaited and f"/jobs/{own}/cancel/" not in awaited
+        admin.post(f"/jobs/{own_rows}/cancel/")
+        awaited = text_of(admin.get(f"/nodes/n1/gpus/{allocated[own_rows]}/actions/"))
+        assert "data-awaited" in awaited and f"/jobs/{own_rows}/cancel/" not in awaited
 
-    def test_it_is_told_what_became_of_it(self, admin, member):
+    def test_fleet_panel_shows_request_status(self, admin, member):
         make_node(name="n1", gpus=1)
         device = set_health("ok")
         headers = {"Accept": "application/json"}
-        told = admin.post(f"/nodes/n1/gpus/{device}/quarantine/", {"note": "smells"}, headers=headers).json()
-        assert told == {
+        payload = admin.post(f"/nodes/n1/gpus/{device}/quarantine/", {"note": "smells"}, headers=headers).json()
+        assert payload == {
             "is_done": True,
             "sentence": "GPU 0 of n1 takes no new jobs until it is cleared; what runs there may end.",
         }
@@ -297,7 +297,7 @@ class TestPanel:
 
 
 class TestMarks:
-    def test_admin_edits_labels_and_taints_and_everybody_sees_them(self, admin):
+    def test_admin_edits_labels_and_taints_visible_to_all(self, admin):
         make_node(name="n1", gpus=1)
         admin.post("/nodes/n1/marks/labels/", {"were": "", "typed": "zone=a\r\n\r\nrack=r1"})
         admin.post("/nodes/n1/marks/taints/", {"were": "", "typed": "dedicated=ml:NoSchedule"})
@@ -315,15 +315,15 @@ class TestMarks:
         admin.post("/nodes/n1/marks/taints/", {"were": "gone:NoSchedule", "typed": "spot:PreferNoSchedule"})
         node = Node.objects.get(name="n1")
         assert node.admin_labels == {"zone": "b", "new": "x"}
-        assert [one["key"] for one in node.taints] == ["spot"]
+        assert [entry["key"] for entry in node.taints] == ["spot"]
 
-    def test_line_that_is_no_taint_is_refused_by_a_sentence(self, admin):
+    def test_invalid_taint_is_rejected_with_sentence(self, admin):
         make_node(name="n1", gpus=1)
         answer = admin.post("/nodes/n1/marks/taints/", {"were": "", "typed": "spot:NoExecute"}, follow=True)
         assert "write KEY=VALUE:EFFECT" in text_of(answer)
         assert Node.objects.get(name="n1").taints == []
 
-    def test_member_may_not_change_them(self):
+    def test_member_cannot_change_labels_or_taints(self):
         make_node(name="n1", gpus=1)
         browser(make_user()).post("/nodes/n1/marks/labels/", {"were": "", "typed": "zone=a"})
         assert Node.objects.get(name="n1").admin_labels == {}
@@ -332,7 +332,7 @@ class TestMarks:
         ("field", "value"),
         [("taints", '[{"key": "a", "effect": "NoExecute"}]'), ("taints", '{"a": 1}'), ("admin_labels", '{"a b": "c"}')],
     )
-    def test_django_admin_refuses_what_the_scheduler_could_not_read(self, admin, field, value):
+    def test_django_admin_rejects_invalid_taints(self, admin, field, value):
         node = make_node(name="n1", gpus=1)
         form = {"intent": "open", "intent_note": "", "admin_labels": "{}", "taints": "[]", field: value}
         inline = {f"devices-{name}_FORMS": "0" for name in ("TOTAL", "INITIAL", "MIN_NUM", "MAX_NUM")}

@@ -1,4 +1,4 @@
-"""What a person is told does not depend on what others are told: each has their latest, of the tenants that they see."""
+"""Notices of a user do not depend on other users, and cover only visible tenants."""
 
 import pytest
 
@@ -35,19 +35,19 @@ def own(loaded, user, visible):
     return sorted(key for key, row in rows.items() if key != "state" and row["is_mine"])
 
 
-def test_who_is_quiet_is_told_as_much_beside_who_is_busy(ours, anna):
+def test_busy_user_does_not_displace_notices_of_others(ours, anna):
     """A52: what is loaded for all who look is what each would load alone."""
     busy = make_member(ours, name="busy")
     end_for(anna, ours, 5)
     end_for(busy, ours, 500)
     visible = (ours.pk,)
     alone = [own(noticerows.load([user.pk], []), user, visible) for user in (anna, busy)]
-    assert [len(keys) for keys in alone] == [5, noticerows.MOST]
+    assert [len(keys) for keys in alone] == [5, noticerows.MAX_NOTICES]
     together = noticerows.load([anna.pk, busy.pk], [])
     assert [own(together, user, visible) for user in (anna, busy)] == alone
 
 
-def test_what_became_of_a_job_does_not_stand_behind_a_name_of_many_lines(ours, anna):
+def test_notice_shortens_long_job_names(ours, anna):
     job_id = submit(anna, ours, name="n" * 200)
     job_actions.hold(job_id, identity_for(make_user("root", admin=True)))
     rows = noticerows.restrict(noticerows.load([anna.pk], []), Viewer((ours.pk,), anna.pk))
@@ -73,26 +73,26 @@ def again(job_id, count):
     )
 
 
-def test_incidents_and_the_jobs_of_others_take_nothing_from_what_a_member_is_told(ours, anna):
+def test_other_activity_does_not_displace_member_notices(ours, anna):
     agent = make_node(gpus=2)
     job_id = preempted(agent, anna, ours)
     other = make_tenant("other")
-    again(preempted(agent, make_member(other), other), activity.MOST)
+    again(preempted(agent, make_member(other), other), activity.MAX_ROWS)
     device = Device.objects.order_by("-pk")[0]
     execute(
         "INSERT INTO nodes_incident (node_id, device_id, kind, cause, since, until)"
         " SELECT node_id, id, 'lost', '', now(), now() FROM nodes_device, generate_series(1, %s) WHERE id = %s",
-        [activity.MOST, device.pk],
+        [activity.MAX_ROWS, device.pk],
     )
     did = [row["href"] for key, row in feed.rows("health", [ours.pk]).items() if key.startswith("did:")]
-    assert f"/jobs/{job_id}/" in did and did.count(f"/nodes/{agent.name}/") == activity.MOST - 1
+    assert f"/jobs/{job_id}/" in did and did.count(f"/nodes/{agent.name}/") == activity.MAX_ROWS - 1
     rung = [row["href"] for key, row in feed.rows("notices", [ours.pk], anna.pk).items() if key != "state"]
     assert rung == [f"/jobs/{job_id}/"], "a node is no concern of a member's bell"
     seen_by_all = [key for key in feed.rows("health", None) if key.startswith("did:")]
-    assert len(seen_by_all) == activity.MOST
+    assert len(seen_by_all) == activity.MAX_ROWS
 
 
-def test_jobs_of_a_tenant_that_one_has_left_are_not_told(ours, anna, client):
+def test_notices_exclude_tenants_that_the_user_left(ours, anna, client):
     """Their pages are 404."""
     agent = make_node(gpus=1)
     end_for(anna, ours, 1)
@@ -108,15 +108,15 @@ def test_jobs_of_a_tenant_that_one_has_left_are_not_told(ours, anna, client):
     assert "left-behind" not in client.get("/mine/").content.decode()
 
 
-def test_an_admin_is_told_of_their_jobs_in_any_tenant(ours):
+def test_admin_gets_notices_of_own_jobs_in_any_tenant(ours):
     admin = make_user("root", admin=True)
     job_id = submit(admin, ours)
     assert f"job:{job_id}" in feed.rows("mine", None, admin.pk)
 
 
-def test_who_cancels_a_part_of_anothers_array_is_told_to_its_owner_with_how_many(ours, anna):
+def test_array_owner_is_notified_of_partial_cancel_by_others(ours, anna):
     array = submit(anna, ours, name="sweep", array=ArrayRequest(count=5))
     job_actions.cancel(array, identity_for(make_user("root", admin=True)), "1-2")
     rows = noticerows.restrict(noticerows.load([anna.pk], []), Viewer((ours.pk,), anna.pk))
-    told = [row["sentence"] for key, row in rows.items() if key != "state"]
-    assert told == [f"job {array} sweep: 2 of its elements are cancelled by root"]
+    payload = [row["sentence"] for key, row in rows.items() if key != "state"]
+    assert payload == [f"job {array} sweep: 2 of its elements are cancelled by root"]

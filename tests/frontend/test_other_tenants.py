@@ -1,4 +1,4 @@
-"""Nothing that a member is told names another tenant, its people or its jobs: each kind of topic, each page and route."""
+"""No topic, page or route names another tenant, its users or its jobs to a member."""
 
 import json
 
@@ -54,44 +54,47 @@ def addresses_of(job_id, agent, device_id):
             "/api/v1/gpus", "/api/v1/queue", "/api/v1/jobs", "/api/v1/events", "/api/v1/cluster/status")  # fmt: skip
 
 
-class TestWhoeverIsThere:
+class TestHiddenTenants:
     """A08: another tenant is told of as so many GPUs, by whichever text, topic, page or route."""
 
-    def test_nothing_names_them(self, anna, ours, agent, client):
+    def test_pages_and_feed_never_name_other_tenants(self, anna, ours, agent, client):
         [[job_id]] = rows("SELECT id FROM jobs_job")
-        asked = topics_of(job_id, agent)
-        seen = {kind: json.dumps(feed.rows(topic, [ours.pk], anna.pk)) for kind, topic in asked.items()}
+        requested = topics_of(job_id, agent)
+        observed = {kind: json.dumps(feed.rows(topic, [ours.pk], anna.pk)) for kind, topic in requested.items()}
         client.force_login(anna)
         [[device_id]] = rows("SELECT id FROM nodes_device")
         for address in addresses_of(job_id, agent, device_id):
             answer = client.get(address)
             assert answer.status_code == 200, address
-            seen[address] = answer.content.decode()
+            observed[address] = answer.content.decode()
         assert {
-            where: word for where, text in seen.items() for word in ("theirs", "zoe", "zebra", "pid 7") if word in text
+            place: word
+            for place, text in observed.items()
+            for word in ("theirs", "zoe", "zebra", "pid 7")
+            if word in text
         } == {}
 
-    def test_what_is_the_matter_is_told_and_an_admin_reads_why(self, anna, ours, agent, client):
+    def test_member_sees_problem_and_admin_sees_cause(self, anna, ours, agent, client):
         [[job_id]] = rows("SELECT id FROM jobs_job")
         client.force_login(anna)
         page = client.get(f"/nodes/{agent.name}/").content.decode()
-        assert "a process that gpusched did not start is on it" in page and "so it is held" in page
+        assert "a process that gpusched did not start uses it" in page and "so the system holds it" in page
         [row] = feed.rows("nodes", [ours.pk]).values()
         assert (row["intent_note"], row["devices"][0]["health"]) == ("held after 2 node faults", "foreign")
         [row] = feed.rows("nodes", None).values()
         assert row["intent_note"].endswith(f"jobs {job_id}, zebra")
         assert row["devices"][0]["health_note"] == "pid 7 of zoe (zebra)"
         client.force_login(make_user("root", admin=True))
-        told = client.get(f"/api/v1/nodes/{agent.name}").json()
-        assert (told["devices"][0]["health_note"], told["missing_users"]) == (
+        payload = client.get(f"/api/v1/nodes/{agent.name}").json()
+        assert (payload["devices"][0]["health_note"], payload["missing_users"]) == (
             "pid 7 of zoe (zebra)",
             {"zoe": "of theirs"},
         )
 
-    def test_what_was_told_an_admin_before_is_not_told_a_member(self, ours, agent):
+    def test_admin_rows_do_not_leak_to_members(self, ours, agent):
         """Rows are kept for those who see the same tenants, also over a look that finds nothing new."""
-        known = fleet.load()
-        for again in (known, fleet.load_again(known, None, ())):
+        existing = fleet.load()
+        for repeated in (existing, fleet.reload(existing, None, ())):
             for visible in (None, [ours.pk], None, []):
-                told = json.dumps(fleet.restrict(again, visible))
-                assert all((word in told) == (visible is None) for word in ("theirs", "zoe", "zebra"))
+                payload = json.dumps(fleet.restrict(repeated, visible))
+                assert all((word in payload) == (visible is None) for word in ("theirs", "zoe", "zebra"))

@@ -1,4 +1,4 @@
-"""What a page is sent in one frame, and when."""
+"""Messages of a page: their frames and timing."""
 
 import asyncio
 import json
@@ -20,8 +20,8 @@ def sending():
 
 def asking():
     """The same, with the topics of which it asks for snapshots."""
-    frames, asked = [], list[set[str]]()
-    return Outbox(lambda frame: frames.append(json.loads(frame)), asked.append), frames, asked
+    frames, requested = [], list[set[str]]()
+    return Outbox(lambda frame: frames.append(json.loads(frame)), requested.append), frames, requested
 
 
 async def turns():
@@ -29,9 +29,9 @@ async def turns():
         await asyncio.sleep(0)
 
 
-async def test_what_is_told_at_leisure_waits_for_company():
+async def test_low_priority_message_waits_for_others():
     box, frames = sending()
-    box.delta("overview", DELTA, is_leisurely=True)
+    box.delta("overview", DELTA, is_low_priority=True)
     box.alive('{"alive":"now"}')
     await turns()
     assert frames == []
@@ -42,11 +42,11 @@ async def test_what_is_told_at_leisure_waits_for_company():
     assert [delta["topic"] for delta in deltas] == ["overview", "nodes"]
 
 
-async def test_it_goes_alone_when_none_comes(monkeypatch):
-    monkeypatch.setattr(outboxes, "COMPANY_SECONDS", 0.01)
+async def test_low_priority_message_is_sent_alone_after_delay(monkeypatch):
+    monkeypatch.setattr(outboxes, "DELAY_SECONDS", 0.01)
     box, frames = sending()
     for number in (1, 2):
-        box.delta("overview", DELTA, is_leisurely=True)
+        box.delta("overview", DELTA, is_low_priority=True)
         async with asyncio.timeout(10):
             while len(frames) < number:
                 await asyncio.sleep(0.01)
@@ -54,11 +54,11 @@ async def test_it_goes_alone_when_none_comes(monkeypatch):
 
 
 async def told(box, frames):
-    """What has left by now, a list of messages."""
+    """Return the messages sent so far."""
     await turns()
-    found = [message for frame in frames for message in (frame if isinstance(frame, list) else [frame])]
+    result = [message for frame in frames for message in (frame if isinstance(frame, list) else [frame])]
     frames.clear()
-    return found
+    return result
 
 
 def delta(value):
@@ -69,7 +69,7 @@ def snapshot(value):
     return f'"snapshot":{{"a":{value}}}}}'
 
 
-async def test_a_snapshot_takes_the_place_of_what_waits():
+async def test_snapshot_replaces_waiting_deltas():
     box, frames = sending()
     box.delta("nodes", delta(1))
     box.snapshot("nodes", snapshot(2))
@@ -80,29 +80,29 @@ async def test_a_snapshot_takes_the_place_of_what_waits():
     ]
 
 
-async def test_what_a_page_is_too_slow_for_is_dropped_for_one_snapshot():
+async def test_too_many_deltas_are_replaced_by_snapshot():
     """A52: nothing of what came before or after is sent without it, and numbers have no gap."""
-    box, frames, asked = asking()
+    box, frames, requested = asking()
     for value in range(outboxes.MAX_WAITING + 2):
         box.delta("nodes", delta(value))
     box.delta("overview", delta(0))
     assert [(message["topic"], message["seq"]) for message in await told(box, frames)] == [("overview", 1)]
-    assert asked == [{"nodes"}]
+    assert requested == [{"nodes"}]
     box.snapshot("nodes", snapshot(9))
     box.delta("nodes", delta(10))
-    found = await told(box, frames)
-    assert [message["seq"] for message in found] == [1, 2]
-    assert found[0]["snapshot"] == {"a": 9}
-    assert asked == [{"nodes"}]
+    result = await told(box, frames)
+    assert [message["seq"] for message in result] == [1, 2]
+    assert result[0]["snapshot"] == {"a": 9}
+    assert requested == [{"nodes"}]
 
 
-async def test_a_page_that_does_not_answer_hears_that_the_server_lives_and_no_more():
+async def test_unresponsive_page_gets_only_alive_messages():
     """Until it answers: then all that has waited goes out. One that never did is not asked for it."""
-    box, frames, asked = asking()
+    box, frames, requested = asking()
 
     async def many():
         for _ in range(outboxes.MAX_UNACKNOWLEDGED + 1):
-            box.alive('{"alive":"now"}', is_to_answer=True, is_leisurely=False)
+            box.alive('{"alive":"now"}', needs_answer=True, is_low_priority=False)
             await turns()
         box.delta("nodes", delta(1))
         for value in range(outboxes.MAX_WAITING + 1):
@@ -111,17 +111,17 @@ async def test_a_page_that_does_not_answer_hears_that_the_server_lives_and_no_mo
 
     alive = ["alive"] * (outboxes.MAX_UNACKNOWLEDGED + 1)
     assert await many() == [*alive, "nodes"]
-    assert asked.pop() == {"overview"}
-    box.seen()
+    assert requested.pop() == {"overview"}
+    box.acknowledge()
     box.snapshot("overview", snapshot(0))
     await told(box, frames)
-    assert (await many(), asked) == (alive, [])
-    box.seen()
+    assert (await many(), requested) == (alive, [])
+    box.acknowledge()
     assert [message["topic"] for message in await told(box, frames)] == ["nodes"]
-    assert asked == [{"overview"}]
+    assert requested == [{"overview"}]
 
 
-async def test_a_frame_is_no_longer_than_it_must_be(monkeypatch):
+async def test_frame_length_is_bounded(monkeypatch):
     """In order: that the server lives, refusals, then the topics in turn."""
     monkeypatch.setattr(outboxes, "MAX_CHARACTERS", 60)
     box, frames = sending()
@@ -139,35 +139,35 @@ async def test_a_frame_is_no_longer_than_it_must_be(monkeypatch):
     ]  # fmt: skip
 
 
-async def test_nothing_leaves_a_closed_one():
+async def test_closed_outbox_sends_nothing():
     box, frames = sending()
     box.delta("nodes", delta(1))
     box.close()
     assert await told(box, frames) == []
 
 
-async def test_what_nobody_wants_any_more_is_not_sent():
+async def test_unsubscribed_topic_is_not_sent():
     """Nor asked for, if something of it had been dropped."""
-    box, frames, asked = asking()
+    box, frames, requested = asking()
     for count in (1, outboxes.MAX_WAITING + 1):
         for value in range(count):
             box.delta("nodes", delta(value))
-        box.forget("nodes")
-        assert (await told(box, frames), asked) == ([], [])
+        box.drop("nodes")
+        assert (await told(box, frames), requested) == ([], [])
 
 
-async def test_who_waits_for_a_snapshot_is_told_no_difference_before_it():
+async def test_no_delta_is_sent_before_snapshot():
     """A52: of a look that had begun before it was wanted."""
     box, frames = sending()
 
     async def close(code):
         raise AssertionError(code)
 
-    page = hub.Client(Session(1, "key", "password"), box, close, topics={"nodes"}, wants={"nodes"})
-    hub._send_update(page, "nodes", Update({}, None, delta(1)), is_leisurely=False)
+    page = hub.Client(Session(1, "key", "password"), box, close, topics={"nodes"}, needs_snapshot={"nodes"})
+    hub._send_update(page, "nodes", Update({}, None, delta(1)), is_low_priority=False)
     assert await told(box, frames) == []
     for news in (Update({}, snapshot(2), delta(2)), Update({}, None, delta(3)), Update({}, None, None)):
-        hub._send_update(page, "nodes", news, is_leisurely=False)
+        hub._send_update(page, "nodes", news, is_low_priority=False)
     assert await told(box, frames) == [
         {"topic": "nodes", "seq": 1, "snapshot": {"a": 2}},
         {"topic": "nodes", "seq": 2, "set": {"a": 3}},

@@ -1,4 +1,4 @@
-"""What the overview says of troubles and of what starts next, and to whom."""
+"""Attention notices and next jobs of the overview, by viewer."""
 
 import json
 from datetime import timedelta
@@ -23,26 +23,26 @@ pytestmark = pytest.mark.django_db
 
 def attention(visible=None):
     rows = feed.rows("overview", visible)
-    found = {row["kind"]: row for key, row in rows.items() if key.startswith("attention:")}
-    found.pop("scheduler", None)  # none has run in most of these tests
-    return found
+    result = {row["kind"]: row for key, row in rows.items() if key.startswith("attention:")}
+    result.pop("scheduler", None)  # none has run in most of these tests
+    return result
 
 
-def test_one_notice_for_each_kind_of_trouble_with_where_it_is():
+def test_attention_has_one_notice_per_problem_with_places():
     first, second = make_node(gpus=4), make_node(gpus=4)
     Device.objects.filter(index=1).update(health="foreign")
     Device.objects.filter(index=3, node__name=second.name).update(health="hot", is_slowed=True)
-    found = attention()
-    assert (found["foreign"]["severity"], found["foreign"]["count"]) == ("red", 2)
-    assert found["foreign"]["sentence"] == "2 GPUs are used by processes of no job"
-    assert {part["node"]: part["words"] for part in found["foreign"]["parts"]} == {
+    result = attention()
+    assert (result["foreign"]["severity"], result["foreign"]["count"]) == ("red", 2)
+    assert result["foreign"]["sentence"] == "2 GPUs are used by processes outside any job"
+    assert {part["node"]: part["words"] for part in result["foreign"]["parts"]} == {
         first.name: "GPU 1",
         second.name: "GPU 1",
     }
-    assert found["hot"]["sentence"] == "1 GPU is hot, 1 of them too hot to take new jobs"
+    assert result["hot"]["sentence"] == "1 GPU is hot, 1 of them too hot to take new jobs"
 
 
-def test_nodes_that_an_admin_closed_are_noted_and_last():
+def test_closed_nodes_are_the_last_notice():
     agent = make_node(gpus=1)
     Device.objects.update(health="degraded")
     cordon.set_intent(agent.name, NodeIntent.DRAINING)
@@ -50,7 +50,7 @@ def test_nodes_that_an_admin_closed_are_noted_and_last():
     assert attention()["closed"]["parts"][0]["words"] == "draining"
 
 
-def test_closed_nodes_are_linked_to_where_the_list_of_nodes_shows_them_all(client, admin_user):
+def test_closed_nodes_notice_links_to_their_group(client, admin_user):
     """In their own group, unless they ail; some here and some there: in the whole list."""
     well, ill = make_node(gpus=1), make_node(gpus=1)
     make_node(gpus=1)
@@ -62,31 +62,31 @@ def test_closed_nodes_are_linked_to_where_the_list_of_nodes_shows_them_all(clien
     links.append(attention()["closed"]["href"])
     assert links == ["/nodes/?group=closed", "/nodes/?group=closed", "/nodes/"]
     client.force_login(admin_user)
-    for href, shown in ((links[0], {well.name}), (links[2], {well.name, ill.name})):
+    for href, visible in ((links[0], {well.name}), (links[2], {well.name, ill.name})):
         page = client.get(href).content.decode()
-        assert {name for name in (well.name, ill.name) if f'data-key="{name}"' in page} == shown
+        assert {name for name in (well.name, ill.name) if f'data-key="{name}"' in page} == visible
 
 
-def test_more_than_six_places_are_counted():
+def test_notice_counts_more_than_six_places():
     for _ in range(8):
         make_node(gpus=1)
     Device.objects.update(health="quarantined")
-    found = attention()["quarantined"]
-    assert (found["count"], len(found["parts"]), found["more"]) == (8, 6, 2)
+    result = attention()["quarantined"]
+    assert (result["count"], len(result["parts"]), result["more"]) == (8, 6, 2)
 
 
-def test_idle_holders_are_named_to_those_who_may_know(monkeypatch):
+def test_idle_holders_are_named_only_if_visible(monkeypatch):
     """Others are told how many GPUs it is, and of whom not."""
     ours, theirs = make_tenant("ours"), make_tenant("theirs")
     agent = make_node(gpus=3)
-    own = submit(make_member(ours), ours, gpu_count=1)
+    own_rows = submit(make_member(ours), ours, gpu_count=1)
     submit(make_member(theirs, name="zoe"), theirs, gpu_count=2)
     run_cycle()
     agent.start_all()
     monkeypatch.setattr("frontend.pages.fleet.rows._DEVICES", _all_idle())
-    [part, others] = attention([ours.pk])["held_idle"]["parts"]
-    assert (part["job"], part["words"].split(",")[0]) == (own, "1 GPU")
-    assert (others["job"], others["words"]) == (None, "2 GPUs of other tenants")
+    [part, other] = attention([ours.pk])["held_idle"]["parts"]
+    assert (part["job"], part["words"].split(",")[0]) == (own_rows, "1 GPU")
+    assert (other["job"], other["words"]) == (None, "2 GPUs of other tenants")
     assert "zoe" not in json.dumps(attention([ours.pk]))
     assert len(attention()["held_idle"]["parts"]) == 2
 
@@ -98,7 +98,7 @@ def _all_idle():
     return _DEVICES.replace(CELL, "'held_idle'").replace("greatest(r.idle_since, h.since)", "now()")
 
 
-def test_next_to_start_are_ones_own_jobs_that_wait_for_room_only():
+def test_next_to_start_lists_visible_jobs_waiting_for_capacity():
     tenant, other = make_tenant(), make_tenant()
     user, stranger = make_member(tenant), make_member(other)
     make_node(gpus=1)
@@ -108,12 +108,12 @@ def test_next_to_start_are_ones_own_jobs_that_wait_for_room_only():
     submit(stranger, other, gpu_count=1)
     run_cycle()
     rows = feed.rows("overview", [tenant.pk])
-    told = [(row["place"], row["id"]) for key, row in rows.items() if key.startswith("next:")]
-    assert told == [(1, first), (2, second)]
+    payload = [(row["place"], row["id"]) for key, row in rows.items() if key.startswith("next:")]
+    assert payload == [(1, first), (2, second)]
     assert rows[f"next:{first}"]["sentence"]
 
 
-def test_what_waits_for_a_repair_is_not_next_to_start():
+def test_next_to_start_excludes_jobs_waiting_for_repair():
     """Nobody knows when a broken GPU works again: of two jobs only the one that waits for room is named."""
     tenant = make_tenant()
     user = make_member(tenant)
@@ -128,7 +128,7 @@ def test_what_waits_for_a_repair_is_not_next_to_start():
     assert [row["id"] for key, row in rows.items() if key.startswith("next:")] == [room]
 
 
-def test_who_holds_a_gpu_is_told_with_its_node():
+def test_node_rows_name_gpu_holders():
     tenant = make_tenant("ours")
     agent = make_node(gpus=1)
     job = submit(make_member(tenant, name="anna"), tenant, gpu_count=1, name="train", max_runtime_minutes=60)
@@ -142,26 +142,28 @@ def test_who_holds_a_gpu_is_told_with_its_node():
     assert (node["jobs"], node["holders"]) == ([], {})
 
 
-def test_entitled_is_by_weight_among_those_who_ask_and_what_a_limit_leaves_goes_to_the_others():
+def test_entitlement_is_by_weight_and_limits_go_to_others():
     small, big, quiet = make_tenant("small", quota={"max_gpus": 1}), make_tenant("big"), make_tenant("quiet")
     make_node(gpus=8)
     for tenant in (small, big):
         submit(make_member(tenant), tenant, gpu_count=1)
     rows = feed.rows("overview", None)
-    told = {tenant.name: rows[f"tenant:{tenant.name}"]["entitled_gpus"] for tenant in (small, big, quiet)}
-    assert told == {"small": 1.0, "big": 7.0, "quiet": None}
+    payload = {tenant.name: rows[f"tenant:{tenant.name}"]["entitled_gpus"] for tenant in (small, big, quiet)}
+    assert payload == {"small": 1.0, "big": 7.0, "quiet": None}
 
 
-def test_what_can_start_now_is_told_altogether_and_of_one_node():
+def test_largest_job_counts_total_and_best_node():
     for gpus in (4, 2):
         make_node(gpus=gpus)
     make_node(gpus=1, model="NVIDIA L4")
     rows = feed.rows("overview", None)
-    told = {row["model"]: (row["gpus"], row["on_one_node"]) for key, row in rows.items() if key.startswith("largest:")}
-    assert told == {"NVIDIA A100-SXM4-80GB": (6, 4), "NVIDIA L4": (1, 1)}
+    payload = {
+        row["model"]: (row["gpus"], row["on_one_node"]) for key, row in rows.items() if key.startswith("largest:")
+    }
+    assert payload == {"NVIDIA A100-SXM4-80GB": (6, 4), "NVIDIA L4": (1, 1)}
 
 
-def test_waits_are_those_of_nine_in_ten_and_of_the_oldest():
+def test_waits_show_p90_and_oldest():
     tenant = make_tenant()
     user = make_member(tenant)
     since = timezone.now()
@@ -172,7 +174,7 @@ def test_waits_are_those_of_nine_in_ten_and_of_the_oldest():
     assert [status[f"{name}_wait_seconds"] // 360 for name in ("p90", "oldest")] == [91, 100]
 
 
-def test_of_all_tenants_no_more_start_next_than_of_one():
+def test_next_to_start_is_bounded_over_all_tenants():
     for _ in range(2):
         tenant = make_tenant()
         user = make_member(tenant)
@@ -182,7 +184,7 @@ def test_of_all_tenants_no_more_start_next_than_of_one():
     assert [row["place"] for key, row in rows.items() if key.startswith("next:")] == [1, 2, 3]
 
 
-def test_of_a_node_that_does_not_report_nothing_else_is_told():
+def test_lost_node_has_no_other_notice():
     agent = make_node(gpus=2)
     Device.objects.update(health="foreign")
     assert set(attention()) == {"foreign"}
@@ -190,7 +192,7 @@ def test_of_a_node_that_does_not_report_nothing_else_is_told():
     assert set(attention()) == {"lost"}
 
 
-def test_a_job_is_idle_since_the_last_of_its_gpus_is(monkeypatch):
+def test_job_is_idle_since_its_last_busy_gpu(monkeypatch):
     tenant = make_tenant()
     agent = make_node(gpus=2)
     submit(make_member(tenant), tenant, gpu_count=2)
@@ -206,7 +208,7 @@ def hold(job_id, user):
     job_actions.hold(job_id, identity_for(user))
 
 
-def test_waiting_jobs_are_counted_the_same_everywhere():
+def test_waiting_jobs_have_the_same_count_everywhere():
     """Held ones too: by the number, by the reasons, by the tenants, by the queue and by REST."""
     tenant = make_tenant("ours")
     user = make_member(tenant)
@@ -222,7 +224,7 @@ def test_waiting_jobs_are_counted_the_same_everywhere():
     assert feed.rows("overview", None)["status"]["oldest_wait_seconds"] is None, "nobody knows for how long"
 
 
-def test_under_its_guarantee_is_who_waits_for_gpus_alone(client):
+def test_under_guarantee_counts_only_jobs_waiting_for_gpus(client):
     """A job that its owner holds, that has a time to start at or that fits nowhere wants for nothing."""
     make_node(gpus=1)
     tenant = make_tenant("ours", quota={"guaranteed_gpus": 4})
@@ -243,15 +245,15 @@ def test_under_its_guarantee_is_who_waits_for_gpus_alone(client):
 
 
 @pytest.mark.parametrize(
-    ("part", "whole", "said"),
+    ("part", "full", "message"),
     [(0, 8, "0 %"), (1, 1600, "< 1 %"), (1, 8, "13 %"), (1599, 1600, "99 %"), (8, 8, "100 %"), (0, 0, "0 %")],
 )
-def test_parts_are_whole_per_cent_and_never_less_or_more_than_is_there(part, whole, said):
-    assert words.percent(part, whole) == said
+def test_percent_is_never_rounded_to_none_or_all(part, full, message):
+    assert words.percent(part, full) == message
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "message"),
     [
         (0, "0 s"),
         (60, "1 min"),
@@ -262,5 +264,5 @@ def test_parts_are_whole_per_cent_and_never_less_or_more_than_is_there(part, who
         (None, "n/a"),
     ],
 )
-def test_lengths_of_time_say_their_units(seconds, said):
-    assert words.duration(seconds) == said
+def test_durations_have_units(seconds, message):
+    assert words.duration(seconds) == message

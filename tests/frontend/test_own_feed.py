@@ -1,4 +1,4 @@
-"""The topics of one node, of one tenant, of health, and of one person; and what of them each may see."""
+"""The topics of a node, a tenant, health and a user, by viewer."""
 
 import json
 from datetime import timedelta
@@ -53,12 +53,12 @@ def notices(user, visible):
     return {key: row for key, row in rows.items() if key != "state"}, rows["state"]
 
 
-def said(told):
-    return [row["sentence"] for row in sorted(told.values(), key=lambda row: row["at"])]
+def said(payload):
+    return [row["sentence"] for row in sorted(payload.values(), key=lambda row: row["at"])]
 
 
 class TestNode:
-    def test_its_jobs_devices_and_readings(self, anna, ours):
+    def test_node_topic_has_jobs_devices_and_readings(self, anna, ours):
         agent = make_node(gpus=2)
         job_id, _ = run(agent, anna, ours, name="train")
         agent.sync(readings=[Reading(uuid=d.uuid, utilisation_percent=50) for d in agent.devices])
@@ -71,7 +71,7 @@ class TestNode:
         assert [rows[f"reading:{i}"]["utilisation_percent"] for i in ids] == [50, 50]
         assert sorted(rows[f"device:{i}"]["cell"] for i in ids) == ["busy", "free"]
 
-    def test_of_other_tenants_only_how_much(self, ours, zoe, theirs):
+    def test_node_topic_only_counts_other_tenants_jobs(self, ours, zoe, theirs):
         """A08"""
         agent = make_node(gpus=4)
         run(agent, zoe, theirs, gpu_count=3, name="hidden")
@@ -80,31 +80,31 @@ class TestNode:
         assert not [key for key in rows if key.startswith("job:")]
         assert not [word for word in SECRETS if word in text]
 
-    def test_what_was_not_well_and_only_admins_read_why_but_for_the_note_of_a_cordon(self, ours):
+    def test_node_incidents_show_causes_to_admins_and_cordon_notes_to_all(self, ours):
         agent = make_node(gpus=1)
         device_health.quarantine(Device.objects.get().pk, "smoke", "root")
         cordon.set_intent(agent.name, NodeIntent.CORDONED, "fans")
-        causes = [
+        cause_texts = [
             {row["kind"]: row["cause"] for key, row in rows.items() if key.startswith("incident:")}
             for rows in (feed.rows(f"node:{agent.name}", None), feed.rows(f"node:{agent.name}", [ours.pk]))
         ]
-        assert causes == [
+        assert cause_texts == [
             {"quarantined": "smoke (by root)", "cordoned": "fans"},
             {"quarantined": None, "cordoned": "fans"},
         ]
 
-    def test_one_that_is_not_there(self):
+    def test_missing_node_topic_is_none(self):
         assert feed.load_for(["node:nowhere"], None) == {"node:nowhere": None}
 
 
 class TestTenant:
-    def test_who_sees_it_sees_all_of_it(self, anna, ours):
+    def test_tenant_topic_is_complete_for_members(self, anna, ours):
         rows = feed.rows("tenant:ours", [ours.pk])
         assert rows["tenant"]["name"] == "ours"
         assert rows["member:anna"]["role"] == "member"
         assert rows["preempted"] == {"received_in_a_day": 0}
 
-    def test_others_see_nothing(self, ours, theirs):
+    def test_tenant_topic_is_none_for_other_users(self, ours, theirs):
         """A08"""
         assert feed.load_for(["tenant:theirs", "tenant:nobody"], [ours.pk]) == {
             "tenant:theirs": None, "tenant:nobody": None
@@ -112,7 +112,7 @@ class TestTenant:
 
 
 class TestHealth:
-    def test_agents_incidents_and_what_the_system_did(self, anna, ours):
+    def test_health_topic_has_agents_incidents_and_activity(self, anna, ours):
         agent = make_node(gpus=1)
         job_id, _ = run(agent, anna, ours)
         states.stop([job_id], EndReason.PREEMPTED, {"by": "job 9", "why": "waits", "rule": "priority"}, "scheduler")
@@ -124,7 +124,7 @@ class TestHealth:
         assert did["node_lost"] == f"node {agent.name} stopped reporting"
         assert f"job {job_id}" in did["preempted"]
 
-    def test_members_read_of_their_own_jobs_alone(self, ours, zoe, theirs):
+    def test_health_topic_shows_members_only_own_jobs(self, ours, zoe, theirs):
         """A08"""
         agent = make_node(gpus=1)
         job_id, _ = run(agent, zoe, theirs, name="hidden")
@@ -136,7 +136,7 @@ class TestHealth:
 
 
 class TestMine:
-    def test_what_runs_waits_and_has_ended(self, anna, ours):
+    def test_mine_topic_has_running_waiting_and_recent_jobs(self, anna, ours):
         agent = make_node(gpus=2)
         ended, key = run(agent, anna, ours, name="first")
         agent.end(key)
@@ -148,7 +148,7 @@ class TestMine:
         assert rows["counts"] == {"running": 1, "waiting": 1}
         assert (rows["tenant:ours"]["own_gpus"], rows["tenant:ours"]["gpus_held"]) == (2, 2)
 
-    def test_an_array_waits_as_many_jobs_and_stands_once(self, anna, ours, client):
+    def test_mine_topic_counts_elements_but_lists_array_once(self, anna, ours, client):
         agent = make_node(gpus=2)
         array = submit_array(anna, ours, 5)
         run_cycle()
@@ -160,7 +160,7 @@ class TestMine:
         client.force_login(anna)
         assert "3 of 5 wait" in client.get("/mine/").content.decode()
 
-    def test_nothing_of_colleagues(self, anna, ours):
+    def test_mine_topic_excludes_colleagues(self, anna, ours):
         bert = make_member(ours, name="bert")
         submit(bert, ours)
         rows = feed.rows("mine", [ours.pk], anna.pk)
@@ -169,76 +169,76 @@ class TestMine:
 
 
 class TestNotices:
-    def test_how_ones_jobs_ended(self, anna, ours):
+    def test_notices_tell_how_own_jobs_ended(self, anna, ours):
         agent = make_node(gpus=1)
         for exit_code in (0, 3):
             _, key = run(agent, anna, ours, name="train")
             agent.end(key, exit_code=exit_code)
-        told, state = notices(anna, [ours.pk])
-        assert [(row["kind"], row["severity"], row["is_mine"]) for row in told.values()] == [
+        payload, state = notices(anna, [ours.pk])
+        assert [(row["kind"], row["severity"], row["is_mine"]) for row in payload.values()] == [
             ("ended", "red", True), ("completed", "info", True),
         ]  # fmt: skip
-        assert [words.partition(": ")[2] for words in said(told)] == ["completed", "exited with code 3"]
+        assert [text.partition(": ")[2] for text in said(payload)] == ["completed", "exited with code 3"]
         assert state["unread"] == 2
 
-    def test_of_an_array_its_end_is_told_once_and_says_how_many_failed(self, anna, ours):
+    def test_array_end_is_one_notice_with_failures(self, anna, ours):
         agent = make_node(gpus=3)
         array = submit_array(anna, ours, 3)
         run_cycle()
-        first, *others = agent.start_all()
+        first, *other = agent.start_all()
         agent.end(first)
-        agent.end(*others, exit_code=3)
+        agent.end(*other, exit_code=3)
         assert notices(anna, [ours.pk])[0] == {}
         run_cycle()
-        told, state = notices(anna, [ours.pk])
-        assert [(row["severity"], row["href"]) for row in told.values()] == [("red", f"/jobs/{array}/")]
-        assert "2 failed" in said(told)[0]
+        payload, state = notices(anna, [ours.pk])
+        assert [(row["severity"], row["href"]) for row in payload.values()] == [("red", f"/jobs/{array}/")]
+        assert "2 failed" in said(payload)[0]
         assert state["unread"] == 1
 
-    def test_read_is_read_until_something_new_comes(self, anna, ours):
+    def test_read_notices_stay_read(self, anna, ours):
         agent = make_node(gpus=1)
         _, key = run(agent, anna, ours)
         agent.end(key)
-        noticerows.mark_seen(anna.pk)
+        noticerows.mark_read(anna.pk)
         assert notices(anna, [ours.pk])[1]["unread"] == 0
         _, key = run(agent, anna, ours)
         agent.end(key)
         assert notices(anna, [ours.pk])[1]["unread"] == 1
-        noticerows.mark_seen(anna.pk)
+        noticerows.mark_read(anna.pk)
         assert notices(anna, [ours.pk])[1]["unread"] == 0
 
-    def test_what_others_did_to_ones_jobs(self, anna, ours, admin):
+    def test_notices_tell_actions_of_others_on_own_jobs(self, anna, ours, admin):
         job_id = submit(anna, ours, name="train")
         job_actions.hold(job_id, identity_for(admin))
         assert said(notices(anna, [ours.pk])[0]) == [f"job {job_id} train: held by root"]
 
-    def test_what_one_did_oneself_is_no_news(self, anna, ours):
+    def test_own_actions_are_no_notice(self, anna, ours):
         job_actions.cancel(submit(anna, ours), identity_for(anna))
         assert notices(anna, [ours.pk])[0] == {}
 
-    def test_a_long_wait(self, anna, ours):
+    def test_long_wait_is_a_notice(self, anna, ours):
         job_id = submit(anna, ours, name="train")
         Job.objects.update(submitted_at=timezone.now() - timedelta(hours=2))
-        told, _ = notices(anna, [ours.pk])
-        assert list(told) == [f"notice:wait:{job_id}"]
-        assert "has waited for more than an hour" in said(told)[0]
+        payload, _ = notices(anna, [ours.pk])
+        assert list(payload) == [f"notice:wait:{job_id}"]
+        assert "has waited for more than an hour" in said(payload)[0]
 
-    def test_a_long_wait_of_those_elements_of_an_array_that_have_not_begun(self, anna, ours):
+    def test_long_wait_counts_waiting_elements(self, anna, ours):
         agent = make_node(gpus=2)
         waits = submit_array(anna, ours, 5)
         as_asked = submit_array(anna, ours, 5, max_parallel=1, gpu_count=0)
-        held = submit_array(anna, ours, 5)
+        allocated = submit_array(anna, ours, 5)
         run_cycle()
         agent.start_all()
         run_cycle()
-        job_actions.hold(held, identity_for(anna))
+        job_actions.hold(allocated, identity_for(anna))
         Job.objects.update(submitted_at=timezone.now() - timedelta(hours=2))
         assert Job.objects.get(pk=as_asked).reason == "max_parallel"
-        told = {key: row for key, row in notices(anna, [ours.pk])[0].items() if key.startswith("notice:wait:")}
-        assert list(told) == [f"notice:wait:{waits}"]
-        assert said(told)[0].startswith(f"3 elements of array {waits} sweep have waited for more than an hour: ")
+        payload = {key: row for key, row in notices(anna, [ours.pk])[0].items() if key.startswith("notice:wait:")}
+        assert list(payload) == [f"notice:wait:{waits}"]
+        assert said(payload)[0].startswith(f"3 elements of array {waits} sweep have waited for more than an hour: ")
 
-    def test_only_who_waited_is_told_of_a_start(self, anna, ours):
+    def test_start_is_a_notice_only_after_a_wait(self, anna, ours):
         agent = make_node(gpus=2)
         run(agent, anna, ours)
         late = submit(anna, ours, gpu_count=1)
@@ -247,7 +247,7 @@ class TestNotices:
         agent.start_all()
         assert [row["href"] for row in notices(anna, [ours.pk])[0].values()] == [f"/jobs/{late}/"]
 
-    def test_preempted_for_a_job_that_is_not_to_be_seen(self, anna, ours, zoe, theirs):
+    def test_preemption_notice_hides_invisible_job(self, anna, ours, zoe, theirs):
         """A08: the owner reads that it was for another tenant's job; an admin reads for which."""
         agent = make_node(gpus=1)
         job_id, _ = run(agent, anna, ours, name="train")
@@ -258,7 +258,7 @@ class TestNotices:
         assert sentence == f"job {job_id} train: preempted for a job of another tenant, which has a priority"
         assert notices(zoe, [theirs.pk])[0] == {}
 
-    def test_admins_are_told_what_the_system_did(self, admin, ours):
+    def test_admins_get_system_notices(self, admin, ours):
         make_node(gpus=1)
         Device.objects.update(health="foreign", health_note="pid 17")
         [row] = notices(admin, None)[0].values()
@@ -266,7 +266,7 @@ class TestNotices:
         assert row["sentence"].endswith("has a process that gpusched did not start: pid 17")
         assert notices(make_member(ours), [ours.pk])[0] == {}
 
-    def test_the_page_says_that_it_was_read(self, client, anna, ours):
+    def test_page_marks_notices_read(self, client, anna, ours):
         submit(anna, ours)
         Job.objects.update(submitted_at=timezone.now() - timedelta(hours=2))
         client.force_login(anna)
@@ -275,7 +275,7 @@ class TestNotices:
         assert notices(anna, [ours.pk])[1]["unread"] == 0
 
 
-def test_a_refund_is_told_if_it_is_worth_a_word(ours, anna):
+def test_refund_is_a_notice_above_minimum(ours, anna):
     job_id = submit(anna, ours)
     then = timezone.now()
     for rank, seconds in ((0, 20), (1, 7)):
@@ -290,5 +290,5 @@ def test_a_refund_is_told_if_it_is_worth_a_word(ours, anna):
         started_at=then - timedelta(seconds=45), ended_at=then, cause="node_lost",
     )  # fmt: skip
     UsageRefund.objects.create(entry=longer, reason="node_lost")
-    [told] = [one for one in activity.load() if one.row["kind"] == "refunded"]
-    assert told.row["sentence"] == f"0.02 GPU-hours of job {job_id} were refunded: a node failed under it"
+    [payload] = [one for one in activity.load() if one.row["kind"] == "refunded"]
+    assert payload.row["sentence"] == f"0.02 GPU-hours of job {job_id} were refunded because its node failed"

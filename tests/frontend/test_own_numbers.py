@@ -1,4 +1,4 @@
-"""Numbers of a person, of a tenant and of a node, and the way back from a time limit."""
+"""Numbers of a user, a tenant and a node, and the undo of a time limit."""
 
 from datetime import timedelta
 
@@ -27,7 +27,7 @@ def start(agent, user, tenant, **fields):
     return job_id
 
 
-def test_what_colleagues_hold_is_the_tenants_and_not_ones_own(ours, anna):
+def test_quota_separates_own_use_from_tenant_use(ours, anna):
     agent = make_node(gpus=4)
     start(agent, anna, ours)
     start(agent, make_member(ours, name="bob"), ours, gpu_count=2)
@@ -35,18 +35,18 @@ def test_what_colleagues_hold_is_the_tenants_and_not_ones_own(ours, anna):
     assert (row["own_gpus"], row["gpus_held"]) == (1, 3)
 
 
-def test_a_budget_says_what_is_used_of_it(ours, anna):
+def test_tenant_topic_shows_budget_use(ours, anna):
     Budget.objects.create(tenant=ours, days=7, soft_gpu_hours=1, hard_gpu_hours=100)
     end = timezone.now()
     UsageEntry.objects.create(
         tenant=ours, user_id=anna.pk, job_id=1, attempt=1, rank=0, device_id=1, node="n1", gpu_model="A100", gpus=1.0,
         started_at=end - timedelta(hours=3), ended_at=end, cause="exited",
     )  # fmt: skip
-    told = feed.rows("tenant:ours", None)["budget"]
-    assert (told["used_gpu_hours"], told["hard_gpu_hours"], told["state"]) == (3.0, 100, "soft_exceeded")
+    payload = feed.rows("tenant:ours", None)["budget"]
+    assert (payload["used_gpu_hours"], payload["hard_gpu_hours"], payload["state"]) == (3.0, 100, "soft_exceeded")
 
 
-def test_preemptions_of_the_last_day_are_counted(ours, anna):
+def test_tenant_topic_counts_preemptions_of_last_day(ours, anna):
     agent = make_node(gpus=2)
     for hours in (1, 25):
         job_id = start(agent, anna, ours)
@@ -58,7 +58,7 @@ def test_preemptions_of_the_last_day_are_counted(ours, anna):
     assert feed.rows("tenant:ours", None)["preempted"] == {"received_in_a_day": 1}
 
 
-def test_the_way_back_from_a_limit_is_of_the_attempt_that_it_was_set_for(anna):
+def test_time_limit_undo_belongs_to_its_attempt(anna):
     tenant = make_tenant()
     user = make_member(tenant)
     job_id = start(make_node(gpus=1), user, tenant, max_runtime_minutes=120)
@@ -68,40 +68,40 @@ def test_the_way_back_from_a_limit_is_of_the_attempt_that_it_was_set_for(anna):
         [job_id, user.username],
     )
     job = Job.objects.values("id", "attempt", "max_runtime_seconds").get(pk=job_id)
-    who = identity_for(user)
-    assert undo_of(job, who) == {"minutes": 60, "seen": 7200}
-    assert undo_of({**job, "attempt": 2}, who) == {}
-    assert undo_of({**job, "max_runtime_seconds": 7201}, who) == {}
+    identity = identity_for(user)
+    assert undo_of(job, identity) == {"minutes": 60, "seen": 7200}
+    assert undo_of({**job, "attempt": 2}, identity) == {}
+    assert undo_of({**job, "max_runtime_seconds": 7201}, identity) == {}
 
 
-def test_only_the_latest_that_ended_are_shown(ours, anna):
+def test_my_work_lists_only_latest_ended_jobs(ours, anna):
     jobs = [submit(anna, ours) for _ in range(my_work_rows.RECENT + 1)]
     execute("UPDATE jobs_job SET state = 'completed', reason = 'exited', ended_at = now()")
     assert [job["id"] for job in my_work_rows.jobs(anna.pk)["recent"]] == jobs[:0:-1]
 
 
-def test_what_is_left_is_never_less_than_nothing():
+def test_remaining_quota_is_never_negative():
     quota = {"max_gpus": 2, "max_gpus_per_user": 3, "max_cpu_cores": None, "max_concurrent_jobs": 9}
-    told = my_work_rows.left(quota, {"gpus": 4, "cpu_cores": 1, "jobs": 1}, 1)
-    assert [(row["what"], row["left"]) for row in told] == [
+    payload = my_work_rows.remaining(quota, {"gpus": 4, "cpu_cores": 1, "jobs": 1}, 1)
+    assert [(row["resource"], row["remaining"]) for row in payload] == [
         ("GPUs of the tenant", 0), ("GPUs of your own", 2), ("jobs at once", 8),
     ]  # fmt: skip
 
 
-def test_preemptions_between_tenants_are_counted_and_others_not_named(ours, anna):
+def test_preemption_balance_hides_other_tenants(ours, anna):
     other = make_tenant("secret")
     rows = [
         {"from_id": gives, "from_tenant": "x", "for_id": takes, "for_tenant": "secret", "attempts": count}
         for gives, takes, count in ((ours.pk, other.pk, 3), (ours.pk, ours.pk, 5), (other.pk, ours.pk, 1))
     ]
     assert details.balance(rows, ours.pk) == {"received": 3, "given": 1}
-    who = identity_for(anna)
-    assert [row["whom"] for row in details.preempted_by(rows, ours.pk, who)] == ["another tenant"]
-    assert [row["whom"] for row in details.preempted_for(rows, ours.pk, who)] == ["another tenant"]
-    assert [row["whom"] for row in details.preempted_for(rows, other.pk, who)] == ["tenant x"]
+    identity = identity_for(anna)
+    assert [row["other_tenant"] for row in details.preempted_by(rows, ours.pk, identity)] == ["another tenant"]
+    assert [row["other_tenant"] for row in details.preempted_for(rows, ours.pk, identity)] == ["another tenant"]
+    assert [row["other_tenant"] for row in details.preempted_for(rows, other.pk, identity)] == ["tenant x"]
 
 
-def test_what_runs_reaches_to_now_and_many_short_jobs_are_one_bar(ours, anna):
+def test_node_timeline_merges_short_jobs_and_extends_running_ones(ours, anna):
     agent = make_node(gpus=1)
     job_id = start(agent, anna, ours)
     execute("UPDATE jobs_attempt SET scheduled_at = now() - interval '6 hours'")
@@ -112,12 +112,12 @@ def test_what_runs_reaches_to_now_and_many_short_jobs_are_one_bar(ours, anna):
     [lane] = timeline.device_lanes(agent.name, node["devices"], [], window, None)
     [span] = lane["spans"]
     assert (span["job_id"], span["left"][:4], span["width"][:4], span["is_live"]) == (job_id, "75.0", "25.0", True)
-    short = {"said": "a job", "is_bad": False, "is_live": False, "jobs": 1, "job_id": 1}
+    short = {"label": "a job", "is_bad": False, "is_live": False, "jobs": 1, "job_id": 1}
     spans = [{**short, "begin": at / 1000, "end": at / 1000 + 0.0005} for at in (1, 2, 3, 500)]
-    assert [(bar["said"], bar["jobs"]) for bar in timeline._merged(spans)] == [("3 short jobs", 3), ("a job", 1)]
+    assert [(bar["label"], bar["jobs"]) for bar in timeline._merged(spans)] == [("3 short jobs", 3), ("a job", 1)]
 
 
-def test_what_was_never_read_is_no_reading():
+def test_unread_device_has_no_reading():
     nodes = {"n1": {"name": "n1", "devices": [{"id": 1}, {"id": 2}]}}
     columns = {name: [None, 7] for name in readings.COLUMNS}
     read = {"n1": {"last_seen_at": "2026-03-01T08:00:00Z", "devices": [1, 2], **columns}}

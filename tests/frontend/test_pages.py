@@ -1,4 +1,4 @@
-"""The pages: who sees what, the login, the banner, and nothing typed by people runs as markup."""
+"""The pages: access, login, banner and escaping."""
 
 import pytest
 from django.db import OperationalError
@@ -13,13 +13,13 @@ pytestmark = pytest.mark.django_db
 BANNER = "This is a pretend fleet"
 
 
-class TestWhoSeesPages:
+class TestPageAccess:
     @pytest.mark.parametrize("path", [*PAGES, "/jobs/1/"])
-    def test_others_are_sent_to_the_login_and_back(self, path):
+    def test_pages_redirect_to_login_and_back(self, path):
         response = browser().get(path)
         assert (response.status_code, response["Location"]) == (302, f"/login/?next={path}")
 
-    def test_a_part_of_a_page_sends_the_whole_page_to_the_login(self):
+    def test_fragment_redirects_whole_page_to_login(self):
         headers = {"HX-Request": "true", "HX-Current-URL": "http://testserver/jobs/1/"}
         response = browser().get("/jobs/1/actions/", headers=headers)
         assert (response.status_code, response.content) == (204, b"")
@@ -27,7 +27,7 @@ class TestWhoSeesPages:
 
     @pytest.mark.parametrize("path", PAGES)
     @pytest.mark.parametrize("is_admin", [False, True])
-    def test_every_page_comes_with_and_without_anything_to_show(self, path, is_admin, nlp, member):
+    def test_every_page_renders_empty_and_filled(self, path, is_admin, nlp, member):
         user = make_user(admin=True) if is_admin else member
         assert browser(user).get(path).status_code == 200
         make_node(name="n1")
@@ -38,7 +38,7 @@ class TestWhoSeesPages:
         assert text_of(response).count("<h1>") == 1
 
     @pytest.mark.django_db(transaction=True)
-    def test_pages_of_a_busy_cluster(self, nlp, member):
+    def test_pages_render_busy_cluster(self, nlp, member):
         agent = make_node(name="n1")
         jobs = [submit(member, nlp, gpu_count=6), submit(member, nlp, gpu_count=6)]
         run_cycle()
@@ -48,7 +48,7 @@ class TestWhoSeesPages:
         assert "cell-busy" in text_of(browser(member).get("/overview/"))
 
     @pytest.mark.django_db(transaction=True)
-    def test_a_waiting_job_says_what_would_start_it_and_when(self, nlp, member):
+    def test_waiting_job_shows_estimate_and_advice(self, nlp, member):
         agent = make_node(name="n1")
         running = submit(member, nlp, gpu_count=6, max_runtime_minutes=60)
         run_cycle()
@@ -58,17 +58,17 @@ class TestWhoSeesPages:
         client = browser(member)
         assert f"/jobs/{waiting}/foreseen/" in text_of(client.get(f"/jobs/{waiting}/"))
         assert "/foreseen/" not in text_of(client.get(f"/jobs/{running}/"))
-        told = text_of(client.get(f"/jobs/{waiting}/foreseen/"))
-        assert "With 2 GPUs it would start." in told
-        assert "Starts between " in told
+        payload = text_of(client.get(f"/jobs/{waiting}/foreseen/"))
+        assert "With 2 GPUs it would start." in payload
+        assert "Starts between " in payload
 
     @pytest.mark.parametrize("path", ["/jobs/999999/", "/nowhere/", "/jobs/0/", "/jobs/x/"])
-    def test_what_does_not_exist_is_404(self, path, member):
+    def test_missing_objects_are_404(self, path, member):
         response = browser(member).get(path)
         assert response.status_code == 404
         assert "Request <code>" in text_of(response)
 
-    def test_another_tenants_job_looks_like_none(self, nlp, member):
+    def test_other_tenants_job_is_404(self, nlp, member):
         foreign = submit(make_member(other := make_tenant("other")), other, name="secret-plan")
         client = browser(member)
         for path in (f"/jobs/{foreign}/", f"/jobs/{foreign}/actions/", f"/jobs/{foreign}/foreseen/"):
@@ -77,12 +77,12 @@ class TestWhoSeesPages:
         for path in PAGES:
             assert "secret-plan" not in text_of(client.get(path))
 
-    def test_who_is_in_no_tenant_is_told_what_to_ask_for(self):
+    def test_user_without_tenant_is_told_what_to_do(self):
         page = text_of(browser(make_user("newcomer")).get("/submit/"))
         assert "Ask an admin to add <b>newcomer</b> to a tenant" in page
         assert "<textarea" not in page
 
-    def test_who_may_not_submit_is_offered_nothing_of_it(self, nlp, member):
+    def test_submit_is_hidden_from_viewers(self, nlp, member):
         job_id = submit(member, nlp)
         viewer = browser(make_member(nlp, role=Role.VIEWER, name="looker"))
         for path in ("/overview/", "/mine/", "/queue/", "/jobs/", f"/jobs/{job_id}/"):
@@ -90,32 +90,32 @@ class TestWhoSeesPages:
                 main = text_of(client.get(path)).split("<main", 1)[1]
                 assert ('href="/submit/' in main) is is_offered, path
         page = text_of(viewer.get("/submit/"))
-        assert "In <b>nlp</b> you are a viewer: you may look, and not submit." in page
+        assert "In <b>nlp</b> you are a viewer: you can see jobs but not submit them." in page
         assert "make looker a member" in page
         assert 'data-member="" data-owner=""' in text_of(viewer.get("/jobs/"))
         assert 'data-member="nlp" data-owner=""' in text_of(browser(member).get("/jobs/"))
 
-    def test_only_staff_see_the_way_to_the_admin(self, nlp, member):
+    def test_admin_link_is_for_staff(self, nlp, member):
         assert "/admin/" not in text_of(browser(member).get("/tenants/nlp/"))
         assert f"/admin/tenants/tenant/{nlp.pk}/change/" in text_of(browser(make_user(admin=True)).get("/tenants/nlp/"))
 
 
 class TestLogin:
-    def test_logging_in_leads_to_where_one_wanted_to_go(self, member):
+    def test_login_returns_to_requested_page(self, member):
         answer = {"username": member.username, "password": "correct horse battery", "next": "/queue/"}
         assert browser().post("/login/", answer)["Location"] == "/queue/"
 
     @pytest.mark.parametrize("target", ["https://evil.example/", "//evil.example/", "javascript:alert(1)"])
-    def test_never_elsewhere(self, target, member):
+    def test_login_never_redirects_to_other_hosts(self, target, member):
         answer = {"username": member.username, "password": "correct horse battery", "next": target}
         assert browser().post("/login/", answer)["Location"] == "/"
 
-    def test_a_wrong_password_is_said_and_the_name_kept(self, member):
+    def test_login_reports_wrong_password_and_keeps_name(self, member):
         page = text_of(browser().post("/login/", {"username": member.username, "password": "wrong"}))
         assert "Wrong name or password" in page
         assert f'value="{member.username}"' in page
 
-    def test_logging_out_needs_a_post(self, member):
+    def test_logout_needs_post(self, member):
         client = browser(member)
         assert client.get("/logout/").status_code == 405
         assert client.post("/logout/")["Location"] == "/login/"
@@ -123,7 +123,7 @@ class TestLogin:
 
 
 class TestPretendFleet:
-    def test_every_page_says_so(self, nlp, member):
+    def test_pretend_fleet_is_labelled_on_every_page(self, nlp, member):
         make_node(name="n1")
         Node.objects.update(pretend=True)
         job_id = submit(member, nlp)
@@ -131,12 +131,12 @@ class TestPretendFleet:
             assert BANNER in text_of(browser(member).get(path)), path
         assert BANNER in text_of(browser().get("/login/"))
 
-    def test_a_real_fleet_has_no_banner(self, member):
+    def test_real_fleet_has_no_banner(self, member):
         make_node(name="n1")
         assert BANNER not in text_of(browser(member).get("/overview/"))
 
 
-def test_a_page_that_fails_says_so_even_without_a_database(member, monkeypatch):
+def test_error_page_renders_without_database(member, monkeypatch):
     def fail(*args):
         raise OperationalError("gone")
 
@@ -165,13 +165,13 @@ def test_a_page_that_fails_says_so_even_without_a_database(member, monkeypatch):
         "/login/",
     ],
 )
-def test_every_form_needs_its_csrf_token(path):
+def test_forms_need_csrf_token(path):
     response = browser(make_user(admin=True), enforce_csrf_checks=True).post(path)
     assert response.status_code == 403
     assert "This form is too old" in text_of(response)
 
 
-def test_names_never_become_markup(nlp):
+def test_names_are_escaped(nlp):
     owner = make_member(nlp)
     job_id = submit(
         owner, nlp, name=HOSTILE, command=[HOSTILE], environment={"A": HOSTILE}, gpu_count=0,

@@ -1,4 +1,4 @@
-"""The same rows without a WebSocket, for the same eyes."""
+"""Polling returns the same rows for the same viewer."""
 
 import pytest
 from django.test import Client
@@ -22,17 +22,17 @@ def browser(anna):
     return client
 
 
-def test_rows_as_the_feed_has_them(browser, anna, ours):
+def test_poll_returns_feed_rows(browser, anna, ours):
     make_node(gpus=1)
     job_id = submit(anna, ours)
     topics = ["nodes", "readings", "queue:0-5?tenant=ours", f"job:{job_id}", "mine", "notices"]
-    told = ask(browser, *topics).json()
-    assert told["errors"] == {}
-    assert compared(told["topics"]) == {topic: compared(feed.rows(topic, [ours.pk], anna.pk)) for topic in topics}
-    assert told["topics"]["mine"][f"job:{job_id}"]["part"] == "waiting"
+    payload = ask(browser, *topics).json()
+    assert payload["errors"] == {}
+    assert compared(payload["topics"]) == {topic: compared(feed.rows(topic, [ours.pk], anna.pk)) for topic in topics}
+    assert payload["topics"]["mine"][f"job:{job_id}"]["part"] == "waiting"
 
 
-def test_of_other_tenants_nothing(browser):
+def test_poll_hides_other_tenants(browser):
     """A08"""
     theirs = make_tenant("theirs")
     job_id = submit(make_member(theirs, name="zoe"), theirs, name="hidden")
@@ -44,15 +44,15 @@ def test_of_other_tenants_nothing(browser):
     assert not [word for word in ("theirs", "zoe", "hidden") if word in text]
 
 
-def test_nobody_gets_no_login_page_but_a_401():
+def test_poll_answers_401_without_login():
     answer = ask(Client(), "jobs")
     assert (answer.status_code, answer["Content-Type"]) == (401, "application/json")
 
 
-def test_no_more_topics_than_a_socket_has(browser):
-    told = ask(browser, *(f"job:{number}" for number in range(1, MAX_TOPICS + 2))).json()
-    assert told["errors"][f"job:{MAX_TOPICS + 1}"] == "too_many_topics"
+def test_poll_limits_topics(browser):
+    payload = ask(browser, *(f"job:{number}" for number in range(1, MAX_TOPICS + 2))).json()
+    assert payload["errors"][f"job:{MAX_TOPICS + 1}"] == "too_many_topics"
 
 
-def test_it_is_only_read(browser):
+def test_poll_rejects_post(browser):
     assert browser.post("/live/").status_code == 405

@@ -1,4 +1,4 @@
-"""State and deltas equal a fresh load, whatever happens to the cluster and to the pages."""
+"""State and deltas equal a new load after any changes of cluster and pages."""
 
 import asyncio
 import json
@@ -36,22 +36,22 @@ class World:
         self.members = [make_member(self.ours), make_member(self.theirs, name=f"{SECRET}-{self.theirs.pk}")]
         self.agents = [make_node(gpus=2), make_node(gpus=4)]
         self.jobs: list[tuple[int, int]] = []
-        for who in (0, 1):
-            self.submit(who)
+        for identity in (0, 1):
+            self.submit(identity)
 
     def submit(self, n: int) -> None:
-        who = n % 2
-        name = SECRET if who else "ours"
-        tenant = self.theirs if who else self.ours
+        identity = n % 2
+        name = SECRET if identity else "ours"
+        tenant = self.theirs if identity else self.ours
         wanted = {"gpu_count": n % 4, "priority": 100 + n % 7 * 100, "name": name}
         with suppress(Problem):  # more than all nodes have
-            self.jobs.append((submit(self.members[who], tenant, **wanted), who))
+            self.jobs.append((submit(self.members[identity], tenant, **wanted), identity))
 
     def act(self, n: int) -> None:
-        job_id, who = self.jobs[n % len(self.jobs)]
+        job_id, identity = self.jobs[n % len(self.jobs)]
         verb = (job_actions.cancel, job_actions.hold, job_actions.release, job_actions.requeue)[n % 4]
         with suppress(Problem):  # not possible in the job's state
-            verb(job_id, identity_for(self.members[who]))
+            verb(job_id, identity_for(self.members[identity]))
 
     def cycle(self, n: int) -> None:
         run_cycle()
@@ -97,9 +97,9 @@ async def lose_connection(page: Page, n: int) -> None:
 async def fall_asleep(page: Page, n: int) -> None:
     """Until the server has noticed."""
     page.answers = False
-    heard = page.kinds.count("alive")
+    received = page.kinds.count("alive")
     await page.until(
-        lambda: page.kinds.count("alive") > heard + (outbox.MAX_UNACKNOWLEDGED + 2) * hubs.ALIVE_PER_ANSWER
+        lambda: page.kinds.count("alive") > received + (outbox.MAX_UNACKNOWLEDGED + 2) * hubs.ALIVE_PER_ANSWER
     )
 
 
@@ -173,7 +173,7 @@ async def play(steps, world: World, viewers, monkeypatch) -> None:
             await page.want(*topics)
             for topic in topics:
                 await page.shows(topic, visible)
-        check_secrets(pages[0], {job_id for job_id, who in world.jobs if who})
+        check_secrets(pages[0], {job_id for job_id, identity in world.jobs if identity})
         for page in pages:
             await page.leave()
 
@@ -199,7 +199,7 @@ def ids_in(value, name=""):
             yield from ids_in(inner)
 
 
-def test_state_and_deltas_equal_a_fresh_load(monkeypatch):
+def test_state_and_deltas_equal_new_load(monkeypatch):
     """A52: real operations in any order, pages that lose their connection, fall asleep, change their mind; in the end
     each page shows what a fresh load shows, and has never been told what it may not see."""
     holds_always(monkeypatch, examples=8)
@@ -208,10 +208,10 @@ def test_state_and_deltas_equal_a_fresh_load(monkeypatch):
 def holds_always(monkeypatch, *, examples: int) -> None:
     monkeypatch.setattr(hubs, "ALIVE_SECONDS", 0.05)
     monkeypatch.setattr(outbox, "MAX_WAITING", 1)
-    monkeypatch.setattr(outbox, "COMPANY_SECONDS", 0.02)
+    monkeypatch.setattr(outbox, "DELAY_SECONDS", 0.02)
     monkeypatch.setattr(invalidation, "period", lambda name: 0.2 if name in ("readings", "overview") else 1.0)
     monkeypatch.setattr(invalidation, "_pauses", lambda: {"people": 0.3})
-    monkeypatch.setattr(loader, "WHOLE_SECONDS", 1.0)
+    monkeypatch.setattr(loader, "FULL_LOAD_SECONDS", 1.0)
 
     # The same examples each time, and no shrinking: one that fails waits in vain at each step of it.
     @settings(

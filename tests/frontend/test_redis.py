@@ -1,4 +1,4 @@
-"""The live feed with Redis between the processes: killed, started again, and losing what it was given."""
+"""The live feed over Redis: killed, restarted and losing messages."""
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -32,29 +32,29 @@ def redis(settings):
 @pytest.fixture
 def notified(monkeypatch):
     """What the ringer said by PostgreSQL."""
-    said: list[str] = []
+    message: list[str] = []
     notify = Transport._notify
 
     def listened(self, pairs):
-        said.extend(payload for _, payload in pairs if payload)
+        message.extend(payload for _, payload in pairs if payload)
         notify(self, pairs)
 
     monkeypatch.setattr(Transport, "_notify", listened)
-    return said
+    return message
 
 
 @pytest.fixture
 async def page(redis, monkeypatch):
     """A page with jobs, of a hub that looks only when it is told to."""
     monkeypatch.setattr(invalidation, "LOAD_ANYWAY_SECONDS", 3600.0)
-    monkeypatch.setattr(loader, "WHOLE_SECONDS", 3600.0)
+    monkeypatch.setattr(loader, "FULL_LOAD_SECONDS", 3600.0)
     monkeypatch.setattr(hubs, "ALIVE_SECONDS", 0.3)
     tenant = await db(make_tenant)("ours")
     user = await db(make_member)(tenant)
     async with live_hub(monkeypatch) as hub:
         opened = await Page(await db(cookie_of)(user), ["jobs"]).connect()
-        await opened.until(lambda: hub._doorbell.hears_redis)
-        opened.hears_redis = lambda: hub._doorbell.hears_redis  # type: ignore[attr-defined]
+        await opened.until(lambda: hub._listener.hears_redis)
+        opened.hears_redis = lambda: hub._listener.hears_redis  # type: ignore[attr-defined]
         opened.submit = lambda: db(submit)(user, tenant)  # type: ignore[attr-defined]
         yield opened
         await opened.leave()
@@ -65,7 +65,7 @@ async def shows(page, job_id):
     await page.until(lambda: str(job_id) in page.rows.get("jobs", {}))
 
 
-async def test_changes_go_by_redis_alone_and_by_postgresql_while_it_is_away(page, redis, notified):
+async def test_changes_use_redis_and_fall_back_to_postgresql(page, redis, notified):
     await shows(page, await page.submit())
     assert notified == []
     redis.kill()
@@ -77,13 +77,13 @@ async def test_changes_go_by_redis_alone_and_by_postgresql_while_it_is_away(page
     await db(redis.start)()
     await page.until(lambda: page.hears_redis())
     await page.until(lambda: '"alive"' in page.heard[-1] and '"late"' not in page.heard[-1])
-    said = None
-    while said != len(notified):  # senders try it again after a moment
-        said = len(notified)
+    message = None
+    while message != len(notified):  # senders try it again after a moment
+        message = len(notified)
         await shows(page, await page.submit())
 
 
-async def test_what_redis_loses_is_noticed(page, redis, notified):
+async def test_lost_redis_messages_are_detected(page, redis, notified):
     """Its listeners cut off, it takes a message that nobody hears: the number of the next, or the same once more, tells."""
     await shows(page, await page.submit())
     redis.cut_listeners()
@@ -91,21 +91,21 @@ async def test_what_redis_loses_is_noticed(page, redis, notified):
     assert notified == []
 
 
-async def test_a_number_that_is_missing_or_no_message_at_all_is_taken_for_any_change(page, redis):
-    heard: list[dict[str, list[int]]] = []
-    ear = redis_bus.Subscriber(heard.append)
+async def test_missing_or_invalid_message_invalidates_all(page, redis):
+    received: list[dict[str, list[int]]] = []
+    ear = redis_bus.Subscriber(received.append)
     ear._take(redis_bus.Said("a", 1, {"jobs": [1]}))
     ear._take(redis_bus.Said("a", 2, {"jobs": [2]}))
     ear._take(redis_bus.Said("a", 2))
     ear._take(redis_bus.Said("a", 4, {"jobs": [4]}))
     ear._take(redis_bus.Said("a", 5))
-    assert heard == [{"jobs": [1]}, {"jobs": [2]}, EVERYTHING, EVERYTHING]
+    assert received == [{"jobs": [1]}, {"jobs": [2]}, EVERYTHING, EVERYTHING]
     await get_channel_layer(redis_bus.LAYER).group_send(redis_bus.GROUP, {"sender": 5})
     await shows(page, await page.submit())
 
 
 @pytest.mark.parametrize("address", ["redis://127.0.0.1:1", "redis://127.0.0.1:none"])
-def test_an_address_where_there_is_no_redis_leaves_postgresql(settings, notified, address):
+def test_unreachable_redis_leaves_postgresql(settings, notified, address):
     ringer.stop()
     settings.CHANNEL_LAYERS = layers(address)
     events.changed("jobs", [7])
@@ -114,6 +114,6 @@ def test_an_address_where_there_is_no_redis_leaves_postgresql(settings, notified
     assert notified == ['{"jobs":[7]}']
 
 
-def test_state_and_deltas_equal_a_fresh_load(redis, monkeypatch):
+def test_state_and_deltas_equal_new_load(redis, monkeypatch):
     """A52, with Redis."""
     test_property.holds_always(monkeypatch, examples=3)

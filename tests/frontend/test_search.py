@@ -1,4 +1,4 @@
-"""What the command palette finds, and for whom."""
+"""Results of the command palette by viewer."""
 
 import pytest
 from django.test import Client
@@ -14,7 +14,7 @@ def found(client: Client, text: str) -> list[tuple[str, str]]:
     return [(row["kind"], row["href"]) for row in client.get("/search/", {"q": text}).json()["found"]]
 
 
-def test_jobs_nodes_and_tenants_by_a_part_of_their_names():
+def test_search_finds_parts_of_names():
     tenant = make_tenant("vision")
     member = make_member(tenant)
     job = submit(member, tenant, name="Vision-Sweep")
@@ -25,8 +25,8 @@ def test_jobs_nodes_and_tenants_by_a_part_of_their_names():
     assert found(client, "") == found(client, "   ") == found(client, "\x00") == []
 
 
-def test_words_are_looked_for_each_and_a_kind_narrows():
-    """What the help promises: "node r01" finds r01-n10, which has no "node" in its name."""
+def test_search_matches_all_words_and_kind_narrows():
+    """As the help promises, "node r01" finds r01-n10, which has no "node" in its name."""
     tenant = make_tenant("r01-lab")
     member = make_member(tenant)
     job, other = submit(member, tenant, name="r01 train node"), submit(member, tenant, name="eval")
@@ -40,7 +40,7 @@ def test_words_are_looked_for_each_and_a_kind_narrows():
     assert node in found(client, "r01") and found(client, "r01 no-such-word") == []
 
 
-def test_a_job_by_its_id_comes_first_however_old_it_is(monkeypatch):
+def test_search_lists_exact_job_id_first(monkeypatch):
     monkeypatch.setattr("frontend.pages.search.view._LATEST", 1)
     tenant = make_tenant()
     member = make_member(tenant)
@@ -51,7 +51,7 @@ def test_a_job_by_its_id_comes_first_however_old_it_is(monkeypatch):
     assert found(client, "9" * 30) == []
 
 
-def test_nothing_of_other_tenants():
+def test_search_hides_other_tenants():
     """Neither their jobs, by name or id, nor that they are there."""
     theirs = make_tenant("theirs")
     secret = submit(make_member(theirs), theirs, name="top-secret")
@@ -62,11 +62,11 @@ def test_nothing_of_other_tenants():
     assert Job.objects.filter(pk=secret).exists()
 
 
-def test_who_is_not_logged_in_finds_nothing():
+def test_search_needs_login():
     assert Client().get("/search/", {"q": "a"}).status_code == 302
 
 
-def test_signs_of_patterns_are_signs():
+def test_search_escapes_wildcards():
     tenant = make_tenant()
     member = make_member(tenant)
     submit(member, tenant, name="plain")

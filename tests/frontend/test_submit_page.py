@@ -1,4 +1,4 @@
-"""The submit page: what it foresees, every field of a request, and the same job as command, as JSON and again."""
+"""The submit page: simulation, all fields, equivalent command and JSON, and resubmission."""
 
 import re
 import shlex
@@ -58,7 +58,7 @@ EVERYTHING = {
 
 @pytest.fixture
 def everything(nlp, member):
-    """All fields as typed, and the secrets, node label and job that they name."""
+    """Return all fields as typed, and create the objects that they name."""
     make_node(name="n1")
     Node.objects.update(admin_labels={"zone": "b"})
     for name in ("wandb", "hf"):
@@ -70,25 +70,25 @@ def shown_json(page):
     return msgspec.json.decode(unescape(re.findall(r'id="as-json"[^>]*>(.*?)</pre>', page, re.S)[0]))
 
 
-def test_every_field_becomes_the_job_and_the_form_again(everything, member):
+def test_form_fields_round_trip_through_job(everything, member):
     client = browser(member)
     previewed = shown_json(text_of(client.post("/submit/preview/", everything)))
     response = client.post("/submit/", everything)
     assert response.status_code == 302, text_of(response)
     job_id = int(response["Location"].split("/")[-2])
-    again = text_of(client.get(f"/submit/?again={job_id}"))
+    repeated = text_of(client.get(f"/submit/?again={job_id}"))
     folded = r'<details class="group more-fields"( open)?>'
-    assert re.findall(folded, again) == [" open"]
+    assert re.findall(folded, repeated) == [" open"]
     assert re.findall(folded, text_of(client.get("/submit/"))) == [""]
-    assert shown_json(again) == previewed
-    made = equivalent.request_of(representation.select("j.id = %s", [job_id])[0])
-    assert {**made, "depends_on": previewed["depends_on"]} == previewed
-    assert equivalent.command_line(made) == equivalent.command_line(previewed)
-    assert msgspec.convert(made, JobRequest).dependencies == msgspec.convert(previewed, JobRequest).dependencies
+    assert shown_json(repeated) == previewed
+    created = equivalent.request_of(representation.select("j.id = %s", [job_id])[0])
+    assert {**created, "depends_on": previewed["depends_on"]} == previewed
+    assert equivalent.command_line(created) == equivalent.command_line(previewed)
+    assert msgspec.convert(created, JobRequest).dependencies == msgspec.convert(previewed, JobRequest).dependencies
 
 
-def test_the_command_says_the_same(everything, member):
-    """What is shown for the command line, read as the command line reads it, is the same request."""
+def test_equivalent_command_submits_same_job(everything, member):
+    """Parse the displayed command: it is the same request."""
     import typer
     from typer.testing import CliRunner
 
@@ -96,7 +96,7 @@ def test_the_command_says_the_same(everything, member):
 
     page = text_of(browser(member).post("/submit/preview/", everything))
     line = unescape(re.findall(r'id="as-command"[^>]*>(.*?)</pre>', page, re.S)[0])
-    words = shlex.split(line.replace("\\\n", " "))
+    text = shlex.split(line.replace("\\\n", " "))
     found = []
     app = typer.Typer()
 
@@ -105,86 +105,86 @@ def test_the_command_says_the_same(everything, member):
     def run(*, jobs):
         found.extend(jobs)
 
-    result = CliRunner().invoke(app, words[2:])
+    result = CliRunner().invoke(app, text[2:])
     assert result.exit_code == 0, result.output
     [job] = found
     assert msgspec.convert(job, JobRequest) == msgspec.convert(shown_json(page), JobRequest)
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_box_says_why_it_would_wait_and_what_would_start_now(nlp, member):
+def test_preview_shows_reason_and_alternatives(nlp, member):
     agent = make_node(name="n1", gpus=4)
     submit(member, nlp, gpu_count=3, max_runtime_minutes=60)
     run_cycle()
     agent.start_all()
-    before = query("SELECT count(*) AS n FROM jobs_job")
+    previous = query("SELECT count(*) AS n FROM jobs_job")
     page = text_of(browser(member).post("/submit/preview/", form(gpu_count="2", max_runtime_minutes="10")))
     assert "It would wait for 2 GPUs" in page
     assert "Starts between" in page or "Starts at about" in page
-    assert query("SELECT count(*) AS n FROM jobs_job") == before
+    assert query("SELECT count(*) AS n FROM jobs_job") == previous
 
 
-def test_room_is_told_before_there_is_a_command(nlp, member):
+def test_preview_shows_capacity_without_command(nlp, member):
     make_node(name="n1")
     page = text_of(browser(member).post("/submit/preview/", form(command="", gpu_count="1")))
-    assert "A command or a script is missing yet. Then it would start now on n1." in page
+    assert "Enter a command or a script. Then it would start now on n1." in page
 
 
-def test_the_box_says_of_which_model_the_gpus_would_be(nlp, member):
+def test_preview_shows_gpu_models(nlp, member):
     """`H100` means instances of one that is divided, too."""
     make_node(name="n1", gpus=1, model="NVIDIA H100 MIG 1g.10gb")
     page = text_of(browser(member).post("/submit/preview/", form(gpu_model="H100", gpu_count="1")))
     assert re.search(r'n1, GPU 0 <span class="muted">H100 MIG 1g\.10gb</span>', page)
 
 
-def test_a_refusal_names_its_field_in_the_box(nlp, member):
+def test_preview_refusal_names_its_field(nlp, member):
     page = text_of(browser(member).post("/submit/preview/", form(secrets="unknown")))
-    assert "It is refused: Secrets:" in page and 'data-wrong="secrets"' in page
+    assert "It would be rejected: Secrets:" in page and 'data-wrong="secrets"' in page
     checked = text_of(browser(member).post("/submit/", {**form(secrets="unknown"), "preview": "1"}))
     assert 'aria-describedby="e_secrets"' in checked
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "message"),
     [
         ({"command": "python 'x"}, "Command: a quote is not closed: write it as in a shell."),
         ({"gpu_count": "many"}, "GPU count: Enter a whole number."),
     ],
 )
-def test_what_is_not_understood_is_said_and_nothing_is_offered_as_the_same(typed, said, nlp, member):
+def test_preview_with_invalid_field_has_no_equivalent(typed, message, nlp, member):
     """A command without what is wrong in it would be another job."""
     page = unescape(text_of(browser(member).post("/submit/preview/", form(**typed))))
     [name] = typed
-    assert f"It is refused: {said}" in page and f'data-wrong="{name}"' in page
+    assert f"It would be rejected: {message}" in page and f'data-wrong="{name}"' in page
     assert 'id="as-command"' not in page and 'id="as-json"' not in page and "GPU-hours" not in page
 
 
-def test_what_it_costs_and_what_the_budget_has_left(nlp, member):
+def test_preview_shows_cost_and_remaining_budget(nlp, member):
     make_node(name="n1")
     rates.set_rate("*", Decimal(2), timezone.now() - timedelta(days=1), None, "test")
-    asked = form(gpu_count="2", max_runtime_minutes="60")
-    page = text_of(browser(member).post("/submit/preview/", asked))
-    assert "At most 2 GPU-hours, 4 at the rates of now." in page
+    requested = form(gpu_count="2", max_runtime_minutes="60")
+    page = text_of(browser(member).post("/submit/preview/", requested))
+    assert "At most 2 GPU-hours, 4 at current rates." in page
     Budget.objects.create(tenant=nlp, hard_gpu_hours=1)
     assert "More than the budget has left:</b> 1 GPU-hours in this month" in text_of(
-        browser(member).post("/submit/preview/", asked)
+        browser(member).post("/submit/preview/", requested)
     )
     unlimited = text_of(browser(member).post("/submit/preview/", form(gpu_count="2")))
-    assert "No time limit, so no bound: each hour is 2 GPU-hours." in unlimited
+    assert "No time limit, so no maximum: each hour uses 2 GPU-hours." in unlimited
     array = form(gpu_count="2", max_runtime_minutes="60", array="100%3")
-    assert "At most 200 GPU-hours, 400 at the rates" in text_of(browser(member).post("/submit/preview/", array))
+    assert "At most 200 GPU-hours, 400 at current rates" in text_of(browser(member).post("/submit/preview/", array))
     array = form(gpu_count="2", array="100%3")
-    assert "each hour is 6 GPU-hours" in text_of(browser(member).post("/submit/preview/", array))
+    assert "each hour uses 6 GPU-hours" in text_of(browser(member).post("/submit/preview/", array))
 
 
-def test_who_types_does_not_have_the_ledger_read_for_each_key(nlp, member, monkeypatch):
+def test_preview_does_not_read_ledger_per_key(nlp, member, monkeypatch):
     monkeypatch.setattr(budgets, "CACHE_SECONDS", 600.0)
     Budget.objects.create(tenant=nlp, soft_gpu_hours=9)
     client = browser(member)
-    with CaptureQueriesContext(connection) as asked:
+    with CaptureQueriesContext(connection) as requested:
         for gpus in ("1", "2", "3"):
             assert "9 GPU-hours left" in text_of(client.post("/submit/preview/", form(gpu_count=gpus)))
-    assert sum("tenants_usageentry" in one["sql"] and "tenants_budget b" in one["sql"] for one in asked) == 1
+    assert sum("tenants_usageentry" in entry["sql"] and "tenants_budget b" in entry["sql"] for entry in requested) == 1
     Budget.objects.update(soft_gpu_hours=5, version=F("version") + 1)
     assert "5 GPU-hours left" in text_of(client.post("/submit/preview/", form(gpu_count="1")))
 
@@ -193,7 +193,7 @@ def test_who_types_does_not_have_the_ledger_read_for_each_key(nlp, member, monke
     ("typed", "sentence"),
     [("many", "must be a count like 100"), ("0", "must be between"), ("1%0", "must be a count like 100")],
 )
-def test_what_is_no_array_is_said_beside_it(typed, sentence, nlp, member):
+def test_invalid_array_is_reported_beside_field(typed, sentence, nlp, member):
     page = text_of(browser(member).post("/submit/", form(array=typed)))
     assert sentence in page
     assert 'id="e_array"' in page

@@ -1,4 +1,4 @@
-"""Tenants, one tenant, and the edit of its quota: bars per model, who sees what, the preview, and edits of others."""
+"""Tenants and quotas: bars by model, visibility, preview and concurrent edits."""
 
 import re
 
@@ -27,7 +27,7 @@ def typed(client, **changes):
 
 
 class TestPages:
-    def test_bars_tell_what_is_held_of_each_model(self, nlp, member, admin):
+    def test_tenant_bars_show_use_by_model(self, nlp, member, admin):
         make_node(name="n1", gpus=4)
         make_node(name="n2", gpus=2, model="NVIDIA H100 80GB HBM3")
         Quota.objects.filter(tenant=nlp).update(max_gpus_by_model={"H100": 1}, guaranteed_gpus=1)
@@ -40,7 +40,7 @@ class TestPages:
             assert "H100 80GB HBM3: 0 used, 1 at most, 2 in the fleet" in page
             assert "2 borrowed" in page
 
-    def test_a_limit_of_several_models_is_told_as_one(self, nlp, admin):
+    def test_tenant_bars_show_shared_limit(self, nlp, admin):
         """It is not a limit of each of them."""
         make_node(name="n1", gpus=4)
         make_node(name="n2", gpus=4, model="NVIDIA A100-PCIE-40GB")
@@ -50,7 +50,7 @@ class TestPages:
         assert "A100-PCIE-40GB: 0 used, 2 at most of all A100, 4 in the fleet" in page
         assert "H100 80GB HBM3: 0 used, 3 at most of all GPUs, 4 in the fleet" in page
 
-    def test_members_see_their_own_tenants_and_no_edit(self, nlp, member):
+    def test_members_see_only_own_tenants_without_edit(self, nlp, member):
         """A08."""
         make_member(make_tenant("other"), name="stranger")
         client = browser(member)
@@ -62,7 +62,7 @@ class TestPages:
         assert client.get("/tenants/nlp/quota/").status_code == 403
         assert client.post("/tenants/nlp/quota/", {"max_gpus": "1"}).status_code == 403
 
-    def test_preemptions_are_told_from_both_sides(self, nlp, member, admin):
+    def test_preemptions_are_shown_to_both_tenants(self, nlp, member, admin):
         make_node(name="n1", gpus=1)
         owner = make_member(vision := make_tenant("vision"))
         victim, winner = submit(member, nlp, gpu_count=0), submit(owner, vision, gpu_count=0)
@@ -78,20 +78,20 @@ class TestPages:
 
 
 class TestQuota:
-    def test_the_effect_is_shown_before_anything_is_changed(self, nlp, member, admin):
+    def test_quota_effect_is_shown_before_change(self, nlp, member, admin):
         """A07."""
         make_node(name="n1", gpus=8)
         Quota.objects.filter(tenant=nlp).update(guaranteed_gpus=4)
         submit(member, nlp, gpu_count=4)
         run_cycle()
         fields = typed(admin, guaranteed_gpus=1, preview=1)
-        told = text_of(admin.post("/tenants/nlp/quota/", fields, headers={"HX-Request": "true"}))
-        assert "<html" not in told
-        assert "3 of the 4 GPUs that it holds would be borrowed (0 now)" in told
-        assert "Nothing that runs is stopped." in told
+        payload = text_of(admin.post("/tenants/nlp/quota/", fields, headers={"HX-Request": "true"}))
+        assert "<html" not in payload
+        assert "3 of the 4 GPUs that it holds would be borrowed (0 now)" in payload
+        assert "No running job is stopped." in payload
         assert Quota.objects.get(tenant=nlp).guaranteed_gpus == 4
 
-    def test_what_contradicts_needs_a_second_yes(self, nlp, member, admin):
+    def test_conflicting_quota_needs_confirmation(self, nlp, member, admin):
         """A07."""
         make_node(name="n1", gpus=8)
         submit(member, nlp, gpu_count=4)
@@ -99,7 +99,7 @@ class TestQuota:
         fields = typed(admin, max_gpus=2)
         refused = admin.post("/tenants/nlp/quota/", fields)
         assert refused.status_code == 400
-        assert "Apply it nevertheless" in text_of(refused) and "more than the limit of 2" in text_of(refused)
+        assert "Apply it anyway" in text_of(refused) and "more than the limit of 2" in text_of(refused)
         assert Quota.objects.get(tenant=nlp).max_gpus is None
         done = text_of(admin.post("/tenants/nlp/quota/", {**fields, "go_ahead": "1"}, follow=True))
         assert "The quota is changed" in done
@@ -108,7 +108,7 @@ class TestQuota:
         edit = found(r'(?s)<tr data-key="edit-\d+">(.*?)</tr>', done)
         assert "quota.change" in edit and "root" in edit and "max_gpus</code> none → <b>2</b>" in edit
 
-    def test_an_edit_of_somebody_else_meanwhile_is_not_overwritten(self, nlp, admin):
+    def test_quota_edit_detects_concurrent_change(self, nlp, admin):
         fields = typed(admin, max_gpus=8)
         admin.post("/tenants/nlp/quota/", typed(admin, max_gpus=16))
         late = admin.post("/tenants/nlp/quota/", fields)
@@ -116,7 +116,7 @@ class TestQuota:
         assert "was changed meanwhile" in text_of(late)
         assert Quota.objects.get(tenant=nlp).max_gpus == 16
 
-    def test_an_edit_can_be_put_back(self, nlp, admin):
+    def test_quota_edit_can_be_restored(self, nlp, admin):
         """Undo: the form is filled with what the edit found, says what that would do, and changes nothing by itself."""
         admin.post("/tenants/nlp/quota/", typed(admin, max_gpus=16, max_gpus_by_model="A100=8"))
         admin.post("/tenants/nlp/quota/", typed(admin, max_gpus=4, max_gpus_by_model=""))
@@ -146,17 +146,17 @@ class TestQuota:
             ("max_gpus_by_model", "A100=1\na100=2", "names a model twice"),
         ],
     )
-    def test_a_refusal_stands_beside_its_field(self, field, value, sentence, nlp, admin):
+    def test_quota_error_is_beside_its_field(self, field, value, sentence, nlp, admin):
         page = text_of(admin.post("/tenants/nlp/quota/", typed(admin, **{field: value})))
         assert sentence in found(rf'id="e_{field}">([^<]*)<', page)
 
-    def test_limits_per_model_are_lines(self, nlp, admin):
+    def test_quota_limits_by_model_are_lines(self, nlp, admin):
         admin.post("/tenants/nlp/quota/", typed(admin, max_gpus_by_model="A100=16\r\nH100 = 4"))
         assert Quota.objects.get(tenant=nlp).max_gpus_by_model == {"A100": 16, "H100": 4}
         assert "A100=16\nH100=4" in text_of(admin.get("/tenants/nlp/quota/"))
 
 
-def test_history_of_edits_shows_values_in_words():
+def test_edit_history_formats_values():
     row = {
         "before": {"closed": False, "archived_at": None, "models": {"A100": 2, "H100": 0}},
         "after": {"closed": True, "archived_at": "2030-01-31T08:00:00.123456Z", "models": {}},

@@ -1,4 +1,4 @@
-"""Usage: what was allocated, used and held idle, by what is asked for, as the ledger has it; whose is whose; CSV."""
+"""Usage: allocated, used and held idle hours by key, visibility and CSV."""
 
 import csv
 import json
@@ -48,7 +48,7 @@ def rows(page):
     }
 
 
-def test_allocated_used_and_idle_by_each_key(nlp, member, admin):
+def test_usage_shows_allocated_used_and_idle_by_key(nlp, member, admin):
     """A53."""
     other = make_tenant("vision")
     use(nlp, member, 4, idle=1)
@@ -64,26 +64,26 @@ def test_allocated_used_and_idle_by_each_key(nlp, member, admin):
     assert rows(text_of(admin.get(f"/usage/?{PERIOD}&tenant=vision"))) == {"vision": (2, 2, 0)}
 
 
-def test_days_are_those_of_utc_and_the_chart_has_each(nlp, member, admin):
+def test_usage_chart_has_every_utc_day(nlp, member, admin):
     use(nlp, member, 5)
     page = text_of(admin.get(f"/usage/?{PERIOD}"))
-    told = json.loads(found(r'(?s)<script id="usage-data" type="application/json">(.*?)</script>', page))
-    assert told == {
+    payload = json.loads(found(r'(?s)<script id="usage-data" type="application/json">(.*?)</script>', page))
+    assert payload == {
         "days": ["2026-03-01", "2026-03-02", "2026-03-03"],
         "lines": [{"label": "nlp", "values": [2.0, 3.0, 0.0]}],
     }
 
 
-def test_many_keys_are_a_few_and_others(nlp, admin):
+def test_usage_chart_sums_many_keys_as_others(nlp, admin):
     for number in range(9):
         use(nlp, make_member(nlp, name=f"u{number}"), 9 - number, job=number)
     page = text_of(admin.get(f"/usage/?{PERIOD}&by=user"))
-    told = json.loads(found(r'(?s)<script id="usage-data" type="application/json">(.*?)</script>', page))
-    assert [line["label"] for line in told["lines"]] == [*(f"u{n}" for n in range(7)), "others"]
-    assert sum(told["lines"][-1]["values"]) == 2 + 1
+    payload = json.loads(found(r'(?s)<script id="usage-data" type="application/json">(.*?)</script>', page))
+    assert [line["label"] for line in payload["lines"]] == [*(f"u{n}" for n in range(7)), "others"]
+    assert sum(payload["lines"][-1]["values"]) == 2 + 1
 
 
-def test_members_see_their_own_tenants_only(nlp, member, admin):
+def test_usage_is_restricted_to_own_tenants(nlp, member, admin):
     """A08."""
     other = make_tenant("vision")
     use(nlp, member, 1)
@@ -92,10 +92,10 @@ def test_members_see_their_own_tenants_only(nlp, member, admin):
     assert list(rows(text_of(client.get(f"/usage/?{PERIOD}")))) == ["nlp"]
     for path in (f"/usage/?{PERIOD}&by=user&tenant=vision", f"/usage/?{PERIOD}&by=user"):
         assert list(rows(text_of(client.get(path)))) == [member.username]
-    assert "There is no such tenant" in text_of(client.get("/usage/?tenant=vision"))
+    assert "This tenant does not exist" in text_of(client.get("/usage/?tenant=vision"))
 
 
-def test_csv_has_each_day_and_no_formulas(nlp, admin):
+def test_usage_csv_has_all_days_and_escapes_formulas(nlp, admin):
     use(nlp, make_member(nlp, name="=1+1"), 5, idle=0.5)
     response = admin.get(f"/usage/?{PERIOD}&by=user&format=csv")
     assert (
@@ -109,40 +109,40 @@ def test_csv_has_each_day_and_no_formulas(nlp, admin):
     ]
 
 
-def test_no_more_is_idle_than_was_held(nlp, member, admin):
+def test_idle_hours_never_exceed_allocated_hours(nlp, member, admin):
     """Samples may tell of more than the ledger."""
     use(nlp, member, 2, idle=3)
     assert rows(text_of(admin.get(f"/usage/?{PERIOD}"))) == {"nlp": (2, 0, 2)}
 
 
-def test_a_link_that_changes_one_thing_keeps_the_others(nlp, admin):
+def test_usage_links_keep_other_parameters(nlp, admin):
     page = text_of(admin.get(f"/usage/?{PERIOD}&by=user&show=cost&tenant=nlp")).replace("&amp;", "&")
-    asked = [dict(parse_qsl(href)) for href in re.findall(r'href="\?([^"]+)"', page)]
+    requested = [dict(parse_qsl(href)) for href in re.findall(r'href="\?([^"]+)"', page)]
     usual = {"from": "2026-03-01", "to": "2026-03-03", "by": "user", "show": "cost", "tenant": "nlp"}
-    assert {**usual, "format": "csv"} in asked
-    assert {**usual, "by": "model"} in asked
-    assert {**usual, "show": "gpu_hours"} in asked
-    assert all(one.keys() >= usual.keys() for one in asked)
+    assert {**usual, "format": "csv"} in requested
+    assert {**usual, "by": "model"} in requested
+    assert {**usual, "show": "gpu_hours"} in requested
+    assert all(entry.keys() >= usual.keys() for entry in requested)
     today = timezone.now().date()
     end = today.replace(day=1) - timedelta(days=1)
-    assert {**usual, "from": str(end.replace(day=1)), "to": str(end)} in asked, "last month"
-    assert {**usual, "from": str(today - timedelta(days=6)), "to": str(today)} in asked, "7 days"
+    assert {**usual, "from": str(end.replace(day=1)), "to": str(end)} in requested, "last month"
+    assert {**usual, "from": str(today - timedelta(days=6)), "to": str(today)} in requested, "7 days"
 
 
-def test_what_it_costs(nlp, member, admin):
+def test_usage_shows_cost(nlp, member, admin):
     use(nlp, member, 5)
     assert "No rates are set" in text_of(admin.get(f"/usage/?{PERIOD}"))
     rates.set_rate("A100", Decimal(2), START - timedelta(days=1), None, "root")
     page = text_of(admin.get(f"/usage/?{PERIOD}&show=cost"))
-    told = json.loads(found(r'(?s)<script id="usage-data" type="application/json">(.*?)</script>', page))
-    assert told["lines"][0]["values"] == [4.0, 6.0, 0.0]
+    payload = json.loads(found(r'(?s)<script id="usage-data" type="application/json">(.*?)</script>', page))
+    assert payload["lines"][0]["values"] == [4.0, 6.0, 0.0]
 
 
 @pytest.mark.parametrize(
-    "asked", ["from=x", "to=2026-13-01", "from=2026-03-02&to=2026-03-01", "from=0001-01-01", "by=x&show=y"]
+    "requested", ["from=x", "to=2026-13-01", "from=2026-03-02&to=2026-03-01", "from=0001-01-01", "by=x&show=y"]
 )
-def test_what_cannot_be_understood_is_said_and_something_is_shown(asked, nlp, admin):
-    response = admin.get(f"/usage/?{asked}")
+def test_usage_reports_invalid_period_and_shows_default(requested, nlp, admin):
+    response = admin.get(f"/usage/?{requested}")
     assert response.status_code == 200
-    assert ("Shown are the last 30" in text_of(response)) == asked.startswith(("from", "to"))
+    assert ("The last 30 days are shown" in text_of(response)) == requested.startswith(("from", "to"))
     assert str(timezone.now().date()) in text_of(response)

@@ -1,4 +1,4 @@
-"""What is said on a WebSocket: at once where Daphne is the server, else in its order; never on one that is gone."""
+"""Writes on a WebSocket: at once under Daphne, else in order; never on a closed one."""
 
 import asyncio
 from functools import partial
@@ -52,22 +52,22 @@ async def voice(send: Any) -> HubSocket:
 
 @pytest.fixture
 async def daphne(monkeypatch):
-    """How Daphne makes an application for a connection: a wire, and the consumer behind it."""
-    made: list[HubSocket] = []
+    """Create an application for a connection as Daphne does: a wire with a consumer."""
+    created: list[HubSocket] = []
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
         consumer = HubSocket()
         consumer.scope = scope
-        made.append(consumer)
+        created.append(consumer)
 
     server, wire = Server(bounded_output(application), endpoints=["tcp:0"]), Wire()
     server.connections = {wire: {}}
     server.create_application(wire, {"type": "websocket"})
     await server.connections[wire]["application_instance"]
-    return wire, made[0]
+    return wire, created[0]
 
 
-async def test_through_daphne_it_is_on_the_wire_at_once(daphne):
+async def test_daphne_socket_writes_at_once(daphne):
     wire, consumer = daphne
     consumer.say('{"a":"é"}')
     consumer.say("2")
@@ -75,14 +75,14 @@ async def test_through_daphne_it_is_on_the_wire_at_once(daphne):
 
 
 @pytest.mark.parametrize("state", ["STATE_CLOSING", "STATE_CLOSED"])
-async def test_on_a_connection_that_is_gone_nothing_is_said(daphne, state):
+async def test_closed_connection_is_not_written(daphne, state):
     wire, consumer = daphne
     wire.state = getattr(wire, state)
     consumer.say("1")
     assert wire.sent == []
 
 
-async def test_who_takes_nothing_of_what_is_said_is_cut_off(daphne, monkeypatch):
+async def test_connection_that_reads_nothing_is_closed(daphne, monkeypatch):
     """Else it would stand in the server's memory. Who takes it, however late, hears all."""
     wire, consumer = daphne
     monkeypatch.setattr(websockets, "MAX_UNSENT", 250)
@@ -99,8 +99,8 @@ async def test_who_takes_nothing_of_what_is_said_is_cut_off(daphne, monkeypatch)
         assert wire.is_aborted is is_too_much
 
 
-async def test_another_server_gets_one_message_after_the_other():
-    """However long it takes for the first of them."""
+async def test_other_servers_get_messages_in_order():
+    """Even if the first is slow."""
     sent: list[str] = []
 
     async def send(message: Any) -> None:

@@ -1,4 +1,4 @@
-"""The queue and the list of jobs as the server shows them: filtered by their addresses, page by page; several at once."""
+"""The server-rendered queue and list of jobs: filters, paging and bulk actions."""
 
 import re
 
@@ -25,7 +25,7 @@ def other():
 
 
 class TestQueue:
-    def test_filters_and_order_are_those_of_the_address(self, nlp, member, other):
+    def test_queue_page_applies_url_filters_and_order(self, nlp, member, other):
         stranger = make_member(other)
         small, large = submit(member, nlp, gpu_count=1, name="small"), submit(member, nlp, gpu_count=4, name="large")
         foreign = submit(stranger, other)
@@ -34,9 +34,9 @@ class TestQueue:
         assert keys(text_of(admin.get("/queue/?tenant=nlp&sort=-gpus"))) == [large, small]
         assert keys(text_of(admin.get("/queue/?q=smal"))) == [small]
         assert set(keys(text_of(browser(member).get("/queue/?sort=gpus")))) == {small, large}
-        assert "No waiting job is like this" in text_of(admin.get("/queue/?user=nobody"))
+        assert "No waiting jobs match this filter" in text_of(admin.get("/queue/?user=nobody"))
 
-    def test_what_no_field_shows_is_taken_off_one_by_one(self, nlp, member):
+    def test_queue_filters_without_field_are_removable(self, nlp, member):
         page = text_of(browser(member).get("/queue/?reason=gpus_busy&user=a_b&q=x&from=100"))
         assert dict(re.findall(r'data-drops="(\w+)" href="([^"]*)"', page)) == {
             "reason": "?user=a_b&amp;q=x",
@@ -45,27 +45,27 @@ class TestQueue:
         assert "reason: gpus busy" in page
         assert "owner: a_b" in page
 
-    @pytest.mark.parametrize(("path", "said"), [
+    @pytest.mark.parametrize(("path", "message"), [
         ("/queue/?tenant=gone", "tenant: gone"), ("/queue/?group=odd", "group: odd"), ("/jobs/?tenant=gone", "tenant: gone"),
     ])  # fmt: skip
-    def test_a_filter_for_which_there_is_no_choice_is_said(self, path, said, nlp, other, member):
+    def test_unlisted_filter_value_is_shown(self, path, message, nlp, other, member):
         """Else the field says that all are shown."""
-        for who in (member, make_user(admin=True)):
-            assert said in text_of(browser(who).get(path))
+        for identity in (member, make_user(admin=True)):
+            assert message in text_of(browser(identity).get(path))
         assert "data-drops" not in text_of(browser(make_user(admin=True)).get(path.split("=")[0] + "="))
 
-    @pytest.mark.parametrize("asked", ["?sort=secret", "?tenant=" + "x" * 300, "?q=%00", "?from=x", "?from=-1"])
-    def test_what_is_not_understood_is_said_and_breaks_nothing(self, asked, nlp, member):
+    @pytest.mark.parametrize("requested", ["?sort=secret", "?tenant=" + "x" * 300, "?q=%00", "?from=x", "?from=-1"])
+    def test_invalid_queue_filter_is_reported(self, requested, nlp, member):
         job_id = submit(member, nlp)
-        response = browser(member).get(f"/queue/{asked}")
+        response = browser(member).get(f"/queue/{requested}")
         assert response.status_code == 200
-        is_refused = asked.startswith(("?sort", "?tenant"))
+        is_refused = requested.startswith(("?sort", "?tenant"))
         assert keys(text_of(response)) == ([] if is_refused else [job_id])
         # Where the page's script says the same in its own words, so that it is not said twice.
-        assert text_of(response).split('data-live="queue')[1].count("not understood") == is_refused
-        assert text_of(response).count("not understood") == is_refused
+        assert text_of(response).split('data-live="queue')[1].count("not valid") == is_refused
+        assert text_of(response).count("not valid") == is_refused
 
-    def test_a_long_queue_goes_on_without_a_script(self, nlp, member):
+    def test_long_queue_has_next_link_without_script(self, nlp, member):
         ids = [submit(member, nlp) for _ in range(103)]
         client = browser(member)
         page = text_of(client.get("/queue/"))
@@ -78,7 +78,7 @@ class TestQueue:
 
 
 class TestJobs:
-    def test_filters_are_those_of_rest(self, nlp, member):
+    def test_jobs_page_filters_like_rest(self, nlp, member):
         waiting, cancelled = submit(member, nlp, name="train-a"), submit(member, nlp, name="train-b")
         client = browser(member)
         client.post(f"/jobs/{cancelled}/cancel/")
@@ -93,7 +93,7 @@ class TestJobs:
         assert refused.count("there is no state") == 1
         assert "waiting, live, final" in refused
 
-    def test_filters_that_no_field_shows_are_said_and_taken_off_one_by_one(self, nlp, member):
+    def test_jobs_filters_without_field_are_removable(self, nlp, member):
         submit(member, nlp)
         client = browser(make_user(admin=True))
         page = text_of(client.get(f"/jobs/?user={member.username}&submitted_before=2099-01-31&state=waiting,live"))
@@ -108,7 +108,7 @@ class TestJobs:
             r'(<a class="pill"[^>]*>)elements of array: 7', text_of(client.get("/jobs/?array=7"))
         )
 
-    def test_older_ones_follow_by_cursor(self, nlp, member):
+    def test_jobs_page_links_to_older_jobs(self, nlp, member):
         ids = [submit(member, nlp) for _ in range(102)]
         client = browser(member)
         page = text_of(client.get("/jobs/"))
@@ -119,85 +119,87 @@ class TestJobs:
         assert "cursor: is not a cursor that this server gave" in text_of(client.get("/jobs/?cursor=nonsense"))
 
 
-class TestWhatIsNotShown:
+class TestHiddenJobs:
     """The Overview counts everybody's jobs; who follows a number from there to fewer rows is told why."""
 
     @pytest.mark.parametrize("path", ["/queue/", "/jobs/", "/queue/?reason=quota_wait", "/jobs/?state=running"])
-    def test_who_does_not_see_all_is_told_so(self, path, nlp, member, other):
-        assert "not shown." in text_of(browser(member).get(path))
-        assert "not shown." not in text_of(browser(make_user(admin=True)).get(path))
+    def test_lists_tell_members_about_hidden_jobs(self, path, nlp, member, other):
+        assert "of other tenants" in text_of(browser(member).get(path))
+        assert "of other tenants" not in text_of(browser(make_user(admin=True)).get(path))
 
-    def test_the_jobs_are_counted_as_the_script_counts_them(self, nlp, member):
+    def test_jobs_template_counts_like_script(self, nlp, member):
         client = browser(member)
         submit(member, nlp)
         assert '<p class="summary">1 job.</p>' in text_of(client.get("/jobs/"))
         for _ in range(100):
             submit(member, nlp)
-        said = '<p class="summary">101 jobs, 100 of them listed. <span class="nowrap">Counted '
+        message = '<p class="summary">101 jobs, 100 of them listed. <span class="nowrap">Counted '
         page = text_of(client.get("/jobs/"))
-        assert said in page
+        assert message in page
         older = found(r'href="(/jobs/\?cursor=[^"]+)"', page).replace("&amp;", "&")
-        assert said.replace("100 of", "1 of") in text_of(client.get(older))
+        assert message.replace("100 of", "1 of") in text_of(client.get(older))
         submit(member, nlp, name="sweep", array=ArrayRequest(count=3))
         for _ in range(100):
             submit(member, nlp)
-        said = '<p class="summary">202 jobs, 100 of them listed; an array counts once (with each element 204). <span'
-        assert said in text_of(client.get("/jobs/")), "the array is among the others"
+        message = (
+            '<p class="summary">202 jobs, 100 of them listed; an array counts as one (204 with its elements). <span'
+        )
+        assert message in text_of(client.get("/jobs/")), "the array is among the others"
         submit(member, nlp, name="sweep", array=ArrayRequest(count=3))
-        assert '<p class="summary">2 jobs; an array counts once (with each element 6).</p>' in text_of(
+        assert '<p class="summary">2 jobs; an array counts as one (6 with its elements).</p>' in text_of(
             client.get("/jobs/?name=sweep")
         )
 
 
 class TestSeveralAtOnce:
-    def test_each_is_done_or_says_why_not(self, nlp, member, other):
-        mine, held = submit(member, nlp), submit(member, nlp)
+    def test_bulk_action_reports_each_job(self, nlp, member, other):
+        mine, allocated = submit(member, nlp), submit(member, nlp)
         foreign = submit(make_member(other), other)
         client = browser(member)
-        client.post(f"/jobs/{held}/cancel/")
-        answer = client.post("/jobs/act/", {"verb": "hold", "ids": f"{mine},{held},{foreign},{mine}"})
+        client.post(f"/jobs/{allocated}/cancel/")
+        answer = client.post("/jobs/act/", {"verb": "hold", "ids": f"{mine},{allocated},{foreign},{mine}"})
         assert answer.json()["done"] == [mine]
-        refused = {one["id"]: one["sentence"] for one in answer.json()["refused"]}
-        assert "Only a waiting job can be held" in refused[held]
+        refused = {entry["id"]: entry["sentence"] for entry in answer.json()["refused"]}
+        assert "Only a waiting job can be held" in refused[allocated]
         assert "not found" in refused[foreign].lower() or "no job" in refused[foreign].lower()
         states = {row["id"]: row["state"] for row in query("SELECT id, state FROM jobs_job")}
-        assert states == {mine: "held", held: "cancelled", foreign: "pending"}
+        assert states == {mine: "held", allocated: "cancelled", foreign: "pending"}
 
-    def test_a_viewer_may_not(self, nlp, member):
+    def test_bulk_action_is_refused_for_viewers(self, nlp, member):
         job_id = submit(member, nlp)
         answer = browser(make_member(nlp, Role.VIEWER)).post("/jobs/act/", {"verb": "cancel", "ids": job_id}).json()
         assert answer["done"] == []
         assert "needs the role" in answer["refused"][0]["sentence"]
 
     @pytest.mark.parametrize(
-        "asked", [{}, {"verb": "explode", "ids": "1"}, {"verb": "hold", "ids": "x"},
+        "requested", [{}, {"verb": "explode", "ids": "1"}, {"verb": "hold", "ids": "x"},
                   {"verb": "hold", "ids": ",".join(map(str, range(501)))}],
     )  # fmt: skip
-    def test_what_is_not_understood_is_refused(self, asked, member):
-        assert browser(member).post("/jobs/act/", asked).status_code == 400
+    def test_bulk_action_rejects_invalid_requests(self, requested, member):
+        assert browser(member).post("/jobs/act/", requested).status_code == 400
 
-    def test_it_needs_a_post_and_its_token(self, member):
+    def test_bulk_action_needs_post_and_csrf_token(self, member):
         assert browser(member).get("/jobs/act/").status_code == 405
         assert browser(member, enforce_csrf_checks=True).post("/jobs/act/").status_code == 403
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_groups_of_the_queue(nlp, member):
+def test_queue_page_shows_groups(nlp, member):
     agent = make_node(name="n1", gpus=2)
     submit(member, nlp, gpu_count=2)
     run_cycle()
     agent.start_all()
-    waiting, held = submit(member, nlp, gpu_count=2), submit(member, nlp)
+    waiting, allocated = submit(member, nlp, gpu_count=2), submit(member, nlp)
     client = browser(member)
-    client.post(f"/jobs/{held}/hold/")
+    client.post(f"/jobs/{allocated}/hold/")
     run_cycle()
     page = text_of(client.get("/queue/"))
-    assert keys(page) == [waiting, held]
+    assert keys(page) == [waiting, allocated]
     assert re.findall(r'scope="rowgroup">([\w ]+)<', page) == ["Waits on capacity", "Held"]
-    assert keys(text_of(client.get("/queue/?group=held"))) == [held]
+    assert keys(text_of(client.get("/queue/?group=held"))) == [allocated]
 
 
-def test_estimates_are_of_waiting_jobs_that_the_person_may_see(nlp, member, monkeypatch):
+def test_estimates_are_for_visible_waiting_jobs(nlp, member, monkeypatch):
     """A08; those that start at once or are held have none."""
     monkeypatch.setattr(current, "_foreseen", current._Foreseen())
     make_node(name="n1", gpus=1)
@@ -207,27 +209,27 @@ def test_estimates_are_of_waiting_jobs_that_the_person_may_see(nlp, member, monk
     other = make_tenant("others")
     foreign = submit(make_member(other), other, gpu_count=1)
     run_cycle()
-    told = browser(member).get(f"/queue/estimates/?ids={waiting},{foreign},x,").json()
-    assert set(told) == {str(waiting)}
-    assert set(told[str(waiting)]["estimate"]) >= {"p50_at", "p90_at", "later_than", "sentence"}
-    assert told[str(waiting)]["estimate_reason"] is None
+    payload = browser(member).get(f"/queue/estimates/?ids={waiting},{foreign},x,").json()
+    assert set(payload) == {str(waiting)}
+    assert set(payload[str(waiting)]["estimate"]) >= {"p50_at", "p90_at", "later_than", "sentence"}
+    assert payload[str(waiting)]["estimate_reason"] is None
     assert browser(member).get("/queue/estimates/").json() == {}
 
 
-def test_where_too_many_wait_for_estimates_it_is_said(nlp, member, monkeypatch):
+def test_estimates_report_overload(nlp, member, monkeypatch):
     waiting = [submit(member, nlp, gpu_count=1) for _ in range(2)]
     run_cycle()
     monkeypatch.setattr(current, "MAX_BEHIND", 1)
     monkeypatch.setattr(current, "_foreseen", current._Foreseen())
-    told = browser(member).get(f"/queue/estimates/?ids={waiting[0]}").json()
-    said = "no estimates of the whole queue while more than 1 jobs wait: ask about this one alone"
-    assert told == {str(waiting[0]): {"estimate": None, "estimate_reason": said}}
+    payload = browser(member).get(f"/queue/estimates/?ids={waiting[0]}").json()
+    message = "no estimates of the whole queue while more than 1 jobs wait: ask about this one alone"
+    assert payload == {str(waiting[0]): {"estimate": None, "estimate_reason": message}}
 
 
-def test_what_could_not_be_worked_out_is_said_in_its_place(nlp, member, monkeypatch):
+def test_failed_estimate_shows_its_problem(nlp, member, monkeypatch):
     """An opened row says why, with what is known without it; the list has no estimates until they are there."""
 
-    def unanswered(*asked, **how):
+    def unanswered(*requested, **mode):
         raise Problem(503, "unanswered", "it could not be worked out: it took longer than 20 s")
 
     make_node(name="n1", gpus=1)
@@ -238,6 +240,6 @@ def test_what_could_not_be_worked_out_is_said_in_its_place(nlp, member, monkeypa
     client = browser(member)
     page = text_of(client.get(f"/jobs/{waiting}/foreseen/"))
     assert "It could not be worked out: it took longer than 20 s." in page
-    assert "Before it, by priority and age" in page
-    told = client.get(f"/queue/estimates/?ids={waiting}").json()
-    assert told[str(waiting)]["estimate_reason"] == "no estimate yet: it is worked out every few seconds"
+    assert "Ahead of it by priority and age" in page
+    payload = client.get(f"/queue/estimates/?ids={waiting}").json()
+    assert payload[str(waiting)]["estimate_reason"] == "no estimate yet: it is worked out every few seconds"

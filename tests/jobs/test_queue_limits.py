@@ -336,10 +336,10 @@ class TestUsage:
     def test_queue_page_shows_usage_to_admins_only(self, client, user, tenant):
         fill(user, tenant, 2)
         client.force_login(user)
-        assert "Who fills the queue" not in client.get("/queue/").content.decode()
+        assert "Queued jobs by tenant and owner" not in client.get("/queue/").content.decode()
         client.force_login(make_user("root", admin=True))
         page = client.get("/queue/").content.decode()
-        assert "Who fills the queue" in page
+        assert "Queued jobs by tenant and owner" in page
         assert ">50,000<" in page
 
 

@@ -132,7 +132,7 @@ def test_the_history_in_admin_leads_to_where_an_edit_is_put_back(tenant, browser
     [href] = re.findall(r'<a href="([^"]*)">Put an earlier one back', browser.get(address).content.decode())
     page = browser.get(href.partition("#")[0]).content.decode()
     assert f'id="{href.partition("#")[2]}"' in page
-    [back] = re.findall(r'href="([^"]*)">Put back…', page)
+    [back] = re.findall(r'href="([^"]*)">Restore…', page)
     effect = browser.get(back).content.decode()
     assert "CPU cores: 9 → <b>no limit</b>" in effect
 

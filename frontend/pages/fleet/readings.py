@@ -1,6 +1,6 @@
-"""The rows of topic `readings`: the latest look at each device of each node, in columns, and when the node was seen.
+"""The rows of topic `readings`: the latest reading of each device by node, in columns, and when the node was last seen.
 
-Apart from `nodes`, because they change each second and the nodes seldom, and because everybody sees the same."""
+Separate from `nodes`, because readings change every second, nodes seldom, and all viewers share readings."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ Row = dict[str, Any]
 COLUMNS = ("read_at", "utilisation_percent", "memory_used_mb", "temperature_celsius", "power_watts")
 _SLOT = f"floor(extract(epoch FROM {{}}) / {SLOT_SECONDS})::bigint"
 
-# In columns, and with moments as numbers of slots: 1,600 rows with their moments took ten times as long here.
+# In columns, with times as slot numbers: 1,600 rows with timestamps took ten times as long.
 _COLUMN = "array_agg({} ORDER BY d.index, d.id) FILTER (WHERE d.id IS NOT NULL)"
 _READINGS = """
     SELECT n.name, {slot}, {columns}
@@ -32,51 +32,51 @@ _READINGS = """
 
 
 def load() -> dict[str, Row]:
-    """By node name: `last_seen_at`, `devices` (ids), and a list in that order for each of COLUMNS."""
-    found: dict[str, Row] = {}
+    """Return by node `last_seen_at`, `devices` (ids) and a list in that order for each of COLUMNS."""
+    nodes: dict[str, Row] = {}
     texts: dict[int | None, str | None] = {None: None}
-    for name, seen, devices, slots, *read in tuples(_READINGS):
-        for slot in (seen, *(slots or ())):
+    for name, last_seen, devices, slots, *readings in tuples(_READINGS):
+        for slot in (last_seen, *(slots or ())):
             if slot not in texts:
                 texts[slot] = rfc3339(datetime.fromtimestamp(slot * SLOT_SECONDS, UTC))
-        columns = [[texts[slot] for slot in slots or ()], *([] if column is None else column for column in read)]
-        found[name] = {
-            "last_seen_at": texts[seen],
+        columns = [[texts[slot] for slot in slots or ()], *([] if column is None else column for column in readings)]
+        nodes[name] = {
+            "last_seen_at": texts[last_seen],
             "devices": devices or [],
             **dict(zip(COLUMNS, columns, strict=True)),
         }
-    return found
+    return nodes
 
 
 def restrict(loaded: dict[str, Row], visible: Sequence[int] | None) -> dict[str, Row]:
-    """That of everybody: how busy and how hot a device is says nothing of who holds it."""
+    """Return all readings: they do not reveal the holder of a device."""
     return loaded
 
 
 def joined(nodes: Mapping[str, Row], readings: Mapping[str, Row]) -> list[Row]:
-    """Rows of `nodes` with `last_seen_at` and, at each device, its `reading`; as the page's script joins them."""
+    """Join `nodes` with `last_seen_at` and the `reading` of each device, as the page's script does."""
     return [_joined(node, readings.get(name)) for name, node in nodes.items()]
 
 
-def _joined(node: Row, read: Row | None) -> Row:
-    if read is None:
+def _joined(node: Row, readings: Row | None) -> Row:
+    if readings is None:
         return {**node, "last_seen_at": None, "devices": [{**device, "reading": None} for device in node["devices"]]}
     by_id = {
         device_id: dict(zip(COLUMNS, values, strict=True))
-        for device_id, *values in zip(read["devices"], *(read[column] for column in COLUMNS), strict=True)
+        for device_id, *values in zip(readings["devices"], *(readings[column] for column in COLUMNS), strict=True)
     }
     devices = []
     for device in node["devices"]:
         reading = by_id.get(device["id"])
         devices.append({**device, "reading": reading if reading and reading["read_at"] else None})
-    return {**node, "last_seen_at": read["last_seen_at"], "devices": devices}
+    return {**node, "last_seen_at": readings["last_seen_at"], "devices": devices}
 
 
 TOPICS = (
-    # No event tells of readings: all of them change all the time.
+    # Readings have no event, as they change all the time.
     Topic(
         "readings",
-        lambda _asked, _loaded: load(),
+        lambda _requested, _loaded: load(),
         lambda rows, _, viewer: restrict(rows, viewer.visible),
         audience=Audience.ALL,
         period_seconds=1.0,

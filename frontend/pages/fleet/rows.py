@@ -1,5 +1,4 @@
-"""The rows of topic `nodes`: each node with its devices, who holds them, and whether they work; and of a fleet that is
-known already only what has changed."""
+"""The rows of topic `nodes`: each node with its devices, their holders and health; reloads load only changed nodes."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -14,9 +13,9 @@ from nodes.health.gpu_status import CELL, HOLDERS
 from tenants.auth.page_access import Visible
 
 Row = dict[str, Any]
-_ASKED = """(%(names)s::text[] IS NULL OR n.name = ANY(%(names)s))
+_SELECTED = """(%(names)s::text[] IS NULL OR n.name = ANY(%(names)s))
              AND (%(ids)s::bigint[] IS NULL OR n.id = ANY(%(ids)s::bigint[]))"""
-# Signs of life are told to this precision: to the second, every row of a calm fleet would be sent anew each second.
+# Precision of last-seen times: finer ones would resend every row of a calm fleet each second.
 SLOT_SECONDS = 5
 
 _NODES = f"""
@@ -27,13 +26,13 @@ _NODES = f"""
       FROM nodes_all n
       LEFT JOIN (SELECT node_id, sum(cpu_milli) AS cpu, sum(memory_mb) AS memory
                    FROM nodes_ranks WHERE state <> 'ended' GROUP BY node_id) s ON s.node_id = n.id
-     WHERE n.removed_at IS NULL AND {_ASKED} ORDER BY n.name
+     WHERE n.removed_at IS NULL AND {_SELECTED} ORDER BY n.name
 """
 _DEVICES = f"""
     SELECT d.id, d.node_id, d.index, d.uuid, d.model, d.memory_mb, d.health, d.health_note, d.is_slowed,
            d.held_whole, d.held_mb, greatest(r.idle_since, h.since) AS idle_since, {CELL} AS cell
       FROM nodes_devices d JOIN nodes_all n ON n.id = d.node_id LEFT JOIN nodes_readings r ON r.device_id = d.id
-      {HOLDERS} WHERE {_ASKED} ORDER BY d.node_id, d.index, d.id
+      {HOLDERS} WHERE {_SELECTED} ORDER BY d.node_id, d.index, d.id
 """
 _LIVE = f"""
     SELECT n.name AS node, s.job_id, j.tenant_id, t.name AS tenant, a.device_id, j.name, u.username AS "user",
@@ -41,7 +40,7 @@ _LIVE = f"""
       FROM nodes_ranks s JOIN nodes_all n ON n.id = s.node_id JOIN jobs_all j ON j.id = s.job_id
       JOIN tenants_all t ON t.id = j.tenant_id JOIN tenants_people u ON u.id = j.user_id
       LEFT JOIN nodes_allocations a ON a.assignment_id = s.id
-     WHERE s.state <> 'ended' AND {_ASKED} ORDER BY s.job_id, s.rank
+     WHERE s.state <> 'ended' AND {_SELECTED} ORDER BY s.job_id, s.rank
 """
 
 
@@ -50,18 +49,18 @@ _OF_JOBS = "SELECT DISTINCT node_id FROM nodes_ranks WHERE job_id = ANY(%s)"
 
 @dataclass(eq=False)
 class Member:
-    """A node in the shape of docs/live.md but for what runs there, which not everybody may see. `told`: its row for
-    those who see the same tenants, made once."""
+    """A node as in docs/live.md, without its jobs, which depend on the viewer. `restricted`: cached rows by visible
+    tenants."""
 
     id: int
     row: Row
     live: list[Row]
-    told: dict[Visible, Row] = field(default_factory=dict)
+    restricted: dict[Visible, Row] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """By name, in its order."""
+    """Nodes by name, sorted."""
 
     members: dict[str, Member]
 
@@ -71,52 +70,52 @@ class Fleet:
 
 
 def load(names: Collection[str] | None = None, *, ids: Collection[int] | None = None) -> Fleet:
-    """All nodes, or those of these names or ids."""
-    given = {"names": None if names is None else list(names), "ids": None if ids is None else list(ids)}
+    """Load all nodes, or those with these names or ids."""
+    params = {"names": None if names is None else list(names), "ids": None if ids is None else list(ids)}
     live: dict[str, list[Row]] = {}
-    for row in query(_LIVE, given):
+    for row in query(_LIVE, params):
         live.setdefault(row["node"], []).append(row)
     devices: dict[int, list[Row]] = {}
-    for row in query(_DEVICES, given):
+    for row in query(_DEVICES, params):
         devices.setdefault(row["node_id"], []).append(row)
     return Fleet(
         {
             row["name"]: Member(row["id"], _node(row, devices.get(row["id"], [])), live.get(row["name"], []))
-            for row in query(_NODES, given)
+            for row in query(_NODES, params)
         }
     )
 
 
-def load_again(before: Fleet, node_ids: Collection[int] | None, job_ids: Collection[int]) -> Fleet:
-    """What is known, with these nodes and those of these jobs as they are now; None: all nodes."""
+def reload(previous: Fleet, node_ids: Collection[int] | None, job_ids: Collection[int]) -> Fleet:
+    """Reload these nodes (None: all) and the nodes of these jobs."""
     if node_ids is None:
         ids = None
     else:
         ids = {*node_ids, *(row["node_id"] for row in (query(_OF_JOBS, [list(job_ids)]) if job_ids else ()))}
         if not ids:
-            return before
-    fresh = load(ids=ids).members
-    kept = {} if ids is None else {name: old for name, old in before.members.items() if old.id not in ids}
-    for name, member in fresh.items():
-        if (old := before.members.get(name)) and _is_told_alike(old, member):
-            member.told = old.told
-    members = {**kept, **fresh}
+            return previous
+    reloaded = load(ids=ids).members
+    retained = {} if ids is None else {name: old for name, old in previous.members.items() if old.id not in ids}
+    for name, member in reloaded.items():
+        if (old := previous.members.get(name)) and _is_same(old, member):
+            member.restricted = old.restricted
+    members = {**retained, **reloaded}
     return Fleet({name: members[name] for name in sorted(members)})
 
 
-def _is_told_alike(old: Member, new: Member) -> bool:
-    return _without_seen(old.row) == _without_seen(new.row) and old.live == new.live
+def _is_same(old: Member, new: Member) -> bool:
+    return _without_last_seen(old.row) == _without_last_seen(new.row) and old.live == new.live
 
 
 def restrict(fleet: Fleet, visible: Sequence[int] | None) -> dict[str, Row]:
-    """By node name; of jobs and tenants only what may be seen. That a device is busy is everybody's to see. The same
-    row as the last time, if nothing of it has changed."""
-    seen = None if visible is None else tuple(visible)
+    """Return nodes by name with visible jobs and tenants; all viewers see whether a device is busy. An unchanged row
+    keeps its identity."""
+    visible_key = None if visible is None else tuple(visible)
     allowed = None if visible is None else set(visible)
     for member in fleet.members.values():
-        if seen not in member.told:
-            member.told[seen] = _told_node(member, allowed)
-    return {name: member.told[seen] for name, member in fleet.members.items()}
+        if visible_key not in member.restricted:
+            member.restricted[visible_key] = _restrict_node(member, allowed)
+    return {name: member.restricted[visible_key] for name, member in fleet.members.items()}
 
 
 def _node(row: Row, devices: list[Row]) -> Row:
@@ -142,31 +141,31 @@ def _device(row: Row) -> Row:
 
 
 def slot(moment: datetime | None) -> str | None:
-    """A sign of life, as exactly as it is told."""
+    """Format a last-seen time, rounded down to its slot."""
     if moment is None:
         return None
     return rfc3339(moment.replace(second=moment.second - moment.second % SLOT_SECONDS, microsecond=0))
 
 
-def _without_seen(node: Row) -> Row:
-    """When a node was last seen is told with its readings: it changes as often."""
+def _without_last_seen(node: Row) -> Row:
+    """Return the row without `last_seen_at`, which the readings topic carries."""
     return {name: value for name, value in node.items() if name != "last_seen_at"}
 
 
-def _told_node(member: Member, allowed: set[int] | None) -> Row:
-    seen = [row for row in member.live if allowed is None or row["tenant_id"] in allowed]
+def _restrict_node(member: Member, allowed: set[int] | None) -> Row:
+    visible_live = [row for row in member.live if allowed is None or row["tenant_id"] in allowed]
     devices = []
     for device in member.row["devices"]:
-        holding = [live for live in seen if live["device_id"] == device["id"]]
+        holding = [live for live in visible_live if live["device_id"] == device["id"]]
         jobs, tenants = sorted({live["job_id"] for live in holding}), sorted({live["tenant"] for live in holding})
         devices.append(redaction.redact_notes({**device, "jobs": jobs, "tenants": tenants}, allowed))
-    holders = {live["job_id"]: _holder(live) for live in seen}
-    told = {"jobs": sorted(holders), "holders": {str(job): holders[job] for job in holders}, "devices": devices}
-    return redaction.redact_notes({**_without_seen(member.row), **told}, allowed)
+    holders = {live["job_id"]: _holder(live) for live in visible_live}
+    restricted = {"jobs": sorted(holders), "holders": {str(job): holders[job] for job in holders}, "devices": devices}
+    return redaction.redact_notes({**_without_last_seen(member.row), **restricted}, allowed)
 
 
 def _holder(live: Row) -> Row:
-    """Whose job it is, and when it ends at the latest."""
+    """Return the owner of a job and its latest end."""
     names = ("name", "user", "tenant", "gpu_count")
     return {**{name: live[name] for name in names}, "ends_at": rfc3339(live["ends_at"])}
 
@@ -174,9 +173,9 @@ def _holder(live: Row) -> Row:
 TOPICS = (
     Topic(
         "nodes",
-        lambda _asked, _loaded: load(),
+        lambda _requested, _loaded: load(),
         lambda fleet, _, viewer: restrict(fleet, viewer.visible),
-        reload=load_again,
+        reload=reload,
         invalidated_by=frozenset({"jobs", "nodes", "tenants", "assignments"}),
     ),
 )

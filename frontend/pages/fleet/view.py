@@ -1,4 +1,4 @@
-"""The fleet and its nodes: the lists of what there is."""
+"""The fleet map and the list of nodes."""
 
 from typing import Any
 
@@ -12,26 +12,26 @@ from tenants.auth.identity import Identity
 
 
 @page
-def fleet(request: HttpRequest, who: Identity) -> HttpResponse:
-    return show(request, who, "fleet/page.html", {"nodes": _nodes(who)})
+def fleet(request: HttpRequest, identity: Identity) -> HttpResponse:
+    return show(request, identity, "fleet/page.html", {"nodes": _nodes(identity)})
 
 
 @page
-def nodes(request: HttpRequest, who: Identity) -> HttpResponse:
-    found = _nodes(who)
-    asked = request.GET.get("group", "")
-    asked = asked if asked in groups.KEYS else ""
-    counts = groups.counts(found)
-    words = {
-        "grouped": groups.grouped(node for node in found if asked in ("", groups.group_of(node))),
-        "is_cpu_only": len(found) == 1 and not found[0]["devices"],
-        "groups": [("", "All", len(found)), *((key, said, counts[key]) for key, said, _ in groups.GROUPS)],
-        "asked": asked,
-        "has_any": bool(found),
+def nodes(request: HttpRequest, identity: Identity) -> HttpResponse:
+    listed = _nodes(identity)
+    group = request.GET.get("group", "")
+    group = group if group in groups.KEYS else ""
+    counts = groups.counts(listed)
+    context = {
+        "grouped": groups.grouped(node for node in listed if group in ("", groups.group_of(node))),
+        "is_cpu_only": len(listed) == 1 and not listed[0]["devices"],
+        "groups": [("", "All", len(listed)), *((key, label, counts[key]) for key, label, _ in groups.GROUPS)],
+        "chosen_group": group,
+        "has_any": bool(listed),
     }
-    return show(request, who, "nodes/page.html", words)
+    return show(request, identity, "nodes/page.html", context)
 
 
-def _nodes(who: Identity) -> list[dict[str, Any]]:
-    rows = feed.load_for(["nodes", "readings"], who.visible_tenants())
+def _nodes(identity: Identity) -> list[dict[str, Any]]:
+    rows = feed.load_for(["nodes", "readings"], identity.visible_tenants())
     return readings.joined(rows["nodes"] or {}, rows["readings"] or {})

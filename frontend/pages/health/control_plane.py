@@ -1,4 +1,4 @@
-"""How the control plane itself is: its database, its cycles, its agents, and what is being written."""
+"""State of the control plane: database, cycles, agents and housekeeping."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ _DATABASE = """
            (SELECT extract(epoch FROM max(clock_timestamp() - xact_start))::float8 FROM pg_stat_activity
              WHERE datname = current_database() AND pid <> pg_backend_pid()) AS longest_seconds
 """
-# The latest cycles that did something, or were kept as one of a minute.
+# The latest recorded cycles: those with results, and one per minute.
 _CYCLES = f"""
     SELECT count(*) AS kept, max(started_at) AS latest_at, sum(placed)::int AS placed, sum(preempted)::int AS preempted,
            sum(stale)::int AS stale, percentile_cont(0.5) WITHIN GROUP (ORDER BY ms) AS p50_ms,
@@ -43,7 +43,7 @@ _UPKEEP = """
 
 
 def control_plane() -> Row:
-    """`database cycles upkeep scheduler version`; times in seconds and milliseconds."""
+    """Return `database cycles upkeep scheduler version`; times in seconds and milliseconds."""
     [database], [cycles], [upkeep] = query(_DATABASE), query(_CYCLES), query(_UPKEEP)
     return {
         "database": {**database, "is_own": not settings.ENV.database_url},
@@ -55,17 +55,17 @@ def control_plane() -> Row:
 
 
 def agents() -> list[Row]:
-    """Those that are not online first; `notes` is what somebody should see."""
+    """Return agents, those not online first; `notes` lists their problems."""
     return [{**row, "notes": list(_notes(row))} for row in query(_AGENTS)]
 
 
 def _notes(row: Row) -> list[str]:
-    found = []
+    notes = []
     if row["agent_version"] and row["agent_version"] != __version__:
-        found.append(f"agent {row['agent_version']}, server {__version__}: one version of difference is understood")
+        notes.append(f"agent {row['agent_version']}, server {__version__}; versions may differ by one")
     off = row["clock_off_seconds"]
     if off is not None and abs(off) > TOLERATED_SECONDS:
-        found.append(f"its clock is {abs(off):.0f} s {'ahead' if off > 0 else 'behind'}: times it tells are corrected")
+        notes.append(f"its clock is {abs(off):.0f} s {'ahead' if off > 0 else 'behind'}; the server corrects its times")
     if row["state"] == "online" and (row["silent_seconds"] or 0) > 3 * settings.ENV.heartbeat_seconds:
-        found.append(f"silent for {row['silent_seconds']:.0f} s")
-    return found
+        notes.append(f"silent for {row['silent_seconds']:.0f} s")
+    return notes

@@ -1,10 +1,10 @@
-"""The rows of topic `health`: the control plane, the agents, what is not well, and what the system did by itself."""
+"""The rows of topic `health`: the control plane, the agents, incidents and automatic actions."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from frontend.live.topics import Topic
-from frontend.pages.notices import activity as doings
+from frontend.pages.notices import activity
 from gpusched import __version__
 from gpusched.lib.db.sql import query
 from nodes import redaction
@@ -21,15 +21,15 @@ _VERSIONS = """
 
 @dataclass(frozen=True)
 class Health:
-    """Rows that all see, incidents with their causes, and doings with their tenants."""
+    """Public rows, incidents with causes, and activities with tenants."""
 
     rows: dict[str, Row]
     incidents: list[Row]
-    doings: list[doings.Activity]
+    activities: list[activity.Activity]
 
 
-def load(known: list[doings.Activity]) -> Health:
-    """`known`: what frontend.pages.notices.activity has loaded."""
+def load(activities: list[activity.Activity]) -> Health:
+    """`activities`: as loaded by frontend.pages.notices.activity."""
     versions = query(_VERSIONS)
     lag = cluster.scheduler_lag()
     rows: dict[str, Row] = {
@@ -38,15 +38,16 @@ def load(known: list[doings.Activity]) -> Health:
     }
     lasting = incidents.latest(MAX_INCIDENTS, is_open=True)
     latest = {row["id"]: row for row in [*lasting, *incidents.latest(MAX_INCIDENTS)]}
-    return Health(rows, list(latest.values()), known)
+    return Health(rows, list(latest.values()), activities)
 
 
 def restrict(loaded: Health, visible: Visible) -> dict[str, Row]:
-    """Incidents without what nodes.redaction keeps, and the doings that the viewer may read."""
+    """Return redacted incidents, and the activities that the viewer can see."""
     rows = dict(loaded.rows)
     for row in loaded.incidents:
         rows[f"incident:{row['id']}"] = redaction.redact_notes(row, visible)
-    rows.update({f"did:{one.row['key']}": one.row for one in doings.restrict(loaded.doings, visible, with_nodes=True)})
+    for entry in activity.restrict(loaded.activities, visible, with_nodes=True):
+        rows[f"did:{entry.row['key']}"] = entry.row
     return rows
 
 

@@ -1,4 +1,4 @@
-"""Health: what is not well now and was before, the agents, the control plane, and what the system did by itself."""
+"""Health: open and past incidents, agents, the control plane and automatic actions."""
 
 from typing import Any
 
@@ -11,38 +11,38 @@ from gpusched.lib.times import parsed
 from nodes.health.incidents import with_closers
 from tenants.auth.identity import Identity
 
-_WAYS = {
+_NEXT_STEPS = {
     "cordoned": "uncordon it, or wait if the system holds it",
     "draining": "uncordon it",
-    "node_lost": "by itself, when its agent is heard",
-    "dirty": "by itself, or kill what it names",
-    "foreign": "by itself, when the process is gone",
+    "node_lost": "it recovers when its agent reports",
+    "dirty": "it recovers when the process ends; kill it if it stays",
+    "foreign": "it recovers when the process ends",
     "quarantined": "clear it on the node's page",
-    "degraded": "see to the hardware, then clear it",
-    "lost": "by itself, when it is seen again",
-    "hot": "by itself, when it has cooled",
+    "degraded": "repair the hardware, then clear it",
+    "lost": "it recovers when it is seen again",
+    "hot": "it recovers when it has cooled",
 }
 
 
 @page
-def health(request: HttpRequest, who: Identity) -> HttpResponse:
-    """Members see what is not well, and what became of their own; causes and the machinery are for admins."""
-    rows = feed.rows("health", who.visible_tenants(), who.user_id)
+def health(request: HttpRequest, identity: Identity) -> HttpResponse:
+    """Show incidents and activities to members; only admins see causes and the control plane."""
+    rows = feed.rows("health", identity.visible_tenants(), identity.user_id)
     incidents = [_with_moments(row) for key, row in rows.items() if key.startswith("incident:")]
-    incidents = with_closers(incidents) if who.is_admin else incidents
+    incidents = with_closers(incidents) if identity.is_admin else incidents
     incidents.sort(key=lambda row: row["since"], reverse=True)
-    agents = control_plane.agents() if who.is_admin else []
-    words: dict[str, Any] = {
+    agents = control_plane.agents() if identity.is_admin else []
+    context: dict[str, Any] = {
         "control": rows["control"],
         "counts": rows["agents"],
-        "open": [{**row, "way": _WAYS.get(row["kind"], "")} for row in incidents if row["until"] is None],
+        "open": [{**row, "next_step": _NEXT_STEPS.get(row["kind"], "")} for row in incidents if row["until"] is None],
         "incidents": [row for row in incidents if row["until"] is not None][:100],
-        "did": sorted((row for key, row in rows.items() if key.startswith("did:")), key=_at, reverse=True),
-        "plane": control_plane.control_plane() if who.is_admin else None,
+        "activities": sorted((row for key, row in rows.items() if key.startswith("did:")), key=_at, reverse=True),
+        "plane": control_plane.control_plane() if identity.is_admin else None,
         "agents": agents,
         "noted": [row for row in agents if row["notes"] or row["state"] != "online"],
     }
-    return show(request, who, "health/page.html", words)
+    return show(request, identity, "health/page.html", context)
 
 
 def _with_moments(row: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The rows of topics `job:<id>`: a job, what happened to it, its attempts, and how long its logs are."""
+"""The rows of topics `job:<id>`: a job, its events, its attempts and the sizes of its logs."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -30,7 +30,7 @@ _ATTEMPTS = """
 
 
 def load(job_ids: Iterable[int]) -> dict[int, Row]:
-    """{job id: {"tenant_id", "rows"}} of those that exist."""
+    """Return {job id: {"tenant_id", "rows"}} for jobs that exist."""
     ids = sorted(job_ids)
     tenant_ids = {
         row["id"]: row["tenant_id"] for row in prepared("SELECT id, tenant_id FROM jobs_all WHERE id = ANY(%s)", [ids])
@@ -46,26 +46,28 @@ def load(job_ids: Iterable[int]) -> dict[int, Row]:
     for attempt in prepared(_ATTEMPTS, [sorted(rows), _MAX_ATTEMPTS]):
         rows[attempt["job_id"]].update(_attempt(attempt))
     return {
-        job_id: {"tenant_id": tenant_ids[job_id], "rows": found} for job_id, found in rows.items() if "job" in found
+        job_id: {"tenant_id": tenant_ids[job_id], "rows": job_rows}
+        for job_id, job_rows in rows.items()
+        if "job" in job_rows
     }
 
 
 def restrict(loaded: Row | None, visible: Sequence[int] | None) -> dict[str, Row] | None:
-    """None for what does not exist and for what the viewer may not see alike."""
+    """Return the rows, or None if the job does not exist or the viewer cannot see it."""
     if loaded is None or (visible is not None and loaded["tenant_id"] not in visible):
         return None
-    found: dict[str, Row] = loaded["rows"]
-    return found
+    rows: dict[str, Row] = loaded["rows"]
+    return rows
 
 
 def _attempt(row: Row) -> dict[str, Row]:
     number = row["number"]
-    found: dict[str, Row] = {f"attempt:{number}": attempts.represent_attempt(row)}
+    rows: dict[str, Row] = {f"attempt:{number}": attempts.represent_attempt(row)}
     for placed in row["placement"]:
         rank = placed["rank"]
         size = store.size_of(row["job_id"], number, rank)
-        found[f"log:{number}.{rank}"] = {"attempt": number, "rank": rank, "size": size}
-    return found
+        rows[f"log:{number}.{rank}"] = {"attempt": number, "rank": rank, "size": size}
+    return rows
 
 
 def _event(row: Row) -> Row:
@@ -75,18 +77,18 @@ def _event(row: Row) -> Row:
         "kind": row["kind"],
         "attempt": row["attempt"],
         "actor": row["actor"],
-        "sentence": said(row["kind"], row["actor"], row["data"]),
+        "sentence": sentence(row["kind"], row["actor"], row["data"]),
     }
 
 
 def part_cancelled(data: Row) -> str:
-    """Of the elements of an array that were cancelled."""
+    """Describe a cancel of array elements."""
     number = data["cancelled"] + data["stopped"]
     return f"{number} of its elements {'is' if number == 1 else 'are'} cancelled"
 
 
-def said(kind: str, actor: str, data: Row) -> str:
-    """What happened, in words; of an unknown kind the kind itself."""
+def sentence(kind: str, actor: str, data: Row) -> str:
+    """Describe an event; an unknown kind becomes its name."""
     by = f" by {actor}" if actor else ""
     if kind == "scheduled":
         return "placed on " + ", ".join(sorted({rank["node"] for rank in data.get("placement", [])}))
@@ -108,7 +110,7 @@ def said(kind: str, actor: str, data: Row) -> str:
 TOPICS = (
     Topic(
         "job",
-        lambda asked, _: load({job_id for job_id, _viewer in asked}),
+        lambda requested, _: load({job_id for job_id, _viewer in requested}),
         lambda jobs, job_id, viewer: restrict(jobs.get(job_id), viewer.visible),
         key_of=key_by(re.compile(r"job:([1-9][0-9]{0,17})", re.ASCII), int),
         invalidated_by=frozenset({"jobs", "logs"}),

@@ -1,4 +1,4 @@
-"""One job: its state and sentence, what may be done to it, its history, output and request."""
+"""One job: its state and reason, actions, history, output and request."""
 
 import re
 import shlex
@@ -21,7 +21,7 @@ from frontend.pages.job.elements import elements_tab
 from frontend.pages.job.gpu_readings import readings
 from frontend.pages.job.queue_ahead import ahead_of
 from frontend.pages.submit import equivalent
-from frontend.ui.page import act, page, refusal, show
+from frontend.ui.page import page, perform, refusal, show
 from gpusched.lib.api.problems import Problem, invalid, not_found
 from gpusched.lib.db.sql import query
 from gpusched.protocol.job_request import FieldError
@@ -32,29 +32,29 @@ from scheduling.whatif import extend
 from scheduling.whatif.explain import current_reason, explain
 from tenants.auth.identity import Identity
 
-# An element's limit that was changed with its array's goes back with the array's.
+# A limit changed through the array is undone through the array.
 _LATEST = """
     SELECT actor, attempt, (data->>'from_seconds')::bigint AS was, (data->>'to_seconds')::bigint AS made
       FROM jobs_events WHERE job_id = %s AND kind = 'limit_changed' AND NOT data ? 'array' ORDER BY id DESC LIMIT 1
 """
 
 
-def undo_of(job: Mapping[str, Any], who: Identity) -> dict[str, Any]:
+def undo_of(job: Mapping[str, Any], identity: Identity) -> dict[str, Any]:
     """Return how the caller can undo their change of a job's time limit, or nothing.
 
     `job`: its `id attempt max_runtime_seconds`. `minutes`: the previous limit; `seen`: the limit in seconds to undo.
     Empty if the caller made no change, another user changed it since, or an undo would be refused: a job cannot get
     back to no limit at all, nor to a limit that has passed."""
-    found = query(_LATEST, [job["id"]])
-    if not found:
+    events = query(_LATEST, [job["id"]])
+    if not events:
         return {}
-    [event] = found
+    [event] = events
     is_latest = (event["attempt"], event["made"]) == (job["attempt"], job["max_runtime_seconds"])
-    if not is_latest or event["actor"] != who.username or event["was"] is None:
+    if not is_latest or event["actor"] != identity.username or event["was"] is None:
         return {}
     minutes = event["was"] / 60
     try:
-        extend.allowed(job["id"], Extension(max_runtime_minutes=minutes), who)
+        extend.allowed(job["id"], Extension(max_runtime_minutes=minutes), identity)
     except Problem:
         return {}
     return {"minutes": minutes, "seen": event["made"]}
@@ -68,43 +68,52 @@ _OFFSET = re.compile(r"[0-9]{1,15}")
 
 
 @page
-def job(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
-    """One tab of it: the one that `?tab=` names, else the elements of an array, or why it waits while it waits, and its
-    log then. Of `?shown=log`, which goes on by itself, nothing new where it is to stay: somebody reads it."""
-    row = _visible(job_id, who)
-    rows = feed.rows(f"job:{job_id}", who.visible_tenants())
-    wanted = request.GET.get("tab", "")
+def job(request: HttpRequest, identity: Identity, job_id: int) -> HttpResponse:
+    """Render one tab: that of `?tab=`, else the elements of an array, the reason of a waiting job, or the log.
+
+    `?shown=log` answers 204 if the tab stays the log: its script updates it, and a redraw would disturb the reader."""
+    row = _visible(job_id, identity)
+    rows = feed.rows(f"job:{job_id}", identity.visible_tenants())
+    requested = request.GET.get("tab", "")
     tabs = _tabs(rows["job"])
-    tab = wanted if wanted in tabs else tabs[0] if rows["job"]["array"] else "why" if row["state"] in WAITING else "log"
+    tab = (
+        requested
+        if requested in tabs
+        else tabs[0]
+        if rows["job"]["array"]
+        else "why"
+        if row["state"] in WAITING
+        else "log"
+    )
     if tab == "log" == request.GET.get("shown"):
         return HttpResponse(status=204)
-    words = {
+    context = {
         "job": rows["job"],
-        **_may_be_done(row, who),
+        **_action_context(row, identity),
         "tabs": [(name, _label(name, row["state"])) for name in tabs],
         "tab": tab,
-        "is_chosen": bool(wanted),
-        **_TAB_WORDS[tab](request, who, rows),
+        "is_chosen": bool(requested),
+        **_TAB_CONTEXTS[tab](request, identity, rows),
     }
-    return show(request, who, "job/page.html", words)
+    return show(request, identity, "job/page.html", context)
 
 
 def _tabs(job: dict[str, Any]) -> list[str]:
-    """An array has no attempt of its own, and so neither log nor readings; a job without GPUs has no readings."""
+    """Return the tabs of a job. An array has no attempt, so no log or readings; a job without GPUs has no readings."""
     missing = {"log", "gpus"} if job["array"] else {"elements"} if job["gpu_count"] else {"elements", "gpus"}
     return [name for name in TABS if name not in missing]
 
 
-def _elements_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, Any]:
+def _elements_tab(request: HttpRequest, identity: Identity, rows: Rows) -> dict[str, Any]:
     job = rows["job"]
-    return {**elements_tab(request, job), "can_act": can_act(_visible(job["id"], who), who)}
+    return {**elements_tab(request, job), "can_act": can_act(_visible(job["id"], identity), identity)}
 
 
 def _label(tab: str, state: str) -> str:
     return ("Why it waits" if state in WAITING else "Why here") if tab == "why" else TABS[tab]
 
 
-def _log_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, Any]:
+def _log_tab(request: HttpRequest, identity: Identity, rows: Rows) -> dict[str, Any]:
     streams = sorted((r for k, r in rows.items() if k.startswith("log:")), key=lambda r: (-r["attempt"], r["rank"]))
     stream = _stream(request.GET.get("log", ""), streams)
     job_id = rows["job"]["id"]
@@ -113,37 +122,40 @@ def _log_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, Any]:
     return {"streams": streams, "stream": stream, "log": tail, "log_deleted_at": deleted_at}
 
 
-def _timeline_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, Any]:
+def _timeline_tab(request: HttpRequest, identity: Identity, rows: Rows) -> dict[str, Any]:
     attempts = sorted((r for k, r in rows.items() if k.startswith("attempt:")), key=lambda r: r["number"])
-    return {"attempts": attempts, "waits": current_reason(rows["job"]["id"], who)["history"]}
+    return {"attempts": attempts, "waits": current_reason(rows["job"]["id"], identity)["history"]}
 
 
-def _why_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, Any]:
+def _why_tab(request: HttpRequest, identity: Identity, rows: Rows) -> dict[str, Any]:
     return {
-        "why": current_reason(rows["job"]["id"], who),
+        "why": current_reason(rows["job"]["id"], identity),
         **placement_choice.represent(rows["job"]["id"], rows["job"]["attempt"]),
     }
 
 
-def _spec_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, Any]:
-    request_of_it = equivalent.request_of(rows["job"])
+def _spec_tab(request: HttpRequest, identity: Identity, rows: Rows) -> dict[str, Any]:
+    fields = equivalent.request_of(rows["job"])
     command = shlex.join([*rows["job"]["command"], *rows["job"]["args"]])
     return {
         "command": command,
-        "command_line": equivalent.command_line(request_of_it),
-        "json": equivalent.as_json(request_of_it),
-        "constraints": equivalent.constraint_texts(request_of_it),
+        "command_line": equivalent.command_line(fields),
+        "json": equivalent.as_json(fields),
+        "constraints": equivalent.constraint_texts(fields),
     }
 
 
-def _events_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, Any]:
+def _events_tab(request: HttpRequest, identity: Identity, rows: Rows) -> dict[str, Any]:
     return {"events": sorted((r for k, r in rows.items() if k.startswith("event:")), key=lambda r: -r["id"])}
 
 
-def _gpus_tab(request: HttpRequest, who: Identity, rows: Rows) -> dict[str, Any]:
+def _gpus_tab(request: HttpRequest, identity: Identity, rows: Rows) -> dict[str, Any]:
     attempts = sorted((r["number"] for k, r in rows.items() if k.startswith("attempt:")), reverse=True)
-    given = request.GET.get("attempt", "")
-    return {"attempts": attempts, "attempt": int(given) if given in map(str, attempts) else next(iter(attempts), None)}
+    number = request.GET.get("attempt", "")
+    return {
+        "attempts": attempts,
+        "attempt": int(number) if number in map(str, attempts) else next(iter(attempts), None),
+    }
 
 
 TABS = {
@@ -155,7 +167,7 @@ TABS = {
     "spec": "Spec",
     "events": "Events",
 }
-_TAB_WORDS: dict[str, Callable[[HttpRequest, Identity, Rows], dict[str, Any]]] = {
+_TAB_CONTEXTS: dict[str, Callable[[HttpRequest, Identity, Rows], dict[str, Any]]] = {
     "elements": _elements_tab,
     "log": _log_tab,
     "timeline": _timeline_tab,
@@ -167,156 +179,156 @@ _TAB_WORDS: dict[str, Callable[[HttpRequest, Identity, Rows], dict[str, Any]]] =
 
 
 @page
-def gpu_readings(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
-    """What the charts of the tab GPUs show, as JSON: the kept readings of an attempt's devices while it had them."""
-    _visible(job_id, who)
-    given = request.GET.get("attempt", "")
-    number = int(given) if given.isascii() and given.isdigit() and len(given) <= _MAX_DIGITS else None
-    found = readings(job_id, number)
-    if found is None:
+def gpu_readings(request: HttpRequest, identity: Identity, job_id: int) -> HttpResponse:
+    """Return the recorded readings of an attempt's devices as JSON, for the charts of the GPUs tab."""
+    _visible(job_id, identity)
+    text = request.GET.get("attempt", "")
+    number = int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS else None
+    result = readings(job_id, number)
+    if result is None:
         raise not_found(f"attempt of job {job_id}")
-    return HttpResponse(msgspec.json.encode(found), content_type="application/json")
+    return HttpResponse(msgspec.json.encode(result), content_type="application/json")
 
 
 @page
-def log_hits(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
-    """Lines of the log `log=ATTEMPT.RANK` with the text `q`, from byte `offset` on, with `line` lines before it: JSON,
-    as jobs/logs/search.py returns them. A search can end before the log does: request again from `next_offset`."""
-    _visible(job_id, who)
+def log_hits(request: HttpRequest, identity: Identity, job_id: int) -> HttpResponse:
+    """Search the log `log=ATTEMPT.RANK` for text `q` from byte `offset` on, with `line` lines before it, as JSON from
+    jobs/logs/search.py. A search can end before the log does: request again from `next_offset`."""
+    _visible(job_id, identity)
     text, stream = request.GET.get("q", ""), _STREAM.fullmatch(request.GET.get("log", ""))
     offset, line = request.GET.get("offset", "0"), request.GET.get("line", "0")
     if not stream:
         raise invalid([FieldError("log", "wrong_type", "must be an attempt and a rank, like 1.0")])
     if not text.strip() or not text.isprintable() or len(text.encode()) > search.MAX_NEEDLE_BYTES:
-        said = f"must be one line of text, of at most {search.MAX_NEEDLE_BYTES} bytes"
-        raise invalid([FieldError("q", "wrong_value", said)])
+        message = f"must be one line of text, of at most {search.MAX_NEEDLE_BYTES} bytes"
+        raise invalid([FieldError("q", "wrong_value", message)])
     if not (_OFFSET.fullmatch(offset) and _OFFSET.fullmatch(line)):
         raise invalid([FieldError("offset", "wrong_type", "must be a number of bytes, and line one of lines")])
-    found = search.search(job_id, int(stream[1]), int(stream[2]), text, int(offset), int(line))
-    return HttpResponse(msgspec.json.encode(found), content_type="application/json")
+    result = search.search(job_id, int(stream[1]), int(stream[2]), text, int(offset), int(line))
+    return HttpResponse(msgspec.json.encode(result), content_type="application/json")
 
 
 @page
-def cost(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
-    """What it has used and costs so far: asked for again while it runs."""
-    _visible(job_id, who)
-    return show(request, who, "job/cost.html", {"cost": cost_of(job_id)})
+def cost(request: HttpRequest, identity: Identity, job_id: int) -> HttpResponse:
+    """Render the cost so far; the page polls it while the job runs."""
+    _visible(job_id, identity)
+    return show(request, identity, "job/cost.html", {"cost": cost_of(job_id)})
 
 
 @page
-def actions(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
-    """The buttons that fit it now, and how what was asked for last stands."""
-    row = _visible(job_id, who)
-    return show(request, who, "job/actions.html", {"job": row, **_may_be_done(row, who)})
+def actions(request: HttpRequest, identity: Identity, job_id: int) -> HttpResponse:
+    """Render the actions of the current state, and the status of the latest request."""
+    row = _visible(job_id, identity)
+    return show(request, identity, "job/actions.html", {"job": row, **_action_context(row, identity)})
 
 
-def _may_be_done(row: dict[str, Any], who: Identity) -> dict[str, Any]:
+def _action_context(row: dict[str, Any], identity: Identity) -> dict[str, Any]:
     context: dict[str, Any] = {
-        "verbs": actions_for(row, who),
-        "extended": _extended(row),
-        "standing": status.of_job(row),
+        "verbs": actions_for(row, identity),
+        "extended": _proposed_limit(row),
+        "last_request": status.of_job(row),
     }
-    context["is_others"] = row["state"] in LIVE | WAITING and not can_act(row, who)
-    if context["standing"].get("what") == "time limit" and "extend" in context["verbs"]:
-        context["undo"] = undo_of(row, who)
+    context["is_others"] = row["state"] in LIVE | WAITING and not can_act(row, identity)
+    if context["last_request"].get("action") == "time limit" and "extend" in context["verbs"]:
+        context["undo"] = undo_of(row, identity)
     return {**context, "loss": loss_of(row["id"]) if row["state"] in LIVE else {}}
 
 
 @page
-def foreseen(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
-    """What would start a waiting job, and when: asked of the scheduler, which takes seconds where many wait, so it
-    comes after the page. With `part=now` only what is known without asking."""
+def estimate(request: HttpRequest, identity: Identity, job_id: int) -> HttpResponse:
+    """Render when a waiting job would start, and what would help. The scheduler takes seconds in a long queue, so this
+    loads after the page. `part=now`: only what is known without the scheduler."""
     is_awaited = request.GET.get("part") == "now"
     try:
-        reason = (current_reason if is_awaited else explain)(job_id, who)
+        reason = (current_reason if is_awaited else explain)(job_id, identity)
     except Problem as problem:
         if problem.status not in (429, 503):
             raise
-        reason = {**current_reason(job_id, who), "estimate_reason": problem.detail}
-    words = {"told": reason, "ahead": ahead_of(job_id, who.visible_tenants()), "is_awaited": is_awaited}
-    return show(request, who, "job/estimate.html", words)
+        reason = {**current_reason(job_id, identity), "estimate_reason": problem.detail}
+    context = {"reason": reason, "ahead": ahead_of(job_id, identity.visible_tenants()), "is_awaited": is_awaited}
+    return show(request, identity, "job/estimate.html", context)
 
 
 @require_POST
 @page
-def act_on(request: HttpRequest, who: Identity, job_id: int, verb: str) -> HttpResponse:
+def act_on(request: HttpRequest, identity: Identity, job_id: int, verb: str) -> HttpResponse:
     if verb == "extend":
-        return act(request, "job", lambda: _extend(request, who, job_id), job_id)
+        return perform(request, "job", lambda: _extend(request, identity, job_id), job_id)
     if verb not in ACTS:
         raise not_found(f"action '{verb[:20]}'")
     if verb in STOPPING:
-        return act(request, "job", lambda: _stop(request, who, job_id, verb), job_id)
-    return act(request, "job", lambda: job_actions.act(verb, job_id, who), job_id)
+        return perform(request, "job", lambda: _stop(request, identity, job_id, verb), job_id)
+    return perform(request, "job", lambda: job_actions.perform(verb, job_id, identity), job_id)
 
 
-def asked_states(request: HttpRequest) -> list[str] | None:
-    """`if_state`: what was asked for is meant only for a job in one of these; it may have been asked some time ago."""
+def required_states(request: HttpRequest) -> list[str] | None:
+    """Return `if_state`: the states for which the request is valid; it can be some seconds old."""
     text = request.POST.get("if_state", "")
     return text.split(",") if text else None
 
 
-def _stop(request: HttpRequest, who: Identity, job_id: int, verb: str) -> str:
-    """What has run for much is stopped only for who types its id; what waits has nothing to lose."""
-    _visible(job_id, who)
+def _stop(request: HttpRequest, identity: Identity, job_id: int, verb: str) -> str:
+    """Stop a job; a large loss must be confirmed by typing its id."""
+    _visible(job_id, identity)
     require_confirmation([job_id], request.POST.get("typed", ""))
-    return job_actions.act(verb, job_id, who, asked_states(request))
+    return job_actions.perform(verb, job_id, identity, required_states(request))
 
 
 @require_POST
 @page
-def extend_preview(request: HttpRequest, who: Identity, job_id: int) -> HttpResponse:
-    """What the limit that stands in the form would do, as a piece of the page; of none nothing. Nothing is changed."""
-    _visible(job_id, who)
+def extend_preview(request: HttpRequest, identity: Identity, job_id: int) -> HttpResponse:
+    """Render the effect of the limit in the form, without a change; empty without a limit."""
+    _visible(job_id, identity)
     if not request.POST.get("max_runtime_minutes", "").strip():
         return HttpResponse()
     try:
-        words: dict[str, Any] = {"told": _extended_to(request, who, job_id, is_dry_run=True)}
+        context: dict[str, Any] = {"effect": _change_limit(request, identity, job_id, is_dry_run=True)}
     except Problem as problem:
-        words = {"refused": refusal(problem)}
-    return show(request, who, "job/extend_effect.html", words)
+        context = {"refused": refusal(problem)}
+    return show(request, identity, "job/extend_effect.html", context)
 
 
-def _extend(request: HttpRequest, who: Identity, job_id: int) -> str:
-    return str(_extended_to(request, who, job_id, is_dry_run=False)["message"])
+def _extend(request: HttpRequest, identity: Identity, job_id: int) -> str:
+    return str(_change_limit(request, identity, job_id, is_dry_run=False)["message"])
 
 
-def _extended_to(request: HttpRequest, who: Identity, job_id: int, *, is_dry_run: bool) -> dict[str, Any]:
-    """The new limit stands in the form, in minutes from the start; `force`: of an admin, past what is promised;
-    `seen`: the limit in seconds that is meant to go, of who takes it back."""
+def _change_limit(request: HttpRequest, identity: Identity, job_id: int, *, is_dry_run: bool) -> dict[str, Any]:
+    """Set the limit in the form, in minutes from the start. `force`: an admin overrides a promise; `seen`: for an
+    undo, the limit in seconds that it replaces."""
     try:
         minutes = float(request.POST.get("max_runtime_minutes", ""))
     except ValueError as error:
-        raise invalid([FieldError("", "wrong_type", "give a number of minutes")]) from error
-    wanted = Extension(max_runtime_minutes=minutes, force="force" in request.POST)
-    given = request.POST.get("seen", "")
-    if given and not _OFFSET.fullmatch(given):
+        raise invalid([FieldError("", "wrong_type", "enter a number of minutes")]) from error
+    extension = Extension(max_runtime_minutes=minutes, force="force" in request.POST)
+    observed = request.POST.get("seen", "")
+    if observed and not _OFFSET.fullmatch(observed):
         raise invalid([FieldError("seen", "wrong_type", "must be a number of seconds")])
-    return extend.extend(job_id, wanted, who, is_dry_run=is_dry_run, seen=int(given) if given else None)
+    return extend.extend(job_id, extension, identity, is_dry_run=is_dry_run, seen=int(observed) if observed else None)
 
 
-def _visible(job_id: int, who: Identity) -> dict[str, Any]:
+def _visible(job_id: int, identity: Identity) -> dict[str, Any]:
     rows = query(
         "SELECT id, tenant_id, user_id, state, attempt, reason, stop_reason, max_runtime_seconds, array_count"
         "  FROM jobs_all WHERE id = %s",
         [job_id],
     )
-    if not rows or not who.sees(rows[0]["tenant_id"]):
+    if not rows or not identity.sees(rows[0]["tenant_id"]):
         raise not_found(f"job {job_id}")
     return rows[0]
 
 
-def _extended(row: dict[str, Any]) -> str:
-    """The limit that the form proposes, in minutes: an hour more than it has."""
+def _proposed_limit(row: dict[str, Any]) -> str:
+    """Return the limit that the form proposes, in minutes: an hour more."""
     seconds = row["max_runtime_seconds"]
     return "" if seconds is None else f"{seconds / 60 + 60:g}"
 
 
-def _stream(wanted: str, streams: list[dict[str, Any]]) -> tuple[int, int] | None:
-    """Attempt and rank of the log to show: the one asked for if it exists, else the latest attempt's first rank."""
-    known = [(row["attempt"], row["rank"]) for row in streams]
-    if (match := _STREAM.fullmatch(wanted)) and (named := (int(match[1]), int(match[2]))) in known:
+def _stream(requested: str, streams: list[dict[str, Any]]) -> tuple[int, int] | None:
+    """Return attempt and rank of the log to show: the requested one, else the latest attempt's first rank."""
+    streams_by_key = [(row["attempt"], row["rank"]) for row in streams]
+    if (match := _STREAM.fullmatch(requested)) and (named := (int(match[1]), int(match[2]))) in streams_by_key:
         return named
-    return known[0] if known else None
+    return streams_by_key[0] if streams_by_key else None
 
 
 def _log_deleted_at(job_id: int, attempt: int) -> datetime | None:
@@ -325,6 +337,6 @@ def _log_deleted_at(job_id: int, attempt: int) -> datetime | None:
 
 
 def _tail(job_id: int, attempt: int, rank: int) -> str:
-    """The end of a log as plain text, for who sees the page without its script."""
+    """Return the end of a log as plain text, for pages without JavaScript."""
     piece = store.read(job_id, attempt, rank, -_TAIL_BYTES, _TAIL_BYTES)
     return _ANSI.sub("", piece.data.decode("utf-8", "replace"))

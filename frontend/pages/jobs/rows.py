@@ -33,16 +33,16 @@ _JOBS = f"""
 """
 
 
-# Jobs in order as (tenant, row), enough for each viewer's latest ones.
+# Jobs in order as (tenant, row), enough for the latest jobs of each viewer.
 Worklist = list[tuple[int, Row]]
 
 
 def load(tenants: Iterable[int]) -> Worklist:
-    """The latest jobs of all, and the latest of each of `tenants`."""
+    """Load the latest jobs of all tenants, and the latest of each of `tenants`."""
     rows = query(_JOBS, {"most": JOBS_ROWS, "tenants": sorted(tenants)})
     elements = representation.elements_by_state([row["id"] for row in rows if row["array_count"] is not None])
     names = ("id", "name", "tenant", "user", "state", "gpu_count", "exit_code", "attempt")
-    shown = [
+    represented = [
         {
             **{name: row[name] for name in names},
             "array": representation.array(row, elements.get(row["id"], {})),
@@ -54,15 +54,15 @@ def load(tenants: Iterable[int]) -> Worklist:
         for row in rows
     ]
     return [
-        (row["tenant_id"], {**seen, "reason": _short(representation.reason(row))})
-        for row, seen in zip(rows, shown, strict=True)
+        (row["tenant_id"], {**fields, "reason": _short(representation.reason(row))})
+        for row, fields in zip(rows, represented, strict=True)
     ]
 
 
 def restrict(listed: Worklist, visible: Sequence[int] | None) -> dict[str, Row]:
-    """The viewer's latest jobs by id."""
-    seen = (row for tenant_id, row in listed if visible is None or tenant_id in visible)
-    return {str(row["id"]): row for row in islice(seen, JOBS_ROWS)}
+    """Return the viewer's latest jobs by id."""
+    visible_rows = (row for tenant_id, row in listed if visible is None or tenant_id in visible)
+    return {str(row["id"]): row for row in islice(visible_rows, JOBS_ROWS)}
 
 
 def _short(reason: Row | None) -> Row | None:
@@ -72,7 +72,7 @@ def _short(reason: Row | None) -> Row | None:
 TOPICS = (
     Topic(
         "jobs",
-        lambda asked, _: load({tenant_id for _key, viewer in asked for tenant_id in viewer.visible or ()}),
+        lambda requested, _: load({tenant_id for _key, viewer in requested for tenant_id in viewer.visible or ()}),
         lambda jobs, _, viewer: restrict(jobs, viewer.visible),
         invalidated_by=frozenset({"jobs", "tenants"}),
     ),

@@ -1,4 +1,4 @@
-"""The queue and the list of jobs, filtered as their addresses say, and what is done to several jobs at once."""
+"""The queue and the list of jobs, filtered by their URLs, and actions on several jobs at once."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from django.views.decorators.http import require_POST
 
 from frontend.actions import confirmation, job_actions
 from frontend.live import feed
-from frontend.pages.job.view import asked_states
+from frontend.pages.job.view import required_states
 from frontend.pages.queue import rows as queuerows
 from frontend.ui.page import page, refusal, show
 from gpusched.lib.api.problems import Problem
@@ -40,118 +40,118 @@ GROUP_LABELS = (
 
 
 @page
-def queue(request: HttpRequest, who: Identity) -> HttpResponse:
-    """The window of waiting jobs that the address asks for; the page's script follows it and the others."""
-    asked = filters_of(request, QUEUE_FILTERS)
+def queue(request: HttpRequest, identity: Identity) -> HttpResponse:
+    """Render the window of waiting jobs that the URL requests; the page's script loads further windows."""
+    filters = filters_of(request, QUEUE_FILTERS)
     first = request.GET.get("from", "0")
     start = int(first) if first.isascii() and first.isdigit() and len(first) < 7 else 0
-    topic = f"queue:{start}-{start + _WINDOW}" + (f"?{urlencode(asked)}" if asked else "")
+    topic = f"queue:{start}-{start + _WINDOW}" + (f"?{urlencode(filters)}" if filters else "")
     is_understood = queuerows.window_of(topic) is not None
-    rows = dict(feed.rows(topic, who.visible_tenants())) if is_understood else {}
+    rows = dict(feed.rows(topic, identity.visible_tenants())) if is_understood else {}
     total = rows.pop("total", {})
-    tenants = _tenants(who)
-    told = {name: asked[name] for name in _NOT_IN_QUEUE_FORM if name in asked}
-    words = {
+    tenants = _tenants(identity)
+    hidden = {name: filters[name] for name in _NOT_IN_QUEUE_FORM if name in filters}
+    context = {
         "total": total,
         "jobs": [rows[str(job_id)] for job_id in total.get("order", ())],
-        "asked": asked,
-        "chosen": active_filters(request, unlisted_filters(asked, tenants) | told),
+        "filters": filters,
+        "chosen": active_filters(request, unlisted_filters(filters, tenants) | hidden),
         "is_understood": is_understood,
         "groups": GROUP_LABELS,
         "tenants": tenants,
-        "usage": queue_usage(None) if who.is_admin else [],
-        "more": _more(asked, start + _WINDOW) if start + _WINDOW < total.get("rows", 0) else "",
+        "usage": queue_usage(None) if identity.is_admin else [],
+        "more": _more(filters, start + _WINDOW) if start + _WINDOW < total.get("rows", 0) else "",
     }
-    return show(request, who, "queue/page.html", words)
+    return show(request, identity, "queue/page.html", context)
 
 
 @page
-def estimates(request: HttpRequest, who: Identity) -> HttpResponse:
-    """When those of `ids` that wait, and that the person may see, will probably start: by id `estimate`, or
-    `estimate_reason`, why there is none."""
-    found = estimates_of(_seen(_ids(request.GET.get("ids", ""))[:MAX_AT_ONCE], who))
-    return _json({str(job_id): told for job_id, told in found.items()})
+def estimates(request: HttpRequest, identity: Identity) -> HttpResponse:
+    """Return the estimated starts of the visible waiting jobs in `ids`: by id `estimate`, or `estimate_reason`."""
+    by_job = estimates_of(_visible_ids(_ids(request.GET.get("ids", ""))[:MAX_AT_ONCE], identity))
+    return _json({str(job_id): result for job_id, result in by_job.items()})
 
 
 @page
-def jobs(request: HttpRequest, who: Identity) -> HttpResponse:
-    """The newest jobs that the address asks for, a page of them; `cursor` goes on with older ones."""
-    asked = filters_of(request, JOBS_FILTERS)
+def jobs(request: HttpRequest, identity: Identity) -> HttpResponse:
+    """Render a page of the newest jobs that match the URL; `cursor` continues with older ones."""
+    filters = filters_of(request, JOBS_FILTERS)
     refused, total = "", dict[str, Any]()
-    tenants = _tenants(who)
+    tenants = _tenants(identity)
     cursor = {"cursor": request.GET["cursor"]} if request.GET.get("cursor") else {}
     try:
-        items, older = list_jobs({**asked, **cursor}, who.visible_tenants(), _ON_A_PAGE)
-        total = count_jobs(asked, who.visible_tenants())
+        items, older = list_jobs({**filters, **cursor}, identity.visible_tenants(), _ON_A_PAGE)
+        total = count_jobs(filters, identity.visible_tenants())
     except Problem as problem:
-        said = ". ".join(f"{error.field}: {error.message}" for error in problem.errors)
-        items, older, refused = [], None, f"{said}." if said else refusal(problem)
-    words = {
+        message = ". ".join(f"{error.field}: {error.message}" for error in problem.errors)
+        items, older, refused = [], None, f"{message}." if message else refusal(problem)
+    context = {
         "jobs": items,
         "total": {**total, "jobs": max(len(items), total.get("jobs", 0)), "at": timezone.now()},
         "is_part": bool(older or cursor),
         "has_arrays": any(job["array"] for job in items),
-        "asked": asked,
+        "filters": filters,
         "refused": refused,
-        "older": urlencode({**asked, "cursor": older}) if older else "",
-        "chosen": active_filters(request, unlisted_filters(asked, tenants) | _not_in_jobs_form(asked, who)),
-        "states": _states(asked.get("state", "")),
+        "older": urlencode({**filters, "cursor": older}) if older else "",
+        "chosen": active_filters(request, unlisted_filters(filters, tenants) | _not_in_jobs_form(filters, identity)),
+        "states": _states(filters.get("state", "")),
         "tenants": tenants,
-        "member_of": _where(who, Role.MEMBER),
-        "owner_of": _where(who, Role.OWNER),
+        "member_of": _tenants_with_role(identity, Role.MEMBER),
+        "owner_of": _tenants_with_role(identity, Role.OWNER),
     }
-    return show(request, who, "jobs/page.html", words)
+    return show(request, identity, "jobs/page.html", context)
 
 
 MAX_AT_ONCE = 500
 
 
 @page
-def loss_of_several(request: HttpRequest, who: Identity) -> HttpResponse:
-    """What a stop of `ids` would lose, as a `sentence`, and what must be `typed` before, as JSON."""
+def loss_of_several(request: HttpRequest, identity: Identity) -> HttpResponse:
+    """Return the loss of stopping `ids` as a `sentence`, and the text to be `typed`, as JSON."""
     ids = _ids(request.GET.get("ids", ""))
     if not 0 < len(ids) <= MAX_AT_ONCE:
-        return _json({"sentence": _NOT_SO_MANY}, 400)
-    seen = _seen(ids, who)
-    lost = confirmation.loss_of(*seen)
+        return _json({"sentence": _WRONG_COUNT}, 400)
+    visible_ids = _visible_ids(ids, identity)
+    loss = confirmation.loss_of(*visible_ids)
     return _json(
-        {"sentence": confirmation.loss_sentence(lost), "typed": confirmation.required_confirmation(seen, lost)}
+        {"sentence": confirmation.loss_sentence(loss), "typed": confirmation.required_confirmation(visible_ids, loss)}
     )
 
 
 @require_POST
 @page
-def act_on_several(request: HttpRequest, who: Identity) -> HttpResponse:
-    """Does one thing to each of `ids`; says for which it was done and why not for the others, as JSON. `if_state`: what
-    may be cancelled; `typed`: what must be before much is lost."""
+def act_on_several(request: HttpRequest, identity: Identity) -> HttpResponse:
+    """Perform one action on each of `ids`. Return those done and those refused, with reasons, as JSON.
+
+    `if_state`: the states in which a job can be cancelled; `typed`: the confirmation of a large loss."""
     verb, text = request.POST.get("verb", ""), request.POST.get("ids", "")
     ids = _ids(text)
     if verb not in job_actions.ACTS or not 0 < len(ids) <= MAX_AT_ONCE:
-        return _json({"sentence": _NOT_SO_MANY}, 400)
-    states = asked_states(request)
-    done: list[int] = []
+        return _json({"sentence": _WRONG_COUNT}, 400)
+    states = required_states(request)
+    completed: list[int] = []
     refused: list[dict[str, Any]] = []
-    # What is meant only for jobs that wait stops nothing.
+    # A cancel of waiting jobs only stops no process.
     if verb in job_actions.STOPPING and not (states and WAITING.issuperset(states)):
         try:
-            confirmation.require_confirmation(_seen(ids, who), request.POST.get("typed", ""))
+            confirmation.require_confirmation(_visible_ids(ids, identity), request.POST.get("typed", ""))
         except Problem as problem:
             return _json({"sentence": refusal(problem)}, 400)
     for job_id in ids:
         try:
-            job_actions.act(verb, job_id, who, states)
-            done.append(job_id)
+            job_actions.perform(verb, job_id, identity, states)
+            completed.append(job_id)
         except Problem as problem:
             refused.append({"id": job_id, "sentence": refusal(problem)})
-    return _json({"done": done, "refused": refused})
+    return _json({"done": completed, "refused": refused})
 
 
-_NOT_SO_MANY = f"Choose one to {MAX_AT_ONCE} jobs and what to do with them."
+_WRONG_COUNT = f"Choose one to {MAX_AT_ONCE} jobs and what to do with them."
 
 
-def _seen(ids: list[int], who: Identity) -> list[int]:
-    """Those that exist and that the person may see."""
-    visible = who.visible_tenants()
+def _visible_ids(ids: list[int], identity: Identity) -> list[int]:
+    """Return the ids of existing jobs that the caller can see."""
+    visible = identity.visible_tenants()
     rows = query(
         "SELECT id FROM jobs_all WHERE id = ANY(%s) AND (%s::bigint[] IS NULL OR tenant_id = ANY(%s))",
         [ids, visible, visible],
@@ -160,9 +160,9 @@ def _seen(ids: list[int], who: Identity) -> list[int]:
 
 
 def _ids(text: str) -> list[int]:
-    """Each once."""
-    words = (word for word in text.split(",") if word.isascii() and word.isdigit() and len(word) <= 18)
-    return list(dict.fromkeys(map(int, words)))
+    """Parse ids, without duplicates."""
+    numbers = (word for word in text.split(",") if word.isascii() and word.isdigit() and len(word) <= 18)
+    return list(dict.fromkeys(map(int, numbers)))
 
 
 def _json(answer: object, status: int = 200) -> HttpResponse:
@@ -170,59 +170,58 @@ def _json(answer: object, status: int = 200) -> HttpResponse:
 
 
 def filters_of(request: HttpRequest, names: tuple[str, ...]) -> dict[str, str]:
-    """What the address filters by. No text of PostgreSQL has a zero in it: such a filter is none."""
-    given = {name: request.GET.get(name, "").strip() for name in names}
-    return {name: value for name, value in given.items() if value and "\x00" not in value}
+    """Return the filters in the URL. A value with NUL is dropped, as PostgreSQL cannot store it."""
+    params = {name: request.GET.get(name, "").strip() for name in names}
+    return {name: value for name, value in params.items() if value and "\x00" not in value}
 
 
-def _not_in_jobs_form(asked: Mapping[str, str], who: Identity) -> dict[str, str]:
-    """What the fields above the list of jobs cannot say: of people they know only who asks."""
-    told = {name: asked[name] for name in _NOT_IN_JOBS_FORM if name in asked}
-    return {name: value for name, value in told.items() if (name, value) != ("user", who.username)}
+def _not_in_jobs_form(filters: Mapping[str, str], identity: Identity) -> dict[str, str]:
+    """Return the filters that the form has no field for: its only user filter is the caller."""
+    hidden = {name: filters[name] for name in _NOT_IN_JOBS_FORM if name in filters}
+    return {name: value for name, value in hidden.items() if (name, value) != ("user", identity.username)}
 
 
-def unlisted_filters(asked: Mapping[str, str], tenants: list[str]) -> dict[str, str]:
-    """What the fields have no choice for, so that they would say that all are shown: a tenant that is gone, or the only
-    one, for which there is no field."""
+def unlisted_filters(filters: Mapping[str, str], tenants: list[str]) -> dict[str, str]:
+    """Return filters whose value the fields do not offer, such as a tenant that no longer exists or the only one."""
     offered = {"tenant": tenants if len(tenants) > 1 else [], "group": [value for value, _ in GROUP_LABELS]}
-    return {name: asked[name] for name, values in offered.items() if name in asked and asked[name] not in values}
+    return {name: filters[name] for name, values in offered.items() if name in filters and filters[name] not in values}
 
 
 def active_filters(request: HttpRequest, filters: Mapping[str, str]) -> list[dict[str, str]]:
-    """Filters that no field shows: each as `name value label said`, and `href`, the same page without it."""
-    found = []
+    """Return filters that no field shows: `name value label text`, and `href`, the page without the filter."""
+    active = []
     for name, value in filters.items():
-        left = request.GET.copy()
-        for gone in (name, "cursor", "from"):
-            left.pop(gone, None)
-        href = f"?{left.urlencode()}" if left else request.path
+        params = request.GET.copy()
+        for dropped in (name, "cursor", "from"):
+            params.pop(dropped, None)
+        href = f"?{params.urlencode()}" if params else request.path
         label = _LABELS.get(name, name.replace("_", " "))
-        said = value.replace("_", " ") if name in ("reason", "state") else value
-        found.append({"name": name, "value": value, "label": label, "said": said, "href": href})
-    return found
+        text = value.replace("_", " ") if name in ("reason", "state") else value
+        active.append({"name": name, "value": value, "label": label, "text": text, "href": href})
+    return active
 
 
-def _states(asked: str) -> list[tuple[str, str]]:
-    """What the field of states offers: each kind and each state, and several if the address asks for them."""
-    said = dict(_STATES)
-    wanted = [word.strip() for word in asked.split(",")]
-    if asked in said or any(word not in said for word in wanted):
+def _states(state: str) -> list[tuple[str, str]]:
+    """Return the choices of the state field: kinds, states, and the combination in the URL, if any."""
+    labels = dict(_STATES)
+    names = [word.strip() for word in state.split(",")]
+    if state in labels or any(word not in labels for word in names):
         return list(_STATES)
-    return [(asked, ", ".join(said[word] for word in wanted)), *_STATES]
+    return [(state, ", ".join(labels[word] for word in names)), *_STATES]
 
 
-def _more(asked: Mapping[str, str], start: int) -> str:
-    return urlencode({**asked, "from": start})
+def _more(filters: Mapping[str, str], start: int) -> str:
+    return urlencode({**filters, "from": start})
 
 
-def _where(who: Identity, role: Role) -> list[str]:
-    """The tenants in which the person has the role or more, by name."""
-    return sorted(name for tenant_id, name in who.tenant_names.items() if who.has(role, tenant_id))
+def _tenants_with_role(identity: Identity, role: Role) -> list[str]:
+    """Return the names of tenants in which the caller has at least this role."""
+    return sorted(name for tenant_id, name in identity.tenant_names.items() if identity.has(role, tenant_id))
 
 
-def _tenants(who: Identity) -> list[str]:
-    """Whose jobs the person may see, by name."""
-    visible = who.visible_tenants()
+def _tenants(identity: Identity) -> list[str]:
+    """Return the names of tenants whose jobs the caller can see."""
+    visible = identity.visible_tenants()
     rows = query(
         "SELECT name FROM tenants_all WHERE %s::bigint[] IS NULL OR id = ANY(%s) ORDER BY name LIMIT 500",
         [visible, visible],

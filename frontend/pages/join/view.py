@@ -1,4 +1,4 @@
-"""Letting a machine join: a token, the commands to paste, and a light that turns green when the machine is there."""
+"""Join a machine: a token, the commands to paste, and a live list of machines that have joined."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.views.decorators.http import require_POST
 
-from frontend.ui.page import act, page, show
+from frontend.ui.page import page, perform, show
 from gpusched.lib.api.problems import not_found
 from gpusched.lib.db.sql import query
 from nodes.inventory import join as services
@@ -15,9 +15,9 @@ from nodes.models import JoinToken
 from tenants.auth.identity import Identity
 
 _HOURS = (("1", "1 hour"), ("24", "24 hours"), ("168", "7 days"))
-_HERE = ("127.0.0.1", "localhost", "[::1]")
+_LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 
-# A machine that was a node before and joined again with this token is one, too.
+# Includes machines that were nodes before and joined again with this token.
 _ARRIVED = """
     SELECT n.name, n.state, n.joined_at, n.agent_version, count(d.id) AS gpus,
            string_agg(DISTINCT d.model, ', ' ORDER BY d.model) AS models, n.joined_at < %s AS is_back
@@ -32,49 +32,49 @@ class JoinForm(forms.Form):
 
 
 @page
-def join(request: HttpRequest, who: Identity) -> HttpResponse:
-    """GET says how; POST, by an admin, makes a token and shows its text this once."""
-    words: dict[str, Any] = {**joining(request), "form": JoinForm()}
+def join(request: HttpRequest, identity: Identity) -> HttpResponse:
+    """Show the steps. A POST by an admin creates a token and shows its text once."""
+    context: dict[str, Any] = {**join_context(request), "form": JoinForm()}
     status = 200
     if request.method == "POST":
-        who.require_admin()
-        form = words["form"] = JoinForm(request.POST)
+        identity.require_admin()
+        form = context["form"] = JoinForm(request.POST)
         if form.is_valid():
-            token, words["secret"] = services.create_join_token(float(form.cleaned_data["hours"]), who.username)
-            words |= {"token": token, "arrived": _arrived(token)}
+            token, context["secret"] = services.create_join_token(float(form.cleaned_data["hours"]), identity.username)
+            context |= {"token": token, "arrived": _arrived(token)}
         status = 400 if form.errors else 200
-    words["tokens"] = _good() if who.is_admin else []
-    response = show(request, who, "join/page.html", words, status=status)
+    context["tokens"] = _valid_tokens() if identity.is_admin else []
+    response = show(request, identity, "join/page.html", context, status=status)
     response["Cache-Control"] = "no-store"
     return response
 
 
-def joining(request: HttpRequest) -> dict[str, Any]:
-    """What the commands need that let a machine join, without a token."""
-    is_here = request.get_host().rsplit(":", 1)[0] in _HERE
-    return {"url": request.build_absolute_uri("/").rstrip("/"), "hours": _HOURS, "is_here": is_here}
+def join_context(request: HttpRequest) -> dict[str, Any]:
+    """Return the context of the join commands, without a token."""
+    is_loopback = request.get_host().rsplit(":", 1)[0] in _LOOPBACK_HOSTS
+    return {"url": request.build_absolute_uri("/").rstrip("/"), "hours": _HOURS, "is_loopback": is_loopback}
 
 
 @page
-def arrivals(request: HttpRequest, who: Identity, token_id: int) -> HttpResponse:
-    """The light of one token, asked for again and again by the page."""
-    who.require_admin()
+def arrivals(request: HttpRequest, identity: Identity, token_id: int) -> HttpResponse:
+    """Return the machines that have joined with a token; the page polls this."""
+    identity.require_admin()
     token = JoinToken.objects.filter(pk=token_id).first()
     if token is None:
         raise not_found(f"join token {token_id}")
-    return show(request, who, "join/status.html", {"token": token, "arrived": _arrived(token)})
+    return show(request, identity, "join/status.html", {"token": token, "arrived": _arrived(token)})
 
 
 @require_POST
 @page
-def revoke(request: HttpRequest, who: Identity, token_id: int) -> HttpResponse:
-    who.require_admin()
-    return act(request, "join", lambda: services.revoke_join_token(token_id))
+def revoke(request: HttpRequest, identity: Identity, token_id: int) -> HttpResponse:
+    identity.require_admin()
+    return perform(request, "join", lambda: services.revoke_join_token(token_id))
 
 
 def _arrived(token: JoinToken) -> list[dict[str, Any]]:
     return query(_ARRIVED, [token.created_at, token.prefix])
 
 
-def _good() -> list[JoinToken]:
+def _valid_tokens() -> list[JoinToken]:
     return list(JoinToken.objects.filter(revoked_at=None, expires_at__gt=timezone.now()).order_by("-id")[:20])

@@ -1,7 +1,7 @@
-"""Logging in by the company's own login (OpenID Connect): to the provider and back. Loaded only where it is in use.
+"""Single sign-on by OpenID Connect. Loaded only if configured.
 
-django-allauth keeps the state and exchanges the code; whether the ID token is meant for this login is checked here, and
-nothing of its own pages or rules is used."""
+django-allauth keeps the state and exchanges the code. This module checks that the ID token is for this login; allauth's
+own pages and rules are not used."""
 
 import base64
 import hashlib
@@ -29,22 +29,22 @@ from tenants.auth import sso
 
 logger = logging.getLogger(__name__)
 PROVIDER = "sso"
-# Who was put out of a group is put out here after so long at most, for roles are looked at when somebody logs in.
+# Limits how long a removed group membership stays valid, as roles are read at login.
 SESSION_SECONDS = 12 * 3600
-# By keys of which one half is secret: with the others whoever can read the client's secret could write ID tokens.
+# Asymmetric only: with symmetric keys, a reader of the client's secret could forge ID tokens.
 ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 LEEWAY_SECONDS = 30
 
 
 class Provider(OpenIDConnectProvider):  # type: ignore[misc]
-    """Always with PKCE, and a nonce that only who has the verifier can know."""
+    """OpenID Connect with PKCE and a nonce derived from the verifier."""
 
     def get_pkce_params(self) -> dict[str, str]:
-        made: dict[str, str] = super().get_pkce_params()
-        return {**made, "nonce": _nonce(made["code_verifier"])}
+        params: dict[str, str] = super().get_pkce_params()
+        return {**params, "nonce": _nonce(params["code_verifier"])}
 
     def extract_uid(self, data: dict[str, Any]) -> str:
-        """Somebody else may have the same number at another provider."""
+        """Return a unique id of issuer and subject, as subjects are unique only within a provider."""
         claims = data["id_token"]
         return hashlib.sha256(f"{claims['iss']}\n{claims['sub']}".encode()).hexdigest()
 
@@ -53,7 +53,7 @@ class Provider(OpenIDConnectProvider):  # type: ignore[misc]
 
 
 class Exchange(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]
-    """The provider's addresses and keys, and what its answer must be."""
+    """The provider's endpoints and keys, and the validation of its answer."""
 
     state: dict[str, Any]
 
@@ -66,15 +66,15 @@ class Exchange(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]
     def complete_login(self, request: HttpRequest, app: Any, token: Any, **kwargs: Any) -> Any:
         claims = self._verified(kwargs["response"].get("id_token"), app.client_id)
         if "userinfo_endpoint" in self.openid_config:
-            told = self._fetch_user_info(token.token)
-            if told.get("sub") != claims["sub"]:
-                raise OAuth2Error("userinfo is of somebody else")
-            claims = {**told, **claims}
-        # One key for what counts, so that allauth does not choose.
+            userinfo = self._fetch_user_info(token.token)
+            if userinfo.get("sub") != claims["sub"]:
+                raise OAuth2Error("userinfo belongs to another user")
+            claims = {**userinfo, **claims}
+        # One key, so that allauth does not choose between sources.
         return self.get_provider().sociallogin_from_response(request, {"id_token": claims})
 
     def _verified(self, text: object, client_id: str) -> dict[str, Any]:
-        """The claims of an ID token that this provider signed for this client and this login."""
+        """Return the claims of an ID token, verified for this provider, client and login."""
         if not isinstance(text, str):
             raise OAuth2Error("no id_token")
         try:
@@ -110,15 +110,15 @@ class Callback(OAuth2CallbackView):  # type: ignore[misc]
 
 
 class AccountAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
-    """What allauth asks before it would let somebody in by rules of its own: here all is decided."""
+    """Decide logins here, before allauth's own rules apply."""
 
     def pre_social_login(self, request: HttpRequest, sociallogin: Any) -> None:
         try:
-            known = sociallogin.user if sociallogin.is_existing else None
-            user = sso.sign_in(sso.claims_of(sociallogin.account.extra_data["id_token"]), known)
+            existing = sociallogin.user if sociallogin.is_existing else None
+            user = sso.sign_in(sso.claims_of(sociallogin.account.extra_data["id_token"]), existing)
         except Problem as problem:
             raise ImmediateHttpResponse(page_error(request, 403, problem)) from problem
-        if known is None:
+        if existing is None:
             sociallogin.user, sociallogin.email_addresses = user, []
             sociallogin.save(request, connect=True)
         auth.login(request, user, backend="tenants.auth.login_throttle.ThrottledLogin")
@@ -133,30 +133,30 @@ class AccountAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
 
 
 def begin(request: HttpRequest) -> HttpResponse:
-    """To the provider; `next` is where to go afterwards."""
-    following = request.GET.get("next", "")
-    if not url_has_allowed_host_and_scheme(following, {request.get_host()}, require_https=request.is_secure()):
-        following = "/"
+    """Redirect to the provider; `next` is the page to open after the login."""
+    target = request.GET.get("next", "")
+    if not url_has_allowed_host_and_scheme(target, {request.get_host()}, require_https=request.is_secure()):
+        target = "/"
     try:
-        found: HttpResponse = Exchange(request, PROVIDER).get_provider().redirect(request, "login", following)
-        return found
+        response: HttpResponse = Exchange(request, PROVIDER).get_provider().redirect(request, "login", target)
+        return response
     except (RequestException, KeyError, ValueError) as error:
         logger.warning("the OpenID Connect provider does not answer as one: %s", error)
         return _failed(request)
 
 
 def callback(request: HttpRequest) -> HttpResponse:
-    """Back from the provider, with a code that only this login can have asked for."""
+    """Handle the return from the provider, with a code of this login."""
     try:
-        found: HttpResponse = Callback.adapter_view(Exchange(request, PROVIDER))(request)
-        return found
+        response: HttpResponse = Callback.adapter_view(Exchange(request, PROVIDER))(request)
+        return response
     except (RequestException, KeyError, ValueError) as error:
         logger.warning("the OpenID Connect provider does not answer as one: %s", error)
         return _failed(request)
 
 
 def _failed(request: HttpRequest) -> HttpResponse:
-    step = "log in again; if it fails again, tell an admin the id below"
+    step = "log in again; if it fails again, report the id below to an admin"
     return page_error(request, 403, Problem(403, "login_failed", "this login was not completed", next_step=step))
 
 

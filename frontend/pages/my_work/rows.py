@@ -1,4 +1,4 @@
-"""The rows of topic `mine`: a person's jobs that run, wait and ended lately, and what their tenants hold."""
+"""The rows of topic `mine`: a user's running, waiting and recent jobs, and the use of their tenants."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -16,13 +16,13 @@ from tenants.billing import budgets
 Row = dict[str, Any]
 
 
-MOST = 50
+MAX_JOBS = 50
 
 
 RECENT = 15
 
 
-_HELD = """
+_ALLOCATED = """
     SELECT j.tenant_id, count(DISTINCT l.device_id) AS gpus, count(DISTINCT j.id) AS jobs
       FROM jobs_all j JOIN nodes_ranks s ON s.job_id = j.id AND s.state <> 'ended'
       LEFT JOIN nodes_allocations l ON l.assignment_id = s.id
@@ -30,8 +30,8 @@ _HELD = """
 """
 
 
-# Of jobs j of a person: a tenant that one has left is another's. Asked of many rows: both sets are hashed once.
-IS_SEEN = """(j.user_id IN (SELECT id FROM tenants_people WHERE is_superuser)
+# For jobs j of a user: jobs in tenants that they have left are hidden. Both sets are hashed once.
+IS_VISIBLE = """(j.user_id IN (SELECT id FROM tenants_people WHERE is_superuser)
     OR (j.user_id, j.tenant_id) IN (SELECT user_id, tenant_id FROM tenants_members))"""
 
 
@@ -41,64 +41,68 @@ _RUNS = "j.array_count IS NULL AND j.state IN ('scheduled', 'running', 'stopping
 _COUNTS = f"""
     SELECT j.user_id, coalesce(sum(j.weight) FILTER (WHERE j.is_waiting), 0)::int AS waiting,
            count(*) FILTER (WHERE {_RUNS}) AS running
-      FROM jobs_all j WHERE j.user_id = ANY(%s) AND j.ended_at IS NULL AND {IS_SEEN} GROUP BY j.user_id
+      FROM jobs_all j WHERE j.user_id = ANY(%s) AND j.ended_at IS NULL AND {IS_VISIBLE} GROUP BY j.user_id
 """
 
 
-# Which jobs are shown of each person w (user_id), and in which part. An array stands once where its elements wait, and
-# once when it is over; those that run are jobs of their own.
+# The visible jobs of each user w (user_id) by part. An array appears once while elements wait, and once when it is
+# over; running elements are jobs of their own.
 PARTS = f"""
     LATERAL (
-        (SELECT j.id, 'running' AS part FROM jobs_all j WHERE j.user_id = w.user_id AND {_RUNS} AND {IS_SEEN}
-          ORDER BY j.id LIMIT {MOST})
+        (SELECT j.id, 'running' AS part FROM jobs_all j WHERE j.user_id = w.user_id AND {_RUNS} AND {IS_VISIBLE}
+          ORDER BY j.id LIMIT {MAX_JOBS})
          UNION ALL
-        (SELECT j.id, 'waiting' FROM jobs_all j WHERE j.user_id = w.user_id AND j.is_waiting AND {IS_SEEN}
-          ORDER BY {ORDER} LIMIT {MOST})
+        (SELECT j.id, 'waiting' FROM jobs_all j WHERE j.user_id = w.user_id AND j.is_waiting AND {IS_VISIBLE}
+          ORDER BY {ORDER} LIMIT {MAX_JOBS})
          UNION ALL
         (SELECT j.id, 'recent' FROM jobs_all j WHERE j.user_id = w.user_id AND j.array_id IS NULL
-            AND j.ended_at IS NOT NULL AND {IS_SEEN} ORDER BY j.id DESC LIMIT {RECENT})) p
+            AND j.ended_at IS NOT NULL AND {IS_VISIBLE} ORDER BY j.id DESC LIMIT {RECENT})) p
 """
 
 
 def jobs(user_id: int) -> dict[str, list[Row]]:
-    """`running`, `waiting` (in the order of the queue) and `recent` jobs of a person."""
+    """Return the `running`, `waiting` (in queue order) and `recent` jobs of a user."""
     parts = query(f"SELECT p.* FROM (SELECT %s::int AS user_id) w, {PARTS}", [user_id])
-    shown = {job["id"]: job for job in representation.select("j.id = ANY(%s)", [[row["id"] for row in parts]])}
-    found: dict[str, list[Row]] = {"running": [], "waiting": [], "recent": []}
+    represented = {job["id"]: job for job in representation.select("j.id = ANY(%s)", [[row["id"] for row in parts]])}
+    parts_by_name: dict[str, list[Row]] = {"running": [], "waiting": [], "recent": []}
     for row in parts:
-        if row["id"] in shown:
-            found[row["part"]].append(shown[row["id"]])
-    return found
+        if row["id"] in represented:
+            parts_by_name[row["part"]].append(represented[row["id"]])
+    return parts_by_name
 
 
 def counts(user_ids: Collection[int]) -> dict[int, dict[str, int]]:
-    """By person how many jobs are `running` and `waiting`, of an array each element. The lists may be shorter."""
-    found = {user: {"running": 0, "waiting": 0} for user in user_ids}
+    """Return the counts of `running` and `waiting` jobs by user, counting array elements. The lists can be shorter."""
+    by_user = {user: {"running": 0, "waiting": 0} for user in user_ids}
     for row in query(_COUNTS, [sorted(user_ids)]):
-        found[row.pop("user_id")] = row
-    return found
+        by_user[row.pop("user_id")] = row
+    return by_user
 
 
-def quotas(who: Identity) -> list[Row]:
-    """Of each tenant that the person belongs to: what it holds, what the person holds, and what is left of what."""
-    own = {row["tenant_id"]: row for row in query(_HELD, [who.user_id])}
-    standing = {one.tenant_id: one for one in budgets.statuses(sorted(who.roles))} if who.roles else {}
-    shown = represent_tenants(sorted(who.roles), with_archived=False)
+def quotas(identity: Identity) -> list[Row]:
+    """Return the user's tenants with their use, the user's own use, and what remains of each limit."""
+    user_allocations = {row["tenant_id"]: row for row in query(_ALLOCATED, [identity.user_id])}
+    budget_by_tenant = (
+        {budget.tenant_id: budget for budget in budgets.statuses(sorted(identity.roles))} if identity.roles else {}
+    )
+    represented = represent_tenants(sorted(identity.roles), with_archived=False)
     nothing = {"gpus": 0, "jobs": 0}
     return [
         {
             **tenant,
-            "role": who.roles[tenant["id"]],
-            "own": own.get(tenant["id"], nothing),
-            "left": left(tenant["quota"], tenant["in_use"], own.get(tenant["id"], nothing)["gpus"]),
-            "budget": standing.get(tenant["id"]),
+            "role": identity.roles[tenant["id"]],
+            "user_use": user_allocations.get(tenant["id"], nothing),
+            "remaining": remaining(
+                tenant["quota"], tenant["in_use"], user_allocations.get(tenant["id"], nothing)["gpus"]
+            ),
+            "budget": budget_by_tenant.get(tenant["id"]),
         }
-        for tenant in shown
+        for tenant in represented
     ]
 
 
-def left(quota: Mapping[str, Any], in_use: Mapping[str, Any], own_gpus: int) -> list[Row]:
-    """What may still be held: `what`, how much is `left`, and of which limit. Only what has a limit."""
+def remaining(quota: Mapping[str, Any], in_use: Mapping[str, Any], own_gpus: int) -> list[Row]:
+    """Return the limited resources: `resource`, `remaining` and `limit`."""
     bounds: Sequence[tuple[str, Any, Any]] = (
         ("GPUs of the tenant", quota["max_gpus"], in_use["gpus"]),
         ("GPUs of your own", quota["max_gpus_per_user"], own_gpus),
@@ -106,8 +110,8 @@ def left(quota: Mapping[str, Any], in_use: Mapping[str, Any], own_gpus: int) -> 
         ("jobs at once", quota["max_concurrent_jobs"], in_use["jobs"]),
     )
     return [
-        {"what": what, "left": max(0, limit - used), "limit": limit}
-        for what, limit, used in bounds
+        {"resource": resource, "remaining": max(0, limit - used), "limit": limit}
+        for resource, limit, used in bounds
         if limit is not None
     ]
 
@@ -136,18 +140,18 @@ _TENANTS = """
 
 
 def load(user_ids: Collection[int]) -> dict[int, dict[str, Row]]:
-    """Rows by person: `counts`, `job:<id>` and `tenant:<name>`."""
+    """Return rows by user: `counts`, `job:<id>` and `tenant:<name>`."""
     users = sorted(user_ids)
-    found: dict[int, dict[str, Row]] = {user: {"counts": row} for user, row in counts(users).items()}
+    by_user: dict[int, dict[str, Row]] = {user: {"counts": row} for user, row in counts(users).items()}
     for row in query(_JOBS, {"users": users}):
-        found[row["user_id"]][f"job:{row['id']}"] = _job(row)
+        by_user[row["user_id"]][f"job:{row['id']}"] = _job(row)
     for row in query(_TENANTS, [users]):
-        found[row.pop("user_id")][f"tenant:{row['name']}"] = row
-    return found
+        by_user[row.pop("user_id")][f"tenant:{row['name']}"] = row
+    return by_user
 
 
 def restrict(loaded: Mapping[int, dict[str, Row]], viewer: Viewer) -> dict[str, Row]:
-    """What is somebody's own is theirs to see; in a tenant that they have left nothing is."""
+    """Return the viewer's own rows. They exclude tenants that the viewer has left."""
     return {} if viewer.user_id is None else loaded[viewer.user_id]
 
 
@@ -166,7 +170,7 @@ def _job(row: Row) -> Row:
 TOPICS = (
     Topic(
         "mine",
-        lambda asked, _: load({viewer.user_id for _key, viewer in asked if viewer.user_id is not None}),
+        lambda requested, _: load({viewer.user_id for _key, viewer in requested if viewer.user_id is not None}),
         lambda people, _, viewer: restrict(people, viewer),
         audience=Audience.PERSON,
         invalidated_by=frozenset({"jobs", "tenants"}),

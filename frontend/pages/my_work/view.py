@@ -1,4 +1,4 @@
-"""My work, where users land: their jobs, why those wait, how they ended, and what they may still use."""
+"""My work, the landing page of users: their jobs, with reasons and results, and their remaining quota."""
 
 from typing import Any
 
@@ -17,37 +17,39 @@ _MAX_NOTICES = 8
 
 
 @page
-def home(request: HttpRequest, who: Identity) -> HttpResponse:
-    """The bare address: admins want to see the cluster, everybody else their own work."""
-    return show_overview(request, who) if who.is_admin else redirect("mine")
+def home(request: HttpRequest, identity: Identity) -> HttpResponse:
+    """Show the overview to admins and redirect other users to their own work."""
+    return show_overview(request, identity) if identity.is_admin else redirect("mine")
 
 
 @page
-def my_work(request: HttpRequest, who: Identity) -> HttpResponse:
-    jobs = my_work_rows.jobs(who.user_id)
-    words: dict[str, Any] = {
+def my_work(request: HttpRequest, identity: Identity) -> HttpResponse:
+    jobs = my_work_rows.jobs(identity.user_id)
+    context: dict[str, Any] = {
         **jobs,
-        "counts": my_work_rows.counts([who.user_id])[who.user_id],
+        "counts": my_work_rows.counts([identity.user_id])[identity.user_id],
         "quotas": [
-            {**tenant, "live": (bar := _bar(tenant)), "scale": bar_scale([bar])} for tenant in my_work_rows.quotas(who)
+            {**tenant, "live": (bar := _bar(tenant)), "scale": bar_scale([bar])}
+            for tenant in my_work_rows.quotas(identity)
         ],
-        "notices": _notices(who),
-        "is_new": not any(jobs.values()) and (who.is_admin or any(who.has(Role.MEMBER, one) for one in who.roles)),
-        "tenant": min((name for i, name in who.tenant_names.items() if i not in who.archived), default=""),
+        "notices": _notices(identity),
+        "is_new": not any(jobs.values())
+        and (identity.is_admin or any(identity.has(Role.MEMBER, tenant_id) for tenant_id in identity.roles)),
+        "tenant": min((name for i, name in identity.tenant_names.items() if i not in identity.archived), default=""),
         "url": request.build_absolute_uri("/").rstrip("/"),
     }
-    return show(request, who, "my_work/page.html", words)
+    return show(request, identity, "my_work/page.html", context)
 
 
-def _notices(who: Identity) -> list[dict[str, Any]]:
-    """What became of the person's own jobs, newest first."""
-    rows = feed.rows("notices", who.visible_tenants(), who.user_id)
-    own = (row for key, row in rows.items() if key.startswith("notice:") and row["is_mine"])
-    return sorted(own, key=lambda row: str(row["at"]), reverse=True)[:_MAX_NOTICES]
+def _notices(identity: Identity) -> list[dict[str, Any]]:
+    """Return notices about the user's own jobs, newest first."""
+    rows = feed.rows("notices", identity.visible_tenants(), identity.user_id)
+    user_rows = (row for key, row in rows.items() if key.startswith("notice:") and row["is_mine"])
+    return sorted(user_rows, key=lambda row: str(row["at"]), reverse=True)[:_MAX_NOTICES]
 
 
 def _bar(tenant: dict[str, Any]) -> dict[str, Any]:
-    """The tenant's GPUs as the bar wants them."""
+    """Return the tenant's GPUs in the shape that the bar template expects."""
     quota = tenant["quota"]
-    held = {"gpus_held": tenant["in_use"]["gpus"], "jobs_waiting": tenant["pending_jobs"]}
-    return {**held, "guaranteed_gpus": quota["guaranteed_gpus"], "max_gpus": quota["max_gpus"]}
+    use = {"gpus_held": tenant["in_use"]["gpus"], "jobs_waiting": tenant["pending_jobs"]}
+    return {**use, "guaranteed_gpus": quota["guaranteed_gpus"], "max_gpus": quota["max_gpus"]}

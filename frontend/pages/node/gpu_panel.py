@@ -1,4 +1,4 @@
-"""Beside the fleet's map: what the person may do to the chosen GPU, its jobs and its node, and how that stands."""
+"""The panel beside the fleet map: actions on the selected GPU, its jobs and its node, and their status."""
 
 from functools import cache
 from typing import Any
@@ -9,7 +9,7 @@ from frontend.actions import status
 from frontend.actions.confirmation import loss_of
 from frontend.actions.job_actions import actions_for
 from frontend.pages.node import remedies
-from frontend.pages.node.view import found_node, jobs_there
+from frontend.pages.node.view import count_jobs, find_node
 from frontend.ui.page import page, show
 from gpusched.lib.api.problems import not_found
 from gpusched.lib.db.sql import query
@@ -25,24 +25,24 @@ _HOLDERS = """
 
 
 @page
-def gpu_actions(request: HttpRequest, who: Identity, name: str, device_id: int) -> HttpResponse:
-    """A piece of HTML; nothing in it that this person may not do."""
-    node = found_node(name, who)
+def gpu_actions(request: HttpRequest, identity: Identity, name: str, device_id: int) -> HttpResponse:
+    """Return an HTML fragment with the actions that the caller can perform."""
+    node = find_node(name, identity)
     device = next((device for device in node["devices"] if device["id"] == device_id), None)
     if device is None:
         raise not_found(f"GPU {device_id} of node '{name[:253]}'")
     jobs = [
-        {**row, "verbs": actions_for(row, who), "asked": status.of_job(row), "loss": loss_of(row["id"])}
+        {**row, "verbs": actions_for(row, identity), "last_request": status.of_job(row), "loss": loss_of(row["id"])}
         for row in query(_HOLDERS, [device["jobs"]])
     ]
-    incidents, left = of_nodes([name])[name], jobs_there(name)
-    beat = cache(scheduler_lag)
-    words: dict[str, Any] = {
+    incidents, running_jobs = of_nodes([name])[name], count_jobs(name)
+    lag = cache(scheduler_lag)
+    context: dict[str, Any] = {
         "node": node,
-        "d": {**device, "asked": status.of_device(device, incidents, beat)},
+        "d": {**device, "last_request": status.of_device(device, incidents, lag)},
         "jobs": jobs,
         "is_held": remedies.is_auto_cordoned(node),
-        "jobs_there": left,
-        "asked": status.of_node(node, incidents, left, beat),
+        "job_count": running_jobs,
+        "last_request": status.of_node(node, incidents, running_jobs, lag),
     }
-    return show(request, who, "node/gpu_panel.html", words)
+    return show(request, identity, "node/gpu_panel.html", context)

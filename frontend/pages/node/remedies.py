@@ -1,4 +1,4 @@
-"""What is wrong with a node and its GPUs, in words, and the way back from each bad state."""
+"""Problems of a node and its GPUs, with the next step for each."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -6,71 +6,71 @@ from typing import Any
 from nodes.redaction import AUTO_CORDON_NOTE
 
 Row = dict[str, Any]
-# (device id or None for the node, kind of incident) → since when, as text.
+# (device id or None for the node, kind of incident) → start time as text.
 Since = Mapping[tuple[int | None, str], str]
 
-_CLEAR = "When it has been seen to, clear it: it then is what its readings say."
-# health → what it means, the way back, the button that is offered.
+_CLEAR = "Clear it once the cause is fixed. Its health then follows its readings."
+# health → meaning, next step, verb of the button.
 _DEVICE: Mapping[str, tuple[str, str, str]] = {
     "foreign": (
-        "a process that gpusched did not start is on it",
-        "By itself, when that process is gone: end it, or ask the one who started it.",
+        "a process that gpusched did not start uses it",
+        "It recovers when that process ends. End the process, or ask its owner to.",
         "",
     ),
     "dirty": (
-        "something of a job that has ended is left on it",
-        "By itself, when the process is gone and the memory is given back; kill what it names. If it stays so, it is"
-        " quarantined.",
+        "a process or memory of an ended job is left on it",
+        "It recovers when the process is gone and the memory is free. Kill the process that is named. If nothing"
+        " changes, the GPU is quarantined.",
         "",
     ),
-    "quarantined": ("it is taken out of service", _CLEAR, "clear"),
+    "quarantined": ("it is out of service", _CLEAR, "clear"),
     "degraded": (
         "its hardware failed",
-        "Look at it (nvidia-smi -q, the kernel's log); reset or replace it. " + _CLEAR,
+        "Check it (nvidia-smi -q, the kernel's log); reset or replace it. " + _CLEAR,
         "clear",
     ),
     "lost": (
-        "its driver or its node does not see it any more",
-        "By itself, when it is seen again. If it is gone for good, retire it: it is counted no more.",
+        "its driver or its node no longer sees it",
+        "It recovers when it is seen again. If it is gone for good, retire it.",
         "retire",
     ),
     "hot": (
         "it is hot, so it is the last choice for new jobs",
-        "By itself, when it has been 10 °C below the threshold for a minute.",
+        "It recovers when it has been 10 °C below the threshold for a minute.",
         "",
     ),
 }
 _SLOWED = (
     "its hardware slows it down, so it gets no new jobs",
-    "By itself, when it has cooled. Look at its cooling.",
+    "It recovers when it has cooled. Check its cooling.",
     "",
 )
 _LOST = (
-    "its agent does not report any more; its jobs were given to others, if they may be",
-    "By itself, when the agent is heard again. On the node: systemctl status gpusched-agent, then"
+    "its agent stopped reporting; its jobs run again elsewhere if they can be requeued",
+    "It recovers when the agent reports again. On the node, run systemctl status gpusched-agent, then"
     " gpusched-agent doctor. If the node is gone for good, remove it.",
 )
-_HELD = (
-    "jobs of different users were lost to faults of it, so it is held",
-    "By itself after a while, each time twice as long, if it is online and no GPU of it is degraded or lost; or release"
-    " it now.",
+_AUTO_CORDONED = (
+    "its faults ended jobs of different users, so the system holds it",
+    "The system releases it after a time that doubles with each hold, if it is online and no GPU of it is degraded or"
+    " lost. You can also release it now.",
     "release",
 )
-_CLOSED = {
-    "cordoned": ("it takes no new jobs; what runs goes on", "Uncordon it.", "uncordon"),
-    "draining": ("it takes no new jobs until what runs there has ended", "Uncordon it.", "uncordon"),
+_BY_INTENT = {
+    "cordoned": ("it accepts no new jobs; running jobs continue", "Uncordon it.", "uncordon"),
+    "draining": ("it accepts no new jobs; running jobs continue until they end", "Uncordon it.", "uncordon"),
 }
 
 
-def troubles(node: Mapping[str, Any], since: Since) -> list[Row]:
-    """The worst first: `kind severity subject device_id sentence cause since way verb`; `verb` is empty where there is
-    nothing to press."""
-    found = [*_of_node(node, since), *(row for device in node["devices"] for row in _of_device(device, since))]
-    return sorted(found, key=lambda row: row["severity"] != "red")
+def problems(node: Mapping[str, Any], since: Since) -> list[Row]:
+    """Return problems, worst first: `kind severity subject device_id sentence cause since next_step verb`; `verb` is
+    empty without a button."""
+    rows = [*_of_node(node, since), *(row for device in node["devices"] for row in _of_device(device, since))]
+    return sorted(rows, key=lambda row: row["severity"] != "red")
 
 
 def is_auto_cordoned(node: Mapping[str, Any]) -> bool:
-    """Whether the system closed it for its faults."""
+    """Return whether the system cordoned the node for its faults."""
     return bool(node["intent"] == "cordoned" and node["intent_note"].startswith(AUTO_CORDON_NOTE))
 
 
@@ -78,9 +78,16 @@ def _of_node(node: Mapping[str, Any], since: Since) -> Iterator[Row]:
     if node["state"] == "lost":
         yield _row(None, "lost", "red", _LOST[0], "", since.get((None, "node_lost")), _LOST[1], "")
     if node["intent"] != "open":
-        sentence, way, verb = _HELD if is_auto_cordoned(node) else _CLOSED[node["intent"]]
+        sentence, next_step, verb = _AUTO_CORDONED if is_auto_cordoned(node) else _BY_INTENT[node["intent"]]
         yield _row(
-            None, node["intent"], "amber", sentence, node["intent_note"], since.get((None, node["intent"])), way, verb
+            None,
+            node["intent"],
+            "amber",
+            sentence,
+            node["intent_note"],
+            since.get((None, node["intent"])),
+            next_step,
+            verb,
         )
 
 
@@ -88,14 +95,16 @@ def _of_device(device: Mapping[str, Any], since: Since) -> Iterator[Row]:
     health = device["health"]
     if health not in _DEVICE:
         return
-    sentence, way, verb = _SLOWED if health == "hot" and device["is_slowed"] else _DEVICE[health]
+    sentence, next_step, verb = _SLOWED if health == "hot" and device["is_slowed"] else _DEVICE[health]
     severity = "amber" if health == "hot" else "red"
-    yield _row(device, health, severity, sentence, device["health_note"], since.get((device["id"], health)), way, verb)
+    yield _row(
+        device, health, severity, sentence, device["health_note"], since.get((device["id"], health)), next_step, verb
+    )
 
 
 def _row(
-    device: Mapping[str, Any] | None, kind: str, severity: str, sentence: str, cause: str, since: str | None, way: str,
-    verb: str,
+    device: Mapping[str, Any] | None, kind: str, severity: str, sentence: str, cause: str, since: str | None,
+    next_step: str, verb: str,
 ) -> Row:  # fmt: skip
     return {
         "kind": kind,
@@ -105,6 +114,6 @@ def _row(
         "sentence": sentence,
         "cause": cause,
         "since": since,
-        "way": way,
+        "next_step": next_step,
         "verb": verb,
     }

@@ -1,4 +1,4 @@
-"""The rows of topics `node:<name>`: a node, its devices in detail, what runs there, and what was not well."""
+"""The rows of topics `node:<name>`: a node, its devices, running jobs and incidents."""
 
 import re
 from collections.abc import Collection
@@ -38,8 +38,8 @@ _RUNNING = """
 
 
 @dataclass
-class OneNode:
-    """What the list of nodes does not say; jobs with their tenants, and incidents with their causes."""
+class NodeDetail:
+    """Details of a node beyond the list of nodes; jobs have tenants, and incidents have causes."""
 
     about: Row
     devices: dict[int, Row] = field(default_factory=dict)
@@ -50,37 +50,37 @@ class OneNode:
 @dataclass
 class Nodes:
     listed: fleet.Fleet
-    details: dict[str, OneNode]
+    details: dict[str, NodeDetail]
 
 
 def load(names: Collection[str]) -> Nodes:
-    """Of those that exist."""
-    wanted = sorted(names)
-    found = {
-        row["name"]: OneNode(
+    """Load the nodes that exist."""
+    requested = sorted(names)
+    details = {
+        row["name"]: NodeDetail(
             {"joined_at": rfc3339(row["joined_at"]), "isolation": row["isolation"], "hints": row["hints"]}
         )
-        for row in prepared(_NODES, [wanted])
+        for row in prepared(_NODES, [requested])
     }
-    for row in prepared(_DEVICES, [wanted]):
-        found[row.pop("node")].devices[row["id"]] = row
-    for row in running(wanted):
-        told = {name: row[name] for name in row if name not in ("node", "gpu_count", "indices")}
-        found[row["node"]].jobs.append({**told, "started_at": rfc3339(row["started_at"])})
-    for name, rows in incidents.of_nodes(found).items():
-        found[name].incidents = [
+    for row in prepared(_DEVICES, [requested]):
+        details[row.pop("node")].devices[row["id"]] = row
+    for row in running(requested):
+        job = {name: row[name] for name in row if name not in ("node", "gpu_count", "indices")}
+        details[row["node"]].jobs.append({**job, "started_at": rfc3339(row["started_at"])})
+    for name, rows in incidents.of_nodes(details).items():
+        details[name].incidents = [
             {**row, "since": rfc3339(row["since"]), "until": rfc3339(row["until"])} for row in rows
         ]
-    return Nodes(fleet.load(wanted), found)
+    return Nodes(fleet.load(requested), details)
 
 
 def running(names: Collection[str]) -> list[Row]:
-    """Jobs with a rank on one of these nodes, each with its `node`, and how many GPUs it holds there and which."""
+    """Return jobs with a rank on these nodes, each with its `node` and its GPUs there."""
     return prepared(_RUNNING, [sorted(names)])
 
 
 def restrict(loaded: Nodes, name: str, visible: Visible) -> dict[str, Row] | None:
-    """None for a node that is not there. Of jobs that the viewer may not see: how many, and their GPUs together."""
+    """Return the rows of a node, or None. Jobs that the viewer cannot see are only counted, with their GPUs."""
     detail = loaded.details.get(name)
     listed = fleet.restrict(loaded.listed, visible).get(name)
     if detail is None or listed is None:
@@ -89,10 +89,10 @@ def restrict(loaded: Nodes, name: str, visible: Visible) -> dict[str, Row] | Non
     rows = {"node": redaction.redact_notes({**about, **detail.about}, visible)}
     for device in listed["devices"]:
         rows |= _device(device, redaction.redact_notes(detail.devices.get(device["id"], {}), visible))
-    others = [job for job in detail.jobs if visible is not None and job["tenant_id"] not in visible]
-    rows["others"] = {"jobs": len(others), "gpus": sum(job["gpus"] for job in others)}
+    hidden_jobs = [job for job in detail.jobs if visible is not None and job["tenant_id"] not in visible]
+    rows["others"] = {"jobs": len(hidden_jobs), "gpus": sum(job["gpus"] for job in hidden_jobs)}
     for job in detail.jobs:
-        if job not in others:
+        if job not in hidden_jobs:
             rows[f"job:{job['id']}"] = {key: value for key, value in job.items() if key != "tenant_id"}
     for incident in detail.incidents:
         rows[f"incident:{incident['id']}"] = redaction.redact_notes(incident, visible)
@@ -100,8 +100,8 @@ def restrict(loaded: Nodes, name: str, visible: Visible) -> dict[str, Row] | Non
 
 
 def _device(listed: Row, more: Row) -> dict[str, Row]:
-    """The device, and apart from it what is read of it each second."""
-    read = {
+    """Return a device and, separately, its reading, which changes every second."""
+    moments = {
         "read_at": fleet.slot(more.get("read_at")),
         "throttled_by": throttling.reason_names(more.get("throttle_reasons")),
     }
@@ -110,14 +110,14 @@ def _device(listed: Row, more: Row) -> dict[str, Row]:
     fixed = ("mig_parent", "numa_node", "nvlink_island", "occupancy", "occupant")
     return {
         f"device:{listed['id']}": {**listed, **{name: more.get(name) for name in fixed}},
-        f"reading:{listed['id']}": {"id": listed["id"], **read, **{name: more.get(name) for name in names}},
+        f"reading:{listed['id']}": {"id": listed["id"], **moments, **{name: more.get(name) for name in names}},
     }
 
 
 TOPICS = (
     Topic(
         "node",
-        lambda asked, _: load({name for name, _viewer in asked}),
+        lambda requested, _: load({name for name, _viewer in requested}),
         lambda nodes, name, viewer: restrict(nodes, name, viewer.visible),
         key_of=key_by(re.compile(r"node:([^\x00]{1,253})")),
         invalidated_by=frozenset({"jobs", "nodes", "tenants", "assignments"}),

@@ -1,4 +1,4 @@
-"""One node over time: who held which GPU when, what was not well, and what runs there now."""
+"""One node over time: allocations of its GPUs, incidents, and running jobs."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from gpusched.lib.db.sql import query
 from nodes import redaction
 
 Row = dict[str, Any]
-# Ranks of the time shown; what is older than the newest of these is left out, and said to be.
+# The newest ranks of the time window; older ones are left out.
 MAX_RANKS = 4000
-# Parts of the whole: bars narrower than this that touch are drawn as one.
+# As parts of the window: touching bars narrower than this are merged.
 _NARROW, _NEAR = 0.002, 0.001
-# What is shorter is no link: 24 pixels of a wide window are the least that a finger hits.
+# A narrower bar is no link: 24 pixels of a wide window is the smallest touch target.
 _REACHABLE = 0.025
 
 _RANKS = """
@@ -28,26 +28,26 @@ _RANKS = """
 
 @dataclass(frozen=True)
 class Window:
-    """The time that is shown."""
+    """A time window."""
 
     begin: datetime
     end: datetime
 
     def part(self, moment: datetime) -> float:
-        """Where a moment lies, 0 to 1."""
-        whole = (self.end - self.begin) / timedelta(seconds=1)
-        return min(1.0, max(0.0, (moment - self.begin) / timedelta(seconds=1) / whole))
+        """Return the position of a moment in the window, 0 to 1."""
+        span = (self.end - self.begin) / timedelta(seconds=1)
+        return min(1.0, max(0.0, (moment - self.begin) / timedelta(seconds=1) / span))
 
 
 def hints(name: str) -> list[Row]:
-    """What its agent finds not well there: `check level says next_step`, what fails first."""
+    """Return the problems that the agent reports, failures first: `check level says next_step`."""
     rows = query("SELECT hints FROM nodes_all WHERE name = %s AND removed_at IS NULL", [name])
-    found: list[Row] = rows[0]["hints"] if rows else []
-    return sorted(found, key=lambda hint: hint["level"] != "fail")
+    hints_of_node: list[Row] = rows[0]["hints"] if rows else []
+    return sorted(hints_of_node, key=lambda hint: hint["level"] != "fail")
 
 
 def running(name: str, visible: Sequence[int] | None) -> list[Row]:
-    """Jobs with a rank there now; of those that may not be seen only how many GPUs they hold."""
+    """Return jobs with a rank on the node; hidden jobs have only their GPUs."""
     return [
         row if visible is None or row["tenant_id"] in visible else {"gpus": row["gpus"], "indices": row["indices"]}
         for row in noderows.running([name])
@@ -57,15 +57,15 @@ def running(name: str, visible: Sequence[int] | None) -> list[Row]:
 def device_lanes(
     name: str, devices: Iterable[Row], incidents: Iterable[Row], window: Window, visible: Sequence[int] | None
 ) -> list[Row]:
-    """For each device its `spans`, who held it when, and its `gaps`, when it (or the node) was not well; each with
-    `left` and `width` in percent of the time shown. `incidents`: those of the node."""
+    """Return for each device its `spans` (allocations) and `gaps` (incidents of it or the node), with `left` and
+    `width` in percent of the window. `incidents`: of the node."""
     ranks = query(_RANKS, [name, window.begin, MAX_RANKS])
-    sick = [row for row in incidents if row["until"] is None or row["until"] > window.begin]
+    open_incidents = [row for row in incidents if row["until"] is None or row["until"] > window.begin]
     return [
         {
             "device": device,
             "spans": _merged([_span(row, window, visible) for row in ranks if device["id"] in _ids(row)]),
-            "gaps": [_gap(row, window, visible) for row in sick if row["device_id"] in (None, device["id"])],
+            "gaps": [_gap(row, window, visible) for row in open_incidents if row["device_id"] in (None, device["id"])],
         }
         for device in devices
     ]
@@ -78,15 +78,15 @@ def _ids(row: Row) -> Collection[int]:
 
 def _span(row: Row, window: Window, visible: Sequence[int] | None) -> Row:
     begin, end = window.part(row["began_at"]), window.part(row["ended_at"] or window.end)
-    is_seen = visible is None or row["tenant_id"] in visible
-    said = f"job {row['job_id']} {row['name']}, {row['tenant']}" if is_seen else "a job of another tenant"
-    how = "" if row["ended_at"] is None else f", ended: {row['reason'].replace('_', ' ')}"
+    is_visible = visible is None or row["tenant_id"] in visible
+    label = f"job {row['job_id']} {row['name']}, {row['tenant']}" if is_visible else "a job of another tenant"
+    ending = "" if row["ended_at"] is None else f", ended: {row['reason'].replace('_', ' ')}"
     return {
         "begin": begin,
         "end": max(end, begin),
-        "job_id": row["job_id"] if is_seen else None,
-        "said": said + (how if is_seen else ""),
-        "is_bad": is_seen and row["reason"] not in ("", "exited"),
+        "job_id": row["job_id"] if is_visible else None,
+        "label": label + (ending if is_visible else ""),
+        "is_bad": is_visible and row["reason"] not in ("", "exited"),
         "is_live": row["ended_at"] is None,
         "jobs": 1,
     }
@@ -96,23 +96,23 @@ def _gap(row: Row, window: Window, visible: Sequence[int] | None) -> Row:
     begin, end = window.part(row["since"]), window.part(row["until"] or window.end)
     kind = row["kind"].replace("_", " ")
     cause = redaction.redact_notes(row, visible)["cause"]
-    said = f"{kind}: {cause}" if cause else kind
-    return _placed({"begin": begin, "end": end, "said": said, "kind": row["kind"]})
+    label = f"{kind}: {cause}" if cause else kind
+    return _placed({"begin": begin, "end": end, "label": label, "kind": row["kind"]})
 
 
 def _merged(spans: list[Row]) -> list[Row]:
-    """In the order of time; short ones next to each other as one, so that thousands of short jobs can be drawn."""
-    found: list[Row] = []
+    """Sort spans by time and merge adjacent short ones, so that thousands of short jobs can be drawn."""
+    merged: list[Row] = []
     for span in sorted(spans, key=lambda span: span["begin"]):
-        last = found[-1] if found else None
+        last = merged[-1] if merged else None
         is_short = span["end"] - span["begin"] < _NARROW and not span["is_live"]
         if last and is_short and last["is_short"] and span["begin"] - last["end"] < _NEAR:
             last["end"] = max(last["end"], span["end"])
             last["jobs"] += 1
-            last.update(job_id=None, said=f"{last['jobs']} short jobs", is_bad=last["is_bad"] or span["is_bad"])
+            last.update(job_id=None, label=f"{last['jobs']} short jobs", is_bad=last["is_bad"] or span["is_bad"])
         else:
-            found.append({**span, "is_short": is_short})
-    return [_placed(span) for span in found]
+            merged.append({**span, "is_short": is_short})
+    return [_placed(span) for span in merged]
 
 
 def _placed(row: Row) -> Row:

@@ -1,4 +1,4 @@
-"""One node: its state and the way back, who held its GPUs, their readings, and what an admin may do to it."""
+"""One node: its state, problems, GPU allocations and readings, and the actions of admins."""
 
 from collections.abc import Callable
 from datetime import UTC, timedelta
@@ -12,7 +12,7 @@ from django.views.decorators.http import require_POST
 
 from frontend.actions import status
 from frontend.pages.node import labels, remedies, timeline
-from frontend.ui.page import act, page, show
+from frontend.ui.page import page, perform, show
 from gpusched import __version__
 from gpusched.lib.api.problems import Problem, not_found
 from gpusched.lib.db.sql import query, retry_atomic
@@ -31,76 +31,77 @@ _INTENTS = {
     "uncordon": NodeIntent.OPEN,
     "release": NodeIntent.OPEN,
 }
-# How much of the past may be shown, by its name in the address: hours, and the readings that are asked for.
+# Time windows by their name in the URL: hours, and the resolution of readings.
 SPANS = {"1h": (1, "raw"), "24h": (24, "5m"), "7d": (168, "5m")}
 _TICKS = 6
 
 
 @page
-def node(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
-    shown = found_node(name, who)
-    visible = who.visible_tenants()
-    given = request.GET.get("span", "24h")
-    span = given if given in SPANS else "24h"
+def node(request: HttpRequest, identity: Identity, name: str) -> HttpResponse:
+    listed = find_node(name, identity)
+    visible = identity.visible_tenants()
+    requested = request.GET.get("span", "24h")
+    span = requested if requested in SPANS else "24h"
     hours, resolution = SPANS[span]
     now = timezone.now()
     window = timeline.Window(now - timedelta(hours=hours), now)
     incidents = of_nodes([name])[name]
     since = {(row["device_id"], row["kind"]): row["since"] for row in incidents if row["until"] is None}
-    beat = cache(scheduler_lag)
-    words: dict[str, Any] = {
+    lag = cache(scheduler_lag)
+    context: dict[str, Any] = {
         "node": {
-            **shown,
-            "devices": [{**_read(d, shown), "asked": status.of_device(d, incidents, beat)} for d in shown["devices"]],
+            **listed,
+            "devices": [
+                {**_read(d, listed), "last_request": status.of_device(d, incidents, lag)} for d in listed["devices"]
+            ],
         },
-        "unread": "its node is lost" if shown["state"] == NodeState.LOST else "not read",
+        "unread": "its node is lost" if listed["state"] == NodeState.LOST else "not read",
         "running": timeline.running(name, visible),
-        "troubles": remedies.troubles(shown, since),
-        "hints": timeline.hints(name) if who.is_admin else [],
-        "is_held": remedies.is_auto_cordoned(shown),
-        "asked": status.of_node(shown, incidents, jobs_there(name), beat),
-        "incidents": with_closers(incidents) if who.is_admin else [],
-        "lanes": timeline.device_lanes(name, shown["devices"], incidents, window, visible),
+        "problems": remedies.problems(listed, since),
+        "hints": timeline.hints(name) if identity.is_admin else [],
+        "is_held": remedies.is_auto_cordoned(listed),
+        "last_request": status.of_node(listed, incidents, count_jobs(name), lag),
+        "incidents": with_closers(incidents) if identity.is_admin else [],
+        "lanes": timeline.device_lanes(name, listed["devices"], incidents, window, visible),
         "ticks": _ticks(window),
         "span": span,
         "spans": SPANS,
         "readings": {
-            "gpus": msgspec.json.encode([{"id": d["id"], "index": d["index"]} for d in shown["devices"]]).decode(),
+            "gpus": msgspec.json.encode([{"id": d["id"], "index": d["index"]} for d in listed["devices"]]).decode(),
             "since": rfc3339(window.begin),
             "hours": hours,
             "resolution": resolution,
         },
         "server_version": __version__,
-        "marks": labels.shown(name) if who.is_admin else {},
+        "marks": labels.represent(name) if identity.is_admin else {},
     }
-    return show(request, who, "node/page.html", words)
+    return show(request, identity, "node/page.html", context)
 
 
-def found_node(name: str, who: Identity) -> dict[str, Any]:
-    """The node as it is listed for the person. 404 for an unknown one."""
-    found = representation.nodes(who.visible_tenants(), name) if "\x00" not in name else []
-    if not found:
+def find_node(name: str, identity: Identity) -> dict[str, Any]:
+    """Return the node as listed for the caller. 404 if unknown."""
+    matches = representation.nodes(identity.visible_tenants(), name) if "\x00" not in name else []
+    if not matches:
         raise nodes_not_found.absent(name)
-    return found[0]
+    return matches[0]
 
 
 def _read(device: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
-    """The device as it is known: what the agent of a lost node read last says nothing of now. What the system or an
-    admin has against the GPU stands."""
+    """Return the device without stale readings of a lost node. Health set by the system or an admin stays."""
     if node["state"] != NodeState.LOST:
         return device
     is_read = device["health"] in (DeviceHealth.OK, DeviceHealth.HOT)
     return {**device, "reading": None, **({"health": "unread", "health_note": ""} if is_read else {})}
 
 
-def jobs_there(name: str) -> int:
-    """How many jobs have a rank on the node."""
-    counted = query(
+def count_jobs(name: str) -> int:
+    """Return the number of jobs with a rank on the node."""
+    rows = query(
         "SELECT count(DISTINCT s.job_id) AS jobs FROM nodes_ranks s JOIN nodes_all n ON n.id = s.node_id"
         " WHERE n.name = %s AND s.state <> 'ended'",
         [name],
     )
-    return int(counted[0]["jobs"])
+    return int(rows[0]["jobs"])
 
 
 def _ticks(window: timeline.Window) -> list[dict[str, Any]]:
@@ -111,11 +112,11 @@ def _ticks(window: timeline.Window) -> list[dict[str, Any]]:
 
 @require_POST
 @page
-def set_intent(request: HttpRequest, who: Identity, name: str, verb: str) -> HttpResponse:
-    """Cordon, drain, uncordon, or release a node that the system holds."""
+def set_intent(request: HttpRequest, identity: Identity, name: str, verb: str) -> HttpResponse:
+    """Cordon, drain or uncordon a node, or release one that the system holds."""
     if verb not in _INTENTS:
         raise not_found(f"action '{verb[:20]}'")
-    found_node(name, who)
+    find_node(name, identity)
     note = request.POST.get("note", "").strip()
 
     def do() -> str:
@@ -123,55 +124,55 @@ def set_intent(request: HttpRequest, who: Identity, name: str, verb: str) -> Htt
             raise Problem(400, "invalid", "the note must not contain a NUL character", next_step="write it without")
         return cordon.set_intent(name, _INTENTS[verb], note)
 
-    return _act_as_admin(request, who, name, do)
+    return _act_as_admin(request, identity, name, do)
 
 
 @require_POST
 @page
-def set_marks(request: HttpRequest, who: Identity, name: str, kind: str) -> HttpResponse:
-    """Change the labels or the taints of a node by the lines that were typed."""
+def set_marks(request: HttpRequest, identity: Identity, name: str, kind: str) -> HttpResponse:
+    """Change the labels or taints of a node to the submitted lines."""
     changes = {"labels": labels.change_labels, "taints": labels.change_taints}
     if kind not in changes:
         raise not_found(f"kind '{kind[:20]}'")
-    found_node(name, who)
-    were, typed = (request.POST.get(field, "").replace("\x00", "") for field in ("were", "typed"))
-    return _act_as_admin(request, who, name, lambda: changes[kind](name, were, typed))
+    find_node(name, identity)
+    previous_text, new_text = (request.POST.get(field, "").replace("\x00", "") for field in ("were", "typed"))
+    return _act_as_admin(request, identity, name, lambda: changes[kind](name, previous_text, new_text))
 
 
 @require_POST
 @page
-def remove(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
-    """Remove the node for good, and show the list of nodes."""
-    found_node(name, who)
+def remove(request: HttpRequest, identity: Identity, name: str) -> HttpResponse:
+    """Remove the node permanently and return to the list of nodes."""
+    find_node(name, identity)
     target: list[str] = ["node", name]
 
     def do() -> str:
-        who.require_admin()
+        identity.require_admin()
         message = retry_atomic(lambda: removal.remove(name))
-        target[:] = ["nodes"]  # the page of the node is gone
+        target[:] = ["nodes"]  # the node's page no longer exists
         return message
 
-    return act(request, target, do)
+    return perform(request, target, do)
 
 
 @require_POST
 @page
-def act_on_gpu(request: HttpRequest, who: Identity, name: str, device_id: int, verb: str) -> HttpResponse:
+def act_on_gpu(request: HttpRequest, identity: Identity, name: str, device_id: int, verb: str) -> HttpResponse:
     """Quarantine, clear or retire a GPU of the node."""
     note = request.POST.get("note", "").strip().replace("\x00", "")
     verbs: dict[str, Callable[[], str]] = {
-        "quarantine": lambda: device_health.quarantine(device_id, note, who.username),
+        "quarantine": lambda: device_health.quarantine(device_id, note, identity.username),
         "clear": lambda: device_health.clear(device_id),
         "retire": lambda: retire.retire(device_id),
     }
-    if verb not in verbs or all(device["id"] != device_id for device in found_node(name, who)["devices"]):
+    if verb not in verbs or all(device["id"] != device_id for device in find_node(name, identity)["devices"]):
         raise not_found(f"GPU {device_id} of node '{name[:253]}'")
-    return _act_as_admin(request, who, name, lambda: retry_atomic(verbs[verb]))
+    return _act_as_admin(request, identity, name, lambda: retry_atomic(verbs[verb]))
 
 
-def _act_as_admin(request: HttpRequest, who: Identity, name: str, action: Callable[[], str]) -> HttpResponse:
+def _act_as_admin(request: HttpRequest, identity: Identity, name: str, action: Callable[[], str]) -> HttpResponse:
     def do() -> str:
-        who.require_admin()
+        identity.require_admin()
         return action()
 
-    return act(request, "node", do, name)
+    return perform(request, "node", do, name)

@@ -1,4 +1,4 @@
-"""What the system did by itself and what became of jobs, from the events, incidents, budgets and refunds that exist."""
+"""Automatic actions and job results, derived from events, incidents, budgets and refunds."""
 
 from collections.abc import Collection
 from datetime import datetime
@@ -20,30 +20,30 @@ from nodes.redaction import AUTO_CORDON_NOTE
 from tenants.auth.page_access import Visible
 
 Row = dict[str, Any]
-MOST = 100
+MAX_ROWS = 100
 MAX_OF_NAME = 60
-# So many of the latest events of jobs are looked at, however few of them are of this kind.
+# Only the latest events are searched.
 _MAX_LOOKED_AT = 20_000
 DAYS = 14
 
 
 class Activity(NamedTuple):
-    """`tenant_id`: whose members may read it; None: it is of a node, and no tenant's. `other_tenant_id`: that of a job
-    which the sentence names; `unnamed`: the sentence for who may not read all of it."""
+    """`tenant_id`: the tenant whose members can read it, None for a node. `other_tenant_id`: of another job in the
+    sentence; `redacted_sentence`: for viewers who cannot see that tenant."""
 
     row: Row
     at: datetime
     tenant_id: int | None
     user_id: int | None = None
     other_tenant_id: int | None = None
-    unnamed: str = ""
+    redacted_sentence: str = ""
 
 
-# Of an event e: whether the job went back to the queue after that attempt.
+# For an event e: whether the job was requeued after that attempt.
 IS_REQUEUED = """EXISTS (SELECT 1 FROM jobs_events r WHERE r.job_id = e.job_id AND r.kind = 'requeued'
                       AND r.attempt = e.attempt) AS is_requeued"""
-# What the system stopped, and what ended by a fault of a node; whether it went back to the queue. So many of each
-# tenant, here and below: what others had is no reason to tell somebody less.
+# Jobs stopped by the system or ended by node faults. The limit is per tenant, here and below, so that one tenant's
+# activity does not displace another's.
 _EVENTS = f"""
     SELECT e.*, t.name AS tenant, o.tenant_id AS other_tenant_id, ot.name AS other_tenant, {IS_REQUEUED} FROM (
         SELECT e.id, e.job_id, e.at, e.kind, e.attempt, e.data, j.name, j.tenant_id, j.user_id,
@@ -73,7 +73,7 @@ _CROSSINGS = """
           FROM tenants_budget_crossings WHERE at > now() - make_interval(days => %(days)s)) c
       JOIN tenants_all t ON t.id = c.tenant_id WHERE c.place <= %(most)s ORDER BY c.id DESC
 """
-# 0.01 GPU-hours: less is not worth a word, and would read as 0.
+# 0.01 GPU-hours: less would read as 0.
 _MIN_GPU_SECONDS = 36
 _REFUNDS = """
     SELECT r.*, t.name AS tenant FROM (
@@ -92,59 +92,62 @@ _KINDS = {
     EndReason.HELD_IDLE: ("ended_idle", "amber"),
     EndReason.DEPENDENCY_FAILED: ("dependency_failed", "amber"),
 }
-_WENT = {
-    "dirty": "still has something of a job on it that has ended",
+_FAULT_PHRASES = {
+    "dirty": "still has a process or memory of an ended job",
     "foreign": "has a process that gpusched did not start",
     "degraded": "failed",
-    "lost": "is not seen any more",
+    "lost": "is no longer seen",
     "quarantined": "was quarantined",
 }
 
 
 def load() -> list[Activity]:
-    """The latest of each tenant and of the fleet, newest first."""
-    given = {
-        "looked_at": _MAX_LOOKED_AT, "days": DAYS, "most": MOST, "held": AUTO_CORDON_NOTE,
+    """Load the latest activities of each tenant and of the fleet, newest first."""
+    params = {
+        "looked_at": _MAX_LOOKED_AT, "days": DAYS, "most": MAX_ROWS, "held": AUTO_CORDON_NOTE,
         "faults": sorted(NODE_FAULTS),
         "least": _MIN_GPU_SECONDS,
     }  # fmt: skip
-    found = [
-        *(_of_event(row) for row in prepared(_EVENTS, given)),
-        *(_of_incident(row) for row in prepared(_INCIDENTS, given)),
-        *(_of_crossing(row) for row in prepared(_CROSSINGS, given)),
-        *(_of_refund(row) for row in prepared(_REFUNDS, given)),
+    activities = [
+        *(_of_event(row) for row in prepared(_EVENTS, params)),
+        *(_of_incident(row) for row in prepared(_INCIDENTS, params)),
+        *(_of_crossing(row) for row in prepared(_CROSSINGS, params)),
+        *(_of_refund(row) for row in prepared(_REFUNDS, params)),
     ]
-    return sorted(found, key=lambda doing: doing.at, reverse=True)
+    return sorted(activities, key=lambda activity: activity.at, reverse=True)
 
 
-def restrict(doings: Collection[Activity], visible: Visible, *, with_nodes: bool = False) -> list[Activity]:
-    """The latest that the viewer may read, without what they may not. `with_nodes`: of nodes all are told, where what
-    became of their own jobs leaves room; without it only admins."""
+def restrict(activities: Collection[Activity], visible: Visible, *, with_nodes: bool = False) -> list[Activity]:
+    """Return the latest activities for a viewer, redacted. `with_nodes`: fill the remaining space with node activities,
+    which otherwise only admins see."""
     if visible is None:
-        return list(islice(doings, MOST))
-    own = list(islice((one for one in doings if one.tenant_id in visible), MOST))
-    of_nodes = (one for one in doings if with_nodes and one.tenant_id is None)
-    read = {one.row["key"] for one in [*own, *islice(of_nodes, MOST - len(own))]}
-    return [_without_others(one, visible) for one in doings if one.row["key"] in read]
+        return list(islice(activities, MAX_ROWS))
+    tenant_activities = list(islice((activity for activity in activities if activity.tenant_id in visible), MAX_ROWS))
+    node_activities = (activity for activity in activities if with_nodes and activity.tenant_id is None)
+    keys = {
+        activity.row["key"]
+        for activity in [*tenant_activities, *islice(node_activities, MAX_ROWS - len(tenant_activities))]
+    }
+    return [_redact(activity, visible) for activity in activities if activity.row["key"] in keys]
 
 
-def _without_others(one: Activity, visible: tuple[int, ...]) -> Activity:
-    is_whole = one.tenant_id is not None and one.other_tenant_id in (None, *visible)
-    return one if is_whole else one._replace(row={**one.row, "sentence": one.unnamed})
+def _redact(activity: Activity, visible: tuple[int, ...]) -> Activity:
+    is_visible = activity.tenant_id is not None and activity.other_tenant_id in (None, *visible)
+    return activity if is_visible else activity._replace(row={**activity.row, "sentence": activity.redacted_sentence})
 
 
-def doing(
+def activity_row(
     key: str, at: datetime, kind: str, severity: str, sentence: str, href: str | None, tenant: str | None = None
 ) -> Row:
-    """A row; `severity` is red, amber or info."""
+    """Return a row; `severity` is red, amber or info."""
     return {
         "key": key, "at": rfc3339(at), "kind": kind, "severity": severity, "sentence": sentence, "href": href,
         "tenant": tenant,
     }  # fmt: skip
 
 
-def then(row: Row) -> str:
-    """What to add to how an attempt ended; `row` with IS_REQUEUED."""
+def requeue_suffix(row: Row) -> str:
+    """Return the suffix of a requeued job; `row` has IS_REQUEUED."""
     return "; it is back in the queue" if row["is_requeued"] else ""
 
 
@@ -154,27 +157,27 @@ def _of_event(row: Row) -> Activity:
     data = row["data"]
     if data.get("by") == ANOTHER:
         data = {**data, "by": f"job {data['by_job']} of tenant {row['other_tenant']}"}
-    told = doing(f"event:{row['id']}", row["at"], kind, severity, _sentence(row, data), href, row["tenant"])
-    unnamed = _sentence(row, {**data, "by": ANOTHER})
-    return Activity(told, row["at"], row["tenant_id"], row["user_id"], row["other_tenant_id"], unnamed)
+    activity = activity_row(f"event:{row['id']}", row["at"], kind, severity, _sentence(row, data), href, row["tenant"])
+    redacted = _sentence(row, {**data, "by": ANOTHER})
+    return Activity(activity, row["at"], row["tenant_id"], row["user_id"], row["other_tenant_id"], redacted)
 
 
 def named(job_id: int, name: str) -> str:
-    """A job in a sentence: what became of it must not stand behind a name of many lines."""
+    """Return a job id and its shortened name, so that the rest of the sentence stays visible."""
     return f"{job_id} {Truncator(name).chars(MAX_OF_NAME)}"
 
 
 def _sentence(row: Row, data: Row) -> str:
     reason = reasons.sentence(data.get("reason", ""), data)
-    return f"job {named(row['job_id'], row['name'])}: {reason}{then(row)}"
+    return f"job {named(row['job_id'], row['name'])}: {reason}{requeue_suffix(row)}"
 
 
 def _of_incident(row: Row) -> Activity:
     kind = "node_held" if row["kind"] == "cordoned" else row["kind"]
     severity = "amber" if kind in ("dirty", "foreign") else "red"
     href = f"/nodes/{quote(row['node'], safe='')}/"
-    told = doing(f"incident:{row['id']}", row["at"], kind, severity, _of_node(row), href)
-    return Activity(told, row["at"], None, unnamed=_of_node(redaction.redact_notes(row, ())))
+    activity = activity_row(f"incident:{row['id']}", row["at"], kind, severity, _of_node(row), href)
+    return Activity(activity, row["at"], None, redacted_sentence=_of_node(redaction.redact_notes(row, ())))
 
 
 def _of_node(row: Row) -> str:
@@ -183,29 +186,29 @@ def _of_node(row: Row) -> str:
     if row["kind"] == "cordoned":
         return f"node {row['node']} is {row['cause']}"
     cause = f": {row['cause']}" if row["cause"] else ""
-    return f"GPU {row['gpu']} of {row['node']} {_WENT[row['kind']]}{cause}"
+    return f"GPU {row['gpu']} of {row['node']} {_FAULT_PHRASES[row['kind']]}{cause}"
 
 
 def _of_crossing(row: Row) -> Activity:
-    then = "it starts nothing more on GPUs" if row["bound"] == "hard" else "it goes on"
+    effect = "it starts no more GPU jobs" if row["bound"] == "hard" else "its jobs continue"
     budget = f"its {row['bound']} budget of {bound(row['gpu_hours'])} GPU-hours"
-    sentence = f"tenant {row['tenant']} has used up {budget}; {then}"
+    sentence = f"tenant {row['tenant']} has used up {budget}; {effect}"
     kind, severity = f"budget_{row['bound']}", "red" if row["bound"] == "hard" else "amber"
-    told = doing(
+    activity = activity_row(
         f"budget:{row['id']}", row["at"], kind, severity, sentence, f"/tenants/{row['tenant']}/", row["tenant"]
     )
-    return Activity(told, row["at"], row["tenant_id"])
+    return Activity(activity, row["at"], row["tenant_id"])
 
 
 def _of_refund(row: Row) -> Activity:
-    sentence = f"{row['gpu_hours']:.2f} GPU-hours of job {row['job_id']} were refunded: a node failed under it"
-    told = doing(
+    sentence = f"{row['gpu_hours']:.2f} GPU-hours of job {row['job_id']} were refunded because its node failed"
+    activity = activity_row(
         f"refund:{row['id']}", row["at"], "refunded", "info", sentence, f"/jobs/{row['job_id']}/", row["tenant"]
     )
-    return Activity(told, row["at"], row["tenant_id"], row["user_id"])
+    return Activity(activity, row["at"], row["tenant_id"], row["user_id"])
 
 
 TOPICS = (
-    # No page subscribes to it: notices and health are made of it.
-    Topic("activity", lambda _asked, _loaded: load(), lambda _rows, _key, _viewer: None, key_of=lambda _: None),
+    # No page subscribes to it; notices and health are built from it.
+    Topic("activity", lambda _requested, _loaded: load(), lambda _rows, _key, _viewer: None, key_of=lambda _: None),
 )

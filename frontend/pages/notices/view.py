@@ -1,4 +1,4 @@
-"""Says that a person has read the notices."""
+"""Mark notices as read."""
 
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_POST
@@ -10,7 +10,7 @@ from tenants.auth.identity import Identity
 
 @require_POST
 @page
-def seen(request: HttpRequest, who: Identity) -> HttpResponse:
-    """All that there is now; what comes later is unread again."""
-    noticerows.mark_seen(who.user_id)
+def mark_read(request: HttpRequest, identity: Identity) -> HttpResponse:
+    """Mark all current notices of the caller as read."""
+    noticerows.mark_read(identity.user_id)
     return HttpResponse(status=204)

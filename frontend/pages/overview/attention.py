@@ -1,4 +1,4 @@
-"""What somebody should look at: one notice for each kind of trouble, with the nodes or jobs that it is about."""
+"""Notices that need attention: one for each kind of problem, with its nodes or jobs."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -8,19 +8,23 @@ from gpusched.lib.db.sql import prepared
 from gpusched.protocol.states import DeviceHealth, NodeIntent, NodeState
 
 Row = dict[str, Any]
-# More than a notice needs to say where to begin; the rest is counted.
+# A notice lists this many nodes or jobs and counts the rest.
 MAX_PARTS = 6
 
-# Health of devices that get no jobs: severity, and the notice for one and for several.
-_ILL: dict[str, tuple[str, str, str]] = {
+# By health: severity, and the sentence for one device and for several.
+_UNHEALTHY: dict[str, tuple[str, str, str]] = {
     DeviceHealth.QUARANTINED: ("red", "1 GPU is quarantined", "{} GPUs are quarantined"),
     DeviceHealth.DEGRADED: ("red", "1 GPU had a hardware error", "{} GPUs had hardware errors"),
     DeviceHealth.LOST: ("red", "1 GPU is no longer seen by its node", "{} GPUs are no longer seen by their nodes"),
-    DeviceHealth.FOREIGN: ("red", "1 GPU is used by a process of no job", "{} GPUs are used by processes of no job"),
+    DeviceHealth.FOREIGN: (
+        "red",
+        "1 GPU is used by a process outside any job",
+        "{} GPUs are used by processes outside any job",
+    ),
     DeviceHealth.DIRTY: (
         "amber",
-        "1 GPU is in use though its job has ended",
-        "{} GPUs are in use though their jobs ended",
+        "1 GPU is still in use after its job ended",
+        "{} GPUs are still in use after their jobs ended",
     ),
 }
 
@@ -34,75 +38,77 @@ _HOLDERS = """
 
 
 def load(nodes: list[Row], lag: Row) -> list[Row]:
-    """Return all notices, the worst first, from the rows of the fleet page. A part about a job has its `tenant_id`,
-    for `restrict`."""
-    notices = [*_scheduler(lag), *_lost(nodes), *_ill(nodes), *_hot(nodes), *_idle(nodes), *_closed(nodes)]
+    """Return all notices, worst first, from the rows of the fleet page. Parts about jobs have a `tenant_id` for
+    `restrict`."""
+    notices = [*_scheduler(lag), *_lost(nodes), *_unhealthy(nodes), *_hot(nodes), *_idle(nodes), *_closed(nodes)]
     severities = ("red", "amber", "note")
     return sorted(notices, key=lambda each: (severities.index(each["severity"]), -each["count"], each["kind"]))
 
 
 def restrict(notices: Sequence[Row], visible: Sequence[int] | None) -> dict[str, Row]:
-    """By feed key. Of jobs of tenants that the viewer does not see only the GPUs are told."""
+    """Return notices by feed key. Jobs of other tenants show only their GPUs."""
     allowed = None if visible is None else set(visible)
-    return {f"attention:{notice['kind']}": {**notice, **_told(notice["parts"], allowed)} for notice in notices}
+    return {
+        f"attention:{notice['kind']}": {**notice, **_restrict_parts(notice["parts"], allowed)} for notice in notices
+    }
 
 
-def _told(found: list[Row], allowed: set[int] | None) -> Row:
-    own, others = list[Row](), 0
-    for part in found:
+def _restrict_parts(parts_of_notice: list[Row], allowed: set[int] | None) -> Row:
+    visible, hidden_gpus = list[Row](), 0
+    for part in parts_of_notice:
         tenant_id = part.get("tenant_id")
         if tenant_id is None or allowed is None or tenant_id in allowed:
-            own.append(part)
+            visible.append(part)
         else:
-            others += part["gpus"]
-    if others:
-        own.append({"node": None, "job": None, "words": f"{_gpus(others)} of other tenants", "since": None})
-    parts = [{name: part[name] for name in part if name != "tenant_id"} for part in own[:MAX_PARTS]]
-    return {"parts": parts, "more": max(0, len(own) - MAX_PARTS)}
+            hidden_gpus += part["gpus"]
+    if hidden_gpus:
+        visible.append({"node": None, "job": None, "words": f"{_gpus(hidden_gpus)} of other tenants", "since": None})
+    parts = [{name: part[name] for name in part if name != "tenant_id"} for part in visible[:MAX_PARTS]]
+    return {"parts": parts, "more": max(0, len(visible) - MAX_PARTS)}
 
 
 def _notice(kind: str, severity: str, count: int, sentence: str, href: str | None, parts: list[Row]) -> Row:
     return {"kind": kind, "severity": severity, "count": count, "sentence": sentence, "href": href, "parts": parts}
 
 
-def _on(node: Row, words: str = "") -> Row:
-    return {"node": node["name"], "job": None, "words": words, "since": None}
+def _on(node: Row, text: str = "") -> Row:
+    return {"node": node["name"], "job": None, "words": text, "since": None}
 
 
 def _scheduler(lag: Row) -> Iterator[Row]:
     if not lag["is_alive"]:
-        yield _notice("scheduler", "red", 1, "the scheduler has not recorded a cycle for a while", None, [])
+        yield _notice("scheduler", "red", 1, "The scheduler has not recorded a cycle recently", None, [])
 
 
 def _lost(nodes: list[Row]) -> Iterator[Row]:
     lost = [node for node in nodes if node["state"] == NodeState.LOST]
     if lost:
-        said = "1 node does not report any more" if len(lost) == 1 else f"{len(lost)} nodes do not report any more"
+        sentence = "1 node stopped reporting" if len(lost) == 1 else f"{len(lost)} nodes stopped reporting"
         parts = [{**_on(node), "since": node["last_seen_at"]} for node in lost]
-        yield _notice("lost", "red", len(lost), said, "/fleet/?state=lost", parts)
+        yield _notice("lost", "red", len(lost), sentence, "/fleet/?state=lost", parts)
 
 
-def _ill(nodes: list[Row]) -> Iterator[Row]:
-    for health, (severity, one, several) in _ILL.items():
-        found = [(node, device) for node, device in _devices(nodes) if device["health"] == health]
-        if found:
-            said = one if len(found) == 1 else several.format(len(found))
-            # A device that is gone from a node that is there is another thing than a node that is gone.
+def _unhealthy(nodes: list[Row]) -> Iterator[Row]:
+    for health, (severity, singular, plural) in _UNHEALTHY.items():
+        matches = [(node, device) for node, device in _devices(nodes) if device["health"] == health]
+        if matches:
+            sentence = singular if len(matches) == 1 else plural.format(len(matches))
+            # A device missing from an online node is not the same as a lost node.
             kind = "gpu_lost" if health == DeviceHealth.LOST else health
-            yield _notice(kind, severity, len(found), said, f"/fleet/?health={health}", _per_node(found))
+            yield _notice(kind, severity, len(matches), sentence, f"/fleet/?health={health}", _per_node(matches))
 
 
 def _hot(nodes: list[Row]) -> Iterator[Row]:
     hot = [(node, device) for node, device in _devices(nodes) if device["health"] == DeviceHealth.HOT]
     if hot:
         slowed = sum(device["is_slowed"] for _, device in hot)
-        said = "1 GPU is hot" if len(hot) == 1 else f"{len(hot)} GPUs are hot"
-        said += f", {slowed} of them too hot to take new jobs" if slowed else ""
-        yield _notice("hot", "amber", len(hot), said, "/fleet/?health=hot", _per_node(hot))
+        sentence = "1 GPU is hot" if len(hot) == 1 else f"{len(hot)} GPUs are hot"
+        sentence += f", {slowed} of them too hot to take new jobs" if slowed else ""
+        yield _notice("hot", "amber", len(hot), sentence, "/fleet/?health=hot", _per_node(hot))
 
 
 def _idle(nodes: list[Row]) -> Iterator[Row]:
-    """By job: its holder is who can give the GPUs back."""
+    """Group idle GPUs by job, as its owner can release them."""
     idle = {device["id"]: device["idle_since"] for _, device in _devices(nodes) if device["cell"] == "held_idle"}
     parts = [
         {"node": None, "job": row["job_id"], "words": f"{_gpus(row['gpus'])}, {row['user']}",
@@ -110,32 +116,32 @@ def _idle(nodes: list[Row]) -> Iterator[Row]:
         for row in (prepared(_HOLDERS, [list(idle)]) if idle else ())
     ]  # fmt: skip
     if idle:
-        said = "1 GPU is held but idle" if len(idle) == 1 else f"{len(idle)} GPUs are held but idle"
-        yield _notice("held_idle", "amber", len(idle), said, "/fleet/?cell=held_idle", parts)
+        sentence = "1 GPU is held but idle" if len(idle) == 1 else f"{len(idle)} GPUs are held but idle"
+        yield _notice("held_idle", "amber", len(idle), sentence, "/fleet/?cell=held_idle", parts)
 
 
 def _closed(nodes: list[Row]) -> Iterator[Row]:
     closed = [n for n in nodes if n["intent"] != NodeIntent.OPEN and n["state"] != NodeState.LOST]
     if closed:
-        said = "1 node takes no new jobs" if len(closed) == 1 else f"{len(closed)} nodes take no new jobs"
+        sentence = "1 node accepts no new jobs" if len(closed) == 1 else f"{len(closed)} nodes accept no new jobs"
         parts = [_on(node, node["intent"]) for node in closed]
-        # The list of nodes has those that ail in another group, closed or not.
+        # The list of nodes puts unhealthy nodes in another group, closed or not.
         groups = {nodegroups.group_of(node) for node in closed}
         href = f"/nodes/?group={groups.pop()}" if len(groups) == 1 else "/nodes/"
-        yield _notice("closed", "note", len(closed), said, href, parts)
+        yield _notice("closed", "note", len(closed), sentence, href, parts)
 
 
 def _devices(nodes: list[Row]) -> Iterator[tuple[Row, Row]]:
-    """Devices of nodes that report: of the others nothing is known."""
+    """Yield the devices of nodes that report; the state of others is unknown."""
     for node in nodes:
         if node["state"] != NodeState.LOST:
             for device in node["devices"]:
                 yield node, device
 
 
-def _per_node(found: Sequence[tuple[Row, Row]]) -> list[Row]:
+def _per_node(devices: Sequence[tuple[Row, Row]]) -> list[Row]:
     by_name: dict[str, tuple[Row, list[str]]] = {}
-    for node, device in found:
+    for node, device in devices:
         by_name.setdefault(node["name"], (node, []))[1].append(str(device["index"]))
     return [_on(node, f"GPU {', '.join(indices)}") for node, indices in by_name.values()]
 

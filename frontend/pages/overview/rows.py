@@ -1,4 +1,5 @@
-"""The rows of topic `overview`: what is broken, what is held but idle, who waits and why, and what could start now."""
+"""The rows of topic `overview`: problems, idle GPUs, waiting jobs by reason, and the largest job that could start
+now."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from scheduling.status import cluster
 Row = dict[str, Any]
 _MAX_NEXT = 3
 
-# For how long: of held jobs nobody but their holder knows.
+# Waiting times leave out held jobs, which wait for their owner.
 _IS_TIMED = "j.is_waiting AND j.state <> 'held'"
 _JOBS = f"""
     SELECT count(*) FILTER (WHERE j.state = 'running' AND j.array_count IS NULL) AS running_jobs,
@@ -36,7 +37,7 @@ _WAITING = """
      ORDER BY tenant_id, reason, priority DESC, submitted_at, id
 """
 
-# Those that only wait for room, each tenant's first: what starts next is said by the reason first, then by the queue.
+# The first jobs of each tenant that only wait for capacity, ordered by reason, then by queue order.
 _NEXT = f"""
     SELECT * FROM (
         SELECT id, tenant_id, name, gpu_count, priority, submitted_at, reason, evidence, reason_since, stop_reason,
@@ -54,7 +55,7 @@ _SOON = [
 
 
 def load(nodes: list[Row], tenants: dict[int, Row]) -> Row:
-    """From what frontend.pages.fleet.rows and frontend.pages.tenants.rows have loaded, with four questions more."""
+    """Load the topic, using the rows of frontend.pages.fleet.rows and frontend.pages.tenants.rows."""
     waiting = prepared(_WAITING)
     for row in waiting:
         row["told"] = representation.reason(row)
@@ -70,14 +71,14 @@ def load(nodes: list[Row], tenants: dict[int, Row]) -> Row:
 
 
 def restrict(loaded: Row, visible: Sequence[int] | None) -> dict[str, Row]:
-    """Numbers are everybody's; examples and tenants are those that the viewer may see."""
+    """Return all numbers, but only the example jobs and tenants that the viewer can see."""
     rows: dict[str, Row] = {"status": loaded["status"]}
     rows.update({f"largest:{row['model']}": row for row in loaded["largest"]})
     rows.update(attention.restrict(loaded["attention"], visible))
     rows.update({f"waiting:{row['code']}": row for row in _waiting(loaded, visible)})
     rows.update({f"next:{row['id']}": row for row in _next(loaded["next"], visible)})
-    own = tenantrows.restrict(loaded["tenants"], visible)
-    rows.update({f"tenant:{name}": row for name, row in own.items()})
+    visible_tenants = tenantrows.restrict(loaded["tenants"], visible)
+    rows.update({f"tenant:{name}": row for name, row in visible_tenants.items()})
     return rows
 
 
@@ -96,25 +97,25 @@ def _status(nodes: list[Row], lag: Row) -> Row:
 
 
 def _entitled(tenants: dict[int, Row], nodes: list[Row]) -> dict[int, Row]:
-    """With the GPUs that each tenant's weight entitles it to of those that can be used, among the tenants that have
-    jobs now; what a limit keeps from one goes to the others. None for one that has no jobs."""
+    """Add the usable GPUs that the weight of each tenant entitles it to, among tenants with jobs. GPUs beyond a
+    tenant's limit go to the others. None for a tenant without jobs."""
     usable = float(sum(device["cell"] != "unavailable" for node in nodes for device in node["devices"]))
-    left = {id: row for id, row in tenants.items() if row["jobs_live"] or row["jobs_waiting"]}
+    remaining = {id: row for id, row in tenants.items() if row["jobs_live"] or row["jobs_waiting"]}
     parts: dict[int, float] = {}
-    while left:
-        whole = sum(row["weight"] for row in left.values()) or 1.0
-        fair = {id: usable * row["weight"] / whole for id, row in left.items()}
-        capped = [id for id, row in left.items() if row["max_gpus"] is not None and row["max_gpus"] <= fair[id]]
-        for id in capped or list(left):
-            parts[id] = float(left[id]["max_gpus"]) if capped else fair[id]
+    while remaining:
+        total_weight = sum(row["weight"] for row in remaining.values()) or 1.0
+        fair = {id: usable * row["weight"] / total_weight for id, row in remaining.items()}
+        capped = [id for id, row in remaining.items() if row["max_gpus"] is not None and row["max_gpus"] <= fair[id]]
+        for id in capped or list(remaining):
+            parts[id] = float(remaining[id]["max_gpus"]) if capped else fair[id]
             usable -= parts[id]
-            del left[id]
+            del remaining[id]
     return {id: {**row, "entitled_gpus": round(parts[id], 1) if id in parts else None} for id, row in tenants.items()}
 
 
 def _largest(nodes: list[Row]) -> list[Row]:
-    """Per model: whole free GPUs altogether (a gang may span nodes) and on the node that has most of them. Devices
-    slowed down by heat are free to the eye, but the scheduler offers them to nobody."""
+    """Return free whole GPUs per model, in total (a gang can span nodes) and on the best node. Devices slowed down by
+    heat are left out, as the scheduler does not use them."""
     models: dict[str, list[int]] = {}
     for node in nodes:
         free: dict[str, int] = {}
@@ -129,9 +130,9 @@ def _largest(nodes: list[Row]) -> list[Row]:
 
 
 def _next(loaded: Sequence[Row], visible: Sequence[int] | None) -> Iterator[Row]:
-    """The first jobs of the viewer's tenants that wait for nothing but room, with their places among them."""
-    seen = [row for row in loaded if visible is None or row["tenant_id"] in visible]
-    for place, row in enumerate(seen[:_MAX_NEXT], 1):
+    """Yield the viewer's first jobs that only wait for capacity, with their places."""
+    visible_rows = [row for row in loaded if visible is None or row["tenant_id"] in visible]
+    for place, row in enumerate(visible_rows[:_MAX_NEXT], 1):
         names = ("id", "name", "gpu_count")
         yield {
             **{name: row[name] for name in names},
@@ -141,18 +142,18 @@ def _next(loaded: Sequence[Row], visible: Sequence[int] | None) -> Iterator[Row]
 
 
 def _waiting(loaded: Row, visible: Sequence[int] | None) -> Iterator[Row]:
-    """By reason, the whole queue; the example is the viewer's own first job that waits for it."""
+    """Yield the queue by reason, with the viewer's first waiting job as an example."""
     codes: dict[str, Row] = {}
     for row in loaded["waiting"]:
         code = row["reason"]
-        found = codes.setdefault(
+        group = codes.setdefault(
             code, {"code": code, "jobs": 0, "gpus": 0, "example_id": None, "example_sentence": None}
         )
-        found["jobs"] += row["jobs"]
-        found["gpus"] += row["gpus"]
-        if found["example_id"] is None and (visible is None or row["tenant_id"] in visible):
-            found["example_id"] = row["id"]
-            found["example_sentence"] = row["told"] and row["told"]["sentence"]
+        group["jobs"] += row["jobs"]
+        group["gpus"] += row["gpus"]
+        if group["example_id"] is None and (visible is None or row["tenant_id"] in visible):
+            group["example_id"] = row["id"]
+            group["example_sentence"] = row["told"] and row["told"]["sentence"]
     yield from codes.values()
 
 

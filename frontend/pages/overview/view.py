@@ -1,4 +1,4 @@
-"""The overview: what is broken, what is idle, who waits and why, who has more or less than their share."""
+"""The overview: problems, idle GPUs, waiting jobs by reason, and tenants against their shares."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 
 from frontend.live import feed
-from frontend.pages.join.view import joining
+from frontend.pages.join.view import join_context
 from frontend.pages.tenants.rows import bar_scale
 from frontend.ui.page import page, show
 from tenants.auth.identity import Identity
@@ -16,25 +16,25 @@ _CELLS = (("busy", "busy"), ("held_idle", "held but idle"), ("free", "free"), ("
 
 
 @page
-def overview(request: HttpRequest, who: Identity) -> HttpResponse:
-    return show_overview(request, who)
+def overview(request: HttpRequest, identity: Identity) -> HttpResponse:
+    return show_overview(request, identity)
 
 
-def show_overview(request: HttpRequest, who: Identity) -> HttpResponse:
+def show_overview(request: HttpRequest, identity: Identity) -> HttpResponse:
     template = "overview/wall.html" if request.GET.get("wall") == "1" else "overview/page.html"
-    return show(request, who, template, {**cluster_now(who), **joining(request)})
+    return show(request, identity, template, {**cluster_now(identity), **join_context(request)})
 
 
-def cluster_now(who: Identity) -> dict[str, Any]:
-    """What a page needs to draw the overview before its script is there."""
-    visible = who.visible_tenants()
+def cluster_now(identity: Identity) -> dict[str, Any]:
+    """Return the context that renders the overview before its script runs."""
+    visible = identity.visible_tenants()
     loaded = feed.load_for(["overview", "nodes"], visible)
     rows = loaded["overview"] or {}
     status = rows["status"]
     tenants = _of(rows, "tenant")
     return {
         "status": status,
-        "cells": [(cell, said, status[f"{cell}_gpus"]) for cell, said in _CELLS],
+        "cells": [(cell, label, status[f"{cell}_gpus"]) for cell, label in _CELLS],
         "nodes": (loaded["nodes"] or {}).values(),
         "is_long": status["total_gpus"] > _MAX_CELLS,
         "largest": sorted(_of(rows, "largest"), key=lambda r: (-r["gpus"], r["model"])),
@@ -47,7 +47,7 @@ def cluster_now(who: Identity) -> dict[str, Any]:
 
 
 def _is_denied(tenant: Mapping[str, Any]) -> bool:
-    """Its jobs wait although it holds less than was promised to it; such tenants come first, as the script has it."""
+    """Return whether the tenant's jobs wait although it holds less than its guarantee; the script sorts alike."""
     return bool(tenant["jobs_asking"]) and tenant["gpus_held"] < (tenant["guaranteed_gpus"] or 0)
 
 

@@ -1,4 +1,4 @@
-"""The rows of topics `queue…`: a window of the waiting jobs in groups, filtered and sorted as the topic says."""
+"""The rows of topics `queue…`: a window of the waiting jobs in groups, filtered and sorted by the topic."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -25,7 +25,7 @@ _WINDOW = re.compile(r"queue(?::(\d{1,7})-(\d{1,7}))?(?:\?(.*))?", re.ASCII | re
 
 @dataclass(frozen=True)
 class Window:
-    """Jobs number `first` to `last` (exclusive, from 0) of those that fit, in an order."""
+    """Matching jobs from `first` to `last` (exclusive, from 0), in an order."""
 
     first: int = 0
     last: int = FIRST_ROWS
@@ -35,13 +35,13 @@ class Window:
     is_descending: bool = False
 
 
-# Windows of the same rows in the same order, and who sees them.
+# A window without its range, and its viewer.
 Selection = tuple[Window, Visible]
 
 
 @dataclass(frozen=True)
 class WindowPage:
-    """`ids`: by place among those that fit; `groups`: how many of all that fit are in each group."""
+    """`ids`: by place among the matches; `groups`: counts of all matches by group."""
 
     ids: Mapping[int, int]
     groups: list[Row]
@@ -49,7 +49,7 @@ class WindowPage:
 
 @dataclass(frozen=True)
 class Queue:
-    """What of the queue somebody looks at. `jobs`, `gpus`: of everybody's that wait."""
+    """The loaded part of the queue. `jobs`, `gpus`: totals of all tenants."""
 
     jobs: int
     gpus: int
@@ -69,7 +69,7 @@ _CASES = " ".join(
     for group, codes in _GROUP.items()
 )
 _GROUP_SQL = f"CASE WHEN j.state = 'held' THEN {GROUPS.index('held')} {_CASES} ELSE {GROUPS.index(GROUP_ELSE)} END"
-# Of jobs j: those that wait for GPUs, and neither for a person nor for a time nor for another job.
+# For jobs j: waits for GPUs, not for a user, a time or another job.
 IS_WAITING_FOR_GPUS = f"(j.is_waiting AND j.gpu_count > 0 AND {_GROUP_SQL} < {GROUPS.index('you')})"
 _TENANT = "j.tenant_id IN (SELECT id FROM tenants_all WHERE {})"
 _USER = "j.user_id IN (SELECT id FROM tenants_people WHERE {})"
@@ -93,34 +93,33 @@ _FULL = """
 
 @lru_cache(1024)
 def window_of(topic: str) -> Window | None:
-    """What `queue`, `queue:200-400` or `queue:0-100?tenant=nlp&sort=-gpus` asks for; None: no such topic."""
-    found = _WINDOW.fullmatch(topic)
-    if found is None or len(topic) > _MAX_TEXT:
+    """Parse `queue`, `queue:200-400` or `queue:0-100?tenant=nlp&sort=-gpus`; None for another topic."""
+    match = _WINDOW.fullmatch(topic)
+    if match is None or len(topic) > _MAX_TEXT:
         return None
-    first, last = int(found[1] or 0), int(found[2] or FIRST_ROWS)
-    asked = dict(parse_qsl(found[3] or "", keep_blank_values=True))
-    sort = asked.pop("sort", "")
-    text = asked.pop("q", "").strip().lower()
-    is_known = set(asked) <= set(_FILTERS) and sort.removeprefix("-") in ("", *_SORTS)
+    first, last = int(match[1] or 0), int(match[2] or FIRST_ROWS)
+    params = dict(parse_qsl(match[3] or "", keep_blank_values=True))
+    sort = params.pop("sort", "")
+    text = params.pop("q", "").strip().lower()
+    is_known = set(params) <= set(_FILTERS) and sort.removeprefix("-") in ("", *_SORTS)
     if not is_known or not first < last <= first + MAX_ROWS:
         return None
-    only = tuple((name, frozenset(values.split(","))) for name, values in sorted(asked.items()) if values)
+    only = tuple((name, frozenset(values.split(","))) for name, values in sorted(params.items()) if values)
     return Window(first, last, only, text, sort.removeprefix("-"), sort.startswith("-"))
 
 
 def load(windows: Collection[tuple[Window, Visible]]) -> Queue:
-    """`windows`: what is watched, and by whom. Costs what PostgreSQL needs to count and sort the queue, and the rows in
-    the windows."""
+    """Load the watched windows. Cost: PostgreSQL counts and sorts the queue, and returns the rows in the windows."""
     spans: dict[Selection, list[tuple[int, int]]] = {}
     for window, visible in windows:
         spans.setdefault(_selection(window, visible), []).append((window.first, window.last))
     counted = {window: _counted(window) for window in {_EVERYTHING, *(window for window, _ in spans)}}
     chosen = {
-        (window, visible): WindowPage(_ids(window, visible, sorted(set(found))), _groups(counted[window], visible))
-        for (window, visible), found in spans.items()
+        (window, visible): WindowPage(_ids(window, visible, sorted(set(ranges))), _groups(counted[window], visible))
+        for (window, visible), ranges in spans.items()
     }
     everything = _groups(counted[_EVERYTHING], None)
-    ids = sorted({job_id for one in chosen.values() for job_id in one.ids.values()})
+    ids = sorted({job_id for page in chosen.values() for job_id in page.ids.values()})
     places = queue_positions(ids)
     full = {
         row["id"]: _full(row, places[row["id"]])
@@ -131,10 +130,10 @@ def load(windows: Collection[tuple[Window, Visible]]) -> Queue:
 
 
 def restrict(queue: Queue, window: Window, visible: Visible) -> dict[str, Row]:
-    """The viewer's jobs in the window by id; `total` counts everybody's, as GET /api/v1/queue does."""
+    """Return the viewer's jobs in the window by id; `total` counts all tenants, as GET /api/v1/queue does."""
     chosen = queue.chosen[_selection(window, visible)]
     ids = [chosen.ids[place] for place in range(window.first, window.last) if place in chosen.ids]
-    # One that has left the queue between two questions is gone with the next look.
+    # A job that left the queue between the queries is gone in the next load.
     rows = {str(job_id): queue.full[job_id] for job_id in ids if job_id in queue.full}
     total = {
         "jobs": queue.jobs,
@@ -156,43 +155,46 @@ def _selection(window: Window, visible: Visible) -> Selection:
 
 
 def _ids(window: Window, visible: Visible, spans: Sequence[tuple[int, int]]) -> dict[int, int]:
-    """By place, from the first to before the last of each span."""
-    where, params = _condition(window)
+    """Return ids by place, from the first to before the last of each span."""
+    condition, params = _condition(window)
     if visible is not None:
-        where, params = f"{where} AND j.tenant_id = ANY(%s)", [*params, list(visible)]
+        condition, params = f"{condition} AND j.tenant_id = ANY(%s)", [*params, list(visible)]
     order = f"{_GROUP_SQL}, {ORDER}"
     if window.sort:
         order = f"{_SORTS[window.sort]} {'DESC' if window.is_descending else ''}, {ORDER}"
-    found = prepared(
+    rows = prepared(
         f"""SELECT o.place - 1 AS place, o.id
-              FROM unnest(ARRAY(SELECT j.id FROM jobs_all j WHERE j.is_waiting AND {where} ORDER BY {order} LIMIT %s))
+              FROM unnest(ARRAY(SELECT j.id FROM jobs_all j WHERE j.is_waiting AND {condition}
+                                 ORDER BY {order} LIMIT %s))
                    WITH ORDINALITY AS o (id, place)
              WHERE o.place::int - 1 <@ %s::int4multirange""",
         [*params, max(last for _, last in spans), multirange(tuple(spans))],
     )
-    return {row["place"]: row["id"] for row in found}
+    return {row["place"]: row["id"] for row in rows}
 
 
 def _counted(window: Window) -> list[Row]:
-    """How many of each tenant are in each group, for all that look through this window."""
-    where, params = _condition(window)
+    """Count jobs by tenant and group, for all viewers of this window."""
+    condition, params = _condition(window)
     return prepared(
         f"""SELECT {_GROUP_SQL} AS number, j.tenant_id, count(*) AS rows, sum(j.weight)::bigint AS jobs,
                    sum(j.weight * j.gpu_count::bigint)::bigint AS gpus
-              FROM jobs_all j WHERE j.is_waiting AND {where} GROUP BY 1, 2""",
+              FROM jobs_all j WHERE j.is_waiting AND {condition} GROUP BY 1, 2""",
         params,
     )
 
 
 def _groups(counted: Sequence[Row], visible: Visible) -> list[Row]:
-    """The same of the tenants that somebody sees, together."""
-    found: dict[int, Row] = {}
+    """Sum the counts of the visible tenants by group."""
+    by_number: dict[int, Row] = {}
     for row in counted:
         if visible is None or row["tenant_id"] in visible:
-            group = found.setdefault(row["number"], {"group": GROUPS[row["number"]], "rows": 0, "jobs": 0, "gpus": 0})
+            group = by_number.setdefault(
+                row["number"], {"group": GROUPS[row["number"]], "rows": 0, "jobs": 0, "gpus": 0}
+            )
             for name in ("rows", "jobs", "gpus"):
                 group[name] += row[name]
-    return [found[number] for number in sorted(found)]
+    return [by_number[number] for number in sorted(by_number)]
 
 
 def _condition(window: Window) -> tuple[str, list[Any]]:
@@ -201,25 +203,25 @@ def _condition(window: Window) -> tuple[str, list[Any]]:
         parts.append(_FILTERS[name])
         params.append([group if group in values else None for group in GROUPS] if name == "group" else sorted(values))
     if window.text:
-        parts.append(_SAYS)
+        parts.append(_MATCHES_TEXT)
         params += _searched(window.text) * 4
     return " AND ".join(parts), params
 
 
-# PostgreSQL may know the cases of ASCII letters alone: of the others those that are looked for are made small here.
-_HAS = "strpos(lower(translate({}, %s, %s)), %s) > 0"
-_SAYS = "({})".format(
+# PostgreSQL may lower-case only ASCII, so other letters of the search text are translated explicitly.
+_CONTAINS = "strpos(lower(translate({}, %s, %s)), %s) > 0"
+_MATCHES_TEXT = "({})".format(
     " OR ".join((
-        _HAS.format("j.id::text"),
-        _HAS.format("j.name"),
-        _TENANT.format(_HAS.format("name")),
-        _USER.format(_HAS.format("username")),
+        _CONTAINS.format("j.id::text"),
+        _CONTAINS.format("j.name"),
+        _TENANT.format(_CONTAINS.format("name")),
+        _USER.format(_CONTAINS.format("username")),
     ))
 )  # fmt: skip
 
 
 def _searched(text: str) -> list[str]:
-    """For `_HAS`: large letters, the same as small ones, and the text."""
+    """Return the parameters of `_CONTAINS`: upper-case letters, their lower case, and the text."""
     pairs = [(letter.upper(), letter) for letter in sorted(set(text)) if not letter.isascii()]
     single = [(large, small) for large, small in pairs if len(large) == 1]
     return ["".join(large for large, _ in single), "".join(small for _, small in single), text]
@@ -246,7 +248,7 @@ def _full(row: Row, place: tuple[int, int]) -> Row:
 TOPICS = (
     Topic(
         "queue",
-        lambda asked, _: load([(window, viewer.visible) for window, viewer in asked]),
+        lambda requested, _: load([(window, viewer.visible) for window, viewer in requested]),
         lambda queue, window, viewer: restrict(queue, window, viewer.visible),
         key_of=window_of,
         invalidated_by=frozenset({"jobs", "tenants"}),

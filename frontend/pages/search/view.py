@@ -1,4 +1,4 @@
-"""What the command palette finds: jobs by id or name, nodes, tenants; only what the asker may see."""
+"""Search for the command palette: jobs by id or name, nodes and tenants that the caller can see."""
 
 import re
 from collections.abc import Callable, Collection
@@ -11,12 +11,12 @@ from frontend.ui.page import page
 from gpusched.lib.db.sql import query
 from tenants.auth.identity import Identity
 
-_MOST = 8
+_MAX_RESULTS = 8
 _MAX_TEXT = 100
-# Names are looked for among so many of the latest jobs: of older ones one knows the id.
+# Names are searched among the latest jobs; older ones are found by id.
 _LATEST = 20_000
-# Of patterns: in what is looked for they stand for themselves.
-_SIGNS = re.compile(r"[%_\\]")
+# Escaped in search terms.
+_WILDCARDS = re.compile(r"[%_\\]")
 
 _JOBS = """
     SELECT j.id, j.name, j.state, t.name AS tenant, u.username AS "user"
@@ -42,39 +42,40 @@ _TENANTS = """
 
 
 @page
-def search(request: HttpRequest, who: Identity) -> HttpResponse:
-    """`?q=`: at most eight of each kind, as {found: [{kind, name, about, href}]}; of nothing asked nothing. A name must
-    have all words; a kind before them ("node r01") is looked for alone, unless it finds nothing."""
+def search(request: HttpRequest, identity: Identity) -> HttpResponse:
+    """Return at most eight matches of each kind for `?q=`, as {found: [{kind, name, about, href}]}.
+
+    A name must contain all words. A leading kind ("node r01") restricts the search, unless that finds nothing."""
     text = request.GET.get("q", "").strip()[:_MAX_TEXT]
     if not text or "\x00" in text:
         return JsonResponse({"found": []})
-    visible = who.visible_tenants()
-    kind, *others = text.split()
-    look = _KINDS.get(kind.lower().removesuffix("s"))
-    found = look(_asked(others, visible)) if look and others else []
-    if not found:
-        asked = _asked(text.split(), visible)
-        found = [one for each in _KINDS.values() for one in each(asked)]
-    return JsonResponse({"found": found})
+    visible = identity.visible_tenants()
+    kind, *terms = text.split()
+    find = _KINDS.get(kind.lower().removesuffix("s"))
+    results = find(_params(terms, visible)) if find and terms else []
+    if not results:
+        params = _params(text.split(), visible)
+        results = [result for find_each in _KINDS.values() for result in find_each(params)]
+    return JsonResponse({"found": results})
 
 
-def _asked(words: list[str], visible: Collection[int] | None) -> dict[str, Any]:
-    """As it is told on pages, #17 is a job's id."""
-    text = " ".join(words)
+def _params(terms: list[str], visible: Collection[int] | None) -> dict[str, Any]:
+    """Return the SQL parameters; #17 is a job id."""
+    text = " ".join(terms)
     number = text.removeprefix("#")
     is_id = number.isascii() and number.isdigit() and len(number) <= 18
-    signs = [number] if is_id else words
+    patterns = [number] if is_id else terms
     return {
         "text": number if is_id else text,
-        "words": ["%" + _SIGNS.sub(r"\\\g<0>", word) + "%" for word in signs],
+        "words": ["%" + _WILDCARDS.sub(r"\\\g<0>", word) + "%" for word in patterns],
         "id": int(number) if is_id else None,
         "tenants": None if visible is None else list(visible),
-        "most": _MOST,
+        "most": _MAX_RESULTS,
         "latest": _LATEST,
     }
 
 
-def _jobs(asked: dict[str, Any]) -> list[dict[str, Any]]:
+def _jobs(params: dict[str, Any]) -> list[dict[str, Any]]:
     return [
         {
             "kind": "job",
@@ -82,21 +83,21 @@ def _jobs(asked: dict[str, Any]) -> list[dict[str, Any]]:
             "about": f"{row['state']} · {row['user']}, {row['tenant']}",
             "href": reverse("job", args=[row["id"]]),
         }
-        for row in query(_JOBS, asked)
+        for row in query(_JOBS, params)
     ]
 
 
-def _nodes(asked: dict[str, Any]) -> list[dict[str, Any]]:
+def _nodes(params: dict[str, Any]) -> list[dict[str, Any]]:
     return [
         {"kind": "node", "name": row["name"], "about": row["state"], "href": reverse("node", args=[row["name"]])}
-        for row in query(_NODES, asked)
+        for row in query(_NODES, params)
     ]
 
 
-def _tenants(asked: dict[str, Any]) -> list[dict[str, Any]]:
+def _tenants(params: dict[str, Any]) -> list[dict[str, Any]]:
     return [
         {"kind": "tenant", "name": row["name"], "about": "", "href": reverse("tenant", args=[row["name"]])}
-        for row in query(_TENANTS, asked)
+        for row in query(_TENANTS, params)
     ]
 
 

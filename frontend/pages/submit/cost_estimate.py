@@ -1,4 +1,4 @@
-"""What a job that is about to be submitted will cost at most, and what its tenant's budget has left for it."""
+"""Maximum cost of a job before submission, and the remaining budget of its tenant."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,31 +12,31 @@ from tenants.billing.budgets import BudgetStatus, recent
 
 @dataclass(frozen=True)
 class CostEstimate:
-    """Of `gpus` GPUs at once: `gpu_hours` at most, None without a time limit. `least`, `most`: money for that, by the
-    models that would do."""
+    """Maximum use of `gpus` GPUs at once: `gpu_hours`, None without a time limit. `minimum`, `maximum`: its cost over
+    the models that match."""
 
     gpus: int
     gpu_hours: float | None
-    least: float | None
-    most: float | None
+    minimum: float | None
+    maximum: float | None
     budget: BudgetStatus | None
 
     @property
-    def left(self) -> float | None:
-        """GPU-hours until the budget is used up; None: there is none."""
+    def remaining(self) -> float | None:
+        """Return the GPU-hours until the budget is used up, or None without one."""
         if self.budget is None:
             return None
         limit = self.budget.hard_gpu_hours or self.budget.soft_gpu_hours
         return None if limit is None else max(limit - self.budget.used_gpu_hours, 0.0)
 
     @property
-    def is_beyond(self) -> bool:
-        """Whether the budget does not last for it."""
-        return self.left is not None and self.gpu_hours is not None and self.gpu_hours > self.left
+    def exceeds_budget(self) -> bool:
+        """Return whether the job can exceed the budget."""
+        return self.remaining is not None and self.gpu_hours is not None and self.gpu_hours > self.remaining
 
 
-def foreseen_cost(fields: Mapping[str, Any], tenants: Mapping[str, int]) -> CostEstimate | None:
-    """None for a job without GPUs, or for a tenant that is none of `tenants`."""
+def estimate_cost(fields: Mapping[str, Any], tenants: Mapping[str, int]) -> CostEstimate | None:
+    """Estimate the cost; None for a job without GPUs or a tenant outside `tenants`."""
     gpus, minutes = fields.get("gpu_count", 0), fields.get("max_runtime_minutes")
     tenant = tenants.get(fields.get("tenant", ""))
     if not gpus or tenant is None or not 0 < gpus <= 1_000_000:
@@ -51,14 +51,14 @@ def foreseen_cost(fields: Mapping[str, Any], tenants: Mapping[str, int]) -> Cost
     return CostEstimate(gpus, hours, hours * min(prices), hours * max(prices), budget)
 
 
-def _prices(wanted: str) -> list[float]:
-    """Of a GPU-hour now, of each model of the fleet that would do."""
+def _prices(expression: str) -> list[float]:
+    """Return the current price of a GPU-hour for each matching model of the fleet."""
     models = [row["model"] for row in query("SELECT DISTINCT model FROM nodes_devices")]
-    words = [word.strip() for word in wanted.split("|") if word.strip()]
-    fitting = [model for model in models if not words or any(rates.matches_model(word, model) for word in words)]
+    names = [name.strip() for name in expression.split("|") if name.strip()]
+    fitting = [model for model in models if not names or any(rates.matches_model(name, model) for name in names)]
     now = datetime.now(UTC)
     return [
-        float(piece.price)
-        for piece in rates.price_periods(fitting)
-        if piece.starts_at <= now and (piece.ends_at is None or piece.ends_at > now)
+        float(period.price)
+        for period in rates.price_periods(fitting)
+        if period.starts_at <= now and (period.ends_at is None or period.ends_at > now)
     ]

@@ -1,4 +1,4 @@
-"""The command and the JSON that submit the same job as the form does, or as one that exists was submitted."""
+"""The command and the JSON that submit the same job as the form or as an existing job."""
 
 import shlex
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ import msgspec
 from gpusched.protocol.affinity import NodeAffinity, Toleration, expression_text, preference_text, toleration_text
 from gpusched.protocol.job_request import JobRequest
 
-# In the order in which somebody would type them.
+# In the order of typical use.
 _FLAGS = {
     "tenant": "--tenant",
     "name": "--name",
@@ -33,7 +33,7 @@ _FLAGS = {
     "image": "--image",
     "runtime": "--runtime",
 }
-# Said when they are not as they are by themselves.
+# Present if not the default.
 _SWITCHES = {"gang_scheduling": "--gang", "preemptible": "--not-preemptible", "requeue": "--no-requeue"}
 _LISTS = {"retry_on": "--retry-on", "secrets": "--secret", "mounts": "--mount"}
 _PAIRS = {"environment": "--env", "labels": "--label", "node_selector": "--node-selector"}
@@ -42,15 +42,15 @@ _FIELDS = {field.name: field for field in msgspec.structs.fields(JobRequest)}
 
 
 def command_line(fields: Mapping[str, Any]) -> str:
-    """`gpusched submit …`, quoted for a shell. A script is a file there: its name stands for it. A long command goes on
-    over several lines."""
+    """Return `gpusched submit …`, quoted for a shell. A script becomes a file name. A long command spans several
+    lines."""
     parts = [["gpusched", "submit"]]
     parts += [[flag, _plain(fields[field])] for field, flag in _FLAGS.items() if field in fields]
     if "array" in fields:
         parts.append(["--array", array_words(fields["array"])])
     parts += [[flag] for field, flag in _SWITCHES.items() if field in fields]
     parts += [[flag, value] for field, flag in _LISTS.items() for value in fields.get(field, [])]
-    parts += [["--after", _after(one)] for one in fields.get("depends_on", [])]
+    parts += [["--after", _after(dependency)] for dependency in fields.get("depends_on", [])]
     parts += [
         [flag, f"{key}={value}"] for field, flag in _PAIRS.items() for key, value in fields.get(field, {}).items()
     ]
@@ -58,11 +58,11 @@ def command_line(fields: Mapping[str, Any]) -> str:
     parts += [[flags[name], text] for name, texts in constraint_texts(fields).items() for text in texts]
     if "script" in fields:
         parts.append(["--script", "job.sh"])
-    if words := [*fields.get("command", []), *fields.get("args", [])]:
-        parts.append(["--", *words])
-    said = [shlex.join(part) for part in parts]
-    one = " ".join(said)
-    return one if len(one) <= _MAX_ON_ONE_LINE else " \\\n  ".join(said)
+    if arguments := [*fields.get("command", []), *fields.get("args", [])]:
+        parts.append(["--", *arguments])
+    quoted = [shlex.join(part) for part in parts]
+    dependency = " ".join(quoted)
+    return dependency if len(dependency) <= _MAX_ON_ONE_LINE else " \\\n  ".join(quoted)
 
 
 def as_json(fields: Mapping[str, Any]) -> str:
@@ -70,33 +70,33 @@ def as_json(fields: Mapping[str, Any]) -> str:
 
 
 def request_of(job: Mapping[str, Any]) -> dict[str, Any]:
-    """The request that would make a job like this one, without what is so by itself. `job`: as REST gives it."""
-    found = {name: _round(job[name]) for name in _FIELDS if name in job and not is_default(name, job[name])}
-    if array := found.get("array"):
-        # How far it has come was not asked for.
-        found["array"] = {name: array[name] for name in ("count", "max_parallel") if array[name] is not None}
-    return found
+    """Return the request of a job, without defaults. `job`: as REST represents it."""
+    fields = {name: _round(job[name]) for name in _FIELDS if name in job and not is_default(name, job[name])}
+    if array := fields.get("array"):
+        # Progress is not part of the request.
+        fields["array"] = {name: array[name] for name in ("count", "max_parallel") if array[name] is not None}
+    return fields
 
 
 def constraint_texts(fields: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Affinity and tolerations, each as somebody would type it: by the names of the form's fields."""
+    """Return affinity and tolerations as typed in the form, by field name."""
     affinity = msgspec.convert(fields.get("node_affinity") or {}, NodeAffinity)
     tolerations = msgspec.convert(fields.get("tolerations") or [], list[Toleration])
     return {
-        "affinity": [expression_text(one) for one in affinity.required],
-        "prefer": [preference_text(one) for one in affinity.preferred],
-        "tolerations": [toleration_text(one) for one in tolerations],
+        "affinity": [expression_text(item) for item in affinity.required],
+        "prefer": [preference_text(item) for item in affinity.preferred],
+        "tolerations": [toleration_text(item) for item in tolerations],
     }
 
 
 def array_words(array: Mapping[str, Any]) -> str:
-    """`100` or `100%10`."""
-    most = array.get("max_parallel")
-    return f"{array['count']}%{most}" if most else str(array["count"])
+    """Format an array: `100` or `100%10`."""
+    limit = array.get("max_parallel")
+    return f"{array['count']}%{limit}" if limit else str(array["count"])
 
 
 def is_default(name: str, value: Any) -> bool:
-    """Whether a field says what the service takes when nothing is said."""
+    """Return whether a field has its default value."""
     field = _FIELDS[name]
     if field.default is not msgspec.NODEFAULT:
         return bool(value == field.default)
@@ -113,9 +113,9 @@ def _plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _after(one: Any) -> str:
-    """`41` or `after_any:41`."""
-    if isinstance(one, Mapping):
-        kind = one.get("kind", "after_ok")
-        return str(one["job"]) if kind == "after_ok" else f"{kind}:{one['job']}"
-    return str(one)
+def _after(dependency: Any) -> str:
+    """Format a dependency: `41` or `after_any:41`."""
+    if isinstance(dependency, Mapping):
+        kind = dependency.get("kind", "after_ok")
+        return str(dependency["job"]) if kind == "after_ok" else f"{kind}:{dependency['job']}"
+    return str(dependency)

@@ -1,4 +1,4 @@
-"""The form that submits a job: what is typed, turned into the fields of a job request, and refusals put beside them."""
+"""The form that submits a job: parsing into a job request, and errors beside fields."""
 
 import re
 import shlex
@@ -29,11 +29,11 @@ _TOPOLOGIES = (
     (Topology.NUMA, "one NUMA node or wait"),
 )
 _YES_NO = (("yes", "yes"), ("no", "no"))
-# Fields of the request that are typed as lines of NAME=VALUE, as words, or chosen as yes or no.
+# Fields typed as lines of NAME=VALUE, as a list, or chosen as yes or no.
 _PAIRS = ("environment", "labels", "node_selector")
-_WORDS = ("secrets", "depends_on", "mounts")
+_LISTS = ("secrets", "depends_on", "mounts")
 _SWITCHES = ("gang_scheduling", "preemptible", "requeue")
-# Lines that are read one by one, and the part of `node_affinity` that some of them become.
+# Fields parsed line by line, and the part of `node_affinity` that some become.
 _LINES: dict[str, Callable[[str], msgspec.Struct]] = {
     "affinity": expression_of,
     "prefer": preference_of,
@@ -43,9 +43,9 @@ _AFFINITY = {"affinity": "required", "prefer": "preferred"}
 
 
 class SubmitForm(forms.Form):
-    """Bounds and rules are the service's, so that page, command and API refuse with the same sentences."""
+    """The submit form. The service validates, so that page, command and API return the same messages."""
 
-    tenant = forms.ChoiceField(error_messages={"required": "Say for which tenant."})
+    tenant = forms.ChoiceField(error_messages={"required": "Choose a tenant."})
     name = forms.CharField(required=False)
     command = forms.CharField(required=False, strip=True)
     script = forms.CharField(required=False, strip=False)
@@ -111,14 +111,14 @@ class SubmitForm(forms.Form):
 
     def clean(self) -> None:
         for name in _PAIRS:
-            self._understand(name, _pairs)
-        for name in _WORDS:
-            self._understand(name, _listed)
+            self._understand(name, _parse_pairs)
+        for name in _LISTS:
+            self._understand(name, _parse_list)
         for name in _SWITCHES:
             if value := self.cleaned_data.get(name):
                 self.cleaned_data[name] = value == "yes"
         for name, read in _LINES.items():
-            self._understand(name, partial(_lines, read=read))
+            self._understand(name, partial(_parse_lines, read=read))
         parts = {part: self.cleaned_data.pop(name, []) for name, part in _AFFINITY.items()}
         if any(parts.values()):
             self.cleaned_data["node_affinity"] = parts
@@ -130,7 +130,7 @@ class SubmitForm(forms.Form):
             self.add_error(name, error)
 
     def job_fields(self) -> dict[str, Any]:
-        """What is understood so far, without what is empty or as the service would have it anyway."""
+        """Return the parsed fields, without empty values and defaults."""
         return {
             name: int(value) if isinstance(value, float) and value.is_integer() else value
             for name, value in self.cleaned_data.items()
@@ -138,7 +138,7 @@ class SubmitForm(forms.Form):
         }
 
     def check(self) -> None:
-        """What is wrong with the fields that are understood, where others are not: everything is said at once."""
+        """Validate the parsed fields when others failed, so that all errors appear at once."""
         understood = decode(msgspec.json.encode(self.job_fields()), JobRequest)
         for error in validate(understood):
             field = _field(error)
@@ -146,11 +146,11 @@ class SubmitForm(forms.Form):
                 self.add_error(field, error.message)
 
     def refuse(self, problem: Problem) -> None:
-        """Each sentence beside its field, what belongs to none above them all."""
+        """Add each error to its field, or above the form."""
         for error in problem.errors:
             field = _field(error) if _field(error) in self.fields else None
-            said = _SAID.get((error.field, error.code), error.message)
-            self.add_error(field, said if field or not error.field else f"{error.field}: {said}")
+            message = _MESSAGES.get((error.field, error.code), error.message)
+            self.add_error(field, message if field or not error.field else f"{error.field}: {message}")
         if not problem.errors:
             self.add_error(None, problem.detail)
         if problem.next_step and problem.status != 400:
@@ -158,14 +158,16 @@ class SubmitForm(forms.Form):
 
     @property
     def has_more(self) -> bool:
-        """Whether something stands in the fields that are folded away: then they are shown."""
-        typed = {name: self[name].value() for name in MORE}
-        return any(self[name].errors or str(typed[name] or "") != str(self.fields[name].initial or "") for name in MORE)
+        """Return whether the folded fields have values or errors, so that they are shown."""
+        values = {name: self[name].value() for name in MORE}
+        return any(
+            self[name].errors or str(values[name] or "") != str(self.fields[name].initial or "") for name in MORE
+        )
 
 
-# Where the words of the API do not fit what is typed here.
-_SAID = {("command", "required"): "give a command, or a script below"}
-# Folded away until they are needed.
+# Replacements for API messages that do not fit the form.
+_MESSAGES = {("command", "required"): "enter a command, or a script below"}
+# Folded until needed.
 MORE = ("array", "secrets", "labels", "node_selector", "affinity", "prefer", "tolerations", "depends_on",
         "not_before", "workdir", "image", "runtime",
         "mounts", "gang_scheduling", "ranks", "topology", "anti_affinity", "workload_class", "preemptible", "requeue",
@@ -173,25 +175,25 @@ MORE = ("array", "secrets", "labels", "node_selector", "affinity", "prefer", "to
 
 
 def _field(error: FieldError) -> str:
-    """The field of the form: `array.count` is typed into `array`."""
+    """Return the form field of an error: `array.count` belongs to `array`."""
     parts = re.split(r"[.\[]", error.field)
     if parts[0] == "node_affinity":
         return next((name for name, part in _AFFINITY.items() if part in parts), "affinity")
     return parts[0]
 
 
-def _pairs(text: str) -> dict[str, str]:
+def _parse_pairs(text: str) -> dict[str, str]:
     pairs = {}
     for line in text.splitlines():
         name, separator, value = line.partition("=")
         if line.strip() and not separator:
-            raise ValidationError(f"write NAME=VALUE, one a line; not {line.strip()[:60]!r}")
+            raise ValidationError(f"write NAME=VALUE, one per line; not {line.strip()[:60]!r}")
         if line.strip():
             pairs[name.strip()] = value
     return pairs
 
 
-def _lines(text: str, read: Callable[[str], msgspec.Struct]) -> list[Any]:
+def _parse_lines(text: str, read: Callable[[str], msgspec.Struct]) -> list[Any]:
     """Read each line that is not empty."""
     try:
         return [msgspec.to_builtins(read(line)) for line in text.splitlines() if line.strip()]
@@ -199,29 +201,29 @@ def _lines(text: str, read: Callable[[str], msgspec.Struct]) -> list[Any]:
         raise ValidationError(str(error)) from error
 
 
-def _listed(text: str) -> list[str]:
+def _parse_list(text: str) -> list[str]:
     return [word for word in re.split(r"[\s,]+", text) if word]
 
 
 def typed(job: dict[str, Any]) -> dict[str, Any]:
-    """A job as somebody would type it into the form, to submit it again."""
-    given = {name: job[name] for name in SubmitForm.base_fields if name in job}
+    """Return the form values of a job, to submit it again."""
+    values = {name: job[name] for name in SubmitForm.base_fields if name in job}
     lines = {name: "\n".join(f"{key}={value}" for key, value in job[name].items()) for name in _PAIRS}
-    words = {name: " ".join(_said(job[name])) for name in _WORDS}
+    lists = {name: " ".join(_list_items(job[name])) for name in _LISTS}
     switches = {name: "yes" if job[name] else "no" for name in _SWITCHES}
     array = job.get("array")
-    given["array"] = equivalent.array_words(array) if array else ""
+    values["array"] = equivalent.array_words(array) if array else ""
     constraints = {name: "\n".join(texts) for name, texts in equivalent.constraint_texts(job).items()}
     return {
-        **given,
+        **values,
         **lines,
-        **words,
+        **lists,
         **switches,
         **constraints,
         "command": shlex.join([*job["command"], *job["args"]]),
     }
 
 
-def _said(values: Iterable[Any]) -> Iterable[str]:
-    """Dependencies in full are said as `kind:id`."""
-    return (f"{one['kind']}:{one['job']}" if isinstance(one, dict) else str(one) for one in values)
+def _list_items(values: Iterable[Any]) -> Iterable[str]:
+    """Format list items; dependencies become `kind:id`."""
+    return (f"{value['kind']}:{value['job']}" if isinstance(value, dict) else str(value) for value in values)

@@ -1,4 +1,4 @@
-"""Submitting a job from the page, with the command and the JSON that would do the same."""
+"""Submit a job from the page, with the equivalent command and JSON."""
 
 import re
 from typing import Any
@@ -10,7 +10,7 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_POST
 
 from frontend.pages.submit import equivalent
-from frontend.pages.submit.cost_estimate import foreseen_cost
+from frontend.pages.submit.cost_estimate import estimate_cost
 from frontend.pages.submit.form import SubmitForm, typed
 from frontend.ui.page import as_sentence, field_message, page, show
 from gpusched.lib.api.problems import Problem
@@ -28,92 +28,94 @@ _MAX_DIGITS = 18
 
 
 @page
-def submit(request: HttpRequest, who: Identity) -> HttpResponse:
-    """The form; a POST submits. The key in the form makes a repeated submit harmless."""
-    tenants = _tenants(who)
+def submit(request: HttpRequest, identity: Identity) -> HttpResponse:
+    """Show the form; a POST submits. The key in the form makes the submit idempotent."""
+    tenants = _tenants(identity)
     key = services.new_key()
     if request.method != "POST":
-        form = SubmitForm(sorted(tenants), initial=_again(request, who))
-        return _form_page(request, who, form, key)
+        form = SubmitForm(sorted(tenants), initial=_resubmit_initial(request, identity))
+        return _form_page(request, identity, form, key)
     form = SubmitForm(sorted(tenants), request.POST)
     sent = request.POST.get("key", "")
     key = sent if _KEY.fullmatch(sent) else key
     if form.is_valid() and "preview" not in request.POST:
         try:
-            return redirect("job", _submitted(request, form, who, key))
+            return redirect("job", _submit_job(request, form, identity, key))
         except Problem as problem:
             form.refuse(problem)
             if problem.code == "idempotency_key_reused":
                 key = services.new_key()
-                form.add_error(None, "This form has submitted a job before. Submit again to make another one.")
+                form.add_error(None, "This form has already submitted a job. Submit again to create another one.")
     elif form.errors:
         form.check()
-    return _form_page(request, who, form, key, status=400 if form.errors else 200)
+    return _form_page(request, identity, form, key, status=400 if form.errors else 200)
 
 
-def _submitted(request: HttpRequest, form: SubmitForm, who: Identity, key: str) -> int:
+def _submit_job(request: HttpRequest, form: SubmitForm, identity: Identity, key: str) -> int:
     raw = msgspec.json.encode(form.job_fields())
-    done = services.submit(decode(raw, JobRequest), who, key, raw)
-    if done.warning:
-        messages.warning(request, as_sentence(queue_limits.sentence(done.warning)))
-    return int(msgspec.json.decode(done.answer)["job_id"])
+    submission = services.submit(decode(raw, JobRequest), identity, key, raw)
+    if submission.warning:
+        messages.warning(request, as_sentence(queue_limits.sentence(submission.warning)))
+    return int(msgspec.json.decode(submission.answer)["job_id"])
 
 
 @require_POST
 @page
-def preview(request: HttpRequest, who: Identity) -> HttpResponse:
-    """The panel beside the form, for what is typed so far."""
-    tenants = _tenants(who)
+def preview(request: HttpRequest, identity: Identity) -> HttpResponse:
+    """Render the panel beside the form for the current values."""
+    tenants = _tenants(identity)
     form = SubmitForm(sorted(tenants), request.POST)
-    return show(request, who, "submit/equivalent.html", _equivalent(form, tenants, who))
+    return show(request, identity, "submit/equivalent.html", _equivalent(form, tenants, identity))
 
 
-def _form_page(request: HttpRequest, who: Identity, form: SubmitForm, key: str, status: int = 200) -> HttpResponse:
-    tenants = _tenants(who)
-    words = {"form": form, "key": key, "tenants": tenants, "models": _models(), "secrets": _secrets(tenants)}
-    words["is_nothing_again"] = "again" in request.GET and not form.is_bound and not form.initial
-    words["is_restored"] = True  # what was typed is put back by the browser after Back or a reload
-    return show(request, who, "submit/page.html", {**words, **_equivalent(form, tenants, who)}, status=status)
+def _form_page(request: HttpRequest, identity: Identity, form: SubmitForm, key: str, status: int = 200) -> HttpResponse:
+    tenants = _tenants(identity)
+    context = {"form": form, "key": key, "tenants": tenants, "models": _models(), "secrets": _secrets(tenants)}
+    context["is_resubmit_missing"] = "again" in request.GET and not form.is_bound and not form.initial
+    context["is_restored"] = True  # the browser restores the fields after Back or a reload
+    return show(
+        request, identity, "submit/page.html", {**context, **_equivalent(form, tenants, identity)}, status=status
+    )
 
 
-def _equivalent(form: SubmitForm, tenants: dict[str, int], who: Identity) -> dict[str, Any]:
-    """Command, JSON and what would become of it; only what is wrong where a field is: it would be another job."""
+def _equivalent(form: SubmitForm, tenants: dict[str, int], identity: Identity) -> dict[str, Any]:
+    """Return command, JSON and verdict, or only the errors: with an invalid field the command would be another job."""
     if not form.is_bound:
         initial = {name: form.get_initial_for_field(field, name) for name, field in form.fields.items()}
-        form = SubmitForm(sorted(tenants), {"tenant": next(iter(sorted(tenants)), ""), **_given(initial)})
+        form = SubmitForm(sorted(tenants), {"tenant": next(iter(sorted(tenants)), ""), **_without_none(initial)})
     if not hasattr(form, "cleaned_data"):
         form.full_clean()
     fields = form.job_fields()
-    verdict = _verdict(form, fields, who)
-    wrong = {name: str(said[0]) for name, said in form.errors.items() if name in form.fields}
-    told: dict[str, Any] = {"verdict": verdict, "wrong": wrong}
+    verdict = _verdict(form, fields, identity)
+    wrong = {name: str(messages_of_field[0]) for name, messages_of_field in form.errors.items() if name in form.fields}
+    context: dict[str, Any] = {"verdict": verdict, "wrong": wrong}
     if wrong:
-        return told
+        return context
     return {
-        **told,
+        **context,
         "command_line": equivalent.command_line(fields),
         "json": equivalent.as_json(fields),
         "argv": fields.get("command"),
-        "price": foreseen_cost(fields, tenants),
+        "price": estimate_cost(fields, tenants),
     }
 
 
-def _given(initial: dict[str, Any]) -> dict[str, Any]:
+def _without_none(initial: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in initial.items() if value is not None}
 
 
-def _verdict(form: SubmitForm, fields: dict[str, Any], who: Identity) -> dict[str, Any]:
-    """What would happen on submit: what the service that REST uses foresees, or its refusal, which marks its fields."""
+def _verdict(form: SubmitForm, fields: dict[str, Any], identity: Identity) -> dict[str, Any]:
+    """Simulate the submit with the service that REST uses. A refusal marks its fields."""
     if form.errors:
         return {"refused": _first_refusal(form)}
     if "tenant" not in fields:
         return {"is_open": True}
-    # Room can be told before there is a command.
+    # Capacity can be checked before there is a command.
     is_commanded = "command" in fields or "script" in fields
-    asked = fields if is_commanded else {**fields, "command": ["true"]}
+    job_fields = fields if is_commanded else {**fields, "command": ["true"]}
     try:
-        wanted = decode(msgspec.json.encode(asked), JobRequest)
-        return {"found": services.simulate(wanted, who), "is_commanded": is_commanded}
+        job_request = decode(msgspec.json.encode(job_fields), JobRequest)
+        return {"simulation": services.simulate(job_request, identity), "is_commanded": is_commanded}
     except Problem as problem:
         if problem.status == 400 and problem.errors:
             form.refuse(problem)
@@ -122,9 +124,9 @@ def _verdict(form: SubmitForm, fields: dict[str, Any], who: Identity) -> dict[st
 
 
 def _first_refusal(form: SubmitForm) -> str:
-    """With the name of its field, which may be folded away."""
-    name, said = next(iter(form.errors.items()))
-    return field_message(name if name in form.fields else "", str(said[0]))
+    """Return the first error with its field name, as the field can be folded."""
+    name, errors = next(iter(form.errors.items()))
+    return field_message(name if name in form.fields else "", str(errors[0]))
 
 
 def _models() -> list[str]:
@@ -132,30 +134,30 @@ def _models() -> list[str]:
 
 
 def _secrets(tenants: dict[str, int]) -> list[str]:
-    """Names of the secrets that a job of one of the tenants may be given."""
-    found = query("SELECT DISTINCT name FROM tenants_secrets WHERE tenant_id = ANY(%s) ORDER BY name LIMIT 200",
+    """Return the names of secrets that jobs of these tenants can use."""
+    rows = query("SELECT DISTINCT name FROM tenants_secrets WHERE tenant_id = ANY(%s) ORDER BY name LIMIT 200",
                   [list(tenants.values())])  # fmt: skip
-    return [row["name"] for row in found]
+    return [row["name"] for row in rows]
 
 
-def _tenants(who: Identity) -> dict[str, int]:
-    """Tenants that the person may submit for, by name."""
-    if who.is_admin:
+def _tenants(identity: Identity) -> dict[str, int]:
+    """Return the tenants that the caller can submit for: ids by name."""
+    if identity.is_admin:
         return {row["name"]: row["id"] for row in query("SELECT id, name FROM tenants_all WHERE archived_at IS NULL")}
     return {
         name: number
-        for number, name in who.tenant_names.items()
-        if who.has(Role.MEMBER, number) and number not in who.archived
+        for number, name in identity.tenant_names.items()
+        if identity.has(Role.MEMBER, number) and number not in identity.archived
     }
 
 
-def _again(request: HttpRequest, who: Identity) -> dict[str, Any]:
-    """The fields of the job that `?again=` names, if it may be seen."""
+def _resubmit_initial(request: HttpRequest, identity: Identity) -> dict[str, Any]:
+    """Return the form values of the job in `?again=`, if the caller can see it."""
     text = request.GET.get("again", "")
     if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
         return {}
-    visible = who.visible_tenants()
-    found = representation.select(
+    visible = identity.visible_tenants()
+    jobs = representation.select(
         "j.id = %s AND (%s::bigint[] IS NULL OR j.tenant_id = ANY(%s))", [int(text), visible, visible]
     )
-    return _given(typed(found[0])) if found else {}
+    return _without_none(typed(jobs[0])) if jobs else {}

@@ -1,4 +1,4 @@
-"""Tenants over models and time: GPUs of each model against limits, members, preemptions, and the history of edits."""
+"""Details of tenants: GPUs by model against limits, members, preemptions and the history of edits."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,35 +15,37 @@ Row = dict[str, Any]
 MAX_EDITS = 30
 PREEMPTION_DAYS = 30
 
-_HELD = """
+_ALLOCATED = """
     SELECT tenant_id, gpu_model AS model, sum(gpu_weight) AS gpus FROM nodes_held GROUP BY 1, 2
 """
 _MODELS = "SELECT model, count(*) AS gpus FROM nodes_devices GROUP BY model ORDER BY count(*) DESC, model"
 
 
 def by_model(tenants: Iterable[Row]) -> dict[str, list[Row]]:
-    """For each tenant its use of each model of the fleet: `model gpus_held limit limits in_fleet`, `limit` the nearest
-    one (null: none), `limits` what it counts: empty for this model alone, else `all A100` or `all GPUs`."""
-    there = query(_MODELS)
-    held = {(row["tenant_id"], row["model"]): round(row["gpus"], 2) for row in query(_HELD)}
-    names = [row["model"] for row in there]
-    return {tenant["name"]: [_of_model(tenant, row, held, names) for row in there] for tenant in tenants}
+    """Return the use of each model by tenant: `model gpus_held limit limits in_fleet`. `limit`: the lowest that
+    applies, or None; `limits`: its scope, empty for this model alone, else `all A100` or `all GPUs`."""
+    models = query(_MODELS)
+    allocated = {(row["tenant_id"], row["model"]): round(row["gpus"], 2) for row in query(_ALLOCATED)}
+    names = [row["model"] for row in models]
+    return {tenant["name"]: [_of_model(tenant, row, allocated, names) for row in models] for tenant in tenants}
 
 
-def _of_model(tenant: Row, model: Row, held: Mapping[tuple[int, str], float], names: Sequence[str]) -> Row:
+def _of_model(tenant: Row, model: Row, allocated: Mapping[tuple[int, str], float], names: Sequence[str]) -> Row:
     quota = tenant["quota"]
     limits = [
-        (limit, word) for word, limit in quota["max_gpus_by_model"].items() if matches_model(word, model["model"])
+        (limit, expression)
+        for expression, limit in quota["max_gpus_by_model"].items()
+        if matches_model(expression, model["model"])
     ]
     if quota["max_gpus"] is not None:
         limits.append((quota["max_gpus"], "GPUs"))
-    limit, word = min(limits, key=lambda each: each[0], default=(None, ""))
-    is_shared = word == "GPUs" or sum(matches_model(word, name) for name in names) > 1
+    limit, expression = min(limits, key=lambda each: each[0], default=(None, ""))
+    is_shared = expression == "GPUs" or sum(matches_model(expression, name) for name in names) > 1
     return {
         "model": model["model"],
-        "gpus_held": held.get((tenant["id"], model["model"]), 0),
+        "gpus_held": allocated.get((tenant["id"], model["model"]), 0),
         "limit": limit,
-        "limits": f"all {word}" if limit is not None and is_shared else "",
+        "limits": f"all {expression}" if limit is not None and is_shared else "",
         "in_fleet": model["gpus"],
     }
 
@@ -55,14 +57,14 @@ _MEMBERS = """
 
 
 def members(tenant_ids: Collection[int]) -> dict[int, list[Row]]:
-    """By tenant: owners first."""
-    found: dict[int, list[Row]] = {}
+    """Return members by tenant, owners first."""
+    by_tenant: dict[int, list[Row]] = {}
     for row in query(_MEMBERS, [list(tenant_ids)]):
-        found.setdefault(row["tenant_id"], []).append(row)
-    return found
+        by_tenant.setdefault(row["tenant_id"], []).append(row)
+    return by_tenant
 
 
-# Attempts that ended for a job of another tenant, or of the same; those that were moved off hot GPUs have no such job.
+# Preempted attempts with the preempting job; attempts moved off hot GPUs have none.
 _PREEMPTIONS = """
     SELECT v.tenant_id AS from_id, vt.name AS from_tenant, o.tenant_id AS for_id, ot.name AS for_tenant,
            a.evidence->>'rule' AS rule, count(*) AS attempts, max(a.ended_at) AS last_at
@@ -74,78 +76,79 @@ _PREEMPTIONS = """
 
 
 def preemptions() -> list[Row]:
-    """How many attempts were stopped for others in the last 30 days, by the tenants and the rule."""
+    """Count preempted attempts of the last 30 days by tenants and rule."""
     return query(_PREEMPTIONS, [PREEMPTION_DAYS])
 
 
-def preempted_by(all_of_them: Sequence[Row], tenant_id: int, who: Identity) -> list[Row]:
-    """Attempts of its that were stopped for others; `whom` by name only for who sees them, None: for no tenant."""
-    found = [row for row in all_of_them if row["from_id"] == tenant_id and row["for_id"] != tenant_id]
-    return [{**row, "whom": _whom(row["for_id"], row["for_tenant"], who)} for row in found]
+def preempted_by(counts: Sequence[Row], tenant_id: int, identity: Identity) -> list[Row]:
+    """Return preemptions of the tenant. `other_tenant` is named only if visible; None: no tenant."""
+    rows = [row for row in counts if row["from_id"] == tenant_id and row["for_id"] != tenant_id]
+    return [{**row, "other_tenant": _other_tenant(row["for_id"], row["for_tenant"], identity)} for row in rows]
 
 
-def preempted_for(all_of_them: Sequence[Row], tenant_id: int, who: Identity) -> list[Row]:
-    """Attempts of others, `whom`, that were stopped for its jobs."""
-    found = [row for row in all_of_them if row["for_id"] == tenant_id and row["from_id"] != tenant_id]
-    return [{**row, "whom": _whom(row["from_id"], row["from_tenant"], who)} for row in found]
+def preempted_for(counts: Sequence[Row], tenant_id: int, identity: Identity) -> list[Row]:
+    """Return preemptions by the tenant; `other_tenant` lost the attempts."""
+    rows = [row for row in counts if row["for_id"] == tenant_id and row["from_id"] != tenant_id]
+    return [{**row, "other_tenant": _other_tenant(row["from_id"], row["from_tenant"], identity)} for row in rows]
 
 
-def _whom(tenant_id: int | None, name: str | None, who: Identity) -> str | None:
+def _other_tenant(tenant_id: int | None, name: str | None, identity: Identity) -> str | None:
     if tenant_id is None:
         return None
-    return f"tenant {name}" if who.sees(tenant_id) else "another tenant"
+    return f"tenant {name}" if identity.sees(tenant_id) else "another tenant"
 
 
-def balance(all_of_them: Sequence[Row], tenant_id: int) -> dict[str, int]:
-    """How many attempts a tenant lost to other tenants, and how many others lost to it."""
-    across = [row for row in all_of_them if row["for_id"] != row["from_id"]]
+def balance(counts: Sequence[Row], tenant_id: int) -> dict[str, int]:
+    """Count attempts that the tenant lost to others (`received`) and took from them (`given`)."""
+    others = [row for row in counts if row["for_id"] != row["from_id"]]
     return {
-        "received": sum(row["attempts"] for row in across if row["from_id"] == tenant_id),
-        "given": sum(row["attempts"] for row in across if row["for_id"] == tenant_id),
+        "received": sum(row["attempts"] for row in others if row["from_id"] == tenant_id),
+        "given": sum(row["attempts"] for row in others if row["for_id"] == tenant_id),
     }
 
 
-# An entry names its subject as it was called then; another tenant may have that name by now.
-_OWN = """
+# Entries use the name of their time, which another tenant can have now.
+_TENANT_ENTRIES = """
     lib_audit_entries a JOIN unnest(%s::text[], %s::timestamptz[], %s::timestamptz[]) AS n (subject, since, until)
       ON a.subject = n.subject AND a.at >= n.since AND (n.until IS NULL OR a.at < n.until)
 """
 _EDITS = f"""
-    SELECT a.id, a.at, a.actor, a.via, a.action, a.subject, a.before, a.after FROM {_OWN} ORDER BY a.id DESC LIMIT %s
+    SELECT a.id, a.at, a.actor, a.via, a.action, a.subject, a.before, a.after
+      FROM {_TENANT_ENTRIES} ORDER BY a.id DESC LIMIT %s
 """
-_BEFORE = f"SELECT a.before FROM {_OWN} WHERE a.id = %s AND a.before IS NOT NULL"
+_QUOTA_BEFORE = f"SELECT a.before FROM {_TENANT_ENTRIES} WHERE a.id = %s AND a.before IS NOT NULL"
 
 
 def edits(tenant_id: int) -> list[Row]:
-    """Who changed the tenant, its quota or its budget, newest first; `changes` is (field, before, after)."""
+    """Return edits of the tenant, its quota and its budget, newest first; `changes`: (field, before, after)."""
     subjects = _subjects(tenant_id, "tenant", "quota", "budget", "quota quota of", "budget budget of")
     return [{**row, "changes": _changes(row)} for row in query(_EDITS, [*subjects, MAX_EDITS])]
 
 
 def quota_before(tenant_id: int, entry_id: str) -> Row | None:
-    """What this edit of the tenant's quota has changed, as it was before; None if there is no such edit."""
+    """Return the quota before an edit, or None if the edit does not exist."""
     is_id = entry_id.isascii() and entry_id.isdigit() and len(entry_id) < 19
-    rows = query(_BEFORE, [*_subjects(tenant_id, "quota"), int(entry_id)]) if is_id else []
+    rows = query(_QUOTA_BEFORE, [*_subjects(tenant_id, "quota"), int(entry_id)]) if is_id else []
     return rows[0]["before"] if rows else None
 
 
 def _subjects(tenant_id: int, *kinds: str) -> tuple[list[str], list[datetime], list[datetime | None]]:
-    """Return the columns subject, since and until of what was recorded about the tenant, under each of its names."""
+    """Return the columns subject, since and until for entries under each name of the tenant."""
     named = [(f"{kind} {span.name}", span.since, span.until) for span in names.spans(tenant_id) for kind in kinds]
-    return [one[0] for one in named], [one[1] for one in named], [one[2] for one in named]
+    return [entry[0] for entry in named], [entry[1] for entry in named], [entry[2] for entry in named]
 
 
 def _changes(row: Row) -> list[tuple[str, Any, Any]]:
-    before, after = row["before"] or {}, row["after"] or {}
-    names = [name for name in {**before, **after} if name not in ("version", "quota", "go_ahead")]
-    return [(name, _in_words(before.get(name)), _in_words(after.get(name))) for name in names]
+    previous, current = row["before"] or {}, row["after"] or {}
+    names = [name for name in {**previous, **current} if name not in ("version", "quota", "go_ahead")]
+    return [(name, _in_words(previous.get(name)), _in_words(current.get(name))) for name in names]
 
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 
 
 def _in_words(value: Any) -> Any:
-    """A recorded value as the page shows it; None stays None."""
+    """Format a recorded value; None stays None."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str) and _TIME.fullmatch(value):

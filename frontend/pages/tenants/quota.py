@@ -1,4 +1,5 @@
-"""The edit of a quota: its effect is computed by the scheduler and shown first, then it is applied to what was read."""
+"""Edit a quota: the scheduler computes the effect, which is shown first; then the edit is applied to the version
+read."""
 
 from typing import Any
 
@@ -19,12 +20,12 @@ _NO_LIMIT = "no limit"
 
 
 class ByModel(forms.Field):
-    """Lines like A100=16, as {"A100": 16}."""
+    """A field of lines like A100=16, parsed into {"A100": 16}."""
 
     widget = forms.Textarea
 
     def to_python(self, value: Any) -> dict[str, int]:
-        found: dict[str, int] = {}
+        limits: dict[str, int] = {}
         if "\x00" in str(value or ""):
             raise forms.ValidationError("Null characters are not allowed.")
         for line in (line.strip() for line in str(value or "").splitlines()):
@@ -32,9 +33,9 @@ class ByModel(forms.Field):
                 continue
             model, is_split, limit = (part.strip() for part in line.rpartition("="))
             if not is_split or not (limit.isascii() and limit.isdigit() and len(limit) < 10):
-                raise forms.ValidationError(f"{line[:60]}: write MODEL=GPUS, one a line, like A100=16.")
-            found[model] = int(limit)
-        return found
+                raise forms.ValidationError(f"{line[:60]}: write MODEL=GPUS, one per line, like A100=16.")
+            limits[model] = int(limit)
+        return limits
 
     def prepare_value(self, value: Any) -> Any:
         return "\n".join(f"{model}={limit}" for model, limit in value.items()) if isinstance(value, dict) else value
@@ -45,7 +46,7 @@ def _limit(label: str) -> forms.IntegerField:
 
 
 class QuotaForm(forms.Form):
-    """All limits of a quota; an empty one is none. `version` is that of the quota that was read."""
+    """The limits of a quota; empty means no limit. `version`: of the quota that was read."""
 
     guaranteed_gpus = forms.IntegerField(label="Guaranteed GPUs", min_value=0, max_value=2**31 - 1)
     max_gpus = _limit("GPUs at most")
@@ -64,51 +65,61 @@ class QuotaForm(forms.Form):
         return {name: value for name, value in self.cleaned_data.items() if name not in ("version", "go_ahead")}
 
     def refuse(self, problem: Problem) -> None:
-        """Puts the refusal beside its field, or above all."""
-        told = [error for error in problem.errors if error.field in self.fields]
-        for error in told:
+        """Add the errors to their fields, or above the form."""
+        field_errors = [error for error in problem.errors if error.field in self.fields]
+        for error in field_errors:
             self.add_error(error.field, error.message)
-        if not told:
+        if not field_errors:
             self.add_error(None, refusal(problem))
 
 
 @page
-def quota(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
-    """The form; a POST applies, or with `preview` answers what it would do. With `back` it is filled with how an edit
-    found the quota, and says what it would do to put that back."""
-    tenant = find_tenant(name, who)
-    who.require_admin()
-    now = represent_tenants([tenant.pk])[0]["quota"]
-    form = _form(request, tenant.pk, now)
+def quota(request: HttpRequest, identity: Identity, name: str) -> HttpResponse:
+    """Show the form; a POST applies it, or with `preview` shows its effect. `back`: an edit whose previous quota fills
+    the form."""
+    tenant = find_tenant(name, identity)
+    identity.require_admin()
+    current = represent_tenants([tenant.pk])[0]["quota"]
+    form = _form(request, tenant.pk, current)
     effect: dict[str, Any] = {}
     if form.is_bound and form.is_valid():
         effect = _effect(tenant.pk, form)
-        is_wanted = request.method == "POST" and "preview" not in request.POST and not form.errors
-        if is_wanted and effect.get("contradicts") and not form.cleaned_data["go_ahead"]:
-            form.add_error(None, "Not applied yet: see what it would do, and confirm it there.")
-        elif is_wanted and _apply(request, who, tenant.pk, form):
+        is_apply = request.method == "POST" and "preview" not in request.POST and not form.errors
+        if is_apply and effect.get("contradicts") and not form.cleaned_data["go_ahead"]:
+            form.add_error(None, "Not applied yet. Check the effect, then confirm it.")
+        elif is_apply and _apply(request, identity, tenant.pk, form):
             return redirect("tenant", name)
-    words = {"tenant": tenant, "now": now, "form": form, "effect": effect, "differs": _differs(form, now)}
+    context = {
+        "tenant": tenant,
+        "current": current,
+        "form": form,
+        "effect": effect,
+        "differences": _differences(form, current),
+    }
     if "HX-Request" in request.headers:
-        return show(request, who, "tenants/quota_effect.html", words)
-    return show(request, who, "tenants/quota.html", words, status=400 if form.errors else 200)
+        return show(request, identity, "tenants/quota_effect.html", context)
+    return show(request, identity, "tenants/quota.html", context, status=400 if form.errors else 200)
 
 
-def _form(request: HttpRequest, tenant_id: int, now: dict[str, Any]) -> QuotaForm:
+def _form(request: HttpRequest, tenant_id: int, current: dict[str, Any]) -> QuotaForm:
     if request.method == "POST":
         return QuotaForm(request.POST)
     if "back" not in request.GET:
-        return QuotaForm(initial=now)
-    before = details.quota_before(tenant_id, request.GET["back"])
-    if before is None:
+        return QuotaForm(initial=current)
+    previous = details.quota_before(tenant_id, request.GET["back"])
+    if previous is None:
         raise not_found(f"edit {request.GET['back'][:20]} of this quota")
-    wanted = {**now, **{limit: before[limit] for limit in now.keys() & before.keys()}, "version": now["version"]}
-    by_model = QuotaForm.base_fields["max_gpus_by_model"].prepare_value(wanted["max_gpus_by_model"])
-    return QuotaForm({**wanted, "max_gpus_by_model": by_model})
+    restored = {
+        **current,
+        **{limit: previous[limit] for limit in current.keys() & previous.keys()},
+        "version": current["version"],
+    }
+    by_model = QuotaForm.base_fields["max_gpus_by_model"].prepare_value(restored["max_gpus_by_model"])
+    return QuotaForm({**restored, "max_gpus_by_model": by_model})
 
 
 def _effect(tenant_id: int, form: QuotaForm) -> dict[str, Any]:
-    """What the scheduler says; a refusal stands in the form."""
+    """Return the effect computed by the scheduler; a refusal is added to the form."""
     try:
         tenants.checked_quota(tenant_id, form.limits(), expected_version=form.cleaned_data["version"])
     except Problem as problem:
@@ -117,30 +128,30 @@ def _effect(tenant_id: int, form: QuotaForm) -> dict[str, Any]:
     return edit_effects.quota_effect(tenant_id, form.limits())
 
 
-def _apply(request: HttpRequest, who: Identity, tenant_id: int, form: QuotaForm) -> bool:
+def _apply(request: HttpRequest, identity: Identity, tenant_id: int, form: QuotaForm) -> bool:
     version = form.cleaned_data["version"]
     try:
-        tenants.change_quota(tenant_id, form.limits(), actor=who.username, expected_version=version)
+        tenants.change_quota(tenant_id, form.limits(), actor=identity.username, expected_version=version)
     except Problem as problem:
         form.refuse(problem)
         return False
-    messages.success(request, "The quota is changed. The scheduler looks at the queue with it at once.")
+    messages.success(request, "The quota is changed. The scheduler applies it now.")
     return True
 
 
-def _differs(form: QuotaForm, now: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    """(label, now, then) of what would be another."""
+def _differences(form: QuotaForm, current: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Return (label, current, edited) of changed limits."""
     if not form.is_bound or not hasattr(form, "cleaned_data"):
         return []
-    then = form.limits()
+    edited = form.limits()
     return [
-        (str(form.fields[name].label), _said(now[name]), _said(then[name]))
-        for name in now
-        if name != "version" and name in then and now[name] != then[name]
+        (str(form.fields[name].label), _limit_text(current[name]), _limit_text(edited[name]))
+        for name in current
+        if name != "version" and name in edited and current[name] != edited[name]
     ]
 
 
-def _said(value: Any) -> str:
+def _limit_text(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{model} {limit}" for model, limit in value.items()) or _NO_LIMIT
     return _NO_LIMIT if value is None else str(value)

@@ -1,4 +1,4 @@
-"""The rows of topics `tenants` and `tenant:<name>`: what a tenant holds, waits for, may hold and has used."""
+"""The rows of topics `tenants` and `tenant:<name>`: use, waiting jobs, limits and past use of tenants."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from tenants.billing import budgets
 Row = dict[str, Any]
 _NAMES = ("weight", "gpus_held", "jobs_live", "guaranteed_gpus", "max_gpus", "share", "usage_gpu_hours")
 _NONE = {"jobs_waiting": 0, "jobs_asking": 0}
-# All that wait, and of them those that only want for GPUs.
+# All waiting jobs, and those that only wait for GPUs.
 _WAITING = f"""
     SELECT j.tenant_id, sum(j.weight)::bigint AS jobs_waiting,
            coalesce(sum(j.weight) FILTER (WHERE {queuerows.IS_WAITING_FOR_GPUS}), 0)::bigint AS jobs_asking
@@ -24,32 +24,32 @@ _WAITING = f"""
 
 
 def load() -> dict[int, Row]:
-    """All tenants by id."""
+    """Return all tenants by id."""
     sql = "SELECT id, tier, archived_at IS NOT NULL AS is_archived FROM tenants_all"
-    known = {row["id"]: row for row in prepared(sql)}
+    tenants = {row["id"]: row for row in prepared(sql)}
     waiting = {row["tenant_id"]: row for row in prepared(_WAITING)}
     return {
         share["tenant_id"]: {
             "name": share["tenant"],
-            "tier": known[share["tenant_id"]]["tier"] if share["tenant_id"] in known else "standard",
+            "tier": tenants[share["tenant_id"]]["tier"] if share["tenant_id"] in tenants else "standard",
             **{name: waiting.get(share["tenant_id"], _NONE)[name] for name in _NONE},
             **{name: share[name] for name in _NAMES},
-            "is_archived": share["tenant_id"] in known and known[share["tenant_id"]]["is_archived"],
+            "is_archived": share["tenant_id"] in tenants and tenants[share["tenant_id"]]["is_archived"],
         }
         for share in cluster.shares(with_archived=True)
     }
 
 
 def restrict(tenants: dict[int, Row], visible: Sequence[int] | None, *, with_archived: bool = False) -> dict[str, Row]:
-    """By name; as in the REST API, members see their own tenants only, and nobody archived ones unless asked."""
+    """Return visible tenants by name; archived ones only if requested, as in the REST API."""
     return {
-        row["name"]: _sent(row)
+        row["name"]: _public_row(row)
         for tenant_id, row in tenants.items()
         if (visible is None or tenant_id in visible) and (with_archived or not row["is_archived"])
     }
 
 
-def _sent(row: Row) -> Row:
+def _public_row(row: Row) -> Row:
     return {name: value for name, value in row.items() if name != "is_archived"}
 
 
@@ -63,57 +63,57 @@ _PREEMPTED = """
 """
 
 
-def load_whole(names: Collection[str], known: Mapping[int, Row]) -> dict[str, Row]:
-    """{name: {"id", "rows"}} of those that exist; `known`: what load() gave."""
-    ids = sorted(tenant_id for tenant_id, row in known.items() if row["name"] in names)
-    found = {
+def load_details(names: Collection[str], tenants: Mapping[int, Row]) -> dict[str, Row]:
+    """Return {name: {"id", "rows"}} for tenants that exist; `tenants`: from load()."""
+    ids = sorted(tenant_id for tenant_id, row in tenants.items() if row["name"] in names)
+    details = {
         row["name"]: {
             "id": row["id"],
-            "rows": {"tenant": {**row, **_sent(known[row["id"]])}, "preempted": {"received_in_a_day": 0}},
+            "rows": {"tenant": {**row, **_public_row(tenants[row["id"]])}, "preempted": {"received_in_a_day": 0}},
         }
         for row in represent_tenants(ids)
     }
-    rows_of = {one["id"]: one["rows"] for one in found.values()}
+    rows_of = {detail["id"]: detail["rows"] for detail in details.values()}
     for row in prepared(_MEMBERS, [ids]):
         rows_of[row.pop("tenant_id")][f"member:{row['user']}"] = row
     for row in prepared(_PREEMPTED, [ids]):
         rows_of[row["tenant_id"]]["preempted"] = {"received_in_a_day": row["received"]}
-    for one in budgets.statuses(ids) if ids else ():
-        rows_of[one.tenant_id]["budget"] = {
-            "soft_gpu_hours": one.soft_gpu_hours,
-            "hard_gpu_hours": one.hard_gpu_hours,
-            "used_gpu_hours": round(one.used_gpu_hours, 1),
-            "state": one.state,
-            "renews_at": rfc3339(one.renews_at),
+    for budget in budgets.statuses(ids) if ids else ():
+        rows_of[budget.tenant_id]["budget"] = {
+            "soft_gpu_hours": budget.soft_gpu_hours,
+            "hard_gpu_hours": budget.hard_gpu_hours,
+            "used_gpu_hours": round(budget.used_gpu_hours, 1),
+            "state": budget.state,
+            "renews_at": rfc3339(budget.renews_at),
         }
-    return found
+    return details
 
 
-def restrict_whole(loaded: Mapping[str, Row], name: str, visible: Sequence[int] | None) -> dict[str, Row] | None:
-    """None for what does not exist and for what the viewer may not see alike."""
-    found = loaded.get(name)
-    if found is None or (visible is not None and found["id"] not in visible):
+def restrict_details(loaded: Mapping[str, Row], name: str, visible: Sequence[int] | None) -> dict[str, Row] | None:
+    """Return the rows, or None if the tenant does not exist or the viewer cannot see it."""
+    detail = loaded.get(name)
+    if detail is None or (visible is not None and detail["id"] not in visible):
         return None
-    rows: dict[str, Row] = found["rows"]
+    rows: dict[str, Row] = detail["rows"]
     return rows
 
 
 def bar_scale(tenants: Iterable[dict[str, Any]]) -> float:
-    """What the full width of the tenants' bars stands for: the most that any holds, is guaranteed or may hold."""
+    """Return the number of GPUs at the full width of the tenants' bars."""
     return max((max(t["gpus_held"], t["guaranteed_gpus"], t["max_gpus"] or 0) for t in tenants), default=0) or 1
 
 
 TOPICS = (
     Topic(
         "tenants",
-        lambda _asked, _loaded: load(),
+        lambda _requested, _loaded: load(),
         lambda tenants, _, viewer: restrict(tenants, viewer.visible),
         invalidated_by=frozenset({"jobs", "tenants"}),
     ),
     Topic(
         "tenant",
-        lambda asked, loaded: load_whole({name for name, _viewer in asked}, loaded["tenants"]),
-        lambda tenants, name, viewer: restrict_whole(tenants, name, viewer.visible),
+        lambda requested, loaded: load_details({name for name, _viewer in requested}, loaded["tenants"]),
+        lambda tenants, name, viewer: restrict_details(tenants, name, viewer.visible),
         key_of=key_by(re.compile(r"tenant:([a-z0-9-]{1,63})", re.ASCII)),
         needs=("tenants",),
         group="tenants",

@@ -1,4 +1,4 @@
-"""Tenants: what each is guaranteed, uses and borrows per GPU model; one tenant; and the edit of its quota."""
+"""Tenants: guarantee, use and borrowed GPUs per model; and the page of one tenant."""
 
 from datetime import timedelta
 from typing import Any
@@ -22,58 +22,60 @@ _MAX_USERS = 10
 
 
 @page
-def tenants(request: HttpRequest, who: Identity) -> HttpResponse:
-    return show(request, who, "tenants/page.html", _shown(who, is_all=request.GET.get("archived") == "true"))
+def tenants(request: HttpRequest, identity: Identity) -> HttpResponse:
+    return show(
+        request, identity, "tenants/page.html", _list_context(identity, is_all=request.GET.get("archived") == "true")
+    )
 
 
-def _shown(who: Identity, *, is_all: bool) -> dict[str, Any]:
-    """With archived tenants only if `is_all`; `archived`: how many there are."""
-    visible = who.visible_tenants()
+def _list_context(identity: Identity, *, is_all: bool) -> dict[str, Any]:
+    """Return the context; archived tenants only if `is_all`; `archived`: their number."""
+    visible = identity.visible_tenants()
     live = tenantrows.restrict(tenantrows.load(), visible, with_archived=True)
-    everyone = represent_tenants(visible)
-    found = [tenant for tenant in everyone if is_all or tenant["archived_at"] is None]
-    models, preempted = details.by_model(found), details.preemptions()
-    standing = {one.tenant_id: one for one in budgets.statuses(visible)}
+    all_tenants = represent_tenants(visible)
+    listed = [tenant for tenant in all_tenants if is_all or tenant["archived_at"] is None]
+    models, preempted = details.by_model(listed), details.preemptions()
+    budget_by_tenant = {budget.tenant_id: budget for budget in budgets.statuses(visible)}
     rows = [
         {
             **tenant,
             "live": live.get(tenant["name"], {}),
             "models": models[tenant["name"]],
             "preempted": details.balance(preempted, tenant["id"]),
-            "budget": standing.get(tenant["id"]),
+            "budget": budget_by_tenant.get(tenant["id"]),
         }
-        for tenant in found
+        for tenant in listed
     ]
     rows.sort(key=lambda row: (row["archived_at"] is not None, -row["live"].get("gpus_held", 0), row["name"]))
-    archived = sum(tenant["archived_at"] is not None for tenant in everyone)
+    archived = sum(tenant["archived_at"] is not None for tenant in all_tenants)
     return {"tenants": rows, "scale": bar_scale(row["live"] for row in rows), "archived": archived, "is_all": is_all}
 
 
 @page
-def tenant(request: HttpRequest, who: Identity, name: str) -> HttpResponse:
-    found = find_tenant(name, who)
-    [shown] = represent_tenants([found.pk])
-    live = feed.rows(f"tenant:{name}", who.visible_tenants())["tenant"]
+def tenant(request: HttpRequest, identity: Identity, name: str) -> HttpResponse:
+    model = find_tenant(name, identity)
+    [represented] = represent_tenants([model.pk])
+    live = feed.rows(f"tenant:{name}", identity.visible_tenants())["tenant"]
     preempted = details.preemptions()
     now = timezone.now()
     since = now - timedelta(days=_LATELY_DAYS)
-    used = usage_report.report([found.pk], since, now, "user", limit=1000)
-    words: dict[str, Any] = {
-        "tenant": shown,
+    report = usage_report.report([model.pk], since, now, "user", limit=1000)
+    context: dict[str, Any] = {
+        "tenant": represented,
         "live": live,
         "scale": bar_scale([live]),
-        "models": details.by_model([shown])[name],
-        "members": details.members([found.pk]).get(found.pk, []),
-        "budget": next(iter(budgets.statuses([found.pk])), None),
-        "crossings": budgets.crossings(found.pk),
-        "preempted": details.balance(preempted, found.pk),
-        "taken": details.preempted_by(preempted, found.pk, who),
-        "gave": details.preempted_for(preempted, found.pk, who),
-        "users": sorted(used.rows, key=lambda row: -row["gpu_seconds"])[:_MAX_USERS],
-        "total": used.total,
+        "models": details.by_model([represented])[name],
+        "members": details.members([model.pk]).get(model.pk, []),
+        "budget": next(iter(budgets.statuses([model.pk])), None),
+        "crossings": budgets.crossings(model.pk),
+        "preempted": details.balance(preempted, model.pk),
+        "preempted_by": details.preempted_by(preempted, model.pk, identity),
+        "preempted_for": details.preempted_for(preempted, model.pk, identity),
+        "users": sorted(report.rows, key=lambda row: -row["gpu_seconds"])[:_MAX_USERS],
+        "total": report.total,
         "currency": settings.ENV.currency,
         "has_rates": Rate.objects.exists(),
         "days": _LATELY_DAYS,
-        "edits": details.edits(found.pk) if who.is_admin else [],
+        "edits": details.edits(model.pk) if identity.is_admin else [],
     }
-    return show(request, who, "tenants/tenant.html", words)
+    return show(request, identity, "tenants/tenant.html", context)

@@ -1,4 +1,4 @@
-"""Tokens of the person who is logged in: make, list, revoke."""
+"""Tokens of the user: create, list, revoke."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.views.decorators.http import require_POST
 
-from frontend.ui.page import act, page, show
+from frontend.ui.page import page, perform, show
 from gpusched.lib.api.problems import not_found
 from gpusched.protocol.states import Scope
 from tenants.auth import tokens as auth_tokens
@@ -17,15 +17,15 @@ from tenants.models import ApiToken
 _SCOPES = (
     (Scope.READ, "read: see jobs, nodes and logs"),
     (Scope.WRITE, "write: submit and change jobs"),
-    (Scope.ADMIN, "admin: what only admins may do"),
+    (Scope.ADMIN, "admin: do what only admins can"),
 )
 _EXPIRES = (("30", "in 30 days"), ("90", "in 90 days"), ("365", "in a year"), ("", "never"))
 
 
 class TokenForm(forms.Form):
-    """The name, scopes and life of a new token. Only admins are offered the scope admin."""
+    """The name, scopes and lifetime of a new token. Only admins can choose the scope admin."""
 
-    name = forms.CharField(max_length=100, error_messages={"required": "Give it a name to find it by."})
+    name = forms.CharField(max_length=100, error_messages={"required": "Enter a name."})
     scopes = forms.MultipleChoiceField(choices=_SCOPES, error_messages={"required": "Choose at least one."})
     expires_in_days = forms.ChoiceField(choices=_EXPIRES, required=False)
 
@@ -37,41 +37,43 @@ class TokenForm(forms.Form):
 
 
 @page
-def tokens(request: HttpRequest, who: Identity) -> HttpResponse:
-    form = TokenForm(who.is_admin, request.POST if request.method == "POST" else None)
+def tokens(request: HttpRequest, identity: Identity) -> HttpResponse:
+    form = TokenForm(identity.is_admin, request.POST if request.method == "POST" else None)
     secret = ""
     if form.is_valid():
         days = form.cleaned_data["expires_in_days"]
         expires_at = auth_tokens.expiry(float(days) if days else None)
         _, secret = auth_tokens.create_token(
-            who.user_id, form.cleaned_data["name"], form.cleaned_data["scopes"], expires_at=expires_at
+            identity.user_id, form.cleaned_data["name"], form.cleaned_data["scopes"], expires_at=expires_at
         )
-        form = TokenForm(who.is_admin)
-    words = {
+        form = TokenForm(identity.is_admin)
+    context = {
         "form": form,
         "secret": secret,
-        "tokens": [_shown(token) for token in ApiToken.objects.filter(user_id=who.user_id).select_related("tenant")],
+        "tokens": [
+            _represent(token) for token in ApiToken.objects.filter(user_id=identity.user_id).select_related("tenant")
+        ],
         "url": request.build_absolute_uri("/").rstrip("/"),
     }
-    response = show(request, who, "tokens/page.html", words, status=400 if form.errors else 200)
+    response = show(request, identity, "tokens/page.html", context, status=400 if form.errors else 200)
     response["Cache-Control"] = "no-store"
     return response
 
 
-def _shown(token: ApiToken) -> dict[str, Any]:
+def _represent(token: ApiToken) -> dict[str, Any]:
     is_expired = token.expires_at is not None and token.expires_at <= timezone.now()
     return {"token": token, "state": "revoked" if token.revoked_at else "expired" if is_expired else "active"}
 
 
 @require_POST
 @page
-def revoke(request: HttpRequest, who: Identity, token_id: int) -> HttpResponse:
-    token = ApiToken.objects.filter(pk=token_id, user_id=who.user_id).first()
+def revoke(request: HttpRequest, identity: Identity, token_id: int) -> HttpResponse:
+    token = ApiToken.objects.filter(pk=token_id, user_id=identity.user_id).first()
     if token is None:
         raise not_found(f"token {token_id}")
 
     def do() -> str:
-        others = auth_tokens.revoke_token(token)
-        return f"token {token.name} is revoked" + (f", and {len(others)} made with it" if others else "")
+        derived = auth_tokens.revoke_token(token)
+        return f"token {token.name} is revoked" + (f", and {len(derived)} created with it" if derived else "")
 
-    return act(request, "tokens", do)
+    return perform(request, "tokens", do)

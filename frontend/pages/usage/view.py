@@ -22,47 +22,47 @@ _CSV = ("gpu_hours", "idle_gpu_hours", "cost")
 
 
 @page
-def usage(request: HttpRequest, who: Identity) -> HttpResponse:
-    """The address says all: ?from= and ?to= (days, both included), ?by=, ?tenant=, ?show=, ?format=csv."""
+def usage(request: HttpRequest, identity: Identity) -> HttpResponse:
+    """Show usage by ?from= and ?to= (inclusive days), ?by=, ?tenant=, ?show=, ?format=csv."""
     begin, end, problem = _period(request)
     by = request.GET.get("by", "tenant")
     by = by if by in used.BY else "tenant"
-    names = _tenants(who)
-    asked = request.GET.get("tenant", "")
-    ids = [names[asked]] if asked in names else list(names.values())
+    names = _tenants(identity)
+    requested = request.GET.get("tenant", "")
+    ids = [names[requested]] if requested in names else list(names.values())
     until = min(datetime.combine(end + timedelta(days=1), time(), UTC), timezone.now())
-    found = used.usage_rows(ids, datetime.combine(begin, time(), UTC), until, by)
+    result = used.usage_rows(ids, datetime.combine(begin, time(), UTC), until, by)
     if request.GET.get("format") == "csv":
-        return _as_csv(found, by, begin, end)
+        return _as_csv(result, by, begin, end)
     measure = request.GET.get("show", "gpu_hours")
     measure = measure if measure in _MEASURES else "gpu_hours"
-    words: dict[str, Any] = {
-        "found": found,
+    context: dict[str, Any] = {
+        "usage": result,
         "by": by,
         "bys": used.BY,
         "measure": measure,
         "measures": _MEASURES,
-        "measure_said": _MEASURES[measure],
-        "chart": used.chart(found, measure),
+        "measure_label": _MEASURES[measure],
+        "chart": used.chart(result, measure),
         "begin": begin,
         "end": end,
         "periods": _periods(),
         "problem": problem,
         "tenants": sorted(names),
-        "asked": asked if asked in names else "",
-        "unknown": bool(asked) and asked not in names,
+        "chosen_tenant": requested if requested in names else "",
+        "unknown": bool(requested) and requested not in names,
         "currency": settings.ENV.currency,
         "has_rates": Rate.objects.exists(),
         "budgets": _budgets(ids),
         "address": _address(request),
     }
-    return show(request, who, "usage/page.html", words)
+    return show(request, identity, "usage/page.html", context)
 
 
-def _tenants(who: Identity) -> dict[str, int]:
-    """Ids by name of those that may be seen."""
-    if not who.is_admin:
-        return {name: number for number, name in who.tenant_names.items()}
+def _tenants(identity: Identity) -> dict[str, int]:
+    """Return ids by name of the tenants that the caller can see."""
+    if not identity.is_admin:
+        return {name: number for number, name in identity.tenant_names.items()}
     return {row["name"]: row["id"] for row in query("SELECT id, name FROM tenants_all")}
 
 
@@ -70,59 +70,61 @@ def _budgets(tenant_ids: list[int]) -> list[dict[str, Any]]:
     names = ("tenant", "state", "used_gpu_hours", "soft_gpu_hours", "hard_gpu_hours", "period", "renews_at")
     return [
         {
-            **{name: getattr(one, name) for name in names},
-            "left": None if one.hard_gpu_hours is None else max(0.0, one.hard_gpu_hours - one.used_gpu_hours),
+            **{name: getattr(budget, name) for name in names},
+            "remaining": None
+            if budget.hard_gpu_hours is None
+            else max(0.0, budget.hard_gpu_hours - budget.used_gpu_hours),
         }
-        for one in (budgets.statuses(tenant_ids) if tenant_ids else ())
+        for budget in (budgets.statuses(tenant_ids) if tenant_ids else ())
     ]
 
 
 def _period(request: HttpRequest) -> tuple[date, date, str]:
-    """First and last day, and what is wrong with those that were asked for: then the last 30 days are shown."""
+    """Return the first and last day, and an error; with an error, the last 30 days."""
     today = timezone.now().astimezone(UTC).date()
     usual = today - timedelta(days=29), today
     try:
         begin = date.fromisoformat(request.GET.get("from") or str(usual[0]))
         end = date.fromisoformat(request.GET.get("to") or str(usual[1]))
     except ValueError:
-        return *usual, "A day is written like 2030-01-31. Shown are the last 30 days."
+        return *usual, "Write days like 2030-01-31. The last 30 days are shown."
     if begin > end:
-        return *usual, "The first day must not be after the last. Shown are the last 30 days."
+        return *usual, "The first day must not be after the last. The last 30 days are shown."
     if (end - begin).days >= MAX_DAYS:
-        return *usual, f"At most {MAX_DAYS} days are shown at once. Shown are the last 30."
+        return *usual, f"Choose at most {MAX_DAYS} days. The last 30 days are shown."
     return begin, end, ""
 
 
 def _periods() -> list[tuple[str, date, date]]:
     today = timezone.now().astimezone(UTC).date()
     month = today.replace(day=1)
-    before = (month - timedelta(days=1)).replace(day=1)
+    previous = (month - timedelta(days=1)).replace(day=1)
     return [
         ("7 days", today - timedelta(days=6), today),
         ("30 days", today - timedelta(days=29), today),
         ("this month", month, today),
-        ("last month", before, month - timedelta(days=1)),
+        ("last month", previous, month - timedelta(days=1)),
     ]
 
 
 def _address(request: HttpRequest) -> dict[str, str]:
-    """What the address says without one of its parts, for links that change that part."""
+    """Return the query without each parameter, for links that change it."""
     parts = {}
     for changed in ("period", "by", "show", "format"):
-        kept = request.GET.copy()
+        params = request.GET.copy()
         for name in ("from", "to") if changed == "period" else (changed,):
-            kept.pop(name, None)
-        text = kept.urlencode()
+            params.pop(name, None)
+        text = params.urlencode()
         parts[changed] = f"?{text}&" if text else "?"
     return parts
 
 
-def _as_csv(found: used.Used, by: str, begin: date, end: date) -> HttpResponse:
-    """A line for each day and key. What a spreadsheet would take for a formula is text."""
+def _as_csv(result: used.Usage, by: str, begin: date, end: date) -> HttpResponse:
+    """Return a line for each day and key; formulas are escaped as text."""
     response = HttpResponse(content_type="text/csv; charset=utf-8")
     response["Content-Disposition"] = f'attachment; filename="usage-by-{by}-{begin}-{end}.csv"'
     writer = csv.writer(response)
     writer.writerow(["day", by, *_CSV])
-    for (day, key), row in sorted(found.daily.items()):
+    for (day, key), row in sorted(result.daily.items()):
         writer.writerow([day, as_text(key), *(row[name] for name in _CSV)])
     return response

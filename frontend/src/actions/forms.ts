@@ -1,19 +1,19 @@
-// Forms that ask for something are sent in place: "requested…" at once, then what the server answers; how it stands is
-// then drawn by those who hear `asked`. Without this script the same forms lead to the page that says it.
-import { ask, tellFailure } from "../ui/fetch_errors";
+// Submit forms in place: show "requested…" at once, then the server's answer. Listeners of `asked`
+// draw the status. Without this script the forms load a page with the answer.
+import { ask, showFailure } from "../ui/fetch_errors";
 import { toast } from "./undo";
 
 const asking = new WeakSet<HTMLFormElement>();
-/** What was said last may not be so any more once something else was asked: "takes no new jobs", "takes jobs again". */
-let forget = (): void => undefined;
+/** Closes the last message, which a later request can contradict. */
+let closeLast = (): void => undefined;
 
-/** `<form data-asks>`: dispatches `asked` on the document when the server has answered, whatever it said. */
+/** `<form data-asks>`: dispatches `asked` on the document after any answer. */
 export function startAsking(): void {
   document.addEventListener("submit", (event) => {
     const form = event.target;
     if (!(form instanceof HTMLFormElement) || form.dataset.asks === undefined || event.defaultPrevented) return;
     event.preventDefault();
-    // It is not asked twice while nobody knows of the first time.
+    // Ignore a second submit until the first is answered.
     if (!asking.has(form)) void sendForm(form, event.submitter);
   });
 }
@@ -24,7 +24,7 @@ async function sendForm(form: HTMLFormElement, submitter: HTMLElement | null): P
   const address = button?.getAttribute("formaction") ?? form.getAttribute("action") ?? "";
   const body = new URLSearchParams([...new FormData(form)].map(([name, value]) => [name, String(value)]));
   asking.add(form);
-  // Not `disabled`: who pressed it by a key would be thrown out of the form.
+  // Not `disabled`, which would drop the keyboard focus.
   button?.setAttribute("aria-disabled", "true");
   if (button !== null) button.textContent = "requested…";
   const isDone = await send(address, body);
@@ -35,20 +35,20 @@ async function sendForm(form: HTMLFormElement, submitter: HTMLElement | null): P
   document.dispatchEvent(new CustomEvent("asked"));
 }
 
-/** Whether it was done; what was said of it is shown. */
+/** Send the form, show the answer and return whether it was done. */
 async function send(address: string, body: URLSearchParams): Promise<boolean> {
   try {
     const { is_done, sentence } = await ask<{ is_done: boolean; sentence: string }>(address, body);
-    forget();
-    forget = toast(sentence);
+    closeLast();
+    closeLast = toast(sentence);
     return is_done;
   } catch (error) {
-    tellFailure(error);
+    showFailure(error);
     return false;
   }
 }
 
-/** What was typed has been said, and the question is answered: the focus goes to where it was opened. */
+/** Reset the form and close its dialog; the focus returns to its summary. */
 function close(form: HTMLFormElement): void {
   form.reset();
   const question = form.querySelector<HTMLDetailsElement>("details.confirm[open]") ?? form.closest<HTMLDetailsElement>("details.confirm");

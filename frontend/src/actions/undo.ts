@@ -1,4 +1,4 @@
-// Forms that can be taken back: what is asked for is sent some seconds later, unless Undo is pressed; a page that is left
+// Forms with undo: the request is sent after some seconds unless the user presses Undo; leaving the page
 // sends it at once. <form data-undo="Job 7 will be cancelled">.
 import { h } from "../ui/dom";
 import { clocked } from "../ui/time";
@@ -18,80 +18,80 @@ export function startUndo(): void {
     (event) => {
       const form = event.target;
       if (!(form instanceof HTMLFormElement) || form.dataset.undo === undefined || form.dataset.sent === "yes") return;
-      // Before anybody else acts on it: nothing is requested yet.
+      // Before other listeners: nothing is requested yet.
       event.preventDefault();
       event.stopImmediatePropagation();
-      // Who presses it twice has asked once, and takes it back by one Undo.
-      if (!awaits(form.action)) later(form.dataset.undo, [form.action], (isLeaving) => (isLeaving ? leave(form) : submit(form)));
+      // A second press is the same request, undone once.
+      if (!isPending(form.action)) schedule(form.dataset.undo, [form.action], (isLeaving) => (isLeaving ? leave(form) : submit(form)));
     },
     { capture: true },
   );
   addEventListener("pagehide", () => waiting.forEach((each) => each.send(true)));
 }
 
-/** Whether something of that name will be sent yet. */
-export function awaits(name: string): boolean {
-  return [...waiting].some((one) => one.about.has(name));
+/** Return whether a request of this name is pending. */
+export function isPending(name: string): boolean {
+  return [...waiting].some((entry) => entry.about.has(name));
 }
 
-/** Shows what will be (`words`: "Job 7 will be cancelled"), and calls `send` after some seconds unless it is undone.
- *  `about`: the names of what `awaits` meanwhile. */
-export function later(words: string, about: readonly string[], send: (isLeaving: boolean) => void, ms = UNDO_MS): void {
-  const left = h("span", { class: "muted", "aria-hidden": "true" });
+/** Show `sentence` ("Job 7 will be cancelled") and call `send` after some seconds unless undone.
+ *  `about`: names for `isPending`. */
+export function schedule(sentence: string, about: readonly string[], send: (isLeaving: boolean) => void, ms = UNDO_MS): void {
+  const remaining = h("span", { class: "muted", "aria-hidden": "true" });
   const undo = h("button", { type: "button", class: "small" }, "Undo");
-  const now = h("button", { type: "button", class: "small" }, "Now");
-  const shown = h("div", { class: "toast", role: "status" }, h("span", {}, `${words} in ${Math.round(ms / 1000)} s.`), left, undo, now);
+  const now = h("button", { type: "button", class: "small" }, "Do it now");
+  const message = h("div", { class: "toast", role: "status" }, h("span", {}, `${sentence} in ${Math.round(ms / 1000)} s.`), remaining, undo, now);
   const until = performance.now() + ms;
   const from = document.activeElement;
   const end = (): void => {
     clearTimeout(timer);
     clearInterval(ticking);
-    waiting.delete(one);
-    remove(shown, from);
+    waiting.delete(entry);
+    remove(message, from);
   };
-  const one: Waiting = {
+  const entry: Waiting = {
     about: new Set(about),
     send(isLeaving) {
       end();
       send(isLeaving);
     },
   };
-  const say = (): void => void (left.textContent = `${Math.max(1, Math.ceil((until - performance.now()) / 1000))} s`);
-  const ticking = setInterval(say, 250);
-  const timer = setTimeout(() => one.send(false), ms);
-  waiting.add(one);
+  const showRemaining = (): void => void (remaining.textContent = `${Math.max(1, Math.ceil((until - performance.now()) / 1000))} s`);
+  const ticking = setInterval(showRemaining, 250);
+  const timer = setTimeout(() => entry.send(false), ms);
+  waiting.add(entry);
   undo.addEventListener("click", end);
-  now.addEventListener("click", () => one.send(false));
-  say();
-  place().append(shown);
+  now.addEventListener("click", () => entry.send(false));
+  showRemaining();
+  place().append(message);
   undo.focus({ preventScroll: true });
 }
 
-/** Says something for a while, with a button that takes it back where that can be; gives what ends it before. */
-export function toast(words: string, action?: { word: string; run: () => void }, ms = 2 * UNDO_MS): () => void {
-  const shown = h("div", { class: "toast", role: "status" }, h("span", {}, ...clocked(words)));
+/** Show a message for a while, optionally with an action; returns a function that closes it. */
+export function toast(sentence: string, action?: { word: string; run: () => void }, ms = 2 * UNDO_MS): () => void {
+  const message = h("div", { class: "toast", role: "status" }, h("span", {}, ...clocked(sentence)));
   const from = document.activeElement;
-  const end = (): void => remove(shown, from);
+  const end = (): void => remove(message, from);
   if (action !== undefined) {
     const button = h("button", { type: "button", class: "small" }, action.word);
     button.addEventListener("click", () => {
       end();
       action.run();
     });
-    shown.append(button);
+    message.append(button);
   }
   const close = h("button", { type: "button", class: "small", "aria-label": "Close" }, "✕");
   close.addEventListener("click", end);
-  shown.append(close);
-  place().append(shown);
+  message.append(close);
+  place().append(message);
   setTimeout(end, ms);
   return end;
 }
 
-/** The focus, if it is there, goes back to where it came from; where that is gone, to the page. */
-function remove(shown: HTMLElement, from: Element | null): void {
-  const hadFocus = shown.contains(document.activeElement);
-  shown.remove();
+/** Remove the message; a focus in it returns to its origin, or to the page. */
+function remove(message: HTMLElement, from: Element | null): void {
+  const hadFocus = message.contains(document.activeElement);
+  message.remove();
   if (!hadFocus) return;
   if (from instanceof HTMLElement) from.focus({ preventScroll: true });
   if (document.activeElement !== from || from === document.body) document.querySelector<HTMLElement>("main")?.focus({ preventScroll: true });
@@ -99,13 +99,13 @@ function remove(shown: HTMLElement, from: Element | null): void {
 
 function submit(form: HTMLFormElement): void {
   form.dataset.sent = "yes";
-  // Drawn anew meanwhile, the form is not in the page any more; what it asks for is the same.
+  // A redraw can have removed the form from the page; submit it anyway.
   if (!form.isConnected) {
     form.hidden = true;
     document.body.append(form);
   }
   form.requestSubmit();
-  // It may be refused, and asked for once more.
+  // A refused request can be sent again.
   delete form.dataset.sent;
   if (form.hidden) form.remove();
 }
@@ -115,9 +115,9 @@ function leave(form: HTMLFormElement): void {
 }
 
 function place(): HTMLElement {
-  const known = document.querySelector<HTMLElement>(".toasts");
-  if (known !== null) return known;
-  const made = h("div", { class: "toasts" });
-  document.body.append(made);
-  return made;
+  const existing = document.querySelector<HTMLElement>(".toasts");
+  if (existing !== null) return existing;
+  const created = h("div", { class: "toasts" });
+  document.body.append(created);
+  return created;
 }

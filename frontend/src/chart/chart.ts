@@ -1,8 +1,8 @@
-// A chart in an element: the drawing library comes when the first chart is shown, and the newest data is what is drawn.
+// A chart in an element. The drawing library loads with the first chart.
 import { h, na } from "../ui/dom";
 import { type ChartData, sentence } from "./model";
 
-/** What the lazy part makes of an element. */
+/** A drawing of the lazily loaded module. */
 export interface Drawing {
   draw(data: ChartData): void;
   restyle(): void;
@@ -14,8 +14,8 @@ export class Chart {
   private data: ChartData | null = null;
   private isOver = false;
 
-  /** `host` is the chart's own; `missing` says why nothing is known, where that is so. */
-  constructor(private readonly host: HTMLElement, private readonly missing = "no reading was kept") {
+  /** `host` belongs to the chart; `missing`: the text without data. */
+  constructor(private readonly host: HTMLElement, private readonly missing = "no readings recorded") {
     host.classList.add("chart");
     host.setAttribute("role", "img");
   }
@@ -57,7 +57,7 @@ export class Chart {
       this.drawing = drawn(this.host);
       this.drawing.draw(this.data);
     } catch {
-      this.host.replaceChildren(h("p", { class: "empty", role: "alert" }, "The chart could not be loaded; reload the page."));
+      this.host.replaceChildren(h("p", { class: "empty", role: "alert" }, "The chart could not be loaded. Reload the page."));
     }
   }
 }

@@ -4,16 +4,16 @@ import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { resolve } from "../pages/fleet/palette";
 import type { Drawing } from "./chart";
-import { type ChartData, broken, ends, gaps, mark, moment, ofDays, said, short, stacked, top } from "./model";
+import { type ChartData, broken, ends, gaps, mark, moment, ofDays, formatValue, short, stacked, top } from "./model";
 
 const HEIGHT = 120;
-/** Those of owners: amber and red are kept for what somebody must see to. */
+/** Owner colours; amber and red are for problems. */
 const COLOURS = ["owner-0", "owner-1", "owner-2", "owner-3", "owner-4", "owner-5", "owner-6", "owner-7"];
 
 export function drawn(host: HTMLElement): Drawing {
   let plot: uPlot | null = null;
   let data: ChartData | null = null;
-  let look = "";
+  let signature = "";
 
   const begin = (): void => {
     plot?.destroy();
@@ -29,9 +29,9 @@ export function drawn(host: HTMLElement): Drawing {
     draw(next) {
       data = next;
       const kind = JSON.stringify([next.lines.map((line) => [line.label, line.colour]), next.kind, next.unit, next.height, next.group]);
-      if (plot === null || kind !== look) begin();
+      if (plot === null || kind !== signature) begin();
       else plot.setData(aligned(next));
-      look = kind;
+      signature = kind;
     },
     restyle: begin,
     end() {
@@ -44,7 +44,7 @@ export function drawn(host: HTMLElement): Drawing {
 
 function aligned(data: ChartData): uPlot.AlignedData {
   const { times, values } = broken(data);
-  // What stands on the others is drawn first, and the lower ones over it.
+  // Draw the top of the stack first, and lower bars over it.
   return [times, ...(data.kind === "bars" ? stacked(values).reverse() : values)] as uPlot.AlignedData;
 }
 
@@ -59,9 +59,9 @@ function options(host: HTMLElement, data: () => ChartData): uPlot.Options {
   return {
     width: Math.max(host.clientWidth, 80),
     height: now.height ?? HEIGHT,
-    // Half of the last mark stands beyond the axis.
+    // Half of the last mark is beyond the axis.
     padding: [8, 24, 0, 0],
-    // Days are those of the ledger, and begin where it has them begin.
+    // Days are UTC, as in the ledger.
     ...(ofDays(now) ? { tzDate: (at: number) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC") } : {}),
     scales: {
       x: { range: () => [...ends(data())] },
@@ -84,7 +84,7 @@ function options(host: HTMLElement, data: () => ChartData): uPlot.Options {
   };
 }
 
-/** The legend tells the line's own value, also where it stands on others. */
+/** The legend shows the line's own value, not the stacked one. */
 function series(label: string, stroke: string, at: number, data: () => ChartData): uPlot.Series {
   const isBars = data().kind === "bars";
   return {
@@ -92,18 +92,18 @@ function series(label: string, stroke: string, at: number, data: () => ChartData
     stroke,
     width: isBars ? 0 : 1.5,
     points: { show: false },
-    value: (_, value, __, index) => (index === null ? inAll(data(), at) : said(isBars ? data().lines[at]?.values[index] : value, data().unit)),
+    value: (_, value, __, index) => (index === null ? inAll(data(), at) : formatValue(isBars ? data().lines[at]?.values[index] : value, data().unit)),
     ...(isBars ? { fill: stroke, paths: uPlot.paths.bars?.({ size: [0.9, 64], align: 1 }) as uPlot.Series.PathBuilder } : {}),
   };
 }
 
-/** Without a cursor: what the bars of a line come to, the last that a line knows. */
+/** Without a cursor: the sum of bars, or the last known value of a line. */
 function inAll(data: ChartData, at: number): string {
-  const known = (data.lines[at]?.values ?? []).filter((value) => value !== null);
-  return said(data.kind === "bars" ? known.reduce((sum, value) => sum + value, 0) : known.at(-1), data.unit);
+  const values = (data.lines[at]?.values ?? []).filter((value) => value !== null);
+  return formatValue(data.kind === "bars" ? values.reduce((sum, value) => sum + value, 0) : values.at(-1), data.unit);
 }
 
-/** What is not known is hatched, never zero. */
+/** Hatch unknown times, never draw zero. */
 function hatch(plot: uPlot, data: ChartData): void {
   const { ctx, bbox } = plot;
   ctx.save();

@@ -1,32 +1,32 @@
-// What a chart shows, and the arithmetic behind it: gaps, stacks, ranges, words. No drawing.
+// The data of a chart and its arithmetic: gaps, stacks, ranges, labels. No drawing.
 import { absolute } from "../ui/time";
 
 export interface Line {
   label: string;
   /** One for each of `times`; null: not known then. */
   values: readonly (number | null)[];
-  /** A colour of the style sheet without its dashes, as "cell-busy"; else one by its place. */
+  /** A colour name of the style sheet, as "cell-busy"; default: by position. */
   colour?: string;
 }
 
 export interface ChartData {
-  /** What is shown, in words, for who cannot see it. */
+  /** A description for screen readers. */
   label: string;
   unit: string;
   /** Seconds since the epoch, ascending. */
   times: readonly number[];
   lines: readonly Line[];
-  /** Bars stand on each other, each as wide as `step`; they begin at their times. */
+  /** Bars are stacked, each `step` wide from its time on. */
   kind?: "line" | "bars";
   /** Seconds from one time to the next while nothing is missing; more than twice that is a gap. */
   step: number;
   /** The ends of the time axis; else those of `times`. */
   from?: number;
   until?: number;
-  /** The least that the top of the axis stands for, as 100 of percent. */
-  most?: number;
+  /** The minimum top of the axis, such as 100 for percent. */
+  axisTop?: number;
   height?: number;
-  /** Charts of one group have one cursor. */
+  /** Charts of a group share a cursor. */
   group?: string;
 }
 
@@ -40,29 +40,29 @@ export function ends(data: ChartData): Interval {
   return [from, Math.max(data.until ?? last, from + 1)];
 }
 
-/** The times of which nothing is known: before the first, after the last and between two known ones that are far apart. */
+/** Return the unknown periods: before the first, after the last and between distant known times. */
 export function gaps(data: ChartData): Interval[] {
   const [from, until] = ends(data);
   if (data.kind === "bars") return [];
-  const found: Interval[] = [];
-  let known = from;
+  const result: Interval[] = [];
+  let lastKnown = from;
   data.times.forEach((at, index) => {
     if (data.lines.every((line) => (line.values[index] ?? null) === null)) return;
-    if (at - known > 2.5 * data.step) found.push([known, at]);
-    known = at;
+    if (at - lastKnown > 2.5 * data.step) result.push([lastKnown, at]);
+    lastKnown = at;
   });
-  if (until - known > 2.5 * data.step) found.push([known, until]);
-  return found;
+  if (until - lastKnown > 2.5 * data.step) result.push([lastKnown, until]);
+  return result;
 }
 
-/** Times and values as they are drawn: a gap in time breaks each line. */
+/** Return times and values for drawing; a gap breaks each line. */
 export function broken(data: ChartData): { times: number[]; values: (number | null)[][] } {
   const times: number[] = [];
   const values: (number | null)[][] = data.lines.map(() => []);
   data.times.forEach((at, index) => {
-    const before = data.times[index - 1];
-    if (data.kind !== "bars" && before !== undefined && at - before > 2.5 * data.step) {
-      times.push(before + data.step);
+    const previous = data.times[index - 1];
+    if (data.kind !== "bars" && previous !== undefined && at - previous > 2.5 * data.step) {
+      times.push(previous + data.step);
       for (const list of values) list.push(null);
     }
     times.push(at);
@@ -71,7 +71,7 @@ export function broken(data: ChartData): { times: number[]; values: (number | nu
   return { times, values };
 }
 
-/** Each line on top of those before it; what is not known adds nothing. The last one's are the totals. */
+/** Stack the lines; unknown values add nothing. The last line has the totals. */
 export function stacked(values: readonly (readonly (number | null)[])[]): (number | null)[][] {
   const sums: number[] = [];
   return values.map((list) =>
@@ -82,29 +82,29 @@ export function stacked(values: readonly (readonly (number | null)[])[]): (numbe
   );
 }
 
-/** The top of the axis: what is there, `most` and a little air; 1 where there is nothing. */
+/** Return the top of the axis: the maximum of values and `most`, with a margin; 1 without data. */
 export function top(data: ChartData): number {
   const values = data.kind === "bars" ? (stacked(data.lines.map((line) => line.values)).at(-1) ?? []) : data.lines.flatMap((line) => [...line.values]);
-  const highest = values.reduce<number>((most, value) => Math.max(most, value ?? 0), 0);
-  return Math.max(data.most ?? 0, highest * (highest > (data.most ?? 0) ? 1.05 : 1)) || 1;
+  const highest = values.reduce<number>((maximum, value) => Math.max(maximum, value ?? 0), 0);
+  return Math.max(data.axisTop ?? 0, highest * (highest > (data.axisTop ?? 0) ? 1.05 : 1)) || 1;
 }
 
 const DAY_SECONDS = 86_400;
 
-/** Whether its bars are days, which are UTC ones wherever it is looked at. */
+/** Return whether the bars are days (UTC). */
 export function ofDays(data: ChartData): boolean {
   return data.kind === "bars" && data.step === DAY_SECONDS;
 }
 
 const DAY = { timeZone: "UTC", month: "short", day: "numeric" } as const;
 
-/** A moment where there is room for it: a day, or day and time by the clock of who looks. */
+/** Format a moment: a day, or local day and time. */
 export function moment(at: number, isDay: boolean): string {
   const date = new Date(at * 1000);
   return isDay ? date.toLocaleDateString("en-GB", { ...DAY, year: "numeric" }) : absolute(at * 1000);
 }
 
-/** A moment on the axis, as finely as its marks are `apart`: a day, a minute or a second; of days nothing between them. */
+/** Format an axis mark by the distance of marks: a day, a minute or a second; empty between days. */
 export function mark(at: number, apart: number, isDay: boolean): string {
   const date = new Date(at * 1000);
   if (isDay) return at % DAY_SECONDS === 0 ? date.toLocaleDateString("en-GB", DAY) : "";
@@ -112,22 +112,22 @@ export function mark(at: number, apart: number, isDay: boolean): string {
   return date.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", ...(apart < 60 ? { second: "2-digit" } : {}) });
 }
 
-/** 0.25, 12.5, 1,250: three digits that count. */
+/** Format three significant digits: 0.25, 12.5, 1,250. */
 export function short(value: number): string {
   return Number(value.toPrecision(3)).toLocaleString("en");
 }
 
-export function said(value: number | null | undefined, unit: string): string {
+export function formatValue(value: number | null | undefined, unit: string): string {
   return value === null || value === undefined ? "n/a" : `${short(value)}${unit === "%" || unit === "" ? "" : " "}${unit}`;
 }
 
-/** What a chart says in one sentence. */
+/** Describe a chart in one sentence. */
 export function sentence(data: ChartData): string {
   const parts = data.lines.map((line) => {
-    const known = line.values.filter((value) => value !== null);
-    if (known.length === 0) return `${line.label} n/a`;
-    if (data.kind === "bars") return `${line.label} ${said(known.reduce((sum, value) => sum + value, 0), data.unit)} in all`;
-    return `${line.label} from ${said(Math.min(...known), data.unit)} to ${said(Math.max(...known), data.unit)}`;
+    const values = line.values.filter((value) => value !== null);
+    if (values.length === 0) return `${line.label} n/a`;
+    if (data.kind === "bars") return `${line.label} ${formatValue(values.reduce((sum, value) => sum + value, 0), data.unit)} in all`;
+    return `${line.label} from ${formatValue(Math.min(...values), data.unit)} to ${formatValue(Math.max(...values), data.unit)}`;
   });
-  return `${data.label}: ${parts.join("; ") || "nothing known"}`;
+  return `${data.label}: ${parts.join("; ") || "no data"}`;
 }

@@ -1,22 +1,22 @@
-// Whether the page may be believed now: live, delayed or offline, by when the server last said that it is alive.
+// Freshness of the page: live, delayed or offline, by the time of the last `alive`.
 import { h } from "../ui/dom";
 import { clock } from "../ui/time";
 
 export const LIVE_MS = 5000;
-/** A connection that says nothing for so long is dead, whatever the browser thinks. */
+/** A connection without messages for this time is dead. */
 export const DEAD_MS = 15000;
 
 export interface Heard {
   isConnected: boolean;
   isLoggedOut: boolean;
-  /** The server does not hear of changes at once, and looks for them every second. */
+  /** The server polls for changes every second, as it gets no events. */
   isLate: boolean;
-  /** For so long the server's database had not answered when it last said that it is alive. */
+  /** How long the server's database had not answered at the last `alive`. */
   blindSeconds: number | null;
   /** On this page's clock; null before the first. */
   aliveAt: number | null;
   cycleAgeSeconds: number | null;
-  /** When rows were last got without a socket, since there is none. */
+  /** When rows were last polled. */
   polledAt: number | null;
 }
 
@@ -24,33 +24,33 @@ export interface Freshness {
   level: "live" | "delayed" | "offline";
   text: string;
   title: string;
-  /** Loading the page anew leads to the login. */
+  /** Reloading the page leads to the login. */
   isLink?: boolean;
 }
 
 export function freshness(heard: Heard, now: number, hasFailed: boolean): Freshness {
   const { aliveAt, isConnected } = heard;
   const cycle = heard.cycleAgeSeconds;
-  const title = cycle === null ? "" : `the scheduler last looked ${cycle.toFixed(1)} s before that`;
+  const title = cycle === null ? "" : `the scheduler's last cycle was ${cycle.toFixed(1)} s before that`;
   if (heard.isLoggedOut) return { level: "offline", text: "logged out", title: "log in again", isLink: true };
   if (!isConnected && heard.polledAt !== null && now - heard.polledAt <= DEAD_MS) {
     const age = Math.round((now - heard.polledAt) / 1000);
-    return { level: "delayed", text: `polling, ${age} s old`, title: "no WebSocket gets through to the server; the page asks every few seconds" };
+    return { level: "delayed", text: `polling, ${age} s old`, title: "the page cannot open a WebSocket, so it polls the server every few seconds" };
   }
   if (!isConnected) {
     if (aliveAt === null && !hasFailed) return { level: "delayed", text: "connecting…", title: "" };
     const heardAt = Math.max(aliveAt ?? 0, heard.polledAt ?? 0);
-    const known = heardAt === 0 ? "as loaded" : `last known ${clock(heardAt)}`;
-    return { level: "offline", text: `offline, ${known}`, title: "trying to reach the server again" };
+    const lastKnown = heardAt === 0 ? "as loaded" : `last known ${clock(heardAt)}`;
+    return { level: "offline", text: `offline, ${lastKnown}`, title: "trying to reach the server again" };
   }
   if (aliveAt === null) return { level: "delayed", text: "connecting…", title: "" };
   const age = now - aliveAt;
   if (heard.blindSeconds !== null) {
     const seconds = Math.round(heard.blindSeconds + age / 1000);
-    return { level: "delayed", text: `delayed ${seconds} s`, title: "the server cannot look at its database; what is shown is from before" };
+    return { level: "delayed", text: `delayed ${seconds} s`, title: "the server's database does not respond; the page shows older data" };
   }
   if (age <= LIVE_MS && heard.isLate) {
-    return { level: "delayed", text: "delayed 1 s", title: "the server has lost Redis, and looks for changes every second" };
+    return { level: "delayed", text: "delayed 1 s", title: "the server has lost Redis, so it polls for changes every second" };
   }
   if (age <= LIVE_MS) return { level: "live", text: "live", title };
   return { level: "delayed", text: `delayed ${Math.round(age / 1000)} s`, title };

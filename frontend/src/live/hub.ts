@@ -1,4 +1,4 @@
-// Joins socket and store: which topics are wanted, their states, who is told, once per frame.
+// Connect socket and store: subscribed topics, their states, and listeners, notified once per frame.
 import type { Polled } from "./polling";
 import { LOGGED_OUT, type SocketEvents, Socket, type SocketLike } from "./socket";
 import { NOTHING, type TopicMessage, type TopicState, apply, unsettled } from "./store";
@@ -9,13 +9,13 @@ import type { Message } from "./topics";
 
 type Listener = (state: TopicState) => void;
 
-/** A snapshot that was asked for and does not come is asked for again. */
+/** A missing snapshot is requested again after this time. */
 const TIMEOUT_MS = 5000;
 
 export class Hub implements SocketEvents {
   readonly heard: Heard = { isConnected: false, isLoggedOut: false, isLate: false, blindSeconds: null, aliveAt: null, cycleAgeSeconds: null, polledAt: null };
   hasFailed = false;
-  /** Called when the connection comes or goes, and when the server says that it is alive. */
+  /** Called when the connection changes, and on every `alive`. */
   onHeard: () => void = () => undefined;
 
   private readonly states = new Map<string, TopicState>();
@@ -23,11 +23,11 @@ export class Hub implements SocketEvents {
   private readonly changed = new Set<string>();
   private readonly socket: Socket;
   private readonly joiner = new Joiner();
-  private readonly kept = new Set<string>();
+  private readonly backgroundTopics = new Set<string>();
   private isHidden = false;
   private isScheduled = false;
   private sent = "";
-  private asked = 0;
+  private subscribedAt = 0;
   private openedAt = 0;
 
   constructor(
@@ -42,66 +42,66 @@ export class Hub implements SocketEvents {
     this.socket.connect();
   }
 
-  /** Calls `listener` with the topic's state at each change, in the frame's batch; the answer ends that. */
+  /** Call `listener` with the topic's state on every change, batched per frame. Returns an unsubscribe function. */
   listen(topic: string, listener: Listener): () => void {
-    const known = this.listeners.get(topic) ?? new Set();
-    known.add(listener);
-    this.listeners.set(topic, known);
-    if (this.state(topic).known) {
+    const listeners = this.listeners.get(topic) ?? new Set();
+    listeners.add(listener);
+    this.listeners.set(topic, listeners);
+    if (this.state(topic).hasRows) {
       this.changed.add(topic);
       this.schedule();
     }
     this.subscribe();
     return () => {
-      known.delete(listener);
-      if (known.size === 0) {
+      listeners.delete(listener);
+      if (listeners.size === 0) {
         this.listeners.delete(topic);
-        const wanted = this.wanted();
-        for (const old of [...this.states.keys()]) if (!wanted.includes(old)) this.states.delete(old);
+        const topics = this.topics();
+        for (const old of [...this.states.keys()]) if (!topics.includes(old)) this.states.delete(old);
       }
       this.subscribe();
     };
   }
 
-  /** As views see it. */
+  /** Return the state as views see it, joined with its companion. */
   state(topic: string): TopicState {
     const companion = COMPANION[topic];
-    return companion === undefined ? this.own(topic) : this.joiner.join(this.own(topic), this.own(companion));
+    return companion === undefined ? this.ownState(topic) : this.joiner.join(this.ownState(topic), this.ownState(companion));
   }
 
-  private own(topic: string): TopicState {
+  private ownState(topic: string): TopicState {
     return this.states.get(topic) ?? NOTHING;
   }
 
-  /** A topic of which a hidden tab, too, wants to hear. */
+  /** Keep a topic subscribed in a hidden tab. */
   keepWhenHidden(topic: string): void {
-    this.kept.add(topic);
+    this.backgroundTopics.add(topic);
     this.subscribe();
   }
 
-  private wanted(): string[] {
+  private topics(): string[] {
     const companions = [...this.listeners.keys()].flatMap((topic) => COMPANION[topic] ?? []);
     return [...new Set([...this.listeners.keys(), ...companions])].sort();
   }
 
-  /** A hidden tab costs the server nothing; a visible one asks for everything again. */
+  /** Unsubscribe a hidden tab; subscribe again when visible. */
   setHidden(isHidden: boolean): void {
     if (this.isHidden === isHidden) return;
     this.isHidden = isHidden;
     if (isHidden) {
-      for (const [topic, state] of this.states) if (!this.kept.has(topic)) this.states.set(topic, unsettled(state));
+      for (const [topic, state] of this.states) if (!this.backgroundTopics.has(topic)) this.states.set(topic, unsettled(state));
     } else {
       this.socket.hurry();
     }
     this.subscribe();
   }
 
-  /** Once a second: dead connections are dropped, snapshots that did not come are asked for again. */
+  /** Once a second: drop dead connections and request missing snapshots. */
   watch(): void {
     if (!this.heard.isConnected || this.isHidden) return;
     if (this.now() - Math.max(this.heard.aliveAt ?? 0, this.openedAt) > DEAD_MS) return this.socket.reset();
-    const missing = this.wanted().filter((topic) => /waiting|gap/.test(this.own(topic).status));
-    if (missing.length > 0 && this.now() - this.asked > TIMEOUT_MS) this.subscribe(missing);
+    const missing = this.topics().filter((topic) => /waiting|gap/.test(this.ownState(topic).status));
+    if (missing.length > 0 && this.now() - this.subscribedAt > TIMEOUT_MS) this.subscribe(missing);
   }
 
   hurry(): void {
@@ -112,7 +112,7 @@ export class Hub implements SocketEvents {
     this.heard.isConnected = true;
     this.heard.isLoggedOut = false;
     this.heard.polledAt = null;
-    // What was polled has no number that a delta could follow.
+    // Polled rows have no number that a delta can follow.
     for (const [topic, state] of this.states) this.states.set(topic, unsettled(state));
     this.openedAt = this.now();
     this.sent = "";
@@ -133,7 +133,7 @@ export class Hub implements SocketEvents {
     if (Array.isArray(data)) return data.forEach((each) => this.received(each));
     const message = data as Message;
     if ("alive" in message) {
-      // So the server knows that this page keeps up.
+      // Tells the server that this page keeps up.
       if (message.answer === true) this.socket.send({ seen: message.alive });
       this.heard.aliveAt = this.now();
       this.heard.cycleAgeSeconds = message.cycle_age_seconds ?? null;
@@ -142,17 +142,17 @@ export class Hub implements SocketEvents {
       learnServerTime(message.alive);
       return this.onHeard();
     }
-    if (typeof message.topic === "string") this.take(message);
+    if (typeof message.topic === "string") this.receive(message);
   }
 
-  /** What was asked for while there is no socket. */
+  /** Apply polled rows, unless the socket is connected. */
   polled(answer: Polled): void {
     if (this.heard.isConnected) return;
     this.heard.polledAt = this.now();
     this.heard.cycleAgeSeconds = answer.cycle_age_seconds;
     learnServerTime(answer.alive);
-    for (const [topic, snapshot] of Object.entries(answer.topics)) this.take({ topic, seq: 0, snapshot });
-    for (const [topic, error] of Object.entries(answer.errors)) this.take({ topic, error });
+    for (const [topic, snapshot] of Object.entries(answer.topics)) this.receive({ topic, seq: 0, snapshot });
+    for (const [topic, error] of Object.entries(answer.errors)) this.receive({ topic, error });
     this.onHeard();
   }
 
@@ -161,35 +161,35 @@ export class Hub implements SocketEvents {
     this.onHeard();
   }
 
-  private take(message: TopicMessage): void {
+  private receive(message: TopicMessage): void {
     if (!this.subscribed().includes(message.topic)) return;
-    const before = this.own(message.topic);
-    const after = apply(before, message);
-    this.states.set(message.topic, after);
-    if (after === before) return;
-    if (after.status === "gap") return this.subscribe([message.topic]);
+    const previous = this.ownState(message.topic);
+    const next = apply(previous, message);
+    this.states.set(message.topic, next);
+    if (next === previous) return;
+    if (next.status === "gap") return this.subscribe([message.topic]);
     this.changed.add(Object.keys(COMPANION).find((topic) => COMPANION[topic] === message.topic) ?? message.topic);
     this.schedule();
   }
 
-  /** What the server is asked for at this moment. */
+  /** Return the topics to subscribe to now. */
   subscribed(): string[] {
-    return this.isHidden ? this.wanted().filter((topic) => this.kept.has(topic)) : this.wanted();
+    return this.isHidden ? this.topics().filter((topic) => this.backgroundTopics.has(topic)) : this.topics();
   }
 
   private subscribe(fresh: string[] = []): void {
-    const wanted = this.subscribed();
-    const set = JSON.stringify(wanted);
+    const topics = this.subscribed();
+    const set = JSON.stringify(topics);
     if (!this.socket.isOpen || (set === this.sent && fresh.length === 0)) return;
-    const message = fresh.length > 0 ? { subscribe: wanted, fresh } : { subscribe: wanted };
+    const message = fresh.length > 0 ? { subscribe: topics, fresh } : { subscribe: topics };
     if (this.socket.send(message)) {
       this.sent = set;
-      this.asked = this.now();
+      this.subscribedAt = this.now();
     }
   }
 
   private schedule(): void {
-    // A hidden page has no frames, and what it is told nevertheless is for notifications.
+    // A hidden page has no frames; its updates are for notifications.
     if (this.isHidden) return this.flush();
     if (this.isScheduled) return;
     this.isScheduled = true;
@@ -205,7 +205,7 @@ export class Hub implements SocketEvents {
         try {
           listener(this.state(topic));
         } catch (error) {
-          // One view that cannot draw something must not stop the others.
+          // A failing view must not stop the others.
           console.error(error);
         }
       }

@@ -1,4 +1,4 @@
-// Where no WebSocket gets through (some proxies let none), the page asks for the same rows every few seconds.
+// Poll the same rows every few seconds if a proxy blocks the WebSocket.
 import type { Hub } from "./hub";
 import type { Rows } from "./topics";
 
@@ -10,7 +10,7 @@ export interface Polled {
 }
 
 export const POLL_MS = 5000;
-/** A server that restarts is back sooner. */
+/** Longer than a restart of the server. */
 export const TIMEOUT_MS = 8000;
 
 export class Polling {
@@ -23,7 +23,7 @@ export class Polling {
     private readonly now: () => number = Date.now,
   ) {}
 
-  /** To be called about once a second. */
+  /** Call this once a second. */
   async tick(): Promise<void> {
     if (this.hub.heard.isConnected || this.hub.heard.isLoggedOut) {
       this.without = null;
@@ -38,15 +38,15 @@ export class Polling {
     try {
       await this.ask(topics);
     } catch {
-      // Nothing gets through: the page says that it is offline.
+      // The page shows that it is offline.
     } finally {
       this.isBusy = false;
     }
   }
 
   private async ask(topics: readonly string[]): Promise<void> {
-    const wanted = new URLSearchParams(topics.map((topic) => ["topic", topic]));
-    const answer = await fetch(`/live/?${wanted.toString()}`, { headers: { Accept: "application/json" } });
+    const query = new URLSearchParams(topics.map((topic) => ["topic", topic]));
+    const answer = await fetch(`/live/?${query.toString()}`, { headers: { Accept: "application/json" } });
     if (answer.status === 401) return this.hub.loggedOut();
     if (answer.ok) this.hub.polled((await answer.json()) as Polled);
   }

@@ -1,10 +1,10 @@
-// Finds the page's live regions, gives each its view and its topic, and lets go of those that left the page.
+// Mount a view on each live region of the page, and close those of removed regions.
 import { h } from "../ui/dom";
 import type { Hub } from "./hub";
 import type { TopicState } from "./store";
 
 export interface View {
-  /** Called at most once a frame, only when something of the topic changed. */
+  /** Called at most once per frame, when the topic has changed. */
   draw(state: TopicState): void;
   close?(): void;
   /** The theme or the size of the page changed. */
@@ -18,9 +18,9 @@ export interface Page {
 export type MakeView = (region: HTMLElement, page: Page) => View;
 
 const ERRORS: Record<string, string> = {
-  not_found: "This does not exist any more, or you may not see it any more. What follows is how it was.",
-  unknown_topic: "The server does not know this; reload the page.",
-  too_many_topics: "This page asks for more than the server gives to one page.",
+  not_found: "This no longer exists, or you can no longer see it. Its last known state is below.",
+  unknown_topic: "The server does not know this part of the page. Reload the page.",
+  too_many_topics: "This page follows more topics than the server allows. Reload the page.",
 };
 
 export class Regions {
@@ -32,7 +32,7 @@ export class Regions {
     private readonly drawn: () => void,
   ) {}
 
-  /** To be called at the start and after each change of the page by HTMX. */
+  /** Call this at the start and after each HTMX change. */
   scan(): void {
     for (const [region, { view, end }] of this.open) {
       if (region.isConnected) continue;
@@ -61,7 +61,7 @@ export class Regions {
         showError(region, state.error ?? "");
         return;
       }
-      if (!state.known) return;
+      if (!state.hasRows) return;
       region.querySelector(":scope > .live-error")?.remove();
       region.classList.remove("is-past");
       view.draw(state);
@@ -80,10 +80,10 @@ export class Regions {
 function showError(region: HTMLElement, code: string): void {
   region.querySelector(":scope > .live-error")?.remove();
   region.classList.add("is-past");
-  region.prepend(h("p", { class: "empty live-error", role: "alert" }, ERRORS[code] ?? `The server refused this (${code}).`));
+  region.prepend(h("p", { class: "empty live-error", role: "alert" }, ERRORS[code] ?? `The server rejected this (${code}).`));
 }
 
-/** The address may name a row (#gpu-1) that did not exist when the browser looked for it. */
+/** The URL can name a row (#gpu-1) that did not exist when the page loaded. */
 function reveal(region: HTMLElement): void {
   let name = location.hash.slice(1);
   try {

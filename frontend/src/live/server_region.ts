@@ -1,67 +1,67 @@
-// A part of the page that the server draws: when its topic changes the page is asked for again, and what differs is taken.
+// A server-rendered region: when its topic changes, reload the page and apply the differences.
 import htmx from "htmx.org";
 import type { MakeView } from "./regions";
 import { morphChildren } from "../ui/morph";
-import { onceShown } from "./visibility";
+import { whenVisible } from "./visibility";
 
-/** From the end of one fetch to the next; a little different for each page, lest all ask at once. */
+/** The pause between reloads, with jitter so that pages do not reload together. */
 const PAUSE_MS = 2000 + Math.random() * 1000;
 const MAX_PAUSE_MS = 60_000;
 
 const regions = new Set<HTMLElement>();
-let isOwed = false;
+let isStale = false;
 let isBusy = false;
 let failures = 0;
 
-async function fetchAgain(): Promise<void> {
-  isOwed = false;
+async function reloadUntilCurrent(): Promise<void> {
+  isStale = false;
   isBusy = true;
-  const isFine = await wasTaken();
-  // A page that was not had is owed still: what has changed may not change again for long.
-  if (!isFine) isOwed = true;
-  // What was asked for is looked at until it is so.
-  isOwed ||= [...regions].some((region) => region.querySelector("[data-awaited]") !== null);
+  const isFine = await reload();
+  // Retry after a failure: the topic may not change again for long.
+  if (!isFine) isStale = true;
+  // Reload until the request is confirmed.
+  isStale ||= [...regions].some((region) => region.querySelector("[data-awaited]") !== null);
   failures = isFine ? 0 : failures + 1;
-  onceShown(goOn, Math.min(MAX_PAUSE_MS, PAUSE_MS * 2 ** Math.min(failures, 10)));
+  whenVisible(continueReloading, Math.min(MAX_PAUSE_MS, PAUSE_MS * 2 ** Math.min(failures, 10)));
 }
 
-function goOn(): void {
+function continueReloading(): void {
   isBusy = false;
-  if (isOwed && regions.size > 0) void fetchAgain();
+  if (isStale && regions.size > 0) void reloadUntilCurrent();
 }
 
-/** Whether the page needs not be asked for again. */
-async function wasTaken(): Promise<boolean> {
+/** Reload the page. Return false if it must be retried. */
+async function reload(): Promise<boolean> {
   try {
     const answer = await fetch(location.href, { headers: { "X-Again": "1" }, redirect: "error" });
-    if (answer.ok) take(new DOMParser().parseFromString(await answer.text(), "text/html"));
-    // What is not there any more, or not for this person, does not come by asking.
+    if (answer.ok) update(new DOMParser().parseFromString(await answer.text(), "text/html"));
+    // A retry does not help if the page is gone or forbidden.
     return answer.ok || [403, 404, 410].includes(answer.status);
   } catch {
     return false;
   }
 }
 
-function take(fresh: Document): void {
+function update(fresh: Document): void {
   for (const region of regions) {
     const counterpart = fresh.getElementById(region.id);
     if (!region.isConnected || counterpart === null) continue;
     morphChildren(region, counterpart);
-    // What has come new may be more than a link.
+    // New elements can have HTMX attributes.
     htmx.process(region);
   }
   document.dispatchEvent(new CustomEvent("htmx:afterSettle"));
 }
 
-document.addEventListener("asked", () => regions.size > 0 && owe());
+document.addEventListener("asked", () => regions.size > 0 && markStale());
 
-function owe(): void {
-  isOwed = true;
-  if (!isBusy) void fetchAgain();
+function markStale(): void {
+  isStale = true;
+  if (!isBusy) void reloadUntilCurrent();
 }
 
-/** The region must have an id. The first snapshot counts, too: something may have changed since the page was made. */
-export const again: MakeView = (region) => {
+/** The region must have an id. The first snapshot reloads too, as the page can be older. */
+export const serverRegion: MakeView = (region) => {
   regions.add(region);
-  return { draw: owe, close: () => void regions.delete(region) };
+  return { draw: markStale, close: () => void regions.delete(region) };
 };

@@ -1,4 +1,4 @@
-// One WebSocket that comes back by itself: 0.3 s to 5 s between tries, with jitter.
+// A reconnecting WebSocket: 0.3 s to 5 s between tries, with jitter.
 
 export interface SocketLike {
   readyState: number;
@@ -11,7 +11,7 @@ export interface SocketLike {
 
 export interface SocketEvents {
   opened(): void;
-  /** With the code that the server gave, if it did. */
+  /** `code`: the close code of the server, if any. */
   closed(code: number): void;
   received(data: unknown): void;
 }
@@ -19,13 +19,13 @@ export interface SocketEvents {
 const FIRST_MS = 300;
 const MAX_MS = 5000;
 const OPEN = 1;
-/** Nobody is logged in (any more): trying again changes nothing until somebody logs in. */
+/** Logged out: a retry does not help. */
 export const LOGGED_OUT = 4401;
 
-/** How long to wait before try number `tries` (from 0); `random` in [0, 1). */
+/** Return the wait before try number `tries` (from 0); `random` in [0, 1). */
 export function backoff(tries: number, random: number): number {
-  const most = Math.min(MAX_MS, FIRST_MS * 2 ** Math.min(tries, 10));
-  return Math.round(most * (0.7 + 0.3 * random));
+  const maximum = Math.min(MAX_MS, FIRST_MS * 2 ** Math.min(tries, 10));
+  return Math.round(maximum * (0.7 + 0.3 * random));
 }
 
 export class Socket {
@@ -58,7 +58,7 @@ export class Socket {
       } catch {
         return this.reset();
       }
-      // Only what was heard counts: a server that accepts and closes at once is not asked in a circle.
+      // Reset only on a message: a server that accepts and closes must not be retried at once.
       this.tries = 0;
       this.events.received(data);
     };
@@ -71,7 +71,7 @@ export class Socket {
     return true;
   }
 
-  /** Drops a connection that no longer answers, and makes another. */
+  /** Replace a connection that no longer answers. */
   reset(): void {
     const socket = this.socket;
     if (socket === null) return;
@@ -79,7 +79,7 @@ export class Socket {
     socket.close();
   }
 
-  /** Tries now and not at the end of the wait: the network or the tab has just come back. */
+  /** Connect now: the network or the tab is back. */
   hurry(): void {
     this.tries = 0;
     if (this.socket === null) this.connect();

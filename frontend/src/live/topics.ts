@@ -1,4 +1,4 @@
-// The shapes of what the server sends: docs/live.md as types, and nothing that runs.
+// Types of the server's messages (docs/live.md).
 import type { CELLS, WAIT_GROUPS } from "../ui/constants";
 
 export type Row = object;
@@ -48,7 +48,7 @@ export interface AttentionRow {
   sentence: string;
   href: string | null;
   parts: AttentionPart[];
-  /** Of so many more is not told where they are. */
+  /** The number of further parts. */
   more: number;
 }
 
@@ -94,14 +94,14 @@ export interface DeviceRow {
   model: string;
   memory_mb: number | null;
   health: string;
-  /** What is wrong with it, in words; empty if it is well. */
+  /** The problem in words; empty if healthy. */
   health_note?: string | null;
-  /** By its own hardware: it gets no new jobs. */
+  /** Slowed down by its hardware: it gets no new jobs. */
   is_slowed?: boolean;
   cell: Cell;
   held: string | null;
   shared_mb: number | null;
-  /** Of one that is held but idle. */
+  /** For held but idle devices. */
   idle_since?: string | null;
   jobs: number[] | null;
   tenants: string[] | null;
@@ -113,7 +113,7 @@ export interface HolderRow {
   user: string;
   tenant: string;
   gpu_count: number;
-  /** At the latest; null without a time limit. */
+  /** The latest end; null without a time limit. */
   ends_at: string | null;
 }
 
@@ -136,7 +136,7 @@ export interface NodeRow {
   /** Container runtimes that answer there, and their versions. */
   runtimes?: Record<string, string> | null;
   jobs: number[] | null;
-  /** By the job's id: those of `jobs`. */
+  /** The holders of `jobs`, by job id. */
   holders?: Record<string, HolderRow> | null;
   devices: DeviceRow[];
 }
@@ -158,10 +158,10 @@ export interface QueueRow {
   gpu_model: string | null;
   gpu_memory_mb: number | null;
   priority: number | null;
-  /** Among everybody's waiting jobs, from 1. */
+  /** Among the waiting jobs of all tenants, from 1. */
   position: number | null;
   gpus_ahead: number;
-  /** Of an array: how many of its elements wait. */
+  /** For arrays: the number of waiting elements. */
   elements?: number | null;
   group: WaitGroup;
   submitted_at: string;
@@ -171,14 +171,14 @@ export interface QueueRow {
 export type WaitGroup = (typeof WAIT_GROUPS)[number];
 
 export interface QueueTotal {
-  /** Of everybody. */
+  /** Of all tenants. */
   jobs: number;
   gpus: number;
   /** In this window. */
   shown: number;
-  /** Of those that the person sees and that fit the filter, in all windows. */
+  /** Visible jobs that match the filter, in all windows. */
   matching: number;
-  /** The same as lines: an array is one, however many of its elements wait. */
+  /** As rows: an array counts as one. */
   rows: number;
   groups: { group: WaitGroup; rows: number; jobs: number; gpus: number }[];
   /** The window's ids in order. */
@@ -255,7 +255,7 @@ export interface LogRow {
   size: number;
 }
 
-/** What the system did by itself, or what became of a job. */
+/** An automatic action or the result of a job. */
 export interface DoingRow {
   key: string;
   at: string;
@@ -281,9 +281,9 @@ export interface TenantRow {
   tier: string | number | null;
   gpus_held: number;
   jobs_live: number;
-  /** Held ones too. */
+  /** Including held jobs. */
   jobs_waiting: number;
-  /** Of them those that wait for room or quota alone. */
+  /** Jobs that only wait for capacity or quota. */
   jobs_asking: number;
   guaranteed_gpus: number | null;
   max_gpus: number | null;

@@ -1,35 +1,35 @@
-// What a page does again and again it does only while somebody looks, and at once when they look again: the one way for all.
+// Periodic work runs only while the page is visible, and at once when it becomes visible.
 
-/** Runs once, so much later; where the tab is hidden then, as soon as it is shown. The answer ends the wait. */
-export function onceShown(run: () => void, ms: number): () => void {
-  const seen = (): void => {
+/** Run once after `ms`, or when a hidden tab becomes visible. Returns a cancel function. */
+export function whenVisible(run: () => void, ms: number): () => void {
+  const onVisible = (): void => {
     if (document.hidden) return;
-    document.removeEventListener("visibilitychange", seen);
+    document.removeEventListener("visibilitychange", onVisible);
     run();
   };
   const timer = setTimeout(() => {
     if (!document.hidden) return run();
-    document.addEventListener("visibilitychange", seen);
+    document.addEventListener("visibilitychange", onVisible);
   }, ms);
   return () => {
     clearTimeout(timer);
-    document.removeEventListener("visibilitychange", seen);
+    document.removeEventListener("visibilitychange", onVisible);
   };
 }
 
-/** Parts of the page that ask by themselves (`hx-trigger` with `every`) wait, too: their trigger has `shown`. */
-export function startShown(): void {
-  const owed = new Set<Element>();
+/** Defer requests of polling elements (`hx-trigger` with `every`); their trigger includes `shown`. */
+export function deferHiddenRequests(): void {
+  const deferred = new Set<Element>();
   document.addEventListener("htmx:beforeRequest", (event) => {
     const { elt, requestConfig } = (event as CustomEvent<{ elt: Element; requestConfig: { verb: string } }>).detail;
     if (!document.hidden || requestConfig.verb !== "get") return;
     event.preventDefault();
-    owed.add(elt);
+    deferred.add(elt);
   });
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) return;
-    const all = [...owed];
-    owed.clear();
+    const all = [...deferred];
+    deferred.clear();
     for (const element of all) if (element.isConnected) element.dispatchEvent(new Event("shown"));
   });
 }

@@ -1,20 +1,20 @@
-// Buttons that copy what another element says: <button data-copy="#id">.
+// Buttons that copy the text of another element: <button data-copy="#id">.
 
-/** How long a button says that it has copied. */
+/** How long a button shows its result. */
 const SAID_MS = 1500;
 
 export function startCopy(): void {
   document.addEventListener("click", (event) => {
     const button = event.target instanceof Element ? event.target.closest<HTMLButtonElement>("button[data-copy]") : null;
     const source = button === null ? null : document.querySelector(button.dataset.copy ?? "");
-    if (button !== null && source !== null) void copy(source).then((isDone) => say(button, isDone ? "Copied" : "Press Ctrl-C"));
+    if (button !== null && source !== null) void copy(source).then((isDone) => flash(button, isDone ? "Copied" : "Press Ctrl-C"));
   });
 }
 
-/** False where the browser does not let the page: then the text is selected, for the person to copy. */
+/** Return false if the browser forbids it; the text is then selected for a manual copy. */
 async function copy(source: Element): Promise<boolean> {
   try {
-    // Only pages over TLS, or on this machine, have a clipboard.
+    // The clipboard needs TLS or localhost.
     await navigator.clipboard.writeText(source.textContent ?? "");
     return true;
   } catch {
@@ -26,9 +26,9 @@ async function copy(source: Element): Promise<boolean> {
   }
 }
 
-function say(button: HTMLButtonElement, words: string): void {
-  const before = button.dataset.words ?? button.textContent ?? "";
-  button.dataset.words = before;
-  button.textContent = words;
-  setTimeout(() => (button.textContent = before), SAID_MS);
+function flash(button: HTMLButtonElement, text: string): void {
+  const original = button.dataset.words ?? button.textContent ?? "";
+  button.dataset.words = original;
+  button.textContent = text;
+  setTimeout(() => (button.textContent = original), SAID_MS);
 }

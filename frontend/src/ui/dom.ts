@@ -1,4 +1,4 @@
-// Making elements from data: text is always text, never markup.
+// Create elements from data; text is never parsed as markup.
 
 export type Child = Node | string | number | null | undefined | false;
 type Attributes = Record<string, string | number | boolean | null | undefined>;
@@ -11,7 +11,7 @@ export function h<K extends keyof HTMLElementTagNameMap>(
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
-    // Through the style object and not the attribute: a strict content policy forbids the latter.
+    // Set the style object: the content policy forbids the attribute.
     if (name === "style") element.style.cssText = String(value);
     else element.setAttribute(name, value === true ? "" : String(value));
   }
@@ -26,26 +26,26 @@ export function add(parent: Node, children: readonly Child[]): void {
   }
 }
 
-/** Puts `fresh` in the place of the children of `parent`, and touches nothing where they look the same. */
-export function refill(parent: Element, ...fresh: Child[]): void {
+/** Replace the children of `parent`, unless they are equal. */
+export function refill(parent: Element, ...children: Child[]): void {
   const holder = parent.cloneNode(false) as Element;
-  add(holder, fresh);
+  add(holder, children);
   if (!parent.isEqualNode(holder)) parent.replaceChildren(...holder.childNodes);
 }
 
-/** What is not known, with the reason; never 0. */
+/** An unknown value with its reason; never 0. */
 export function na(reason: string): HTMLElement {
   return h("span", { class: "na", title: reason }, "n/a");
 }
 
-/** A link where the address is one of this site; else only the text. */
+/** Return a link if the URL is on this site, else the text. */
 export function link(href: string | null, ...children: Child[]): HTMLElement {
   const isOwn = href !== null && /^\/(?!\/)/.test(href);
   return isOwn ? h("a", { href }, ...children) : h("span", {}, ...children);
 }
 
-export function plural(count: number, one: string, many = `${one}s`): string {
-  return `${count} ${count === 1 ? one : many}`;
+export function plural(count: number, singular: string, pluralForm = `${singular}s`): string {
+  return `${count} ${count === 1 ? singular : pluralForm}`;
 }
 
 export function isTyping(target: EventTarget | null): boolean {

@@ -1,7 +1,7 @@
-// Asking the server for something, and why that failed, in words for a person.
+// Requests to the server, and readable errors.
 import { toast } from "../actions/undo";
 
-/** What the server said why nothing was done; `way`: the word of the button that loads the page anew, where that helps. */
+/** A refusal of the server; `way`: the label of a button that reloads the page, if that helps. */
 class Refused extends Error {
   constructor(
     sentence: string,
@@ -11,34 +11,34 @@ class Refused extends Error {
   }
 }
 
-/** What the server answers to a form, or without `body` to a question. */
+/** Return the answer to a form, or without `body` to a GET. */
 export async function ask<T>(address: string, body?: URLSearchParams, keepalive = false): Promise<T> {
   const answer = await fetch(address, { method: body === undefined ? "GET" : "POST", body: body ?? null, keepalive, redirect: "manual", credentials: "same-origin", headers: { Accept: "application/json" } });
-  // Such an address leads nowhere but to the login.
-  if (answer.type === "opaqueredirect") throw new Refused("You are logged out: nothing was done.", "Log in");
-  // Not what they may not do, which is said in words: the token in the page is of another login.
-  if (answer.status === 403) throw new Refused("Nothing was done: this page is from before the last login in this browser.", "Reload the page");
+  // A redirect leads to the login.
+  if (answer.type === "opaqueredirect") throw new Refused("You are logged out, so nothing was done.", "Log in");
+  // The CSRF token in the page is of another login; a missing permission has a sentence.
+  if (answer.status === 403) throw new Refused("Nothing was done: you logged in again after this page was loaded.", "Reload the page");
   if (answer.ok) return (await answer.json()) as T;
   const { sentence = "" } = (await answer.json().catch(() => ({}))) as { sentence?: string };
   if (sentence !== "") throw new Refused(sentence);
-  throw answer.status === 404 ? new Error("it is not there any more") : unexpected(answer);
+  throw answer.status === 404 ? new Error("it no longer exists") : unexpected(answer);
 }
 
-/** What the server answered where it should not have, with the id by which its log knows the request. */
+/** An unexpected answer, with the request id of the server's log. */
 export function unexpected(answer: Response): Error {
   const id = answer.headers.get("X-Request-Id");
   return new Error(`the server answered ${answer.status}${id === null ? "" : `, request ${id}`}`);
 }
 
-/** Says what became of what was asked for. */
-export function tellFailure(error: unknown): void {
-  if (!(error instanceof Refused)) return void toast(`Nothing is known of what was asked: ${whyFailed(error)}. Look at it, and try again.`);
+/** Show the failure of a request. */
+export function showFailure(error: unknown): void {
+  if (!(error instanceof Refused)) return void toast(`The result is not known: ${whyFailed(error)}. Check the page, then try again.`);
   toast(error.message, error.way === "" ? undefined : { word: error.way, run: () => location.reload() });
 }
 
-/** `otherwise`: for what is no Error at all. */
+/** `otherwise`: the text for values that are no Error. */
 export function whyFailed(error: unknown, otherwise = "no answer"): string {
-  // What fetch itself says of a server that is away differs from browser to browser.
+  // The message of fetch for a missing server differs by browser.
   if (error instanceof TypeError) return "the server gave no answer";
   return error instanceof Error ? error.message : otherwise;
 }

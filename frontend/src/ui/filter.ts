@@ -1,23 +1,23 @@
-// The filter input of a page whose rows are all there: hides those whose text does not have what was typed; the address
-// has it, too (?q=).
+// The filter of a page that has all its rows: hides rows without the typed text; the URL
+// stores it as ?q=.
 
-/** Every word must be there, in any order. */
-export function matches(text: string, asked: string): boolean {
+/** Return whether the text contains every word, in any order. */
+export function matches(text: string, query: string): boolean {
   const lower = text.toLowerCase();
-  return asked.toLowerCase().split(/\s+/).every((word) => lower.includes(word));
+  return query.toLowerCase().split(/\s+/).every((word) => lower.includes(word));
 }
 
 let isOn = false;
 
 export function applyFilter(): void {
   const input = document.querySelector<HTMLInputElement>('input[data-filter=""]');
-  const asked = input?.value.trim() ?? "";
-  if (asked === "" && !isOn) return;
-  isOn = asked !== "";
+  const query = input?.value.trim() ?? "";
+  if (query === "" && !isOn) return;
+  isOn = query !== "";
   for (const region of document.querySelectorAll<HTMLElement>("[data-live]")) {
     for (const tr of region.querySelectorAll<HTMLElement>("table.rows tbody tr")) {
-      // A group's heading is of no use among few rows.
-      tr.hidden = isOn && (tr.classList.contains("group") || !matches(tr.textContent ?? "", asked));
+      // Hide group headings while filtering.
+      tr.hidden = isOn && (tr.classList.contains("group") || !matches(tr.textContent ?? "", query));
     }
   }
 }
@@ -34,9 +34,9 @@ export function startFilter(): void {
   });
 }
 
-function remember(asked: string): void {
+function remember(query: string): void {
   const address = new URL(location.href);
-  if (asked === "") address.searchParams.delete("q");
-  else address.searchParams.set("q", asked);
+  if (query === "") address.searchParams.delete("q");
+  else address.searchParams.set("q", query);
   history.replaceState(history.state, "", address);
 }

@@ -1,4 +1,4 @@
-// The page's keys: go to pages, filter, move from row to row, open, close, help.
+// Keyboard shortcuts: pages, filter, rows, open, close, help.
 import { h, isTyping } from "./dom";
 
 const PAGES: Record<string, readonly [string, string]> = {
@@ -19,20 +19,20 @@ const KEYS: readonly (readonly [string, string])[] = [
   ["/", "filter"],
   ["j  k", "next, previous row"],
   ["x", "select the job of the row"],
-  ["Enter", "open the row, choose the GPU"],
-  ["← ↑ ↓ →", "from GPU to GPU on the Fleet page"],
-  ["t", "the Fleet as a table, or as a map"],
+  ["Enter", "open the row, select the GPU"],
+  ["← ↑ ↓ →", "move between GPUs on the Fleet page"],
+  ["t", "show the Fleet as a table or a map"],
   ["Esc", "close, or leave the filter"],
   ["?", "this help"],
 ];
 
-/** Only pages that this person has: those of the rail, where there is one. */
+/** Return whether the navigation of this user has the page. */
 function hasPage(href: string): boolean {
   const rail = document.querySelector("nav.rail");
   return rail === null || rail.querySelector(`a[href="${href}"]`) !== null;
 }
 
-/** After `g` the next key must come so soon. */
+/** The longest time between `g` and the next key. */
 const CHORD_MS = 1200;
 
 export function startKeyboard(go: (href: string) => void = (href) => location.assign(href)): void {
@@ -47,7 +47,7 @@ export function startKeyboard(go: (href: string) => void = (href) => location.as
     const page = performance.now() - chordAt < CHORD_MS ? PAGES[event.key] : undefined;
     chordAt = -Infinity;
     if (page !== undefined && hasPage(page[0])) {
-      // `t` alone means something on the Fleet page, which is being left.
+      // `t` alone has a meaning on the Fleet page.
       event.preventDefault();
       return go(page[0]);
     }
@@ -102,11 +102,11 @@ function opened(): NodeListOf<HTMLDetailsElement> {
   return document.querySelectorAll<HTMLDetailsElement>("details.menu[open], details.confirm[open], details.more[open]");
 }
 
-/** A click elsewhere closes menus and questions; who presses in one, to choose text, and lets go beside it is not elsewhere. */
+/** Close menus and dialogs on a click outside, but not if the press began inside, such as a text selection. */
 function startOutside(): void {
   let pressed: EventTarget | null = null;
   document.addEventListener("pointerdown", (event) => (pressed = event.target), true);
-  // Before the click does anything: what it hit is still where it was.
+  // Capture the click before it changes the page.
   document.addEventListener(
     "click",
     (event) => {
@@ -117,7 +117,7 @@ function startOutside(): void {
   );
 }
 
-/** What lies uppermost: first open menus and questions, then the panel of the fleet, which gives the focus back itself. */
+/** Close the topmost layer: open menus and dialogs, then the fleet panel, which restores the focus itself. */
 function close(): void {
   const open = opened();
   for (const menu of open) menu.open = false;
@@ -138,11 +138,11 @@ function makeHelp(): HTMLDialogElement {
   const places = Object.entries(PAGES).flatMap(([key, [href, name]]) => (hasPage(href) ? [[`g ${key}`, name] as const] : []));
   const list = (title: string, all: readonly (readonly [string, string])[]): HTMLElement =>
     h("div", {}, h("h3", {}, title), h("dl", { class: "facts" }, ...all.flatMap(([keys, words]) => [h("dt", {}, h("kbd", {}, keys)), h("dd", {}, words)])));
-  const done = h("button", { type: "submit" }, "Close");
+  const closeButton = h("button", { type: "submit" }, "Close");
   const dialog = h(
     "dialog",
     { class: "help", "aria-labelledby": "help-title" },
-    h("form", { method: "dialog" }, h("h2", { id: "help-title" }, "Keys"), h("div", { class: "help-lists" }, list("Everywhere", KEYS), list("Go to", places)), done),
+    h("form", { method: "dialog" }, h("h2", { id: "help-title" }, "Keys"), h("div", { class: "help-lists" }, list("Everywhere", KEYS), list("Go to", places)), closeButton),
   );
   // A click on the backdrop is a click on the dialog itself.
   dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());

@@ -1,45 +1,45 @@
-// Makes one piece of the page like another and touches only what differs: focus, open details and the pointer stay.
+// Update an element to match another, changing only differences: focus and open details stay.
 import { type Child, add } from "./dom";
 
-/** Attributes that the person or the script has set since: they are not taken back. */
+/** Attributes set by the user or the script, which stay. */
 const KEPT = new Set(["open", "tabindex", "hidden"]);
 
-/** What names an element among its siblings; else its place does. */
+/** Return the key of an element among its siblings, if any. */
 function keyOf(node: Node): string | null {
   return node instanceof Element ? node.id || node.getAttribute("data-key") : null;
 }
 
-function isSame(old: Node, fresh: Node): boolean {
-  return old.nodeType === fresh.nodeType && old.nodeName === fresh.nodeName && keyOf(old) === keyOf(fresh);
+function isSame(old: Node, target: Node): boolean {
+  return old.nodeType === target.nodeType && old.nodeName === target.nodeName && keyOf(old) === keyOf(target);
 }
 
-/** As `refill`, for children that hear nothing by themselves: what is there already stays, and is made as it is to be. */
-export function redraw(parent: Element, ...fresh: Child[]): void {
+/** Like `refill`, but update existing children in place. For children without listeners. */
+export function redraw(parent: Element, ...target: Child[]): void {
   const holder = parent.cloneNode(false) as Element;
-  add(holder, fresh);
+  add(holder, target);
   morphChildren(parent, holder);
 }
 
 /** The children of `old` become those of `fresh`; elements with an id or `data-key` are found again wherever they went. */
-export function morphChildren(old: Element, fresh: Element): void {
+export function morphChildren(old: Element, target: Element): void {
   const keyed = new Map<string, ChildNode>();
-  const keys = new Set([...fresh.childNodes].map(keyOf));
+  const keys = new Set([...target.childNodes].map(keyOf));
   for (const child of [...old.childNodes]) {
     const key = keyOf(child);
-    // What goes goes first: nothing that stays is moved then, and what is moved loses the focus.
+    // Remove first: then kept elements need not move, as a moved element loses the focus.
     if (key && !keys.has(key)) child.remove();
     else if (key) keyed.set(key, child);
   }
   let place: ChildNode | null = old.firstChild;
-  for (const wanted of [...fresh.childNodes]) {
-    const key = keyOf(wanted);
-    const known = key ? keyed.get(key) : place;
-    if (known && isSame(known, wanted)) {
-      if (known === place) place = place.nextSibling;
-      else old.insertBefore(known, place);
-      morph(known, wanted);
+  for (const next of [...target.childNodes]) {
+    const key = keyOf(next);
+    const match = key ? keyed.get(key) : place;
+    if (match && isSame(match, next)) {
+      if (match === place) place = place.nextSibling;
+      else old.insertBefore(match, place);
+      morph(match, next);
     } else {
-      old.insertBefore(document.importNode(wanted, true), place);
+      old.insertBefore(document.importNode(next, true), place);
     }
   }
   while (place !== null) {
@@ -49,25 +49,25 @@ export function morphChildren(old: Element, fresh: Element): void {
   }
 }
 
-function morph(old: Node, fresh: Node): void {
-  if (!(old instanceof Element) || !(fresh instanceof Element)) {
-    if (old.nodeValue !== fresh.nodeValue) old.nodeValue = fresh.nodeValue;
+function morph(old: Node, target: Node): void {
+  if (!(old instanceof Element) || !(target instanceof Element)) {
+    if (old.nodeValue !== target.nodeValue) old.nodeValue = target.nodeValue;
     return;
   }
-  if (old.isEqualNode(fresh) || isInUse(old)) return;
+  if (old.isEqualNode(target) || isInUse(old)) return;
   for (const { name } of [...old.attributes]) {
-    if (!fresh.hasAttribute(name) && !KEPT.has(name)) old.removeAttribute(name);
+    if (!target.hasAttribute(name) && !KEPT.has(name)) old.removeAttribute(name);
   }
-  for (const { name, value } of fresh.attributes) {
+  for (const { name, value } of target.attributes) {
     if (old.getAttribute(name) === value) continue;
-    // Of the content policy a style is no attribute: see h().
+    // The content policy forbids style attributes: see h().
     if (name === "style" && old instanceof HTMLElement) old.style.cssText = value;
     else old.setAttribute(name, value);
   }
-  morphChildren(old, fresh);
+  morphChildren(old, target);
 }
 
-/** A field that somebody has typed into, the form around one where somebody is, and what another part of the script draws. */
+/** Return whether the user edits the element, or another part of the script draws it. */
 function isInUse(element: Element): boolean {
   if (element instanceof HTMLInputElement) return element === document.activeElement || element.value !== element.defaultValue || element.checked !== element.defaultChecked;
   if (element.matches("textarea, select, [data-view], [data-kept], [aria-disabled]")) return true;

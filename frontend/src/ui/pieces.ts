@@ -18,13 +18,13 @@ export function jobLink(id: number, name = ""): HTMLElement {
   return h("a", { href: jobHref(id), class: name === "" ? "id" : null, title: name === "" ? null : name }, name === "" ? id : shortened(name));
 }
 
-/** As much of a name as a sentence has room for. */
+/** Shorten a name for a sentence. */
 function shortened(name: string): string {
   const letters = [...name];
   return letters.length <= MAX_OF_NAME ? name : `${letters.slice(0, MAX_OF_NAME - 1).join("")}…`;
 }
 
-/** A name that people give, as much of it as a list has room for. Of none there is nothing: a phone leaves an empty cell out. */
+/** A user-given name, shortened in lists. Null if empty: a phone hides an empty cell. */
 export const named = (name: string): HTMLElement | null => name === "" ? null : h("span", { class: "named", title: name }, name);
 
 export function nodeLink(name: string): HTMLElement {
@@ -35,26 +35,26 @@ export function tenantLink(name: string): HTMLElement {
   return h("a", { href: tenantHref(name), class: "tenant", title: name }, name);
 }
 
-/** Nodes between commas; more than three are counted. */
+/** Links to at most three nodes; the rest is counted. */
 export function nodeLinks(names: readonly string[] | null): Child[] {
   if (names === null || names.length === 0) return [h("span", { class: "na", title: "not placed" }, "–")];
-  const shown = names.slice(0, 3).flatMap((name, at) => [at > 0 ? ", " : null, nodeLink(name)]);
-  return names.length > 3 ? [...shown, ` and ${names.length - 3} more`] : shown;
+  const links = names.slice(0, 3).flatMap((name, at) => [at > 0 ? ", " : null, nodeLink(name)]);
+  return names.length > 3 ? [...links, ` and ${names.length - 3} more`] : links;
 }
 
-/** MiB as people read them: 512 MiB, 80 GiB. */
+/** Format MiB: 512 MiB, 80 GiB. */
 export function mib(size: number | null): string {
   if (size === null) return "n/a";
   const short = (value: number): string => String(Number(value.toPrecision(4)));
   return size < 1024 ? `${Math.round(size)} MiB` : size < 1 << 20 ? `${short(size / 1024)} GiB` : `${short(size / 2 ** 20)} TiB`;
 }
 
-/** The model as people call it. */
+/** Return the short name of a GPU model. */
 export function shortModel(name: string): string {
   return name.replace(/^NVIDIA /, "").replace("GeForce ", "");
 }
 
-/** What a job asks for: 4 GPUs H100 ≥ 80 GiB; of an array each of the elements that wait: 90 × 4 GPUs. */
+/** Format a request: 4 GPUs H100 ≥ 80 GiB; for waiting array elements: 90 × 4 GPUs. */
 export function request(job: { gpu_count: number; gpu_model?: string | null; gpu_memory_mb?: number | null; elements?: number | null }): string {
   const times = job.elements ? `${job.elements.toLocaleString("en")} × ` : "";
   if (job.gpu_count === 0) return `${times}CPU only`;
@@ -62,7 +62,7 @@ export function request(job: { gpu_count: number; gpu_model?: string | null; gpu
   return `${times}${plural(job.gpu_count, "GPU")}${model}${job.gpu_memory_mb ? ` ≥ ${mib(job.gpu_memory_mb)}` : ""}`;
 }
 
-/** How many elements of an array are in each state, by shape and number. */
+/** Badges with the number of array elements by state. */
 export function elementCounts({ array }: Pick<JobRow, "array">): Child[] {
   if (!array) return [];
   return Object.entries(array.by_state).flatMap(([name, count]) => [" ", h("span", { title: `${count} of ${plural(array.count, "element")}: ${name}` }, badge(name, count.toLocaleString("en")))]);
@@ -75,7 +75,7 @@ export function reasonOf(job: Pick<JobRow, "reason">): { sentence: string; next:
   return { sentence: reason.sentence, next: (reason as Reason).next_step ?? "", code: reason.code };
 }
 
-/** A number that leads to what it counts. */
+/** A number that links to the counted items. */
 export function count(href: string, value: Child, word: string, kind = "", title: string | null = null): HTMLElement {
   const mark = kind === "" ? null : h("i", { "aria-hidden": "true" }, glyph(kind));
   return h("a", { class: kind === "" ? "count" : `count count-${kind}`, href, title }, h("b", {}, value), h("span", {}, mark, mark && " ", word));
@@ -117,8 +117,8 @@ export function barScale(tenants: readonly TenantRow[]): number {
   return Math.max(1, ...tenants.map((t) => Math.max(t.gpus_held, t.guaranteed_gpus ?? 0, t.max_gpus ?? 0)));
 }
 
-export function orUnknown(value: string | number | null | undefined, why: string): Child {
-  return value === null || value === undefined || value === "" ? na(why) : value;
+export function orUnknown(value: string | number | null | undefined, reason: string): Child {
+  return value === null || value === undefined || value === "" ? na(reason) : value;
 }
 
 export function empty(...words: Child[]): HTMLElement {
@@ -126,36 +126,36 @@ export function empty(...words: Child[]): HTMLElement {
 }
 
 export function noJobs(): HTMLElement {
-  return empty("No jobs. Submit the first one: ", h("code", {}, "gpusched submit -- python train.py"));
+  return empty("No jobs yet. Submit the first one: ", h("code", {}, "gpusched submit -- python train.py"));
 }
 
 export function noNodes(): HTMLElement {
-  return empty(h("b", {}, "No node has joined yet."), " ", h("a", { href: "/join/" }, "Join a node"), ", and it appears here by itself.");
+  return empty(h("b", {}, "No node has joined yet."), " ", h("a", { href: "/join/" }, "Join a node"), ". It appears here when it connects.");
 }
 
-/** The first of them; all, where only one would be left out: its line is as high as that which counts it. */
-export function upTo<R>(most: number, rows: readonly R[]): readonly R[] {
-  return rows.length <= most + 1 ? rows : rows.slice(0, most);
+/** Return the first rows, or all if only one would be left out, as its line replaces the count. */
+export function upTo<R>(limit: number, rows: readonly R[]): readonly R[] {
+  return rows.length <= limit + 1 ? rows : rows.slice(0, limit);
 }
 
-/** The last line of a list that has been cut. */
-export function rest(count: number, what: string, href: string): HTMLElement | null {
-  return count > 0 ? h("li", { class: "rest" }, h("a", { href }, `${count} ${what}`)) : null;
+/** The last line of a shortened list. */
+export function moreItem(count: number, label: string, href: string): HTMLElement | null {
+  return count > 0 ? h("li", { class: "rest" }, h("a", { href }, `${count} ${label}`)) : null;
 }
 
-/** What a region shows when it has nothing to show: what the server said, if it had nothing either, else this. */
-export function whenEmpty(region: HTMLElement, otherwise: () => HTMLElement): () => HTMLElement {
-  const said = region.querySelector("table") === null ? region.querySelector<HTMLElement>(":scope > .empty") : null;
-  return () => said ?? otherwise();
+/** Return the empty state of a region: the one rendered by the server, else this. */
+export function whenEmpty(region: HTMLElement, fallback: () => HTMLElement): () => HTMLElement {
+  const rendered = region.querySelector("table") === null ? region.querySelector<HTMLElement>(":scope > .empty") : null;
+  return () => rendered ?? fallback();
 }
 
-/** The row's id is its name, to be led to by #name; never one that another part of the page has. */
+/** Set the row's id to its name, for #name links, unless another element has it. */
 export function nameRow(tr: HTMLElement, name: string, region: HTMLElement): void {
   const owner = document.getElementById(name);
   if (owner === null || region.contains(owner)) tr.id = name;
 }
 
-/** The rows of a topic whose keys begin so, in the order of their keys. */
+/** Return the rows whose keys have this prefix. */
 export function under<R>(state: TopicState, prefix: string): [string, R][] {
   return [...state.rows].filter(([key]) => key.startsWith(prefix)).map(([key, row]) => [key, row as R]);
 }

@@ -1,15 +1,15 @@
-// A table in the order that its address asks for (`sort=gpus`, or `-gpus` for the other way): heads of columns that sort and,
-// for phones, where there are no heads, a list of the same.
+// Sort a table by its URL (`sort=gpus`, or `-gpus` for descending): sortable column heads and,
+// for phones without heads, a list.
 import { h } from "./dom";
 
 export const sortOf = (search: string): string => new URLSearchParams(search).get("sort") ?? "";
 
-/** What a head that sorts shows, and what `Sorting` hears. */
+/** The button of a sortable head, handled by `Sorting`. */
 export function sortButton(label: string, sort: string, isDownFirst = false): HTMLElement {
   return h("button", { type: "button", class: "sort", "data-sort": sort, "data-down": isDownFirst ? "yes" : "no" }, label);
 }
 
-/** Both orders of a column, the first the one that people mean more often. */
+/** Both orders of a column, the more common first. */
 function orders({ dataset: { sort = "", down } }: HTMLElement): [string, string] {
   return down === "yes" ? [`-${sort}`, sort] : [sort, `-${sort}`];
 }
@@ -22,22 +22,22 @@ export class Sorting {
   readonly choice = h("div", { class: "toolbar sort-by" }, h("label", {}, "Sort by ", this.list));
   private now = "";
 
-  /** `asked`: a column's name, with - the other way; "": none. */
+  /** `onSort` receives a column's name, with - for descending, or "". */
   constructor(
     private readonly table: Element,
-    asked: (sort: string) => void,
+    onSort: (sort: string) => void,
   ) {
     for (const head of this.heads()) this.list.append(...orders(head).map((sort) => h("option", { value: sort }, `${head.textContent}, ${isDown(sort) ? "descending" : "ascending"}`)));
-    this.list.addEventListener("change", () => asked(this.list.value));
+    this.list.addEventListener("change", () => onSort(this.list.value));
     table.addEventListener("click", (event) => {
       const head = event.target instanceof Element ? event.target.closest<HTMLElement>("[data-sort]") : null;
       if (head === null) return;
       const [first, second] = orders(head);
-      asked(this.now === first ? second : this.now === second ? "" : first);
+      onSort(this.now === first ? second : this.now === second ? "" : first);
     });
   }
 
-  /** Says how the rows are sorted. */
+  /** Show the current order. */
   show(now: string): void {
     this.now = now;
     for (const head of this.heads()) {

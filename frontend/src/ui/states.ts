@@ -1,4 +1,4 @@
-// How states look and read: a shape, a colour by class, a word; the same everywhere on the page.
+// States: a symbol, a colour by class and a word, the same on all pages.
 import { h } from "./dom";
 import { SHAPES, WAIT_GROUPS, WAIT_GROUP_ELSE, WAIT_GROUP_OF } from "./constants";
 
@@ -6,7 +6,7 @@ export function glyph(state: string): string {
   return SHAPES[state.replaceAll("_", "-")] ?? "▨";
 }
 
-/** `word` replaces the state's own name where there is a better one. */
+/** `word` replaces the name of the state. */
 export function badge(state: string, word: string = state.replaceAll("_", " ")): HTMLElement {
   const name = state.replaceAll("_", "-");
   const isKnown = name in SHAPES;
@@ -15,7 +15,7 @@ export function badge(state: string, word: string = state.replaceAll("_", " ")):
 
 export type Group = (typeof WAIT_GROUPS)[number];
 
-/** As the queue heads them. */
+/** Headings in the queue. */
 export const GROUP_WORDS: Readonly<Record<Group, string>> = {
   next: "Starts next",
   quota: "Waits on quota",
@@ -24,7 +24,7 @@ export const GROUP_WORDS: Readonly<Record<Group, string>> = {
   held: "Held",
 };
 
-/** On what a waiting job waits, of five. */
+/** Return the wait group of a job. */
 export function waitGroup(state: string, code: string | undefined): Group {
   if (state === "held") return "held";
   if (state === "scheduled") return "next";

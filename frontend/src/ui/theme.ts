@@ -6,7 +6,7 @@ export type Theme = (typeof THEMES)[number];
 export const STORAGE_KEY = "theme";
 
 export function nextTheme(now: string | undefined): Theme {
-  // A browser that was told nothing follows the system.
+  // Without a choice, follow the system.
   const at = THEMES.findIndex((theme) => theme === (now ?? "auto"));
   return THEMES[(at + 1) % THEMES.length] ?? "auto";
 }
@@ -31,7 +31,7 @@ export function startTheme(changed: () => void): void {
       try {
         localStorage.setItem(STORAGE_KEY, theme);
       } catch {
-        // A browser that keeps nothing still changes this page.
+        // Without storage, change only this page.
       }
       buttons.forEach((each) => show(each, theme));
       changed();

@@ -1,10 +1,10 @@
-// Times as people read them: relative, durations, the clock; and the tick that keeps those on the page true.
+// Format times: relative, durations, clock; and update the times on the page.
 import { type Child, h } from "./dom";
 import { MOMENT } from "./constants";
 
 let skew = 0;
 
-/** The server's clock as well as it is known: relative times are told by it, not by this machine's. */
+/** Return the estimated server time. Relative times use it, not this machine's clock. */
 export function serverNow(): number {
   return Date.now() + skew;
 }
@@ -21,26 +21,26 @@ export function clock(at: number): string {
   return `${pad(date.getHours())}:${pad(date.getMinutes())}:${pad(date.getSeconds())}`;
 }
 
-/** In its two largest units, which no one takes for a time of day: 7 s, 4 min 7 s, 1 h 4 min, 3 d 1 h */
+/** Format a duration in its two largest units: 7 s, 4 min 7 s, 1 h 4 min, 3 d 1 h */
 export function duration(seconds: number): string {
-  const whole = Math.max(0, Math.floor(seconds));
-  const [days, hours, minutes] = [Math.floor(whole / 86400), Math.floor(whole / 3600) % 24, Math.floor(whole / 60) % 60];
+  const total = Math.max(0, Math.floor(seconds));
+  const [days, hours, minutes] = [Math.floor(total / 86400), Math.floor(total / 3600) % 24, Math.floor(total / 60) % 60];
   if (days > 0) return both(days, "d", hours, "h");
   if (hours > 0) return both(hours, "h", minutes, "min");
-  return minutes > 0 ? both(minutes, "min", whole % 60, "s") : `${whole} s`;
+  return minutes > 0 ? both(minutes, "min", total % 60, "s") : `${total} s`;
 }
 
 function both(large: number, unit: string, small: number, smaller: string): string {
   return small > 0 ? `${large} ${unit} ${small} ${smaller}` : `${large} ${unit}`;
 }
 
-/** A length of time in one rounded unit: 40 s, 3 min, 5 h, 2 d */
+/** Format a duration in one rounded unit: 40 s, 3 min, 5 h, 2 d */
 export function roughly(seconds: number): string {
-  const whole = Math.max(0, seconds);
-  if (whole < 60) return `${Math.floor(whole)} s`;
-  if (whole < 3600) return `${Math.floor(whole / 60)} min`;
-  if (whole < 172800) return `${Math.floor(whole / 3600)} h`;
-  return `${Math.floor(whole / 86400)} d`;
+  const total = Math.max(0, seconds);
+  if (total < 60) return `${Math.floor(total)} s`;
+  if (total < 3600) return `${Math.floor(total / 60)} min`;
+  if (total < 172800) return `${Math.floor(total / 3600)} h`;
+  return `${Math.floor(total / 86400)} d`;
 }
 
 export function relative(then: number, now: number): string {
@@ -54,21 +54,21 @@ export function ago(iso: string | null): HTMLElement {
   return timed(iso, "relative");
 }
 
-/** The time since `from`, or until `to` where that is known; ticks while it is not. */
+/** The time from `from` to `to`; ticks if `to` is unknown. */
 export function elapsed(from: string | null, to: string | null = null): HTMLElement {
   if (from === null || to === null) return timed(from, "since");
   const seconds = (Date.parse(to) - Date.parse(from)) / 1000;
   return h("span", { class: "duration", title: `${absolute(from)} to ${absolute(to)}` }, duration(seconds));
 }
 
-/** The time since then in one unit, where there is little room: 3 min; ticks. */
+/** The time since then in one unit: 3 min; ticks. */
 export function lasting(iso: string): HTMLElement {
   return timed(iso, "roughly");
 }
 
 const WRITTEN = new RegExp(MOMENT);
 
-/** A sentence of the server with the moments in it as the clock of who looks has them: "not to start before 22:15". */
+/** A sentence of the server with its moments in local time: "not to start before 22:15". */
 export function clocked(sentence: string): Child[] {
   return sentence.split(WRITTEN).map((part, at) => {
     const iso = part.replace(" UTC", "Z").replace(" ", "T");
@@ -83,19 +83,19 @@ export function clockedText(sentence: string): string {
 
 type How = "relative" | "since" | "roughly" | "clock";
 
-function timed(iso: string | null, how: How): HTMLElement {
+function timed(iso: string | null, mode: How): HTMLElement {
   if (iso === null || Number.isNaN(Date.parse(iso))) return h("span", { class: "na", title: "not yet" }, "–");
-  const node = h("time", { datetime: iso, title: absolute(iso), "data-tick": how, class: how === "relative" ? "ago" : how === "clock" ? "clock" : "duration" });
+  const node = h("time", { datetime: iso, title: absolute(iso), "data-tick": mode, class: mode === "relative" ? "ago" : mode === "clock" ? "clock" : "duration" });
   refresh(node, serverNow());
   return node;
 }
 
-/** In full, as every page writes it: 22 Nov 2026, 13:22:37. */
+/** A full date and time: 22 Nov 2026, 13:22:37. */
 export function absolute(at: string | number): string {
   return new Date(at).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "medium" });
 }
 
-/** 13:22, and the day where it is another one than today: 23 Nov, 13:22; in another year 23 Nov 2031, 13:22. */
+/** 13:22, with the day unless it is today: 23 Nov, 13:22; in another year 23 Nov 2031, 13:22. */
 function moment(then: number, now: number): string {
   const [date, today] = [new Date(then), new Date(now)];
   const day = date.toDateString() === today.toDateString() ? {} : ({ day: "numeric", month: "short" } as const);
@@ -107,12 +107,12 @@ function refresh(node: HTMLElement, now: number): void {
   const then = Date.parse(node.getAttribute("datetime") ?? "");
   if (Number.isNaN(then)) return;
   const seconds = (now - then) / 1000;
-  const how = node.dataset.tick as How;
-  const text = how === "since" ? duration(seconds) : how === "roughly" ? roughly(seconds) : how === "clock" ? moment(then, now) : relative(then, now);
+  const mode = node.dataset.tick as How;
+  const text = mode === "since" ? duration(seconds) : mode === "roughly" ? roughly(seconds) : mode === "clock" ? moment(then, now) : relative(then, now);
   if (node.textContent !== text) node.textContent = text;
 }
 
-/** Brings every ticking time of the page up to now; the server's own rendering may use the same attribute. */
+/** Update every ticking time of the page, including those rendered by the server. */
 export function tick(root: ParentNode, now: number = serverNow()): void {
   for (const node of root.querySelectorAll<HTMLElement>("time[data-tick]")) refresh(node, now);
 }

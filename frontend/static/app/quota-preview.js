@@ -1,4 +1,4 @@
-// In the admin, what an edit of a quota would do stands beside it while it is typed, as on the quota's page.
+// In the admin, the effect of a quota edit is shown beside it during typing, as on the quota's page.
 (() => {
   const PAUSE_MS = 400;
 
@@ -29,11 +29,11 @@
         if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
         const told = await answer.json();
         if (mine !== round) return;
-        if (told.errors.length > 0) show("This edit of the quota cannot be made", told.errors, true);
-        else if (told.differs) show("What this edit of the quota would do", told.sentences, told.contradicts);
+        if (told.errors.length > 0) show("This quota cannot be saved", told.errors, true);
+        else if (told.differs) show("Effect of this edit", told.sentences, told.contradicts);
         else box.replaceChildren();
       } catch {
-        if (mine === round) show("What this edit would do could not be asked; saving it says so first", [], false);
+        if (mine === round) show("The effect of this edit could not be loaded. You can confirm it when you save", [], false);
       }
     };
 

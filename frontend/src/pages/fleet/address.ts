@@ -1,4 +1,4 @@
-// What the Fleet's address says: how cells are grouped and filled, what stands out, which GPU is chosen.
+// The Fleet's URL: grouping, fill, highlight and selected GPU.
 import { FILLS, type Fill } from "./looks";
 import { sortOf } from "../../ui/sorting";
 import { shortModel } from "../../ui/pieces";
@@ -7,7 +7,7 @@ import type { FleetCell } from "./model";
 export type Grouping = "none" | "rack" | "model" | "tenant" | "state";
 export const GROUPINGS: readonly Grouping[] = ["none", "rack", "model", "tenant", "state"];
 
-/** What is asked to show brightly; all that is set must fit. */
+/** Criteria of highlighted cells; all set criteria must match. */
 export interface Spotlight {
   cell: string | null;
   job: number | null;
@@ -25,7 +25,7 @@ export interface Address {
   isTable: boolean;
   /** `node/index` of the chosen GPU. */
   gpu: string | null;
-  /** Of the table: a column's name, with - the other way; "": in the groups of the map. */
+  /** Table order: a column's name, with - for descending; "": grouped as on the map. */
   sort: string;
   light: Spotlight;
 }
@@ -33,26 +33,26 @@ export interface Address {
 const NAMES = ["cell", "tenant", "user", "health", "node", "state", "model"] as const;
 
 export function readAddress(search: string): Address {
-  const asked = new URLSearchParams(search);
-  const job = Number(asked.get("job"));
+  const params = new URLSearchParams(search);
+  const job = Number(params.get("job"));
   const light: Spotlight = { cell: null, tenant: null, job: Number.isInteger(job) && job > 0 ? job : null };
-  for (const name of NAMES) light[name] = asked.get(name) || null;
+  for (const name of NAMES) light[name] = params.get(name) || null;
   return {
-    group: GROUPINGS.find((each) => each === asked.get("group")) ?? "none",
-    fill: FILLS.find((each) => each === asked.get("fill")) ?? "state",
-    isTable: asked.get("view") === "table",
-    gpu: asked.get("gpu") || null,
+    group: GROUPINGS.find((each) => each === params.get("group")) ?? "none",
+    fill: FILLS.find((each) => each === params.get("fill")) ?? "state",
+    isTable: params.get("view") === "table",
+    gpu: params.get("gpu") || null,
     sort: sortOf(search),
     light,
   };
 }
 
-/** The query of an address that leads here again; what is as usual is not in it. `keep`: other names that stay. */
+/** Return the query of this address, without defaults; other parameters stay. */
 export function writeAddress(now: Address, search: string): string {
-  const asked = new URLSearchParams(search);
+  const params = new URLSearchParams(search);
   const set = (name: string, value: string | number | null, usual: string | null = null): void => {
-    if (value === null || value === usual) asked.delete(name);
-    else asked.set(name, String(value));
+    if (value === null || value === usual) params.delete(name);
+    else params.set(name, String(value));
   };
   set("group", now.group, "none");
   set("fill", now.fill, "state");
@@ -61,8 +61,8 @@ export function writeAddress(now: Address, search: string): string {
   set("sort", now.sort, "");
   set("job", now.light.job);
   for (const name of NAMES) set(name, now.light[name] ?? null);
-  // A node and its GPU read better with their slash.
-  const query = asked.toString().replaceAll("%2F", "/");
+  // Keep the slash between node and GPU readable.
+  const query = params.toString().replaceAll("%2F", "/");
   return query === "" ? "" : `?${query}`;
 }
 
@@ -84,9 +84,9 @@ export function fits({ node, device }: FleetCell, light: Spotlight): boolean {
   );
 }
 
-/** What is asked for, in words. */
-export function spoken(light: Spotlight): string {
-  const said = [
+/** Describe a highlight. */
+export function describeSpotlight(light: Spotlight): string {
+  const parts = [
     light.job !== null && `GPUs of job ${light.job}`,
     light.tenant && `of tenant ${light.tenant}`,
     light.user && `of ${light.user}`,
@@ -96,5 +96,5 @@ export function spoken(light: Spotlight): string {
     light.node && `node ${light.node}`,
     light.state && `nodes ${light.state}`,
   ];
-  return said.filter(Boolean).join(", ");
+  return parts.filter(Boolean).join(", ");
 }

@@ -1,4 +1,4 @@
-// The canvas of the map: its size, its layout and its colours; laid out anew only when what is laid out has changed.
+// The canvas of the map: size, layout and colours. It lays out only when groups or width change.
 import { h } from "../../ui/dom";
 import { type Layout, type LayoutGroup, layout } from "./layout";
 import { type CellPaint, type Context, type Stamp, paint, paintCards, paintCell, paintFocus } from "./paint";
@@ -9,7 +9,7 @@ const MIN_HEIGHT = 320;
 
 export class Chart {
   readonly canvas = h("canvas");
-  where: Layout = layout([], 1, 1);
+  placed: Layout = layout([], 1, 1);
   /** Cards and names, drawn when the layout or the theme changes and copied under the cells. */
   private readonly ground = h("canvas");
   private stamp: Stamp = paintCell;
@@ -39,8 +39,8 @@ export class Chart {
     if (shape === this.shape && !this.isOtherWidth()) return;
     this.shape = shape;
     this.width = this.room();
-    this.where = layout(groups, this.width, Math.max(MIN_HEIGHT, this.below()));
-    this.height = Math.ceil(this.where.height) + 2;
+    this.placed = layout(groups, this.width, Math.max(MIN_HEIGHT, this.below()));
+    this.height = Math.ceil(this.placed.height) + 2;
     const ratio = devicePixelRatio || 1;
     this.canvas.width = Math.round(this.width * ratio);
     this.canvas.height = Math.round(this.height * ratio);
@@ -61,16 +61,16 @@ export class Chart {
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, this.width, this.height);
     if (this.ground.width > 0) context.drawImage(this.ground, 0, 0, this.width, this.height);
-    paint(context as Context, this.where, this.drawn, this.palette, this.stamp);
-    if (at >= 0) paintFocus(context as Context, this.where, at, this.palette);
+    paint(context as Context, this.placed, this.drawn, this.palette, this.stamp);
+    if (at >= 0) paintFocus(context as Context, this.placed, at, this.palette);
   }
 
-  /** Where a cell is on the screen; null: there is no such cell. */
+  /** Return the screen position of a cell, or null. */
   boxOf(at: number): { left: number; top: number; size: number } | null {
-    const box = this.where.cells[at];
+    const box = this.placed.cells[at];
     if (box === undefined) return null;
     const from = this.canvas.getBoundingClientRect();
-    return { left: from.left + box.x, top: from.top + box.y, size: this.where.size };
+    return { left: from.left + box.x, top: from.top + box.y, size: this.placed.size };
   }
 
   restyle(): void {
@@ -84,11 +84,11 @@ export class Chart {
     const context = this.ground.getContext("2d");
     if (context === null) return;
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    paintCards(context as Context, this.where, this.palette);
-    this.stamp = stamps(this.where.size, ratio, this.palette);
+    paintCards(context as Context, this.placed, this.palette);
+    this.stamp = stamps(this.placed.size, ratio, this.palette);
   }
 
-  /** The height that is left: of the screen below the map's upper edge, or of a frame that hides what is too much. */
+  /** Return the height available below the map's top, or of a clipping frame. */
   private below(): number {
     const frame = this.region.parentElement;
     if (frame !== null && getComputedStyle(frame).overflowY === "hidden") return frame.clientHeight;

@@ -1,17 +1,17 @@
-// The columns of the fleet's table: what each says of a GPU, and by what it sorts.
+// The columns of the fleet table and their sort keys.
 import { type Child, h } from "../../ui/dom";
 import { badge } from "../../ui/states";
 import { byName, jobLink, named, nodeLink, shortModel, tenantLink } from "../../ui/pieces";
-import { type Fill, absent, idleFor, look, owner, reads, secondsToFree } from "./looks";
+import { type Fill, whyUnknown, idleFor, appearance as appearance, owner, formatReading, secondsToFree } from "./looks";
 import type { FleetCell } from "./model";
 
 interface FleetColumn {
   label: string;
-  /** Its name in the address. */
+  /** Its name in the URL. */
   sort: string;
   isDownFirst?: boolean;
   className?: string;
-  /** null: not known, or nothing. */
+  /** null: unknown or none. */
   by(cell: FleetCell): string | number | null;
   cell(cell: FleetCell): Child | Child[];
 }
@@ -20,7 +20,7 @@ export const COLUMNS: readonly FleetColumn[] = [
   { label: "Node", sort: "node", by: ({ node }) => node.name, cell: ({ node }) => nodeLink(node.name) },
   { label: "GPU", sort: "gpu", by: ({ device }) => device.index, cell: ({ device }) => device.index, className: "num" },
   { label: "Model", sort: "model", by: ({ device }) => shortModel(device.model), cell: ({ device }) => shortModel(device.model) },
-  { label: "State", sort: "state", by: ({ node, device }) => look(device, node).words, cell: ({ node, device }) => badge(look(device, node).kind, look(device, node).words + idleFor(device)) },
+  { label: "State", sort: "state", by: ({ node, device }) => appearance(device, node).words, cell: ({ node, device }) => badge(appearance(device, node).kind, appearance(device, node).words + idleFor(device)) },
   { label: "Jobs", sort: "jobs", by: ({ device }) => device.jobs?.[0] ?? null, cell: ({ device }) => (device.jobs ?? []).flatMap((id) => [jobLink(id), " "]) },
   { label: "Tenants", sort: "tenants", by: ({ device }) => device.tenants?.[0] ?? null, cell: ({ device }) => (device.tenants ?? []).flatMap((name) => [tenantLink(name), " "]) },
   { label: "Owner", sort: "owner", by: ({ node, device }) => owner(device, node), cell: ({ node, device }) => named(owner(device, node) ?? "") },
@@ -31,7 +31,7 @@ export const COLUMNS: readonly FleetColumn[] = [
   { ...reading("Time to free", "until", ({ node, device }) => secondsToFree(device, node)), isDownFirst: false },
 ];
 
-/** What an agent has read; of a lost node nothing is known. */
+/** A column of readings; unknown for a lost node. */
 function reading(label: string, fill: Fill, value: (cell: FleetCell) => number | null | undefined): FleetColumn {
   const isKnown = ({ node }: FleetCell): boolean => node.state !== "lost";
   return {
@@ -41,14 +41,14 @@ function reading(label: string, fill: Fill, value: (cell: FleetCell) => number |
     className: "num",
     by: (cell) => (isKnown(cell) ? (value(cell) ?? null) : null),
     cell: (cell) => {
-      const text = isKnown(cell) ? reads(cell.device, fill, cell.node) : "n/a";
-      return text === "n/a" ? h("span", { class: "na", title: absent(cell.device, cell.node, fill) }, text) : text;
+      const text = isKnown(cell) ? formatReading(cell.device, fill, cell.node) : "n/a";
+      return text === "n/a" ? h("span", { class: "na", title: whyUnknown(cell.device, cell.node, fill) }, text) : text;
     },
   };
 }
 
-/** In the order that the address asks for, as `power` or `-power`; what is not known comes last either way, and what is equal
- * stays in its order. An order that is none: null. */
+/** Sort by `power` or `-power`; unknown values come last in both, and equal ones keep
+ * their order. Null for an unknown column. */
 export function inOrder(cells: readonly FleetCell[], sort: string): FleetCell[] | null {
   const column = COLUMNS.find((each) => each.sort === sort.replace(/^-/, ""));
   if (column === undefined) return null;

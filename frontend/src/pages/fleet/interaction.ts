@@ -1,12 +1,12 @@
-// Pointer and keys on the fleet's canvas: which cell is meant, and what it opens.
+// Pointer and keys on the fleet canvas.
 import { type Layout, hit, neighbour } from "./layout";
 
 export interface FleetEvents {
   layout(): Layout;
-  /** The cell that is pointed at or has the focus changed; -1 is none. */
+  /** The pointed or focused cell has changed; -1: none. */
   pointed(cell: number): void;
   opened(cell: number): void;
-  /** Escape: back to where nothing is chosen. */
+  /** Escape: clear the selection. */
   left(): void;
 }
 

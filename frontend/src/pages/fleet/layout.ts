@@ -1,4 +1,4 @@
-// Where each cell of the fleet goes: the largest cells with which every node card fits the space.
+// Layout of the fleet map: the largest cells with which every node card fits.
 
 export interface LayoutNode {
   name: string;
@@ -13,7 +13,7 @@ export interface LayoutGroup {
 export interface CellBox {
   x: number;
   y: number;
-  /** Of the flat list of cells, and of the flat list of nodes. */
+  /** Indices in the flat lists of nodes and of cells. */
   node: number;
   index: number;
 }
@@ -41,25 +41,25 @@ export const LARGEST = 96;
 export const SMALLEST = 7;
 const TITLE = 22;
 const COLUMN_GAP = 20;
-/** What a title needs by the letter, and at most; in narrower columns the titles would lie over each other. */
+/** The width of a title per letter, and its maximum, so that titles do not overlap. */
 const LETTER = 7.5;
 const LONGEST_TITLE = 320;
 
-/** 8 devices stand in two rows of 4; a lone one stands alone. */
+/** 8 devices form two rows of 4. */
 export function columns(cells: number): number {
   return cells <= 4 ? Math.max(cells, 1) : Math.ceil(cells / Math.ceil(cells / (cells > 16 ? 8 : 4)));
 }
 
 export function layout(groups: readonly LayoutGroup[], width: number, height: number): Layout {
   const title = Math.min(LONGEST_TITLE, LETTER * Math.max(...groups.map((group) => group.title.length)));
-  const most = Math.max(1, Math.floor((width + COLUMN_GAP) / (title + COLUMN_GAP)));
-  const abreast = groups.length > 1 ? [1, 2, 3, 4, 5].filter((side) => side <= most) : [1];
-  const found = abreast.map((side) => largest(groups, width, height, side));
-  const rank = (where: Layout): number => (where.width > width ? -1 : where.height <= height ? where.size : 1 / where.height);
-  return found.reduce((best, each) => (rank(each) > rank(best) ? each : best));
+  const maxColumns = Math.max(1, Math.floor((width + COLUMN_GAP) / (title + COLUMN_GAP)));
+  const abreast = groups.length > 1 ? [1, 2, 3, 4, 5].filter((side) => side <= maxColumns) : [1];
+  const candidates = abreast.map((side) => largest(groups, width, height, side));
+  const rank = (candidate: Layout): number => (candidate.width > width ? -1 : candidate.height <= height ? candidate.size : 1 / candidate.height);
+  return candidates.reduce((best, each) => (rank(each) > rank(best) ? each : best));
 }
 
-/** Halving the interval: what fits with large cells fits with smaller ones. */
+/** Binary search: what fits with large cells fits with smaller ones. */
 function largest(groups: readonly LayoutGroup[], width: number, height: number, side: number): Layout {
   let best = place(groups, width, SMALLEST, side);
   let [from, to] = [SMALLEST + 1, LARGEST];
@@ -72,7 +72,7 @@ function largest(groups: readonly LayoutGroup[], width: number, height: number, 
   return best;
 }
 
-/** Groups in columns, each in the one that is shortest so far; in a group card after card in lines. One size of cell. */
+/** Place groups into the shortest column, and their cards in lines, for one cell size. */
 function place(groups: readonly LayoutGroup[], width: number, size: number, abreast: number): Layout {
   const gap = size >= 24 ? 3 : size >= 12 ? 2 : 1;
   const headHeight = size >= 24 ? 18 : size >= 11 ? 12 : 2;
@@ -80,13 +80,13 @@ function place(groups: readonly LayoutGroup[], width: number, size: number, abre
   const between = size >= 24 ? 10 : size >= 12 ? 5 : 4;
   const room = (width - (abreast - 1) * COLUMN_GAP) / abreast;
   const ends = Array.from({ length: abreast }, () => 0);
-  const found: Layout = { size, gap, headHeight, width: 0, height: 0, cells: [], cards: [], titles: [] };
+  const result: Layout = { size, gap, headHeight, width: 0, height: 0, cells: [], cards: [], titles: [] };
   for (const group of groups) {
     const column = ends.indexOf(Math.min(...ends));
     const left = Math.round(column * (room + COLUMN_GAP));
     let y = ends[column] ?? 0;
     if (group.title !== "") {
-      found.titles.push({ x: left, y, width: room, text: group.title });
+      result.titles.push({ x: left, y, width: room, text: group.title });
       y += TITLE;
     }
     let [x, tallest] = [0, 0];
@@ -100,36 +100,36 @@ function place(groups: readonly LayoutGroup[], width: number, size: number, abre
       for (let at = 0; at < node.cells; at += 1) {
         const [cross, line] = [at % across, Math.floor(at / across)];
         const [cellX, cellY] = [left + x + padding + cross * (size + gap), y + padding + headHeight + line * (size + gap)];
-        found.cells.push({ x: cellX, y: cellY, node: found.cards.length, index: at });
+        result.cells.push({ x: cellX, y: cellY, node: result.cards.length, index: at });
       }
-      found.cards.push({ x: left + x, y, ...box, name: node.name });
-      // What is wider than its column cannot be there.
-      found.width = Math.max(found.width, x + box.width > room ? width + 1 : left + x + box.width);
+      result.cards.push({ x: left + x, y, ...box, name: node.name });
+      // A card wider than its column does not fit.
+      result.width = Math.max(result.width, x + box.width > room ? width + 1 : left + x + box.width);
       tallest = Math.max(tallest, box.height);
       x += box.width + between;
     }
     ends[column] = y + tallest + 2 * between;
-    found.height = Math.max(found.height, y + tallest);
+    result.height = Math.max(result.height, y + tallest);
   }
-  return found;
+  return result;
 }
 
 /** The cell under a point, or -1. */
-export function hit(where: Layout, x: number, y: number): number {
-  const { size, gap } = where;
-  return where.cells.findIndex((cell) => x >= cell.x && y >= cell.y && x < cell.x + size + gap && y < cell.y + size + gap);
+export function hit(placed: Layout, x: number, y: number): number {
+  const { size, gap } = placed;
+  return placed.cells.findIndex((cell) => x >= cell.x && y >= cell.y && x < cell.x + size + gap && y < cell.y + size + gap);
 }
 
-/** The next cell in a direction: along the line first; the nearest where there is none straight on. */
-export function neighbour(where: Layout, from: number, dx: number, dy: number): number {
-  const start = where.cells[from];
-  if (start === undefined) return where.cells.length > 0 ? 0 : -1;
+/** Return the next cell in a direction, preferring the same line. */
+export function neighbour(placed: Layout, from: number, dx: number, dy: number): number {
+  const start = placed.cells[from];
+  if (start === undefined) return placed.cells.length > 0 ? 0 : -1;
   let [best, cost] = [from, Infinity];
-  where.cells.forEach((cell, at) => {
+  placed.cells.forEach((cell, at) => {
     const [x, y] = [cell.x - start.x, cell.y - start.y];
     const along = x * dx + y * dy;
     const aside = Math.abs(x * dy) + Math.abs(y * dx);
-    if (along <= 0 || (dx !== 0 && aside > where.size / 2)) return;
+    if (along <= 0 || (dx !== 0 && aside > placed.size / 2)) return;
     const price = along + 3 * aside;
     if (price < cost) [best, cost] = [at, price];
   });

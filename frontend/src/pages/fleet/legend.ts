@@ -1,4 +1,4 @@
-// What the colours of the map mean now: marks of states, the ends of a ramp, or who owns what.
+// The legend of the map: state marks, ramp ends or owners.
 import { type Child, h, refill } from "../../ui/dom";
 import { glyph } from "../../ui/states";
 import { type Fill, MAX_WATTS } from "./looks";
@@ -27,10 +27,10 @@ export function showLegend(box: Element, fill: Fill, cells: readonly FleetCell[]
   if (ends !== undefined) {
     return refill(box, h("span", {}, ends[0], h("i", { class: "ramp", "aria-hidden": "true" }), ends[1]), hatched("not known, or does not apply"), ...marks());
   }
-  const known = [...owners(cells)];
-  const shown = known.slice(0, OWNERS).map(([name], at) => h("span", {}, h("i", { class: `cell owner-${at}`, "aria-hidden": "true" }), name));
-  const others = known.length > OWNERS && h("span", {}, h("i", { class: `cell owner-${OWNERS}`, "aria-hidden": "true" }), "others");
-  refill(box, ...shown, others, swatch("free", "free"), hatched("unavailable"), ...marks());
+  const ownerNames = [...owners(cells)];
+  const swatches = ownerNames.slice(0, OWNERS).map(([name], at) => h("span", {}, h("i", { class: `cell owner-${at}`, "aria-hidden": "true" }), name));
+  const otherOwners = ownerNames.length > OWNERS && h("span", {}, h("i", { class: `cell owner-${OWNERS}`, "aria-hidden": "true" }), "others");
+  refill(box, ...swatches, otherOwners, swatch("free", "free"), hatched("unavailable"), ...marks());
 }
 
 function states(): Child[] {
@@ -38,7 +38,7 @@ function states(): Child[] {
   return [...cells, ...marks()];
 }
 
-/** What stands on a cell or beside the name of a node, whatever the cells are filled by. */
+/** Marks on cells and node names, independent of the fill. */
 function marks(): Child[] {
   return MARKS.map(([state, kind, word]) => h("span", { class: `state ${kind}` }, h("i", { "aria-hidden": "true" }, glyph(state)), word));
 }

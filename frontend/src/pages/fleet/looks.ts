@@ -1,4 +1,4 @@
-// What one device looks like and reads as: its kind, its words, and its value in each way of filling cells.
+// The appearance of a device: its kind, label and value for each fill.
 import { CELL_WORDS, mib } from "../../ui/pieces";
 import { duration, serverNow } from "../../ui/time";
 import type { DeviceRow, NodeRow } from "../../live/topics";
@@ -21,14 +21,14 @@ const BY_HEALTH: Record<string, [Kind, string]> = {
   lost: ["unknown", "not seen by its node"],
 };
 
-/** The most serious thing to say of a device comes first. */
-export function look(device: DeviceRow, node: Pick<NodeRow, "state" | "intent">): Look {
+/** Return the appearance of a device; the most serious condition wins. */
+export function appearance(device: DeviceRow, node: Pick<NodeRow, "state" | "intent">): Look {
   if (node.state === "lost") return { kind: "unknown", words: "no data: its node is lost" };
   const ill = BY_HEALTH[device.health];
   const cell = CELL_WORDS[device.cell] ?? device.cell;
   if (ill !== undefined) {
-    const said = device.health_note ? `${ill[1].split(":")[0]}: ${device.health_note}` : ill[1];
-    return { kind: ill[0], words: device.cell === "unavailable" ? said : `${said}, ${cell}` };
+    const text = device.health_note ? `${ill[1].split(":")[0]}: ${device.health_note}` : ill[1];
+    return { kind: ill[0], words: device.cell === "unavailable" ? text : `${text}, ${cell}` };
   }
   if (node.state !== "online" && device.cell === "unavailable") return { kind: "unknown", words: `its node is ${node.state}` };
   if (device.cell === "unavailable") return { kind: "unavailable", words: node.intent === "open" ? "unavailable" : `its node is ${node.intent}` };
@@ -37,11 +37,11 @@ export function look(device: DeviceRow, node: Pick<NodeRow, "state" | "intent">)
 
 const COOL = 25;
 const HOT = 90;
-/** The power at the end of the ramp: what the hungriest of today's GPUs take. */
+/** The power at the end of the ramp: the maximum of today's GPUs. */
 export const MAX_WATTS = 700;
 const DAY_MINUTES = 1440;
 
-/** 0 to 1 along the ramp, or null where it is not known. */
+/** Return the position on the ramp, 0 to 1, or null if unknown. */
 export function value(device: DeviceRow, fill: Fill, node?: NodeRow): number | null {
   if (fill === "until") return until(device, node);
   const reading = device.reading;
@@ -53,13 +53,13 @@ export function value(device: DeviceRow, fill: Fill, node?: NodeRow): number | n
   return degrees === null ? null : Math.min(1, Math.max(0, (degrees - COOL) / (HOT - COOL)));
 }
 
-function part(value: number | null, whole: number | null): number | null {
-  return value === null || !whole ? null : Math.min(1, Math.max(0, value / whole));
+function part(value: number | null, total: number | null): number | null {
+  return value === null || !total ? null : Math.min(1, Math.max(0, value / total));
 }
 
 const isHeld = (device: DeviceRow): boolean => device.cell === "busy" || device.cell === "held_idle";
 
-/** Seconds until its last holder ends at the latest; 0 of a free one; null where a holder has no limit or is not told. */
+/** Return the seconds until its last job must end; 0 if free, null if a job has no limit or is hidden. */
 export function secondsToFree(device: DeviceRow, node?: NodeRow): number | null {
   if (!isHeld(device)) return device.cell === "free" ? 0 : null;
   const ends = (device.jobs ?? []).map((id) => Date.parse(node?.holders?.[id]?.ends_at ?? ""));
@@ -67,14 +67,14 @@ export function secondsToFree(device: DeviceRow, node?: NodeRow): number | null 
   return Math.max(0, (Math.max(...ends) - serverNow()) / 1000);
 }
 
-/** Minutes on a scale of logarithms: an hour more says much at the beginning, little after a day. */
+/** Minutes on a logarithmic scale. */
 function until(device: DeviceRow, node?: NodeRow): number | null {
   const seconds = secondsToFree(device, node);
   return seconds === null ? null : Math.min(1, Math.log2(1 + seconds / 60) / Math.log2(1 + DAY_MINUTES));
 }
 
-/** The value in words, for big cells and the table. */
-export function reads(device: DeviceRow, fill: Fill, node?: NodeRow): string {
+/** Format the value for large cells and the table. */
+export function formatReading(device: DeviceRow, fill: Fill, node?: NodeRow): string {
   if (fill === "until") {
     const seconds = secondsToFree(device, node);
     return seconds === null ? "n/a" : seconds === 0 ? "free" : `within ${atMost(seconds)}`;
@@ -87,20 +87,20 @@ export function reads(device: DeviceRow, fill: Fill, node?: NodeRow): string {
   return fill === "temperature" ? show(reading.temperature_celsius, " °C") : show(reading.utilisation_percent, " %");
 }
 
-/** A length of time in one unit, never less than it is. */
+/** Format a duration in one unit, rounded up. */
 function atMost(seconds: number): string {
   if (seconds < 3600) return `${Math.ceil(seconds / 60)} min`;
   return seconds < 172_800 ? `${Math.ceil(seconds / 3600)} h` : `${Math.ceil(seconds / 86_400)} d`;
 }
 
-/** Why a value is not there. */
-export function absent(device: DeviceRow, node: Pick<NodeRow, "state">, fill: Fill): string {
+/** Return why a value is unknown. */
+export function whyUnknown(device: DeviceRow, node: Pick<NodeRow, "state">, fill: Fill): string {
   if (node.state === "lost") return "n/a: its node is lost";
-  if (fill === "until") return isHeld(device) ? "n/a: its job has no time limit, or is not yours to see" : "n/a: it takes no jobs now";
-  return device.reading === null ? "n/a: its agent has not read it yet" : "n/a: its driver does not say";
+  if (fill === "until") return isHeld(device) ? "n/a: its job has no time limit, or you cannot see it" : "n/a: it accepts no jobs now";
+  return device.reading === null ? "n/a: its agent has not read it yet" : "n/a: its driver does not report it";
 }
 
-/** Who holds it, in one word: a user, several, another tenant's, or nobody. */
+/** Return the holder: a user, several, another tenant, or null. */
 export function owner(device: DeviceRow, node: NodeRow): string | null {
   if (!isHeld(device)) return null;
   const users = new Set((device.jobs ?? []).map((id) => node.holders?.[id]?.user ?? "?"));

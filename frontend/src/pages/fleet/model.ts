@@ -1,10 +1,10 @@
-// From the rows of the topic to what is laid out, painted and told: groups, cells in drawing order, tooltips.
+// The model of the map, from topic rows: groups, cells in drawing order, tooltips.
 import { plural } from "../../ui/dom";
 import { glyph } from "../../ui/states";
 import type { DeviceRow, NodeRow } from "../../live/topics";
 import { byName, shortModel } from "../../ui/pieces";
 import { type Grouping, type Spotlight, fits, isPlain } from "./address";
-import { type Fill, OTHERS, absent, idleFor, look, owner, reads, value } from "./looks";
+import { type Fill, OTHERS, whyUnknown, idleFor, appearance, owner, formatReading, value } from "./looks";
 import type { LayoutGroup } from "./layout";
 import type { CellPaint } from "./paint";
 
@@ -26,9 +26,9 @@ export function model(nodes: Iterable<NodeRow>, grouping: Grouping): Model {
   const groups = new Map<string, NodeRow[]>();
   for (const node of sorted) {
     const title = titleOf(node, grouping);
-    const known = groups.get(title);
-    if (known === undefined) groups.set(title, [node]);
-    else known.push(node);
+    const members = groups.get(title);
+    if (members === undefined) groups.set(title, [node]);
+    else members.push(node);
   }
   const ordered = [...groups].sort(([a], [b]) => byName(a, b));
   return {
@@ -37,7 +37,7 @@ export function model(nodes: Iterable<NodeRow>, grouping: Grouping): Model {
   };
 }
 
-/** The name over the cells; a node that takes no new jobs has a mark. */
+/** The name above the cells; a closed node has a mark. */
 const headOf = (node: NodeRow): string => (node.intent === "open" ? node.name : `${node.name} ${glyph("cordoned")}`);
 
 function counted(title: string, nodes: readonly NodeRow[]): string {
@@ -54,12 +54,12 @@ function titleOf(node: NodeRow, grouping: Grouping): string {
 }
 
 function tenantOf(node: NodeRow): string {
-  const held = node.devices.filter((device) => device.cell === "busy" || device.cell === "held_idle");
-  const names = new Set(held.flatMap((device) => ((device.tenants ?? []).length > 0 ? (device.tenants ?? []) : [OTHERS])));
-  return names.size === 0 ? "nobody" : names.size === 1 ? ([...names][0] ?? "") : "several tenants";
+  const allocated = node.devices.filter((device) => device.cell === "busy" || device.cell === "held_idle");
+  const names = new Set(allocated.flatMap((device) => ((device.tenants ?? []).length > 0 ? (device.tenants ?? []) : [OTHERS])));
+  return names.size === 0 ? "no tenant" : names.size === 1 ? ([...names][0] ?? "") : "several tenants";
 }
 
-/** Colours by owner: those who hold most have one of their own, by place. */
+/** Return owners by position, those with most GPUs first; the first have their own colours. */
 export function owners(cells: readonly FleetCell[]): Map<string, number> {
   const counts = new Map<string, number>();
   for (const { node, device } of cells) {
@@ -75,7 +75,7 @@ export function paints(cells: readonly FleetCell[], fill: Fill, light: Spotlight
   const isAll = isPlain(light);
   return cells.map((cell) => {
     const { node, device } = cell;
-    const { kind } = look(device, node);
+    const { kind } = appearance(device, node);
     const isHeld = device.cell === "busy" || device.cell === "held_idle";
     const name = owner(device, node);
     return {
@@ -100,11 +100,11 @@ function holder(device: DeviceRow, isHeld: boolean): string {
 }
 
 function second({ node, device }: FleetCell, fill: Fill, name: string | null): string {
-  if (fill === "state") return name ?? reads(device, "temperature");
-  return fill === "owner" ? (name ?? "") : reads(device, fill, node);
+  if (fill === "state") return name ?? formatReading(device, "temperature");
+  return fill === "owner" ? (name ?? "") : formatReading(device, fill, node);
 }
 
-/** Of which size a MIG instance is; empty of a GPU. */
+/** Return the size of a MIG instance, or "" for a GPU. */
 function instance(device: DeviceRow): string {
   return /MIG \S+$/.exec(device.model)?.[0] ?? "";
 }
@@ -114,19 +114,19 @@ function jobName({ node, device }: FleetCell): string {
   return first === undefined ? "" : (node.holders?.[first]?.name ?? "");
 }
 
-/** Everything about one cell, in the order of importance. */
-export function tell({ node, device }: FleetCell): string[] {
-  const { words } = look(device, node);
+/** Return the tooltip lines of a cell, most important first. */
+export function describeCell({ node, device }: FleetCell): string[] {
+  const { words } = appearance(device, node);
   const lines = [`${node.name} · GPU ${device.index} · ${shortModel(device.model)}`, `${words}${idleFor(device)}`];
   for (const id of (device.jobs ?? []).slice(0, 3)) {
     const job = node.holders?.[id];
     lines.push(job ? `job ${id} ${job.name} · ${job.user}, ${job.tenant}` : `job ${id}`);
   }
   if (owner(device, node) === OTHERS) lines.push("held by another tenant");
-  if (device.reading === null || node.state === "lost") return [...lines, absent(device, node, "state")];
+  if (device.reading === null || node.state === "lost") return [...lines, whyUnknown(device, node, "state")];
   const memory = device.memory_mb === null ? "" : ` of ${(device.memory_mb / 1024).toFixed(0)} GiB`;
-  const told = [`${reads(device, "utilisation")} used`, `${reads(device, "memory")}${memory}`, reads(device, "temperature"), reads(device, "power")];
-  lines.push(told.join(" · "));
-  if (told.some((text) => text.startsWith("n/a"))) lines.push(absent(device, node, "power"));
+  const parts = [`${formatReading(device, "utilisation")} used`, `${formatReading(device, "memory")}${memory}`, formatReading(device, "temperature"), formatReading(device, "power")];
+  lines.push(parts.join(" · "));
+  if (parts.some((text) => text.startsWith("n/a"))) lines.push(whyUnknown(device, node, "power"));
   return lines;
 }

@@ -1,13 +1,13 @@
-// Draws the fleet on a canvas: each cell by colour and by shape. Knows nothing of events or of the page.
+// Draw the fleet on a canvas: each cell by colour and shape. Independent of events and the page.
 import type { Kind } from "./looks";
 import type { Layout } from "./layout";
 
-/** What is drawn in one cell; made when data change, not when they are drawn. */
+/** The drawing data of a cell, computed when data change. */
 export interface CellPaint {
   kind: Kind;
   /** 0 to 1 along the ramp; null where unknown; undefined where states are shown. */
   value: number | null | undefined;
-  /** Which of the owners' colours; null where nobody owns it, undefined where owners are not shown. */
+  /** The index of the owner's colour; null without an owner, undefined if owners are not shown. */
   owner?: number | null | undefined;
   isHeld: boolean;
   isDim: boolean;
@@ -30,7 +30,7 @@ export interface Palette {
   surface: string;
   red: string;
   amber: string;
-  /** Of those who hold most; the last is everybody else's. */
+  /** Of the owners with most GPUs; the last colour is for all others. */
   owners: readonly string[];
   ramp: readonly string[];
   /** The colour of words on each step of the ramp. */
@@ -44,17 +44,17 @@ export type Context = Pick<
 >;
 
 const FONT = "system-ui, sans-serif";
-/** From this size on a cell has words. */
+/** The smallest cell with text. */
 const BIG = 40;
 
-/** Draws one cell at a place, or what looks the same. */
+/** Draw a cell at a position. */
 export type Stamp = (context: Context, x: number, y: number, size: number, cell: CellPaint, colours: Palette) => void;
 
-/** Only what changes with the data: the cards stand under it. */
-export function paint(context: Context, where: Layout, cells: readonly CellPaint[], colours: Palette, stamp: Stamp = paintCell): void {
-  const { size } = where;
+/** Paint the cells over the cards. */
+export function paint(context: Context, layout: Layout, cells: readonly CellPaint[], colours: Palette, stamp: Stamp = paintCell): void {
+  const { size } = layout;
   let isDim = false;
-  where.cells.forEach((box, at) => {
+  layout.cells.forEach((box, at) => {
     const cell = cells[at];
     if (cell === undefined) return;
     if (cell.isDim !== isDim) {
@@ -68,40 +68,40 @@ export function paint(context: Context, where: Layout, cells: readonly CellPaint
   context.globalAlpha = 1;
 }
 
-/** Around the cell that is pointed at or has the focus. */
-export function paintFocus(context: Context, where: Layout, at: number, colours: Palette): void {
-  const box = where.cells[at];
+/** Outline the pointed or focused cell. */
+export function paintFocus(context: Context, layout: Layout, at: number, colours: Palette): void {
+  const box = layout.cells[at];
   if (box === undefined) return;
   context.strokeStyle = colours.accent;
   context.lineWidth = 2;
-  context.strokeRect(box.x - 1, box.y - 1, where.size + 2, where.size + 2);
+  context.strokeRect(box.x - 1, box.y - 1, layout.size + 2, layout.size + 2);
 }
 
-/** Cards, their names and the titles: the same until nodes come or go. */
-export function paintCards(context: Context, where: Layout, colours: Palette): void {
-  const { size, headHeight } = where;
+/** Paint cards, names and titles, which change only with nodes. */
+export function paintCards(context: Context, layout: Layout, colours: Palette): void {
+  const { size, headHeight } = layout;
   context.textBaseline = "middle";
   context.textAlign = "left";
   context.strokeStyle = colours.line;
   context.lineWidth = 1;
-  for (const card of where.cards) context.strokeRect(card.x + 0.5, card.y + 0.5, card.width - 1, card.height - 1);
+  for (const card of layout.cards) context.strokeRect(card.x + 0.5, card.y + 0.5, card.width - 1, card.height - 1);
   context.fillStyle = colours.muted;
   if (headHeight >= 12) {
     const points = size >= 24 ? 12 : 9;
     context.font = `${points}px ${FONT}`;
     const inset = size >= 24 ? 6 : 2;
-    for (const card of where.cards) {
-      const most = Math.max(1, Math.floor((card.width - 2 * inset) / (points * 0.56)));
-      const name = card.name.length > most ? `…${card.name.slice(1 - most)}` : card.name;
+    for (const card of layout.cards) {
+      const maxLength = Math.max(1, Math.floor((card.width - 2 * inset) / (points * 0.56)));
+      const name = card.name.length > maxLength ? `…${card.name.slice(1 - maxLength)}` : card.name;
       context.fillText(name, card.x + inset, card.y + inset / 2 + headHeight / 2);
     }
   }
   context.fillStyle = colours.text;
   context.font = `600 13px ${FONT}`;
-  for (const title of where.titles) context.fillText(title.text, title.x, title.y + 10, title.width);
+  for (const title of layout.titles) context.fillText(title.text, title.x, title.y + 10, title.width);
 }
 
-/** Its colour and its shape. */
+/** Paint the colour and shape of a cell. */
 export function paintCell(context: Context, x: number, y: number, size: number, cell: CellPaint, colours: Palette): void {
   const isRamp = cell.value !== undefined || cell.owner !== undefined;
   if (cell.owner !== undefined) {
@@ -109,7 +109,7 @@ export function paintCell(context: Context, x: number, y: number, size: number, 
     if (cell.kind === "unknown" || cell.kind === "unavailable") hatch(context, x, y, size, colours.unavailable);
     else context.fillRect(x, y, size, size);
   } else if (isRamp && cell.value !== null) {
-    // Two filled squares are drawn several times as fast as one with an outline.
+    // Two filled squares are several times faster than an outline.
     context.fillStyle = colours.line;
     context.fillRect(x, y, size, size);
     context.fillStyle = colours.ramp[step(cell.value as number, colours.ramp)] ?? colours.free;
@@ -121,7 +121,7 @@ export function paintCell(context: Context, x: number, y: number, size: number, 
 }
 
 function paintLight(context: Context, x: number, y: number, size: number, colours: Palette): void {
-  // Dark on light and light on dark: to be seen on every colour of the cells.
+  // Two contrasting lines are visible on every cell colour.
   context.strokeStyle = colours.surface;
   context.lineWidth = 1;
   context.strokeRect(x + 1.5, y + 1.5, size - 3, size - 3);
@@ -130,7 +130,7 @@ function paintLight(context: Context, x: number, y: number, size: number, colour
   context.strokeRect(x, y, size, size);
 }
 
-/** Which colour of the ramp a value has. */
+/** Return the index of a value on the ramp. */
 export const step = (value: number, ramp: readonly string[]): number => Math.round(value * (ramp.length - 1));
 
 function shape(context: Context, x: number, y: number, size: number, { kind, isHeld }: CellPaint, colours: Palette, isOverlay: boolean): void {
@@ -150,7 +150,7 @@ function shape(context: Context, x: number, y: number, size: number, { kind, isH
     context.fillStyle = colours.heldIdle;
     context.fillRect(x, y, isOverlay || size >= BIG ? Math.max(2, size * 0.15) : size / 2, size);
   } else if (size >= BIG && kind !== "busy") {
-    // Among words the shape stands in the corner.
+    // With text, the shape is in the corner.
     mark(context, x + 3, y + 3, size * 0.24, kind, colours);
   } else {
     mark(context, x, y, size, kind, colours);
@@ -213,10 +213,10 @@ function words(context: Context, x: number, y: number, size: number, cell: CellP
   const isHatched = cell.value === null || cell.kind === "unknown" || (cell.value === undefined && cell.kind === "unavailable");
   [context.textAlign, context.textBaseline] = ["center", "middle"];
   const points = size >= 72 ? 13 : 11;
-  const most = Math.floor((size - 6) / (points * 0.58));
+  const maxLength = Math.floor((size - 6) / (points * 0.58));
   const texts = [cell.first, cell.second, size >= 72 ? cell.third : ""].filter((text) => text !== "");
   texts.forEach((text, row) => {
-    const shown = text.length > most ? `${text.slice(0, most - 1)}…` : text;
+    const visible = text.length > maxLength ? `${text.slice(0, maxLength - 1)}…` : text;
     const at = y + size / 2 + (row - (texts.length - 1) / 2) * points * 1.35;
     context.font = `${row === 0 ? 600 : 400} ${row === 2 ? points - 2 : points}px ${FONT}`;
     if (isHatched) {
@@ -224,7 +224,7 @@ function words(context: Context, x: number, y: number, size: number, cell: CellP
       context.fillRect(x + size * 0.1, at - points * 0.7, size * 0.8, points * 1.4);
     }
     context.fillStyle = ink(cell, colours);
-    context.fillText(shown, x + size / 2, at);
+    context.fillText(visible, x + size / 2, at);
   });
   context.textAlign = "left";
 }

@@ -4,7 +4,7 @@ import type { Palette } from "./paint";
 export type { Palette };
 
 const STEPS = 32;
-/** So many owners have a colour of their own; the next one is for all others. */
+/** The number of owners with their own colour; the next colour is for all others. */
 export const OWNERS = 7;
 
 export function readPalette(element: Element): Palette {
@@ -34,12 +34,12 @@ export function resolve(element: Element, colour: string): string {
   const probe = document.createElement("span");
   probe.style.color = colour;
   probe.style.display = "none";
-  // Where the system forces its colours a canvas still has ours, or all its cells would be alike.
+  // Ignore forced colours, or all cells would look alike.
   probe.style.setProperty("forced-color-adjust", "none");
   element.append(probe);
-  const found = getComputedStyle(probe).color;
+  const resolved = getComputedStyle(probe).color;
   probe.remove();
-  return found || colour;
+  return resolved || colour;
 }
 
 /** Colours between two, both included. */
@@ -52,7 +52,7 @@ export function ramp(from: string, to: string, steps: number): string[] {
   });
 }
 
-/** Whether white reads better on it than black, by relative luminance: the better of the two has a contrast of 4.5 at least. */
+/** Return whether white contrasts better than black, by relative luminance (at least 4.5). */
 export function isDark(colour: string): boolean {
   const [red = 0, green = 0, blue = 0] = numbers(colour).map((part) => (part / 255) ** 2.2);
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.18;
@@ -61,6 +61,6 @@ export function isDark(colour: string): boolean {
 function numbers(colour: string): number[] {
   const hex = /^#([0-9a-f]{6})$/i.exec(colour)?.[1];
   if (hex !== undefined) return [0, 2, 4].map((at) => parseInt(hex.slice(at, at + 2), 16));
-  const found = (colour.match(/-?[\d.]+/g) ?? []).map(Number);
-  return colour.startsWith("color(srgb") ? found.slice(0, 3).map((part) => part * 255) : found.slice(0, 3);
+  const parts = (colour.match(/-?[\d.]+/g) ?? []).map(Number);
+  return colour.startsWith("color(srgb") ? parts.slice(0, 3).map((part) => part * 255) : parts.slice(0, 3);
 }

@@ -1,36 +1,36 @@
-// Cells with a shape or a hatch: drawn once for each look they can have, and then copied; a flat one is faster drawn than copied.
+// Cells with a shape or hatch are drawn once per appearance and copied; flat cells are faster to draw.
 import { type CellPaint, type Context, type Palette, type Stamp, paintCell, step } from "./paint";
 
-/** So many looks fit one sheet; there are fewer: kinds, held or not, each on a step of the ramp or an owner's colour. */
+/** The size of the sheet, larger than the number of appearances. */
 const ACROSS = 32;
 const DOWN = 32;
 
 /** For one size of cell, one resolution and one palette. */
 export function stamps(size: number, ratio: number, colours: Palette): Stamp {
-  // Whole pixels of the screen, and one between them lest one look bleeds into the next.
+  // Whole device pixels with a gap, so that appearances do not bleed.
   const pixels = Math.ceil(size * ratio);
   const pitch = pixels + 2;
   const sheet = document.createElement("canvas");
   sheet.width = ACROSS * pitch;
   sheet.height = DOWN * pitch;
-  const own = sheet.getContext("2d");
-  const known = new Map<number, number>();
-  if (own === null) return paintCell;
+  const sheetContext = sheet.getContext("2d");
+  const placeByKey = new Map<number, number>();
+  if (sheetContext === null) return paintCell;
 
   const make = (cell: CellPaint): number => {
-    const place = known.size;
-    own.setTransform(pixels / size, 0, 0, pixels / size, (place % ACROSS) * pitch + 1, Math.floor(place / ACROSS) * pitch + 1);
-    paintCell(own as Context, 0, 0, size, cell, colours);
+    const place = placeByKey.size;
+    sheetContext.setTransform(pixels / size, 0, 0, pixels / size, (place % ACROSS) * pitch + 1, Math.floor(place / ACROSS) * pitch + 1);
+    paintCell(sheetContext as Context, 0, 0, size, cell, colours);
     return place;
   };
   return (context, x, y, _size, cell) => {
     if (isFlat(cell)) return paintCell(context, x, y, size, cell, colours);
     const key = keyOf(cell, colours);
-    let place = known.get(key);
+    let place = placeByKey.get(key);
     if (place === undefined) {
-      if (known.size >= ACROSS * DOWN) return paintCell(context, x, y, size, cell, colours);
+      if (placeByKey.size >= ACROSS * DOWN) return paintCell(context, x, y, size, cell, colours);
       place = make(cell);
-      known.set(key, place);
+      placeByKey.set(key, place);
     }
     context.drawImage(sheet, (place % ACROSS) * pitch + 1, Math.floor(place / ACROSS) * pitch + 1, pixels, pixels, x, y, size, size);
   };
@@ -41,7 +41,7 @@ const isFlat = ({ kind, value, owner }: CellPaint): boolean => (kind === "busy" 
 
 const KINDS = ["busy", "held-idle", "free", "unavailable", "hot", "failed", "quarantined", "foreign", "dirty", "unknown"] as const;
 
-/** Equal for cells that look the same. */
+/** A key equal for cells of the same appearance. */
 function keyOf({ kind, isHeld, value, owner }: CellPaint, colours: Palette): number {
   const shade = owner === null ? 1 : owner !== undefined ? 2 + Math.min(owner, colours.owners.length - 1) : value === undefined ? 0 : value === null ? 31 : 32 + step(value, colours.ramp);
   return (shade * KINDS.length + KINDS.indexOf(kind)) * 2 + (isHeld ? 1 : 0);

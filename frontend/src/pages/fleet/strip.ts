@@ -1,9 +1,9 @@
-// The strip of the whole fleet on the Overview: a cell per GPU, node after node; which is where, and what it opens.
+// The strip of the fleet on the Overview: a cell per GPU, by node.
 import { h, plural, refill } from "../../ui/dom";
 import type { MakeView } from "../../live/regions";
 import type { Cell, NodeRow } from "../../live/topics";
 import { CELLS, CELL_WORDS, byName, empty, noNodes, whenEmpty } from "../../ui/pieces";
-import { type FleetCell, tell } from "./model";
+import { type FleetCell, describeCell } from "./model";
 import { type Palette, readPalette } from "./palette";
 import { Tooltip } from "./tooltip";
 
@@ -14,13 +14,13 @@ export interface StripCell {
   height: number;
 }
 
-/** From this width on a cell is easy to see and to hit; below the other it is hardly there. */
+/** A comfortable cell width, and the minimum. */
 const GOOD = 8;
 const LEAST = 3;
 const LARGEST = 64;
 const MAX_ROWS = 8;
 
-/** Cells of nodes with so many GPUs each, in columns over the whole width, and where that is not enough in several bands;
+/** Lay out the cells of nodes in columns over the width, in several bands if needed;
  * a node never shares a column with another. */
 export function stripCells(counts: readonly number[], width: number): { cells: StripCell[]; height: number } {
   const needed = (rows: number): number => Math.max(1, counts.reduce((sum, count) => sum + Math.ceil(count / rows), 0));
@@ -35,12 +35,12 @@ export function stripCells(counts: readonly number[], width: number): { cells: S
   for (const count of counts) {
     const last = column + Math.ceil(count / rows) - 1;
     for (let at = 0; at < count; at += 1) {
-      const here = column + Math.floor(at / rows);
-      const x = Math.round((here % across) * pitch);
-      // Between nodes there is a little more room where there is room at all.
-      const gap = here === last && pitch >= 12 ? 4 : 1;
-      const y = (at % rows) * tall + Math.floor(here / across) * (rows * tall + 3);
-      cells.push({ x, y, width: Math.max(2, Math.round(((here % across) + 1) * pitch) - x - gap), height: tall - 1 });
+      const cellColumn = column + Math.floor(at / rows);
+      const x = Math.round((cellColumn % across) * pitch);
+      // Leave more space between nodes if the width allows.
+      const gap = cellColumn === last && pitch >= 12 ? 4 : 1;
+      const y = (at % rows) * tall + Math.floor(cellColumn / across) * (rows * tall + 3);
+      cells.push({ x, y, width: Math.max(2, Math.round(((cellColumn % across) + 1) * pitch) - x - gap), height: tall - 1 });
     }
     column = last + 1;
   }
@@ -51,7 +51,7 @@ function fill(context: CanvasRenderingContext2D, { x, y, width, height }: StripC
   context.fillStyle = cell === "busy" ? colours.busy : cell === "held_idle" ? colours.heldIdle : colours.free;
   if (cell !== "unavailable") context.fillRect(x, y, width, height);
   if (cell === "held_idle") {
-    // A half, as the mark of the state has it.
+    // A half square, like the symbol of the state.
     context.fillStyle = colours.free;
     context.fillRect(x + Math.ceil(width / 2), y + 1, Math.floor(width / 2) - 1, height - 2);
   } else if (cell === "unavailable") {
@@ -70,8 +70,8 @@ export const overviewStrip: MakeView = (region) => {
   const link = h("a", { class: "strip-link", href: "/fleet/" }, canvas);
   const tooltip = new Tooltip();
   const none = whenEmpty(region, noNodes);
-  let shown: FleetCell[] = [];
-  let where: StripCell[] = [];
+  let visible: FleetCell[] = [];
+  let boxes: StripCell[] = [];
   let colours = readPalette(region);
 
   const paint = (): void => {
@@ -80,14 +80,14 @@ export const overviewStrip: MakeView = (region) => {
     const ratio = devicePixelRatio || 1;
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, canvas.width, canvas.height);
-    shown.forEach(({ device }, at) => where[at] && fill(context, where[at], device.cell, colours));
+    visible.forEach(({ device }, at) => boxes[at] && fill(context, boxes[at], device.cell, colours));
   };
   const arrange = (): void => {
     const counts = new Map<string, number>();
-    for (const { node } of shown) counts.set(node.name, (counts.get(node.name) ?? 0) + 1);
+    for (const { node } of visible) counts.set(node.name, (counts.get(node.name) ?? 0) + 1);
     const width = Math.max(1, region.clientWidth);
     const { cells, height } = stripCells([...counts.values()], width);
-    where = cells;
+    boxes = cells;
     const ratio = devicePixelRatio || 1;
     canvas.width = Math.round(width * ratio);
     canvas.height = Math.round(height * ratio);
@@ -97,32 +97,32 @@ export const overviewStrip: MakeView = (region) => {
   const pointed = (event: MouseEvent): number => {
     const box = canvas.getBoundingClientRect();
     const [x, y] = [event.clientX - box.left, event.clientY - box.top];
-    return where.findIndex((cell) => x >= cell.x && x <= cell.x + cell.width && y >= cell.y && y <= cell.y + cell.height);
+    return boxes.findIndex((cell) => x >= cell.x && x <= cell.x + cell.width && y >= cell.y && y <= cell.y + cell.height);
   };
   canvas.addEventListener("pointermove", (event) => {
     const at = pointed(event);
-    const [cell, box] = [shown[at], where[at]];
+    const [cell, box] = [visible[at], boxes[at]];
     if (cell === undefined || box === undefined) return tooltip.hide();
     const from = canvas.getBoundingClientRect();
-    tooltip.show(tell(cell), from.left + box.x, from.top + box.y, box.width);
+    tooltip.show(describeCell(cell), from.left + box.x, from.top + box.y, box.width);
   });
   canvas.addEventListener("pointerleave", () => tooltip.hide());
   link.addEventListener("click", (event) => {
-    const cell = shown[pointed(event)];
+    const cell = visible[pointed(event)];
     link.href = cell === undefined ? "/fleet/" : `/fleet/?gpu=${encodeURIComponent(`${cell.node.name}/${cell.device.index}`)}`;
   });
-  const watcher = new ResizeObserver(() => shown.length > 0 && canvas.isConnected && arrange());
+  const watcher = new ResizeObserver(() => visible.length > 0 && canvas.isConnected && arrange());
   watcher.observe(region);
 
   return {
     draw(state) {
       const nodes = ([...state.rows.values()] as NodeRow[]).sort((a, b) => byName(a.name, b.name));
       if (nodes.length === 0) return region.replaceChildren(none());
-      if (nodes.every((node) => node.devices.length === 0)) return refill(region, empty("No node has a GPU: jobs without GPUs can run."));
-      shown = nodes.flatMap((node) => node.devices.map((device) => ({ node, device })));
+      if (nodes.every((node) => node.devices.length === 0)) return refill(region, empty("No node has a GPU. Jobs that request none can run."));
+      visible = nodes.flatMap((node) => node.devices.map((device) => ({ node, device })));
       if (link.parentElement !== region) region.replaceChildren(link);
-      const words = CELLS.map((cell) => `${shown.filter(({ device }) => device.cell === cell).length} ${CELL_WORDS[cell]}`);
-      link.setAttribute("aria-label", `${plural(shown.length, "GPU")}: ${words.join(", ")}. Open the fleet`);
+      const words = CELLS.map((cell) => `${visible.filter(({ device }) => device.cell === cell).length} ${CELL_WORDS[cell]}`);
+      link.setAttribute("aria-label", `${plural(visible.length, "GPU")}: ${words.join(", ")}. Open the fleet`);
       arrange();
     },
     restyle() {

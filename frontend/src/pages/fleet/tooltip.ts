@@ -1,4 +1,4 @@
-// The one tooltip of the page: beside what is pointed at, never off the screen.
+// The tooltip of the page, kept on the screen.
 import { h, refill } from "../../ui/dom";
 
 export class Tooltip {

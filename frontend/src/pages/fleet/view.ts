@@ -7,12 +7,12 @@ import { type Address, type Spotlight, readAddress, writeAddress } from "./addre
 import { Chart } from "./chart";
 import { interact } from "./interaction";
 import { showLegend } from "./legend";
-import { type Model, model, nameOf, paints, tell } from "./model";
+import { type Model, model, nameOf, paints, describeCell } from "./model";
 import { Panel } from "./panel";
 import { FleetTable } from "./table";
 import { Tooltip } from "./tooltip";
 
-/** Pixels of the panel that must be in sight to be noticed. */
+/** Pixels of the panel that must be visible. */
 const MIN_OF_PANEL = 160;
 const DARK: Spotlight = { cell: null, job: null, tenant: null };
 
@@ -33,30 +33,30 @@ export const fleet: MakeView = (region) => {
   const toggle = document.querySelector<HTMLElement>("[data-fleet-table]");
   const beside = document.querySelector("[data-fleet-panel]");
   const legend = document.querySelector("[data-fleet-legend]");
-  const panel = beside === null ? null : new Panel(beside, { light: (asked) => change({ light: { ...DARK, ...asked } }), closed: shut });
+  const panel = beside === null ? null : new Panel(beside, { light: (light) => change({ light: { ...DARK, ...light } }), closed: shut });
   const isLinked = group !== null;
   let now: Address = readAddress(location.search);
   let nodes: NodeRow[] = [];
-  let shown: Model = { groups: [], cells: [] };
+  let current: Model = { groups: [], cells: [] };
   let pointed = -1;
-  let telling: ReturnType<typeof setTimeout> | undefined;
+  let addressTimer: ReturnType<typeof setTimeout> | undefined;
   let isStep = false;
-  /** Where the page stood before it went down to the panel; null: it did not. */
-  let stood: number | null = null;
+  /** The scroll position before the page scrolled to the panel, or null. */
+  let scrollBefore: number | null = null;
 
-  const chosen = (): number => (now.gpu === null ? -1 : shown.cells.findIndex((cell) => nameOf(cell) === now.gpu));
+  const chosen = (): number => (now.gpu === null ? -1 : current.cells.findIndex((cell) => nameOf(cell) === now.gpu));
 
   const recolour = (): void => {
-    if (legend !== null) showLegend(legend, now.fill, shown.cells);
-    if (now.isTable) table.update(shown, now.light, now.gpu, now.sort);
-    else chart.recolour(paints(shown.cells, now.fill, now.light, now.gpu), pointed);
-    panel?.show(shown.cells[chosen()], shown.cells, now.light, now.gpu);
+    if (legend !== null) showLegend(legend, now.fill, current.cells);
+    if (now.isTable) table.update(current, now.light, now.gpu, now.sort);
+    else chart.recolour(paints(current.cells, now.fill, now.light, now.gpu), pointed);
+    panel?.show(current.cells[chosen()], current.cells, now.light, now.gpu);
   };
 
   const refresh = (): void => {
-    shown = model(nodes, now.group);
-    chart.label(`${plural(shown.cells.length, "GPU")} on ${plural(nodes.length, "node")}; arrow keys move, Enter chooses, t shows a table`);
-    if (!now.isTable) chart.arrange(shown.groups);
+    current = model(nodes, now.group);
+    chart.label(`${plural(current.cells.length, "GPU")} on ${plural(nodes.length, "node")}; arrow keys move, Enter selects, t shows a table`);
+    if (!now.isTable) chart.arrange(current.groups);
     recolour();
   };
 
@@ -66,10 +66,10 @@ export const fleet: MakeView = (region) => {
     toggle?.setAttribute("aria-pressed", String(now.isTable));
   };
 
-  /** After the frame: the browser takes longer to note an address than all cells take to be painted. */
-  const tellAddress = (): void => {
-    telling ??= setTimeout(() => {
-      telling = undefined;
+  /** After the frame: a history update takes longer than painting all cells. */
+  const writeAddressLater = (): void => {
+    addressTimer ??= setTimeout(() => {
+      addressTimer = undefined;
       const address = `${location.pathname}${writeAddress(now, location.search)}`;
       if (isStep) history.pushState(null, "", address);
       else history.replaceState(null, "", address);
@@ -77,16 +77,16 @@ export const fleet: MakeView = (region) => {
     });
   };
 
-  /** Everything that can be asked for goes through here, so that the address always says what is shown. */
+  /** All changes go through here, so that the URL always matches the view. */
   function change(to: Partial<Address>): void {
     now = { ...now, ...to };
-    if (isLinked) tellAddress();
+    if (isLinked) writeAddressLater();
     if (group !== null) group.value = now.group;
     if (fill !== null) fill.value = now.fill;
-    if (shown.cells.length === 0) return;
+    if (current.cells.length === 0) return;
     tooltip.hide();
     place();
-    // Colours alone are a matter of one frame; where cells stand is not asked again for them.
+    // A change of colours needs no layout.
     if (to.group === undefined && to.isTable === undefined) recolour();
     else refresh();
   }
@@ -94,37 +94,37 @@ export const fleet: MakeView = (region) => {
   const point = (cell: number): void => {
     pointed = cell;
     chart.focus(pointed);
-    const what = shown.cells[cell];
+    const target = current.cells[cell];
     const box = chart.boxOf(cell);
-    if (box === null || what === undefined) return tooltip.hide();
-    tooltip.show(tell(what), box.left, box.top, box.size);
+    if (box === null || target === undefined) return tooltip.hide();
+    tooltip.show(describeCell(target), box.left, box.top, box.size);
   };
 
   const open = (cell: number): void => {
-    const what = shown.cells[cell];
-    if (what !== undefined) choose(nameOf(what));
+    const target = current.cells[cell];
+    if (target !== undefined) choose(nameOf(target));
   };
 
-  /** A step that Back takes back. Where the panel is below the screen's end, the page goes to it. */
+  /** Select a GPU as a history step, and scroll to the panel if it is off screen. */
   function choose(gpu: string): void {
     isStep ||= now.gpu === null;
     change({ gpu });
     if (beside === null || beside.getBoundingClientRect().top < innerHeight - MIN_OF_PANEL) return;
-    stood ??= scrollY;
+    scrollBefore ??= scrollY;
     beside.scrollIntoView();
   }
 
   const wentBack = (): void => {
-    // What was about to be written is of the address that was left.
-    clearTimeout(telling);
-    telling = undefined;
+    // Drop the pending URL of the page that was left.
+    clearTimeout(addressTimer);
+    addressTimer = undefined;
     change(readAddress(location.search));
     goBackUp();
   };
 
   function goBackUp(): void {
-    if (stood !== null && now.gpu === null) scrollTo({ top: stood });
-    if (now.gpu === null) stood = null;
+    if (scrollBefore !== null && now.gpu === null) scrollTo({ top: scrollBefore });
+    if (now.gpu === null) scrollBefore = null;
   }
 
   const leave = (): void => {
@@ -132,7 +132,7 @@ export const fleet: MakeView = (region) => {
     if (now.gpu !== null || now.light.job !== null) change({ gpu: null, light: { ...now.light, job: null } });
   };
 
-  /** Who closes the panel goes on where its GPU stands. */
+  /** Close the panel and focus its GPU. */
   function shut(): void {
     const row = now.gpu === null ? null : table.rowOf(now.gpu);
     change({ gpu: null });
@@ -146,7 +146,7 @@ export const fleet: MakeView = (region) => {
     change({ isTable: !now.isTable });
   };
 
-  interact(chart.canvas, { layout: () => chart.where, pointed: point, opened: open, left: leave });
+  interact(chart.canvas, { layout: () => chart.placed, pointed: point, opened: open, left: leave });
   const watcher = new ResizeObserver(() => nodes.length > 0 && !now.isTable && chart.isOtherWidth() && refresh());
   watcher.observe(region);
   const grouped = (): void => change({ group: (group?.value ?? "none") as Address["group"] });
@@ -165,9 +165,9 @@ export const fleet: MakeView = (region) => {
       const isBare = nodes.every((node) => node.devices.length === 0);
       if (nodes.length === 0 || isBare) {
         tooltip.hide();
-        shown = model(nodes, now.group);
+        current = model(nodes, now.group);
         panel?.show(undefined, [], now.light, now.gpu);
-        return refill(region, isBare && nodes.length > 0 ? empty("No node has a GPU: jobs without GPUs can run. ", h("a", { href: "/nodes/" }, "The nodes"), ".") : none());
+        return refill(region, isBare && nodes.length > 0 ? empty("No node has a GPU. Jobs that request none can run. ", h("a", { href: "/nodes/" }, "The nodes"), ".") : none());
       }
       place();
       refresh();

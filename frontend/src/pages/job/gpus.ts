@@ -1,10 +1,10 @@
-// The readings of one job's GPUs: small multiples on one time axis, from what the server kept of them.
+// The recorded readings of a job's GPUs, as small charts on one time axis.
 import { Chart } from "../../chart/chart";
 import type { ChartData } from "../../chart/model";
 import { h, plural } from "../../ui/dom";
 import { unexpected } from "../../ui/fetch_errors";
 import type { MakeView } from "../../live/regions";
-import { onceShown } from "../../live/visibility";
+import { whenVisible } from "../../live/visibility";
 import { empty, nodeLink, shortModel } from "../../ui/pieces";
 
 interface Device {
@@ -32,16 +32,16 @@ export interface Readings {
 
 type Name = "utilisation_percent" | "memory_used_mb" | "temperature_celsius" | "power_watts";
 
-const QUANTITIES: readonly { name: Name; label: string; unit: string; scale: (value: number) => number; most: (device: Device) => number }[] = [
-  { name: "utilisation_percent", label: "Utilisation", unit: "%", scale: (value) => value, most: () => 100 },
-  { name: "memory_used_mb", label: "Memory", unit: "GiB", scale: (value) => value / 1024, most: (device) => (device.memory_mb ?? 0) / 1024 },
-  { name: "temperature_celsius", label: "Temperature", unit: "°C", scale: (value) => value, most: () => 90 },
-  { name: "power_watts", label: "Power", unit: "W", scale: (value) => value, most: () => 0 },
+const QUANTITIES: readonly { name: Name; label: string; unit: string; scale: (value: number) => number; axisTop: (device: Device) => number }[] = [
+  { name: "utilisation_percent", label: "Utilisation", unit: "%", scale: (value) => value, axisTop: () => 100 },
+  { name: "memory_used_mb", label: "Memory", unit: "GiB", scale: (value) => value / 1024, axisTop: (device) => (device.memory_mb ?? 0) / 1024 },
+  { name: "temperature_celsius", label: "Temperature", unit: "°C", scale: (value) => value, axisTop: () => 90 },
+  { name: "power_watts", label: "Power", unit: "W", scale: (value) => value, axisTop: () => 0 },
 ];
 
 const AGAIN_MS = 15_000;
 
-/** What one chart shows: one quantity of one GPU over the attempt's whole time. */
+/** The data of a chart: one quantity of one GPU over the attempt. */
 export function chartOf(readings: Readings, device: Device, quantity: (typeof QUANTITIES)[number]): ChartData {
   const values = device[quantity.name].map((value) => (value === null ? null : quantity.scale(value)));
   return {
@@ -52,7 +52,7 @@ export function chartOf(readings: Readings, device: Device, quantity: (typeof QU
     step: readings.step,
     from: readings.from,
     until: readings.until,
-    most: quantity.most(device),
+    axisTop: quantity.axisTop(device),
     height: 104,
     group: "job-gpus",
   };
@@ -63,18 +63,18 @@ export const jobGpus: MakeView = (region) => {
   const box = region.querySelector<HTMLElement>("[data-charts]") ?? region;
   const chooser = region.querySelector<HTMLSelectElement>("[data-attempt]");
   let charts: Chart[] = [];
-  let [shown, isOver, attempts] = ["", false, 0];
+  let [drawnKey, isOver, attempts] = ["", false, 0];
   let stopWaiting = (): void => undefined;
   const later = (): void => {
     stopWaiting();
-    stopWaiting = onceShown(() => void load(), AGAIN_MS);
+    stopWaiting = whenVisible(() => void load(), AGAIN_MS);
   };
 
   const show = (readings: Readings): void => {
     const rows = readings.devices.map((device) => `${device.rank} ${device.node} ${device.index}`).join();
     const key = `${readings.attempt} ${rows}`;
-    if (key !== shown) {
-      shown = key;
+    if (key !== drawnKey) {
+      drawnKey = key;
       charts.forEach((chart) => chart.end());
       charts = [];
       box.replaceChildren(...layout(readings, charts));
@@ -87,14 +87,14 @@ export const jobGpus: MakeView = (region) => {
 
   const load = async (): Promise<void> => {
     if (isOver) return;
-    const asked = chooser === null ? "" : `?attempt=${chooser.value}`;
+    const query = chooser === null ? "" : `?attempt=${chooser.value}`;
     try {
-      const response = await fetch(`/jobs/${job}/readings/${asked}`, { credentials: "same-origin" });
+      const response = await fetch(`/jobs/${job}/readings/${query}`, { credentials: "same-origin" });
       if (!response.ok) throw unexpected(response);
       const readings = (await response.json()) as Readings;
       if (!isOver) show(readings);
     } catch (error) {
-      if (shown === "") box.replaceChildren(empty(`The readings could not be read: ${error instanceof Error ? error.message : "no answer"}. Reload the page to try again.`));
+      if (drawnKey === "") box.replaceChildren(empty(`The readings could not be loaded: ${error instanceof Error ? error.message : "no answer"}. Reload the page to try again.`));
       else later();
     }
   };
@@ -124,13 +124,13 @@ function layout(readings: Readings, charts: Chart[]): Node[] {
   const rows = readings.devices.map((device) => {
     const cells = QUANTITIES.map((quantity) => {
       const host = h("div", { "data-label": `${quantity.label} ${quantity.unit}` });
-      charts.push(new Chart(host, `no ${quantity.label.toLowerCase()} of it was kept in this time`));
+      charts.push(new Chart(host, `no ${quantity.label.toLowerCase()} readings in this period`));
       return host;
     });
     const name = h("div", { class: "gpu-name" }, nodeLink(device.node), h("b", {}, `GPU ${device.index ?? "?"}`), h("span", { class: "muted small" }, shortModel(device.model)), h("span", { class: "muted small" }, `rank ${device.rank}`));
     return h("div", { class: "gpu-row" }, name, ...cells);
   });
   const more = readings.gpus - readings.devices.length;
-  const note = more > 0 ? [empty(`The first ${plural(readings.devices.length, "GPU")} of ${readings.gpus} are shown; the others are at GET /api/v1/gpus/{id}/samples.`)] : [];
+  const note = more > 0 ? [empty(`This shows the first ${plural(readings.devices.length, "GPU")} of ${readings.gpus}. Read the others at GET /api/v1/gpus/{id}/samples.`)] : [];
   return [h("div", { class: "gpu-row gpu-heads", "aria-hidden": "true" }, h("span"), ...heads), ...rows, ...note];
 }

@@ -1,4 +1,4 @@
-// The head of one job's page, and all that happened to it.
+// The head of the job page, and the job's events.
 import { type Child, h, plural } from "../../ui/dom";
 import { redraw } from "../../ui/morph";
 import type { MakeView } from "../../live/regions";
@@ -21,26 +21,26 @@ function placed(job: JobDetail): Child[] {
   const by = new Map<string, (number | null)[]>();
   for (const device of job.devices) by.set(device.node, [...(by.get(device.node) ?? []), device.index]);
   if (by.size === 0) return nodeLinks(job.nodes);
-  const shown = [...by].slice(0, 4).flatMap(([node, list], at): Child[] => [
+  const parts = [...by].slice(0, 4).flatMap(([node, list], at): Child[] => [
     at > 0 && "; ",
     ...nodeLinks([node]),
     ` GPU ${list.map((index) => index ?? "?").join(", ")}`,
   ]);
-  return by.size > 4 ? [...shown, ` and ${by.size - 4} more`] : shown;
+  return by.size > 4 ? [...parts, ` and ${by.size - 4} more`] : parts;
 }
 
-/** Nothing while it has not run yet: when it was submitted stands beside it. */
+/** Null before the start, as the submit time is shown. */
 function ran(job: JobDetail): HTMLElement | null {
   if (job.started_at === null) return job.ended_at === null ? null : fact("Ran", "never");
   return fact(job.ended_at === null ? "Running for" : "Ran", elapsed(job.started_at, job.ended_at));
 }
 
-/** How far an array has come: its elements by state, each leading to them. */
+/** The elements of an array by state, as links. */
 function elements({ id, array }: JobDetail): HTMLElement | null {
   if (!array) return null;
   const counts = Object.entries(array.by_state).flatMap(([name, count]) => [h("a", { href: `/jobs/${id}/?tab=elements&state=${name}` }, badge(name), ` ${count}`), " "]);
-  const most = array.max_parallel === null ? "" : `, at most ${array.max_parallel} at once`;
-  return h("p", { class: "elements", "data-key": "elements" }, ...counts, h("span", { class: "muted" }, `of ${plural(array.count, "element")}${most}`));
+  const limit = array.max_parallel === null ? "" : `, at most ${array.max_parallel} at once`;
+  return h("p", { class: "elements", "data-key": "elements" }, ...counts, h("span", { class: "muted" }, `of ${plural(array.count, "element")}${limit}`));
 }
 
 export const jobHead: MakeView = (region) => ({

@@ -1,4 +1,4 @@
-// The timeline of one job: why it waited and when it ran, on one time axis.
+// The timeline of one job: waits and attempts on one time axis.
 import { type Child, h } from "../../ui/dom";
 import { redraw } from "../../ui/morph";
 import type { MakeView } from "../../live/regions";
@@ -8,7 +8,7 @@ import type { AttemptRow } from "../../live/topics";
 import { ended } from "./job";
 import { empty, mib, nodeLinks, under } from "../../ui/pieces";
 
-/** A period with one reason, as GET /jobs/{id}/explain tells it; the present one has no end. */
+/** A period with one reason, as in GET /jobs/{id}/explain; the current one has no end. */
 export interface Wait {
   code: string;
   since_at: string;
@@ -23,14 +23,14 @@ export interface Span {
   to: number;
 }
 
-/** The attempts' phases in milliseconds; what is not over reaches to now. */
+/** The phases of an attempt in milliseconds; an open phase ends now. */
 export function spans(attempt: AttemptRow, now: number): Span[] {
   const at = (iso: string | null): number | null => (iso === null ? null : Date.parse(iso));
   const [scheduled, started, end] = [at(attempt.scheduled_at), at(attempt.started_at), at(attempt.ended_at) ?? now];
-  const found: Span[] = [];
-  if (scheduled !== null) found.push({ kind: "waiting", words: "starting", from: scheduled, to: started ?? end });
-  if (started !== null) found.push({ kind: "running", words: "running", from: started, to: end });
-  return found;
+  const result: Span[] = [];
+  if (scheduled !== null) result.push({ kind: "waiting", words: "starting", from: scheduled, to: started ?? end });
+  if (started !== null) result.push({ kind: "running", words: "running", from: started, to: end });
+  return result;
 }
 
 export function waited(waits: readonly Wait[], now: number): Span[] {
@@ -41,8 +41,8 @@ export function waited(waits: readonly Wait[], now: number): Span[] {
 }
 
 function axis(list: readonly Span[], from: number, to: number): HTMLElement {
-  const whole = Math.max(1, to - from);
-  const part = (length: number): string => `${((100 * length) / whole).toFixed(2)}%`;
+  const total = Math.max(1, to - from);
+  const part = (length: number): string => `${((100 * length) / total).toFixed(2)}%`;
   const words = (span: Span): string => `${span.words} ${duration((span.to - span.from) / 1000)}`;
   const parts = list.map((span) =>
     h("span", {
@@ -54,17 +54,17 @@ function axis(list: readonly Span[], from: number, to: number): HTMLElement {
   return h("div", { class: "axis", role: "img", "aria-label": list.map(words).join(", ") }, ...parts);
 }
 
-/** An end is good, wanted by somebody, or bad: by shape and colour, not by its word alone. */
+/** The badge of an attempt: successful, cancelled on request or failed. */
 function attemptBadge({ state, reason, exit_code: code }: AttemptRow): HTMLElement {
   if (state !== "ended") return badge(state);
   const isWanted = reason === "cancelled" || reason === "requeued";
   return badge(code === 0 ? "completed" : isWanted ? "cancelled" : "failed", state);
 }
 
-/** Of the rank that had most; where the node could not count a whole rank, of its largest process. */
+/** Return the maximum peak memory of ranks, or of the largest process if ranks cannot be measured. */
 function peakMemory({ ranks }: AttemptRow): string {
-  const [most] = ranks.filter((rank) => rank.peak_memory_mb !== null).sort((a, b) => (b.peak_memory_mb ?? 0) - (a.peak_memory_mb ?? 0));
-  return most ? `${mib(most.peak_memory_mb)}${most.peak_memory_of === "process" ? " (largest process)" : ""}` : "–";
+  const [largest] = ranks.filter((rank) => rank.peak_memory_mb !== null).sort((a, b) => (b.peak_memory_mb ?? 0) - (a.peak_memory_mb ?? 0));
+  return largest ? `${mib(largest.peak_memory_mb)}${largest.peak_memory_of === "process" ? " (largest process)" : ""}` : "–";
 }
 
 const cell = (label: string, ...value: Child[]): HTMLElement => h("td", { "data-label": label, class: label === "When" ? "when" : null }, ...value);
@@ -100,12 +100,12 @@ function waitRow(waits: readonly Span[], from: number, to: number): HTMLElement 
   );
 }
 
-/** How long each reason blocked it in all, the longest first. `present`: the code of the one that goes on. */
+/** Total time by reason, longest first. `present`: the current reason. */
 function legend(blocked: readonly Span[], present: string | undefined): HTMLElement {
   const sums = new Map<string, { span: Span; ms: number; times: number }>();
   for (const span of blocked) {
-    const known = sums.get(span.words) ?? { span, ms: 0, times: 0 };
-    sums.set(span.words, { span, ms: known.ms + span.to - span.from, times: known.times + 1 });
+    const total = sums.get(span.words) ?? { span, ms: 0, times: 0 };
+    sums.set(span.words, { span, ms: total.ms + span.to - span.from, times: total.times + 1 });
   }
   const items = [...sums.values()].sort((a, b) => b.ms - a.ms).map(({ span, ms, times }) =>
     h("li", {}, h("i", { class: span.kind, "aria-hidden": "true" }), `${span.words} `, h("span", { class: "muted" }, `${duration(ms / 1000)}${times > 1 ? `, ${times} times` : ""}${present?.replaceAll("_", " ") === span.words ? " so far" : ""}`)),
@@ -134,7 +134,7 @@ export const jobTimeline: MakeView = (region) => {
             h("thead", {}, h("tr", {}, ...heads)),
             h("tbody", {}, blocked.length > 0 && waitRow(blocked, from, to), ...attempts.map((attempt) => attemptRow(attempt, from, to, now))),
           ),
-        attempts.length === 0 && empty("Not started yet: its attempts will be here."),
+        attempts.length === 0 && empty("Not started yet. Its attempts appear here."),
         blocked.length > 0 && legend(blocked, waits.at(-1)?.until_at === null ? waits.at(-1)?.code : undefined),
       );
     },

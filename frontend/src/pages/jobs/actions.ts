@@ -1,19 +1,19 @@
-// What may be done to several jobs at once: which of them it fits, how loudly it is asked, and what is said afterwards.
+// Actions on several jobs: which jobs they fit, how to confirm, and the result message.
 import { h, plural } from "../../ui/dom";
-import { ask, tellFailure } from "../../ui/fetch_errors";
+import { ask, showFailure } from "../../ui/fetch_errors";
 import { FOR_ADMINS_ALWAYS, KINDS, VERB_EXCEPT, VERB_STATES } from "../../ui/constants";
 import type { JobRow } from "../../live/topics";
-import { awaits, later, toast } from "../../actions/undo";
+import { isPending, schedule, toast } from "../../actions/undo";
 import { reasonOf } from "../../ui/pieces";
 
 export type Verb = "cancel" | "hold" | "release" | "requeue" | "retry";
 
 export const VERBS: readonly Verb[] = ["hold", "release", "requeue", "retry", "cancel"];
-const DONE: Record<Verb, string> = { cancel: "cancelled or being stopped", hold: "held", release: "released", requeue: "being requeued", retry: "to run again" };
-/** Of those that need no question. */
+const DONE: Record<Verb, string> = { cancel: "cancelled or being stopped", hold: "held", release: "released", requeue: "being requeued", retry: "queued to run again" };
+/** States that need no confirmation. */
 const WAITING = KINDS.waiting.join(",");
 
-/** The jobs of those that the verb can be done to, as they are. */
+/** Return the jobs to which the verb applies. */
 export function fitting(verb: Verb, rows: readonly JobRow[], isAdmin = false): JobRow[] {
   return rows.filter((row) => {
     const states = VERB_STATES[verb];
@@ -24,7 +24,7 @@ export function fitting(verb: Verb, rows: readonly JobRow[], isAdmin = false): J
 
 const isWaiting = (row: JobRow): boolean => (KINDS.waiting as readonly string[]).includes(row.state);
 
-/** How it is asked: at once where it can be undone by its opposite, later with Undo where nothing runs yet, else a question. */
+/** Return how to confirm: none if another verb undoes it, undo if nothing runs yet, else ask. */
 export function caution(verb: Verb, rows: readonly JobRow[]): "none" | "undo" | "ask" {
   if (verb === "hold" || verb === "release" || verb === "retry") return "none";
   return rows.every(isWaiting) ? "undo" : "ask";
@@ -35,7 +35,7 @@ interface Answer {
   refused: { id: number; sentence: string }[];
 }
 
-/** What would be lost, in words, and what must be typed before: "" for nothing. */
+/** The loss as a sentence, and the text to type, or "". */
 interface Loss {
   sentence: string;
   typed: string;
@@ -43,55 +43,55 @@ interface Loss {
 
 const nameOf = (id: number): string => `job ${id}`;
 
-export async function act(verb: Verb, rows: readonly JobRow[], done: () => void): Promise<void> {
+export async function perform(verb: Verb, rows: readonly JobRow[], onDone: () => void): Promise<void> {
   const ids = rows.map((row) => row.id);
-  const how = caution(verb, rows);
-  if (how === "none") return send(verb, ids).then(done);
-  if (how === "undo") {
-    // Those of an earlier press are on their way already.
-    const fresh = ids.filter((id) => !awaits(nameOf(id)));
-    const cancel = (isLeaving: boolean): void => void send(verb, fresh, { if_state: WAITING }, isLeaving).then(done);
-    return fresh.length > 0 ? later(`${plural(fresh.length, "waiting job")} will be cancelled`, fresh.map(nameOf), cancel) : undefined;
+  const level = caution(verb, rows);
+  if (level === "none") return send(verb, ids).then(onDone);
+  if (level === "undo") {
+    // Skip jobs of an earlier press.
+    const newIds = ids.filter((id) => !isPending(nameOf(id)));
+    const cancel = (isLeaving: boolean): void => void send(verb, newIds, { if_state: WAITING }, isLeaving).then(onDone);
+    return newIds.length > 0 ? schedule(`${plural(newIds.length, "waiting job")} will be cancelled`, newIds.map(nameOf), cancel) : undefined;
   }
   try {
     const loss = await ask<Loss>(`/jobs/loss/?ids=${ids.join()}`);
-    const typed = await isSure(verb, ids, loss);
-    if (typed !== null) return send(verb, ids, { typed }).then(done);
+    const typed = await confirmed(verb, ids, loss);
+    if (typed !== null) return send(verb, ids, { typed }).then(onDone);
   } catch (error) {
-    tellFailure(error);
+    showFailure(error);
   }
 }
 
-/** `how`: `if_state`, jobs that are in another state by now are left alone; `typed`, what was. */
-async function send(verb: Verb, ids: readonly number[], how: Record<string, string> = {}, isLeaving = false): Promise<void> {
+/** `options`: `if_state`, the required states; `typed`, the confirmation. */
+async function send(verb: Verb, ids: readonly number[], options: Record<string, string> = {}, isLeaving = false): Promise<void> {
   const form = document.querySelector<HTMLFormElement>("form[data-act-on-several]");
   if (form === null) return;
   const fields = [...new FormData(form)].map(([name, value]) => [name, String(value)]);
-  const body = new URLSearchParams([...fields, ...Object.entries({ verb, ids: ids.join(), ...how })]);
+  const body = new URLSearchParams([...fields, ...Object.entries({ verb, ids: ids.join(), ...options })]);
   try {
-    tell(verb, await ask<Answer>(form.action, body, isLeaving));
+    showResult(verb, await ask<Answer>(form.action, body, isLeaving));
   } catch (error) {
-    tellFailure(error);
+    showFailure(error);
   }
 }
 
-function tell(verb: Verb, { done, refused }: Answer): void {
+function showResult(verb: Verb, { done, refused }: Answer): void {
   const opposite: Verb | null = verb === "hold" ? "release" : verb === "release" ? "hold" : null;
-  const words = done.length > 0 ? `${plural(done.length, "job is", "jobs are")} ${DONE[verb]}.` : "";
-  const why = refused.length > 0 ? `${plural(refused.length, "was", "were")} refused: job ${refused[0]?.id}: ${refused[0]?.sentence}` : "";
-  toast([words, why].filter(Boolean).join(" "), opposite !== null && done.length > 0 ? { word: "Undo", run: () => void send(opposite, done) } : undefined);
+  const sentence = done.length > 0 ? `${plural(done.length, "job is", "jobs are")} ${DONE[verb]}.` : "";
+  const refusals = refused.length > 0 ? `${plural(refused.length, "was", "were")} refused: job ${refused[0]?.id}: ${refused[0]?.sentence}` : "";
+  toast([sentence, refusals].filter(Boolean).join(" "), opposite !== null && done.length > 0 ? { word: "Undo", run: () => void send(opposite, done) } : undefined);
 }
 
-/** A question whose loss is said: what was typed, or null where it is answered with no. */
-function isSure(verb: Verb, ids: readonly number[], loss: Loss): Promise<string | null> {
-  const what = `${verb === "cancel" ? "Cancel" : "Requeue"} ${plural(ids.length, "job")}`;
+/** Ask for confirmation. Return the typed text, or null if declined. */
+function confirmed(verb: Verb, ids: readonly number[], loss: Loss): Promise<string | null> {
+  const title = `${verb === "cancel" ? "Cancel" : "Requeue"} ${plural(ids.length, "job")}`;
   const typed = h("input", { type: "text", inputmode: "numeric", autocomplete: "off", "aria-label": `Type ${loss.typed} to confirm` });
-  const yes = h("button", { type: "submit", class: "danger", value: "yes", disabled: loss.typed !== "" }, what);
+  const yes = h("button", { type: "submit", class: "danger", value: "yes", disabled: loss.typed !== "" }, title);
   typed.addEventListener("input", () => (yes.disabled = typed.value.trim() !== loss.typed));
   const form = h(
     "form",
     { method: "dialog" },
-    h("h2", { id: "sure" }, `${what}?`),
+    h("h2", { id: "sure" }, `${title}?`),
     h("p", {}, loss.sentence),
     loss.typed !== "" && h("label", { class: "field" }, `Type ${loss.typed} to confirm`, typed),
     h("div", { class: "actions" }, h("button", { type: "submit", value: "no" }, "Keep them"), yes),

@@ -1,4 +1,4 @@
-// The list of jobs: filtered by the address, live at its top, as far back as one asks, with several selected at once.
+// The list of jobs: filtered by the URL, live at its top, with older pages and selection.
 import { h, plural, refill } from "../../ui/dom";
 import { Listing, merged, restQuery, statesOf } from "./listing";
 import { Rights } from "./rights";
@@ -13,7 +13,7 @@ import { ago, clocked, elapsed } from "../../ui/time";
 import type { JobRow } from "../../live/topics";
 import { elementCounts, empty, jobHref, jobLink, named, noJobs, nodeLinks, reasonOf, tenantLink, whenEmpty } from "../../ui/pieces";
 
-/** What the feed does not know of the older ones is read again so soon after something changed. */
+/** The delay before older rows are reloaded after a change. */
 const AGAIN_MS = 5000;
 
 export const jobs: MakeView = (region) => new JobsView(region);
@@ -22,10 +22,10 @@ class JobsView implements View {
   private readonly none: () => HTMLElement;
   private readonly rights = new Rights();
   private readonly selection = new Selection(() => this.draw());
-  private readonly said = h("span", { role: "status" });
+  private readonly summaryText = h("span", { role: "status" });
   private readonly counted = h("span");
-  private readonly summary = h("p", { class: "summary" }, this.said, this.counted);
-  private readonly older = h("button", { type: "button" }, "Older jobs");
+  private readonly summary = h("p", { class: "summary" }, this.summaryText, this.counted);
+  private readonly older = h("button", { type: "button" }, "Show older jobs");
   private readonly foot = h("p", { class: "summary" }, this.older);
   private readonly table = this.makeTable();
   private readonly stopFilters: () => void;
@@ -56,21 +56,21 @@ class JobsView implements View {
   }
 
   draw(state?: TopicState): void {
-    if (state !== undefined) this.hear(state);
+    if (state !== undefined) this.update(state);
     const { listing } = this;
     if (!listing.isRead && this.feed.size === 0 && listing.problem === "") {
-      if (state?.known && listing.query === "") refill(this.region, this.none());
+      if (state?.hasRows && listing.query === "") refill(this.region, this.none());
       return;
     }
-    // No more than a fresh load would have, however long the page has been open.
-    const rows = this.found().slice(0, listing.most);
-    const own = rows.filter((row) => this.rights.over(row));
-    this.selection.all.hidden = own.length === 0;
-    this.selection.show(own);
+    // Limit the rows to those of a new load.
+    const rows = this.matching().slice(0, listing.maxRows);
+    const actionable = rows.filter((row) => this.rights.over(row));
+    this.selection.all.hidden = actionable.length === 0;
+    this.selection.show(actionable);
     if (listing.problem !== "") return refill(this.region, refused(listing.problem));
     this.foot.hidden = !listing.hasOlder;
-    const words = said(rows, listing);
-    if (this.said.textContent !== words) this.said.textContent = words;
+    const words = summaryText(rows, listing);
+    if (this.summaryText.textContent !== words) this.summaryText.textContent = words;
     redraw(this.counted, ...(listing.hasOlder && listing.total !== null ? [" Counted ", ago(listing.total.at), "."] : []));
     if (rows.length === 0) return refill(this.region, listing.query === "" ? this.none() : noneLikeThis(listing.hasOlder), this.foot);
     this.table.update(rows.map((row) => ({ key: String(row.id), row })));
@@ -84,26 +84,26 @@ class JobsView implements View {
     this.stopFilters();
   }
 
-  private found(): JobRow[] {
+  private matching(): JobRow[] {
     return merged(this.listing.read, this.feed, this.listing.query, this.listing.isRead && !this.listing.hasOlder);
   }
 
   private list(): Listing {
     const listing = new Listing(restQuery(location.search), () => this.draw());
-    void listing.again();
+    void listing.reload();
     return listing;
   }
 
-  private hear(state: TopicState): void {
+  private update(state: TopicState): void {
     this.feed = state.rows as ReadonlyMap<string, JobRow>;
-    // Of jobs that the feed does not tell any more only REST knows the state.
+    // Only REST knows jobs that have left the feed.
     const { listing } = this;
-    const isCut = listing.isRead && !listing.hasOlder && this.found().length > listing.most;
+    const isCut = listing.isRead && !listing.hasOlder && this.matching().length > listing.maxRows;
     const isBeyond = isCut || [...listing.read.keys()].some((id) => !this.feed.has(String(id)));
     if ((!isBeyond && !listing.hasOlder) || this.timer !== 0) return;
     this.timer = window.setTimeout(() => {
       this.timer = 0;
-      if (!document.hidden) void (isBeyond ? this.listing.again() : this.listing.count());
+      if (!document.hidden) void (isBeyond ? this.listing.reload() : this.listing.count());
     }, AGAIN_MS);
   }
 
@@ -132,27 +132,27 @@ class JobsView implements View {
   }
 }
 
-/** As the server says it where no script runs. */
-function said(rows: readonly JobRow[], { hasOlder, total, query }: Listing): string {
+/** The same summary as in the server's template. */
+function summaryText(rows: readonly JobRow[], { hasOlder, total, query }: Listing): string {
   const listed = plural(rows.length, "job");
   const counts = total !== null && `${total.is_more ? "At least " : ""}${Math.max(total.jobs, rows.length)} jobs, ${rows.length} of them listed`;
   const elements = hasOlder ? (total?.with_elements ?? null) : withElements(rows, statesOf(query));
-  // Those with elements may be among the older ones.
+  // Arrays can be among the older jobs.
   const hasArrays = rows.some((row) => row.array) || (hasOlder && elements !== null && elements !== total?.jobs);
-  const arrays = hasArrays ? `; an array counts once${elements === null ? "" : ` (with each element ${elements})`}` : "";
+  const arrays = hasArrays ? `; an array counts as one${elements === null ? "" : ` (${elements} with its elements)`}` : "";
   return `${hasOlder ? counts || `${listed}, and older ones` : listed}${arrays}.`;
 }
 
-/** As the Overview counts them: of an array each element that is in these states, or in any if there are none. */
+/** Count jobs like the Overview: each array element in these states, or in any. */
 function withElements(rows: readonly JobRow[], states: readonly string[]): number {
   const of = (byState: Readonly<Record<string, number>>): number => Object.entries(byState).reduce((sum, [state, count]) => sum + (states.length === 0 || states.includes(state) ? count : 0), 0);
   return rows.reduce((sum, row) => sum + (row.array ? of(row.array.by_state) : 1), 0);
 }
 
 function noneLikeThis(hasOlder: boolean): HTMLElement {
-  return empty(hasOlder ? "None of the newest jobs is like this. " : "No job is like this. ", h("a", { href: location.pathname }, "Show all"), ".");
+  return empty(hasOlder ? "None of the newest jobs match this filter. " : "No jobs match this filter. ", h("a", { href: location.pathname }, "Show all"), ".");
 }
 
 function refused(words: string): HTMLElement {
-  return empty(`The jobs could not be read: ${words}. `, h("a", { href: location.pathname }, "Show all"), ".");
+  return empty(`The jobs could not be loaded: ${words}. `, h("a", { href: location.pathname }, "Show all"), ".");
 }

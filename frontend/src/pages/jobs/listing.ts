@@ -1,31 +1,31 @@
-// The jobs that the address asks for: pages of REST, and over them what the feed says of the newest.
+// The jobs that match the URL: pages from REST, updated by the feed.
 import { unexpected } from "../../ui/fetch_errors";
 import { KINDS } from "../../ui/constants";
 import { serverNow } from "../../ui/time";
 import type { JobRow } from "../../live/topics";
 
 export const PAGE = 100;
-/** Filters of GET /api/v1/jobs that the address may have. */
+/** Filters of GET /api/v1/jobs in the URL. */
 const FILTERS = ["tenant", "user", "state", "name", "array", "submitted_after", "submitted_before"];
 
-/** As GET /api/v1/jobs takes it, in one order. */
+/** Return the query for GET /api/v1/jobs, in a fixed order. */
 export function restQuery(search: string): string {
-  const given = new URLSearchParams(search);
-  const asked = new URLSearchParams();
+  const params = new URLSearchParams(search);
+  const query = new URLSearchParams();
   for (const name of FILTERS) {
-    const value = given.get(name)?.trim() ?? "";
-    if (value !== "") asked.set(name, value);
+    const value = params.get(name)?.trim() ?? "";
+    if (value !== "") query.set(name, value);
   }
-  return asked.toString();
+  return query.toString();
 }
 
-/** Of these states; none: of all. */
+/** Return the states of the query; empty: all. */
 export function statesOf(query: string): readonly string[] {
   const words = (new URLSearchParams(query).get("state") ?? "").split(",").filter(Boolean);
   return words.flatMap((word): readonly string[] => (KINDS as Readonly<Record<string, readonly string[]>>)[word] ?? [word]);
 }
 
-/** What GET /api/v1/jobs/count answers, and when. */
+/** The answer of GET /api/v1/jobs/count, with its time. */
 export interface Total {
   jobs: number;
   is_more: boolean;
@@ -33,36 +33,36 @@ export interface Total {
   at: string;
 }
 
-/** Whether a job of the feed is among those asked for: the same rules as the server's. */
+/** Return whether a job of the feed matches the query, by the rules of the server. */
 export function fits(row: JobRow, query: string): boolean {
-  const asked = new URLSearchParams(query);
+  const params = new URLSearchParams(query);
   const states = statesOf(query);
-  const is = (name: "tenant" | "user"): boolean => !asked.has(name) || asked.get(name) === row[name];
-  // The feed does not tell of which array a job is.
-  if (asked.has("array")) return false;
+  const is = (name: "tenant" | "user"): boolean => !params.has(name) || params.get(name) === row[name];
+  // The feed has no array ids.
+  if (params.has("array")) return false;
   const at = Date.parse(row.submitted_at);
-  const [after, before] = ["submitted_after", "submitted_before"].map((name) => Date.parse(asked.get(name) ?? ""));
-  if (at < (after ?? Number.NaN) || at >= (before ?? Number.NaN)) return false;
-  return (states.length === 0 || states.includes(row.state)) && is("tenant") && is("user") && row.name.toLowerCase().includes((asked.get("name") ?? "").toLowerCase());
+  const [submittedAfter, submittedBefore] = ["submitted_after", "submitted_before"].map((name) => Date.parse(params.get(name) ?? ""));
+  if (at < (submittedAfter ?? Number.NaN) || at >= (submittedBefore ?? Number.NaN)) return false;
+  return (states.length === 0 || states.includes(row.state)) && is("tenant") && is("user") && row.name.toLowerCase().includes((params.get("name") ?? "").toLowerCase());
 }
 
-/** Newest first: what the feed says counts; what it does not know stands as it was read. `isWhole`: nothing is older. */
+/** Merge rows, newest first: the feed overrides rows read earlier. `isWhole`: nothing is older. */
 export function merged(read: ReadonlyMap<number, JobRow>, feed: ReadonlyMap<string, JobRow>, query: string, isWhole: boolean): JobRow[] {
-  const found = new Map(read);
+  const result = new Map(read);
   const oldest = isWhole ? 0 : Math.min(...read.keys());
   for (const row of feed.values()) {
     if (!fits(row, query)) {
-      // Only what the feed can judge: it has none of an array's elements.
-      if (!query.includes("array=")) found.delete(row.id);
-    } else if (row.id >= oldest || read.size === 0) found.set(row.id, row);
+      // The feed has no array elements, so it cannot judge them.
+      if (!query.includes("array=")) result.delete(row.id);
+    } else if (row.id >= oldest || read.size === 0) result.set(row.id, row);
   }
-  return [...found.values()].sort((a, b) => b.id - a.id);
+  return [...result.values()].sort((a, b) => b.id - a.id);
 }
 
 export class Listing {
   readonly read = new Map<number, JobRow>();
   problem = "";
-  /** Where there are more than were read: how many. */
+  /** The total, if there are more than were read. */
   total: Total | null = null;
   private cursor: string | null = null;
   private pages = 0;
@@ -79,8 +79,8 @@ export class Listing {
     return this.cursor !== null;
   }
 
-  /** So many rows a fresh load would have. */
-  get most(): number {
+  /** The number of rows of a new load. */
+  get maxRows(): number {
     return Math.max(1, this.pages) * PAGE;
   }
 
@@ -92,15 +92,15 @@ export class Listing {
     this.isOver = true;
   }
 
-  /** Reads as many pages as were read before, anew; the first one if none was. */
-  async again(): Promise<void> {
-    const fresh = new Map<number, JobRow>();
+  /** Reload the pages read so far, at least the first. */
+  async reload(): Promise<void> {
+    const rows = new Map<number, JobRow>();
     let cursor: string | null = null;
     const pages = Math.max(1, this.pages);
     await this.ask(async () => {
-      for (let page = 0; page < pages && (page === 0 || cursor !== null); page += 1) cursor = await this.page(cursor, fresh);
+      for (let page = 0; page < pages && (page === 0 || cursor !== null); page += 1) cursor = await this.page(cursor, rows);
       this.read.clear();
-      for (const [id, row] of fresh) this.read.set(id, row);
+      for (const [id, row] of rows) this.read.set(id, row);
       this.cursor = cursor;
       this.pages = pages;
     });
@@ -110,7 +110,7 @@ export class Listing {
   async count(): Promise<void> {
     if (!this.hasOlder || this.isOver) return;
     const response = await this.get(`/api/v1/jobs/count?${this.query}`).catch(() => null);
-    // Without an answer the last one stands, with its time.
+    // Keep the last total if there is no answer.
     if (response?.ok !== true) return;
     this.total = { ...((await response.json()) as Omit<Total, "at">), at: new Date(serverNow()).toISOString() };
     if (!this.isOver) this.changed();
@@ -139,10 +139,10 @@ export class Listing {
   }
 
   private async page(cursor: string | null, into: Map<number, JobRow>): Promise<string | null> {
-    const asked = new URLSearchParams(this.query);
-    asked.set("limit", String(PAGE));
-    if (cursor !== null) asked.set("cursor", cursor);
-    const response = await this.get(`/api/v1/jobs?${asked}`);
+    const params = new URLSearchParams(this.query);
+    params.set("limit", String(PAGE));
+    if (cursor !== null) params.set("cursor", cursor);
+    const response = await this.get(`/api/v1/jobs?${params}`);
     const answer = (await response.json()) as { items?: JobRow[]; next_cursor?: string | null; detail?: string };
     if (!response.ok || answer.items === undefined) throw answer.detail === undefined ? unexpected(response) : new Error(answer.detail);
     for (const row of answer.items) into.set(row.id, row);

@@ -1,4 +1,4 @@
-// Whose jobs the person may act on, as the page's form says: their own as a member of the tenant, all as its owner.
+// The jobs that the user can act on, from the page's form: their own as a member, all as a tenant owner.
 import type { JobRow } from "../../live/topics";
 
 export class Rights {
@@ -7,7 +7,7 @@ export class Rights {
   private readonly member = names(this.form?.dataset.member);
   private readonly owner = names(this.form?.dataset.owner);
 
-  /** Whether there may be such jobs at all. */
+  /** Whether the user can act on any jobs. */
   get areAny(): boolean {
     return this.isAdmin || this.member.size > 0;
   }

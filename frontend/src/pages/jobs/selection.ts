@@ -1,7 +1,7 @@
-// Which rows of the list of jobs are selected, and the bar that says what may be done to them.
+// The selected rows of the list of jobs, and the bar of actions.
 import { h, plural } from "../../ui/dom";
 import type { JobRow } from "../../live/topics";
-import { VERBS, act, fitting } from "./actions";
+import { VERBS, perform, fitting } from "./actions";
 
 const WORDS = { hold: "Hold", release: "Release", requeue: "Requeue…", retry: "Retry", cancel: "Cancel…" } as const;
 
@@ -42,11 +42,11 @@ export class Selection {
     this.changed();
   }
 
-  /** To be called with what is shown now: what is gone from it is not selected any more. */
+  /** Call this with the visible rows; others are deselected. */
   show(rows: readonly JobRow[]): void {
     this.rows = rows;
-    const known = new Set(rows.map((row) => row.id));
-    for (const id of this.ids) if (!known.has(id)) this.ids.delete(id);
+    const visibleIds = new Set(rows.map((row) => row.id));
+    for (const id of this.ids) if (!visibleIds.has(id)) this.ids.delete(id);
     const chosen = this.chosen();
     this.all.checked = chosen.length > 0 && chosen.length === rows.length;
     this.all.indeterminate = chosen.length > 0 && chosen.length < rows.length;
@@ -54,7 +54,7 @@ export class Selection {
     if (chosen.length > 0) this.offer(chosen);
   }
 
-  /** Made once: a button that somebody presses, or where the focus is, is not taken away by what comes meanwhile. */
+  /** Create the bar once, so that updates do not remove a pressed or focused button. */
   private makeBar(): void {
     const clear = h("button", { type: "button", class: "small" }, "Clear");
     clear.addEventListener("click", () => {
@@ -64,7 +64,7 @@ export class Selection {
     for (const [verb, button] of this.buttons) {
       button.addEventListener("click", () => {
         const rows = fitting(verb, this.chosen(), isAdmin());
-        void act(verb, rows, () => {
+        void perform(verb, rows, () => {
           for (const row of rows) this.ids.delete(row.id);
           this.changed();
         });

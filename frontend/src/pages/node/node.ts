@@ -1,4 +1,4 @@
-// The charts of one node: a small one per GPU, all on one axis and of one reading, from what the server keeps.
+// The charts of a node: one per GPU, of one reading, on one axis, from recorded samples.
 import { Chart } from "../../chart/chart";
 import type { ChartData } from "../../chart/model";
 import { h } from "../../ui/dom";
@@ -15,57 +15,57 @@ interface Metric {
   raw: string;
   rolled: string;
   unit: string;
-  most?: number;
-  /** MiB are told as GiB. */
+  axisTop?: number;
+  /** Converts MiB to GiB. */
   scale?: number;
 }
 
 const METRICS: Record<string, Metric> = {
-  utilisation: { raw: "utilisation_percent", rolled: "utilisation_mean", unit: "%", most: 100 },
+  utilisation: { raw: "utilisation_percent", rolled: "utilisation_mean", unit: "%", axisTop: 100 },
   memory: { raw: "memory_used_mb", rolled: "memory_mean", unit: "GiB", scale: 1 / 1024 },
-  temperature: { raw: "temperature_celsius", rolled: "temperature_mean", unit: "°C", most: 90 },
+  temperature: { raw: "temperature_celsius", rolled: "temperature_mean", unit: "°C", axisTop: 90 },
   power: { raw: "power_watts", rolled: "power_mean", unit: "W" },
 };
 
 const STEP: Record<string, number> = { raw: 10, "5m": 300 };
-/** More pages of samples than that are not asked for. */
+/** The maximum of sample pages. */
 const MAX_PAGES = 4;
 
-/** All samples from a moment on, page by page. */
+/** Load all samples since a moment, page by page. */
 async function samples(gpu: Gpu, resolution: string, since: string): Promise<Sample[]> {
-  const found: Sample[] = [];
+  const result: Sample[] = [];
   let more = `since=${encodeURIComponent(since)}`;
   for (let page = 0; page < MAX_PAGES && more !== ""; page++) {
     const answer = await fetch(`/api/v1/gpus/${gpu.id}/samples?resolution=${resolution}&limit=1000&${more}`);
     if (!answer.ok) throw new Error(`${answer.status}`);
-    const told = (await answer.json()) as { items: Sample[]; next_cursor: string | null };
-    found.push(...told.items);
-    more = told.next_cursor === null ? "" : `cursor=${encodeURIComponent(told.next_cursor)}`;
+    const answered = (await answer.json()) as { items: Sample[]; next_cursor: string | null };
+    result.push(...answered.items);
+    more = answered.next_cursor === null ? "" : `cursor=${encodeURIComponent(answered.next_cursor)}`;
   }
-  return found;
+  return result;
 }
 
-/** What a chart of one reading of one GPU shows. */
-export function chartOf(gpu: Gpu, told: readonly Sample[], name: string, resolution: string, from: number, until: number): ChartData {
+/** The data of a chart: one reading of one GPU. */
+export function chartOf(gpu: Gpu, list: readonly Sample[], name: string, resolution: string, from: number, until: number): ChartData {
   const metric = METRICS[name] ?? METRICS["utilisation"]!;
   const field = resolution === "raw" ? metric.raw : metric.rolled;
   const value = (sample: Sample): number | null => {
-    const found = sample[field];
-    return typeof found === "number" ? found * (metric.scale ?? 1) : null;
+    const reading = sample[field];
+    return typeof reading === "number" ? reading * (metric.scale ?? 1) : null;
   };
-  const times = told.map((sample) => Date.parse(sample.at) / 1000);
+  const times = list.map((sample) => Date.parse(sample.at) / 1000);
   const data: ChartData = {
     label: `GPU ${gpu.index}, ${name}`,
     unit: metric.unit,
     times,
-    lines: [{ label: name, values: told.map(value) }],
+    lines: [{ label: name, values: list.map(value) }],
     step: STEP[resolution] ?? 300,
     from,
     until,
     height: 88,
     group: "node",
   };
-  return metric.most === undefined ? data : { ...data, most: metric.most };
+  return metric.axisTop === undefined ? data : { ...data, axisTop: metric.axisTop };
 }
 
 export const nodeReadings: MakeView = (region) => {
@@ -73,28 +73,28 @@ export const nodeReadings: MakeView = (region) => {
   const resolution = region.dataset.resolution ?? "5m";
   const hours = Number(region.dataset.hours ?? "24");
   const select = document.querySelector<HTMLSelectElement>("[data-metric]");
-  const asked = new URLSearchParams(location.search).get("show");
-  if (select !== null && asked !== null && asked in METRICS) select.value = asked;
+  const requested = new URLSearchParams(location.search).get("show");
+  if (select !== null && requested !== null && requested in METRICS) select.value = requested;
   const hosts = gpus.map(() => h("div"));
-  const charts = hosts.map((host) => new Chart(host, "nothing is kept of this time"));
-  const known = new Map<number, Sample[]>();
+  const charts = hosts.map((host) => new Chart(host, "no readings in this period"));
+  const samplesByGpu = new Map<number, Sample[]>();
   let askedAt = 0;
 
   const show = (): void => {
     const until = Date.now() / 1000;
-    gpus.forEach((gpu, at) => charts[at]?.show(chartOf(gpu, known.get(gpu.id) ?? [], select?.value ?? "utilisation", resolution, until - hours * 3600, until)));
+    gpus.forEach((gpu, at) => charts[at]?.show(chartOf(gpu, samplesByGpu.get(gpu.id) ?? [], select?.value ?? "utilisation", resolution, until - hours * 3600, until)));
   };
   const load = async (): Promise<void> => {
-    // New ones come each five minutes, or each ten seconds.
+    // New samples arrive every five minutes or ten seconds.
     if (Date.now() - askedAt < (STEP[resolution] ?? 300) * 1000) return;
     askedAt = Date.now();
     const since = new Date(Date.now() - hours * 3_600_000).toISOString();
     try {
-      for (const gpu of gpus) known.set(gpu.id, await samples(gpu, resolution, since));
+      for (const gpu of gpus) samplesByGpu.set(gpu.id, await samples(gpu, resolution, since));
       if (hosts[0]?.isConnected !== true) region.replaceChildren(...hosts.map((host, at) => h("figure", {}, h("figcaption", { class: "small muted" }, `GPU ${gpus[at]?.index}`), host)));
       show();
     } catch {
-      if (known.size === 0) region.replaceChildren(h("p", { class: "empty", role: "alert" }, "The readings could not be loaded; reload the page."));
+      if (samplesByGpu.size === 0) region.replaceChildren(h("p", { class: "empty", role: "alert" }, "The readings could not be loaded. Reload the page."));
     }
   };
   select?.addEventListener("change", () => {

@@ -1,4 +1,4 @@
-// The table of nodes, in groups by what is to be done about them: state, devices and what ails them, what is free.
+// The table of nodes, grouped by what an admin must do: state, devices, problems and free resources.
 import { type Child, h, na, refill } from "../../ui/dom";
 import type { MakeView } from "../../live/regions";
 import { type Line, LiveTable } from "../../ui/rows";
@@ -6,10 +6,10 @@ import { NODE_GROUPS } from "../../ui/constants";
 import { badge, glyph } from "../../ui/states";
 import { ago } from "../../ui/time";
 import type { DeviceRow, NodeRow } from "../../live/topics";
-import { look } from "../fleet/looks";
+import { appearance } from "../fleet/looks";
 import { CELL_CLASS, byName, empty, jobLink, mib, nameRow, noNodes, nodeHref, orUnknown, shortModel, whenEmpty } from "../../ui/pieces";
 
-/** What is observed, and what an admin wants where that is more to say. */
+/** The state, and the intent if it is not open. */
 function stateCell(node: NodeRow): Child[] {
   const wish = node.intent !== "open" ? badge(node.intent) : null;
   const note = node.intent_note ? h("span", { class: "muted" }, node.intent_note) : null;
@@ -17,7 +17,7 @@ function stateCell(node: NodeRow): Child[] {
 }
 
 function cell(device: DeviceRow, node: NodeRow): HTMLElement {
-  const { kind, words } = look(device, node);
+  const { kind, words } = appearance(device, node);
   const title = `GPU ${device.index} ${device.model}: ${words}`;
   return h("span", { class: `cell ${CELL_CLASS[kind === "unknown" ? "unavailable" : device.cell]} is-${kind}`, title }, h("i", { "aria-hidden": "true" }, glyph(kind)));
 }
@@ -25,7 +25,7 @@ function cell(device: DeviceRow, node: NodeRow): HTMLElement {
 function devices(node: NodeRow): Child[] {
   if (node.devices.length === 0) return [h("span", { class: "muted" }, "none")];
   const models = [...new Set(node.devices.map((device) => shortModel(device.model)))].join(", ");
-  const label = node.devices.map((device) => `GPU ${device.index} ${look(device, node).words}`).join(", ");
+  const label = node.devices.map((device) => `GPU ${device.index} ${appearance(device, node).words}`).join(", ");
   const strip = h("span", { class: "strip small-strip", role: "img", "aria-label": label }, ...node.devices.map((device) => cell(device, node)));
   return [strip, h("span", { class: "muted small" }, models), ...node.devices.filter(isUnwell).map(healthNote)];
 }
@@ -39,18 +39,18 @@ function healthNote(device: DeviceRow): HTMLElement {
 
 type NodeGroup = (typeof NODE_GROUPS)[number][0];
 
-/** By what is to be done: the address names one of them (?group=attention). */
+/** The group of a node; the URL can select one (?group=attention). */
 export function nodeGroup(node: NodeRow): NodeGroup {
   if (node.state !== "online" || node.devices.some(isUnwell)) return "attention";
   return node.intent === "open" ? "open" : "closed";
 }
 
-/** Each group's heading, unless there is only one, and its nodes by name. */
+/** Group headings, unless there is one group, and nodes by name. */
 export function groupedNodes(rows: readonly NodeRow[]): Line<NodeRow>[] {
-  const groups = NODE_GROUPS.map(([key, label]) => [key, label, rows.filter((row) => nodeGroup(row) === key)] as const).filter(([, , found]) => found.length > 0);
-  return groups.flatMap(([key, label, found]): Line<NodeRow>[] => {
-    const lines = [...found].sort((a, b) => byName(a.name, b.name)).map((row) => ({ key: row.name, row }));
-    return groups.length > 1 ? [{ key: `group:${key}`, heading: `${label} · ${found.length}` }, ...lines] : lines;
+  const groups = NODE_GROUPS.map(([key, label]) => [key, label, rows.filter((row) => nodeGroup(row) === key)] as const).filter(([, , members]) => members.length > 0);
+  return groups.flatMap(([key, label, members]): Line<NodeRow>[] => {
+    const lines = [...members].sort((a, b) => byName(a.name, b.name)).map((row) => ({ key: row.name, row }));
+    return groups.length > 1 ? [{ key: `group:${key}`, heading: `${label} · ${members.length}` }, ...lines] : lines;
   });
 }
 
@@ -60,10 +60,10 @@ function jobsCell(node: NodeRow): Child[] {
   return ids.slice(0, 8).flatMap((id, at) => [at > 0 ? " " : null, jobLink(id)]).concat(ids.length > 8 ? [` +${ids.length - 8}`] : []);
 }
 
-/** Of what nobody can use at present nothing is said to be free. */
+/** A lost node has no free resources. */
 const share = ({ state }: NodeRow, free: number | null, all: number | null, show: (value: number) => string): Child =>
-  state === "lost" ? na("the node is lost: nothing can start there")
-  : free === null || all === null ? orUnknown(null, "the node has not said") : h("span", {}, show(free), h("span", { class: "muted" }, ` / ${show(all)}`));
+  state === "lost" ? na("the node is lost: no job can start on it")
+  : free === null || all === null ? orUnknown(null, "the node has not reported it") : h("span", {}, show(free), h("span", { class: "muted" }, ` / ${show(all)}`));
 
 const tidy = (value: number): string => String(Math.round(value * 100) / 100);
 
@@ -74,7 +74,7 @@ function nameCell(node: NodeRow): Child[] {
   return [
     h("a", { href: nodeHref(node.name), class: "node", title }, h("b", {}, node.name)),
     node.pretend && " ",
-    node.pretend && h("span", { class: "tag tag-pretend", title: "no real GPU is behind it" }, "pretend"),
+    node.pretend && h("span", { class: "tag tag-pretend", title: "simulated: it has no real GPU" }, "pretend"),
   ];
 }
 
@@ -88,7 +88,7 @@ export const nodes: MakeView = (region) => {
       { label: "CPU cores free", cell: (node) => share(node, node.cpu_cores_free, node.cpu_cores, tidy), className: "num" },
       { label: "Memory free", cell: (node) => share(node, node.memory_mb_free, node.memory_mb, mib), className: "num" },
       { label: "Jobs", cell: jobsCell },
-      { label: "Agent", cell: (node) => orUnknown(node.agent_version, "its agent has not said"), className: "agent muted" },
+      { label: "Agent", cell: (node) => orUnknown(node.agent_version, "its agent has not reported it"), className: "agent muted" },
       { label: "Seen", cell: (node) => ago(node.last_seen_at), className: "nowrap" },
     ],
     (tr, node) => {
@@ -98,21 +98,21 @@ export const nodes: MakeView = (region) => {
     },
     "rows nodes",
   );
-  const asked = new URLSearchParams(location.search).get("group");
+  const group = new URLSearchParams(location.search).get("group");
   return {
     draw(state) {
       const all = [...state.rows.values()] as NodeRow[];
       if (all.length === 0) return refill(region, none());
       showCounts(all);
-      const rows = all.filter((node) => asked === null || nodeGroup(node) === asked);
-      if (rows.length === 0) return refill(region, empty("No node is in this group now."));
+      const rows = all.filter((node) => group === null || nodeGroup(node) === group);
+      if (rows.length === 0) return refill(region, empty("No nodes are in this group."));
       table.update(groupedNodes(rows));
       if (table.element.parentElement !== region) region.replaceChildren(table.element);
     },
   };
 };
 
-/** The numbers beside the names of the groups above the table. */
+/** Show the node counts of the groups. */
 function showCounts(rows: readonly NodeRow[]): void {
   for (const place of document.querySelectorAll<HTMLElement>("[data-node-count]")) {
     const group = place.dataset.nodeCount;

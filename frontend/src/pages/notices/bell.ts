@@ -1,4 +1,4 @@
-// The bell: what became of one's jobs and what the system did by itself, how much of it is unread, and toasts of what is new.
+// The notices menu: results of the user's jobs and automatic actions, the unread count, and toasts of new ones.
 import { h, plural } from "../../ui/dom";
 import { redraw } from "../../ui/morph";
 import { notify, offer } from "./desktop";
@@ -7,7 +7,7 @@ import { ago, serverNow } from "../../ui/time";
 import type { NoticeRow, NoticesState } from "../../live/topics";
 import { toast } from "../../actions/undo";
 
-/** Of what is older nothing pops up: it may be what a page missed that slept. */
+/** Older notices show no toast, for example after the page slept. */
 const NEWS_MS = 120_000;
 const MAX_TOASTS = 2;
 const GLYPHS = { red: "✕", amber: "▲", info: "•" } as const;
@@ -17,9 +17,9 @@ export const bell: MakeView = (region, { hub }) => {
   const details = region.closest("details");
   const summary = details?.querySelector("summary");
   const badge = details?.querySelector<HTMLElement>("[data-unread]");
-  let known: Set<string> | null = null;
+  let knownKeys: Set<string> | null = null;
   let marked = "";
-  // What was unread when the bell was opened stays marked until it is closed.
+  // Notices unread when the menu opened stay marked until it closes.
   let readUntil: string | null | undefined;
   const draw = (): void => {
     const rows = hub.state("notices").rows;
@@ -29,12 +29,12 @@ export const bell: MakeView = (region, { hub }) => {
     const unread = state?.unread ?? 0;
     if (details?.open !== true) readUntil = state?.seen_until ?? null;
     count(summary, badge, unread);
-    tell(notices, known);
-    known = new Set(notices.map((notice) => notice.key));
+    showNew(notices, knownKeys);
+    knownKeys = new Set(notices.map((notice) => notice.key));
     const since = readUntil;
     const lines = notices.map((notice) => line(notice, since == null || Date.parse(notice.at) > Date.parse(since)));
-    redraw(region, lines.length > 0 ? h("ul", {}, ...lines) : h("p", { class: "empty" }, "Nothing yet. What becomes of your jobs is told here."));
-    // Once for what is new, however often the list is drawn until the server says that it was read.
+    redraw(region, lines.length > 0 ? h("ul", {}, ...lines) : h("p", { class: "empty" }, "No notices yet. News about your jobs appears here."));
+    // Once per new notice, however often the list is redrawn.
     const newest = notices[0]?.key ?? "";
     if (details?.open === true && unread > 0 && newest !== marked) {
       marked = newest;
@@ -57,16 +57,16 @@ function count(summary: Element | null | undefined, badge: HTMLElement | null | 
 function line(notice: NoticeRow, isUnread: boolean): HTMLElement {
   const text = notice.href === null ? h("span", {}, notice.sentence) : h("a", { href: notice.href }, notice.sentence);
   const glyph = h("i", { class: `is-${notice.severity}`, "aria-hidden": "true" }, GLYPHS[notice.severity]);
-  const said = h("span", { class: "visually-hidden" }, `${isUnread ? "unread, " : ""}${WORDS[notice.severity]}`);
-  return h("li", { class: isUnread ? "is-unread" : null, "data-key": notice.key }, glyph, h("div", {}, said, text, h("span", { class: "muted small" }, ago(notice.at))));
+  const prefix = h("span", { class: "visually-hidden" }, `${isUnread ? "unread, " : ""}${WORDS[notice.severity]}`);
+  return h("li", { class: isUnread ? "is-unread" : null, "data-key": notice.key }, glyph, h("div", {}, prefix, text, h("span", { class: "muted small" }, ago(notice.at))));
 }
 
-/** Pops up what is new since the last time and is about the person's own jobs. */
-function tell(notices: readonly NoticeRow[], known: ReadonlySet<string> | null): void {
-  if (known === null) return;
-  const news = notices.filter((n) => n.is_mine && !known.has(n.key) && serverNow() - Date.parse(n.at) < NEWS_MS);
+/** Show toasts for new notices about the user's own jobs. */
+function showNew(notices: readonly NoticeRow[], knownKeys: ReadonlySet<string> | null): void {
+  if (knownKeys === null) return;
+  const news = notices.filter((n) => n.is_mine && !knownKeys.has(n.key) && serverNow() - Date.parse(n.at) < NEWS_MS);
   if (document.hidden) return news.forEach(notify);
-  if (news.length > MAX_TOASTS) return void toast(`${plural(news.length, "notice")} about your jobs: see the bell.`);
+  if (news.length > MAX_TOASTS) return void toast(`${plural(news.length, "notice")} about your jobs. Open Notices to read them.`);
   for (const notice of news) {
     const { href } = notice;
     toast(`${notice.sentence}.`, href === null || href === location.pathname ? undefined : { word: "Show", run: () => location.assign(href) });
@@ -78,6 +78,6 @@ async function markSeen(): Promise<void> {
   try {
     await fetch("/notices/seen/", { method: "POST", headers: { "X-CSRFToken": token } });
   } catch {
-    // They stay unread, and the next opening says so again.
+    // They stay unread, and the next opening retries.
   }
 }

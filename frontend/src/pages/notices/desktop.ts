@@ -1,9 +1,9 @@
-// Notifications of the desktop, for who has asked for them in this browser: what happens while the page is hidden.
+// Desktop notifications while the page is hidden, if enabled in this browser.
 import type { NoticeRow } from "../../live/topics";
 
 const KEY = "gpusched.notify";
 
-/** The button that asks for them or gives them up; `start` is called once they are wanted. */
+/** The button that enables or disables them; `start` is called when enabled. */
 export function offer(within: Element, start: () => void): void {
   const button = within.querySelector<HTMLButtonElement>("[data-notify]");
   if (button === null || typeof Notification === "undefined") return;
@@ -28,9 +28,9 @@ export function offer(within: Element, start: () => void): void {
 
 export function notify(notice: NoticeRow): void {
   if (!isWanted()) return;
-  // The tag makes one of several open pages enough.
-  const shown = new Notification("gpusched", { body: notice.sentence, tag: notice.key });
-  shown.onclick = () => {
+  // The tag merges notifications of several open pages.
+  const notification = new Notification("gpusched", { body: notice.sentence, tag: notice.key });
+  notification.onclick = () => {
     window.focus();
     if (notice.href !== null) location.assign(notice.href);
   };
@@ -48,6 +48,6 @@ function remember(isOn: boolean): void {
   try {
     localStorage.setItem(KEY, isOn ? "yes" : "no");
   } catch {
-    // A browser that keeps nothing asks each time.
+    // Without storage, ask each time.
   }
 }

@@ -2,18 +2,18 @@
 import { type Child, h, link, na, plural } from "../../ui/dom";
 import { redraw } from "../../ui/morph";
 import { Estimates } from "../queue/estimates";
-import { type Foreseen, foreseen } from "../queue/row";
+import { type EstimateResult, estimateCell } from "../queue/row";
 import type { MakeView } from "../../live/regions";
 import { badge, waitGroup } from "../../ui/states";
 import type { TopicState } from "../../live/store";
 import { clocked, clockedText, duration, lasting, roughly } from "../../ui/time";
 import type { AttentionPart, AttentionRow, Cell, LargestRow, NextRow, OverviewStatus, WaitingRow } from "../../live/topics";
-import { CELLS, CELL_WORDS, count, empty, jobLink, nodeLink, rest, shortModel, under, upTo } from "../../ui/pieces";
+import { CELLS, CELL_WORDS, count, empty, jobLink, nodeLink, moreItem, shortModel, under, upTo } from "../../ui/pieces";
 
-/** So many lines fit the page; what follows is counted and linked. */
+/** Lines that fit the page; the rest is counted and linked. */
 const [NOTICES, REASONS, MODELS] = [7, 6, 4];
 
-/** A view of the row `status`, which makes new children each time. */
+/** A view of the row `status`, redrawn each time. */
 function ofStatus(draw: (status: OverviewStatus) => Child[]): MakeView {
   return (region) => ({
     draw(state) {
@@ -35,18 +35,18 @@ export const overviewCounts = ofStatus((status) => {
       count("/queue/", status.pending_jobs, "jobs waiting or held"),
     ),
     !status.cycle_is_alive &&
-      h("p", { class: "note bad", role: "alert" }, "The scheduler does not run: nothing new starts until it does. See the log of the server."),
+      h("p", { class: "note bad", role: "alert" }, "The scheduler is not running. No new job starts until it runs again. Check the server's log."),
   ];
 });
 
-/** How many, and which part of all. */
+/** The number of GPUs and their share. */
 function gpus(status: OverviewStatus, cell: Cell): Child {
   const number = status[`${cell}_gpus`];
   const share = status.total_gpus === 0 || number === 0 ? "" : ` ${percent(number / status.total_gpus)}`;
   return h("span", {}, number, share !== "" && h("small", {}, share));
 }
 
-/** Nothing that is there reads as 0 %, and nothing less than all as 100 %. */
+/** A non-zero share never reads 0 %, an incomplete one never 100 %. */
 function percent(part: number): string {
   return part < 0.01 ? "< 1 %" : `${part > 0.99 && part < 1 ? 99 : Math.round(part * 100)} %`;
 }
@@ -55,9 +55,9 @@ export const overviewLargest: MakeView = (region) => ({
   draw(state) {
     const rows = under<LargestRow>(state, "largest:").map(([, row]) => row);
     rows.sort((a, b) => b.gpus - a.gpus || a.model.localeCompare(b.model));
-    const shown = upTo(MODELS, rows);
-    if (rows.length === 0) return redraw(region, empty("There are no GPUs: jobs without GPUs can run."));
-    const items = shown.map((row) =>
+    const visible = upTo(MODELS, rows);
+    if (rows.length === 0) return redraw(region, empty("There are no GPUs. Jobs that request none can run."));
+    const items = visible.map((row) =>
       h(
         "li",
         {},
@@ -66,11 +66,11 @@ export const overviewLargest: MakeView = (region) => ({
         h("span", { class: "muted on-one" }, `${row.on_one_node} on one node`),
       ),
     );
-    redraw(region, h("ul", { class: "list" }, ...items, rest(rows.length - shown.length, "more models", "/fleet/?group=model")));
+    redraw(region, h("ul", { class: "list" }, ...items, moreItem(rows.length - visible.length, "more models", "/fleet/?group=model")));
   },
 });
 
-/** Of each kind the mark of what it is about. */
+/** The badge of each kind. */
 const MARKS: Record<string, string> = { scheduler: "red", gpu_lost: "lost", closed: "cordoned" };
 const NAMES: Record<string, string> = { held_idle: "held idle", gpu_lost: "GPU lost", closed: "closed" };
 
@@ -79,27 +79,27 @@ export const overviewAttention: MakeView = (region) => ({
     const rows = under<AttentionRow>(state, "attention:").map(([, row]) => row);
     const rank = (row: AttentionRow): number => ["red", "amber", "note"].indexOf(row.severity);
     rows.sort((a, b) => rank(a) - rank(b) || b.count - a.count || (a.kind < b.kind ? -1 : 1));
-    if (rows.length === 0) return redraw(region, empty("Nothing is broken, and nothing is held but idle."));
-    const shown = upTo(NOTICES, rows);
-    redraw(region, h("ul", { class: "list" }, ...shown.map(notice), rest(rows.length - shown.length, "more kinds of trouble", "/cluster/health/")));
+    if (rows.length === 0) return redraw(region, empty("Nothing needs attention."));
+    const visible = upTo(NOTICES, rows);
+    redraw(region, h("ul", { class: "list" }, ...visible.map(notice), moreItem(rows.length - visible.length, "more problems", "/cluster/health/")));
   },
 });
 
 function notice(row: AttentionRow): HTMLElement {
-  const where = row.parts.flatMap((part, at): Child[] => [at > 0 && ", ", place(part)]);
+  const places = row.parts.flatMap((part, at): Child[] => [at > 0 && ", ", place(part)]);
   const more = row.more > 0 && h("span", { class: "muted" }, ` and ${row.more} more`);
   return h(
     "li",
     { class: `is-${row.severity}`, "data-key": row.kind },
     badge(MARKS[row.kind] ?? row.kind, NAMES[row.kind] ?? row.kind),
-    h("span", { class: "grow", title: where.length > 0 ? tell(row) : null }, link(row.href, row.sentence), where.length > 0 && h("span", { class: "places" }, ...where, more)),
+    h("span", { class: "grow", title: places.length > 0 ? partsText(row) : null }, link(row.href, row.sentence), places.length > 0 && h("span", { class: "places" }, ...places, more)),
   );
 }
 
-/** All of it as text: where there is no room for a second line, it is cut. */
-function tell({ parts, more }: AttentionRow): string {
-  const where = parts.map(({ job, node, words }) => [job === null ? node : `job ${job}`, words].filter(Boolean).join(" "));
-  return `${where.join(", ")}${more > 0 ? ` and ${more} more` : ""}`;
+/** All parts as text, for the title. */
+function partsText({ parts, more }: AttentionRow): string {
+  const places = parts.map(({ job, node, words }) => [job === null ? node : `job ${job}`, words].filter(Boolean).join(" "));
+  return `${places.join(", ")}${more > 0 ? ` and ${more} more` : ""}`;
 }
 
 function place(part: AttentionPart): Child {
@@ -128,19 +128,19 @@ function drawWaiting(region: HTMLElement, state: TopicState, estimates: Estimate
   if (rows.length === 0) return redraw(region, noneWaits());
   rows.sort((a, b) => b.jobs - a.jobs || (a.code < b.code ? -1 : 1));
   const next = under<NextRow>(state, "next:").map(([, row]) => row).sort((a, b) => a.place - b.place);
-  const shown = upTo(REASONS, rows);
+  const visible = upTo(REASONS, rows);
   estimates.want(next.map((row) => row.id));
   redraw(
     region,
-    status && status.oldest_wait_seconds !== null && h("p", { class: "waits", "data-key": "oldest", title: "of those that are not held" }, ...waits(status)),
+    status && status.oldest_wait_seconds !== null && h("p", { class: "waits", "data-key": "oldest", title: "held jobs are not counted" }, ...waits(status)),
     next.length > 0 && h("p", { class: "waits", "data-key": "next" }, "next to start: ", ...next.flatMap((row, at): Child[] => [at > 0 && ", ", candidate(row, estimates.of(row.id))])),
-    h("ul", { class: "list" }, ...shown.map(reason), rest(rows.length - shown.length, "more reasons", "/queue/")),
+    h("ul", { class: "list" }, ...visible.map(reason), moreItem(rows.length - visible.length, "more reasons", "/queue/")),
   );
 }
 
 function waits(status: OverviewStatus): Child[] {
-  const said = (seconds: number | null): Child => (seconds === null ? na("not known") : h("b", { title: duration(seconds) }, roughly(seconds)));
-  return ["oldest ", said(status.oldest_wait_seconds), " · 90 % wait less than ", said(status.p90_wait_seconds)];
+  const formatted = (seconds: number | null): Child => (seconds === null ? na("not known") : h("b", { title: duration(seconds) }, roughly(seconds)));
+  return ["oldest ", formatted(status.oldest_wait_seconds), " · 90 % wait less than ", formatted(status.p90_wait_seconds)];
 }
 
 function reason(row: WaitingRow): HTMLElement {
@@ -154,14 +154,14 @@ function reason(row: WaitingRow): HTMLElement {
   );
 }
 
-function candidate(row: NextRow, known: Foreseen | undefined): HTMLElement {
-  const wanted = row.gpu_count === 0 ? "CPU only" : plural(row.gpu_count, "GPU");
-  // Where nothing can be foreseen nothing is said here; the row of the queue says so.
-  const estimate = known?.estimate;
-  const when = estimate && (estimate.p50_at ?? estimate.p90_at ?? estimate.later_than) !== null && foreseen(known);
-  return h("span", { title: row.sentence && clockedText(row.sentence) }, jobLink(row.id, row.name || `job ${row.id}`), ` ${wanted}`, when && " ", when);
+function candidate(row: NextRow, result: EstimateResult | undefined): HTMLElement {
+  const request = row.gpu_count === 0 ? "CPU only" : plural(row.gpu_count, "GPU");
+  // Show no estimate if there is none; the queue says why.
+  const estimate = result?.estimate;
+  const when = estimate && (estimate.p50_at ?? estimate.p90_at ?? estimate.later_than) !== null && estimateCell(result);
+  return h("span", { title: row.sentence && clockedText(row.sentence) }, jobLink(row.id, row.name || `job ${row.id}`), ` ${request}`, when && " ", when);
 }
 
 function noneWaits(): HTMLElement {
-  return empty("Nobody waits. To run something: ", h("code", { class: "copy" }, "gpusched submit --gpus 1 -- nvidia-smi"));
+  return empty("No jobs are waiting. To run one: ", h("code", { class: "copy" }, "gpusched submit --gpus 1 -- nvidia-smi"));
 }

@@ -1,4 +1,4 @@
-// The Overview's tenants: what each holds of what it is entitled to, what it has borrowed, who starves.
+// The tenants of the Overview: GPUs held, entitlement, borrowed GPUs, and starving tenants.
 import { type Child, h, plural, refill } from "../../ui/dom";
 import { redraw } from "../../ui/morph";
 import type { MakeView } from "../../live/regions";
@@ -13,23 +13,23 @@ interface Shown {
   scale: number;
 }
 
-/** So many fit the page; the others are counted and linked. */
+/** Tenants that fit the page; the rest is counted and linked. */
 const MOST = 6;
 
 const shorten = (value: number): number => Math.round(value * 10) / 10;
 
 function part({ tenant }: Shown): Child[] {
   const entitled = tenant.entitled_gpus ?? null;
-  if (entitled === null) return [h("span", { class: "muted", title: "it asks for nothing now" }, "–")];
+  if (entitled === null) return [h("span", { class: "muted", title: "it has no jobs now" }, "–")];
   const ratio = entitled > 0 ? tenant.gpus_held / entitled : 0;
-  const title = `holds ${plural(shorten(tenant.gpus_held), "GPU")} of the ${shorten(entitled)} that its weight entitles it to among those who ask now`;
+  const title = `holds ${plural(shorten(tenant.gpus_held), "GPU")} of the ${shorten(entitled)} that its weight entitles it to among tenants with jobs`;
   return [h("span", { title }, h("b", {}, `${Math.round(ratio * 100)} %`), h("span", { class: "muted" }, ` of ${shorten(entitled)}`))];
 }
 
-/** Over or under its guarantee, where that is to be said. */
-function standing({ gpus_held: held, guaranteed_gpus: guaranteed, jobs_asking: asking }: TenantRow): Child {
+/** A pill for a tenant over or under its guarantee. */
+function guaranteePill({ gpus_held: held, guaranteed_gpus: guaranteed, jobs_asking: asking }: TenantRow): Child {
   if (guaranteed !== null && held > guaranteed) {
-    return h("span", { class: "pill", title: "more than its guarantee: others may take these back" }, `${shorten(held - guaranteed)} borrowed`);
+    return h("span", { class: "pill", title: "more than its guarantee: other tenants can reclaim them" }, `${shorten(held - guaranteed)} borrowed`);
   }
   if (guaranteed !== null && held < guaranteed && asking > 0) {
     return h("span", { class: "pill is-starved", title: "its jobs wait for GPUs although it holds less than its guarantee" }, "under its guarantee");
@@ -38,28 +38,28 @@ function standing({ gpus_held: held, guaranteed_gpus: guaranteed, jobs_asking: a
 }
 
 const COLUMNS: Column<Shown>[] = [
-  { label: "Tenant", cell: ({ tenant, scale }) => [tenantLink(tenant.name), " ", standing(tenant), bullet(tenant, scale)], className: "title" },
+  { label: "Tenant", cell: ({ tenant, scale }) => [tenantLink(tenant.name), " ", guaranteePill(tenant), bullet(tenant, scale)], className: "title" },
   { label: "Held", cell: ({ tenant }) => shorten(tenant.gpus_held), className: "num" },
   { label: "Of its share", cell: part, className: "num nums" },
   { label: "Guaranteed", cell: ({ tenant }) => tenant.guaranteed_gpus ?? 0, className: "num" },
   {
-    label: h("span", { title: "held ones too" }, "Waiting"),
+    label: h("span", { title: "including held jobs" }, "Waiting"),
     cell: ({ tenant }) => (tenant.jobs_waiting === 0 ? 0 : h("a", { href: `/queue/?tenant=${encodeURIComponent(tenant.name)}` }, tenant.jobs_waiting)),
     className: "num",
   },
 ];
 
 export const overviewTenants: MakeView = (region) => {
-  const none = whenEmpty(region, () => empty("No tenant to show. An admin makes one, and adds you to it."));
+  const none = whenEmpty(region, () => empty("No tenants to show. Ask an admin to create one and add you to it."));
   const table = new LiveTable<Shown>(COLUMNS, (tr, { tenant }) => (tr.dataset.href = tenantHref(tenant.name)), "rows compact");
-  const others = h("p", { class: "rest" });
-  const made = new WeakMap<Entitled, Shown>();
-  const shown = (tenant: Entitled, scale: number): Shown => {
-    const known = made.get(tenant);
-    if (known?.scale === scale) return known;
-    const fresh = { tenant, scale };
-    made.set(tenant, fresh);
-    return fresh;
+  const moreLink = h("p", { class: "rest" });
+  const cache = new WeakMap<Entitled, Shown>();
+  const shownRow = (tenant: Entitled, scale: number): Shown => {
+    const cached = cache.get(tenant);
+    if (cached?.scale === scale) return cached;
+    const entry = { tenant, scale };
+    cache.set(tenant, entry);
+    return entry;
   };
   return {
     draw(state) {
@@ -67,15 +67,15 @@ export const overviewTenants: MakeView = (region) => {
       if (rows.length === 0) return refill(region, none());
       const scale = barScale(rows.map(([, row]) => row));
       const cut = upTo(MOST, rows);
-      table.update(cut.map(([key, row]): Line<Shown> => ({ key, row: shown(row, scale) })));
-      if (table.element.parentElement !== region) region.replaceChildren(table.element, others);
-      others.hidden = cut.length === rows.length;
-      redraw(others, h("a", { href: "/tenants/" }, plural(rows.length - cut.length, "more tenant")));
+      table.update(cut.map(([key, row]): Line<Shown> => ({ key, row: shownRow(row, scale) })));
+      if (table.element.parentElement !== region) region.replaceChildren(table.element, moreLink);
+      moreLink.hidden = cut.length === rows.length;
+      redraw(moreLink, h("a", { href: "/tenants/" }, plural(rows.length - cut.length, "more tenant")));
     },
   };
 };
 
-/** Who is denied what it was promised comes first. */
+/** Tenants below their guarantee with waiting jobs come first. */
 function urgency(tenant: Entitled): number {
   return tenant.jobs_asking > 0 && tenant.gpus_held < (tenant.guaranteed_gpus ?? 0) ? 1 : 0;
 }

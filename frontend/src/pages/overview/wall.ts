@@ -1,4 +1,4 @@
-// Wall mode: a clock that all can read, a screen that stays awake, and the way out by Esc.
+// Wall mode: a clock, a screen that stays awake, and Esc to leave.
 import { clock, serverNow } from "../../ui/time";
 
 export function startWall(go: (href: string) => void = (href) => location.assign(href)): void {
@@ -11,7 +11,7 @@ export function startWall(go: (href: string) => void = (href) => location.assign
   setInterval(show, 1000);
   document.addEventListener("keydown", (event) => event.key === "Escape" && !event.defaultPrevented && go("/overview/"));
   const stayAwake = (): void => {
-    // Browsers without it, or that refuse it, sleep as they are set to.
+    // Not all browsers support a wake lock.
     if (!document.hidden) navigator.wakeLock?.request("screen").catch(() => undefined);
   };
   stayAwake();

@@ -1,4 +1,4 @@
-// What an opened row of the queue shows below it: reasons so far, who stands before it, what would help; made by the server.
+// The details below an opened queue row, rendered by the server: reasons, jobs ahead, what would help.
 import { h } from "../../ui/dom";
 import { unexpected } from "../../ui/fetch_errors";
 import { morphChildren } from "../../ui/morph";
@@ -19,7 +19,7 @@ export class Detail {
 
   constructor(private readonly changed: () => void) {}
 
-  /** The key of the row that is open; null: none. */
+  /** The key of the open row, or null. */
   get key(): string | null {
     return this.id === null ? null : String(this.id);
   }
@@ -38,7 +38,7 @@ export class Detail {
     this.height = 0;
   }
 
-  /** For the geometry; `placeOf` finds a job's number in the list, and where it is not known it stays where it was. */
+  /** Return the place and height for the geometry; `placeOf` returns a job's index, or null to keep the last. */
   placed(placeOf: (id: number) => number | null): { job: number; height: number } | null {
     if (this.id === null) return null;
     this.job = placeOf(this.id) ?? this.job;
@@ -47,20 +47,20 @@ export class Detail {
 
   private open(id: number): void {
     this.id = id;
-    this.box = h("div", { class: "queue-detail" }, h("p", { class: "muted" }, "Asking…"));
+    this.box = h("div", { class: "queue-detail" }, h("p", { class: "muted" }, "Loading…"));
     this.element = h("tr", { class: "detail", "data-key": `detail:${id}` }, h("td", { colspan: COLUMNS.length }, this.box));
     this.size.observe(this.element);
     void this.load(id, this.box);
   }
 
-  /** First what is known anyway, then what the scheduler takes its time to answer, unless it is closed by then. */
+  /** Load the known part first, then the slow answer of the scheduler, unless closed. */
   private async load(id: number, box: HTMLElement): Promise<void> {
-    const isThere = await this.take(id, box, "?part=now");
-    if (isThere && this.id === id) await this.take(id, box, "");
+    const isThere = await this.fetchPart(id, box, "?part=now");
+    if (isThere && this.id === id) await this.fetchPart(id, box, "");
   }
 
-  /** Whether it was answered. */
-  private async take(id: number, box: HTMLElement, part: string): Promise<boolean> {
+  /** Load a part. Return whether it succeeded. */
+  private async fetchPart(id: number, box: HTMLElement, part: string): Promise<boolean> {
     try {
       const response = await fetch(`/jobs/${id}/foreseen/${part}`, { credentials: "same-origin", headers: { "HX-Request": "true" } });
       const login = response.headers.get("HX-Redirect");
@@ -69,15 +69,15 @@ export class Detail {
         return false;
       }
       if (!response.ok) throw unexpected(response);
-      // The server's own page, in which what people typed is text already; scripts in it would not run.
-      const told = new DOMParser().parseFromString(await response.text(), "text/html");
-      told.body.prepend(h("a", { href: `/jobs/${id}/?tab=why` }, `Job ${id}: why it waits`));
-      // Who is on a link in it stays there.
-      morphChildren(box, told.body);
+      // Server-rendered HTML with escaped user text; scripts in it would not run.
+      const parsed = new DOMParser().parseFromString(await response.text(), "text/html");
+      parsed.body.prepend(h("a", { href: `/jobs/${id}/?tab=why` }, `Job ${id}: why it waits`));
+      // Keep the focus on links.
+      morphChildren(box, parsed.body);
       return true;
     } catch (error) {
       const words = error instanceof Error ? error.message : "no answer";
-      box.replaceChildren(h("p", { class: "empty", role: "alert" }, `This could not be read: ${words}. Close the row and open it again.`));
+      box.replaceChildren(h("p", { class: "empty", role: "alert" }, `This could not be loaded: ${words}. Close the row and open it again.`));
       return false;
     }
   }

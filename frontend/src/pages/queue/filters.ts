@@ -1,60 +1,60 @@
-// What the address of the Queue page asks for: filters and an order, how they are changed, and the same as a topic's name.
+// The URL of the Queue page: filters and order, changes of them, and the topic name.
 
 export const FILTERS = ["tenant", "user", "state", "reason", "group"] as const;
 const SORTS = ["submitted", "gpus", "priority", "name", "id"];
 
-/** The part of an address that the feed understands, in one order, so that equal wishes are one topic. */
+/** Return the topic query of a URL, in a fixed order so that equal queries share a topic. */
 export function topicQuery(search: string): string {
-  const given = new URLSearchParams(search);
-  const asked = new URLSearchParams();
+  const params = new URLSearchParams(search);
+  const query = new URLSearchParams();
   for (const name of FILTERS) {
-    const value = given.get(name)?.trim() ?? "";
-    if (value !== "") asked.set(name, value);
+    const value = params.get(name)?.trim() ?? "";
+    if (value !== "") query.set(name, value);
   }
-  const text = given.get("q")?.trim() ?? "";
-  if (text !== "") asked.set("q", text);
-  const sort = given.get("sort") ?? "";
-  if (SORTS.includes(sort.replace(/^-/, ""))) asked.set("sort", sort);
-  return asked.toString();
+  const text = params.get("q")?.trim() ?? "";
+  if (text !== "") query.set("q", text);
+  const sort = params.get("sort") ?? "";
+  if (SORTS.includes(sort.replace(/^-/, ""))) query.set("sort", sort);
+  return query.toString();
 }
 
-/** The address with one thing changed; an empty value takes it out. */
+/** Return the URL with one parameter changed; "" removes it. */
 export function changed(search: string, name: string, value: string): string {
-  const asked = new URLSearchParams(search);
-  if (value === "") asked.delete(name);
-  else asked.set(name, value);
-  const text = asked.toString();
+  const params = new URLSearchParams(search);
+  if (value === "") params.delete(name);
+  else params.set(name, value);
+  const text = params.toString();
   return text === "" ? location.pathname : `?${text}`;
 }
 
-/** Filters of the address that no field shows stand beside the fields, each as a link to the page without it: what a field says
- * takes the place of it, and the others lead to the address as it is by now. */
-function keepPills(said: (name: string) => boolean, search: string): void {
+/** Update the links that remove filters without a field: drop those that a field now sets,
+ * and point the others to the current URL. */
+function keepPills(hasField: (name: string) => boolean, search: string): void {
   for (const pill of document.querySelectorAll<HTMLAnchorElement>("a[data-drops]")) {
     const name = pill.dataset.drops ?? "";
-    if (said(name)) pill.remove();
+    if (hasField(name)) pill.remove();
     else pill.setAttribute("href", changed(search, name, ""));
   }
 }
 
-/** Follows the fields of the page's filter: what is chosen counts at once, what is typed a moment later. */
+/** Watch the filter form: apply choices at once and typed text after a pause. */
 export function watchFilters(ask: (search: string) => void): () => void {
   const form = document.querySelector<HTMLFormElement>("form[data-filters]");
   const stop = new AbortController();
   let timer = 0;
   const apply = (): void => {
-    const asked = new URLSearchParams(location.search);
-    const given = new FormData(form ?? undefined);
+    const params = new URLSearchParams(location.search);
+    const values = new FormData(form ?? undefined);
     const names = [...(form?.elements ?? [])].map((field) => field.getAttribute("name")).filter((name) => name !== null);
     for (const name of names) {
-      const value = String(given.get(name) ?? "").trim();
-      if (value !== "") asked.set(name, value);
-      else if (document.querySelector(`a[data-drops="${name}"]`) === null) asked.delete(name);
+      const value = String(values.get(name) ?? "").trim();
+      if (value !== "") params.set(name, value);
+      else if (document.querySelector(`a[data-drops="${name}"]`) === null) params.delete(name);
     }
-    asked.delete("cursor");
-    asked.delete("from");
-    keepPills((name) => String(given.get(name) ?? "") !== "", String(asked));
-    ask(asked.size === 0 ? location.pathname : `?${asked}`);
+    params.delete("cursor");
+    params.delete("from");
+    keepPills((name) => String(values.get(name) ?? "") !== "", String(params));
+    ask(params.size === 0 ? location.pathname : `?${params}`);
   };
   const soon = (event: Event): void => {
     event.preventDefault();

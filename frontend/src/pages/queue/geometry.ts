@@ -1,8 +1,8 @@
-// Where each line of a long grouped list lies, by arithmetic: no line needs to exist for it.
+// Positions in a long grouped list, computed without elements.
 
 export interface Group {
   group: string;
-  /** Lines: an array is one, however many jobs it counts. */
+  /** Rows: an array counts as one. */
   rows: number;
   jobs: number;
   gpus: number;
@@ -15,7 +15,7 @@ export interface Heights {
   heading: number;
 }
 
-/** Lines are headings and jobs; `opened` is one job's number in the list, with so many pixels more below it. */
+/** Lines are headings and jobs; `opened`: the index of an opened job and its extra height. */
 export class Geometry {
   readonly lines: number;
   private readonly headings: number[] = [];
@@ -40,21 +40,21 @@ export class Geometry {
   }
 
   at(line: number): Line {
-    const before = this.headingsBefore(line);
-    const group = this.groups[before];
-    return this.isGrouped && group !== undefined && this.headings[before] === line ? { heading: group } : { job: line - before };
+    const headingCount = this.headingsBefore(line);
+    const group = this.groups[headingCount];
+    return this.isGrouped && group !== undefined && this.headings[headingCount] === line ? { heading: group } : { job: line - headingCount };
   }
 
-  /** The number of the job on the line, or of the first one below a heading. */
+  /** Return the index of the job on the line, or below the heading. */
   jobFrom(line: number): number {
     return line - this.headingsBefore(line);
   }
 
-  /** Pixels from the top of the list to the line. */
+  /** Return the position of a line in pixels. */
   top(line: number): number {
-    const before = this.headingsBefore(line);
-    const rest = this.opened !== null && line > this.lineOf(this.opened.job) ? this.opened.height : 0;
-    return before * this.heights.heading + (line - before) * this.heights.row + rest;
+    const headingCount = this.headingsBefore(line);
+    const extra = this.opened !== null && line > this.lineOf(this.opened.job) ? this.opened.height : 0;
+    return headingCount * this.heights.heading + (line - headingCount) * this.heights.row + extra;
   }
 
   lineOf(job: number): number {
@@ -62,7 +62,7 @@ export class Geometry {
     return job + this.headings.filter((line, at) => job >= line - at).length;
   }
 
-  /** The line that lies at so many pixels. */
+  /** Return the line at a position in pixels. */
   lineAt(y: number): number {
     let [low, high] = [0, this.lines];
     while (low < high) {
@@ -74,8 +74,8 @@ export class Geometry {
   }
 
   private headingsBefore(line: number): number {
-    let before = 0;
-    while (before < this.headings.length && (this.headings[before] ?? 0) < line) before += 1;
-    return before;
+    let headingCount = 0;
+    while (headingCount < this.headings.length && (this.headings[headingCount] ?? 0) < line) headingCount += 1;
+    return headingCount;
   }
 }

@@ -1,22 +1,22 @@
-// What of the queue is shown: the newest, or while the pointer is over it the order of that moment with newer contents.
+// The visible queue: the newest, or, under the pointer, a held order with updated rows.
 import { plural } from "../../ui/dom";
 import type { QueueRow, QueueTotal } from "../../live/topics";
 import { WINDOW, type Window, type Windows } from "./windows";
 
-type Known = Pick<Windows, "known" | "total">;
+type Known = Pick<Windows, "byNumber" | "total">;
 
-export class Held {
+export class HeldView {
   total: QueueTotal | null = null;
-  /** What has changed since, in words; "" while nothing has, or nothing is held. */
+  /** The changes since the hold, or "". */
   news = "";
-  private readonly shown = new Map<number, Window>();
+  private readonly visible = new Map<number, Window>();
   private latest: ReadonlyMap<number, Window> = new Map();
   private isHolding = false;
 
-  take(now: Known): void {
-    this.latest = now.known;
+  update(now: Known): void {
+    this.latest = now.byNumber;
     if (!this.isHolding || this.total === null) return this.adopt(now);
-    for (const [number, window] of now.known) if (!this.shown.has(number)) this.shown.set(number, window);
+    for (const [number, window] of now.byNumber) if (!this.visible.has(number)) this.visible.set(number, window);
     this.news = this.difference(now);
   }
 
@@ -28,18 +28,18 @@ export class Held {
     this.isHolding = false;
   }
 
-  /** Another filter: nothing that was known counts. */
-  forget(): void {
-    this.shown.clear();
+  /** Clear all rows, for another filter. */
+  clear(): void {
+    this.visible.clear();
     this.latest = new Map();
     this.total = null;
     this.news = "";
   }
 
-  /** The job with this number in the list; one that has left it meanwhile is still told, as gone. */
+  /** Return the job at an index; one that has left the queue is marked as gone. */
   row(job: number): { row: QueueRow | null; isGone: boolean } {
     const number = Math.floor(job / WINDOW);
-    const window = this.shown.get(number);
+    const window = this.visible.get(number);
     const id = window?.order[job - number * WINDOW];
     if (window === undefined || id === undefined) return { row: null, isGone: false };
     for (const each of this.latest.values()) {
@@ -50,33 +50,33 @@ export class Held {
   }
 
   placeOf(id: number): number | null {
-    for (const [number, { order }] of this.shown) {
+    for (const [number, { order }] of this.visible) {
       const at = order.indexOf(id);
       if (at >= 0) return number * WINDOW + at;
     }
     return null;
   }
 
-  /** Shows the newest. */
+  /** Show the newest state. */
   adopt(now: Known): void {
     this.total = now.total;
-    this.latest = now.known;
-    this.shown.clear();
-    for (const [number, window] of now.known) this.shown.set(number, window);
+    this.latest = now.byNumber;
+    this.visible.clear();
+    for (const [number, window] of now.byNumber) this.visible.set(number, window);
     this.news = "";
   }
 
   private difference(now: Known): string {
-    const [before, after] = [ids(this.shown), ids(now.known)];
+    const [previous, current] = [ids(this.visible), ids(now.byNumber)];
     const [rows, newer] = [this.total?.rows ?? 0, now.total?.rows ?? 0];
-    // Where not all rows are known, one that was not seen may have moved into sight: only the totals can be compared.
-    const isWhole = before.size === rows && after.size === newer;
-    const come = isWhole ? [...after].filter((id) => !before.has(id)).length : newer - rows;
-    if (come > 0) return isWhole ? `${come} new` : `${plural(come, "row")} more`;
-    const gone = isWhole ? [...before].filter((id) => !after.has(id)).length : rows - newer;
-    if (gone > 0) return isWhole ? `${plural(gone, "row")} gone` : `${plural(gone, "row")} fewer`;
-    for (const [number, { order }] of this.shown) {
-      const newer = now.known.get(number)?.order;
+    // If not all rows are loaded, compare only the totals.
+    const isWhole = previous.size === rows && current.size === newer;
+    const added = isWhole ? [...current].filter((id) => !previous.has(id)).length : newer - rows;
+    if (added > 0) return isWhole ? `${added} new` : `${plural(added, "row")} more`;
+    const removed = isWhole ? [...previous].filter((id) => !current.has(id)).length : rows - newer;
+    if (removed > 0) return isWhole ? `${plural(removed, "row")} gone` : `${plural(removed, "row")} fewer`;
+    for (const [number, { order }] of this.visible) {
+      const newer = now.byNumber.get(number)?.order;
       if (newer !== undefined && newer.some((id, at) => id !== order[at])) return "new order";
     }
     return "";

@@ -1,23 +1,23 @@
-// The Queue page: draws the lines that are in sight of however long a queue, and nothing moves under the pointer.
+// The Queue page: draws only visible lines, and moves nothing under the pointer.
 import { h, plural, refill } from "../../ui/dom";
 import type { Hub } from "../../live/hub";
 import type { MakeView, View } from "../../live/regions";
 import { Sorting, sortOf } from "../../ui/sorting";
 import type { QueueTotal } from "../../live/topics";
-import { empty, noJobs, whenEmpty } from "../../ui/pieces";
+import { empty, whenEmpty } from "../../ui/pieces";
 import { Detail } from "./detail";
 import { Estimates } from "./estimates";
 import { changed, topicQuery, watchFilters } from "./filters";
 import { Geometry } from "./geometry";
-import { Held } from "./held";
+import { HeldView } from "./held";
 import { COLUMNS, blankRow, headCell, headingRow, jobRow } from "./row";
 import { WINDOW, Windows } from "./windows";
 
-/** Pixels; the style sheet has the same. */
+/** Pixels, as in the style sheet. */
 const WIDE = { row: 48, heading: 36 };
 const CARD = { row: 140, heading: 36 };
-/** Lines beyond those in sight: drawn ahead, and how many of them must be left. A table is laid out as a whole, so it is better
- * changed seldom than little by little. */
+/** Lines drawn beyond the visible ones, and the minimum before a redraw. Table layout is
+ * expensive, so few large changes are better. */
 const AHEAD = 14;
 const LEFT = 2;
 
@@ -29,12 +29,12 @@ class QueueView implements View {
   private readonly pill = h("button", { class: "pill", type: "button", hidden: true });
   private readonly summary = h("p", { class: "summary", role: "status" });
   private readonly sorting = new Sorting(this.table, (sort) => this.ask(changed(location.search, "sort", sort)));
-  private readonly whole = h("div", { class: "live-table" }, this.sorting.choice, h("div", { class: "pill-place" }, this.pill), this.table);
+  private readonly container = h("div", { class: "live-table" }, this.sorting.choice, h("div", { class: "pill-place" }, this.pill), this.table);
   private readonly above = h("tr", { class: "spacer", "aria-hidden": "true" });
   private readonly below = h("tr", { class: "spacer", "aria-hidden": "true" });
   private readonly drawn = new Map<string, { tr: HTMLTableRowElement; of: unknown[] }>();
   private readonly isNarrow = matchMedia("(max-width: 640px)");
-  private readonly held = new Held();
+  private readonly view = new HeldView();
   private readonly detail = new Detail(() => this.draw());
   private readonly estimates = new Estimates(() => this.draw());
   private readonly none: () => HTMLElement;
@@ -48,12 +48,12 @@ class QueueView implements View {
   private lines = { first: 0, last: -1 };
 
   constructor(private readonly region: HTMLElement, private readonly hub: Hub) {
-    this.none = whenEmpty(region, () => empty("No job waits. ", ...noJobs().childNodes));
+    this.none = whenEmpty(region, () => empty("No jobs are waiting. To run one: ", h("code", {}, "gpusched submit -- python train.py")));
     this.body.append(this.above, this.below);
     this.windows = this.watch();
-    // Of the whole, not of the rows alone: the pointer must reach the pill.
-    this.whole.addEventListener("pointerenter", (event) => void (event.pointerType !== "touch" && this.held.hold()));
-    this.whole.addEventListener("pointerleave", () => this.release());
+    // On the container, not the rows, so that the pointer can reach the pill.
+    this.container.addEventListener("pointerenter", (event) => void (event.pointerType !== "touch" && this.view.hold()));
+    this.container.addEventListener("pointerleave", () => this.release());
     this.pill.addEventListener("click", () => this.adopt());
     this.stopFilters = watchFilters((search) => this.ask(search));
     this.sorting.show(sortOf(location.search));
@@ -61,7 +61,7 @@ class QueueView implements View {
     addEventListener("resize", this.draw);
   }
 
-  /** In the next frame: many things may ask for it until then. */
+  /** Draw in the next frame, once for many changes. */
   draw = (): void => {
     if (this.isScheduled || this.isOver) return;
     this.isScheduled = true;
@@ -71,13 +71,13 @@ class QueueView implements View {
     });
   };
 
-  /** Nothing else has changed: where what is there reaches far enough, it stays as it is. */
+  /** Redraw after a scroll only if drawn lines no longer suffice. */
   private scrolled = (): void => {
     if (this.isScheduled || this.isWatched || this.isOver) return;
     this.isWatched = true;
     requestAnimationFrame(() => {
       this.isWatched = false;
-      if (!this.isScheduled && !this.isOver && this.whole.isConnected && !this.reaches(this.inSight())) this.paint();
+      if (!this.isScheduled && !this.isOver && this.container.isConnected && !this.reaches(this.inSight())) this.paint();
     });
   };
 
@@ -93,16 +93,16 @@ class QueueView implements View {
 
   private watch(): Windows {
     const windows = new Windows(this.hub, this.query, () => {
-      this.held.take(windows);
-      this.pill.hidden = this.held.news === "";
-      this.pill.textContent = this.held.news;
+      this.view.update(windows);
+      this.pill.hidden = this.view.news === "";
+      this.pill.textContent = this.view.news;
       this.draw();
     });
     windows.want(0, WINDOW);
     return windows;
   }
 
-  /** Another address, and what it asks for. */
+  /** Apply another URL. */
   private ask(search: string): void {
     history.replaceState(null, "", search);
     this.sorting.show(sortOf(location.search));
@@ -110,7 +110,7 @@ class QueueView implements View {
     if (query === this.query) return;
     this.query = query;
     this.windows.close();
-    this.held.forget();
+    this.view.clear();
     this.detail.close();
     this.windows = this.watch();
     this.draw();
@@ -118,40 +118,40 @@ class QueueView implements View {
   }
 
   private release(): void {
-    this.held.release();
+    this.view.release();
     this.adopt();
   }
 
-  /** The newest is shown now, and held again where the pointer is still over it. */
+  /** Show the newest state; the pointer can hold it again. */
   private adopt(): void {
-    this.held.adopt(this.windows);
+    this.view.adopt(this.windows);
     this.pill.hidden = true;
     this.draw();
   }
 
   private paint(): void {
-    const { total } = this.held;
+    const { total } = this.view;
     if (this.windows.error !== null) return this.refused(this.windows.error);
-    this.whole.classList.toggle("is-waiting", total === null);
+    this.container.classList.toggle("is-waiting", total === null);
     if (total === null) return;
-    const words = said(total);
+    const words = describe(total);
     if (this.summary.textContent !== words) this.summary.textContent = words;
     if (total.matching === 0) return this.query === "" ? refill(this.region, this.none()) : refill(this.region, noneLikeThis(), this.summary.cloneNode(true));
-    if (this.whole.parentElement !== this.region) this.region.replaceChildren(this.summary, this.whole);
+    if (this.container.parentElement !== this.region) this.region.replaceChildren(this.summary, this.container);
     const isGrouped = !this.query.includes("sort=");
-    this.geometry = new Geometry(total.groups, isGrouped, this.isNarrow.matches ? CARD : WIDE, this.detail.placed((id) => this.held.placeOf(id)));
+    this.geometry = new Geometry(total.groups, isGrouped, this.isNarrow.matches ? CARD : WIDE, this.detail.placed((id) => this.view.placeOf(id)));
     this.table.setAttribute("aria-rowcount", String(this.geometry.lines + 1));
     this.lay();
   }
 
-  /** The lines in sight, between what stands for all above and all below. */
+  /** Draw the visible lines between two spacers. */
   private lay(): void {
     const { geometry } = this;
-    const seen = this.inSight();
-    const first = Math.max(0, seen.first - AHEAD);
-    const last = Math.min(geometry.lines - 1, seen.last + AHEAD);
+    const sight = this.inSight();
+    const first = Math.max(0, sight.first - AHEAD);
+    const last = Math.min(geometry.lines - 1, sight.last + AHEAD);
     this.lines = { first, last };
-    // What comes next is asked for before it is in sight.
+    // Request the next rows before they are visible.
     this.windows.want(geometry.jobFrom(first) - WINDOW / 2, geometry.jobFrom(last) + WINDOW / 2);
     const lines: HTMLTableRowElement[] = [];
     for (let line = first; line <= last; line += 1) {
@@ -175,48 +175,48 @@ class QueueView implements View {
   }
 
   private line(line: number): HTMLTableRowElement {
-    const what = this.geometry.at(line);
-    if ("heading" in what) {
-      const { heading } = what;
-      return this.kept(`group:${heading.group}`, [heading.jobs, heading.gpus], () => headingRow(heading));
+    const item = this.geometry.at(line);
+    if ("heading" in item) {
+      const { heading } = item;
+      return this.cachedRow(`group:${heading.group}`, [heading.jobs, heading.gpus], () => headingRow(heading));
     }
-    const { row, isGone } = this.held.row(what.job);
-    if (row === null) return this.kept(`blank:${what.job}`, [], () => blankRow(`blank:${what.job}`));
+    const { row, isGone } = this.view.row(item.job);
+    if (row === null) return this.cachedRow(`blank:${item.job}`, [], () => blankRow(`blank:${item.job}`));
     const isOpen = this.detail.key === String(row.id);
-    const known = this.estimates.of(row.id);
-    const tr = this.kept(String(row.id), [row, known, isOpen], () => jobRow(row, known, isOpen, () => this.detail.toggle(row.id)));
+    const estimate = this.estimates.of(row.id);
+    const tr = this.cachedRow(String(row.id), [row, estimate, isOpen], () => jobRow(row, estimate, isOpen, () => this.detail.toggle(row.id)));
     tr.classList.toggle("is-gone", isGone);
     tr.setAttribute("aria-rowindex", String(line + 2));
     return tr;
   }
 
-  /** The row that is there, or one made anew where what it shows is another. */
-  private kept(key: string, of: unknown[], make: () => HTMLTableRowElement): HTMLTableRowElement {
-    const known = this.drawn.get(key);
-    if (known !== undefined && known.of.every((value, at) => value === of[at])) return known.tr;
+  /** Return the cached row, or a new one if its content changed. */
+  private cachedRow(key: string, of: unknown[], make: () => HTMLTableRowElement): HTMLTableRowElement {
+    const estimate = this.drawn.get(key);
+    if (estimate !== undefined && estimate.of.every((value, at) => value === of[at])) return estimate.tr;
     const tr = make();
-    if (known !== undefined) replace(known.tr, tr);
+    if (estimate !== undefined) replace(estimate.tr, tr);
     this.drawn.set(key, { tr, of });
     return tr;
   }
 
   private arrange(lines: readonly HTMLTableRowElement[]): void {
-    const keep = new Set<Element>(lines);
-    for (const tr of [...this.body.children]) if (tr !== this.above && tr !== this.below && !keep.has(tr)) tr.remove();
+    const keptRows = new Set<Element>(lines);
+    for (const tr of [...this.body.children]) if (tr !== this.above && tr !== this.below && !keptRows.has(tr)) tr.remove();
     let at = this.above.nextElementSibling;
     for (const tr of lines) {
       if (tr === at) at = at.nextElementSibling;
       else this.body.insertBefore(tr, at);
     }
-    for (const [key, { tr }] of this.drawn) if (!keep.has(tr)) this.drawn.delete(key);
+    for (const [key, { tr }] of this.drawn) if (!keptRows.has(tr)) this.drawn.delete(key);
   }
 
   private refused(code: string): void {
-    refill(this.region, empty(`The server refused this filter (${code}). `, h("a", { href: location.pathname }, "Show all"), "."));
+    refill(this.region, empty(`The server rejected this filter (${code}). `, h("a", { href: location.pathname }, "Show all"), "."));
   }
 }
 
-/** The keyboard stays where it was: on the row, or on its opener. */
+/** Keep the focus on the row or its opener. */
 function replace(old: HTMLTableRowElement, fresh: HTMLTableRowElement): void {
   const focused = document.activeElement;
   const target = focused === old ? fresh : old.contains(focused) ? fresh.querySelector<HTMLElement>(focused?.tagName === "BUTTON" ? "button" : "a") : null;
@@ -224,12 +224,12 @@ function replace(old: HTMLTableRowElement, fresh: HTMLTableRowElement): void {
   target?.focus({ preventScroll: true });
 }
 
-function said(total: QueueTotal): string {
-  if (total.jobs === 0) return "Nobody waits.";
+function describe(total: QueueTotal): string {
+  if (total.jobs === 0) return "No jobs are waiting.";
   const all = `${plural(total.jobs, "job")} with ${plural(total.gpus, "GPU")} in the queue`;
   return total.matching === total.jobs ? `${all}.` : `${plural(total.matching, "job")} shown; ${all}.`;
 }
 
 function noneLikeThis(): HTMLElement {
-  return empty("No waiting job is like this. ", h("a", { href: location.pathname }, "Show all"), ".");
+  return empty("No waiting jobs match this filter. ", h("a", { href: location.pathname }, "Show all"), ".");
 }

@@ -1,10 +1,10 @@
-// The windows of the queue's feed that the page looks at: which are subscribed, and what each says.
+// The subscribed windows of the queue feed.
 import type { Hub } from "../../live/hub";
 import type { TopicState } from "../../live/store";
 import type { QueueRow, QueueTotal } from "../../live/topics";
 
 export const WINDOW = 200;
-/** The server gives no more topics to one page than this and some others. */
+/** Below the server's limit of topics per page. */
 const MAX_WINDOWS = 6;
 
 export interface Window {
@@ -13,29 +13,29 @@ export interface Window {
 }
 
 export class Windows {
-  readonly known = new Map<number, Window>();
+  readonly byNumber = new Map<number, Window>();
   total: QueueTotal | null = null;
   error: string | null = null;
   private readonly ends = new Map<number, () => void>();
 
-  /** `query` as in an address, empty or without the question mark. */
+  /** `query` as in a URL, without the question mark. */
   constructor(
     private readonly hub: Pick<Hub, "listen">,
     private readonly query: string,
     private readonly changed: () => void,
   ) {}
 
-  /** The jobs from `first` to before `last` are looked at. */
+  /** Subscribe to the windows of jobs from `first` to before `last`. */
   want(first: number, last: number): void {
     const from = Math.floor(Math.max(0, first) / WINDOW);
     const until = Math.min(Math.floor(Math.max(first, last - 1) / WINDOW), from + MAX_WINDOWS - 1);
     for (let number = from; number <= until; number += 1) this.open(number);
     for (const [number, end] of this.ends) {
-      // The neighbours stay: one scrolls back and forth.
+      // Keep neighbours for scrolling back and forth.
       if (number >= from - 1 && number <= until + 1) continue;
       end();
       this.ends.delete(number);
-      this.known.delete(number);
+      this.byNumber.delete(number);
     }
   }
 
@@ -47,15 +47,15 @@ export class Windows {
   private open(number: number): void {
     if (this.ends.has(number)) return;
     const topic = `queue:${number * WINDOW}-${(number + 1) * WINDOW}${this.query === "" ? "" : `?${this.query}`}`;
-    this.ends.set(number, this.hub.listen(topic, (state) => this.take(number, state)));
+    this.ends.set(number, this.hub.listen(topic, (state) => this.update(number, state)));
   }
 
-  private take(number: number, state: TopicState): void {
+  private update(number: number, state: TopicState): void {
     this.error = state.status === "error" ? state.error : null;
     const total = state.rows.get("total") as QueueTotal | undefined;
     if (total !== undefined) {
       this.total = total;
-      this.known.set(number, { order: total.order, rows: state.rows as ReadonlyMap<string, QueueRow> });
+      this.byNumber.set(number, { order: total.order, rows: state.rows as ReadonlyMap<string, QueueRow> });
     }
     this.changed();
   }

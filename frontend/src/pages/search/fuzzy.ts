@@ -1,16 +1,16 @@
-// How well a text answers what was typed: letters in order, better together and at the beginnings of words.
+// Fuzzy match: letters in order, better if adjacent or at the start of words.
 
-/** Higher is better; null: not all letters are there in this order. */
-export function score(text: string, asked: string): number | null {
-  const [where, what] = [text.toLowerCase(), asked.toLowerCase().replace(/\s+/g, "")];
-  let [at, total, before] = [0, 0, -2];
-  for (const letter of what) {
-    const found = where.indexOf(letter, at);
-    if (found < 0) return null;
-    const isStart = found === 0 || /[^a-z0-9]/.test(where[found - 1] ?? "");
-    total += found === before + 1 ? 3 : isStart ? 2 : 0;
-    [before, at] = [found, found + 1];
+/** Return a score, higher is better, or null without a match. */
+export function score(text: string, query: string): number | null {
+  const [haystack, letters] = [text.toLowerCase(), query.toLowerCase().replace(/\s+/g, "")];
+  let [at, total, previous] = [0, 0, -2];
+  for (const letter of letters) {
+    const index = haystack.indexOf(letter, at);
+    if (index < 0) return null;
+    const isStart = index === 0 || /[^a-z0-9]/.test(haystack[index - 1] ?? "");
+    total += index === previous + 1 ? 3 : isStart ? 2 : 0;
+    [previous, at] = [index, index + 1];
   }
-  // Of two that have the same letters the shorter is meant.
+  // Prefer shorter texts.
   return total - text.length / 100;
 }

@@ -1,4 +1,4 @@
-// The command palette, Ctrl-K: every page, the actions of this one, and jobs, nodes and tenants as the server finds them.
+// The command palette, Ctrl-K: pages, actions of this page, and jobs, nodes and tenants found by the server.
 import { h, refill } from "../../ui/dom";
 import { score } from "./fuzzy";
 import { named } from "../../ui/pieces";
@@ -7,7 +7,7 @@ export interface Command {
   kind: string;
   name: string;
   about: string;
-  /** An address of this site, or what is done here. */
+  /** A URL of this site, or a function. */
   run: string | (() => void);
 }
 
@@ -18,7 +18,7 @@ export function startCommands(help: () => void, go: (href: string) => void = (hr
   const palette = new Palette(() => [...pages(), ...actions(help)], go);
   document.addEventListener("keydown", (event) => {
     if (event.key.toLowerCase() !== "k" || !(event.ctrlKey || event.metaKey) || event.altKey || event.shiftKey) return;
-    // Before a login there is nothing to go to.
+    // There are no pages before the login.
     if (document.querySelector("nav.rail") === null) return;
     event.preventDefault();
     palette.toggle();
@@ -28,44 +28,44 @@ export function startCommands(help: () => void, go: (href: string) => void = (hr
 
 function pages(): Command[] {
   const links = document.querySelectorAll<HTMLAnchorElement>("nav.rail > a, .menu-panel > a");
-  const found = new Map<string, Command>();
-  for (const link of links) found.set(link.pathname, { kind: "page", name: link.textContent?.trim() ?? "", about: "", run: link.pathname });
-  found.set("/join/", { kind: "page", name: "Join a node", about: "", run: "/join/" });
-  return [...found.values()];
+  const commands = new Map<string, Command>();
+  for (const link of links) commands.set(link.pathname, { kind: "page", name: link.textContent?.trim() ?? "", about: "", run: link.pathname });
+  commands.set("/join/", { kind: "page", name: "Join a node", about: "", run: "/join/" });
+  return [...commands.values()];
 }
 
 function actions(help: () => void): Command[] {
-  const found: Command[] = [];
+  const commands: Command[] = [];
   const press = (selector: string, name: string): void => {
     const target = document.querySelector<HTMLElement>(selector);
-    if (target !== null) found.push({ kind: "action", name, about: "", run: () => target.click() });
+    if (target !== null) commands.push({ kind: "action", name, about: "", run: () => target.click() });
   };
   press("[data-theme-toggle]", "Theme: switch between light and dark");
   press("[data-fleet-table]", "Fleet: table or map");
   press("form[action$='/logout/'] button", "Log out");
-  // What this page offers by its buttons; questions are opened, not answered.
+  // The buttons of this page; dialogs are only opened.
   for (const button of document.querySelectorAll<HTMLElement>(".page-head :is(a.button, button, summary.button)")) {
     if (button.hidden || button.matches(":disabled, details:not([open]) > :not(summary) *")) continue;
     const name = button.textContent?.trim() ?? "";
-    if (name !== "" && !button.matches("[data-fleet-table]")) found.push({ kind: "action", name, about: "on this page", run: () => button.click() });
+    if (name !== "" && !button.matches("[data-fleet-table]")) commands.push({ kind: "action", name, about: "on this page", run: () => button.click() });
   }
-  for (const group of ["rack", "model", "tenant", "state"]) found.push({ kind: "action", name: `Fleet by ${group}`, about: "", run: `/fleet/?group=${group}` });
-  found.push({ kind: "action", name: "Wall mode", about: "for a screen on the wall", run: "/overview/?wall=1" });
-  found.push({ kind: "action", name: "Keys", about: "what each key does", run: help });
-  return found;
+  for (const group of ["rack", "model", "tenant", "state"]) commands.push({ kind: "action", name: `Fleet by ${group}`, about: "", run: `/fleet/?group=${group}` });
+  commands.push({ kind: "action", name: "Wall mode", about: "for a screen on the wall", run: "/overview/?wall=1" });
+  commands.push({ kind: "action", name: "Keys", about: "what each key does", run: help });
+  return commands;
 }
 
-/** The best of what is known here first, then what the server found. */
-export function ranked(known: readonly Command[], found: readonly Command[], asked: string): Command[] {
-  if (asked === "") return known.filter(({ kind }) => kind === "page");
-  const scored = known.flatMap((command) => {
-    const value = score(command.name, asked);
+/** Return the best local matches first, then those of the server. */
+export function ranked(local: readonly Command[], remote: readonly Command[], query: string): Command[] {
+  if (query === "") return local.filter(({ kind }) => kind === "page");
+  const scored = local.flatMap((command) => {
+    const value = score(command.name, query);
     return value === null ? [] : [{ command, value }];
   });
   scored.sort((a, b) => b.value - a.value);
-  const isNumber = /^#?\d+$/.test(asked);
-  const own = scored.map(({ command }) => command);
-  return (isNumber ? [...found, ...own] : [...own.slice(0, found.length > 0 ? 5 : MOST), ...found]).slice(0, MOST);
+  const isNumber = /^#?\d+$/.test(query);
+  const best = scored.map(({ command }) => command);
+  return (isNumber ? [...remote, ...best] : [...best.slice(0, remote.length > 0 ? 5 : MOST), ...remote]).slice(0, MOST);
 }
 
 class Palette {
@@ -73,17 +73,17 @@ class Palette {
     type: "search", role: "combobox", "aria-expanded": "true", "aria-controls": "palette-list", "aria-autocomplete": "list",
     "aria-label": "Go to a page, a job, a node, a tenant, or do something", placeholder: "Page, job, node, tenant, action…", autocomplete: "off", spellcheck: "false",
   });
-  private readonly list = h("ul", { id: "palette-list", role: "listbox", "aria-label": "Found" });
+  private readonly list = h("ul", { id: "palette-list", role: "listbox", "aria-label": "Results" });
   private readonly none = h("p", { class: "empty", role: "status", hidden: true });
   private readonly dialog = h("dialog", { class: "palette", "aria-label": "Command palette" }, this.input, this.list, this.none);
-  private shown: Command[] = [];
+  private listed: Command[] = [];
   private found: Command[] = [];
   private at = 0;
   private timer = 0;
-  private asking: AbortController | null = null;
+  private request: AbortController | null = null;
 
   constructor(
-    private readonly known: () => Command[],
+    private readonly localCommands: () => Command[],
     private readonly go: (href: string) => void,
   ) {
     this.input.addEventListener("input", () => this.changed());
@@ -92,7 +92,7 @@ class Palette {
     this.dialog.addEventListener("click", (event) => event.target === this.dialog && this.dialog.close());
     this.list.addEventListener("click", (event) => {
       const item = event.target instanceof Element ? event.target.closest("li") : null;
-      const command = item === null ? undefined : this.shown[[...this.list.children].indexOf(item)];
+      const command = item === null ? undefined : this.listed[[...this.list.children].indexOf(item)];
       if (command !== undefined) this.run(command);
     });
   }
@@ -111,14 +111,14 @@ class Palette {
     const step = event.key === "ArrowDown" ? 1 : event.key === "ArrowUp" ? -1 : 0;
     if (step !== 0) {
       event.preventDefault();
-      this.at = (this.at + step + this.shown.length) % Math.max(1, this.shown.length);
+      this.at = (this.at + step + this.listed.length) % Math.max(1, this.listed.length);
       this.mark();
     } else if (event.key === "Enter") {
       event.preventDefault();
-      const command = this.shown[this.at];
+      const command = this.listed[this.at];
       if (command !== undefined) this.run(command);
     }
-    // The page's own keys are not meant while the palette is open.
+    // Suspend the page's shortcuts while the palette is open.
     if (event.key !== "Escape" && !(event.ctrlKey || event.metaKey)) event.stopPropagation();
   }
 
@@ -132,15 +132,15 @@ class Palette {
     this.found = [];
     this.draw();
     clearTimeout(this.timer);
-    this.asking?.abort();
-    const asked = this.input.value.trim();
-    if (asked !== "") this.timer = window.setTimeout(() => void this.ask(asked), PAUSE_MS);
+    this.request?.abort();
+    const query = this.input.value.trim();
+    if (query !== "") this.timer = window.setTimeout(() => void this.ask(query), PAUSE_MS);
   }
 
-  private async ask(asked: string): Promise<void> {
-    this.asking = new AbortController();
+  private async ask(query: string): Promise<void> {
+    this.request = new AbortController();
     try {
-      const answer = await fetch(`/search/?q=${encodeURIComponent(asked)}`, { signal: this.asking.signal, headers: { Accept: "application/json" } });
+      const answer = await fetch(`/search/?q=${encodeURIComponent(query)}`, { signal: this.request.signal, headers: { Accept: "application/json" } });
       if (!answer.ok) return this.fail();
       const { found } = (await answer.json()) as { found: { kind: string; name: string; about: string; href: string }[] };
       this.found = found.map(({ kind, name, about, href }) => ({ kind, name, about, run: href }));
@@ -152,26 +152,26 @@ class Palette {
 
   private fail(): void {
     this.none.hidden = false;
-    this.none.textContent = "The server does not answer: only pages and actions are found.";
+    this.none.textContent = "The server does not respond. Only pages and actions are shown.";
   }
 
   private draw(): void {
-    const asked = this.input.value.trim();
-    this.shown = ranked(this.known(), this.found, asked);
+    const query = this.input.value.trim();
+    this.listed = ranked(this.localCommands(), this.found, query);
     this.at = 0;
-    const items = this.shown.map(({ kind, name, about }, at) =>
+    const items = this.listed.map(({ kind, name, about }, at) =>
       h("li", { role: "option", id: `palette-${at}` }, h("span", { class: "tag" }, kind), h("span", { class: "grow" }, named(name)), h("span", { class: "muted named", title: about }, about)),
     );
     refill(this.list, ...items);
-    this.none.hidden = this.shown.length > 0;
-    this.none.textContent = "No page, job, node or tenant is called like this, and this page offers no such action.";
+    this.none.hidden = this.listed.length > 0;
+    this.none.textContent = "No page, job, node, tenant or action matches.";
     this.mark();
   }
 
   private mark(): void {
     [...this.list.children].forEach((item, at) => item.setAttribute("aria-selected", String(at === this.at)));
     this.list.children[this.at]?.scrollIntoView({ block: "nearest" });
-    if (this.shown.length > 0) this.input.setAttribute("aria-activedescendant", `palette-${this.at}`);
+    if (this.listed.length > 0) this.input.setAttribute("aria-activedescendant", `palette-${this.at}`);
     else this.input.removeAttribute("aria-activedescendant");
   }
 }

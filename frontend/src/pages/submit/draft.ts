@@ -1,16 +1,16 @@
-// Marks the fields of a form that the panel beside it, drawn by the server for what is typed so far, says are wrong.
+// Mark invalid fields of a form, as reported by the server-rendered panel, and keep drafts.
 import { h } from "../../ui/dom";
 
 type Field = HTMLInputElement | HTMLSelectElement | HTMLTextAreaElement;
 const DRAFT = "draft";
 
-/** Holds something else than what the server sent. */
+/** Return whether a field differs from the server's value. */
 function isOther(field: Element): field is Field {
   if (field instanceof HTMLSelectElement) return [...field.options].some((option) => option.selected !== option.defaultSelected);
   return (field instanceof HTMLInputElement || field instanceof HTMLTextAreaElement) && field.type !== "hidden" && field.value !== field.defaultValue;
 }
 
-/** What is typed when the page goes is kept until it has come again: after a reload only some browsers put it back. */
+/** Store the typed values across a reload, as not all browsers do. */
 export function keepDraft(): void {
   const form = document.querySelector<HTMLFormElement>("form[data-restored]");
   if (form !== null) sessionStorage.setItem(DRAFT, JSON.stringify([...form.elements].filter(isOther).map((field) => [field.name, field.value])));
@@ -27,9 +27,9 @@ function putBack(form: HTMLFormElement, isReload: boolean): void {
 
 const isReloaded = (): boolean => (performance.getEntriesByType("navigation")[0] as PerformanceNavigationTiming | undefined)?.type === "reload";
 
-/** What was typed is there again after Back, by the browser, and after a reload: the panel, which the server drew for what it sent,
- * is asked for again. */
-export function tellRestored(isReload = isReloaded()): void {
+/** Restore typed values after a reload (browsers do so after Back) and reload the panel, which
+ * shows the server's values. */
+export function refreshRestored(isReload = isReloaded()): void {
   for (const form of document.querySelectorAll<HTMLFormElement>("form[data-restored]")) {
     putBack(form, isReload);
     const other = [...form.elements].filter(isOther);
@@ -38,29 +38,29 @@ export function tellRestored(isReload = isReloaded()): void {
   }
 }
 
-/** `data-wrong`, a field's name, in what is drawn into an element marks that field of the form that asked for it. */
+/** `data-wrong` elements in the panel name the invalid fields of its form. */
 export function startMarks(): void {
   document.addEventListener("htmx:afterSettle", (event) => {
     const panel = (event as CustomEvent<{ target?: Element } | null>).detail?.target;
     const form = panel === undefined || panel.id === "" ? null : document.querySelector<HTMLFormElement>(`form[hx-target="#${panel.id}"]`);
     if (panel === undefined || form === null) return;
-    const wrong = new Map([...panel.querySelectorAll<HTMLElement>("[data-wrong]")].map((one) => [one.dataset.wrong, one.textContent ?? ""]));
+    const wrong = new Map([...panel.querySelectorAll<HTMLElement>("[data-wrong]")].map((element) => [element.dataset.wrong, element.textContent ?? ""]));
     for (const field of form.querySelectorAll<HTMLElement>(".field [name]")) mark(field, wrong.get(field.getAttribute("name") ?? ""));
-    // What was refused was what stood there then: the panel says what is to be said of what stands there now.
+    // Remove the errors of the last submit; the panel shows the current ones.
     if (form.querySelector("[aria-invalid]") === null) for (const old of form.querySelectorAll(".note.bad")) old.remove();
   });
 }
 
-/** Nothing is held against somebody who still types; what they have mended is well at once. */
-function mark(field: HTMLElement, said: string | undefined): void {
-  if (said !== undefined && field === document.activeElement && !field.hasAttribute("aria-invalid")) return;
+/** Do not mark the field being edited; clear corrected fields at once. */
+function mark(field: HTMLElement, message: string | undefined): void {
+  if (message !== undefined && field === document.activeElement && !field.hasAttribute("aria-invalid")) return;
   const around = field.closest(".field");
   for (const old of around?.querySelectorAll(".field-error") ?? []) old.remove();
   field.removeAttribute("aria-invalid");
   field.removeAttribute("aria-describedby");
-  if (said === undefined) return;
+  if (message === undefined) return;
   const id = `e_${field.getAttribute("name")}`;
-  around?.append(h("p", { class: "field-error", id }, said));
+  around?.append(h("p", { class: "field-error", id }, message));
   field.setAttribute("aria-invalid", "true");
   field.setAttribute("aria-describedby", id);
   field.closest("details")?.setAttribute("open", "");

@@ -1,10 +1,10 @@
-// Reads terminal output: colours become styled pieces, every other control sequence is dropped.
+// Parse terminal output: colours become styled pieces, other control sequences are dropped.
 
 export interface Piece {
   text: string;
   /** Space-separated class names; empty is plain. */
   classes: string;
-  /** Colours beyond the sixteen, as CSS. */
+  /** CSS colours beyond the basic sixteen. */
   colour?: string;
   background?: string;
 }
@@ -17,30 +17,30 @@ interface Style {
 
 const FLAGS: Record<number, string> = { 1: "bold", 2: "dim", 3: "italic", 4: "underline", 7: "inverse", 9: "strike" };
 const ENDS: Record<number, string[]> = { 22: ["bold", "dim"], 23: ["italic"], 24: ["underline"], 27: ["inverse"], 29: ["strike"] };
-/** A sequence, complete; then one that may be cut off at the end; then other control characters. */
+/** A complete sequence, or another control character. */
 const SEQUENCE = /\x1b(?:\[([0-?]*)([ -/]*[@-~])|\][^\x07\x1b]*(?:\x07|\x1b\\)|[PX^_][^\x1b]*\x1b\\|[ -/]+[0-~]|[0-Z\\^-~])|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]|\x1b/g;
 const CUT_OFF = /\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b]*\x1b?|[PX^_][^\x1b]*\x1b?|[ -/]*)?$/;
 const MAX_KEPT = 4096;
 
 export class Ansi {
-  private rest = "";
+  private pending = "";
   private style: Style = { flags: new Set(), fg: "", bg: "" };
 
-  /** Pieces of text; newlines and carriage returns stay in them. */
+  /** Return pieces of text, including newlines and carriage returns. */
   feed(text: string): Piece[] {
-    let all = this.rest + text;
-    this.rest = "";
+    let all = this.pending + text;
+    this.pending = "";
     const cut = CUT_OFF.exec(all.slice(-MAX_KEPT));
     if (cut !== null) {
-      this.rest = cut[0];
-      all = all.slice(0, all.length - this.rest.length);
+      this.pending = cut[0];
+      all = all.slice(0, all.length - this.pending.length);
     }
     const pieces: Piece[] = [];
     let from = 0;
-    for (const found of all.matchAll(SEQUENCE)) {
-      this.put(pieces, all.slice(from, found.index));
-      from = found.index + found[0].length;
-      if (found[2] === "m") this.sgr(found[1] ?? "");
+    for (const match of all.matchAll(SEQUENCE)) {
+      this.put(pieces, all.slice(from, match.index));
+      from = match.index + match[0].length;
+      if (match[2] === "m") this.sgr(match[1] ?? "");
     }
     this.put(pieces, all.slice(from));
     return pieces;
@@ -84,7 +84,7 @@ export class Ansi {
   }
 }
 
-/** The colour after 38 or 48, and how many numbers it took. */
+/** Return the colour after 38 or 48, and the number of codes used. */
 function extended(codes: readonly number[], at: number): [string, number] {
   const byte = (value: number | undefined): number => Math.min(255, Math.max(0, value ?? 0));
   if (codes[at] === 2) return [`rgb(${byte(codes[at + 1])}, ${byte(codes[at + 2])}, ${byte(codes[at + 3])})`, 4];
@@ -92,7 +92,7 @@ function extended(codes: readonly number[], at: number): [string, number] {
   return [palette(byte(codes[at + 1])), 2];
 }
 
-/** One of the 256: sixteen by class, then a cube, then greys. */
+/** Return one of 256 colours: sixteen by class, a cube, greys. */
 function palette(index: number): string {
   if (index < 16) return String(index);
   if (index >= 232) {

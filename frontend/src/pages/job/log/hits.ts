@@ -1,40 +1,40 @@
-// The finds of a search as a list: each leads to its place in the log.
+// The matches of a search as a list of links into the log.
 import { h } from "../../../ui/dom";
 import { Ansi } from "./ansi";
 import { highlight, pattern } from "./screen";
 import type { Hit } from "./search";
 
 export class Hits {
-  readonly element = h("ol", { class: "log-hits", "aria-label": "Found", hidden: true });
-  private shown: Hit[] = [];
+  readonly element = h("ol", { class: "log-hits", "aria-label": "Matches", hidden: true });
+  private listed: Hit[] = [];
   private at = -1;
 
   constructor(private readonly chosen: (hit: Hit) => void) {}
 
-  /** Adds those that are new; another search begins with `clear`. */
+  /** Add new matches; call `clear` before another search. */
   show(hits: Iterable<Hit>, needle: string): void {
     const all = [...hits];
-    const fresh = all.slice(this.shown.length);
-    this.element.append(...fresh.map((hit, at) => this.row(hit, this.shown.length + at, needle)));
-    this.shown = all;
+    const added = all.slice(this.listed.length);
+    this.element.append(...added.map((hit, at) => this.row(hit, this.listed.length + at, needle)));
+    this.listed = all;
     this.element.hidden = all.length === 0;
   }
 
   clear(): void {
-    this.shown = [];
+    this.listed = [];
     this.at = -1;
     this.element.replaceChildren();
     this.element.hidden = true;
   }
 
-  /** To the next find, or the one before; round at the end. */
+  /** Go to the next or previous match, wrapping around. */
   step(by: 1 | -1): void {
-    const count = this.shown.length;
+    const count = this.listed.length;
     if (count > 0) this.choose(this.at < 0 && by < 0 ? count - 1 : (this.at + by + count) % count);
   }
 
   private choose(at: number): void {
-    const hit = this.shown[at];
+    const hit = this.listed[at];
     if (hit === undefined) return;
     this.element.querySelector("[aria-current]")?.removeAttribute("aria-current");
     const button = this.element.children[at]?.querySelector("button");
@@ -47,8 +47,8 @@ export class Hits {
   private row(hit: Hit, at: number, needle: string): HTMLElement {
     const plain = new Ansi().feed(hit.text).map((piece) => piece.text).join("");
     const words = h("span", {}, plain);
-    const wanted = pattern(needle);
-    if (wanted !== null) highlight(words, wanted);
+    const expression = pattern(needle);
+    if (expression !== null) highlight(words, expression);
     const button = h("button", { type: "button", class: "mono" }, h("span", { class: "num muted" }, `${hit.line}`), words);
     button.addEventListener("click", () => this.choose(at));
     return h("li", {}, button);

@@ -1,10 +1,10 @@
-// From bytes to lines: UTF-8 across chunk boundaries, colours across lines, carriage returns as a terminal shows them; lines that
-// do not end are broken.
+// Split bytes into lines: UTF-8 across chunks, colours across lines, carriage returns as in a terminal. Long lines
+// are broken.
 import { Ansi, type Piece } from "./ansi";
 
 export type LogLine = readonly Piece[];
 
-/** In characters: what is longer goes on in a new line, so that no line costs more than this to draw anew. */
+/** In characters: longer lines are broken, to bound the cost of a redraw. */
 export const MAX_LINE = 8192;
 
 export class Lines {
@@ -14,60 +14,60 @@ export class Lines {
   private length = 0;
   private isReturned = false;
 
-  /** The lines that became complete; what is begun is `open`. */
+  /** Return completed lines; the incomplete one is `open`. */
   feed(bytes: Uint8Array, isLast = false): LogLine[] {
     const text = this.decoder.decode(bytes, { stream: !isLast });
-    const done: LogLine[] = [];
+    const complete: LogLine[] = [];
     for (const piece of this.ansi.feed(text)) {
-      for (const part of piece.text.split(/(\r\n|\n|\r)/)) this.take(part, piece, done);
+      for (const part of piece.text.split(/(\r\n|\n|\r)/)) this.addPart(part, piece, complete);
     }
-    return done;
+    return complete;
   }
 
   get open(): LogLine {
     return this.current;
   }
 
-  /** Ends the line that is begun as if a newline had come. */
+  /** Complete the open line as if by a newline. */
   cut(): LogLine[] {
-    const done: LogLine[] = [];
-    if (this.length > 0) this.end(done);
-    return done;
+    const complete: LogLine[] = [];
+    if (this.length > 0) this.end(complete);
+    return complete;
   }
 
-  private end(done: LogLine[]): void {
-    done.push(this.current);
+  private end(complete: LogLine[]): void {
+    complete.push(this.current);
     this.current = [];
     this.length = 0;
   }
 
-  private take(part: string, piece: Piece, done: LogLine[]): void {
+  private addPart(part: string, piece: Piece, complete: LogLine[]): void {
     if (part === "") return;
     if (part === "\r") {
       this.isReturned = true;
     } else if (part === "\n" || part === "\r\n") {
-      this.end(done);
+      this.end(complete);
       this.isReturned = false;
     } else {
-      // What follows a bare return overwrites the line: the last state of a progress bar is what is kept.
+      // Text after a bare return overwrites the line, as progress bars do.
       if (this.isReturned) [this.current, this.length] = [[], 0];
       this.isReturned = false;
-      this.add(part, piece, done);
+      this.add(part, piece, complete);
     }
   }
 
-  private add(text: string, style: Piece, done: LogLine[]): void {
-    for (let rest = text; rest !== ""; ) {
-      if (this.length >= MAX_LINE - 1) this.end(done);
+  private add(text: string, style: Piece, complete: LogLine[]): void {
+    for (let remaining = text; remaining !== ""; ) {
+      if (this.length >= MAX_LINE - 1) this.end(complete);
       const room = MAX_LINE - this.length;
-      // Not between the two halves of one character.
-      const cut = /[\ud800-\udbff]/.test(rest.charAt(room - 1)) ? room - 1 : room;
-      this.put({ ...style, text: rest.slice(0, cut) });
-      rest = rest.slice(cut);
+      // Do not split a surrogate pair.
+      const cut = /[\ud800-\udbff]/.test(remaining.charAt(room - 1)) ? room - 1 : room;
+      this.put({ ...style, text: remaining.slice(0, cut) });
+      remaining = remaining.slice(cut);
     }
   }
 
-  /** A line that comes character by character is not as many pieces. */
+  /** Merge pieces of the same style. */
   private put(piece: Piece): void {
     const last = this.current.at(-1);
     const isSame = last?.classes === piece.classes && last.colour === piece.colour && last.background === piece.background;
@@ -77,7 +77,7 @@ export class Lines {
   }
 }
 
-/** Where the first whole character and, if there is one early enough, the first whole line begins. */
+/** Return the offset of the first whole line, or else of the first whole character. */
 export function wholeFrom(bytes: Uint8Array): number {
   const newline = bytes.indexOf(10);
   if (newline >= 0 && newline < bytes.length - 1) return newline + 1;

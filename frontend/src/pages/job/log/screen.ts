@@ -1,13 +1,13 @@
-// The lines of a log as elements, in blocks that come and go as a whole, with what is searched for marked in them.
+// The lines of a log as elements, added and removed in blocks, with search matches marked.
 import { h } from "../../../ui/dom";
 import type { LogLine } from "./lines";
 
-/** What an element costs besides its text: a page of empty lines must end, too. */
+/** The cost of a line besides its text, so that empty lines count. */
 const PER_LINE = 40;
 
 export class Screen {
   private readonly open = h("div", { class: "line" });
-  private wanted: RegExp | null = null;
+  private expression: RegExp | null = null;
 
   constructor(private readonly box: HTMLElement) {
     box.replaceChildren(this.open);
@@ -19,32 +19,32 @@ export class Screen {
     return block;
   }
 
-  /** What is in sight stays where it is. */
+  /** Add a block above without moving the visible lines. */
   blockAbove(lines: readonly LogLine[]): { block: HTMLElement; size: number } {
-    const before = this.box.scrollHeight - this.box.scrollTop;
+    const distanceToEnd = this.box.scrollHeight - this.box.scrollTop;
     const block = h("div");
     const size = this.fill(block, lines);
     this.box.prepend(block);
-    this.box.scrollTop = this.box.scrollHeight - before;
+    this.box.scrollTop = this.box.scrollHeight - distanceToEnd;
     return { block, size };
   }
 
-  /** Adds lines to a block; by how many characters it has grown. */
+  /** Add lines to a block and return its growth in characters. */
   fill(block: HTMLElement, lines: readonly LogLine[]): number {
-    const fresh = document.createDocumentFragment();
+    const fragment = document.createDocumentFragment();
     let size = 0;
     for (const line of lines) {
       const element = h("div", { class: "line" }, ...render(line));
       if (line.length === 0) element.append("\n");
       size += (element.textContent ?? "").length + PER_LINE;
       this.mark(element);
-      fresh.append(element);
+      fragment.append(element);
     }
-    block.append(fresh);
+    block.append(fragment);
     return size;
   }
 
-  /** The line that has not ended yet, below all others. */
+  /** Show the incomplete last line. */
   showOpen(line: LogLine): void {
     this.open.replaceChildren(...render(line));
     this.mark(this.open);
@@ -54,13 +54,13 @@ export class Screen {
     return (this.box.textContent ?? "") === "";
   }
 
-  /** Marks the text wherever it is; the empty text nowhere. */
+  /** Mark all matches; "" clears them. */
   search(text: string): void {
-    this.wanted = pattern(text);
+    this.expression = pattern(text);
     for (const line of this.box.querySelectorAll<HTMLElement>(".line")) this.mark(line);
   }
 
-  /** Brings a block's first line into sight and says that it is the one. */
+  /** Scroll to the first line of a block and highlight it. */
   point(block: HTMLElement): void {
     this.box.querySelector(".is-found")?.classList.remove("is-found");
     const line = (block.firstElementChild ?? this.open) as HTMLElement;
@@ -77,7 +77,7 @@ export class Screen {
   private mark(line: HTMLElement): void {
     for (const mark of line.querySelectorAll("mark")) mark.replaceWith(...mark.childNodes);
     line.normalize();
-    if (this.wanted !== null) highlight(line, this.wanted);
+    if (this.expression !== null) highlight(line, this.expression);
   }
 }
 
@@ -90,24 +90,24 @@ function render(line: LogLine): HTMLElement[] {
   });
 }
 
-/** Finds the text in whatever letters, small or large; null: there is none to find. */
+/** Return a case-insensitive pattern, or null for "". */
 export function pattern(text: string): RegExp | null {
   return text === "" ? null : new RegExp(text.replace(/[$()*+.?[\\\]^{|}]/g, "\\$&"), "gi");
 }
 
-/** Marks what is found within one piece of text; a find across two colours shows its line unmarked. */
-export function highlight(line: HTMLElement, wanted: RegExp): void {
+/** Mark matches within one text node; a match across two colours stays unmarked. */
+export function highlight(line: HTMLElement, expression: RegExp): void {
   const walker = document.createTreeWalker(line, NodeFilter.SHOW_TEXT);
   const texts: Text[] = [];
   while (walker.nextNode()) texts.push(walker.currentNode as Text);
   for (const text of texts) {
-    // The last first: the places of the others stay as they are.
-    for (const { index, 0: words } of [...text.data.matchAll(wanted)].reverse()) {
-      const found = text.splitText(index);
-      found.splitText(words.length);
+    // Last match first, so that other positions stay valid.
+    for (const { index, 0: words } of [...text.data.matchAll(expression)].reverse()) {
+      const matchText = text.splitText(index);
+      matchText.splitText(words.length);
       const mark = h("mark");
-      found.replaceWith(mark);
-      mark.append(found);
+      matchText.replaceWith(mark);
+      mark.append(matchText);
     }
   }
 }

@@ -1,10 +1,10 @@
-// What the server finds in one rank's log: asked for until there is enough of it, or all; knows nothing of the page.
+// Search a rank's log on the server until enough matches are found. Independent of the page.
 import { unexpected, whyFailed } from "../../../ui/fetch_errors";
 import type { Fetch, Stream } from "./tail";
 
 export interface Hit {
   line: number;
-  /** The byte where the find begins. */
+  /** The byte offset of the match. */
   offset: number;
   text: string;
 }
@@ -17,13 +17,13 @@ interface Answer {
   is_all: boolean;
 }
 
-/** So many more finds at a time. */
+/** Matches per request for more. */
 const SHARE = 200;
-/** A log that grows is gone on with so much later. */
+/** The delay before the search of a growing log continues. */
 const AGAIN_MS = 2000;
 
 export class Search {
-  /** By line: a line that had not ended when it was looked at is looked at again. */
+  /** By line, as an incomplete line is searched again. */
   readonly hits = new Map<number, Hit>();
   looked = 0;
   size = 0;
@@ -31,7 +31,7 @@ export class Search {
   isBusy = false;
   problem = "";
   private line = 0;
-  private wanted = SHARE;
+  private limit = SHARE;
   private isOver = false;
   private timer: ReturnType<typeof setTimeout> | undefined;
 
@@ -42,13 +42,13 @@ export class Search {
     private readonly get: Fetch = (url) => fetch(url, { credentials: "same-origin", redirect: "error" }),
   ) {}
 
-  /** Goes on until there are enough finds or no more of the log. */
+  /** Search until there are enough matches or the log ends. */
   async go(): Promise<void> {
     if (this.isBusy || this.isOver) return;
     [this.isBusy, this.problem, this.isAll] = [true, "", false];
     this.changed();
     try {
-      while (!this.isOver && !this.isAll && this.hits.size < this.wanted) {
+      while (!this.isOver && !this.isAll && this.hits.size < this.limit) {
         await this.step();
         this.changed();
       }
@@ -60,11 +60,11 @@ export class Search {
   }
 
   more(): Promise<void> {
-    this.wanted = this.hits.size + SHARE;
+    this.limit = this.hits.size + SHARE;
     return this.go();
   }
 
-  /** The log has so many bytes by now: what is new is searched, too, a little later. */
+  /** Search the new part of a grown log after a delay. */
   grown(size: number): void {
     if (!this.isAll || size <= this.size || this.timer !== undefined) return;
     this.timer = setTimeout(() => {
@@ -80,14 +80,14 @@ export class Search {
 
   private async step(): Promise<void> {
     const { job, attempt, rank } = this.stream;
-    const asked = new URLSearchParams({ log: `${attempt}.${rank}`, q: this.text, offset: `${this.looked}`, line: `${this.line}` });
-    const response = await this.get(`/jobs/${job}/log-hits/?${asked}`);
+    const query = new URLSearchParams({ log: `${attempt}.${rank}`, q: this.text, offset: `${this.looked}`, line: `${this.line}` });
+    const response = await this.get(`/jobs/${job}/log-hits/?${query}`);
     if (!response.ok) throw unexpected(response);
-    const told = (await response.json()) as Answer;
+    const answer = (await response.json()) as Answer;
     if (this.isOver) return;
-    for (const [line, offset, text] of told.hits) if (!this.hits.has(line)) this.hits.set(line, { line, offset, text });
-    // A server that gets nowhere must not be asked in a circle.
-    this.isAll = told.is_all || told.next_offset <= this.looked;
-    [this.looked, this.line, this.size] = [told.next_offset, told.next_line, told.size];
+    for (const [line, offset, text] of answer.hits) if (!this.hits.has(line)) this.hits.set(line, { line, offset, text });
+    // Stop if the server makes no progress.
+    this.isAll = answer.is_all || answer.next_offset <= this.looked;
+    [this.looked, this.line, this.size] = [answer.next_offset, answer.next_line, answer.size];
   }
 }

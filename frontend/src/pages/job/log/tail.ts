@@ -1,4 +1,4 @@
-// Reads one rank's log over REST, piece by piece, in order, one request at a time; knows nothing of the page.
+// Read a rank's log over REST in order, one request at a time. Independent of the page.
 import { unexpected, whyFailed } from "../../../ui/fetch_errors";
 
 export interface Stream {
@@ -19,12 +19,12 @@ export type Fetch = (url: string) => Promise<Response>;
 
 export const TAIL_BYTES = 65536;
 const MAX_BYTES = 262144;
-/** Who is further behind than this is not read after, but begins anew at the end. */
+/** A reader further behind than this restarts at the end. */
 export const MAX_BEHIND = 1 << 20;
 
 export function logUrl(stream: Stream, offset: number, limit: number): string {
-  const asked = new URLSearchParams({ attempt: `${stream.attempt}`, rank: `${stream.rank}`, offset: `${offset}`, limit: `${limit}` });
-  return `/api/v1/jobs/${stream.job}/logs?${asked}`;
+  const query = new URLSearchParams({ attempt: `${stream.attempt}`, rank: `${stream.rank}`, offset: `${offset}`, limit: `${limit}` });
+  return `/api/v1/jobs/${stream.job}/logs?${query}`;
 }
 
 export async function readPart(get: Fetch, stream: Stream, offset: number, limit: number): Promise<LogPart> {
@@ -43,7 +43,7 @@ export async function readPart(get: Fetch, stream: Stream, offset: number, limit
   };
 }
 
-/** The log was deleted: it does not come back. */
+/** The log was deleted permanently. */
 export class Gone extends Error {}
 
 async function detail(response: Response): Promise<string> {
@@ -55,17 +55,17 @@ async function detail(response: Response): Promise<string> {
 }
 
 export interface TailEvents {
-  /** The first part of the tail, or the next; `isFirst` begins anew, so many bytes after what was read before. */
+  /** The first part of the tail, or the next; `isFirst` restarts, `skipped` bytes after the previous part. */
   more(part: LogPart, isFirst: boolean, skipped: number): void;
   failed(words: string): void;
-  /** There is no log any more, as the sentence says. */
-  gone(words: string): void;
-  /** Whether to go on reading by itself what is written: no one who reads elsewhere wants to lose what they read. */
+  /** The log no longer exists; the argument says why. */
+  showDeleted(words: string): void;
+  /** Whether to read new output automatically, without moving a reader elsewhere in the log. */
   mayGoOn?(): boolean;
 }
 
 export class Tail {
-  /** The byte that is read next. */
+  /** The next byte to read. */
   next = 0;
   size = -1;
   isComplete = false;
@@ -80,7 +80,7 @@ export class Tail {
     private readonly get: Fetch = (url) => fetch(url, { credentials: "same-origin" }),
   ) {}
 
-  /** What the server says that there is by now; reads on where it is more than was read. */
+  /** Record the size reported by the server, and read new output. */
   async grown(size: number): Promise<void> {
     this.size = Math.max(this.size, size);
     if (this.isGoingOn || this.isEnded) return;
@@ -91,34 +91,34 @@ export class Tail {
     this.isGoingOn = false;
   }
 
-  /** Begins anew at the end. */
+  /** Restart at the end. */
   toEnd(): Promise<boolean> {
     return this.inTurn(() => this.readTail(0));
   }
 
-  /** The next part, though nobody follows. */
+  /** Read the next part on request. */
   later(): Promise<boolean> {
     return this.inTurn(() => this.readOn());
   }
 
-  /** Up to `limit` bytes before `offset`, for `take`. */
-  earlier(offset: number, limit: number, take: (part: LogPart) => void): Promise<boolean> {
+  /** Read up to `limit` bytes before `offset`. */
+  earlier(offset: number, limit: number, handle: (part: LogPart) => void): Promise<boolean> {
     const from = Math.max(0, offset - limit);
-    return this.inTurn(async () => this.give(await readPart(this.get, this.stream, from, offset - from), take));
+    return this.inTurn(async () => this.deliver(await readPart(this.get, this.stream, from, offset - from), handle));
   }
 
-  /** `limit` bytes around `offset`, for `take`; from their end on the log is read then. */
-  around(offset: number, limit: number, take: (part: LogPart) => void): Promise<boolean> {
+  /** Read `limit` bytes around `offset`, and continue from their end. */
+  around(offset: number, limit: number, handle: (part: LogPart) => void): Promise<boolean> {
     return this.inTurn(async () => {
       const part = await readPart(this.get, this.stream, Math.max(0, offset - limit / 2), limit);
-      this.give(part, (given) => {
-        [this.next, this.isComplete] = [given.next, given.isComplete];
-        take(given);
+      this.deliver(part, (found) => {
+        [this.next, this.isComplete] = [found.next, found.isComplete];
+        handle(found);
       });
     });
   }
 
-  /** What was read from here on was let go. */
+  /** Forget what was read from `offset` on. */
   backTo(offset: number): void {
     [this.next, this.isComplete] = [offset, false];
   }
@@ -131,7 +131,7 @@ export class Tail {
     return this.events.mayGoOn?.() ?? true;
   }
 
-  /** One request at a time; whether it went well. */
+  /** Queue a request. Return whether it succeeded. */
   private inTurn(ask: () => Promise<void>): Promise<boolean> {
     const mine = this.turn.then(async () => {
       if (this.isEnded) return false;
@@ -139,7 +139,7 @@ export class Tail {
         await ask();
         return true;
       } catch (error) {
-        if (!this.isEnded) this.tell(error);
+        if (!this.isEnded) this.report(error);
         return false;
       }
     });
@@ -147,38 +147,38 @@ export class Tail {
     return mine;
   }
 
-  private tell(error: unknown): void {
+  private report(error: unknown): void {
     if (error instanceof Gone) {
       this.isEnded = true;
-      this.events.gone(error.message);
+      this.events.showDeleted(error.message);
     } else this.events.failed(whyFailed(error, "the log could not be read"));
   }
 
   private async goOn(): Promise<void> {
     if (!this.isOpen) return this.readTail(0);
     if (this.next >= this.size || !this.mayGoOn()) return;
-    // After an hour in a hidden tab nobody wants to wait for hundreds of requests.
+    // A tab hidden for long restarts instead of sending hundreds of requests.
     if (this.size - this.next > MAX_BEHIND) return this.readTail(this.next);
     return this.readOn();
   }
 
   private async readTail(readTo: number): Promise<void> {
     const part = await readPart(this.get, this.stream, -TAIL_BYTES, TAIL_BYTES);
-    this.give(part, () => this.advance(part, true, readTo === 0 ? 0 : part.offset - readTo));
+    this.deliver(part, () => this.advance(part, true, readTo === 0 ? 0 : part.offset - readTo));
   }
 
   private async readOn(): Promise<void> {
     const part = await readPart(this.get, this.stream, this.next, MAX_BYTES);
-    this.give(part, () => this.advance(part, false, 0));
+    this.deliver(part, () => this.advance(part, false, 0));
   }
 
-  private give(part: LogPart, take: (part: LogPart) => void): void {
-    if (!this.isEnded) take(part);
+  private deliver(part: LogPart, handle: (part: LogPart) => void): void {
+    if (!this.isEnded) handle(part);
   }
 
   private advance(part: LogPart, isFirst: boolean, skipped: number): void {
     this.isOpen = true;
-    // A server that answers nothing where more was promised must not be asked in a circle.
+    // An empty answer ends the loop.
     this.size = part.bytes.length === 0 ? part.next : Math.max(part.size, part.next);
     this.next = part.next;
     this.isComplete = part.isComplete;

@@ -1,4 +1,4 @@
-// The log's region: joins the stream's choice, tail, window, search and follow.
+// The log view: stream selection, tail, window, search and follow.
 import type { MakeView, View } from "../../../live/regions";
 import type { TopicState } from "../../../live/store";
 import type { LogRow } from "../../../live/topics";
@@ -20,18 +20,18 @@ class LogView implements View {
   private readonly at: Controls;
   private readonly job: number;
   private readonly screen: Screen;
-  private readonly shown: LogWindow;
+  private readonly logWindow: LogWindow;
   private readonly hits = new Hits((hit) => void this.goTo(hit));
   private rows: LogRow[] = [];
   private tail: Tail | null = null;
   private search: Search | null = null;
   private chosen = "";
-  // An address that names one has chosen it.
+  // A stream in the URL counts as chosen.
   private hasChosen = new URLSearchParams(location.search).get("log") !== null;
   private problem = "";
   private isGone = false;
   private isBusy = false;
-  /** Whether what is shown ended before the log did, by a choice. */
+  /** Whether the user views a part before the end of the log. */
   private isApart = false;
   private typing: ReturnType<typeof setTimeout> | undefined;
 
@@ -41,7 +41,7 @@ class LogView implements View {
     this.at.pre.before(this.hits.element);
     this.at.pre.textContent = "";
     this.screen = new Screen(this.at.pre);
-    this.shown = new LogWindow(this.screen);
+    this.logWindow = new LogWindow(this.screen);
     this.listen();
   }
 
@@ -53,11 +53,11 @@ class LogView implements View {
     fill(stream, this.rows);
     const isKnown = this.rows.some((row) => keyOf(row) === selected);
     const latest = this.rows[0] === undefined ? "" : keyOf(this.rows[0]);
-    // Who chose a stream keeps it; else a new attempt is followed.
+    // Keep a chosen stream; else follow a new attempt.
     stream.value = isKnown && (this.hasChosen || this.chosen === "") ? selected : latest;
     if (stream.value !== this.chosen) this.choose(stream.value);
     else this.grow();
-    this.say();
+    this.updateNote();
   }
 
   close(): void {
@@ -101,11 +101,11 @@ class LogView implements View {
     const [attempt, rank] = key.split(".").map(Number);
     this.region.querySelector("[data-log-file]")?.setAttribute("href", `/api/v1/jobs/${this.job}/logs?attempt=${attempt}&rank=${rank}&download=true`);
     if (attempt !== undefined && rank !== undefined) {
-      this.shown.begin({ bytes: new Uint8Array(), offset: 0 });
+      this.logWindow.begin({ bytes: new Uint8Array(), offset: 0 });
       this.tail = new Tail({ job: this.job, attempt, rank }, {
         more: (part, isFirst, skipped) => this.more(part, isFirst, skipped),
-        failed: (words) => this.complain(`The log could not be read: ${words}. It is tried again when it changes.`),
-        gone: (words) => this.gone(words),
+        failed: (words) => this.showProblem(`The log could not be read: ${words}. The page tries again when the log changes.`),
+        showDeleted: (words) => this.showDeleted(words),
         mayGoOn: () => this.mayGoOn(),
       });
     }
@@ -114,52 +114,52 @@ class LogView implements View {
   }
 
   private grow(): void {
-    const known = this.rows.find((each) => keyOf(each) === this.chosen)?.size ?? 0;
-    this.search?.grown(known);
-    void this.tail?.grown(known).then(() => this.say());
+    const logSize = this.rows.find((each) => keyOf(each) === this.chosen)?.size ?? 0;
+    this.search?.grown(logSize);
+    void this.tail?.grown(logSize).then(() => this.updateNote());
   }
 
-  /** Who reads elsewhere keeps what they read: what comes waits for a press of Later. */
+  /** Do not move the view of a user who reads an earlier part; new output waits for Load later. */
   private mayGoOn(): boolean {
-    const { tail, shown, at } = this;
-    return at.follow.checked || (!this.isApart && !shown.isFull && tail !== null && tail.size - tail.next <= MAX_BEHIND);
+    const { tail, logWindow: logWindow, at } = this;
+    return at.follow.checked || (!this.isApart && !logWindow.isFull && tail !== null && tail.size - tail.next <= MAX_BEHIND);
   }
 
   private more(part: LogPart, isFirst: boolean, skipped: number): void {
-    if (isFirst) this.shown.begin(part);
-    else this.shown.below(part);
+    if (isFirst) this.logWindow.begin(part);
+    else this.logWindow.below(part);
     if (this.isAtEnd()) this.isApart = false;
-    this.problem = skipped > 0 ? `… ${size(skipped)} skipped: they came while nobody looked.` : isFirst ? "" : this.problem.startsWith("…") ? this.problem : "";
+    this.problem = skipped > 0 ? `… ${size(skipped)} skipped: written while this page was hidden.` : isFirst ? "" : this.problem.startsWith("…") ? this.problem : "";
     if (this.at.follow.checked) this.at.pre.scrollTop = this.at.pre.scrollHeight;
-    this.say();
+    this.updateNote();
   }
 
-  private complain(words: string): void {
+  private showProblem(words: string): void {
     this.problem = words;
-    this.say();
+    this.updateNote();
   }
 
-  private gone(words: string): void {
+  private showDeleted(words: string): void {
     this.screen.clear();
     this.isGone = true;
-    this.complain(`${words.charAt(0).toUpperCase()}${words.slice(1)}.`);
+    this.showProblem(`${words.charAt(0).toUpperCase()}${words.slice(1)}.`);
   }
 
-  /** With the buttons off meanwhile. */
+  /** Run with the buttons disabled. */
   private async alone(run: () => Promise<unknown>): Promise<void> {
     this.isBusy = true;
-    this.say();
+    this.updateNote();
     await run();
     this.isBusy = false;
-    this.say();
+    this.updateNote();
   }
 
   private async earlier(): Promise<void> {
-    const { tail, shown } = this;
+    const { tail, logWindow: logWindow } = this;
     this.at.follow.checked = false;
-    await tail?.earlier(shown.start, EARLIER_BYTES, (part) => {
-      if (!shown.above(part)) return;
-      tail.backTo(shown.next);
+    await tail?.earlier(logWindow.start, EARLIER_BYTES, (part) => {
+      if (!logWindow.above(part)) return;
+      tail.backTo(logWindow.next);
       this.isApart = true;
     });
   }
@@ -172,7 +172,7 @@ class LogView implements View {
   private async goTo(hit: Hit): Promise<void> {
     this.at.follow.checked = false;
     const show = (part: LogPart): void => {
-      this.shown.beginAround(part, hit.offset);
+      this.logWindow.beginAround(part, hit.offset);
       this.isApart = !this.isAtEnd();
     };
     await this.alone(async () => this.tail?.around(hit.offset, EARLIER_BYTES, show));
@@ -183,30 +183,30 @@ class LogView implements View {
     this.search?.end();
     this.hits.clear();
     this.screen.search(text);
-    const search = text === "" || this.tail === null ? null : new Search(this.tail.stream, text, () => this.found(search));
+    const search = text === "" || this.tail === null ? null : new Search(this.tail.stream, text, () => this.showHits(search));
     this.search = search;
     void search?.go();
-    this.say();
+    this.updateNote();
   }
 
-  private found(search: Search | null): void {
+  private showHits(search: Search | null): void {
     if (search === null || search !== this.search) return;
     this.hits.show(search.hits.values(), search.text);
-    this.say();
+    this.updateNote();
   }
 
   private isAtEnd(): boolean {
     return this.tail === null || this.tail.next >= this.tail.size;
   }
 
-  private say(): void {
-    const { tail, search, shown } = this;
+  private updateNote(): void {
+    const { tail, search, logWindow: logWindow } = this;
     const [isOpen, below] = [tail !== null && tail.size >= 0, this.isAtEnd() ? 0 : (tail?.size ?? 0) - (tail?.next ?? 0)];
-    const standing = { problem: this.problem, isGone: this.isGone, hasStreams: this.rows.length > 0, isOpen, isComplete: tail?.isComplete ?? false, isEmpty: this.screen.isEmpty, above: shown.start, below };
+    const standing = { problem: this.problem, isGone: this.isGone, hasStreams: this.rows.length > 0, isOpen, isComplete: tail?.isComplete ?? false, isEmpty: this.screen.isEmpty, above: logWindow.start, below };
     this.at.note.textContent = note(standing, search === null ? null : { text: search.text, found: search.hits.size, looked: search.looked, size: search.size, isAll: search.isAll, isBusy: search.isBusy, problem: search.problem });
-    this.at.earlier.disabled = shown.start === 0 || this.isBusy || this.isGone;
+    this.at.earlier.disabled = logWindow.start === 0 || this.isBusy || this.isGone;
     this.at.later.disabled = below === 0 || this.isBusy || this.isGone;
     this.at.further.hidden = search === null || search.isAll || search.isBusy;
-    this.at.further.textContent = search?.problem === "" ? "More finds" : "Try again";
+    this.at.further.textContent = search?.problem === "" ? "Show more matches" : "Try again";
   }
 }

@@ -1,16 +1,16 @@
-// The part of a log that the page holds: it grows at either end, and lets go at the other what is too much.
+// The part of a log held by the page: it grows at either end and drops blocks at the other.
 import { Lines, wholeFrom } from "./lines";
 import type { Screen } from "./screen";
 import type { LogPart } from "./tail";
 
-/** In characters, with what a line costs. */
+/** In characters, including the cost per line. */
 export const MAX_CHARACTERS = 1_000_000;
-/** So much of the log, about, comes and goes at once. */
+/** The approximate size of a block. */
 const BLOCK_BYTES = 131_072;
 const NEWLINE = 10;
 
 interface Block {
-  /** Bytes, from the beginning of a line to the end of one. */
+  /** Byte range of whole lines. */
   from: number;
   to: number;
   size: number;
@@ -22,15 +22,15 @@ type Bytes = Pick<LogPart, "bytes" | "offset"> & { isComplete?: boolean };
 export class LogWindow {
   private blocks: Block[] = [];
   private lines = new Lines();
-  /** The byte that what is added below begins with. */
+  /** The first byte of the next part below. */
   next = 0;
 
   constructor(
     private readonly screen: Screen,
-    private readonly most = MAX_CHARACTERS,
+    private readonly maxCharacters = MAX_CHARACTERS,
   ) {}
 
-  /** The first byte that is shown. */
+  /** The first visible byte. */
   get start(): number {
     return this.blocks[0]?.from ?? 0;
   }
@@ -39,12 +39,12 @@ export class LogWindow {
     return this.blocks.reduce((sum, block) => sum + block.size, 0);
   }
 
-  /** Whether what is added at one end would push out what is at the other. */
+  /** Whether new lines at one end would drop lines at the other. */
   get isFull(): boolean {
-    return this.size > this.most * 0.9;
+    return this.size > this.maxCharacters * 0.9;
   }
 
-  /** Lets go of all, and begins with these bytes: at their first whole line unless they are the log's beginning. */
+  /** Replace everything with these bytes, from their first whole line unless they start the log. */
   begin(part: Bytes): void {
     const skipped = part.offset > 0 ? wholeFrom(part.bytes) : 0;
     this.screen.clear();
@@ -55,11 +55,11 @@ export class LogWindow {
     this.below({ ...part, bytes: part.bytes.subarray(skipped), offset: this.next });
   }
 
-  /** Begins with these bytes and brings the line into sight in which byte `at` of the log is. */
+  /** Replace everything with these bytes and scroll to the line of byte `at`. */
   beginAround(part: Bytes, at: number): void {
     const inPart = Math.max(0, Math.min(part.bytes.length, at - part.offset));
     const line = part.bytes.subarray(0, inPart).lastIndexOf(NEWLINE) + 1;
-    // Of a line that begins before these bytes, what is before the find is a line of its own.
+    // If the line starts before these bytes, split it at the match.
     const split = line > 0 || part.offset === 0 ? line : inPart;
     this.begin({ bytes: part.bytes.subarray(0, split), offset: part.offset });
     this.endBlock();
@@ -68,29 +68,29 @@ export class LogWindow {
     this.screen.point(element);
   }
 
-  /** Adds bytes at the end; what is too much goes at the top. */
+  /** Add bytes at the end, dropping blocks at the top. */
   below({ bytes, offset, isComplete }: Bytes): void {
     const block = this.blocks.at(-1) ?? this.open();
     block.size += this.screen.fill(block.element, this.lines.feed(bytes, isComplete));
     this.next = offset + bytes.length;
-    const whole = bytes.lastIndexOf(NEWLINE) + 1;
-    if (whole > 0) block.to = offset + whole;
+    const completeBytes = bytes.lastIndexOf(NEWLINE) + 1;
+    if (completeBytes > 0) block.to = offset + completeBytes;
     else if (this.next - block.to > BLOCK_BYTES) this.endBlock();
     this.screen.showOpen(this.lines.open);
-    if (block.to - block.from > BLOCK_BYTES || block.size > this.most / 8) this.open();
-    while (this.size > this.most && this.blocks.length > 1) this.blocks.shift()?.element.remove();
+    if (block.to - block.from > BLOCK_BYTES || block.size > this.maxCharacters / 8) this.open();
+    while (this.size > this.maxCharacters && this.blocks.length > 1) this.blocks.shift()?.element.remove();
   }
 
-  /** Adds the bytes before the start; what is too much goes at the end. Whether something went. */
+  /** Add bytes at the start, dropping blocks at the end. Return whether any was dropped. */
   above(part: Bytes): boolean {
     const skipped = part.offset > 0 ? wholeFrom(part.bytes) : 0;
     const piece = new Lines();
-    const done = piece.feed(part.bytes.subarray(skipped), true);
+    const lines = piece.feed(part.bytes.subarray(skipped), true);
     const to = this.start;
-    const { block: element, size } = this.screen.blockAbove([...done, ...piece.cut()]);
+    const { block: element, size } = this.screen.blockAbove([...lines, ...piece.cut()]);
     this.blocks.unshift({ from: part.offset + skipped, to, size, element });
     let hasGone = false;
-    while (this.size > this.most && this.blocks.length > 1) {
+    while (this.size > this.maxCharacters && this.blocks.length > 1) {
       this.blocks.pop()?.element.remove();
       hasGone = true;
     }
@@ -104,7 +104,7 @@ export class LogWindow {
     this.next = this.blocks.at(-1)?.to ?? 0;
   }
 
-  /** Ends the line that is open, for a block's sake. */
+  /** Complete the open line, to close its block. */
   private endBlock(): void {
     const block = this.blocks.at(-1);
     if (block === undefined) return;

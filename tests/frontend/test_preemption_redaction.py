@@ -1,4 +1,4 @@
-"""Who is stopped for another tenant's job, or has another's stopped, reads by no interface which job that is (A08)."""
+"""No interface reveals the other job of a preemption between tenants (A08)."""
 
 import json
 
@@ -41,7 +41,7 @@ def _count_from(number):
 
 
 def told(user, tenant, job):
-    """What a person gets to read of their job: REST, page, live topic, bell."""
+    """Return all texts that a user can read about their job: REST, page, live topic, notices."""
     token = make_token(user)
     paths = ["/jobs", "/queue", "/events?since=0", *(f"/jobs/{job}{part}" for part in ("", "/events", "/explain", "/attempts"))]  # fmt: skip
     yield from ((path, call("GET", f"/api/v1{path}", token).content.decode()) for path in paths)
@@ -53,14 +53,14 @@ def told(user, tenant, job):
 
 
 @pytest.mark.parametrize("is_over", [False, True])
-def test_neither_side_reads_of_the_other(stopped, is_over):
+def test_preemption_hides_both_tenants_from_each_other(stopped, is_over):
     node, losing, winning = stopped
     if is_over:
         node.end(*node.held, exit_code=None, signal=15, reason="preempted")
-    for where, text in told(*losing):
-        assert "zebra" not in text and str(winning[2]) not in text, where
-    for where, text in told(*winning):
-        assert "lemur" not in text, where
+    for place, text in told(*losing):
+        assert "zebra" not in text and str(winning[2]) not in text, place
+    for place, text in told(*winning):
+        assert "lemur" not in text, place
     if is_over:
         for user, tenant, _ in (losing, winning):
             page = text_of(browser(user).get(f"/tenants/{tenant.name}/"))
@@ -69,7 +69,7 @@ def test_neither_side_reads_of_the_other(stopped, is_over):
     assert data == {"victims": [], "of_other_tenants": 1, "rule": "priority"}
 
 
-def test_it_is_told_that_it_was_another_tenants_and_why(stopped):
+def test_preemption_names_another_tenant_and_rule(stopped):
     node, (loser, _, victim), _ = stopped
     token = make_token(loser)
     assert call("GET", f"/api/v1/jobs/{victim}", token).json()["reason"]["sentence"] == RULE
@@ -80,9 +80,9 @@ def test_it_is_told_that_it_was_another_tenants_and_why(stopped):
     assert RULE in text_of(browser(loser).get(f"/jobs/{victim}/?tab=timeline"))
 
 
-def test_admins_read_which_job_it_was(stopped):
+def test_admins_see_preempting_job(stopped):
     _, (_, _, victim), (_, _, preemptor) = stopped
     token = make_token(make_user(admin=True))
     for path in (f"/jobs/{victim}/events", "/events?since=0"):
-        told = [one["data"].get("by_job") for one in call("GET", f"/api/v1{path}", token).json()["items"]]
-        assert preemptor in told, path
+        payload = [entry["data"].get("by_job") for entry in call("GET", f"/api/v1{path}", token).json()["items"]]
+        assert preemptor in payload, path

@@ -1,4 +1,4 @@
-"""What was asked of a job, a node or a GPU, on any page: requested, who confirmed it, or what is in the way."""
+"""Status of requests on jobs, nodes and GPUs on pages: requested, confirmed, or what is missing."""
 
 import re
 from typing import Any
@@ -28,13 +28,13 @@ def running(nlp: Any, member: Any, node: FakeAgent) -> int:
 
 
 def asked_of(job_id: int, member: Any) -> str:
-    """What stands beside the buttons, as text; a part of the page says the same as the whole page."""
-    said = []
+    """Return the status beside the buttons as text; the fragment equals the page."""
+    message = []
     for path in (f"/jobs/{job_id}/", f"/jobs/{job_id}/actions/"):
-        found = re.findall(r'<p class="confirmation.*?</p>', text_of(browser(member).get(path)), re.S)
-        said.append(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", found[0])) + _awaited(found[0]) if found else "")
-    assert said[0] == said[1]
-    return said[0]
+        result = re.findall(r'<p class="confirmation.*?</p>', text_of(browser(member).get(path)), re.S)
+        message.append(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", result[0])) + _awaited(result[0]) if result else "")
+    assert message[0] == message[1]
+    return message[0]
 
 
 def _awaited(html: str) -> str:
@@ -52,22 +52,22 @@ def silence(name: str) -> None:
 
 
 @pytest.mark.parametrize(("verb", "word"), [("cancel", "Cancel"), ("requeue", "Requeue")])
-def test_an_end_is_confirmed_when_no_process_is_left(
+def test_stop_is_confirmed_when_no_process_is_left(
     verb: str, word: str, running: int, node: FakeAgent, member: Any
 ) -> None:
     browser(member).post(f"/jobs/{running}/{verb}/")
-    said = asked_of(running, member)
-    assert f"{word}: ○ requested node n1 is ending its processes" in said and "AWAITED" in said
+    message = asked_of(running, member)
+    assert f"{word}: ○ requested node n1 is ending its processes" in message and "AWAITED" in message
     wait_forty_seconds()
     assert "▲ not confirmed yet node n1 is ending its processes" in asked_of(running, member)
     silence("n1")
     assert "▲ not confirmed yet node n1 silent for 40 s" in asked_of(running, member)
     node.end(*node.held, reason="cancelled" if verb == "cancel" else "requeued")
-    said = asked_of(running, member)
-    assert f"{word}: ✓ confirmed by n1" in said and "AWAITED" not in said
+    message = asked_of(running, member)
+    assert f"{word}: ✓ confirmed by n1" in message and "AWAITED" not in message
 
 
-def test_a_node_that_was_lost_has_confirmed_nothing(running: int, node: FakeAgent, member: Any) -> None:
+def test_lost_node_confirms_nothing(running: int, node: FakeAgent, member: Any) -> None:
     """A37: the job has ended for us; its processes may live until the node is online again, which it is without them."""
     browser(member).post(f"/jobs/{running}/cancel/")
     key = node.held[0]
@@ -85,7 +85,7 @@ def test_a_node_that_was_lost_has_confirmed_nothing(running: int, node: FakeAgen
     assert "confirmed by n1" in asked_of(running, member)
 
 
-def test_all_ranks_answer_for_a_gang(nlp: Any, member: Any) -> None:
+def test_gang_is_confirmed_by_all_ranks(nlp: Any, member: Any) -> None:
     nodes = {name: make_node(name=name, gpus=2) for name in ("n1", "n2")}
     job_id = submit(member, nlp, gpu_count=4, gang_scheduling=True, ranks=2)
     run_cycle()
@@ -99,9 +99,9 @@ def test_all_ranks_answer_for_a_gang(nlp: Any, member: Any) -> None:
     assert "confirmed by n1, n2" in asked_of(job_id, member)
 
 
-def test_a_new_limit_is_confirmed_when_it_is_in_force_there(running: int, node: FakeAgent, member: Any) -> None:
+def test_new_time_limit_is_confirmed_when_in_force(running: int, node: FakeAgent, member: Any) -> None:
     browser(member).post(f"/jobs/{running}/extend/", {"max_runtime_minutes": "90"})
-    assert "Time limit: ○ requested node n1 has not taken it over" in asked_of(running, member)
+    assert "Time limit: ○ requested node n1 has not applied it" in asked_of(running, member)
     wait_forty_seconds()
     silence("n1")
     assert "not confirmed yet node n1 silent for 40 s" in asked_of(running, member)
@@ -111,7 +111,7 @@ def test_a_new_limit_is_confirmed_when_it_is_in_force_there(running: int, node: 
     assert "requested" in asked_of(running, member)
 
 
-def test_of_a_job_that_waits_nobody_else_has_to_confirm_anything(nlp: Any, member: Any) -> None:
+def test_request_on_waiting_job_is_confirmed_at_once(nlp: Any, member: Any) -> None:
     job_id = submit(member, nlp, max_runtime_minutes=60)
     assert asked_of(job_id, member) == ""
     for verb, word in (
@@ -122,11 +122,11 @@ def test_of_a_job_that_waits_nobody_else_has_to_confirm_anything(nlp: Any, membe
         ("retry", "Retry"),
     ):
         browser(member).post(f"/jobs/{job_id}/{verb}/", {"max_runtime_minutes": "90"})
-        said = asked_of(job_id, member)
-        assert f"{word}: ✓ confirmed" in said and "AWAITED" not in said
+        message = asked_of(job_id, member)
+        assert f"{word}: ✓ confirmed" in message and "AWAITED" not in message
 
 
-def test_an_array_is_stopped_when_all_its_elements_are(nlp: Any, member: Any, node: FakeAgent) -> None:
+def test_array_stop_is_confirmed_when_all_elements_stopped(nlp: Any, member: Any, node: FakeAgent) -> None:
     array_id = submit_array(member, nlp, 3)
     run_cycle()
     node.start_all()
@@ -136,7 +136,7 @@ def test_an_array_is_stopped_when_all_its_elements_are(nlp: Any, member: Any, no
     assert "Cancel: ✓ confirmed" in asked_of(array_id, member)
 
 
-def test_what_is_long_confirmed_is_no_news(running: int, node: FakeAgent, member: Any) -> None:
+def test_old_confirmed_request_is_hidden(running: int, node: FakeAgent, member: Any) -> None:
     browser(member).post(f"/jobs/{running}/cancel/")
     node.end(*node.held, reason="cancelled")
     for _ in range(20):
@@ -144,13 +144,13 @@ def test_what_is_long_confirmed_is_no_news(running: int, node: FakeAgent, member
     assert asked_of(running, member) == ""
 
 
-def test_beside_the_map_it_says_the_same(running: int, node: FakeAgent, member: Any) -> None:
-    [held] = query("SELECT device_id FROM nodes_allocation")
+def test_fleet_panel_shows_same_request_status(running: int, node: FakeAgent, member: Any) -> None:
+    [allocated] = query("SELECT device_id FROM nodes_allocation")
     admin = browser(make_user(admin=True))
-    panel = f"/nodes/n1/gpus/{held['device_id']}/actions/"
+    panel = f"/nodes/n1/gpus/{allocated['device_id']}/actions/"
     execute("UPDATE scheduling_beat SET at = now() - interval '1 hour'")
     admin.post(f"/jobs/{running}/cancel/")
-    admin.post(f"/nodes/n1/gpus/{held['device_id']}/quarantine/", {"note": "smells"})
+    admin.post(f"/nodes/n1/gpus/{allocated['device_id']}/quarantine/", {"note": "smells"})
     admin.post("/nodes/n1/cordon/")
     page = text_of(admin.get(panel))
     assert [word in page for word in ("Cancel:", "Quarantine:", "Cordon:")] == [True] * 3
@@ -158,14 +158,14 @@ def test_beside_the_map_it_says_the_same(running: int, node: FakeAgent, member: 
     run_cycle()
     node.end(*node.held, reason="cancelled")
     assert "data-awaited" not in text_of(admin.get(panel))
-    admin.post(f"/nodes/n1/gpus/{held['device_id']}/clear/")
+    admin.post(f"/nodes/n1/gpus/{allocated['device_id']}/clear/")
     admin.post("/nodes/n1/uncordon/")
     run_cycle()
     page = text_of(admin.get(panel))
-    assert ["Clear:" in page, "it takes jobs again" in page, "data-awaited" in page] == [True, True, False]
+    assert ["Clear:" in page, "it accepts jobs again" in page, "data-awaited" in page] == [True, True, False]
 
 
-def test_one_returns_to_what_one_saw_of_the_page(nlp: Any, member: Any) -> None:
+def test_action_returns_to_the_same_tab(nlp: Any, member: Any) -> None:
     """Without the page's script; only to the same page of this site."""
     job_id = submit(member, nlp)
     client = browser(member)
@@ -180,7 +180,7 @@ def test_one_returns_to_what_one_saw_of_the_page(nlp: Any, member: Any) -> None:
         assert leads_to(other) == bare
 
 
-def test_a_part_of_the_page_is_told_in_place(nlp: Any, member: Any) -> None:
+def test_action_answers_json_to_scripts(nlp: Any, member: Any) -> None:
     job_id = submit(member, nlp)
     client = browser(member)
     answer = client.post(f"/jobs/{job_id}/hold/", headers={"accept": "application/json"})

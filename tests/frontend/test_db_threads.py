@@ -1,4 +1,4 @@
-"""A page is told while what it shows cannot be looked at."""
+"""Pages learn that the database does not answer."""
 
 import psycopg
 import pytest
@@ -15,14 +15,14 @@ pytestmark = pytest.mark.django_db(transaction=True)
 BLIND = '"blind_seconds"'
 
 
-async def test_a_page_is_told_while_the_database_hangs(anna, monkeypatch):
+async def test_alive_reports_database_outage(anna, monkeypatch):
     """Not only of one that is gone; otherwise the page would call old rows live. It hears when that is over."""
     monkeypatch.setattr(hubs, "ALIVE_SECONDS", 0.05)
     monkeypatch.setattr(db_threads, "TIMEOUT_SECONDS", 0.3)
     async with live_hub(monkeypatch):
         page = await Page(await sync_to_async(cookie_of)(anna), ["jobs"]).connect()
         await page.until(lambda: "jobs" in page.rows)
-        assert not any(BLIND in said for said in page.heard)
+        assert not any(BLIND in message for message in page.heard)
         async with await psycopg.AsyncConnection.connect(**connection_parameters()) as locking:
             await locking.execute("LOCK TABLE jobs_job IN ACCESS EXCLUSIVE MODE")
             await page.subscribe("jobs")
@@ -32,21 +32,21 @@ async def test_a_page_is_told_while_the_database_hangs(anna, monkeypatch):
     await sync_to_async(connections.close_all)()
 
 
-async def test_what_a_look_that_failed_was_for_is_told_by_the_next(anna, ours, monkeypatch):
+async def test_failed_load_is_retried(anna, ours, monkeypatch):
     """A52: no other bell rings for it, and no look is due for long."""
     monkeypatch.setattr(invalidation, "LOAD_ANYWAY_SECONDS", 3600.0)
     async with live_hub(monkeypatch) as hub:
         page = await Page(await sync_to_async(cookie_of)(anna), ["jobs"]).connect()
         await page.until(lambda: "jobs" in page.rows)
-        look, failed = hub._sight.look, list[bool]()
+        load, failed = hub._db.load, list[bool]()
 
         async def fails_once(work):
             if failed:
-                return await look(work)
+                return await load(work)
             failed.append(True)
             return None
 
-        monkeypatch.setattr(hub._sight, "look", fails_once)
+        monkeypatch.setattr(hub._db, "load", fails_once)
         job_id = await sync_to_async(submit)(anna, ours)
         await page.until(lambda: str(job_id) in page.rows["jobs"])
         assert failed
