@@ -1,1 +1,1 @@
-"""What there is to run on: nodes, devices, allocations, readings; and the talk with their agents."""
+"""Nodes, devices, allocations and readings, and the communication with agents."""

@@ -1,4 +1,4 @@
-"""Nodes and devices in Django admin: what agents report is read-only, an admin's intent and labels are not."""
+"""Nodes and devices in Django admin. Values from agents are read-only; intent, labels and taints are not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpusched.protocol.affinity import MAX_TAINTS, Taint, taint_problems, taint_
 from gpusched.protocol.labels import LABEL_RULE, MAX_LABELS, is_label, is_value
 from gpusched.protocol.states import NodeIntent
 from nodes.health import cordon, device_health
-from nodes.inventory import retire as retiring
+from nodes.inventory import retire
 from nodes.models import Device, Incident, Node
 
 T = TypeVar("T")
@@ -38,22 +38,22 @@ class DeviceInline(TabularInline):  # type: ignore[misc]
 
 
 class NodeForm(ModelForm):  # type: ignore[type-arg]
-    """Refuses what the scheduler could not read."""
+    """Reject labels and taints that the scheduler cannot read."""
 
     def clean_admin_labels(self) -> dict[str, str]:
-        found = self._read("admin_labels", dict[str, str])
-        if len(found) > MAX_LABELS or not all(is_label(key) and is_value(value) for key, value in found.items()):
+        labels = self._read("admin_labels", dict[str, str])
+        if len(labels) > MAX_LABELS or not all(is_label(key) and is_value(value) for key, value in labels.items()):
             raise ValidationError(f"at most {MAX_LABELS} labels of {LABEL_RULE}")
-        return found
+        return labels
 
     def clean_taints(self) -> list[dict[str, str]]:
-        found = self._read("taints", list[Taint])
-        for taint in found:
+        taints = self._read("taints", list[Taint])
+        for taint in taints:
             for problem in taint_problems(taint):
                 raise ValidationError(f"{taint_text(taint)}: {problem}")
-        if len({(taint.key, taint.effect) for taint in found}) < len(found) or len(found) > MAX_TAINTS:
+        if len({(taint.key, taint.effect) for taint in taints}) < len(taints) or len(taints) > MAX_TAINTS:
             raise ValidationError(f"at most {MAX_TAINTS} taints, and one per key and effect")
-        plain: list[dict[str, str]] = msgspec.to_builtins(found)
+        plain: list[dict[str, str]] = msgspec.to_builtins(taints)
         return plain
 
     def _read(self, name: str, kind: type[T]) -> T:
@@ -77,15 +77,15 @@ class NodeAdmin(Audited):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Node]:
         """Leave out removed nodes."""
-        found: QuerySet[Node] = super().get_queryset(request).filter(removed_at=None)
-        return found
+        queryset: QuerySet[Node] = super().get_queryset(request).filter(removed_at=None)
+        return queryset
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Nodes are removed on their pages, which keeps their history."""
+        """Refuse: nodes are removed on their pages, which keeps their history."""
         return False
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Nodes join by their agents."""
+        """Refuse: nodes join through their agents."""
         return False
 
     def save_model(self, request: HttpRequest, obj: Node, form: ModelForm[Any], change: bool) -> None:
@@ -107,21 +107,21 @@ class DeviceAdmin(ReadOnly):
     def has_act_permission(self, request: HttpRequest) -> bool:
         return bool(request.user.is_superuser)
 
-    @admin.action(description="Quarantine: give them no new jobs until they are cleared", permissions=["act"])
+    @admin.action(description="Quarantine: start no new jobs on them until they are cleared", permissions=["act"])
     def quarantine(self, request: HttpRequest, chosen: QuerySet[Device]) -> None:
         actor = request.user.get_username()
         for device in chosen:
             self._do(request, partial(device_health.quarantine, device.pk, "", actor))
 
-    @admin.action(description="Clear: back to what their readings say", permissions=["act"])
+    @admin.action(description="Clear: restore the health that their readings show", permissions=["act"])
     def clear(self, request: HttpRequest, chosen: QuerySet[Device]) -> None:
         for device in chosen:
             self._do(request, partial(device_health.clear, device.pk))
 
-    @admin.action(description="Retire: forget those that are gone for good", permissions=["act"])
+    @admin.action(description="Retire: remove devices that are permanently gone", permissions=["act"])
     def retire(self, request: HttpRequest, chosen: QuerySet[Device]) -> None:
         for device in chosen:
-            self._do(request, partial(retiring.retire, device.pk))
+            self._do(request, partial(retire.retire, device.pk))
 
     def _do(self, request: HttpRequest, action: Callable[[], str]) -> None:
         try:

@@ -1,9 +1,9 @@
-"""Held but idle: warns owners of jobs whose GPUs do nothing for a whole window, ends such jobs if the policy says so.
+"""Warn about jobs that hold idle GPUs for a whole window, and end them if the policy is `enforce`.
 
-A GPU is quiet since all readings said a known utilisation below the threshold, without a gap; what is unknown is never
-idle. A job is idle for as long as all its GPUs are quiet in its own hands. When that lasts for the window there is a
-first warning, half the grace later a second one, and after the other half the end. One step at a time, so that a pause
-of the scheduler skips no warning; any use of any of its GPUs, and it begins anew."""
+A GPU is quiet while all readings, without a gap, show a utilisation below the threshold; unknown utilisation is never
+idle. A job is idle while all GPUs that it holds are quiet. After the window comes a first warning, half the grace
+period later a second one, and after the other half the end. Each review takes one step, so that a pause of the
+scheduler skips no warning. Any use of any of its GPUs starts the window anew."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from gpusched.protocol.reasons import EndReason, Notice
 from jobs.lifecycle import notices, states
 
 WARNINGS = 2
-# After the second warning: ended, or, under policy monitor, only noted.
+# After the second warning: ended, or, under policy monitor, only recorded.
 OVER = WARNINGS + 1
 Row = dict[str, Any]
 
@@ -36,8 +36,8 @@ _QUIET = """
 
 @dataclass(frozen=True)
 class HeldIdlePolicy:
-    """`policy`: off, monitor or enforce. `percent`: a GPU is idle below it. `minutes`: until the first warning, of
-    interactive jobs `interactive_minutes` if that is longer; `grace_minutes`: from there to the end."""
+    """`policy`: off, monitor or enforce. `percent`: a GPU is idle below it. `minutes`: until the first warning; for
+    interactive jobs `interactive_minutes` if that is longer. `grace_minutes`: from the first warning to the end."""
 
     policy: str
     percent: int = 5
@@ -47,28 +47,28 @@ class HeldIdlePolicy:
 
 
 def from_policy(values: Mapping[str, Any]) -> HeldIdlePolicy:
-    """From the fields of the scheduling policy."""
+    """Build the rule from the fields of the scheduling policy."""
     names = ("policy", "percent", "minutes", "interactive_minutes", "grace_minutes")
     return HeldIdlePolicy(**{name: values[f"held_idle_{name}"] for name in names})
 
 
 def review(rule: HeldIdlePolicy, now: datetime | None = None) -> None:
-    """Warns, ends or forgets what is due at this moment."""
+    """Warn about and end the jobs that are due now. Clear the warnings of jobs that are no longer idle."""
     retry_atomic(lambda: _review(rule, now))
 
 
 def _review(rule: HeldIdlePolicy, now: datetime | None) -> None:
     if now is None:
         now = query("SELECT clock_timestamp() AS now")[0]["now"]
-    known = {row["job_id"]: row for row in query("SELECT * FROM nodes_heldidle ORDER BY job_id FOR UPDATE")}
+    previous = {row["job_id"]: row for row in query("SELECT * FROM nodes_heldidle ORDER BY job_id FOR UPDATE")}
     quiet = {} if rule.policy == "off" else {row["job_id"]: row for row in query(_QUIET, [now])}
-    over = [job_id for job_id, row in known.items() if not _goes_on(row, quiet.get(job_id), rule.policy)]
-    if over:
-        execute("DELETE FROM nodes_heldidle WHERE job_id = ANY(%s)", [over])
-        notices.clear_notice(over, Notice.IDLE_GPUS, "idle_over", now)
+    ended = [job_id for job_id, row in previous.items() if not _goes_on(row, quiet.get(job_id), rule.policy)]
+    if ended:
+        execute("DELETE FROM nodes_heldidle WHERE job_id = ANY(%s)", [ended])
+        notices.clear_notice(ended, Notice.IDLE_GPUS, "idle_over", now)
     due: dict[int, list[Row]] = {1: [], WARNINGS: [], OVER: []}
     for job_id, row in quiet.items():
-        stage = None if job_id in over else _next_stage(known.get(job_id), row, rule, now)
+        stage = None if job_id in ended else _next_stage(previous.get(job_id), row, rule, now)
         if stage is not None:
             due[stage].append(row)
     for stage, rows in due.items():
@@ -104,13 +104,13 @@ def _escalate(stage: int, rows: Sequence[Row], rule: HeldIdlePolicy, now: dateti
         wake.request_cycle()
         return
     kind = "idle_would_end" if stage == OVER else "idle_warning"
-    told = [(row["job_id"], row["attempt"], kind, _evidence(row, stage, rule, now)) for row in rows]
-    notices.set_notice(told, Notice.IDLE_GPUS, now)
+    entries = [(row["job_id"], row["attempt"], kind, _evidence(row, stage, rule, now)) for row in rows]
+    notices.set_notice(entries, Notice.IDLE_GPUS, now)
 
 
 def _evidence(row: Mapping[str, Any], stage: int, rule: HeldIdlePolicy, now: datetime) -> dict[str, Any]:
-    left = timedelta(minutes=rule.grace_minutes * (OVER - stage) / WARNINGS)
-    at = (now + left).isoformat(timespec="seconds")
+    remaining = timedelta(minutes=rule.grace_minutes * (OVER - stage) / WARNINGS)
+    at = (now + remaining).isoformat(timespec="seconds")
     return {
         "gpus": row["gpus"],
         "percent": rule.percent,

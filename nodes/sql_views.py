@@ -1,4 +1,4 @@
-"""The tables of this app as other apps read them in SQL."""
+"""Publish the tables of this app as views for the SQL of other apps."""
 
 from gpusched.lib.db.views import published
 from nodes.models import (
@@ -20,7 +20,7 @@ VIEWS = {
     "nodes_readings": published(Reading),
     "nodes_ranks": published(Assignment),
     "nodes_allocations": published(Allocation),
-    # A device, or a part of its memory, that a rank holds: `gpu_weight` is the unit of quotas and of bills.
+    # A device, or part of its memory, that a rank holds. `gpu_weight` is the unit of quotas and billing.
     "nodes_held": """
         SELECT a.assignment_id, a.device_id, d.node_id, s.job_id, s.number AS attempt, s.rank, j.tenant_id, j.user_id,
                d.model AS gpu_model, a.memory_mb, coalesce(a.memory_mb, d.memory_mb) AS held_memory_mb,

@@ -11,7 +11,7 @@ from gpusched.protocol.job_request import JobRequest
 from gpusched.protocol.states import Role, Scope
 from jobs.submit import submit as job_services
 from nodes.agents.sync import process
-from nodes.inventory import join as node_services
+from nodes.inventory.join import join_node
 from scheduling.cycle import recorded_cycles, run
 from tenants.auth import tokens
 from tenants.auth.identity import Identity, identity_of_user
@@ -70,7 +70,7 @@ class FakeAgent:
         ]
         self.held: list[str] = []
         self.seq = 0
-        joined = node_services.join(Join(name=self.name, node_key=self.key, facts=self.facts()), 2.0)
+        joined = join_node(Join(name=self.name, node_key=self.key, facts=self.facts()), 2.0)
         self.id, self.credential = joined.node_id, joined.credential
 
     def facts(self) -> NodeFacts:

@@ -1,4 +1,4 @@
-"""The agents' HTTP endpoints: join, sync (when a WebSocket cannot be had), and logs."""
+"""HTTP endpoints of agents: join, sync (if no WebSocket connection is possible), and logs."""
 
 import logging
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from gpusched.protocol.agent_messages import Join, LogAnswer, Sync
 from gpusched.protocol.job_request import FieldError
 from jobs.logs import store
 from nodes.agents.sync import process_leniently
-from nodes.inventory import join as services
+from nodes.inventory.join import authenticate, join_node, token_of
 from nodes.ranks import rank_end
 
 logger = logging.getLogger(__name__)
@@ -38,14 +38,14 @@ def _endpoint(view: Callable[[HttpRequest], msgspec.Struct]) -> Callable[[HttpRe
         except (DataError, IntegrityError) as error:
             logger.warning("a message to %s cannot be written: %s", request.path, str(error).splitlines()[0])
             detail = "a value in this message is out of range"
-            return response_for(Problem(400, "out_of_range", detail, next_step="is this a real agent?"))
+            return response_for(Problem(400, "out_of_range", detail, next_step="check that a gpusched agent sent it"))
 
     return wrapped
 
 
 @_endpoint
 def join(request: HttpRequest) -> msgspec.Struct:
-    token = services.token_of(request.headers.get("Authorization", ""))
+    token = token_of(request.headers.get("Authorization", ""))
     if not token:
         raise Problem(
             401, "not_authenticated", "this join token is unknown, expired or revoked", next_step="create a new one"
@@ -53,13 +53,13 @@ def join(request: HttpRequest) -> msgspec.Struct:
     message = decode(request.body, Join)
     if not 8 <= len(message.node_key) <= 64 or not 1 <= len(message.name) <= 253 or "\x00" in message.name:
         raise invalid([FieldError("name", "out_of_range", "name: 1 to 253 characters; node_key: 8 to 64")])
-    return services.join(message, settings.ENV.heartbeat_seconds, token)
+    return join_node(message, settings.ENV.heartbeat_seconds, token)
 
 
 def _node(request: HttpRequest) -> int:
-    node_id = services.authenticate(request.headers.get("Authorization", ""))
+    node_id = authenticate(request.headers.get("Authorization", ""))
     if node_id is None:
-        raise Problem(401, "not_authenticated", "this is no node's credential", next_step="join again")
+        raise Problem(401, "not_authenticated", "this is not a node's credential", next_step="join again")
     return node_id
 
 
@@ -71,7 +71,7 @@ def sync(request: HttpRequest) -> msgspec.Struct:
 
 @_endpoint
 def append_log(request: HttpRequest) -> msgspec.Struct:
-    """404 for a rank that was never this node's: the agent may drop its log."""
+    """Append a piece of a rank's log. 404 if the rank was never on this node: the agent may drop its log."""
     node_id = _node(request)
     key = rank_end.parse_rank_key(request.GET.get("key", ""))
     offset = request.GET.get("offset", "")

@@ -1,8 +1,9 @@
-"""Messages of agents that wait to be written: in the order of their arrival, and at most a few of each node.
+"""Queue agents' messages until they are written, in order of arrival, at most a few per node.
 
-A message says all that its agent knows at that moment, but for its readings, told once, and its facts, told once in a
-connection. So while the database is away a newer message stands for the older ones: their readings are dropped, their
-facts kept. A report is never dropped unless a newer message repeats it, as agents do until it is acknowledged."""
+A message has the full state of its agent, except for readings, which are sent once, and facts, sent once per
+connection. So while the database is unreachable, a newer message replaces the older ones: their readings are dropped
+and their facts retained. A report is dropped only if a newer message repeats it, as agents do until it is
+acknowledged."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
@@ -15,8 +16,8 @@ from gpusched.protocol.agent_messages import Report, Sync
 from nodes.ranks import agent_clock
 
 MAX_PER_NODE = 4
-# Less makes no difference to what is believed of an agent's clock (nodes/ranks/agent_clock.py), and costs nothing.
-AGED_SECONDS = 0.5
+# Shorter waits are within the accepted clock difference (nodes/ranks/agent_clock.py).
+MIN_AGE_SECONDS = 0.5
 
 
 class Sender(Protocol):
@@ -27,8 +28,8 @@ S = TypeVar("S", bound=Sender)
 
 
 @dataclass(frozen=True)
-class Waiting(Generic[S]):
-    """`at`: when the message came, by the monotonic clock. `since`: when the oldest that it stands for came."""
+class QueuedMessage(Generic[S]):
+    """`at`: arrival, by the monotonic clock. `since`: arrival of the oldest message that it replaces."""
 
     at: float
     link: S
@@ -36,30 +37,30 @@ class Waiting(Generic[S]):
     since: float
 
     def as_of(self, now: float) -> Sync:
-        """The message as its agent would say it now: what was said to be a second ago has become older meanwhile."""
+        """Return the message with its relative times increased by the time that it has waited."""
         seconds = now - self.at
-        if seconds < AGED_SECONDS:
+        if seconds < MIN_AGE_SECONDS:
             return self.message
         reports = [
             report if report.seconds_ago is None else replace(report, seconds_ago=report.seconds_ago + seconds)
             for report in self.message.reports
         ]
-        return replace(self.message, at=agent_clock.moved(self.message.at, seconds), reports=reports)
+        return replace(self.message, at=agent_clock.shifted_by(self.message.at, seconds), reports=reports)
 
 
 class Inbox(Generic[S]):
-    """Used in the event loop alone, but for `oldest_at`."""
+    """A queue for use in the event loop alone, except for `oldest_at`."""
 
     def __init__(self) -> None:
         # In the order in which the first message of each node came.
-        self._by_node: dict[int, list[Waiting[S]]] = {}
+        self._by_node: dict[int, list[QueuedMessage[S]]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._by_node.values()))
 
     def put(self, at: float, link: S, message: Sync) -> bool:
-        """Keep a message. Return False, and keep nothing, if there is no room for it without dropping a report."""
-        waiting = [*self._by_node.get(link.node_id, ()), Waiting(at, link, message, at)]
+        """Keep a message. Return False, and keep nothing, if the queue would have to drop a report."""
+        waiting = [*self._by_node.get(link.node_id, ()), QueuedMessage(at, link, message, at)]
         if len(waiting) > MAX_PER_NODE:
             waiting = _merged(waiting)
         if len(waiting) > MAX_PER_NODE:
@@ -67,44 +68,44 @@ class Inbox(Generic[S]):
         self._by_node[link.node_id] = waiting
         return True
 
-    def take(self, most: int) -> list[Waiting[S]]:
-        """Remove and return messages of the nodes that have waited longest: about `most`, and all of each node."""
-        taken: list[Waiting[S]] = []
-        while self._by_node and len(taken) < most:
-            taken += self._by_node.pop(next(iter(self._by_node)))
-        return taken
+    def pop(self, maximum: int) -> list[QueuedMessage[S]]:
+        """Remove and return messages of the nodes that have waited longest: about `maximum`, and all of each node."""
+        messages: list[QueuedMessage[S]] = []
+        while self._by_node and len(messages) < maximum:
+            messages += self._by_node.pop(next(iter(self._by_node)))
+        return messages
 
-    def put_back(self, taken: Iterable[Waiting[S]]) -> None:
-        """Keep what was taken and could not be written, before what has come since."""
-        by_node: dict[int, list[Waiting[S]]] = {}
-        for one in taken:
-            by_node.setdefault(one.link.node_id, []).append(one)
+    def put_back(self, messages: Iterable[QueuedMessage[S]]) -> None:
+        """Queue messages again that could not be written, before newer ones."""
+        by_node: dict[int, list[QueuedMessage[S]]] = {}
+        for entry in messages:
+            by_node.setdefault(entry.link.node_id, []).append(entry)
         for node_id, waiting in by_node.items():
             by_node[node_id] = _merged([*waiting, *self._by_node.pop(node_id, ())])
         self._by_node = {**by_node, **self._by_node}
 
     @property
     def oldest_at(self) -> float | None:
-        """When the message came that has waited longest; None where none waits. From any thread."""
+        """Return the arrival of the oldest message, or None if none waits. Callable from any thread."""
         return min((waiting[0].since for waiting in list(self._by_node.values())), default=None)
 
 
-def _merged(waiting: Sequence[Waiting[S]]) -> list[Waiting[S]]:
-    """The newest message, and before it those with reports that no newer one repeats, without their readings."""
+def _merged(waiting: Sequence[QueuedMessage[S]]) -> list[QueuedMessage[S]]:
+    """Return the newest message, preceded by older ones, without readings, whose reports no newer one repeats."""
     *older, newest = waiting
-    kept = [newest]
-    repeated = _names(newest.message)
-    for one in reversed(older):
-        message = one.message
-        if message.facts is not None and kept[0].message.facts is None:
-            kept[0] = dataclasses.replace(kept[0], message=replace(kept[0].message, facts=message.facts))
-        if _names(message) - repeated:
-            kept.insert(0, dataclasses.replace(one, message=replace(message, readings=[], facts=None)))
-            repeated |= _names(message)
+    retained = [newest]
+    repeated = _report_ids(newest.message)
+    for entry in reversed(older):
+        message = entry.message
+        if message.facts is not None and retained[0].message.facts is None:
+            retained[0] = dataclasses.replace(retained[0], message=replace(retained[0].message, facts=message.facts))
+        if _report_ids(message) - repeated:
+            retained.insert(0, dataclasses.replace(entry, message=replace(message, readings=[], facts=None)))
+            repeated |= _report_ids(message)
         else:
-            kept[0] = dataclasses.replace(kept[0], since=one.since)
-    return kept
+            retained[0] = dataclasses.replace(retained[0], since=entry.since)
+    return retained
 
 
-def _names(message: Sync) -> set[tuple[type[Report], str]]:
+def _report_ids(message: Sync) -> set[tuple[type[Report], str]]:
     return {(type(report), report.key) for report in message.reports}

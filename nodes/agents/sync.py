@@ -1,5 +1,4 @@
-"""One conversation with any number of agents: what they say is written in one transaction, what they are to do is
-answered from the same."""
+"""Process messages of any number of agents in one transaction, and answer them with orders read in the same one."""
 
 import logging
 from collections.abc import Mapping, Sequence, Set
@@ -11,7 +10,7 @@ from gpusched import tracing
 from gpusched.json_log import job_fields
 from gpusched.lib.db.outages import is_outage
 from gpusched.lib.db.sql import columns, execute, query, retry_atomic
-from gpusched.protocol.agent_messages import Desired, Ended, Signal, Started, Sync, rank_key
+from gpusched.protocol.agent_messages import Desired, Ended, Report, Signal, Started, Sync, rank_key
 from gpusched.protocol.states import RankState
 from nodes.health import auto_cordon
 from nodes.inventory import removal
@@ -21,52 +20,52 @@ from nodes.ranks.pending_signals import pending_signals
 from nodes.telemetry import readings as telemetry
 
 logger = logging.getLogger(__name__)
-# An assignment that runs for us but that its agent has not named for so long is not there (its disk was wiped).
+# A running assignment that its agent has not listed for this long is gone (the node's disk was wiped).
 MISSING_SECONDS = 15
 SentRuns = Mapping[int, Set[str]]  # node → keys
-NOTHING: SentRuns = {}
+NO_RUNS: SentRuns = {}
 
 
-def process(batch: Sequence[tuple[int, Sync]], told: SentRuns = NOTHING) -> list[Desired]:
-    """Takes in (node id, message) pairs and gives the answer to each, in order, once all of it is durable. `told`: what
-    nodes were told to run a moment ago, over the connection that they still have."""
+def process(batch: Sequence[tuple[int, Sync]], sent_runs: SentRuns = NO_RUNS) -> list[Desired]:
+    """Write (node id, message) pairs. Return the answer to each, in order, once all of them are durable. `sent_runs`:
+    the run orders sent to nodes a moment ago over their present connection."""
     with tracing.span("agent.sync", {"gpusched.messages": len(batch)}):
-        return retry_atomic(lambda: _process(batch, told))
+        return retry_atomic(lambda: _process(batch, sent_runs))
 
 
-def process_leniently(node_id: int, sync: Sync, told: SentRuns = NOTHING) -> Desired:
-    """One message, of which something may not be fit to be written: the rest of it is, above all that the node is
-    alive. What was not is said to the agent, which says it again; a rank whose end cannot be written ends by its
-    absence."""
+def process_leniently(node_id: int, sync: Sync, sent_runs: SentRuns = NO_RUNS) -> Desired:
+    """Process one message, of which PostgreSQL may reject a part: write the other parts, above all that the node is
+    alive. The answer names the error, so that the agent sends the message again. A rank whose end cannot be written
+    ends once the agent no longer lists it."""
     try:
-        return process([(node_id, sync)], told)[0]
+        return process([(node_id, sync)], sent_runs)[0]
     except Exception as error:
         if is_outage(error):
             raise
         logger.exception("a message of node %d cannot be written as a whole", node_id)
     bare = replace(sync, reports=[], readings=[], saved={}, facts=None)
-    answer = process([(node_id, bare)], told)[0]
-    parts = [replace(bare, reports=[one]) for one in sync.reports]
-    parts += [replace(bare, readings=[one]) for one in sync.readings]
+    answer = process([(node_id, bare)], sent_runs)[0]
+    parts = [replace(bare, reports=[report]) for report in sync.reports]
+    parts += [replace(bare, readings=[reading]) for reading in sync.readings]
     parts += [replace(bare, facts=sync.facts), replace(bare, saved=sync.saved)]
     written: list[Desired] = []
     for part in parts:
         try:
-            written += process([(node_id, part)], told)
+            written += process([(node_id, part)], sent_runs)
         except Exception as error:
             if is_outage(error):
                 raise
             logger.exception("not written of node %d: %.300r", node_id, part)
     return replace(
         answer,
-        acknowledged=[key for one in written for key in one.acknowledged],
-        started=[key for one in written for key in one.started],
+        acknowledged=[key for orders in written for key in orders.acknowledged],
+        started=[key for orders in written for key in orders.started],
         error=None if len(written) == len(parts) else "not all of it could be written",
     )
 
 
-def push(node_ids: Sequence[int], job_ids: Sequence[int], told: SentRuns = NOTHING) -> dict[int, Desired]:
-    """What to tell, unasked, to `node_ids` and to the nodes on which `job_ids` run."""
+def push(node_ids: Sequence[int], job_ids: Sequence[int], sent_runs: SentRuns = NO_RUNS) -> dict[int, Desired]:
+    """Return the orders to push to `node_ids` and to the nodes on which `job_ids` run."""
     nodes = set(node_ids)
     if job_ids:
         rows = query(
@@ -75,57 +74,68 @@ def push(node_ids: Sequence[int], job_ids: Sequence[int], told: SentRuns = NOTHI
         nodes |= {row["node_id"] for row in rows}
     rows_of = live_ranks(sorted(nodes))
     signals = pending_signals(rows_of, {})
-    answers = {n: replace(one, signals=signals.get(n, [])) for n, one in desired(rows_of, {}, told).items()}
+    answers = {n: replace(orders, signals=signals.get(n, [])) for n, orders in desired(rows_of, {}, sent_runs).items()}
     return {n: answer for n, answer in answers.items() if answer.assignments or answer.limits or answer.signals}
 
 
-def _process(batch: Sequence[tuple[int, Sync]], told: SentRuns) -> list[Desired]:
-    heard = [
-        (node_id, agent_clock.to_server_time(report, sync.at)) for node_id, sync in batch for report in sync.reports
-    ]
-    if not heard:
-        # Readings and signs of life alone need not wait for the disk: a second later they are told again.
-        execute("SET LOCAL synchronous_commit = off")
-    readings = [(node_id, reading) for node_id, sync in batch for reading in sync.readings]
-    heard = fault_attribution.attribute_faults(heard, readings)
-    # What was read before an end says nothing against the look after it.
-    left = {(node_id, uuid) for node_id, report in heard if isinstance(report, Ended) for uuid in report.left}
-    readings = [(n, replace(r, occupancy=None) if (n, r.uuid) in left else r) for n, r in readings]
-    rank_end.apply_reports(heard)
-    checkpoints.record_checkpoints(
-        [(node_id, key, agent_clock.at_here(at, sync.at)) for node_id, sync in batch for key, at in sync.saved.items()]
-    )
-    for node_id, sync in batch:
-        if sync.facts is not None:
-            telemetry.store_facts(node_id, sync.facts)
-    if readings:
-        telemetry.store_readings(readings)
+def _process(batch: Sequence[tuple[int, Sync]], sent_runs: SentRuns) -> list[Desired]:
+    # 1. Write what the messages contain.
+    reports = _store(batch)
+    # 2. Compare what runs on the nodes with what should; mark the nodes alive.
     latest = dict(batch)
     rows_of = live_ranks(sorted(latest))
-    faulted = _watch_missing(rows_of, latest)
-    _keep_limits(rows_of, latest)
-    known = telemetry.record_heartbeats(
+    faulty = _watch_missing(rows_of, latest)
+    _record_limits(rows_of, latest)
+    existing = telemetry.record_heartbeats(
         [
             (node_id, sync.boot_id[:64], _is_clean(rows_of[node_id], sync), agent_clock.clock_offset(sync.at))
             for node_id, sync in latest.items()
         ]
     )
-    faulted |= {
-        node_id
-        for node_id, report in heard
-        if isinstance(report, Ended) and report.reason in auto_cordon.NODE_FAULT_REASONS
-    }
-    if faulted:
-        auto_cordon.cordon_faulty(faulted)
-    held = {node_id: _unsettled(sync) for node_id, sync in latest.items()}
-    answers = desired(rows_of, held, told, {node_id: sync.limits for node_id, sync in latest.items()})
+    # 3. Take faulty nodes out of service.
+    reasons = auto_cordon.NODE_FAULT_REASONS
+    faulty |= {node_id for node_id, report in reports if isinstance(report, Ended) and report.reason in reasons}
+    if faulty:
+        auto_cordon.cordon_faulty(faulty)
+    # 4. Answer with the orders that follow.
+    agent_keys = {node_id: _unsettled(sync) for node_id, sync in latest.items()}
+    orders = desired(rows_of, agent_keys, sent_runs, {node_id: sync.limits for node_id, sync in latest.items()})
     signals = pending_signals(rows_of, {node_id: sync.signalled for node_id, sync in latest.items()})
     return [
-        _answer(answers[node_id], signals.get(node_id, []), sync)
-        if node_id in known
+        _answer(orders[node_id], signals.get(node_id, []), sync)
+        if node_id in existing
         else Desired(seq=sync.seq, error=removal.REFUSAL)
         for node_id, sync in batch
     ]
+
+
+def _store(batch: Sequence[tuple[int, Sync]]) -> list[tuple[int, Report]]:
+    """Write reports, checkpoints, facts and readings. Return the reports, by this server's clock and with failures of
+    devices attributed."""
+    reports = [
+        (node_id, agent_clock.to_server_time(report, sync.at)) for node_id, sync in batch for report in sync.reports
+    ]
+    if not reports:
+        # Heartbeats and readings alone need not wait for the disk: the agent sends newer ones a second later.
+        execute("SET LOCAL synchronous_commit = off")
+    readings = [(node_id, reading) for node_id, sync in batch for reading in sync.readings]
+    reports = fault_attribution.attribute_faults(reports, readings)
+    rank_end.apply_reports(reports)
+    checkpoints.record_checkpoints(
+        [
+            (node_id, key, agent_clock.text_to_server_time(at, sync.at))
+            for node_id, sync in batch
+            for key, at in sync.saved.items()
+        ]
+    )
+    for node_id, sync in batch:
+        if sync.facts is not None:
+            telemetry.store_facts(node_id, sync.facts)
+    if readings:
+        # Occupancy that was read before the rank ended must not override the check after its end.
+        left = {(node_id, uuid) for node_id, report in reports if isinstance(report, Ended) for uuid in report.left}
+        telemetry.store_readings([(n, replace(r, occupancy=None) if (n, r.uuid) in left else r) for n, r in readings])
+    return reports
 
 
 def _unsettled(sync: Sync) -> list[str]:
@@ -148,35 +158,31 @@ def _key(row: dict[str, Any]) -> str:
     return rank_key(row["job_id"], row["number"], row["rank"])
 
 
-def _keys(rows: list[dict[str, Any]]) -> set[str]:
-    return {_key(row) for row in rows}
-
-
 def _is_clean(rows: list[dict[str, Any]], sync: Sync) -> bool:
-    """No process lives there of an attempt that is over for us."""
+    """Return whether no process of an ended attempt is left on the node."""
     ended = {report.key for report in sync.reports if isinstance(report, Ended)}
-    return set(sync.running) - ended <= _keys(rows)
+    return set(sync.running) - ended <= {_key(row) for row in rows}
 
 
-def _keep_limits(rows_of: dict[int, list[dict[str, Any]]], latest: dict[int, Sync]) -> None:
-    """Notes which of the changed time limits are in force where they run, as the agents say; never a version that there
-    is not, nor one before that is known."""
-    told = [
+def _record_limits(rows_of: dict[int, list[dict[str, Any]]], latest: dict[int, Sync]) -> None:
+    """Record which version of a changed time limit is in force for each rank, as its agent reports it. Never a version
+    that does not exist, nor an older one than recorded."""
+    versions = [
         (row["id"], min(latest[node_id].limits.get(_key(row), 0), row["limit_version"]), row["limit_in_force"])
         for node_id, rows in rows_of.items()
         if latest[node_id].limits
         for row in rows
     ]
-    if fresh := [(assignment_id, version) for assignment_id, version, known in told if version > known]:
+    if newer := [(assignment_id, version) for assignment_id, version, current in versions if version > current]:
         execute(
             "UPDATE nodes_assignment s SET limit_version = t.version FROM unnest(%s::bigint[], %s::int[])"
             " AS t (id, version) WHERE s.id = t.id AND s.limit_version < t.version",
-            columns(fresh, 2),
+            columns(newer, 2),
         )
 
 
 def _watch_missing(rows_of: dict[int, list[dict[str, Any]]], latest: dict[int, Sync]) -> set[int]:
-    """Ends what runs for us but not for its agent, for a while now, as a fault of the node; gives such nodes."""
+    """End ranks that their agents have not listed for MISSING_SECONDS, as a node fault. Return these nodes."""
     absent: list[int] = []
     present: list[int] = []
     by_id: dict[int, tuple[rank_end.RankKey, int]] = {}
@@ -189,7 +195,7 @@ def _watch_missing(rows_of: dict[int, list[dict[str, Any]]], latest: dict[int, S
                 (present if "{}.{}.{}".format(*key) in running else absent).append(row["id"])
     if not absent and not present:
         return set()
-    over = query(
+    rows_changed = query(
         """UPDATE nodes_assignment SET missing_since = CASE WHEN id = ANY(%(absent)s)
                   THEN coalesce(missing_since, clock_timestamp()) END
             WHERE id = ANY(%(all)s) AND (id = ANY(%(absent)s)) <> (missing_since IS NOT NULL)
@@ -197,9 +203,9 @@ def _watch_missing(rows_of: dict[int, list[dict[str, Any]]], latest: dict[int, S
         RETURNING id, missing_since, missing_since < clock_timestamp() - make_interval(secs => %(most)s) AS is_over""",
         {"absent": absent, "all": absent + present, "most": MISSING_SECONDS},
     )
-    gone = [row for row in over if row["is_over"]]
-    if gone:
-        concerned = job_fields(by_id[row["id"]][0][0] for row in gone)
-        logger.warning("%d ranks run for us but not for their agents", len(gone), extra=concerned)
-        rank_end.end_as_node_fault([(*by_id[row["id"]], row["missing_since"]) for row in gone])
-    return {by_id[row["id"]][1] for row in gone}
+    overdue = [row for row in rows_changed if row["is_over"]]
+    if overdue:
+        concerned = job_fields(by_id[row["id"]][0][0] for row in overdue)
+        logger.warning("ended %d running ranks that their agents no longer list", len(overdue), extra=concerned)
+        rank_end.end_as_node_fault([(*by_id[row["id"]], row["missing_since"]) for row in overdue])
+    return {by_id[row["id"]][1] for row in overdue}

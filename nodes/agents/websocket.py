@@ -1,4 +1,4 @@
-"""The WebSocket of an agent: authenticated by the node's credential, one Sync per message."""
+"""WebSocket of an agent, authenticated by the node's credential. Each message is a Sync."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ NOT_AUTHENTICATED, BAD_MESSAGE, TOO_LARGE = 4401, 4400, 4413
 
 
 class AgentConsumer(HubSocket):
-    """Hands messages to the hub, which answers through `deliver`."""
+    """Pass messages to the hub, which answers through `deliver`."""
 
     node_id = 0
     _closing: asyncio.Task[None] | None = None
@@ -25,14 +25,14 @@ class AgentConsumer(HubSocket):
     async def connect(self) -> None:
         headers = dict(self.scope["headers"])
         header = headers.get(b"authorization", b"").decode("latin-1")
-        reason = "this is no node's credential"
+        reason = "this is not a node's credential"
         try:
             node_id = await database_sync_to_async(join.authenticate)(header)
         except Problem as problem:
             node_id, reason = None, problem.detail
         await self.accept()
         if node_id is None:
-            # Accepted first: a refused handshake cannot say why, a close code can.
+            # Accepted first: a rejected handshake carries no reason, a close code does.
             await self.close(code=NOT_AUTHENTICATED, reason=reason)
             return
         self.node_id = node_id
@@ -57,11 +57,11 @@ class AgentConsumer(HubSocket):
             await self.close(code=TRY_AGAIN_LATER)
 
     def deliver(self, answer: Desired) -> None:
-        """Called by the hub, in the event loop."""
+        """Send an answer. The hub calls it in the event loop."""
         self.say(msgspec.json.encode(answer).decode())
 
     def refuse(self, reason: str) -> None:
-        """Close the connection of a node that was removed. Called by the hub, in the event loop."""
+        """Close the connection of a node that was removed. The hub calls it in the event loop."""
         hub.disconnect(self)
         self.node_id = 0
         self._closing = asyncio.get_running_loop().create_task(self.close(code=NOT_AUTHENTICATED, reason=reason))

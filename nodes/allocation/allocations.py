@@ -1,18 +1,17 @@
-"""The only code that takes or gives back devices. PostgreSQL's triggers and checks refuse what it should not do."""
+"""Allocate and release devices; no other code does. PostgreSQL's triggers and checks reject invalid allocations."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from typing import Any
 
 from django.db import IntegrityError
 
 from gpusched.lib.db.sql import as_json, columns, execute, query
-from tenants.billing import ledger
 
 
 @dataclass(frozen=True)
 class RankAllocation:
-    """One rank that is to run on a node; `devices`: (device id, memory in MiB or None for the whole device)."""
+    """A rank placed on a node. `devices`: (device id, memory in MiB or None for the whole device)."""
 
     attempt_id: int
     job_id: int
@@ -31,7 +30,7 @@ _ASSIGN = """
                                                %s::int[], %s::bigint[], %s::jsonb[]) AS t
     RETURNING id, job_id, number, rank
 """
-# Asked after the assignments are written: their foreign keys have waited for a removal that was under way.
+# Run after the INSERT of the assignments: its foreign keys waited for any removal that was in progress.
 _REMOVED = "SELECT name FROM nodes_node WHERE id = ANY(%s) AND removed_at IS NOT NULL LIMIT 1"
 _ALLOCATE = """
     INSERT INTO nodes_allocation (assignment_id, device_id, memory_mb, since)
@@ -39,42 +38,32 @@ _ALLOCATE = """
 """
 
 
-def allocate(takings: Sequence[RankAllocation]) -> None:
-    """Writes assignments and allocations. IntegrityError if a device would be held beyond what it has, or
-    a node was removed."""
-    if not takings:
+def allocate(ranks: Sequence[RankAllocation]) -> None:
+    """Write assignments and allocations. Raise IntegrityError if a device would exceed its capacity or a node was
+    removed."""
+    if not ranks:
         return
     rows = [
         (t.attempt_id, t.job_id, t.number, t.rank, t.node_id, t.cpu_milli, t.memory_mb,
          as_json([device for device, _ in t.devices]))
-        for t in takings
+        for t in ranks
     ]  # fmt: skip
     ids = {(row["job_id"], row["number"], row["rank"]): row["id"] for row in query(_ASSIGN, columns(rows, 8))}
-    if removed := query(_REMOVED, [sorted({t.node_id for t in takings})]):
+    if removed := query(_REMOVED, [sorted({t.node_id for t in ranks})]):
         raise IntegrityError(f"node {removed[0]['name']} was removed under the plan")
-    holds = [(ids[t.job_id, t.number, t.rank], device, memory) for t in takings for device, memory in t.devices]
+    holds = [(ids[t.job_id, t.number, t.rank], device, memory) for t in ranks for device, memory in t.devices]
     if holds:
         execute(_ALLOCATE, columns(sorted(holds, key=lambda hold: hold[1]), 3))
 
 
-_GIVE_BACK = """
+_RELEASE = """
     WITH freed AS (DELETE FROM nodes_allocation WHERE assignment_id = ANY(%s) RETURNING assignment_id, device_id)
     SELECT h.*, n.name AS node, s.ended_at, s.reason
-      FROM freed f JOIN nodes_held h USING (assignment_id, device_id)  -- as it was when this statement began
+      FROM freed f JOIN nodes_held h USING (assignment_id, device_id)  -- as of the start of this statement
       JOIN nodes_assignment s ON s.id = f.assignment_id JOIN nodes_node n ON n.id = h.node_id
 """
 
 
-def release(assignment_ids: Sequence[int]) -> None:
-    """Frees what ended assignments held and charges its use, from the start of the rank to its end."""
-    charges = []
-    for row in query(_GIVE_BACK, [list(assignment_ids)]):
-        ended: datetime = row["ended_at"]
-        charges.append(
-            ledger.Charge(
-                row["tenant_id"], row["user_id"], row["job_id"], row["attempt"], row["rank"], row["device_id"],
-                row["node"], row["gpu_model"], row["memory_mb"], row["gpu_weight"], row["started_at"] or ended, ended,
-                row["reason"],
-            )
-        )  # fmt: skip
-    ledger.charge(charges)
+def release(assignment_ids: Sequence[int]) -> list[dict[str, Any]]:
+    """Free what ended assignments held. Return the rows of `nodes_held` that are gone, with how their ranks ended."""
+    return query(_RELEASE, [list(assignment_ids)])

@@ -1,10 +1,10 @@
-"""SQL of what tenants use now, which tenants/ puts into its statements (HOOKS in gpusched/settings.py)."""
+"""SQL of the current use of tenants, which tenants/ includes in its statements (HOOKS in gpusched/settings.py)."""
 
-# Each GPU that runs a rank, as the ledger has it once it is released: one statement reads both at one moment.
+# Each GPU with a running rank, in the ledger's columns, so that one statement reads both at one moment.
 RUNNING_USE = """SELECT tenant_id, user_id, job_id, gpu_model, gpu_weight AS gpus, started_at
                    FROM nodes_held WHERE started_at IS NOT NULL"""
 GPU_MODELS = "SELECT DISTINCT model AS gpu_model FROM nodes_device"
-# Of the tenant t: what its jobs hold, and how many wait.
+# For tenant t: what its jobs hold, and how many are pending.
 TENANT_USE = """
     SELECT json_build_object('gpus', coalesce(sum(r.gpus), 0), 'gpu_memory_mb', coalesce(sum(r.gpu_memory_mb), 0),
                              'cpu_cores', coalesce(sum(r.cpu_milli) / 1000.0, 0),

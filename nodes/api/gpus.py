@@ -1,4 +1,4 @@
-"""REST for the health of devices: quarantine, clear, and the history of what was not well."""
+"""REST for the health of devices: quarantine, clear, retire, and incidents."""
 
 import msgspec
 from rest_framework.request import Request
@@ -24,71 +24,71 @@ class QuarantineNote(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_f
 
 class Quarantine(APIView):
     @documented(
-        "Give a device no new jobs until it is cleared",
+        "Quarantine a device: start no new jobs on it until it is cleared",
         tag="nodes",
         who="admin",
         body=QuarantineNote,
         answer=DeviceAction,
     )
     def post(self, request: Request, device_id: int) -> Response:
-        """Whatever its readings say; what runs there may end."""
-        who = identity(request)
-        who.require_admin()
+        """Holds whatever its readings show. Running jobs may end."""
+        caller = identity(request)
+        caller.require_admin()
         note = read_body(request, QuarantineNote).note
         if "\x00" in note:
             raise invalid([FieldError("note", "invalid_character", "must not contain a NUL character")])
-        return _answer(device_id, retry_atomic(lambda: device_health.quarantine(int(device_id), note, who.username)))
+        return _answer(device_id, retry_atomic(lambda: device_health.quarantine(int(device_id), note, caller.username)))
 
 
 class Clear(APIView):
     @documented(
-        "Put a device back to what its readings say",
+        "Clear a device: restore the health that its readings show",
         tag="nodes",
         who="admin",
         answer=DeviceAction,
         refusals=(400, 401, 403, 404, 409),
     )
     def post(self, request: Request, device_id: int) -> Response:
-        """409 if it is in service."""
+        """409 if the device is in service."""
         identity(request).require_admin()
         return _answer(device_id, retry_atomic(lambda: device_health.clear(int(device_id))))
 
 
 class Retire(APIView):
     @documented(
-        "Forget a device that is gone for good",
+        "Retire a device that is permanently gone",
         tag="nodes",
         who="admin",
         answer=DeviceAction,
         refusals=(400, 401, 403, 404, 409),
     )
     def post(self, request: Request, device_id: int) -> Response:
-        """With its readings and samples; the ledger and its incidents stay. 409 while a job holds it or its agent reads
-        it. It comes back by itself if the agent names it again."""
+        """Deletes its readings and samples; the ledger and its incidents stay. 409 while a job holds it or its agent
+        reads it. It comes back by itself if the agent reports it again."""
         identity(request).require_admin()
         message = retry_atomic(lambda: retire.retire(int(device_id)))
         return Response({"id": int(device_id), "health": "retired", "health_note": "", "message": message})
 
 
-_FILTERS = {"open": "true: only what lasts", **PAGED}
+_FILTERS = {"open": "true: only open incidents", **PAGED}
 
 
 class Incidents(APIView):
     @documented(
-        "What was not well with nodes and devices, newest first",
+        "List incidents of nodes and devices, newest first",
         tag="nodes",
         who="admin",
         answer=Page[Incident],
         parameters=_FILTERS,
     )
     def get(self, request: Request) -> Response:
-        """`gpu` is the index of the GPU, null: the node; `until` null: it lasts. `kind` is the health of a device, or
+        """`gpu` is the index of the GPU, null for the node. `until` is null while open. `kind` is a device's health, or
         `node_lost`, `cordoned`, `draining`, `would_move`."""
         identity(request).require_admin()
-        given = read_query(request)
-        limit = page_limit(given)
-        found = incidents.latest(limit, cursor_number(given, "incidents"), is_open=is_true(given, "open"))
-        return Response(paged(found, limit, "incidents"))
+        params = read_query(request)
+        limit = page_limit(params)
+        rows = incidents.latest(limit, cursor_number(params, "incidents"), is_open=is_true(params, "open"))
+        return Response(paged(rows, limit, "incidents"))
 
 
 def _answer(device_id: int, message: str) -> Response:

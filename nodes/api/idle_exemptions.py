@@ -1,4 +1,4 @@
-"""REST for admins: who may hold idle GPUs without being warned or ended."""
+"""REST for exemptions from the rule on held but idle GPUs."""
 
 import msgspec
 from django.db import transaction
@@ -19,7 +19,7 @@ from tenants.auth.identity import identity
 
 
 class NewExemption(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """Of a tenant by name, or of a job by number; not of both."""
+    """An exemption for a tenant, by name, or for a job, by number; not for both."""
 
     tenant: str | None = None
     job_id: int | None = None
@@ -31,7 +31,7 @@ _ALL = """
       FROM nodes_idleexemption e LEFT JOIN tenants_all t ON t.id = e.tenant_id
      WHERE %s::bigint IS NULL OR e.id = %s ORDER BY e.id
 """
-# Exempt already: it stays so, with the new note.
+# An existing exemption gets the new note.
 _ADD = """
     INSERT INTO nodes_idleexemption ({column}, note, created_by) SELECT o.id, %s, %s FROM {table} o WHERE o.{key} = %s
         ON CONFLICT ({column}) DO UPDATE SET note = excluded.note, created_by = excluded.created_by RETURNING id
@@ -39,14 +39,14 @@ _ADD = """
 
 
 class Exemptions(APIView):
-    @documented("Who is exempt from the rule of held but idle GPUs", tag="nodes", who="admin", answer=Page[Exemption])
+    @documented("List exemptions from the rule on held but idle GPUs", tag="nodes", who="admin", answer=Page[Exemption])
     def get(self, request: Request) -> Response:
-        """docs/operations.md has the rule."""
+        """docs/operations.md describes the rule."""
         identity(request).require_admin()
-        return Response({"items": _told(None), "next_cursor": None})
+        return Response({"items": _represent(None), "next_cursor": None})
 
     @documented(
-        "Exempt a tenant, or a job, from that rule",
+        "Exempt a tenant or a job from the rule on held but idle GPUs",
         tag="nodes",
         who="admin",
         body=NewExemption,
@@ -54,28 +54,33 @@ class Exemptions(APIView):
         status=201,
     )
     def post(self, request: Request) -> Response:
-        """A `tenant` or a `job_id`, and a `note`. Exempt already: the same with the new note."""
-        who = identity(request)
-        who.require_admin()
-        wanted = read_body(request, NewExemption)
-        if (wanted.tenant is None) == (wanted.job_id is None):
-            raise invalid([FieldError("tenant", "invalid", "give a tenant or a job_id, one of them")])
-        if "\x00" in wanted.note + (wanted.tenant or ""):
+        """Needs a `tenant` or a `job_id`, and takes a `note`. An existing exemption gets the new note."""
+        caller = identity(request)
+        caller.require_admin()
+        exemption = read_body(request, NewExemption)
+        if (exemption.tenant is None) == (exemption.job_id is None):
+            raise invalid([FieldError("tenant", "invalid", "set either tenant or job_id")])
+        if "\x00" in exemption.note + (exemption.tenant or ""):
             raise invalid([FieldError("note", "invalid_character", "must not contain a NUL character")])
-        if wanted.job_id is None:
+        if exemption.job_id is None:
             sql = _ADD.format(column="tenant_id", table="tenants_all", key="name")
-            named = f"tenant '{(wanted.tenant or '')[:63]}'"
+            subject = f"tenant '{(exemption.tenant or '')[:63]}'"
         else:
             sql = _ADD.format(column="job_id", table="jobs_all", key="id")
-            named = f"job {wanted.job_id}"
+            subject = f"job {exemption.job_id}"
         with transaction.atomic():
             rows = query(
-                sql, [wanted.note[:200], who.username, wanted.tenant if wanted.job_id is None else wanted.job_id]
+                sql,
+                [
+                    exemption.note[:200],
+                    caller.username,
+                    exemption.tenant if exemption.job_id is None else exemption.job_id,
+                ],
             )
             if not rows:
-                raise not_found(named)
-            log.record("idle_exemption.create", f"exemption {rows[0]['id']}", None, msgspec.structs.asdict(wanted))
-        return Response(_told(rows[0]["id"])[0], status=201)
+                raise not_found(subject)
+            log.record("idle_exemption.create", f"exemption {rows[0]['id']}", None, msgspec.structs.asdict(exemption))
+        return Response(_represent(rows[0]["id"])[0], status=201)
 
 
 class OneExemption(APIView):
@@ -83,13 +88,13 @@ class OneExemption(APIView):
     def delete(self, request: Request, exemption_id: int) -> Response:
         identity(request).require_admin()
         with transaction.atomic():
-            before = _told(exemption_id)
+            previous = _represent(exemption_id)
             if not execute("DELETE FROM nodes_idleexemption WHERE id = %s", [exemption_id]):
                 raise not_found(f"exemption {exemption_id}")
-            log.record("idle_exemption.end", f"exemption {exemption_id}", before[0], None)
+            log.record("idle_exemption.end", f"exemption {exemption_id}", previous[0], None)
         return Response(status=204)
 
 
-def _told(exemption_id: int | None) -> list[dict[str, object]]:
+def _represent(exemption_id: int | None) -> list[dict[str, object]]:
     rows = query(_ALL, [exemption_id, exemption_id])
     return [{**row, "created_at": rfc3339(row["created_at"])} for row in rows]

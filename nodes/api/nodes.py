@@ -1,4 +1,4 @@
-"""REST for nodes: list, read, cordon, uncordon, drain, and tokens with which nodes join."""
+"""REST for nodes: list, read, cordon, uncordon, drain, remove, and join tokens."""
 
 from typing import Any
 
@@ -33,16 +33,16 @@ class Nodes(APIView):
 class OneNode(APIView):
     @documented("Read a node", tag="nodes", who="anybody", answer=Node)
     def get(self, request: Request, name: str) -> Response:
-        """`clock_off_seconds`: by which its clock is ahead of the server's, null while unknown; `isolation`: how it
-        keeps jobs apart; `missing_users`: Unix users that it lacked when jobs came (docs/agent.md)."""
-        found = representation.nodes(identity(request).visible_tenants(), name) if "\x00" not in name else []
-        if not found:
+        """`clock_off_seconds`: how far its clock is ahead of the server's, null if unknown. `isolation`: how it
+        isolates jobs. `missing_users`: Unix users that it lacked when jobs were to start (docs/agent.md)."""
+        nodes = representation.nodes(identity(request).visible_tenants(), name) if "\x00" not in name else []
+        if not nodes:
             raise not_found.absent(name)
-        return Response(found[0])
+        return Response(nodes[0])
 
-    @documented("Remove a node for good", tag="nodes", who="admin", answer=NodeAction, refusals=(401, 403, 404, 409))
+    @documented("Remove a node permanently", tag="nodes", who="admin", answer=NodeAction, refusals=(401, 403, 404, 409))
     def delete(self, request: Request, name: str) -> Response:
-        """A node that is lost, or cordoned or drained, and on which no job is left. No list has it any more; jobs,
+        """The node must be lost, cordoned or drained, and have no jobs left. Lists no longer include it; jobs,
         attempts, the ledger and incidents still name it. Its agent is refused, and its name can be joined again."""
         identity(request).require_admin()
         if "\x00" in name:
@@ -54,7 +54,7 @@ class OneNode(APIView):
 class Gpus(APIView):
     @documented("List devices", tag="nodes", who="anybody", answer=Page[NodeDevice])
     def get(self, request: Request) -> Response:
-        """Each with its `node`; not paged."""
+        """Each device has its `node`. Not paged."""
         nodes = representation.nodes(identity(request).visible_tenants())
         items = [{"node": node["name"], **device} for node in nodes for device in node["devices"]]
         return Response({"items": items, "next_cursor": None})
@@ -79,9 +79,9 @@ def _intent(verb: str, intent: NodeIntent, summary: str) -> type[APIView]:
     return Intent
 
 
-Cordon = _intent("cordon", NodeIntent.CORDONED, "Take no new jobs; at most 200 characters of a note are kept")
-Uncordon = _intent("uncordon", NodeIntent.OPEN, "Take jobs again")
-Drain = _intent("drain", NodeIntent.DRAINING, "Take no new jobs until what runs has ended; nothing is stopped")
+Cordon = _intent("cordon", NodeIntent.CORDONED, "Cordon a node: start no new jobs on it; notes up to 200 characters")
+Uncordon = _intent("uncordon", NodeIntent.OPEN, "Uncordon a node: start jobs on it again")
+Drain = _intent("drain", NodeIntent.DRAINING, "Drain a node: start no new jobs on it; running jobs continue")
 
 
 class NewJoinToken(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -90,7 +90,7 @@ class NewJoinToken(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
 
 class JoinTokens(APIView):
     @documented(
-        "Create a token with which nodes join",
+        "Create a join token for nodes",
         tag="nodes",
         who="admin",
         body=NewJoinToken,
@@ -99,13 +99,13 @@ class JoinTokens(APIView):
         has_dry_run=False,
     )
     def post(self, request: Request) -> Response:
-        """At most for 8760 hours. Any number of nodes may join with it."""
-        who = identity(request)
-        who.require_admin()
+        """Valid for at most 8760 hours. Any number of nodes can join with it."""
+        caller = identity(request)
+        caller.require_admin()
         hours = read_body(request, NewJoinToken).expires_in_hours
         if not 0 < hours <= 8760:
             raise invalid([FieldError("expires_in_hours", "out_of_range", "more than 0, at most 8760")])
-        token, text = join.create_join_token(hours, who.username)
+        token, text = join.create_join_token(hours, caller.username)
         url = request.build_absolute_uri("/").rstrip("/")
         answer: dict[str, Any] = {"token": text, "expires_at": rfc3339(token.expires_at)}
         return Response({**answer, "command": f"gpusched-agent join {url} {text}"}, status=201)

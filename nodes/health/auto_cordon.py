@@ -1,9 +1,9 @@
-"""Holds a node on which jobs of different users were lost to faults of the node, each time twice as long as the time
-before, or until an admin uncordons it.
+"""Cordon a node on which jobs of different users ended as node faults. Each cordon lasts twice as long as the previous
+one, or until an admin uncordons the node.
 
-A fault by a defect of all (a driver, a file server) must not take all nodes out of service: no more than a tenth of
-them, or one, is held like this at a time. That a node is lost or was rebooted is no strike: it is told as such. A fault
-of a GPU is none either: that GPU alone is taken out of service."""
+A shared defect (a driver, a file server) must not take all nodes out of service: at most a tenth of the nodes, but at
+least one, are cordoned like this at a time. A lost or rebooted node does not count as a fault: it has its own reason. A
+fault of a GPU does not count either: only that GPU is taken out of service."""
 
 import logging
 from collections.abc import Iterable
@@ -19,19 +19,19 @@ from nodes.redaction import AUTO_CORDON_NOTE
 
 logger = logging.getLogger(__name__)
 NODE_FAULT_REASONS = frozenset({EndReason.NODE_FAULT, EndReason.SUPERVISOR_LOST})
-USERS, PART = 2, 10
+MIN_USERS, MAX_PART = 2, 10
 FIRST_MINUTES, LONGEST_MINUTES = 10, 24 * 60
-# A node that was well for so long after a hold starts anew.
+# A node without a fault for this long after a cordon starts anew.
 FORGIVEN_AFTER_DAYS = 7
 
-# True for a rank that ended because of one of its GPUs, which is then out of service itself. Its agent or
-# nodes/ranks/fault_attribution.py names the GPU; for a rank that was stopped for it, the GPU's incident does.
+# True for a rank that ended because of one of its GPUs, which is then out of service itself. The detail names the GPU,
+# from the agent or nodes/ranks/fault_attribution.py; for a rank that was stopped for it, the GPU's incident does.
 _IS_OF_GPU = """(starts_with(s.detail, 'GPU ') OR EXISTS (
            SELECT 1 FROM nodes_incident g
             WHERE g.node_id = s.node_id AND g.kind IN ('lost', 'degraded') AND s.device_ids @> to_jsonb(g.device_id)
               AND s.ended_at BETWEEN g.since AND coalesce(g.until, 'infinity')))"""
-# What an admin closed and opened again starts anew. The reasons stand here as in the index `assignment_faults`.
-_STRUCK = f"""
+# Counting starts anew after an admin's cordon. The reasons are literals to match the index `assignment_faults`.
+_FAULTY = f"""
     SELECT n.id, n.name, count(DISTINCT s.id) AS faults, json_agg(DISTINCT s.job_id) AS jobs
       FROM nodes_assignment s JOIN jobs_all j ON j.id = s.job_id JOIN nodes_node n ON n.id = s.node_id
      WHERE s.node_id = ANY(%s) AND s.reason IN ('node_fault', 'supervisor_lost') AND n.intent = 'open'
@@ -40,7 +40,7 @@ _STRUCK = f"""
                                    WHERE i.node_id = s.node_id AND i.kind IN ('cordoned', 'draining')), '-infinity')
      GROUP BY n.id HAVING count(DISTINCT j.user_id) >= %s ORDER BY n.id
 """
-_ROOM = """
+_CAPACITY = """
     SELECT greatest(1, count(*) / %s)
            - count(*) FILTER (WHERE intent <> 'open' AND starts_with(intent_note, %s)) AS room
       FROM nodes_node WHERE removed_at IS NULL
@@ -48,16 +48,16 @@ _ROOM = """
 
 
 def cordon_faulty(node_ids: Iterable[int]) -> None:
-    """Cordons those of the nodes, on which ranks just ended as faults, that are to be held."""
-    struck = query(_STRUCK, [sorted(set(node_ids)), USERS])
-    if struck:
-        # Two who come at once must not each take the last place. Let go of at the end of the transaction.
+    """Cordon the nodes that reached the limit, among those on which ranks just ended as node faults."""
+    faulty = query(_FAULTY, [sorted(set(node_ids)), MIN_USERS])
+    if faulty:
+        # Concurrent callers must not both take the last place. Released at the end of the transaction.
         query("SELECT pg_advisory_xact_lock(%s)", [Lock.NODE_HOLDS])
-    for node in struck:
-        if query(_ROOM, [PART, AUTO_CORDON_NOTE])[0]["room"] < 1:
-            said = "node %s has had %d faults; too many nodes are held already"
+    for node in faulty:
+        if query(_CAPACITY, [MAX_PART, AUTO_CORDON_NOTE])[0]["room"] < 1:
+            message = "node %s has had %d faults, but too many nodes are cordoned already"
             concerned = {"node": node["name"], **job_fields(node["jobs"])}
-            logger.warning(said, node["name"], node["faults"], extra=concerned)
+            logger.warning(message, node["name"], node["faults"], extra=concerned)
             continue
         jobs = ", ".join(map(str, sorted(node["jobs"])))
         note = f"{AUTO_CORDON_NOTE}{node['faults']} node faults: jobs {jobs}"
@@ -65,7 +65,7 @@ def cordon_faulty(node_ids: Iterable[int]) -> None:
         cordon.set_intent(node["name"], NodeIntent.CORDONED, note)
 
 
-# `held` is how often it was, with this time. What is out of service on it must be seen to first.
+# `held`: the number of cordons including this one. Devices that are out of service keep the node cordoned.
 _DUE = f"""
     SELECT n.name, h.held FROM nodes_node n
       JOIN nodes_incident i ON i.node_id = n.id AND i.device_id IS NULL AND i.kind = 'cordoned' AND i.until IS NULL
@@ -82,13 +82,13 @@ _DUE = f"""
 
 
 def uncordon_due() -> int:
-    """Opens held nodes whose time is over and that are well; inside a transaction. Gives how many."""
+    """Open cordoned nodes whose time is over and that are well. Inside a transaction. Return how many."""
     due = query(
         _DUE,
         {"note": AUTO_CORDON_NOTE, "days": FORGIVEN_AFTER_DAYS, "first": FIRST_MINUTES, "longest": LONGEST_MINUTES},
     )
     for node in due:
-        said = "node %s is tried again; it was held %d times"
-        logger.warning(said, node["name"], node["held"], extra={"node": node["name"]})
+        message = "node %s is open again; it was cordoned %d times"
+        logger.warning(message, node["name"], node["held"], extra={"node": node["name"]})
         cordon.set_intent(node["name"], NodeIntent.OPEN)
     return len(due)

@@ -11,17 +11,17 @@ from nodes.models import Node
 
 
 def set_intent(name: str, intent: NodeIntent, note: str = "") -> str:
-    """Opens a node, cordons it (nothing new starts) or drains it (the same, until what runs has ended)."""
+    """Open a node, cordon it (no new jobs start) or drain it (the same, until running jobs end). Return a message."""
     with transaction.atomic():
         node = Node.objects.select_for_update().filter(name=name, removed_at=None).first()
         if node is None:
             raise not_found.absent(name)
-        before = {"intent": str(node.intent), "note": node.intent_note}
+        previous = {"intent": str(node.intent), "note": node.intent_note}
         node.intent, node.intent_note = intent, "" if intent == NodeIntent.OPEN else note[:200]
         node.save(update_fields=["intent", "intent_note"])
         if intent == NodeIntent.OPEN:
-            missing_users.forget(node.pk)
-        log.record("node.intent", f"node {name}", before, {"intent": str(intent), "note": node.intent_note})
+            missing_users.clear(node.pk)
+        log.record("node.intent", f"node {name}", previous, {"intent": str(intent), "note": node.intent_note})
         events.changed("nodes", [node.pk])
         wake.request_cycle()
     return {

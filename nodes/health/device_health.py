@@ -1,7 +1,7 @@
-"""Takes devices out of service and back: for who is on them, as their agents say, and for what admins want.
+"""Take devices out of service and back: by the occupancy that agents report, by hardware faults, and by admins.
 
-A device that an admin quarantined, or whose hardware failed, stays so whatever readings say, until an admin clears it.
-What runs on a device is left alone, and nothing here gives a held device back."""
+A device that an admin quarantined, or whose hardware failed, stays out of service until an admin clears it, whatever
+its readings show. Running ranks are left alone, and nothing here releases an allocated device."""
 
 from collections.abc import Sequence
 
@@ -12,9 +12,9 @@ from gpusched.lib.db.sql import columns, prepared, query
 from nodes.health.thermal import SLOWED_NOTE
 
 OCCUPANCIES = frozenset({"clear", "dirty", "foreign"})
-Told = tuple[int, str, str, str]
+Observation = tuple[int, str, str, str]
 
-# Of most readings nothing is to be said: of devices that are clear and stay so. Locked in the order of ids.
+# Most readings change nothing: skip devices that were clear and still are. Locked in the order of ids.
 _OCCUPY = f"""
     WITH old AS (
         SELECT d.id, d.health, t.occupancy, t.occupant
@@ -32,18 +32,18 @@ _OCCUPY = f"""
 """
 
 
-def apply_occupancy(told: Sequence[Told]) -> None:
-    """Takes in (node, UUID, occupancy, occupant). Rows are written, and pages and the queue told, only of changes."""
-    if not told:
+def apply_occupancy(observations: Sequence[Observation]) -> None:
+    """Apply (node, UUID, occupancy, occupant). Write and announce only changes."""
+    if not observations:
         return
-    changed = prepared(_OCCUPY, columns(told, 4))
+    changed = prepared(_OCCUPY, columns(observations, 4))
     if changed:
         events.changed("nodes", {row["node_id"] for row in changed})
     if any(row["is_other"] for row in changed):
         wake.request_cycle()
 
 
-_LEFT = """
+_MARK_DIRTY = """
     UPDATE nodes_device d SET health = 'dirty', health_note = t.note, cool_since = NULL
       FROM unnest(%s::bigint[], %s::text[], %s::text[]) AS t (id, uuid, note) JOIN nodes_assignment s ON s.id = t.id
      WHERE d.node_id = s.node_id AND d.uuid = t.uuid AND s.device_ids @> to_jsonb(d.id) AND d.health IN ('ok', 'hot')
@@ -51,15 +51,15 @@ _LEFT = """
 """
 
 
-def mark_dirty(told: Sequence[tuple[int, str, str]]) -> None:
-    """Takes in (assignment, UUID, what) of devices that were not free when their rank had ended. The way back is the
-    next reading that says they are clear."""
-    rows = [(id, uuid, note.replace("\x00", "")[:200]) for id, uuid, note in told if "\x00" not in uuid]
-    if rows and (changed := prepared(_LEFT, columns(rows, 3))):
+def mark_dirty(leftovers: Sequence[tuple[int, str, str]]) -> None:
+    """Mark devices dirty, as (assignment, UUID, processes), that were not free after their rank ended. The next reading
+    that shows them clear reverts it."""
+    rows = [(id, uuid, note.replace("\x00", "")[:200]) for id, uuid, note in leftovers if "\x00" not in uuid]
+    if rows and (changed := prepared(_MARK_DIRTY, columns(rows, 3))):
         events.changed("nodes", {row["node_id"] for row in changed})
 
 
-# Told for a minute: what happened before an admin cleared the device does not count again.
+# Agents repeat an Xid for a minute: one from before an admin cleared the device does not count again.
 _DEGRADE = """
     WITH old AS (
         SELECT d.id, t.note FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::int[]) AS t (node_id, uuid, note, ago)
@@ -73,17 +73,17 @@ _DEGRADE = """
 """
 
 
-def mark_degraded(told: Sequence[tuple[int, str, str, int]]) -> None:
-    """Takes in (node, UUID, what failed, seconds ago) of hardware; until an admin clears them, such devices get no new
-    jobs. At most one per device."""
-    changed = prepared(_DEGRADE, columns(told, 4)) if told else []
+def mark_degraded(failures: Sequence[tuple[int, str, str, int]]) -> None:
+    """Mark devices degraded, as (node, UUID, failure, seconds ago), at most one entry per device. They get no new jobs
+    until an admin clears them."""
+    changed = prepared(_DEGRADE, columns(failures, 4)) if failures else []
     if changed:
         events.changed("nodes", {row["node_id"] for row in changed})
         wake.request_cycle()
 
 
-# Their agents have tried to end what is there, and gave up.
-_GIVE_UP = """
+# Their agents have tried to end the processes there, and failed.
+_QUARANTINE_STALE = """
     UPDATE nodes_device d SET health = 'quarantined', health_note = left(%s || d.health_note, 200)
       FROM nodes_incident i
      WHERE i.device_id = d.id AND i.until IS NULL AND i.kind = 'dirty' AND d.health = 'dirty'
@@ -93,17 +93,17 @@ _GIVE_UP = """
 
 
 def quarantine_stale_dirty(minutes: float) -> int:
-    """Quarantines devices that have been dirty for so long (0: none), until an admin clears them. Gives how many."""
+    """Quarantine devices that have been dirty for `minutes` (0: none) until an admin clears them. Return how many."""
     if not minutes:
         return 0
-    changed = query(_GIVE_UP, [f"dirty for {minutes:g} min: ", minutes * 60])
+    changed = query(_QUARANTINE_STALE, [f"dirty for {minutes:g} min: ", minutes * 60])
     if changed:
         events.changed("nodes", {row["node_id"] for row in changed})
     return len(changed)
 
 
 _QUARANTINE = "UPDATE nodes_device SET health = 'quarantined', health_note = %s WHERE id = %s RETURNING node_id"
-# What was read while the device was out of service counts at once: nobody is to start there until the next reading.
+# Readings made while it was out of service count at once: no rank must start there before the next reading.
 _CLEAR = f"""
     UPDATE nodes_device d
        SET health = t.health, cool_since = NULL,
@@ -121,23 +121,24 @@ _CLEAR = f"""
 
 
 def quarantine(device_id: int, note: str, actor: str) -> str:
-    """Gives no new jobs to a device until it is cleared; what runs there may end. Says so. 404 for an unknown id."""
+    """Quarantine a device until it is cleared; running jobs may end. Return a message. 404 for an unknown id."""
     text = f"{note} (by {actor})" if note else f"by {actor}"
-    name, before = _name(device_id), _health(device_id)
-    _tell(query(_QUARANTINE, [text[:200], device_id])[0]["node_id"])
-    log.record("gpu.quarantine", name, before, _health(device_id))
+    name, previous = _name(device_id), _health(device_id)
+    _announce(query(_QUARANTINE, [text[:200], device_id])[0]["node_id"])
+    log.record("gpu.quarantine", name, previous, _health(device_id))
     return f"{name} takes no new jobs until it is cleared; what runs there may end"
 
 
 def clear(device_id: int) -> str:
-    """Puts a device back to what its readings say, and says what that is. 404 for an unknown id; 409 if it is well."""
-    name, before = _name(device_id), _health(device_id)
+    """Restore the health that a device's readings show. Return a message. 404 for an unknown id; 409 if it is in
+    service."""
+    name, previous = _name(device_id), _health(device_id)
     rows = query(_CLEAR, [device_id])
     if not rows:
         raise Problem(409, "wrong_state", f"{name} is in service", next_step="nothing to do")
-    _tell(rows[0]["node_id"])
+    _announce(rows[0]["node_id"])
     health = rows[0]["health"]
-    log.record("gpu.clear", name, before, _health(device_id))
+    log.record("gpu.clear", name, previous, _health(device_id))
     return f"{name} takes jobs again" if health in ("ok", "hot") else f"{name} is cleared, but it is {health}"
 
 
@@ -151,11 +152,11 @@ def _name(device_id: int) -> str:
 
 
 def _health(device_id: int) -> dict[str, str]:
-    """As audit keeps it; the row stays as it is until the transaction is over."""
+    """Return the health for the audit log, and lock the row until the transaction ends."""
     [row] = query("SELECT health, health_note AS note FROM nodes_device WHERE id = %s FOR UPDATE", [device_id])
     return row
 
 
-def _tell(node_id: int) -> None:
+def _announce(node_id: int) -> None:
     events.changed("nodes", [node_id])
     wake.request_cycle()

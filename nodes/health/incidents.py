@@ -1,4 +1,4 @@
-"""Keeps the history of what was not well: the triggers that write an incident at each change, and its reading."""
+"""Read the history of incidents, which triggers write at each change (nodes/models/triggers.py)."""
 
 from collections.abc import Collection
 from datetime import datetime
@@ -7,7 +7,7 @@ from typing import Any
 from gpusched.lib.audit import log
 from gpusched.lib.db.sql import execute, query
 from gpusched.lib.times import rfc3339
-from nodes.redaction import AUTO_CORDON_NOTE, CLOSINGS
+from nodes.redaction import AUTO_CORDON_NOTE, CLOSED_KINDS
 
 _LATEST = """
     SELECT i.id, n.name AS node, d.index AS gpu, d.uuid, i.device_id, i.kind, i.cause, i.since, i.until
@@ -25,8 +25,8 @@ _OF_NODES = """
      ORDER BY n.name, i.until IS NOT NULL, i.since DESC, i.id DESC
 """
 MAX_OF_A_NODE = 50
-# Who closed it, or gave its present note; what the system holds is nobody's. Of a write the audit trail keeps what
-# differed: without `intent` it was the note alone, and nothing of one that said the same again.
+# The actor who closed a node or wrote its present note; none if the system closed it. The audit log has the changed
+# fields of each write: without `intent` only the note changed.
 _CLOSED_BY = """
     SELECT DISTINCT ON (i.id) i.id, e.actor FROM nodes_incident i JOIN nodes_node n ON n.id = i.node_id
       JOIN lib_audit_entries e ON e.action = 'node.intent' AND e.subject = left('node ' || n.name, %s)
@@ -37,27 +37,28 @@ _CLOSED_BY = """
 
 
 def of_nodes(names: Collection[str]) -> dict[str, list[dict[str, Any]]]:
-    """By name of node: what lasts, then the latest of what is over, MAX_OF_A_NODE at most; times as they are."""
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    """Return open incidents, then the latest closed ones, by node: at most MAX_OF_A_NODE each, with datetimes."""
+    incidents: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for row in query(_OF_NODES, [MAX_OF_A_NODE, sorted(names)]):
-        found[row.pop("node")].append(row)
-    return found
+        incidents[row.pop("node")].append(row)
+    return incidents
 
 
 def with_closers(incidents: Collection[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Incidents, each with `by`: who closed the node, or gave its note since; empty where the system holds it, and of
-    what is no closing."""
-    closed = [row["id"] for row in incidents if row["kind"] in CLOSINGS]
-    found = query(_CLOSED_BY, [log.MAX_CHARACTERS, closed, AUTO_CORDON_NOTE]) if closed else []
-    by = {row["id"]: row["actor"] for row in found}
+    """Return the incidents, each with `by`: the actor who closed the node or wrote its note since. Empty if the system
+    closed it, and for other kinds."""
+    closed = [row["id"] for row in incidents if row["kind"] in CLOSED_KINDS]
+    rows = query(_CLOSED_BY, [log.MAX_CHARACTERS, closed, AUTO_CORDON_NOTE]) if closed else []
+    by = {row["id"]: row["actor"] for row in rows}
     return [{**row, "by": by.get(row["id"], "")} for row in incidents]
 
 
-def latest(limit: int, before: int | None = None, *, is_open: bool = False) -> list[dict[str, Any]]:
-    """The newest first; those older than the one with the id `before`; `is_open`: only those that last."""
+def latest(limit: int, older_than: int | None = None, *, is_open: bool = False) -> list[dict[str, Any]]:
+    """Return incidents, newest first. `older_than`: only those before the incident with this id. `is_open`: only open
+    ones."""
     return [
         {**row, "since": rfc3339(row["since"]), "until": rfc3339(row["until"])}
-        for row in query(_LATEST, {"is_open": is_open, "before": before, "limit": limit})
+        for row in query(_LATEST, {"is_open": is_open, "before": older_than, "limit": limit})
     ]
 
 

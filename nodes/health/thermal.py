@@ -1,8 +1,8 @@
-"""Says from readings which devices are hot or slowed down by heat, with hysteresis, and keeps that with the device.
+"""Derive from readings, with hysteresis, which devices are hot or throttled, and store that with the device.
 
-Hot: from the threshold on (85 °C unless set otherwise), or while the hardware slows itself down; no more after a minute
-of readings that are all 10 °C or more below. What a reading does not say changes nothing, but that a device is slowed
-down, which blocks it, must be told at least once a minute. A busy GPU at 66 to 80 °C is neither."""
+A device is hot from the threshold on (85 °C by default), or while its hardware throttles itself. It cools down after a
+minute of readings that are all at least 10 °C below. Unknown values change nothing, except that throttling, which
+blocks a device, must be reported at least once a minute. A busy GPU at 66 to 80 °C is neither."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -17,8 +17,8 @@ HYSTERESIS_CELSIUS, COOL_SECONDS = 10, 60.0
 
 
 class ThermalState(NamedTuple):
-    """`cool_since`: seconds since the epoch; every look at a hot device since then was cool, or, of one that is slowed
-    down, did not say whether it still is. None: the last was not so."""
+    """`cool_since`: seconds since the epoch. Every reading of a hot device since then was cool or, if it is throttled,
+    did not include throttling. None: the last reading was neither."""
 
     is_hot: bool = False
     is_slowed: bool = False
@@ -26,29 +26,29 @@ class ThermalState(NamedTuple):
 
 
 def next_state(
-    before: ThermalState, temperature_celsius: int | None, throttle_reasons: int | None, now: float, hot: int
+    previous: ThermalState, temperature_celsius: int | None, throttle_reasons: int | None, now: float, hot: int
 ) -> ThermalState:
-    """The heat of a device after one more reading. `hot`: the threshold in °C; None in a reading: unknown."""
+    """Return the state of a device after one more reading. `hot`: the threshold in °C. None in a reading: unknown."""
     if throttle_reasons is not None and throttle_reasons & SLOWDOWN:
         return ThermalState(True, True)
-    if before.is_slowed:
+    if previous.is_slowed:
         if throttle_reasons is not None:
-            before = ThermalState(True)
+            previous = ThermalState(True)
         else:
-            # Not told any more: it holds for a minute, lest a silent driver block the device for ever.
-            since = now if before.cool_since is None else before.cool_since
+            # No longer reported: it holds for a minute, so that a silent driver does not block the device forever.
+            since = now if previous.cool_since is None else previous.cool_since
             return ThermalState(True, True, since) if now - since < COOL_SECONDS else ThermalState(True)
-    if not before.is_hot:
+    if not previous.is_hot:
         return ThermalState(temperature_celsius is not None and temperature_celsius >= hot)
     if temperature_celsius is None:
-        return before
+        return previous
     if temperature_celsius > hot - HYSTERESIS_CELSIUS:
         return ThermalState(True)
-    cool_since = now if before.cool_since is None else before.cool_since
+    cool_since = now if previous.cool_since is None else previous.cool_since
     return ThermalState(True, False, cool_since) if now - cool_since < COOL_SECONDS else ThermalState()
 
 
-# Of most readings nothing is to be said: of devices that are not hot and stay so.
+# Most readings change nothing: skip devices that were not hot and still are not.
 _CONCERNED = f"""
     SELECT d.id, d.node_id, d.health = 'hot' AS is_hot, d.is_slowed,
            extract(epoch FROM d.cool_since)::float8 AS cool_since, t.temperature, t.throttle,
@@ -74,11 +74,11 @@ def apply_readings(readings: Sequence[tuple[int, str, int | None, int | None]], 
     changed: list[tuple[int, bool, bool, float | None, str | None]] = []
     nodes: set[int] = set()
     for row in prepared(_CONCERNED, [*columns(readings, 4), hot]):
-        before = ThermalState(row["is_hot"], row["is_slowed"], row["cool_since"])
-        after = next_state(before, row["temperature"], row["throttle"], row["now"], hot)
-        if after != before:
-            changed.append((row["id"], *after, _note(before, after, row["temperature"], hot)))
-        if after[:2] != before[:2]:
+        previous = ThermalState(row["is_hot"], row["is_slowed"], row["cool_since"])
+        after = next_state(previous, row["temperature"], row["throttle"], row["now"], hot)
+        if after != previous:
+            changed.append((row["id"], *after, _note(previous, after, row["temperature"], hot)))
+        if after[:2] != previous[:2]:
             nodes.add(row["node_id"])
     if changed:
         prepared(_CHANGE, _ordered(changed))
@@ -87,17 +87,17 @@ def apply_readings(readings: Sequence[tuple[int, str, int | None, int | None]], 
         wake.request_cycle()
 
 
-def _note(before: ThermalState, after: ThermalState, celsius: int | None, hot: int) -> str | None:
-    """What made it hot, in words, kept while it is so; None: as it was told already."""
-    if after[:2] == before[:2]:
+def _note(previous: ThermalState, after: ThermalState, celsius: int | None, hot: int) -> str | None:
+    """Describe why the device is hot. None if its state has not changed."""
+    if after[:2] == previous[:2]:
         return None
     if after.is_slowed:
         return SLOWED_NOTE + ("" if celsius is None else f" at {celsius} °C")
-    if before.is_slowed and after.is_hot:
+    if previous.is_slowed and after.is_hot:
         return f"was {SLOWED_NOTE}"
     return f"{celsius} °C, hot from {hot} °C" if after.is_hot else ""
 
 
 def _ordered(rows: list[tuple[int, bool, bool, float | None, str | None]]) -> list[list[Any]]:
-    """By id: two batches that touch the same devices lock them in one order."""
+    """Order rows by id: two batches that touch the same devices lock them in one order."""
     return columns(sorted(rows, key=lambda row: row[0]), 5)

@@ -1,4 +1,4 @@
-"""What can be done to nodes: let them join, close and open them."""
+"""Join nodes: join tokens, credentials and their authentication."""
 
 from datetime import timedelta
 
@@ -18,21 +18,21 @@ from nodes.telemetry import readings
 
 
 def create_join_token(hours: float, actor: str) -> tuple[JoinToken, str]:
-    """A token with which nodes may join for `hours`, and its text, shown this once."""
-    made = credentials.generate("j")
+    """Create a token with which nodes can join for `hours`. Return it and its text, which is not stored."""
+    credential = credentials.generate("j")
     with transaction.atomic():
         token = JoinToken.objects.create(
-            prefix=made.prefix,
-            secret_hash=made.secret_hash,
+            prefix=credential.prefix,
+            secret_hash=credential.secret_hash,
             created_by=actor,
             expires_at=timezone.now() + timedelta(hours=hours),
         )
-        log.record("join_token.create", f"join token {made.prefix}", None, {"expires_in_hours": hours})
-    return token, made.text
+        log.record("join_token.create", f"join token {credential.prefix}", None, {"expires_in_hours": hours})
+    return token, credential.text
 
 
 def revoke_join_token(token_id: int) -> str:
-    """No more nodes join with it; those that have joined stay. Harmless when repeated. 404 for an unknown one."""
+    """Revoke a join token. Joined nodes stay. Revoking it again changes nothing. 404 for an unknown token."""
     with transaction.atomic():
         token = JoinToken.objects.select_for_update().filter(pk=token_id).first()
         if token is None:
@@ -46,46 +46,45 @@ def revoke_join_token(token_id: int) -> str:
 
 
 def token_of(header: str) -> str:
-    """The prefix of the join token that an Authorization header carries; empty unless it is good."""
+    """Return the prefix of the join token in an Authorization header; empty if the token is not valid."""
     prefix, secret = credentials.bearer(header)
     token = JoinToken.objects.filter(prefix=prefix, revoked_at=None, expires_at__gt=timezone.now()).first()
     return prefix if token is not None and credentials.proves(secret, token.secret_hash) else ""
 
 
-def join(message: Join, heartbeat_seconds: float, let_in_by: str = "") -> Joined:
-    """Makes the node, or gives a known one (same `node_key`) a new credential; its inventory stays as it is.
+def join_node(message: Join, heartbeat_seconds: float, let_in_by: str = "") -> Joined:
+    """Create the node, or give an existing one (same `node_key`) a new credential and keep its inventory.
     `let_in_by`: the prefix of its join token.
 
-    A name that another machine has is refused with 409 unless that one has reported, is lost, and nothing of it is in
-    use."""
+    409 if another machine has the name, unless that node has reported before, is lost, and nothing on it is in use."""
     removal.require_not_removed(message.node_key, let_in_by)
     try:
         return _join(message, heartbeat_seconds, let_in_by)
     except IntegrityError:
-        # Another took the name, or the same machine joined, in the same moment. Now that is committed and can be seen.
+        # Another machine took the name, or this one joined twice, at the same moment. The retry sees the committed row.
         return _join(message, heartbeat_seconds, let_in_by)
 
 
 def _join(message: Join, heartbeat_seconds: float, let_in_by: str) -> Joined:
     with transaction.atomic():
         node = Node.objects.select_for_update().filter(node_key=message.node_key, removed_at=None).first()
-        made = credentials.generate("n")
+        credential = credentials.generate("n")
         if node is None:
-            node = _take_name(message) or Node(name=message.name, joined_at=timezone.now())
+            node = _reuse_lost_node(message) or Node(name=message.name, joined_at=timezone.now())
             node.node_key = message.node_key
-        node.credential_prefix, node.credential_hash = made.prefix, made.secret_hash
+        node.credential_prefix, node.credential_hash = credential.prefix, credential.secret_hash
         node.let_in_by = let_in_by
         node.save()
         readings.store_facts(node.pk, message.facts)
-    return Joined(node_id=node.pk, credential=made.text, heartbeat_seconds=heartbeat_seconds)
+    return Joined(node_id=node.pk, credential=credential.text, heartbeat_seconds=heartbeat_seconds)
 
 
-def _take_name(message: Join) -> Node | None:
+def _reuse_lost_node(message: Join) -> Node | None:
     old = Node.objects.select_for_update().filter(name=message.name, removed_at=None).first()
     if old is None:
         return None
     if old.last_seen_at is None:
-        # Its agent may be started long after the join, and must then find its credential as it was.
+        # Its agent may start long after the join and then needs its credential unchanged.
         raise _name_taken(
             f"another machine has joined and not yet reported as node '{message.name}'",
             "join with --name, or ask an admin to remove that node",
@@ -103,9 +102,9 @@ def _name_taken(detail: str, next_step: str) -> Problem:
 
 
 def authenticate(header: str) -> int | None:
-    """The id of the node whose credential an Authorization header carries, or None.
+    """Return the id of the node whose credential an Authorization header carries, or None.
 
-    401 with another sentence for the credential of a node that was removed."""
+    401 with the code `node_removed` if that node was removed."""
     prefix, secret = credentials.bearer(header)
     sql = "SELECT id, credential_hash, removed_at FROM nodes_node WHERE credential_prefix = %s"
     rows = query(sql, [prefix]) if prefix else []

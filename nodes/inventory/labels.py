@@ -1,4 +1,4 @@
-"""Labels and taints of nodes: what admins set, beside what agents report."""
+"""Labels and taints of nodes: set by admins, beside those that agents report."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ from nodes.models import Node
 
 
 def labels_of(name: str) -> dict[str, Any]:
-    """Return all labels of a node, and by whom they are set. Where both set one, the admin's wins."""
+    """Return all labels of a node and their sources. An admin's label overrides the agent's."""
     return _represent_labels(_node(name))
 
 
@@ -26,18 +26,18 @@ def change_labels(name: str, changes: Mapping[str, str | None]) -> dict[str, Any
     _require_labels(changes)
     with transaction.atomic():
         node = _node(name, is_locked=True)
-        before = dict(node.admin_labels)
-        kept = {key: value for key, value in before.items() if key not in changes}
-        after = {**kept, **{key: value for key, value in changes.items() if value is not None}}
+        previous = dict(node.admin_labels)
+        unchanged = {key: value for key, value in previous.items() if key not in changes}
+        after = {**unchanged, **{key: value for key, value in changes.items() if value is not None}}
         removed = {key for key, value in changes.items() if value is None}
-        if stuck := sorted((removed & node.labels.keys()) - before.keys()):
+        if stuck := sorted((removed & node.labels.keys()) - previous.keys()):
             message = f"the agent of {name} reports it: set another value instead of removing it"
             raise invalid([FieldError(f"labels.{key}", "reported_by_agent", message) for key in stuck])
         if len(after) > MAX_LABELS:
             raise invalid([FieldError("labels", "too_long", f"at most {MAX_LABELS} labels on a node")])
         node.admin_labels = after
         node.save(update_fields=["admin_labels"])
-        _announce("node.labels", node, before, after)
+        _announce("node.labels", node, previous, after)
     return _represent_labels(node)
 
 
@@ -51,29 +51,29 @@ def change_taints(name: str, add: Sequence[Taint], remove: Iterable[str]) -> dic
     _require_taints(add)
     with transaction.atomic():
         node = _node(name, is_locked=True)
-        before = msgspec.convert(node.taints, list[Taint])
-        known = {(taint.key, str(taint.effect)): taint for taint in before}
+        previous = msgspec.convert(node.taints, list[Taint])
+        current = {(taint.key, str(taint.effect)): taint for taint in previous}
         for number, word in enumerate(remove):
-            gone = [place for place in known if word in (place[0], ":".join(place))]
-            if not gone:
+            removed = [key for key in current if word in (key[0], ":".join(key))]
+            if not removed:
                 message = f"node {name} has no taint {word}; give its KEY or KEY:EFFECT"
                 raise invalid([FieldError(f"remove[{number}]", "unknown", message)])
-            for place in gone:
-                del known[place]
-        known |= {(taint.key, str(taint.effect)): taint for taint in add}
-        if len(known) > MAX_TAINTS:
+            for key in removed:
+                del current[key]
+        current |= {(taint.key, str(taint.effect)): taint for taint in add}
+        if len(current) > MAX_TAINTS:
             raise invalid([FieldError("add", "too_long", f"at most {MAX_TAINTS} taints on a node")])
-        after = [known[place] for place in sorted(known)]
+        after = [current[key] for key in sorted(current)]
         node.taints = msgspec.to_builtins(after)
         node.save(update_fields=["taints"])
-        texts = [[taint_text(taint) for taint in taints] for taints in (before, after)]
+        texts = [[taint_text(taint) for taint in taints] for taints in (previous, after)]
         _announce("node.taints", node, {"taints": texts[0]}, {"taints": texts[1]})
     return {"node": name, "taints": node.taints}
 
 
 def _represent_labels(node: Node) -> dict[str, Any]:
-    both = {**node.labels, **node.admin_labels}
-    return {"node": node.name, "labels": both, "from_admin": node.admin_labels, "from_agent": node.labels}
+    merged = {**node.labels, **node.admin_labels}
+    return {"node": node.name, "labels": merged, "from_admin": node.admin_labels, "from_agent": node.labels}
 
 
 def _node(name: str, *, is_locked: bool = False) -> Node:
@@ -84,8 +84,8 @@ def _node(name: str, *, is_locked: bool = False) -> Node:
     return node
 
 
-def _announce(action: str, node: Node, before: dict[str, Any], after: dict[str, Any]) -> None:
-    log.record(action, f"node {node.name}", before, after)
+def _announce(action: str, node: Node, previous: dict[str, Any], current: dict[str, Any]) -> None:
+    log.record(action, f"node {node.name}", previous, current)
     events.changed("nodes", [node.pk])
     wake.request_cycle()
 
@@ -102,8 +102,8 @@ def _require_taints(taints: Sequence[Taint]) -> None:
         for number, taint in enumerate(taints)
         for problem in taint_problems(taint)
     ]
-    places = [(taint.key, taint.effect) for taint in taints]
-    if len(set(places)) < len(places):
+    keys = [(taint.key, taint.effect) for taint in taints]
+    if len(set(keys)) < len(keys):
         errors.append(
             FieldError("add", "duplicate", f"names one key twice with one effect of {', '.join(TaintEffect)}")
         )

@@ -1,4 +1,4 @@
-"""Removes a node for good: no list shows it, nothing counts it, and its agent is refused. Its history stays."""
+"""Remove a node: lists and counts leave it out, and its agent is refused. Its history stays."""
 
 from django.utils import timezone
 
@@ -12,7 +12,7 @@ from nodes.inventory import retire
 from nodes.models import Node
 from nodes.not_found import absent
 
-# What an agent with the credential of a removed node is answered.
+# The answer to an agent with the credential of a removed node.
 REFUSAL = "this node was removed by an admin; join it again with a join token made after that"
 
 
@@ -26,12 +26,12 @@ def remove(name: str) -> str:
         raise absent(name)
     _require_empty(node)
     retire.retire_all(node.pk)
-    missing_users.forget(node.pk)
+    missing_users.clear(node.pk)
     execute("UPDATE nodes_incident SET until = clock_timestamp() WHERE node_id = %s AND until IS NULL", [node.pk])
     node.removed_at = timezone.now()
     node.save(update_fields=["removed_at"])
-    before = {key: str(getattr(node, key)) for key in ("state", "intent", "hostname", "let_in_by")}
-    log.record("node.remove", f"node {name}", before, None)
+    previous = {key: str(getattr(node, key)) for key in ("state", "intent", "hostname", "let_in_by")}
+    log.record("node.remove", f"node {name}", previous, None)
     events.changed("nodes", [node.pk])
     wake.request_cycle()
     return f"node {name} is removed; its history stays, and the name can be joined again"
@@ -55,8 +55,8 @@ def _require_empty(node: Node) -> None:
 
 
 def require_not_removed(node_key: str, join_token_prefix: str) -> None:
-    """401 for a machine whose node was removed, unless the join token was made after that: its agent joins by itself
-    with the token that it once got."""
+    """401 for a machine whose node was removed, unless the join token is newer: its agent would otherwise join again by
+    itself with the token that it still has."""
     rows = query(
         "SELECT n.name FROM nodes_node n WHERE n.node_key = %s AND n.removed_at > coalesce("
         " (SELECT created_at FROM nodes_jointoken WHERE prefix = %s), 'infinity') ORDER BY n.removed_at DESC LIMIT 1",

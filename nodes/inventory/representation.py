@@ -1,4 +1,4 @@
-"""A node with its devices as the API and the page show it."""
+"""Represent nodes and devices for the API and pages."""
 
 from typing import Any
 
@@ -42,8 +42,8 @@ _READ = (
 
 
 def nodes(visible: list[int] | None, name: str | None = None) -> list[dict[str, Any]]:
-    """All nodes, or the one of that name. `visible`: the tenants whose job ids are told; None: all, and what
-    nodes.redaction keeps from others."""
+    """Return all nodes, or the one with that name. `visible`: the tenants whose job ids are included; None: all, and
+    the texts that nodes.redaction hides from others."""
     rows = query(_NODES, [name, name])
     ids = None if name is None else [row["id"] for row in rows]
     devices: dict[int, list[dict[str, Any]]] = {row["id"]: [] for row in rows}
@@ -55,21 +55,22 @@ def nodes(visible: list[int] | None, name: str | None = None) -> list[dict[str, 
 def _node(row: dict[str, Any], devices: list[dict[str, Any]], visible: list[int] | None) -> dict[str, Any]:
     names = ("name", "state", "intent", "intent_note", "pretend", "cpu_cores", "memory_mb", "labels", "taints",
              "agent_version", "driver_version", "runtimes", "isolation", "hostname", "clock_off_seconds")  # fmt: skip
-    shown = {
+    represented = {
         **{name: row[name] for name in names},
         "missing_users": row["missing_users"] or {},
         "cpu_cores_free": row["cpu_cores"] - row["cpu_held"] / 1000,
         "memory_mb_free": row["memory_mb"] - int(row["memory_held"]),
         "last_seen_at": rfc3339(row["last_seen_at"]),
         "joined_at": rfc3339(row["joined_at"]),
-        "jobs": _told(row["jobs"], visible),
+        "jobs": _visible_jobs(row["jobs"], visible),
         "devices": devices,
     }
-    return redaction.redact_notes(shown, visible)
+    return redaction.redact_notes(represented, visible)
 
 
 def device(row: dict[str, Any], visible: list[int] | None) -> dict[str, Any]:
-    """`held`: free, shared or exclusive; `reading` null while nothing has been read, its fields null where unknown."""
+    """Represent a device. `held`: free, shared or exclusive. `reading` is None before the first one; its unknown fields
+    are None."""
     reading = None
     if row["read_at"] is not None:
         reading = {
@@ -77,7 +78,7 @@ def device(row: dict[str, Any], visible: list[int] | None) -> dict[str, Any]:
             "throttled_by": throttling.reason_names(row["throttle_reasons"]),
             "read_at": rfc3339(row["read_at"]),
         }
-    shown = {
+    represented = {
         "id": row["id"],
         "uuid": row["uuid"],
         "index": row["index"],
@@ -89,11 +90,11 @@ def device(row: dict[str, Any], visible: list[int] | None) -> dict[str, Any]:
         "is_slowed": row["is_slowed"],
         "held": "exclusive" if row["held_whole"] else "shared" if row["held_mb"] else "free",
         "shared_mb": row["held_mb"],
-        "jobs": _told(row["jobs"], visible),
+        "jobs": _visible_jobs(row["jobs"], visible),
         "reading": reading,
     }
-    return redaction.redact_notes(shown, visible)
+    return redaction.redact_notes(represented, visible)
 
 
-def _told(pairs: list[list[int]] | None, visible: list[int] | None) -> list[int]:
+def _visible_jobs(pairs: list[list[int]] | None, visible: list[int] | None) -> list[int]:
     return [job for job, tenant in pairs or [] if visible is None or tenant in visible]

@@ -1,5 +1,5 @@
-"""Takes a device that is gone for good off the books: nothing counts, lists or waits for it any more. If its agent
-names it again, it is a device like any new one."""
+"""Retire devices that are permanently gone: lists and counts leave them out. If the agent reports one again, it is a
+new device."""
 
 from typing import Any
 
@@ -9,15 +9,15 @@ from gpusched.lib.bus import events, wake
 from gpusched.lib.db.sql import execute, query
 from nodes.models import Device
 
-# Read: its agent, alive, has looked at it within the last minute, and it was not lost to the driver.
-_FOUND = """
+# `is_read`: its online agent has read it within the last minute, and the driver had not lost it.
+_DEVICE = """
     SELECT d.id, d.node_id, n.name AS node, d.index, d.uuid, d.model, d.held_whole > 0 OR d.held_mb > 0 AS is_held,
            coalesce(n.state = 'online' AND d.health <> 'lost' AND r.occupancy IS DISTINCT FROM 'lost'
                     AND r.read_at > n.last_seen_at - interval '1 minute', false) AS is_read
       FROM nodes_device d JOIN nodes_node n ON n.id = d.node_id LEFT JOIN nodes_reading r ON r.device_id = d.id
      WHERE d.id = %s FOR UPDATE OF d
 """
-# What befell it stays in the history of its node, which says there which device it was.
+# Its incidents stay in the history of its node, with the device named in the cause.
 _KEEP_INCIDENTS = """
     UPDATE nodes_incident
        SET device_id = NULL, until = coalesce(until, clock_timestamp()), cause = left(%s || cause, 200)
@@ -32,35 +32,35 @@ _KEEP_ALL_INCIDENTS = """
 
 
 def retire(device_id: int) -> str:
-    """Forgets the device with its readings, samples and roll-ups, and says so; ledger and incidents stay. Inside
-    a transaction. 404 for an unknown id; 409 while a job holds it or its agent reads it."""
-    rows = query(_FOUND, [device_id])
+    """Delete a device with its readings, samples and roll-ups; ledger and incidents stay. Return a message. Inside a
+    transaction. 404 for an unknown id; 409 while a job holds it or its agent reads it."""
+    rows = query(_DEVICE, [device_id])
     if not rows:
         raise not_found(f"GPU {device_id}")
-    found = rows[0]
-    name = f"GPU {found['index']} of {found['node']}"
-    _require_gone(found, name)
-    execute(_KEEP_INCIDENTS, [f"GPU {found['index']} ({found['uuid']}), retired since: ", device_id])
+    device = rows[0]
+    name = f"GPU {device['index']} of {device['node']}"
+    _require_gone(device, name)
+    execute(_KEEP_INCIDENTS, [f"GPU {device['index']} ({device['uuid']}), retired since: ", device_id])
     Device.objects.get(pk=device_id).delete()
-    log.record("gpu.retire", name, {key: found[key] for key in ("uuid", "model")}, None)
-    events.changed("nodes", [found["node_id"]])
+    log.record("gpu.retire", name, {key: device[key] for key in ("uuid", "model")}, None)
+    events.changed("nodes", [device["node_id"]])
     wake.request_cycle()
     return f"{name} is retired; it comes back by itself if its agent names it again"
 
 
 def retire_all(node_id: int) -> None:
-    """Forget all devices of a node that is removed; ledger and incidents stay. Inside a transaction."""
+    """Delete all devices of a node that is removed; ledger and incidents stay. Inside a transaction."""
     execute(_KEEP_ALL_INCIDENTS, [node_id])
     Device.objects.filter(node_id=node_id).delete()
 
 
-def _require_gone(found: dict[str, Any], name: str) -> None:
-    if found["is_held"]:
+def _require_gone(device: dict[str, Any], name: str) -> None:
+    if device["is_held"]:
         raise Problem(409, "in_use", f"a job holds {name}", next_step="wait for its end, or cancel it")
-    if found["is_read"]:
+    if device["is_read"]:
         raise Problem(
             409,
             "wrong_state",
-            f"{name} is there: its agent reads it",
+            f"{name} is still present: its agent reads it",
             next_step="quarantine it to keep jobs off, or take it out of the machine first",
         )

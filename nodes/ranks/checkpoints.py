@@ -1,4 +1,4 @@
-"""Keeps when running attempts last saved their work, as their agents tell it: what preemption reckons a loss from."""
+"""Record when running attempts last saved their work. Preemption computes the lost work from that."""
 
 from collections.abc import Sequence
 
@@ -17,8 +17,8 @@ _SAVES = """
 """
 
 
-def record_checkpoints(told: Sequence[tuple[int, str, str]]) -> int:
-    """(node, key, when) of any number of nodes; gives how many attempts this was new of. Of ranks that do not run on
-    that node nothing is believed; a time in the future is now."""
-    rows = [(*key, node_id, parse_time(at)) for node_id, text, at in told if (key := parse_rank_key(text)) is not None]
+def record_checkpoints(saves: Sequence[tuple[int, str, str]]) -> int:
+    """Record (node, rank key, time) of any number of nodes. Return how many attempts have a newer checkpoint. Ignore
+    ranks that do not run on that node; a time in the future becomes now."""
+    rows = [(*key, node_id, parse_time(at)) for node_id, text, at in saves if (key := parse_rank_key(text)) is not None]
     return attempts.record_saves(read(_SAVES, columns(rows, 5))) if rows else 0

@@ -1,4 +1,4 @@
-"""What should run on nodes, as the messages that their agents get."""
+"""Compute what should run on each node, as the messages for its agent."""
 
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
@@ -11,7 +11,7 @@ from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import JobState, RankState
 from tenants import secrets
 
-# Agents refuse messages of 16 MiB; a job's script alone may have six.
+# Agents refuse messages over 16 MiB, and a job's script alone may take 6 MiB.
 MAX_RUN_BYTES = 4 << 20
 NO_LIMITS: Mapping[int, Mapping[str, int]] = {}
 _LIVE = """
@@ -30,49 +30,50 @@ _LIVE = """
 
 
 def live_ranks(node_ids: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
-    """The assignments of each node that have not ended."""
-    found: dict[int, list[dict[str, Any]]] = {node_id: [] for node_id in node_ids}
+    """Return the assignments of each node that have not ended."""
+    ranks_of: dict[int, list[dict[str, Any]]] = {node_id: [] for node_id in node_ids}
     for row in prepared(_LIVE, [list(node_ids)]):
-        found[row["node_id"]].append(row)
-    return found
+        ranks_of[row["node_id"]].append(row)
+    return ranks_of
 
 
 def desired(
     rows_of: Mapping[int, list[dict[str, Any]]],
-    held: Mapping[int, Sequence[str]],
-    told: Mapping[int, Set[str]],
+    agent_keys: Mapping[int, Sequence[str]],
+    sent_runs: Mapping[int, Set[str]],
     limits: Mapping[int, Mapping[str, int]] = NO_LIMITS,
 ) -> dict[int, Desired]:
-    """For each node: run what is assigned and not started, stop what is to stop, and stop what the agent holds
-    (`held`, keys by node) although nobody wants it (any more). `told`: keys that the node was told a moment ago to
-    run; they need not be spelled out again. `limits`: the versions of changed time limits that are in force there."""
+    """Return the orders for each node: run assigned ranks that have not started, stop ranks of stopping jobs, and stop
+    ranks that the agent has (`agent_keys`) but that are no longer assigned to it. `sent_runs`: rank keys whose run
+    order was sent a moment ago and need not be sent again. `limits`: the versions of changed time limits in force
+    there."""
     to_run = [
         row["id"]
         for node_id, rows in rows_of.items()
         for row in rows
-        if _is_to_run(row) and _key(row) not in told.get(node_id, ())
+        if _is_to_run(row) and _key(row) not in sent_runs.get(node_id, ())
     ]
     specs = _specs(to_run) if to_run else {}
     answers = {}
     for node_id, rows in rows_of.items():
         orders: list[Run | Stop] = []
-        wanted = set()
-        size = 0  # of what is to run, sent or not
+        assigned = set()
+        size = 0  # of all run orders, sent or not
         for row in rows:
             key = _key(row)
-            wanted.add(key)
+            assigned.add(key)
             if row["id"] in specs:
-                # The first is always sent, however large and whatever is to stop; the rest comes with the next answers.
+                # Always send the first order, however large; the next answers carry the others.
                 is_first = size == 0
                 size += len(msgspec.json.encode(specs[row["id"]]))
                 if is_first or size <= MAX_RUN_BYTES:
                     orders.append(Run(key=key, spec=specs[row["id"]]))
             elif _is_to_stop(row):
-                # The other nodes of a gang are not at fault, and must not be held for it.
+                # The other nodes of a gang are not at fault, and must not be cordoned for it.
                 reason = EndReason.RANK_FAILED if row["is_bystander"] else row["stop_reason"] or EndReason.SUPERSEDED
                 orders.append(Stop(key=key, reason=reason, grace_seconds=row["grace_seconds"]))
-        unwanted = [key for key in held.get(node_id, ()) if key not in wanted]
-        orders += [Stop(key=key, reason=EndReason.SUPERSEDED) for key in unwanted]
+        unassigned = [key for key in agent_keys.get(node_id, ()) if key not in assigned]
+        orders += [Stop(key=key, reason=EndReason.SUPERSEDED) for key in unassigned]
         changed = [limit for row in rows if (limit := _limit(row, limits.get(node_id, {})))]
         answers[node_id] = Desired(assignments=orders, limits=changed)
     return answers
@@ -87,14 +88,14 @@ def _is_to_stop(row: dict[str, Any]) -> bool:
 
 
 def _is_to_run(row: dict[str, Any]) -> bool:
-    """Not `is_early`: a gang starts together, or not at all, so none starts while a node of another is silent."""
+    """Not if `is_early`: a gang starts together, so no rank starts while the node of another rank is silent."""
     return row["state"] == RankState.ASSIGNED and not _is_to_stop(row) and not row["is_early"]
 
 
-def _limit(row: dict[str, Any], known: Mapping[str, int]) -> Limit | None:
-    """The time limit that was changed since the rank was told to run, unless its agent has it."""
+def _limit(row: dict[str, Any], agent_versions: Mapping[str, int]) -> Limit | None:
+    """Return the time limit if it changed after the rank's run order and the agent does not have it yet."""
     key, version = _key(row), row["limit_version"]
-    if version <= known.get(key, 0) or row["max_runtime_seconds"] is None or row["attempt"] != row["number"]:
+    if version <= agent_versions.get(key, 0) or row["max_runtime_seconds"] is None or row["attempt"] != row["number"]:
         return None
     return Limit(key=key, version=version, max_runtime_seconds=row["max_runtime_seconds"])
 
@@ -126,8 +127,8 @@ def _specs(assignment_ids: Sequence[int]) -> dict[int, RankSpec]:
 
 def _rank_spec(row: dict[str, Any]) -> RankSpec:
     payload, ranks = row["payload"], row["ranks"]
-    # Read now: a secret with a new value has it from the next attempt on. What is wrong with those of one job must not
-    # keep the node from hearing of the others.
+    # Unsealed here, so that a new value applies from the next attempt on. An error in the secrets of one job goes into
+    # its own order and must not block the orders for other jobs.
     values, unfit = secrets.unseal(row["sealed"] or {}, payload.get("secrets", []), row["tenant"])
     return RankSpec(
         job_id=row["job_id"],
@@ -138,7 +139,7 @@ def _rank_spec(row: dict[str, Any]) -> RankSpec:
         argv=[*payload["command"], *payload["args"]],
         script=payload["script"],
         workdir=payload["workdir"],
-        environment={**payload["environment"], **_of_element(row["array_index"])},
+        environment={**payload["environment"], **_element_environment(row["array_index"])},
         traceparent=row["traceparent"],
         user=row["unix_user"],
         secrets=values,
@@ -158,16 +159,16 @@ def _rank_spec(row: dict[str, Any]) -> RankSpec:
     )
 
 
-def _of_element(index: int | None) -> dict[str, str]:
-    """Sent as the job's own, so that agents need not know of arrays."""
+def _element_environment(index: int | None) -> dict[str, str]:
+    """Return the variables of an array element. Agents see them as the job's own and need no notion of arrays."""
     return {} if index is None else {"GPUSCHED_ARRAY_INDEX": str(index)}
 
 
 def _head_address(row: dict[str, Any]) -> str:
-    """Where rank 0 listens: loopback when it is the same machine, which needs no name service."""
+    """Return the host of rank 0: loopback on the same machine, where no name service is needed."""
     return "127.0.0.1" if row["head"] == row["own"] else row["head"]
 
 
 def _port(job_id: int, attempt: int) -> int:
-    """A port below the ephemeral range that neighbouring jobs and attempts do not share."""
+    """Return a port below the ephemeral range that neighbouring jobs and attempts do not share."""
     return 10_000 + (job_id * 31 + attempt) % 20_000

@@ -1,4 +1,4 @@
-"""Which signals of their jobs agents have not taken yet."""
+"""Find signals sent to jobs that their agents have not acknowledged yet."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -7,10 +7,10 @@ from gpusched.lib.db.sql import columns, query
 from gpusched.protocol.agent_messages import Signal, rank_key
 from gpusched.protocol.states import JobState, RankState
 
-# Of each job; whoever is further behind hears of the others with the next answer.
+# Per job; the next answer carries the others.
 MAX_AT_ONCE = 50
-# Of jobs after a number of each; ranks of a gang that are equally far share theirs.
-_ASKED = """
+# Signals of jobs after a sequence number each. Ranks of a gang with the same number share the rows.
+_SIGNALS = """
     SELECT w.job_id, w.known, e.sequence, e.signal FROM unnest(%s::bigint[], %s::int[]) AS w (job_id, known)
       JOIN jobs_all j ON j.id = w.job_id CROSS JOIN LATERAL (
         SELECT (data->>'sequence')::int AS sequence, data->>'signal' AS signal FROM jobs_events
@@ -21,30 +21,30 @@ _ASKED = """
 
 
 def pending_signals(
-    rows_of: Mapping[int, Sequence[dict[str, Any]]], taken: Mapping[int, Mapping[str, int]]
+    rows_of: Mapping[int, Sequence[dict[str, Any]]], acknowledged: Mapping[int, Mapping[str, int]]
 ) -> dict[int, list[Signal]]:
-    """By node, of its assignments (desired.live). `taken`: the latest that its agent has, by key."""
-    behind: list[tuple[int, str, tuple[int, int]]] = []
+    """Return signals by node for its live ranks. `acknowledged`: the agent's latest sequence number by rank key."""
+    outdated: list[tuple[int, str, tuple[int, int]]] = []
     for node_id, rows in rows_of.items():
         for row in rows:
             key = rank_key(row["job_id"], row["number"], row["rank"])
-            known = taken.get(node_id, {}).get(key, 0)
-            if row["signal_count"] > known and _is_running(row):
-                behind.append((node_id, key, (row["job_id"], known)))
-    asked = _asked({since for _, _, since in behind}) if behind else {}
-    found: dict[int, list[Signal]] = {}
-    for node_id, key, since in behind:
-        told = [Signal(key=key, sequence=one["sequence"], signal=one["signal"]) for one in asked.get(since, ())]
-        found.setdefault(node_id, []).extend(told)
-    return found
+            latest = acknowledged.get(node_id, {}).get(key, 0)
+            if row["signal_count"] > latest and _is_running(row):
+                outdated.append((node_id, key, (row["job_id"], latest)))
+    sent_signals = _load_signals({since for _, _, since in outdated}) if outdated else {}
+    pending: dict[int, list[Signal]] = {}
+    for node_id, key, since in outdated:
+        signals = [Signal(key=key, sequence=s["sequence"], signal=s["signal"]) for s in sent_signals.get(since, ())]
+        pending.setdefault(node_id, []).extend(signals)
+    return pending
 
 
-def _asked(wanted: Collection[tuple[int, int]]) -> dict[tuple[int, int], list[dict[str, Any]]]:
-    """The signals of a job after a number, by both, ascending."""
-    found: dict[tuple[int, int], list[dict[str, Any]]] = {}
-    for row in query(_ASKED, [*columns(sorted(wanted), 2), MAX_AT_ONCE]):
-        found.setdefault((row["job_id"], row["known"]), []).append(row)
-    return found
+def _load_signals(jobs: Collection[tuple[int, int]]) -> dict[tuple[int, int], list[dict[str, Any]]]:
+    """Return the signals after each (job, sequence number), ascending."""
+    signals: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for row in query(_SIGNALS, [*columns(sorted(jobs), 2), MAX_AT_ONCE]):
+        signals.setdefault((row["job_id"], row["known"]), []).append(row)
+    return signals
 
 
 def _is_running(row: dict[str, Any]) -> bool:

@@ -1,7 +1,7 @@
-"""What agents report of ranks, applied to assignments, devices and jobs in one transaction.
+"""Apply agents' reports of ranks to assignments, devices and jobs in one transaction. `end_ranks` has the steps.
 
-Reports come late, twice and out of order. Each update is conditional, so only the first telling of a fact counts, and
-what an older attempt says changes nothing of the job."""
+Reports come late, twice and out of order. Each update is conditional: only the first report of a fact counts, and a
+report of an older attempt does not change the job."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,8 +27,8 @@ MAX_INT, MAX_LOG_BYTES = (1 << 31) - 1, 1 << 60
 
 @dataclass(frozen=True)
 class RankEnd:
-    """The end of one rank. `node_id`: the node that it must be assigned to, else the report is not believed.
-    `seen`: the exit class that the agent told. `left`: UUID → what is still on that device."""
+    """The end of one rank. `node_id`: the node that it must be assigned to, else the report is ignored. `exit_class`:
+    as the agent reported it. `leftovers`: UUID → the processes that are still on that device."""
 
     key: RankKey
     node_id: int
@@ -40,14 +40,14 @@ class RankEnd:
     detail: str = ""
     peak_memory_mb: int | None = None
     log_bytes: int | None = None
-    seen: str | None = None
+    exit_class: str | None = None
     peak_memory_of: str | None = None
     lasted_seconds: float | None = None
-    left: Mapping[str, str] = field(default_factory=dict)
+    leftovers: Mapping[str, str] = field(default_factory=dict)
 
 
 def parse_rank_key(text: str) -> RankKey | None:
-    """`7.3.0` → (7, 3, 0); None for anything else."""
+    """Parse `7.3.0` into (7, 3, 0). Return None for anything else."""
     parts = text.split(".")
     if len(parts) != 3 or not all(part.isascii() and part.isdigit() and len(part) < 19 for part in parts):
         return None
@@ -56,7 +56,7 @@ def parse_rank_key(text: str) -> RankKey | None:
 
 
 def apply_reports(reports: Iterable[tuple[int, Report]]) -> None:
-    """Applies (node id, report) pairs of any number of nodes. To be called inside a transaction."""
+    """Apply (node id, report) pairs of any number of nodes. Call it inside a transaction."""
     starts: list[tuple[RankKey, int, datetime, int]] = []
     ends: list[RankEnd] = []
     for node_id, report in reports:
@@ -64,21 +64,21 @@ def apply_reports(reports: Iterable[tuple[int, Report]]) -> None:
         if key is None:
             continue
         if isinstance(report, Started):
-            starts.append((key, node_id, parse_time(report.at), _fitting(report.pid) or 0))
+            starts.append((key, node_id, parse_time(report.at), _in_range(report.pid) or 0))
         else:
             ends.append(_rank_end(key, node_id, report))
     states.lock_jobs([start[0][0] for start in starts] + [end.key[0] for end in ends])
-    started, ended = _start(starts), end(ends)
+    started, ended = _start_ranks(starts), end_ranks(ends)
     if started or ended:
         events.changed("jobs", started + ended)
     if ended:  # a start frees nothing
         wake.request_cycle()
 
 
-def end_as_node_fault(gone: Sequence[tuple[RankKey, int, datetime]]) -> None:
-    """Ends ranks (key, node, since when) that their node does not know any more, through no fault of the job."""
-    states.lock_jobs([key[0] for key, _, _ in gone])
-    events.changed("jobs", end([RankEnd(key, node_id, at, EndReason.NODE_FAULT) for key, node_id, at in gone]))
+def end_as_node_fault(lost: Sequence[tuple[RankKey, int, datetime]]) -> None:
+    """End ranks (key, node, since when) that their node no longer has, as a node fault rather than the job's."""
+    states.lock_jobs([key[0] for key, _, _ in lost])
+    events.changed("jobs", end_ranks([RankEnd(key, node_id, at, EndReason.NODE_FAULT) for key, node_id, at in lost]))
     wake.request_cycle()
 
 
@@ -89,11 +89,11 @@ def _rank_end(key: RankKey, node_id: int, report: Ended) -> RankEnd:
         node_id,
         parse_time(report.at),
         reason,
-        _fitting(report.exit_code, -MAX_INT),
-        _fitting(report.signal),
+        _in_range(report.exit_code, -MAX_INT),
+        _in_range(report.signal),
         parse_time(report.started_at) if report.started_at else None,
         (report.detail or "").replace("\x00", "")[:2000],
-        _fitting(report.peak_memory_mb),
+        _in_range(report.peak_memory_mb),
         min(max(report.log_bytes, 0), MAX_LOG_BYTES),
         report.exit_class,
         report.peak_memory_of if report.peak_memory_of in PEAKS else None,
@@ -102,9 +102,9 @@ def _rank_end(key: RankKey, node_id: int, report: Ended) -> RankEnd:
     )
 
 
-def _fitting(value: int | None, least: int = 0) -> int | None:
-    """What fits no column is not known: one number must not keep an end from being written."""
-    return value if value is not None and least <= value <= MAX_INT else None
+def _in_range(value: int | None, minimum: int = 0) -> int | None:
+    """Return the value, or None if no column can hold it: one number must not block the report of an end."""
+    return value if value is not None and minimum <= value <= MAX_INT else None
 
 
 _START = """
@@ -119,12 +119,11 @@ _START = """
 """
 
 
-def _start(starts: Sequence[tuple[RankKey, int, datetime, int]]) -> list[int]:
-    rows = [(*key, node_id, at, pid) for key, node_id, at, pid in starts]
-    told = (
-        [(row["job_id"], row["number"], row["started_at"]) for row in query(_START, columns(rows, 6))] if rows else []
-    )
-    return states.started(told) if told else []
+def _start_ranks(starts: Sequence[tuple[RankKey, int, datetime, int]]) -> list[int]:
+    if not starts:
+        return []
+    rows = query(_START, columns([(*key, node_id, at, pid) for key, node_id, at, pid in starts], 6))
+    return states.started([(row["job_id"], row["number"], row["started_at"]) for row in rows]) if rows else []
 
 
 _END = """
@@ -151,42 +150,56 @@ _END = """
 """
 
 
-def end(ends: Sequence[RankEnd]) -> list[int]:
-    """Ends ranks, frees their devices, and ends or stops the attempts that this decides; gives the changed jobs."""
-    if not ends:
-        return []
-    rows = [_row(one) for one in {one.key: one for one in ends}.values()]
-    ended = query(_END, columns(rows, 15))
+def end_ranks(ends: Sequence[RankEnd]) -> list[int]:
+    """End ranks, free their devices, and end or stop their attempts as needed. Return the ids of the changed jobs."""
+    # 1. End the assignments. A rank that has ended before drops out here.
+    ended = query(_END, columns([_end_row(end) for end in {end.key: end for end in ends}.values()], 15)) if ends else []
     if not ended:
         return []
-    allocations.release([row["id"] for row in ended])
+    # 2. Free what they held, and charge its use.
+    ledger.charge([_charge(row) for row in allocations.release([row["id"] for row in ended])])
+    # 3. Keep other jobs off nodes without the tenant's Unix user, and off freed devices that still have processes.
+    #    In this transaction (A34): the next reading may come a second too late, after the next job was placed.
     missing_users.record([row["id"] for row in ended if row["reason"] == EndReason.NO_ACCOUNT])
-    # In the transaction that gives them back (A34): the next reading may be a second, and another job, too late.
-    left = {e.key: e.left for e in ends if e.left}
-    device_health.mark_dirty(
-        [(r["id"], *one) for r in ended for one in left.get((r["job_id"], r["number"], r["rank"]), {}).items()]
-    )
-    # A rank that came and went between two messages was never reported as started.
-    states.started([(r["job_id"], r["number"], r["started_at"]) for r in ended if r["started_at"]])
-    record_outcomes([(r["job_id"], r["number"], r["rank"], _how(r)) for r in ended])
+    device_health.mark_dirty(_leftovers(ends, ended))
+    # 4. Record how each rank ended. A rank that started and ended between two messages was never reported as started.
+    states.started([(row["job_id"], row["number"], row["started_at"]) for row in ended if row["started_at"]])
+    record_outcomes([(row["job_id"], row["number"], row["rank"], _recorded_outcome(row)) for row in ended])
+    # 5. End the attempts whose ranks have all ended, and refund those that ended through no fault of their job.
     attempts = sorted({(row["job_id"], row["number"]) for row in ended})
-    over, failing = _finished_attempts(attempts)
-    states.finish(over)
-    ledger.refund([(outcome.job_id, outcome.attempt, outcome.reason) for outcome in over])
+    finished, failing = _finished_attempts(attempts)
+    states.finish(finished)
+    ledger.refund([(outcome.job_id, outcome.attempt, outcome.reason) for outcome in finished])
+    # 6. Stop the other ranks of the attempts of which a rank failed.
     for job_id, evidence in failing:
         states.stop([job_id], EndReason.RANK_FAILED, evidence, "")
     return [job_id for job_id, _ in attempts]
 
 
-def _row(end: RankEnd) -> tuple[Any, ...]:
+def _charge(row: dict[str, Any]) -> ledger.Charge:
+    """Return the charge for a released device, from the start of its rank to its end."""
+    ended: datetime = row["ended_at"]
+    return ledger.Charge(
+        row["tenant_id"], row["user_id"], row["job_id"], row["attempt"], row["rank"], row["device_id"], row["node"],
+        row["gpu_model"], row["memory_mb"], row["gpu_weight"], row["started_at"] or ended, ended, row["reason"],
+    )  # fmt: skip
+
+
+def _leftovers(ends: Sequence[RankEnd], ended: Sequence[dict[str, Any]]) -> list[tuple[int, str, str]]:
+    """Return (assignment, UUID, processes) of the devices that are not free although their rank has ended."""
+    left = {end.key: end.leftovers for end in ends if end.leftovers}
+    return [(r["id"], *item) for r in ended for item in left.get((r["job_id"], r["number"], r["rank"]), {}).items()]
+
+
+def _end_row(end: RankEnd) -> tuple[Any, ...]:
     return (
         *end.key, end.node_id, end.at, end.reason, end.exit_code, end.signal, end.started_at, end.detail,
-        end.peak_memory_mb, end.log_bytes, exit_class(end.reason, end.exit_code, end.seen), end.peak_memory_of,
+        end.peak_memory_mb, end.log_bytes, exit_class(end.reason, end.exit_code, end.exit_class), end.peak_memory_of,
         end.lasted_seconds,
     )  # fmt: skip
 
 
-def _how(row: dict[str, Any]) -> dict[str, Any]:
+def _recorded_outcome(row: dict[str, Any]) -> dict[str, Any]:
     names = ("reason", "exit_code", "signal", "started_at", "ended_at", "detail", "log_bytes", "peak_memory_mb",
              "peak_memory_of")  # fmt: skip
     return {**{name: row[name] for name in names}, "class": row["exit_class"]}
@@ -204,23 +217,24 @@ _RANKS = """
 def _finished_attempts(
     attempts: Sequence[tuple[int, int]],
 ) -> tuple[list[AttemptOutcome], list[tuple[int, dict[str, Any]]]]:
-    """Attempts whose ranks have all ended, and jobs of which a rank failed while others run."""
+    """Return the outcomes of attempts whose ranks have all ended, and the jobs of which a rank failed while others
+    run."""
     ranks: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for row in query(_RANKS, columns(attempts, 2)):
         ranks.setdefault((row["job_id"], row["number"]), []).append(row)
-    over: list[AttemptOutcome] = []
+    finished: list[AttemptOutcome] = []
     failing: list[tuple[int, dict[str, Any]]] = []
     for (job_id, number), rows in ranks.items():
         decisive = _decisive(rows)
         if all(row["state"] == "ended" for row in rows):
-            over.append(_outcome(job_id, number, decisive, max(row["ended_at"] for row in rows), len(rows)))
+            finished.append(_outcome(job_id, number, decisive, max(row["ended_at"] for row in rows), len(rows)))
         elif _failed(decisive):
             failing.append((job_id, {"rank": decisive["rank"], "node": decisive["node"]}))
-    return over, failing
+    return finished, failing
 
 
 def _decisive(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The rank that tells how the attempt ended: a fault of a node before a failure, the earliest first."""
+    """Return the rank that decides how the attempt ended: a node fault before a failure, the earliest first."""
     ended = [row for row in rows if row["state"] == "ended"]
     faults = [row for row in ended if row["reason"] in NODE_FAULTS]
     failures = [row for row in ended if _failed(row)]

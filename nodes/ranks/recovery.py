@@ -1,4 +1,4 @@
-"""Finds nodes that have gone silent, GPUs that vanished and orders that nobody carries out, and ends what was there."""
+"""End ranks on nodes that have gone silent, on GPUs that were lost, and ranks that their agents never start."""
 
 import logging
 
@@ -13,8 +13,8 @@ from nodes.ranks import rank_end
 
 logger = logging.getLogger(__name__)
 
-# Silence counts only while agents could be heard without a break: after an outage of the control plane every node has
-# been silent, and none is dead.
+# Silence counts only while the server could receive messages without a break: after an outage of the control plane
+# every node has been silent, and none is dead.
 _SILENT = """
     UPDATE nodes_node n SET state = 'lost'
       FROM nodes_listenerlease l
@@ -24,7 +24,7 @@ _SILENT = """
        AND coalesce(n.last_seen_at, n.joined_at) < clock_timestamp() - make_interval(secs => %(most)s)
     RETURNING n.id, n.name
 """
-_LEFT_BEHIND = """
+_UNENDED = """
     SELECT s.job_id, s.number, s.rank, s.node_id, coalesce(n.last_seen_at, clock_timestamp()) AS at
       FROM nodes_assignment s JOIN nodes_node n ON n.id = s.node_id
      WHERE s.node_id = ANY(%s) AND s.state <> 'ended'
@@ -32,33 +32,33 @@ _LEFT_BEHIND = """
 
 
 def mark_silent_nodes_lost() -> list[int]:
-    """online → lost for nodes not heard for GPUSCHED_NODE_LOST_SECONDS; their ranks end as node_lost, as of when the
-    node was last heard. Gives the ids of the nodes."""
-    lost = retry_atomic(_lose)
+    """Mark nodes lost that have been silent for GPUSCHED_NODE_LOST_SECONDS. Their ranks end as node_lost, at the time
+    of the node's last message. Return the ids of the nodes."""
+    lost = retry_atomic(_mark_lost)
     if lost:
         logger.warning("lost %d nodes: %s", len(lost), ", ".join(name for _, name in lost[:10]))
     return [node_id for node_id, _ in lost]
 
 
-def _lose() -> list[tuple[int, str]]:
+def _mark_lost() -> list[tuple[int, str]]:
     rows = query(_SILENT, {"most": settings.ENV.node_lost_seconds})
     if not rows:
         return []
     ids = [row["id"] for row in rows]
     ends = [
         rank_end.RankEnd((r["job_id"], r["number"], r["rank"]), r["node_id"], r["at"], EndReason.NODE_LOST)
-        for r in query(_LEFT_BEHIND, [ids])
+        for r in query(_UNENDED, [ids])
     ]
     states.lock_jobs([end.key[0] for end in ends])
-    changed = rank_end.end(ends)
+    changed = rank_end.end_ranks(ends)
     events.changed("nodes", ids)
     if changed:
         events.changed("jobs", changed)
     return [(row["id"], row["name"]) for row in rows]
 
 
-# The agent reports why a rank failed (nodes/ranks/fault_attribution.py). A process may also wait for ever for a GPU
-# that is gone.
+# A rank that fails is reported by its agent (nodes/ranks/fault_attribution.py), but a process may also wait forever for
+# a lost GPU.
 _ON_LOST_DEVICES = """
     SELECT DISTINCT ON (s.job_id) s.job_id, n.name AS node, 'GPU ' || d.index || ' '
            || CASE WHEN i.kind = 'degraded' THEN 'failed: ' || d.health_note ELSE 'was lost' END AS detail
@@ -75,16 +75,16 @@ _ON_LOST_DEVICES = """
 
 
 def stop_on_lost_devices() -> list[int]:
-    """Has jobs stopped whose GPU has been gone for GPUSCHED_LOST_GPU_SECONDS; they end as node_fault, which is no
-    failure of theirs. Gives their ids."""
+    """Stop jobs whose GPU has been lost for GPUSCHED_LOST_GPU_SECONDS. They end as node_fault, which is not counted as
+    their failure. Return their ids."""
     return retry_atomic(_stop_on_lost_devices) if query(_ON_LOST_DEVICES, [settings.ENV.lost_gpu_seconds]) else []
 
 
 def _stop_on_lost_devices() -> list[int]:
-    found = query(_ON_LOST_DEVICES, [settings.ENV.lost_gpu_seconds])
-    states.lock_jobs([row["job_id"] for row in found])
+    rows = query(_ON_LOST_DEVICES, [settings.ENV.lost_gpu_seconds])
+    states.lock_jobs([row["job_id"] for row in rows])
     stopped: list[int] = []
-    for row in found:
+    for row in rows:
         evidence = {"node": row["node"], "detail": row["detail"]}
         stopped += states.stop([row["job_id"]], EndReason.NODE_FAULT, evidence, "scheduler")
         logger.warning(
@@ -98,11 +98,11 @@ def _stop_on_lost_devices() -> list[int]:
     return stopped
 
 
-# A node may be heard each second and still start nothing: its disk is full, its launcher hangs, or it takes the order
-# for one that it had before. Nobody else would ever end such a job.
-# To say that it never started something, a node needs a moment. One that says nothing is not waited for any longer.
+# A node may send messages each second and still start nothing: its disk is full, its launcher hangs, or it takes the
+# order for an older one. Without this, such a job would never end.
+# A node needs a moment to report that it never started a rank; after this time its rank ends without that report.
 STOP_SECONDS = 60.0
-# Only while agents could be heard without a break too: they get their orders by the same way.
+# Counts only while the server could reach agents without a break: orders and reports use the same connection.
 _SINCE = "greatest({since}, (SELECT l.since FROM nodes_listenerlease l WHERE l.id = 1)) < clock_timestamp()"
 _UNSTARTED = f"""
     SELECT DISTINCT ON (s.job_id) s.job_id, n.name AS node
@@ -123,8 +123,8 @@ _IGNORED = f"""
 
 
 def end_unstarted() -> list[int]:
-    """Has jobs stopped that were not started for GPUSCHED_START_SECONDS, as a fault of the node, and ends ranks that
-    were never started and whose stop their node ignores. Gives the ids of the jobs."""
+    """Stop jobs whose node has not started them for GPUSCHED_START_SECONDS, as a node fault. End ranks that never
+    started and whose stop order their node ignores. Return the ids of the jobs."""
     seconds = settings.ENV.start_seconds
     if not query(_UNSTARTED, [seconds]) and not query(_IGNORED, [STOP_SECONDS]):
         return []
@@ -134,7 +134,7 @@ def end_unstarted() -> list[int]:
 def _stop_unstarted(seconds: float) -> list[int]:
     states.lock_jobs([row["job_id"] for row in query(_UNSTARTED, [seconds])])
     stopped: list[int] = []
-    for row in query(_UNSTARTED, [seconds]):  # as it is now that they are locked
+    for row in query(_UNSTARTED, [seconds]):  # again, now that they are locked
         evidence = {"node": row["node"], "detail": f"it was not started there within {seconds:g} s"}
         stopped += states.stop([row["job_id"]], EndReason.NODE_FAULT, evidence, "scheduler")
         logger.warning("job %d was not started by node %s", row["job_id"], row["node"], extra={"job_id": row["job_id"]})
@@ -145,11 +145,11 @@ def _stop_unstarted(seconds: float) -> list[int]:
 
 def _end_silent() -> list[int]:
     states.lock_jobs([row["job_id"] for row in query(_IGNORED, [STOP_SECONDS])])
-    gone = query(_IGNORED, [STOP_SECONDS])
-    if gone:
-        concerned = job_fields(row["job_id"] for row in gone)
+    ignored = query(_IGNORED, [STOP_SECONDS])
+    if ignored:
+        concerned = job_fields(row["job_id"] for row in ignored)
         logger.warning(
-            "%d ranks that never started are given up: their nodes say nothing of them", len(gone), extra=concerned
+            "ended %d ranks that never started: their nodes ignore the stop order", len(ignored), extra=concerned
         )
-        rank_end.end_as_node_fault([((r["job_id"], r["number"], r["rank"]), r["node_id"], r["now"]) for r in gone])
-    return [row["job_id"] for row in gone]
+        rank_end.end_as_node_fault([((r["job_id"], r["number"], r["rank"]), r["node_id"], r["now"]) for r in ignored])
+    return [row["job_id"] for row in ignored]

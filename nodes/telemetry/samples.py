@@ -1,19 +1,18 @@
-"""Keeps samples of all devices, GPU-seconds by what the GPUs were and by who held them, and 5-minute roll-ups; drops
-what is too old.
+"""Store samples of all devices, GPU-seconds by status and by holder, and 5-minute roll-ups; delete old ones.
 
-One tick does the first three, so that they agree: the time since the tick before is counted, for each device, as what
-it is now. The four counters therefore always add up to GPUs times wall time, through restarts and pauses of the worker,
-too."""
+One tick writes samples and both counts, so that they agree: for each device it counts the time since the previous tick
+as the present status. The four counters therefore always add up to GPUs times wall time, also across restarts and
+pauses of the worker."""
 
 from collections.abc import Sequence
 from datetime import date, datetime
 from typing import Any
 
 from gpusched.lib.db.sql import execute, query, retry_atomic
-from nodes.health.gpu_status import CELL, GPU_STATUSES, HOLDERS, IS_HELD, IS_REPLACED
+from nodes.health.gpu_status import GPU_STATUS, GPU_STATUSES, HOLDERS, IS_HELD, IS_REPLACED
 
 ROLLUP_SECONDS = 300
-# After a long pause so many periods are made up for at once; the rest follows.
+# After a long pause, one call makes up for at most this many periods.
 MAX_PERIODS = 36
 MAX_DROPPED = 20_000
 
@@ -21,7 +20,7 @@ _BEGIN = """
     INSERT INTO nodes_gpuclock (id, counted_until, busy, held_idle, free, unavailable)
     VALUES (1, coalesce(%(now)s::timestamptz, clock_timestamp()), 0, 0, 0, 0) ON CONFLICT (id) DO NOTHING
 """
-# A device of which nothing is known and which nobody holds has no sample; it is counted all the same.
+# A device that is neither read nor held has no sample, but its time is counted.
 _TICK = """
     WITH clock AS (
         SELECT counted_until, coalesce(%(now)s::timestamptz, clock_timestamp()) AS now
@@ -53,7 +52,7 @@ _TICK = """
     total AS (SELECT max(now) AS now, {sums} FROM look)
     UPDATE nodes_gpuclock g SET counted_until = t.now, {added} FROM total t WHERE g.id = 1 AND t.now IS NOT NULL
 """.format(
-    cell=CELL,
+    cell=GPU_STATUS,
     held=IS_HELD,
     replaced=IS_REPLACED,
     holders=HOLDERS,
@@ -62,24 +61,24 @@ _TICK = """
 )
 
 
-def take_samples(least_seconds: float, now: datetime | None = None) -> bool:
-    """Keeps a sample of each device and counts its time; False (and nothing is done) if the last tick was not
-    `least_seconds` ago: another worker's, or the clock was set back."""
-    return retry_atomic(lambda: _tick({"least": least_seconds, "now": now}))
+def take_samples(minimum_seconds: float, now: datetime | None = None) -> bool:
+    """Store a sample of each device and count its time. Do nothing and return False if the last tick was less than
+    `minimum_seconds` ago: another worker's, or the clock was set back."""
+    return retry_atomic(lambda: _tick({"least": minimum_seconds, "now": now}))
 
 
-def _tick(given: dict[str, Any]) -> bool:
-    # What is lost in a crash of the database is a sample, and its time is counted by the next tick.
+def _tick(params: dict[str, Any]) -> bool:
+    # A crash of the database loses a sample at most, and the next tick counts its time.
     execute("SET LOCAL synchronous_commit = off")
-    if execute(_BEGIN, given):
+    if execute(_BEGIN, params):
         return False  # counting begins now
-    return bool(execute(_TICK, given))
+    return bool(execute(_TICK, params))
 
 
 def gpu_seconds() -> dict[str, float]:
-    """{cell: GPU-seconds} since counting began."""
-    found = query("SELECT busy, held_idle, free, unavailable FROM nodes_gpuclock WHERE id = 1")
-    return found[0] if found else dict.fromkeys(GPU_STATUSES, 0.0)
+    """Return {status: GPU-seconds} since counting began."""
+    rows = query("SELECT busy, held_idle, free, unavailable FROM nodes_gpuclock WHERE id = 1")
+    return rows[0] if rows else dict.fromkeys(GPU_STATUSES, 0.0)
 
 
 _BY = {
@@ -90,9 +89,9 @@ _BY = {
 }
 
 
-def held(tenant_ids: Sequence[int], since: date, until: date, by: str) -> list[dict[str, Any]]:
-    """GPU-seconds that jobs of these tenants held from one day to another (both included), `day key held_seconds
-    idle_seconds`. `by`: tenant, user, model or day."""
+def held_gpu_seconds(tenant_ids: Sequence[int], since: date, until: date, by: str) -> list[dict[str, Any]]:
+    """Return the GPU-seconds that jobs of these tenants held from one day to another (both included), as `day key
+    held_seconds idle_seconds`. `by`: tenant, user, model or day."""
     return query(
         f"""SELECT to_char(h.day, 'YYYY-MM-DD') AS day, {_BY[by]} AS key, sum(h.held_seconds) AS held_seconds,
                    sum(h.idle_seconds) AS idle_seconds
@@ -105,9 +104,9 @@ def held(tenant_ids: Sequence[int], since: date, until: date, by: str) -> list[d
 
 _SHORT = {"utilisation_percent": "utilisation", "memory_used_mb": "memory", "temperature_celsius": "temperature",
           "power_watts": "power"}  # fmt: skip
-_STATISTICS = [(f"{short}_{how}", f"{function}(s.{name})") for name, short in _SHORT.items()
-               for how, function in (("min", "min"), ("mean", "avg"), ("max", "max"))]  # fmt: skip
-# Of a pause of the worker no more is told than the period has.
+_STATISTICS = [(f"{short}_{suffix}", f"{function}(s.{name})") for name, short in _SHORT.items()
+               for suffix, function in (("min", "min"), ("mean", "avg"), ("max", "max"))]  # fmt: skip
+# A tick after a pause of the worker may count more seconds than the period has.
 _ROLL_UP = """
     INSERT INTO nodes_rollup (device_id, at, samples, held_seconds, busy_seconds, {names})
     SELECT s.device_id, date_bin(%(period)s, s.at, 'epoch') AS period, count(*),
@@ -117,7 +116,7 @@ _ROLL_UP = """
      ORDER BY s.device_id, period
     ON CONFLICT (device_id, at) DO NOTHING
 """.format(names=", ".join(name for name, _ in _STATISTICS), statistics=", ".join(value for _, value in _STATISTICS))
-# From the first sample that is in no roll-up to the end of the last period that is over.
+# From the first sample without a roll-up to the end of the last complete period.
 _DUE = """
     SELECT since, least(since + %(most)s * %(period)s::interval,
                         date_bin(%(period)s, coalesce(%(now)s::timestamptz, clock_timestamp()), 'epoch')) AS until
@@ -127,13 +126,13 @@ _DUE = """
 
 
 def roll_up(now: datetime | None = None) -> int:
-    """Makes the roll-ups of all periods that are over and have none; gives how many rows. A period belongs to its
-    beginning. Samples that are not known do not count."""
+    """Write the roll-ups of complete periods that have none. Return how many rows. `at` is the start of the period.
+    Unknown values do not count."""
     return retry_atomic(lambda: _roll_up(now))
 
 
 def _roll_up(now: datetime | None) -> int:
-    # Behind a tick that is under way: its samples may be of the period that has just ended.
+    # Wait for a tick in progress: its samples may belong to the period that has just ended.
     query("SELECT 1 FROM nodes_gpuclock WHERE id = 1 FOR UPDATE")
     period = f"{ROLLUP_SECONDS} seconds"
     [due] = query(_DUE, {"period": period, "most": MAX_PERIODS, "now": now})
@@ -143,8 +142,8 @@ def _roll_up(now: datetime | None) -> int:
 
 
 def drop_old(sample_days: float, rollup_days: float) -> int:
-    """Deletes some of the samples, roll-ups and incidents that are older; gives how many. Bounded, so that it never
-    takes long: what is left goes the next time. 0 days: none."""
+    """Delete samples, roll-ups and incidents older than these days (0: none), at most MAX_DROPPED of each, so that a
+    call never takes long. Return how many."""
     old = (("nodes_sample", "at", sample_days), ("nodes_rollup", "at", rollup_days),
            ("nodes_incident", "until", rollup_days))  # fmt: skip
     return sum(
@@ -159,7 +158,7 @@ def drop_old(sample_days: float, rollup_days: float) -> int:
 
 
 def history(device_id: int, resolution: str, since: datetime, limit: int) -> list[dict[str, Any]]:
-    """Samples (`raw`) or roll-ups (`5m`) of a device from `since` on, oldest first."""
+    """Return samples (`raw`) or roll-ups (`5m`) of a device from `since` on, oldest first."""
     raw = ["cell", "seconds", *_SHORT]
     rolled = ["samples", "held_seconds", "busy_seconds", *(name for name, _ in _STATISTICS)]
     names, table = (raw, "nodes_sample") if resolution == "raw" else (rolled, "nodes_rollup")

@@ -234,7 +234,7 @@ async def attack_agents_socket(messages: Sequence[Message], at: Fleet) -> None:
         socket = await connected("/ws/agent/", [_credential(at.agent.credential)])
         assert socket is not None
         await socket.attack(messages, plain(at.mine, LAST), lambda told: told["seq"] == LAST)
-        assert (hub._links, set(hub._told)) == (links, set(links))
+        assert (hub._links, set(hub._sent_runs)) == (links, set(links))
         await _is_answered(neighbour, plain(at.theirs, 2), 2)
         assert _but_time(await db(of_others)(at.agent.id)) == _but_time(before)
         await db(is_whole)()

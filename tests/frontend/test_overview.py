@@ -93,9 +93,9 @@ def test_idle_holders_are_named_only_if_visible(monkeypatch):
 
 def _all_idle():
     from frontend.pages.fleet.rows import _DEVICES
-    from nodes.health.gpu_status import CELL
+    from nodes.health.gpu_status import GPU_STATUS
 
-    return _DEVICES.replace(CELL, "'held_idle'").replace("greatest(r.idle_since, h.since)", "now()")
+    return _DEVICES.replace(GPU_STATUS, "'held_idle'").replace("greatest(r.idle_since, h.since)", "now()")
 
 
 def test_next_to_start_lists_visible_jobs_waiting_for_capacity():

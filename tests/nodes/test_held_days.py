@@ -35,9 +35,9 @@ def test_time_is_of_who_holds_and_idle_is_told_apart(user, tenant):
     assert first["gpu_model"] == "NVIDIA A100-SXM4-80GB"
     counted_idle = sum(row["idle_seconds"] for row in days())
     assert counted_idle == pytest.approx(samples.gpu_seconds()["held_idle"])
-    [told] = samples.held([tenant.pk], NOON.date(), NOON.date(), "user")
+    [told] = samples.held_gpu_seconds([tenant.pk], NOON.date(), NOON.date(), "user")
     assert (told["key"], told["held_seconds"]) == (user.username, 40)
-    assert samples.held([tenant.pk + 1], NOON.date(), NOON.date(), "user") == []
+    assert samples.held_gpu_seconds([tenant.pk + 1], NOON.date(), NOON.date(), "user") == []
 
 
 def test_a_shared_device_counts_by_its_part(user, tenant):

@@ -185,7 +185,7 @@ def test_changes_for_agents_are_pushed_after_an_outage(proxy, user, tenant, monk
     assert [order.key for answer in link.answers for order in answer.assignments] == [f"{job}.1.0"]
 
 
-@pytest.mark.parametrize("fault", ["_told_lately", "_deliver", "_answer"])
+@pytest.mark.parametrize("fault", ["_recently_sent", "_deliver", "_answer"])
 def test_a_loop_of_the_hub_that_raises_is_started_again(monkeypatch, fault):
     """What raises once leaves one message unanswered; the agent is asked to send it again, and hears more."""
     agent = make_node()

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusched.protocol.agent_messages import Ended, NodeFacts, Reading, Report, Started, Sync
-from nodes.agents.inbox import MAX_PER_NODE, Inbox, Waiting
+from nodes.agents.inbox import MAX_PER_NODE, Inbox, QueuedMessage
 
 FACTS = NodeFacts(hostname="h", boot_id="b", agent_version="0", cpu_cores=1, memory_mb=1)
 AT = "2030-01-01T00:00:00Z"
@@ -25,7 +25,7 @@ def ended(key: str) -> Ended:
     return Ended(key=key, at=AT, reason="exited")
 
 
-def names(messages: list[Waiting[Agent]]) -> set[tuple[type[Report], str]]:
+def names(messages: list[QueuedMessage[Agent]]) -> set[tuple[type[Report], str]]:
     return {(type(report), report.key) for waiting in messages for report in waiting.message.reports}
 
 
@@ -34,9 +34,9 @@ def test_messages_are_taken_in_the_order_of_their_nodes_and_all_of_a_node():
     for seq, agent in enumerate((first, second, first)):
         assert inbox.put(float(seq), agent, sync(seq))
     assert inbox.oldest_at == 0.0
-    assert [waiting.message.seq for waiting in inbox.take(1)] == [0, 2]
+    assert [waiting.message.seq for waiting in inbox.pop(1)] == [0, 2]
     assert inbox.oldest_at == 1.0
-    assert [waiting.message.seq for waiting in inbox.take(9)] == [1]
+    assert [waiting.message.seq for waiting in inbox.pop(9)] == [1]
     assert len(inbox) == 0
 
 
@@ -46,7 +46,7 @@ def test_readings_are_dropped_first_and_facts_are_kept():
     for seq in range(1, 10_000):
         assert inbox.put(float(seq), agent, sync(seq))
         assert len(inbox) <= MAX_PER_NODE
-    messages = inbox.take(99)
+    messages = inbox.pop(99)
     assert messages[0].message.readings == []
     assert messages[0].since == 0.0, "it waits since the oldest that it stands for"
     assert names(messages) == {(Started, "1.1.0")}
@@ -58,21 +58,21 @@ def test_a_message_is_refused_if_it_would_push_out_a_report():
     inbox, agent = Inbox[Agent](), Agent()
     kept = [inbox.put(0.0, agent, sync(seq, reports=[ended(f"{seq}.1.0")])) for seq in range(MAX_PER_NODE + 2)]
     assert kept == [True] * MAX_PER_NODE + [False] * 2
-    assert names(inbox.take(99)) == {(Ended, f"{seq}.1.0") for seq in range(MAX_PER_NODE)}
+    assert names(inbox.pop(99)) == {(Ended, f"{seq}.1.0") for seq in range(MAX_PER_NODE)}
 
 
 def test_a_newer_message_that_repeats_the_reports_stands_for_the_older():
     inbox, agent = Inbox[Agent](), Agent()
     for seq in range(100):
         assert inbox.put(0.0, agent, sync(seq, reports=[ended(f"{n}.1.0") for n in range(seq + 1)]))
-    assert len(names(inbox.take(99))) == 100
+    assert len(names(inbox.pop(99))) == 100
 
 
 def test_what_a_message_says_to_be_seconds_ago_grows_older_while_it_waits():
     inbox, agent = Inbox[Agent](), Agent()
     reports = [Ended(key="1.1.0", at=AT, reason="exited", seconds_ago=2.0), Started(key="2.1.0", at=AT, pid=1)]
     inbox.put(100.0, agent, sync(1, reports=reports))
-    [waiting] = inbox.take(9)
+    [waiting] = inbox.pop(9)
     assert waiting.as_of(100.1) == waiting.message
     later = waiting.as_of(160.0)
     assert later.at == "2030-01-01T00:01:00+00:00"
@@ -83,12 +83,12 @@ def test_what_a_message_says_to_be_seconds_ago_grows_older_while_it_waits():
 def test_what_was_put_back_comes_before_what_has_come_since():
     inbox, first, second = Inbox[Agent](), Agent(1), Agent(2)
     inbox.put(0.0, first, sync(0, reports=[ended("1.1.0")]))
-    taken = inbox.take(9)
+    taken = inbox.pop(9)
     inbox.put(1.0, second, sync(1))
     inbox.put(2.0, first, sync(2))
     inbox.put_back(taken)
     assert inbox.oldest_at == 0.0
-    assert [(w.link.node_id, w.message.seq) for w in inbox.take(9)] == [(1, 0), (1, 2), (2, 1)]
+    assert [(w.link.node_id, w.message.seq) for w in inbox.pop(9)] == [(1, 0), (1, 2), (2, 1)]
 
 
 @given(
@@ -101,19 +101,19 @@ def test_every_report_is_taken_or_was_refused(steps: list[tuple[int, set[int], b
     inbox = Inbox[Agent]()
     agents = {node_id: Agent(node_id) for node_id in (1, 2, 3)}
     expected: set[tuple[int, str]] = set()
-    taken: list[Waiting[Agent]] = []
+    taken: list[QueuedMessage[Agent]] = []
     for seq, (node_id, jobs, has_facts, step) in enumerate(steps):
         if step == "p":
             message = sync(seq, reports=[ended(f"{job}.1.0") for job in jobs], facts=FACTS if has_facts else None)
             if inbox.put(float(seq), agents[node_id], message):
                 expected |= {(node_id, f"{job}.1.0") for job in jobs}
         else:
-            batch = inbox.take(1)
+            batch = inbox.pop(1)
             if step == "b":
                 inbox.put_back(batch)
             else:
                 taken += batch
         assert len(inbox) <= 3 * 2 * MAX_PER_NODE
-    taken += inbox.take(1000)
+    taken += inbox.pop(1000)
     assert {(w.link.node_id, report.key) for w in taken for report in w.message.reports} == expected
     assert len(inbox) == 0

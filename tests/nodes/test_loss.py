@@ -105,7 +105,7 @@ class TestJoin:
         node.start_all()
         before = list(Device.objects.order_by("id").values())
 
-        again = join.join(Join(name=node.name, node_key=node.key, facts=node.facts()), 2.0)
+        again = join.join_node(Join(name=node.name, node_key=node.key, facts=node.facts()), 2.0)
 
         assert again.node_id == node.id
         assert list(Device.objects.order_by("id").values()) == before
@@ -113,7 +113,7 @@ class TestJoin:
 
     def test_joining_again_ends_the_old_credential(self):
         node = make_node()
-        again = join.join(Join(name=node.name, node_key=node.key, facts=node.facts()), 2.0)
+        again = join.join_node(Join(name=node.name, node_key=node.key, facts=node.facts()), 2.0)
         assert join.authenticate(f"Bearer {node.credential}") is None
         assert join.authenticate(f"Bearer {again.credential}") == node.id
 
@@ -122,7 +122,7 @@ class TestJoin:
 
         node = make_node()
         with pytest.raises(Problem, match="another machine"):
-            join.join(Join(name=node.name, node_key="another-key", facts=node.facts()), 2.0)
+            join.join_node(Join(name=node.name, node_key="another-key", facts=node.facts()), 2.0)
 
     @pytest.mark.parametrize("state", ["joined", "lost"])
     def test_the_name_of_a_node_that_has_joined_and_not_yet_reported_is_not_given_away(self, state):
@@ -132,14 +132,14 @@ class TestJoin:
         first = FakeAgent()
         Node.objects.update(state=state)
         with pytest.raises(Problem, match="has joined and not yet reported") as caught:
-            join.join(Join(name=first.name, node_key="another-key", facts=first.facts()), 2.0)
+            join.join_node(Join(name=first.name, node_key="another-key", facts=first.facts()), 2.0)
         assert caught.value.code == "name_taken"
         assert join.authenticate(f"Bearer {first.credential}") == first.id
 
     def test_the_name_of_a_lost_node_without_jobs_is_given_to_another_machine(self):
         node = make_node()
         Node.objects.update(state="lost")
-        again = join.join(Join(name=node.name, node_key="another-key", facts=node.facts()), 2.0)
+        again = join.join_node(Join(name=node.name, node_key="another-key", facts=node.facts()), 2.0)
         assert again.node_id == node.id
         assert join.authenticate(f"Bearer {node.credential}") is None
 

@@ -66,7 +66,7 @@ def test_a_job_that_no_node_has_a_user_for_waits_and_says_so_until_it_is_tried_a
     job = Job.objects.get(pk=job_id)
     assert (job.state, job.reason, job.evidence) == ("pending", "constraint", {"constraint": "Unix user alice"})
     assert orders(agent) == []
-    let_pass(missing_users.FRESH_MINUTES + 1)
+    let_pass(missing_users.RETRY_MINUTES + 1)
     run_cycle()
     assert len(orders(agent)) == 1
 
@@ -88,7 +88,7 @@ def test_a_job_is_not_tried_for_ever_and_nothing_is_charged(alices) -> None:
         assert Job.objects.get(pk=job_id).state == "pending"
         run_cycle()
         refuse(agent)
-        let_pass(missing_users.FRESH_MINUTES + 1)
+        let_pass(missing_users.RETRY_MINUTES + 1)
     job = Job.objects.get(pk=job_id)
     assert (job.state, job.reason, job.retries_used) == ("failed", "no_account", 0)
     assert (job.evidence["detail"], job.evidence["in_a_row"]) == (SENTENCE, 10)

@@ -152,7 +152,7 @@ class TestItsAgent:
         ask(root, "DELETE", "nodes/n1")
         message = Join(name="n1", node_key=agent.key, facts=agent.facts())
         with pytest.raises(Problem, match="node 'n1' was removed by an admin") as caught:
-            join.join(message, 2.0, old)
+            join.join_node(message, 2.0, old)
         assert (caught.value.status, caught.value.code) == (401, "node_removed")
 
     def test_the_machine_joins_again_as_a_new_node_with_a_new_token(self, root, used, user, tenant):
@@ -160,7 +160,7 @@ class TestItsAgent:
         lose("n1")
         ask(root, "DELETE", "nodes/n1")
         execute("UPDATE nodes_node SET removed_at = removed_at - interval '1 second'")
-        joined = join.join(Join(name="n1", node_key=agent.key, facts=agent.facts()), 2.0, join_token())
+        joined = join.join_node(Join(name="n1", node_key=agent.key, facts=agent.facts()), 2.0, join_token())
         assert joined.node_id != agent.id
         agent.id = joined.node_id
         agent.sync(facts=agent.facts())

@@ -49,7 +49,7 @@ def join_while_another_commits(token: str, first_key: str, key: str) -> Any:
     thread = threading.Thread(target=second)
     thread.start()
     with transaction.atomic():
-        join.join(message(first_key), 2.0)
+        join.join_node(message(first_key), 2.0)
         written.set()
         deadline = time.monotonic() + 30
         while not query("SELECT 1 FROM pg_locks WHERE NOT granted"):

@@ -9,7 +9,7 @@ from frontend.live.topics import Topic
 from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
 from nodes import redaction
-from nodes.health.gpu_status import CELL, HOLDERS
+from nodes.health.gpu_status import GPU_STATUS, HOLDERS
 from tenants.auth.page_access import Visible
 
 Row = dict[str, Any]
@@ -30,7 +30,7 @@ _NODES = f"""
 """
 _DEVICES = f"""
     SELECT d.id, d.node_id, d.index, d.uuid, d.model, d.memory_mb, d.health, d.health_note, d.is_slowed,
-           d.held_whole, d.held_mb, greatest(r.idle_since, h.since) AS idle_since, {CELL} AS cell
+           d.held_whole, d.held_mb, greatest(r.idle_since, h.since) AS idle_since, {GPU_STATUS} AS cell
       FROM nodes_devices d JOIN nodes_all n ON n.id = d.node_id LEFT JOIN nodes_readings r ON r.device_id = d.id
       {HOLDERS} WHERE {_SELECTED} ORDER BY d.node_id, d.index, d.id
 """
