@@ -40,7 +40,7 @@ class LiveConsumer(HubSocket):
         key = self.scope["session"].session_key
         client = None
         if user.is_authenticated and key:
-            client = hubs.Client(Session(user.pk, key, user.password), Outbox(self.say, self._refresh), self.close)
+            client = hubs.Client(Session(user.pk, key, user.password), Outbox(self.send_text, self._refresh), self.close)
         refusal = hubs.NOT_AUTHENTICATED if client is None else await hubs.hub.join(client)
         # Accept first: a rejected handshake carries no reason, a close code does.
         if client is None or refusal is not None:

@@ -119,8 +119,8 @@ class OneHopHandler(ASGIHandler):
 
 
 tracing.start("gpusched-web")
-daphne.bound_head()
-daphne.bound_body()
+daphne.limit_heads()
+daphne.limit_bodies()
 write_at_once()
 # Twisted parses the Content-Type of each POST with the e-mail library, a tenth of the time of a submit. Few different
 # ones occur.

@@ -1,1 +1,1 @@
-"""Who may use how much: tenants, quotas, members, tokens and the usage ledger."""
+"""Tenants, quotas, members, tokens and the usage ledger."""

@@ -1,4 +1,4 @@
-"""Django admin for tenants, quotas, members and tokens; every edit is kept with who made it."""
+"""Django admin for tenants, quotas, members and tokens. Every edit is recorded with its actor."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ admin.site.unregister(Group)
 
 
 class UserForm(UserChangeForm):  # type: ignore[misc]
-    """Keeps the last admin one, as the API does."""
+    """Protect the last admin, as the API does."""
 
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
@@ -63,7 +63,8 @@ class UserAdmin(PlainUserAdmin, Audited):  # type: ignore[misc,type-arg]
     change_password_form = AdminPasswordChangeForm
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Nobody deletes an admin: not the last one, and not all of a list at once. Take the rights away first."""
+        """Refuse to delete admins, so that neither a page nor a list can delete the last one. Revoke the rights
+        first."""
         may: bool = super().has_delete_permission(request, obj)
         return may and not (isinstance(obj, User) and obj.is_superuser)
 
@@ -87,13 +88,13 @@ LIMITS = (
 
 
 class QuotaForm(ModelForm):  # type: ignore[type-arg]
-    """Shows what an edit would do: one that has an effect is saved the second time, when that was seen; none that was
-    made on what another has changed since."""
+    """Show the effect of an edit, and save it the second time, once the admin has seen that. Reject an edit of an
+    outdated version."""
 
     go_ahead = BooleanField(
         required=False,
         label="Save anyway",
-        help_text="An edit with an effect on running or waiting jobs is not saved at once: its effect is shown first",
+        help_text="An edit that affects running or pending jobs is not saved at once: you see its effect first",
     )
     seen_version = IntegerField(widget=HiddenInput, required=False)
     effect: dict[str, Any]
@@ -108,14 +109,14 @@ class QuotaForm(ModelForm):  # type: ignore[type-arg]
 
     @property
     def changed_data(self) -> list[str]:
-        """Of the quota; neither the tick nor the version is a part of it."""
+        """Return the changed fields of the quota, without the tick and the version."""
         return [name for name in super().changed_data if name in QuotaForm.Meta.fields]
 
     def limits(self) -> dict[str, Any]:
         return {name: self.cleaned_data[name] for name in QuotaForm.Meta.fields}
 
     def clean_max_gpus_by_model(self) -> dict[str, int]:
-        """An emptied field means no limits."""
+        """Return no limits for an empty field."""
         return self.cleaned_data["max_gpus_by_model"] or {}
 
     def clean(self) -> dict[str, Any]:
@@ -126,16 +127,16 @@ class QuotaForm(ModelForm):  # type: ignore[type-arg]
         limits = self.limits()
         if all(getattr(self.instance, name) == value for name, value in limits.items()):
             return cleaned
-        # The row is locked from here until the admin has saved: both are one transaction.
+        # Lock the row until the admin has saved: both are in one transaction.
         now = Quota.objects.select_for_update().get(pk=self.instance.pk)
         if cleaned.get("seen_version") != now.version:
-            self.add_error("go_ahead", f"Not saved. {_last_edit(now)}. Load this page again and repeat your edit.")
+            self.add_error("go_ahead", f"Not saved. {_last_edit(now)}. Reload this page and repeat your edit.")
             return cleaned
         self.effect = hook("quota_effect")(self.instance.tenant_id, limits)
         is_guarantee = limits["guaranteed_gpus"] != self.instance.guaranteed_gpus
-        if _is_felt(self.effect, is_guarantee=is_guarantee) and not cleaned.get("go_ahead"):
-            said = "; ".join(self.effect["sentences"])
-            self.add_error("go_ahead", f"Not saved yet. With this edit {said}. Tick this to save it anyway.")
+        if _has_effect(self.effect, is_guarantee=is_guarantee) and not cleaned.get("go_ahead"):
+            sentences = "; ".join(self.effect["sentences"])
+            self.add_error("go_ahead", f"Not saved yet. With this edit, {sentences}. Tick this box to save it anyway.")
         return cleaned
 
 
@@ -148,7 +149,7 @@ class QuotaInline(StackedInline):  # type: ignore[misc]
 
 
 class MembershipFormSet(BaseInlineFormSet):  # type: ignore[type-arg]
-    """Keeps an owner who can log in, as the API does."""
+    """Require an owner who can log in, as the API does."""
 
     def clean(self) -> None:
         super().clean()
@@ -156,7 +157,7 @@ class MembershipFormSet(BaseInlineFormSet):  # type: ignore[type-arg]
             return
         rows = [form.cleaned_data for form in self.forms if form.cleaned_data and not form.cleaned_data.get("DELETE")]
         if not any(row["role"] == Role.OWNER and row["user"].is_active for row in rows):
-            raise ValidationError("Not saved: a tenant keeps an owner who can log in.")
+            raise ValidationError("Not saved: a tenant needs an owner who can log in.")
 
 
 class MembershipInline(TabularInline):  # type: ignore[misc]
@@ -166,7 +167,7 @@ class MembershipInline(TabularInline):  # type: ignore[misc]
     autocomplete_fields = ("user",)
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        """In the cells of a table fields have no label of their own."""
+        """Add labels for screen readers: in table cells fields have none."""
         field = super().formfield_for_dbfield(db_field, request, **kwargs)
         if field is not None:
             field.widget.attrs.setdefault("aria-label", db_field.verbose_name)
@@ -195,17 +196,17 @@ class TenantAdmin(Audited):
         return tenant.quota.guaranteed_gpus
 
     def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> tuple[str, ...]:
-        """The name is what scripts know a tenant by: it stays."""
+        """Make the name of an existing tenant read-only: scripts use it."""
         return (*self.readonly_fields, "name") if obj else self.readonly_fields
 
     @admin.display(description="history of the quota")
     def history(self, tenant: Tenant) -> str:
-        """The latest ten versions, newest first: what, who, when."""
+        """Return the latest ten versions, newest first: time, actor, limits."""
         events = _quota_events(tenant.pk)[:10]
         if not events:
             return "nothing yet"
         rows = format_html_join("", "<p>{} · {} · {}</p>", events)
-        back = format_html('<p><a href="{}#edits">Put an earlier one back…</a></p>', self.view_on_site(tenant))
+        back = format_html('<p><a href="{}#edits">Restore an earlier version…</a></p>', self.view_on_site(tenant))
         return format_html('<div class="quota-history">{}{}</div>', rows, back)
 
     def get_urls(self) -> list[Any]:
@@ -213,7 +214,7 @@ class TenantAdmin(Audited):
         return [path("<int:tenant_id>/quota-effect/", view, name="tenants_tenant_quota_effect"), *super().get_urls()]
 
     def quota_effect(self, request: HttpRequest, tenant_id: int) -> HttpResponse:
-        """What the edit that stands in the form would do, as JSON; nothing is saved. Asked while it is typed."""
+        """Return the effect of the edit in the form as JSON, without saving. The page calls it during typing."""
         tenant = Tenant.objects.select_related("quota").filter(pk=tenant_id).first()
         if tenant is None or request.method != "POST" or not self.has_change_permission(request, tenant):
             raise Http404
@@ -221,10 +222,10 @@ class TenantAdmin(Audited):
         with transaction.atomic():
             form = QuotaForm(typed, instance=tenant.quota, prefix="quota-0")
             is_fine = form.is_valid()
-        errors = [f"{_label(form, name)}: {said}" for name, all_said in form.errors.items() for said in all_said]
+        errors = [f"{_label(form, name)}: {text}" for name, texts in form.errors.items() for text in texts]
         effect = form.effect if is_fine else {}
-        told = {"differs": bool(effect), "errors": errors, "sentences": [], "contradicts": False}
-        return JsonResponse({**told, **effect})
+        defaults = {"differs": bool(effect), "errors": errors, "sentences": [], "contradicts": False}
+        return JsonResponse({**defaults, **effect})
 
     def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         with pghistory.context(actor=request.user.get_username(), via="admin"):
@@ -233,9 +234,9 @@ class TenantAdmin(Audited):
     def save_formset(self, request: HttpRequest, form: ModelForm[Any], formset: Any, change: bool) -> None:
         tenant = form.instance
         if formset.model is Quota and formset.initial_forms:
-            # For the admin's own log, which asks the formset.
+            # Django's own log reads these from the formset.
             formset.new_objects, formset.changed_objects, formset.deleted_objects = [], [], []
-            for edited in (one for one in formset.forms if one.changed_data):
+            for edited in (row for row in formset.forms if row.changed_data):
                 _change_quota(request, tenant, edited)
                 formset.changed_objects.append((edited.instance, edited.changed_data))
         else:
@@ -246,12 +247,12 @@ class TenantAdmin(Audited):
     def construct_change_message(
         self, request: HttpRequest, form: Any, formsets: Iterable[Any] | None, add: bool = False
     ) -> Any:
-        """The service has kept what was done to the quota."""
-        others = [one for one in formsets or () if add or one.model is not Quota]
-        return super().construct_change_message(request, form, others, add)
+        """Leave out the quota's formset: `change_quota` has audited its edit."""
+        remaining = [formset for formset in formsets or () if add or formset.model is not Quota]
+        return super().construct_change_message(request, form, remaining, add)
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Jobs and the ledger name their tenant for ever; only a tenant without any may go."""
+        """Allow deletion only without jobs: jobs and the ledger name their tenant forever."""
         may: bool = super().has_delete_permission(request, obj)
         return may and (not isinstance(obj, Tenant) or not obj.jobs.exists())
 
@@ -260,16 +261,16 @@ class TenantAdmin(Audited):
 
 
 def _change_quota(request: HttpRequest, tenant: Tenant, edited: QuotaForm) -> None:
-    """As every other edit of a quota; says what it does."""
+    """Change a quota, and show the effect as messages."""
     version = edited.cleaned_data["seen_version"]
     tenants.change_quota(tenant.pk, edited.limits(), actor=request.user.get_username(), expected_version=version)
     for sentence in edited.effect.get("sentences", ()):
         messages.info(request, f"Quota: {sentence}.")
 
 
-def _is_felt(effect: dict[str, Any], *, is_guarantee: bool) -> bool:
-    """Whether an edit does anything to jobs at once, or, of a guarantee, to what others may take back; what else is
-    to be said of it is told when it is made."""
+def _has_effect(effect: dict[str, Any], *, is_guarantee: bool) -> bool:
+    """Return whether an edit affects jobs at once, or changes which resources a guarantee can reclaim. Other effects
+    appear after the edit."""
     if is_guarantee and effect and effect["sentences"] != [NO_EFFECT]:
         return True
     kinds = ("would_start", "would_wait", "would_never_start", "would_stop")
@@ -281,12 +282,12 @@ def _label(form: QuotaForm, name: str) -> str:
 
 
 def _last_edit(quota: Quota) -> str:
-    """Who changed it when, in words."""
+    """Describe the last edit: actor, time, limits."""
     events = _quota_events(quota.tenant_id)
     if not events:
         return f"The quota was changed meanwhile: it is at version {quota.version}"
-    at, who, what = events[0]
-    return f"The quota was changed meanwhile, by {who} at {at}: {what}"
+    at, actor, limits = events[0]
+    return f"The quota was changed meanwhile, by {actor} at {at}: {limits}"
 
 
 def _quota_events(tenant_id: int) -> list[tuple[str, str, str]]:
@@ -295,17 +296,17 @@ def _quota_events(tenant_id: int) -> list[tuple[str, str, str]]:
         return []
     rows = events.filter(tenant_id=tenant_id).select_related("pgh_context").order_by("-pgh_id")
     names = ("guaranteed_gpus", *LIMITS)
-    found = []
+    edits = []
     for row in rows[:10]:
-        who = (row.pgh_context.metadata if row.pgh_context else {}).get("actor", "unknown")
-        what = ", ".join(f"{name}={getattr(row, name)}" for name in names if getattr(row, name) not in (None, {}))
-        found.append((row.pgh_created_at.strftime("%Y-%m-%d %H:%M:%S UTC"), who, what or "no limits"))
-    return found
+        actor = (row.pgh_context.metadata if row.pgh_context else {}).get("actor", "unknown")
+        changes = ", ".join(f"{name}={getattr(row, name)}" for name in names if getattr(row, name) not in (None, {}))
+        edits.append((row.pgh_created_at.strftime("%Y-%m-%d %H:%M:%S UTC"), actor, changes or "no limits"))
+    return edits
 
 
 @admin.register(ApiToken)
 class ApiTokenAdmin(Audited):
-    """Tokens are made by their users (page or API), where the text is shown once; here they are seen and revoked."""
+    """List and revoke tokens. Their users create them (page or API), where the text is shown once."""
 
     list_display = (
         "name",
@@ -325,7 +326,7 @@ class ApiTokenAdmin(Audited):
     def save_model(self, request: HttpRequest, obj: ApiToken, form: Any, change: bool) -> None:
         super().save_model(request, obj, form, change)
         if obj.revoked_at is not None:
-            tokens.revoke_token(obj)  # those made with it
+            tokens.revoke_token(obj)  # also revokes tokens created with it
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False

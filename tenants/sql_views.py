@@ -1,4 +1,4 @@
-"""The tables of this app, and Django's of users, as other apps read them in SQL."""
+"""Publish the tables of this app, and Django's of users, as views for the SQL of other apps."""
 
 from django.contrib.auth.models import User
 

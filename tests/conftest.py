@@ -75,11 +75,11 @@ def _remove_data() -> None:
 
 @pytest.fixture(scope="session")
 def django_db_setup(django_db_setup: None) -> Iterator[None]:
-    """The ringer's connection would keep the database of the tests from being dropped."""
-    from gpusched.lib.bus.notifier import ringer
+    """The notifier's connection would keep the database of the tests from being dropped."""
+    from gpusched.lib.bus.notifier import notifier
 
     yield
-    ringer.stop()
+    notifier.stop()
 
 
 def _is_without_database(chosen: list[str]) -> bool:

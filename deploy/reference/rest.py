@@ -142,7 +142,7 @@ def _parameters(spec: Json) -> str:
 
 
 def _is_own(parameter: Json) -> bool:
-    return not str(parameter.get("description", "")).startswith("true: answered as it would be")
+    return not str(parameter.get("description", "")).startswith("true: executed, answered")
 
 
 def _answers(spec: Json, schemas: Json) -> Iterator[str]:

@@ -1,1 +1,1 @@
-"""The ground floor of the server: what every app stands on and none of them owns."""
+"""The server's lowest layer: code that every app uses and none of them owns."""

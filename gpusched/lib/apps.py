@@ -1,4 +1,4 @@
-"""Tells Django of the ground floor, which owns one table: histograms."""
+"""Register gpusched.lib with Django: it owns two tables."""
 
 from django.apps import AppConfig
 
@@ -10,4 +10,4 @@ class LibConfig(AppConfig):
     label = "lib"
 
     def ready(self) -> None:
-        timestamp_loader.read_fast()
+        timestamp_loader.use_compiled_loader()

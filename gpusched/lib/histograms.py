@@ -1,4 +1,4 @@
-"""Histograms kept in the database: the worker and the web processes count, /metrics of any web process shows all."""
+"""Histograms in the database: workers and web processes count, and any web process serves all of them at /metrics."""
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ _ADD = """
 
 
 def observe(name: str, seconds: Mapping[str, Sequence[float]]) -> None:
-    """Adds observations {label: [seconds, …]} to the histogram `name`, inside the caller's transaction."""
+    """Add observations {label: [seconds, …]} to the histogram `name`, inside the caller's transaction."""
     rows = []
     for label, values in seconds.items():
         if values:
@@ -51,6 +51,6 @@ def observe(name: str, seconds: Mapping[str, Sequence[float]]) -> None:
 
 
 def read(name: str) -> dict[str, tuple[list[int], float]]:
-    """{label: (counts per bucket, sum of seconds)}."""
+    """Return {label: (counts per bucket, sum of seconds)}."""
     rows = query("SELECT label, counts, total_seconds FROM lib_histogram WHERE name = %s ORDER BY label", [name])
     return {row["label"]: (row["counts"], row["total_seconds"]) for row in rows}

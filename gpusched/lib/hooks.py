@@ -1,4 +1,4 @@
-"""Calls against the layers: what an app below needs of one above, by its name in HOOKS of gpusched/settings.py."""
+"""Resolve calls from an app to a higher layer, by name in HOOKS of gpusched/settings.py."""
 
 from functools import cache
 from typing import Any

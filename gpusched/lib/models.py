@@ -1,4 +1,4 @@
-"""Tables that belong to no app: durations that any process counts, and the audit log."""
+"""Tables of no app: histograms, which any process counts, and the audit log."""
 
 import pgtrigger
 from django.contrib.postgres.fields import ArrayField
@@ -6,7 +6,7 @@ from django.db import models
 
 
 class Histogram(models.Model):
-    """Counts of observed seconds by bucket (gpusched/lib/histograms.py); `counts` has one more for +Inf."""
+    """Counts of observed seconds by bucket (gpusched/lib/histograms.py). The last of `counts` is +Inf."""
 
     name = models.CharField(max_length=60)
     label = models.CharField(max_length=60, blank=True)
@@ -21,7 +21,7 @@ class Histogram(models.Model):
 
 
 class AuditEntry(models.Model):
-    """One write (gpusched/lib/audit/log.py); never changed, never deleted."""
+    """A write (gpusched/lib/audit/log.py). Rows are never changed or deleted."""
 
     at = models.DateTimeField()
     actor = models.CharField(max_length=150)

@@ -1,4 +1,4 @@
-"""What happens to each HTTP request first: it gets an id for its answer, its errors and the log, and is traced."""
+"""Give each HTTP request an id for its answer, its errors and the log, and trace it."""
 
 import contextvars
 import logging
@@ -20,13 +20,13 @@ logger = logging.getLogger(__name__)
 HEADER = "X-Request-Id"
 _current: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="")
 _caller: contextvars.ContextVar[str] = contextvars.ContextVar("caller", default="")
-_concerned: contextvars.ContextVar[tuple[int, ...]] = contextvars.ContextVar("concerned", default=())
+_job_ids: contextvars.ContextVar[tuple[int, ...]] = contextvars.ContextVar("concerned", default=())
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 _ACCEPTED = re.compile(r"^[A-Za-z0-9._-]{8,64}$")
 
 
 def current_id() -> str:
-    """The id of the request being served, or an empty string outside of one."""
+    """Return the id of the request being served, or an empty string outside of one."""
     return _current.get()
 
 
@@ -36,57 +36,56 @@ def traceparent() -> str:
 
 
 def log_job_ids(job_ids: Iterable[int]) -> None:
-    """The request being served is about these jobs, for its line in the log. Those that its address names need not be
-    said."""
-    _concerned.set(tuple(job_ids))
+    """Set the jobs of the request being served, for its line in the log. A job in its address need not be set."""
+    _job_ids.set(tuple(job_ids))
 
 
 @sync_only_middleware
 def request_id(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
-    """Takes over a well-formed id from a proxy, so that one id names the request everywhere."""
+    """Set the request's id. Use a well-formed id from a proxy, so that one id names the request everywhere."""
 
-    is_told = settings.ENV.log_format == "json"
+    is_logged = settings.ENV.log_format == "json"
 
     def middleware(request: HttpRequest) -> HttpResponse:
-        given = request.headers.get(HEADER, "")
-        _concerned.set(())
+        header = request.headers.get(HEADER, "")
+        _job_ids.set(())
         _caller.set(request.headers.get("traceparent", ""))
-        _current.set(given if _ACCEPTED.match(given) else uuid.uuid4().hex[:16])
+        _current.set(header if _ACCEPTED.match(header) else uuid.uuid4().hex[:16])
         if request.path_info.startswith("/api/"):
-            # Half of all HTTP clients add a slash to the end of an address.
+            # Many HTTP clients add a slash to the end of an address.
             request.path_info = request.path_info.rstrip("/")
         began = time.perf_counter()
         with tracing.span("HTTP", request=request.headers) as is_traced:
             response = get_response(request)
             if is_traced:
                 _describe(request, response)
-        if is_told:
-            _tell(request, response, began)
+        if is_logged:
+            _log_request(request, response, began)
         response[HEADER] = _current.get()
         return response
 
     return middleware
 
 
-def _tell(request: HttpRequest, response: HttpResponse, began: float) -> None:
-    """One line for an answered request; the query is left out, as it may have names in it."""
+def _log_request(request: HttpRequest, response: HttpResponse, began: float) -> None:
+    """Log a line for an answered request, without the query, which may contain names."""
     ms = round((time.perf_counter() - began) * 1000, 1)
     extra = {"method": request.method, "path": request.path_info[:200], "status": response.status_code, "ms": ms}
-    logger.info("%s %s %s in %s ms", *extra.values(), extra={**extra, **_about(request)})
+    logger.info("%s %s %s in %s ms", *extra.values(), extra={**extra, **_log_fields(request)})
 
 
-def _about(request: HttpRequest) -> dict[str, Any]:
+def _log_fields(request: HttpRequest) -> dict[str, Any]:
     match = request.resolver_match
     named = () if match is None or "job_id" not in match.kwargs else (match.kwargs["job_id"],)
-    return job_fields(named or _concerned.get())
+    return job_fields(named or _job_ids.get())
 
 
 def _describe(request: HttpRequest, response: HttpResponse) -> None:
-    """Name the request's span by its route: an address has ids and names in it."""
+    """Name the request's span by its route: the address contains ids and names."""
     method = request.method if request.method in _METHODS else None
     match = request.resolver_match
     route = {} if match is None else {"http.route": f"/{match.route}"}
-    attributes = {f"gpusched.{name}": value for name, value in _about(request).items()}
+    attributes = {f"gpusched.{name}": value for name, value in _log_fields(request).items()}
     attributes |= {
         "http.request.method": method or "_OTHER",
         "http.response.status_code": response.status_code,
@@ -97,7 +96,7 @@ def _describe(request: HttpRequest, response: HttpResponse) -> None:
 
 
 class JsonLines(Lines):
-    """Also `request_id`, within a request."""
+    """Log lines with `request_id` within a request."""
 
     def context(self) -> dict[str, str]:
         request_id = current_id()

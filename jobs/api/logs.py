@@ -69,8 +69,8 @@ class Log(APIView):
 
 # Limited, since each download holds up to 1 MiB in the server's memory.
 downloads = ConcurrencyLimiter(
-    MAX_DOWNLOADS, MAX_DOWNLOADS_EACH, code="too_many_downloads", what="logs are being downloaded",
-    instead="try again in a moment, or read it by `offset`",
+    MAX_DOWNLOADS, MAX_DOWNLOADS_EACH, code="too_many_downloads", subject="logs are being downloaded",
+    next_step="try again in a moment, or read it by `offset`",
 )  # fmt: skip
 
 

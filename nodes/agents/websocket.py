@@ -58,7 +58,7 @@ class AgentConsumer(HubSocket):
 
     def deliver(self, answer: Desired) -> None:
         """Send an answer. The hub calls it in the event loop."""
-        self.say(msgspec.json.encode(answer).decode())
+        self.send_text(msgspec.json.encode(answer).decode())
 
     def refuse(self, reason: str) -> None:
         """Close the connection of a node that was removed. The hub calls it in the event loop."""

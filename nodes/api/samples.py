@@ -55,5 +55,5 @@ def _since(params: dict[str, str], default: datetime) -> datetime:
         try:
             return EPOCH + (last + 1) * MICROSECOND
         except OverflowError as error:
-            raise invalid([FieldError("cursor", "invalid", "is not a cursor of this server")]) from error
+            raise invalid([FieldError("cursor", "invalid", "is not a cursor of this list")]) from error
     return parse_moment("since", params["since"]) if "since" in params else default

@@ -128,7 +128,7 @@ class Device(models.Model):
 
 
 class Assignment(models.Model):
-    """One rank of one attempt on one node, with the CPU and memory that it takes there until it has ended."""
+    """A rank of an attempt on a node, with the CPU and memory that it takes there until it has ended."""
 
     attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="assignments")
     # The attempt's job: PostgreSQL looks for that one already, and "assignment_once" is its index.
@@ -231,7 +231,8 @@ class Allocation(models.Model):
 
 
 class Reading(models.Model):
-    """The latest look at a device; empty fields are unknown. Apart from Device because it is rewritten each second."""
+    """The latest reading of a device. Empty fields are unknown. A separate table because it is rewritten each
+    second."""
 
     device = models.OneToOneField(Device, on_delete=models.CASCADE, primary_key=True, related_name="reading")
     read_at = models.DateTimeField()

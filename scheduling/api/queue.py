@@ -196,7 +196,7 @@ class Ready(APIView):
             }
         except DatabaseError:
             is_ready, parts = False, {"database": False, "scheduler": False, "cycle_age_seconds": None, "agents": {}}
-        said = {"status": "ok" if is_ready else "not ready", **parts, "redis": listener.hears_redis}
+        said = {"status": "ok" if is_ready else "not ready", **parts, "redis": listener.is_redis_connected}
         said |= {"housekeeping": housekeeping.is_working(late), "housekeeping_lag_seconds": late and round(late, 1)}
         said |= {"agents_unheard_seconds": round(unheard, 1)}
         if is_ready:

@@ -74,7 +74,7 @@ def load_tenants(policy: Policy) -> tuple[Tenant, ...]:
     used_up = _preempted([row["id"] for row in found if row["budget"] is not None])
     history = _history() if policy.dynamic_share_bound else {}
     costs = _window_costs(policy) if policy.name == "cost_aware" else {}
-    bounded = budgets.hard()
+    bounded = budgets.hard_budgets()
     return tuple(
         Tenant(
             id=row["id"],

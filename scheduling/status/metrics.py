@@ -141,8 +141,8 @@ def _control_plane() -> Iterator[Metric]:
     leader.add_metric([], 1 if cluster.scheduler_lag()["is_alive"] else 0)
     yield leader
     redis = gauge("gpu_scheduler_redis_heard")
-    if listener.hears_redis is not None:
-        redis.add_metric([], 1 if listener.hears_redis else 0)
+    if listener.is_redis_connected is not None:
+        redis.add_metric([], 1 if listener.is_redis_connected else 0)
     yield redis
     unheard = gauge("gpu_scheduler_agents_unheard_seconds")
     unheard.add_metric([], hub.waiting_seconds())

@@ -20,7 +20,7 @@ from gpusched.lib.api.concurrency_limit import ConcurrencyLimiter
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.audit.log import actor
 from gpusched.lib.limits import MAX_QUESTIONS, MAX_QUESTIONS_EACH
-from gpusched.lib.web.request_threads import aside, client_gone_check
+from gpusched.lib.web.request_threads import client_gone_check, yield_slot
 from scheduling.engine.whatif.questions import Present
 from scheduling.whatif import process
 
@@ -39,8 +39,8 @@ room = ConcurrencyLimiter(
     MAX_QUESTIONS,
     MAX_QUESTIONS_EACH,
     code="too_many_questions",
-    what="questions are being asked",
-    instead="wait for their answers",
+    subject="questions are being asked",
+    next_step="wait for their answers",
 )
 
 
@@ -48,11 +48,11 @@ def ask(here: Present, question: Callable[Concatenate[Present, P], T], *args: P.
     """What `question(here, …)` gives, a function of the engine. 503 if it takes too long, or the adviser ends over it
     twice; 429 where too many are asked."""
     mine = _Question(here, (question, args, kwargs), client_gone_check())
-    with room.place(actor()):
+    with room.slot(actor()):
         _desk.put(actor(), mine)
         wait([mine.answer], QUICK_SECONDS)
         if not mine.answer.done():
-            with aside():
+            with yield_slot():
                 wait([mine.answer], WAITING_SECONDS)
                 if mine.answer.cancel():
                     raise _unanswered(f"other questions took longer than {WAITING_SECONDS:g} s")
@@ -65,10 +65,10 @@ def wait_for_batch() -> None:
     """Waits for questions that were asked before, a moment at least and not for all of a long line. Those who come
     meanwhile go on together, to share a present: what is worked out of it for one is there for the others. 429 as in
     `ask`."""
-    with room.place(actor()):
+    with room.slot(actor()):
         round = _desk.round
         if not _desk.is_over(round, QUICK_SECONDS):
-            with aside():
+            with yield_slot():
                 _desk.is_over(round, WAITING_SECONDS)
 
 

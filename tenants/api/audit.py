@@ -1,4 +1,4 @@
-"""REST for audit: who changed what, newest first."""
+"""REST for the audit log."""
 
 from typing import Any
 
@@ -15,8 +15,8 @@ from gpusched.protocol.rest.records import AuditEntry
 from tenants.auth.identity import identity
 
 _FILTERS = {
-    "actor": "name of who did it",
-    "action": "like quota.change; or its beginning, like quota",
+    "actor": "name of the actor",
+    "action": "like quota.change, or its prefix, like quota",
     "subject": "like quota nlp",
     **PAGED,
 }
@@ -31,7 +31,7 @@ _ENTRIES = """
 
 class Audit(APIView):
     @documented(
-        "Who changed what, newest first",
+        "List the audit log, newest first",
         tag="audit",
         who="admin",
         answer=Page[AuditEntry],
@@ -39,11 +39,11 @@ class Audit(APIView):
         refusals=(400, 401, 403),
     )
     def get(self, request: Request) -> Response:
-        """`action` may be the beginning of one, `quota` for `quota.change`. What is done to jobs is told by their
-        events: `GET /events`, `GET /jobs/{job_id}/events`."""
+        """`action` can be a prefix: `quota` for `quota.change`. Actions on jobs are in their events instead:
+        `GET /events`, `GET /jobs/{job_id}/events`."""
         identity(request).require_admin()
-        given = read_query(request)
-        limit = page_limit(given)
-        params: dict[str, Any] = {name: given.get(name) for name in ("actor", "action", "subject")}
-        found = query(_ENTRIES, {**params, "before": cursor_number(given, "audit"), "limit": limit})
-        return Response(paged([{**row, "at": rfc3339(row["at"])} for row in found], limit, "audit"))
+        filters = read_query(request)
+        limit = page_limit(filters)
+        params: dict[str, Any] = {name: filters.get(name) for name in ("actor", "action", "subject")}
+        rows = query(_ENTRIES, {**params, "before": cursor_number(filters, "audit"), "limit": limit})
+        return Response(paged([{**row, "at": rfc3339(row["at"])} for row in rows], limit, "audit"))

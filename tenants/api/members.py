@@ -1,4 +1,4 @@
-"""REST for the members of a tenant, whom its owners add, change and remove."""
+"""REST for the members of a tenant, which its owners manage."""
 
 import msgspec
 from rest_framework.request import Request
@@ -32,9 +32,9 @@ class MemberRole(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
 class Members(APIView):
     @documented("List the members of a tenant", tag="tenants", who="viewer", answer=Page[TenantMember])
     def get(self, request: Request, name: str) -> Response:
-        """Owners first; with the accounts of the tenant's programs (`kind` service). Not paged."""
+        """Owners first, including service accounts (`kind` service). Not paged."""
         tenant = find_tenant(name, identity(request))
-        return Response({"items": members.listed(tenant), "next_cursor": None})
+        return Response({"items": members.list_members(tenant), "next_cursor": None})
 
     @documented(
         "Add a member", tag="tenants", who="owner", body=NewMember, answer=TenantMember, status=201,
@@ -42,7 +42,7 @@ class Members(APIView):
     )  # fmt: skip
     def post(self, request: Request, name: str) -> Response:
         """`user` is the name of an account that may log in; `role`: `viewer`, `member` or `owner`. 409
-        `already_member`, or `managed_by_provider` where the identity provider decides."""
+        `already_member`, or `managed_by_provider` if the identity provider manages it."""
         tenant = _owned(request, name)
         fields = read_body(request, NewMember)
         if "\x00" in fields.user:
@@ -56,21 +56,21 @@ class OneMember(APIView):
         refusals=(400, 401, 403, 404, 409),
     )  # fmt: skip
     def patch(self, request: Request, name: str, username: str) -> Response:
-        """In force with the next request. The last owner stays one (409 `last_owner`); the role of a program comes with
-        its tokens (409 `service_account`)."""
+        """Applies from the next request on. The last owner cannot change (409 `last_owner`); the role of a service
+        account comes with its tokens (409 `service_account`)."""
         tenant = _owned(request, name)
         return Response(members.set_role(tenant, username, read_body(request, MemberRole).role))
 
     @documented("Remove a member", tag="tenants", who="owner", status=204, refusals=(400, 401, 403, 404, 409))
     def delete(self, request: Request, name: str, username: str) -> Response:
-        """In force with the next request, for tokens too; jobs go on, and owners may cancel them. The last owner stays
-        (409 `last_owner`)."""
+        """Applies from the next request on, also for tokens. Jobs continue, and owners can cancel them. The last owner
+        cannot be removed (409 `last_owner`)."""
         members.remove(_owned(request, name), username)
         return Response(status=204)
 
 
 def _owned(request: Request, name: str) -> Tenant:
-    who = identity(request)
-    tenant = find_tenant(name, who)
-    who.require(Role.OWNER, tenant.pk, f"tenant '{name}'")
+    caller = identity(request)
+    tenant = find_tenant(name, caller)
+    caller.require(Role.OWNER, tenant.pk, f"tenant '{name}'")
     return tenant

@@ -1,4 +1,4 @@
-"""REST for the secrets of a tenant: set, list and delete them; no answer ever has a value."""
+"""REST for the secrets of a tenant: set, list and delete them. No answer contains a value."""
 
 import msgspec
 from rest_framework.request import Request
@@ -16,21 +16,21 @@ from tenants.auth.identity import identity
 
 
 class SecretValue(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """Text of at most 64 KiB, without control characters but tabs and ends of lines."""
+    """Text of at most 64 KiB, without control characters other than tabs and line ends."""
 
     value: str
 
 
 class Secrets(APIView):
     @documented(
-        "The secrets of a tenant by name, without their values", tag="tenants", who="member", answer=Page[Secret]
+        "List the secrets of a tenant by name, without their values", tag="tenants", who="member", answer=Page[Secret]
     )
     def get(self, request: Request, name: str) -> Response:
-        """Who set each when; not paged. No answer has a value."""
-        who = identity(request)
-        tenant = find_tenant(name, who)
-        who.require(Role.MEMBER, tenant.pk, f"tenant '{name}'")
-        return Response({"items": secrets.listed(tenant), "next_cursor": None})
+        """Each with who set it and when. Not paged. No answer contains a value."""
+        caller = identity(request)
+        tenant = find_tenant(name, caller)
+        caller.require(Role.MEMBER, tenant.pk, f"tenant '{name}'")
+        return Response({"items": secrets.list_secrets(tenant), "next_cursor": None})
 
 
 class OneSecret(APIView):
@@ -44,20 +44,22 @@ class OneSecret(APIView):
         also={200: Secret},
     )
     def put(self, request: Request, name: str, secret: str) -> Response:
-        """201 for a new name, 200 for a new value: attempts that start from now on get it. `value` is text of at most
-        64 KiB, not empty, without control characters but tabs and ends of lines. A tenant has at most 64; a name is 1
-        to 100 letters, digits, `.`, `_`, `-`, and no dot first."""
-        who = identity(request)
-        tenant = find_tenant(name, who)
-        who.require(Role.OWNER, tenant.pk, f"tenant '{name}'")
-        shown, is_new = secrets.set_secret(tenant, secret, read_body(request, SecretValue).value, actor=who.username)
-        return Response(shown, status=201 if is_new else 200)
+        """201 for a new name, 200 for a new value, which attempts get that start from now on. `value` is text of at
+        most 64 KiB, not empty, without control characters other than tabs and line ends. A tenant has at most 64
+        secrets. A name has 1 to 100 letters, digits, `.`, `_` and `-`, and does not start with a dot."""
+        caller = identity(request)
+        tenant = find_tenant(name, caller)
+        caller.require(Role.OWNER, tenant.pk, f"tenant '{name}'")
+        represented, is_new = secrets.set_secret(
+            tenant, secret, read_body(request, SecretValue).value, actor=caller.username
+        )
+        return Response(represented, status=201 if is_new else 200)
 
     @documented("Delete a secret of a tenant", tag="tenants", who="owner", status=204)
     def delete(self, request: Request, name: str, secret: str) -> Response:
-        """Jobs that name it and get their orders afterwards end as `launch_failed`."""
-        who = identity(request)
-        tenant = find_tenant(name, who)
-        who.require(Role.OWNER, tenant.pk, f"tenant '{name}'")
-        secrets.delete(tenant, secret, actor=who.username)
+        """Jobs that name it and are placed afterwards end as `launch_failed`."""
+        caller = identity(request)
+        tenant = find_tenant(name, caller)
+        caller.require(Role.OWNER, tenant.pk, f"tenant '{name}'")
+        secrets.delete_secret(tenant, secret, actor=caller.username)
         return Response(status=204)

@@ -1,4 +1,4 @@
-"""REST for the tokens of programs: a tenant's owners make, list and revoke them."""
+"""REST for the tokens of programs, which a tenant's owners manage."""
 
 from typing import Literal
 
@@ -15,14 +15,14 @@ from gpusched.protocol.rest.access import IssuedServiceToken, RevokedServiceToke
 from gpusched.protocol.rest.jobs import Page
 from gpusched.protocol.states import Role, Scope
 from tenants.api.tenants import find_tenant
-from tenants.api.tokens import require_days, token_shown
+from tenants.api.tokens import represent_token, require_days
 from tenants.auth import service_tokens
 from tenants.auth.identity import identity
 from tenants.models import Tenant
 
 
 class NewServiceToken(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """`name`: of the program; its account is `name@tenant`. `role` null: the one that this account has, else member.
+    """`name`: the program; its account is `name@tenant`. `role` null: the role of this account, else member.
     `expires_in_days` null: it does not expire."""
 
     name: str
@@ -32,15 +32,17 @@ class NewServiceToken(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_
 
 
 class ServiceTokens(APIView):
-    @documented("The tokens of a tenant's programs", tag="tokens", who="owner", answer=Page[ServiceToken])
+    @documented("List the tokens of a tenant's programs", tag="tokens", who="owner", answer=Page[ServiceToken])
     def get(self, request: Request, name: str) -> Response:
-        """As own tokens, with the account's `user`."""
+        """In the format of your own tokens, with the account's `user`."""
         tenant = _owned(request, name)
-        items = [{**token_shown(token), "user": token.user.username} for token in service_tokens.listed(tenant)]
+        items = [
+            {**represent_token(token), "user": token.user.username} for token in service_tokens.list_tokens(tenant)
+        ]
         return Response({"items": items, "next_cursor": None})
 
     @documented(
-        "Create a token for a program; its text is shown this once",
+        "Create a token for a program; its text is shown only once",
         tag="tokens",
         who="owner",
         body=NewServiceToken,
@@ -50,37 +52,37 @@ class ServiceTokens(APIView):
         has_dry_run=False,
     )
     def post(self, request: Request, name: str) -> Response:
-        """It belongs to an account `name@tenant` without a password, and outlives its maker. `role` is `member` or
-        `viewer`; left out: that of the program's other tokens, else `member`. `scopes`: none that you lack.
-        `expires_in_days` null: never. A second one of the same name is one to change over to: all of a name have one
-        role, and another is 409 `role_differs` while one of them is in use. It is the one kind of token that may
-        outlive the token with which it was made, and is not revoked with it."""
+        """It belongs to an account `name@tenant` without a password, and outlives its creator. `role` is `member` or
+        `viewer`; absent: that of the program's other tokens, else `member`. `scopes`: none that you lack.
+        `expires_in_days` null: never. A second token of a name is for rotation: all tokens of a name have one role, and
+        another role is 409 `role_differs` while one of them is active. Unlike other tokens, it can outlive the token
+        that created it, and is not revoked with it."""
         tenant = _owned(request, name)
-        wanted = read_body(request, NewServiceToken)
-        if not wanted.scopes:
+        fields = read_body(request, NewServiceToken)
+        if not fields.scopes:
             raise invalid([FieldError("scopes", "required", "at least one")])
-        if not set(wanted.scopes) <= (held := identity(request).scopes):
-            message = f"none that you lack; yours: {', '.join(sorted(held))}"
+        if not set(fields.scopes) <= (allowed := identity(request).scopes):
+            message = f"none that you lack; yours: {', '.join(sorted(allowed))}"
             raise invalid([FieldError("scopes", "not_permitted", message)])
-        require_days(wanted.expires_in_days)
-        scopes = [Scope(scope) for scope in wanted.scopes]
-        role = Role(wanted.role) if wanted.role else None
-        token, text = service_tokens.create(tenant, wanted.name, role, scopes, wanted.expires_in_days)
-        return Response({**token_shown(token), "user": token.user.username, "token": text}, status=201)
+        require_days(fields.expires_in_days)
+        scopes = [Scope(scope) for scope in fields.scopes]
+        role = Role(fields.role) if fields.role else None
+        token, text = service_tokens.create(tenant, fields.name, role, scopes, fields.expires_in_days)
+        return Response({**represent_token(token), "user": token.user.username, "token": text}, status=201)
 
 
 class OneServiceToken(APIView):
     @documented(
-        "Revoke a token of a program, and those made with it", tag="tokens", who="owner", answer=RevokedServiceToken
+        "Revoke a token of a program, and those created with it", tag="tokens", who="owner", answer=RevokedServiceToken
     )
     def delete(self, request: Request, name: str, token_id: int) -> Response:
-        """`also_revoked`: the ids of those made with it."""
-        token, others = service_tokens.revoke(_owned(request, name), token_id)
-        return Response({**token_shown(token), "user": token.user.username, "also_revoked": others})
+        """`also_revoked`: the ids of those created with it."""
+        token, also_revoked = service_tokens.revoke(_owned(request, name), token_id)
+        return Response({**represent_token(token), "user": token.user.username, "also_revoked": also_revoked})
 
 
 def _owned(request: Request, name: str) -> Tenant:
-    who = identity(request)
-    tenant = find_tenant(name, who)
-    who.require(Role.OWNER, tenant.pk, f"tenant '{name}'")
+    caller = identity(request)
+    tenant = find_tenant(name, caller)
+    caller.require(Role.OWNER, tenant.pk, f"tenant '{name}'")
     return tenant

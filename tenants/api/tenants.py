@@ -21,24 +21,24 @@ from tenants.auth.identity import Identity, identity
 from tenants.models import Tenant
 from tenants.tenancy import rename, tenants
 
-Whole = int | None
+Limit = int | None
 
 
 class QuotaFields(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """Limits on what a tenant holds at once; null: no limit. `max_queued_jobs` and `max_deferred_jobs`: what waits;
-    null: as the server's settings say. `version`, as read, protects others' edits."""
+    """Limits on what a tenant holds at once; null: no limit. `max_queued_jobs` and `max_deferred_jobs` limit its queue;
+    null: the server's settings. `version`, as read, prevents lost updates."""
 
-    max_gpus: Whole = None
-    max_gpu_memory_mb: Whole = None
-    max_cpu_cores: Whole = None
-    max_memory_mb: Whole = None
-    max_concurrent_jobs: Whole = None
-    max_gpus_per_user: Whole = None
+    max_gpus: Limit = None
+    max_gpu_memory_mb: Limit = None
+    max_cpu_cores: Limit = None
+    max_memory_mb: Limit = None
+    max_concurrent_jobs: Limit = None
+    max_gpus_per_user: Limit = None
     max_gpus_by_model: dict[str, int] = {}
-    max_queued_jobs: Whole = None
-    max_deferred_jobs: Whole = None
+    max_queued_jobs: Limit = None
+    max_deferred_jobs: Limit = None
     guaranteed_gpus: int = 0
-    version: Whole = None
+    version: Limit = None
 
 
 class NewTenant(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -48,20 +48,20 @@ class NewTenant(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields
     tier: Literal["premium", "standard", "opportunistic"] = "standard"
     allow_preemption: bool = True
     can_preempt_others: bool = True
-    preemption_budget_per_hour: Whole = None
+    preemption_budget_per_hour: Limit = None
     unix_user: str = ""
     quota: QuotaFields = QuotaFields()
 
 
 class TenantChanges(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """Only what is given is changed."""
+    """The fields to change; absent ones stay."""
 
     display_name: str | msgspec.UnsetType = msgspec.UNSET
     weight: float | msgspec.UnsetType = msgspec.UNSET
     tier: Literal["premium", "standard", "opportunistic"] | msgspec.UnsetType = msgspec.UNSET
     allow_preemption: bool | msgspec.UnsetType = msgspec.UNSET
     can_preempt_others: bool | msgspec.UnsetType = msgspec.UNSET
-    preemption_budget_per_hour: Whole | msgspec.UnsetType = msgspec.UNSET
+    preemption_budget_per_hour: Limit | msgspec.UnsetType = msgspec.UNSET
     unix_user: str | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -90,20 +90,20 @@ _TENANTS = """
 
 
 def represent_tenants(ids: list[int] | None, *, with_archived: bool = True) -> list[dict[str, Any]]:
-    """Tenants (None: all) as the API and the page show them: limits, and what is in use now."""
+    """Represent tenants (None: all) for the API and pages, with limits and current use."""
     rows = query(_TENANTS.format(tenant_use=hook("tenant_use")), {"ids": ids, "with_archived": with_archived})
     times = ("created_at", "archived_at")
     return [{**row, **{name: rfc3339(row[name]) for name in times}} for row in rows]
 
 
-def _shown(tenant_id: int) -> dict[str, Any]:
+def _represent(tenant_id: int) -> dict[str, Any]:
     return represent_tenants([tenant_id])[0]
 
 
-def find_tenant(name: str, who: Identity) -> Tenant:
-    """404 for a tenant that does not exist and for one that the caller does not belong to alike."""
+def find_tenant(name: str, caller: Identity) -> Tenant:
+    """Return the tenant. 404 if it does not exist, and if the caller cannot see it."""
     tenant = Tenant.objects.filter(name=name).first() if "\x00" not in name else None
-    if tenant is None or not who.sees(tenant.pk):
+    if tenant is None or not caller.sees(tenant.pk):
         raise not_found(f"tenant '{name[:63]}'")
     return tenant
 
@@ -114,11 +114,11 @@ class Tenants(APIView):
         tag="tenants",
         who="anybody",
         answer=Page[TenantData],
-        parameters={"archived": "true: also those that are archived (`archived_at`)"},
+        parameters={"archived": "true: include archived tenants (`archived_at`)"},
         refusals=(400, 401, 403),
     )
     def get(self, request: Request) -> Response:
-        """With `quota`, `in_use` and `pending_jobs`. Without those that are archived, unless `archived=true`."""
+        """With `quota`, `in_use` and `pending_jobs`. Without archived tenants, unless `archived=true`."""
         visible, with_archived = identity(request).visible_tenants(), is_true(read_query(request), "archived")
         return Response({"items": represent_tenants(visible, with_archived=with_archived), "next_cursor": None})
 
@@ -132,30 +132,30 @@ class Tenants(APIView):
         refusals=(400, 401, 403, 409),
     )
     def post(self, request: Request) -> Response:
-        """`name` is lower-case letters, digits and dashes; `weight` is 0.001 to 1000000; `tier` also `premium` or
-        `opportunistic`; `preemption_budget_per_hour` null: any number of its jobs may be preempted; `unix_user` empty:
-        the node's choice (docs/agent.md, Whose processes)."""
-        who = identity(request)
-        who.require_admin()
+        """`name` has lower-case letters, digits and dashes. `weight`: 0.001 to 1000000. `tier`: `standard`, `premium`
+        or `opportunistic`. `preemption_budget_per_hour` null: no limit on preemptions of its jobs. `unix_user` empty:
+        the node chooses (docs/agent.md, Whose processes)."""
+        caller = identity(request)
+        caller.require_admin()
         fields = _values(read_body(request, NewTenant))
         limits = {k: v for k, v in msgspec.structs.asdict(fields.pop("quota")).items() if k != "version"}
-        return Response(_shown(tenants.create_tenant(fields, actor=who.username, quota=limits).pk), status=201)
+        return Response(_represent(tenants.create_tenant(fields, actor=caller.username, quota=limits).pk), status=201)
 
 
 class OneTenant(APIView):
     @documented("Read a tenant", tag="tenants", who="viewer", answer=TenantData)
     def get(self, request: Request, name: str) -> Response:
-        return Response(_shown(find_tenant(name, identity(request)).pk))
+        return Response(_represent(find_tenant(name, identity(request)).pk))
 
     @documented("Change a tenant", tag="tenants", who="admin", body=TenantChanges, answer=TenantData)
     def patch(self, request: Request, name: str) -> Response:
-        """What is given, all but `name` (`POST …/rename`) and `quota`."""
-        who = identity(request)
-        tenant = find_tenant(name, who)
-        who.require_admin()
+        """Changes the fields in the body: all except `name` (`POST …/rename`) and `quota`."""
+        caller = identity(request)
+        tenant = find_tenant(name, caller)
+        caller.require_admin()
         if changes := _values(read_body(request, TenantChanges)):
-            tenants.change_tenant(tenant, changes, actor=who.username)
-        return Response(_shown(tenant.pk))
+            tenants.change_tenant(tenant, changes, actor=caller.username)
+        return Response(_represent(tenant.pk))
 
 
 class Rename(APIView):
@@ -168,20 +168,20 @@ class Rename(APIView):
         refusals=(400, 401, 403, 404, 409),
     )
     def post(self, request: Request, name: str) -> Response:
-        """Its id stays, and jobs, use, history, members and tokens with it; accounts of its programs become
-        `program@name`. The old name is 404 from then on, without a redirect, and free for another tenant. 409
-        `named_in_settings` while `GPUSCHED_OIDC_GROUPS` has the old name."""
-        who = identity(request)
-        tenant = find_tenant(name, who)
-        who.require_admin()
-        rename.rename(tenant, read_body(request, NewName).name, actor=who.username)
-        return Response(_shown(tenant.pk))
+        """Its id stays, and with it jobs, use, history, members and tokens; service accounts become `program@name`. The
+        old name is a 404 from then on, without a redirect, and free for another tenant. 409 `named_in_settings` while
+        `GPUSCHED_OIDC_GROUPS` has the old name."""
+        caller = identity(request)
+        tenant = find_tenant(name, caller)
+        caller.require_admin()
+        rename.rename(tenant, read_body(request, NewName).name, actor=caller.username)
+        return Response(_represent(tenant.pk))
 
 
 class TenantQuota(APIView):
     @documented("Read a quota", tag="tenants", who="viewer", answer=Quota)
     def get(self, request: Request, name: str) -> Response:
-        """Null: no limit. `max_gpus_by_model` is like `{"A100": 16}`: a word of the driver's name for it. With
+        """Null: no limit. `max_gpus_by_model` is like `{"A100": 16}`, with words of the driver's model names. With
         `ETag`."""
         return self._answer(find_tenant(name, identity(request)).pk)
 
@@ -191,26 +191,26 @@ class TenantQuota(APIView):
         who="admin",
         body=QuotaFields,
         answer=EditedQuota,
-        parameters={"dry_run": "true: answer 200 with the quota as it would be and its effect, and change nothing"},
+        parameters={"dry_run": "true: return the quota after the edit and its effect, and change nothing"},
         refusals=(400, 401, 403, 404, 412),
     )
     def put(self, request: Request, name: str) -> Response:
-        """All of it: a limit that is left out is none. A lowered limit stops nothing; a tenant above it starts nothing
-        until it is below. The answer has the `effect`; `dry_run=true` gives it and changes nothing. What would do
-        nothing is refused. `If-Match` (or `version`) refuses to overwrite somebody else's edit."""
-        who = identity(request)
-        tenant = find_tenant(name, who)
-        who.require_admin()
+        """Replaces all fields: an absent limit is none. Running jobs continue: a tenant above a lowered limit starts no
+        new jobs until it is below. The answer has the `effect`; `dry_run=true` returns it and changes nothing. 400 for
+        a limit without effect. `If-Match` (or `version`) prevents lost updates (412)."""
+        caller = identity(request)
+        tenant = find_tenant(name, caller)
+        caller.require_admin()
         limits = _values(read_body(request, QuotaFields))
         version = if_match(request, "this quota", limits.pop("version"))
         tenants.checked_quota(tenant.pk, limits, expected_version=version)
         effect = hook("quota_effect")(tenant.pk, limits)
         if is_dry_run(request):
-            now = _shown(tenant.pk)["quota"]
+            now = _represent(tenant.pk)["quota"]
             return Response({**now, **limits, "status": "would_be_changed", "effect": effect})
-        tenants.change_quota(tenant.pk, limits, actor=who.username, expected_version=version)
+        tenants.change_quota(tenant.pk, limits, actor=caller.username, expected_version=version)
         return self._answer(tenant.pk, status="changed", effect=effect)
 
     def _answer(self, tenant_id: int, **more: Any) -> Response:
-        shown = _shown(tenant_id)["quota"]
-        return Response({**shown, **more}, headers={"ETag": f'"{shown["version"]}"'})
+        quota = _represent(tenant_id)["quota"]
+        return Response({**quota, **more}, headers={"ETag": f'"{quota["version"]}"'})

@@ -1,4 +1,4 @@
-"""REST for one's own tokens and identity, and the login that gives a token for a password."""
+"""REST for the caller's own tokens and identity, and the login that exchanges a password for a token."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ from gpusched.protocol.rest.jobs import Page
 from gpusched.protocol.states import Scope
 from tenants.api.tenants import find_tenant
 from tenants.auth import tokens
-from tenants.auth.identity import Anybody, Identity, identity
+from tenants.auth.identity import AnyCaller, Identity, identity
 from tenants.models import ApiToken
 
 
@@ -43,7 +43,7 @@ class Login(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tru
     new_password: str | None = None
 
 
-def token_shown(token: ApiToken) -> dict[str, Any]:
+def represent_token(token: ApiToken) -> dict[str, Any]:
     return {
         "id": token.pk,
         "name": token.name,
@@ -59,22 +59,25 @@ def token_shown(token: ApiToken) -> dict[str, Any]:
 
 
 def require_days(days: float | None) -> None:
-    """400 unless it is a life that a token may have."""
+    """Raise a 400 for an invalid lifetime of a token."""
     if days is not None and not 0 < days <= 3650:
         raise invalid([FieldError("expires_in_days", "out_of_range", "more than 0, at most 3650, or null")])
 
 
 class Tokens(APIView):
     @documented(
-        "List your tokens; asked with one for a tenant, those for it", tag="tokens", who="anybody", answer=Page[Token]
+        "List your tokens; with a token for a tenant, those for that tenant",
+        tag="tokens",
+        who="anybody",
+        answer=Page[Token],
     )
     def get(self, request: Request) -> Response:
-        """Without their text. `made_by`: the id of the token that made it, else null."""
-        mine = _own(identity(request)).select_related("tenant")
-        return Response({"items": [token_shown(token) for token in mine], "next_cursor": None})
+        """Without their text. `made_by`: the id of the token that created it, else null."""
+        mine = _tokens_of(identity(request)).select_related("tenant")
+        return Response({"items": [represent_token(token) for token in mine], "next_cursor": None})
 
     @documented(
-        "Create a token; its text is shown this once",
+        "Create a token; its text is shown only once",
         tag="tokens",
         who="anybody",
         body=NewToken,
@@ -83,66 +86,68 @@ class Tokens(APIView):
         has_dry_run=False,
     )
     def post(self, request: Request) -> Response:
-        """`scopes`: none that you lack; `tenant` limits it to one (an admin's is then an owner's, and needs the scope
-        `admin` to be made); `expires_in_days` null: never. Made with a token, it
-        lives no longer and reaches no further than that one, and is revoked with it."""
-        who = identity(request)
-        wanted = read_body(request, NewToken)
-        if not 1 <= len(wanted.name) <= 100 or "\x00" in wanted.name:
+        """`scopes`: none that you lack. `tenant` limits it to one tenant (an admin's token then acts as an owner, and
+        creating it needs the scope `admin`). `expires_in_days` null: never. A token created with a token has no longer
+        lifetime and no wider access than that one, and is revoked with it."""
+        caller = identity(request)
+        fields = read_body(request, NewToken)
+        if not 1 <= len(fields.name) <= 100 or "\x00" in fields.name:
             raise invalid([FieldError("name", "out_of_range", "1 to 100 characters")])
-        if not wanted.scopes or not set(wanted.scopes) <= who.scopes:
-            message = f"at least one, and none that you lack; yours: {', '.join(sorted(who.scopes))}"
+        if not fields.scopes or not set(fields.scopes) <= caller.scopes:
+            message = f"at least one, and none that you lack; yours: {', '.join(sorted(caller.scopes))}"
             raise invalid([FieldError("scopes", "not_permitted", message)])
-        require_days(wanted.expires_in_days)
-        if wanted.tenant and who.is_admin:
-            who.require_admin()  # it would be an owner's
-        # A token must not make one that reaches further, or lives longer.
-        tenant_id = find_tenant(wanted.tenant, who).pk if wanted.tenant else who.limited_to
-        ends = [end for end in (tokens.expiry(wanted.expires_in_days), who.expires_at) if end is not None]
+        require_days(fields.expires_in_days)
+        if fields.tenant and caller.is_admin:
+            caller.require_admin()  # it would act as an owner
+        # A token must not create one with wider access or a longer lifetime.
+        tenant_id = find_tenant(fields.tenant, caller).pk if fields.tenant else caller.limited_to
+        ends = [end for end in (tokens.expires_after(fields.expires_in_days), caller.expires_at) if end is not None]
         token, text = tokens.create_token(
-            who.user_id,
-            wanted.name,
-            list(wanted.scopes),
+            caller.user_id,
+            fields.name,
+            list(fields.scopes),
             tenant_id=tenant_id,
             expires_at=min(ends, default=None),
-            made_by=who.token_prefix,
+            made_by=caller.token_prefix,
         )
-        return Response({**token_shown(token), "token": text}, status=201)
+        return Response({**represent_token(token), "token": text}, status=201)
 
 
 class OneToken(APIView):
-    @documented("Revoke one of your tokens, and those made with it", tag="tokens", who="its user", answer=RevokedToken)
+    @documented(
+        "Revoke one of your tokens, and those created with it", tag="tokens", who="its user", answer=RevokedToken
+    )
     def delete(self, request: Request, token_id: int) -> Response:
-        """And with those, those made with them (`also_revoked`: their ids). One that is for a tenant finds no
+        """Includes tokens created with those (`also_revoked`: their ids). A token for a tenant cannot revoke tokens of
         others."""
-        token = _own(identity(request)).filter(pk=token_id).first()
+        token = _tokens_of(identity(request)).filter(pk=token_id).first()
         if token is None:
             raise not_found(f"token {token_id}")
-        others = tokens.revoke_token(token)
+        also_revoked = tokens.revoke_token(token)
         token.refresh_from_db()
-        return Response({**token_shown(token), "also_revoked": others})
+        return Response({**represent_token(token), "also_revoked": also_revoked})
 
 
-def _own(who: Identity) -> QuerySet[ApiToken]:
-    """The caller's tokens; of other tenants than its own a token that is limited to one knows none."""
-    mine = ApiToken.objects.filter(user_id=who.user_id)
-    return mine if who.limited_to is None else mine.filter(tenant_id=who.limited_to)
+def _tokens_of(caller: Identity) -> QuerySet[ApiToken]:
+    """Return the caller's tokens. A token for one tenant sees only tokens for that tenant."""
+    mine = ApiToken.objects.filter(user_id=caller.user_id)
+    return mine if caller.limited_to is None else mine.filter(tenant_id=caller.limited_to)
 
 
 class Me(APIView):
-    @documented("Who you are and what you may do", tag="tokens", who="anybody", answer=MeData)
+    @documented("Read your identity and roles", tag="tokens", who="anybody", answer=MeData)
     def get(self, request: Request) -> Response:
-        who = identity(request)
-        open_roles = {tenant_id: role for tenant_id, role in who.roles.items() if tenant_id not in who.archived}
-        roles = [{"name": who.tenant_names[i], "role": role} for i, role in sorted(open_roles.items())]
+        caller = identity(request)
+        open_roles = {tenant_id: role for tenant_id, role in caller.roles.items() if tenant_id not in caller.archived}
+        roles = [{"name": caller.tenant_names[i], "role": role} for i, role in sorted(open_roles.items())]
         return Response(
-            {"user": who.username, "is_admin": who.is_admin, "scopes": sorted(who.scopes), "tenants": roles}
+            {"user": caller.username, "is_admin": caller.is_admin, "scopes": sorted(caller.scopes), "tenants": roles}
         )
 
 
 class LogIn(APIView):
     authentication_classes = []
-    permission_classes = [Anybody]
+    permission_classes = [AnyCaller]
 
     @documented(
         "Exchange a name and password for a token",
@@ -155,18 +160,18 @@ class LogIn(APIView):
         has_dry_run=False,
     )
     def post(self, request: Request) -> Response:
-        """For 90 days, with all scopes that the user may have. `new_password` replaces the password; with a one-time
-        password it is needed (403 `password_change_required`)."""
-        wanted = read_body(request, Login)
-        if "\x00" in wanted.username + wanted.password + wanted.token_name:
+        """Valid for 90 days, with all scopes that the user may have. `new_password` replaces the password; a one-time
+        password needs it (403 `password_change_required`)."""
+        fields = read_body(request, Login)
+        if "\x00" in fields.username + fields.password + fields.token_name:
             raise invalid([FieldError("username", "invalid_character", "must not contain a NUL character")])
         user = authenticate(
-            request._request, username=wanted.username, password=wanted.password, new_password=wanted.new_password
+            request._request, username=fields.username, password=fields.password, new_password=fields.new_password
         )
         if user is None:
             raise Problem(401, "not_authenticated", "wrong name or password", next_step="check both and try again")
         log.act_as(user.get_username(), "password")
         scopes = [Scope.READ, Scope.WRITE, *([Scope.ADMIN] if user.is_superuser else [])]
-        name = wanted.token_name[:100] or "login"
-        token, text = tokens.create_token(user.pk, name, list(scopes), expires_at=tokens.expiry(90))
-        return Response({**token_shown(token), "token": text}, status=201)
+        name = fields.token_name[:100] or "login"
+        token, text = tokens.create_token(user.pk, name, list(scopes), expires_at=tokens.expires_after(90))
+        return Response({**represent_token(token), "token": text}, status=201)

@@ -1,4 +1,4 @@
-"""REST for use and money: what a tenant used and what it costs, as JSON and CSV, and the rates that it is priced by."""
+"""REST for billing: the use of a tenant and its cost, as JSON and CSV, and rates."""
 
 import csv
 import io
@@ -37,7 +37,7 @@ from tenants.billing import rates, usage_report
 from tenants.models import Rate
 
 PARAMETERS = {
-    "from": "RFC 3339 or a day, UTC; default: the first of this month; with an earlier `to`, of the month that it ends",
+    "from": "RFC 3339 or a day, UTC; default: the first of this month, or of the month of `to`",
     "to": "the same, not included; default: now",
     "by": f"{', '.join(usage_report.BY)}; default day",
     **PAGED,
@@ -47,7 +47,7 @@ MAX_ROWS = 100_000
 
 
 class CsvRenderer(BaseRenderer):
-    """A header line and one line for each item. What a spreadsheet would take for a formula is text."""
+    """CSV: a header line and a line per item. Text that a spreadsheet would read as a formula is escaped."""
 
     media_type = "text/csv"
     format = "csv"
@@ -55,7 +55,7 @@ class CsvRenderer(BaseRenderer):
 
     def render(self, data: Any, accepted_media_type: str | None = None, renderer_context: Any = None) -> bytes:
         if not isinstance(data, dict) or "items" not in data:
-            return msgspec.json.encode(data)  # a refusal, which is problem+json whatever was asked for
+            return msgspec.json.encode(data)  # an error, which is always problem+json
         text = io.StringIO()
         writer = csv.writer(text)
         writer.writerow([data["by"], *_COLUMNS])
@@ -74,7 +74,7 @@ class TenantUsage(APIView):
     renderer_classes = [JsonRenderer, CsvRenderer]
 
     @documented(
-        "What a tenant used, and what it costs",
+        "Read the use of a tenant and its cost",
         tag="usage",
         who="viewer",
         answer=Usage,
@@ -83,35 +83,37 @@ class TenantUsage(APIView):
         refusals=(400, 401, 403, 404, 406),
     )
     def get(self, request: Request, name: str) -> Response:
-        """Running jobs are counted to now. A day is one of UTC. Of `total`, and of each item by its `key`:
-        `gpu_seconds`, of which `running_gpu_seconds` are not in the ledger yet, `refunded_gpu_seconds` cost nothing and
-        `unpriced_gpu_seconds` have no rate. `format=csv` (or `Accept: text/csv`) has all rows."""
-        given = read_query(request)
+        """Running jobs are counted until now. Days are in UTC. `total`, and each item by its `key`, has `gpu_seconds`,
+        of which `running_gpu_seconds` are not in the ledger yet, `refunded_gpu_seconds` cost nothing and
+        `unpriced_gpu_seconds` have no rate. `format=csv` (or `Accept: text/csv`) returns all rows."""
+        params = read_query(request)
         tenant = find_tenant(name, identity(request))
-        by = given.get("by", "day")
+        by = params.get("by", "day")
         if by not in usage_report.BY:
             raise invalid([FieldError("by", "unknown_value", f"must be one of {', '.join(usage_report.BY)}")])
-        start, end = _span(given)
-        after = _after(given, by)
-        if given.get("format", "json") not in ("json", "csv"):
+        start, end = _span(params)
+        after = _after(params, by)
+        if params.get("format", "json") not in ("json", "csv"):
             raise invalid([FieldError("format", "unknown_value", "must be json or csv")])
         is_csv = getattr(request, "accepted_renderer", None) is not None and request.accepted_renderer.format == "csv"
-        limit = MAX_ROWS + 1 if is_csv else page_limit(given)
-        found = usage_report.report([tenant.pk], start, end, by, after=after, limit=limit)
-        if is_csv and len(found.rows) > MAX_ROWS:
-            raise invalid([FieldError("from", "out_of_range", f"gives more than {MAX_ROWS} rows: ask for less time")])
-        is_full = len(found.rows) == limit
-        items = [{**row, "key": str(row["key"])} for row in found.rows]
+        limit = MAX_ROWS + 1 if is_csv else page_limit(params)
+        report = usage_report.report([tenant.pk], start, end, by, after=after, limit=limit)
+        if is_csv and len(report.rows) > MAX_ROWS:
+            raise invalid(
+                [FieldError("from", "out_of_range", f"selects more than {MAX_ROWS} rows: use a shorter time")]
+            )
+        is_full = len(report.rows) == limit
+        items = [{**row, "key": str(row["key"])} for row in report.rows]
         return Response(
             {
                 "tenant": tenant.name,
                 "start_at": rfc3339(start),
-                "end_at": rfc3339(found.end_at),
+                "end_at": rfc3339(report.end_at),
                 "by": by,
                 "currency": settings.ENV.currency,
-                "total": found.total,
+                "total": report.total,
                 "items": items,
-                "next_cursor": encode_cursor(f"usage by {by}", found.rows[-1]["key"]) if is_full else None,
+                "next_cursor": encode_cursor(f"usage by {by}", report.rows[-1]["key"]) if is_full else None,
             }
         )
 
@@ -127,7 +129,7 @@ class NewRate(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=T
 
 class Rates(APIView):
     @documented(
-        "What GPU-hours cost, by model and time",
+        "List the prices of GPU-hours, by model and time",
         tag="usage",
         who="anybody",
         answer=Page[RateData],
@@ -138,7 +140,7 @@ class Rates(APIView):
         return Response({"items": [_rate(rate) for rate in Rate.objects.all()], "next_cursor": None})
 
     @documented(
-        "Set a rate from now or a later time on",
+        "Set a rate from now, or from a later time on",
         tag="usage",
         who="admin",
         body=NewRate,
@@ -147,48 +149,48 @@ class Rates(APIView):
         refusals=(400, 401, 403, 409, 413, 415),
     )
     def post(self, request: Request) -> Response:
-        """`gpu_model` is words of the driver's name, or `*` for every other model; `price_per_gpu_hour` has at most 4
-        decimals; `starts_at` null: now. A rate without an end ends where the next of its model begins. 409 for a time
-        that has a rate already."""
-        who = identity(request)
-        who.require_admin()
-        wanted = read_body(request, NewRate)
-        moments = {"starts_at": wanted.starts_at, "ends_at": wanted.ends_at}
+        """`gpu_model`: words of the driver's name, or `*` for every other model. `price_per_gpu_hour` has at most 4
+        decimals. `starts_at` null: now. A rate without an end ends where the next of its model begins. 409 for a time
+        that already has a rate."""
+        caller = identity(request)
+        caller.require_admin()
+        fields = read_body(request, NewRate)
+        moments = {"starts_at": fields.starts_at, "ends_at": fields.ends_at}
         times = {name: None if text is None else parse_moment(name, text) for name, text in moments.items()}
-        made = rates.set_rate(
-            wanted.gpu_model,
-            Decimal(str(wanted.price_per_gpu_hour)),
+        rate_id = rates.set_rate(
+            fields.gpu_model,
+            Decimal(str(fields.price_per_gpu_hour)),
             times["starts_at"],
             times["ends_at"],
-            who.username,
+            caller.username,
         )
-        return Response(_rate(Rate.objects.get(pk=made)), status=201)
+        return Response(_rate(Rate.objects.get(pk=rate_id)), status=201)
 
 
 class OneRate(APIView):
-    @documented("End a rate now, or take a planned one back", tag="usage", who="admin", status=204)
+    @documented("End a rate now, or delete a planned one", tag="usage", who="admin", status=204)
     def delete(self, request: Request, rate_id: int) -> Response:
         identity(request).require_admin()
         rates.end_rate(rate_id)
         return Response(status=204)
 
 
-def _span(given: dict[str, str]) -> tuple[datetime, datetime]:
-    now, least = timezone.now(), timedelta(microseconds=1)
-    end = parse_moment("to", given["to"], spare=least) if "to" in given else now
-    month = (min(end, now) - least).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    start = parse_moment("from", given["from"]) if "from" in given else month
+def _span(params: dict[str, str]) -> tuple[datetime, datetime]:
+    now, tick = timezone.now(), timedelta(microseconds=1)
+    end = parse_moment("to", params["to"], spare=tick) if "to" in params else now
+    month = (min(end, now) - tick).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    start = parse_moment("from", params["from"]) if "from" in params else month
     if start > end:
         raise invalid([FieldError("from", "out_of_range", "must not be after to")])
     return start, end
 
 
-def _after(given: dict[str, str], by: str) -> usage_report.Key | None:
-    if "cursor" not in given:
+def _after(params: dict[str, str], by: str) -> usage_report.Key | None:
+    if "cursor" not in params:
         return None
     if by == "job":
-        return decode_cursor(given["cursor"], "usage by job", tuple[int])[0]
-    return decode_cursor(given["cursor"], f"usage by {by}", tuple[str])[0]
+        return decode_cursor(params["cursor"], "usage by job", tuple[int])[0]
+    return decode_cursor(params["cursor"], f"usage by {by}", tuple[str])[0]
 
 
 def _rate(rate: Rate) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""REST for accounts: admins create, list, change, disable and enable them and reset their passwords; each user changes
-their own."""
+"""REST for accounts: admins create, list, change, disable and enable them and reset passwords; users change their own
+password."""
 
 from typing import Any, Literal
 
@@ -24,7 +24,11 @@ from tenants.auth.identity import Identity, identity
 from tenants.auth.login_throttle import ThrottledLogin
 from tenants.people import users
 
-_FILTERS = {"active": "true or false: may log in, or may not", "kind": "`person` or `service` (of a program)", **PAGED}
+_FILTERS = {
+    "active": "true or false: enabled or disabled accounts",
+    "kind": "`person` or `service` (of a program)",
+    **PAGED,
+}
 
 
 class NewUser(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -39,7 +43,7 @@ class NewUser(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=T
 
 
 class UserChanges(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """Only what is given is changed."""
+    """The fields to change; absent ones stay."""
 
     email: str | msgspec.UnsetType = msgspec.UNSET
     is_admin: bool | msgspec.UnsetType = msgspec.UNSET
@@ -53,7 +57,7 @@ class PasswordReset(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
 
 
 class PasswordChange(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """`revoke_tokens`: also revokes all your tokens, the one in use too."""
+    """`revoke_tokens`: also revokes all your tokens, including the one in use."""
 
     old_password: str
     new_password: str
@@ -66,14 +70,14 @@ class Users(APIView):
         refusals=(400, 401, 403),
     )  # fmt: skip
     def get(self, request: Request) -> Response:
-        """In the order in which they were created."""
+        """In order of creation."""
         identity(request).require_admin()
         query = read_query(request)
         kind, limit = query.get("kind"), page_limit(query)
         if kind not in (None, "person", "service"):
             raise invalid([FieldError("kind", "invalid_value", "must be person or service")])
         active = is_true(query, "active") if "active" in query else None
-        rows = users.listed(active=active, kind=kind, after=cursor_number(query, "users"), limit=limit)
+        rows = users.list_users(active=active, kind=kind, after=cursor_number(query, "users"), limit=limit)
         ids = [row.pop("id") for row in rows]
         cursor = encode_cursor("users", ids[-1]) if len(ids) == limit else None
         return Response({"items": rows, "next_cursor": cursor})
@@ -84,17 +88,17 @@ class Users(APIView):
     )  # fmt: skip
     def post(self, request: Request) -> Response:
         """`username`: letters, digits and `@ . + - _`. Without a `password` the answer has a `one_time_password`, shown
-        this once: it is good for one login within 7 days, at which a new one must be set. `login`: `password`, or `sso`
-        for an account without one, which the first login of that name through the identity provider gets."""
+        only once: it is valid for one login within 7 days, which must set a new one. `login`: `password`, or `sso` for
+        an account without one, which the first login of that name through the identity provider gets."""
         _require_admin_slowly(request)
         fields = read_body(request, NewUser)
         account = users.NewAccount(
             fields.username, fields.email, fields.is_admin, fields.password, has_password=fields.login == "password"
         )
         user, one_time = users.create(account)
-        # That of a dry run lets nobody in.
-        shown = None if is_dry_run(request) else one_time
-        return Response({**users.represent(user), "one_time_password": shown}, status=201)
+        # The password of a dry run is never valid.
+        visible = None if is_dry_run(request) else one_time
+        return Response({**users.represent(user), "one_time_password": visible}, status=201)
 
 
 class OneUser(APIView):
@@ -109,7 +113,7 @@ class OneUser(APIView):
         refusals=(400, 401, 403, 404, 409),
     )  # fmt: skip
     def patch(self, request: Request, username: str) -> Response:
-        """`email`, or `is_admin`. The last admin stays one (409 `last_admin`)."""
+        """`email`, or `is_admin`. The last admin cannot change (409 `last_admin`)."""
         identity(request).require_admin()
         user = users.find(username)
         fields = msgspec.structs.asdict(read_body(request, UserChanges))
@@ -120,8 +124,8 @@ class OneUser(APIView):
 class Disable(APIView):
     @documented("Disable an account", tag="users", who="admin", answer=DisabledUser, refusals=(400, 401, 403, 404, 409))
     def post(self, request: Request, username: str) -> Response:
-        """Its logins, sessions and tokens are refused until it is enabled. Its jobs go on. Harmless when repeated. The
-        last admin cannot be disabled (409 `last_admin`)."""
+        """Its logins, sessions and tokens are refused until it is enabled. Its jobs continue. Repeating it changes
+        nothing. The last admin cannot be disabled (409 `last_admin`)."""
         identity(request).require_admin()
         without_owner = users.disable(users.find(username))
         return Response({**users.represent(users.find(username)), "tenants_without_owner": without_owner})
@@ -130,7 +134,8 @@ class Disable(APIView):
 class Enable(APIView):
     @documented("Enable an account", tag="users", who="admin", answer=UserData)
     def post(self, request: Request, username: str) -> Response:
-        """Its password, sessions and tokens that have not ended meanwhile are good again. Harmless when repeated."""
+        """Its password, and sessions and tokens that have not expired, are valid again. Repeating it changes
+        nothing."""
         identity(request).require_admin()
         users.enable(users.find(username))
         return Response(users.represent(users.find(username)))
@@ -142,19 +147,19 @@ class ResetThePassword(APIView):
         refusals=(400, 401, 403, 404, 409),
     )  # fmt: skip
     def post(self, request: Request, username: str) -> Response:
-        """Without a `password` the answer has a `one_time_password`, shown this once: it is good for one login within 7
-        days, at which a new one must be set. Ends the user's sessions and revokes the user's tokens, unless
-        `keep_tokens`; tokens of programs stay. 409 `no_password_login` for an account that no password lets in, 409
-        `own_account` for your own: `PUT /me/password`."""
-        who = _require_admin_slowly(request)
+        """Without a `password` the answer has a `one_time_password`, shown only once: it is valid for one login within
+        7 days, which must set a new one. Ends the user's sessions and revokes the user's tokens, unless `keep_tokens`;
+        tokens of programs stay. 409 `no_password_login` for an account without password login, 409 `own_account` for
+        your own: `PUT /me/password`."""
+        caller = _require_admin_slowly(request)
         fields = read_body(request, PasswordReset)
         user = users.find(username)
-        if user.pk == who.user_id:
+        if user.pk == caller.user_id:
             step = "change it with the old password: PUT /api/v1/me/password, gpusched user change-password"
             raise Problem(409, "own_account", "this is your own password", next_step=step)
         one_time, revoked = users.reset_password(user, fields.password, keep_tokens=fields.keep_tokens)
-        shown = None if is_dry_run(request) else one_time
-        return Response({"username": username, "one_time_password": shown, "revoked_tokens": revoked})
+        visible = None if is_dry_run(request) else one_time
+        return Response({"username": username, "one_time_password": visible, "revoked_tokens": revoked})
 
 
 class OwnPassword(APIView):
@@ -163,11 +168,11 @@ class OwnPassword(APIView):
         parameters={"dry_run": "true: check both passwords and change nothing"}, refusals=(400, 401, 403, 409, 429),
     )  # fmt: skip
     def put(self, request: Request) -> Response:
-        """Needs the old one; attempts are counted as those of a login (429). Ends your other sessions; your tokens
-        stay, unless `revoke_tokens`. Harmless when repeated: if the new password is yours already, nothing changes."""
-        who = identity(request)
+        """Needs the old one; attempts count like logins (429). Ends your other sessions; your tokens stay, unless
+        `revoke_tokens`. If the new password is already yours, nothing changes."""
+        caller = identity(request)
         fields = read_body(request, PasswordChange)
-        user = User.objects.get(pk=who.user_id)
+        user = User.objects.get(pk=caller.user_id)
         users.require_password_login(user)
         if "\x00" in fields.old_password:
             raise invalid([FieldError("old_password", "invalid_character", "must not contain a NUL character")])
@@ -184,14 +189,14 @@ class OwnPassword(APIView):
             return Response({**answer, "status": "would_be_changed"})
         old, new = fields.old_password, fields.new_password
         revoked = users.change_own_password(user, old, new, revoke=fields.revoke_tokens)
-        if who.token_prefix is None:
-            update_session_auth_hash(request._request, user)  # keeps the session that asks
+        if caller.token_prefix is None:
+            update_session_auth_hash(request._request, user)  # keeps this session
         return Response({**answer, "status": "changed", "revoked_tokens": revoked})
 
 
 def _require_admin_slowly(request: Request) -> Identity:
-    """Admins only, and so many in a minute: to hash a password takes a fraction of a second of a core."""
-    who = identity(request)
-    who.require_admin()
-    rate_limits.count_password(who.via if who.token_prefix else f"person {who.user_id}")
-    return who
+    """Require an admin, and limit the requests per minute: hashing a password takes a fraction of a CPU second."""
+    caller = identity(request)
+    caller.require_admin()
+    rate_limits.count_password(caller.via if caller.token_prefix else f"person {caller.user_id}")
+    return caller

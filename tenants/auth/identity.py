@@ -1,4 +1,4 @@
-"""Who is asking, and what they may do: tokens, page sessions, scopes and roles."""
+"""Authenticate and authorize callers: tokens, page sessions, scopes and roles."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -27,7 +27,7 @@ _WITH_SCOPE_ADMIN = "use an admin's token with scope admin"
 
 @dataclass(frozen=True)
 class Identity:
-    """The person behind a request and the tenants that they (and their token) reach."""
+    """The user behind a request, and the tenants that the user and the token reach."""
 
     user_id: int
     username: str
@@ -35,43 +35,43 @@ class Identity:
     scopes: frozenset[str]
     roles: dict[int, Role] = field(default_factory=dict)
     tenant_names: dict[int, str] = field(default_factory=dict)
-    archived: frozenset[int] = frozenset()  # those of `roles` that accept no jobs
+    archived: frozenset[int] = frozenset()  # tenants in `roles` that accept no jobs
     via: str = "page"  # or "token" and its prefix
-    limited_to: int | None = None  # a token's only tenant
+    limited_to: int | None = None  # the only tenant of a token
     expires_at: datetime | None = None  # of a token
-    quota_edits: int = 0  # how many there were when this was asked
+    quota_edits: int = 0  # the number of quota edits at the time of this query
 
     @property
     def token_prefix(self) -> str | None:
-        """Of the token that asks; None on the pages."""
+        """Return the prefix of the caller's token; None on pages."""
         word, _, prefix = self.via.partition(" ")
         return prefix if word == "token" else None
 
     @property
     def can_administer(self) -> bool:
-        """Acts in every tenant. Without the scope `admin` an admin's token reads as a viewer of every tenant, and acts
-        as the member that its user is."""
+        """Return whether the caller can act in every tenant. Without the scope `admin`, an admin's token is a viewer of
+        every tenant, and has the memberships of its user."""
         return self.is_admin and Scope.ADMIN in self.scopes
 
     def sees(self, tenant_id: int) -> bool:
         return self.is_admin or tenant_id in self.roles
 
     def has(self, role: Role, tenant_id: int) -> bool:
-        held = self.roles.get(tenant_id, Role.VIEWER if self.is_admin else None)
-        return self.can_administer or (held is not None and _RANK[held] >= _RANK[role])
+        current = self.roles.get(tenant_id, Role.VIEWER if self.is_admin else None)
+        return self.can_administer or (current is not None and _RANK[current] >= _RANK[role])
 
     def visible_tenants(self) -> list[int] | None:
-        """Ids of the tenants whose jobs may be seen; None means all."""
+        """Return the ids of the tenants whose jobs are visible; None: all."""
         return None if self.is_admin else sorted(self.roles)
 
     def role_for(self, user_id: int) -> Role:
-        """The role in its tenant that acting on a job of this user needs: their own is a member's, any an owner's."""
+        """Return the role that actions on this user's jobs need: member for the caller's own, else owner."""
         return Role.MEMBER if user_id == self.user_id else Role.OWNER
 
-    def require(self, role: Role, tenant_id: int, what: str) -> None:
-        """404 for what the caller may not even see, 403 for what they see but may not touch."""
+    def require(self, role: Role, tenant_id: int, subject: str) -> None:
+        """Raise a 404 if the caller cannot see the tenant, a 403 if the role is missing."""
         if not self.sees(tenant_id):
-            raise not_found(what)
+            raise not_found(subject)
         if not self.has(role, tenant_id):
             raise Problem(
                 403,
@@ -102,7 +102,7 @@ _TENANT = "SELECT id, name, archived_at IS NOT NULL AS is_archived FROM tenants_
 
 
 def identity_of_token(header: str) -> Identity | None:
-    """The identity that an Authorization header proves, or None."""
+    """Return the identity of an Authorization header, or None."""
     prefix, secret = credentials.bearer(header)
     rows = prepared(_BY_TOKEN, [prefix]) if prefix and "\x00" not in prefix else []
     if not rows or not credentials.proves(secret, rows[0]["secret_hash"]):
@@ -110,7 +110,7 @@ def identity_of_token(header: str) -> Identity | None:
     row = rows[0]
     if row["is_stale"]:
         execute("UPDATE tenants_apitoken SET last_used_at = now() WHERE id = %s", [row["id"]])
-    # A token that is limited to one tenant is no admin's token, whoever made it.
+    # A token limited to one tenant is never an admin's token.
     is_admin = row["is_superuser"] and row["tenant_id"] is None
     memberships = row["memberships"]
     if row["is_superuser"] and row["tenant_id"] is not None:
@@ -121,7 +121,7 @@ def identity_of_token(header: str) -> Identity | None:
 
 
 def identity_of_user(user: AbstractBaseUser) -> Identity:
-    """The identity of somebody logged in to the page: all scopes, all memberships."""
+    """Return the identity of a user on the pages: all scopes, all memberships."""
     assert isinstance(user, User)
     rows = query(
         f"""SELECT m.tenant_id, m.role, n.name, n.archived_at IS NOT NULL AS is_archived, e.n AS quota_edits
@@ -129,9 +129,9 @@ def identity_of_user(user: AbstractBaseUser) -> Identity:
               LEFT JOIN tenants_tenant n ON n.id = m.tenant_id""",
         [user.pk],
     )
-    known = _roles([[r["tenant_id"], r["role"], r["name"], r["is_archived"]] for r in rows if r["tenant_id"]])
+    roles = _roles([[r["tenant_id"], r["role"], r["name"], r["is_archived"]] for r in rows if r["tenant_id"]])
     edits = int(rows[0]["quota_edits"])
-    return Identity(user.pk, user.username, user.is_superuser, ALL_SCOPES, *known, quota_edits=edits)
+    return Identity(user.pk, user.username, user.is_superuser, ALL_SCOPES, *roles, quota_edits=edits)
 
 
 def _roles(memberships: list[list[Any]]) -> tuple[dict[int, Role], dict[int, str], frozenset[int]]:
@@ -141,7 +141,7 @@ def _roles(memberships: list[list[Any]]) -> tuple[dict[int, Role], dict[int, str
 
 
 class _Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of a write that takes none: nothing, or {}."""
+    """The body of a write without fields: empty, or {}."""
 
 
 class TokenAuthentication(BaseAuthentication):
@@ -163,19 +163,19 @@ class TokenAuthentication(BaseAuthentication):
 
 
 class PageSession(SessionAuthentication):
-    """The page's own calls: the session's cookie together with the CSRF token."""
+    """Authentication of the page's own calls: session cookie and CSRF token."""
 
     def authenticate(self, request: Request) -> tuple[Any, Identity] | None:
-        found = super().authenticate(request)
-        if found is None:
+        authenticated = super().authenticate(request)
+        if authenticated is None:
             return None
-        rate_limits.count(request._request, f"person {found[0].pk}")
-        return found[0], identity_of_user(found[0])
+        rate_limits.count(request._request, f"person {authenticated[0].pk}")
+        return authenticated[0], identity_of_user(authenticated[0])
 
 
-class Anybody(BasePermission):
-    """For who has not said who they are. Parameters that are not documented, and a body where none is read, are refused
-    before anything is done: who asks for a dry run, or for a part, must never get a real one, or all of it."""
+class AnyCaller(BasePermission):
+    """Permission without authentication. Reject undocumented parameters, and a body that is not read, before anything
+    is done: a request for a dry run, or for a part, must never be executed, or return everything."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
         handler: Any = getattr(view, str(request.method).lower(), None)
@@ -186,8 +186,8 @@ class Anybody(BasePermission):
         return True
 
 
-class ScopeForMethod(Anybody):
-    """Reading needs scope `read`, anything else `write`. What a role may do is asked by each endpoint."""
+class ScopeForMethod(AnyCaller):
+    """Permission by scope: `read` for reads, `write` for other methods. Each endpoint checks roles itself."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
         if not isinstance(request.auth, Identity):
@@ -202,7 +202,7 @@ class ScopeForMethod(Anybody):
 
 
 def identity(request: Request | HttpRequest) -> Identity:
-    """The identity of a request that has passed authentication."""
+    """Return the identity of an authenticated request."""
     auth = getattr(request, "auth", None)
     if isinstance(auth, Identity):
         return auth

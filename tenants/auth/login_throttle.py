@@ -1,4 +1,4 @@
-"""Counts attempts to log in, by name and by address, and refuses more of them than a person makes (429)."""
+"""Count login attempts by name and by address, and refuse too many (429)."""
 
 import hashlib
 import hmac
@@ -21,7 +21,7 @@ from tenants.auth import passwords
 
 
 class ThrottledLogin(ModelBackend):
-    """Names and passwords as Django keeps them. The login page, the admin and the API all come through here."""
+    """Django's check of names and passwords, with limits. The login page, the admin and the API all use it."""
 
     def authenticate(
         self,
@@ -29,11 +29,10 @@ class ThrottledLogin(ModelBackend):
         username: str | None = None,
         password: str | None = None,
         new_password: str | None = None,
-        **given: Any,
+        **credentials: Any,
     ) -> User | None:
-        """Return the user whose password this is. A one-time password needs `new_password`, which replaces it: without
-        one it is a 403. Any other password is replaced by `new_password`, too. Of two logins at once that replace one
-        password, one is refused."""
+        """Return the user with this password. `new_password` replaces it; a one-time password without it is a 403. Of
+        two concurrent logins that replace a password, one is refused."""
         if username is None or password is None:
             return None
         one_time = passwords.one_time(username)
@@ -54,7 +53,7 @@ class ThrottledLogin(ModelBackend):
     def verify(
         self, request: HttpRequest | None, username: str, password: str, *, is_valid: bool = True
     ) -> User | None:
-        """Return the user if the password is right, and count the attempt. Count before the password is looked at, so
+        """Return the user if the password is right, and count the attempt. Count before the password is checked, so
         that attempts at the same time count too. `is_valid` False: no password is right."""
         limits = _limits(username, request.META.get("REMOTE_ADDR", "") if request else "")
         _count(limits)
@@ -64,12 +63,12 @@ class ThrottledLogin(ModelBackend):
         user = super().authenticate(request, username, password)
         if user is None or not is_valid:
             return None
-        _forgive(limits)
+        _reset_counts(limits)
         return user
 
 
 def _limits(name: str, address: str) -> dict[str, int]:
-    """The counters of an attempt with how many each may have in a window. Names are kept as a keyed hash: people type
+    """Return the counters of an attempt and their limits per window. Names are stored as a keyed hash: users type
     passwords into that field."""
     limits = {
         _key("name", name): MAX_PER_NAME,
@@ -99,8 +98,8 @@ def _count(limits: dict[str, int]) -> None:
         " WHERE began_at < now() - make_interval(secs => %s) LIMIT 100 FOR UPDATE SKIP LOCKED)",
         [LOGIN_WINDOW_SECONDS],
     )
-    found = query(_COUNT, {"keys": list(limits), "window": LOGIN_WINDOW_SECONDS})
-    wait = max((row["seconds_left"] for row in found if row["count"] > limits[row["key"]]), default=None)
+    rows = query(_COUNT, {"keys": list(limits), "window": LOGIN_WINDOW_SECONDS})
+    wait = max((row["seconds_left"] for row in rows if row["count"] > limits[row["key"]]), default=None)
     if wait is not None:
         seconds = max(1, math.ceil(wait))
         minutes = math.ceil(seconds / 60)
@@ -113,8 +112,8 @@ def _count(limits: dict[str, int]) -> None:
         )
 
 
-def _forgive(limits: dict[str, int]) -> None:
-    """A right password: the attempts at this name from here are forgotten, and this one was none."""
+def _reset_counts(limits: dict[str, int]) -> None:
+    """Reset the count of this name and address after a right password, and do not count this attempt."""
     execute("DELETE FROM tenants_loginattempts WHERE key = ANY(%s) AND key LIKE 'both:%%'", [list(limits)])
     execute(
         "UPDATE tenants_loginattempts SET count = count - 1 WHERE count > 0 AND key IN"

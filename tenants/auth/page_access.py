@@ -1,17 +1,17 @@
-"""Who may look at a page at this moment: sessions, and which tenants their users see."""
+"""Check access to pages: whether sessions are valid, and which tenants their users see."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpusched.lib.db.sql import columns, prepared
 
-# Ids of the tenants whose jobs may be seen, in order; None: all.
+# Ids of the tenants whose jobs are visible, in order; None: all.
 Visible = tuple[int, ...] | None
 
 
 @dataclass(frozen=True)
 class Session:
-    """Somebody logged in to the page. A changed password ends it, as it ends Django's own sessions."""
+    """A user's session on the pages. A changed password ends it, as it ends Django's own sessions."""
 
     user_id: int
     key: str
@@ -24,7 +24,7 @@ class Access:
     visible: Visible = ()
 
 
-_ASK = """
+_ACCESS = """
     SELECT w.n, u.is_superuser,
            (SELECT coalesce(json_agg(m.tenant_id ORDER BY m.tenant_id), '[]') FROM tenants_membership m
              WHERE m.user_id = u.id) AS tenants
@@ -35,10 +35,10 @@ _ASK = """
 
 
 def access_of(sessions: Sequence[Session]) -> list[Access]:
-    """What each of them may see at this moment; refused when logged out, deactivated or with an old password."""
+    """Return the present access of each session: refused when logged out, deactivated or with an old password."""
     rows = [(number, s.user_id, s.key, s.password) for number, s in enumerate(sessions)]
-    found = {
+    granted = {
         row["n"]: Access(True, None if row["is_superuser"] else tuple(row["tenants"]))
-        for row in prepared(_ASK, columns(rows, 4))
+        for row in prepared(_ACCESS, columns(rows, 4))
     }
-    return [found.get(number, Access(False)) for number in range(len(sessions))]
+    return [granted.get(number, Access(False)) for number in range(len(sessions))]

@@ -1,4 +1,4 @@
-"""Passwords of accounts: which are good enough, one-time passwords, and what replaces one."""
+"""Passwords of accounts: rules, one-time passwords, and replacement."""
 
 import hashlib
 import secrets
@@ -16,16 +16,16 @@ from gpusched.protocol.job_request import FieldError
 from tenants.models import OneTimePassword
 
 ONE_TIME_DAYS = 7
-# Hashing takes longer for a longer text.
+# Hashing a longer text takes longer.
 MAX_CHARACTERS = 1024
-# Without letters and digits that look alike. 20 of 31 characters are 99 random bits.
+# Without letters and digits that look similar. 20 of 31 characters are 99 random bits.
 _ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"
 _GROUPS, _GROUP_LENGTH = 5, 4
 
 
 @dataclass(frozen=True)
 class OneTime:
-    """A one-time password that its account still has."""
+    """The one-time password of an account."""
 
     expires_at: datetime
 
@@ -93,11 +93,11 @@ def is_one_time(digest: str | None, password_hash: str) -> bool:
 
 
 def change_required() -> Problem:
-    """Return the refusal of a login with a one-time password and without a new one."""
+    """Return the 403 for a login with a one-time password and without a new one."""
     return Problem(
         403,
         "password_change_required",
-        "this password is for one login, at which a new one must be set",
+        "this password is for one login, which must set a new one",
         next_step="log in with new_password, on the login page, or with `gpusched login`, which asks for it",
     )
 

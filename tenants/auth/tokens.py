@@ -23,38 +23,38 @@ def create_token(
     expires_at: datetime | None = None,
     made_by: str | None = None,
 ) -> tuple[ApiToken, str]:
-    """A token and its text, which is shown this once. `made_by`: the prefix of the token that asks for it."""
-    made = credentials.generate("u")
+    """Create a token. Return it and its text, which is not stored. `made_by`: the prefix of the caller's token."""
+    credential = credentials.generate("u")
     with transaction.atomic():
         token = ApiToken.objects.create(
             user_id=user_id,
             tenant_id=tenant_id,
-            made_by=None if made_by is None else _good(made_by),
+            made_by=None if made_by is None else _locked_token(made_by),
             name=name,
-            prefix=made.prefix,
-            secret_hash=made.secret_hash,
+            prefix=credential.prefix,
+            secret_hash=credential.secret_hash,
             scopes=sorted(set(scopes), key=list(Scope).index),
             expires_at=expires_at,
         )
         facts = {"name": name, "user_id": user_id, "tenant_id": tenant_id, "scopes": token.scopes}
-        log.record("token.create", f"token {made.prefix}", None, {**facts, "expires_at": rfc3339(expires_at)})
-    return token, made.text
+        log.record("token.create", f"token {credential.prefix}", None, {**facts, "expires_at": rfc3339(expires_at)})
+    return token, credential.text
 
 
 def revoke_token(token: ApiToken) -> list[int]:
-    """Revokes it and all that were made with it, and with those; gives the ids of these others. Harmless when
-    repeated; the first time counts."""
+    """Revoke a token and all tokens created with it, directly or indirectly. Return the ids of the others. Revoking it
+    again changes nothing."""
     now = timezone.now()
-    others: list[int] = []
+    also_revoked: list[int] = []
     with transaction.atomic():
         if ApiToken.objects.filter(pk=token.pk, revoked_at=None).update(revoked_at=now):
             _note_revoked(token.prefix, now)
-        # Again until none is left: one that was being made meanwhile is seen by the next look.
-        while found := query(_REVOKE_MADE, [token.pk, now]):
-            for row in found:
+        # Repeat until none is left: the next query sees a token that was being created meanwhile.
+        while rows := query(_REVOKE_MADE, [token.pk, now]):
+            for row in rows:
                 _note_revoked(row["prefix"], now)
-            others += [row["id"] for row in found]
-    return sorted(others)
+            also_revoked += [row["id"] for row in rows]
+    return sorted(also_revoked)
 
 
 _REVOKE_MADE = """
@@ -70,8 +70,8 @@ def _note_revoked(prefix: str, at: datetime) -> None:
     log.record("token.revoke", f"token {prefix}", {"revoked_at": None}, {"revoked_at": rfc3339(at)})
 
 
-def _good(prefix: str) -> ApiToken:
-    """The token, which nobody revokes until this transaction is over; 401 if somebody just has."""
+def _locked_token(prefix: str) -> ApiToken:
+    """Return the token, locked against revocation until the transaction ends. 401 if it was revoked."""
     token = ApiToken.objects.select_for_update().filter(prefix=prefix, revoked_at=None).first()
     if token is None:
         raise Problem(
@@ -80,5 +80,5 @@ def _good(prefix: str) -> ApiToken:
     return token
 
 
-def expiry(days: float | None) -> datetime | None:
+def expires_after(days: float | None) -> datetime | None:
     return None if days is None else timezone.now() + timedelta(days=days)

@@ -1,4 +1,4 @@
-"""Django admin for money: rates are set by the rules of REST, and nothing that has been kept is edited."""
+"""Django admin for billing: rates follow the rules of the API, and stored entries are read-only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tenants.models import Budget, Rate, UsageRefund
 
 
 class RateForm(forms.ModelForm):  # type: ignore[type-arg]
-    """A new rate; whether it may be is asked of the rules themselves, and taken back."""
+    """A form for a new rate. It validates by setting the rate and rolling back."""
 
     class Meta:
         model = Rate
@@ -42,13 +42,13 @@ class RateForm(forms.ModelForm):  # type: ignore[type-arg]
         return cleaned
 
     def set_rate(self, actor: str) -> int:
-        given = self.cleaned_data
+        fields = self.cleaned_data
         return rates.set_rate(
-            given["gpu_model"], given["price_per_gpu_hour"], given["starts_at"], given["ends_at"], actor
+            fields["gpu_model"], fields["price_per_gpu_hour"], fields["starts_at"], fields["ends_at"], actor
         )
 
     def _post_clean(self) -> None:
-        """The row is made by `set_rate`, which also ends the rate before it."""
+        """Skip Django's validation of the row: `set_rate` creates it, and ends the previous rate."""
 
 
 @admin.register(Rate)

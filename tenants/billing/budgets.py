@@ -1,4 +1,4 @@
-"""Budgets of GPU-hours: what a tenant has used of its own in the period, and what follows."""
+"""Budgets of GPU-hours: their use in the present period, and their effects."""
 
 import time
 from collections.abc import Collection, Mapping
@@ -21,10 +21,10 @@ from gpusched.protocol.job_request import FieldError
 from tenants.models import Budget
 
 FIELDS = ("soft_gpu_hours", "hard_gpu_hours", "days")
-# A cycle and a submit may look at what was so many seconds ago: the ledger of a month is long.
+# Cycles and submits may read values this old: the ledger of a month is long.
 CACHE_SECONDS = 10.0
 
-# Without what was refunded. One statement sees the ledger and what is held at one moment.
+# Without refunds. A single statement reads the ledger and current use at one moment.
 _USED = """
     WITH b AS (
         SELECT b.*, p.since, CASE WHEN days IS NULL THEN p.since + interval '1 month' END AS renews_at
@@ -52,7 +52,7 @@ _USED = """
 
 @dataclass(frozen=True)
 class BudgetStatus:
-    """What a tenant has used of its budget. `period` in words, as sentences have it."""
+    """The budget of a tenant and its use. `period`: for sentences."""
 
     tenant_id: int
     tenant: str
@@ -71,7 +71,7 @@ class BudgetStatus:
     @property
     def sentence(self) -> str:
         used = f"tenant {self.tenant} has used {amounts.measured(self.used_gpu_hours)} GPU-hours in {self.period}"
-        hard, soft = (amounts.bound(one or 0) for one in (self.hard_gpu_hours, self.soft_gpu_hours))
+        hard, soft = (amounts.bound(hours or 0) for hours in (self.hard_gpu_hours, self.soft_gpu_hours))
         if self.state == "hard_exceeded":
             return f"{used}, all of its budget of {hard}: it starts nothing more on GPUs"
         if self.state == "soft_exceeded":
@@ -81,7 +81,7 @@ class BudgetStatus:
 
     @property
     def state(self) -> str:
-        """within, soft_exceeded or hard_exceeded."""
+        """Return within, soft_exceeded or hard_exceeded."""
         for word, bound in (("hard_exceeded", self.hard_gpu_hours), ("soft_exceeded", self.soft_gpu_hours)):
             if bound is not None and self.used_gpu_hours >= bound:
                 return word
@@ -89,17 +89,17 @@ class BudgetStatus:
 
 
 @dataclass
-class _Known:
+class _HardBudgets:
     key: list[tuple[Any, ...]] = field(default_factory=list)
     until: float = 0.0
-    found: Mapping[int, BudgetStatus] = field(default_factory=dict)
+    statuses: Mapping[int, BudgetStatus] = field(default_factory=dict)
 
 
-_known = _Known()
+_hard_budgets = _HardBudgets()
 
 
 def statuses(tenant_ids: Collection[int] | None = None, *, with_archived: bool = True) -> list[BudgetStatus]:
-    """Of these tenants (None: all) that have a budget, as it is now."""
+    """Return the present budgets of these tenants (None: all), of those that have one."""
     ids = None if tenant_ids is None else list(tenant_ids)
     return [
         BudgetStatus(**row)
@@ -107,42 +107,41 @@ def statuses(tenant_ids: Collection[int] | None = None, *, with_archived: bool =
     ]
 
 
-def hard() -> Mapping[int, BudgetStatus]:
-    """Of all tenants with a hard budget, at most CACHE_SECONDS old; an edit counts at once."""
+def hard_budgets() -> Mapping[int, BudgetStatus]:
+    """Return all hard budgets by tenant, at most CACHE_SECONDS old. Edits count at once."""
     key = rows("SELECT tenant_id, version FROM tenants_budget WHERE hard_gpu_hours IS NOT NULL ORDER BY tenant_id")
     if not key:
         return {}
-    if key != _known.key or time.monotonic() > _known.until:
+    if key != _hard_budgets.key or time.monotonic() > _hard_budgets.until:
         ids = [tenant_id for tenant_id, _ in key]
-        _known.found = {one.tenant_id: one for one in statuses(ids)}
-        _known.key, _known.until = key, time.monotonic() + CACHE_SECONDS
-    return _known.found
+        _hard_budgets.statuses = {status.tenant_id: status for status in statuses(ids)}
+        _hard_budgets.key, _hard_budgets.until = key, time.monotonic() + CACHE_SECONDS
+    return _hard_budgets.statuses
 
 
 _recent: dict[int, tuple[int, float, BudgetStatus]] = {}
 
 
 def recent(tenant_id: int) -> BudgetStatus | None:
-    """Of one tenant, at most CACHE_SECONDS old: for what is asked with each key that somebody presses. An edit counts
-    at once."""
-    found = rows("SELECT version FROM tenants_budget WHERE tenant_id = %s", [tenant_id])
-    if not found:
+    """Return the budget of a tenant, at most CACHE_SECONDS old, for requests on each keystroke. Edits count at once."""
+    versions = rows("SELECT version FROM tenants_budget WHERE tenant_id = %s", [tenant_id])
+    if not versions:
         return None
-    [(version,)] = found
-    known = _recent.get(tenant_id)
-    if known is None or known[0] != version or time.monotonic() > known[1]:
-        standing = next(iter(statuses([tenant_id])), None)
-        if standing is None:
+    [(version,)] = versions
+    cached = _recent.get(tenant_id)
+    if cached is None or cached[0] != version or time.monotonic() > cached[1]:
+        status = next(iter(statuses([tenant_id])), None)
+        if status is None:
             return None
-        known = _recent[tenant_id] = (version, time.monotonic() + CACHE_SECONDS, standing)
-    return known[2]
+        cached = _recent[tenant_id] = (version, time.monotonic() + CACHE_SECONDS, status)
+    return cached[2]
 
 
 def change(
     tenant_id: int, values: Mapping[str, Any], *, actor: str, expected_version: int | None = None, dry_run: bool = False
 ) -> BudgetStatus | None:
-    """Replaces a budget; all empty: none any more. Gives how it stands then. 400 for what would do nothing; with
-    `expected_version`, 412 if somebody else changed it. Nothing that runs is stopped."""
+    """Replace a budget; all fields empty: remove it. Return its new status. 400 for an edit without effect; 412 if the
+    budget is not at `expected_version`. Running jobs continue."""
     with transaction.atomic(), pghistory.context(actor=actor, via="change_budget"):
         budget = Budget.objects.select_for_update().filter(tenant_id=tenant_id).first()
         version = budget.version if budget else 0
@@ -151,60 +150,60 @@ def change(
                 412,
                 "version_conflict",
                 f"this budget was changed meanwhile (it is at version {version}, not {expected_version})",
-                next_step="read it again and repeat the change",
+                next_step="read it again and repeat the edit",
             )
         _write(budget or Budget(tenant_id=tenant_id, version=0), values)
-        found = next(iter(statuses([tenant_id])), None)
+        status = next(iter(statuses([tenant_id])), None)
         if dry_run:
             transaction.set_rollback(True)
         else:
             events.changed("tenants", [tenant_id])
             wake.request_cycle()
-    return found
+    return status
 
 
 def _write(budget: Budget, values: Mapping[str, Any]) -> None:
     if budget.version and all(getattr(budget, name) == values[name] for name in FIELDS):
         return
-    before = {name: getattr(budget, name) for name in FIELDS} if budget.version else None
+    previous = {name: getattr(budget, name) for name in FIELDS} if budget.version else None
     for name in FIELDS:
         setattr(budget, name, values[name])
     try:
         budget.full_clean(validate_unique=False)
     except ValidationError as error:
-        found = [FieldError(name, "invalid", text) for name, texts in error.message_dict.items() for text in texts]
-        raise invalid(found) from error
-    # A budget without bounds stays a row: who read it before must not overwrite what comes after.
+        errors = [FieldError(name, "invalid", text) for name, texts in error.message_dict.items() for text in texts]
+        raise invalid(errors) from error
+    # Keep the row of a budget without bounds, and with it the version that protects against lost updates.
     budget.version += 1
     budget.save()
-    log.record("budget.change", f"budget {budget.tenant.name}", before, {name: values[name] for name in FIELDS})
+    log.record("budget.change", f"budget {budget.tenant.name}", previous, {name: values[name] for name in FIELDS})
 
 
 def note_crossings() -> None:
-    """Keeps that budgets were used up, once in a period (of rolling ones in a day); to be called about each minute."""
-    found = [one for one in statuses() if one.state != "within"]
-    told = [
-        (one.tenant_id, bound, hours, one.version)
-        for one in found
-        for bound, hours in (("soft", one.soft_gpu_hours), ("hard", one.hard_gpu_hours))
-        if hours is not None and one.used_gpu_hours >= hours
+    """Record exceeded budgets, once per period (rolling ones: once per day). Call it about every minute."""
+    exceeded = [status for status in statuses() if status.state != "within"]
+    crossed = [
+        (status.tenant_id, bound, hours, status.version)
+        for status in exceeded
+        for bound, hours in (("soft", status.soft_gpu_hours), ("hard", status.hard_gpu_hours))
+        if hours is not None and status.used_gpu_hours >= hours
     ]
-    for tenant_id, bound, hours, version in told:
-        made = query(
+    for tenant_id, bound, hours, version in crossed:
+        created = query(
             "INSERT INTO tenants_budgetcrossing (tenant_id, bound, gpu_hours, version, period)"
             " SELECT %s, %s, %s, %s, CASE WHEN days IS NULL THEN date_trunc('month', now(), 'UTC')"
             "                             ELSE date_trunc('day', now(), 'UTC') END"
             "   FROM tenants_budget WHERE tenant_id = %s ON CONFLICT DO NOTHING RETURNING id",
             [tenant_id, bound, hours, version, tenant_id],
         )
-        if made:
+        if created:
             events.changed("tenants", [tenant_id])
 
 
-def crossings(tenant_id: int, most: int = 20) -> list[dict[str, Any]]:
-    """The latest, newest first."""
-    found = query(
+def crossings(tenant_id: int, limit: int = 20) -> list[dict[str, Any]]:
+    """Return the latest crossings, newest first."""
+    rows = query(
         "SELECT bound, gpu_hours, at FROM tenants_budgetcrossing WHERE tenant_id = %s ORDER BY id DESC LIMIT %s",
-        [tenant_id, most],
+        [tenant_id, limit],
     )
-    return [{**row, "at": rfc3339(row["at"])} for row in found]
+    return [{**row, "at": rfc3339(row["at"])} for row in rows]

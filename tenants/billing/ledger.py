@@ -1,6 +1,6 @@
-"""Writes the ledger and the decayed balance: what a tenant has used, charged once when a device is given back.
+"""Write the ledger and the decayed balances: charge the use of a device once, when it is released.
 
-Balance B at time t with half-life h: B(t) = Σ over uses of ∫ 2^-((t-s)/h) ds (s: the moments of the use), so a use of g
+Balance B at time t with half-life h: B(t) = Σ over uses of ∫ 2^-((t-s)/h) ds (s: times within the use), so a use of g
 GPUs from a to b counts g · h/ln 2 · (2^-((t-b)/h) - 2^-((t-a)/h)). Balances decay by 2^-(Δt/h) and add up."""
 
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ from gpusched.lib.db.sql import columns, execute
 from gpusched.lib.hooks import hook
 from gpusched.protocol.reasons import NODE_FAULTS, EndReason
 
-# Not of a supervisor that was killed: where jobs run as its user they can do that themselves.
+# Not for a killed supervisor: jobs that run as the same user can kill it themselves.
 REFUNDED = NODE_FAULTS - {EndReason.SUPERVISOR_LOST}
 
 
 class Charge(NamedTuple):
-    """One device used by one rank; a row of the ledger. `gpus`: 1, or the part of a shared device's memory."""
+    """The use of a device by a rank, a row of the ledger. `gpus`: 1, or the fraction of a shared device's memory."""
 
     tenant_id: int
     user_id: int
@@ -58,7 +58,7 @@ _BALANCE = """
 
 
 def charge(charges: Sequence[Charge]) -> None:
-    """Writes the ledger and moves the balances, inside the caller's transaction. The ledger's unique key refuses a
+    """Write the ledger and update the balances, inside the caller's transaction. The ledger's unique key rejects a
     second charge for the same device, rank and attempt."""
     if not charges:
         return
@@ -84,15 +84,15 @@ _REFUND = """
 
 
 def refund(attempts: Sequence[tuple[int, int, str]]) -> None:
-    """(job, attempt, how it ended): what such attempts were charged costs nothing, if a fault of a node ended them. Of
-    the balance nothing is taken back: the GPUs were held."""
+    """Refund the charges of attempts, as (job, attempt, reason), that ended by a node fault. The balance stays: the
+    GPUs were held."""
     faults = [attempt for attempt in attempts if attempt[2] in REFUNDED]
     if faults:
         execute(_REFUND, columns(faults, 3))
 
 
 def half_life_seconds() -> float:
-    """Return the time after which use counts half, by the scheduling policy."""
+    """Return the half-life of use from the scheduling policy."""
     return float(hook("policy_values")()["usage_half_life_days"]) * 86400.0
 
 

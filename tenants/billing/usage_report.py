@@ -1,5 +1,4 @@
-"""Reads the ledger: what tenants used in a time and what it costs, by user, job, model, day or tenant, running jobs to
-now."""
+"""Report the use of tenants and its cost in a time, by user, job, model, day or tenant, with running jobs until now."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,9 +12,9 @@ from tenants.billing import rates
 BY = ("user", "job", "model", "day")
 Key = int | str
 
-# What was held from a to b within the time asked for: what has been charged, and what is held now. One statement sees
-# both at one moment, so nothing is missed or counted twice while a job ends.
-_HELD = """
+# Use from a to b within the requested time: charged use, and current use. A single statement reads both at one moment,
+# so that nothing is missed or counted twice while a job ends.
+_USE = """
     held AS (
         SELECT e.tenant_id, e.user_id, e.job_id, e.gpu_model, e.gpus, greatest(e.started_at, %(start)s) AS a,
                least(e.ended_at, %(end)s) AS b, r.id IS NOT NULL AS is_refunded, false AS is_running
@@ -70,8 +69,8 @@ _PAGE = f"""
 
 @dataclass(frozen=True)
 class Report:
-    """`rows`: in the order of their keys; `end_at`: until when was counted; `total`: of all rows, also those of other
-    pages."""
+    """A page of a usage report. `rows`: ordered by key. `end_at`: the end of the counted time. `total`: over all rows,
+    including other pages."""
 
     end_at: datetime
     total: dict[str, Any]
@@ -87,11 +86,11 @@ def report(
     after: Key | None = None,
     limit: int | None = None,
 ) -> Report:
-    """GPU-seconds are wall time x GPUs, from the start of a rank to its end. `by`: of BY, or tenant. `after`: the last
-    key of the page before; `limit` None: all."""
+    """Return the use of tenants. GPU-seconds are wall time x GPUs, from the start of a rank to its end. `by`: one of
+    BY, or tenant. `after`: the last key of the previous page. `limit` None: all rows."""
     parameters = {"tenants": list(tenant_ids), "start": start, "end": end, "after": after, "limit": limit}
-    total, *found = query(_sql(by), {**parameters, **_prices(tenant_ids, start, end)})
-    return Report(total["end_at"], _shown(total), [_shown(row) for row in found])
+    total, *rows = query(_sql(by), {**parameters, **_prices(tenant_ids, start, end)})
+    return Report(total["end_at"], _represent(total), [_represent(row) for row in rows])
 
 
 _DAILY = """
@@ -103,11 +102,11 @@ _DAILY = """
 
 
 def daily(tenant_ids: Sequence[int], start: datetime, end: datetime, by: str) -> list[dict[str, Any]]:
-    """The same cut by days (UTC), too: `day key gpu_seconds cost`, the cost without what was refunded."""
+    """Return the use by day (UTC) and key: `day key gpu_seconds cost`, the cost without refunds."""
     key, _, join = _KEYS[by]
-    sql = _PRICED.format(held=f"{_held()}, {_BY_DAY}", cut="cut") + _DAILY.format(key=key, join=join)
-    found = query(sql, {"tenants": list(tenant_ids), "start": start, "end": end, **_prices(tenant_ids, start, end)})
-    return [{**row, "cost": round(row["cost"], 4)} for row in found]
+    sql = _PRICED.format(held=f"{_use()}, {_BY_DAY}", cut="cut") + _DAILY.format(key=key, join=join)
+    rows = query(sql, {"tenants": list(tenant_ids), "start": start, "end": end, **_prices(tenant_ids, start, end)})
+    return [{**row, "cost": round(row["cost"], 4)} for row in rows]
 
 
 _KEYS = {
@@ -122,34 +121,34 @@ _KEYS = {
 def _sql(by: str) -> str:
     key, kind, join = _KEYS[by]
     is_its_job = "j.id = p.key" if by == "job" else "false"  # keys are of several types
-    held = f"{_held()}, {_BY_DAY}" if by == "day" else _held()
-    priced = _PRICED.format(held=held, cut="cut" if by == "day" else "held")
+    cte = f"{_use()}, {_BY_DAY}" if by == "day" else _use()
+    priced = _PRICED.format(held=cte, cut="cut" if by == "day" else "held")
     parts = _PARTS.format(key=key, join=join, user="min(x.user_id)" if by == "job" else "NULL::bigint")
     return priced + parts + _PAGE.format(is_its_job=is_its_job, job_names=hook("job_names"), type=kind)
 
 
-def _held() -> str:
-    return _HELD.format(running=hook("running_use"))
+def _use() -> str:
+    return _USE.format(running=hook("running_use"))
 
 
 def _prices(tenant_ids: Sequence[int], start: datetime, end: datetime) -> dict[str, Sequence[Any]]:
-    """The rates of all models that the tenants may have used, as columns."""
+    """Return the rates of all models that the tenants may have used, as columns."""
     models = query(
         "SELECT DISTINCT gpu_model FROM tenants_usageentry"
         f" WHERE tenant_id = ANY(%s) AND ended_at > %s AND started_at < %s UNION {hook('gpu_models')}",
         [list(tenant_ids), start, end],
     )
-    known = [
+    prices = [
         (p.gpu_model, p.starts_at, p.ends_at, float(p.price))
         for p in rates.price_periods(row["gpu_model"] for row in models)
     ]
-    return dict(zip(("models", "starts", "ends", "prices"), columns(known, 4), strict=True))
+    return dict(zip(("models", "starts", "ends", "prices"), columns(prices, 4), strict=True))
 
 
-def _shown(row: dict[str, Any]) -> dict[str, Any]:
+def _represent(row: dict[str, Any]) -> dict[str, Any]:
     seconds = {name: round(row[name], 3) for name in _SUMS if name.endswith("seconds")}
     money = {name: round(row[name], 4) for name in ("cost", "refunded_cost")}
-    shown = {**seconds, "gpu_hours": round(row["gpu_seconds"] / 3600, 4), **money, "jobs": row["jobs"]}
+    represented = {**seconds, "gpu_hours": round(row["gpu_seconds"] / 3600, 4), **money, "jobs": row["jobs"]}
     if row["key"] is None:
-        return shown
-    return {"key": row["key"], "name": row["name"] or "", "user": row["user"] or "", **shown}
+        return represented
+    return {"key": row["key"], "name": row["name"] or "", "user": row["user"] or "", **represented}

@@ -10,8 +10,8 @@ from django.db.models.functions import Now
 
 
 class UsageRefund(models.Model):
-    """Says that an entry of the ledger costs nothing: its attempt ended by a fault of a node. The entry itself stays as
-    it was, so that the ledger is wall time x GPUs whatever is refunded."""
+    """The refund of a ledger entry whose attempt ended by a node fault. The entry itself stays, so that the ledger is
+    wall time x GPUs in any case."""
 
     entry = models.OneToOneField("tenants.UsageEntry", on_delete=models.PROTECT, related_name="refund")
     reason = models.CharField(max_length=30)
@@ -25,8 +25,8 @@ class UsageRefund(models.Model):
 
 
 class Rate(models.Model):
-    """What a GPU-hour of a model costs from `starts_at` until before `ends_at`. No two of a model overlap: PostgreSQL
-    refuses it (rate_no_overlap in the migration). What has been in force is never changed, so no bill changes."""
+    """The price of a GPU-hour of a model from `starts_at` until before `ends_at`. PostgreSQL rejects overlapping rates
+    of a model (rate_no_overlap of the migration). Past rates never change, so no bill changes afterwards."""
 
     gpu_model = models.CharField(
         max_length=100, help_text="Words of the driver's name, like A100; * is every other model"
@@ -34,7 +34,7 @@ class Rate(models.Model):
     price_per_gpu_hour = models.DecimalField(max_digits=12, decimal_places=4, validators=[MinValueValidator(0)])
     starts_at = models.DateTimeField()
     ends_at = models.DateTimeField(null=True, blank=True)
-    # It was set without an end, and the rate after it gave it this one; it goes on if that is taken back.
+    # The next rate set `ends_at` of this one, which has no end of its own again if that one is deleted.
     ends_with_next = models.BooleanField(default=False, db_default=False, editable=False)
     created_by = models.CharField(max_length=150, blank=True, default="")
     created_at = models.DateTimeField(db_default=Now())
@@ -83,14 +83,14 @@ class Budget(models.Model):
         return f"budget of {self.tenant.name}"
 
     def clean(self) -> None:
-        """Refuses what would do nothing: a warning that comes when everything has stopped."""
+        """Reject a budget without effect: a soft bound that is not below the hard one."""
         soft, hard = self.soft_gpu_hours, self.hard_gpu_hours
         if soft is not None and hard is not None and soft >= hard:
             raise ValidationError({"soft_gpu_hours": f"would do nothing: nothing more starts from {hard:g} on"})
 
 
 class BudgetCrossing(models.Model):
-    """That a budget was used up: once for each bound, version and period."""
+    """The moment when a budget was reached: once per bound, version and period."""
 
     tenant = models.ForeignKey("tenants.Tenant", on_delete=models.CASCADE, related_name="budget_crossings")
     bound = models.CharField(max_length=10, help_text="soft or hard")

@@ -1,4 +1,4 @@
-"""Tenant, Quota, Membership, ApiToken, and the append-only ledger of what was used."""
+"""Tenant, Quota, Membership, ApiToken, and the append-only ledger of use."""
 
 import re
 
@@ -16,7 +16,7 @@ from gpusched.protocol.states import Role
 
 
 class Tier(models.TextChoices):
-    """Who goes first when nobody is under a guarantee: a higher tier is served before a lower one, whatever the
+    """The order of tenants when none is below its guarantee: a higher tier comes before a lower one, whatever the
     shares."""
 
     PREMIUM = "premium"
@@ -29,7 +29,7 @@ MIN_WEIGHT, MAX_WEIGHT = 0.001, 1_000_000
 
 
 def check_model_limits(limits: object) -> None:
-    """Raises ValidationError unless it is {"A100": 16}: words of model names with whole numbers."""
+    """Raise ValidationError unless the value is like {"A100": 16}: words of model names with whole numbers."""
     if not isinstance(limits, dict) or len(limits) > MAX_MODELS:
         raise ValidationError(f'must be an object like {{"A100": 16}} with at most {MAX_MODELS} models')
     for model, limit in limits.items():
@@ -92,7 +92,7 @@ class Tenant(models.Model):
 
 @pghistory.track()
 class Quota(models.Model):
-    """What a tenant may hold at once (empty: no limit), and what it is guaranteed."""
+    """The limits of a tenant (empty: no limit), and its guarantee."""
 
     tenant = models.OneToOneField(Tenant, on_delete=models.CASCADE, related_name="quota")
     max_gpus = models.PositiveIntegerField(null=True, blank=True)
@@ -132,16 +132,16 @@ class Quota(models.Model):
         return f"quota of {self.tenant.name}"
 
     def clean(self) -> None:
-        """Refuses what would do nothing (A07): a part of the limit that is no smaller than all of it."""
+        """Reject limits without effect (A07): a partial limit that is not below the total."""
         idle: dict[str, str] = {}
-        most = self.max_gpus
-        if most is not None and self.max_gpus_per_user is not None and self.max_gpus_per_user >= most:
-            idle["max_gpus_per_user"] = f"would do nothing: all users together may hold {most}"
+        maximum = self.max_gpus
+        if maximum is not None and self.max_gpus_per_user is not None and self.max_gpus_per_user >= maximum:
+            idle["max_gpus_per_user"] = f"would do nothing: all users together may hold {maximum}"
         limits = self.max_gpus_by_model if isinstance(self.max_gpus_by_model, dict) else {}
         for model, limit in limits.items():
-            if most is not None and isinstance(limit, int) and limit >= most:
+            if maximum is not None and isinstance(limit, int) and limit >= maximum:
                 idle["max_gpus_by_model"] = (
-                    f"{model}: {limit} would do nothing: all models together are limited to {most}"
+                    f"{model}: {limit} would do nothing: all models together are limited to {maximum}"
                 )
         if len({str(model).lower() for model in limits}) < len(limits):
             idle["max_gpus_by_model"] = "names a model twice; capitals make no difference"
@@ -165,7 +165,7 @@ class Membership(models.Model):
 
 
 class ApiToken(models.Model):
-    """`prefix` finds the row, `secret_hash` (SHA-256 of a 256-bit random secret) proves it; the secret is not kept."""
+    """An API token. `prefix` identifies the row, `secret_hash` (SHA-256 of a 256-bit random secret) proves it."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="api_tokens")
     tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, null=True, blank=True, help_text="Limited to it")
@@ -193,7 +193,7 @@ class ApiToken(models.Model):
 
 
 class LoginAttempts(models.Model):
-    """Attempts of a name, of an address, or of both, since `began_at` (tenants/auth/login_throttle.py)."""
+    """Login attempts by name, by address, or by both, since `began_at` (tenants/auth/login_throttle.py)."""
 
     key = models.CharField(max_length=60, primary_key=True)
     count = models.PositiveIntegerField()

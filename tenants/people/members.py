@@ -28,34 +28,34 @@ _MEMBERS = """
 """
 
 
-def listed(tenant: Tenant) -> list[Row]:
+def list_members(tenant: Tenant) -> list[Row]:
     """Return the members, owners first."""
     return query(_MEMBERS, {"tenant": tenant.pk, "group": GROUP, "user": None})
 
 
 def add(tenant: Tenant, username: str, role: Role) -> Row:
-    """Make a person a member. 404 for no person who can log in, 409 for one who is a member already."""
+    """Add a user as a member. 404 for a user who cannot log in, 409 for an existing member."""
     user = User.objects.filter(username=username, is_active=True).exclude(groups__name=GROUP).first()
     if user is None:
         raise not_found(f"user '{username[: users.MAX_NAME]}'", "check the name; an admin creates users")
     with transaction.atomic():
         _lock(tenant)
         _require_not_managed(tenant, user)
-        held = Membership.objects.filter(tenant=tenant, user=user).first()
-        if held is not None:
+        membership = Membership.objects.filter(tenant=tenant, user=user).first()
+        if membership is not None:
             raise Problem(
                 409,
                 "already_member",
-                f"{username} is a member of tenant {tenant.name} already, with the role {held.role}",
+                f"{username} is already a member of tenant {tenant.name}, with the role {membership.role}",
                 next_step="change the role instead",
             )
         tenants.set_member(tenant, user, role)
         events.changed("tenants", [tenant.pk])
-    return _represented(tenant, username)
+    return _represent(tenant, username)
 
 
 def set_role(tenant: Tenant, username: str, role: Role) -> Row:
-    """Give a member another role. 404 for who is no member, 409 for the last owner."""
+    """Change the role of a member. 404 for a user who is not a member, 409 for the last owner."""
     with transaction.atomic():
         _lock(tenant)
         membership = _membership(tenant, username)
@@ -64,11 +64,11 @@ def set_role(tenant: Tenant, username: str, role: Role) -> Row:
                 _require_another_owner(tenant, membership)
             tenants.set_member(tenant, membership.user, role)
             events.changed("tenants", [tenant.pk])
-    return _represented(tenant, username)
+    return _represent(tenant, username)
 
 
 def remove(tenant: Tenant, username: str) -> None:
-    """End a membership; the jobs stay. 404 for who is no member, 409 for the last owner."""
+    """End a membership; the jobs stay. 404 for a user who is not a member, 409 for the last owner."""
     with transaction.atomic():
         _lock(tenant)
         membership = _membership(tenant, username)
@@ -85,26 +85,26 @@ def has_owner(tenant: Tenant) -> bool:
 
 
 def _lock(tenant: Tenant) -> None:
-    """Let one edit of members after the other pass, so that two owners cannot remove each other at once. Submits do
+    """Serialize edits of members, so that two owners cannot remove each other at once. Submits do
     not wait for this lock."""
     Tenant.objects.select_for_update(no_key=True).get(pk=tenant.pk)
 
 
 def _membership(tenant: Tenant, username: str) -> Membership:
-    """Return a membership that may be changed by hand."""
+    """Return a membership that can be edited by hand. 404 or 409 otherwise."""
     rows = Membership.objects.filter(tenant=tenant, user__username=username).select_related("user")
-    found = rows.first() if "\x00" not in username else None
-    if found is None:
+    membership = rows.first() if "\x00" not in username else None
+    if membership is None:
         raise not_found(f"member '{username[: users.MAX_NAME]}' of tenant {tenant.name}", "see the list of members")
-    if found.user.groups.filter(name=GROUP).exists():
+    if membership.user.groups.filter(name=GROUP).exists():
         raise Problem(
             409,
             "service_account",
-            f"{username} is the account of a program, whose role comes with its tokens",
+            f"{username} is a service account, whose role comes with its tokens",
             next_step="create or revoke its tokens: gpusched token create, revoke --service",
         )
-    _require_not_managed(tenant, found.user)
-    return found
+    _require_not_managed(tenant, membership.user)
+    return membership
 
 
 def _require_not_managed(tenant: Tenant, user: User) -> None:
@@ -113,7 +113,7 @@ def _require_not_managed(tenant: Tenant, user: User) -> None:
 
 
 def _require_another_owner(tenant: Tenant, membership: Membership) -> None:
-    """An owner whose account is switched off does not count."""
+    """Raise a 409 for the last owner. Disabled owners do not count."""
     owners = Membership.objects.filter(tenant=tenant, role=Role.OWNER, user__is_active=True)
     if not owners.exclude(pk=membership.pk).exists():
         name = membership.user.get_username()
@@ -125,6 +125,6 @@ def _require_another_owner(tenant: Tenant, membership: Membership) -> None:
         )
 
 
-def _represented(tenant: Tenant, username: str) -> Row:
+def _represent(tenant: Tenant, username: str) -> Row:
     [row] = query(_MEMBERS, {"tenant": tenant.pk, "group": GROUP, "user": username})
     return row

@@ -1,4 +1,4 @@
-"""Accounts of people and programs: create, list, change, disable and enable them, and reset their passwords."""
+"""Create, list, change, disable and enable accounts of users and programs, and reset their passwords."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -57,16 +57,16 @@ class NewAccount:
     has_password: bool = True
 
 
-def listed(*, active: bool | None, kind: str | None, after: int | None, limit: int) -> list[Row]:
+def list_users(*, active: bool | None, kind: str | None, after: int | None, limit: int) -> list[Row]:
     """Return a page of accounts in the order of their ids, each with its `id`."""
     params = {"active": active, "kind": kind, "after": after, "limit": limit, "group": GROUP}
-    return [{"id": row["id"], **_represented(row)} for row in query(_sql(_FILTER), params)]
+    return [{"id": row["id"], **_represent(row)} for row in query(_sql(_FILTER), params)]
 
 
 def represent(user: User) -> Row:
-    """Return an account as the API shows it."""
+    """Represent an account for the API."""
     [row] = query(_sql("u.id = %(id)s"), {"id": user.pk, "group": GROUP})
-    return _represented(row)
+    return _represent(row)
 
 
 def find(username: str) -> User:
@@ -79,7 +79,7 @@ def find(username: str) -> User:
 
 def create(account: NewAccount) -> tuple[User, str | None]:
     """Create the account of a person. Return it and its one-time password, if one was generated. 400 for a bad field,
-    409 for a name that differs from another at most in capitals."""
+    409 for a name in use, ignoring case."""
     user = User(
         username=User.normalize_username(account.username), email=account.email,
         is_superuser=account.is_admin, is_staff=account.is_admin,
@@ -104,24 +104,24 @@ def create(account: NewAccount) -> tuple[User, str | None]:
 
 
 def change(user: User, changes: Mapping[str, Any]) -> None:
-    """Change `email` or `is_admin`. 409 where that would leave no admin, or where the identity provider decides."""
+    """Change `email` or `is_admin`. 409 for the last admin, or if the identity provider manages it."""
     if "email" in changes:
         _require_email(changes["email"])
     with transaction.atomic():
         user = _locked(user)
-        before = {"email": user.email, "is_admin": user.is_superuser}
-        after = {**before, **changes}
-        if after == before:
+        previous = {"email": user.email, "is_admin": user.is_superuser}
+        after = {**previous, **changes}
+        if after == previous:
             return
-        if after["is_admin"] != before["is_admin"]:
+        if after["is_admin"] != previous["is_admin"]:
             _require_may_change_admin(user, is_admin=after["is_admin"])
         user.email, user.is_superuser, user.is_staff = after["email"], after["is_admin"], after["is_admin"]
         user.save(update_fields=["email", "is_superuser", "is_staff"])
-        log.record("user.change", f"user {user.username}", before, after)
+        log.record("user.change", f"user {user.username}", previous, after)
 
 
 def disable(user: User) -> list[str]:
-    """Refuse the account's logins, sessions and tokens until it is enabled. Return the tenants that have no owner now
+    """Refuse the account's logins, sessions and tokens until it is enabled. Return the tenants that have no owner left
     who can log in. 409 for the last admin."""
     with transaction.atomic():
         user = _locked(user)
@@ -180,14 +180,14 @@ def wrong_password() -> Problem:
 def revoke_tokens(user: User) -> int:
     """Revoke all tokens of the account and those made with them. Return how many."""
     usable = ApiToken.objects.filter(user=user, revoked_at=None)
-    before = usable.count()
+    count = usable.count()
     for token in usable:
         tokens.revoke_token(token)
-    return before
+    return count
 
 
 def require_another_admin(user: User) -> None:
-    """409 if no other account that is switched on is an admin's. In a transaction that has locked the admins: of two
+    """Raise a 409 if there is no other active admin. Call it in a transaction that has locked the admins: of two admins
     who remove each other at once, the second waits for the first."""
     if not query("SELECT 1 FROM auth_user WHERE is_superuser AND is_active AND id <> %s", [user.pk]):
         step = "make another user an admin first: PATCH /api/v1/users/{username} with is_admin"
@@ -195,11 +195,11 @@ def require_another_admin(user: User) -> None:
 
 
 def require_password_login(user: User) -> None:
-    """409 for an account that no password lets in."""
+    """Raise a 409 for an account without password login."""
     [row] = query(_sql("u.id = %(id)s"), {"id": user.pk, "group": GROUP})
     only_for = oidc.describe(settings.ENV.password_login_only_for)
     if row["is_service"]:
-        reason, step = "belongs to a program, which has tokens only", "create or revoke its tokens"
+        reason, step = "is a service account, which has tokens only", "create or revoke its tokens"
     elif row["has_single_sign_on"]:
         reason, step = "logs in through the identity provider", "reset the password there"
     elif only_for and user.username not in only_for:
@@ -210,14 +210,14 @@ def require_password_login(user: User) -> None:
 
 
 def has_single_sign_on(user: User) -> bool:
-    """Whether the account is bound to a login of the identity provider."""
+    """Return whether the account is bound to a login of the identity provider."""
     return bool(
         query(f"SELECT {_single_sign_on()} AS is_bound FROM auth_user u WHERE u.id = %s", [user.pk])[0]["is_bound"]
     )
 
 
-def _sql(where: str) -> str:
-    return _USERS.format(single_sign_on=_single_sign_on(), where=where)
+def _sql(condition: str) -> str:
+    return _USERS.format(single_sign_on=_single_sign_on(), where=condition)
 
 
 def _single_sign_on() -> str:
@@ -225,7 +225,7 @@ def _single_sign_on() -> str:
     return _SINGLE_SIGN_ON if apps.is_installed("allauth.socialaccount") else "false"
 
 
-def _represented(row: Row) -> Row:
+def _represent(row: Row) -> Row:
     return {
         "username": row["username"],
         "email": row["email"],
@@ -240,7 +240,7 @@ def _represented(row: Row) -> Row:
 
 
 def _login(row: Row) -> str:
-    """Return the word for how the account logs in."""
+    """Return how the account logs in."""
     if row["has_single_sign_on"]:
         return "sso"
     if not User(password=row["password"]).has_usable_password():
@@ -260,8 +260,8 @@ def _set_active(user: User, *, is_active: bool) -> None:
 
 
 def lock_admins(user: User) -> None:
-    """Lock the account together with those of all admins, always in one order: an edit may have to count admins, and
-    two edits that each lock one row first would deadlock."""
+    """Lock the account and those of all admins in one order: an edit may have to count admins, and two edits that each
+    lock one row first would deadlock."""
     query("SELECT id FROM auth_user WHERE is_superuser OR id = %s ORDER BY id FOR UPDATE", [user.pk])
 
 
@@ -275,15 +275,15 @@ def _require_may_change_admin(user: User, *, is_admin: bool) -> None:
         raise managed_by_provider(f"whether {user.username} is an admin")
     if query("SELECT 1 FROM auth_user_groups ug JOIN auth_group g ON g.id = ug.group_id"
              " WHERE ug.user_id = %s AND g.name = %s", [user.pk, GROUP]):  # fmt: skip
-        raise invalid([FieldError("is_admin", "not_permitted", "the account of a program is never an admin's")])
+        raise invalid([FieldError("is_admin", "not_permitted", "a service account cannot be an admin")])
     if not is_admin and user.is_active:
         require_another_admin(user)
 
 
-def managed_by_provider(what: str) -> Problem:
-    """Return the refusal of an edit that the next login would undo."""
+def managed_by_provider(subject: str) -> Problem:
+    """Return the 409 for an edit that the next login would revert."""
     return Problem(
-        409, "managed_by_provider", f"the groups at the identity provider decide {what} (GPUSCHED_OIDC_GROUPS)",
+        409, "managed_by_provider", f"the groups at the identity provider determine {subject} (GPUSCHED_OIDC_GROUPS)",
         next_step="change the groups there",
     )  # fmt: skip
 
@@ -296,7 +296,7 @@ def _require_good_fields(user: User, account: NewAccount) -> None:
     else:
         is_good = len(user.username) <= MAX_NAME and any(character.isalnum() for character in user.username)
     if not is_good:
-        message = f"1 to {MAX_NAME} letters, digits and @ . + - _, of which one is a letter or digit"
+        message = f"1 to {MAX_NAME} letters, digits and @ . + - _, with at least one letter or digit"
         raise invalid([FieldError("username", "invalid", message)])
     _require_email(account.email)
     if not account.has_password and account.password is not None:

@@ -7,7 +7,7 @@ from gpusched.lib.db.sql import query
 
 
 def refusal(tenant: str) -> Problem:
-    """Return the refusal of a new job."""
+    """Return the 409 for a new job."""
     return Problem(
         409,
         "tenant_archived",
@@ -21,8 +21,8 @@ def is_archived(tenant_id: int) -> bool:
 
 
 def lock_open(tenant_ids: Collection[int]) -> None:
-    """409 if one of the tenants is archived. In a transaction, until the end of which none of them will be: the lock is
-    the one that a new row takes on its tenant anyway."""
+    """Raise a 409 if one of the tenants is archived. Keep them open until the transaction ends: the lock is the one
+    that a new row takes on its tenant anyway."""
     rows = query(
         "SELECT name, archived_at FROM tenants_tenant WHERE id = ANY(%s) ORDER BY id FOR KEY SHARE", [list(tenant_ids)]
     )

@@ -1,4 +1,4 @@
-"""The names that a tenant has had, each with its time: what was recorded under a name is this tenant's only then."""
+"""The names of a tenant over time: an entry recorded under a name belongs to the tenant that had it then."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -8,14 +8,14 @@ from gpusched.lib.db.sql import query
 
 @dataclass(frozen=True)
 class Span:
-    """A name from `since` until before `until`; None: to this day."""
+    """A name from `since` until before `until`; None: until now."""
 
     name: str
     since: datetime
     until: datetime | None
 
 
-# The history of the row is written by a trigger, so it has every name.
+# A trigger writes the row's history, so it has every name.
 _NAMES = """
     SELECT name, at FROM (
         SELECT pgh_id, name, pgh_created_at AS at, lag(name) OVER (ORDER BY pgh_id) AS previous
@@ -31,5 +31,5 @@ def spans(tenant_id: int) -> list[Span]:
     return [Span(row["name"], row["at"], end) for row, end in zip(rows, [*ends, None], strict=False)]
 
 
-# Its members are such accounts: no person who happens to have the name is taken for one.
+# Only members of this group are service accounts, whatever the names of other users.
 GROUP = "service accounts"

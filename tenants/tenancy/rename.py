@@ -15,7 +15,7 @@ from tenants.tenancy.names import GROUP
 
 
 def rename(tenant: Tenant, name: str, *, actor: str) -> Tenant:
-    """Give a tenant another name. 400 for a bad name, 409 for one that is taken, or while a setting has the old one."""
+    """Rename a tenant. 400 for a bad name, 409 for one in use, or while a setting has the old name."""
     try:
         with transaction.atomic(), pghistory.context(actor=actor, via="rename_tenant"):
             tenant = Tenant.objects.select_for_update().get(pk=tenant.pk)
@@ -31,35 +31,35 @@ def rename(tenant: Tenant, name: str, *, actor: str) -> Tenant:
             tenants.announce_quota_edit(tenant)
     except IntegrityError as error:
         if violates(error, "tenants_tenant_name_key"):
-            raise _taken(f"there is already a tenant '{name}'") from error
+            raise _name_taken(f"there is already a tenant '{name}'") from error
         if violates(error, "auth_user_username_key"):
-            raise _taken(f"a program's account would end in '@{name}', and there is already such a user") from error
+            raise _name_taken(f"a service account would end in '@{name}', and there is already such a user") from error
         raise
     return tenant
 
 
 def _require_not_in_settings(name: str) -> None:
-    """Nobody's group would decide on its members any more, and who has left would stay one."""
+    """Raise a 409: the setting would no longer match, so that users who leave a group would stay members."""
     if name in oidc.parse_groups(settings.ENV.oidc_groups).tenants:
         raise Problem(
             409,
             "named_in_settings",
             f"GPUSCHED_OIDC_GROUPS names tenant {name}",
-            next_step="write the new name there, restart the server, and rename then",
+            next_step="set the new name there, restart the server, and then rename the tenant",
         )
 
 
 def _rename_accounts(tenant: Tenant, old: str) -> None:
-    """The account of a program is `program@tenant`: another tenant that takes the old name must not find it."""
+    """Rename service accounts, `program@tenant`: another tenant with the old name must not get them."""
     programs = User.objects.filter(groups__name=GROUP, username__endswith=f"@{old}")
     for account in User.objects.select_for_update().filter(pk__in=programs.values("pk")).order_by("pk"):
-        before = account.username
-        account.username = f"{before.removesuffix(f'@{old}')}@{tenant.name}"
+        previous = account.username
+        account.username = f"{previous.removesuffix(f'@{old}')}@{tenant.name}"
         if User.objects.filter(username=account.username).exists():
-            raise _taken(f"a program's account would become '{account.username}', and there is already such a user")
+            raise _name_taken(f"a service account would become '{account.username}', and there is already such a user")
         account.save(update_fields=["username"])
-        log.record("user.rename", f"user {account.username}", {"username": before}, {"username": account.username})
+        log.record("user.rename", f"user {account.username}", {"username": previous}, {"username": account.username})
 
 
-def _taken(detail: str) -> Problem:
+def _name_taken(detail: str) -> Problem:
     return Problem(409, "name_taken", detail, next_step="choose another name")

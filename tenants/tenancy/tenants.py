@@ -1,4 +1,4 @@
-"""What can be done to tenants, quotas and tokens, each as one transaction."""
+"""Create and change tenants, quotas and memberships, each in one transaction."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +22,7 @@ NO_EFFECT = "nothing that runs or waits is affected now"
 
 
 def create_tenant(fields: Mapping[str, Any], *, actor: str, quota: Mapping[str, Any] | None = None) -> Tenant:
-    """A tenant with its quota (no limits unless given). 400 for bad fields, 409 for a name that is taken."""
+    """Create a tenant with its quota (by default without limits). 400 for bad fields, 409 for a name in use."""
     tenant = Tenant(**fields)
     check(tenant)
     try:
@@ -44,44 +44,44 @@ def create_tenant(fields: Mapping[str, Any], *, actor: str, quota: Mapping[str, 
 
 
 def change_tenant(tenant: Tenant, changes: Mapping[str, Any], *, actor: str) -> Tenant:
-    """Changes fields of a tenant; tenants/tenancy/rename.py changes its name."""
-    before = {name: getattr(tenant, name) for name in changes}
+    """Change fields of a tenant, except for its name (tenants/tenancy/rename.py)."""
+    previous = {name: getattr(tenant, name) for name in changes}
     for name, value in changes.items():
         setattr(tenant, name, value)
     check(tenant)
     with transaction.atomic(), pghistory.context(actor=actor, via="change_tenant"):
         tenant.save(update_fields=list(changes))
-        log.record("tenant.change", f"tenant {tenant.name}", before, changes)
+        log.record("tenant.change", f"tenant {tenant.name}", previous, changes)
         _announce(tenant)
     return tenant
 
 
 def set_archived(tenant: Tenant, *, is_archived: bool, actor: str) -> None:
-    """Archive a tenant, or restore it with its quota and guarantee. In the transaction of what follows from it."""
-    before = rfc3339(tenant.archived_at)
+    """Archive a tenant, or restore it with its quota and guarantee. Call it in the transaction of the consequences."""
+    previous = rfc3339(tenant.archived_at)
     tenant.archived_at = timezone.now() if is_archived else None
     with transaction.atomic(), pghistory.context(actor=actor, via="set_archived"):
         tenant.save(update_fields=["archived_at"])
         action = "tenant.archive" if is_archived else "tenant.unarchive"
         after = {"archived_at": rfc3339(tenant.archived_at)}
-        log.record(action, f"tenant {tenant.name}", {"archived_at": before}, after)
+        log.record(action, f"tenant {tenant.name}", {"archived_at": previous}, after)
         _announce(tenant)
 
 
 def change_quota(
     tenant_id: int, limits: Mapping[str, Any], *, actor: str, expected_version: int | None = None
 ) -> Quota:
-    """Replaces limits. With `expected_version`, 412 if somebody else changed the quota in the meantime.
+    """Replace limits. 412 if the quota is not at `expected_version`.
 
-    Nothing that runs is stopped: a tenant above a lowered limit starts nothing new until it is below. An edit that
-    changes nothing writes nothing."""
+    Running jobs continue: a tenant above a lowered limit starts no new jobs until it is below. An edit without a change
+    writes nothing."""
     with transaction.atomic(), pghistory.context(actor=actor, via="change_quota"):
         quota, differs = checked_quota(tenant_id, limits, expected_version=expected_version)
         if differs:
-            before = _limits(Quota.objects.get(pk=quota.pk))
+            previous = _limits(Quota.objects.get(pk=quota.pk))
             quota.version += 1
             quota.save()
-            log.record("quota.change", f"quota {quota.tenant.name}", before, _limits(quota))
+            log.record("quota.change", f"quota {quota.tenant.name}", previous, _limits(quota))
             _announce(quota.tenant)
     return quota
 
@@ -89,7 +89,7 @@ def change_quota(
 def checked_quota(
     tenant_id: int, limits: Mapping[str, Any], *, expected_version: int | None = None
 ) -> tuple[Quota, bool]:
-    """The quota as it would be, not saved, and whether that is another; raises as `change_quota` does."""
+    """Return the unsaved quota after an edit, and whether it differs. Raise the errors of `change_quota`."""
     with transaction.atomic():
         quota = Quota.objects.select_for_update().select_related("tenant").get(tenant_id=tenant_id)
         if expected_version is not None and quota.version != expected_version:
@@ -97,7 +97,7 @@ def checked_quota(
                 412,
                 "version_conflict",
                 f"the quota was changed meanwhile (it is at version {quota.version}, not {expected_version})",
-                next_step="read it again and repeat the change",
+                next_step="read it again and repeat the edit",
             )
         differs = any(getattr(quota, name) != value for name, value in limits.items())
         for name, value in limits.items():
@@ -107,23 +107,23 @@ def checked_quota(
 
 
 def announce_quota_edit(tenant: Tenant) -> None:
-    """For editors that save the row themselves (the admin): the queue is looked at again."""
+    """Announce an edit by code that saves the row itself (the admin), and request a cycle."""
     _announce(tenant)
 
 
 def set_member(tenant: Tenant, user: User, role: str) -> Membership:
-    """Gives somebody a role in a tenant, or another one."""
+    """Add a member to a tenant, or change the role."""
     with transaction.atomic():
         old = Membership.objects.select_for_update().filter(tenant=tenant, user=user).first()
         membership, _ = Membership.objects.update_or_create(tenant=tenant, user=user, defaults={"role": role})
         if old is None or old.role != role:
-            before = {"role": str(old.role)} if old else None
-            log.record("member.set", f"{user.username} in {tenant.name}", before, {"role": str(role)})
+            previous = {"role": str(old.role)} if old else None
+            log.record("member.set", f"{user.username} in {tenant.name}", previous, {"role": str(role)})
     return membership
 
 
 def _limits(quota: Quota) -> dict[str, Any]:
-    """Its fields that people set."""
+    """Return the editable fields."""
     names = (field.name for field in Quota._meta.concrete_fields if field.name not in ("id", "tenant"))
     return {name: getattr(quota, name) for name in names}
 
@@ -137,12 +137,12 @@ def check(instance: Tenant | Quota) -> None:
     """Raise a 400 that names every bad field."""
     texts = {field.name: getattr(instance, field.attname) for field in instance._meta.concrete_fields}
     nul = [name for name, value in texts.items() if isinstance(value, str) and "\x00" in value]
-    if nul:  # PostgreSQL keeps none
+    if nul:  # PostgreSQL cannot store them
         raise invalid([FieldError(name, "invalid_character", "must not contain a NUL character") for name in nul])
     try:
         instance.full_clean(validate_unique=False)
     except ValidationError as error:
-        found = error.message_dict if hasattr(error, "error_dict") else {"": error.messages}
+        errors = error.message_dict if hasattr(error, "error_dict") else {"": error.messages}
         raise invalid(
-            [FieldError(f.replace("__all__", ""), "invalid", m) for f, messages in found.items() for m in messages]
+            [FieldError(f.replace("__all__", ""), "invalid", m) for f, messages in errors.items() for m in messages]
         ) from error

@@ -70,13 +70,13 @@ def test_bad_tokens_count_where_none_is_needed_too():
 
 
 def test_a_bucket_fills_evenly():
-    bucket = Bucket(left=0.0, at=100.0, most=60)
-    assert [bucket.take(100.5), bucket.take(101.0), bucket.take(101.5)] == [False, True, False]
-    assert (bucket.take(1000.0), bucket.left) == (True, 59.0)
+    bucket = Bucket(remaining=0.0, at=100.0, limit=60)
+    assert [bucket.try_use(100.5), bucket.try_use(101.0), bucket.try_use(101.5)] == [False, True, False]
+    assert (bucket.try_use(1000.0), bucket.remaining) == (True, 59.0)
 
 
 def test_callers_are_forgotten_before_they_fill_the_memory(monkeypatch):
     monkeypatch.setattr(rate_limits, "MAX_CALLERS", 5)
     for n in range(50):
-        rate_limits._take(f"caller {n}", 3)
+        rate_limits._count(f"caller {n}", 3)
     assert len(rate_limits._buckets) <= 5

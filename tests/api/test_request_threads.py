@@ -7,7 +7,7 @@ import pytest
 from django.db import connection, transaction
 
 from gpusched.lib.db.sql import query
-from gpusched.lib.web.request_threads import RequestThreads, aside, client_gone_check
+from gpusched.lib.web.request_threads import RequestThreads, client_gone_check, yield_slot
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_who_stands_aside_makes_room_and_takes_it_back(threads, gate):
     inside = threading.Semaphore(0)
 
     def wait():
-        with aside():
+        with yield_slot():
             inside.release()
             gate.wait(10)
         return "back"
@@ -124,7 +124,7 @@ def open_connection():
 def test_who_stands_aside_gives_back_its_connection(threads):
     def work():
         mine = open_connection()
-        with aside():
+        with yield_slot():
             return mine.closed
 
     assert threads.submit(work).result(10) is True
@@ -135,7 +135,7 @@ def test_who_stands_aside_in_a_transaction_goes_on_in_it(threads):
     def work():
         with transaction.atomic():
             mine = open_connection()
-            with aside():
+            with yield_slot():
                 pass
             return query("SELECT 1 AS n"), connection.connection is mine
 
@@ -151,5 +151,5 @@ def test_a_thread_that_goes_closes_its_connection():
 
 
 def test_elsewhere_nobody_stands_aside():
-    with aside():
+    with yield_slot():
         pass

@@ -68,7 +68,7 @@ def test_a_second_start_in_the_same_place_is_refused_with_a_sentence(up: Stack) 
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        for data_dir, words in ((up.data_dir, "it is running already"), (up.directory / "new", f"port {port}")):
+        for data_dir, words in ((up.data_dir, "is already running"), (up.directory / "new", f"port {port}")):
             done = subprocess.run(
                 [sys.executable, "manage.py", "up", "--port", str(port)], cwd=ROOT, capture_output=True, text=True,
                 env={**up.environment(), "GPUSCHED_DATA_DIR": str(data_dir)}, timeout=60,

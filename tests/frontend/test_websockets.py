@@ -69,8 +69,8 @@ async def daphne(monkeypatch):
 
 async def test_daphne_socket_writes_at_once(daphne):
     wire, consumer = daphne
-    consumer.say('{"a":"é"}')
-    consumer.say("2")
+    consumer.send_text('{"a":"é"}')
+    consumer.send_text("2")
     assert wire.sent == ['{"a":"é"}'.encode(), b"2"]
 
 
@@ -78,7 +78,7 @@ async def test_daphne_socket_writes_at_once(daphne):
 async def test_closed_connection_is_not_written(daphne, state):
     wire, consumer = daphne
     wire.state = getattr(wire, state)
-    consumer.say("1")
+    consumer.send_text("1")
     assert wire.sent == []
 
 
@@ -89,13 +89,13 @@ async def test_connection_that_reads_nothing_is_closed(daphne, monkeypatch):
     for _ in range(3):
         wire.transport.producer.pauseProducing()
         for _ in range(2):
-            consumer.say("x" * 100)
+            consumer.send_text("x" * 100)
         wire.transport.producer.resumeProducing()
-        consumer.say("x" * 100)
+        consumer.send_text("x" * 100)
     assert not wire.is_aborted
     wire.transport.producer.pauseProducing()
     for is_too_much in (False, False, True):
-        consumer.say("x" * 100)
+        consumer.send_text("x" * 100)
         assert wire.is_aborted is is_too_much
 
 
@@ -109,7 +109,7 @@ async def test_other_servers_get_messages_in_order():
 
     consumer = await voice(partial(send))
     for text in "123":
-        consumer.say(text)
+        consumer.send_text(text)
     assert sent == []
     async with asyncio.timeout(10):
         while len(sent) < 3:

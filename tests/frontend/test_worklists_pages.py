@@ -116,7 +116,7 @@ class TestJobs:
         assert older
         rest = text_of(client.get(older[1].replace("&amp;", "&")))
         assert keys(page) + keys(rest) == ids[::-1]
-        assert "cursor: is not a cursor that this server gave" in text_of(client.get("/jobs/?cursor=nonsense"))
+        assert "cursor: is not a cursor of this list" in text_of(client.get("/jobs/?cursor=nonsense"))
 
 
 class TestHiddenJobs:

@@ -163,7 +163,7 @@ def test_deleted_secret_fails_only_the_jobs_that_name_it() -> None:
     store_secret(tenant)
     token = make_token(make_member(tenant))
     poor, other = job_of(submit(token)), job_of(submit(token, secrets=[]))
-    secrets.delete(tenant, "wandb", actor="grace")
+    secrets.delete_secret(tenant, "wandb", actor="grace")
     run_cycle()
     orders = {order.spec.job_id: order for order in node.sync().assignments if isinstance(order, Run)}
     assert orders[other].spec.unfit == ""
@@ -183,7 +183,7 @@ def test_repeated_submit_returns_the_first_answer_when_the_secret_is_deleted() -
     token = make_token(make_member(tenant))
     make_node()
     first = submit(token, "k")
-    secrets.delete(tenant, "wandb", actor="grace")
+    secrets.delete_secret(tenant, "wandb", actor="grace")
     assert submit(token, "k") == first
     submit(token, "k", status=409, secrets=["hf"])
     submit(token, "another", status=400)

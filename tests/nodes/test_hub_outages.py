@@ -95,7 +95,7 @@ def test_an_outage_costs_an_attempt_for_all_messages_and_loses_no_report(proxy, 
                     )
                     assert hub.receive(link, plain(seq, reports=reports))
             await until(lambda: links[0].answers)
-            assert proxy.attempts <= 3, "one of this, and those of the ringer"
+            assert proxy.attempts <= 3, "one of this, and those of the notifier"
             assert len(hub._inbox) <= 2 * MAX_PER_NODE * len(links)
             assert hub.waiting_seconds() > 0
             assert not any(answer.acknowledged or answer.seq for link in links for answer in link.answers)

@@ -207,7 +207,7 @@ def test_callers_take_turns(own, tmp_path):
 
 
 def test_a_caller_waits_with_so_many_questions_and_no_more(own, tmp_path, monkeypatch):
-    monkeypatch.setattr(client.room, "most_each", 1)
+    monkeypatch.setattr(client.room, "max_each", 1)
     gate = tmp_path / "gate"
     with ThreadPoolExecutor(2) as pool:
         asked = pool.submit(ask_as, "ada", thoughts.waits, str(gate))

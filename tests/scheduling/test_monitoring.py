@@ -98,7 +98,7 @@ class TestReady:
 
     @pytest.mark.parametrize("hears", [True, False])
     def test_a_redis_that_is_away_is_told_and_does_not_make_it_unready(self, monkeypatch, hears):
-        monkeypatch.setattr(Listener, "hears_redis", hears)
+        monkeypatch.setattr(Listener, "is_redis_connected", hears)
         run_cycle()
         status, answer = ready()
         assert (status, answer["redis"]) == (200, hears)

@@ -61,7 +61,7 @@ def test_last_owner_stays_one(browser):
         return browser.post(f"/admin/tenants/tenant/{tenant.pk}/change/", form)
 
     for olgas in ("viewer", None):
-        assert "keeps an owner who can log in" in post(olga=olgas, kim="member").content.decode()
+        assert "needs an owner who can log in" in post(olga=olgas, kim="member").content.decode()
         assert Membership.objects.get(user=olga).role == Role.OWNER
     assert post(olga="viewer", kim="owner").status_code == 302
     assert Membership.objects.get(user=olga).role == Role.VIEWER

@@ -42,7 +42,7 @@ def tokens(request: HttpRequest, identity: Identity) -> HttpResponse:
     secret = ""
     if form.is_valid():
         days = form.cleaned_data["expires_in_days"]
-        expires_at = auth_tokens.expiry(float(days) if days else None)
+        expires_at = auth_tokens.expires_after(float(days) if days else None)
         _, secret = auth_tokens.create_token(
             identity.user_id, form.cleaned_data["name"], form.cleaned_data["scopes"], expires_at=expires_at
         )

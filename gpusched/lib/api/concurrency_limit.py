@@ -1,4 +1,4 @@
-"""Room for so many at once of what takes long, and for fewer of each caller: nobody takes it all from the others."""
+"""Limit concurrency of slow operations: at most N in flight, at most M per caller."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -12,23 +12,23 @@ from gpusched.lib.api.problems import Problem
 
 
 class ConcurrencyLimiter:
-    """Of one web process. `code` and `what` (“logs are being downloaded”) tell of its being full, and `instead` what
-    to do then."""
+    """A limit of one web process. When it is reached, a problem has `code`, a detail about `subject` (“logs are being
+    downloaded”) and `next_step`."""
 
-    def __init__(self, most: int, most_each: int, *, code: str, what: str, instead: str) -> None:
-        self.most, self.most_each = most, most_each
+    def __init__(self, maximum: int, max_each: int, *, code: str, subject: str, next_step: str) -> None:
+        self.maximum, self.max_each = maximum, max_each
         self.now: Counter[str] = Counter()
-        self._code, self._what, self._instead = code, what, instead
-        self._lock = RLock()  # each request has a thread; the collector may forget an answer in the midst of one
+        self._code, self._subject, self._next_step = code, subject, next_step
+        self._lock = RLock()  # reentrant: the garbage collector may drop an answer while this thread holds it
 
-    def streamed(self, caller: str, content: AsyncIterator[bytes], **how: Any) -> StreamingHttpResponse:
-        """An answer that has its place from now on until it is closed, or dropped unsent. 429 where there is none."""
+    def streamed(self, caller: str, content: AsyncIterator[bytes], **options: Any) -> StreamingHttpResponse:
+        """Return a streamed answer that occupies a slot until it is closed, or dropped unsent. 429 if there is none."""
         self._enter(caller)
-        return StreamingHttpResponse(_Placed(self, caller, content), **how)
+        return StreamingHttpResponse(_LimitedStream(self, caller, content), **options)
 
     @contextmanager
-    def place(self, caller: str) -> Iterator[None]:
-        """A place for as long as this lasts. 429 where there is none."""
+    def slot(self, caller: str) -> Iterator[None]:
+        """Occupy a slot within this context. 429 if there is none."""
         self._enter(caller)
         try:
             yield
@@ -47,28 +47,28 @@ class ConcurrencyLimiter:
             self.now[caller] += 1
 
     def _require(self, caller: str) -> None:
-        if self.now[caller] >= self.most_each:
-            said = f"{self.now[caller]} {self._what} by you already"
-        elif self.now.total() >= self.most:
-            said = f"{self.most} {self._what} from this web process already"
+        if self.now[caller] >= self.max_each:
+            detail = f"{self.now[caller]} {self._subject} by you already"
+        elif self.now.total() >= self.maximum:
+            detail = f"{self.maximum} {self._subject} from this web process already"
         else:
             return
-        raise Problem(429, self._code, said, next_step=self._instead, retry_after=5)
+        raise Problem(429, self._code, detail, next_step=self._next_step, retry_after=5)
 
 
-class _Placed:
-    """What is sent to one caller. Django closes it with the answer; one that never got so far is forgotten."""
+class _LimitedStream:
+    """The content for one caller. Django closes it with the answer, or it is garbage-collected unsent."""
 
-    def __init__(self, room: ConcurrencyLimiter, caller: str, content: AsyncIterator[bytes]) -> None:
-        self._room, self._caller, self._content = room, caller, content
-        self._is_left = False
+    def __init__(self, limiter: ConcurrencyLimiter, caller: str, content: AsyncIterator[bytes]) -> None:
+        self._limiter, self._caller, self._content = limiter, caller, content
+        self._has_left = False
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self._content
 
     def close(self) -> None:
-        if not self._is_left:
-            self._is_left = True
-            self._room.leave(self._caller)
+        if not self._has_left:
+            self._has_left = True
+            self._limiter.leave(self._caller)
 
     __del__ = close

@@ -1,7 +1,6 @@
-"""`?dry_run=true` on any write of the API: it is done as it would be, answered, and all of it taken back.
+"""`?dry_run=true` on any write of the API: execute it, answer, and roll it back.
 
-Views that say more of what would follow (an effect, a simulation) have the parameter among their own, and ask
-`is_dry_run`."""
+Views that return an effect or a simulation instead declare the parameter themselves, and call `is_dry_run`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +19,7 @@ _WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
 class DryRuns:
-    """Middleware, before that of idempotency keys: what was taken back is no answer to keep."""
+    """Middleware. It comes before that of idempotency keys, which must not store answers of dry runs."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
@@ -38,39 +37,39 @@ class DryRuns:
             require_once(request.GET)
         except Problem as problem:
             return response_for(problem)
-        wanted = request.GET["dry_run"]
-        if wanted not in ("true", "false"):
+        value = request.GET["dry_run"]
+        if value not in ("true", "false"):
             return response_for(invalid([FieldError("dry_run", "wrong_type", "must be true or false")]))
-        given = request.GET.copy()
-        del given["dry_run"]
-        request.GET = given  # type: ignore[assignment]
-        if wanted == "false":
+        query = request.GET.copy()
+        del query["dry_run"]
+        request.GET = query  # type: ignore[assignment]
+        if value == "false":
             return None
         setattr(request, _MARK, True)
         is_own = "dry_run" in write.query_parameters
-        response = view(request, *args, **kwargs) if is_own else _taken_back(lambda: view(request, *args, **kwargs))
+        response = view(request, *args, **kwargs) if is_own else _rolled_back(lambda: view(request, *args, **kwargs))
         response[HEADER] = "true"
         return response
 
 
 def is_dry_run(request: Request) -> bool:
-    """Whether this view is to say what would follow, and to keep nothing of it."""
+    """Return whether this view must only describe the effect of the write."""
     return getattr(request, _MARK, False)
 
 
 def _write(request: HttpRequest, view: object) -> Any:
-    """The method of the view that this request is for, if it is a write of the API."""
+    """Return the method of the view for this request if it is a write of the API."""
     if request.method not in _WRITES or not request.path_info.startswith("/api/v1/"):
         return None
     return getattr(getattr(view, "cls", None), request.method.lower(), None)
 
 
-def _taken_back(answer: Callable[[], HttpResponse]) -> HttpResponse:
+def _rolled_back(answer: Callable[[], HttpResponse]) -> HttpResponse:
     with transaction.atomic():
         response = answer()
         if hasattr(response, "render"):
             response.render()
         transaction.set_rollback(True)
     if response.status_code == 201:
-        response.status_code = 200  # nothing was made
+        response.status_code = 200  # nothing was created
     return response

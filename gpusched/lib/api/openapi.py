@@ -1,4 +1,4 @@
-"""Documents endpoints with the same typed structs that they read and that the SDK gives to its users."""
+"""Document endpoints with the typed structs that they read and that the SDK returns."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -21,27 +21,27 @@ _NUMBERS = frozenset({"attempt", "limit", "offset", "rank", "tail"})
 _REQUEST_HEADERS: dict[str, tuple[Schema, str]] = {
     "Idempotency-Key": (
         {"type": "string", "maxLength": 255},
-        "repeated with the same key within 24 hours, it is answered as the first time and does nothing again",
+        "a request repeated with the same key within 24 hours gets the first answer and is not executed again",
     ),
-    "If-Match": ({"type": "string"}, "the ETag that was read: refused with 412 if it is another one by now; *: any"),
+    "If-Match": ({"type": "string"}, "the ETag that was read: 412 if it has changed since; *: any"),
 }
 
 
 _ANSWER_HEADERS: dict[str, tuple[Schema, str]] = {
     "ETag": ({"type": "string"}, "The version, for If-Match"),
-    "Dry-Run": ({"type": "string", "enum": ["true"]}, "Nothing of it was kept: it was a dry run"),
+    "Dry-Run": ({"type": "string", "enum": ["true"]}, "Nothing was stored: it was a dry run"),
     "Idempotent-Replay": ({"type": "string", "enum": ["true"]}, "The answer of the first request with this key"),
     "Queue-Warning": (
         {"type": "string"},
-        "Limits of the queue that are nearly reached, like queued-per-user;used=20001;limit=25000",
+        "Queue limits that are nearly reached, like queued-per-user;used=20001;limit=25000",
     ),
-    "RateLimit-Limit": ({"type": "integer"}, "Requests that the caller may send in a minute; left out: any number"),
-    "RateLimit-Remaining": ({"type": "integer"}, "Of them are left"),
-    "RateLimit-Reset": ({"type": "integer"}, "Seconds until all are there again"),
+    "RateLimit-Limit": ({"type": "integer"}, "Requests per minute that the caller may send; absent without a limit"),
+    "RateLimit-Remaining": ({"type": "integer"}, "Requests left"),
+    "RateLimit-Reset": ({"type": "integer"}, "Seconds until all are available again"),
 }
 
 
-COMPONENTS = {name: {"schema": schema, "description": said} for name, (schema, said) in _ANSWER_HEADERS.items()}
+COMPONENTS = {name: {"schema": schema, "description": text} for name, (schema, text) in _ANSWER_HEADERS.items()}
 
 
 # The operations that submit jobs.
@@ -52,7 +52,7 @@ _RATES = [name for name in COMPONENTS if name.startswith("RateLimit-")]
 
 
 def schema_of(name: str, meaning: str) -> Schema:
-    """The type of a query parameter, by its name and by how its meaning begins."""
+    """Return the type of a query parameter, by its name and the first words of its description."""
     if bounds := re.match(r"(\d+) to (\d+)", meaning):
         return {"type": "integer", "minimum": int(bounds[1]), "maximum": int(bounds[2])}
     if meaning.startswith("true: "):
@@ -61,35 +61,35 @@ def schema_of(name: str, meaning: str) -> Schema:
 
 
 def add_headers(operations: dict[str, dict[str, Any]], method: str, *, is_secured: bool) -> None:
-    """Those that one operation of an address reads and answers with. Versions have the addresses where one is refused
-    with 412."""
+    """Add the request and answer headers of an operation. An address has versions if one of its operations answers
+    412."""
     operation = operations[method]
-    has_dry_run = any(one["name"] == "dry_run" for one in operation.get("parameters", ()))
-    has_version = any("412" in one["responses"] for one in operations.values())
-    asked = ["Idempotency-Key"] if is_secured and method == "post" else []
-    asked += ["If-Match"] if "412" in operation["responses"] else []
-    for name in asked:
-        schema, said = _REQUEST_HEADERS[name]
-        parameter = {"in": "header", "name": name, "schema": schema, "description": said}
+    has_dry_run = any(parameter["name"] == "dry_run" for parameter in operation.get("parameters", ()))
+    has_version = any("412" in other["responses"] for other in operations.values())
+    request_headers = ["Idempotency-Key"] if is_secured and method == "post" else []
+    request_headers += ["If-Match"] if "412" in operation["responses"] else []
+    for name in request_headers:
+        schema, text = _REQUEST_HEADERS[name]
+        parameter = {"in": "header", "name": name, "schema": schema, "description": text}
         operation.setdefault("parameters", []).append(parameter)
     for code, response in operation["responses"].items():
-        told = [*_RATES] if is_secured and (code < "300" or code == "429") else []
+        answer_headers = [*_RATES] if is_secured and (code < "300" or code == "429") else []
         if code < "300":
-            told += ["ETag"] if has_version else []
-            told += ["Idempotent-Replay"] if "Idempotency-Key" in asked else []
-            told += ["Queue-Warning"] if code == "201" and operation.get("operationId") in _QUEUING else []
-            told += ["Dry-Run"] if has_dry_run and code != "201" else []
-        if told:
-            response["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in told}
+            answer_headers += ["ETag"] if has_version else []
+            answer_headers += ["Idempotent-Replay"] if "Idempotency-Key" in request_headers else []
+            answer_headers += ["Queue-Warning"] if code == "201" and operation.get("operationId") in _QUEUING else []
+            answer_headers += ["Dry-Run"] if has_dry_run and code != "201" else []
+        if answer_headers:
+            response["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in answer_headers}
 
 
 class PlainNames(AutoSchema):
-    """Names an operation by its method and address, so that no two have one name: get_jobs, get_jobs_job_id."""
+    """Name an operation uniquely by its method and address: get_jobs, get_jobs_job_id."""
 
     def get_operation_id(self) -> str:
         path = self.path.removeprefix("/api/v1/") if self.path.startswith("/api/v1/") else f"root{self.path}"
-        words = re.findall(r"\w+", path)
-        return "_".join([self.method.lower(), *words])
+        parts = re.findall(r"\w+", path)
+        return "_".join([self.method.lower(), *parts])
 
 
 class TokenScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
@@ -105,7 +105,12 @@ class SessionScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-
     name = "session"
 
     def get_security_definition(self, auto_schema: Any) -> dict[str, Any]:
-        return {"type": "apiKey", "in": "cookie", "name": settings.SESSION_COOKIE_NAME, "description": "Of the page"}
+        return {
+            "type": "apiKey",
+            "in": "cookie",
+            "name": settings.SESSION_COOKIE_NAME,
+            "description": "The page's session",
+        }
 
 
 _REF = "#/components/schemas/{name}"
@@ -152,31 +157,25 @@ def documented(
     also: Mapping[int, Any] | None = None,
     has_dry_run: bool = True,
 ) -> Callable[[Any], Any]:
-    """Marks one method of a view. `who` may ask it: the least role in the tenant, `admin`, `anybody` with a token, …
-    `description`: the docstring, unless given. `answer` and `body` are msgspec types; a tuple: one of them; status 204
-    has none.
-    `parameters`: query parameters with their meaning; `also`: what other good statuses answer. `has_dry_run`: of a
-    write (gpusched/lib/api/dry_run.py)."""
-    problems = {code: OpenApiResponse(_refusal(), description="Refused, with the reason") for code in refusals}
+    """Document a method of a view. `who`: the minimum role in the tenant, `admin`, `anybody` with a token, …
+    `description` replaces the docstring. `answer` and `body`: msgspec types, or tuples of alternatives; none with 204.
+    `parameters`: query parameters and their descriptions. `also`: answers of other successful statuses.
+    `has_dry_run`: whether a write has it (gpusched/lib/api/dry_run.py)."""
     documents = extend_schema(
         summary=f"{summary} ({who})" if who in ("admin", "owner", "no token") else summary,
         description=description,
         tags=[tag],
         operation_id=operation_id,
         request={"application/json": _schema(body)} if body is not None else None,
-        responses={
-            **_answers(status, answer, media_types),
-            **{other: OpenApiResponse(_schema(kind), description="Otherwise") for other, kind in (also or {}).items()},
-            **problems,
-        },
+        responses={**_answers(status, answer, media_types, also or {}), **_refusals(refusals)},
         parameters=[
-            OpenApiParameter(name, schema_of(name, text), description=text) for name, text in (parameters or {}).items()
+            OpenApiParameter(n, schema_of(n, text), description=text) for n, text in (parameters or {}).items()
         ],
         extensions={"x-who": who, **({} if has_dry_run else {_NO_DRY_RUN: True})},
     )
 
     def mark(method: Any) -> Any:
-        # By these tenants/auth/identity.py refuses bodies and parameters that nobody reads.
+        # tenants/auth/identity.py uses these to reject bodies and parameters that the method does not read.
         method.takes_body, method.query_parameters = body is not None, tuple(parameters or ())
         method.has_dry_run = has_dry_run
         return documents(method)
@@ -184,10 +183,17 @@ def documented(
     return mark
 
 
-def _answers(status: int, kind: Any, media_types: tuple[str, ...]) -> dict[Any, OpenApiResponse]:
+def _refusals(codes: tuple[int, ...]) -> dict[Any, OpenApiResponse]:
+    return {code: OpenApiResponse(_refusal(), description="Refused, with the reason") for code in codes}
+
+
+def _answers(
+    status: int, kind: Any, media_types: tuple[str, ...], also: Mapping[int, Any]
+) -> dict[Any, OpenApiResponse]:
+    others = {code: OpenApiResponse(_schema(other), description="Otherwise") for code, other in also.items()}
     if status == 204:
-        return {status: OpenApiResponse(None, description="Done; there is nothing to say")}
-    return {
+        return {status: OpenApiResponse(None, description="Done; there is no body"), **others}
+    return others | {
         (status, media_type): OpenApiResponse(
             _schema(kind) if media_type == "application/json" else {"type": "string"}, description="Done"
         )
@@ -197,23 +203,23 @@ def _answers(status: int, kind: Any, media_types: tuple[str, ...]) -> dict[Any, 
 
 def _schema(kind: Any) -> Any:
     if isinstance(kind, tuple):
-        return {"anyOf": [_schema(one) for one in kind]}
+        return {"anyOf": [_schema(member) for member in kind]}
     _structs.add(kind)
     (schema,), _ = msgspec.json.schema_components([kind], ref_template=_REF)
     return schema
 
 
-def _always(method: str, operation: Mapping[str, Any]) -> list[str]:
-    """What any such request may be answered, whatever its view does: other content than there is (406), a bad body
-    (413, 415), a used idempotency key or one that is being worked on (409), too many requests (429)."""
-    found = ["406"]
+def _common_refusals(method: str, operation: Mapping[str, Any]) -> list[str]:
+    """Return the codes with which any such request can be refused: unavailable content type (406), bad body (413, 415),
+    idempotency key used or in use (409), too many requests (429)."""
+    codes = ["406"]
     if _is_secured(operation):
-        found += ["401", "403", "429"]
+        codes += ["401", "403", "429"]
         if method == "post":
-            found += ["400", "409"]
+            codes += ["400", "409"]
     if method != "get":
-        found += ["400", "413", "415"]
-    return found
+        codes += ["400", "413", "415"]
+    return codes
 
 
 def _is_secured(operation: Mapping[str, Any]) -> bool:
@@ -221,13 +227,13 @@ def _is_secured(operation: Mapping[str, Any]) -> bool:
 
 
 def _add_dry_run(operation: dict[str, Any]) -> None:
-    """Of a write that says nothing of its own of it."""
+    """Add the parameter to a write that does not declare it itself."""
     parameters = operation.setdefault("parameters", [])
     if all(parameter["name"] != "dry_run" for parameter in parameters):
-        said = "true: answered as it would be, with the header Dry-Run, and nothing is kept"
-        parameters.append({"in": "query", "name": "dry_run", "schema": schema_of("dry_run", said), "description": said})
-        if made := operation["responses"].get("201"):
-            operation["responses"].setdefault("200", {**made, "description": "The same, of a dry run"})
+        text = "true: executed, answered with the header Dry-Run, and rolled back"
+        parameters.append({"in": "query", "name": "dry_run", "schema": schema_of("dry_run", text), "description": text})
+        if created := operation["responses"].get("201"):
+            operation["responses"].setdefault("200", {**created, "description": "The same, for a dry run"})
 
 
 def _refusal() -> dict[str, str]:
@@ -235,19 +241,19 @@ def _refusal() -> dict[str, str]:
 
 
 def add_components(result: dict[str, Any], generator: Any, request: Any, public: bool) -> dict[str, Any]:
-    """drf-spectacular's post-processing hook: the structs that the endpoints name, and problems as problem+json."""
+    """Add the structs of the endpoints, and problems as problem+json: drf-spectacular's post-processing hook."""
     schemas = result.setdefault("components", {}).setdefault("schemas", {})
     _, components = msgspec.json.schema_components(sorted(_structs, key=str), ref_template=_REF)
     schemas.update(components)
     schemas["Problem"] = _PROBLEM
-    for name, told in job_field_docs().items():
-        schemas["JobRequest"]["properties"][name]["description"] = told
+    for name, text in job_field_docs().items():
+        schemas["JobRequest"]["properties"][name]["description"] = text
     result["components"]["headers"] = COMPONENTS
     for operations in result["paths"].values():
         for method, operation in operations.items():
             if not operation.pop(_NO_DRY_RUN, method == "get"):
                 _add_dry_run(operation)
-            for code in _always(method, operation):
+            for code in _common_refusals(method, operation):
                 refused = {"content": {"": {"schema": _refusal()}}, "description": "Refused, with the reason"}
                 operation["responses"].setdefault(code, refused)
             add_headers(operations, method, is_secured=_is_secured(operation))

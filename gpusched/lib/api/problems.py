@@ -1,4 +1,4 @@
-"""One shape for every error: RFC 9457 problem+json with a code, the next step, and the fields at fault."""
+"""The format of every error: RFC 9457 problem+json with a code, the next step, and the wrong fields."""
 
 import logging
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from gpusched.lib.request_id import current_id
 from gpusched.protocol.job_request import FieldError
 
 logger = logging.getLogger(__name__)
-# Of an outage of the database. A restart takes a second or two.
+# During an outage of the database. A restart takes a second or two.
 RETRY_AFTER_SECONDS = 1
 
 
 class Problem(Exception):
-    """A refusal that the caller is to see. `next_step` says what they can do about it."""
+    """An error for the caller. `next_step` names what the caller can do about it."""
 
     def __init__(
         self,
@@ -39,13 +39,13 @@ class Problem(Exception):
         self.retry_after = retry_after  # seconds
 
 
-def not_found(what: str, next_step: str = "check the id") -> Problem:
-    """The same answer for what does not exist and for what the caller may not see."""
-    return Problem(404, "not_found", f"there is no {what}, or you may not see it", next_step=next_step)
+def not_found(subject: str, next_step: str = "check the id") -> Problem:
+    """Return a 404: the same for what does not exist and for what the caller may not see."""
+    return Problem(404, "not_found", f"there is no {subject}, or you may not see it", next_step=next_step)
 
 
 def invalid(errors: Sequence[FieldError]) -> Problem:
-    """400 with every field at fault; the detail names the first."""
+    """Return a 400 with every wrong field; the detail names the first."""
     first = errors[0]
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     detail = f"{first.field}: {first.message}{more}" if first.field else first.message + more
@@ -53,28 +53,28 @@ def invalid(errors: Sequence[FieldError]) -> Problem:
 
 
 def too_large() -> Problem:
-    """413 for a body."""
-    most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE >> 20
-    return Problem(413, "too_large", f"the body has more than {most} MiB", next_step="send less at once")
+    """Return a 413 for a body."""
+    maximum = settings.DATA_UPLOAD_MAX_MEMORY_SIZE >> 20
+    return Problem(413, "too_large", f"the body has more than {maximum} MiB", next_step="send less at once")
 
 
 def database_unavailable(request: HttpRequest) -> Problem:
-    """503 for a request that met an outage of the database."""
-    known, next_step = outages.outcome(request)
-    detail = f"the database does not answer{known}"
+    """Return a 503 for a request during an outage of the database."""
+    outcome, next_step = outages.outcome(request)
+    detail = f"the database does not answer{outcome}"
     return Problem(503, "database_unavailable", detail, next_step=next_step, retry_after=RETRY_AFTER_SECONDS)
 
 
 def not_allowed(*methods: str) -> HttpResponse:
-    """405 where only these methods are."""
+    """Return a 405 that names the allowed methods."""
     response = response_for(_wrong_method(methods))
     response["Allow"] = ", ".join(methods)
     return response
 
 
 def _wrong_method(methods: Sequence[str]) -> Problem:
-    said = " or ".join(methods)
-    return Problem(405, "method_not_allowed", f"use {said} here", next_step=f"use {said}")
+    allowed = " or ".join(methods)
+    return Problem(405, "method_not_allowed", f"use {allowed} here", next_step=f"use {allowed}")
 
 
 _TITLES = {
@@ -112,9 +112,9 @@ def body(problem: Problem) -> dict[str, Any]:
 
 
 def handle(error: Exception, context: dict[str, Any]) -> Response | None:
-    """DRF's exception handler; None lets an unforeseen error reach `server_error` below."""
+    """Handle DRF's exceptions. None passes an unexpected error on to Django's handler."""
     if isinstance(error, exceptions.MethodNotAllowed):
-        methods = [one for one in context["view"].allowed_methods if one not in ("HEAD", "OPTIONS")]
+        methods = [method for method in context["view"].allowed_methods if method not in ("HEAD", "OPTIONS")]
         problem: Problem | None = _wrong_method(methods)
     else:
         problem = _as_problem(error)
@@ -164,7 +164,7 @@ def _flat(detail: Any) -> str:
 
 
 def response_for(problem: Problem) -> HttpResponse:
-    """The same shape outside of DRF."""
+    """Return the problem as a response outside of DRF."""
     response = HttpResponse(
         msgspec.json.encode(body(problem)), status=problem.status, content_type="application/problem+json"
     )

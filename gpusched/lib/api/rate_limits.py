@@ -1,7 +1,7 @@
-"""Limits how many requests a caller may send in a minute, and says in each answer how many are left (`RateLimit-…`).
+"""Limit requests per caller and minute, and report in each answer how many are left (`RateLimit-…`).
 
-A bucket per caller in the memory of this web process: a limit against loops that run away, not an account. It is filled
-evenly, so that a caller who waited may send a minute's worth at once."""
+A token bucket per caller in the memory of this web process: it stops runaway loops and is not an exact count. It fills
+evenly, so that a caller who waited can send a minute's worth at once."""
 
 import math
 import threading
@@ -22,23 +22,23 @@ _ATTRIBUTE = "gpusched_rate"
 
 @dataclass
 class Bucket:
-    """`left` requests at the moment `at` (seconds of the monotonic clock), of `most`."""
+    """A bucket with `remaining` of `limit` requests at the time `at` (seconds of the monotonic clock)."""
 
-    left: float
+    remaining: float
     at: float
-    most: int
+    limit: int
 
-    def take(self, now: float) -> bool:
-        """One request, if there is one left."""
-        self.left = min(float(self.most), self.left + max(0.0, now - self.at) * self.most / 60.0)
+    def try_use(self, now: float) -> bool:
+        """Count a request. Return False if none is left."""
+        self.remaining = min(float(self.limit), self.remaining + max(0.0, now - self.at) * self.limit / 60.0)
         self.at = now
-        if self.left < 1.0:
+        if self.remaining < 1.0:
             return False
-        self.left -= 1.0
+        self.remaining -= 1.0
         return True
 
-    def seconds_until(self, left: float) -> int:
-        return max(0, math.ceil((left - self.left) * 60.0 / self.most))
+    def seconds_until(self, remaining: float) -> int:
+        return max(0, math.ceil((remaining - self.remaining) * 60.0 / self.limit))
 
 
 _buckets: dict[str, Bucket] = {}
@@ -46,50 +46,50 @@ _lock = threading.Lock()
 
 
 def count(request: HttpRequest, caller: str) -> None:
-    """Counts a request of a caller who has been recognised. Raises the 429."""
-    most = settings.ENV.rate_limit_per_minute
-    if most:
-        bucket = _take(caller, most)
+    """Count a request of an authenticated caller. Raise a 429 beyond the limit."""
+    limit = settings.ENV.rate_limit_per_minute
+    if limit:
+        bucket = _count(caller, limit)
         setattr(request, _ATTRIBUTE, bucket)
         _require(bucket)
 
 
 def count_bad_token(request: HttpRequest) -> None:
-    """Counts a token that proves nothing, by address: guessing is hopeless, but it must not cost much either."""
-    _require(_take(f"bad:{request.META.get('REMOTE_ADDR', '')}", BAD_TOKENS_PER_MINUTE))
+    """Count an invalid token by address: guessing is hopeless, but must not cost much either."""
+    _require(_count(f"bad:{request.META.get('REMOTE_ADDR', '')}", BAD_TOKENS_PER_MINUTE))
 
 
 def count_password(caller: str) -> None:
-    """Counts a request that hashes a password for somebody else. Raises the 429."""
-    _require(_take(f"password:{caller}", PASSWORDS_PER_MINUTE))
+    """Count a request that hashes another user's password. Raise a 429 beyond the limit."""
+    _require(_count(f"password:{caller}", PASSWORDS_PER_MINUTE))
 
 
 def _require(bucket: Bucket) -> None:
-    if bucket.left < 0:
+    if bucket.remaining < 0:
         raise Problem(
             429,
             "rate_limited",
-            f"more than {bucket.most} requests in a minute",
+            f"more than {bucket.limit} requests in a minute",
             next_step="send fewer requests, or many jobs in one",
             retry_after=max(1, bucket.seconds_until(0.0)),
         )
 
 
-def _take(caller: str, most: int) -> Bucket:
-    """The bucket after this request, as a copy; `left` is negative when there was none."""
+def _count(caller: str, limit: int) -> Bucket:
+    """Return a copy of the bucket after this request. `remaining` is negative if none was left."""
     now = time.monotonic()
     with _lock:
         bucket = _buckets.get(caller)
-        if bucket is None or bucket.most != most:
+        if bucket is None or bucket.limit != limit:
             if len(_buckets) >= MAX_CALLERS:
-                _forget(now)
-            bucket = _buckets[caller] = Bucket(float(most), now, most)
-        had = bucket.take(now)
-        return Bucket(bucket.left if had else bucket.left - 1.0, now, most)
+                _drop_full(now)
+            bucket = _buckets[caller] = Bucket(float(limit), now, limit)
+        is_allowed = bucket.try_use(now)
+        return Bucket(bucket.remaining if is_allowed else bucket.remaining - 1.0, now, limit)
 
 
-def _forget(now: float) -> None:
-    """Buckets that nobody has touched for a minute are full again, and so the same as new ones."""
+def _drop_full(now: float) -> None:
+    """Drop buckets unused for a minute, which are full again and equal to new ones; all of them if there are none."""
     for caller in [caller for caller, bucket in _buckets.items() if now - bucket.at > 60.0] or list(_buckets):
         del _buckets[caller]
 
@@ -100,9 +100,9 @@ def rate_headers(get_response: Callable[[HttpRequest], HttpResponse]) -> Callabl
         response = get_response(request)
         bucket: Bucket | None = getattr(request, _ATTRIBUTE, None)
         if bucket is not None:
-            response["RateLimit-Limit"] = str(bucket.most)
-            response["RateLimit-Remaining"] = str(max(0, math.floor(bucket.left)))
-            response["RateLimit-Reset"] = str(bucket.seconds_until(bucket.most))
+            response["RateLimit-Limit"] = str(bucket.limit)
+            response["RateLimit-Remaining"] = str(max(0, math.floor(bucket.remaining)))
+            response["RateLimit-Reset"] = str(bucket.seconds_until(bucket.limit))
         return response
 
     return middleware

@@ -1,4 +1,4 @@
-"""What every endpoint shares: fast JSON, strict reading of bodies and query strings, cursors."""
+"""Shared code of endpoints: fast JSON, strict reading of bodies and query strings, cursors."""
 
 import base64
 import binascii
@@ -43,40 +43,40 @@ class JsonRenderer(BaseRenderer):
 
 
 class Negotiation(DefaultContentNegotiation):
-    """By `Accept`, or by `?format=` of an endpoint that has it. One that there is not is refused by its name, as any
-    other parameter."""
+    """Negotiation by `Accept`, or by `?format=` if the endpoint has that parameter. An unknown format is refused like
+    any other parameter."""
 
     def filter_renderers(self, renderers: Iterable[BaseRenderer], format: str) -> list[BaseRenderer]:
-        return [one for one in renderers if one.format == format] or list(renderers)
+        return [renderer for renderer in renderers if renderer.format == format] or list(renderers)
 
 
 class JsonParser(BaseParser):
-    """Keeps the raw bytes: each endpoint decodes them into its own typed struct (`read_body`)."""
+    """A parser that keeps the raw bytes. Each endpoint decodes them into its own typed struct (`read_body`)."""
 
     media_type = "application/json"
 
     def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
-        most: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
-        raw = stream.read(most + 1)
-        if len(raw) > most:
+        maximum: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+        raw = stream.read(maximum + 1)
+        if len(raw) > maximum:
             raise too_large()
         return raw
 
 
 def read_body(request: Request, kind: type[S], problems: Problems[S] = no_problems) -> S:
-    """The body as a struct. Malformed JSON, wrong types and unknown fields are 400s that name every such field, and
-    beside them what `problems` finds."""
+    """Return the body as a struct. Malformed JSON, wrong types and unknown fields are 400s that name every such field,
+    together with the errors from `problems`."""
     return decode(raw_body(request) or b"{}", kind, problems)
 
 
 def raw_body(request: Request) -> bytes:
-    """The bytes that JsonParser kept; DRF gives an empty dictionary when there is no body."""
+    """Return the bytes that JsonParser kept. DRF has an empty dictionary instead if there is no body."""
     raw: object = request.data
     return raw.strip() if isinstance(raw, bytes) else b""
 
 
 def decode(raw: bytes, kind: type[S], problems: Problems[S] = no_problems) -> S:
-    """Return the struct. `problems` finds what types do not catch, and is asked only beside what they do."""
+    """Return the struct. `problems` finds further errors, and is called only if there are type errors."""
     try:
         raw.decode("utf-8")
         return msgspec.json.decode(raw, type=kind)
@@ -89,27 +89,27 @@ def decode(raw: bytes, kind: type[S], problems: Problems[S] = no_problems) -> S:
 
 
 def _fault(raw: bytes, error: Exception) -> str:
-    """msgspec takes half of a surrogate pair near the end for the end itself."""
+    """Describe the error. For half a surrogate pair near the end, msgspec reports truncated input instead."""
     if "truncated" in str(error) and rb"\u" in raw:
         try:
             json.loads(raw)
         except (ValueError, RecursionError):
             return str(error)
-        return "half of a surrogate pair (\\ud800 to \\udfff) stands alone in a string"
+        return "a string has half of a surrogate pair (\\ud800 to \\udfff)"
     return str(error)
 
 
 def _field_errors(raw: bytes, kind: type[S], text: str, problems: Problems[S]) -> list[FieldError]:
-    """msgspec stops at the first error, so the body is converted again without the field of each one. It is decoded
-    once: a body may have megabytes."""
-    found = [_field_error(text)]
+    """Return all field errors. msgspec stops at the first one, so convert the body again without its field, and so on.
+    Decode it once: a body may have megabytes."""
+    errors = [_field_error(text)]
     try:
         body = msgspec.json.decode(raw)
-    except (msgspec.MsgspecError, RecursionError):  # what the type made msgspec skip
-        return found
+    except (msgspec.MsgspecError, RecursionError):  # in a part that msgspec skipped for the type
+        return errors
     removed: set[str] = set()
-    while isinstance(body, dict) and len(found) < MAX_FIELD_ERRORS:
-        field = _top_field(text) or found[-1].field
+    while isinstance(body, dict) and len(errors) < MAX_FIELD_ERRORS:
+        field = _top_field(text) or errors[-1].field
         if field not in body:
             break
         removed.add(field)
@@ -118,19 +118,21 @@ def _field_errors(raw: bytes, kind: type[S], text: str, problems: Problems[S]) -
             value = msgspec.convert(body, kind, builtin_types=(), str_keys=True)
         except msgspec.ValidationError as error:
             text = str(error)
-            found.append(_field_error(text))
+            errors.append(_field_error(text))
         else:
-            return found + [one for one in problems(value) if re.split(r"[.\[]", one.field)[0] not in removed]
-    return found
+            return errors + [
+                problem for problem in problems(value) if re.split(r"[.\[]", problem.field)[0] not in removed
+            ]
+    return errors
 
 
 def _top_field(text: str) -> str:
-    """The field of the body in which msgspec found an error; empty for the body itself."""
+    """Return the field of the body in which msgspec found an error; empty for the body itself."""
     return re.split(r"[.\[`]", text.partition(" - at `$")[2].lstrip("."))[0]
 
 
 def _field_error(text: str) -> FieldError:
-    """msgspec's message, "Expected `array`, got `str` - at `$.command`", as field and sentence."""
+    """Convert a message of msgspec, like "Expected `array`, got `str` - at `$.command`", to field and sentence."""
     message, _, path = text.partition(" - at `$")
     field = path.rstrip("`").lstrip(".").partition("[")[0]
     if "contains unknown field" in message:
@@ -141,40 +143,41 @@ def _field_error(text: str) -> FieldError:
         return FieldError(field, "required", "is required")
     if field in ("command", "args") and "got `str`" in message:
         return FieldError(field, "wrong_type", 'must be an array like ["python", "train.py"], not a string')
-    if field == "secrets":  # as it was once, or with the values themselves
-        message = 'must be an array of names like ["wandb"], of secrets that the tenant keeps'
+    if field == "secrets":  # a former format, or the values themselves
+        message = 'must be an array of names of the tenant\'s secrets, like ["wandb"]'
         return FieldError(field, "wrong_type", message)
     return FieldError(field, "wrong_type", message[0].lower() + message[1:])
 
 
 def check_query(request: Request, allowed: Iterable[str]) -> None:
-    """Refuses unknown query parameters by name, so that a misspelt filter never means "everything", and those that are
-    given more than once, of which any might be meant."""
-    given = request.GET
-    known = set(allowed)
-    if unknown := sorted(set(given) - known):
-        message = f"there is no parameter '{unknown[0]}'; use {', '.join(sorted(known)) or 'none'}"
+    """Reject unknown query parameters by name, so that a misspelt filter never selects everything, and repeated ones,
+    whose value is ambiguous."""
+    query = request.GET
+    names = set(allowed)
+    if unknown := sorted(set(query) - names):
+        message = f"there is no parameter '{unknown[0]}'; use {', '.join(sorted(names)) or 'none'}"
         raise invalid([FieldError(unknown[0], "unknown_parameter", message)])
-    require_once(given)
-    for name, value in given.items():
+    require_once(query)
+    for name, value in query.items():
         if "\x00" in str(value):
             raise invalid([FieldError(name, "invalid_character", "must not contain a NUL character")])
 
 
-def require_once(given: QueryDict) -> None:
-    """400 that names the first parameter that is given more than once."""
-    for name, values in given.lists():
+def require_once(query: QueryDict) -> None:
+    """Raise a 400 that names the first repeated parameter."""
+    for name, values in query.lists():
         if len(values) > 1:
-            raise invalid([FieldError(name, "repeated", f"is given {len(values)} times; give it once")])
+            raise invalid([FieldError(name, "repeated", f"is set {len(values)} times; set it once")])
 
 
 def read_query(request: Request) -> dict[str, str]:
-    """Query parameters of a documented method of a view, checked by its permission; empty ones are left out."""
+    """Return the query parameters of a documented method, without empty ones. The view's permission has checked
+    them."""
     return {name: str(value) for name, value in request.GET.items() if value != ""}
 
 
 def whole_number(query: Mapping[str, str], name: str, default: int, lowest: int, highest: int) -> int:
-    """A whole number from the query, within its bounds (both included)."""
+    """Return a whole number from the query, within its bounds (both included)."""
     text = query.get(name)
     if text is None:
         return default
@@ -184,14 +187,14 @@ def whole_number(query: Mapping[str, str], name: str, default: int, lowest: int,
 
 
 def is_true(query: Mapping[str, str], name: str) -> bool:
-    """Of `true` and `false` in the query; false where it is not given."""
+    """Return whether a parameter of the query is `true`; it may be `false` or absent."""
     if query.get(name, "true") not in ("true", "false"):
         raise invalid([FieldError(name, "invalid_value", "must be true or false")])
     return query.get(name) == "true"
 
 
 def parse_moment(name: str, text: str, *, spare: timedelta = timedelta()) -> datetime:
-    """A moment of a query or a body, in UTC unless it says otherwise, and so far from both ends of time."""
+    """Parse a time of a query or a body, in UTC unless it names an offset, at least `spare` from both ends of time."""
     try:
         at = parsed(text)
         _ = (at - spare, at + spare)
@@ -205,34 +208,36 @@ def page_limit(query: Mapping[str, str]) -> int:
     return whole_number(query, "limit", DEFAULT_LIMIT, 1, MAX_LIMIT)
 
 
-PAGED = {"limit": "1 to 1000, default 100", "cursor": "next_cursor of the page before"}
+PAGED = {"limit": "1 to 1000, default 100", "cursor": "next_cursor of the previous page"}
 
 
 def cursor_number(query: Mapping[str, str], of: str) -> int | None:
-    """Where the page before ended `of` a list that is ordered by one whole number; None for the first page."""
+    """Return where the previous page ended, in a list `of` that is ordered by a number; None for the first page."""
     return decode_cursor(query["cursor"], of, tuple[int])[0] if "cursor" in query else None
 
 
 def paged(items: Sequence[Mapping[str, Any]], limit: int, of: str, key: str = "id") -> dict[str, Any]:
-    """The answer of such a list; `key` names the number in each item."""
+    """Return a page of such a list. `key` names the number in each item."""
     return {"items": items, "next_cursor": encode_cursor(of, items[-1][key]) if len(items) == limit else None}
 
 
 def encode_cursor(of: str, *parts: int | float | str) -> str:
-    """`of`: the list, for one of another list would silently go on from anywhere."""
+    """Encode a cursor. `of` names the list, so that a cursor of another list is rejected."""
     return base64.urlsafe_b64encode(msgspec.json.encode((of, *parts))).decode().rstrip("=")
 
 
 def decode_cursor(text: str, of: str, kind: type[T]) -> T:
-    """The parts of a cursor that this server gave out of that list, a tuple type; anything else is a 400."""
+    """Return the parts of a cursor of that list as the tuple type `kind`. 400 for anything else."""
     try:
-        whose, *rest = msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=list[Any])
-        parts = msgspec.convert(rest, kind)
-        if whose == of and all(_is_bounded(part) for part in parts):  # type: ignore[attr-defined]
+        cursor_of, *values = msgspec.json.decode(
+            base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=list[Any]
+        )
+        parts = msgspec.convert(values, kind)
+        if cursor_of == of and all(_is_bounded(part) for part in parts):  # type: ignore[attr-defined]
             return parts
     except (binascii.Error, msgspec.DecodeError, UnicodeError, ValueError, RecursionError):
         pass
-    message = "is not a cursor that this server gave for this list; start without one"
+    message = "is not a cursor of this list; start without one"
     raise invalid([FieldError("cursor", "invalid", message)])
 
 
@@ -241,8 +246,8 @@ def _is_bounded(part: int | float | str) -> bool:
 
 
 def if_match(request: Request, of: str, version: int | None = None) -> int | None:
-    """The version that an edit expects: of the header, else of the body; None: any, as `*` (RFC 9110, 13.1.1). 400 for
-    what is no ETag `of` it."""
+    """Return the version that an edit expects, from the header, else from the body; None: any, as `*` (RFC 9110,
+    13.1.1). 400 if the header is not an ETag of `of`."""
     match = request.headers.get("If-Match", "").strip().strip('"')
     if match in ("", "*"):
         return version

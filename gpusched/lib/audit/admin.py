@@ -1,4 +1,4 @@
-"""Django admin whose every write is kept for audit with what was before and after."""
+"""Django admin that records every write in the audit log, with the values before and after."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpusched.lib.audit import log
 
 
 class ReadOnly(ModelAdmin):  # type: ignore[misc]
-    """Seen, never edited by hand."""
+    """An admin page without editing."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -30,7 +30,7 @@ _SECRETS = ("password", "secret", "hash")
 
 
 class Audited(ModelAdmin):  # type: ignore[misc]
-    """Adds, changes and deletions, also those of inlines."""
+    """An admin page whose additions, changes and deletions are audited, also those of inlines."""
 
     def construct_change_message(
         self,
@@ -39,34 +39,34 @@ class Audited(ModelAdmin):  # type: ignore[misc]
         formsets: Iterable[BaseFormSet[Any]] | None,
         add: bool = False,
     ) -> Any:
-        """Django asks for its own log's words once all is saved, in the same transaction."""
-        _keep(form, "add" if add else "change")
+        """Record the changes. Django calls this for its own log once all is saved, in the same transaction."""
+        _record(form, "add" if add else "change")
         for formset in formsets or ():
-            deleted = {id(one) for one in getattr(formset, "deleted_objects", ())}
-            added = {id(one) for one in getattr(formset, "new_objects", ())}
+            deleted = {id(row) for row in getattr(formset, "deleted_objects", ())}
+            added = {id(row) for row in getattr(formset, "new_objects", ())}
             for inner in formset.forms:
                 if id(inner.instance) in deleted:
                     log.record("admin.delete", _subject(inner.instance), _initial(inner), None)
                 else:
-                    _keep(inner, "add" if id(inner.instance) in added else "change")
+                    _record(inner, "add" if id(inner.instance) in added else "change")
         return super().construct_change_message(request, form, formsets, add)
 
     def log_deletions(self, request: HttpRequest, queryset: QuerySet[Model]) -> Any:
-        """Called before the rows go."""
-        for one in queryset:
-            fields = {field.name: field.value_from_object(one) for field in one._meta.concrete_fields}
-            log.record("admin.delete", _subject(one), _plain(fields), None)
+        """Record the rows. Django calls this before it deletes them."""
+        for row in queryset:
+            fields = {field.name: field.value_from_object(row) for field in row._meta.concrete_fields}
+            log.record("admin.delete", _subject(row), _plain(fields), None)
         return super().log_deletions(request, queryset)
 
 
-def _keep(form: Any, verb: str) -> None:
+def _record(form: Any, verb: str) -> None:
     names = form.changed_data
     if names:
         after = _plain({name: form.cleaned_data.get(name) for name in names})
-        # None for a secret, so that it differs: that it was changed is to be told.
-        before = _plain({name: form.initial.get(name) for name in names if not _is_secret(name)})
+        # Without secrets, so that they always count as changed.
+        previous = _plain({name: form.initial.get(name) for name in names if not _is_secret(name)})
         instance = getattr(form, "instance", None) or form.user
-        log.record(f"admin.{verb}", _subject(instance), None if verb == "add" else before, after)
+        log.record(f"admin.{verb}", _subject(instance), None if verb == "add" else previous, after)
 
 
 def _initial(form: Any) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def _subject(instance: Model) -> str:
 
 
 def _plain(fields: dict[str, Any]) -> dict[str, Any]:
-    """As JSON can hold it; secrets only by name."""
+    """Convert the fields to JSON values, with secrets only by name."""
     return {name: _value(name, value) for name, value in fields.items()}
 
 
@@ -90,7 +90,7 @@ def _value(name: str, value: Any) -> Any:
     if _is_secret(name):
         return "(not shown)"
     if isinstance(value, QuerySet | list | tuple | set):
-        return sorted(str(one) for one in value)
+        return sorted(str(item) for item in value)
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return value if isinstance(value, dict) else str(value)

@@ -1,6 +1,6 @@
-"""Keeps who changed what, by which way and from what to what: one row per write, in its transaction, for ever.
+"""The audit log: actor, channel, and values before and after, one row per write, in its transaction, kept forever.
 
-Writes of jobs are not here: each has its JobEvent with who did it."""
+Writes of jobs are not included: each has a JobEvent with its actor."""
 
 import contextvars
 from collections.abc import Callable, Mapping
@@ -14,42 +14,52 @@ from gpusched.lib.db.sql import as_json, execute
 from gpusched.lib.request_id import current_id
 
 MAX_CHARACTERS = 200
-# PostgreSQL's name for the way of what is done in a transaction: page, or `token` and its prefix.
+# The PostgreSQL setting for the channel of a transaction: page, or `token` and its prefix.
 VIA = "gpusched.via"
 
 
 @dataclass(frozen=True)
 class Acting:
-    """`via`: page, admin, password (of a login), `token` and its prefix, or command; `agent`: the User-Agent."""
+    """The actor of a request. `via`: page, admin, password (login), `token` and its prefix, or command. `agent`: the
+    User-Agent."""
 
     actor: str = "system"
     via: str = "command"
     agent: str = ""
 
 
-_NOBODY = Acting()
-_acting: contextvars.ContextVar[Acting] = contextvars.ContextVar("acting", default=_NOBODY)
+_NO_ACTOR = Acting()
+_acting: contextvars.ContextVar[Acting] = contextvars.ContextVar("acting", default=_NO_ACTOR)
 
 
 def act_as(actor: str, via: str) -> None:
-    """Says who does what this request does from now on."""
+    """Set the actor of this request from now on."""
     _acting.set(Acting(actor, via, _acting.get().agent))
 
 
 def actor() -> str:
-    """Who does what this request does; empty: nobody who is known."""
+    """Return the actor of this request; empty if there is none."""
     return _acting.get().actor
 
 
 def record(action: str, subject: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> None:
-    """Keeps that `subject`, like `quota nlp`, was changed by `action`, like `quota.change`. Of `before` and `after`
-    only what differs is kept; None: it was not there. To be called in the transaction of the change."""
+    """Record that `action`, like `quota.change`, changed `subject`, like `quota nlp`. Only the differences between
+    `before` and `after` are stored; None: it did not exist. Call it in the transaction of the change."""
     old, new = _differing(before, after)
-    by = _acting.get()
+    acting = _acting.get()
     execute(
         "INSERT INTO lib_auditentry (at, actor, via, agent, request_id, action, subject, before, after)"
         " VALUES (now(), %s, %s, %s, %s, %s, %s, %s::jsonb, %s::jsonb)",
-        [by.actor, by.via, by.agent, current_id(), action, subject[:MAX_CHARACTERS], as_json(old), as_json(new)],
+        [
+            acting.actor,
+            acting.via,
+            acting.agent,
+            current_id(),
+            action,
+            subject[:MAX_CHARACTERS],
+            as_json(old),
+            as_json(new),
+        ],
     )
 
 
@@ -64,7 +74,7 @@ def _differing(
 
 @sync_only_middleware
 def current_actor(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
-    """Each request begins with nobody: threads serve one after the other. After the session has been read."""
+    """Reset the actor for each request: threads serve many. It comes after the session's middleware."""
 
     def middleware(request: HttpRequest) -> HttpResponse:
         agent = request.headers.get("User-Agent", "")[:MAX_CHARACTERS].replace("\x00", "")

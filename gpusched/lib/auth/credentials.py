@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Credential:
-    """`text` is what its owner keeps; only `prefix` and `secret_hash` are stored."""
+    """A credential. Its owner keeps `text`; only `prefix` and `secret_hash` are stored."""
 
     text: str
     prefix: str
@@ -16,19 +16,19 @@ class Credential:
 
 
 def generate(kind: str) -> Credential:
-    """A new credential; `kind` (a letter or two) starts the prefix so that people can tell them apart."""
+    """Generate a credential. `kind` (one or two letters) starts the prefix, so that readers can tell kinds apart."""
     prefix = kind + secrets.token_hex(5)[: 12 - len(kind)]
     secret = secrets.token_urlsafe(32)
     return Credential(f"{prefix}.{secret}", prefix, digest(secret))
 
 
 def digest(secret: str) -> str:
-    """SHA-256: enough for 256 random bits, which no dictionary holds, and cheap on each request."""
+    """Return the SHA-256: enough for 256 random bits, which no dictionary contains, and cheap on each request."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def split(text: str) -> tuple[str, str]:
-    """`prefix.secret` as its parts; both empty when it is none."""
+    """Split `prefix.secret`. Return empty strings for anything else."""
     prefix, dot, secret = text.partition(".")
     return (prefix, secret) if dot and prefix and secret and len(text) < 200 and text.isascii() else ("", "")
 
@@ -38,6 +38,6 @@ def proves(secret: str, secret_hash: str) -> bool:
 
 
 def bearer(header: str) -> tuple[str, str]:
-    """The credential of an `Authorization: Bearer …` header as (prefix, secret)."""
+    """Return the credential of an `Authorization: Bearer …` header as (prefix, secret)."""
     word, _, text = header.partition(" ")
     return split(text.strip()) if word.lower() == "bearer" else ("", "")

@@ -1,5 +1,5 @@
-"""Seals what must be kept but not be read in the database: Fernet (AES-128-CBC with HMAC-SHA256), with a key for each
-purpose that follows from SECRET_KEY."""
+"""Seal values that must not be readable in the database: Fernet (AES-128-CBC with HMAC-SHA256), with a key per purpose
+derived from SECRET_KEY."""
 
 import base64
 import hmac
@@ -10,7 +10,8 @@ from django.conf import settings
 
 
 def seal_for(purpose: bytes) -> Fernet:
-    """Its `decrypt` raises cryptography.fernet.InvalidToken for what was sealed with another key, or spoiled."""
+    """Return the seal for a purpose. Its `decrypt` raises cryptography.fernet.InvalidToken for a corrupt value or
+    another key."""
     return _seal(settings.SECRET_KEY, purpose)
 
 

@@ -1,20 +1,20 @@
-"""What processes tell each other: which rows of which topics changed, and how that is put together."""
+"""Change messages between processes: which rows of which topics changed, and how to merge them."""
 
 from collections.abc import Collection, Mapping
 
-# {topic: ids}; no ids: any of them.
+# {topic: ids}; no ids: any row may have changed.
 Changes = Mapping[str, Collection[int]]
 EVERYTHING: dict[str, list[int]] = {
     topic: [] for topic in ("jobs", "nodes", "tenants", "assignments", "stops", "logs", "notices")
 }
-# PostgreSQL refuses payloads of 8000 bytes; beyond this many ids a message just says "any of them".
+# PostgreSQL rejects payloads of 8000 bytes: with more ids than this, a message names none, which means any row.
 MAX_IDS = 500
 
 
-def add(known: dict[str, set[int]], news: Changes) -> None:
-    """Adds `news` to what is known to have changed."""
+def add(changes: dict[str, set[int]], news: Changes) -> None:
+    """Merge `news` into `changes`."""
     for topic, ids in news.items():
-        before = known.get(topic)
-        both = set(ids) if before is None else before | set(ids)
-        is_any = not ids or before == set() or len(both) > MAX_IDS
-        known[topic] = set() if is_any else both
+        previous = changes.get(topic)
+        merged = set(ids) if previous is None else previous | set(ids)
+        is_any = not ids or previous == set() or len(merged) > MAX_IDS
+        changes[topic] = set() if is_any else merged

@@ -1,7 +1,7 @@
-"""Says that something changed, once the transaction that changed it is durable.
+"""Announce changes once the transaction that made them is durable.
 
-What is said is a doorbell, never the fact: whoever hears it looks at the database. A lost one costs freshness only,
-because every listener also looks by itself from time to time."""
+An event names the changed rows, never their content: a listener reads the database. A lost event only delays listeners,
+because each of them also polls."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -9,14 +9,13 @@ from typing import Literal
 
 from django.db import transaction
 
-from gpusched.lib.bus.notifier import ringer
+from gpusched.lib.bus.notifier import notifier
 
-# "assignments": nodes that have something new to run; "stops": jobs whose ranks are to be
-# stopped, or have another time limit now.
-# "notices": people who have read them.
+# "assignments": nodes with new orders. "stops": jobs to stop, or whose time limit changed. "notices": users who have
+# read theirs.
 Topic = Literal["jobs", "nodes", "tenants", "readings", "logs", "assignments", "stops", "notices"]
 
 
 def changed(topic: Topic, ids: Iterable[int] = ()) -> None:
-    """Rings for rows `ids` of `topic` after the commit; no ids: any of them."""
-    transaction.on_commit(partial(ringer.ring, topic, list(ids)), robust=True)
+    """Announce after the commit that rows `ids` of `topic` changed; no ids: any row may have."""
+    transaction.on_commit(partial(notifier.notify, topic, list(ids)), robust=True)

@@ -1,5 +1,4 @@
-"""Hears in a web process what changed anywhere: one connection to PostgreSQL, and to Redis if there is one, for all who
-want to know."""
+"""Receive in a web process the events of all processes: over one connection to PostgreSQL, and one to Redis if set."""
 
 import asyncio
 import json
@@ -23,51 +22,51 @@ Callback = Callable[[dict[str, list[int]]], None]
 
 
 class Listener:
-    """Calls each subscriber with {topic: ids} (no ids: any of them). After a lost connection everything may have
-    changed, and the subscribers are told so."""
+    """Call each subscriber with {topic: ids}; no ids: any row. After a lost connection, report every topic as
+    changed."""
 
     def __init__(self) -> None:
         self._callbacks: list[Callback] = []
         self._task: asyncio.Task[None] | None = None
-        self._ear: Subscriber | None = None
+        self._subscriber: Subscriber | None = None
 
     @property
-    def hears_redis(self) -> bool | None:
-        """Whether what is told by Redis arrives here; None: there is no Redis, or nobody has asked to hear yet."""
-        return None if self._ear is None else self._ear.hears
+    def is_redis_connected(self) -> bool | None:
+        """Return whether messages of Redis arrive here. None without Redis or before the first subscriber."""
+        return None if self._subscriber is None else self._subscriber.is_connected
 
     def subscribe(self, callback: Callback) -> None:
-        """Starts listening with the first subscriber. To be called in the event loop."""
+        """Add a subscriber, and start to listen with the first one. Call it in the event loop."""
         self._callbacks.append(callback)
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._listen(), name="listener")
 
     async def _listen(self) -> None:
-        hearing = [_again_and_again(self._hear)]
+        listening = [_run_forever(self._listen_to_postgresql)]
         if settings.CHANNEL_LAYERS:
-            from gpusched.lib.bus.redis_bus import Subscriber  # else not even imported
+            from gpusched.lib.bus.redis_bus import Subscriber  # imported only if it is used
 
-            self._ear = Subscriber(self._tell)
-            hearing.append(_again_and_again(self._ear.hear))
-        await asyncio.gather(*hearing)
+            self._subscriber = Subscriber(self._notify)
+            listening.append(_run_forever(self._subscriber.listen))
+        await asyncio.gather(*listening)
 
-    async def _hear(self) -> None:
-        """Notifications are listened to with Redis, too: what Redis does not take is told by them."""
-        async with await psycopg.AsyncConnection.connect(**connection_parameters(), autocommit=True) as heard:
-            await heard.execute(f"LISTEN {CHANNEL}")
-            self._tell(EVERYTHING)
-            async for notification in heard.notifies():
-                self._tell(json.loads(notification.payload))
+    async def _listen_to_postgresql(self) -> None:
+        """Listen also when Redis is set: changes that Redis does not accept are sent as notifications."""
+        async with await psycopg.AsyncConnection.connect(**connection_parameters(), autocommit=True) as connection:
+            await connection.execute(f"LISTEN {CHANNEL}")
+            self._notify(EVERYTHING)
+            async for notification in connection.notifies():
+                self._notify(json.loads(notification.payload))
 
-    def _tell(self, message: dict[str, list[int]]) -> None:
+    def _notify(self, message: dict[str, list[int]]) -> None:
         for callback in self._callbacks:
             callback(message)
 
 
-async def _again_and_again(hear: Callable[[], Awaitable[None]]) -> None:
+async def _run_forever(listen: Callable[[], Awaitable[None]]) -> None:
     while True:
         try:
-            await hear()
+            await listen()
         except psycopg.OperationalError as error:
             logger.warning("lost the database's notifications, trying again: %s", error)
         except Exception:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-# What matters with 10,000 waiting jobs and 200 agents on one machine; everything else is PostgreSQL's default.
+# Settings that matter with 10,000 pending jobs and 200 agents on one machine; all others are PostgreSQL's defaults.
 SETTINGS: Mapping[str, str] = {
     "max_connections": "100",
     "shared_buffers": "128MB",
@@ -28,17 +28,17 @@ SETTINGS: Mapping[str, str] = {
     "log_min_messages": "warning",
     "timezone": "UTC",
 }
-# For tests that never look at the data again after a crash.
+# For tests, which need no data after a crash.
 FAST: Mapping[str, str] = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
 
 class PostgresError(RuntimeError):
-    """The server could not be made or started; the message holds PostgreSQL's own words."""
+    """The server could not be created or started. The message includes PostgreSQL's own."""
 
 
 @dataclass
 class Server:
-    """A database cluster in `directory`; `url()` is how to connect once it runs."""
+    """A database cluster in `directory`. `url()` returns how to connect once it runs."""
 
     directory: Path
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Server:
         return f"postgresql://gpusched:{password}@/{database}?host={quote(str(self._sockets()), safe='/')}"
 
     def start(self, preexec: Callable[[], None] | None = None, timeout_seconds: float = 30) -> None:
-        """Start the server and wait until it answers; make the cluster first if there is none.
+        """Start the server and wait until it answers. Create the cluster first if there is none.
 
         Raise PostgresError if the server does not answer in time. A first start that fails leaves no file behind."""
         is_first = not self.directory.exists() or not any(self.directory.iterdir())
@@ -69,14 +69,14 @@ class Server:
             raise
 
     def stop(self) -> None:
-        """Fast shutdown: open transactions are rolled back, everything committed is kept."""
+        """Stop the server by fast shutdown: open transactions roll back, committed ones stay."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(2)
             self.process.wait(timeout=30)
         self.process = None
 
     def remove(self) -> None:
-        """Stop the server and delete the cluster with its data, wherever these are."""
+        """Stop the server and delete the cluster with its data, in all of their directories."""
         self.stop()
         if not self.directory.exists():
             return
@@ -86,8 +86,6 @@ class Server:
     def pid(self) -> int:
         assert self.process is not None
         return self.process.pid
-
-    # --- how it is done -----------------------------------------------------------------------------------------------
 
     def _run(self, preexec: Callable[[], None] | None, deadline: float) -> None:
         """Retry until the deadline: after a kill -9 the old server's shared memory lingers for a moment."""
@@ -101,12 +99,12 @@ class Server:
 
     def _init(self) -> None:
         home = self._home()
-        if self.data.exists():  # a half-made cluster of an interrupted first start
+        if self.data.exists():  # an incomplete cluster of an interrupted first start
             shutil.rmtree(self.data)
         password = home / "password"
         password.touch(mode=0o600)
         password.write_text(secrets.token_urlsafe(24) + "\n")
-        self._own(home, password)
+        self._chown(home, password)
         initdb = [str(self._binary("initdb")), "-D", str(self.data), "-U", "gpusched", "--auth=scram-sha-256"]
         initdb += [
             f"--pwfile={password}",
@@ -115,16 +113,16 @@ class Server:
             "--locale=C",
             *(["--no-sync"] if "fsync" in self.settings else []),
         ]
-        done = subprocess.run(initdb, capture_output=True, text=True, cwd="/", **_as_user())
-        if done.returncode:
-            raise PostgresError(f"initdb failed: {done.stderr.strip()}")
+        result = subprocess.run(initdb, capture_output=True, text=True, cwd="/", **_as_user())
+        if result.returncode:
+            raise PostgresError(f"initdb failed: {result.stderr.strip()}")
         with (self.data / "postgresql.auto.conf").open("a") as conf:
             conf.writelines(f"{name} = '{value}'\n" for name, value in {**SETTINGS, **self.settings}.items())
 
     def _spawn(self, preexec: Callable[[], None] | None) -> subprocess.Popen[bytes]:
         sockets = self._sockets()
         sockets.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._own(sockets)
+        self._chown(sockets)
         command = [str(self._binary("postgres")), "-D", str(self.data), "-k", str(sockets), "-c", "listen_addresses="]
         with (self._home() / "log").open("ab") as log:
             return subprocess.Popen(
@@ -148,8 +146,8 @@ class Server:
         return False
 
     def _home(self) -> Path:
-        """Where the cluster lives: in `directory`, or, when root's stand-in may not go there (a checkout below a 0700
-        home), in a directory of its own under /var/lib that `directory` points to."""
+        """Return the cluster's directory: `directory`, or, if the unprivileged user cannot enter it (a checkout below a
+        0700 home), one under /var/lib to which `directory` points."""
         pointer = self.directory / "location"
         if pointer.exists():
             home = Path(pointer.read_text().strip())
@@ -165,11 +163,11 @@ class Server:
             home = Path(tempfile.mkdtemp(prefix="gpusched-", dir="/var/lib"))
             home.chmod(0o755)
             pointer.write_text(f"{home}\n")
-        self._own(home)
+        self._chown(home)
         return home
 
     def _sockets(self) -> Path:
-        """The socket's directory; its path must stay below the 107 bytes that a socket's address can hold."""
+        """Return the socket's directory, short enough for the 107 bytes of a socket's address."""
         beside = self._home() / "socket"
         if len(str(beside)) < 80:
             return beside
@@ -198,7 +196,7 @@ class Server:
             unfinished.rename(copies)
         return copies / package.name
 
-    def _own(self, *paths: Path) -> None:
+    def _chown(self, *paths: Path) -> None:
         if os.geteuid() == 0:
             for path in paths:
                 shutil.chown(path, _USER)
@@ -211,7 +209,7 @@ _USER = "nobody"
 
 
 def _as_user() -> dict[str, Any]:
-    """PostgreSQL refuses to run as root: root becomes an unprivileged user for it."""
+    """Return the arguments that run a process as an unprivileged user if this one is root, as PostgreSQL requires."""
     if os.geteuid() != 0:
         return {}
     user = pwd.getpwnam(_USER)
@@ -219,7 +217,7 @@ def _as_user() -> dict[str, Any]:
 
 
 def _reachable(path: Path) -> bool:
-    """Whether anybody may enter all directories on the way."""
+    """Return whether every user may enter the path."""
     return all(parent.stat().st_mode & 0o001 for parent in (path, *path.parents))
 
 

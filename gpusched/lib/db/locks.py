@@ -1,4 +1,4 @@
-"""The registry of advisory locks: one number each, so that no two features ever share one by accident."""
+"""The registry of advisory locks: a number each, so that no two features share one by accident."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,14 +17,14 @@ class Lock(IntEnum):
 
 
 def try_acquire(lock: Lock) -> bool:
-    """Takes a session lock if it is free. It is lost with the connection, so a killed holder frees it at once."""
+    """Take a session lock if it is free. It ends with the connection, so a killed holder frees it at once."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_try_advisory_lock(%s)", [lock])
         return bool(cursor.fetchone()[0])
 
 
 def acquire(lock: Lock) -> None:
-    """Waits for a session lock."""
+    """Wait for a session lock."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_lock(%s)", [lock])
 
@@ -35,10 +35,10 @@ def release(lock: Lock) -> None:
 
 
 @contextmanager
-def held(lock: Lock) -> Iterator[None]:
+def locked(lock: Lock) -> Iterator[None]:
     acquire(lock)
     try:
         yield
     finally:
-        if connection.connection is not None:  # with it the lock is gone, too
+        if connection.connection is not None:  # a closed connection has released the lock
             release(lock)

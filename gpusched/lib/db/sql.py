@@ -1,4 +1,4 @@
-"""Set-based SQL in few words: rows as dictionaries, and a transaction that is tried again after a deadlock."""
+"""Short functions for set-based SQL: rows as dictionaries, and transactions that retry after a deadlock."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,25 +16,24 @@ T = TypeVar("T")
 Params = Sequence[Any] | Mapping[str, Any]
 
 
-_JSONB = 3802  # PostgreSQL's type number; Django's connections hand jsonb over as text
-# Whether a transaction that fails with a void plan is run again.
+_JSONB = 3802  # PostgreSQL's type number; Django's connections return jsonb as text
+# Whether a transaction that fails with an invalid cached plan is retried.
 _is_repeatable = ContextVar("_is_repeatable", default=False)
 
 
 def query(sql: str, params: Params = ()) -> list[dict[str, Any]]:
-    """Runs one statement and gives its rows by column name; [] for a statement without rows."""
+    """Run a statement. Return its rows by column name, [] for a statement without rows."""
     with connection.cursor() as cursor:
         cursor.execute(sql, params)
         return _by_name(cursor)
 
 
 def prepared(sql: str, params: Params = ()) -> list[dict[str, Any]]:
-    """The same for a statement of each request: PostgreSQL plans it once per connection, which is half of its work.
+    """Run a frequent statement as a prepared one: PostgreSQL plans it once per connection, which is half of its work.
 
-    Django's own cursors write the parameters into the text, so that no two statements are alike. A plan that a
-    migration has made void is made anew: on another connection, or in `atomically` by its next try, because psycopg
-    drops all plans with a rollback. Any other transaction would fail, so there PostgreSQL plans the statement anew
-    each time."""
+    Django's own cursors put the parameters into the text, so that no two statements are equal. A plan that a migration
+    has invalidated is replaced: on a new connection, or by the next try of `retry_atomic`, because psycopg drops all
+    plans with a rollback. Any other transaction would fail, so there PostgreSQL plans the statement each time."""
     if connection.in_atomic_block:
         return _prepared(sql, params, is_kept=_is_repeatable.get())
     try:
@@ -59,47 +58,47 @@ def _prepared(sql: str, params: Params, *, is_kept: bool = True) -> list[dict[st
 
 
 def _by_name(cursor: Any) -> list[dict[str, Any]]:
-    result = cursor.pgresult  # `description` would describe each column anew, and more than is wanted
+    result = cursor.pgresult  # cheaper than `description`, which describes each column in full
     if result is None or not result.nfields:
         return []
     names = [result.fname(number).decode() for number in range(result.nfields)]
-    found = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    records = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
     for number, name in enumerate(names):
         if result.ftype(number) == _JSONB:
-            for row in found:
+            for row in records:
                 text = row[name]
                 row[name] = None if text is None else msgspec.json.decode(text)
-    return found
+    return records
 
 
 def rows(sql: str, params: Params = ()) -> list[tuple[Any, ...]]:
-    """The same as plain tuples, for thousands of rows; jsonb comes as text."""
+    """Run a statement. Return its rows as tuples, for thousands of rows; jsonb is text."""
     with connection.cursor() as cursor:
         cursor.execute(sql, params)
-        found: list[tuple[Any, ...]] = cursor.fetchall()
-        return found
+        records: list[tuple[Any, ...]] = cursor.fetchall()
+        return records
 
 
 def execute(sql: str, params: Params = ()) -> int:
-    """Runs one statement and gives the number of rows that it touched."""
+    """Run a statement. Return the number of rows that it affected."""
     with connection.cursor() as cursor:
         cursor.execute(sql, params)
         return int(cursor.rowcount)
 
 
 def columns(rows: Sequence[Sequence[Any]], width: int) -> list[Any]:
-    """Rows turned into `width` columns, as `unnest` takes them; each parameter must be cast to its array type."""
+    """Transpose rows into `width` columns for `unnest`. Each parameter must be cast to its array type."""
     return [_array(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(width)]
 
 
 def _array(values: Sequence[Any]) -> Any:
-    """A column of numbers, of truths or of texts as an array's text: psycopg writes such arrays element by element,
-    which takes longer than PostgreSQL takes for thousands of rows."""
+    """Return a column of numbers, booleans or texts as an array's text. psycopg adapts such arrays element by element,
+    which takes longer than PostgreSQL's work for thousands of rows."""
     kinds = set(map(type, values))
     has_nulls = NoneType in kinds
     kinds.discard(NoneType)
     if kinds <= {int, float, bool}:
-        text: Callable[[Any], str] = str  # as Python writes them, PostgreSQL reads them: also inf, nan and True
+        text: Callable[[Any], str] = str  # PostgreSQL reads Python's notation, including inf, nan and True
     elif all(issubclass(kind, str) for kind in kinds):
         text = _quoted
     else:
@@ -114,8 +113,7 @@ def _quoted(text: str) -> str:
 
 
 def retry_atomic(work: Callable[[], T]) -> T:
-    """Runs `work` in a transaction; PostgreSQL picked as a deadlock's victim, or with a plan that a migration has made
-    void, it is run again (at most 5 times)."""
+    """Run `work` in a transaction. Retry it after a deadlock or an invalidated plan, at most 5 times in all."""
     for attempt in range(5):
         try:
             with _repeatable(), transaction.atomic():
@@ -130,7 +128,7 @@ def retry_atomic(work: Callable[[], T]) -> T:
 
 @contextmanager
 def _repeatable() -> Iterator[None]:
-    """Not within another transaction: that one would be lost, too."""
+    """Allow retries, but not inside another transaction, which would be lost."""
     token = _is_repeatable.set(_is_repeatable.get() or not connection.in_atomic_block)
     try:
         yield
@@ -139,11 +137,11 @@ def _repeatable() -> Iterator[None]:
 
 
 def violates(error: IntegrityError, constraint: str) -> bool:
-    """Return whether the error is that of this constraint, by its name in PostgreSQL."""
+    """Return whether the error is a violation of this constraint, by its name in PostgreSQL."""
     cause = error.__cause__
     return isinstance(cause, psycopg.Error) and cause.diag.constraint_name == constraint
 
 
 def as_json(value: Any) -> str:
-    """JSON text for a jsonb parameter."""
+    """Return JSON text for a jsonb parameter."""
     return msgspec.json.encode(value).decode()

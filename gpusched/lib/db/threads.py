@@ -1,5 +1,4 @@
-"""Database work for an event loop, in long-lived threads: they keep their connection, and one that broke is replaced at
-the next call."""
+"""Run database work of an event loop in long-lived threads, which keep their connections and replace broken ones."""
 
 import asyncio
 import logging
@@ -16,7 +15,7 @@ T = TypeVar("T")
 
 
 class DatabaseAway(Exception):
-    """The database did not answer: the same work may succeed later, and other work fails now, too."""
+    """The database did not answer: the same work may succeed later, and other work fails now as well."""
 
 
 class WorkFailed(Exception):
@@ -24,7 +23,7 @@ class WorkFailed(Exception):
 
 
 async def run_in_thread(pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
-    """Return what `work` returns, done in a thread of `pool`. Raises DatabaseAway or WorkFailed; both are logged."""
+    """Run `work` in a thread of `pool`. Return its result, or log and raise DatabaseAway or WorkFailed."""
     try:
         return await asyncio.get_running_loop().run_in_executor(pool, _with_connection, work)
     except Exception as error:

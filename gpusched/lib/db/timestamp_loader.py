@@ -1,7 +1,7 @@
-"""Reads moments from PostgreSQL with psycopg's compiled loader.
+"""Load timestamps from PostgreSQL with psycopg's compiled loader.
 
-Django's own takes the text apart in Python, so that its time zone may be any: 12 microseconds a moment in place of one,
-which was half of what it took to read a page of jobs or the readings of a cluster. Ours is always UTC."""
+Django's own parses the text in Python to support any time zone: 12 microseconds per timestamp instead of one, which was
+half of the time to read a page of jobs or the readings of a cluster. gpusched always uses UTC."""
 
 from datetime import UTC
 from typing import Any
@@ -16,7 +16,7 @@ _Compiled = psycopg.adapters.get_loader(psycopg.adapters.types[_NAME].oid, Forma
 
 
 class TimestampLoader(Loader):
-    """`timezone` is what Django asks a loader for; another than its own would be replaced at each cursor."""
+    """A loader for UTC. Django checks `timezone`, and replaces a loader with another zone at each cursor."""
 
     timezone = UTC
 
@@ -29,8 +29,8 @@ class TimestampLoader(Loader):
         return self._compiled.load(data)
 
 
-def read_fast() -> None:
-    """On each connection that Django opens from now on."""
+def use_compiled_loader() -> None:
+    """Register the loader on each connection that Django opens from now on."""
     connection_created.connect(_register, dispatch_uid="timestamps")
 
 

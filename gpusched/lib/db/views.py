@@ -1,6 +1,6 @@
-"""Published views: the tables of an app as other apps read them. Their text stands in `<app>/sql_views.py`.
+"""Published views: the tables of an app as other apps read them, defined in `<app>/sql_views.py`.
 
-PostgreSQL puts a plain view into the statement that reads it, so that no plan changes."""
+PostgreSQL inlines a plain view into the statement that reads it, so that no plan changes."""
 
 from collections.abc import Mapping
 from hashlib import sha256
@@ -16,16 +16,16 @@ from gpusched.lib.db.sql import execute, rows
 def published(
     model: type[models.Model], *, without: tuple[str, ...] = (), also: Mapping[str, str] | None = None
 ) -> str:
-    """Return a view of all columns of a model but for `without`, with `also` ({name: SQL}, the table's alias is t)."""
+    """Return a view of all columns of a model except `without`, and `also` ({name: SQL}; the table's alias is t)."""
     names = [field.column for field in model._meta.concrete_fields if field.column is not None]
-    own = [f't."{name}"' for name in names if name not in without]
+    fields = [f't."{name}"' for name in names if name not in without]
     extra = [f"{sql} AS {name}" for name, sql in (also or {}).items()]
-    return f"SELECT {', '.join(own + extra)} FROM {model._meta.db_table} t"
+    return f"SELECT {', '.join(fields + extra)} FROM {model._meta.db_table} t"
 
 
 def install_views() -> None:
-    """Create the views of all apps, if one differs from what the database has. Views of an app may read those of
-    apps below it, so all are made anew in the order of the layers."""
+    """Create the views of all apps if one differs from the database. Views of an app may read those of lower apps, so
+    all are recreated in the order of the layers."""
     views = _views()
     digest = sha256(repr(views).encode()).hexdigest()
     names = list(views)
@@ -42,6 +42,6 @@ def install_views() -> None:
 
 
 def _views() -> dict[str, str]:
-    """By name, lower layers first, as INSTALLED_APPS has them."""
+    """Return the views by name, lower layers first, in the order of INSTALLED_APPS."""
     modules = [f"{app.name}.sql_views" for app in apps.get_app_configs()]
     return {name: sql for module in modules if find_spec(module) for name, sql in import_module(module).VIEWS.items()}

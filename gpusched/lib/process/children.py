@@ -1,4 +1,4 @@
-"""Processes of the server: children that never outlive their parent, and a heap without long pauses."""
+"""Set up the server's processes: children that never outlive their parent, and a heap without long pauses."""
 
 import ctypes
 import gc
@@ -12,8 +12,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent(with_signal: int = signal.SIGTERM) -> Callable[[], None]:
-    """A preexec_fn: the kernel sends `with_signal` to the child when its parent is gone (Linux). The parent may be
-    gone already by the time that this runs, which the second look finds out."""
+    """Return a preexec_fn: the kernel sends `with_signal` to the child when its parent ends (Linux). The parent may
+    have ended before this runs, hence the second check."""
     parent = os.getpid()
 
     def in_child() -> None:
@@ -25,7 +25,7 @@ def die_with_parent(with_signal: int = signal.SIGTERM) -> Callable[[], None]:
 
 
 def forks_die_with_parent() -> None:
-    """The same for every child that this process, or one of those children, forks from now on (multiprocessing)."""
+    """Kill every child that this process or its children fork from now on when its parent ends (multiprocessing)."""
     parents: list[int] = []
     os.register_at_fork(
         before=lambda: parents.append(os.getpid()),
@@ -35,13 +35,13 @@ def forks_die_with_parent() -> None:
 
 
 def settle_heap() -> None:
-    """What is loaded by now stays until the end of the process: the garbage collector never looks at it again.
+    """Exclude all objects loaded by now from garbage collection: they stay until the end of the process.
 
-    Looking through all modules of the server takes a tenth of a second, in which no request is answered, no page told,
-    no job started; each of them would wait for it now and then. Forked children share its memory, too.
+    Scanning all modules of the server takes 0.1 s, during which no request, page or job proceeds. Forked children also
+    share this memory.
 
-    What comes later and stays long, connections above all, is looked through a tenth as often as by default: with 500
-    pages that takes a tenth of a second, too, and finds nothing."""
+    Scan later long-lived objects, above all connections, a tenth as often as by default: with 500 pages that also takes
+    0.1 s and frees nothing."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*gc.get_threshold()[:2], MIDDLE_PER_FULL_COLLECTION)

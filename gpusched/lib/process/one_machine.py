@@ -1,5 +1,5 @@
-"""The one-machine supervisor behind `make up` and `make demo`: starts the parts in order, restarts what falls, and
-stops them in reverse."""
+"""Supervise all parts on one machine, for `make up` and `make demo`: start them in order, restart those that end, and
+stop them in reverse."""
 
 import fcntl
 import json
@@ -22,21 +22,21 @@ from gpusched.lib.db import embedded
 from gpusched.lib.process.children import die_with_parent
 
 ROOT = Path(__file__).resolve().parents[3]
-# Two models, so that model constraints and best fit by memory have something to show.
+# Two models, so that model constraints and best fit by memory have an effect.
 PRETEND_FLEET = ("2:NVIDIA A100-SXM4-40GB:40960:8:64:524288", "2:NVIDIA H100 80GB HBM3:81559:8:96:1048576")
-# A machine that is busy with something else takes a minute and more.
+# A busy machine takes more than a minute.
 START_SECONDS = 180.0
-# More than an agent may say (nodes/agents/websocket.py): too much is refused by the code that says so.
+# Above the limit of an agent's message (nodes/agents/websocket.py), whose check closes with an explicit code.
 _SOCKET_BYTES = 5 << 20
 
 
 class StartError(RuntimeError):
-    """Why it cannot start, as a sentence for the person at the terminal."""
+    """The reason why it cannot start, as a sentence for the terminal."""
 
 
 @dataclass
 class Part:
-    """One child process that is kept running."""
+    """A child process that is restarted when it ends."""
 
     name: str
     command: list[str]
@@ -67,14 +67,14 @@ class Part:
 
 @dataclass
 class Machine:
-    """`run` returns when it was asked to stop (SIGINT, SIGTERM) and everything has stopped."""
+    """All parts on this machine. `run` returns after SIGINT or SIGTERM, once every part has stopped."""
 
     data_dir: Path
     env: Env
     port: int
     demo: bool
     agent: bool
-    say: Callable[[str], None]
+    log: Callable[[str], None]
     parts: list[Part] = field(default_factory=list)
     database: embedded.Server | None = None
     shared: socket.socket | None = None
@@ -98,27 +98,27 @@ class Machine:
 
     @property
     def url(self) -> str:
-        # "Every address" is where to listen, not where to call.
+        # The wildcard address is for listening, not for connecting.
         host = "127.0.0.1" if self.env.http_host in ("0.0.0.0", "::") else self.env.http_host  # noqa: S104  # nosec B104
         return f"http://{host}:{self.port}"
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if not self.stopping:
             self.stopping = True
-            self.say("stopping…")
+            self.log("stopping…")
 
     def _lock(self) -> None:
-        """The lock is kept by the open file, so it ends with the process, however that ends."""
+        """Lock the data directory. The open file holds the lock, so it ends with the process in any case."""
         self.data_dir.mkdir(parents=True, exist_ok=True)
         self._lock_file = (self.data_dir / "up.lock").open("w")
         try:
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise StartError(f"it is running already with the data in {self.data_dir}; stop that one first") from error
+            raise StartError(f"gpusched is already running with the data in {self.data_dir}; stop it first") from error
 
     def _require_free_port(self) -> None:
-        """Several web processes share one socket, which this process keeps open: who comes while one of them is started
-        again is taken by another."""
+        """Check the port. Several web processes share a socket that this process keeps open: while one of them
+        restarts, another accepts its connections."""
         is_shared = self.env.web_processes > 1
         if is_shared and ":" in self.env.http_host:
             raise StartError("GPUSCHED_WEB_PROCESSES above 1 needs an IPv4 address in GPUSCHED_HTTP_HOST")
@@ -130,7 +130,7 @@ class Machine:
             probe.close()
             raise StartError(
                 f"port {self.port} of {self.env.http_host} cannot be used ({error.strerror}); "
-                f"stop what uses it, or choose another with GPUSCHED_HTTP_PORT"
+                f"stop the process that uses it, or choose another port with GPUSCHED_HTTP_PORT"
             ) from error
         if is_shared:
             probe.listen(1024)
@@ -141,10 +141,10 @@ class Machine:
     def _start_database(self) -> None:
         if self.env.database_url:
             return
-        self.say("starting the database")
+        self.log("starting the database")
         self.database = embedded.Server(self.data_dir / "postgres")
         try:
-            # SIGINT is PostgreSQL's fast shutdown: even a kill -9 of this process ends it cleanly.
+            # SIGINT is PostgreSQL's fast shutdown: it ends cleanly even if this process is killed.
             self.database.start(preexec=die_with_parent(signal.SIGINT))
         except embedded.PostgresError as error:
             raise StartError(str(error)) from error
@@ -154,25 +154,29 @@ class Machine:
 
     def _bootstrap(self) -> dict[str, str | None]:
         command = [sys.executable, "manage.py", "bootstrap", *(["--demo"] if self.demo else [])]
-        done = subprocess.run(command, cwd=ROOT, env=self._environment(), capture_output=True, text=True)
-        if done.returncode:
-            raise StartError(f"the database could not be made ready:\n{done.stderr[-3000:]}")
-        facts: dict[str, str | None] = json.loads(done.stdout.splitlines()[-1])
+        result = subprocess.run(command, cwd=ROOT, env=self._environment(), capture_output=True, text=True)
+        if result.returncode:
+            raise StartError(f"the database could not be prepared:\n{result.stderr[-3000:]}")
+        facts: dict[str, str | None] = json.loads(result.stdout.splitlines()[-1])
         return facts
 
     def _environment(self, **more: str) -> dict[str, str]:
-        own = {"GPUSCHED_DATA_DIR": str(self.data_dir), "GPUSCHED_HTTP_PORT": str(self.port), "PYTHONUNBUFFERED": "1"}
+        settings = {
+            "GPUSCHED_DATA_DIR": str(self.data_dir),
+            "GPUSCHED_HTTP_PORT": str(self.port),
+            "PYTHONUNBUFFERED": "1",
+        }
         if config := os.environ.get(CONFIG):
-            own[CONFIG] = os.path.abspath(config)  # the parts start in another directory
-        return {**os.environ, **own, **more}
+            settings[CONFIG] = os.path.abspath(config)  # the parts run in another directory
+        return {**os.environ, **settings, **more}
 
     def _start_parts(self, facts: dict[str, str | None]) -> None:
         python = sys.executable
         manage = [python, "manage.py"]
         files = (self.shared.fileno(),) if self.shared else ()
-        where = ["--fd", str(files[0])] if files else ["-b", self.env.http_host, "-p", str(self.port)]
-        most = ["--websocket-max-message-size", str(_SOCKET_BYTES), "--websocket-max-frame-size", str(_SOCKET_BYTES)]
-        web = [python, "-m", "daphne", *where, *most, "--ping-interval", "20",
+        address = ["--fd", str(files[0])] if files else ["-b", self.env.http_host, "-p", str(self.port)]
+        limits = ["--websocket-max-message-size", str(_SOCKET_BYTES), "--websocket-max-frame-size", str(_SOCKET_BYTES)]
+        web = [python, "-m", "daphne", *address, *limits, "--ping-interval", "20",
                "--application-close-timeout", "2", "-v", "0", "gpusched.asgi:application"]  # fmt: skip
         plan = [
             *((f"web{number or ''}", web, self._environment()) for number in range(self.env.web_processes)),
@@ -184,7 +188,7 @@ class Machine:
         if self.demo:
             plan.append(("demo", [*manage, "demo_load", "--url", self.url], self._environment()))
         (self.data_dir / "output").mkdir(exist_ok=True)
-        self.say("starting web server, workers and agent")
+        self.log("starting web server, workers and agent")
         for name, command, environment in plan:
             part = Part(name, command, environment, files if command is web else ())
             self.parts.append(part)
@@ -199,15 +203,15 @@ class Machine:
         return command
 
     def _agent_environment(self, facts: dict[str, str | None]) -> dict[str, str]:
-        """The join token goes by the environment: other users can read a command line."""
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("GPUSCHED_", "DATABASE_URL"))}
-        own = {k: v for k, v in os.environ.items() if k.startswith("GPUSCHED_AGENT_")}
+        """Return the agent's environment, with the join token: other users can read a command line."""
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("GPUSCHED_", "DATABASE_URL"))}
+        agent_settings = {k: v for k, v in os.environ.items() if k.startswith("GPUSCHED_AGENT_")}
         heartbeat = {"GPUSCHED_HEARTBEAT_SECONDS": str(self.env.heartbeat_seconds), "PYTHONUNBUFFERED": "1"}
-        # Whoever starts all this as root has the machine for themselves, often a container without other users.
+        # Started as root, the machine has no other users, as in most containers.
         return {
             "GPUSCHED_AGENT_ALLOW_ROOT": "true",
-            **kept,
-            **own,
+            **inherited,
+            **agent_settings,
             **heartbeat,
             "GPUSCHED_JOIN_TOKEN": facts["join_token"] or "",
         }
@@ -232,11 +236,11 @@ class Machine:
 
     def _greet(self, facts: dict[str, str | None], seconds: float) -> None:
         token = shlex.quote(str(self.data_dir / "tokens" / "admin"))
-        self.say(f"\n  gpusched is ready after {seconds:.1f} s: {self.url}")
+        self.log(f"\n  gpusched is ready after {seconds:.1f} s: {self.url}")
         if facts["admin_password"]:
-            self.say(f"  log in as admin with the password {facts['admin_password']}   (shown this once)")
-        self.say(f"  for the command line: export GPUSCHED_URL={self.url} GPUSCHED_TOKEN_FILE={token}")
-        self.say(f"  logs are in {self.data_dir / 'output'}; Ctrl-C stops everything\n")
+            self.log(f"  log in as admin with the password {facts['admin_password']}   (shown this once)")
+        self.log(f"  for the command line: export GPUSCHED_URL={self.url} GPUSCHED_TOKEN_FILE={token}")
+        self.log(f"  logs are in {self.data_dir / 'output'}; Ctrl-C stops everything\n")
 
     def _watch(self) -> None:
         while not self.stopping:
@@ -251,23 +255,23 @@ class Machine:
             lived = time.monotonic() - part.started_at
             part.pause = 0.0 if lived > 10 else min(5.0, part.pause + 0.5)
             if lived >= part.pause and not self.stopping:
-                self.say(
+                self.log(
                     f"{part.name} ended with {part.process.returncode}, starting it again; see {self._output(part)}"
                 )
                 part.start(self._output(part))
 
     def _restart_database(self) -> None:
         if self.database and self.database.process and self.database.process.poll() is not None and not self.stopping:
-            self.say("the database ended, starting it again")
+            self.log("the database ended, starting it again")
             self.database.start(preexec=die_with_parent(signal.SIGINT))
 
     def _stop(self) -> None:
         self.stopping = True
-        # Agents first: they tell the server how their jobs ended while it still listens.
+        # Agents first: they report the ends of their jobs while the server still listens.
         for part in reversed(self.parts):
             part.stop(10.0)
         if self.shared:
             self.shared.close()
         if self.database:
             self.database.stop()
-        self.say("stopped")
+        self.log("stopped")

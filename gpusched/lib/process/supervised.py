@@ -1,4 +1,4 @@
-"""Loops of the event loop that must not end: one that raises is logged and started again."""
+"""Run tasks of an event loop that must not end: log one that raises, and start it again."""
 
 import asyncio
 import logging
@@ -8,11 +8,11 @@ logger = logging.getLogger(__name__)
 PAUSE_SECONDS = 0.5
 
 
-async def supervised(work: Callable[[], Awaitable[None]], what: str) -> None:
-    """Run `work`, named `what` in the log, again whenever it ends."""
+async def supervised(work: Callable[[], Awaitable[None]], name: str) -> None:
+    """Run `work`, named `name` in the log, again whenever it ends."""
     while True:
         try:
             await work()
         except Exception:
-            logger.exception("%s failed, starting it again", what)
+            logger.exception("%s failed, starting it again", name)
         await asyncio.sleep(PAUSE_SECONDS)

@@ -1,4 +1,4 @@
-"""Whose request it is: the client's address and scheme, from a proxy's headers only where that proxy is trusted."""
+"""Find the client's address and scheme. Headers of a proxy count only if the proxy is trusted."""
 
 import ipaddress
 from collections.abc import Callable
@@ -13,14 +13,14 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 @sync_only_middleware
 def behind_proxies(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
-    """Sets REMOTE_ADDR to the nearest address that is no trusted proxy, and forgets what anybody else claims."""
+    """Set REMOTE_ADDR to the nearest address that is not a trusted proxy. Drop headers of untrusted senders."""
 
     def middleware(request: HttpRequest) -> HttpResponse:
         peer = request.META.get("REMOTE_ADDR", "")
-        claimed = request.META.pop("HTTP_X_FORWARDED_FOR", "")
+        forwarded = request.META.pop("HTTP_X_FORWARDED_FOR", "")
         trusted = networks(settings.ENV.trusted_proxies)
         if is_within(peer, trusted):
-            request.META["REMOTE_ADDR"] = client_of(peer, claimed, trusted)
+            request.META["REMOTE_ADDR"] = client_of(peer, forwarded, trusted)
         else:
             request.META.pop("HTTP_X_FORWARDED_PROTO", None)
         return get_response(request)
@@ -30,15 +30,15 @@ def behind_proxies(get_response: Callable[[HttpRequest], HttpResponse]) -> Calla
 
 @lru_cache(8)
 def networks(text: str) -> tuple[Network, ...]:
-    """Addresses and networks by comma. Raises ValueError, naming the one that is none."""
+    """Parse addresses and networks separated by commas. Raise ValueError that names an invalid one."""
     return tuple(ipaddress.ip_network(part.strip()) for part in text.split(",") if part.strip())
 
 
-def client_of(peer: str, claimed: str, trusted: tuple[Network, ...]) -> str:
-    """Each proxy adds its peer at the end of X-Forwarded-For, so from the end back to the first that is not trusted.
-    What stands before that anybody can have made up."""
+def client_of(peer: str, forwarded: str, trusted: tuple[Network, ...]) -> str:
+    """Return the last address in X-Forwarded-For that is not trusted: each proxy appends its peer, and a client can
+    forge everything before it."""
     nearest = peer
-    for part in reversed(claimed.split(",")):
+    for part in reversed(forwarded.split(",")):
         address = part.strip()
         if not _is_address(address):
             break
@@ -49,7 +49,9 @@ def client_of(peer: str, claimed: str, trusted: tuple[Network, ...]) -> str:
 
 
 def is_within(address: str, trusted: tuple[Network, ...]) -> bool:
-    return bool(trusted) and _is_address(address) and any(ipaddress.ip_address(address) in one for one in trusted)
+    return (
+        bool(trusted) and _is_address(address) and any(ipaddress.ip_address(address) in network for network in trusted)
+    )
 
 
 def _is_address(text: str) -> bool:

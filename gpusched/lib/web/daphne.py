@@ -1,12 +1,12 @@
-"""All that differs from Daphne and Twisted as they come.
+"""All changes to Daphne and Twisted.
 
-- A malformed or too long head of a request is refused in the one shape of errors. Twisted would close the connection
-  without an answer, or send an empty 400.
-- A body that is too large is refused before it is read: by its Content-Length, or at the limit if it comes in chunks.
-  Daphne reads every body whole first.
-- An answer in pieces waits for its reader. Daphne takes all pieces, and keeps those of a slow reader in memory.
-- What is written leaves at the end of the same turn of the event loop. Twisted asks the kernel first whether it may
-  write: measured, two thirds of the cost of a write."""
+- A malformed or too long head of a request is answered with a problem. Twisted closes the connection without an answer,
+  or sends an empty 400.
+- A too large body is refused before it is read: by its Content-Length, or at the limit if it arrives in chunks. Daphne
+  reads the complete body first.
+- A streamed answer waits for its reader. Daphne accepts all pieces, and buffers those of a slow reader in memory.
+- Writes are sent at the end of the same turn of the event loop. Twisted first asks the kernel whether it can write:
+  measured, two thirds of the cost of a write."""
 
 import asyncio
 import uuid
@@ -31,7 +31,7 @@ _loop: Any = reactor
 
 
 def write_at_once() -> None:
-    """For each connection that this process accepts. Relies on names of Twisted's own."""
+    """Install immediate writes for each connection that this process accepts. Relies on private names of Twisted."""
     Server._leaves_soon = False  # type: ignore[attr-defined]
     Server.startWriting = _start  # type: ignore[method-assign]
 
@@ -39,11 +39,11 @@ def write_at_once() -> None:
 def _start(connection: Any) -> None:
     if not connection._leaves_soon and connection not in _loop._writers:
         connection._leaves_soon = True
-        asyncio.get_running_loop().call_soon(_leave, connection)
+        asyncio.get_running_loop().call_soon(_flush, connection)
 
 
-def _leave(connection: Any) -> None:
-    """With the reactor's own handling of failures; what is left goes its usual way."""
+def _flush(connection: Any) -> None:
+    """Write with the reactor's own error handling. Leave what is not written to the reactor."""
     connection._leaves_soon = False
     if connection.connected:
         _loop._readOrWrite(connection, False)
@@ -51,18 +51,18 @@ def _leave(connection: Any) -> None:
         _loop.addWriter(connection)
 
 
-# What the client still sends is thrown away for so long: of a connection closed at once, it would lose the answer.
+# Discard further input for this time: a client whose connection is closed at once would lose the answer.
 LINGER_SECONDS = 2.0
 
 
-class TellingChannel(http.HTTPChannel):
-    """Twisted calls these of a connection. Their names are its own."""
+class ErrorChannel(http.HTTPChannel):
+    """A connection that answers a bad head with a problem. Twisted calls these methods by its own names."""
 
     MAX_LENGTH = totalHeadersSize = MAX_HEAD_BYTES  # noqa: N815
     _is_refused = False
 
     def lineLengthExceeded(self, line: bytes) -> None:  # noqa: N802
-        """While none of the request is understood, that line is the one with the address."""
+        """Refuse. Before the first line is parsed, the long line is the one with the address."""
         self._refuse(414 if vars(self).get("_HTTPChannel__first_line", True) else 431)
 
     def _respondToBadRequestAndDisconnect(self) -> None:  # noqa: N802
@@ -74,7 +74,7 @@ class TellingChannel(http.HTTPChannel):
         self._is_refused = True
         link: Any = self
         link.dataReceived = link.lineReceived = link.rawDataReceived = lambda *_: None
-        answer_and_leave(link, _PROBLEMS[status])
+        answer_and_close(link, _PROBLEMS[status])
 
 
 _KIB = MAX_HEAD_BYTES >> 10
@@ -90,14 +90,14 @@ _PROBLEMS = {
 }
 
 
-def answer_and_leave(channel: Any, problem: Problem) -> None:
-    """The last answer of a connection, where no request has begun that could give one."""
-    channel.transport.write(_whole_answer(problem))
+def answer_and_close(channel: Any, problem: Problem) -> None:
+    """Send a problem as the last answer of a connection on which no request has begun."""
+    channel.transport.write(_raw_answer(problem))
     later: Any = reactor
     later.callLater(LINGER_SECONDS, lambda: channel.transport and channel.loseConnection())
 
 
-def _whole_answer(problem: Problem) -> bytes:
+def _raw_answer(problem: Problem) -> bytes:
     named = uuid.uuid4().hex[:16]
     text = msgspec.json.encode({**body(problem), "request_id": named})
     head = (
@@ -111,18 +111,18 @@ def _whole_answer(problem: Problem) -> bytes:
     return "\r\n".join((*head, "", "")).encode() + text
 
 
-def bound_head() -> None:
-    """From now on Daphne's connections are such."""
-    http.HTTPChannel = TellingChannel  # type: ignore[misc]
+def limit_heads() -> None:
+    """Install ErrorChannel for Daphne's connections."""
+    http.HTTPChannel = ErrorChannel  # type: ignore[misc]
 
 
 def protocol_behind(send: Any) -> Any:
-    """Daphne's own protocol of the connection that `send` is of; None of another server, as in tests."""
+    """Return Daphne's protocol behind `send`, or None with another server, as in tests."""
     return next(iter(getattr(send, "args", ())), None)
 
 
 class Pace:
-    """Twisted's IPushProducer: is told whether the buffer of the connection has room."""
+    """Twisted's IPushProducer, which follows whether the connection's buffer has room."""
 
     def __init__(self) -> None:
         self.has_room = asyncio.Event()
@@ -138,56 +138,57 @@ class Pace:
 
 
 class BoundedRequest(WebRequest):  # type: ignore[misc]
-    """Twisted calls these while the request arrives, in this order. Their names are its own."""
+    """A request with a limited body. Twisted calls these methods, in this order, by its own names."""
 
-    _taken = 0
+    _received = 0
     _is_refused = False
 
     def gotLength(self, length: int | None) -> None:  # noqa: N802
-        """The headers are there. `length` None: in chunks."""
+        """Check the length once the headers have arrived. None: the body comes in chunks."""
         super().gotLength(length)
         if length is not None and length > settings.DATA_UPLOAD_MAX_MEMORY_SIZE:
             self._refuse()
 
     def handleContentChunk(self, data: bytes) -> None:  # noqa: N802
-        self._taken += len(data)
-        if self._taken > settings.DATA_UPLOAD_MAX_MEMORY_SIZE and not self._is_refused:
+        self._received += len(data)
+        if self._received > settings.DATA_UPLOAD_MAX_MEMORY_SIZE and not self._is_refused:
             self._refuse()
         if not self._is_refused:
             super().handleContentChunk(data)
 
     def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:  # noqa: N802
-        """All of it is there. Of what came in chunks the length is told, or Django REST framework reads nothing."""
+        """Pass on the complete request. Set the length of a chunked body, or Django REST framework reads nothing."""
         if self._is_refused:
             self.channel.loseConnection()
         else:
-            if self._taken and self.requestHeaders.hasHeader(b"transfer-encoding"):
+            if self._received and self.requestHeaders.hasHeader(b"transfer-encoding"):
                 self.requestHeaders.removeHeader(b"transfer-encoding")
-                self.requestHeaders.setRawHeaders(b"content-length", [b"%d" % self._taken])
+                self.requestHeaders.setRawHeaders(b"content-length", [b"%d" % self._received])
             super().requestReceived(command, path, version)
 
     def _refuse(self) -> None:
         self._is_refused = True
         self.content.truncate(0)
-        self.requestHeaders.removeHeader(b"expect")  # nobody is to be told to continue
-        answer_and_leave(self.channel, too_large())
+        self.requestHeaders.removeHeader(b"expect")  # the client must not be asked to continue
+        answer_and_close(self.channel, too_large())
 
 
-def bound_body() -> None:
-    """From now on Daphne takes its requests so."""
+def limit_bodies() -> None:
+    """Install BoundedRequest for Daphne's requests."""
     http_protocol.WebRequest = BoundedRequest
 
 
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 
-# Who takes nothing for so long is cut off.
+# A client that reads nothing for this time is disconnected.
 TIMEOUT_SECONDS = 300.0
 
 
 @contextmanager
 def backpressure(send: Send) -> Iterator[Send]:
-    """`send` for one answer, that returns when there is room for the next piece. It looks for Daphne behind it."""
+    """Wrap `send` for one answer, so that it returns when there is room for the next piece. Looks for Daphne behind
+    it."""
     request = protocol_behind(send)
     if not isinstance(request, WebRequest) or request.channel is None:
         yield send

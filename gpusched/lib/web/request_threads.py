@@ -1,4 +1,4 @@
-"""The threads that work on requests: so many at once, beside those that wait for something that is not the database."""
+"""Threads that work on requests: a maximum number at once, besides those that wait for something else."""
 
 import asyncio
 import atexit
@@ -15,33 +15,33 @@ from django.db import connections
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_here = threading.local()
-# Of requests that are worked on when the process ends.
-_END_SECONDS = 5.0
+_thread_state = threading.local()
+# How long the process waits at its end for requests in progress.
+_SHUTDOWN_SECONDS = 5.0
 
 
 class _Answer(Future[T]):
-    """`is_left`: whoever asked has gone meanwhile; what has begun is not broken off. `hold_seconds`: how long to wait
-    with the response."""
+    """The answer to a request. `is_disconnected`: the client has gone; work that has begun continues. `hold_seconds`:
+    how long to delay the response."""
 
-    is_left = False
+    is_disconnected = False
     hold_seconds = 0.0
 
     def cancel(self) -> bool:
-        self.is_left = True
+        self.is_disconnected = True
         return super().cancel()
 
 
 class RequestThreads(Executor):
-    """`most` threads that stay, and keep their database connections. While one of them stands `aside` another works in
-    its place; as many as were called in go when they come back."""
+    """A pool of `maximum` threads that keep their database connections. While one has yielded its slot, another works
+    in its place; that many threads end when it takes the slot back."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, maximum: int) -> None:
+        self.maximum = maximum
         self._requests: deque[tuple[_Answer[Any], Callable[[], Any]]] = deque()
         self._changed = threading.Condition()
         self._threads: set[threading.Thread] = set()
-        self._idle = self._aside = 0
+        self._idle = self._yielded = 0
         self._is_closed = False
         atexit.register(self.shutdown)
 
@@ -51,7 +51,7 @@ class RequestThreads(Executor):
             if self._is_closed:
                 raise RuntimeError("the process ends")
             self._requests.append((answer, partial(fn, *args, **kwargs)))
-            self._call_in()
+            self._start_thread()
         return answer
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -59,43 +59,43 @@ class RequestThreads(Executor):
             self._is_closed = True
             self._changed.notify_all()
             threads = list(self._threads)
-        until = time.monotonic() + (_END_SECONDS if wait else 0.0)
+        until = time.monotonic() + (_SHUTDOWN_SECONDS if wait else 0.0)
         for thread in threads:
             thread.join(max(until - time.monotonic(), 0.0))
 
-    def step(self, aside: int) -> None:
-        """One thread more stands aside (1), or one less (-1)."""
+    def yield_slots(self, change: int) -> None:
+        """Record that a thread yields its slot (1) or takes it back (-1)."""
         with self._changed:
-            self._aside += aside
-            self._call_in()
+            self._yielded += change
+            self._start_thread()
 
-    def _call_in(self) -> None:
-        """Somebody for what has come last: who is idle, or a new thread."""
+    def _start_thread(self) -> None:
+        """Wake an idle thread for the last request, or start a new one."""
         if len(self._requests) <= self._idle:
             self._changed.notify()
-        elif len(self._threads) < self.most + self._aside:
+        elif len(self._threads) < self.maximum + self._yielded:
             thread = threading.Thread(target=self._work, name="request", daemon=True)
             self._threads.add(thread)
             thread.start()
 
     def _work(self) -> None:
-        while (taken := self._take()) is not None:
-            answer, work = taken
+        while (request := self._next_request()) is not None:
+            answer, work = request
             if answer.set_running_or_notify_cancel():
-                _here.threads, _here.answer = self, answer
+                _thread_state.threads, _thread_state.answer = self, answer
                 try:
                     answer.set_result(work())
-                except BaseException as error:  # noqa: BLE001 it is the asker's
+                except BaseException as error:  # noqa: BLE001 the caller gets it
                     answer.set_exception(error)
-            del taken, answer, work  # or they would live until the next one comes
+            del request, answer, work  # otherwise they live until the next request
         connections.close_all()
 
-    def _take(self) -> tuple[_Answer[Any], Callable[[], Any]] | None:
-        """The request that has waited longest; None: this thread is one too many."""
+    def _next_request(self) -> tuple[_Answer[Any], Callable[[], Any]] | None:
+        """Return the request that has waited longest, or None if this thread must end."""
         with self._changed:
             self._idle += 1
             try:
-                while len(self._threads) <= self.most + self._aside:
+                while len(self._threads) <= self.maximum + self._yielded:
                     if self._requests:
                         return self._requests.popleft()
                     if self._is_closed:
@@ -108,26 +108,26 @@ class RequestThreads(Executor):
 
 
 @contextmanager
-def aside() -> Iterator[None]:
-    """The thread waits for somebody else, and another may work on requests meanwhile. Unless it is in a transaction it
-    gives back its connection, too. Nothing of this where no request is worked on."""
-    threads: RequestThreads | None = getattr(_here, "threads", None)
+def yield_slot() -> Iterator[None]:
+    """Let another thread work on requests while this one waits. Unless it is in a transaction, also close its database
+    connection. Do nothing outside of requests."""
+    threads: RequestThreads | None = getattr(_thread_state, "threads", None)
     if threads is None:
         yield
         return
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:
             connection.close()
-    threads.step(1)
+    threads.yield_slots(1)
     try:
         yield
     finally:
-        threads.step(-1)
+        threads.yield_slots(-1)
 
 
 def hold_answer(seconds: float) -> None:
-    """Have the response to this thread's request sent this much later. The thread works on other requests meanwhile."""
-    answer = getattr(_here, "answer", None)
+    """Delay the response to this thread's request. The thread works on other requests meanwhile."""
+    answer = getattr(_thread_state, "answer", None)
     if answer is not None:
         answer.hold_seconds = seconds
 
@@ -135,13 +135,13 @@ def hold_answer(seconds: float) -> None:
 async def answered(threads: RequestThreads, work: Callable[[], T]) -> T:
     """Return what `work` returns in one of the threads, after the time for which it held its answer."""
     answer = threads.submit(work)
-    found = await asyncio.wrap_future(answer)
+    result = await asyncio.wrap_future(answer)
     if answer.hold_seconds:
         await asyncio.sleep(answer.hold_seconds)
-    return found
+    return result
 
 
 def client_gone_check() -> Callable[[], bool]:
-    """Tells, from any thread, whether whoever made the request of this thread has gone."""
-    answer = getattr(_here, "answer", None)
-    return lambda: bool(answer is not None and answer.is_left)
+    """Return a function for any thread that returns whether the client of this thread's request has gone."""
+    answer = getattr(_thread_state, "answer", None)
+    return lambda: bool(answer is not None and answer.is_disconnected)

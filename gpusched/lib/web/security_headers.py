@@ -1,4 +1,4 @@
-"""Tells browsers what the pages may do: a strict content security policy, a looser one for the admin and the API's own
+"""Set security headers: a strict content security policy for pages, and looser ones for the admin and the API's own
 documentation, whose libraries write scripts into the page."""
 
 from collections.abc import Callable
@@ -7,25 +7,25 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.decorators import sync_only_middleware
 
 # Styles in attributes are harmless next to scripts, and bars and charts need them.
-_OWN = (
+_PAGES = (
     "default-src 'self'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "connect-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
 # Alpine.js in the admin compiles the expressions of its attributes; swagger-ui is started by a script in the page.
-_ADMIN = _OWN.replace("script-src 'self'", "script-src 'self' 'unsafe-inline' 'unsafe-eval'")
-_DOCS = _OWN.replace("script-src 'self'", "script-src 'self' 'unsafe-inline'")
-# Answers for programs are no pages at all.
-_NOTHING = "default-src 'none'; frame-ancestors 'none'"
+_ADMIN = _PAGES.replace("script-src 'self'", "script-src 'self' 'unsafe-inline' 'unsafe-eval'")
+_DOCS = _PAGES.replace("script-src 'self'", "script-src 'self' 'unsafe-inline'")
+# Answers for programs need nothing that a page needs.
+_API = "default-src 'none'; frame-ancestors 'none'"
 _PERMISSIONS = "camera=(), geolocation=(), microphone=(), payment=(), usb=()"
 
 
 def policy_of(path: str) -> str:
-    """The content security policy of what is answered at `path`."""
+    """Return the content security policy for `path`."""
     if path.startswith("/admin/"):
         return _ADMIN
     if path.startswith("/api/v1/docs"):
         return _DOCS
-    return _NOTHING if path.startswith(("/api/", "/agent/")) else _OWN
+    return _API if path.startswith(("/api/", "/agent/")) else _PAGES
 
 
 @sync_only_middleware

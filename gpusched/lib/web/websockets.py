@@ -1,5 +1,5 @@
-"""A WebSocket whose messages touch no database themselves: they go to a hub, which asks from threads of its own. What
-the hub has to say goes to the wire without a coroutine."""
+"""WebSockets that pass their messages to a hub, which queries the database in its own threads. Messages of the hub are
+sent without a coroutine."""
 
 import asyncio
 import logging
@@ -20,22 +20,22 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
-# So much stands in memory for who takes nothing: several times what the largest fleet is to a page.
+# Maximum unsent bytes per connection before it is closed: several times the largest update of a page.
 MAX_UNSENT = 16 << 20
 TRY_AGAIN_LATER = 1013
 
 
 class HubSocket(AsyncWebsocketConsumer):  # type: ignore[misc]
-    """Of an application within `with_a_voice`."""
+    """A consumer for an application inside `bounded_output`."""
 
     async def dispatch(self, message: MutableMapping[str, Any]) -> None:
-        """As in Channels, but without its hop to a thread for each message, to close database connections that were
-        never opened: measured, with 200 agents and 500 pages, that is a fifth of what the web process does."""
+        """Handle a message without the hop to a thread that Channels makes to close database connections. Measured
+        with 200 agents and 500 pages: that hop takes a fifth of the CPU time of the web process."""
         await getattr(self, get_handler_name(message))(message)
 
-    def say(self, text: str) -> None:
-        """Puts a message on the wire, in the event loop; nothing where the connection is gone."""
-        self.scope["say"](text)
+    def send_text(self, text: str) -> None:
+        """Send a message, in the event loop. Do nothing if the connection is closed."""
+        self.scope["send_text"](text)
 
 
 def closed_in_outages(application: Application) -> Application:
@@ -56,7 +56,7 @@ def closed_in_outages(application: Application) -> Application:
             if not is_outage(error):
                 raise
             logger.warning("%s is closed: the database does not answer: %s", scope["path"], error)
-            if not is_accepted:  # a refused handshake cannot say why, a close code can
+            if not is_accepted:  # a rejected handshake carries no reason, a close code does
                 await send({"type": "websocket.accept"})
             await send({"type": "websocket.close", "code": TRY_AGAIN_LATER})
 
@@ -64,26 +64,25 @@ def closed_in_outages(application: Application) -> Application:
 
 
 def bounded_output(application: Application) -> Any:
-    """`application` with `say` in its scope. To be the outermost: it looks for Daphne behind `send`.
+    """Wrap `application`, and put `send_text` into its scope. Use it outermost: it looks for Daphne behind `send`.
 
-    Between a consumer and the wire lie five coroutines, of Channels, its middleware and Daphne, and none of them waits
-    for anything: measured, with 500 pages, they are about a quarter of what a message costs."""
+    Between a consumer and the socket are five coroutines of Channels, its middleware and Daphne, and none of them
+    waits. Measured with 500 pages: they take about a quarter of the cost of a message."""
 
-    async def voiced(scope: Scope, receive: Receive, send: Send) -> None:
-        scope["say"] = _voice(send)
+    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["send_text"] = _output(send)
         await application(scope, receive, send)
 
-    return voiced
+    return wrapped
 
 
-def _voice(send: Send) -> Callable[[str], None]:
+def _output(send: Send) -> Callable[[str], None]:
     protocol = protocol_behind(send)
-    return (_Written(protocol) if isinstance(protocol, WebSocketProtocol) else _Spoken(send)).say
+    return (_DaphneOutput(protocol) if isinstance(protocol, WebSocketProtocol) else _AsgiOutput(send)).send_text
 
 
-class _Written:
-    """Of Daphne. Who does not read is cut off at some point, also one that speaks: Daphne asks only the silent ones
-    whether they are there."""
+class _DaphneOutput:
+    """Output through Daphne. It drops clients that do not read, also those that send: Daphne pings only silent ones."""
 
     def __init__(self, protocol: WebSocketProtocol) -> None:
         self._protocol = protocol
@@ -92,7 +91,7 @@ class _Written:
         protocol.unregisterProducer()  # the HTTP that the connection began with
         protocol.registerProducer(self._pace, True)
 
-    def say(self, text: str) -> None:
+    def send_text(self, text: str) -> None:
         protocol = self._protocol
         if protocol.state != protocol.STATE_OPEN:
             return
@@ -103,17 +102,17 @@ class _Written:
             protocol.dropConnection(abort=True)
 
 
-class _Spoken:
-    """Of a server that is not Daphne: one message after the other, as ASGI has it."""
+class _AsgiOutput:
+    """Output through another ASGI server: one message after the other."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self._last: asyncio.Task[None] | None = None
 
-    def say(self, text: str) -> None:
+    def send_text(self, text: str) -> None:
         self._last = asyncio.get_running_loop().create_task(self._after(self._last, text))
 
-    async def _after(self, before: asyncio.Task[None] | None, text: str) -> None:
-        if before is not None:
-            await before
+    async def _after(self, previous: asyncio.Task[None] | None, text: str) -> None:
+        if previous is not None:
+            await previous
         await self._send({"type": "websocket.send", "text": text})

@@ -1,6 +1,6 @@
-"""Makes a database ready: migrations, the first admin, a first tenant, and the credentials of this machine.
+"""Prepare a database: migrations, the first admin, a first tenant, and the credentials of this machine.
 
-Prints one line of JSON: what `up` tells the newcomer. Safe to repeat; passwords and tokens are made once."""
+Prints a line of JSON for `up`. Safe to repeat: passwords and tokens are created once."""
 
 import json
 import secrets
@@ -15,14 +15,14 @@ from django.core.management.base import BaseCommand
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
-from gpusched.lib.db.locks import Lock, held
+from gpusched.lib.db.locks import Lock, locked
 from gpusched.protocol.states import Role, Scope
 from nodes.inventory.join import create_join_token
 from tenants.auth.tokens import create_token
 from tenants.models import Tenant
 from tenants.tenancy.tenants import create_tenant, set_member
 
-# Three teams that show what quotas, guarantees and weights do.
+# Three tenants that show the effects of quotas, guarantees and weights.
 DEMO_TENANTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
     ({"name": "nlp", "display_name": "Language", "weight": 2.0}, {"max_gpus": 20, "guaranteed_gpus": 8}, "ada"),
     ({"name": "vision", "display_name": "Vision", "weight": 1.0}, {"max_gpus": 16, "guaranteed_gpus": 4}, "grace"),
@@ -31,17 +31,17 @@ DEMO_TENANTS: tuple[tuple[dict[str, Any], dict[str, Any], str], ...] = (
 
 
 class Command(BaseCommand):
-    help = "Migrates the database and makes the first admin, tenant and tokens."
-    requires_system_checks = []  # `manage.py check` is for developers; here it would double the time of a start
+    help = "Migrate the database and create the first admin, tenant and tokens."
+    requires_system_checks = []  # they would double the start-up time
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--demo", action="store_true", help="also the demo's tenants and users")
+        parser.add_argument("--demo", action="store_true", help="also create the demo's tenants and users")
 
     def handle(self, *args: Any, **options: Any) -> None:
         executor = MigrationExecutor(connection)
         if executor.migration_plan(executor.loader.graph.leaf_nodes()):
             call_command("migrate", verbosity=0, interactive=False)
-        with held(Lock.BOOTSTRAP):
+        with locked(Lock.BOOTSTRAP):
             facts: dict[str, Any] = {"admin_password": _admin()}
             _default_tenant()
             if options["demo"]:
@@ -52,17 +52,17 @@ class Command(BaseCommand):
 
 
 def _admin() -> str | None:
-    """The password of the admin if it was made just now, else None."""
+    """Create the admin if there is none. Return its new password, else None."""
     if User.objects.filter(is_superuser=True).exists():
         return None
     password = secrets.token_urlsafe(12)
     admin = User.objects.create_superuser("admin", password=password)
-    _keep_token(admin, "admin", list(Scope))
+    _write_token(admin, "admin", list(Scope))
     return password
 
 
 def _default_tenant() -> None:
-    """A fresh install can run a job at once: one tenant without limits, of which the admin is an owner."""
+    """Create a tenant without limits, owned by the admin, so that a new installation can run jobs at once."""
     if not Tenant.objects.exists():
         tenant = create_tenant({"name": "default", "display_name": "Default"}, actor="bootstrap")
         set_member(tenant, User.objects.get(username="admin"), Role.OWNER)
@@ -74,11 +74,11 @@ def _demo_tenant(fields: dict[str, Any], quota: dict[str, Any], username: str) -
     tenant = create_tenant(fields, actor="bootstrap", quota=quota)
     user = User.objects.create_user(username, password=secrets.token_urlsafe(12))
     set_member(tenant, user, Role.MEMBER)
-    _keep_token(user, username, [Scope.READ, Scope.WRITE])
+    _write_token(user, username, [Scope.READ, Scope.WRITE])
 
 
-def _keep_token(user: User, name: str, scopes: list[Scope]) -> None:
-    """Writes a token to where only this user of the machine reads it, for the command line and the demo."""
+def _write_token(user: User, name: str, scopes: list[Scope]) -> None:
+    """Write a token to a file that only this user can read, for the command line and the demo."""
     directory = Path(settings.DATA_DIR) / "tokens"
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = directory / name

@@ -1,4 +1,4 @@
-"""A steady trickle of small real jobs for the demo, submitted by three users through the SDK."""
+"""Submit a steady stream of small jobs to the demo, as three users through the SDK."""
 
 import random
 import sys
@@ -14,21 +14,21 @@ from gpusched.client import Client
 from gpusched.client.errors import GpuschedError
 
 USERS = {"ada": "nlp", "grace": "vision", "linus": "students"}
-# So many waiting jobs show a queue at work without filling it.
+# Enough pending jobs to show a working queue without filling it.
 MAX_WAITING = 25
 EXAMPLES = Path(__file__).resolve().parents[3] / "deploy" / "demo"
 
 
 class Command(BaseCommand):
-    help = "Submits small jobs to the demo until it is stopped."
-    requires_system_checks = []  # `manage.py check` is for developers; here it would double the time of a start
+    help = "Submit small jobs to the demo until it is stopped."
+    requires_system_checks = []  # they would double the start-up time
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--url", required=True)
         parser.add_argument("--seconds-between", type=float, default=1.5)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        chance = random.Random()  # noqa: S311 - variety for the eye, not a secret
+        chance = random.Random()  # noqa: S311 - variety, not a secret
         tokens = Path(settings.DATA_DIR) / "tokens"
         clients = {user: Client(options["url"], (tokens / user).read_text().strip()) for user in USERS}
         while True:
@@ -37,7 +37,7 @@ class Command(BaseCommand):
                 if clients[user].status().pending_jobs < MAX_WAITING:
                     clients[user].submit(tenant=USERS[user], **_job(chance))
             except GpuschedError as error:
-                self.stderr.write(f"not submitted, going on: {error}")
+                self.stderr.write(f"not submitted, continuing: {error}")
             time.sleep(options["seconds_between"])
 
 

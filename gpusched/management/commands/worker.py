@@ -1,4 +1,4 @@
-"""Runs a django-q2 cluster: `cycles` (the scheduler) or `housekeeping`."""
+"""Run a django-q2 cluster: `cycles` (the scheduler) or `housekeeping`."""
 
 import os
 import sys
@@ -13,18 +13,18 @@ from gpusched.lib.process.children import forks_die_with_parent, settle_heap
 
 
 class Command(BaseCommand):
-    help = "Runs a background worker: scheduling cycles, or housekeeping."
-    requires_system_checks = []  # `manage.py check` is for developers; here it would double the time of a start
+    help = "Run a background worker: scheduling cycles, or housekeeping."
+    requires_system_checks = []  # they would double the start-up time
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("cluster", choices=["cycles", "housekeeping"])
 
     def handle(self, *args: Any, **options: Any) -> None:
         if os.environ.get("Q_CLUSTER_NAME") != options["cluster"]:
-            # django-q2 reads the name of its cluster from the environment, once, and has done so by now.
+            # django-q2 has already read the name of its cluster from the environment, which it does once.
             os.environ["Q_CLUSTER_NAME"] = options["cluster"]
             os.execv(sys.executable, [sys.executable, *sys.argv])  # noqa: S606
-        # Its processes would survive a kill -9 of their parent as orphans that go on scheduling.
+        # Otherwise its processes survive a kill -9 of their parent and continue to schedule.
         forks_die_with_parent()
         if options["cluster"] == "housekeeping":
             _plan_housekeeping()

@@ -1,1 +1,1 @@
-"""Django's PostgreSQL, and a cheaper way to see that a kept connection has been closed."""
+"""Django's PostgreSQL engine with a cheaper check of persistent connections."""

@@ -1,5 +1,5 @@
-"""The database engine of the settings: Django's, but a kept connection is asked for its health without a round trip,
-and a server that lets attempts to connect time out keeps one thread waiting, not all."""
+"""The database engine of the settings: Django's, but it checks a persistent connection without a round trip, and while
+attempts to connect time out, one thread waits instead of all."""
 
 import os
 import select
@@ -20,9 +20,9 @@ PAUSE_SECONDS = 1.0
 
 
 class Gate:
-    """Lets one thread at a time try to connect once an attempt has timed out, with a pause between two attempts, until
-    one is answered; those of others fail at once. Otherwise each request would hold a thread until its timeout, and
-    those behind it would wait for longer than their clients do."""
+    """Let one thread at a time connect after an attempt has timed out, with a pause between attempts, until one
+    succeeds; other threads fail at once. Otherwise each request would occupy a thread until its timeout, and later
+    requests would wait longer than their clients do."""
 
     def __init__(self) -> None:
         self._reset()
@@ -58,7 +58,7 @@ gate = Gate()
 
 
 class _Errors(DatabaseErrorWrapper):
-    """Django's errors for psycopg's, which remember whether the connection was lost."""
+    """Convert psycopg's errors to Django's, and note whether the connection was lost."""
 
     def __init__(self, wrapper: "DatabaseWrapper") -> None:
         super().__init__(wrapper)
@@ -79,8 +79,9 @@ class DatabaseWrapper(base.DatabaseWrapper):
         return gate.connect(lambda: super(DatabaseWrapper, self).get_new_connection(conn_params))
 
     def is_usable(self) -> bool:
-        """Django runs a statement before the first one of each request: a tenth of the time of a submit. A server that
-        ended or was killed has closed the connection, and that can be read from it; only then the statement decides."""
+        """Return whether the connection works. Django runs a statement before the first one of each request: a tenth of
+        the time of a submit. A server that ended has closed the connection, which makes its socket readable; only then
+        run the statement."""
         if self.connection is None or self.connection.closed:
             return False
         waiting = select.poll()
