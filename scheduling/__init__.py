@@ -1,1 +1,1 @@
-"""Who goes where, when."""
+"""Scheduling: which jobs start, where and when."""

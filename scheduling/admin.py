@@ -1,4 +1,4 @@
-"""Django admin for scheduling: the policy to edit, with its history and its effect; cycles to look at."""
+"""Django admin for scheduling: edit the policy, with history and effect, and list cycles."""
 
 from typing import Any
 
@@ -25,10 +25,10 @@ class CycleAdmin(ReadOnly):
 
 
 class PolicyForm(ModelForm):  # type: ignore[type-arg]
-    """Refuses what would do nothing; an edit that would stop running jobs is saved when that was seen."""
+    """Reject edits without effect. Save an edit that would stop running jobs once the admin has seen its effect."""
 
     go_ahead = BooleanField(
-        required=False, help_text="An edit that would stop running jobs is not saved at once: its effect is shown first"
+        required=False, help_text="An edit that would stop running jobs is not saved at once: you see its effect first"
     )
     effect: dict[str, Any]
 
@@ -37,7 +37,7 @@ class PolicyForm(ModelForm):  # type: ignore[type-arg]
         fields = policy.FIELDS
 
     def clean_cost_by_model(self) -> dict[str, float]:
-        """An emptied field means that all models cost alike."""
+        """Return no costs for an empty field: all models cost the same."""
         return self.cleaned_data["cost_by_model"] or {}
 
     def clean(self) -> dict[str, Any]:
@@ -54,8 +54,8 @@ class PolicyForm(ModelForm):  # type: ignore[type-arg]
             return cleaned
         self.effect = edit_effects.policy_effect(policy.as_engine(cleaned))
         if self.effect["contradicts"] and not cleaned.get("go_ahead"):
-            said = "; ".join(self.effect["sentences"])
-            self.add_error("go_ahead", f"Not saved yet. With this edit {said}. Tick this to save it nevertheless.")
+            sentences = "; ".join(self.effect["sentences"])
+            self.add_error("go_ahead", f"Not saved yet. With this edit, {sentences}. Tick this box to save it anyway.")
         return cleaned
 
 
@@ -66,16 +66,16 @@ class SchedulingPolicyAdmin(ModelAdmin):  # type: ignore[misc]
     readonly_fields = ("history",)
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """There is one row, made from the environment when it is looked at first: straight to its form."""
+        """Redirect to the form of the only row, which the first visit creates from the environment."""
         policy.editable_row()
         return HttpResponseRedirect(reverse("admin:scheduling_schedulingpolicy_change", args=[1]))
 
     @admin.display(description="history")
     def history(self, row: SchedulingPolicy) -> str:
-        """The latest ten edits: when, who, what."""
-        edits = [(one["at"], one["by"] or "unknown", _changes(one["changes"])) for one in policy.history(10)]
+        """Return the latest ten edits: time, actor, changes."""
+        edits = [(edit["at"], edit["by"] or "unknown", _changes(edit["changes"])) for edit in policy.history(10)]
         rows = format_html_join("", "<tr><td>{}</td><td>{}</td><td>{}</td></tr>", edits)
-        return format_html('<table class="policy-history">{}</table>', rows) if edits else "as the environment says"
+        return format_html('<table class="policy-history">{}</table>', rows) if edits else "from the environment"
 
     def save_model(self, request: HttpRequest, obj: SchedulingPolicy, form: PolicyForm, change: bool) -> None:
         with pghistory.context(actor=request.user.get_username(), via="admin"):

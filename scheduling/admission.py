@@ -1,4 +1,4 @@
-"""Check at submit whether a request can ever run, by a snapshot of hardware and limits that all submits share."""
+"""Check at submit whether a request can ever run, with a snapshot of hardware and limits that all submits share."""
 
 import threading
 import time
@@ -11,25 +11,25 @@ from gpusched.protocol import reasons
 from gpusched.protocol.job_request import FieldError, JobRequest
 from gpusched.protocol.reasons import Pending
 from scheduling.cycle import snapshot
-from scheduling.cycle.tenants import load_tenants as tenants
-from scheduling.engine.explain.feasibility import why_never_fits_in
-from scheduling.engine.explain.inventory import Inventory, inventory_of
-from scheduling.engine.limits.budgets import budget_reason, is_exhausted
+from scheduling.cycle.tenants import load_tenants
+from scheduling.engine.explain.feasibility import impossible_in
+from scheduling.engine.explain.inventory import Inventory, survey
+from scheduling.engine.limits.budgets import is_exhausted, spent
 from scheduling.engine.model import Node, PendingReason, Policy, Request, Tenant
 from scheduling.engine.whatif.effects import in_use
 from scheduling.policy import policy
 from scheduling.whatif.simulate_submit import to_engine_request
 from tenants.auth.identity import Identity
 
-# An acceptance may rest on a snapshot this old: such a job waits and says why. But the snapshot is never older than the
-# latest acknowledged edit of a quota, because several processes answer. A refusal needs a snapshot whose version is
-# the database's at that moment.
+# An acceptance may rest on a snapshot this old: such a job stays pending with its reason. But the snapshot is never
+# older than the latest acknowledged edit of a quota, because several processes answer. A refusal needs a snapshot whose
+# version is the database's at that moment.
 _CACHE_SECONDS = 2.0
 REFUSED_AS: dict[str, tuple[int, str]] = {
     Pending.TENANT_LIMIT: (403, "quota_exceeded"),
     Pending.BUDGET: (403, "budget_used_up"),
 }
-# A hash of everything that a refusal rests on. PostgreSQL computes it for 200 nodes in about a millisecond, while
+# A hash of everything that a refusal depends on. PostgreSQL computes it for 200 nodes in about a millisecond, while
 # reading the cluster into Python takes twenty and holds the interpreter that all submits of the process share.
 _VERSION = f"""
     SELECT (SELECT coalesce(sum(hashtextextended(concat_ws(' ', id, cpu_cores, memory_mb, labels, admin_labels, taints,
@@ -46,7 +46,7 @@ _VERSION = f"""
 
 @dataclass(frozen=True)
 class _Cluster:
-    """What the checks read, and the version of the database that was read before it."""
+    """The data of the checks, and the version of the database, read before them."""
 
     version: Mapping[str, object]
     quota_edits: int
@@ -57,8 +57,8 @@ class _Cluster:
     policy: Policy
 
 
-_known: _Cluster | None = None
-# Held only to read the cluster, never to check a request.
+_cached: _Cluster | None = None
+# Locked only to read the cluster, never to check a request.
 _reading = threading.Lock()
 
 
@@ -67,24 +67,24 @@ def check_request(request: JobRequest, tenant_id: int, identity: Identity) -> Pr
 
     422 for a request that no node, or all nodes together, can hold; 403 for one above the tenant's limit (A04), and
     while the tenant's budget is used up."""
-    wanted, is_online = to_engine_request(request, tenant_id), request.workload_class == "online"
+    engine_request, is_online = to_engine_request(request, tenant_id), request.workload_class == "online"
     cluster = _recent(identity.quota_edits)
     verdict = None
     if tenant_id in cluster.tenants:
-        verdict = _verdict(wanted, tenant_id, cluster, is_online=is_online)
+        verdict = _verdict(engine_request, tenant_id, cluster, is_online=is_online)
         if verdict is None:
             return None
     cluster = _current(cluster, tenant_id, identity.quota_edits)
-    verdict = _verdict(wanted, tenant_id, cluster, is_online=is_online)
+    verdict = _verdict(engine_request, tenant_id, cluster, is_online=is_online)
     return None if verdict is None else _problem(verdict, cluster, tenant_id, identity)
 
 
-def _verdict(wanted: Request, tenant_id: int, cluster: _Cluster, *, is_online: bool) -> PendingReason | None:
+def _verdict(engine_request: Request, tenant_id: int, cluster: _Cluster, *, is_online: bool) -> PendingReason | None:
     tenant = cluster.tenants[tenant_id]
-    found = why_never_fits_in(wanted, tenant, cluster.inventory, cluster.policy, is_online=is_online)
-    if found is None and wanted.gpu_count and is_exhausted(tenant):
-        return budget_reason(tenant)
-    return found
+    reason = impossible_in(engine_request, tenant, cluster.inventory, cluster.policy, is_online=is_online)
+    if reason is None and engine_request.gpu_count and is_exhausted(tenant):
+        return spent(tenant)
+    return reason
 
 
 def _problem(verdict: PendingReason, cluster: _Cluster, tenant_id: int, identity: Identity) -> Problem:
@@ -102,38 +102,38 @@ def _problem(verdict: PendingReason, cluster: _Cluster, tenant_id: int, identity
 
 
 def _recent(quota_edits: int) -> _Cluster:
-    """The snapshot, at most _CACHE_SECONDS old and with the caller's quota edits. One with more edits has those, too.
+    """Return the snapshot, at most _CACHE_SECONDS old, with the caller's quota edits and possibly later ones.
 
-    While one thread reads a snapshot anew, the others go on with the one before."""
-    known = _known
-    if known is None or known.quota_edits < quota_edits:
+    While one thread reads a new snapshot, the others use the previous one."""
+    cached = _cached
+    if cached is None or cached.quota_edits < quota_edits:
         with _reading:
-            if _known is None or _known.quota_edits < quota_edits:
+            if _cached is None or _cached.quota_edits < quota_edits:
                 _read(quota_edits)
-    elif time.monotonic() - known.read_at > _CACHE_SECONDS and _reading.acquire(
-        blocking=time.monotonic() - known.read_at > 2 * _CACHE_SECONDS
+    elif time.monotonic() - cached.read_at > _CACHE_SECONDS and _reading.acquire(
+        blocking=time.monotonic() - cached.read_at > 2 * _CACHE_SECONDS
     ):
         try:
-            if _known is known:
+            if _cached is cached:
                 _read(quota_edits)
         finally:
             _reading.release()
-    assert _known is not None
-    return _known
+    assert _cached is not None
+    return _cached
 
 
-def _current(seen: _Cluster, tenant_id: int, quota_edits: int) -> _Cluster:
-    """A snapshot of the version that the database has now, with the tenant; `seen` if it is one.
+def _current(previous: _Cluster, tenant_id: int, quota_edits: int) -> _Cluster:
+    """Return a snapshot of the database's present version that includes the tenant: `previous` if it qualifies.
 
-    Any number of refusals of one version share one reading."""
+    Any number of refusals of a version share one snapshot."""
     version = _version()
-    if seen.version == version and tenant_id in seen.tenants:
-        return seen
+    if previous.version == version and tenant_id in previous.tenants:
+        return previous
     with _reading:
-        if _known is None or _known.version != version or tenant_id not in _known.tenants:
+        if _cached is None or _cached.version != version or tenant_id not in _cached.tenants:
             _read(quota_edits)
-    assert _known is not None
-    return _known
+    assert _cached is not None
+    return _cached
 
 
 def _version() -> Mapping[str, object]:
@@ -142,15 +142,15 @@ def _version() -> Mapping[str, object]:
 
 def _read(quota_edits: int) -> None:
     """Read the snapshot; the version first, so that a change in between shows as another version. Holds _reading."""
-    global _known
+    global _cached
     version, read_at = _version(), time.monotonic()
-    found, rules = snapshot.nodes(), policy()
-    _known = _Cluster(
+    nodes, rules = snapshot.nodes(), policy()
+    _cached = _Cluster(
         version=version,
         quota_edits=quota_edits,
         read_at=read_at,
-        nodes=found,
-        inventory=inventory_of(found),
-        tenants={tenant.id: tenant for tenant in tenants(rules)},
+        nodes=nodes,
+        inventory=survey(nodes),
+        tenants={tenant.id: tenant for tenant in load_tenants(rules)},
         policy=rules,
     )

@@ -1,4 +1,4 @@
-"""Tells Django of this app."""
+"""Register this app with Django."""
 
 from django.apps import AppConfig
 

@@ -1,4 +1,4 @@
-"""Cycle: what one scheduling cycle did and how long each phase took. Claim: what a job waits for by preemption."""
+"""Tables of scheduling: cycles and their recordings, the policy, claims of preempting jobs, and forecasts."""
 
 import re
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from scheduling.engine.policies import LIVE_POLICIES
 
 
 class Cycle(models.Model):
-    """Kept when the cycle did something, and once a minute otherwise. Durations in milliseconds."""
+    """A scheduling cycle: stored if it changed something, otherwise once a minute. Durations in milliseconds."""
 
     started_at = models.DateTimeField(db_index=True)
     trigger = models.CharField(max_length=10)
@@ -39,10 +39,10 @@ class Cycle(models.Model):
 
 
 class RecordedCycle(models.Model):
-    """The recording of a cycle (recording.py), compressed. The latest of them are kept (recorded_cycles.py)."""
+    """The compressed recording of a cycle (recording.py). Only the latest are kept (recorded_cycles.py)."""
 
     cycle_id = models.BigIntegerField(primary_key=True)
-    # By the database's clock, as the attempts that a cycle makes are: from the snapshot to the end of the commit.
+    # By the database's clock, like the attempts of a cycle: from the snapshot to the end of the commit.
     decided_at = models.DateTimeField(db_index=True)
     committed_at = models.DateTimeField()
     size_bytes = models.PositiveIntegerField()
@@ -57,17 +57,18 @@ class RecordedCycle(models.Model):
 
 
 def check_costs(costs: object) -> None:
-    """Raises ValidationError unless it is {"H100": 2.5}: words of model names with the cost of a GPU-hour."""
+    """Raise ValidationError unless the value is like {"H100": 2.5}: words of model names with the cost of a
+    GPU-hour."""
     if not isinstance(costs, dict) or len(costs) > 50:
         raise ValidationError('must be an object like {"H100": 2.5} with at most 50 models')
     for model, cost in costs.items():
         if not isinstance(model, str) or not re.fullmatch(r"[\w.+/() -]{1,100}", model):
-            raise ValidationError("models are named by words as in the name that the driver gives, like A100")
+            raise ValidationError("name models by words of the driver's name, like A100")
         if not isinstance(cost, int | float) or isinstance(cost, bool) or not 0 < cost <= 1_000_000:
             raise ValidationError(f"the cost of {model} must be a number above 0")
 
 
-# The numbers of the rule of held but idle GPUs.
+# The numbers of the rule on held but idle GPUs.
 IDLE_NUMBERS = (
     "held_idle_percent",
     "held_idle_minutes",
@@ -76,13 +77,14 @@ IDLE_NUMBERS = (
 )
 
 
-def _between(least: float, most: float) -> list[BaseValidator]:
-    return [MinValueValidator(least), MaxValueValidator(most)]
+def _between(minimum: float, maximum: float) -> list[BaseValidator]:
+    return [MinValueValidator(minimum), MaxValueValidator(maximum)]
 
 
 @pghistory.track()
 class SchedulingPolicy(models.Model):
-    """What admins may turn while all runs: one row, from the first edit on; before, the environment's values hold."""
+    """The policy that admins can edit while the system runs: one row from the first edit on, until then the
+    environment."""
 
     id = models.SmallIntegerField(primary_key=True, default=1, editable=False)
     policy = models.CharField(
@@ -184,13 +186,13 @@ class SchedulingPolicy(models.Model):
 
     def clean(self) -> None:
         if self.policy not in LIVE_POLICIES:
-            raise ValidationError({"policy": f"is not known; use {' or '.join(LIVE_POLICIES)}"})
+            raise ValidationError({"policy": f"is unknown; use {' or '.join(LIVE_POLICIES)}"})
 
     def require_effect(self, changes: Iterable[str]) -> None:
-        """Raises ValidationError for what is changed and would do nothing beside the other values (A07)."""
+        """Raise ValidationError for changes without effect beside the other values (A07)."""
         idle = {
             name: f"would do nothing while {condition}"
-            for names, condition, is_so in (
+            for names, condition, is_active in (
                 (("min_runtime_seconds", "preemption_delay_seconds"), "enable_preemption is false",
                  not self.enable_preemption),
                 (("thermal_moves", "thermal_move_minutes"), "enable_preemption or enable_thermal_aware is false",
@@ -201,17 +203,17 @@ class SchedulingPolicy(models.Model):
                  self.policy != "cost_aware"),
             )
             for name in names
-            if is_so and name in set(changes)
+            if is_active and name in set(changes)
         }  # fmt: skip
         if self.cost_by_model and set(self.cost_by_model.values()) == {1} and "cost_by_model" in set(changes):
-            idle["cost_by_model"] = "would do nothing: models that are not named cost 1, too"
+            idle["cost_by_model"] = "would do nothing: unnamed models also cost 1"
         if idle:
             raise ValidationError(idle)
 
 
 class Beat(models.Model):
-    """One row: when the latest cycle ended, how long it took, and which worker ran it. Written in each cycle, also in
-    those that change nothing: by it others know that the scheduler lives."""
+    """The end, duration and worker of the latest cycle, in one row. Every cycle writes it, also without other changes:
+    it shows that the scheduler is alive."""
 
     at = models.DateTimeField()
     ms = models.FloatField()
@@ -225,7 +227,7 @@ class Beat(models.Model):
 
 
 class Claim(models.Model):
-    """A waiting job that others were stopped for, and the place that it was promised. Kept until it starts there."""
+    """A pending job for which others were stopped, and its nominated placement. Deleted once it starts there."""
 
     job = models.OneToOneField(Job, on_delete=models.CASCADE, primary_key=True, related_name="+")
     made_at = models.DateTimeField()
@@ -240,8 +242,8 @@ class Claim(models.Model):
 
 
 class Forecast(models.Model):
-    """The first forecast of a job's start, before any calibration, in seconds from `made_at`, and how long the job then
-    waited: null until it has started. The ratios are the calibration that users saw it with."""
+    """The first forecast of a job's start, without calibration, in seconds from `made_at`, and how long the job then
+    waited: null until it has started. The ratios are the calibration that users saw."""
 
     job = models.OneToOneField(Job, on_delete=models.CASCADE, primary_key=True, related_name="+")
     made_at = models.DateTimeField()

@@ -1,4 +1,4 @@
-"""The scheduling policy: first as the environment says, then as admins set it; edits are kept with who made them."""
+"""The scheduling policy: from the environment until an admin edits it. Edits are recorded with their actor."""
 
 import itertools
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from scheduling.engine.model import Policy
 from scheduling.models import SchedulingPolicy
 from tenants.billing import ledger
 
-# The fields that admins may edit; those of the environment have the same names in capitals.
+# The editable fields; the variables of the environment have the same names in capitals.
 FIELDS = (
     "policy",
     "aging_points_per_minute",
@@ -48,14 +48,14 @@ FIELDS = (
 
 
 def policy() -> Policy:
-    """As it stands now. A change takes effect in the next cycle."""
+    """Return the present policy. A change takes effect in the next cycle."""
     return as_engine(values())
 
 
 def values() -> dict[str, Any]:
-    """The fields, with `version`: 0 as long as nobody has edited them."""
-    found = prepared("SELECT * FROM scheduling_schedulingpolicy WHERE version > 0")
-    return found[0] if found else {**env_defaults(), "version": 0}
+    """Return the fields, with `version`: 0 before the first edit."""
+    rows = prepared("SELECT * FROM scheduling_schedulingpolicy WHERE version > 0")
+    return rows[0] if rows else {**env_defaults(), "version": 0}
 
 
 def env_defaults() -> dict[str, Any]:
@@ -83,20 +83,19 @@ def as_engine(fields: Mapping[str, Any]) -> Policy:
 
 
 def editable_row() -> SchedulingPolicy:
-    """The one row, for editors that need one: as the environment says if nobody has edited it yet (version 0)."""
-    found, _ = SchedulingPolicy.objects.get_or_create(pk=1, defaults=env_defaults())
-    first = {} if found.version else env_defaults()
-    if any(getattr(found, name) != value for name, value in first.items()):
+    """Return the row, for editors that need one. Before the first edit (version 0) it has the environment's values."""
+    row, _ = SchedulingPolicy.objects.get_or_create(pk=1, defaults=env_defaults())
+    first = {} if row.version else env_defaults()
+    if any(getattr(row, name) != value for name, value in first.items()):
         for name, value in first.items():
-            setattr(found, name, value)
-        found.save(force_update=True)
-    return found
+            setattr(row, name, value)
+        row.save(force_update=True)
+    return row
 
 
 def change(changes: Mapping[str, Any], *, actor: str, expected_version: int | None = None) -> dict[str, Any]:
-    """Sets what is given, and wakes a cycle. 400 for values that are wrong or would do nothing; with
-    `expected_version`, 412 if somebody else changed the policy in the meantime. An edit that changes nothing writes
-    nothing."""
+    """Change fields and request a cycle. 400 for values that are wrong or without effect; 412 if the policy is not at
+    `expected_version`. An edit without a change writes nothing."""
     with transaction.atomic(), pghistory.context(actor=actor, via="change_policy"):
         new, differing = validated(changes, expected_version=expected_version)
         if differing:
@@ -107,16 +106,16 @@ def change(changes: Mapping[str, Any], *, actor: str, expected_version: int | No
 def validated(
     changes: Mapping[str, Any], *, expected_version: int | None = None
 ) -> tuple[SchedulingPolicy, dict[str, Any]]:
-    """The row as it would be, not saved, and what differs from now; inside a transaction. Raises as `change` does."""
+    """Return the unsaved row after an edit, and the differences. Inside a transaction. Raise the errors of `change`."""
     execute("LOCK TABLE scheduling_schedulingpolicy IN SHARE ROW EXCLUSIVE MODE")
-    shown = values()["version"]
+    version = values()["version"]
     new = SchedulingPolicy.objects.filter(version__gt=0).first() or SchedulingPolicy(pk=1, **env_defaults())
-    if expected_version is not None and shown != expected_version:
+    if expected_version is not None and version != expected_version:
         raise Problem(
             412,
             "version_conflict",
-            f"the policy was changed meanwhile (it is at version {shown}, not {expected_version})",
-            next_step="read it again and repeat the change",
+            f"the policy was changed meanwhile (it is at version {version}, not {expected_version})",
+            next_step="read it again and repeat the edit",
         )
     differing = {name: value for name, value in changes.items() if getattr(new, name) != value}
     for name, value in differing.items():
@@ -132,23 +131,23 @@ def validated(
 
 
 def save(new: SchedulingPolicy) -> None:
-    """Keeps an edit; inside a transaction. The history begins with what the environment said."""
+    """Save an edit, inside a transaction. The history begins with the environment's values."""
     editable_row()
-    before = values()
-    if before["usage_half_life_days"] != new.usage_half_life_days:
+    previous = values()
+    if previous["usage_half_life_days"] != new.usage_half_life_days:
         ledger.rebase_balances()
     new.version += 1
     new.save(force_update=True)
     after = {name: getattr(new, name) for name in FIELDS}
-    log.record("policy.change", "scheduling policy", {name: before[name] for name in FIELDS}, after)
+    log.record("policy.change", "scheduling policy", {name: previous[name] for name in FIELDS}, after)
     events.changed("tenants", [])
     wake.request_cycle()
 
 
-def history(limit: int, before: int | None = None) -> list[dict[str, Any]]:
-    """Edits, newest first: when, who, and what was set to what; those that made a version older than `before`."""
-    kept = SchedulingPolicy.pgh_event_models["update"].objects  # type: ignore[attr-defined]
-    older = kept.all() if before is None else kept.filter(version__lt=before)
+def history(limit: int, older_than: int | None = None) -> list[dict[str, Any]]:
+    """Return edits, newest first: time, actor and changes. `older_than`: only edits before this version."""
+    edits = SchedulingPolicy.pgh_event_models["update"].objects  # type: ignore[attr-defined]
+    older = edits.all() if older_than is None else edits.filter(version__lt=older_than)
     events_found = list(older.select_related("pgh_context").order_by("-pgh_id")[: limit + 1])
     return [
         {
@@ -156,12 +155,12 @@ def history(limit: int, before: int | None = None) -> list[dict[str, Any]]:
             "by": (event.pgh_context.metadata if event.pgh_context else {}).get("actor", ""),
             "version": event.version,
             "changes": {
-                name: {"from": getattr(before, name), "to": getattr(event, name)}
+                name: {"from": getattr(older_than, name), "to": getattr(event, name)}
                 for name in FIELDS
-                if getattr(before, name) != getattr(event, name)
+                if getattr(older_than, name) != getattr(event, name)
             },
         }
-        for event, before in itertools.pairwise(events_found)
+        for event, older_than in itertools.pairwise(events_found)
         if event.version
     ]
 

@@ -1,4 +1,4 @@
-"""The tables of this app as other apps read them in SQL."""
+"""Publish the tables of this app as views for the SQL of other apps."""
 
 from gpusched.lib.db.views import published
 from scheduling.models import Beat, Cycle

@@ -1,4 +1,4 @@
-"""REST of the scheduling policy: what it is, what an edit would change, the edit, and the history of edits."""
+"""REST for the scheduling policy: read and edit it, preview an edit, and list edits."""
 
 from typing import Any, Literal
 
@@ -18,12 +18,12 @@ from scheduling.whatif import edit_effects
 from tenants.auth.identity import identity
 
 Number = float | msgspec.UnsetType
-Whole = int | msgspec.UnsetType
+Integer = int | msgspec.UnsetType
 Switch = bool | msgspec.UnsetType
 
 
 class PolicyChanges(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """Only what is given is changed. `version`, as read, protects others' edits."""
+    """The fields to change; absent ones stay. `version`, as read, prevents lost updates."""
 
     policy: Literal["fair", "priority", "cost_aware", "shortest"] | msgspec.UnsetType = msgspec.UNSET
     aging_points_per_minute: Number = msgspec.UNSET
@@ -31,30 +31,30 @@ class PolicyChanges(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
     usage_window_minutes: Number = msgspec.UNSET
     dynamic_share_bound: Number = msgspec.UNSET
     cost_by_model: dict[str, float] | msgspec.UnsetType = msgspec.UNSET
-    online_percent: Whole = msgspec.UNSET
+    online_percent: Integer = msgspec.UNSET
     enable_gang_scheduling: Switch = msgspec.UNSET
     enable_preemption: Switch = msgspec.UNSET
     min_runtime_seconds: Number = msgspec.UNSET
     preemption_delay_seconds: Number = msgspec.UNSET
     enable_thermal_aware: Switch = msgspec.UNSET
-    thermal_threshold_celsius: Whole = msgspec.UNSET
+    thermal_threshold_celsius: Integer = msgspec.UNSET
     thermal_moves: Literal["off", "monitor", "move"] | msgspec.UnsetType = msgspec.UNSET
     thermal_move_minutes: Number = msgspec.UNSET
     held_idle_policy: Literal["off", "monitor", "enforce"] | msgspec.UnsetType = msgspec.UNSET
-    held_idle_percent: Whole = msgspec.UNSET
+    held_idle_percent: Integer = msgspec.UNSET
     held_idle_minutes: Number = msgspec.UNSET
     held_idle_interactive_minutes: Number = msgspec.UNSET
     held_idle_grace_minutes: Number = msgspec.UNSET
     member_extend_minutes: Number = msgspec.UNSET
     load_threshold: Number = msgspec.UNSET
     load_threshold_shared: Number = msgspec.UNSET
-    version: Whole = msgspec.UNSET
+    version: Integer = msgspec.UNSET
 
 
 class SchedulingPolicy(APIView):
     @documented("Read the scheduling policy", tag="scheduling", who="anybody", answer=EditedPolicy)
     def get(self, request: Request) -> Response:
-        """Its fields are those of the settings (docs/settings.md). `version` 0: as the environment says. With
+        """Its fields are those of the settings (docs/settings.md). `version` 0: values from the environment. With
         `ETag`."""
         identity(request)
         return _answer(policy.values())
@@ -65,16 +65,16 @@ class SchedulingPolicy(APIView):
         who="admin",
         body=PolicyChanges,
         answer=EditedPolicy,
-        parameters={"dry_run": "true: answer 200 with the policy as it would be and its effect, and change nothing"},
+        parameters={"dry_run": "true: return the policy after the edit and its effect, and change nothing"},
         refusals=(400, 401, 403, 412),
     )
     def patch(self, request: Request) -> Response:
-        """What is given, from the next cycle on; refuses what would do nothing. `If-Match` (or `version`) refuses to
-        overwrite somebody else's edit; `dry_run=true` answers with the `effect`."""
-        who = identity(request)
-        who.require_admin()
-        given = msgspec.structs.asdict(read_body(request, PolicyChanges))
-        changes = {name: value for name, value in given.items() if value is not msgspec.UNSET}
+        """Changes the fields in the body from the next cycle on. 400 for changes without effect. `If-Match` (or
+        `version`) prevents lost updates (412). `dry_run=true` returns the `effect`."""
+        caller = identity(request)
+        caller.require_admin()
+        fields = msgspec.structs.asdict(read_body(request, PolicyChanges))
+        changes = {name: value for name, value in fields.items() if value is not msgspec.UNSET}
         version = if_match(request, "the policy", changes.pop("version", None))
         if is_dry_run(request):
             with transaction.atomic():
@@ -83,12 +83,12 @@ class SchedulingPolicy(APIView):
             effect = edit_effects.policy_effect(policy.as_engine(would_be))
             version = policy.values()["version"]
             return Response({**would_be, "version": version, "status": "would_be_changed", "effect": effect})
-        return _answer(policy.change(changes, actor=who.username, expected_version=version), status="changed")
+        return _answer(policy.change(changes, actor=caller.username, expected_version=version), status="changed")
 
 
 class PolicyHistory(APIView):
     @documented(
-        "The edits of the scheduling policy, newest first",
+        "List edits of the scheduling policy, newest first",
         tag="scheduling",
         who="admin",
         answer=Page[PolicyEdit],
@@ -97,11 +97,11 @@ class PolicyHistory(APIView):
     def get(self, request: Request) -> Response:
         """`changes` has each field's `from` and `to`."""
         identity(request).require_admin()
-        given = read_query(request)
-        limit = page_limit(given)
-        return Response(paged(policy.history(limit, cursor_number(given, "policy")), limit, "policy", "version"))
+        params = read_query(request)
+        limit = page_limit(params)
+        return Response(paged(policy.history(limit, cursor_number(params, "policy")), limit, "policy", "version"))
 
 
 def _answer(values: dict[str, Any], **more: str) -> Response:
-    shown = {**{name: values[name] for name in (*policy.FIELDS, "version")}, **more}
-    return Response(shown, headers={"ETag": f'"{shown["version"]}"'})
+    answer = {**{name: values[name] for name in (*policy.FIELDS, "version")}, **more}
+    return Response(answer, headers={"ETag": f'"{answer["version"]}"'})

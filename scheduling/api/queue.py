@@ -1,4 +1,4 @@
-"""REST about scheduling: the queue and its reasons, shares, cycles, the cluster's state, health and readiness."""
+"""REST for scheduling: queue, explanations, shares, cycles, cluster status, health and readiness."""
 
 from django.db import DatabaseError
 from rest_framework.permissions import AllowAny
@@ -28,7 +28,7 @@ from gpusched.protocol.rest.cluster import Readiness, Share
 from gpusched.protocol.rest.explain import Explanation, Simulation
 from gpusched.protocol.rest.jobs import Page
 from gpusched.protocol.rest.scheduling import Cycle, CycleReplay, QueuePage, QueueUsage
-from jobs.submit import submit as job_services
+from jobs.submit import submit
 from jobs.submit.queue_usage import queue_usage
 from nodes.agents.hub import hub
 from scheduling.status import cluster
@@ -39,20 +39,20 @@ from tenants.auth.identity import identity
 
 class Explain(APIView):
     @documented(
-        "Why a job is where it is, and what is ahead of it",
+        "Explain the state of a job, and what is ahead of it",
         tag="jobs",
         who="viewer",
         answer=Explanation,
         refusals=(400, 401, 403, 404, 429, 503),
     )
     def get(self, request: Request, job_id: int) -> Response:
-        """Why it waits, what would help, when it starts: an explanation. Asked of the scheduler at that moment."""
+        """Why it is pending, what would help, and when it starts. Computed by the scheduler at this moment."""
         return Response(explain.explain(job_id, identity(request)))
 
 
 class Simulate(APIView):
     @documented(
-        "What would become of a job if it were submitted now; nothing is submitted",
+        "Simulate the submit of a job, without submitting it",
         tag="jobs",
         who="member",
         body=JobRequest,
@@ -60,75 +60,75 @@ class Simulate(APIView):
         refusals=(400, 401, 403, 404, 413, 422, 429, 503),
     )
     def post(self, request: Request) -> Response:
-        """The body is a job request, the answer a simulation. Refused as the submit would be; nothing is written. The
-        same as `POST /jobs?dry_run=true`."""
-        return Response(job_services.simulate(read_body(request, JobRequest), identity(request)))
+        """The body is a job request, the answer a simulation. Invalid requests are refused as by the submit; nothing is
+        written. The same as `POST /jobs?dry_run=true`."""
+        return Response(submit.simulate(read_body(request, JobRequest), identity(request)))
 
 
 class Queue(APIView):
     @documented(
-        "Your waiting jobs with their position among everybody's",
+        "List your waiting jobs with their positions in the queue of all tenants",
         tag="scheduling",
         who="anybody",
         answer=QueuePage,
         parameters=PAGED,
     )
     def get(self, request: Request) -> Response:
-        """`position` is among everybody's, by priority and age; `gpus_ahead`: what those before it ask for. Each has an
-        `estimate` as in an explanation, some seconds old, where at most 2,000 jobs wait, else `estimate_reason`."""
-        given = read_query(request)
-        after = decode_cursor(given["cursor"], "queue", tuple[int, float, int]) if "cursor" in given else None
-        found = cluster.queue(identity(request), after, page_limit(given))
-        following = found.pop("next")
-        return Response({**found, "next_cursor": encode_cursor("queue", *following) if following else None})
+        """`position` counts the jobs of all tenants, by priority and age; `gpus_ahead`: the GPUs of the jobs ahead.
+        Each has an `estimate` as in an explanation, some seconds old, if at most 2,000 jobs wait, else
+        `estimate_reason`."""
+        params = read_query(request)
+        after = decode_cursor(params["cursor"], "queue", tuple[int, float, int]) if "cursor" in params else None
+        page = cluster.queue(identity(request), after, page_limit(params))
+        following = page.pop("next")
+        return Response({**page, "next_cursor": encode_cursor("queue", *following) if following else None})
 
 
 class Usage(APIView):
     @documented(
-        "Show who fills the queue: waiting jobs by tenant and user (admins: all tenants)",
+        "List the use of the queue: waiting jobs by tenant and user (admins: all tenants)",
         tag="scheduling",
         who="anybody",
         answer=Page[QueueUsage],
     )
     def get(self, request: Request) -> Response:
-        """The tenant with the most waiting jobs first, beside the limits of tenant and user. Not paged."""
+        """The tenant with the most waiting jobs first, with the limits of tenant and user. Not paged."""
         return Response({"items": queue_usage(identity(request).visible_tenants()), "next_cursor": None})
 
 
 class Shares(APIView):
     @documented(
-        "What each of your tenants holds and has used, by weight (admins: all tenants)",
+        "List what each of your tenants holds and has used, by weight (admins: all tenants)",
         tag="scheduling",
         who="anybody",
         answer=Page[Share],
     )
     def get(self, request: Request) -> Response:
-        """`effective_weight` is what the weight counts as, by how much it follows past use, and `weight_reason` says
-        why."""
-        who = identity(request)
-        items = [share for share in cluster.shares() if who.sees(share["tenant_id"])]
+        """`effective_weight` is the weight after its adjustment to past use, and `weight_reason` explains it."""
+        caller = identity(request)
+        items = [share for share in cluster.shares() if caller.sees(share["tenant_id"])]
         return Response({"items": items, "next_cursor": None})
 
 
 class Cycles(APIView):
     @documented(
-        "Scheduling cycles, newest first, with the time of each phase",
+        "List scheduling cycles, newest first, with the time of each phase",
         tag="scheduling",
         who="admin",
         answer=Page[Cycle],
         parameters=PAGED,
     )
     def get(self, request: Request) -> Response:
-        """In milliseconds."""
+        """Times are in milliseconds."""
         identity(request).require_admin()
-        given = read_query(request)
-        limit = page_limit(given)
-        return Response(paged(cluster.cycles(limit, cursor_number(given, "cycles")), limit, "cycles"))
+        params = read_query(request)
+        limit = page_limit(params)
+        return Response(paged(cluster.cycles(limit, cursor_number(params, "cycles")), limit, "cycles"))
 
 
 class Replay(APIView):
     @documented(
-        "Replay a recorded scheduling cycle, by the recorded policy or another one",
+        "Replay a recorded scheduling cycle with the recorded policy or another one",
         tag="scheduling",
         who="admin",
         answer=CycleReplay,
@@ -140,17 +140,18 @@ class Replay(APIView):
         refusals=(400, 401, 403, 404, 409, 429, 503),
     )
     def get(self, request: Request, cycle_id: int) -> Response:
-        """`GET /scheduling/cycles` says which cycles are recorded (`is_recorded`). Nothing is written."""
+        """`GET /scheduling/cycles` lists which cycles are recorded (`is_recorded`). Nothing is written."""
         identity(request).require_admin()
-        given = read_query(request)
-        job_id = whole_number(given, "job_id", 0, 1, 2**63 - 1) if "job_id" in given else None
-        return Response(cycle_replay.replay(cycle_id, given.get("policy"), job_id, given.get("node")))
+        params = read_query(request)
+        job_id = whole_number(params, "job_id", 0, 1, 2**63 - 1) if "job_id" in params else None
+        return Response(cycle_replay.replay(cycle_id, params.get("policy"), job_id, params.get("node")))
 
 
 class ClusterStatus(APIView):
-    @documented("The state of the cluster in numbers", tag="cluster", who="anybody", answer=ClusterNumbers)
+    @documented("Read the cluster's status in numbers", tag="cluster", who="anybody", answer=ClusterNumbers)
     def get(self, request: Request) -> Response:
-        """`pending_jobs`: waiting or held, of an array each element. `pretend`: GPUs and readings are made up."""
+        """`pending_jobs`: waiting or held, with each element of an array. `pretend`: GPUs and readings are
+        simulated."""
         return Response({**cluster.cluster_status(), "version": __version__})
 
 
@@ -158,12 +159,12 @@ class Health(APIView):
     authentication_classes = []
     permission_classes = [AllowAny]
 
-    @documented("The web process answers", tag="cluster", who="no token", answer=HealthData, refusals=())
+    @documented("Check that the web process answers", tag="cluster", who="no token", answer=HealthData, refusals=())
     def get(self, request: Request) -> Response:
         return Response({"status": "ok", "version": __version__})
 
 
-# Before a node could be thought lost (GPUSCHED_NODE_LOST_SECONDS): an agent speaks every other second.
+# Less than GPUSCHED_NODE_LOST_SECONDS, after which a node counts as lost: agents send every other second.
 MAX_UNHEARD_SECONDS = 10.0
 
 
@@ -172,7 +173,7 @@ class Ready(APIView):
     permission_classes = [AllowAny]
 
     @documented(
-        "Database and scheduler work, and agents are heard",
+        "Check that database and scheduler work, and that agents' messages are processed",
         tag="cluster",
         who="no token",
         answer=Readiness,
@@ -180,9 +181,8 @@ class Ready(APIView):
         refusals=(),
     )
     def get(self, request: Request) -> Response:
-        """503 if the first two do not, or if the message of an agent has waited for more than 10 s. Lost agents, a
-        Redis that is away and housekeeping that stands still are told, and do not make the server unready: it goes on
-        without."""
+        """503 if database or scheduler fail, or if an agent's message has waited for more than 10 s. The answer also
+        reports lost agents, a failed Redis and stalled housekeeping, which do not make the server unready."""
         late, unheard = None, hub.waiting_seconds()
         try:
             lag, agents = cluster.scheduler_lag(), cluster.agents()
@@ -196,9 +196,9 @@ class Ready(APIView):
             }
         except DatabaseError:
             is_ready, parts = False, {"database": False, "scheduler": False, "cycle_age_seconds": None, "agents": {}}
-        said = {"status": "ok" if is_ready else "not ready", **parts, "redis": listener.is_redis_connected}
-        said |= {"housekeeping": housekeeping.is_working(late), "housekeeping_lag_seconds": late and round(late, 1)}
-        said |= {"agents_unheard_seconds": round(unheard, 1)}
+        answer = {"status": "ok" if is_ready else "not ready", **parts, "redis": listener.is_redis_connected}
+        answer |= {"housekeeping": housekeeping.is_working(late), "housekeeping_lag_seconds": late and round(late, 1)}
+        answer |= {"agents_unheard_seconds": round(unheard, 1)}
         if is_ready:
-            return Response(said)
-        return Response(said, status=503, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
+            return Response(answer)
+        return Response(answer, status=503, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})

@@ -1,4 +1,4 @@
-"""What of arrays the engine is to see: of each as many elements as could start now, and why the others wait."""
+"""Select the array elements for the engine: as many of each array as could start now, and why the others wait."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from gpusched.lib.db.sql import rows
 from gpusched.protocol.reasons import Pending
 from scheduling.engine.model import ELEMENT_ID_STEP, Job, Node, PendingGroup, Request
 
-# Of all arrays together so many elements are shown to one cycle, more than it places, but of each at least so many.
+# Maximum elements of all arrays in a cycle, more than it places, and minimum elements of each array.
 MAX_SHOWN, MIN_SHOWN = 1600, 8
 _OPEN = """
     SELECT a.id, a.array_max_parallel,
@@ -22,7 +22,7 @@ _OPEN = """
 
 
 class OpenArray(NamedTuple):
-    """An array that is not over: how many of its elements could start but for room and limits, and are live."""
+    """An array that has not ended: how many of its elements wait for capacity and limits, and how many are live."""
 
     id: int
     max_parallel: int | None
@@ -32,81 +32,84 @@ class OpenArray(NamedTuple):
 
 @dataclass(frozen=True)
 class ArrayView:
-    """`jobs`: elements for the engine; `behind`: (the last of an array, how many wait behind it); `waits`: those for
-    which `max_parallel` leaves no room, with their reason; `hidden`: those of them that are jobs already."""
+    """`jobs`: elements for the engine. `hidden_counts`: (last element of an array, how many wait behind it).
+    `pending_groups`: elements held back by `max_parallel`, with their reason. `hidden`: those of them that are already
+    jobs."""
 
     jobs: tuple[Job, ...] = ()
-    behind: tuple[tuple[int, int], ...] = ()
-    waits: tuple[PendingGroup, ...] = ()
+    hidden_counts: tuple[tuple[int, int], ...] = ()
+    pending_groups: tuple[PendingGroup, ...] = ()
     hidden: frozenset[int] = frozenset()
 
 
-_told: dict[int, OpenArray] = {}
+_announced: dict[int, OpenArray] = {}
 
 
 def announce_changes(arrays: Sequence[OpenArray]) -> None:
-    """Lets those who watch arrays know that elements of them started or ended since this was last asked. Once a cycle:
-    each change of an element leads to one."""
-    if news := [array.id for array in arrays if _told.get(array.id) != array]:
+    """Announce the arrays of which elements started or ended since the last call. Call it once per cycle: each change
+    of an element leads to a cycle."""
+    if news := [array.id for array in arrays if _announced.get(array.id) != array]:
         events.changed("jobs", news)
-    _told.clear()
-    _told.update({array.id: array for array in arrays})
+    _announced.clear()
+    _announced.update({array.id: array for array in arrays})
 
 
-def opened() -> list[OpenArray]:
+def load_open_arrays() -> list[OpenArray]:
     return [OpenArray(*row) for row in rows(_OPEN)]
 
 
-def shown(
+def represent(
     arrays: Sequence[OpenArray],
     heads: Mapping[int, Job],
-    again: Mapping[int, Sequence[Job]],
+    retried: Mapping[int, Sequence[Job]],
     now: float,
-    most: Callable[[Job], float],
+    worth_planning: Callable[[Job], float],
 ) -> ArrayView:
-    """`heads`: the next element of each array of which some wait, as a job with the array's id; `again`: array → those
-    that are jobs already and wait. Those come first: of `max_parallel` they take what is left. `most`: how many of an
-    array are worth looking at."""
+    """Return the elements for the engine. `heads`: the next element of each array with waiting ones, as a job with the
+    array's id. `retried`: array → pending elements that are already jobs; they come first within `max_parallel`.
+    `worth_planning`: how many elements of an array are worth planning."""
     jobs: list[Job] = []
-    behind: list[tuple[int, int]] = []
-    waits: list[PendingGroup] = []
+    hidden_counts: list[tuple[int, int]] = []
+    pending_groups: list[PendingGroup] = []
     hidden: set[int] = set()
     for array in arrays:
-        left = inf if array.max_parallel is None else max(array.max_parallel - array.live, 0)
-        known = sorted([job.id for job in again.get(array.id, ()) if job.eligible_at <= now])
-        late = known[int(left) :] if left < len(known) else []
+        free = inf if array.max_parallel is None else max(array.max_parallel - array.live, 0)
+        eligible = sorted([job.id for job in retried.get(array.id, ()) if job.eligible_at <= now])
+        late = eligible[int(free) :] if free < len(eligible) else []
         hidden.update(late)
         head, number = heads.get(array.id), 0
         if head is not None:
-            worth = most(head) if head.eligible_at <= now else 1
-            number = int(min(array.waiting, left - len(known) + len(late), worth))
+            worth = worth_planning(head) if head.eligible_at <= now else 1
+            number = int(min(array.waiting, free - len(eligible) + len(late), worth))
             jobs += [replace(head, id=head.id + n * ELEMENT_ID_STEP) for n in range(number)]
             if 0 < number < array.waiting:
-                behind.append((head.id + (number - 1) * ELEMENT_ID_STEP, array.waiting - number))
+                hidden_counts.append((head.id + (number - 1) * ELEMENT_ID_STEP, array.waiting - number))
         if ids := (*late, *([array.id] if head is not None and not number else [])):
-            waits.append(PendingGroup(ids, Pending.MAX_PARALLEL, {"limit": array.max_parallel, "in_use": array.live}))
-    return ArrayView(tuple(jobs), tuple(behind), tuple(waits), frozenset(hidden))
+            pending_groups.append(
+                PendingGroup(ids, Pending.MAX_PARALLEL, {"limit": array.max_parallel, "in_use": array.live})
+            )
+    return ArrayView(tuple(jobs), tuple(hidden_counts), tuple(pending_groups), frozenset(hidden))
 
 
-def elements_worth_planning(nodes: Sequence[Node] | None, most: int) -> Callable[[Job], float]:
-    """How many elements of an array are worth looking at: as many as would start if the free parts of all nodes were
-    one (None: so that does not matter), and the next, up to `most`. A cycle that dealt with all is followed by another.
-    """
+def elements_worth_planning(nodes: Sequence[Node] | None, maximum: int) -> Callable[[Job], float]:
+    """Return a function that returns how many elements of an array are worth planning: as many as would fit if the free
+    capacity of all nodes were one node (None: no such limit), plus one, up to `maximum`. If a cycle places all of them,
+    another cycle follows."""
     if nodes is None:
-        return lambda job: most
-    free = _Free(nodes)
-    known: dict[int, float] = {}  # by identity: hashing a request costs more than this saves
+        return lambda job: maximum
+    free = _FreeCapacity(nodes)
+    cached: dict[int, float] = {}  # by identity: hashing a request costs more than this saves
 
     def worth(job: Job) -> float:
-        if id(job.request) not in known:
-            known[id(job.request)] = min(free.fitting(job.request) + 1, most)
-        return known[id(job.request)]
+        if id(job.request) not in cached:
+            cached[id(job.request)] = min(free.fitting(job.request) + 1, maximum)
+        return cached[id(job.request)]
 
     return worth
 
 
-class _Free:
-    """What is free on open nodes, all together."""
+class _FreeCapacity:
+    """The total free capacity of open nodes."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         served = [node for node in nodes if node.is_open and node.is_online]
@@ -116,14 +119,14 @@ class _Free:
         self.whole = sum(not device.shared_mb for device in self.devices)
 
     def fitting(self, request: Request) -> float:
-        found = [inf]
+        counts = [inf]
         if request.gpu_count:
-            found.append((self._shares(request) if request.shared else self.whole) // request.gpu_count)
+            counts.append((self._shares(request) if request.shared else self.whole) // request.gpu_count)
         if request.cpu_milli:
-            found.append(self.cpu_milli // request.cpu_milli)
+            counts.append(self.cpu_milli // request.cpu_milli)
         if request.memory_mb:
-            found.append(self.memory_mb // request.memory_mb)
-        return min(found)
+            counts.append(self.memory_mb // request.memory_mb)
+        return min(counts)
 
     def _shares(self, request: Request) -> int:
         size = max(request.gpu_memory_mb or 1, 1)

@@ -1,4 +1,4 @@
-"""Plan → database, set by set. A placement whose job changed meanwhile is skipped and counted; the rest is written."""
+"""Write a plan to the database in sets. A placement whose job changed meanwhile is skipped and counted."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from scheduling.cycle.preemptions import preempt
 from scheduling.cycle.snapshot import CommitBasis
 from scheduling.engine.model import Node, PendingGroup, Placement, Plan, Snapshot, public_id
 
-# Their evidence is a time that was written with the code and knows more than the engine does.
+# Their evidence is a time that was written with the code and is more exact than the engine's.
 _TIMED = frozenset({Pending.NOT_BEFORE, Pending.RETRY_BACKOFF})
 
 MAX_REASONS = 1000
@@ -34,51 +34,51 @@ class Committed:
     preempted: int = 0
 
 
-def commit(plan: Plan, snapshot: Snapshot, seen: CommitBasis) -> Committed:
-    """Writes placements first, so that their agents hear at once, then who is to stop for whom, then reasons."""
+def commit(plan: Plan, snapshot: Snapshot, basis: CommitBasis) -> Committed:
+    """Write placements first, so that agents get them at once, then preemptions, then pending reasons."""
     placed = stale = 0
     if plan.placements:
         try:
-            placed = retry_atomic(lambda: _place(plan.placements, snapshot, seen))
+            placed = retry_atomic(lambda: _place(plan.placements, snapshot, basis))
             stale = len(plan.placements) - placed
         except IntegrityError:
-            # One placement that the database refuses (a device changed under the plan) must not spoil the others.
-            placed, stale = _one_by_one(plan.placements, snapshot, seen)
-    preempted = preempt(plan, snapshot, {array.id for array in seen.arrays}) if plan.claims or snapshot.claims else 0
-    return Committed(placed, stale, _write_reasons([*seen.waits, *plan.waits], seen), preempted)
+            # A placement that the database rejects (a device changed under the plan) must not affect the others.
+            placed, stale = _one_by_one(plan.placements, snapshot, basis)
+    preempted = preempt(plan, snapshot, {array.id for array in basis.arrays}) if plan.claims or snapshot.claims else 0
+    return Committed(placed, stale, _write_reasons([*basis.pending_groups, *plan.waits], basis), preempted)
 
 
-def _one_by_one(placements: Sequence[Placement], snapshot: Snapshot, seen: CommitBasis) -> tuple[int, int]:
+def _one_by_one(placements: Sequence[Placement], snapshot: Snapshot, basis: CommitBasis) -> tuple[int, int]:
     placed = stale = 0
     for placement in placements:
         try:
-            done = retry_atomic(lambda: _place([placement], snapshot, seen))  # noqa: B023
+            number = retry_atomic(lambda: _place([placement], snapshot, basis))  # noqa: B023
         except IntegrityError:
-            done = 0
-        placed, stale = placed + done, stale + 1 - done
+            number = 0
+        placed, stale = placed + number, stale + 1 - number
     return placed, stale
 
 
-def _place(placements: Sequence[Placement], snapshot: Snapshot, seen: CommitBasis) -> int:
+def _place(placements: Sequence[Placement], snapshot: Snapshot, basis: CommitBasis) -> int:
     nodes = {node.id: node for node in snapshot.nodes}
-    placements = _with_elements(placements, seen)
+    placements = _with_elements(placements, basis)
     device_facts = _device_facts(placements)
     decided = [
         PlacementDecision(
             p.job_id,
-            _attempt(p.job_id, seen),
+            _attempt(p.job_id, basis),
             len(p.ranks),
-            _as_history(p, nodes, device_facts),
-            _as_told(p, nodes, seen.policy.placement),
+            _represent_placement(p, nodes, device_facts),
+            _represent_candidates(p, nodes, basis.policy.placement),
         )
         for p in placements
     ]
-    made = states.place(decided)
-    takings = [
+    attempts = states.place(decided)
+    allocated = [
         RankAllocation(
-            attempt_id=made[p.job_id][0],
+            attempt_id=attempts[p.job_id][0],
             job_id=p.job_id,
-            number=made[p.job_id][1],
+            number=attempts[p.job_id][1],
             rank=rank.rank,
             node_id=rank.node_id,
             cpu_milli=rank.cpu_milli,
@@ -86,47 +86,47 @@ def _place(placements: Sequence[Placement], snapshot: Snapshot, seen: CommitBasi
             devices=tuple((hold.device_id, hold.memory_mb) for hold in rank.holds),
         )
         for p in placements
-        if p.job_id in made
+        if p.job_id in attempts
         for rank in p.ranks
     ]
-    allocations.allocate(takings)
-    if made:
-        events.changed("assignments", {taking.node_id for taking in takings})
-        events.changed("jobs", made)
-    return len(made)
+    allocations.allocate(allocated)
+    if attempts:
+        events.changed("assignments", {taking.node_id for taking in allocated})
+        events.changed("jobs", attempts)
+    return len(attempts)
 
 
-def _with_elements(placements: Sequence[Placement], seen: CommitBasis) -> Sequence[Placement]:
-    """Makes jobs of the elements of arrays that are placed, which get their ids now; without those that their array has
-    no room for any more."""
-    ids = {array.id for array in seen.arrays}
-    new, again = Counter[int](), dict[int, set[int]]()
+def _with_elements(placements: Sequence[Placement], basis: CommitBasis) -> Sequence[Placement]:
+    """Create jobs for placed array elements, which get their ids now. Drop elements for which their array has no
+    capacity left."""
+    ids = {array.id for array in basis.arrays}
+    new, retried = Counter[int](), dict[int, set[int]]()
     for p in placements:
         if public_id(p.job_id) in ids:
             new[public_id(p.job_id)] += 1
-        elif (array_id := seen.waiting[p.job_id].array_id) is not None:
-            again.setdefault(array_id, set()).add(p.job_id)
-    if not new and not again:
+        elif (array_id := basis.waiting[p.job_id].array_id) is not None:
+            retried.setdefault(array_id, set()).add(p.job_id)
+    if not new and not retried:
         return placements
-    taken = materialize.materialize(new, again)
-    found = []
+    materialized = materialize.materialize(new, retried)
+    placed = []
     for p in sorted(placements, key=lambda p: p.job_id):
-        made = taken.created.get(public_id(p.job_id), [])
+        job_ids = materialized.made.get(public_id(p.job_id), [])
         if public_id(p.job_id) not in ids:
-            found += [p] if p.job_id not in taken.refused else []
-        elif made:
-            found.append(replace(p, job_id=made.pop(0)))
-    return found
+            placed += [p] if p.job_id not in materialized.refused else []
+        elif job_ids:
+            placed.append(replace(p, job_id=job_ids.pop(0)))
+    return placed
 
 
-def _attempt(job_id: int, seen: CommitBasis) -> int:
-    """That the job was seen at; an element that is a job from now on had none."""
-    return seen.waiting[job_id].attempt if job_id in seen.waiting else 0
+def _attempt(job_id: int, basis: CommitBasis) -> int:
+    """Return the attempt number of the job in the snapshot; 0 for an element that has just become a job."""
+    return basis.waiting[job_id].attempt if job_id in basis.waiting else 0
 
 
 def _device_facts(placements: Sequence[Placement]) -> dict[int, dict[str, Any]]:
-    """Index, UUID, model and memory of the devices that are placed on, for the history. IntegrityError if one of them
-    no longer exists."""
+    """Return index, UUID, model and memory of the devices in the placements, for the history. Raise IntegrityError if a
+    device no longer exists."""
     ids = sorted({(hold.device_id,) for p in placements for rank in p.ranks for hold in rank.holds})
     sql = "SELECT id, index, uuid, model, memory_mb FROM nodes_devices WHERE id = ANY(%s::bigint[])"
     rows = query(sql, columns(ids, 1)) if ids else []
@@ -135,7 +135,9 @@ def _device_facts(placements: Sequence[Placement]) -> dict[int, dict[str, Any]]:
     return {row.pop("id"): row for row in rows}
 
 
-def _as_history(p: Placement, nodes: dict[int, Node], device_facts: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
+def _represent_placement(
+    p: Placement, nodes: dict[int, Node], device_facts: dict[int, dict[str, Any]]
+) -> list[dict[str, Any]]:
     return [
         {
             "rank": rank.rank,
@@ -146,59 +148,63 @@ def _as_history(p: Placement, nodes: dict[int, Node], device_facts: dict[int, di
     ]
 
 
-def _as_told(p: Placement, nodes: dict[int, Node], rule: str) -> dict[str, Any]:
-    """What was considered, with the names that the nodes had then."""
+def _represent_candidates(p: Placement, nodes: dict[int, Node], rule: str) -> dict[str, Any]:
+    """Represent the candidates of a placement, with the nodes' present names."""
     if p.considered is None:
         return {}
-    told = [
-        {"node": nodes[one.node_id].name, "is_chosen": one.node_id == p.ranks[0].node_id, **one._asdict()}
-        for one in p.considered.candidates
+    candidates = [
+        {
+            "node": nodes[candidate.node_id].name,
+            "is_chosen": candidate.node_id == p.ranks[0].node_id,
+            **candidate._asdict(),
+        }
+        for candidate in p.considered.candidates
     ]
-    for one in told:
-        del one["node_id"]
-    return {"rule": rule, "nodes": p.considered.nodes, "room": p.considered.room, "candidates": told}
+    for candidate in candidates:
+        del candidate["node_id"]
+    return {"rule": rule, "nodes": p.considered.nodes, "room": p.considered.room, "candidates": candidates}
 
 
-def _write_reasons(waits: Sequence[PendingGroup], seen: CommitBasis) -> int:
-    """Only what changed: the code at once, evidence alone now and then. So many at a time; then another cycle, so that
-    jobs that could start do not wait until everybody has been told why they cannot."""
-    said: dict[tuple[str, str], int] = {}
+def _write_reasons(groups: Sequence[PendingGroup], basis: CommitBasis) -> int:
+    """Write pending reasons, only when changed: codes at once, evidence alone now and then. At most MAX_REASONS per
+    cycle, so that jobs that could start do not wait for the reasons of the others."""
+    numbers: dict[tuple[str, str], int] = {}
     codes: list[tuple[int, int]] = []
     evidence: list[tuple[int, int]] = []
-    for wait in waits:
+    for group in groups:
         if len(codes) > MAX_REASONS:
             break
         text = ""
-        for job_id in wait.job_ids:
-            shown = seen.waiting.get(job_id)
-            if shown is None:
-                continue  # an array has the reason of its next element
-            code = _kept(shown.reason, wait)
-            is_same = shown.reason == code
-            if is_same and (code in _TIMED or not seen.evidence_is_due):
+        for job_id in group.job_ids:
+            job = basis.waiting.get(job_id)
+            if job is None:
+                continue  # an array shows the reason of its next element
+            code = _new_code(job.reason, group)
+            is_same = job.reason == code
+            if is_same and (code in _TIMED or not basis.evidence_is_due):
                 continue
-            text = text or as_json(wait.evidence)
-            if not is_same or not _same_json(text, shown.evidence):
-                number = said.setdefault((code, text), len(said))
+            text = text or as_json(group.evidence)
+            if not is_same or not _same_json(text, job.evidence):
+                number = numbers.setdefault((code, text), len(numbers))
                 (evidence if is_same else codes).append((job_id, number))
     rows = (codes + evidence)[:MAX_REASONS]
     if not rows:
         return 0
     with transaction.atomic():
-        written = pending_reasons.set_reasons(rows, list(said))
+        written = pending_reasons.set_reasons(rows, list(numbers))
         events.changed("jobs", [job_id for job_id, _ in rows])
         if len(codes) > MAX_REASONS:
             wake.request_cycle()
     return written
 
 
-def _kept(shown: str, wait: PendingGroup) -> str:
-    """Whom others overtook waits for its turn as long as others wait before it: else each job that ends and is followed
-    by another would turn the reasons of the whole queue to `priority` for one cycle, and back to `capacity`."""
-    is_behind = wait.code == Pending.CAPACITY and bool(wait.evidence.get("jobs_ahead"))
-    return shown if shown == Pending.PRIORITY and is_behind else wait.code
+def _new_code(present: str, group: PendingGroup) -> str:
+    """Return the code to write. A job with `priority` keeps it while others are ahead: otherwise each job that ends and
+    is replaced would change the reasons of the whole queue to `priority` for a cycle, and back to `capacity`."""
+    is_behind = group.code == Pending.CAPACITY and bool(group.evidence.get("jobs_ahead"))
+    return present if present == Pending.PRIORITY and is_behind else group.code
 
 
 def _same_json(ours: str, stored: str) -> bool:
-    """Whether two JSON texts say the same; PostgreSQL orders keys and spaces in its own way."""
+    """Return whether two JSON texts are equal. PostgreSQL has its own order of keys and spaces."""
     return ours == stored or bool(msgspec.json.decode(ours) == msgspec.json.decode(stored))

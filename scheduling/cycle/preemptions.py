@@ -1,4 +1,4 @@
-"""Tells the victims of a plan to stop, and keeps the claims of those that they were stopped for."""
+"""Stop the victims of a plan, and store the nominations of the jobs that preempt them."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -13,7 +13,7 @@ from jobs.arrays import materialize
 from jobs.lifecycle import states
 from scheduling.engine.model import Job, Nomination, Plan, Preemption, RankPlacement, Snapshot, public_id
 
-_KEEP = """
+_STORE_NOMINATION = """
     INSERT INTO scheduling_claim (job_id, made_at, rule, ranks)
     SELECT c.job_id, clock_timestamp(), c.rule, c.ranks
       FROM unnest(%s::bigint[], %s::text[], %s::jsonb[]) AS c (job_id, rule, ranks)
@@ -22,25 +22,26 @@ _KEEP = """
 
 
 def preempt(plan: Plan, snapshot: Snapshot, array_ids: Collection[int] = ()) -> int:
-    """Stops the victims, each set together with the claim that it was stopped for; gives how many were stopped.
+    """Stop the victims, each set together with the nomination that it is for. Return how many were stopped.
 
-    A job that no longer waits preempts nobody. A victim that ended by itself meanwhile has made room all the same."""
+    A job that is no longer pending preempts no other. A victim that ended by itself meanwhile also frees its
+    devices."""
     waiting = {job.id: job for job in snapshot.jobs}
     tenants = {tenant.id: tenant.name for tenant in snapshot.tenants}
-    decided = {one.job_id for one in plan.preemptions}
-    stopped, claiming = 0, [claim.job_id for claim in plan.claims]
-    for one in plan.preemptions:
-        job = waiting[one.job_id]
-        by_job, number = retry_atomic(lambda: _stop(one, job, tenants[job.tenant_id], array_ids))  # noqa: B023
-        stopped, claiming = stopped + number, [*claiming, by_job]
-    kept = [claim.job_id for claim in plan.claims if claim.job_id not in decided]
-    if kept != [claim.job_id for claim in snapshot.claims]:
-        execute("DELETE FROM scheduling_claim WHERE job_id <> ALL(%s)", [claiming])
+    decided = {preemption.job_id for preemption in plan.preemptions}
+    stopped, nominated = 0, [nomination.job_id for nomination in plan.claims]
+    for preemption in plan.preemptions:
+        job = waiting[preemption.job_id]
+        by_job, number = retry_atomic(lambda: _stop(preemption, job, tenants[job.tenant_id], array_ids))  # noqa: B023
+        stopped, nominated = stopped + number, [*nominated, by_job]
+    retained = [nomination.job_id for nomination in plan.claims if nomination.job_id not in decided]
+    if retained != [nomination.job_id for nomination in snapshot.claims]:
+        execute("DELETE FROM scheduling_claim WHERE job_id <> ALL(%s)", [nominated])
     return stopped
 
 
 def load_nominations() -> tuple[Nomination, ...]:
-    """Those that were kept, oldest first."""
+    """Return the stored nominations, oldest first."""
     rows = query("SELECT job_id, rule, ranks::text FROM scheduling_claim ORDER BY made_at, job_id")
     return tuple(
         Nomination(row["job_id"], msgspec.json.decode(row["ranks"], type=tuple[RankPlacement, ...]), row["rule"])
@@ -48,28 +49,28 @@ def load_nominations() -> tuple[Nomination, ...]:
     )
 
 
-def _stop(one: Preemption, job: Job, tenant: str, array_ids: Collection[int]) -> tuple[int, int]:
-    """The job that they are stopped for, and how many are. An element of an array becomes a job for it."""
+def _stop(preemption: Preemption, job: Job, tenant: str, array_ids: Collection[int]) -> tuple[int, int]:
+    """Return the preempting job and how many victims were stopped. An array element becomes a job first."""
     if public_id(job.id) in array_ids:
-        made = materialize.materialize({public_id(job.id): 1}).created.get(public_id(job.id))
-        if not made:
+        job_ids = materialize.materialize({public_id(job.id): 1}).made.get(public_id(job.id))
+        if not job_ids:
             return 0, 0
-        job = replace(job, id=made[0])
-    stopped = states.preempt(job.id, one.victims, _why(one, job, tenant))
+        job = replace(job, id=job_ids[0])
+    stopped = states.preempt(job.id, preemption.victims, _evidence(preemption, job, tenant))
     if stopped is None:
         return job.id, 0
-    ranks = msgspec.json.encode(one.ranks).decode()
-    execute(_KEEP, columns([(job.id, one.rule, ranks)], 3))
+    ranks = msgspec.json.encode(preemption.ranks).decode()
+    execute(_STORE_NOMINATION, columns([(job.id, preemption.rule, ranks)], 3))
     events.changed("jobs", [job.id, *stopped])
-    observe("gpu_scheduler_preemptions_total", {one.rule: [1.0] * len(stopped)})
+    observe("gpu_scheduler_preemptions_total", {preemption.rule: [1.0] * len(stopped)})
     return job.id, len(stopped)
 
 
-def _why(one: Preemption, job: Job, tenant: str) -> dict[str, Any]:
-    """What the owners of the victims are told; of the other job no more than its number, tenant and right."""
+def _evidence(preemption: Preemption, job: Job, tenant: str) -> dict[str, Any]:
+    """Return the evidence for the victims' owners: only the id, tenant and right of the preempting job."""
     right = {
         "priority": f"has priority {job.priority}",
         "reclaim": "is within the guarantee of its tenant",
         "online": "is within the online part of the cluster",
-    }[one.rule]
-    return {"by": f"job {job.id} of tenant {tenant}", "by_job": job.id, "why": right, "rule": one.rule}
+    }[preemption.rule]
+    return {"by": f"job {job.id} of tenant {tenant}", "by_job": job.id, "why": right, "rule": preemption.rule}

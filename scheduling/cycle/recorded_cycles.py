@@ -11,7 +11,7 @@ from gpusched.lib.db.sql import execute, rows
 from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import WAITING
 from scheduling.cycle import recording
-from scheduling.cycle.recording import Read
+from scheduling.cycle.recording import RecordedCycle
 from scheduling.engine.whatif.replay import Recording
 
 # Recording takes at most this part of a worker's time: on a busy cluster of 200 nodes that is about one cycle a second.
@@ -40,7 +40,7 @@ def store(cycle_id: int, decided: Recording, committed_at: datetime) -> bool:
     return True
 
 
-def load(cycle_id: int) -> Read:
+def load(cycle_id: int) -> RecordedCycle:
     """Return a recording. Raise Problem 404 if the cycle was not recorded or its recording is deleted, and 409 if a
     version of gpusched with another format recorded it."""
     content = rows("SELECT content FROM scheduling_recordedcycle WHERE cycle_id = %s", [cycle_id])
@@ -69,17 +69,17 @@ def trim() -> int:
 
 def deciding(job_id: int) -> int | None:
     """Return the id of the recorded cycle that placed the latest attempt of a job or, while the job waits, of the
-    latest recorded cycle that left it waiting. None: that cycle was not recorded, or no cycle looks at the job now:
+    latest recorded cycle that left it waiting. None: that cycle was not recorded, or no cycle considers the job now:
     it is held, waits for other jobs, or joined the queue since."""
-    found = rows(
+    jobs = rows(
         """SELECT j.state, j.submitted_at, a.scheduled_at,
                   j.state = 'pending' AND j.open_dependencies = 0 AND j.reason <> ALL(%s)
              FROM jobs_all j LEFT JOIN jobs_attempts a ON a.job_id = j.id AND a.number = j.attempt WHERE j.id = %s""",
         [[str(reason) for reason in _WITHOUT_CYCLE], job_id],
     )
-    if not found:  # deleted a moment ago
+    if not jobs:  # deleted a moment ago
         return None
-    [(state, submitted_at, placed_at, is_planned)] = found
+    [(state, submitted_at, placed_at, is_planned)] = jobs
     if state not in WAITING:
         sql, params = "decided_at <= %s AND committed_at >= %s ORDER BY decided_at DESC", [placed_at, placed_at]
     elif is_planned:

@@ -1,4 +1,4 @@
-"""Recorded cycles as JSON files: the snapshot, the policy, the moment and the plan. No commands, no environments."""
+"""Encode and decode recorded cycles as JSON: snapshot, policy, time and plan, without commands and environments."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from scheduling.engine.whatif.replay import Recording
 
 FORMAT = 3
 # Format 2 has no taints, tolerations or affinities: without them a plan is the same.
-_READABLE = (2, FORMAT)
+_READABLE_FORMATS = (2, FORMAT)
 
 
 class _File(msgspec.Struct):
@@ -20,9 +20,9 @@ class _File(msgspec.Struct):
     plan: msgspec.Raw
 
 
-class Read(NamedTuple):
-    """`plan`: the recorded plan as it stands in the file, to be compared byte for byte; of an older format, as this
-    format writes it."""
+class RecordedCycle(NamedTuple):
+    """A decoded recording. `plan`: the recorded plan as in the file, for comparison byte by byte; an older format is
+    converted to this one."""
 
     recording: Recording
     plan: bytes
@@ -37,16 +37,16 @@ def encode_plan(plan: Plan) -> bytes:
     return msgspec.json.encode(plan)
 
 
-def decode(content: bytes) -> Read:
-    """Raises ValueError, with a sentence, for what is no recording of this format."""
+def decode(content: bytes) -> RecordedCycle:
+    """Decode a recording. Raise ValueError, with a sentence, for anything else."""
     try:
-        found = msgspec.json.decode(content, type=_File)
-        plan = msgspec.json.decode(found.plan, type=Plan)
+        file = msgspec.json.decode(content, type=_File)
+        plan = msgspec.json.decode(file.plan, type=Plan)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"this is no recorded cycle: {error}") from error
-    if found.format not in _READABLE:
-        readable = " and ".join(map(str, _READABLE))
-        raise ValueError(f"this recording has format {found.format}; this version reads {readable}")
-    # What an older format does not have is there by its default, so that the plan can be compared.
-    written = bytes(found.plan) if found.format == FORMAT else encode_plan(plan)
-    return Read(Recording(found.now, found.policy, found.snapshot, plan), written)
+        raise ValueError(f"this is not a recorded cycle: {error}") from error
+    if file.format not in _READABLE_FORMATS:
+        readable = " and ".join(map(str, _READABLE_FORMATS))
+        raise ValueError(f"this recording has format {file.format}; this version reads {readable}")
+    # Fields that an older format lacks have their defaults, so that the plan can be compared.
+    written = bytes(file.plan) if file.format == FORMAT else encode_plan(plan)
+    return RecordedCycle(Recording(file.now, file.policy, file.snapshot, plan), written)

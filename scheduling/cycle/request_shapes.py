@@ -1,4 +1,4 @@
-"""Reads requests out of jobs: of one job, and the mix of the latest, which free room is kept useful for."""
+"""Read requests from jobs: of one job, and the mix of recent jobs, for which placement keeps free capacity usable."""
 
 import time
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from gpusched.protocol import affinity as protocol
 from scheduling.engine.affinity import Expression, Preference, Toleration
 from scheduling.engine.model import Request
 
-# What `request_of` takes, of jobs_job as j.
+# The arguments of `request_of`, from jobs as j.
 COLUMNS = """
     j.gpu_count, j.gpu_memory_mb, j.gpu_models, j.gpu_sharing = 'shared', j.cpu_milli, j.memory_mb, j.gang_scheduling,
     j.ranks, j.node_selector::text, j.topology,
@@ -20,7 +20,7 @@ COLUMNS = """
     j.node_affinity::text, j.tolerations::text"""
 # The latest jobs by id, so that a large history costs nothing; rare shapes weigh too little to matter.
 _LATEST, _MAX_SHAPES = 5000, 100
-_MIX = f"""
+_SHAPES = f"""
     SELECT {COLUMNS}, count(*)::float8
       FROM (SELECT * FROM jobs_all ORDER BY id DESC LIMIT {_LATEST}) j
      GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13
@@ -28,8 +28,8 @@ _MIX = f"""
 """
 _CACHE_SECONDS = 60.0
 
-Mix = tuple[tuple[Request, float], ...]
-_known: tuple[float, Mix] = (float("-inf"), ())
+RequestMix = tuple[tuple[Request, float], ...]
+_cached_mix: tuple[float, RequestMix] = (float("-inf"), ())
 
 
 @lru_cache(maxsize=10_000)
@@ -44,14 +44,16 @@ def request_of(
     ranks: int | None,
     selector: str,
     topology: str,
-    apart: str,
+    anti_affinity_key: str,
     affinity: str = "{}",
     tolerations: str = "[]",
 ) -> Request:
-    """One object for each shape rather than for each job. `models` as a tuple; `selector`, `affinity` and `tolerations`
-    as JSON text."""
+    """Return a request, the same object for each shape. `models` is a tuple; `selector`, `affinity` and `tolerations`
+    are JSON text."""
     labels = tuple(sorted(msgspec.json.decode(selector, type=dict[str, str]).items()))
-    request = Request(gpus, gpu_mb, models, shared, cpu_milli, memory_mb, gang, ranks, labels, topology, apart)
+    request = Request(
+        gpus, gpu_mb, models, shared, cpu_milli, memory_mb, gang, ranks, labels, topology, anti_affinity_key
+    )
     if affinity == "{}" and tolerations == "[]":
         return request
     tolerated = msgspec.json.decode(tolerations, type=list[protocol.Toleration])
@@ -61,32 +63,32 @@ def request_of(
 def with_constraints(
     request: Request, affinity: protocol.NodeAffinity | None, tolerations: Sequence[protocol.Toleration]
 ) -> Request:
-    """Return the request with these in a fixed order, so that equal ones are one shape."""
+    """Return the request with these in a fixed order, so that equal requests have one shape."""
     affinity = affinity or protocol.NodeAffinity()
     return replace(
         request,
-        tolerations=tuple(sorted({_toleration(one) for one in tolerations}, key=repr)),
-        required=tuple(sorted({_expression(one) for one in affinity.required})),
-        preferred=tuple(sorted(Preference(one.weight, _expression(one)) for one in affinity.preferred)),
+        tolerations=tuple(sorted({_toleration(item) for item in tolerations}, key=repr)),
+        required=tuple(sorted({_expression(item) for item in affinity.required})),
+        preferred=tuple(sorted(Preference(item.weight, _expression(item)) for item in affinity.preferred)),
     )
 
 
-def _toleration(given: protocol.Toleration) -> Toleration:
-    is_any = given.operator is protocol.TolerationOperator.EXISTS
-    return Toleration(given.key, None if is_any else given.value, str(given.effect or ""))
+def _toleration(toleration: protocol.Toleration) -> Toleration:
+    is_any = toleration.operator is protocol.TolerationOperator.EXISTS
+    return Toleration(toleration.key, None if is_any else toleration.value, str(toleration.effect or ""))
 
 
-def _expression(given: protocol.Expression) -> Expression:
-    return Expression(given.key, str(given.operator), tuple(sorted(set(given.values))))
+def _expression(expression: protocol.Expression) -> Expression:
+    return Expression(expression.key, str(expression.operator), tuple(sorted(set(expression.values))))
 
 
-def recent_mix() -> Mix:
-    """(request, how many of the latest jobs), the most frequent first; at most a minute old."""
-    global _known
-    if time.monotonic() - _known[0] > _CACHE_SECONDS:
-        found = []
-        for *shape, count in rows(_MIX):
+def recent_mix() -> RequestMix:
+    """Return (request, number of the latest jobs), most frequent first, at most a minute old."""
+    global _cached_mix
+    if time.monotonic() - _cached_mix[0] > _CACHE_SECONDS:
+        mix = []
+        for *shape, count in rows(_SHAPES):
             shape[2] = tuple(shape[2])
-            found.append((request_of(*shape), count))
-        _known = (time.monotonic(), tuple(found))
-    return _known[1]
+            mix.append((request_of(*shape), count))
+        _cached_mix = (time.monotonic(), tuple(mix))
+    return _cached_mix[1]

@@ -1,4 +1,4 @@
-"""One scheduling cycle: one at a time over all workers, and no wake-up lost."""
+"""Run scheduling cycles: one at a time over all workers, without losing a wake-up."""
 
 import gc
 import logging
@@ -30,74 +30,74 @@ from scheduling.engine.whatif.replay import Recording
 from scheduling.models import Cycle
 
 logger = logging.getLogger(__name__)
-# A cycle in which nothing happened is kept this often, as a sign of life.
+# A cycle without changes is stored this often, as a heartbeat.
 IDLE_ROW_SECONDS = 60.0
-# Reasons of which only the evidence changed are rewritten this often: with 10,000 waiting jobs that is a large write.
+# Reasons whose evidence alone changed are rewritten this often: with 10,000 pending jobs that is a large write.
 EVIDENCE_SECONDS = 5.0
 
 
-# After a cycle the worker rests this many times as long as the cycle took, but never longer than this: under a stream
-# of submits neighbours share a cycle, and the processor is for those who submit.
-REST, MAX_REST_SECONDS = 3.0, 0.05
+# After a cycle the worker pauses this many times as long as the cycle took, but at most this long: under a stream of
+# submits, several share a cycle, and the submits get the CPU.
+PACE_FACTOR, MAX_PACE_SECONDS = 3.0, 0.05
 
 
 @dataclass
 class _Memory:
-    """When this worker last did what need not be done each time, and until when it rests."""
+    """The times of this worker's last occasional writes, and until when it pauses."""
 
     idle_row_at: float = 0.0
     evidence_at: float = 0.0
-    rest_until: float = 0.0
+    paused_until: float = 0.0
 
 
 _memory = _Memory()
 
 
 def run_paced(trigger: str) -> None:
-    """What the worker calls: `run`, after a rest from the last one. What was announced meanwhile is in its snapshot."""
-    time.sleep(max(0.0, _memory.rest_until - time.monotonic()))
+    """Run a cycle after the pause that follows the last one. Its snapshot includes what was announced meanwhile."""
+    time.sleep(max(0.0, _memory.paused_until - time.monotonic()))
     began = time.monotonic()
     try:
         run(trigger)
     finally:
         ended = time.monotonic()
-        _memory.rest_until = ended + min(REST * (ended - began), MAX_REST_SECONDS)
+        _memory.paused_until = ended + min(PACE_FACTOR * (ended - began), MAX_PACE_SECONDS)
 
 
 def run(trigger: str) -> Committed | None:
-    """Runs a cycle, or leaves it to the one that is about to start.
+    """Run a cycle, or leave it to the one that is about to start.
 
-    "Another one runs, so return" would lose this wake-up: what it announced may have come after that cycle's snapshot.
-    So one runs and one waits. Who finds somebody waiting may leave, because the waiting one has yet to load its
-    snapshot and will see everything committed until now."""
+    Returning because another cycle runs would lose this wake-up: its change may be newer than that cycle's snapshot. So
+    one caller runs and one waits. A third caller can return: the waiter has not taken its snapshot yet, and will see
+    everything committed until now."""
     if not locks.try_acquire(Lock.CYCLE_WAITING):
         return None
     try:
         locks.acquire(Lock.CYCLE_RUNNING)
     finally:
-        locks.release(Lock.CYCLE_WAITING)  # before the snapshot is loaded: later wake-ups must wait for their own
-    gc.disable()  # a snapshot is many objects and no garbage: looking through them all may cost as much as the plan
+        locks.release(Lock.CYCLE_WAITING)  # before the snapshot is loaded: later wake-ups need their own cycle
+    gc.disable()  # a snapshot has many objects and no garbage: scanning them may cost as much as the plan
     try:
         with tracing.span("cycle", {"gpusched.trigger": trigger}):
-            done, decision = _run(trigger)
+            committed, decision = _run(trigger)
     finally:
         gc.enable()
         locks.release(Lock.CYCLE_RUNNING)
     if decision is not None:
-        _keep(decision)  # after the lock is released: the next cycle need not wait for it
-    return done
+        _store_recording(decision)  # after the release of the lock: the next cycle does not wait for it
+    return committed
 
 
 class _Decision(NamedTuple):
-    """A cycle that has a row, and what to record of it."""
+    """A stored cycle, and its recording."""
 
     cycle_id: int
     recording: Recording
     committed_at: datetime
 
 
-def _keep(decision: _Decision) -> None:
-    """The cycle is committed: an error here must not make the worker report that it failed."""
+def _store_recording(decision: _Decision) -> None:
+    """Store the recording. The cycle is committed, so an error here must not fail the task."""
     try:
         recorded_cycles.store(*decision)
     except Exception:
@@ -111,31 +111,36 @@ def _run(trigger: str) -> tuple[Committed, _Decision | None]:
         stop_on_lost_devices()
         end_finished_arrays()
     with clock.phase("snapshot"):
-        snapshot, seen = load()
-        seen.evidence_is_due = time.monotonic() - _memory.evidence_at > EVIDENCE_SECONDS
+        snapshot, basis = load()
+        basis.evidence_is_due = time.monotonic() - _memory.evidence_at > EVIDENCE_SECONDS
     with clock.phase("plan"):
-        decided = plan(snapshot, seen.policy, seen.now)
+        decided = plan(snapshot, basis.policy, basis.now)
     with clock.phase("commit"):
-        done = commit(decided, snapshot, seen)
-        announce_changes(seen.arrays)
-    figures = {"pending": len(snapshot.jobs), "placed": done.placed, "preempted": done.preempted, "stale": done.stale}
+        committed = commit(decided, snapshot, basis)
+        announce_changes(basis.arrays)
+    figures = {
+        "pending": len(snapshot.jobs),
+        "placed": committed.placed,
+        "preempted": committed.preempted,
+        "stale": committed.stale,
+    }
     tracing.describe({f"gpusched.{name}": value for name, value in figures.items()})
-    if seen.evidence_is_due:
+    if basis.evidence_is_due:
         _memory.evidence_at = time.monotonic()
     phases = {phase.removesuffix("_ms"): [ms / 1000] for phase, ms in clock.ms.items()}
     observe("gpu_scheduler_scheduling_latency_seconds", phases)
     execute(_BEAT, [sum(clock.ms.values()), _worker()])
-    cycle_id = _record(trigger, started_at, clock, snapshot, decided, done)
+    cycle_id = _record(trigger, started_at, clock, snapshot, decided, committed)
     if cycle_id is None or not snapshot.jobs:
-        return done, None
-    # The sweep came before the snapshot, whose moment `now` is.
+        return committed, None
+    # `now` is the time of the snapshot, which follows the sweep.
     elapsed_ms = sum(clock.ms.values()) - clock.ms["sweep_ms"]
-    committed_at = datetime.fromtimestamp(seen.now + elapsed_ms / 1000, UTC)
-    return done, _Decision(cycle_id, Recording(seen.now, seen.policy, snapshot, decided), committed_at)
+    committed_at = datetime.fromtimestamp(basis.now + elapsed_ms / 1000, UTC)
+    return committed, _Decision(cycle_id, Recording(basis.now, basis.policy, snapshot, decided), committed_at)
 
 
 def _worker() -> str:
-    """Asked for each time: the process that loads this module is not the one that runs cycles."""
+    """Return the worker's name. Not a constant: another process loads this module than runs cycles."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
@@ -146,7 +151,7 @@ _BEAT = """
 
 
 class _Clock:
-    """Milliseconds of each phase, which is a span of its own."""
+    """Measure the milliseconds of each phase, and trace it as a span."""
 
     def __init__(self) -> None:
         self.ms: dict[str, float] = {}
@@ -160,14 +165,16 @@ class _Clock:
 
 
 def _record(
-    trigger: str, started_at: datetime, clock: _Clock, snapshot: Snapshot, decided: Plan, done: Committed
+    trigger: str, started_at: datetime, clock: _Clock, snapshot: Snapshot, decided: Plan, committed: Committed
 ) -> int | None:
     """Write the row of a cycle that did something, and now and then one of a cycle that did nothing. Return its id."""
     reserved = decided.reservation
-    # The next cycle reads from here which job keeps its turn.
+    # The next cycle reads from here which job keeps its promise.
     reserved_job_id = public_id(reserved.job_id) if reserved else None
     is_promise_new = reserved_job_id != snapshot.reserved_job_id
-    did_something = done.placed or done.preempted or done.stale or done.reasons_written or is_promise_new
+    did_something = (
+        committed.placed or committed.preempted or committed.stale or committed.reasons_written or is_promise_new
+    )
     if not did_something and time.monotonic() - _memory.idle_row_at < IDLE_ROW_SECONDS:
         return None
     _memory.idle_row_at = time.monotonic()
@@ -176,10 +183,10 @@ def _record(
         trigger=trigger,
         worker=_worker(),
         pending=len(snapshot.jobs),
-        placed=done.placed,
-        preempted=done.preempted,
-        stale=done.stale,
-        reasons_written=done.reasons_written,
+        placed=committed.placed,
+        preempted=committed.preempted,
+        stale=committed.stale,
+        reasons_written=committed.reasons_written,
         reserved_job_id=reserved_job_id,
         reserved_at=datetime.fromtimestamp(reserved.at, UTC) if reserved else None,
         **clock.ms,

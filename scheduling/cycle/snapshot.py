@@ -1,4 +1,4 @@
-"""Database → Snapshot: everything the engine may know, read at one moment."""
+"""Load the engine's snapshot: everything it needs from the database, read at one moment."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -34,18 +34,19 @@ from scheduling.policy import policy
 
 
 def require_unix_users(snapshot: Snapshot) -> Snapshot:
-    """The same, and unchanged as long as no node has told that it lacks a user. Labels with a space are none that
-    people give, and are told as they are in a reason: no node matches Unix user alice."""
+    """Add labels for Unix users that some nodes lack, and require them of their tenants' jobs. Users cannot set labels
+    with spaces; reasons show them as they are: no node matches Unix user alice."""
     if not (lacks := missing_users.current()):
         return snapshot
     labels = {tenant: _label(user) for _, tenant, user in lacks}
     lacking = {(node, _label(user)) for node, _, user in lacks}
     jobs = tuple(
-        replace(job, request=_of_user(job.request, labels[job.tenant_id])) if job.tenant_id in labels else job
+        replace(job, request=_requiring(job.request, labels[job.tenant_id])) if job.tenant_id in labels else job
         for job in snapshot.jobs
     )
     nodes = tuple(
-        replace(node, labels={**node.labels, **_had(node.id, labels.values(), lacking)}) for node in snapshot.nodes
+        replace(node, labels={**node.labels, **_present_labels(node.id, labels.values(), lacking)})
+        for node in snapshot.nodes
     )
     return replace(snapshot, jobs=jobs, nodes=nodes)
 
@@ -54,28 +55,28 @@ def _label(user: str) -> str:
     return f"Unix user {user}" if user else "a Unix user for tenants without unix_user"
 
 
-def _had(node: int, labels: Iterable[str], lacking: set[tuple[int, str]]) -> dict[str, str]:
+def _present_labels(node: int, labels: Iterable[str], lacking: set[tuple[int, str]]) -> dict[str, str]:
     return {label: "yes" for label in labels if (node, label) not in lacking}
 
 
 @lru_cache(4096)
-def _of_user(request: Request, label: str) -> Request:
+def _requiring(request: Request, label: str) -> Request:
     return replace(request, node_selector=tuple(sorted((*request.node_selector, (label, "yes")))))
 
 
-# With more waiting jobs than this a plan takes long: people are told no more than the plan itself says.
+# With more pending jobs than this, a plan takes long, and explanations only use the plan itself.
 MAX_ASKED_ABOUT = 20_000
-# Most waiting jobs are as they were in the last cycle: of those only the row's version is read.
-# Who waits for other jobs to end is nothing that the engine need know of.
-_WAITS = "state = 'pending' AND open_dependencies = 0 AND array_count IS NULL"
-_VERSIONS = f"SELECT id, row_version FROM jobs_all WHERE {_WAITS}"
+# Most pending jobs are unchanged since the last cycle: of those only the row version is read.
+# The engine needs no jobs that wait for other jobs to end.
+_IS_PLANNED = "state = 'pending' AND open_dependencies = 0 AND array_count IS NULL"
+_VERSIONS = f"SELECT id, row_version FROM jobs_all WHERE {_IS_PLANNED}"
 _JOBS = f"""
     SELECT j.row_version, j.attempt, j.reason, j.evidence::text, j.array_id,
            j.id, j.tenant_id, j.user_id, j.priority, {COLUMNS},
            extract(epoch FROM j.submitted_at)::float8, extract(epoch FROM j.eligible_at)::float8,
            j.max_runtime_seconds, j.predicted_seconds, j.workload_class = 'online'
       FROM jobs_all j WHERE """
-_PENDING, _THESE = f"{_JOBS} {_WAITS}", f"{_JOBS} j.id = ANY(%s::bigint[])"
+_PENDING, _JOBS_BY_ID = f"{_JOBS} {_IS_PLANNED}", f"{_JOBS} j.id = ANY(%s::bigint[])"
 _RUNNING = """
     SELECT j.id, j.tenant_id, j.priority, j.gpu_count, j.gpu_memory_mb, j.gpu_models,
            j.gpu_sharing = 'shared' AS shared, j.cpu_milli, j.memory_mb, j.gang_scheduling, j.ranks,
@@ -94,9 +95,9 @@ _RUNNING = """
       FROM nodes_ranks s JOIN jobs_all j ON j.id = s.job_id JOIN jobs_attempts a ON a.id = s.attempt_id
      WHERE s.state <> 'ended' AND (%(tenant)s::bigint IS NULL OR j.tenant_id = %(tenant)s) ORDER BY j.id, s.rank
 """
-# Of nodes_node as n: a lost node counts as capacity for this long, since it may come back any moment; after that, what
-# only it could hold can never run (A42). By when the loss was noted, not by the last message: after an outage of the
-# control plane every node has been silent for as long as the outage took.
+# For nodes as n: a lost node counts as capacity for this long, since it may come back any moment; after that, what only
+# it could hold can never run (A42). Counted from when the loss was recorded, not from the last message: after an outage
+# of the control plane every node has been silent for as long as the outage took.
 IS_CAPACITY = """n.removed_at IS NULL AND (n.state <> 'lost' OR EXISTS (
     SELECT 1 FROM nodes_incidents lost WHERE lost.node_id = n.id AND lost.device_id IS NULL AND lost.kind = 'node_lost'
        AND lost.until IS NULL AND lost.since > now() - make_interval(secs => %(capacity_seconds)s)))"""
@@ -109,14 +110,14 @@ _NODES = f"""
                                    FROM jsonb_object_keys(runtimes) AS name) END)::text, taints::text
       FROM nodes_all n WHERE {IS_CAPACITY} ORDER BY id
 """
-# Who was moved off a hot device must not come back to it, nor anybody else come, before it has cooled.
-IS_LEFT = """EXISTS (
+# A hot device that a job was moved off gets no job before it has cooled.
+IS_VACATED = """EXISTS (
     SELECT 1 FROM nodes_incidents hot JOIN nodes_incidents moved
         ON moved.device_id = hot.device_id AND moved.kind = 'moved' AND moved.since >= hot.since
      WHERE hot.device_id = d.id AND hot.until IS NULL)"""
 _DEVICES = f"""
     SELECT d.node_id, d.id, d.model, d.memory_mb, d.health IN ('ok', 'hot'), d.held_whole > 0, d.held_mb,
-           d.health = 'hot', d.is_slowed OR d.health = 'hot' AND {IS_LEFT},
+           d.health = 'hot', d.is_slowed OR d.health = 'hot' AND {IS_VACATED},
            CASE WHEN r.read_at > now() - interval '10 seconds'
                 THEN floor(r.utilisation_percent / 10.0)::float8 / 10 END,
            d.numa_node, d.nvlink_island
@@ -126,8 +127,8 @@ _DEVICES = f"""
 
 
 class PendingJob(NamedTuple):
-    """A pending job as it was read: the row's version, what the engine may know, and what the commit compares with. Of
-    an array: its next element."""
+    """A pending job as read: the row version, the engine's job, and the values that the commit compares with. For an
+    array: its next element."""
 
     version: int
     job: Job
@@ -138,98 +139,98 @@ class PendingJob(NamedTuple):
 
 
 class CommitBasis:
-    """The policy of that moment, and what the commit compares with: `waiting`, by the ids of jobs and of arrays, and
-    `arrays`. `waits`: reasons that the engine need not find. `evidence_is_due`: whether reasons of which only the
-    evidence changed are to be rewritten this time."""
+    """The policy at the time of the snapshot, and the data that the commit compares with: `waiting`, by ids of jobs and
+    arrays, and `arrays`. `pending_groups`: reasons found before planning. `evidence_is_due`: rewrite reasons whose
+    evidence alone changed."""
 
-    __slots__ = ("arrays", "evidence_is_due", "now", "policy", "waiting", "waits")
+    __slots__ = ("arrays", "evidence_is_due", "now", "pending_groups", "policy", "waiting")
 
     def __init__(self, now: float, waiting: dict[int, PendingJob], policy: Policy, arrays: Sequence[OpenArray]) -> None:
         self.now = now
         self.waiting = waiting
         self.policy = policy
         self.arrays = arrays
-        self.waits: tuple[PendingGroup, ...] = ()
+        self.pending_groups: tuple[PendingGroup, ...] = ()
         self.evidence_is_due = True
 
 
-_known: dict[int, PendingJob] = {}
+_cached: dict[int, PendingJob] = {}
 
 
-def load(*, is_whole: bool = False, held: Sequence[int] = ()) -> tuple[Snapshot, CommitBasis]:
-    """One consistent view: all queries see the same moment, which is also the plan's `now`.
+def load(*, is_whole: bool = False, released: Sequence[int] = ()) -> tuple[Snapshot, CommitBasis]:
+    """Load a consistent snapshot: all queries see the same moment, which is also the plan's `now`.
 
-    `is_whole`: the cluster even if nobody waits, and of arrays as many elements as people may ask about. `held`: jobs
-    to be seen as if they were released and depended on none. Not for two threads at once."""
-    global _known
+    `is_whole`: load the cluster even without pending jobs, and as many array elements as explanations cover.
+    `released`: jobs to include as if they were not held and had no dependencies. Not safe for two threads."""
+    global _cached
     is_own_transaction = not connection.in_atomic_block
     with transaction.atomic():
         if is_own_transaction:
             execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         [(now,)] = rows("SELECT extract(epoch FROM now())::float8")
-        _known = _waiting(_known)
-        opened = arrays.opened()
-        heads = {one.job.id: one for one in _these([array.id for array in opened if array.waiting])}
-        seen = CommitBasis(now, {**_known, **heads} if heads else _known, policy(), opened)
-        if not (seen.waiting or is_whole):
-            # Nobody asks, so nothing more need be known; claims that are left over are dropped by the commit.
-            return Snapshot((), (), (), (), claims=load_nominations()), seen
-        held_now = running()
-        found = nodes(held_now)
-        shown = _shown(opened, heads, now, None if is_whole else found)
-        seen.waits = shown.waits
-        jobs = (*[one.job for id, one in _known.items() if id not in shown.hidden], *shown.jobs)
-        known = {job.id for job in jobs} if held else set()
+        _cached = _waiting(_cached)
+        opened = arrays.load_open_arrays()
+        heads = {pending.job.id: pending for pending in _load_jobs([array.id for array in opened if array.waiting])}
+        basis = CommitBasis(now, {**_cached, **heads} if heads else _cached, policy(), opened)
+        if not (basis.waiting or is_whole):
+            # No job is pending, so nothing else is needed; the commit drops claims that are left.
+            return Snapshot((), (), (), (), claims=load_nominations()), basis
+        live = running()
+        free_nodes = nodes(live)
+        view = _array_view(opened, heads, now, None if is_whole else free_nodes)
+        basis.pending_groups = view.pending_groups
+        jobs = (*[pending.job for id, pending in _cached.items() if id not in view.hidden], *view.jobs)
+        pending_ids = {job.id for job in jobs} if released else set()
         snapshot = Snapshot(
-            jobs=(*jobs, *[one.job for one in _these([id for id in held if id not in known])]),
-            running=held_now,
-            nodes=found,
-            tenants=load_tenants(seen.policy),
+            jobs=(*jobs, *[pending.job for pending in _load_jobs([id for id in released if id not in pending_ids])]),
+            running=live,
+            nodes=free_nodes,
+            tenants=load_tenants(basis.policy),
             reserved_job_id=_promised(),
             claims=load_nominations(),
             mix=recent_mix(),
-            behind=shown.behind,
+            behind=view.hidden_counts,
         )
-    return require_unix_users(snapshot), seen
+    return require_unix_users(snapshot), basis
 
 
-def _shown(
-    opened: Sequence[OpenArray], heads: dict[int, PendingJob], now: float, found: Sequence[Node] | None
+def _array_view(
+    opened: Sequence[OpenArray], heads: dict[int, PendingJob], now: float, free_nodes: Sequence[Node] | None
 ) -> ArrayView:
-    """`found`: the nodes that elements could start on; None: as many are shown as people may ask about."""
-    again: dict[int, list[Job]] = {}
-    for one in _known.values() if opened else ():
-        if one.array_id is not None:
-            again.setdefault(one.array_id, []).append(one.job)
+    """Return the array elements for the engine. `free_nodes`: nodes to start on; None: all that explanations cover."""
+    retried: dict[int, list[Job]] = {}
+    for pending in _cached.values() if opened else ():
+        if pending.array_id is not None:
+            retried.setdefault(pending.array_id, []).append(pending.job)
     number = max(len(heads), 1)
-    each = MAX_ASKED_ABOUT // number + 1 if found is None else max(arrays.MAX_SHOWN // number, arrays.MIN_SHOWN)
-    jobs = {id: one.job for id, one in heads.items()}
-    return arrays.shown(opened, jobs, again, now, arrays.elements_worth_planning(found, each))
+    each = MAX_ASKED_ABOUT // number + 1 if free_nodes is None else max(arrays.MAX_SHOWN // number, arrays.MIN_SHOWN)
+    jobs = {id: pending.job for id, pending in heads.items()}
+    return arrays.represent(opened, jobs, retried, now, arrays.elements_worth_planning(free_nodes, each))
 
 
 def _promised() -> int | None:
-    """The job that the cycle before, whichever worker ran it, promised devices to."""
+    """Return the job to which the previous cycle, of whichever worker, promised devices."""
     last = rows("SELECT reserved_job_id FROM scheduling_cycle ORDER BY id DESC LIMIT 1")
     return last[0][0] if last else None
 
 
-def _waiting(known: dict[int, PendingJob]) -> dict[int, PendingJob]:
-    """The pending jobs, those of `known` that are unchanged taken from there."""
-    if not known:
+def _waiting(cached: dict[int, PendingJob]) -> dict[int, PendingJob]:
+    """Load the pending jobs. Reuse those in `cached` that are unchanged."""
+    if not cached:
         return {waiting.job.id: waiting for waiting in _read(_PENDING)}
     versions = dict(rows(_VERSIONS))
     waiting = {
-        job_id: known[job_id]
+        job_id: cached[job_id]
         for job_id, version in versions.items()
-        if job_id in known and known[job_id].version == version
+        if job_id in cached and cached[job_id].version == version
     }
-    for one in _these([job_id for job_id in versions if job_id not in waiting]):
-        waiting[one.job.id] = one
+    for pending in _load_jobs([job_id for job_id in versions if job_id not in waiting]):
+        waiting[pending.job.id] = pending
     return waiting
 
 
-def _these(job_ids: Sequence[int]) -> Iterator[PendingJob]:
-    return _read(_THESE, columns([(job_id,) for job_id in job_ids], 1)) if job_ids else iter(())
+def _load_jobs(job_ids: Sequence[int]) -> Iterator[PendingJob]:
+    return _read(_JOBS_BY_ID, columns([(job_id,) for job_id in job_ids], 1)) if job_ids else iter(())
 
 
 def _read(sql: str, params: Sequence[Any] = ()) -> Iterator[PendingJob]:
@@ -253,15 +254,15 @@ def _read(sql: str, params: Sequence[Any] = ()) -> Iterator[PendingJob]:
 
 
 def running(tenant_id: int | None = None) -> tuple[RunningJob, ...]:
-    """Return the jobs that hold something, of one tenant or of all."""
+    """Load the jobs that hold resources, of one tenant or of all."""
     by_job: dict[int, list[dict[str, Any]]] = {}
     for row in query(_RUNNING, {"tenant": tenant_id}):
         by_job.setdefault(row["id"], []).append(row)
     return tuple(_running_job(ranks) for ranks in by_job.values())
 
 
-def _running_job(found: list[dict[str, Any]]) -> RunningJob:
-    first = found[0]
+def _running_job(rows: list[dict[str, Any]]) -> RunningJob:
+    first = rows[0]
     ranks = tuple(
         RankPlacement(
             rank=row["rank"],
@@ -271,7 +272,7 @@ def _running_job(found: list[dict[str, Any]]) -> RunningJob:
             holds=tuple(DeviceHold(device, memory) for device, memory in row["holds"] or ()),
             apart=row["apart"],
         )
-        for row in found
+        for row in rows
     )
     return RunningJob(
         job_id=first["id"],
@@ -297,7 +298,7 @@ def _running_job(found: list[dict[str, Any]]) -> RunningJob:
 
 
 def _ends_by(row: dict[str, Any]) -> float | None:
-    """At its time limit, or when it has been told to stop and its grace is over."""
+    """Return the latest end of a job: its time limit, or the end of its grace period if it is stopping."""
     ends: list[float] = []
     if row["max_runtime_seconds"] is not None:
         ends.append(row["started_at"] + row["max_runtime_seconds"])
@@ -307,12 +308,12 @@ def _ends_by(row: dict[str, Any]) -> float | None:
 
 
 def capacity_seconds() -> float:
-    """How long a lost node counts as capacity: the parameter of IS_CAPACITY."""
+    """Return how long a lost node counts as capacity: the parameter of IS_CAPACITY."""
     return settings.ENV.lost_node_capacity_seconds
 
 
 def nodes(running: tuple[RunningJob, ...] = ()) -> tuple[Node, ...]:
-    """All nodes, with what `running` leaves free of their CPU and memory."""
+    """Load all nodes, with the CPU and memory that `running` leaves free."""
     cpu_used: dict[int, int] = {}
     memory_used: dict[int, int] = {}
     for job in running:
@@ -343,5 +344,5 @@ def nodes(running: tuple[RunningJob, ...] = ()) -> tuple[Node, ...]:
 
 
 def _taints(text: str) -> tuple[Taint, ...]:
-    found = msgspec.json.decode(text, type=list[protocol.Taint])
-    return tuple(sorted(Taint(taint.key, taint.value, str(taint.effect)) for taint in found))
+    taints = msgspec.json.decode(text, type=list[protocol.Taint])
+    return tuple(sorted(Taint(taint.key, taint.value, str(taint.effect)) for taint in taints))

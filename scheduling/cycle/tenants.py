@@ -1,4 +1,4 @@
-"""Database → the engine's tenants: what each may use, and what each has used as the policy counts it."""
+"""Load the engine's tenants: their limits, and their use as the policy counts it."""
 
 import time
 from collections.abc import Mapping
@@ -13,8 +13,8 @@ from scheduling.engine.model import Policy, Tenant
 from tenants.billing import budgets
 
 _TIERS = {"premium": 0, "standard": 1, "opportunistic": 2}
-# What a tenant's weight may follow (Policy.dynamic_share_bound) is its use of the last month, looked at once a minute.
-HISTORY_SECONDS, HISTORY_FRESH_SECONDS = 30 * 86400.0, 60.0
+# The history for dynamic weights (Policy.dynamic_share_bound): use of the last month, reloaded once a minute.
+HISTORY_SECONDS, HISTORY_CACHE_SECONDS = 30 * 86400.0, 60.0
 
 _TENANTS = """
     SELECT t.id, t.name, t.weight, t.tier, q.max_gpus,
@@ -32,7 +32,7 @@ _TENANTS = """
                    FROM nodes_held WHERE started_at IS NOT NULL GROUP BY tenant_id) u ON u.tenant_id = t.id
      ORDER BY t.id
 """
-# Of tenants with a budget: their jobs that were preempted within the hour, and those that have been told to stop.
+# For tenants with a preemption budget: jobs preempted within the last hour, and jobs being stopped for it.
 _PREEMPTED = """
     SELECT j.tenant_id, count(*) FROM jobs_attempts a JOIN jobs_all j ON j.id = a.job_id
      WHERE a.reason = 'preempted' AND a.ended_at > now() - interval '1 hour' AND j.tenant_id = ANY(%(ids)s)
@@ -41,7 +41,7 @@ _PREEMPTED = """
     SELECT tenant_id, count(*) FROM jobs_all
      WHERE state = 'stopping' AND stop_reason = 'preempted' AND tenant_id = ANY(%(ids)s) GROUP BY tenant_id
 """
-# GPU-seconds by tenant and model since a time; by tenant, as the ledger's index begins with it.
+# GPU-seconds by tenant and model since a time. The join starts at tenants, as does the ledger's index.
 _PAST = """
     SELECT t.id, e.gpu_model,
            sum(e.gpus * date_part('epoch', e.ended_at - greatest(e.started_at, now() - make_interval(secs => %(s)s))))
@@ -58,7 +58,7 @@ _NOW = """
 
 @dataclass
 class _Past:
-    """What the ledger said last of the history: it is long, and moves little in a minute."""
+    """The cached history from the ledger, which is long and changes little in a minute."""
 
     at: float = float("-inf")
     gpu_seconds: dict[int, float] = field(default_factory=dict)
@@ -68,10 +68,10 @@ _past = _Past()
 
 
 def load_tenants(policy: Policy) -> tuple[Tenant, ...]:
-    """All tenants with their limits and their use, decayed to now and including what runs. What the policy does not
-    look at (history, window) is not read, and 0."""
-    found = prepared(_TENANTS, {"h": policy.usage_half_life_seconds})
-    used_up = _preempted([row["id"] for row in found if row["budget"] is not None])
+    """Load all tenants with their limits and their use, decayed to now and including running jobs. Values that the
+    policy does not use (history, window) are not read, and 0."""
+    rows = prepared(_TENANTS, {"h": policy.usage_half_life_seconds})
+    used_up = _preempted([row["id"] for row in rows if row["budget"] is not None])
     history = _history() if policy.dynamic_share_bound else {}
     costs = _window_costs(policy) if policy.name == "cost_aware" else {}
     bounded = budgets.hard_budgets()
@@ -97,17 +97,17 @@ def load_tenants(policy: Policy) -> tuple[Tenant, ...]:
             preemptions_left=None if row["budget"] is None else max(row["budget"] - used_up.get(row["id"], 0), 0),
             **_budget(bounded.get(row["id"])),
         )
-        for row in found
+        for row in rows
     )
 
 
-def _budget(standing: budgets.BudgetStatus | None) -> dict[str, Any]:
-    if standing is None:
+def _budget(status: budgets.BudgetStatus | None) -> dict[str, Any]:
+    if status is None:
         return {}
     return {
-        "budget_gpu_hours": standing.hard_gpu_hours,
-        "budget_used_gpu_hours": standing.used_gpu_hours,
-        "budget_period": standing.period,
+        "budget_gpu_hours": status.hard_gpu_hours,
+        "budget_used_gpu_hours": status.used_gpu_hours,
+        "budget_period": status.period,
     }
 
 
@@ -119,8 +119,8 @@ def _preempted(tenant_ids: list[int]) -> dict[int, int]:
 
 
 def _history() -> dict[int, float]:
-    """Plain GPU-seconds of the last HISTORY_SECONDS; what runs is added when it has ended."""
-    if time.monotonic() - _past.at > HISTORY_FRESH_SECONDS:
+    """Return GPU-seconds of the last HISTORY_SECONDS, without decay and running jobs."""
+    if time.monotonic() - _past.at > HISTORY_CACHE_SECONDS:
         totals: dict[int, float] = {}
         for tenant_id, _, gpu_seconds in rows(_PAST, {"s": HISTORY_SECONDS}):
             totals[tenant_id] = totals.get(tenant_id, 0.0) + float(gpu_seconds)
@@ -129,7 +129,7 @@ def _history() -> dict[int, float]:
 
 
 def _window_costs(policy: Policy) -> Mapping[int, float]:
-    """GPU-hours of the policy's sliding window x the cost of a GPU-hour of their model."""
+    """Return GPU-hours in the policy's sliding window x the cost of a GPU-hour of their model, by tenant."""
     costs: dict[int, float] = {}
     for sql in (_PAST, _NOW):
         for tenant_id, model, gpu_seconds in rows(sql, {"s": policy.window_seconds}):

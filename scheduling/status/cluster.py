@@ -1,4 +1,4 @@
-"""Answers about scheduling: who waits in which order, and how the cluster is."""
+"""Status of the queue and the cluster: positions, estimates, nodes, cycles and shares."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,41 +21,41 @@ from tenants.auth.identity import Identity
 
 # --- the queue --------------------------------------------------------------------------------------------------------
 
-# The queue as people read it: by priority, then by age. What starts next also depends on shares and fit, and that is
-# what each job's reason is for.
+# The displayed order of the queue: by priority, then by age. What starts next also depends on shares and fit; each
+# job's reason explains that.
 _GPUS = "j.weight * j.gpu_count::bigint"
 
 
 def queue(identity: Identity, after: Sequence[Any] | None, limit: int) -> dict[str, Any]:
-    """The caller's waiting jobs with their position among everybody's; of other tenants only the totals are told. Each
-    has an estimate, unless so many wait that it takes long."""
+    """Return the caller's pending jobs with their positions in the queue of all tenants, and totals. Each has an
+    estimate, unless there are too many jobs to compute it."""
     visible = identity.visible_tenants()
-    where, params = "true", list[Any]()
+    condition, params = "true", list[Any]()
     if visible is not None:
-        where, params = "j.tenant_id = ANY(%s)", [visible]
+        condition, params = "j.tenant_id = ANY(%s)", [visible]
     if after is not None:
-        where += " AND (-j.priority, extract(epoch FROM j.submitted_at)::float8, j.id) > (%s, %s, %s)"
+        condition += " AND (-j.priority, extract(epoch FROM j.submitted_at)::float8, j.id) > (%s, %s, %s)"
         params += after
     rows = query(
         f"""SELECT j.*, j.elements_waiting AS elements, NULL AS placement, t.name AS tenant,
                    u.username AS "user", extract(epoch FROM j.submitted_at)::float8 AS at
               FROM jobs_all j JOIN tenants_all t ON t.id = j.tenant_id JOIN tenants_people u ON u.id = j.user_id
-             WHERE j.is_waiting AND {where} ORDER BY {ORDER} LIMIT %s""",
+             WHERE j.is_waiting AND {condition} ORDER BY {ORDER} LIMIT %s""",
         [*params, limit],
     )
-    places = queue_positions([row["id"] for row in rows])
+    positions = queue_positions([row["id"] for row in rows])
     [total] = query(
         f"SELECT coalesce(sum(j.weight), 0)::bigint AS jobs, coalesce(sum({_GPUS}), 0)::bigint AS gpus"
         f"  FROM jobs_all j WHERE j.is_waiting"
     )
     last = rows[-1] if len(rows) == limit else None
-    foreseen = estimates_of([row["id"] for row in rows])
+    estimates = estimates_of([row["id"] for row in rows])
     return {
-        # One that has started between the two questions waits no more.
+        # A job that started between the queries is no longer pending.
         "items": [
-            _queued(row, places[row["id"]], foreseen[row["id"]])
+            _represent_queued(row, positions[row["id"]], estimates[row["id"]])
             for row in rows
-            if row["id"] in places and row["id"] in foreseen
+            if row["id"] in positions and row["id"] in estimates
         ],
         "total": total["jobs"],
         "total_gpus": total["gpus"],
@@ -64,29 +64,29 @@ def queue(identity: Identity, after: Sequence[Any] | None, limit: int) -> dict[s
 
 
 def estimates_of(job_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
-    """Of those of these that wait: `estimate`, when it will probably start, as an explanation says it, or in
+    """Return for those of the jobs that are pending: `estimate` of the start, as in an explanation, or in
     `estimate_reason` why there is none."""
-    found = current.queue_estimates() if job_ids else {}
+    estimates = current.queue_estimates() if job_ids else {}
     waiting = query(
         "SELECT j.id, j.state, j.reason FROM jobs_all j WHERE j.id = ANY(%s) AND j.is_waiting", [list(job_ids)]
     )
-    return {row["id"]: _foreseen(row, found.get(row["id"])) for row in waiting}
+    return {row["id"]: _estimate_fields(row, estimates.get(row["id"])) for row in waiting}
 
 
-def _foreseen(row: dict[str, Any], estimate: Estimate | None) -> dict[str, Any]:
-    why = why_no_estimate(row["state"], row["reason"])
-    if why is None and estimate is not None:
+def _estimate_fields(row: dict[str, Any], estimate: Estimate | None) -> dict[str, Any]:
+    reason = why_no_estimate(row["state"], row["reason"])
+    if reason is None and estimate is not None:
         return {"estimate": present_estimate(estimate), "estimate_reason": None}
-    return {"estimate": None, "estimate_reason": why or current.why_unforeseen()}
+    return {"estimate": None, "estimate_reason": reason or current.why_no_queue_estimate()}
 
 
-def _queued(row: dict[str, Any], place: tuple[int, int], foreseen: dict[str, Any]) -> dict[str, Any]:
+def _represent_queued(row: dict[str, Any], position: tuple[int, int], foreseen: dict[str, Any]) -> dict[str, Any]:
     names = ("name", "tenant", "user", "state", "gpu_count", "priority")
     return {
         "job_id": row["id"],
         **{name: row[name] for name in names},
-        "position": place[0],
-        "gpus_ahead": place[1],
+        "position": position[0],
+        "gpus_ahead": position[1],
         "elements": row["elements"],
         "submitted_at": rfc3339(row["submitted_at"]),
         "reason": representation.reason(row),
@@ -97,7 +97,7 @@ def _queued(row: dict[str, Any], place: tuple[int, int], foreseen: dict[str, Any
 # --- the cluster ------------------------------------------------------------------------------------------------------
 
 
-# A worker that fell is replaced within two seconds, and no cycle takes so long.
+# A failed worker is replaced within two seconds, and no cycle takes this long.
 SILENT_SECONDS = 15.0
 
 
@@ -105,13 +105,13 @@ _BY_STATE = "SELECT state, count(*) AS n FROM nodes_all WHERE removed_at IS NULL
 
 
 def agents() -> dict[str, int]:
-    """Nodes by the state of their agent, and `total`."""
-    found = {row["state"]: row["n"] for row in query(_BY_STATE)}
-    return {**{str(state): found.get(state, 0) for state in NodeState}, "total": sum(found.values())}
+    """Return the number of nodes by the state of their agent, and `total`."""
+    counts = {row["state"]: row["n"] for row in query(_BY_STATE)}
+    return {**{str(state): counts.get(state, 0) for state in NodeState}, "total": sum(counts.values())}
 
 
 def cluster_status() -> dict[str, Any]:
-    """The numbers that a script or a status line asks for."""
+    """Return the cluster's numbers for scripts and status lines."""
     [row] = query(
         """SELECT count(*) AS total_nodes, count(*) FILTER (WHERE state = 'online') AS online_nodes,
                   coalesce(bool_or(pretend), false) AS pretend FROM nodes_all WHERE removed_at IS NULL"""
@@ -136,7 +136,7 @@ def cluster_status() -> dict[str, Any]:
 
 
 def scheduler_lag() -> dict[str, Any]:
-    """When the last cycle ended: there is one each GPUSCHED_TICK_SECONDS at least."""
+    """Return when the last cycle ended. Cycles run at least every GPUSCHED_TICK_SECONDS."""
     rows = prepared("SELECT at, extract(epoch FROM clock_timestamp() - at)::float8 AS age, ms FROM scheduling_beat")
     if not rows:
         return {"last_cycle_at": None, "age_seconds": None, "last_cycle_ms": None, "is_alive": False}
@@ -149,12 +149,12 @@ def scheduler_lag() -> dict[str, Any]:
     }
 
 
-def cycles(limit: int, before: int | None = None) -> list[dict[str, Any]]:
-    """Recorded cycles, newest first; those older than the one with the id `before`."""
+def cycles(limit: int, older_than: int | None = None) -> list[dict[str, Any]]:
+    """Return cycles, newest first. `older_than`: only those before the cycle with this id."""
     rows = query(
         """SELECT *, EXISTS (SELECT 1 FROM scheduling_recordedcycle r WHERE r.cycle_id = c.id) AS is_recorded
              FROM scheduling_cycle c WHERE %s::bigint IS NULL OR id < %s ORDER BY id DESC LIMIT %s""",
-        [before, before, limit],
+        [older_than, older_than, limit],
     )
     return [
         {**row, "started_at": rfc3339(row["started_at"]), "reserved_at": rfc3339(row["reserved_at"])} for row in rows
@@ -162,9 +162,9 @@ def cycles(limit: int, before: int | None = None) -> list[dict[str, Any]]:
 
 
 def shares(*, with_archived: bool = False) -> list[dict[str, Any]]:
-    """What each tenant holds and has used, per weight: the numbers that order the queue under `fair`."""
+    """Return what each tenant holds and has used by weight: the values that order the queue under `fair`."""
     archived = {row["id"] for row in prepared("SELECT id FROM tenants_all WHERE archived_at IS NOT NULL")}
-    held = {
+    held_by = {
         row["tenant_id"]: row
         for row in prepared(
             """SELECT j.tenant_id, count(DISTINCT j.id) AS jobs, coalesce(sum(h.gpu_weight), 0) AS gpus
@@ -172,27 +172,27 @@ def shares(*, with_archived: bool = False) -> list[dict[str, Any]]:
                  LEFT JOIN nodes_held h ON h.assignment_id = s.id GROUP BY j.tenant_id"""
         )
     }
-    made = policy()
-    found = load_tenants(made)
-    weights = entitlements(found, made)
+    live_policy = policy()
+    loaded = load_tenants(live_policy)
+    weights = entitlements(loaded, live_policy)
     return [
         {
             "tenant": tenant.name,
             "tenant_id": tenant.id,
             "weight": tenant.weight,
             "effective_weight": round(weights[tenant.id].effective, 6),
-            "weight_reason": why_entitled(weights[tenant.id], made),
-            "gpus_held": round(held.get(tenant.id, {}).get("gpus", 0.0), 3),
-            "jobs_live": held.get(tenant.id, {}).get("jobs", 0),
+            "weight_reason": why_entitled(weights[tenant.id], live_policy),
+            "gpus_held": round(held_by.get(tenant.id, {}).get("gpus", 0.0), 3),
+            "jobs_live": held_by.get(tenant.id, {}).get("jobs", 0),
             "guaranteed_gpus": tenant.guaranteed_gpus,
             "max_gpus": tenant.max_gpus,
             "usage_gpu_hours": round(tenant.usage_gpu_seconds / 3600, 4),
             "share": round(
-                (average_gpus(tenant.usage_gpu_seconds, made) + held.get(tenant.id, {}).get("gpus", 0.0))
+                (average_gpus(tenant.usage_gpu_seconds, live_policy) + held_by.get(tenant.id, {}).get("gpus", 0.0))
                 / weights[tenant.id].effective,
                 6,
             ),
         }
-        for tenant in found
+        for tenant in loaded
         if with_archived or tenant.id not in archived
     ]

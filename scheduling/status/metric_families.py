@@ -1,4 +1,4 @@
-"""Every metric by its name: type, labels and meaning. docs/metrics.md is written from this."""
+"""All metrics: name, type, labels and meaning. docs/metrics.md is generated from them."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,8 +8,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 @dataclass(frozen=True)
 class Family:
-    """`name` as it is scraped: that of a counter ends in _total. `meaning` has backticks around words, which Prometheus
-    is not told. Series are bounded by closed catalogues (states, reasons, rules, phases, tasks), tenants, and GPUs."""
+    """A metric. `name` as scraped: a counter's ends in _total. `meaning` has backticks, which Prometheus does not get.
+    Closed catalogues (states, reasons, rules, phases, tasks), tenants and GPUs bound the number of series."""
 
     name: str
     type: Literal["gauge", "counter", "histogram"]
@@ -30,7 +30,7 @@ FAMILIES = {
         ),
         Family(
             "gpu_scheduler_gpu_utilization", "gauge", ("node", "gpu"),
-            "percent, as NVML says; only readings younger than 30 s",
+            "percent, from NVML; only readings younger than 30 s",
         ),
         Family(
             "gpu_scheduler_gpu_temperature_celsius", "gauge", ("node", "gpu"),
@@ -39,7 +39,7 @@ FAMILIES = {
         Family(
             "gpu_scheduler_gpu_seconds_total", "counter", ("state",),
             "time of GPUs as `busy`, `held_idle` (held by a job, and read as 0 % for a minute), `free` or `unavailable`"
-            " (not held, and not offered); the four add up to the number of GPUs times the time since counting began",
+            " (not held, and out of service); together the number of GPUs times the time since counting began",
         ),
         Family(
             "gpu_scheduler_agents", "gauge", ("state",),
@@ -53,30 +53,30 @@ FAMILIES = {
             "gpu_scheduler_tenant_budget_gpu_hours", "gauge", ("tenant", "kind"),
             "GPU-hours of tenants with a budget: `used` in the period, and the bounds `soft` and `hard`",
         ),
-        Family("gpu_scheduler_attempts_ended_total", "counter", ("reason",), "attempts by how they ended"),
+        Family("gpu_scheduler_attempts_ended_total", "counter", ("reason",), "ended attempts by reason"),
         Family(
             "gpu_scheduler_preemptions_total", "counter", ("rule",),
-            "jobs that were told to stop for others: `priority` (of a lower band), `reclaim` (their tenant borrowed"
-            " what another's guarantee covers), `online` (batch borrowed of the online part), `heat` (their GPU stays"
+            "preempted jobs: `priority` (of a lower band), `reclaim` (their tenant borrowed"
+            " what another's guarantee covers), `online` (batch jobs on online capacity), `heat` (their GPU stays"
             " hot)",
         ),
         Family(
             "gpu_scheduler_largest_startable_gang", "gauge", (),
             "GPUs of the largest gang (of any model, over nodes where `enable_gang_scheduling` allows it, one CPU core"
-            " in all) that could start now if nobody else waited",
+            " in all) that could start now without other pending jobs",
         ),
         Family(
             "gpu_scheduler_redis_heard", "gauge", (),
-            "1 while changes told by Redis arrive at this web process, else 0; only with `GPUSCHED_REDIS_URL`",
+            "1 while messages of Redis arrive at this web process, else 0; only with `GPUSCHED_REDIS_URL`",
         ),
         Family(
             "gpu_scheduler_agents_unheard_seconds", "gauge", (),
-            "how long the message of an agent has waited that this web process has not yet written; beyond 10 s it is"
+            "how long the oldest agent's message has waited to be written by this web process; beyond 10 s it is"
             " not ready",
         ),
         Family(
             "gpu_scheduler_housekeeping_age_seconds", "gauge", ("task",),
-            "seconds since a task of the housekeeping worker last ended well: `mend`, `roll_up`,"
+            "seconds since a task of the housekeeping worker last succeeded: `mend`, `roll_up`,"
             " `forecast` and `drop_old_jobs` run each minute, `drop_old` each hour; only tasks that have",
         ),
         Family(
@@ -89,7 +89,7 @@ FAMILIES = {
         ),
         Family(
             "gpu_scheduler_estimate_coverage_percent", "gauge", ("bound",),
-            "of the latest 500 jobs that waited, how many percent started at or before this bound of their first "
+            "percent of the latest 500 started jobs that started at or before this bound of their first "
             "estimate: `p50`, `p90`; none until 20 have started",
         ),
         Family(
@@ -113,7 +113,7 @@ def histogram(name: str) -> HistogramMetricFamily:
 
 
 def _help(name: str, kind: str) -> str:
-    """KeyError: no such metric; ValueError: it is of another type."""
+    """Return the help text. Raise KeyError for an unknown metric, ValueError for one of another type."""
     if FAMILIES[name].type != kind:
-        raise ValueError(f"{name} is no {kind}")
+        raise ValueError(f"{name} is not a {kind}")
     return FAMILIES[name].meaning.replace("`", "")

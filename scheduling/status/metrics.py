@@ -1,4 +1,4 @@
-"""/metrics: what the database knows, in Prometheus' words. Nothing is counted that is not so."""
+"""Serve /metrics: values from the database in Prometheus' format."""
 
 from collections.abc import Collection, Iterator
 
@@ -31,7 +31,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class _Database:
-    """`tenants`: names of those that the caller may see; None: all."""
+    """A collector that reads the database. `tenants`: names of the visible tenants; None: all."""
 
     def __init__(self, tenants: Collection[str] | None) -> None:
         self._tenants = tenants
@@ -79,8 +79,8 @@ def _estimates() -> Metric:
 
 def _largest_gang() -> Metric:
     largest = gauge("gpu_scheduler_largest_startable_gang")
-    here = current.cluster()
-    largest.add_metric([], capacity.largest_startable_gang(here.snapshot, here.policy))
+    view = current.cluster()
+    largest.add_metric([], capacity.largest_startable_gang(view.snapshot, view.policy))
     return largest
 
 
@@ -92,7 +92,7 @@ _READINGS = """
 
 
 def _devices() -> Iterator[Metric]:
-    """A device without a fresh reading has no series: unknown is never zero."""
+    """Yield series of devices. A device without a current reading has none: unknown is never zero."""
     utilisation = gauge("gpu_scheduler_gpu_utilization")
     heat = gauge("gpu_scheduler_gpu_temperature_celsius")
     for row in query(_READINGS):
@@ -110,10 +110,10 @@ def _devices() -> Iterator[Metric]:
     yield seconds
 
 
-def _of_tenants(seen: Collection[str] | None) -> Iterator[Metric]:
+def _of_tenants(visible: Collection[str] | None) -> Iterator[Metric]:
     gpus = gauge("gpu_scheduler_tenant_gpus")
     for share in cluster.shares():
-        if seen is not None and share["tenant"] not in seen:
+        if visible is not None and share["tenant"] not in visible:
             continue
         gpus.add_metric([share["tenant"], "used"], share["gpus_held"])
         gpus.add_metric([share["tenant"], "guaranteed"], share["guaranteed_gpus"])
@@ -121,20 +121,20 @@ def _of_tenants(seen: Collection[str] | None) -> Iterator[Metric]:
             gpus.add_metric([share["tenant"], "limit"], share["max_gpus"])
     yield gpus
     budget = gauge("gpu_scheduler_tenant_budget_gpu_hours")
-    for one in budgets.statuses(with_archived=False):
-        if seen is not None and one.tenant not in seen:
+    for status in budgets.statuses(with_archived=False):
+        if visible is not None and status.tenant not in visible:
             continue
-        kinds = {"used": one.used_gpu_hours, "soft": one.soft_gpu_hours, "hard": one.hard_gpu_hours}
+        kinds = {"used": status.used_gpu_hours, "soft": status.soft_gpu_hours, "hard": status.hard_gpu_hours}
         for kind, hours in kinds.items():
             if hours is not None:
-                budget.add_metric([one.tenant, kind], hours)
+                budget.add_metric([status.tenant, kind], hours)
     yield budget
 
 
 def _control_plane() -> Iterator[Metric]:
     ended = counter("gpu_scheduler_attempts_ended_total")
     for reason, number in tally.attempts_by_reason().items():
-        if reason in set(EndReason):  # the catalogue is closed, and so is the number of series
+        if reason in set(EndReason):  # a closed catalogue bounds the number of series
             ended.add_metric([reason], number)
     yield ended
     leader = gauge("gpu_scheduler_cycle_leader")
@@ -154,7 +154,7 @@ def _control_plane() -> Iterator[Metric]:
 
 
 def _histogram(name: str) -> Metric:
-    """One without a label is kept under the empty value of one."""
+    """Build a histogram. One without labels is stored under an empty label value."""
     family = histogram(name)
     is_labelled = bool(FAMILIES[name].labels)
     for value, (counts, total) in histograms.read(name).items():
@@ -166,28 +166,29 @@ def _histogram(name: str) -> Metric:
     return family
 
 
-def _tenants_seen(request: HttpRequest) -> Collection[str] | None:
-    """Names of the tenants; None: all. 401 for a token that is none: what it was given for would be missing unseen."""
+def _visible_tenants(request: HttpRequest) -> Collection[str] | None:
+    """Return the names of the visible tenants; None: all. 401 for an invalid token, whose series would silently
+    lack."""
     header = request.headers.get("Authorization", "")
     if not header:
         return ()
-    who = identity_of_token(header)
-    if who is None or Scope.READ not in who.scopes:
+    caller = identity_of_token(header)
+    if caller is None or Scope.READ not in caller.scopes:
         rate_limits.count_bad_token(request)
         step = "send one with the scope `read`, or none: then tenants are left out"
-        raise Problem(401, "not_authenticated", "this is no token that may read", next_step=step)
-    return None if who.is_admin else set(who.tenant_names.values())
+        raise Problem(401, "not_authenticated", "this token is not valid or lacks the scope `read`", next_step=step)
+    return None if caller.is_admin else set(caller.tenant_names.values())
 
 
 @csrf_exempt
 def metrics(request: HttpRequest) -> HttpResponse:
-    """Readable without a token, but for the series of tenants: they are for whose token may see the tenant."""
+    """Serve the metrics. Series of tenants need a token that can see the tenant; the others are public."""
     if request.method not in ("GET", "HEAD"):
         return not_allowed("GET", "HEAD")
     try:
-        seen = _tenants_seen(request)
+        visible = _visible_tenants(request)
     except Problem as problem:
         return response_for(problem)
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Database(seen))
+    registry.register(_Database(visible))
     return HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE)

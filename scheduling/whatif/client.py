@@ -1,7 +1,7 @@
 """Send questions to the what-if process (process.py) and wait for its answers.
 
-It is started with the first question and ended when none has come for a minute; it ends with this process, however that
-ends, as it reads from it. Callers take turns, each with the question of theirs that has waited longest."""
+It starts with the first question and ends after a minute without one, or with this process, whose pipe it reads.
+Callers take turns, each with the oldest of their questions."""
 
 import logging
 import subprocess
@@ -29,13 +29,13 @@ ROOT = Path(__file__).resolve().parents[2]
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# One question may be thought about for so long; and wait for so long until its turn comes.
+# Maximum time to compute an answer, and to wait for its turn.
 THINKING_SECONDS, WAITING_SECONDS = 20.0, 30.0
 ROUND_SECONDS, IDLE_SECONDS = 2.0, 60.0
-# A thread that handles a request lets others go on when an answer takes longer than this.
+# A request thread yields its slot when an answer takes longer than this.
 QUICK_SECONDS = 0.1
 
-room = ConcurrencyLimiter(
+limiter = ConcurrencyLimiter(
     MAX_QUESTIONS,
     MAX_QUESTIONS_EACH,
     code="too_many_questions",
@@ -44,58 +44,59 @@ room = ConcurrencyLimiter(
 )
 
 
-def ask(here: Present, question: Callable[Concatenate[Present, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What `question(here, …)` gives, a function of the engine. 503 if it takes too long, or the adviser ends over it
-    twice; 429 where too many are asked."""
-    mine = _Question(here, (question, args, kwargs), client_gone_check())
-    with room.slot(actor()):
-        _desk.put(actor(), mine)
-        wait([mine.answer], QUICK_SECONDS)
-        if not mine.answer.done():
+def ask(view: Present, question: Callable[Concatenate[Present, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return what `question(view, …)` returns, a function of the engine. 503 if it takes too long, or if the process
+    ends over it twice; 429 if there are too many questions."""
+    pending = _Question(view, (question, args, kwargs), client_gone_check())
+    with limiter.slot(actor()):
+        _queue.put(actor(), pending)
+        wait([pending.answer], QUICK_SECONDS)
+        if not pending.answer.done():
             with yield_slot():
-                wait([mine.answer], WAITING_SECONDS)
-                if mine.answer.cancel():
+                wait([pending.answer], WAITING_SECONDS)
+                if pending.answer.cancel():
                     raise _unanswered(f"other questions took longer than {WAITING_SECONDS:g} s")
-                wait([mine.answer])  # it is being thought about, and that has its own end
-        found: T = mine.answer.result()
-        return found
+                wait([pending.answer])  # it is being computed, which has its own limit
+        result: T = pending.answer.result()
+        return result
 
 
 def wait_for_batch() -> None:
-    """Waits for questions that were asked before, a moment at least and not for all of a long line. Those who come
-    meanwhile go on together, to share a present: what is worked out of it for one is there for the others. 429 as in
-    `ask`."""
-    with room.slot(actor()):
-        round = _desk.round
-        if not _desk.is_over(round, QUICK_SECONDS):
+    """Wait for earlier questions, at least a moment and not for all of a long queue. Callers that arrive meanwhile
+    continue together and share a view, whose cached results serve all of them. 429 as in `ask`."""
+    with limiter.slot(actor()):
+        round = _queue.round
+        if not _queue.wait_for_round(round, QUICK_SECONDS):
             with yield_slot():
-                _desk.is_over(round, WAITING_SECONDS)
+                _queue.wait_for_round(round, WAITING_SECONDS)
 
 
-def _unanswered(why: str) -> Problem:
-    return Problem(503, "unanswered", f"it could not be worked out: {why}", next_step="ask again later", retry_after=5)
+def _unanswered(reason: str) -> Problem:
+    return Problem(
+        503, "unanswered", f"the answer could not be computed: {reason}", next_step="try again later", retry_after=5
+    )
 
 
 @dataclass(eq=False)
 class _Question:
-    """`is_left`: tells whether whoever asked has gone."""
+    """A question. `is_disconnected`: returns whether its client has gone."""
 
-    here: Present
-    asked: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
-    is_left: Callable[[], bool]
+    view: Present
+    call: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+    is_disconnected: Callable[[], bool]
 
     def __post_init__(self) -> None:
         self.answer: Future[Any] = Future()
 
 
 class _QuestionQueue:
-    """Where questions wait. A thread hands them on, one at a time; it goes when there have been none for a while.
-    `round`: another number each time that all are answered, or some seconds have gone."""
+    """The queue of questions. A thread passes them on, one at a time, and ends after a while without any. `round`: a
+    new number each time that all are answered, or that some seconds have passed."""
 
     def __init__(self) -> None:
         self.round, self._round_ends = 0, 0.0
         self._changed = threading.Condition()
-        self._lines: dict[str, deque[_Question]] = {}  # of callers, in the order of their turns
+        self._lines: dict[str, deque[_Question]] = {}  # by caller, in the order of their turns
         self._is_attended = self._is_busy = False
 
     def put(self, caller: str, question: _Question) -> None:
@@ -109,8 +110,8 @@ class _QuestionQueue:
                 threading.Thread(target=self._attend, name="asking", daemon=True).start()
                 self._is_attended = True
 
-    def is_over(self, round: int, seconds: float) -> bool:
-        """Waits for the end of this round; True: it is over, or nobody asks anything."""
+    def wait_for_round(self, round: int, seconds: float) -> bool:
+        """Wait for the end of this round. Return True once it has ended, or no questions are left."""
         with self._changed:
             return self._changed.wait_for(lambda: self.round != round or not (self._lines or self._is_busy), seconds)
 
@@ -118,7 +119,7 @@ class _QuestionQueue:
         child: _Child | None = None
         while (question := self._next()) is not None:
             if question.answer.set_running_or_notify_cancel():
-                child = _answered(child, question)
+                child = _answer(child, question)
             self._is_done()
             del question
         if child is not None:
@@ -145,10 +146,10 @@ class _QuestionQueue:
             return question
 
 
-def _answered(child: "_Child | None", question: _Question) -> "_Child | None":
-    """The question gets its answer, or what went wrong. Gives the adviser for the next one, None: a new one."""
-    if question.is_left():
-        question.answer.set_exception(_unanswered("who asked has gone"))
+def _answer(child: "_Child | None", question: _Question) -> "_Child | None":
+    """Answer the question, or set its error. Return the process for the next question, or None to start a new one."""
+    if question.is_disconnected():
+        question.answer.set_exception(_unanswered("the client has gone"))
         return child
     for _ in range(2):
         try:
@@ -158,11 +159,11 @@ def _answered(child: "_Child | None", question: _Question) -> "_Child | None":
             question.answer.set_exception(_unanswered(f"it took longer than {THINKING_SECONDS:g} s"))
             return None
         except (OSError, EOFError):
-            logger.warning("the adviser ended over a question")
+            logger.warning("the what-if process ended over a question")
             if child is not None:
                 child.end()
             child = None
-        except Exception as error:  # noqa: BLE001 what cannot be sent is the asker's, and others ask on
+        except Exception as error:  # noqa: BLE001 the caller gets it, and other questions go on
             question.answer.set_exception(error)
             if child is not None:
                 child.end()
@@ -173,16 +174,16 @@ def _answered(child: "_Child | None", question: _Question) -> "_Child | None":
             else:
                 question.answer.set_exception(RuntimeError(answer))
             return child
-    question.answer.set_exception(_unanswered("the process that does it ended"))
+    question.answer.set_exception(_unanswered("its process ended"))
     return None
 
 
 class _Child:
-    """An adviser. It keeps the presents that it was handed last: what several ask about is sent once."""
+    """A what-if process. It keeps the latest views, so that a view is sent once for several questions."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            # It needs no packages, and starts in half of the time without.
+            # It needs no packages, and starts in half the time without them.
             [sys.executable, "-E", "-S", "-m", process.__name__],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT,
         )  # fmt: skip
@@ -190,7 +191,8 @@ class _Child:
         self._number = 0
 
     def ask(self, question: _Question) -> tuple[bool, Any]:
-        """TimeoutError: it took too long, and the adviser is no more. EOFError, OSError: it ended meanwhile."""
+        """Return whether there is an answer, and it. Raise TimeoutError if it took too long, after killing the process,
+        and EOFError or OSError if the process ended."""
         assert self._process.stdin and self._process.stdout
         is_over = threading.Event()
 
@@ -201,7 +203,7 @@ class _Child:
         timer = threading.Timer(THINKING_SECONDS, give_up)
         timer.start()
         try:
-            self._process.stdin.write(process.dumps((*self._told(question.here), *question.asked)))
+            self._process.stdin.write(process.dumps((*self._view_message(question.view), *question.call)))
             self._process.stdin.flush()
             answer: tuple[bool, Any] = process.load(self._process.stdout)
         except (OSError, EOFError):
@@ -214,20 +216,20 @@ class _Child:
         return answer
 
     def end(self) -> None:
-        """Nothing is left of it."""
+        """Kill the process and close its pipes."""
         self._process.kill()
-        with suppress(OSError), self._process:  # closes the pipes, and waits
+        with suppress(OSError), self._process:  # closes the pipes and waits
             pass
 
-    def _told(self, here: Present) -> tuple[int, tuple[Any, ...] | None]:
-        """The number of this present, and the present itself if the adviser does not have it."""
+    def _view_message(self, view: Present) -> tuple[int, tuple[Any, ...] | None]:
+        """Return the number of this view, and the view itself if the process does not have it."""
         for number, sent in self._sent.items():
-            if sent is here:
+            if sent is view:
                 return number, None
         self._number += 1
-        self._sent.pop(self._number - process.KEPT, None)
-        self._sent[self._number] = here
-        return self._number, (here.snapshot, here.policy, here.now)
+        self._sent.pop(self._number - process.MAX_VIEWS, None)
+        self._sent[self._number] = view
+        return self._number, (view.snapshot, view.policy, view.now)
 
 
-_desk = _QuestionQueue()
+_queue = _QuestionQueue()

@@ -1,7 +1,7 @@
-"""What would be, about jobs that wait: what would cure their reasons, and when they will start.
+"""What-if questions about pending jobs: which changes would let them start, and when they will probably start.
 
-Of the cluster as it is after the question came; nothing is written. The what-if process answers it (client.py), so that
-requests go on."""
+They use a snapshot taken after the question, and write nothing. The what-if process computes the answers (client.py),
+so that other requests continue."""
 
 import logging
 import threading
@@ -24,133 +24,134 @@ from scheduling.whatif import outcomes
 from scheduling.whatif.client import ask, wait_for_batch
 
 logger = logging.getLogger(__name__)
-# With more waiting jobs than this only the plan itself is made, and no other is tried.
+# With more pending jobs than this, only the plan itself is computed.
 MAX_JOBS = snapshot.MAX_ASKED_ABOUT
-# How much of their time limits jobs use is learned from so many of the latest attempts; fewer say nothing.
-_LATEST, _ENOUGH, _UNKNOWN = 500, 10, 0.5
-# Estimates of the whole queue are made together, at most so often.
+# The use of time limits is learned from this many of the latest attempts; with too few, a default applies.
+_LATEST, _MIN_ATTEMPTS, _DEFAULT_USE = 500, 10, 0.5
+# Estimates of the whole queue are computed together, at most this often.
 _CACHE_SECONDS = 5.0
-# … and only while no more than this wait: nobody asked for them.
+# … and only for at most this many pending jobs, because no caller requested them.
 MAX_BEHIND = 2_000
 
 
-class _Read(NamedTuple):
-    """`number`: how many reads had begun when it did, itself among them."""
+class _SharedView(NamedTuple):
+    """The latest shared view. `number`: how many reads had begun when its own did, including it."""
 
     number: int
     present: Present | None
 
 
 _reading = threading.Lock()
-_begun = 0
-_latest = _Read(0, None)
+_reads_begun = 0
+_latest = _SharedView(0, None)
 
 
-def take_snapshot(*, held: Sequence[int] = ()) -> Present:
-    """Read after this was called, once the adviser is free, by whoever comes first: those who wait share it. `held`:
-    held jobs, to be seen as if they were released."""
-    global _begun, _latest
-    is_shared = not (held or connection.in_atomic_block)  # what a transaction has written only it may see
-    first = _begun + 1
+def take_snapshot(*, released: Sequence[int] = ()) -> Present:
+    """Return a view read after this call, once the what-if process is free. Callers that wait share it. `released`:
+    held jobs to include as if they were released."""
+    global _reads_begun, _latest
+    is_shared = not (released or connection.in_atomic_block)  # only a transaction itself can see its writes
+    first = _reads_begun + 1
     if is_shared:
         wait_for_batch()
     with _reading:
         if is_shared and _latest.present is not None and _latest.number >= first:
             return _latest.present
-        _begun += 1
-        number = _begun
-        loaded, seen = snapshot.load(is_whole=True, held=held)
-        found = Present(loaded, seen.policy, seen.now)
+        _reads_begun += 1
+        number = _reads_begun
+        loaded, basis = snapshot.load(is_whole=True, released=released)
+        view = Present(loaded, basis.policy, basis.now)
         if is_shared:
-            _latest = _Read(number, found)
-        return found
+            _latest = _SharedView(number, view)
+        return view
 
 
 def cluster() -> Present:
-    """Nodes and what runs, whoever waits."""
+    """Return a view of nodes and running jobs, without pending ones."""
     running = snapshot.running()
     return Present(Snapshot((), running, snapshot.nodes(running), ()), policy(), time.time())
 
 
 def outlook(job_id: int, *, is_held: bool = False) -> Outlook | None:
-    """Why a waiting job waits, what would cure that, and when it will probably start; None: it waits no more."""
-    here = take_snapshot(held=[job_id] if is_held else ())
-    if all(job.id != job_id for job in here.snapshot.jobs):
+    """Return why a job is pending, which changes would let it start, and when it will probably start. None if it is no
+    longer pending."""
+    view = take_snapshot(released=[job_id] if is_held else ())
+    if all(job.id != job_id for job in view.snapshot.jobs):
         return None
-    if len(here.snapshot.jobs) > MAX_JOBS:
-        return ask(here, questions.reason, job_id)
-    found = ask(here, questions.outlook, job_id, median_limit_use())
-    return replace(found, estimate=calibrated(found.estimate, here.now))
+    if len(view.snapshot.jobs) > MAX_JOBS:
+        return ask(view, questions.reason, job_id)
+    result = ask(view, questions.outlook, job_id, median_limit_use())
+    return replace(result, estimate=calibrated(result.estimate, view.now))
 
 
 @dataclass
-class _Foreseen:
+class _QueueEstimates:
     until: float = 0.0
     is_too_many: bool = False
-    found: Mapping[int, Estimate] = field(default_factory=dict)
+    estimates: Mapping[int, Estimate] = field(default_factory=dict)
 
 
-_foreseen = _Foreseen()
-_foreseeing = threading.Lock()
+_queue_estimates = _QueueEstimates()
+_estimating = threading.Lock()
 
 
 def queue_estimates() -> Mapping[int, Estimate]:
-    """When each waiting job will probably start; some seconds old, or as it was while that is worked out. Empty while
-    more than MAX_BEHIND wait."""
-    if time.monotonic() > _foreseen.until and _foreseeing.acquire(blocking=False):
+    """Return when each pending job will probably start, some seconds old; the previous estimates while new ones are
+    computed. Empty with more than MAX_BEHIND pending jobs."""
+    if time.monotonic() > _queue_estimates.until and _estimating.acquire(blocking=False):
         try:
-            found = _foresee_all()
-            _foreseen.is_too_many, _foreseen.found = found is None, found or {}
-        except Problem as problem:  # a list is there without it
+            estimates = _estimate_all()
+            _queue_estimates.is_too_many, _queue_estimates.estimates = estimates is None, estimates or {}
+        except Problem as problem:  # lists work without estimates
             logger.warning("no estimates of the queue: %s", problem)
         finally:
-            _foreseen.until = time.monotonic() + _CACHE_SECONDS
-            _foreseeing.release()
-    return _foreseen.found
+            _queue_estimates.until = time.monotonic() + _CACHE_SECONDS
+            _estimating.release()
+    return _queue_estimates.estimates
 
 
-def why_unforeseen() -> str:
-    """Why a job that waits is not in what `foresee` found."""
-    if _foreseen.is_too_many:
-        return f"no estimates of the whole queue while more than {MAX_BEHIND:,} jobs wait: ask about this one alone"
-    return "no estimate yet: it is worked out every few seconds"
+def why_no_queue_estimate() -> str:
+    """Return why a pending job is not in `queue_estimates`."""
+    if _queue_estimates.is_too_many:
+        return f"no estimates of the whole queue while more than {MAX_BEHIND:,} jobs wait: explain this job alone"
+    return "no estimate yet: estimates are computed every few seconds"
 
 
-def why_unseen() -> str:
-    """Why an outlook has no estimate."""
+def why_no_outlook_estimate() -> str:
+    """Return why an outlook has no estimate."""
     return f"no estimate while more than {MAX_JOBS:,} jobs wait"
 
 
 def calibrated(estimate: Estimate | None, now: float) -> Estimate | None:
-    """Return the estimate as earlier ones turned out; None for none."""
-    return None if estimate is None else outcomes.learnt().applied(estimate, now)
+    """Return the estimate, calibrated by earlier outcomes; None for None."""
+    return None if estimate is None else outcomes.learned_calibration().applied(estimate, now)
 
 
-def _foresee_all() -> Mapping[int, Estimate] | None:
-    """None: too many wait."""
+def _estimate_all() -> Mapping[int, Estimate] | None:
+    """Return calibrated estimates of all pending jobs; None if there are too many."""
     plain = plain_estimates()
     if plain is None:
         return None
-    found, now = plain
-    learnt = outcomes.learnt()
-    return {job_id: learnt.applied(estimate, now) for job_id, estimate in found.items()}
+    estimates, now = plain
+    learned = outcomes.learned_calibration()
+    return {job_id: learned.applied(estimate, now) for job_id, estimate in estimates.items()}
 
 
 def plain_estimates() -> tuple[Mapping[int, Estimate], float] | None:
-    """Return the uncalibrated estimates of all waiting jobs and the moment they are of; None: too many wait."""
+    """Return uncalibrated estimates of all pending jobs, and their time; None if there are too many."""
     [(waiting,)] = rows("SELECT count(*) FROM jobs_all j WHERE j.is_waiting")
     if waiting == 0:
         return {}, time.time()
     if waiting > MAX_BEHIND:
         return None
-    here = take_snapshot()
-    if len(here.snapshot.jobs) > MAX_BEHIND:
+    view = take_snapshot()
+    if len(view.snapshot.jobs) > MAX_BEHIND:
         return None
-    return ask(here, questions.queue, median_limit_use()), here.now
+    return ask(view, questions.queue, median_limit_use()), view.now
 
 
 def median_limit_use() -> float:
-    """The part of its time limit that a job used in the median, of late."""
+    """Return the median fraction of the time limit that recent jobs used."""
     [(number, median)] = rows(
         """SELECT count(*), percentile_cont(0.5) WITHIN GROUP (ORDER BY used) FROM (
                SELECT extract(epoch FROM a.ended_at - a.started_at)::float8 / j.max_runtime_seconds AS used
@@ -159,4 +160,4 @@ def median_limit_use() -> float:
                   AND j.max_runtime_seconds IS NOT NULL) latest""",
         [_LATEST],
     )
-    return min(max(float(median), 0.01), 1.0) if number >= _ENOUGH else _UNKNOWN
+    return min(max(float(median), 0.01), 1.0) if number >= _MIN_ATTEMPTS else _DEFAULT_USE

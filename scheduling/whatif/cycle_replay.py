@@ -1,4 +1,4 @@
-"""Replay a recorded cycle: what was decided, whether the engine still decides so, and what another policy would do."""
+"""Replay a recorded cycle: the recorded plan, whether the engine still makes it, and the plan of another policy."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ from scheduling.engine.whatif.replay import Replayed, placement_of
 from scheduling.whatif.client import ask
 from scheduling.whatif.presenters import present_change, present_reason
 
-# Of the jobs that wait for one reason, and of the lists of jobs that two policies treat differently.
+# Maximum ids per pending reason, and per list of jobs that two policies treat differently.
 MAX_IDS = 100
 
 
@@ -37,10 +37,10 @@ def replay(
     engine_id = None if job_id is None else _engine_id(recorded.snapshot, cycle_id, job_id)
     node_id = None if node is None else _node_id(recorded.snapshot, cycle_id, node)
     rules = recorded.policy if policy is None else replace(recorded.policy, name=policy)
-    here = Present(recorded.snapshot, rules, recorded.now)
-    replayed = ask(here, engine.replay, engine_id, node_id)
+    view = Present(recorded.snapshot, rules, recorded.now)
+    replayed = ask(view, engine.replay, engine_id, node_id)
     is_recorded_policy = rules == recorded.policy
-    names = {one.id: one.name for one in recorded.snapshot.nodes}
+    names = {node_record.id: node_record.name for node_record in recorded.snapshot.nodes}
     return {
         "cycle_id": cycle_id,
         "decided_at": timestamp(recorded.now),
@@ -54,30 +54,30 @@ def replay(
 
 
 def _engine_id(snapshot: Snapshot, cycle_id: int, job_id: int) -> int:
-    """Return the engine's id of a job; of an array, that of its next element."""
-    found = next((job.id for job in snapshot.jobs if public_id(job.id) == job_id), None)
-    if found is None:
+    """Return the engine's id of a job, or of the next element of an array."""
+    engine_id = next((job.id for job in snapshot.jobs if public_id(job.id) == job_id), None)
+    if engine_id is None:
         raise not_found(f"job {job_id} that waits in cycle {cycle_id}", "omit job_id to list the jobs of this cycle")
-    return found
+    return engine_id
 
 
 def _node_id(snapshot: Snapshot, cycle_id: int, name: str) -> int:
-    found = next((node.id for node in snapshot.nodes if node.name == name), None)
-    if found is None:
+    node_id = next((node.id for node in snapshot.nodes if node.name == name), None)
+    if node_id is None:
         raise not_found(f"node {name} in cycle {cycle_id}", "check the name")
-    return found
+    return node_id
 
 
 def _plan(plan: Plan, names: dict[int, str]) -> dict[str, Any]:
     promise = plan.reservation
     return {
         "placements": [
-            {"job_id": public_id(one.job_id), "nodes": _nodes(one, names), "gpus": _gpus(one)}
-            for one in plan.placements
+            {"job_id": public_id(item.job_id), "nodes": _nodes(item, names), "gpus": _gpus(item)}
+            for item in plan.placements
         ],
         "preemptions": [
-            {"job_id": public_id(one.job_id), "victims": list(one.victims), "rule": one.rule}
-            for one in plan.preemptions
+            {"job_id": public_id(item.job_id), "victims": list(item.victims), "rule": item.rule}
+            for item in plan.preemptions
         ],
         "waits": [
             {
@@ -93,14 +93,14 @@ def _plan(plan: Plan, names: dict[int, str]) -> dict[str, Any]:
     }
 
 
-def _differences(recorded: Plan, again: Plan) -> dict[str, list[int]]:
-    """Return the jobs that start in one of the two plans alone."""
-    before, after = ({one.job_id for one in plan.placements} for plan in (recorded, again))
-    return {"starts_only_recorded": _ids(sorted(before - after)), "starts_only_here": _ids(sorted(after - before))}
+def _differences(recorded: Plan, replayed: Plan) -> dict[str, list[int]]:
+    """Return the jobs that start in only one of the two plans."""
+    original, after = ({placement.job_id for placement in plan.placements} for plan in (recorded, replayed))
+    return {"starts_only_recorded": _ids(sorted(original - after)), "starts_only_here": _ids(sorted(after - original))}
 
 
 def _ids(job_ids: Sequence[int]) -> list[int]:
-    return [public_id(one) for one in job_ids[:MAX_IDS]]
+    return [public_id(job_id) for job_id in job_ids[:MAX_IDS]]
 
 
 def _job(engine_id: int, node: str | None, replayed: Replayed, names: dict[int, str]) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def _job(engine_id: int, node: str | None, replayed: Replayed, names: dict[int, 
             if step.change is not None
         ],
         "node": node,
-        "obstacles": [{"test": one.name, "sentence": one.sentence} for one in replayed.obstacles],
+        "obstacles": [{"test": obstacle.name, "sentence": obstacle.found} for obstacle in replayed.obstacles],
     }
 
 

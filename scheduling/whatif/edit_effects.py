@@ -1,4 +1,4 @@
-"""Shows what an edit of a quota or of the policy would do now, in numbers and sentences, before it is made."""
+"""Compute the effect of an edit of a quota or of the policy before it is made, in numbers and sentences."""
 
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,51 +19,56 @@ from tenants.tenancy import archived
 from tenants.tenancy.tenants import NO_EFFECT
 
 logger = logging.getLogger(__name__)
-# So many ids of jobs are named of each kind.
+# Maximum job ids listed for each kind of effect.
 MAX_NAMED = 20
 
 
 def quota_effect(tenant_id: int, limits: Mapping[str, Any]) -> dict[str, Any]:
-    """The effect of other limits of a tenant. Nothing that runs is stopped by lowering one."""
+    """Return the effect of other limits of a tenant. Lowering a limit does not stop running jobs."""
     if archived.is_archived(tenant_id):
-        limits = {**limits, "guaranteed_gpus": 0}  # void until it is restored
-    here = current.take_snapshot()
-    old = next(one for one in here.snapshot.tenants if one.id == tenant_id)
-    new = tuple(_edited(one, limits) if one.id == tenant_id else one for one in here.snapshot.tenants)
-    edited = replace(here.snapshot, tenants=new)
-    found = _found(here, edited, here.policy)
-    tenant = next(one for one in new if one.id == tenant_id)
+        limits = {**limits, "guaranteed_gpus": 0}  # no guarantee while it is archived
+    view = current.take_snapshot()
+    old = next(each for each in view.snapshot.tenants if each.id == tenant_id)
+    new = tuple(_edited(each, limits) if each.id == tenant_id else each for each in view.snapshot.tenants)
+    edited = replace(view.snapshot, tenants=new)
+    effect = _plan_effect(view, edited, view.policy)
+    tenant = next(each for each in new if each.id == tenant_id)
     above = exceeded(edited, tenant)
-    said = [*_above(tenant, above), *_borrowed(old, tenant, edited), *_foreseen(found, edited), *_idle(tenant, edited)]
-    return _shown(found, edited, above, said)
+    sentences = [
+        *_excess_sentences(tenant, above),
+        *_borrowing_sentences(old, tenant, edited),
+        *_effect_sentences(effect, edited),
+        *_idle_limit_sentences(tenant, edited),
+    ]
+    return _represent(effect, edited, above, sentences)
 
 
 def policy_effect(new: Policy) -> dict[str, Any]:
-    """The effect of another policy."""
-    here = current.take_snapshot()
-    edited = replace(here.snapshot, tenants=load_tenants(new))
-    found = _found(here, edited, new)
-    return _shown(found, edited, [], list(_foreseen(found, edited)))
+    """Return the effect of another policy."""
+    view = current.take_snapshot()
+    edited = replace(view.snapshot, tenants=load_tenants(new))
+    effect = _plan_effect(view, edited, new)
+    return _represent(effect, edited, [], list(_effect_sentences(effect, edited)))
 
 
-def _found(here: Present, edited: Snapshot, new: Policy) -> Effect | None:
-    """None: too many wait to plan twice while somebody waits for the answer, or there is none. An edit that is meant
-    is not refused for that."""
+def _plan_effect(view: Present, edited: Snapshot, new: Policy) -> Effect | None:
+    """Return the effect; None if too many jobs are pending to plan twice within a request, or if there is no answer.
+    That does not block the edit."""
     if len(edited.jobs) > current.MAX_JOBS:
         return None
     try:
-        return ask(here, questions.changed, edited.tenants, new)
+        return ask(view, questions.changed, edited.tenants, new)
     except Problem as problem:
         logger.warning("the effect of an edit is unknown: %s", problem)
         return None
 
 
-def _foreseen(found: Effect | None, snapshot: Snapshot) -> list[str]:
-    if found is None and len(snapshot.jobs) > current.MAX_JOBS:
-        return [f"{len(snapshot.jobs)} jobs wait, too many to foresee which would start or stop"]
-    if found is None:
-        return ["which jobs would start or stop could not be worked out now"]
-    return list(_affected(found, snapshot))
+def _effect_sentences(effect: Effect | None, snapshot: Snapshot) -> list[str]:
+    if effect is None and len(snapshot.jobs) > current.MAX_JOBS:
+        return [f"{len(snapshot.jobs)} jobs wait, too many to compute which would start or stop"]
+    if effect is None:
+        return ["which jobs would start or stop could not be computed now"]
+    return list(_affected_sentences(effect, snapshot))
 
 
 def _edited(tenant: Tenant, limits: Mapping[str, Any]) -> Tenant:
@@ -81,20 +86,22 @@ def _edited(tenant: Tenant, limits: Mapping[str, Any]) -> Tenant:
     )
 
 
-def _shown(found: Effect | None, snapshot: Snapshot, above: Sequence[Excess], said: list[str]) -> dict[str, Any]:
-    known = found or Effect((), (), (), ())
+def _represent(
+    effect: Effect | None, snapshot: Snapshot, above: Sequence[Excess], sentences: list[str]
+) -> dict[str, Any]:
+    counted = effect or Effect((), (), (), ())
     return {
         "running_over": [
-            {"dimension": one.dimension.name, "in_use": one.in_use, "limit": one.limit, "users": one.users}
-            for one in above
+            {"dimension": excess.dimension.name, "in_use": excess.in_use, "limit": excess.limit, "users": excess.users}
+            for excess in above
         ],
-        "would_start": _jobs(known.starts, snapshot),
-        "would_wait": _jobs(known.waits, snapshot),
-        "would_never_start": _jobs(known.impossible, snapshot),
-        "would_stop": _jobs(known.stops, snapshot),
-        "sentences": [fix_plurals(sentence) for sentence in said] or [NO_EFFECT],
-        # What somebody should have seen before it is so.
-        "contradicts": bool(above or known.impossible or known.stops or found is None),
+        "would_start": _jobs(counted.starts, snapshot),
+        "would_wait": _jobs(counted.waits, snapshot),
+        "would_never_start": _jobs(counted.never, snapshot),
+        "would_stop": _jobs(counted.stops, snapshot),
+        "sentences": [fix_plurals(sentence) for sentence in sentences] or [NO_EFFECT],
+        # Effects that the caller should see before the edit.
+        "contradicts": bool(above or counted.never or counted.stops or effect is None),
     }
 
 
@@ -104,60 +111,60 @@ def _jobs(ids: Sequence[int], snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _gpus(ids: Collection[int], snapshot: Snapshot) -> int:
-    wanted = set(ids)
-    waiting = sum(job.request.gpu_count for job in snapshot.jobs if job.id in wanted)
-    return waiting + sum(job.request.gpu_count for job in snapshot.running if job.job_id in wanted)
+    job_ids = set(ids)
+    waiting = sum(job.request.gpu_count for job in snapshot.jobs if job.id in job_ids)
+    return waiting + sum(job.request.gpu_count for job in snapshot.running if job.job_id in job_ids)
 
 
-def _above(tenant: Tenant, above: Sequence[Excess]) -> Iterator[str]:
-    for one in above:
-        name = one.dimension.name
-        if one.users:
-            who = f"{one.users} users of tenant {tenant.name} hold" if one.users > 1 else "a user holds"
+def _excess_sentences(tenant: Tenant, above: Sequence[Excess]) -> Iterator[str]:
+    for excess in above:
+        name = excess.dimension.name
+        if excess.users:
+            subject = f"{excess.users} users of tenant {tenant.name} hold" if excess.users > 1 else "a user holds"
             yield (
-                f"{who} up to {one.in_use} GPUs, more than the limit of {one.limit} per user: their running jobs go on,"
-                " and they start nothing new on GPUs until they hold less"
+                f"{subject} up to {excess.in_use} GPUs, more than the limit of {excess.limit} per user: their running"
+                " jobs continue, and they start no new GPU jobs until they hold less"
             )
         else:
             yield (
-                f"tenant {tenant.name} uses {one.in_use} {name}, more than the limit of {one.limit}:"
-                f" its running jobs go on, and it starts nothing more that needs {name} until it uses less"
+                f"tenant {tenant.name} uses {excess.in_use} {name}, more than the limit of {excess.limit}:"
+                f" its running jobs continue, and it starts no new jobs that need {name} until it uses less"
             )
 
 
-def _borrowed(old: Tenant, tenant: Tenant, snapshot: Snapshot) -> Iterator[str]:
-    """What it holds beyond its guarantee, if an edit of that changes how much it is."""
-    held = sum(job.request.gpu_count for job in snapshot.running if job.tenant_id == tenant.id)
-    was, now = (max(0, held - one.guaranteed_gpus) for one in (old, tenant))
+def _borrowing_sentences(old: Tenant, tenant: Tenant, snapshot: Snapshot) -> Iterator[str]:
+    """Describe the GPUs beyond the guarantee, if the edit changes their number."""
+    gpus_held = sum(job.request.gpu_count for job in snapshot.running if job.tenant_id == tenant.id)
+    was, now = (max(0, gpus_held - each.guaranteed_gpus) for each in (old, tenant))
     if now == was:
         return
-    told = f"{now} of the {held} GPUs that it holds would be borrowed ({was} now)"
+    borrowed = f"{now} of the {gpus_held} GPUs that it holds would be borrowed ({was} now)"
     if now > was:
-        yield f"{told}: nothing is stopped by that, and others under their guarantee may take them back"
+        yield f"{borrowed}: no job is stopped by that, but tenants below their guarantee can reclaim them"
     else:
-        yield f"{told}: fewer may be taken back"
+        yield f"{borrowed}: fewer can be reclaimed"
 
 
-def _affected(found: Effect, snapshot: Snapshot) -> Iterator[str]:
-    for ids, what in (
-        (found.starts, "would start now that otherwise wait"),
-        (found.waits, "would wait that otherwise start now"),
-        (found.impossible, "would be more than a limit allows at all, and could never start"),
-        (found.stops, "would be stopped for others"),
+def _affected_sentences(effect: Effect, snapshot: Snapshot) -> Iterator[str]:
+    for ids, consequence in (
+        (effect.starts, "would start now that otherwise wait"),
+        (effect.waits, "would wait that otherwise start now"),
+        (effect.never, "would exceed a limit by themselves, and could never start"),
+        (effect.stops, "would be stopped for others"),
     ):
         if ids:
-            kind = "running" if ids is found.stops else "waiting"
-            yield f"{len(ids)} {kind} jobs ({_gpus(ids, snapshot)} GPUs) {what}"
+            kind = "running" if ids is effect.stops else "waiting"
+            yield f"{len(ids)} {kind} jobs ({_gpus(ids, snapshot)} GPUs) {consequence}"
 
 
-def _idle(tenant: Tenant, snapshot: Snapshot) -> Iterator[str]:
-    """What is set and has no effect on the cluster as it is."""
+def _idle_limit_sentences(tenant: Tenant, snapshot: Snapshot) -> Iterator[str]:
+    """Describe limits without effect on the present cluster."""
     devices = [device for node in snapshot.nodes for device in node.devices]
-    guaranteed = sum(one.guaranteed_gpus for one in snapshot.tenants)
+    guaranteed = sum(other.guaranteed_gpus for other in snapshot.tenants)
     if tenant.guaranteed_gpus and guaranteed > len(devices):
         yield (
             f"the guarantees of all tenants are {guaranteed} GPUs together, and there are {len(devices)}:"
-            " not all of them can be kept at once"
+            " not all of them can be met at once"
         )
     if tenant.max_gpus is not None and tenant.max_gpus >= len(devices) > 0:
         yield f"the limit of {tenant.max_gpus} GPUs has no effect yet: there are {len(devices)}"

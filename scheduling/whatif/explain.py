@@ -1,4 +1,4 @@
-"""Answers why a job is where it is: its reason, what else stands in its way, what would cure it, when it will start."""
+"""Explain a job's state: its reason, other obstacles, which change would let it start, and when it will start."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -24,7 +24,7 @@ MAX_PERIODS = 200
 
 
 def current_reason(job_id: int, identity: Identity) -> dict[str, Any]:
-    """The reason as it was last written, what stands before the job if it waits, and the reasons that it had before."""
+    """Return the last written reason, the jobs ahead if the job is pending, and the history of its reasons."""
     job = _visible(job_id, identity)
     reason = job["reason"] or {
         "code": job["state"],
@@ -33,59 +33,59 @@ def current_reason(job_id: int, identity: Identity) -> dict[str, Any]:
         "evidence": {},
         "since": job["started_at"],
     }
-    waits = _waits(job)
+    is_waiting = _is_waiting(job)
     return {
         "job_id": job_id,
         "state": job["state"],
         **reason,
-        "position": position(job_id) if waits else None,
+        "position": position(job_id) if is_waiting else None,
         "history": _history(job),
         "cycle_id": recorded_cycles.deciding(job_id) if identity.is_admin else None,
     }
 
 
 def explain(job_id: int, identity: Identity) -> dict[str, Any]:
-    """The same, and for a job that waits what the engine says of it now: `also`, `counterfactual` and `estimate`."""
-    told = current_reason(job_id, identity)
-    found, depends, waits = None, False, told["position"] is not None
-    # One that nobody has looked at yet may start this moment: what would be is not asked before what is.
-    if waits and told["code"] != Pending.SCHEDULER_BEHIND:
-        depends = told["code"] == Pending.DEPENDENCY
-        is_kept = told["state"] == JobState.HELD or depends or told["code"] == Pending.MAX_PARALLEL
-        found = current.outlook(job_id, is_held=is_kept)
-    steps = found.steps if found else []
-    # The cycle may have found another reason than a plan of this moment does: the one that was written stands.
-    others = [step for step in steps if step.reason.code != told["code"]]
-    also = [present_reason(step.reason) for step in others]
+    """Return the current reason and, for a pending job, the engine's `also`, `counterfactual` and `estimate`."""
+    reason = current_reason(job_id, identity)
+    outlook, depends, is_waiting = None, False, reason["position"] is not None
+    # A job that no cycle has considered yet may start at any moment: its own plan comes first.
+    if is_waiting and reason["code"] != Pending.SCHEDULER_BEHIND:
+        depends = reason["code"] == Pending.DEPENDENCY
+        is_kept = reason["state"] == JobState.HELD or depends or reason["code"] == Pending.MAX_PARALLEL
+        outlook = current.outlook(job_id, is_held=is_kept)
+    steps = outlook.steps if outlook else []
+    # The written reason takes precedence: a plan of this moment may find another one.
+    other_steps = [step for step in steps if step.reason.code != reason["code"]]
+    also = [present_reason(step.reason) for step in other_steps]
     return {
-        **told,
-        "also": [{name: one[name] for name in ("code", "sentence")} for one in also],
-        "counterfactual": _cure(told, steps, _own_jobs(found, identity)),
-        **_foreseen(told, found, identity),
+        **reason,
+        "also": [{name: step_reason[name] for name in ("code", "sentence")} for step_reason in also],
+        "counterfactual": _counterfactual(reason, steps, _own_jobs(outlook, identity)),
+        **_estimate_fields(reason, outlook, identity),
     }
 
 
-def _own_jobs(found: Outlook | None, identity: Identity) -> set[int]:
-    """The jobs that a change names and the caller may see."""
-    return {job_id for job_id, tenant_id in found.tenants.items() if identity.sees(tenant_id)} if found else set()
+def _own_jobs(outlook: Outlook | None, identity: Identity) -> set[int]:
+    """Return the jobs that a change names and the caller can see."""
+    return {job_id for job_id, tenant_id in outlook.tenants.items() if identity.sees(tenant_id)} if outlook else set()
 
 
-def _foreseen(told: dict[str, Any], found: Outlook | None, identity: Identity) -> dict[str, Any]:
-    """`estimate`, or in `estimate_reason` why there is none; of a job that waits no more there is neither."""
-    why = why_no_estimate(told["state"], told["code"]) if told["position"] is not None else None
-    estimate = found and found.estimate
-    if why is None and found:
-        why = None if estimate else current.why_unseen()
-    if not (found and estimate) or why is not None:
-        return {"estimate": None, "estimate_reason": why}
+def _estimate_fields(reason: dict[str, Any], outlook: Outlook | None, identity: Identity) -> dict[str, Any]:
+    """Return `estimate`, or in `estimate_reason` why there is none; neither for a job that is no longer pending."""
+    no_estimate = why_no_estimate(reason["state"], reason["code"]) if reason["position"] is not None else None
+    estimate = outlook and outlook.estimate
+    if no_estimate is None and outlook:
+        no_estimate = None if estimate else current.why_no_outlook_estimate()
+    if not (outlook and estimate) or no_estimate is not None:
+        return {"estimate": None, "estimate_reason": no_estimate}
     return {
-        "estimate": present_estimate(estimate, found.blockers, identity.visible_tenants()),
+        "estimate": present_estimate(estimate, outlook.blockers, identity.visible_tenants()),
         "estimate_reason": None,
     }
 
 
 def position(job_id: int) -> dict[str, int]:
-    """Jobs of any tenant that stand before it in the queue, and their GPUs."""
+    """Return the number of jobs of all tenants ahead in the queue, and their GPUs."""
     [row] = query(
         """SELECT coalesce(sum(j.weight), 0)::bigint AS jobs,
                   coalesce(sum(j.weight * j.gpu_count::bigint), 0)::bigint AS gpus
@@ -97,19 +97,19 @@ def position(job_id: int) -> dict[str, int]:
     return {"jobs": row["jobs"], "gpus": row["gpus"]}
 
 
-def _waits(job: dict[str, Any]) -> bool:
-    """Whether it waits, or some elements of the array that it is."""
+def _is_waiting(job: dict[str, Any]) -> bool:
+    """Return whether the job is pending, or an array with pending elements."""
     if job["array"] and job["state"] == JobState.RUNNING:
         return bool(job["reason"])
     return job["state"] in WAITING
 
 
 def _visible(job_id: int, identity: Identity) -> dict[str, Any]:
-    found = representation.select("j.id = %s", [job_id])
+    jobs = representation.select("j.id = %s", [job_id])
     rows = query("SELECT tenant_id FROM jobs_all WHERE id = %s", [job_id])
-    if not found or not identity.sees(rows[0]["tenant_id"]):
+    if not jobs or not identity.sees(rows[0]["tenant_id"]):
         raise not_found(f"job {job_id}")
-    return found[0]
+    return jobs[0]
 
 
 _PERIODS = """
@@ -120,22 +120,22 @@ _PERIODS = """
 
 
 def periods_of(jobs: Sequence[dict[str, Any]]) -> dict[int, list[dict[str, Any]]]:
-    """By id the reasons that these jobs, as REST shows them, waited for, one after the other: `code since_at until_at`;
-    the present one has no end."""
-    found: dict[int, list[dict[str, Any]]] = {job["id"]: [] for job in jobs}
-    for row in prepared(_PERIODS, [list(found), MAX_PERIODS]):
+    """Return by id the successive pending reasons of these jobs, in their REST representation: `code since_at
+    until_at`. The present reason has no end."""
+    periods: dict[int, list[dict[str, Any]]] = {job["id"]: [] for job in jobs}
+    for row in prepared(_PERIODS, [list(periods), MAX_PERIODS]):
         period = {"code": row["code"], "since_at": rfc3339(row["since_at"]), "until_at": rfc3339(row["until_at"])}
-        found[row["job_id"]].append(period)
+        periods[row["job_id"]].append(period)
     for job in jobs:
-        if _waits(job) and job["reason"] and job["reason"]["since"]:
-            found[job["id"]].append(
+        if _is_waiting(job) and job["reason"] and job["reason"]["since"]:
+            periods[job["id"]].append(
                 {"code": job["reason"]["code"], "since_at": job["reason"]["since"], "until_at": None}
             )
-    return found
+    return periods
 
 
 def _history(job: dict[str, Any]) -> list[dict[str, Any]]:
-    """The same of one job with their durations until now."""
+    """Return the pending reasons of a job with their durations until now."""
     now = timezone.now()
     return [{**period, "seconds": _seconds(period, now)} for period in periods_of([job])[job["id"]]]
 
@@ -145,15 +145,15 @@ def _seconds(period: dict[str, Any], now: datetime) -> float:
     return round(max((until - datetime.fromisoformat(period["since_at"])).total_seconds(), 0.0), 1)
 
 
-def _cure(told: dict[str, Any], steps: Sequence[Step], own_jobs: set[int]) -> dict[str, Any] | None:
-    """What would cure the reason that is shown: the job starts then, or waits for the next one."""
+def _counterfactual(reason: dict[str, Any], steps: Sequence[Step], own_jobs: set[int]) -> dict[str, Any] | None:
+    """Return the change that would resolve the displayed reason: the job then starts, or waits for the next reason."""
     change = None
-    if told["code"] in (Pending.HELD_BY_USER, Pending.HELD_BY_ADMIN):
+    if reason["code"] in (Pending.HELD_BY_USER, Pending.HELD_BY_ADMIN):
         change = Change("released")
-    elif told["code"] == Pending.DEPENDENCY:
-        change = Change("dependencies_ended", told["evidence"].get("jobs"))
-    elif told["code"] == Pending.MAX_PARALLEL:
-        change = Change("max_parallel", told["evidence"].get("limit", 0) + 1)
+    elif reason["code"] == Pending.DEPENDENCY:
+        change = Change("dependencies_ended", reason["evidence"].get("jobs"))
+    elif reason["code"] == Pending.MAX_PARALLEL:
+        change = Change("max_parallel", reason["evidence"].get("limit", 0) + 1)
     if change is not None:
         return present_change(change, starts=not steps, then=steps[0].reason if steps else None)
     if not steps or steps[0].change is None:

@@ -1,4 +1,4 @@
-"""Decides whether the time limit of a job may be changed: by whom, by how much, and whose start it would delay."""
+"""Change the time limit of a job: who may change it, by how much, and which starts it would delay."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,86 +20,86 @@ from tenants.auth.identity import Identity
 
 MIN_MINUTES, MAX_MINUTES = 0.01, 5_256_000.0
 MAX_TRIES = 3
-_UNKNOWN = "; who starts later by it could not be worked out"
+_UNKNOWN = "; the delays of other jobs could not be computed"
 
 
 def extend(
-    job_id: int, wanted: Extension, identity: Identity, *, is_dry_run: bool, seen: int | None = None
+    job_id: int, extension: Extension, identity: Identity, *, is_dry_run: bool, expected: int | None = None
 ) -> dict[str, Any]:
-    """Changes the limit, and says what follows (docs/rest.md). 400, 403, 404; 409 when the job has ended, when it has
-    another limit than the one that was `seen` (seconds), or when another one that waits is promised the place and
-    nobody forces it."""
-    if wanted.force:
+    """Change the limit and return the effects (docs/rest.md). 400, 403, 404; 409 if the job has ended, if its limit is
+    not the `expected` one (seconds), or if a pending job is promised the place and `force` is not set."""
+    if extension.force:
         identity.require_admin()
     for _ in range(MAX_TRIES - 1):
         try:
-            return _extend(job_id, wanted, identity, is_dry_run=is_dry_run, seen=seen)
-        except Problem as problem:  # it began to run, say: what follows may be something else now
+            return _extend(job_id, extension, identity, is_dry_run=is_dry_run, expected=expected)
+        except Problem as problem:  # it started, for example, which changes the effects
             if problem.code != "changed_meanwhile":
                 raise
-    return _extend(job_id, wanted, identity, is_dry_run=is_dry_run, seen=seen)
+    return _extend(job_id, extension, identity, is_dry_run=is_dry_run, expected=expected)
 
 
-def allowed(job_id: int, wanted: Extension, identity: Identity) -> tuple[TimeLimitState, int]:
-    """The job, and the limit in seconds that this person may give it; else 400, 403, 404, 409. That somebody who waits
-    is promised the place is not asked here."""
+def allowed(job_id: int, extension: Extension, identity: Identity) -> tuple[TimeLimitState, int]:
+    """Return the job and the allowed new limit in seconds. Raise 400, 403, 404 or 409. Promises to pending jobs are not
+    checked here."""
     job = time_limit.load_for_change(job_id, identity)
-    seconds = _wanted_seconds(job, wanted)
+    seconds = _requested_seconds(job, extension)
     _require_allowed(job, seconds, identity)
     return job, seconds
 
 
 def _extend(
-    job_id: int, wanted: Extension, identity: Identity, *, is_dry_run: bool, seen: int | None
+    job_id: int, extension: Extension, identity: Identity, *, is_dry_run: bool, expected: int | None
 ) -> dict[str, Any]:
-    job, seconds = allowed(job_id, wanted, identity)
-    if seen is not None and job.limit != seen:
-        told = f"the time limit of job {job_id} was changed meanwhile"
-        raise Problem(409, "changed_meanwhile", told, next_step="look at it, and set the one that is meant")
+    job, seconds = allowed(job_id, extension, identity)
+    if expected is not None and job.limit != expected:
+        detail = f"the time limit of job {job_id} was changed meanwhile"
+        raise Problem(409, "changed_meanwhile", detail, next_step="read the job again and repeat the change")
     unknown = ""
     try:
         broken, delayed = _consequences(job, seconds)
     except Problem as problem:
-        # Who forces it takes what follows: a job is not to end because nobody can say what that is.
-        if problem.code != "unanswered" or not wanted.force or is_dry_run:
+        # With `force` the caller accepts any effect: a job must not end because the effects are unknown.
+        if problem.code != "unanswered" or not extension.force or is_dry_run:
             raise
         broken, delayed, unknown = None, [], _UNKNOWN
-    if broken and not wanted.force:
-        raise _promised(broken, job, identity)
+    if broken and not extension.force:
+        raise _promise_problem(broken, job, identity)
     if seconds != job.limit and not is_dry_run:
         time_limit.change(job, seconds, identity, {"forced": True} if broken or unknown else {})
-    visible = [one for one in delayed if identity.sees(one.tenant_id)]
+    visible = [delay for delay in delayed if identity.sees(delay.tenant_id)]
     status = "unchanged" if seconds == job.limit else "would_be_changed" if is_dry_run else "changed"
     return {
         "status": status,
         "message": _message(job, seconds, status, len(delayed)) + unknown,
         "ends_at": rfc3339(_ends_at(job, seconds)),
         "delays": [
-            {"job_id": one.job_id, "was_p90_at": _time(one.before), "p90_at": _time(one.after)} for one in visible
+            {"job_id": delay.job_id, "was_p90_at": _time(delay.before), "p90_at": _time(delay.after)}
+            for delay in visible
         ],
         "others_delayed": len(delayed) - len(visible),
     }
 
 
-def _wanted_seconds(job: TimeLimitState, wanted: Extension) -> int:
-    limit, more = wanted.max_runtime_minutes, wanted.add_minutes
+def _requested_seconds(job: TimeLimitState, extension: Extension) -> int:
+    limit, more = extension.max_runtime_minutes, extension.add_minutes
     if (limit is None) == (more is None):
-        raise invalid([FieldError("max_runtime_minutes", "required", "give this or add_minutes, and not both")])
+        raise invalid([FieldError("max_runtime_minutes", "required", "set either this or add_minutes")])
     field = "max_runtime_minutes" if more is None else "add_minutes"
     if more is not None:
         if job.limit is None:
-            told = f"job {job.job_id} has no time limit to add to; give max_runtime_minutes"
-            raise invalid([FieldError(field, "no_limit", told)])
+            message = f"job {job.job_id} has no time limit to extend; set max_runtime_minutes"
+            raise invalid([FieldError(field, "no_limit", message)])
         limit = job.limit / 60 + more
     assert limit is not None
     if not MIN_MINUTES <= limit <= MAX_MINUTES:
-        told = f"the limit must be between {MIN_MINUTES} and {MAX_MINUTES:.0f} minutes"
-        raise invalid([FieldError(field, "out_of_range", told)])
+        message = f"the limit must be between {MIN_MINUTES} and {MAX_MINUTES:.0f} minutes"
+        raise invalid([FieldError(field, "out_of_range", message)])
     seconds = max(1, round(limit * 60))
     if job.elapsed is not None and seconds <= job.elapsed and seconds != job.limit:
-        who = f"an element of array {job.job_id}" if job.is_array else f"job {job.job_id}"
-        told = f"{who} has run for {job.elapsed / 60:.1f} minutes already; give more, or cancel it"
-        raise invalid([FieldError(field, "out_of_range", told)])
+        subject = f"an element of array {job.job_id}" if job.is_array else f"job {job.job_id}"
+        message = f"{subject} has run for {job.elapsed / 60:.1f} minutes already; set a longer limit, or cancel it"
+        raise invalid([FieldError(field, "out_of_range", message)])
     return seconds
 
 
@@ -108,21 +108,21 @@ def _is_longer(job: TimeLimitState, seconds: int) -> bool:
 
 
 def _require_allowed(job: TimeLimitState, seconds: int, identity: Identity) -> None:
-    """Members may extend what runs by so much in all. What waits could as well be submitted anew."""
+    """Raise a 403 beyond a member's total extension of a running job. A pending job could as well be submitted
+    again."""
     if not job.live or not _is_longer(job, seconds) or identity.has(Role.OWNER, job.tenant_id) or job.base is None:
         return
-    most: float = policy.values()["member_extend_minutes"]
-    if seconds > job.base + most * 60:
-        what = "one of its elements" if job.is_array else "this one"
-        said = (
-            f"members may extend a running job by {most:g} minutes in all, {what} to {job.base / 60 + most:g} minutes"
-        )
+    maximum: float = policy.values()["member_extend_minutes"]
+    if seconds > job.base + maximum * 60:
+        subject = "one of its elements" if job.is_array else "this one"
+        total = f"{subject} to {job.base / 60 + maximum:g} minutes"
+        detail = f"members may extend a running job by {maximum:g} minutes in all, {total}"
         raise Problem(
             403,
             "extension_too_long",
-            said if most else "members may not extend running jobs",
+            detail if maximum else "members may not extend running jobs",
             next_step="ask an owner of the tenant to extend it",
-            errors=[FieldError("max_runtime_minutes", "out_of_range", said)],
+            errors=[FieldError("max_runtime_minutes", "out_of_range", detail)],
         )
 
 
@@ -133,46 +133,43 @@ def _ends_at(job: TimeLimitState, seconds: int) -> datetime | None:
 def _message(job: TimeLimitState, seconds: int, status: str, delayed: int) -> str:
     ends_at = _ends_at(job, seconds)
     until = f"until {ends_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if ends_at else "once it has started"
-    who = f"job {job.job_id}"
+    subject = f"job {job.job_id}"
     if job.is_array:
-        who = f"each element of array {job.job_id}"
+        subject = f"each element of array {job.job_id}"
         until = f"{len(job.live)} of them run already" if job.live else until
     verb = {"changed": "may now run", "unchanged": "may already run"}.get(status, "would be allowed to run")
     jobs = "1 waiting job starts" if delayed == 1 else f"{delayed} waiting jobs start"
-    return f"{who} {verb} for {seconds / 60:g} minutes, {until}" + (f"; {jobs} later" if delayed else "")
-
-
-# --- what follows for others ------------------------------------------------------------------------------------------
+    return f"{subject} {verb} for {seconds / 60:g} minutes, {until}" + (f"; {jobs} later" if delayed else "")
 
 
 def _consequences(job: TimeLimitState, seconds: int) -> tuple[Broken | None, list[Delayed]]:
-    """Nothing follows from a shorter limit, nor from that of a job that holds nothing yet."""
+    """Return the broken promise and delayed jobs; none for a shorter limit, or a job that holds nothing yet."""
     if not job.live or not _is_longer(job, seconds):
         return None, []
-    here = current.take_snapshot()
-    waiting = len(here.snapshot.jobs)
+    view = current.take_snapshot()
+    waiting = len(view.snapshot.jobs)
     if not waiting:
         return None, []
     broken, delayed = ask(
-        here,
+        view,
         questions.extend_effects,
         job.live,
         seconds,
         is_small=waiting <= current.MAX_JOBS,
         is_foreseen=waiting <= current.MAX_BEHIND,
     )
-    # That its own next elements start later is what an array is extended at the price of.
-    own = broken is not None and broken.job_id == job.job_id
-    return None if own else broken, [one for one in delayed if one.job_id != job.job_id]
+    # The later start of its own next elements is the accepted price of extending an array.
+    is_own = broken is not None and broken.job_id == job.job_id
+    return None if is_own else broken, [delay for delay in delayed if delay.job_id != job.job_id]
 
 
-def _promised(broken: Broken, job: TimeLimitState, identity: Identity) -> Problem:
-    who = f"job {broken.job_id}" if identity.sees(broken.tenant_id) else "a job of another tenant"
+def _promise_problem(broken: Broken, job: TimeLimitState, identity: Identity) -> Problem:
+    promised = f"job {broken.job_id}" if identity.sees(broken.tenant_id) else "a job of another tenant"
     then = f"move that to {_time(broken.then)}" if broken.then else "leave it without one"
     return Problem(
         409,
         "promised",
-        f"{who} is promised a start at {_time(broken.at)} at the latest, and this would {then}",
+        f"{promised} is promised a start at {_time(broken.at)} at the latest, and this would {then}",
         next_step=f"extend job {job.job_id} by less, or ask an admin to force it",
         errors=[FieldError("max_runtime_minutes", "promised", "is more than a promise leaves")],
     )

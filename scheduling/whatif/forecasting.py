@@ -1,4 +1,4 @@
-"""Recording of forecasts for jobs that have just begun to wait, and of how they turned out."""
+"""Record forecasts for newly pending jobs, and their outcomes."""
 
 from datetime import UTC, datetime
 
@@ -7,13 +7,13 @@ from scheduling.models import Forecast
 from scheduling.whatif import current, outcomes
 from scheduling.whatif.outcomes import MAX_OUTCOMES
 
-# Only jobs that were submitted a moment ago: older ones that still wait are a biased sample.
+# Only recently submitted jobs: older ones that are still pending are a biased sample.
 _NEW_SECONDS = 120.0
 _MAX_NEW = 50
 
 
 def note() -> int:
-    """Record outcomes of forecasts whose jobs have started, and forecasts of new jobs that wait. Return how many."""
+    """Record outcomes of forecasts whose jobs have started, and forecasts of new pending jobs. Return how many."""
     return _settle() + _forecast()
 
 
@@ -26,7 +26,7 @@ def _settle() -> int:
                     GROUP BY job_id) a
             WHERE a.job_id = f.job_id AND a.started_at IS NOT NULL AND f.waited_seconds IS NULL"""
     )
-    # Of a job that ended before it ever started, nothing can be learnt.
+    # A job that ended without starting has no outcome.
     execute(
         """DELETE FROM scheduling_forecast f USING jobs_all j
             WHERE j.id = f.job_id AND f.waited_seconds IS NULL AND j.ended_at IS NOT NULL"""
@@ -52,22 +52,22 @@ def _forecast() -> int:
     plain = current.plain_estimates()
     if plain is None:
         return 0
-    found, now = plain
-    learnt = outcomes.learnt()
-    made = [
+    estimates, now = plain
+    learned = outcomes.learned_calibration()
+    forecasts = [
         Forecast(
             job_id=row["id"],
             made_at=datetime.fromtimestamp(now, UTC),
             p50_seconds=estimate.p50_at - now,
             p90_seconds=estimate.p90_at - now,
-            p50_ratio=learnt.p50_ratio,
-            p90_ratio=learnt.p90_ratio,
+            p50_ratio=learned.p50_ratio,
+            p90_ratio=learned.p90_ratio,
         )
         for row in new
-        if (estimate := found.get(row["id"])) is not None
+        if (estimate := estimates.get(row["id"])) is not None
         and estimate.p50_at is not None
         and estimate.p90_at is not None
         and estimate.p90_at > now
     ]
-    Forecast.objects.bulk_create(made, ignore_conflicts=True)
-    return len(made)
+    Forecast.objects.bulk_create(forecasts, ignore_conflicts=True)
+    return len(forecasts)

@@ -3,12 +3,12 @@
 from gpusched.lib.db.sql import query
 from scheduling.engine.whatif.calibration import Calibration, Outcome, calibration
 
-# A calibration follows the latest outcomes, so that it adapts to another load.
+# The calibration uses the latest outcomes, so that it adapts to a changed load.
 MAX_OUTCOMES = 500
 
 
 def latest(*, calibrated: bool = False) -> list[Outcome]:
-    """Return the latest outcomes of plain forecasts, or of the estimates that were made from them."""
+    """Return the latest outcomes of plain forecasts, or of the calibrated estimates."""
     rows = query(
         """SELECT p50_seconds, p90_seconds, p50_ratio, p90_ratio, waited_seconds FROM scheduling_forecast
             WHERE waited_seconds IS NOT NULL ORDER BY made_at DESC, job_id DESC LIMIT %s""",
@@ -18,8 +18,8 @@ def latest(*, calibrated: bool = False) -> list[Outcome]:
     if not calibrated:
         return plain
     ratios = [Calibration(row["p50_ratio"], row["p90_ratio"]) for row in rows]
-    return [one.calibrated(used) for one, used in zip(plain, ratios, strict=True)]
+    return [outcome.calibrated(ratio) for outcome, ratio in zip(plain, ratios, strict=True)]
 
 
-def learnt() -> Calibration:
+def learned_calibration() -> Calibration:
     return calibration(latest())

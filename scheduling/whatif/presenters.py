@@ -1,4 +1,4 @@
-"""Puts what the engine says of reasons, changes and estimates into the shapes and sentences of the API."""
+"""Present the engine's reasons, changes and estimates in the structures and sentences of the API."""
 
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
@@ -13,7 +13,7 @@ from scheduling.engine.whatif.blockers import Blocker
 from scheduling.engine.whatif.changes import Change
 from scheduling.engine.whatif.estimate import Estimate
 
-# So many of the jobs whose end an estimate depends on are named.
+# Maximum blockers that an estimate names.
 MAX_BLOCKERS = 3
 
 
@@ -29,7 +29,7 @@ def present_reason(reason: Reason) -> dict[str, Any]:
 def present_change(
     change: Change, *, starts: bool, then: Reason | None = None, own_jobs: Collection[int] = ()
 ) -> dict[str, Any]:
-    """`then`: what the job would wait for instead; `own_jobs`: those that may be named."""
+    """Present a change. `then`: the reason that the job would then wait for. `own_jobs`: jobs that can be named."""
     following = reasons.sentence(then.code, then.evidence) if then else ""
     named = [job_id for job_id in change.jobs if job_id in own_jobs] or change.names
     return {
@@ -44,11 +44,11 @@ def present_change(
 def present_estimate(
     estimate: Estimate, blockers: Sequence[Blocker] | None = None, visible: Collection[int] | None = ()
 ) -> dict[str, Any]:
-    """`blockers`: whose end it depends on, None: not worked out; named are the first three of the `visible` tenants
-    (None: of all)."""
+    """Present an estimate. `blockers`: the jobs whose end it depends on, None if not computed. The first three of the
+    `visible` tenants (None: all) are named."""
     total = len(blockers or ())
-    own = [one.job_id for one in blockers or () if visible is None or one.tenant_id in visible]
-    named = list(dict.fromkeys(own))[:MAX_BLOCKERS]
+    visible_ids = [blocker.job_id for blocker in blockers or () if visible is None or blocker.tenant_id in visible]
+    named = list(dict.fromkeys(visible_ids))[:MAX_BLOCKERS]
     moments = {"p50_at": estimate.p50_at, "p90_at": estimate.p90_at, "later_than": estimate.after}
     return {
         **{name: None if at is None else timestamp(at) for name, at in moments.items()},
@@ -59,19 +59,19 @@ def present_estimate(
     }
 
 
-_NOBODY_KNOWS = {
+_WITHOUT_ESTIMATE = {
     str(Pending.DEPENDENCY): "it waits for other jobs to end first",
     str(Pending.MAX_PARALLEL): "it waits for elements of its own array to end",
-    str(Pending.SCHEDULER_BEHIND): "the scheduler has not looked at it yet",
+    str(Pending.SCHEDULER_BEHIND): "the scheduler has not considered it yet",
 }
 
 
 def why_no_estimate(state: str, code: str | None) -> str | None:
-    """Why nobody can say when a job of this state, that waits for this reason, starts; None: somebody may."""
+    """Return why there is no estimate for a job in this state with this reason; None if there may be one."""
     if state == JobState.HELD:
         return "no estimate: it is held"
-    said = _NOBODY_KNOWS.get(code or "")
-    return said and f"no estimate: {said}"
+    reason = _WITHOUT_ESTIMATE.get(code or "")
+    return reason and f"no estimate: {reason}"
 
 
 def _estimate_sentence(estimate: Estimate, blockers: str) -> str:
@@ -89,5 +89,5 @@ def _estimate_sentence(estimate: Estimate, blockers: str) -> str:
 
 
 def _moment(at: float) -> str:
-    """To the minute, as an estimate knows no better, and each with its day: pages say it by the clock of who looks."""
+    """Format to the minute, the precision of an estimate, with the day: pages convert it to the viewer's time zone."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,7 +1,7 @@
-"""The adviser: a process that answers what-if questions, so that the web process stays free to answer requests.
+"""The what-if process: it answers questions, so that the web process stays free for requests.
 
-`client.py` starts it as `python -m scheduling.whatif.process`. It has neither database nor settings, only its input:
-on stdin (number, present or None, question, arguments), on stdout (is it answered, the answer or what went wrong)."""
+`client.py` starts it as `python -m scheduling.whatif.process`. It has neither database nor settings, only pipes: stdin
+has (number, view or None, question, arguments), stdout (whether it is answered, the answer or the error)."""
 
 import gc
 import io
@@ -20,50 +20,50 @@ from typing import IO, Any
 from scheduling.engine import model
 from scheduling.engine.whatif.questions import Present
 
-# So many of the latest presents are kept: questions that came together are about the same one.
-KEPT = 3
-# Requests, the scheduler and the database go first.
-_NICE = 5
-_Asked = tuple[int, tuple[Any, ...] | None, Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+# The number of views that it keeps: concurrent questions share a view.
+MAX_VIEWS = 3
+# Requests, the scheduler and the database have priority.
+_NICENESS = 5
+_Request = tuple[int, tuple[Any, ...] | None, Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
-def dumps(what: object) -> bytes:
-    """As bytes for the other side, three times as quickly as pickle does by itself."""
-    found = io.BytesIO()
-    _Packer(found, protocol=5).dump(what)
-    return found.getvalue()
+def dumps(value: object) -> bytes:
+    """Pickle a value, three times as fast as the default pickler."""
+    buffer = io.BytesIO()
+    _Packer(buffer, protocol=5).dump(value)
+    return buffer.getvalue()
 
 
 def load(file: IO[bytes]) -> Any:
-    """The next that the other side has sent. EOFError: it has gone."""
+    """Load the next value from the other side. Raise EOFError if it has gone."""
     try:
-        # Only between this process and its parent, through pipes that nobody else has.
+        # Only between this process and its parent, through private pipes.
         return pickle.load(file)  # noqa: S301  # nosec B301
     except pickle.UnpicklingError as error:
         raise EOFError from error
 
 
 def main() -> None:
-    os.nice(_NICE)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the parent says when it is over
+    os.nice(_NICENESS)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal: the parent ends this process
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever prints does not spoil them
-    asked: SimpleQueue[_Asked] = SimpleQueue()
-    Thread(target=_listen, args=(asked,), daemon=True).start()
-    # Plans make objects by the million, and hardly any in circles: looking for those took half of the time.
+    os.dup2(2, 1)  # so that printed text does not corrupt them
+    requests: SimpleQueue[_Request] = SimpleQueue()
+    Thread(target=_listen, args=(requests,), daemon=True).start()
+    # Plans create millions of objects with hardly any cycles: collecting those took half the time.
     gc.set_threshold(100_000)
     presents: dict[int, Present] = {}
     while True:
-        answers.write(dumps(_answer(presents, *asked.get())))
+        answers.write(dumps(_answer(presents, *requests.get())))
         answers.flush()
 
 
-def _listen(asked: "SimpleQueue[_Asked]") -> None:
-    """When the parent is gone, however it went, nobody wants the answer that is being worked out."""
+def _listen(requests: "SimpleQueue[_Request]") -> None:
+    """Receive questions. Exit when the parent has gone, which makes the present answer useless."""
     stdin = sys.stdin.buffer
     try:
         while True:
-            asked.put(load(stdin))
+            requests.put(load(stdin))
     finally:
         os._exit(0)
 
@@ -78,16 +78,16 @@ def _answer(
 ) -> tuple[bool, Any]:
     try:
         if present is not None:
-            presents.pop(number - KEPT, None)
+            presents.pop(number - MAX_VIEWS, None)
             presents[number] = Present(*present)
         return True, question(presents[number], *args, **more)
-    except Exception:  # noqa: BLE001 whatever it is, the parent tells who asked
+    except Exception:  # noqa: BLE001 the parent passes it to the caller
         return False, traceback.format_exc()
 
 
 def _by_fields(kind: type) -> Callable[[object], tuple[type, tuple[object, ...]]]:
-    found = attrgetter(*[field.name for field in fields(kind)])
-    return lambda one: (kind, found(one))
+    read_fields = attrgetter(*[field.name for field in fields(kind)])
+    return lambda value: (kind, read_fields(value))
 
 
 class _Packer(pickle.Pickler):

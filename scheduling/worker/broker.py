@@ -1,8 +1,8 @@
-"""The django-q2 broker of the cycles' cluster: sleeps on LISTEN, turns any number of wake-ups into one cycle, and
-ticks by itself.
+"""The django-q2 broker of the cycles' cluster: wait on LISTEN, turn any number of wake-ups into one cycle, and tick by
+itself.
 
-It runs in the cluster's pusher process. It must never raise: django-q2 answers a failing broker with ten seconds of
-sleep and a new process, and the database coming back is no reason to be away for that long."""
+It runs in the cluster's pusher process. It must never raise: after an error django-q2 sleeps for ten seconds and starts
+a new process, which would delay cycles after a short outage of the database."""
 
 import logging
 import time
@@ -23,17 +23,18 @@ POLL_SECONDS = 0.5
 
 
 class CycleBroker(Broker):  # type: ignore[misc]
-    """Tasks are made here and never stored: a cycle that is lost with its worker is made again by the next tick."""
+    """A broker that creates tasks and never stores them: the next tick replaces a cycle that is lost with its
+    worker."""
 
     _connection: psycopg.Connection[Any] | None = None
     _next_tick = 0.0
 
     def dequeue(self) -> list[tuple[None, str]] | None:
-        """Waits for a wake-up or the tick, half a second at most, so that the cluster notices when it is to stop."""
+        """Wait for a wake-up or the tick, at most half a second, so that the cluster notices a stop."""
         try:
             return self._wait()
         except psycopg.Error as error:
-            logger.warning("the cycle's doorbell is away, ticking on: %s", error)
+            logger.warning("lost the notifications for cycles, ticking on: %s", error)
             self._connection = None
             time.sleep(0.2)
             return self._cycle("tick") if time.monotonic() >= self._next_tick else None
@@ -45,12 +46,12 @@ class CycleBroker(Broker):  # type: ignore[misc]
         if self._connection is None or self._connection.closed:
             self._connection = psycopg.connect(**connection_parameters(), autocommit=True)
             self._connection.execute(f"LISTEN {CYCLE_CHANNEL}")
-            return self._cycle("start")  # what was announced before LISTEN was not heard
+            return self._cycle("start")  # announcements before LISTEN were missed
         wait = max(0.001, min(POLL_SECONDS, self._next_tick - now))
         if not list(self._connection.notifies(timeout=wait, stop_after=1)):
             return None
         for _ in self._connection.notifies(timeout=0):
-            pass  # all that rang until now is answered by the cycle that starts now
+            pass  # the cycle that starts now covers all wake-ups until now
         return self._cycle("event")
 
     def _cycle(self, trigger: str) -> list[tuple[None, str]]:
@@ -66,9 +67,9 @@ class CycleBroker(Broker):  # type: ignore[misc]
         }
         return [(None, SignedPackage.dumps(task))]
 
-    # What django-q2 asks of a broker and what has no meaning for tasks that are never stored.
+    # Required by django-q2, without meaning for tasks that are never stored.
     def enqueue(self, task: str) -> None:
-        raise TypeError("cycles are asked for by gpusched.lib.bus.wake, not enqueued")
+        raise TypeError("request cycles with gpusched.lib.bus.wake instead of enqueuing them")
 
     def acknowledge(self, task_id: None) -> None: ...
 

@@ -1,4 +1,4 @@
-"""What the cycles' worker does beside the cycles, each at its own pace: samples, idle and unstarted jobs, budgets."""
+"""Periodic work of the cycles' worker, each at its own pace: samples, idle and unstarted jobs, budgets."""
 
 import logging
 import time
@@ -18,14 +18,14 @@ logger = logging.getLogger(__name__)
 REVIEW_SECONDS = 30.0
 TRIM_SECONDS = 60.0
 STARTS_SECONDS = 10.0
-# Another worker may have been a little earlier.
+# Another worker may have run a little earlier.
 TICK_TOLERANCE = 0.8
 
-_done_at: dict[str, float] = {}
+_last_run_at: dict[str, float] = {}
 
 
 def run_due() -> None:
-    """To be called often, between cycles. What fails is told and tried again at its next turn; it stops no cycle."""
+    """Run the work that is due. Call it often, between cycles. A failure is logged and retried at its next turn."""
     env = settings.ENV
     _each(env.sample_seconds, "samples", lambda: samples.take_samples(TICK_TOLERANCE * env.sample_seconds))
     _each(STARTS_SECONDS, "unstarted jobs", recovery.end_unstarted)
@@ -37,9 +37,9 @@ def run_due() -> None:
 
 def _each(seconds: float, name: str, work: Callable[[], object]) -> None:
     now = time.monotonic()
-    if now - _done_at.get(name, float("-inf")) < seconds:
+    if now - _last_run_at.get(name, float("-inf")) < seconds:
         return
-    _done_at[name] = now
+    _last_run_at[name] = now
     try:
         work()
     except Exception:

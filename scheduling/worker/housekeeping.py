@@ -1,15 +1,15 @@
-"""Whether the housekeeping cluster works: when each of its tasks last ended well."""
+"""Monitor the housekeeping cluster: when each of its tasks last succeeded."""
 
 from gpusched.lib.db.sql import query
 
 # Name of a task (scheduling/worker/tasks.py) → minutes from one run to the next.
 EVERY_MINUTES = {"mend": 1, "roll_up": 1, "forecast": 1, "drop_old": 60, "drop_old_jobs": 1}
-# django-q2 looks at its schedules each 30 s, and one task waits for another.
+# django-q2 checks its schedules every 30 s, and tasks wait for each other.
 TIMEOUT_SECONDS = 300.0
 
 
 def task_ages() -> dict[str, float]:
-    """Task → seconds since it last ended without an error; what has not yet is not there."""
+    """Return {task: seconds since it last succeeded}, without tasks that never have."""
     rows = query(
         """SELECT func, extract(epoch FROM clock_timestamp() - max(stopped))::float8 AS age FROM django_q_task
             WHERE success AND func = ANY(%s) GROUP BY func""",
@@ -18,11 +18,11 @@ def task_ages() -> dict[str, float]:
     return {row["func"].rpartition(".")[2]: row["age"] for row in rows}
 
 
-def lag_seconds(found: dict[str, float]) -> float | None:
-    """By how much the task that is most late is late, of `ages()`; None: one has never ended well."""
-    if found.keys() != EVERY_MINUTES.keys():
+def lag_seconds(ages: dict[str, float]) -> float | None:
+    """Return the delay of the latest task in `ages`; None if one has never succeeded."""
+    if ages.keys() != EVERY_MINUTES.keys():
         return None
-    return max(0.0, *(age - 60 * EVERY_MINUTES[name] for name, age in found.items()))
+    return max(0.0, *(age - 60 * EVERY_MINUTES[name] for name, age in ages.items()))
 
 
 def is_working(lag: float | None) -> bool:

@@ -1,4 +1,4 @@
-"""The django-q2 entry points, one line each."""
+"""Entry points of django-q2."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ from scheduling.worker import chores, thermal_moves
 
 
 def cycle(trigger: str) -> None:
-    tracing.start("gpusched-worker")  # here: django-q2 forks a new process for this now and then
+    tracing.start("gpusched-worker")  # here, because django-q2 forks a new process from time to time
     cycles.run_paced(trigger)
     chores.run_due()
 
@@ -32,8 +32,8 @@ def mend() -> int:
 
 
 def roll_up() -> int:
-    made = samples.roll_up()
-    return made + samples.drop_old(settings.ENV.sample_retention_days, settings.ENV.rollup_retention_days)
+    rows = samples.roll_up()
+    return rows + samples.drop_old(settings.ENV.sample_retention_days, settings.ENV.rollup_retention_days)
 
 
 def forecast() -> int:
@@ -57,10 +57,10 @@ def drop_old() -> int:
 
 
 def drop_old_jobs() -> int:
-    return job_retention.run(_delete_others)
+    return job_retention.run(_delete_related)
 
 
-def _delete_others(job_ids: Sequence[int], attempt_ids: Sequence[int]) -> None:
+def _delete_related(job_ids: Sequence[int], attempt_ids: Sequence[int]) -> None:
     retention.delete_assignments(attempt_ids)
     retention.delete_idle_records(job_ids)
     for table in ("scheduling_claim", "scheduling_forecast"):

@@ -1,7 +1,8 @@
-"""Moves jobs off GPUs that stay hot, or says which it would move: only who can start elsewhere now, and never for ever.
+"""Move jobs off GPUs that stay hot, or record which would move: only jobs that can start elsewhere now, and each a
+limited number of times.
 
-A moved job is preempted by the rule `heat`: notice, grace, back to the queue with its queue time. The GPU that it was
-moved off gets no work until it has cooled (see `_DEVICES` in snapshot.py)."""
+A moved job is preempted by the rule `heat`: notice, grace, back to the queue with its queue time. The GPU gets no work
+until it has cooled (see `_DEVICES` in snapshot.py)."""
 
 import logging
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from scheduling.whatif import current
 
 logger = logging.getLogger(__name__)
 RULE, MOVED, WOULD_MOVE = "heat", "moved", "would_move"
-# Each move of a job doubles how long it must have run before the next, and these are all.
+# Each move of a job doubles the runtime that it needs before the next one, up to this many moves.
 MAX_MOVES = 3
 MAX_AT_ONCE = 5
 
@@ -48,91 +49,93 @@ _HOT = """
 
 
 def move_off_hot_gpus() -> int:
-    """Looks once; gives how many jobs were told to move, or would have been (GPUSCHED_THERMAL_MOVES)."""
+    """Move jobs, or record the moves (GPUSCHED_THERMAL_MOVES). Return how many."""
     values = policy.values()
     is_off = values["thermal_moves"] == "off" or not values["enable_thermal_aware"] or not values["enable_preemption"]
     if is_off:
         return 0
-    found = query(_HOT, [values["thermal_move_minutes"] * 60])
-    ready = [row for row in found if _has_run(row, values)]
-    movable = _with_a_place_elsewhere(ready) if ready else []
+    rows = query(_HOT, [values["thermal_move_minutes"] * 60])
+    ready = [row for row in rows if _has_run(row, values)]
+    movable = _movable(ready) if ready else []
     is_real = values["thermal_moves"] == "move"
-    return sum(retry_atomic(lambda: _move(row) if is_real else _say(row)) for row in movable)  # noqa: B023
+    return sum(retry_atomic(lambda: _move(row) if is_real else _record_would_move(row)) for row in movable)  # noqa: B023
 
 
 def _has_run(row: dict[str, Any], values: dict[str, Any]) -> bool:
-    """Whether the job has run long enough since it was last moved or started, and may be moved once more."""
-    least = max(values["min_runtime_seconds"], values["thermal_move_minutes"] * 60)
-    return bool(row["moves"] < MAX_MOVES and row["ran_seconds"] >= least * 2 ** row["moves"])
+    """Return whether the job has run long enough since its last start, and can be moved once more."""
+    minimum = max(values["min_runtime_seconds"], values["thermal_move_minutes"] * 60)
+    return bool(row["moves"] < MAX_MOVES and row["ran_seconds"] >= minimum * 2 ** row["moves"])
 
 
-def _with_a_place_elsewhere(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those of the jobs that would start now, in their turn, on other devices; each is asked with those before it."""
-    here = current.take_snapshot(held=[row["job_id"] for row in rows])
-    asked = {row["job_id"] for row in rows}
-    tenants = {tenant.id: tenant for tenant in here.snapshot.tenants}
+def _movable(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the jobs that would start now, in their turn, on other devices. Plan each together with those before
+    it."""
+    view = current.take_snapshot(released=[row["job_id"] for row in rows])
+    candidates = {row["job_id"] for row in rows}
+    tenants = {tenant.id: tenant for tenant in view.snapshot.tenants}
     hot = {row["device_id"] for row in query("SELECT id AS device_id FROM nodes_devices WHERE health = 'hot'")}
     moving: list[dict[str, Any]] = []
     for row in rows:
         if len(moving) == MAX_AT_ONCE or not _may_lose_one(tenants[row["tenant_id"]], moving):
             continue
-        ids = {one["job_id"] for one in moving} | {row["job_id"]}
-        if ids <= _started(here, asked - ids, ids, hot):
+        ids = {move["job_id"] for move in moving} | {row["job_id"]}
+        if ids <= _started(view, candidates - ids, ids, hot):
             moving.append(row)
     return moving
 
 
 def _may_lose_one(tenant: Tenant, moving: Sequence[dict[str, Any]]) -> bool:
-    used = sum(one["tenant_id"] == tenant.id for one in moving)
+    used = sum(move["tenant_id"] == tenant.id for move in moving)
     return tenant.allow_preemption and (tenant.preemptions_left is None or tenant.preemptions_left > used)
 
 
-def _started(here: Present, others: set[int], moved: set[int], hot: set[int]) -> set[int]:
-    """The jobs that start if `moved` wait and have not yet given anything back. `others` run on."""
+def _started(view: Present, other_jobs: set[int], moved: set[int], hot: set[int]) -> set[int]:
+    """Return the jobs that start if `moved` are pending and have not released anything yet. `other_jobs` keep
+    running."""
     snapshot = replace(
-        here.snapshot,
-        jobs=tuple(job for job in here.snapshot.jobs if job.id not in others),
-        running=tuple(job for job in here.snapshot.running if job.job_id not in moved),
-        nodes=tuple(_without(node, hot) for node in here.snapshot.nodes),
+        view.snapshot,
+        jobs=tuple(job for job in view.snapshot.jobs if job.id not in other_jobs),
+        running=tuple(job for job in view.snapshot.running if job.job_id not in moved),
+        nodes=tuple(_without_hot(node, hot) for node in view.snapshot.nodes),
     )
-    decided = plan(snapshot, replace(here.policy, preemption=False), here.now)
+    decided = plan(snapshot, replace(view.policy, preemption=False), view.now)
     return {placement.job_id for placement in decided.placements}
 
 
-def _without(node: Node, hot: set[int]) -> Node:
+def _without_hot(node: Node, hot: set[int]) -> Node:
     if not any(device.id in hot for device in node.devices):
         return node
-    devices = tuple(replace(one, is_healthy=one.is_healthy and one.id not in hot) for one in node.devices)
+    devices = tuple(replace(device, is_healthy=device.is_healthy and device.id not in hot) for device in node.devices)
     return replace(node, devices=devices)
 
 
 def _move(row: dict[str, Any]) -> int:
     states.lock_jobs([row["job_id"]])
-    why = f"has been hot for {row['minutes']} min{_celsius(row)}"
-    evidence = {"by": f"GPU {row['gpu']} of {row['node']}", "why": why, "rule": RULE}
+    reason = f"has been hot for {row['minutes']} min{_celsius(row)}"
+    evidence = {"by": f"GPU {row['gpu']} of {row['node']}", "why": reason, "rule": RULE}
     stopped = states.stop([row["job_id"]], EndReason.PREEMPTED, evidence, "scheduler")
     if stopped:
-        _keep(row, MOVED, f"moved {_what(row)}")
+        _record_incident(row, MOVED, f"moved {_describe(row)}")
         observe("gpu_scheduler_preemptions_total", {RULE: [1.0]})
         events.changed("jobs", stopped)
         events.changed("nodes", [row["node_id"]])
         wake.request_cycle()
         logger.warning(
-            "job %d is moved off %s, which %s", row["job_id"], evidence["by"], why, extra={"job_id": row["job_id"]}
+            "job %d is moved off %s, which %s", row["job_id"], evidence["by"], reason, extra={"job_id": row["job_id"]}
         )
     return len(stopped)
 
 
-def _say(row: dict[str, Any]) -> int:
-    return _keep(row, WOULD_MOVE, f"would have moved {_what(row)}")
+def _record_would_move(row: dict[str, Any]) -> int:
+    return _record_incident(row, WOULD_MOVE, f"would have moved {_describe(row)}")
 
 
-def _keep(row: dict[str, Any], kind: str, cause: str) -> int:
+def _record_incident(row: dict[str, Any], kind: str, cause: str) -> int:
     job = f"moved job {row['job_id']} off"
     return incidents.record_once(row["node_id"], row["device_id"], kind, cause, part=job, since=row["since"])
 
 
-def _what(row: dict[str, Any]) -> str:
+def _describe(row: dict[str, Any]) -> str:
     return (
         f"job {row['job_id']} off GPU {row['gpu']} of {row['node']} after {row['minutes']} min of heat{_celsius(row)}"
     )

@@ -41,8 +41,8 @@ _VALUES = st.one_of(
 
 @dataclass(frozen=True)
 class Sent:
-    """`must`: the status that it has to get; None: any that is documented. `is_elsewhere`: under a name that may lead to
-    another address, or to none."""
+    """`must`: the status that it has to get; None: any that is documented. `is_elsewhere`: under a name that may lead
+    to another address, or to none."""
 
     raw: bytes
     kind: str = "application/json"

@@ -1,5 +1,5 @@
-"""What a hostile agent says with the credential of its node, in any message of the protocol, and what must not come of it
-(A55): it speaks for itself alone, whatever it says."""
+"""What a hostile agent says with the credential of its node, in any message of the protocol, and what must not come of
+it (A55): it speaks for itself alone, whatever it says."""
 
 import json
 from dataclasses import dataclass

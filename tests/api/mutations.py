@@ -45,8 +45,8 @@ def encoded(value: Any) -> bytes:
 
 @st.composite
 def mutated(draw: st.DrawFn, valid: dict[str, Any], others: tuple[Any, ...] = (), most: int = 3) -> bytes:
-    """The valid message, or this with up to `most` changes: a value replaced by a hostile one or by one of `others`, left
-    out, moved elsewhere, put into an array, a field that nobody knows or twice; or cut off."""
+    """The valid message, or this with up to `most` changes: a value replaced by a hostile one or by one of `others`,
+    left out, moved elsewhere, put into an array, a field that nobody knows or twice; or cut off."""
     value: Any = valid
     for _ in range(draw(st.integers(0, most))):
         path = draw(st.sampled_from(list(_paths(value))))

@@ -2,8 +2,8 @@
 
 from tests.api.operations import Operation
 
-# From who may least to who may most. The jobs are the member's; a colleague is another member of their tenant, a stranger
-# one of another tenant.
+# From who may least to who may most. The jobs are the member's; a colleague is another member of their tenant, a
+# stranger one of another tenant.
 CALLERS = ("anonymous", "stranger", "viewer", "colleague", "member", "owner", "admin")
 # `who` as it is documented → the first of CALLERS that may.
 LEAST = {

@@ -1,4 +1,5 @@
-"""A dry run is refused as the write would be, and says that it was one; that each write has one: test_conventions.py."""
+"""A dry run is refused as the write would be, and says that it was one; that each write has one:
+test_conventions.py."""
 
 import pytest
 

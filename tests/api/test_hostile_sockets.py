@@ -1,4 +1,5 @@
-"""No page and no agent breaks the hub that it is connected to, or disturbs its neighbours (A55); more of it in tests/e2e."""
+"""No page and no agent breaks the hub that it is connected to, or disturbs its neighbours (A55); more of it in
+tests/e2e."""
 
 import asyncio
 

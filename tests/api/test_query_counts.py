@@ -40,7 +40,7 @@ def _remembered_for_long(monkeypatch):
     """What is remembered for seconds is not forgotten between two calls on a busy machine."""
     for name in (
         "jobs.submit.queue_limits._CACHE_SECONDS",
-        "scheduling.cycle.tenants.HISTORY_FRESH_SECONDS",
+        "scheduling.cycle.tenants.HISTORY_CACHE_SECONDS",
         "scheduling.cycle.request_shapes._CACHE_SECONDS",
         "scheduling.admission._CACHE_SECONDS",
     ):

@@ -1,4 +1,5 @@
-"""A table belongs to one app: its name stands in SQL of that app alone. Others read published views (`sql_views.py`)."""
+"""A table belongs to one app: its name stands in SQL of that app alone. Others read published views
+(`sql_views.py`)."""
 
 import ast
 import os

@@ -69,7 +69,7 @@ def test_retry_waits_for_a_batch_that_has_begun(settings, user, job, rule):
         aside = threading.Thread(target=retry)
         aside.start()
         aside.join(20)
-        tasks._delete_others(job_ids, attempt_ids)
+        tasks._delete_related(job_ids, attempt_ids)
 
     assert retention.run(meanwhile) == 1
     assert outcome == ["LockNotAvailable"]

@@ -109,7 +109,7 @@ def test_a_job_is_accepted_at_once_when_another_process_raised_the_quota(user, t
 def test_an_old_snapshot_serves_acceptances_while_one_thread_reads_anew(user, tenant, monkeypatch):
     make_node(gpus=4)
     submit(user, tenant)
-    known = admission._known
+    known = admission._cached
     assert known is not None
     monkeypatch.setattr("scheduling.admission.time.monotonic", lambda: known.read_at + 1.5 * admission._CACHE_SECONDS)
     with admission._reading:
@@ -121,7 +121,7 @@ def test_snapshot_with_more_quota_edits_than_the_caller_has_seen_is_not_read_aga
     make_node(gpus=4)
     change_quota(tenant.pk, {"max_gpus": 2}, actor="test")
     submit(user, tenant)
-    known = admission._known
+    known = admission._cached
     assert known is not None
     assert admission._recent(known.quota_edits - 1) is known
     assert admission._recent(known.quota_edits + 1) is not known

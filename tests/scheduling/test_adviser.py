@@ -17,9 +17,9 @@ HERE = (cluster(node(1), jobs=[job(1, gpus=4)]), Policy(), NOW)
 
 def test_it_keeps_the_latest_presents_and_no_more():
     presents: dict[int, Present] = {}
-    for number in range(1, 3 * process.KEPT):
+    for number in range(1, 3 * process.MAX_VIEWS):
         assert process._answer(presents, number, HERE, questions.queue, (0.5,), {})[0]
-        assert len(presents) == min(number, process.KEPT)
+        assert len(presents) == min(number, process.MAX_VIEWS)
     for number in sorted(presents):
         assert process._answer(presents, number, None, questions.queue, (0.5,), {})[0]
 

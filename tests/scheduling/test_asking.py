@@ -51,7 +51,7 @@ def wait_for(is_so: Callable[[], object]) -> None:
 @pytest.fixture
 def own(monkeypatch):
     """An adviser of this test alone, which is gone soon after it."""
-    monkeypatch.setattr(client, "_desk", client._QuestionQueue())
+    monkeypatch.setattr(client, "_queue", client._QuestionQueue())
     monkeypatch.setattr(client, "IDLE_SECONDS", 0.5)
 
 
@@ -182,12 +182,12 @@ def test_other_requests_go_on_while_many_ask(own, threads, tmp_path):
     """All threads for requests would be taken otherwise, and more; afterwards there are as many as before."""
     gate = tmp_path / "gate"
     asked = [threads.submit(ask_as, f"user{n % 4}", thoughts.waits, str(gate)) for n in range(20)]
-    wait_for(lambda: client.room.now.total() == 20)
+    wait_for(lambda: client.limiter.now.total() == 20)
     assert [threads.submit(lambda: "submitted").result(10) for _ in range(5)] == ["submitted"] * 5
     assert not any(one.done() for one in asked)
     gate.touch()
     assert [one.result(30) for one in asked] == ["waited"] * 20
-    assert client.room.now.total() == 0
+    assert client.limiter.now.total() == 0
     assert threads.submit(lambda: "submitted").result(10) == "submitted"
     wait_for(lambda: len(threads._threads) == 2)
 
@@ -196,10 +196,10 @@ def test_callers_take_turns(own, tmp_path):
     gate, said = tmp_path / "gate", tmp_path / "said"
     with ThreadPoolExecutor(10) as pool:
         asked = [pool.submit(ask_as, "first", thoughts.waits, str(gate))]
-        wait_for(lambda: client.room.now.total() == 1)
+        wait_for(lambda: client.limiter.now.total() == 1)
         for name in "aaaaabc":
             asked.append(pool.submit(ask_as, name, thoughts.told, str(said), name))
-            wait_for(lambda: client.room.now.total() == len(asked))
+            wait_for(lambda: client.limiter.now.total() == len(asked))
         gate.touch()
         for one in asked:
             one.result(20)
@@ -207,11 +207,11 @@ def test_callers_take_turns(own, tmp_path):
 
 
 def test_a_caller_waits_with_so_many_questions_and_no_more(own, tmp_path, monkeypatch):
-    monkeypatch.setattr(client.room, "max_each", 1)
+    monkeypatch.setattr(client.limiter, "max_each", 1)
     gate = tmp_path / "gate"
     with ThreadPoolExecutor(2) as pool:
         asked = pool.submit(ask_as, "ada", thoughts.waits, str(gate))
-        wait_for(lambda: client.room.now["ada"] == 1)
+        wait_for(lambda: client.limiter.now["ada"] == 1)
         with pytest.raises(Problem) as refused:
             pool.submit(ask_as, "ada", thoughts.number).result(20)
         assert (refused.value.status, refused.value.code, refused.value.retry_after) == (429, "too_many_questions", 5)
@@ -224,9 +224,9 @@ def test_nothing_is_worked_out_for_who_has_gone(own, threads, tmp_path):
     gate, said = tmp_path / "gate", tmp_path / "said"
     asked = [threads.submit(ask_as, "ada", thoughts.waits, str(gate))]
     for name in ("stays", "goes"):
-        wait_for(lambda: client.room.now.total() == len(asked))
+        wait_for(lambda: client.limiter.now.total() == len(asked))
         asked.append(threads.submit(ask_as, name, thoughts.told, str(said), name))
-    wait_for(lambda: client.room.now.total() == len(asked))
+    wait_for(lambda: client.limiter.now.total() == len(asked))
     asked[2].cancel()
     gate.touch()
     assert isinstance(asked[2].exception(20), Problem)
@@ -238,7 +238,7 @@ def test_a_turn_that_does_not_come_is_given_up(own, threads, tmp_path, monkeypat
     monkeypatch.setattr(client, "WAITING_SECONDS", 0.2)
     gate, said = tmp_path / "gate", tmp_path / "said"
     asked = threads.submit(ask_as, "ada", thoughts.waits, str(gate))
-    wait_for(lambda: client.room.now.total() == 1)
+    wait_for(lambda: client.limiter.now.total() == 1)
     refused = threads.submit(ask_as, "bob", thoughts.told, str(said), "bob").exception(20)
     assert isinstance(refused, Problem) and refused.status == 503
     gate.touch()
@@ -255,9 +255,9 @@ def test_who_comes_while_others_ask_goes_on_when_they_have_their_answers(own, tm
             for gate in gates:
                 gate.unlink(missing_ok=True)
             asked = [pool.submit(ask_as, "ada", thoughts.waits, str(gate)) for gate in gates[:2]]
-            wait_for(lambda: client.room.now["ada"] == 2)
+            wait_for(lambda: client.limiter.now["ada"] == 2)
             waiting = [pool.submit(client.wait_for_batch) for _ in range(3)]
-            wait_for(lambda: client.room.now.total() == 5)
+            wait_for(lambda: client.limiter.now.total() == 5)
             for number, gate in enumerate(gates[:2], 1):
                 assert not any(one.done() for one in waiting) or number > count
                 gate.touch()
@@ -286,7 +286,7 @@ def test_who_comes_while_one_reads_shares_the_next_read(monkeypatch):
         return current.take_snapshot()
 
     monkeypatch.setattr(snapshot, "load", load)
-    monkeypatch.setattr(current, "_latest", current._Read(0, None))
+    monkeypatch.setattr(current, "_latest", current._SharedView(0, None))
     with ThreadPoolExecutor(8) as pool:
         first = pool.submit(current.take_snapshot)
         begun.acquire()

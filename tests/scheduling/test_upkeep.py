@@ -16,7 +16,7 @@ from scheduling.worker import chores, housekeeping, tasks
 def done(monkeypatch):
     """What was done, and a clock that the test moves."""
     found, clock = [], [1000.0]
-    monkeypatch.setattr(chores, "_done_at", {})
+    monkeypatch.setattr(chores, "_last_run_at", {})
     monkeypatch.setattr(chores, "policy", SimpleNamespace(values=env_defaults))
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     for module, name in ((samples, "take_samples"), (held_idle, "review")):

@@ -152,7 +152,7 @@ def test_a_job_that_was_overtaken_keeps_that_reason_while_others_stand_before_it
 
 
 def test_the_queue_says_when_its_first_jobs_start(user, tenant, full, monkeypatch):
-    monkeypatch.setattr(current, "_foreseen", current._Foreseen())
+    monkeypatch.setattr(current, "_queue_estimates", current._QueueEstimates())
     job = submit(user, tenant, gpu_count=4)
     run_cycle()
     [item] = call("GET", "/api/v1/queue", make_token(user)).json()["items"]
@@ -166,7 +166,7 @@ def _pretend_since(job_id, seconds):
 
 def test_where_there_is_no_estimate_it_says_why(user, tenant, full, monkeypatch):
     """A08: in the queue and in an explanation, never both and never neither."""
-    monkeypatch.setattr(current, "_foreseen", current._Foreseen())
+    monkeypatch.setattr(current, "_queue_estimates", current._QueueEstimates())
     waiting = submit(user, tenant, gpu_count=4)
     held = submit(user, tenant, gpu_count=4)
     after = submit(user, tenant, gpu_count=4, depends_on=[waiting])

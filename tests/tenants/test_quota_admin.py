@@ -129,7 +129,7 @@ def test_in_admin_an_edit_of_what_another_has_changed_is_refused(tenant, browser
 def test_the_history_in_admin_leads_to_where_an_edit_is_put_back(tenant, browser):
     address = f"/admin/tenants/tenant/{tenant.pk}/change/"
     browser.post(address, tenant_form(tenant, max_cpu_cores=9, go_ahead="on"))
-    [href] = re.findall(r'<a href="([^"]*)">Put an earlier one back', browser.get(address).content.decode())
+    [href] = re.findall(r'<a href="([^"]*)">Restore an earlier version', browser.get(address).content.decode())
     page = browser.get(href.partition("#")[0]).content.decode()
     assert f'id="{href.partition("#")[2]}"' in page
     [back] = re.findall(r'href="([^"]*)">Restore…', page)

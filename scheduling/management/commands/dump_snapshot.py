@@ -1,4 +1,4 @@
-"""The command that records a cycle: what the scheduler sees at this moment, and the plan that it makes of it."""
+"""Record a cycle: the scheduler's snapshot at this moment, and its plan."""
 
 import sys
 from argparse import ArgumentParser
@@ -12,14 +12,14 @@ from scheduling.engine.whatif.replay import record
 
 
 class Command(BaseCommand):
-    help = "Record what the scheduler sees now, and its plan, as JSON for `manage.py replay`. Writes nothing else."
+    help = "Record the scheduler's present snapshot and plan as JSON for `manage.py replay`. Write nothing else."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("file", nargs="?", default="-", help="where to; - (the default) is stdout")
+        parser.add_argument("file", nargs="?", default="-", help="the output file; - (the default) is stdout")
 
     def handle(self, *args: Any, file: str, **options: Any) -> None:
-        loaded, seen = snapshot.load(is_whole=True)
-        content = recording.encode(record(loaded, seen.policy, seen.now))
+        loaded, basis = snapshot.load(is_whole=True)
+        content = recording.encode(record(loaded, basis.policy, basis.now))
         if file == "-":
             self.stdout.write(content.decode())
             return

@@ -1,4 +1,4 @@
-"""`manage.py export_history FILE`: the jobs that ran here, as a trace that `manage.py simulate jobs` replays."""
+"""`manage.py export_history FILE`: write ended jobs as a trace that `manage.py simulate jobs` replays."""
 
 import csv
 from argparse import ArgumentParser
@@ -19,15 +19,15 @@ from scheduling.simulator.traces.formats import CSV_COLUMNS
 
 
 class Command(BaseCommand):
-    help = "Writes the jobs that have run and ended as a csv file for `manage.py simulate jobs`."
+    help = "Write the jobs that have run and ended as a csv file for `manage.py simulate jobs`."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("file", metavar="FILE", help="where to; - is the standard output")
+        parser.add_argument("file", metavar="FILE", help="the output file; - is the standard output")
         parser.add_argument("--since", metavar="DATE", help="only jobs submitted from then on, in UTC")
         parser.add_argument("--until", metavar="DATE", help="only jobs submitted before then")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        jobs = _submitted(Job.objects.filter(array_count=None), options)  # of arrays the elements ran
+        jobs = _submitted(Job.objects.filter(array_count=None), options)  # without arrays: their elements ran
         ended = _ran(jobs)
         try:
             with self._opened(options["file"]) as file:
@@ -52,7 +52,7 @@ def _submitted(jobs: QuerySet[Job], options: dict[str, Any]) -> QuerySet[Job]:
 
 
 def _ran(jobs: QuerySet[Job]) -> QuerySet[Any]:
-    """Those that have ended for good, with the time that all their attempts ran (`ran`)."""
+    """Return the jobs that have finally ended, with the total time of their attempts (`ran`)."""
     length = ExpressionWrapper(F("attempts__ended_at") - F("attempts__started_at"), output_field=DurationField())
     ended = jobs.filter(ended_at__isnull=False, ended_at__lte=timezone.now())
     return ended.annotate(ran=Sum(length)).filter(ran__isnull=False).order_by("submitted_at", "id")
@@ -69,18 +69,18 @@ def _write(file: TextIO, jobs: QuerySet[Any]) -> int:
 
 
 def _rows(jobs: QuerySet[Any]) -> Iterator[tuple[object, ...]]:
-    """In the order of CSV_COLUMNS; what is not known is empty."""
-    found = jobs.values_list(
+    """Yield rows in the order of CSV_COLUMNS. Unknown values are empty."""
+    values = jobs.values_list(
         "id", "submitted_at", "gpu_count", "ran", "tenant__name", "user__username", "priority",
         "max_runtime_seconds", "predicted_seconds",
     )  # fmt: skip
-    for job_id, submitted_at, gpus, ran, *rest in found.iterator(chunk_size=2000):
-        yield (job_id, rfc3339(submitted_at), gpus, f"{max(ran.total_seconds(), 0.0):.3f}", *rest)
+    for job_id, submitted_at, gpus, ran, *fields in values.iterator(chunk_size=2000):
+        yield (job_id, rfc3339(submitted_at), gpus, f"{max(ran.total_seconds(), 0.0):.3f}", *fields)
 
 
 def _date(flag: str, text: str) -> datetime:
     try:
         read = datetime.fromisoformat(text)
     except ValueError:
-        raise CommandError(f"{flag}: {text!r} is no date; write 2026-03-31 or 2026-03-31T12:00.") from None
+        raise CommandError(f"{flag}: {text!r} is not a date; write 2026-03-31 or 2026-03-31T12:00.") from None
     return read if read.tzinfo else read.replace(tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""The command that reruns a recorded cycle without a database, and says why and why not."""
+"""Replay a recorded cycle without a database, and explain its decisions."""
 
 from argparse import ArgumentParser
 from pathlib import Path
@@ -19,9 +19,14 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("file", help="the recording")
-        parser.add_argument("--why", metavar="JOB", type=int, help="where the job goes, or why it waits and what helps")
         parser.add_argument(
-            "--why-not", nargs=2, metavar=("JOB", "NODE"), help="why the job does not go to this node (name or number)"
+            "--why", metavar="JOB", type=int, help="where the job starts, or why it waits and what would help"
+        )
+        parser.add_argument(
+            "--why-not",
+            nargs=2,
+            metavar=("JOB", "NODE"),
+            help="why the job does not start on this node (name or number)",
         )
 
     def handle(self, *args: Any, file: str, why: int | None, why_not: list[str] | None, **options: Any) -> None:
@@ -32,21 +37,22 @@ class Command(BaseCommand):
         except ValueError as error:
             raise CommandError(f"{file}: {error}.") from error
         try:
-            made = rerun(read.recording)
+            replayed = rerun(read.recording)
         except (ValueError, KeyError, ZeroDivisionError) as error:
-            # Made or edited by hand: what the database gives always has a plan.
-            raise CommandError(f"{file}: nothing can be planned from it: {type(error).__name__}: {error}.") from error
-        counts = f"{len(made.placements)} placements, {len(made.preemptions)} preemptions, {len(made.reasons)} reasons"
+            # A file written or edited by hand: snapshots of the database always have a plan.
+            raise CommandError(f"{file}: cannot plan from it: {type(error).__name__}: {error}.") from error
+        numbers = len(replayed.placements), len(replayed.preemptions), len(replayed.reasons)
+        counts = "{} placements, {} preemptions, {} reasons".format(*numbers)
         if why is not None:
-            self.stdout.write("\n".join(_why(read.recording, why)))
+            self.stdout.write("\n".join(_explain(read.recording, why)))
         if why_not is not None:
-            self.stdout.write("\n".join(_why_not(read.recording, *why_not)))
-        if recording.encode_plan(made) != read.plan:
-            raise CommandError(f"the plan is NOT the recorded one: {_difference(read.recording.plan, made)}.")
+            self.stdout.write("\n".join(_explain_obstacles(read.recording, *why_not)))
+        if recording.encode_plan(replayed) != read.plan:
+            raise CommandError(f"the plan is NOT the recorded one: {_difference(read.recording.plan, replayed)}.")
         self.stdout.write(f"the plan is the recorded one, byte for byte: {counts}")
 
 
-def _why(cycle: Recording, job_id: int) -> list[str]:
+def _explain(cycle: Recording, job_id: int) -> list[str]:
     names = {node.id: node.name for node in cycle.snapshot.nodes}
     placed = placement_of(cycle.plan, job_id)
     if placed is not None:
@@ -73,12 +79,12 @@ def _ids(rank: Any) -> str:
     return ", ".join(str(hold.device_id) for hold in rank.holds) or "none"
 
 
-def _why_not(cycle: Recording, job: str, node: str) -> list[str]:
-    found = [one.id for one in cycle.snapshot.nodes if node in (one.name, str(one.id))]
-    if not (job.isascii() and job.isdecimal()) or not found:
+def _explain_obstacles(cycle: Recording, job: str, node: str) -> list[str]:
+    node_ids = [one.id for one in cycle.snapshot.nodes if node in (one.name, str(one.id))]
+    if not (job.isascii() and job.isdecimal()) or not node_ids:
         raise CommandError(f"there is no job {job} or no node {node} in this recording.")
     try:
-        failed = why_not(cycle, int(job), found[0])
+        failed = why_not(cycle, int(job), node_ids[0])
     except KeyError as error:
         raise CommandError(f"job {job} does not wait in this recording.") from error
     if not failed:
@@ -86,16 +92,16 @@ def _why_not(cycle: Recording, job: str, node: str) -> list[str]:
     return [f"job {job} does not go to {node}:", *(f"  {test.name}: {test.sentence}" for test in failed)]
 
 
-def _difference(recorded: Plan, made: Plan) -> str:
-    """The first thing that is not the same."""
+def _difference(recorded: Plan, replayed: Plan) -> str:
+    """Describe the first difference."""
     for name in ("placements", "preemptions", "claims", "reservation", "waits"):
-        before, after = getattr(recorded, name), getattr(made, name)
-        if before == after:
+        original, current = getattr(recorded, name), getattr(replayed, name)
+        if original == current:
             continue
-        if not isinstance(before, tuple):
-            return f"{name} was {before}, is {after}"
-        pair = next(((one, other) for one, other in zip(before, after, strict=False) if one != other), None)
+        if not isinstance(original, tuple):
+            return f"{name} was {original}, is {current}"
+        pair = next(((one, other) for one, other in zip(original, current, strict=False) if one != other), None)
         if pair is None:
-            return f"{len(before)} {name} were recorded, {len(after)} are made now"
-        return f"of the {name}, {pair[0]} was recorded, {pair[1]} is made now"
-    return "the same decisions are written in another way"
+            return f"{len(original)} {name} were recorded, {len(current)} are planned now"
+        return f"of the {name}, {pair[0]} was recorded, {pair[1]} is planned now"
+    return "the same decisions are encoded differently"

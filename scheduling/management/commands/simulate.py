@@ -1,4 +1,4 @@
-"""`manage.py simulate placement|jobs`: hands each subcommand to its module of scheduling.simulator."""
+"""`manage.py simulate placement|jobs`: pass each subcommand to its module of scheduling.simulator."""
 
 from argparse import Namespace
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ SUBCOMMANDS = {
 
 
 class Command(BaseCommand):
-    help = "Runs the real engine in simulated time, on a trace or on your own history."
-    requires_system_checks = []  # it needs no database, and none of Django
+    help = "Run the real engine in simulated time, on a trace or on your own history."
+    requires_system_checks = []  # it needs neither a database nor Django
 
     def add_arguments(self, parser: CommandParser) -> None:
         choices = parser.add_subparsers(dest="subcommand", required=True, parser_class=_LazyParser)
@@ -34,7 +34,7 @@ class Command(BaseCommand):
 
 
 class _LazyParser(CommandParser):
-    """Imports its subcommand's module when that one is chosen, not when another is."""
+    """Import the module of a subcommand only when that one is chosen."""
 
     _is_filled = False
 
