@@ -62,7 +62,7 @@ def present_estimate(
 _WITHOUT_ESTIMATE = {
     str(Pending.DEPENDENCY): "it waits for other jobs to end first",
     str(Pending.MAX_PARALLEL): "it waits for elements of its own array to end",
-    str(Pending.SCHEDULER_BEHIND): "the scheduler has not considered it yet",
+    str(Pending.SCHEDULER_BEHIND): "the scheduler has not looked at it yet",
 }
 
 

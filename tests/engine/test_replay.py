@@ -161,7 +161,7 @@ def test_replay_command_fails_when_the_plan_differs(file: Path, tmp_path: Path) 
 @pytest.mark.parametrize("content", ["", "[]", '{"format": 1}', "{}", '{"format": 1, "now": "x"}'])
 def test_decode_refuses_a_file_that_is_no_recording(content: str) -> None:
     """A55"""
-    with pytest.raises(ValueError, match="this is no recorded cycle"):
+    with pytest.raises(ValueError, match="this is not a recorded cycle"):
         recording.decode(content.encode())
 
 

@@ -138,7 +138,7 @@ def test_an_admin_can_force_it_though_nobody_can_say_what_follows(user, tenant, 
     """A job is not lost because the process that works out what would be cannot run."""
 
     def unanswered(*asked, **how):
-        raise Problem(503, "unanswered", "it could not be worked out")
+        raise Problem(503, "unanswered", "the answer could not be computed")
 
     submit(user, tenant, gpu_count=8)
     run_cycle()
@@ -149,7 +149,7 @@ def test_an_admin_can_force_it_though_nobody_can_say_what_follows(user, tenant, 
     assert minutes(running) == 60
     done = extend(running, admin, add_minutes=60, force=True)
     assert (done.status_code, minutes(running)) == (200, 120)
-    assert done.json()["message"].endswith("; who starts later by it could not be worked out")
+    assert done.json()["message"].endswith("; the delays of other jobs could not be computed")
     assert JobEvent.objects.filter(job_id=running, kind="limit_changed").latest("id").data["forced"] is True
 
 
@@ -181,7 +181,7 @@ def test_what_is_wrong_is_named(user, tenant, running):
         assert (answer.status_code, len(answer.json()["errors"])) == (400, 1), body
     assert "has run for" in extend(running, user, max_runtime_minutes=70).json()["detail"]
     unlimited = submit(user, tenant)
-    assert "no time limit to add to" in extend(unlimited, user, add_minutes=5).json()["detail"]
+    assert "no time limit to extend" in extend(unlimited, user, add_minutes=5).json()["detail"]
     call("POST", f"/api/v1/jobs/{running}/cancel", make_token(user))
     assert extend(running, user, add_minutes=1).json()["code"] == "wrong_state"
     assert JobEvent.objects.filter(kind="limit_changed").count() == 0

@@ -51,7 +51,7 @@ def test_in_admin_an_edit_that_contradicts_running_work_is_saved_the_second_time
     assert "tenant nlp uses 4 GPUs, more than the limit of 2" in page
     assert Quota.objects.get(tenant=tenant).max_gpus is None
     saved = browser.post(address, tenant_form(tenant, max_gpus=2, go_ahead="on"), follow=True)
-    assert "its running jobs go on" in saved.content.decode()
+    assert "its running jobs continue" in saved.content.decode()
     quota = Quota.objects.get(tenant=tenant)
     assert (quota.max_gpus, quota.version) == (2, 2)
 

@@ -49,8 +49,8 @@ def test_a_dry_run_says_what_is_above_the_new_limit_and_changes_nothing(user, te
     ]
     assert effect["contradicts"] is True
     assert effect["sentences"][0] == (
-        "tenant nlp uses 4 GPUs, more than the limit of 2: its running jobs go on,"
-        " and it starts nothing more that needs GPUs until it uses less"
+        "tenant nlp uses 4 GPUs, more than the limit of 2: its running jobs continue,"
+        " and it starts no new jobs that need GPUs until it uses less"
     )
     assert (answer["status"], answer["max_gpus"], answer["version"]) == ("would_be_changed", 2, 1)
     assert Quota.objects.get(tenant=tenant).max_gpus is None
@@ -136,20 +136,20 @@ def test_with_too_many_waiting_jobs_only_what_runs_is_told(user, tenant, admin, 
     run_jobs(user, tenant, 4)
     monkeypatch.setattr(current, "MAX_JOBS", 1)
     effect = put(admin, {"max_gpus": 1})["effect"]
-    assert effect["sentences"][1] == "2 jobs wait, too many to foresee which would start or stop"
+    assert effect["sentences"][1] == "2 jobs wait, too many to compute which would start or stop"
     assert effect["running_over"][0]["in_use"] == 2
 
 
 def test_an_edit_is_not_refused_because_its_effect_cannot_be_worked_out(user, tenant, admin, monkeypatch):
     def unanswered(*asked):
-        raise Problem(503, "unanswered", "it could not be worked out")
+        raise Problem(503, "unanswered", "the answer could not be computed")
 
     make_node(gpus=2)
     run_jobs(user, tenant, 4)
     monkeypatch.setattr(edit_effects, "ask", unanswered)
     answer = put(admin, {"max_gpus": 1}, query="")
     assert answer["max_gpus"] == 1
-    assert answer["effect"]["sentences"][1] == "which jobs would start or stop could not be worked out now"
+    assert answer["effect"]["sentences"][1] == "which jobs would start or stop could not be computed now"
     assert answer["effect"]["contradicts"] is True
     unknown = put(admin, {"max_gpus": 2})["effect"]  # nothing is above it, and nobody knows what it would do
     assert (unknown["running_over"], unknown["contradicts"]) == ([], True)
