@@ -30,7 +30,7 @@ def attempt():
 
 
 @pytest.mark.parametrize("how", [{}, {"reason": "signalled", "exit_code": None, "signal": 6}])
-def test_a_failure_on_a_gpu_that_is_lost_by_then_is_the_nodes(how, user, tenant):
+def test_failure_on_a_gpu_that_is_lost_by_then_is_a_node_fault(how, user, tenant):
     """A38: the device is lost, and the job goes back to the queue without using up a retry."""
     node, job, key, uuid = running(user, tenant, max_retries=0)
     end(node, key, Reading(uuid=uuid, lost=True), **how)
@@ -39,7 +39,7 @@ def test_a_failure_on_a_gpu_that_is_lost_by_then_is_the_nodes(how, user, tenant)
     assert Job.objects.get(pk=job).state == "pending"
 
 
-def test_also_if_it_was_told_as_lost_before(user, tenant):
+def test_failure_on_a_gpu_reported_lost_before_is_a_node_fault(user, tenant):
     node, job, key, uuid = running(user, tenant)
     node.sync(readings=[Reading(uuid=uuid, lost=True)])
     assert Job.objects.get(pk=job).state == "running"
@@ -47,14 +47,14 @@ def test_also_if_it_was_told_as_lost_before(user, tenant):
     assert attempt()[0] == "node_fault"
 
 
-def test_a_device_whose_hardware_failed_says_what_failed(user, tenant):
+def test_failed_hardware_is_named_in_the_detail(user, tenant):
     node, _, key, uuid = running(user, tenant)
     Device.objects.filter(uuid=uuid).update(health="degraded", health_note="Xid 79")
     end(node, key)
     assert attempt() == ("node_fault", f"GPU {Device.objects.get(uuid=uuid).index} failed: Xid 79")
 
 
-def test_a_failure_beside_another_lost_gpu_is_the_jobs_own(user, tenant):
+def test_failure_beside_another_lost_gpu_is_the_jobs_own(user, tenant):
     node, job, key, uuid = running(user, tenant)
     [other] = [device.uuid for device in node.devices if device.uuid != uuid]
     end(node, key, Reading(uuid=other, lost=True))
@@ -65,13 +65,13 @@ def test_a_failure_beside_another_lost_gpu_is_the_jobs_own(user, tenant):
 @pytest.mark.parametrize(
     "how", [{"exit_code": 0}, {"reason": "time_limit", "exit_code": None}, {"reason": "cancelled", "exit_code": 1}]
 )
-def test_what_did_not_fail_by_itself_stays_as_it_is(how, user, tenant):
+def test_end_that_is_not_a_failure_stays_unchanged(how, user, tenant):
     node, _, key, uuid = running(user, tenant)
     end(node, key, Reading(uuid=uuid, lost=True), **how)
     assert Attempt.objects.get().outcomes["0"]["reason"] == how.get("reason", "exited")
 
 
-def test_another_nodes_report_is_not_believed(user, tenant):
+def test_report_of_another_node_is_ignored(user, tenant):
     node, job, key, uuid = running(user, tenant)
     Device.objects.filter(uuid=uuid).update(health="lost")
     end(make_node(gpus=1), key)
@@ -79,7 +79,7 @@ def test_another_nodes_report_is_not_believed(user, tenant):
 
 
 @pytest.mark.parametrize("code", [48, 63, 64, 74, 79, 94, 95, 119])
-def test_an_xid_of_the_hardware_makes_the_failure_the_nodes(code, user, tenant):
+def test_hardware_xid_makes_the_failure_a_node_fault(code, user, tenant):
     node, job, key, uuid = running(user, tenant, max_retries=0)
     end(node, key, Reading(uuid=uuid, xids=[Xid(code=code, seconds_ago=0)]))
     reason, detail = attempt()
@@ -89,7 +89,7 @@ def test_an_xid_of_the_hardware_makes_the_failure_the_nodes(code, user, tenant):
 
 
 @pytest.mark.parametrize("code", [13, 31, 43, 45])
-def test_an_xid_of_the_program_is_noted_with_its_failure_alone(code, user, tenant):
+def test_application_xid_is_only_noted_with_its_failure(code, user, tenant):
     node, job, key, uuid = running(user, tenant)
     end(node, key, Reading(uuid=uuid, xids=[Xid(code=code, seconds_ago=0)]), detail="said something")
     reason, detail = attempt()
@@ -98,7 +98,7 @@ def test_an_xid_of_the_program_is_noted_with_its_failure_alone(code, user, tenan
     assert Job.objects.get(pk=job).state == "failed"
 
 
-def test_an_xid_from_before_its_start_is_not_the_jobs(user, tenant):
+def test_xid_from_before_the_start_is_not_the_jobs(user, tenant):
     """It is told for a minute, the next job is there within milliseconds."""
     node, _, key, uuid = running(user, tenant)
     end(node, key, Reading(uuid=uuid, xids=[Xid(code=31, seconds_ago=30), Xid(code=79, seconds_ago=30)]))

@@ -35,7 +35,7 @@ def ago(**fields):
     return timezone.now() - timedelta(**fields)
 
 
-def test_the_latest_checkpoint_is_kept_and_shown_and_given_to_the_engine(running):
+def test_latest_checkpoint_is_stored_shown_and_passed_to_the_engine(running):
     node, key = running
     first, second = ago(minutes=20), ago(minutes=10)
     for at in (first, second, first):
@@ -47,7 +47,7 @@ def test_the_latest_checkpoint_is_kept_and_shown_and_given_to_the_engine(running
     assert one.saved_at == pytest.approx(second.timestamp())
 
 
-def test_what_cannot_be_so_is_not_believed(running):
+def test_impossible_checkpoints_are_ignored(running):
     node, key = running
     for told in ({key: ago(hours=3).isoformat()}, {"7.7.7": ago(minutes=1).isoformat()}, {"x": "y"}):
         node.sync(saved=told)
@@ -57,14 +57,14 @@ def test_what_cannot_be_so_is_not_believed(running):
     assert abs((saved() - timezone.now()).total_seconds()) < 60, "a time in the future is now"
 
 
-def test_an_attempt_that_has_ended_keeps_what_it_had(running):
+def test_ended_attempt_keeps_its_checkpoint(running):
     node, key = running
     node.end(key, exit_code=3)
     node.sync(saved={key: ago(minutes=1).isoformat()})
     assert saved() is None
 
 
-def test_the_job_that_has_just_saved_is_stopped_rather_than_the_younger_one(user, tenant, monkeypatch):
+def test_preemption_prefers_the_job_with_the_latest_checkpoint_over_the_younger_one(user, tenant, monkeypatch):
     """Without checkpoints the younger one loses less."""
     monkeypatch.setattr(snapshot, "policy", lambda: Policy(min_runtime_seconds=0, preemption_delay_seconds=0))
     node = make_node(gpus=2)

@@ -35,7 +35,7 @@ def last_attempt(job_id):
         ({"exit_code": None, "reason": "launch_failed", "detail": "x: not found"}, None),
     ],
 )
-def test_the_class_is_kept_with_the_attempt_and_its_rank(user, tenant, end, expected):
+def test_exit_class_is_stored_with_attempt_and_rank(user, tenant, end, expected):
     node, job_id = make_node(), submit(user, tenant, requeue=False)
     run_cycle()
     node.end(*node.start_all(), **end)
@@ -43,7 +43,7 @@ def test_the_class_is_kept_with_the_attempt_and_its_rank(user, tenant, end, expe
     assert (shown["class"], shown["ranks"][0]["class"]) == (expected, expected)
 
 
-def test_the_failed_job_says_what_was_found_and_what_to_do(user, tenant):
+def test_failed_job_names_its_exit_class_and_next_step(user, tenant):
     node, job_id = make_node(), submit(user, tenant)
     run_cycle()
     node.end(*node.start_all(), exit_code=1, exit_class="cuda_oom")
@@ -53,7 +53,7 @@ def test_the_failed_job_says_what_was_found_and_what_to_do(user, tenant):
     assert last_attempt(job_id)["sentence"] == told["sentence"]
 
 
-def test_while_it_waits_for_its_retry_it_says_how_the_last_one_ended(user, tenant):
+def test_job_waiting_for_its_retry_names_the_last_exit_class(user, tenant):
     node, job_id = make_node(), submit(user, tenant, max_retries=1)
     run_cycle()
     node.end(*node.start_all(), exit_code=1, exit_class="disk_full")
@@ -62,7 +62,7 @@ def test_while_it_waits_for_its_retry_it_says_how_the_last_one_ended(user, tenan
     assert job["reason"]["sentence"].endswith("(the last one: no space was left on a disk that it wrote to)")
 
 
-def test_of_a_gang_the_class_is_that_of_the_rank_that_failed_first(user, tenant):
+def test_gang_has_the_exit_class_of_the_rank_that_failed_first(user, tenant):
     """It is told before the others have ended, in another message."""
     nodes = [make_node(gpus=4), make_node(gpus=4)]
     job_id = submit(user, tenant, gpu_count=8, gang_scheduling=True)

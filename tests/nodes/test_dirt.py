@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 class TestLeftAtTheEnd:
     """A34: a device that its agent did not find free after the end is never offered in between."""
 
-    def test_it_is_dirty_from_the_moment_it_is_given_back_until_a_later_reading(self, user, tenant):
+    def test_device_is_dirty_from_its_release_until_a_later_reading(self, user, tenant):
         node = make_node(gpus=1)
         submit(user, tenant)
         run_cycle()
@@ -32,7 +32,7 @@ class TestLeftAtTheEnd:
         look(node, "clear")
         assert state(waiting) == "scheduled"
 
-    def test_an_end_that_is_told_again_says_nothing_of_who_has_it_then(self, user, tenant):
+    def test_repeated_end_does_not_affect_the_next_holder(self, user, tenant):
         node = make_node(gpus=1)
         submit(user, tenant)
         run_cycle()
@@ -51,7 +51,7 @@ class TestDirtForLong:
     def pass_minutes(self, minutes):
         Incident.objects.update(since=F("since") - timedelta(minutes=minutes))
 
-    def test_a_device_that_stays_dirty_is_quarantined_with_its_cause_and_cleared_by_an_admin(self, user, tenant):
+    def test_device_that_stays_dirty_is_quarantined_and_cleared_by_an_admin(self, user, tenant):
         node = make_node(gpus=2)
         look(node, "dirty", ALICE)
         self.pass_minutes(9)
@@ -68,7 +68,7 @@ class TestDirtForLong:
         assert state(job) == "scheduled"
 
     @pytest.mark.parametrize("occupancy", ["foreign", "clear"])
-    def test_others_are_not(self, occupancy):
+    def test_other_health_states_are_not_quarantined(self, occupancy):
         """Who a foreign process belongs to is not ours to judge; and what went by itself is over."""
         node = make_node(gpus=1)
         look(node, "dirty", ALICE)
@@ -78,7 +78,7 @@ class TestDirtForLong:
         self.pass_minutes(60)
         assert tasks.mend() == 0
 
-    def test_a_device_that_is_cleared_but_still_dirty_has_its_time_again(self):
+    def test_cleared_device_that_is_still_dirty_gets_its_full_time_again(self):
         node = make_node(gpus=1)
         look(node, "dirty", ALICE)
         self.pass_minutes(11)
@@ -88,7 +88,7 @@ class TestDirtForLong:
         assert found() == [("dirty", ALICE)]
         assert tasks.mend() == 0
 
-    def test_it_can_be_switched_off(self, settings):
+    def test_quarantine_of_dirty_devices_can_be_switched_off(self, settings):
         settings.ENV = env.Env(dirty_minutes=0)
         look(make_node(gpus=1), "dirty", ALICE)
         self.pass_minutes(1000)

@@ -25,7 +25,7 @@ def fail(node, job_id, reason):
     return job, pause
 
 
-def test_faults_of_nodes_in_a_row_pause_longer_each_time_up_to_ten_minutes(user, tenant):
+def test_consecutive_node_faults_pause_longer_up_to_ten_minutes(user, tenant):
     """A38: none of them uses up a retry."""
     node, job_id = make_node(), submit(user, tenant, max_retries=1)
     pauses = [fail(node, job_id, "node_fault") for _ in range(9)]
@@ -33,7 +33,7 @@ def test_faults_of_nodes_in_a_row_pause_longer_each_time_up_to_ten_minutes(user,
     assert {(job.state, job.retries_used) for job, _ in pauses} == {("pending", 0)}
 
 
-def test_the_pause_is_told_with_its_time_and_outlives_a_cycle(user, tenant):
+def test_pause_is_shown_with_its_time_and_outlives_a_cycle(user, tenant):
     node, job_id = make_node(), submit(user, tenant)
     fail(node, job_id, "node_fault")
     job, _ = fail(node, job_id, "supervisor_lost")
@@ -46,7 +46,7 @@ def test_the_pause_is_told_with_its_time_and_outlives_a_cycle(user, tenant):
     assert job.evidence["at"] == job.eligible_at.isoformat(timespec="seconds")
 
 
-def test_the_fifth_lost_supervisor_in_a_row_ends_the_job(user, tenant):
+def test_fifth_consecutive_lost_supervisor_ends_the_job(user, tenant):
     node, job_id = make_node(), submit(user, tenant, max_retries=9)
     states = [fail(node, job_id, "supervisor_lost")[0].state for _ in range(5)]
     assert states == ["pending"] * 4 + ["failed"]
@@ -57,7 +57,7 @@ def test_the_fifth_lost_supervisor_in_a_row_ends_the_job(user, tenant):
     assert "Nodes page" in shown["reason"]["next_step"]
 
 
-def test_another_fault_in_between_starts_the_count_of_lost_supervisors_anew(user, tenant):
+def test_other_fault_resets_the_count_of_lost_supervisors(user, tenant):
     node, job_id = make_node(), submit(user, tenant)
     for reason in [*["supervisor_lost"] * 4, "node_rebooted", *["supervisor_lost"] * 4]:
         job, _ = fail(node, job_id, reason)
@@ -65,7 +65,7 @@ def test_another_fault_in_between_starts_the_count_of_lost_supervisors_anew(user
     assert fail(node, job_id, "supervisor_lost")[0].state == "failed"
 
 
-def test_an_end_of_its_own_in_between_starts_the_pauses_anew(user, tenant):
+def test_own_end_of_the_job_resets_the_pauses(user, tenant):
     node, job_id = make_node(), submit(user, tenant, max_retries=1)
     assert [fail(node, job_id, "node_fault")[1] for _ in range(3)] == [None, 10, 20]
     run_cycle()
@@ -75,7 +75,7 @@ def test_an_end_of_its_own_in_between_starts_the_pauses_anew(user, tenant):
     assert [fail(node, job_id, "node_fault")[1] for _ in range(2)] == [None, 10]
 
 
-def test_counting_faults_asks_once_for_all_jobs_and_never_for_other_ends(user, tenant, django_assert_num_queries):
+def test_fault_streaks_need_a_single_query_and_none_for_other_ends(user, tenant, django_assert_num_queries):
     ids = [submit(user, tenant) for _ in range(3)]
     long_ago = timezone.now() - timedelta(hours=1)
     for job_id, faults in zip(ids, range(3), strict=True):

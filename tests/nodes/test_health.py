@@ -39,7 +39,7 @@ def state(job):
 
 class TestOccupied:
     @pytest.mark.parametrize("occupancy", ["foreign", "dirty"])
-    def test_a_device_that_somebody_is_on_is_not_offered_until_they_are_gone(self, occupancy, user, tenant):
+    def test_occupied_device_is_out_of_service_until_it_is_clear(self, occupancy, user, tenant):
         """A34, A35"""
         node = make_node(gpus=1)
         look(node, occupancy, ALICE)
@@ -50,7 +50,7 @@ class TestOccupied:
         assert found() == [("ok", "")]
         assert state(job) == "scheduled"
 
-    def test_what_is_not_known_changes_nothing(self):
+    def test_unknown_occupancy_changes_nothing(self):
         """A19: also words of an agent that is newer than this server, and readings of an older one (A57)."""
         node = make_node(gpus=1)
         look(node, None)
@@ -61,7 +61,7 @@ class TestOccupied:
         look(node, "haunted")
         assert found() == [("foreign", ALICE)]
 
-    def test_who_is_there_is_told_anew_when_it_changes(self, monkeypatch):
+    def test_occupant_is_updated_when_it_changes(self, monkeypatch):
         node = make_node(gpus=2)
         woken = []
         monkeypatch.setattr(wake, "request_cycle", lambda: woken.append(1))
@@ -72,7 +72,7 @@ class TestOccupied:
         look(node, "clear")
         assert len(woken) == 3
 
-    def test_a_held_device_stays_held_and_a_heartbeat_marks_no_busy_device_idle(self, user, tenant):
+    def test_held_device_stays_held_and_a_heartbeat_does_not_mark_it_idle(self, user, tenant):
         """A33: whatever the readings say of it, the job goes on and nobody else gets the device."""
         node = make_node(gpus=1)
         job = submit(user, tenant)
@@ -85,20 +85,20 @@ class TestOccupied:
         assert state(other) == "pending"
         assert Job.objects.get(pk=job).state == "running"
 
-    def test_ordinary_readings_write_no_device(self):
+    def test_ordinary_readings_do_not_write_devices(self):
         node = make_node(gpus=8)
         look(node, "clear")
         before = rows("SELECT id, xmin::text FROM nodes_device")
         look(node, "clear")
         assert rows("SELECT id, xmin::text FROM nodes_device") == before
 
-    def test_a_lost_device_is_lost_whoever_was_on_it(self):
+    def test_lost_device_is_lost_whatever_its_occupancy(self):
         node = make_node(gpus=1)
         look(node, "foreign", ALICE)
         look(node, None, lost=True)
         assert found() == [("lost", "")]
 
-    def test_a_device_that_was_hot_is_hot_again_when_they_are_gone_if_it_still_is(self):
+    def test_hot_device_is_hot_again_after_occupation_if_it_still_is(self):
         node = make_node(gpus=1)
         uuid = node.devices[0].uuid
         for occupancy in ("clear", "foreign", "clear"):
@@ -108,7 +108,7 @@ class TestOccupied:
 
 class TestQuarantine:
     @pytest.mark.parametrize("occupancy", ["clear", "foreign", "dirty", None])
-    def test_a_quarantined_device_stays_so_whatever_readings_say(self, occupancy, user, tenant):
+    def test_quarantined_device_stays_quarantined_whatever_its_readings(self, occupancy, user, tenant):
         node = make_node(gpus=1)
         device_health.quarantine(Device.objects.get().pk, "fan rattles", "root")
         look(node, occupancy, ALICE)
@@ -117,7 +117,7 @@ class TestQuarantine:
         assert found() == [("quarantined", "fan rattles (by root)")]
         assert state(submit(user, tenant)) == "pending"
 
-    def test_what_runs_on_it_goes_on(self, user, tenant):
+    def test_quarantine_does_not_stop_running_jobs(self, user, tenant):
         node = make_node(gpus=1)
         job = submit(user, tenant)
         run_cycle()
@@ -126,7 +126,7 @@ class TestQuarantine:
         look(node, "clear")
         assert state(job) == "running"
 
-    def test_quarantine_outlasts_a_device_that_goes_and_comes(self):
+    def test_quarantine_outlasts_the_loss_and_return_of_a_device(self):
         node = make_node(gpus=1)
         device_health.quarantine(Device.objects.get().pk, "", "root")
         node.sync(facts=type(node)(name="other", gpus=0).facts())
@@ -143,7 +143,7 @@ class TestQuarantine:
             (None, {"lost": True}, ("lost", "")),
         ],
     )
-    def test_clear_puts_it_back_to_what_readings_say(self, occupancy, fields, after):
+    def test_clear_restores_the_health_of_the_readings(self, occupancy, fields, after):
         """At once: no job may slip in before the next reading."""
         node = make_node(gpus=1)
         device = Device.objects.get().pk
@@ -152,7 +152,7 @@ class TestQuarantine:
         device_health.clear(device)
         assert found() == [after]
 
-    def test_clear_is_the_way_back_from_what_nobody_tells_any_more(self):
+    def test_clear_works_when_the_agent_no_longer_reports_the_device(self):
         """An agent of an older version took over: it says nothing of processes."""
         node = make_node(gpus=1)
         look(node, "foreign", ALICE)
@@ -160,12 +160,12 @@ class TestQuarantine:
         device_health.clear(Device.objects.get().pk)
         assert found() == [("ok", "")]
 
-    def test_a_device_in_service_needs_no_clearing(self):
+    def test_device_in_service_cannot_be_cleared(self):
         make_node(gpus=1)
         with pytest.raises(Problem, match="is in service"):
             device_health.clear(Device.objects.get().pk)
 
-    def test_over_rest(self, client):
+    def test_quarantine_and_clear_over_rest(self, client):
         node = make_node(gpus=1)
         client.force_login(make_user(admin=True))
         device = Device.objects.get().pk
@@ -183,7 +183,7 @@ class TestQuarantine:
         nul = client.post(f"/api/v1/gpus/{device}/quarantine", {"note": "a\0"}, content_type="application/json")
         assert nul.status_code == 400
 
-    def test_in_admin_pages(self, client):
+    def test_quarantine_and_clear_in_admin_pages(self, client):
         make_node(gpus=2)
         client.force_login(make_user(admin=True))
         first = Device.objects.order_by("id")[0].pk
@@ -195,7 +195,7 @@ class TestQuarantine:
         assert "takes jobs again" in said.content.decode() and "is in service" in said.content.decode()
         assert "quarantined" in client.get("/admin/nodes/incident/").content.decode()
 
-    def test_staff_who_may_only_look_may_not_quarantine(self, client):
+    def test_staff_with_view_permission_cannot_quarantine(self, client):
         make_node(gpus=1)
         staff = make_user()
         staff.is_staff = True
@@ -208,7 +208,7 @@ class TestQuarantine:
 
 class TestXids:
     @pytest.mark.parametrize("code", [48, 63, 64, 74, 79, 94, 95, 119])
-    def test_an_xid_of_the_hardware_degrades_the_device_until_it_is_cleared(self, code, user, tenant):
+    def test_hardware_xid_degrades_the_device_until_it_is_cleared(self, code, user, tenant):
         node = make_node(gpus=1)
         look(node, "clear", xids=[Xid(code=code, seconds_ago=0)])
         look(node, "clear")
@@ -224,11 +224,11 @@ class TestXids:
         assert [one["kind"] for one in incidents.latest(10)] == ["degraded", "degraded"]
 
     @pytest.mark.parametrize("code", [13, 31, 43, 45, 1, 999])
-    def test_other_xids_do_not(self, code):
+    def test_other_xids_do_not_degrade_the_device(self, code):
         look(make_node(gpus=1), "clear", xids=[Xid(code=code, seconds_ago=0)])
         assert found() == [("ok", "")]
 
-    def test_quarantine_stays_and_what_is_older_than_possible_is_not_believed(self):
+    def test_quarantine_stays_and_impossibly_old_xids_are_ignored(self):
         node = make_node(gpus=2)
         device_health.quarantine(Device.objects.order_by("id")[0].pk, "", "root")
         look(node, "clear", xids=[Xid(code=79, seconds_ago=2**62)])
@@ -238,7 +238,7 @@ class TestXids:
 
 
 class TestIncidents:
-    def test_each_change_of_a_devices_health_is_kept_with_its_cause_and_end(self):
+    def test_each_health_change_is_an_incident_with_cause_and_end(self):
         node = make_node(gpus=1)
         look(node, "foreign", ALICE)
         look(node, "clear")
@@ -251,7 +251,7 @@ class TestIncidents:
         assert (kept[0]["node"], kept[0]["gpu"]) == (node.name, 0)
         assert [one["kind"] for one in incidents.latest(10, is_open=True)] == ["quarantined"]
 
-    def test_one_change_is_one_incident_however_often_it_is_told(self):
+    def test_repeated_reports_of_a_change_are_a_single_incident(self):
         node = make_node(gpus=1)
         for _ in range(3):
             look(node, "foreign", ALICE)
@@ -268,7 +268,7 @@ class TestIncidents:
             ("hot", False),
         ]
 
-    def test_a_closed_and_a_lost_node_are_incidents_with_an_end(self):
+    def test_closed_and_lost_nodes_are_incidents_with_an_end(self):
         node = make_node(gpus=0)
         cordon.set_intent(node.name, NodeIntent.CORDONED, "new disk")
         cordon.set_intent(node.name, NodeIntent.OPEN)
@@ -279,7 +279,7 @@ class TestIncidents:
         node.sync()
         assert incidents.latest(10, is_open=True) == []
 
-    def test_over_rest(self, client):
+    def test_incidents_over_rest(self, client):
         look(make_node(gpus=2), "foreign", ALICE)
         client.force_login(make_user(admin=True))
         assert len(client.get("/api/v1/incidents?open=true").json()["items"]) == 2

@@ -34,40 +34,40 @@ def after(*looks, start=ThermalState(), each=1.0):
 
 
 @pytest.mark.parametrize(("celsius", "is_hot"), [(84, False), (85, True), (90, True)])
-def test_a_device_is_hot_from_the_threshold_on(celsius, is_hot):
+def test_device_is_hot_from_the_threshold_on(celsius, is_hot):
     """A19"""
     assert after((celsius, 0)).is_hot is is_hot
 
 
 @pytest.mark.parametrize("celsius", range(66, 81))
-def test_a_busy_device_between_66_and_80_degrees_is_not_hot(celsius):
+def test_busy_device_between_66_and_80_degrees_is_not_hot(celsius):
     """A19"""
     assert after((celsius, POWER_CAP)) == ThermalState()
 
 
-def test_between_the_thresholds_a_hot_device_stays_hot():
+def test_hot_device_between_the_thresholds_stays_hot():
     """A19: it does not flap."""
     assert after(*[(76, 0), (84, 0)] * 200, start=HOT).is_hot
 
 
-def test_a_hot_device_is_well_after_a_minute_at_most_10_degrees_below():
+def test_hot_device_is_well_after_a_minute_10_degrees_below():
     """A19"""
     assert after(*[(75, 0)] * 60, start=HOT).is_hot
     assert after(*[(75, 0)] * 61, start=HOT) == ThermalState()
 
 
-def test_a_warm_look_starts_the_minute_again():
+def test_warm_reading_restarts_the_minute():
     assert after(*[(75, 0)] * 50, (76, 0), *[(75, 0)] * 60, start=HOT).is_hot
 
 
 @pytest.mark.parametrize("bit", [HW_THERMAL, HW_SLOWDOWN])
-def test_a_slowdown_by_the_hardware_is_heat_whatever_the_temperature(bit):
+def test_hardware_slowdown_is_heat_at_any_temperature(bit):
     assert after((60, bit)) == ThermalState(is_hot=True, is_slowed=True)
     assert after((None, bit)) == ThermalState(is_hot=True, is_slowed=True)
     assert after((60, bit), (60, 0)) == ThermalState(is_hot=True, is_slowed=False, cool_since=1.0)
 
 
-def test_other_reasons_for_lower_clocks_are_no_heat():
+def test_other_throttle_reasons_are_not_heat():
     """Idle, power cap and the like: all bits but the two."""
     assert after((60, 0xFFFF & ~(HW_THERMAL | HW_SLOWDOWN))) == ThermalState()
 
@@ -79,14 +79,14 @@ heats = st.builds(ThermalState, st.booleans(), st.booleans(), st.none() | st.flo
 
 @settings(max_examples=200, deadline=None, database=None)
 @given(heats, st.floats(0, 1e9))
-def test_a_look_that_says_nothing_changes_nothing(before, now):
+def test_reading_without_values_changes_nothing(before, now):
     """A19: unknown neither blocks nor frees."""
     before = before._replace(is_slowed=False)
     assert next_state(before, None, None, now, 85) == before
 
 
 @pytest.mark.parametrize("celsius", [None, 60, 90])
-def test_a_slowdown_that_is_told_no_more_blocks_for_a_minute_and_not_for_ever(celsius):
+def test_unreported_slowdown_blocks_for_a_minute_only(celsius):
     """A19: unknown never blocks. Heat itself, which only makes a device the last choice, waits for its minute."""
     slowed = after((celsius, HW_THERMAL), *[(celsius, None)] * 60)
     assert (slowed.is_hot, slowed.is_slowed) == (True, True)
@@ -122,7 +122,7 @@ def health():
 
 @pytest.mark.django_db(transaction=True)
 class TestIntake:
-    def test_a_hot_device_gets_work_last_and_is_in_service(self, user, tenant):
+    def test_hot_device_gets_work_last_and_stays_in_service(self, user, tenant):
         hot, cool = make_node(gpus=1), make_node(gpus=2)
         look(hot, 90)
         assert health() == [("hot", False), ("ok", False), ("ok", False)]
@@ -131,7 +131,7 @@ class TestIntake:
         placed = {job: Job.objects.get(pk=job).attempts.get().placement[0]["node"] for job in (first, second, third)}
         assert placed == {first: cool.name, second: cool.name, third: hot.name}
 
-    def test_a_device_that_slows_itself_down_gets_no_new_work_and_keeps_what_it_has(self, user, tenant):
+    def test_throttled_device_gets_no_new_work_and_keeps_its_jobs(self, user, tenant):
         node = make_node(gpus=1)
         running = submit(user, tenant)
         run_cycle()
@@ -148,7 +148,7 @@ class TestIntake:
         run_cycle()
         assert Job.objects.get(pk=waiting).state == "scheduled"
 
-    def test_it_is_well_again_after_a_minute_and_pages_and_queue_are_told(self, monkeypatch):
+    def test_recovery_after_a_minute_is_announced_to_pages_and_queue(self, monkeypatch):
         node = make_node(gpus=2)
         woken = []
         monkeypatch.setattr(wake, "request_cycle", lambda: woken.append(1))
@@ -159,7 +159,7 @@ class TestIntake:
         look(node, 70)
         assert (health(), len(woken)) == ([("ok", False)] * 2, 2)
 
-    def test_why_it_is_hot_is_kept_with_it_and_with_the_incident(self):
+    def test_cause_of_heat_is_stored_with_device_and_incident(self):
         node = make_node(gpus=1)
         notes = []
         for celsius, reasons in ((91, 0), (93, 0), (93, 0x40), (80, 0)):
@@ -177,25 +177,25 @@ class TestIntake:
         look(node, 60)
         assert (Device.objects.get().health, Device.objects.get().health_note) == ("ok", "")
 
-    def test_the_threshold_is_the_one_that_admins_set(self):
+    def test_threshold_follows_the_admin_setting(self):
         policy.change({"thermal_threshold_celsius": 70}, actor="root")
         look(make_node(gpus=1), 71)
         assert health() == [("hot", False)]
 
     @pytest.mark.parametrize("worse", ["degraded", "dirty", "foreign", "quarantined", "lost"])
-    def test_heat_never_hides_what_is_worse(self, worse):
+    def test_heat_does_not_override_worse_health(self, worse):
         node = make_node(gpus=1)
         Device.objects.update(health=worse)
         look(node, 95, HW_THERMAL, lost=worse == "lost")
         assert health()[0][0] == worse
 
-    def test_a_hot_device_that_is_lost_is_lost(self):
+    def test_lost_hot_device_is_lost(self):
         node = make_node(gpus=1)
         look(node, 90)
         look(node, None, None, lost=True)
         assert health() == [("lost", False)]
 
-    def test_ordinary_readings_write_no_device(self):
+    def test_ordinary_readings_do_not_write_devices(self):
         node = make_node(gpus=8)
         look(node, 60)
         versions = rows("SELECT id, xmin::text FROM nodes_device")

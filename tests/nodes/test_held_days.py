@@ -14,7 +14,7 @@ def days():
     return query("SELECT day::text, gpu_model, held_seconds, idle_seconds FROM nodes_heldday ORDER BY day")
 
 
-def test_time_is_of_who_holds_and_idle_is_told_apart(user, tenant):
+def test_held_time_counts_for_the_holder_with_idle_time_apart(user, tenant):
     """The same seconds as those of the four counters, over midnight, too."""
     agent = make_node(gpus=2)
     known()
@@ -40,7 +40,7 @@ def test_time_is_of_who_holds_and_idle_is_told_apart(user, tenant):
     assert samples.held_gpu_seconds([tenant.pk + 1], NOON.date(), NOON.date(), "user") == []
 
 
-def test_a_shared_device_counts_by_its_part(user, tenant):
+def test_shared_device_counts_by_its_fraction(user, tenant):
     """A53: as in the ledger."""
     make_node(gpus=1, memory_mb=80_000)
     known()
@@ -52,7 +52,7 @@ def test_a_shared_device_counts_by_its_part(user, tenant):
     assert days()[0]["held_seconds"] == 25
 
 
-def test_free_devices_are_nobodys():
+def test_free_devices_count_for_no_holder():
     make_node(gpus=1)
     known()
     samples.take_samples(1, after(0))

@@ -27,7 +27,7 @@ class Agent:
         self.answered.set()
 
 
-async def test_the_agent_of_a_removed_node_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_agent_of_a_removed_node_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """A42."""
     monkeypatch.setattr(hubs, "process", lambda batch, told: [Desired(seq=1, error=REFUSAL) for _ in batch])
     hub, agent = hubs.AgentHub(), Agent()
@@ -38,7 +38,7 @@ async def test_the_agent_of_a_removed_node_is_refused_with_the_reason(monkeypatc
     working.cancel()
 
 
-async def test_a_message_that_is_being_written_still_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_message_in_progress_counts_as_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     def process(batch: Sequence[tuple[int, Sync]], told: Any) -> list[Desired]:

@@ -72,7 +72,7 @@ def outage(proxy: Proxy, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["hang", "refuse"])
-def test_an_outage_costs_an_attempt_for_all_messages_and_loses_no_report(proxy, user, tenant, kind, monkeypatch):
+def test_outage_costs_an_attempt_for_all_messages_and_loses_no_report(proxy, user, tenant, kind, monkeypatch):
     """A59: a database that let connections time out cost 1 + 100 timeouts for each batch, while the inbox grew."""
     monkeypatch.setattr(hubs, "RETRY_SECONDS", 0.1)
     agents = [make_node(gpus=1) for _ in range(20)]
@@ -115,7 +115,7 @@ def test_an_outage_costs_an_attempt_for_all_messages_and_loses_no_report(proxy, 
     assert set(Job.objects.filter(id__in=jobs).values_list("state", flat=True)) == {"completed"}
 
 
-def test_a_socket_stays_open_through_an_outage_and_hears_a_sign_of_life(proxy, monkeypatch):
+def test_socket_stays_open_through_an_outage_and_gets_a_heartbeat(proxy, monkeypatch):
     """A59: agents close a connection on which nothing comes for 10 s, and could make no new one."""
     monkeypatch.setattr(hubs, "RETRY_SECONDS", 0.05)
     agent = make_node()
@@ -138,7 +138,7 @@ def test_a_socket_stays_open_through_an_outage_and_hears_a_sign_of_life(proxy, m
     asyncio.run(scenario())
 
 
-def test_an_agent_whose_reports_have_no_room_is_closed_and_not_acknowledged(proxy):
+def test_agent_with_too_many_queued_reports_is_closed_without_acknowledgement(proxy):
     agent = make_node()
 
     async def scenario() -> None:
@@ -186,7 +186,7 @@ def test_changes_for_agents_are_pushed_after_an_outage(proxy, user, tenant, monk
 
 
 @pytest.mark.parametrize("fault", ["_recently_sent", "_deliver", "_answer"])
-def test_a_loop_of_the_hub_that_raises_is_started_again(monkeypatch, fault):
+def test_hub_task_that_raises_is_restarted(monkeypatch, fault):
     """What raises once leaves one message unanswered; the agent is asked to send it again, and hears more."""
     agent = make_node()
     real = getattr(hubs.AgentHub, fault)
@@ -215,7 +215,7 @@ def test_a_loop_of_the_hub_that_raises_is_started_again(monkeypatch, fault):
     assert raised
 
 
-def test_the_lease_is_renewed_again_after_its_loop_raised(monkeypatch):
+def test_lease_is_renewed_again_after_its_task_raised(monkeypatch):
     monkeypatch.setattr(hubs, "LEASE_SECONDS", 0.01)
     calls: list[int] = []
 
@@ -234,7 +234,7 @@ def test_the_lease_is_renewed_again_after_its_loop_raised(monkeypatch):
     asyncio.run(scenario())
 
 
-def test_a_message_that_cannot_be_written_does_not_silence_its_neighbours(monkeypatch):
+def test_unwritable_message_does_not_block_others(monkeypatch):
     agents = [make_node() for _ in range(3)]
     links = [Link(agent) for agent in agents]
 

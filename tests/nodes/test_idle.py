@@ -85,7 +85,7 @@ def told(job_id):
 
 
 class TestRule:
-    def test_two_warnings_then_the_end(self, user, tenant, rule):
+    def test_two_warnings_precede_the_end(self, user, tenant, rule):
         job_id, clock = start(user, tenant, max_retries=3)
         clock.review_after(59.9)
         assert told(job_id) == []
@@ -104,13 +104,13 @@ class TestRule:
         job = Job.objects.get(pk=job_id)
         assert (job.state, job.reason) == ("failed", "held_idle")
 
-    def test_a_pause_of_the_scheduler_skips_no_warning(self, user, tenant, rule):
+    def test_pause_of_the_scheduler_skips_no_warning(self, user, tenant, rule):
         job_id, clock = start(user, tenant)
         clock.review_after(600)
         clock.review_after(0.1)
         assert told(job_id) == [("warning", 1)]
 
-    def test_one_busy_reading_begins_the_window_anew(self, user, tenant, rule):
+    def test_busy_reading_restarts_the_window(self, user, tenant, rule):
         job_id, clock = start(user, tenant)
         clock.review_after(61)
         clock.read(5)
@@ -121,13 +121,13 @@ class TestRule:
         clock.review_after(3)
         assert told(job_id)[2:] == [("warning", 1)]
 
-    def test_a_long_job_that_became_idle_lately_is_not_judged_by_its_whole_past(self, user, tenant, rule):
+    def test_recently_idle_long_job_is_not_judged_by_its_whole_runtime(self, user, tenant, rule):
         job_id, clock = start(user, tenant)
         clock.review_after(600, 90)
         clock.review_after(50, 0)
         assert told(job_id) == []
 
-    def test_idleness_before_the_job_does_not_count(self, user, tenant, rule):
+    def test_idle_time_before_the_job_does_not_count(self, user, tenant, rule):
         node = make_node(gpus=1)
         clock = Clock(node)
         clock.read(0)
@@ -138,13 +138,13 @@ class TestRule:
         clock.review_after(1)
         assert told(job_id) == []
 
-    def test_one_busy_gpu_of_many_is_enough(self, user, tenant, rule):
+    def test_single_busy_gpu_keeps_the_job_busy(self, user, tenant, rule):
         job_id, clock = start(user, tenant, gpus=2)
         clock.read(0, 90)
         clock.review_after(120, 0, 90)
         assert told(job_id) == []
 
-    def test_unknown_is_never_idle(self, user, tenant, rule):
+    def test_unknown_utilisation_is_never_idle(self, user, tenant, rule):
         """A19: neither a reading that does not say it, nor a gap, nor silence."""
         job_id, clock = start(user, tenant)
         clock.review_after(61, None)
@@ -156,7 +156,7 @@ class TestRule:
         assert told(job_id) == []
 
     @pytest.mark.parametrize(("percent", "warned"), [(4, [("warning", 1)]), (5, [])])
-    def test_idle_is_below_the_threshold(self, user, tenant, rule, percent, warned):
+    def test_utilisation_below_the_threshold_is_idle(self, user, tenant, rule, percent, warned):
         job_id, clock = start(user, tenant)
         clock.review_after(61, percent)
         assert told(job_id) == warned
@@ -170,7 +170,7 @@ class TestRule:
 
 
 class TestPolicies:
-    def test_monitor_only_notes_what_it_would_have_done(self, user, tenant, rule):
+    def test_monitor_only_records_what_would_happen(self, user, tenant, rule):
         rule("monitor")
         job_id, clock = start(user, tenant)
         for minutes in (61, 11, 11, 11, 600):
@@ -181,7 +181,7 @@ class TestPolicies:
     def test_monitor_is_the_default(self):
         assert policy.values()["held_idle_policy"] == "monitor"
 
-    def test_who_was_only_monitored_is_warned_before_it_is_ended(self, user, tenant, rule):
+    def test_monitored_job_is_warned_before_it_is_ended(self, user, tenant, rule):
         rule("monitor")
         job_id, clock = start(user, tenant)
         for minutes in (61, 11, 11):
@@ -191,7 +191,7 @@ class TestPolicies:
         clock.review_after(1)
         assert told(job_id)[3:] == [("over", None), ("warning", 1)]
 
-    def test_off_says_nothing_and_takes_back_what_was_said(self, user, tenant, rule):
+    def test_off_sends_no_warnings_and_clears_notices(self, user, tenant, rule):
         job_id, clock = start(user, tenant)
         clock.review_after(61)
         rule("off")
@@ -210,7 +210,7 @@ class TestTold:
 
         return get
 
-    def test_the_owner_sees_the_notice_where_a_reason_stands(self, user, tenant, rule, ask):
+    def test_owner_sees_the_notice_beside_the_reason(self, user, tenant, rule, ask):
         job_id, clock = start(user, tenant)
         clock.review_after(61)
         for answer in (ask(f"jobs/{job_id}")["reason"], ask(f"jobs/{job_id}/explain")):
@@ -220,7 +220,7 @@ class TestTold:
         clock.review_after(1, 50)
         assert ask(f"jobs/{job_id}")["reason"] is None
 
-    def test_the_end_says_why(self, user, tenant, rule, ask):
+    def test_end_names_its_cause(self, user, tenant, rule, ask):
         job_id, clock = start(user, tenant)
         for minutes in (61, 11, 11):
             clock.review_after(minutes)
@@ -228,7 +228,7 @@ class TestTold:
 
 
 class TestNumbers:
-    def test_admins_set_them_while_all_runs(self, user, tenant, rule):
+    def test_admins_change_the_rule_while_the_system_runs(self, user, tenant, rule):
         changes = {"held_idle_minutes": 10, "held_idle_grace_minutes": 4, "held_idle_percent": 50}
         policy.change(changes, actor="root")
         job_id, clock = start(user, tenant)
@@ -244,7 +244,7 @@ class TestNumbers:
         review()
         assert told(job_id)[2:] == [("over", None)], "the threshold is that of the policy, too"
 
-    def test_their_edits_are_kept_and_those_that_do_nothing_are_refused(self, user, rule):
+    def test_edits_are_recorded_and_those_without_effect_rejected(self, user, rule):
         policy.change({"held_idle_minutes": 10}, actor="root")
         [latest, *_] = policy.history(5)
         assert (latest["by"], latest["changes"]) == ("root", {"held_idle_minutes": {"from": 60.0, "to": 10.0}})
@@ -268,7 +268,7 @@ class TestExemptions:
         return call
 
     @pytest.mark.parametrize("whose", ["tenant", "job_id"])
-    def test_who_is_exempt_is_left_alone_and_warnings_are_taken_back(self, user, tenant, rule, admin, whose):
+    def test_exempt_job_is_not_warned_and_its_notices_are_cleared(self, user, tenant, rule, admin, whose):
         job_id, clock = start(user, tenant)
         clock.review_after(61)
         given = {"tenant": tenant.name} if whose == "tenant" else {"job_id": job_id}
@@ -282,7 +282,7 @@ class TestExemptions:
         clock.review_after(1)
         assert told(job_id)[2:] == [("warning", 1)]
 
-    def test_exempting_twice_is_harmless(self, user, tenant, admin):
+    def test_exempting_twice_changes_nothing(self, user, tenant, admin):
         for note in ("first", "second"):
             assert admin("POST", tenant=tenant.name, note=note).status_code == 201
         assert [one["note"] for one in admin("GET").json()["items"]] == ["second"]
@@ -292,6 +292,6 @@ class TestExemptions:
         [({"tenant": "nobody"}, 404), ({"job_id": 10**30}, 404), ({"job_id": -1}, 404), ({"note": "x"}, 400),
          ({"tenant": "a", "job_id": 1}, 400), ({"tenant": "a\x00"}, 400)],
     )  # fmt: skip
-    def test_what_is_wrong_is_refused(self, admin, given, status):
+    def test_invalid_exemption_is_rejected(self, admin, given, status):
         """A55"""
         assert admin("POST", **given).status_code == status

@@ -29,7 +29,7 @@ def names(messages: list[QueuedMessage[Agent]]) -> set[tuple[type[Report], str]]
     return {(type(report), report.key) for waiting in messages for report in waiting.message.reports}
 
 
-def test_messages_are_taken_in_the_order_of_their_nodes_and_all_of_a_node():
+def test_messages_are_popped_in_the_order_of_their_nodes_with_all_of_a_node():
     inbox, first, second = Inbox[Agent](), Agent(1), Agent(2)
     for seq, agent in enumerate((first, second, first)):
         assert inbox.put(float(seq), agent, sync(seq))
@@ -40,7 +40,7 @@ def test_messages_are_taken_in_the_order_of_their_nodes_and_all_of_a_node():
     assert len(inbox) == 0
 
 
-def test_readings_are_dropped_first_and_facts_are_kept():
+def test_readings_are_dropped_first_and_facts_are_retained():
     inbox, agent = Inbox[Agent](), Agent()
     assert inbox.put(0.0, agent, sync(0, facts=FACTS, reports=[Started(key="1.1.0", at=AT, pid=1)]))
     for seq in range(1, 10_000):
@@ -54,21 +54,21 @@ def test_readings_are_dropped_first_and_facts_are_kept():
     assert messages[-1].message == sync(9_999)
 
 
-def test_a_message_is_refused_if_it_would_push_out_a_report():
+def test_message_is_refused_if_it_would_displace_a_report():
     inbox, agent = Inbox[Agent](), Agent()
     kept = [inbox.put(0.0, agent, sync(seq, reports=[ended(f"{seq}.1.0")])) for seq in range(MAX_PER_NODE + 2)]
     assert kept == [True] * MAX_PER_NODE + [False] * 2
     assert names(inbox.pop(99)) == {(Ended, f"{seq}.1.0") for seq in range(MAX_PER_NODE)}
 
 
-def test_a_newer_message_that_repeats_the_reports_stands_for_the_older():
+def test_newer_message_that_repeats_reports_replaces_the_older():
     inbox, agent = Inbox[Agent](), Agent()
     for seq in range(100):
         assert inbox.put(0.0, agent, sync(seq, reports=[ended(f"{n}.1.0") for n in range(seq + 1)]))
     assert len(names(inbox.pop(99))) == 100
 
 
-def test_what_a_message_says_to_be_seconds_ago_grows_older_while_it_waits():
+def test_relative_times_grow_while_a_message_waits():
     inbox, agent = Inbox[Agent](), Agent()
     reports = [Ended(key="1.1.0", at=AT, reason="exited", seconds_ago=2.0), Started(key="2.1.0", at=AT, pid=1)]
     inbox.put(100.0, agent, sync(1, reports=reports))
@@ -80,7 +80,7 @@ def test_what_a_message_says_to_be_seconds_ago_grows_older_while_it_waits():
     assert [report.at for report in later.reports] == [AT, AT]
 
 
-def test_what_was_put_back_comes_before_what_has_come_since():
+def test_returned_messages_precede_newer_ones():
     inbox, first, second = Inbox[Agent](), Agent(1), Agent(2)
     inbox.put(0.0, first, sync(0, reports=[ended("1.1.0")]))
     taken = inbox.pop(9)
@@ -96,7 +96,7 @@ def test_what_was_put_back_comes_before_what_has_come_since():
         st.tuples(st.integers(1, 3), st.sets(st.integers(0, 5)), st.booleans(), st.sampled_from("pptb")), max_size=60
     )
 )
-def test_every_report_is_taken_or_was_refused(steps: list[tuple[int, set[int], bool, str]]) -> None:
+def test_every_report_is_popped_or_was_refused(steps: list[tuple[int, set[int], bool, str]]) -> None:
     """p: put, t: take, b: take and put back."""
     inbox = Inbox[Agent]()
     agents = {node_id: Agent(node_id) for node_id in (1, 2, 3)}

@@ -17,7 +17,7 @@ def told(agent: FakeAgent, isolation: Isolation | None) -> object:
     return nodes(None, agent.name)[0]["isolation"]
 
 
-def test_a_node_shows_how_it_keeps_ranks_apart_and_an_older_agent_tells_nothing() -> None:
+def test_node_shows_its_isolation_and_an_older_agent_shows_none() -> None:
     agent = make_node()
     assert told(agent, Isolation(cgroup=True, limits=["memory", "cpu"], users="any")) == {
         "cgroup": True, "limits": ["memory", "cpu"], "users": "any", "why": "",
@@ -25,13 +25,13 @@ def test_a_node_shows_how_it_keeps_ranks_apart_and_an_older_agent_tells_nothing(
     assert told(agent, None) == {}
 
 
-def test_what_a_hostile_agent_tells_is_bounded() -> None:
+def test_isolation_from_a_hostile_agent_is_bounded() -> None:
     agent = make_node()
     told(agent, Isolation(limits=["x" * 1000] * 1000, users="x" * 1000, why="x" * 1000))
     assert len(str(Node.objects.get().isolation)) < 1000
 
 
-def test_the_peak_of_memory_is_kept_with_the_attempt(user, tenant) -> None:
+def test_peak_memory_is_stored_with_the_attempt(user, tenant) -> None:
     agent = make_node()
     job_id = submit(user, tenant)
     run_cycle()
@@ -40,7 +40,7 @@ def test_the_peak_of_memory_is_kept_with_the_attempt(user, tenant) -> None:
     assert (how["peak_memory_mb"], how["peak_memory_of"]) == (1234, "rank")
 
 
-def test_a_user_that_a_node_does_not_have_is_a_fault_of_the_node_told_to_the_owner(user, tenant) -> None:
+def test_missing_unix_user_is_a_node_fault_whose_sentence_reaches_the_owner(user, tenant) -> None:
     """The job goes back to the queue, and no retry is used up; without requeue the sentence names node and user."""
     agent = make_node()
     sentence = "there is no Unix user alice on the node"

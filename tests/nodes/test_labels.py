@@ -32,7 +32,7 @@ def job(job_id):
     return representation.select("j.id = %s", [job_id])[0]
 
 
-def test_admin_label_survives_a_report_of_the_agent_and_wins_over_its_label(admin):
+def test_admin_label_survives_an_agent_report_and_overrides_its_label(admin):
     node = make_node(name="n1", gpus=1)
     change(admin, "n1", "labels", labels={"zone": "a", "rack": "r1"})
     reported = {"zone": "of-the-agent", "arch": "x86"}
@@ -45,7 +45,7 @@ def test_admin_label_survives_a_report_of_the_agent_and_wins_over_its_label(admi
     assert change(admin, "n1", "labels", labels={"zone": None})["labels"]["zone"] == "of-the-agent"
 
 
-def test_labels_and_taints_are_of_the_node_that_has_the_name_now_when_another_was_removed(admin):
+def test_labels_and_taints_belong_to_the_present_node_of_a_reused_name(admin):
     """A42: a removed node is gone from every list but history."""
     old = make_node(name="n1", gpus=1)
     call("POST", "/api/v1/nodes/n1/drain", admin, {})
@@ -61,7 +61,7 @@ def test_labels_and_taints_are_of_the_node_that_has_the_name_now_when_another_wa
     assert (Node.objects.get(pk=old.id).admin_labels, Node.objects.get(pk=old.id).taints) == ({}, [])
 
 
-def test_label_of_the_agent_cannot_be_removed_but_set(admin):
+def test_agent_label_can_be_set_but_not_removed(admin):
     node = make_node(name="n1", gpus=1)
     Node.objects.filter(pk=node.id).update(labels={"arch": "x86"})
     refused = change(admin, "n1", "labels", 400, labels={"arch": None})
@@ -70,7 +70,7 @@ def test_label_of_the_agent_cannot_be_removed_but_set(admin):
 
 
 @pytest.mark.parametrize("labels", [{"a b": "x"}, {"": "x"}, {"a": "x y"}, {"container runtime": "yes"}])
-def test_label_that_is_no_word_is_refused_by_name(admin, labels):
+def test_invalid_label_is_rejected_by_name(admin, labels):
     make_node(name="n1", gpus=1)
     [error] = change(admin, "n1", "labels", 400, labels=labels)["errors"]
     assert error["code"] == "invalid_label" and error["field"].startswith("labels.")
@@ -86,7 +86,7 @@ def test_taints_are_added_replaced_and_removed_by_key_and_effect(admin):
     assert (error["field"], error["code"]) == ("remove[0]", "unknown")
 
 
-def test_unknown_effect_and_unknown_node_are_refused(admin):
+def test_unknown_effect_and_unknown_node_are_rejected(admin):
     make_node(name="n1", gpus=1)
     [error] = change(admin, "n1", "taints", 400, add=[{"key": "a", "effect": "NoExecute"}])["errors"]
     assert error["field"].startswith("add") and "NoExecute" in error["message"]
@@ -102,7 +102,7 @@ def test_min_gpus_taint_needs_a_number_of_gpus(admin, value):
     assert "the fewest GPUs" in error["message"]
 
 
-def test_min_gpus_taint_leaves_a_node_to_large_jobs(user, tenant, admin):
+def test_min_gpus_taint_reserves_a_node_for_large_jobs(user, tenant, admin):
     make_node(name="n1", gpus=4)
     change(admin, "n1", "taints", add=[{"key": "min-gpus", "value": "4"}])
     small, large = submit(user, tenant), submit(user, tenant, gpu_count=4)
@@ -112,7 +112,7 @@ def test_min_gpus_taint_leaves_a_node_to_large_jobs(user, tenant, admin):
     assert reason["code"] == "taint" and "min-gpus=4:NoSchedule" in reason["sentence"]
 
 
-def test_every_change_is_kept_for_audit_and_a_dry_run_changes_nothing(admin):
+def test_every_change_is_audited_and_a_dry_run_changes_nothing(admin):
     make_node(name="n1", gpus=1)
     assert call("PATCH", "/api/v1/nodes/n1/taints?dry_run=true", admin, {"add": [TAINT]}).status_code == 200
     assert Node.objects.get(name="n1").taints == []
@@ -125,7 +125,7 @@ def test_every_change_is_kept_for_audit_and_a_dry_run_changes_nothing(admin):
     ]
 
 
-def test_job_waits_for_the_taint_and_says_so_until_it_is_removed(user, tenant, admin):
+def test_job_waits_for_the_taint_with_that_reason_until_it_is_removed(user, tenant, admin):
     """A20: code, sentence, next step, and the change that starts it."""
     make_node(name="n1", gpus=2)
     change(admin, "n1", "taints", add=[TAINT])
@@ -149,7 +149,7 @@ def test_job_waits_for_the_taint_and_says_so_until_it_is_removed(user, tenant, a
     assert job(waiting)["state"] == "scheduled"
 
 
-def test_running_job_goes_on_when_its_node_is_tainted(user, tenant, admin):
+def test_running_job_continues_when_its_node_is_tainted(user, tenant, admin):
     node = make_node(name="n1", gpus=2)
     running = submit(user, tenant)
     run_cycle()
@@ -174,7 +174,7 @@ def test_job_takes_a_node_by_required_and_preferred_labels(user, tenant, admin):
     assert [(one["node"], one["preferred"]) for one in row["considered"]["candidates"]] == [("n3", 10), ("n2", 0)]
 
 
-def test_elements_of_an_array_inherit_affinity_and_tolerations(user, tenant, admin):
+def test_array_elements_inherit_affinity_and_tolerations(user, tenant, admin):
     for name in ("n1", "n2"):
         make_node(name=name, gpus=1)
     change(admin, "n1", "taints", add=[TAINT])
@@ -189,7 +189,7 @@ def test_elements_of_an_array_inherit_affinity_and_tolerations(user, tenant, adm
     assert element["tolerations"] == [{"key": "dedicated", "operator": "Equal", "value": "ml", "effect": None}]
 
 
-def test_preview_before_a_submit_knows_taints_and_preferences(user, tenant, admin):
+def test_submit_preview_considers_taints_and_preferences(user, tenant, admin):
     make_node(name="n1", gpus=1)
     change(admin, "n1", "taints", add=[TAINT])
     token = make_token(user)
@@ -215,7 +215,7 @@ def test_preview_before_a_submit_knows_taints_and_preferences(user, tenant, admi
         ({"node_affinity": {"preferred": [{"key": "a b", "operator": "exists"}]}}, "node_affinity.preferred[0]"),
     ],
 )
-def test_wrong_affinity_is_refused_by_its_field(user, tenant, fields, field):
+def test_invalid_affinity_is_rejected_by_its_field(user, tenant, fields, field):
     answer = call("POST", "/api/v1/jobs", make_token(user), {"command": ["x"], **fields})
     assert answer.status_code == 400
     assert [error["field"] for error in answer.json()["errors"]] == [field]
@@ -236,7 +236,7 @@ def test_unknown_operator_effect_or_field_is_named(user, tenant, fields, words):
     assert all(word in f"{error['field']} {error['message']}" for word in words)
 
 
-def test_request_too_large_for_its_required_nodes_is_refused(user, tenant, admin):
+def test_request_too_large_for_its_required_nodes_is_rejected(user, tenant, admin):
     """A04"""
     for name, gpus in (("n1", 1), ("n2", 8)):
         make_node(name=name, gpus=gpus)

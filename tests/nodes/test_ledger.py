@@ -27,20 +27,20 @@ STEPPED = [("set_clock", 0, -3600), ("set_clock", 1, 3600), ("let_pass", 500)]
     ],
     ids=["preemption", "requeue", "loss", "gang", "outage"],
 )
-def test_the_ledger_equals_wall_time(steps, old):
+def test_ledger_equals_wall_time(steps, old):
     """A53, A57: also with older agents, on nodes whose clock is wrong, that do not say how long ago something was."""
     live(World(is_old=old is not None, off=old or 0.0), steps)
 
 
 @settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
-def test_the_ledger_equals_wall_time_whatever_happens(steps):
+def test_ledger_equals_wall_time_for_any_history(steps):
     """A53: in short; tests/e2e/test_ledger.py tries more."""
     live(World(), [*RUN, *steps[:8]])
 
 
 @pytest.mark.parametrize("step", [3600, -3600])
-def test_a_clock_that_is_set_while_a_job_runs_changes_nothing(step):
+def test_clock_change_during_a_job_does_not_change_the_ledger(step):
     """A53"""
     world = World()
     live(
@@ -54,7 +54,7 @@ def test_a_clock_that_is_set_while_a_job_runs_changes_nothing(step):
 
 
 @pytest.mark.parametrize("ago", [-5.0, 1e300, float("inf"), 1e9])
-def test_what_an_agent_says_never_reaches_beyond_its_attempt_nor_into_the_future(ago):
+def test_agent_times_never_exceed_the_attempt_or_the_present(ago):
     """A53, A55: an agent is not trusted blindly."""
     world = World()
     world.submit("whole")
@@ -73,7 +73,7 @@ def test_what_an_agent_says_never_reaches_beyond_its_attempt_nor_into_the_future
 
 
 @pytest.mark.parametrize(("seconds_ago", "off"), [(0.0, 0.8), (None, 4)])
-def test_a_clock_that_is_nearly_right_is_believed(seconds_ago, off):
+def test_nearly_right_clock_is_accepted(seconds_ago, off):
     """A message takes time; the times in it are then the better ones."""
     at = (datetime.now(UTC) - timedelta(seconds=off)).isoformat()
     started = Started(key="1.1.0", at=at, pid=1, seconds_ago=seconds_ago)
@@ -82,7 +82,7 @@ def test_a_clock_that_is_nearly_right_is_believed(seconds_ago, off):
 
 @pytest.mark.parametrize("is_old", [False, True])
 @pytest.mark.parametrize("off", [300.0, 3600.0, -3600.0])
-def test_when_it_ran_is_told_truly_though_late_and_by_a_wrong_clock(off, is_old):
+def test_run_times_are_right_with_late_reports_and_a_wrong_clock(off, is_old):
     """A32, A53, A57: nobody listened from the start to well after the end."""
     world = World(is_old=is_old, off=off)
     live(world, [*RUN[:3], ("let_pass", 100), ("exit", 0, 0), ("exit", 1, 0), ("let_pass", 600)])

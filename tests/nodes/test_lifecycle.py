@@ -23,7 +23,7 @@ def kinds(job_id):
     return [event.kind for event in JobEvent.objects.filter(job_id=job_id)]
 
 
-def test_a_job_runs_and_completes(user, tenant):
+def test_job_runs_and_completes(user, tenant):
     node = make_node(gpus=2)
     job_id = submit(user, tenant, gpu_count=2)
     run_cycle()
@@ -43,7 +43,7 @@ def test_a_job_runs_and_completes(user, tenant):
     assert kinds(job_id) == ["submitted", "scheduled", "started", "ended"]
 
 
-def test_the_agent_gets_all_it_needs_to_run_a_rank(user, tenant):
+def test_agent_gets_everything_to_run_a_rank(user, tenant):
     node = make_node(gpus=2)
     job_id = submit(user, tenant, gpu_count=1, command=["python", "t.py"], args=["--x"], environment={"LR": "1"})
     run_cycle()
@@ -56,7 +56,7 @@ def test_the_agent_gets_all_it_needs_to_run_a_rank(user, tenant):
     assert order.spec.device_uuids == [node.devices[0].uuid]
 
 
-def test_an_assignment_is_repeated_until_started_and_started_once(user, tenant):
+def test_assignment_is_resent_until_started_and_started_once(user, tenant):
     """A30: delivered ten times, started once; and a start told ten times counts once."""
     node = make_node()
     job_id = submit(user, tenant)
@@ -71,7 +71,7 @@ def test_an_assignment_is_repeated_until_started_and_started_once(user, tenant):
     assert node.sync(held=[key]).assignments == []
 
 
-def test_a_report_of_an_older_attempt_changes_nothing(user, tenant):
+def test_report_of_an_older_attempt_changes_nothing(user, tenant):
     """A30: fencing by attempt."""
     node = make_node()
     job_id = submit(user, tenant)
@@ -90,7 +90,7 @@ def test_a_report_of_an_older_attempt_changes_nothing(user, tenant):
     assert Allocation.objects.count() == 1
 
 
-def test_a_node_cannot_report_for_another_node(user, tenant):
+def test_node_cannot_report_for_another_node(user, tenant):
     node, stranger = make_node(), make_node()
     job_id = submit(user, tenant)
     run_cycle()
@@ -103,14 +103,14 @@ def test_a_node_cannot_report_for_another_node(user, tenant):
 class TestCancel:
     """A06"""
 
-    def test_a_pending_job_is_cancelled_at_once(self, user, tenant):
+    def test_pending_job_is_cancelled_at_once(self, user, tenant):
         job_id = submit(user, tenant)
         job_actions.cancel(job_id, identity_for(user))
         assert state(job_id) == "cancelled"
         run_cycle()
         assert state(job_id) == "cancelled"
 
-    def test_a_running_job_is_cancelled_when_its_processes_are_gone(self, user, tenant):
+    def test_running_job_is_cancelled_when_its_processes_are_gone(self, user, tenant):
         node = make_node(gpus=1)
         job_id = submit(user, tenant, gpu_count=1)
         run_cycle()
@@ -130,7 +130,7 @@ class TestCancel:
         run_cycle()
         assert state(waiting) == "scheduled"
 
-    def test_cancelling_twice_is_harmless(self, user, tenant):
+    def test_cancelling_twice_changes_nothing(self, user, tenant):
         node = make_node()
         job_id = submit(user, tenant)
         run_cycle()
@@ -141,7 +141,7 @@ class TestCancel:
         assert "had already ended" in job_actions.cancel(job_id, identity_for(user))
         assert [kinds(job_id).count(kind) for kind in ("stopping", "ended")] == [1, 1]
 
-    def test_a_job_that_was_never_started_ends_without_start(self, user, tenant):
+    def test_unstarted_job_ends_without_a_start_time(self, user, tenant):
         node = make_node()
         job_id = submit(user, tenant)
         run_cycle()
@@ -152,7 +152,7 @@ class TestCancel:
         assert state(job_id) == "cancelled"
         assert UsageEntry.objects.get().started_at == UsageEntry.objects.get().ended_at
 
-    def test_a_job_that_ends_well_before_the_stop_arrives_has_completed(self, user, tenant):
+    def test_job_that_ends_well_before_the_stop_has_completed(self, user, tenant):
         node = make_node()
         job_id = submit(user, tenant)
         run_cycle()
@@ -163,7 +163,7 @@ class TestCancel:
 
 
 class TestEnds:
-    def test_a_failure_without_retries_fails_with_its_code(self, user, tenant):
+    def test_failure_without_retries_fails_with_its_exit_code(self, user, tenant):
         node = make_node()
         job_id = submit(user, tenant)
         run_cycle()
@@ -171,7 +171,7 @@ class TestEnds:
         job = Job.objects.get(pk=job_id)
         assert (job.state, job.exit_code) == ("failed", 3)
 
-    def test_a_failure_with_retries_waits_and_runs_again(self, user, tenant):
+    def test_failure_with_retries_waits_and_runs_again(self, user, tenant):
         node = make_node()
         job_id = submit(user, tenant, max_retries=1)
         run_cycle()
@@ -185,7 +185,7 @@ class TestEnds:
         node.end(*node.start_all(), exit_code=3)
         assert state(job_id) == "failed"
 
-    def test_a_fault_of_the_node_requeues_and_uses_up_no_retry(self, user, tenant):
+    def test_node_fault_requeues_without_using_a_retry(self, user, tenant):
         node = make_node()
         job_id = submit(user, tenant)
         queued_at = Job.objects.get(pk=job_id).submitted_at
@@ -194,14 +194,14 @@ class TestEnds:
         job = Job.objects.get(pk=job_id)
         assert (job.state, job.retries_used, job.submitted_at) == ("pending", 0, queued_at)
 
-    def test_a_job_that_may_not_be_requeued_fails_with_its_node(self, user, tenant):
+    def test_job_without_requeue_fails_with_its_node(self, user, tenant):
         node = make_node()
         job_id = submit(user, tenant, requeue=False)
         run_cycle()
         node.end(*node.start_all(), exit_code=None, reason="node_rebooted")
         assert state(job_id) == "failed"
 
-    def test_one_failing_rank_stops_the_gang_and_is_named(self, user, tenant):
+    def test_failing_rank_stops_the_gang_and_is_named(self, user, tenant):
         nodes = [make_node(gpus=4), make_node(gpus=4)]
         job_id = submit(user, tenant, gpu_count=8, gang_scheduling=True)
         run_cycle()
@@ -216,7 +216,7 @@ class TestEnds:
         job = Job.objects.get(pk=job_id)
         assert (job.state, job.exit_code, job.evidence["rank"]) == ("failed", 7, 0)
 
-    def test_an_end_without_a_start_report_still_ran(self, user, tenant):
+    def test_end_without_a_start_report_counts_as_run(self, user, tenant):
         node = make_node()
         job_id = submit(user, tenant)
         run_cycle()
@@ -227,7 +227,7 @@ class TestEnds:
         assert kinds(job_id) == ["submitted", "scheduled", "started", "ended"]
 
 
-def test_gpu_seconds_in_the_ledger_are_those_of_the_attempts(user, tenant):
+def test_ledger_gpu_seconds_equal_those_of_the_attempts(user, tenant):
     node = make_node(gpus=4)
     job_id = submit(user, tenant, gpu_count=4)
     run_cycle()
@@ -238,7 +238,7 @@ def test_gpu_seconds_in_the_ledger_are_those_of_the_attempts(user, tenant):
     assert charged == pytest.approx(4 * (attempt.ended_at - attempt.started_at).total_seconds(), abs=1e-3)
 
 
-def test_hold_and_release(user, tenant):
+def test_held_job_waits_until_it_is_released(user, tenant):
     make_node()
     job_id = submit(user, tenant)
     job_actions.hold(job_id, identity_for(user))
@@ -263,7 +263,7 @@ def test_only_the_first_end_of_a_rank_counts(user, tenant):
     assert UsageEntry.objects.filter(job_id=job_id).count() == 1
 
 
-def test_a_rank_that_its_agent_holds_but_that_does_not_run_is_over(user, tenant):
+def test_rank_that_its_agent_has_without_a_process_has_ended(user, tenant):
     """Its directory may be there without a process and without an end, after a power cut."""
     node = make_node(gpus=4)
     job_id = submit(user, tenant, gpu_count=1)
@@ -276,7 +276,7 @@ def test_a_rank_that_its_agent_holds_but_that_does_not_run_is_over(user, tenant)
     assert state(job_id) == "pending"
 
 
-def test_no_rank_of_a_gang_starts_while_a_node_of_it_is_silent(user, tenant):
+def test_no_rank_of_a_gang_starts_while_one_of_its_nodes_is_silent(user, tenant):
     """A11: together, or not at all."""
     nodes = [make_node(gpus=4), make_node(gpus=4)]
     submit(user, tenant, gpu_count=8, gang_scheduling=True)
@@ -292,7 +292,7 @@ class TestLargeSpecs:
 
     LARGE = {"script": "#!/bin/sh\n# " + "\x01" * 1_000_000, "command": []}
 
-    def test_a_large_spec_is_sent_beside_the_stop_of_a_job_in_its_grace_period(self, user, tenant):
+    def test_large_spec_is_sent_beside_the_stop_of_a_job_in_its_grace_period(self, user, tenant):
         node = make_node(gpus=2)
         stopping = submit(user, tenant, grace_seconds=3600)
         run_cycle()

@@ -27,7 +27,7 @@ def pass_time(seconds):
 class TestLost:
     """A37"""
 
-    def test_a_silent_node_is_lost_and_its_job_requeues_elsewhere(self, user, tenant):
+    def test_silent_node_is_lost_and_its_job_requeues_elsewhere(self, user, tenant):
         first = make_node(gpus=1)
         job_id = submit(user, tenant, gpu_count=1)
         run_cycle()
@@ -41,7 +41,7 @@ class TestLost:
         assert (job.state, job.attempt) == ("scheduled", 2)
         assert second.start_all() == [f"{job_id}.2.0"]
 
-    def test_a_job_that_may_not_requeue_fails(self, user, tenant):
+    def test_job_without_requeue_fails_when_its_node_is_lost(self, user, tenant):
         node = make_node()
         job_id = submit(user, tenant, requeue=False)
         run_cycle()
@@ -51,7 +51,7 @@ class TestLost:
         job = Job.objects.get(pk=job_id)
         assert (job.state, job.reason) == ("failed", "node_lost")
 
-    def test_a_returning_node_stops_its_stale_attempt_before_it_is_offered(self, user, tenant):
+    def test_returning_node_stops_its_stale_attempt_before_it_is_in_service(self, user, tenant):
         node = make_node(gpus=1)
         job_id = submit(user, tenant, gpu_count=1)
         run_cycle()
@@ -72,13 +72,13 @@ class TestLost:
         assert Job.objects.get(pk=job_id).state == "scheduled"
         assert Job.objects.get(pk=job_id).attempt == 2
 
-    def test_14_seconds_are_not_enough(self, user, tenant):
+    def test_14_seconds_of_silence_are_not_a_loss(self, user, tenant):
         node = make_node()
         pass_time(14)
         run_cycle()
         assert Node.objects.get(pk=node.id).state == "online"
 
-    def test_an_outage_of_the_control_plane_loses_no_node(self, user, tenant):
+    def test_control_plane_outage_loses_no_node(self, user, tenant):
         """A32: after ten minutes without anybody listening, every node has been silent, and none is dead."""
         node = make_node()
         job_id = submit(user, tenant)
@@ -98,7 +98,7 @@ class TestLost:
 class TestJoin:
     """A33"""
 
-    def test_joining_twice_leaves_the_inventory_and_the_holds_unchanged(self, user, tenant):
+    def test_joining_twice_leaves_inventory_and_allocations_unchanged(self, user, tenant):
         node = make_node(gpus=4)
         submit(user, tenant, gpu_count=2)
         run_cycle()
@@ -111,13 +111,13 @@ class TestJoin:
         assert list(Device.objects.order_by("id").values()) == before
         assert Allocation.objects.count() == 2
 
-    def test_joining_again_ends_the_old_credential(self):
+    def test_joining_again_revokes_the_old_credential(self):
         node = make_node()
         again = join.join_node(Join(name=node.name, node_key=node.key, facts=node.facts()), 2.0)
         assert join.authenticate(f"Bearer {node.credential}") is None
         assert join.authenticate(f"Bearer {again.credential}") == node.id
 
-    def test_the_name_of_a_living_node_cannot_be_taken(self):
+    def test_name_of_a_living_node_cannot_be_taken(self):
         from gpusched.lib.api.problems import Problem
 
         node = make_node()
@@ -125,7 +125,7 @@ class TestJoin:
             join.join_node(Join(name=node.name, node_key="another-key", facts=node.facts()), 2.0)
 
     @pytest.mark.parametrize("state", ["joined", "lost"])
-    def test_the_name_of_a_node_that_has_joined_and_not_yet_reported_is_not_given_away(self, state):
+    def test_name_of_a_joined_but_unreported_node_cannot_be_taken(self, state):
         """Its agent may be started later than GPUSCHED_NODE_LOST_SECONDS after `gpusched-agent join`."""
         from gpusched.lib.api.problems import Problem
 
@@ -136,14 +136,14 @@ class TestJoin:
         assert caught.value.code == "name_taken"
         assert join.authenticate(f"Bearer {first.credential}") == first.id
 
-    def test_the_name_of_a_lost_node_without_jobs_is_given_to_another_machine(self):
+    def test_name_of_a_lost_node_without_jobs_can_be_taken(self):
         node = make_node()
         Node.objects.update(state="lost")
         again = join.join_node(Join(name=node.name, node_key="another-key", facts=node.facts()), 2.0)
         assert again.node_id == node.id
         assert join.authenticate(f"Bearer {node.credential}") is None
 
-    def test_a_heartbeat_neither_frees_nor_takes_devices(self, user, tenant):
+    def test_heartbeat_neither_frees_nor_allocates_devices(self, user, tenant):
         node = make_node(gpus=2)
         submit(user, tenant, gpu_count=1)
         run_cycle()
@@ -154,13 +154,13 @@ class TestJoin:
 
 
 class TestReadings:
-    def test_unknown_stays_unknown(self):
+    def test_unknown_health_stays_unknown(self):
         node = make_node(gpus=1)
         node.sync(readings=[Reading(uuid=node.devices[0].uuid, temperature_celsius=41)])
         reading = Device.objects.get().reading
         assert (reading.temperature_celsius, reading.utilisation_percent, reading.power_watts) == (41, None, None)
 
-    def test_a_lost_device_is_not_offered_and_comes_back(self, user, tenant):
+    def test_lost_device_is_out_of_service_and_comes_back(self, user, tenant):
         node = make_node(gpus=1)
         node.sync(readings=[Reading(uuid=node.devices[0].uuid, lost=True)])
         assert Device.objects.get().health == "lost"
@@ -172,19 +172,19 @@ class TestReadings:
         run_cycle()
         assert Job.objects.get(pk=job_id).state == "scheduled"
 
-    def test_a_node_cannot_tell_readings_of_another_nodes_devices(self):
+    def test_node_cannot_report_readings_of_another_nodes_devices(self):
         node, other = make_node(gpus=1), make_node(gpus=1)
         node.sync(readings=[Reading(uuid=other.devices[0].uuid, lost=True)])
         assert not Device.objects.filter(health="lost").exists()
 
-    def test_a_device_that_is_no_longer_named_is_lost(self):
+    def test_device_that_is_no_longer_listed_is_lost(self):
         node = make_node(gpus=2)
         node.devices.pop()
         node.sync(facts=node.facts())
         assert sorted(Device.objects.values_list("health", flat=True)) == ["lost", "ok"]
 
 
-def test_what_the_agent_has_not_known_for_a_while_has_ended_by_a_fault_of_the_node(user, tenant):
+def test_rank_missing_from_its_agent_ends_as_a_node_fault(user, tenant):
     node = make_node()
     job_id = submit(user, tenant)
     run_cycle()
@@ -199,7 +199,7 @@ def test_what_the_agent_has_not_known_for_a_while_has_ended_by_a_fault_of_the_no
     assert Job.objects.get(pk=job_id).state == "pending"
 
 
-def test_next_step_for_a_lost_node_is_to_bring_it_back(user, tenant):
+def test_next_step_for_a_lost_node_is_to_restore_it(user, tenant):
     node = make_node()
     Node.objects.filter(pk=node.id).update(state="lost")
     job_id = submit(user, tenant)
@@ -209,7 +209,7 @@ def test_next_step_for_a_lost_node_is_to_bring_it_back(user, tenant):
     assert reason["next_step"] == "bring a lost node back: start it and its agent, or wait"
 
 
-def test_cordoned_nodes_take_nothing_new(user, tenant):
+def test_cordoned_nodes_get_no_new_jobs(user, tenant):
     from gpusched.protocol.states import NodeIntent
 
     node = make_node()

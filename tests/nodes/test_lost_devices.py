@@ -49,7 +49,7 @@ def hanging(node, user, tenant):
         ({"xids": [Xid(code=79, seconds_ago=0)]}, "GPU 0 failed: Xid 79: the GPU has fallen off the bus"),
     ],
 )
-def test_a_job_that_hangs_on_a_gpu_that_vanished_is_stopped_and_runs_elsewhere(node, hanging, reading, detail):
+def test_job_that_hangs_on_a_vanished_gpu_is_stopped_and_runs_elsewhere(node, hanging, reading, detail):
     """A38: not the user's failure; no retry is used up, and the queue time stays."""
     queued_at = Job.objects.get(pk=hanging).submitted_at
     look(node, **reading)
@@ -70,14 +70,14 @@ def test_a_job_that_hangs_on_a_gpu_that_vanished_is_stopped_and_runs_elsewhere(n
     assert other.start_all() == [f"{hanging}.2.0"]
 
 
-def test_a_job_that_ends_well_meanwhile_has_completed(node, hanging):
+def test_job_that_ends_well_meanwhile_has_completed(node, hanging):
     look(node, lost=True)
     pass_seconds(11)
     node.end(f"{hanging}.1.0", exit_code=0)
     assert state(hanging) == "completed"
 
 
-def test_a_cancel_still_wins(node, hanging, user):
+def test_cancel_takes_precedence_over_a_lost_gpu(node, hanging, user):
     look(node, lost=True)
     pass_seconds(11)
     job_actions.cancel(hanging, identity_for(user))
@@ -85,7 +85,7 @@ def test_a_cancel_still_wins(node, hanging, user):
     assert state(hanging) == "cancelled"
 
 
-def test_a_gpu_that_comes_back_in_time_changes_nothing(node, hanging):
+def test_gpu_that_returns_in_time_changes_nothing(node, hanging):
     look(node, lost=True)
     pass_seconds(9)
     look(node)
@@ -94,7 +94,7 @@ def test_a_gpu_that_comes_back_in_time_changes_nothing(node, hanging):
 
 
 @pytest.mark.parametrize("code", [48, 63, 94, 119])
-def test_other_faults_of_the_hardware_leave_what_runs_alone(node, hanging, code):
+def test_other_hardware_faults_do_not_stop_running_jobs(node, hanging, code):
     look(node, xids=[Xid(code=code, seconds_ago=0)])
     pass_seconds(600)
     assert state(hanging) == "running"
@@ -103,7 +103,7 @@ def test_other_faults_of_the_hardware_leave_what_runs_alone(node, hanging, code)
     assert state(hanging) == "stopping", "it is degraded, and now it is gone, too"
 
 
-def test_a_quarantined_gpu_that_vanishes_is_no_exception(node, hanging):
+def test_quarantined_gpu_that_vanishes_also_stops_its_job(node, hanging):
     device_health.quarantine(Device.objects.get().pk, "fan", "root")
     pass_seconds(600)
     assert state(hanging) == "running"
@@ -112,7 +112,7 @@ def test_a_quarantined_gpu_that_vanishes_is_no_exception(node, hanging):
     assert state(hanging) == "stopping"
 
 
-def test_only_the_node_whose_gpu_vanished_is_at_fault_for_a_gang(user, tenant):
+def test_only_the_node_of_the_vanished_gpu_is_at_fault_for_a_gang(user, tenant):
     """A38, A39: the other nodes must not be held for it."""
     nodes = [make_node(gpus=4), make_node(gpus=4)]
     job_id = submit(user, tenant, gpu_count=8, gang_scheduling=True)

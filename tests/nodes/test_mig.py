@@ -41,7 +41,7 @@ def shown(uuid):
     return found
 
 
-def test_an_instance_is_given_whole_to_the_job_that_it_is_large_enough_for(user, tenant):
+def test_mig_instance_is_given_whole_to_a_job_that_fits(user, tenant):
     node = divided(instance(0, "1g.10gb", 9984), instance(1, "3g.40gb", 40448))
     asked = {"3g.40gb": 20000, "1g.10gb": 5000}
     jobs = {size: submit(user, tenant, gpu_model="MIG", gpu_memory_mb=memory) for size, memory in asked.items()}
@@ -52,7 +52,7 @@ def test_an_instance_is_given_whole_to_the_job_that_it_is_large_enough_for(user,
     assert Job.objects.get(pk=late).state == "pending"
 
 
-def test_another_division_replaces_what_was_there(user, tenant):
+def test_new_partitioning_replaces_the_old_instances(user, tenant):
     node = divided(instance(0, "3g.40gb", 40448))
     whole = node.devices[:1]
     node.devices = [*whole, instance(0, "1g.10gb", 9984), instance(1, "1g.10gb", 9984)]
@@ -65,13 +65,13 @@ def test_another_division_replaces_what_was_there(user, tenant):
     assert Job.objects.get(pk=job).state == "pending"
 
 
-def test_whose_instance_a_device_is_stands_with_it():
+def test_instance_shows_its_parent_gpu():
     divided(instance(1, "3g.40gb", 40448))
     told = shown("MIG-1-3g.40gb")
     assert (told["mig_parent"], told["mig_slices"], told["index"]) == ("GPU-0", 3, 101)
 
 
-def test_a_reading_is_shown_with_all_that_was_told_and_null_for_the_rest():
+def test_reading_is_shown_in_full_with_null_for_unknown_values():
     """A19: unknown is null, never zero; a zero that was told is zero."""
     node = make_node(gpus=1)
     uuid = node.devices[0].uuid
@@ -85,7 +85,7 @@ def test_a_reading_is_shown_with_all_that_was_told_and_null_for_the_rest():
     assert shown(uuid)["reading"]["throttled_by"] is None
 
 
-def test_numbers_that_no_device_could_mean_are_unknown_and_spoil_nothing():
+def test_impossible_numbers_are_unknown_and_affect_no_other_value():
     """A55: also of an agent gone wild."""
     node = make_node(gpus=1)
     uuid = node.devices[0].uuid
@@ -101,7 +101,7 @@ def test_numbers_that_no_device_could_mean_are_unknown_and_spoil_nothing():
     assert [told[name] for name in wild] == [None] * 4
 
 
-def test_what_another_division_replaced_holds_no_node_and_counts_no_time():
+def test_replaced_instances_keep_no_node_cordoned_and_count_no_time():
     """A39: the way back needs nobody, and the GPU-seconds are those of the devices that there are."""
     node = divided(instance(0, "3g.40gb", 40448))
     node.sync(readings=[Reading(uuid=one.uuid) for one in node.devices])

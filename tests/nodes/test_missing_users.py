@@ -31,7 +31,7 @@ def let_pass(minutes: int) -> None:
     execute("UPDATE nodes_missinguser SET since = since - make_interval(mins => %s)", [minutes])
 
 
-def test_a_job_goes_to_a_node_that_has_its_user_and_the_other_shows_what_it_lacks(alices) -> None:
+def test_job_goes_to_a_node_with_its_user_and_the_other_node_shows_the_missing_one(alices) -> None:
     user = make_member(alices)
     agents = {agent.name: agent for agent in (make_node(), make_node())}
     job_id = submit(user, alices)
@@ -47,7 +47,7 @@ def test_a_job_goes_to_a_node_that_has_its_user_and_the_other_shows_what_it_lack
     assert Job.objects.get(pk=job_id).state == "running"
 
 
-def test_jobs_of_other_users_are_not_kept_from_the_node(alices, user, tenant) -> None:
+def test_jobs_of_other_users_still_start_on_the_node(alices, user, tenant) -> None:
     agent = make_node(gpus=2)
     submit(make_member(alices), alices)
     run_cycle()
@@ -57,7 +57,7 @@ def test_jobs_of_other_users_are_not_kept_from_the_node(alices, user, tenant) ->
     assert [key.split(".")[0] for key in orders(agent)] == [str(other)]
 
 
-def test_a_job_that_no_node_has_a_user_for_waits_and_says_so_until_it_is_tried_again(alices) -> None:
+def test_job_without_a_node_for_its_user_waits_with_that_reason_until_the_retry(alices) -> None:
     agent = make_node()
     job_id = submit(make_member(alices), alices)
     run_cycle()
@@ -71,7 +71,7 @@ def test_a_job_that_no_node_has_a_user_for_waits_and_says_so_until_it_is_tried_a
     assert len(orders(agent)) == 1
 
 
-def test_uncordon_tries_a_node_at_once(alices) -> None:
+def test_uncordon_retries_a_node_at_once(alices) -> None:
     agent = make_node()
     submit(make_member(alices), alices)
     run_cycle()
@@ -81,7 +81,7 @@ def test_uncordon_tries_a_node_at_once(alices) -> None:
     assert len(orders(agent)) == 1 and nodes(None, agent.name)[0]["missing_users"] == {}
 
 
-def test_a_job_is_not_tried_for_ever_and_nothing_is_charged(alices) -> None:
+def test_retries_for_a_missing_user_are_bounded_and_not_charged(alices) -> None:
     agent = make_node()
     job_id = submit(make_member(alices), alices)
     for _ in range(10):
@@ -100,7 +100,7 @@ def test_a_job_is_not_tried_for_ever_and_nothing_is_charged(alices) -> None:
     assert charged["entries"] == 0
 
 
-def test_who_names_no_user_goes_where_there_is_one_for_such(user, tenant) -> None:
+def test_tenant_without_a_user_goes_to_nodes_with_a_default_user(user, tenant) -> None:
     agents = {agent.name: agent for agent in (make_node(), make_node())}
     submit(user, tenant)
     run_cycle()

@@ -11,7 +11,7 @@ from tests.factories import make_node, make_token
 pytestmark = pytest.mark.django_db
 
 
-def test_by_how_much_its_clock_is_off(user):
+def test_node_shows_its_clock_offset(user):
     """Null while nothing was heard that tells; negative: behind."""
     node, token = make_node(gpus=1), make_token(user)
 

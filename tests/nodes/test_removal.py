@@ -53,7 +53,7 @@ def used(user, tenant):
     return agent, job_id
 
 
-def test_a_lost_node_on_which_jobs_ran_is_removed_and_its_history_stays(root, used):
+def test_lost_node_with_past_jobs_is_removed_and_its_history_stays(root, used):
     """A42."""
     _, job_id = used
     lose("n1")
@@ -70,7 +70,7 @@ def test_a_lost_node_on_which_jobs_ran_is_removed_and_its_history_stays(root, us
     assert (entry.actor, entry.subject) == ("root", "node n1")
 
 
-def test_a_removed_node_is_in_no_list(root, used):
+def test_removed_node_is_in_no_list(root, used):
     """A42: gone from every list but history."""
     lose("n1")
     make_node(name="n2", gpus=1)
@@ -86,7 +86,7 @@ def test_a_removed_node_is_in_no_list(root, used):
     assert Device.objects.count() == 1
 
 
-def test_pages_and_metrics_have_no_removed_node(client, root, used):
+def test_pages_and_metrics_exclude_a_removed_node(client, root, used):
     lose("n1")
     ask(root, "DELETE", "nodes/n1")
     client.force_login(make_user("boss", admin=True))
@@ -99,7 +99,7 @@ def test_pages_and_metrics_have_no_removed_node(client, root, used):
     assert 'gpu_scheduler_agents{state="lost"} 1' not in metrics
 
 
-def test_an_open_node_that_reports_is_not_removed(root):
+def test_open_node_that_reports_cannot_be_removed(root):
     make_node(name="n1", gpus=1)
     status, told = ask(root, "DELETE", "nodes/n1")
     assert (status, told["code"]) == (409, "wrong_state")
@@ -108,7 +108,7 @@ def test_an_open_node_that_reports_is_not_removed(root):
     assert ask(root, "DELETE", "nodes/n1")[0] == 200
 
 
-def test_a_node_with_a_job_is_not_removed(root, user, tenant):
+def test_node_with_a_job_cannot_be_removed(root, user, tenant):
     agent = make_node(name="n1", gpus=1)
     submit(user, tenant)
     run_cycle()
@@ -119,14 +119,14 @@ def test_a_node_with_a_job_is_not_removed(root, user, tenant):
     assert Node.objects.get().removed_at is None
 
 
-def test_a_member_may_not_remove_a_node(user):
+def test_member_cannot_remove_a_node(user):
     make_node(name="n1", gpus=1)
     lose("n1")
     assert ask(make_token(user), "DELETE", "nodes/n1")[0] == 403
 
 
 class TestItsAgent:
-    def test_the_credential_of_a_removed_node_is_refused_with_the_reason(self, root, used):
+    def test_credential_of_a_removed_node_is_refused_with_the_reason(self, root, used):
         agent, _ = used
         lose("n1")
         ask(root, "DELETE", "nodes/n1")
@@ -137,7 +137,7 @@ class TestItsAgent:
         assert (answer.status_code, answer.json()["code"]) == (401, "node_removed")
         assert answer.json()["detail"] == REFUSAL
 
-    def test_a_message_over_an_open_connection_is_refused_and_brings_nothing_back(self, root, used):
+    def test_message_over_an_open_connection_is_refused_and_restores_nothing(self, root, used):
         agent, _ = used
         lose("n1")
         ask(root, "DELETE", "nodes/n1")
@@ -145,7 +145,7 @@ class TestItsAgent:
         assert Device.objects.count() == 0
         assert Node.objects.get().state == "lost"
 
-    def test_an_agent_does_not_join_again_with_the_token_that_it_had(self, root, used):
+    def test_agent_cannot_rejoin_with_its_old_token(self, root, used):
         agent, _ = used
         old = join_token()
         lose("n1")
@@ -155,7 +155,7 @@ class TestItsAgent:
             join.join_node(message, 2.0, old)
         assert (caught.value.status, caught.value.code) == (401, "node_removed")
 
-    def test_the_machine_joins_again_as_a_new_node_with_a_new_token(self, root, used, user, tenant):
+    def test_machine_rejoins_as_a_new_node_with_a_new_token(self, root, used, user, tenant):
         agent, _ = used
         lose("n1")
         ask(root, "DELETE", "nodes/n1")
@@ -176,7 +176,7 @@ class TestItsAgent:
         assert other.sync().error is None
 
 
-def test_a_job_that_only_the_removed_node_could_hold_is_refused(root, user, tenant, monkeypatch):
+def test_job_that_fits_only_the_removed_node_is_rejected(root, user, tenant, monkeypatch):
     """A42."""
     monkeypatch.setattr("scheduling.admission._CACHE_SECONDS", 0.0)
     make_node(name="big", gpus=8)
@@ -190,7 +190,7 @@ def test_a_job_that_only_the_removed_node_could_hold_is_refused(root, user, tena
 
 
 @pytest.mark.parametrize("gpus", [0, 1])
-def test_a_plan_for_a_node_that_is_removed_meanwhile_is_void(root, user, tenant, gpus):
+def test_plan_for_a_node_removed_meanwhile_is_void(root, user, tenant, gpus):
     from scheduling.cycle import commit, snapshot
     from scheduling.engine.planner import plan
 
@@ -217,17 +217,17 @@ class TestCapacity:
     def age(self, hours):
         execute("UPDATE nodes_incident SET since = since - make_interval(hours => %s)", [hours])
 
-    def test_a_node_that_was_lost_a_moment_ago_counts(self, big_is_lost, user, tenant):
+    def test_recently_lost_node_counts_as_capacity(self, big_is_lost, user, tenant):
         self.age(23)
         submit(user, tenant, gpu_count=8)
 
-    def test_a_job_that_only_a_long_lost_node_could_hold_is_refused(self, big_is_lost, user, tenant):
+    def test_job_that_fits_only_a_long_lost_node_is_rejected(self, big_is_lost, user, tenant):
         self.age(25)
         with pytest.raises(Problem) as caught:
             submit(user, tenant, gpu_count=8)
         assert caught.value.code == "never_fits"
 
-    def test_a_pending_job_says_that_no_node_is_left_for_it(self, big_is_lost, user, tenant):
+    def test_pending_job_reports_that_no_node_is_left_for_it(self, big_is_lost, user, tenant):
         job_id = submit(user, tenant, gpu_count=8)
         self.age(25)
         run_cycle()
@@ -235,7 +235,7 @@ class TestCapacity:
             {"state": "pending", "reason": "never_fits"}
         ]
 
-    def test_a_node_that_reports_again_counts_again(self, user, tenant):
+    def test_node_that_reports_again_counts_as_capacity(self, user, tenant):
         big = make_node(name="big", gpus=8)
         make_node(name="small", gpus=2)
         lose("big")
@@ -248,7 +248,7 @@ class TestCapacity:
         assert len(big.start_all()) == 1
 
 
-def test_history_of_a_removed_node_is_not_that_of_the_next_one_of_its_name(root, used):
+def test_history_of_a_removed_node_is_separate_from_the_next_of_its_name(root, used):
     """A42: the incidents and jobs of a node are of its own machine."""
     lose("n1")
     ask(root, "DELETE", "nodes/n1")
@@ -275,7 +275,7 @@ def test_removed_node_is_refused_with_the_time_of_its_removal(root, used, method
     assert told["detail"] == "node 'n1' was removed by an admin at 2030-01-31 08:00:00 UTC; its history stays"
 
 
-def test_page_of_a_removed_node_tells_when_it_was_removed(root, used, client):
+def test_page_of_a_removed_node_shows_when_it_was_removed(root, used, client):
     lose("n1")
     ask(root, "DELETE", "nodes/n1")
     execute("UPDATE nodes_node SET removed_at = '2030-01-31 08:00:00+00' WHERE name = 'n1'")

@@ -33,7 +33,7 @@ def without_first(agent):
     return replace(agent.facts(), devices=agent.facts().devices[1:])
 
 
-def test_a_gpu_that_was_taken_out_is_retired_and_is_nowhere_any_more(root):
+def test_removed_gpu_is_retired_and_disappears_from_lists(root):
     agent = make_node(gpus=2)
     agent.sync(readings=[Reading(uuid=device.uuid, utilisation_percent=0) for device in agent.devices])
     agent.sync(facts=without_first(agent))
@@ -51,7 +51,7 @@ def test_a_gpu_that_was_taken_out_is_retired_and_is_nowhere_any_more(root):
     assert retire(root, gone.pk)[0] == 404
 
 
-def test_it_comes_back_by_itself(root, user, tenant):
+def test_retired_gpu_comes_back_when_the_agent_reports_it_again(root, user, tenant):
     agent = make_node(gpus=1)
     agent.sync(facts=without_first(agent))
     retire(root, Device.objects.get().pk)
@@ -62,7 +62,7 @@ def test_it_comes_back_by_itself(root, user, tenant):
     assert len(agent.start_all()) == 1
 
 
-def test_what_is_read_or_held_is_not_retired(root, user, tenant):
+def test_gpu_that_is_read_or_held_cannot_be_retired(root, user, tenant):
     agent = make_node(gpus=1)
     agent.sync(readings=[Reading(uuid=agent.devices[0].uuid, utilisation_percent=0)])
     device = Device.objects.get()
@@ -79,7 +79,7 @@ def test_what_is_read_or_held_is_not_retired(root, user, tenant):
     assert query("SELECT count(*) AS n FROM nodes_device")[0]["n"] == 1
 
 
-def test_of_a_node_that_is_silent_any_may_be_retired(root):
+def test_any_gpu_of_a_silent_node_can_be_retired(root):
     make_node(gpus=1)
     execute("UPDATE nodes_node SET state = 'lost'")
     assert retire(root, Device.objects.get().pk)[0] == 200

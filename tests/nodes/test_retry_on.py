@@ -24,7 +24,7 @@ NOT_FOUND = {"exit_code": None, "reason": "launch_failed", "detail": "trian: No 
 
 
 @pytest.mark.parametrize("end", [CUDA, KILLED, LIMIT, {"exit_code": 3}, {**KILLED, "exit_class": "host_oom"}])
-def test_without_classes_all_ends_of_its_own_are_retried(user, tenant, end):
+def test_all_failures_are_retried_without_classes(user, tenant, end):
     assert after(user, tenant, end) == ("pending", 1)
 
 
@@ -40,15 +40,15 @@ def test_without_classes_all_ends_of_its_own_are_retried(user, tenant, end):
         (["signal"], LIMIT, ("failed", 0)),
     ],
 )
-def test_with_classes_only_those_are(user, tenant, retry_on, end, expected):
+def test_only_the_listed_classes_are_retried(user, tenant, retry_on, end, expected):
     assert after(user, tenant, end, retry_on=retry_on) == expected
 
 
-def test_a_program_that_could_not_be_started_is_not_tried_again(user, tenant):
+def test_launch_failure_is_not_retried(user, tenant):
     assert after(user, tenant, NOT_FOUND) == ("failed", 0)
 
 
-def test_a_fault_of_the_node_requeues_whatever_classes_are_named(user, tenant):
+def test_node_fault_requeues_whatever_the_classes(user, tenant):
     """A38."""
     fault = {"exit_code": None, "reason": "node_fault"}
     assert after(user, tenant, fault, max_retries=0, retry_on=["cuda_oom"]) == ("pending", 0)

@@ -23,7 +23,7 @@ def with_runtimes(**versions):
     return node
 
 
-def test_an_image_waits_for_a_container_runtime_and_says_so(user, tenant):
+def test_image_waits_for_a_container_runtime_with_that_reason(user, tenant):
     make_node()
     job = submit(user, tenant, image="ubuntu:24.04")
     run_cycle()
@@ -43,7 +43,7 @@ def test_an_image_waits_for_a_container_runtime_and_says_so(user, tenant):
         ({"image": "ubuntu", "node_selector": {"zone": "b"}}, "label zone=b"),
     ],
 )
-def test_a_runtime_that_is_named_or_that_the_image_needs_is_waited_for(user, tenant, fields, missing):
+def test_named_or_implied_runtime_is_waited_for(user, tenant, fields, missing):
     with_runtimes(podman="4.3.1")
     job = submit(user, tenant, **fields)
     run_cycle()
@@ -51,14 +51,14 @@ def test_a_runtime_that_is_named_or_that_the_image_needs_is_waited_for(user, ten
     assert told(job)["node_selector"] == fields.get("node_selector", {}), "what the owner did not ask for is not told"
 
 
-def test_without_an_image_no_runtime_is_needed(user, tenant):
+def test_job_without_an_image_needs_no_runtime(user, tenant):
     make_node()
     job = submit(user, tenant)
     run_cycle()
     assert told(job)["state"] == "scheduled"
 
 
-def test_dry_run_knows_of_runtimes_and_no_selector_is_blamed_for_them(user, tenant):
+def test_dry_run_considers_runtimes_and_blames_no_selector(user, tenant):
     """A20: leaving out a node selector that the owner did not give is no cure."""
     from gpusched.protocol.job_request import JobRequest
     from jobs.submit.submit import _validated
@@ -71,7 +71,7 @@ def test_dry_run_knows_of_runtimes_and_no_selector_is_blamed_for_them(user, tena
     assert "node_selector" not in [way["change"] for way in found["alternatives"]]
 
 
-def test_the_agent_is_told_the_image_the_runtime_and_the_mounts(user, tenant):
+def test_agent_gets_the_image_the_runtime_and_the_mounts(user, tenant):
     node = with_runtimes(podman="4.3.1", docker="27.1")
     submit(user, tenant, image="ghcr.io/team/train:1", runtime="docker", mounts=["/data:/data:ro"])
     run_cycle()
@@ -81,7 +81,7 @@ def test_the_agent_is_told_the_image_the_runtime_and_the_mounts(user, tenant):
     assert order.spec.mounts == ["/data:/data:ro"]
 
 
-def test_what_an_agent_says_of_its_runtimes_is_shown_and_replaced(user):
+def test_reported_runtimes_are_shown_and_replaced(user):
     from msgspec.structs import replace
 
     node = make_node()

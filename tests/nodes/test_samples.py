@@ -45,7 +45,7 @@ def read_all(*nodes, **fields):
 
 
 class TestGpuSeconds:
-    def test_each_second_of_each_gpu_is_of_what_it_is(self, user, tenant):
+    def test_each_gpu_second_counts_for_its_status(self, user, tenant):
         node, closed = make_node(gpus=2), make_node(gpus=1)
         cordon.set_intent(closed.name, NodeIntent.CORDONED)
         submit(user, tenant)
@@ -56,7 +56,7 @@ class TestGpuSeconds:
         samples.take_samples(1, after(15))
         assert counted() == {"busy": 15, "free": 15, "unavailable": 15}
 
-    def test_held_and_read_as_idle_for_a_minute_is_held_idle_and_unknown_is_busy(self, user, tenant):
+    def test_idle_for_a_minute_while_held_is_held_idle_and_unknown_is_busy(self, user, tenant):
         node = make_node(gpus=1)
         submit(user, tenant)
         run_cycle()
@@ -76,7 +76,7 @@ class TestGpuSeconds:
         assert counted() == {"busy": 20, "held_idle": 10}
 
     @pytest.mark.parametrize("seed", range(3))
-    def test_the_four_add_up_to_wall_time_times_gpus(self, seed):
+    def test_four_counters_add_up_to_wall_time_times_gpus(self, seed):
         """Whatever the GPUs are, whenever they came, however irregular the ticks, with the clock set back now and then."""
         rng = random.Random(seed)
         make_node(gpus=4)
@@ -99,7 +99,7 @@ class TestGpuSeconds:
             )
         assert latest > 100
 
-    def test_another_workers_tick_a_moment_later_counts_and_keeps_nothing(self):
+    def test_early_tick_of_another_worker_counts_and_stores_nothing(self):
         read_all(make_node(gpus=1), utilisation_percent=1)
         known()
         samples.take_samples(1, after(0))
@@ -109,7 +109,7 @@ class TestGpuSeconds:
         assert not samples.take_samples(12, after(-3600))
         assert (counted(), Sample.objects.count()) == ({"free": 15}, 1)
 
-    def test_they_are_told_as_a_metric_that_outlives_the_web_process(self):
+    def test_counters_are_a_metric_that_outlives_the_web_process(self):
         make_node(gpus=3)
         known()
         samples.take_samples(1, after(0))
@@ -121,7 +121,7 @@ class TestGpuSeconds:
 
 
 class TestSamples:
-    def test_a_sample_has_what_was_read_and_no_more(self):
+    def test_sample_has_only_the_values_that_were_read(self):
         """A19: what was not told, or too long ago, is unknown."""
         node = make_node(gpus=1)
         known()
@@ -134,7 +134,7 @@ class TestSamples:
         values = Sample.objects.order_by("at").values_list("utilisation_percent", "temperature_celsius", "power_watts")
         assert list(values) == [(40, 0, None), (40, 0, None)]
 
-    def test_a_held_device_of_which_nothing_is_read_has_empty_samples(self, user, tenant):
+    def test_held_device_without_readings_has_empty_samples(self, user, tenant):
         node = make_node(gpus=1)
         submit(user, tenant)
         run_cycle()
@@ -162,7 +162,7 @@ class TestRollups:
         samples.take_samples(1, NOON)
         return Device.objects.get()
 
-    def test_five_minutes_become_one_row(self, device):
+    def test_five_minutes_become_a_single_row(self, device):
         keep(
             device, (0, "busy", 10, None), (15, "held_idle", 0, None), (30, "free", None, None), (299, "busy", 60, None)
         )
@@ -173,7 +173,7 @@ class TestRollups:
         assert one.utilisation_mean == pytest.approx(70 / 3)
         assert (one.temperature_min, one.temperature_mean, one.temperature_max) == (None, None, None)
 
-    def test_a_period_is_rolled_up_once_and_only_when_it_is_over(self, device):
+    def test_period_is_rolled_up_once_and_only_when_complete(self, device):
         keep(device, (0, "busy", 10, 50))
         assert samples.roll_up(after(299)) == 0
         keep(device, (301, "busy", 20, 50))
@@ -182,14 +182,14 @@ class TestRollups:
         assert samples.roll_up(after(600)) == 1
         assert [one.utilisation_max for one in Rollup.objects.order_by("at")] == [10, 20]
 
-    def test_after_a_pause_of_any_length_it_goes_on(self, device):
+    def test_roll_up_continues_after_a_pause_of_any_length(self, device):
         keep(device, (0, "busy", 10, 50))
         samples.roll_up(after(300))
         week = 7 * 86400
         keep(device, (week, "busy", 20, 50), (week + 300, "busy", 30, 50))
         assert samples.roll_up(after(week + 600)) == 2
 
-    def test_what_is_older_than_the_retention_goes_and_the_rest_stays(self, device):
+    def test_rows_older_than_the_retention_are_deleted_and_others_stay(self, device):
         now = timezone.now()
         for days in (0.9, 1.1, 5):
             Sample.objects.create(device=device, at=now - timedelta(days=days), cell="busy", seconds=15)
@@ -199,7 +199,7 @@ class TestRollups:
         assert samples.drop_old(1, 3) == 3
         assert (Sample.objects.count(), Rollup.objects.count()) == (1, 2)
 
-    def test_incidents_that_are_over_go_like_roll_ups_and_0_days_mean_never(self, device):
+    def test_closed_incidents_are_deleted_like_roll_ups_and_0_days_keeps_all(self, device):
         now = timezone.now()
         for days in (1, 5, None):
             until = None if days is None else now - timedelta(days=days)
@@ -229,7 +229,7 @@ class TestApi:
         make_node(gpus=1)
         return Device.objects.get()
 
-    def test_pages_follow_each_other_to_the_end(self, ask, device):
+    def test_pages_continue_to_the_end(self, ask, device):
         keep(device, *((at, "busy", at, None) for at in range(0, 75, 15)))
         given = {"since": after(15).isoformat(), "limit": 2}
         first = ask(device.pk, **given).json()
@@ -239,7 +239,7 @@ class TestApi:
         assert told == [[15, 30], [45, 60], []]
         assert (first["items"][0]["at"], third["next_cursor"]) == ("2030-01-31T12:00:15Z", None)
 
-    def test_roll_ups_are_of_the_last_day_unless_said_otherwise(self, ask, device):
+    def test_roll_ups_default_to_the_last_day(self, ask, device):
         for hours in (1, 25):
             at = timezone.now() - timedelta(hours=hours)
             Rollup.objects.create(
@@ -251,17 +251,17 @@ class TestApi:
     @pytest.mark.parametrize(
         "wrong", [{"resolution": "1h"}, {"since": "yesterday"}, {"limit": 1001}, {"cursor": "x"}, {"until": "now"}]
     )
-    def test_what_is_wrong_is_refused_by_name(self, ask, device, wrong):
+    def test_invalid_parameters_are_rejected_by_name(self, ask, device, wrong):
         """A55"""
         answer = ask(device.pk, **wrong)
         assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, next(iter(wrong)))
 
-    def test_an_unknown_device_is_not_found(self, ask):
+    def test_unknown_device_is_not_found(self, ask):
         """A08"""
         assert ask(4711).status_code == 404
 
 
-def test_a_device_that_joins_is_counted_from_then_on():
+def test_joined_device_is_counted_from_its_join_on():
     make_node(gpus=1)
     [row] = query("SELECT now() - known_since < interval '1 minute' AS is_new FROM nodes_device")
     assert row["is_new"]

@@ -30,7 +30,7 @@ def send(user, job: int, name: str = "USR1") -> tuple[int, dict[str, Any]]:
     return answer.status_code, answer.json()
 
 
-def test_agents_are_told_each_until_they_have_it(team):
+def test_signal_is_resent_until_the_agent_acknowledges_it(team):
     agent = make_node()
     job = submit(team[1], team[0], gpu_count=1)
     run_cycle()
@@ -52,7 +52,7 @@ def test_agents_are_told_each_until_they_have_it(team):
     assert all(one.via.startswith("token") for one in told)
 
 
-def test_those_of_an_attempt_are_not_sent_to_the_next(team):
+def test_signals_of_an_attempt_are_not_sent_to_the_next(team):
     agent = make_node()
     job = submit(team[1], team[0], gpu_count=1)
     run_cycle()
@@ -69,7 +69,7 @@ def test_those_of_an_attempt_are_not_sent_to_the_next(team):
     assert agent.sync().signals == [Signal(key=again, sequence=1, signal="USR2")]
 
 
-def test_a_job_that_does_not_run_has_nobody_to_signal(team):
+def test_job_that_is_not_running_cannot_be_signalled(team):
     agent = make_node()
     job = submit(team[1], team[0], gpu_count=1)
     status, answer = send(team[1], job)
@@ -84,7 +84,7 @@ def test_a_job_that_does_not_run_has_nobody_to_signal(team):
     assert not JobEvent.objects.filter(kind="signal_sent").exists()
 
 
-def test_who_may_cancel_a_job_may_signal_it_and_nobody_else(team):
+def test_only_users_who_can_cancel_a_job_can_signal_it(team):
     agent = make_node()
     job = submit(team[1], team[0], gpu_count=1)
     run_cycle()

@@ -45,7 +45,7 @@ def other(tenant):
 
 
 @pytest.mark.parametrize("reason", ["node_fault", "supervisor_lost"])
-def test_two_faults_that_meet_different_users_hold_the_node(reason, user, other, tenant):
+def test_faults_that_hit_two_users_cordon_the_node(reason, user, other, tenant):
     """A39"""
     node, _ = labelled(2)
     first = lose(node, user, tenant, reason)
@@ -59,7 +59,7 @@ def test_two_faults_that_meet_different_users_hold_the_node(reason, user, other,
     assert Job.objects.get(pk=waiting).state == "pending"
 
 
-def test_faults_that_one_user_meets_do_not(user, tenant):
+def test_faults_that_hit_a_single_user_do_not_cordon_the_node(user, tenant):
     """It may be what the job does."""
     [node] = labelled()
     for _ in range(3):
@@ -68,14 +68,14 @@ def test_faults_that_one_user_meets_do_not(user, tenant):
 
 
 @pytest.mark.parametrize("reason", ["exited", "signalled", "node_rebooted", "agent_stopped", "launch_failed"])
-def test_other_ends_are_no_strikes(reason, user, other, tenant):
+def test_other_ends_do_not_count_as_faults(reason, user, other, tenant):
     [node] = labelled()
     lose(node, user, tenant, reason)
     lose(node, other, tenant, reason)
     assert held() == {}
 
 
-def test_faults_on_different_nodes_or_over_an_hour_apart_do_not(user, other, tenant):
+def test_faults_on_different_nodes_or_an_hour_apart_do_not_cordon(user, other, tenant):
     first, second = labelled(2)
     lose(first, user, tenant)
     lose(second, other, tenant)
@@ -86,7 +86,7 @@ def test_faults_on_different_nodes_or_over_an_hour_apart_do_not(user, other, ten
     assert held() == {}
 
 
-def test_a_fault_of_all_nodes_holds_a_tenth_of_them_and_at_least_one(user, other, tenant):
+def test_cluster_wide_fault_cordons_at_most_a_tenth_of_the_nodes_and_at_least_one(user, other, tenant):
     """A39: a cluster-wide fault cannot drain everything."""
     some = labelled(3)
     for node in some:
@@ -109,7 +109,7 @@ def run_on_gpu(node, user, tenant):
 
 
 @pytest.mark.parametrize("reading", [{"lost": True}, {"xids": [Xid(code=79, seconds_ago=0)]}])
-def test_jobs_that_fail_on_lost_gpus_are_no_strikes_against_the_node(reading, user, other, tenant):
+def test_jobs_that_fail_on_lost_gpus_do_not_count_against_the_node(reading, user, other, tenant):
     """A38, A39: each lost GPU is out of service, and the other GPUs of the node go on."""
     node = make_node(gpus=3)
     Node.objects.filter(pk=node.id).update(admin_labels={"only": node.name})
@@ -124,7 +124,7 @@ def test_jobs_that_fail_on_lost_gpus_are_no_strikes_against_the_node(reading, us
     assert Device.objects.filter(health="ok").count() == 1
 
 
-def test_jobs_that_are_stopped_on_lost_gpus_are_no_strikes_against_the_node(user, other, tenant):
+def test_jobs_stopped_on_lost_gpus_do_not_count_against_the_node(user, other, tenant):
     """A38, A39"""
     node = make_node(gpus=3)
     Node.objects.filter(pk=node.id).update(admin_labels={"only": node.name})
@@ -140,7 +140,7 @@ def test_jobs_that_are_stopped_on_lost_gpus_are_no_strikes_against_the_node(user
     assert held() == {}
 
 
-def test_what_an_admin_opened_again_starts_anew(user, other, tenant):
+def test_faults_count_anew_after_an_admin_opens_the_node(user, other, tenant):
     """The way back; the faults before it count no more."""
     [node] = labelled()
     lose(node, user, tenant)
@@ -152,7 +152,7 @@ def test_what_an_admin_opened_again_starts_anew(user, other, tenant):
     assert list(held()) == [node.name]
 
 
-def test_the_note_of_an_admin_stays(user, other, tenant):
+def test_note_of_an_admin_stays(user, other, tenant):
     [node] = labelled()
     lose(node, user, tenant)
     job = submit(other, tenant, node_selector={"only": node.name})
@@ -164,7 +164,7 @@ def test_the_note_of_an_admin_stays(user, other, tenant):
     job_actions.cancel(job, identity_for(other))
 
 
-def test_ranks_that_their_agent_does_not_know_are_strikes_too(user, other, tenant):
+def test_ranks_unknown_to_their_agent_count_as_faults(user, other, tenant):
     [node] = labelled()
     lose(node, user, tenant)
     submit(other, tenant, node_selector={"only": node.name})
@@ -196,13 +196,13 @@ class TestTheWayBack:
         Incident.objects.update(since=F("since") - ago, until=F("until") - ago)
         Assignment.objects.update(started_at=F("started_at") - ago, ended_at=F("ended_at") - ago)
 
-    def test_it_opens_after_ten_minutes(self, node):
+    def test_cordoned_node_opens_after_ten_minutes(self, node):
         self.pass_minutes(9)
         assert (tasks.mend(), list(held())) == (0, [node.name])
         self.pass_minutes(2)
         assert (tasks.mend(), held()) == (1, {})
 
-    def test_each_time_takes_twice_as_long_up_to_a_day(self, node):
+    def test_each_cordon_lasts_twice_as_long_up_to_a_day(self, node):
         for minutes in (10, 20, 40, 80, 160, 320, 640, 1280, 1440, 1440):
             self.pass_minutes(minutes - 1)
             assert auto_cordon.uncordon_due() == 0
@@ -210,7 +210,7 @@ class TestTheWayBack:
             assert auto_cordon.uncordon_due() == 1
             cordon.set_intent(node.name, NodeIntent.CORDONED, f"{redaction.AUTO_CORDON_NOTE}2 node faults")
 
-    def test_a_week_without_a_hold_starts_anew(self, node, user, other, tenant):
+    def test_cordon_time_starts_anew_after_a_week_without_one(self, node, user, other, tenant):
         self.pass_minutes(11)
         tasks.mend()
         self.pass_minutes(8 * 24 * 60)
@@ -219,14 +219,14 @@ class TestTheWayBack:
         assert tasks.mend() == 1
 
     @pytest.mark.parametrize("health", ["degraded", "lost"])
-    def test_not_with_a_device_that_is_not_well(self, node, health):
+    def test_cordoned_node_stays_closed_with_an_unhealthy_device(self, node, health):
         Device.objects.update(health=health)
         self.pass_minutes(2000)
         assert (tasks.mend(), list(held())) == (0, [node.name])
         Device.objects.update(health="ok")
         assert tasks.mend() == 1
 
-    def test_not_while_it_is_lost_and_not_what_an_admin_closed(self, node):
+    def test_lost_nodes_and_admin_cordons_stay_closed(self, node):
         Node.objects.update(state="lost")
         self.pass_minutes(2000)
         assert tasks.mend() == 0

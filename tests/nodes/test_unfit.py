@@ -25,7 +25,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
         {"started_at": "0001-01-01T00:00:00+23:00"},
     ],
 )
-def test_an_end_is_written_whatever_its_numbers(user, tenant, fields):
+def test_end_is_written_whatever_its_numbers(user, tenant, fields):
     node = make_node(gpus=1)
     job_id = submit(user, tenant)
     run_cycle()
@@ -35,14 +35,14 @@ def test_an_end_is_written_whatever_its_numbers(user, tenant, fields):
     assert (Assignment.objects.get().log_bytes or 0) >= 0
 
 
-def test_two_devices_of_one_name_are_one(user, tenant):
+def test_duplicate_device_uuids_are_a_single_device(user, tenant):
     node = make_node(gpus=1)
     node.devices = [*node.devices, *node.devices]
     node.sync(facts=node.facts())
     assert Device.objects.count() == 1
 
 
-def test_what_cannot_be_written_silences_neither_its_node_nor_the_rest(user, tenant):
+def test_unwritable_part_blocks_neither_its_node_nor_other_parts(user, tenant):
     """The time is older than any that is kept, the name is one that PostgreSQL refuses."""
     node = make_node(gpus=1)
     Node.objects.update(last_seen_at=None)

@@ -43,7 +43,7 @@ def refused(user, tenant, **fields):
     return caught.value
 
 
-def test_refused_submits_read_the_cluster_once_while_nothing_changes(user, tenant, readings):
+def test_refused_submits_read_an_unchanged_cluster_once(user, tenant, readings):
     """A61: a loop of impossible jobs costs a comparison of versions each, not a reading of all nodes."""
     make_node(gpus=4)
     for _ in range(5):
@@ -51,7 +51,7 @@ def test_refused_submits_read_the_cluster_once_while_nothing_changes(user, tenan
     assert len(readings) == 1
 
 
-def test_a_refusal_does_not_wait_for_a_reading_by_another_submit(user, tenant):
+def test_refusal_does_not_wait_for_a_read_by_another_submit(user, tenant):
     """A61: no lock is shared by submits whose snapshot is current."""
     make_node(gpus=4)
     refused(user, tenant, gpu_count=99)
@@ -60,7 +60,7 @@ def test_a_refusal_does_not_wait_for_a_reading_by_another_submit(user, tenant):
         submit(user, tenant, gpu_count=1)
 
 
-def test_a_job_is_accepted_at_once_when_a_node_that_can_hold_it_has_joined(user, tenant):
+def test_job_is_accepted_at_once_after_a_fitting_node_joined(user, tenant):
     make_node(gpus=4)
     assert refused(user, tenant, gpu_count=8).code == "never_fits"
     make_node(gpus=8)
@@ -82,14 +82,14 @@ def test_a_job_is_accepted_at_once_when_a_node_that_can_hold_it_has_joined(user,
         "UPDATE nodes_device SET nvlink_island = 7",
     ],
 )
-def test_the_version_changes_with_the_hardware(change):
+def test_version_changes_with_the_hardware(change):
     make_node(gpus=2)
     before = admission._version()
     execute(change)
     assert admission._version() != before
 
 
-def test_the_version_does_not_change_with_what_runs_or_is_read(user, tenant):
+def test_version_does_not_change_with_use_or_readings(user, tenant):
     agent = make_node(gpus=2)
     before = admission._version()
     agent.sync()
@@ -98,7 +98,7 @@ def test_the_version_does_not_change_with_what_runs_or_is_read(user, tenant):
     assert admission._version() == before
 
 
-def test_a_job_is_accepted_at_once_when_another_process_raised_the_quota(user, tenant):
+def test_job_is_accepted_at_once_after_another_process_raised_the_quota(user, tenant):
     make_node(gpus=8)
     change_quota(tenant.pk, {"max_gpus": 2}, actor="test")
     assert refused(user, tenant, gpu_count=4).code == "quota_exceeded"
@@ -106,7 +106,7 @@ def test_a_job_is_accepted_at_once_when_another_process_raised_the_quota(user, t
     submit(user, tenant, gpu_count=4)
 
 
-def test_an_old_snapshot_serves_acceptances_while_one_thread_reads_anew(user, tenant, monkeypatch):
+def test_old_snapshot_serves_acceptances_while_one_thread_reads_a_new_one(user, tenant, monkeypatch):
     make_node(gpus=4)
     submit(user, tenant)
     known = admission._cached

@@ -15,7 +15,7 @@ from tests.scheduling import thoughts
 HERE = (cluster(node(1), jobs=[job(1, gpus=4)]), Policy(), NOW)
 
 
-def test_it_keeps_the_latest_presents_and_no_more():
+def test_process_keeps_only_the_latest_views():
     presents: dict[int, Present] = {}
     for number in range(1, 3 * process.MAX_VIEWS):
         assert process._answer(presents, number, HERE, questions.queue, (0.5,), {})[0]
@@ -25,21 +25,21 @@ def test_it_keeps_the_latest_presents_and_no_more():
 
 
 @pytest.mark.parametrize(("present", "question"), [(HERE, thoughts.fails), (None, questions.queue)])
-def test_whatever_goes_wrong_is_an_answer(present, question):
+def test_any_error_is_an_answer(present, question):
     """A question that fails, and one about a present that it does not have."""
     is_answered, said = process._answer({}, 1, present, question, (), {})
     assert not is_answered and "Traceback" in said
 
 
 @pytest.mark.parametrize("left", [0, 1, 100, -1])
-def test_what_ends_in_the_middle_is_the_end(left):
+def test_truncated_input_is_the_end(left):
     whole = process.dumps(HERE)
     assert process.load(io.BytesIO(whole)) == HERE
     with pytest.raises(EOFError):
         process.load(io.BytesIO(whole[:left]))
 
 
-def test_one_that_has_answered_in_time_is_not_given_up_later(monkeypatch):
+def test_answered_process_is_not_killed_later(monkeypatch):
     """However long it is until the next question."""
     given_up = []
     child = client._Child()

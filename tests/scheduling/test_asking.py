@@ -82,17 +82,17 @@ def ask_as(name: str, question: Callable[..., Any], *args: Any) -> Any:
         (questions.changed, ((Tenant(1, "t", max_gpus=1), Tenant(2, "t2")), Policy(name="priority"))),
     ],
 )
-def test_the_answer_is_that_of_the_engine(question, args):
+def test_answer_is_that_of_the_engine(question, args):
     assert ask(HERE, question, *args) == question(present(), *args)
 
 
-def test_so_is_that_about_a_longer_limit():
+def test_answer_about_a_longer_limit_is_that_of_the_engine():
     how = {"is_small": True, "is_foreseen": True}
     found = ask(HERE, questions.extend_effects, [103], 36_000, **how)
     assert found == questions.extend_effects(present(), [103], 36_000, **how) != (None, [])
 
 
-def test_questions_about_one_present_share_what_was_worked_out(own):
+def test_questions_about_one_view_share_cached_results(own):
     """It is sent once, and again when it has been forgotten for newer ones."""
     other = [present() for _ in range(3)]
     first = [ask(HERE, thoughts.identity) for _ in range(3)]
@@ -101,7 +101,7 @@ def test_questions_about_one_present_share_what_was_worked_out(own):
     assert ask(HERE, questions.outlook, 1, 0.5) == questions.outlook(present(), 1, 0.5)
 
 
-def test_an_error_of_the_engine_is_told_to_who_asked_and_harms_no_other(own):
+def test_engine_error_reaches_its_caller_and_no_other(own):
     pid = ask(HERE, thoughts.number)
     with pytest.raises(RuntimeError, match="of the engine"):
         ask(HERE, thoughts.fails)
@@ -113,7 +113,7 @@ def test_an_error_of_the_engine_is_told_to_who_asked_and_harms_no_other(own):
 # --- its life ---------------------------------------------------------------------------------------------------------
 
 
-def test_one_that_was_killed_is_started_anew(own):
+def test_killed_process_is_restarted(own):
     first = ask(HERE, thoughts.number)
     os.kill(first, signal.SIGKILL)
     second = ask(HERE, thoughts.number)
@@ -121,7 +121,7 @@ def test_one_that_was_killed_is_started_anew(own):
     assert not Path(f"/proc/{first}").exists()
 
 
-def test_a_question_that_it_died_over_is_asked_once_more(own, tmp_path):
+def test_question_is_repeated_once_after_the_process_died_over_it(own, tmp_path):
     assert ask(HERE, thoughts.dies, str(tmp_path / "once"), 1) == "lived"
     with pytest.raises(Problem) as refused:
         ask(HERE, thoughts.dies, str(tmp_path / "twice"), 2)
@@ -130,7 +130,7 @@ def test_a_question_that_it_died_over_is_asked_once_more(own, tmp_path):
     assert ask(HERE, questions.queue, 0.5)
 
 
-def test_a_question_that_takes_too_long_is_given_up(own, tmp_path, monkeypatch):
+def test_slow_question_times_out(own, tmp_path, monkeypatch):
     monkeypatch.setattr(client, "THINKING_SECONDS", 0.5)
     with pytest.raises(Problem) as refused:
         ask(HERE, thoughts.never, str(tmp_path / "pid"))
@@ -140,14 +140,14 @@ def test_a_question_that_takes_too_long_is_given_up(own, tmp_path, monkeypatch):
     assert ask(HERE, questions.queue, 0.5)
 
 
-def test_it_goes_when_nobody_has_asked_for_a_while(own):
+def test_process_ends_after_a_while_without_questions(own):
     pid = ask(HERE, thoughts.number)
     wait_for(lambda: not Path(f"/proc/{pid}").exists())
     assert ask(HERE, thoughts.number) != pid
 
 
 @pytest.mark.parametrize("question", ["number", "never"])
-def test_it_ends_with_the_web_process_however_that_ends(question, tmp_path):
+def test_process_ends_with_the_web_process_in_any_case(question, tmp_path):
     """While it has nothing to do, and in the midst of a thought."""
     path = tmp_path / "pid"
     script = f"""
@@ -178,7 +178,7 @@ time.sleep(60)
 # --- many at once -----------------------------------------------------------------------------------------------------
 
 
-def test_other_requests_go_on_while_many_ask(own, threads, tmp_path):
+def test_other_requests_continue_during_many_questions(own, threads, tmp_path):
     """All threads for requests would be taken otherwise, and more; afterwards there are as many as before."""
     gate = tmp_path / "gate"
     asked = [threads.submit(ask_as, f"user{n % 4}", thoughts.waits, str(gate)) for n in range(20)]
@@ -206,7 +206,7 @@ def test_callers_take_turns(own, tmp_path):
     assert said.read_text() == "abcaaaa"
 
 
-def test_a_caller_waits_with_so_many_questions_and_no_more(own, tmp_path, monkeypatch):
+def test_questions_of_a_caller_are_limited(own, tmp_path, monkeypatch):
     monkeypatch.setattr(client.limiter, "max_each", 1)
     gate = tmp_path / "gate"
     with ThreadPoolExecutor(2) as pool:
@@ -220,7 +220,7 @@ def test_a_caller_waits_with_so_many_questions_and_no_more(own, tmp_path, monkey
         assert asked.result(20) and other.result(20)
 
 
-def test_nothing_is_worked_out_for_who_has_gone(own, threads, tmp_path):
+def test_question_of_a_disconnected_client_is_not_computed(own, threads, tmp_path):
     gate, said = tmp_path / "gate", tmp_path / "said"
     asked = [threads.submit(ask_as, "ada", thoughts.waits, str(gate))]
     for name in ("stays", "goes"):
@@ -234,7 +234,7 @@ def test_nothing_is_worked_out_for_who_has_gone(own, threads, tmp_path):
     assert said.read_text() == "stays"
 
 
-def test_a_turn_that_does_not_come_is_given_up(own, threads, tmp_path, monkeypatch):
+def test_question_without_a_turn_times_out(own, threads, tmp_path, monkeypatch):
     monkeypatch.setattr(client, "WAITING_SECONDS", 0.2)
     gate, said = tmp_path / "gate", tmp_path / "said"
     asked = threads.submit(ask_as, "ada", thoughts.waits, str(gate))
@@ -246,7 +246,7 @@ def test_a_turn_that_does_not_come_is_given_up(own, threads, tmp_path, monkeypat
     assert ask(HERE, thoughts.number) and not said.exists()
 
 
-def test_who_comes_while_others_ask_goes_on_when_they_have_their_answers(own, tmp_path, monkeypatch):
+def test_caller_that_arrives_during_questions_continues_with_their_answers(own, tmp_path, monkeypatch):
     """Together with all who came meanwhile; and after some seconds where those others go on and on."""
     gates = [tmp_path / name for name in "abc"]
     with ThreadPoolExecutor(10) as pool:
@@ -270,7 +270,7 @@ def test_who_comes_while_others_ask_goes_on_when_they_have_their_answers(own, tm
 # --- the present ------------------------------------------------------------------------------------------------------
 
 
-def test_who_comes_while_one_reads_shares_the_next_read(monkeypatch):
+def test_caller_that_arrives_during_a_read_shares_the_next_one(monkeypatch):
     """Never the one that had begun before: what somebody has just submitted might be missing there."""
     begun, gate = threading.Semaphore(0), threading.Semaphore(0)
     reads = []

@@ -40,7 +40,7 @@ def preempted(user, tenant, ago):
     Attempt.objects.create(job=job, number=1, scheduled_at=at, ended_at=at, reason="preempted")
 
 
-def test_limits_and_switches_are_as_they_were_set():
+def test_limits_and_switches_match_their_settings():
     quota = {"max_gpus_per_user": 2, "max_gpus_by_model": {"H100": 1, "A100": 4}, "max_cpu_cores": 3}
     tenant = told(make_tenant(quota=quota, allow_preemption=False, can_preempt_others=False))
     assert (tenant.max_gpus_per_user, tenant.max_gpus_by_model) == (2, (("A100", 4), ("H100", 1)))
@@ -58,7 +58,7 @@ def test_preemptions_of_the_last_hour_use_up_the_budget():
     assert (told(tenant).preemptions_left, told(other).preemptions_left) == (2, 1)
 
 
-def test_a_job_that_has_been_told_to_stop_counts_already():
+def test_stopping_job_counts_as_a_preemption():
     make_node(gpus=1)
     tenant = make_tenant(preemption_budget_per_hour=1)
     job = submit(make_member(tenant), tenant)
@@ -67,7 +67,7 @@ def test_a_job_that_has_been_told_to_stop_counts_already():
     assert told(tenant).preemptions_left == 0
 
 
-def test_a_budget_that_was_lowered_below_what_was_used_is_none_left():
+def test_budget_lowered_below_its_use_leaves_nothing():
     tenant = make_tenant(preemption_budget_per_hour=1)
     user = make_member(tenant)
     preempted(user, tenant, ago=10)
@@ -75,7 +75,7 @@ def test_a_budget_that_was_lowered_below_what_was_used_is_none_left():
     assert told(tenant).preemptions_left == 0
 
 
-def test_the_window_counts_cost_by_model_and_only_what_lies_in_it():
+def test_window_counts_cost_by_model_within_its_time():
     tenant = make_tenant()
     used(tenant, hours=1, ago=300)  # 300 of its 3600 seconds lie in the window of 600
     used(tenant, hours=1, ago=300, model="NVIDIA H100 PCIe", gpus=2)
@@ -83,7 +83,7 @@ def test_the_window_counts_cost_by_model_and_only_what_lies_in_it():
     assert told(tenant, COSTLY).window_cost == pytest.approx((300 + 3 * 2 * 300) / 3600, rel=0.01)
 
 
-def test_what_runs_counts_in_the_window():
+def test_running_jobs_count_in_the_window():
     node = make_node(gpus=2, model="NVIDIA H100 PCIe")
     tenant = make_tenant()
     submit(make_member(tenant), tenant, gpu_count=2)
@@ -95,14 +95,14 @@ def test_what_runs_counts_in_the_window():
     assert told(tenant, COSTLY).window_cost == pytest.approx(3 * 2 * 100 / 3600, rel=0.05)
 
 
-def test_history_is_the_plain_use_of_a_month():
+def test_history_is_the_undecayed_use_of_a_month():
     tenant = make_tenant()
     used(tenant, hours=1, ago=20 * 86400)
     used(tenant, hours=1, ago=40 * 86400)
     assert told(tenant, Policy(dynamic_share_bound=0.2)).history_gpu_seconds == pytest.approx(3600, rel=0.001)
 
 
-def test_what_the_policy_does_not_look_at_is_not_read():
+def test_values_unused_by_the_policy_are_not_read():
     tenant = make_tenant()
     used(tenant, hours=1, ago=10)
     found = told(tenant)

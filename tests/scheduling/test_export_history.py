@@ -43,7 +43,7 @@ def exported(*arguments: str) -> tuple[str, str]:
     return out.getvalue(), notes.getvalue()
 
 
-def test_what_ran_is_exported_and_replayed_under_another_quota(user, tenant, tmp_path):
+def test_exported_jobs_replay_under_another_quota(user, tenant, tmp_path):
     first = ran(user, tenant, NOON, (0.5, 1), (2, 4.5), gpu_count=4, priority=700, max_runtime_minutes=120)
     second = ran(user, tenant, NOON + HOUR, (0, 1), gpu_count=4)
     ran(user, tenant, NOON)  # cancelled before it started
@@ -60,15 +60,15 @@ def test_what_ran_is_exported_and_replayed_under_another_quota(user, tenant, tmp
     assert json.loads(out.getvalue().splitlines()[-1])["queue_hours"]["max"] == 2.0
 
 
-def test_a_part_of_the_time_goes_to_the_standard_output(user, tenant):
+def test_part_of_the_history_goes_to_standard_output(user, tenant):
     for day in range(4):
         ran(user, tenant, NOON + day * 24 * HOUR, (0, 1), gpu_count=1)
     out, _ = exported("-", "--since", "2026-03-02", "--until", "2026-03-03T12:00Z")
     assert [line.split(",")[1] for line in out.splitlines()] == ["submitted_at", "2026-03-02T12:00:00Z"]
 
 
-def test_what_cannot_be_understood_or_written_is_said(tmp_path):
-    with pytest.raises(CommandError, match=r"--since: 'monday' is no date"):
+def test_unreadable_options_and_unwritable_files_are_reported(tmp_path):
+    with pytest.raises(CommandError, match=r"--since: 'monday' is not a date"):
         exported("-", "--since", "monday")
     with pytest.raises(CommandError, match=r"nowhere/x\.csv: No such file or directory\."):
         exported(str(tmp_path / "nowhere" / "x.csv"))

@@ -41,7 +41,7 @@ def minutes(job):
     return None if limit is None else limit / 60
 
 
-def test_the_agent_is_told_until_it_has_the_new_limit(user, tenant, node, running):
+def test_new_limit_is_sent_until_the_agent_has_it(user, tenant, node, running):
     """A36: each answer says it again, until the agent says that it is in force; an order says the newest."""
     answer = extend(running, user, add_minutes=30).json()
     assert (answer["status"], minutes(running)) == ("changed", 90)
@@ -54,7 +54,7 @@ def test_the_agent_is_told_until_it_has_the_new_limit(user, tenant, node, runnin
     assert node.sync(limits={key: 1}).limits == [Limit(key=key, version=2, max_runtime_seconds=2700)]
 
 
-def test_which_limit_is_in_force_is_known_from_the_agent_alone(user, node, running):
+def test_limit_in_force_comes_only_from_the_agent(user, node, running):
     """However often it says so, and whatever else it claims: no version that there is not, and none of before."""
     extend(running, user, add_minutes=30)
     [key] = node.held
@@ -67,7 +67,7 @@ def test_which_limit_is_in_force_is_known_from_the_agent_alone(user, node, runni
     assert [in_force({key: 2**70}), in_force({key: 1}), in_force({key: 0}), in_force({})] == [1, 1, 1, 1]
 
 
-def test_a_job_says_when_its_limit_ends_while_it_runs(user, tenant, node, running):
+def test_running_job_shows_when_its_limit_ends(user, tenant, node, running):
     def deadline(job):
         read = call("GET", f"/api/v1/jobs/{job}", make_token(user)).json()
         started_at, deadline_at = read["started_at"], read["deadline_at"]
@@ -85,7 +85,7 @@ def test_a_job_says_when_its_limit_ends_while_it_runs(user, tenant, node, runnin
     assert deadline(running) is None
 
 
-def test_what_waits_starts_with_its_new_limit(user, tenant, node, running):
+def test_pending_job_starts_with_its_new_limit(user, tenant, node, running):
     waiting = submit(user, tenant, gpu_count=8, max_runtime_minutes=10)
     answer = extend(waiting, user, max_runtime_minutes=6000)
     assert (answer.status_code, answer.json()["ends_at"]) == (200, None)
@@ -95,7 +95,7 @@ def test_what_waits_starts_with_its_new_limit(user, tenant, node, running):
     assert (order.spec.max_runtime_seconds, order.spec.limit_version) == (360_000, 1)
 
 
-def test_members_extend_by_so_much_in_all_and_owners_by_any(user, tenant, running):
+def test_member_extension_is_limited_in_total_and_owners_are_not(user, tenant, running):
     policy.change({"member_extend_minutes": 30}, actor="root")
     assert extend(running, user, add_minutes=20).status_code == 200
     refused = extend(running, user, add_minutes=11)
@@ -109,14 +109,14 @@ def test_members_extend_by_so_much_in_all_and_owners_by_any(user, tenant, runnin
     assert extend(running, user, add_minutes=1).json()["detail"] == "members may not extend running jobs"
 
 
-def test_others_may_not(user, tenant, running):
+def test_other_users_cannot_extend(user, tenant, running):
     """A08"""
     assert extend(running, make_member(tenant), add_minutes=1).status_code == 403
     assert extend(running, make_member(make_tenant("other")), add_minutes=1).status_code == 404
     assert extend(running, make_member(tenant, Role.OWNER), add_minutes=1, force=True).status_code == 403
 
 
-def test_a_promise_to_a_waiting_job_is_kept_unless_an_admin_forces_it(user, tenant, running):
+def test_promise_to_a_pending_job_is_kept_unless_an_admin_forces_it(user, tenant, running):
     """A12: the promised job is named to those who may see it, and to nobody else."""
     other = make_tenant("other")
     promised = submit(make_member(other), other, gpu_count=8, max_runtime_minutes=10)
@@ -134,7 +134,7 @@ def test_a_promise_to_a_waiting_job_is_kept_unless_an_admin_forces_it(user, tena
     assert JobEvent.objects.filter(job_id=running, kind="limit_changed").latest("id").data["forced"] is True
 
 
-def test_an_admin_can_force_it_though_nobody_can_say_what_follows(user, tenant, running, monkeypatch):
+def test_admin_can_force_an_extension_with_unknown_effects(user, tenant, running, monkeypatch):
     """A job is not lost because the process that works out what would be cannot run."""
 
     def unanswered(*asked, **how):
@@ -154,7 +154,7 @@ def test_an_admin_can_force_it_though_nobody_can_say_what_follows(user, tenant, 
 
 
 @pytest.mark.parametrize("is_own", [True, False])
-def test_a_delay_that_breaks_no_promise_is_told(user, tenant, node, is_own):
+def test_delay_that_breaks_no_promise_is_reported(user, tenant, node, is_own):
     """Two wait for the ends of two; the second one's place is promised to nobody. Of other tenants only how many."""
     jobs = [submit(user, tenant, gpu_count=4, max_runtime_minutes=limit) for limit in (60, 120)]
     run_cycle()
@@ -171,7 +171,7 @@ def test_a_delay_that_breaks_no_promise_is_told(user, tenant, node, is_own):
     assert ([one["job_id"] for one in done["delays"]], done["others_delayed"]) == (([second], 0) if is_own else ([], 1))
 
 
-def test_what_is_wrong_is_named(user, tenant, running):
+def test_wrong_values_are_named(user, tenant, running):
     """A55"""
     Job.objects.filter(pk=running).update(started_at="2020-01-01T00:00:00Z")
     wrong: list[dict[str, object]] = [{}, {"add_minutes": 1, "max_runtime_minutes": 1}, {"max_runtime_minutes": 70}, {"add_minutes": -60},
@@ -187,7 +187,7 @@ def test_what_is_wrong_is_named(user, tenant, running):
     assert JobEvent.objects.filter(kind="limit_changed").count() == 0
 
 
-def test_a_repeated_request_with_one_key_adds_once(user, tenant, running):
+def test_repeated_request_with_the_same_key_adds_once(user, tenant, running):
     """A03"""
     headers = {"Authorization": f"Bearer {make_token(user)}", "Idempotency-Key": "k"}
     from django.test import Client
@@ -198,7 +198,7 @@ def test_a_repeated_request_with_one_key_adds_once(user, tenant, running):
     assert minutes(running) == 70
 
 
-def test_it_is_told_who_changed_it(user, tenant, running):
+def test_change_is_recorded_with_its_actor(user, tenant, running):
     extend(running, user, add_minutes=10)
     [event] = JobEvent.objects.filter(job_id=running, kind="limit_changed")
     assert (event.actor, event.attempt) == (user.username, 1)

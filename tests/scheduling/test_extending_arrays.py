@@ -36,7 +36,7 @@ def elements(array):
     return list(Job.objects.filter(array_id=array).order_by("array_index").values_list("pk", flat=True))
 
 
-def test_an_array_that_waits_starts_with_the_new_limit(user, tenant, node):
+def test_pending_array_starts_with_the_new_limit(user, tenant, node):
     array = submit(user, tenant, array=ArrayRequest(count=2), max_runtime_minutes=10)
     answer = extend(array, user, add_minutes=5).json()
     assert answer["message"] == f"each element of array {array} may now run for 15 minutes, once it has started"
@@ -45,7 +45,7 @@ def test_an_array_that_waits_starts_with_the_new_limit(user, tenant, node):
     assert [order.spec.max_runtime_seconds for order in orders] == [900, 900]
 
 
-def test_elements_that_run_and_those_to_come_have_it_and_agents_are_told(user, node, array):
+def test_live_and_future_elements_get_the_limit_and_agents_receive_it(user, node, array):
     """Counted from the start of each; each element's events tell it."""
     answer = extend(array, user, add_minutes=30).json()
     assert (answer["status"], answer["ends_at"], answer["job"]["deadline_at"]) == ("changed", None, None)
@@ -61,7 +61,7 @@ def test_elements_that_run_and_those_to_come_have_it_and_agents_are_told(user, n
     assert [order.spec.max_runtime_seconds for order in orders] == [5400, 5400]
 
 
-def test_an_element_has_its_own_and_keeps_it(user, node, array):
+def test_element_keeps_its_own_limit(user, node, array):
     """What was changed by itself is not changed by the array again; what has ended is never changed."""
     first, second = elements(array)
     assert extend(first, user, add_minutes=10).json()["message"].startswith(f"job {first} may now run for 70 minutes")
@@ -70,7 +70,7 @@ def test_an_element_has_its_own_and_keeps_it(user, node, array):
     assert [minutes(one) for one in (array, first, second)] == [90, 70, 60]
 
 
-def test_a_limit_below_what_an_element_has_run_is_refused(user, array):
+def test_limit_below_the_runtime_of_an_element_is_rejected(user, array):
     Job.objects.filter(pk=elements(array)[0]).update(started_at="2020-01-01T00:00:00Z")
     refused = extend(array, user, max_runtime_minutes=30)
     assert (refused.status_code, refused.json()["errors"][0]["field"]) == (400, "max_runtime_minutes")
@@ -78,13 +78,13 @@ def test_a_limit_below_what_an_element_has_run_is_refused(user, array):
     assert minutes(array) == 60
 
 
-def test_that_its_own_elements_start_later_breaks_no_promise(user, array):
+def test_delay_of_its_own_elements_breaks_no_promise(user, array):
     run_cycle()
     done = extend(array, user, add_minutes=30).json()
     assert (done["status"], done["delays"], done["others_delayed"]) == ("changed", [], 0)
 
 
-def test_members_extend_running_elements_by_so_much_in_all(user, tenant, array):
+def test_member_extension_of_running_elements_is_limited_in_total(user, tenant, array):
     policy.change({"member_extend_minutes": 30}, actor="root")
     assert extend(array, user, add_minutes=30).status_code == 200
     refused = extend(array, user, add_minutes=1)
@@ -93,7 +93,7 @@ def test_members_extend_running_elements_by_so_much_in_all(user, tenant, array):
     assert extend(array, make_member(tenant, Role.OWNER), add_minutes=600).status_code == 200
 
 
-def test_a_promise_is_kept_also_from_an_array(user, tenant, node):
+def test_promise_is_kept_from_an_array_too(user, tenant, node):
     """A12"""
     array = submit(user, tenant, array=ArrayRequest(count=2), max_runtime_minutes=60)
     run_cycle()
@@ -107,7 +107,7 @@ def test_a_promise_is_kept_also_from_an_array(user, tenant, node):
     assert promised in [one["job_id"] for one in forced["delays"]]
 
 
-def test_no_element_that_begins_meanwhile_is_left_with_the_old_limit(user, tenant, array, node):
+def test_element_that_starts_meanwhile_gets_the_new_limit(user, tenant, array, node):
     """Elements become jobs while the array is locked: the change waits for them, and has them too."""
     answers = []
 

@@ -24,7 +24,7 @@ def full(user, tenant):
     return node
 
 
-def test_forecast_of_a_new_waiting_job_is_recorded_once_and_settled_when_it_starts(user, tenant):
+def test_forecast_of_a_new_pending_job_is_recorded_once_and_settled_at_its_start(user, tenant):
     """A62"""
     full(user, tenant)
     waiting = submit(user, tenant, gpu_count=1, max_runtime_minutes=60)
@@ -89,7 +89,7 @@ def test_metric_has_the_coverage_of_both_bounds_once_enough_jobs_have_started(us
     assert f"{COVERAGE}{{" not in scraped()
 
 
-def test_metric_shows_the_coverage_of_the_estimates_as_they_were_shown(user, tenant):
+def test_metric_shows_the_coverage_of_the_displayed_estimates(user, tenant):
     """A62: of the estimates as they were shown, not as the calibration of today would have made them."""
     recorded(user, tenant, 20, 0.9)
     Forecast.objects.filter(pk__in=Forecast.objects.values("pk")[:5]).update(p50_ratio=0.5)

@@ -13,7 +13,7 @@ from tests.factories import identity_for, make_node, run_cycle, submit
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_a_claim_whose_job_is_gone_is_dropped_and_not_inherited(user, tenant, monkeypatch):
+def test_claim_whose_job_is_gone_is_dropped_and_not_inherited(user, tenant, monkeypatch):
     """Also when the queue is empty; a simulated job has a number that nobody's claim can have."""
     monkeypatch.setattr(snapshot, "policy", lambda: Policy(min_runtime_seconds=0, preemption_delay_seconds=0))
     node = make_node(gpus=4)

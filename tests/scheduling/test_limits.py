@@ -26,7 +26,7 @@ def reason(job_id):
     return shown["reason"]
 
 
-def test_a_user_at_the_limit_per_user_waits_and_others_do_not(user, tenant):
+def test_user_at_the_limit_per_user_waits_and_others_do_not(user, tenant):
     tenants.change_quota(tenant.pk, {"max_gpus_per_user": 1}, actor="test")
     node = make_node(gpus=4)
     first, second, of_another = submit(user, tenant), submit(user, tenant), submit(make_member(tenant), tenant)
@@ -41,7 +41,7 @@ def test_a_user_at_the_limit_per_user_waits_and_others_do_not(user, tenant):
     assert state(second) == "scheduled"
 
 
-def test_a_limit_per_model_is_told_and_other_models_go_on(user, tenant):
+def test_limit_per_model_is_shown_and_other_models_continue(user, tenant):
     tenants.change_quota(tenant.pk, {"max_gpus_by_model": {"H100": 1}}, actor="test")
     make_node(gpus=2, model="NVIDIA H100 80GB HBM3")
     make_node(gpus=2)
@@ -64,7 +64,7 @@ def test_a_limit_per_model_is_told_and_other_models_go_on(user, tenant):
         ({"max_cpu_cores": 9}, {"cpu_cores": 9.5}, "CPU cores requested=9.5, limit=9, in use=2"),
     ],
 )  # fmt: skip
-def test_more_than_a_limit_can_ever_hold_is_refused_at_submit(user, tenant, quota, fields, sentence):
+def test_request_above_a_limit_is_rejected_at_submit(user, tenant, quota, fields, sentence):
     """A04: in the words of the contract."""
     make_node(gpus=8)
     other = make_tenant()
@@ -79,7 +79,7 @@ def test_more_than_a_limit_can_ever_hold_is_refused_at_submit(user, tenant, quot
     assert [one.code for one in refused.value.errors] == ["quota_exceeded"]
 
 
-def test_limits_per_model_that_leave_no_gpu_together_refuse_a_submit(user, tenant):
+def test_limits_per_model_that_leave_no_gpu_together_reject_a_submit(user, tenant):
     """A60: neither of them alone does, as a GPU of the other model would do."""
     make_node(gpus=2)
     make_node(gpus=2, model="NVIDIA H100 PCIe")
@@ -95,7 +95,7 @@ def test_limits_per_model_that_leave_no_gpu_together_refuse_a_submit(user, tenan
 
 
 @pytest.mark.parametrize("by", ["token", "page"])
-def test_an_edit_that_was_acknowledged_counts_for_the_next_submit(user, tenant, by):
+def test_acknowledged_edit_counts_for_the_next_submit(user, tenant, by):
     """A04: whichever process made it, so by no doorbell; and while nobody edits, nothing more is asked."""
     make_node(gpus=8)
     header = f"Bearer {make_token(user)}"
@@ -114,7 +114,7 @@ def test_an_edit_that_was_acknowledged_counts_for_the_next_submit(user, tenant, 
         post()
 
 
-def test_online_jobs_keep_to_their_part_and_larger_ones_are_refused(user, tenant):
+def test_online_jobs_keep_to_their_capacity_and_larger_ones_are_rejected(user, tenant):
     policy.change({"online_percent": 50}, actor="root")
     make_node(gpus=4)
     jobs = [submit(user, tenant, workload_class="online") for _ in range(3)]
@@ -127,7 +127,7 @@ def test_online_jobs_keep_to_their_part_and_larger_ones_are_refused(user, tenant
     assert "the largest possible is 2 GPUs, the cluster's online part" in refused.value.detail
 
 
-def test_the_parts_follow_the_nodes(user, tenant):
+def test_online_capacity_follows_the_nodes(user, tenant):
     """A05: another node, and the online part is larger in the next cycle."""
     policy.change({"online_percent": 50}, actor="root")
     make_node(gpus=2)

@@ -48,7 +48,7 @@ def ended(name, seconds_ago, success=True):
 
 
 class TestReady:
-    def test_not_before_the_first_cycle(self):
+    def test_not_ready_before_the_first_cycle(self):
         assert ready() == (
             503,
             {"status": "not ready", "database": True, "scheduler": False, "cycle_age_seconds": None,
@@ -56,7 +56,7 @@ class TestReady:
              "housekeeping": False, "housekeeping_lag_seconds": None, "agents_unheard_seconds": 0.0},
         )  # fmt: skip
 
-    def test_a_cycle_that_changes_nothing_is_a_sign_of_life(self):
+    def test_cycle_without_changes_is_a_heartbeat(self):
         run_cycle()
         run_cycle()
         status, answer = ready()
@@ -65,7 +65,7 @@ class TestReady:
         assert Beat.objects.count() == 1
 
     @pytest.mark.parametrize(("age", "status"), [(10, 200), (20, 503)])
-    def test_a_scheduler_that_fell_silent_is_seen(self, age, status):
+    def test_silent_scheduler_makes_the_server_unready(self, age, status):
         run_cycle()
         execute("UPDATE scheduling_beat SET at = at - make_interval(secs => %s)", [age])
         found, answer = ready()
@@ -74,7 +74,7 @@ class TestReady:
         text = Client().get("/metrics").content.decode()
         assert f"gpu_scheduler_cycle_leader {float(status == 200)}" in text
 
-    def test_lost_agents_are_told_and_do_not_make_it_unready(self):
+    def test_lost_agents_are_reported_and_keep_the_server_ready(self):
         make_node()
         Node.objects.filter(pk=make_node().id).update(state="lost")
         run_cycle()
@@ -82,7 +82,7 @@ class TestReady:
         assert (status, answer["agents"]) == (200, {"joined": 0, "online": 1, "lost": 1, "total": 2})
 
     @pytest.mark.parametrize(("seconds", "status"), [(2, 200), (60, 503)])
-    def test_agents_whose_messages_are_not_written_make_it_unready(self, monkeypatch, seconds, status):
+    def test_unwritten_agent_messages_make_the_server_unready(self, monkeypatch, seconds, status):
         """And are no lack of a scheduler."""
         now = time.monotonic()
         inbox: Inbox[Any] = Inbox()
@@ -97,7 +97,7 @@ class TestReady:
         assert float(line.split()[1]) == pytest.approx(seconds, abs=7)
 
     @pytest.mark.parametrize("hears", [True, False])
-    def test_a_redis_that_is_away_is_told_and_does_not_make_it_unready(self, monkeypatch, hears):
+    def test_failed_redis_is_reported_and_keeps_the_server_ready(self, monkeypatch, hears):
         monkeypatch.setattr(Listener, "is_redis_connected", hears)
         run_cycle()
         status, answer = ready()
@@ -113,7 +113,7 @@ class TestReady:
             ({"mend": 30, "roll_up": 30}, False, None),
         ],
     )
-    def test_housekeeping_that_stands_still_is_told_and_does_not_make_it_unready(self, ages, is_working, lag):
+    def test_stalled_housekeeping_is_reported_and_keeps_the_server_ready(self, ages, is_working, lag):
         run_cycle()
         for name, age in ages.items():
             ended(name, age)
@@ -128,13 +128,13 @@ class TestReady:
         [line] = [one for one in text.splitlines() if 'housekeeping_age_seconds{task="mend"}' in one]
         assert float(line.split()[1]) == pytest.approx(ages["mend"], abs=30)
 
-    def test_each_task_that_the_worker_plans_is_watched(self):
+    def test_every_planned_task_is_monitored(self):
         worker._plan_housekeeping()
         planned = {row.name: row.minutes for row in Schedule.objects.all()}
         assert planned == housekeeping.EVERY_MINUTES
         assert all(callable(getattr(tasks, name)) for name in planned)
 
-    def test_the_worker_keeps_when_each_task_ended_whatever_the_others_do(self):
+    def test_worker_records_the_end_of_each_task_independently(self):
         now = timezone.now()
         for name, times in (("drop_old", 1), ("mend", 20)):
             task = {
@@ -150,7 +150,7 @@ class TestReady:
         assert housekeeping.task_ages().keys() == {"drop_old", "mend"}
         assert Task.objects.count() < 10
 
-    def test_without_a_database_it_is_not_ready(self, monkeypatch):
+    def test_not_ready_without_a_database(self, monkeypatch):
         def fails():
             raise DatabaseError
 
@@ -166,7 +166,7 @@ class TestLargestGang:
         ]  # fmt: skip
         return float(line.split()[1])
 
-    def test_it_spans_nodes_and_counts_what_is_free_in_service(self, user, tenant):
+    def test_gang_metric_spans_nodes_and_counts_free_gpus_in_service(self, user, tenant):
         make_node(gpus=8)
         Node.objects.filter(pk=make_node(gpus=4).id).update(intent="cordoned")
         make_node(gpus=5)
@@ -175,18 +175,18 @@ class TestLargestGang:
         run_cycle()
         assert self.largest() == 10
 
-    def test_without_gangs_it_stands_on_one_node(self):
+    def test_gang_metric_stays_on_a_node_without_gangs(self):
         make_node(gpus=8)
         make_node(gpus=5)
         policy.change({"enable_gang_scheduling": False}, actor="root")
         assert self.largest() == 8
 
-    def test_nothing_is_none(self):
+    def test_gang_metric_is_zero_without_capacity(self):
         assert self.largest() == 0
 
 
 @pytest.mark.django_db
-def test_an_old_reading_makes_no_series():
+def test_old_reading_makes_no_series():
     """Unknown is never a number."""
     agent = make_node(gpus=1)
     agent.sync(readings=[Reading(uuid=agent.devices[0].uuid, utilisation_percent=50, temperature_celsius=40)])
@@ -197,7 +197,7 @@ def test_an_old_reading_makes_no_series():
         assert [name in text for name in names] == [are_there] * 2
 
 
-def test_an_unknown_end_makes_no_series(user, tenant):
+def test_unknown_end_makes_no_series(user, tenant):
     make_node()
     submit(user, tenant)
     run_cycle()
@@ -220,7 +220,7 @@ class TestLogs:
         yield kept
         logging.getLogger().removeHandler(keeper)
 
-    def test_each_request_is_one_line_with_the_ids_of_request_and_job(self, lines, user, tenant):
+    def test_each_request_is_a_log_line_with_the_ids_of_request_and_job(self, lines, user, tenant):
         job = submit(user, tenant)
         asked = {"X-Request-Id": "from-a-proxy-1"}
         with override_settings(ENV=read({"GPUSCHED_LOG_FORMAT": "json"})):
@@ -231,7 +231,7 @@ class TestLogs:
         assert "secret" not in json.dumps(line)
 
     @pytest.mark.django_db(transaction=True)
-    def test_a_submit_names_the_jobs_that_it_made(self, lines, user, tenant):
+    def test_submit_logs_the_jobs_that_it_created(self, lines, user, tenant):
         token = {"Authorization": f"Bearer {make_token(user)}"}
 
         def post(path, body, **headers):
@@ -252,7 +252,7 @@ class TestLogs:
         assert [line.get("job_id") for line in told] == [one, one, None, one, None]
         assert [line.get("job_ids") for line in told] == [None, None, f"{many[0]}-{many[-1]}", None, None]
 
-    def test_a_record_keeps_its_extras_and_its_exception(self, lines):
+    def test_log_record_keeps_its_extras_and_its_exception(self, lines):
         try:
             Job.objects.get(pk=7)
         except Job.DoesNotExist:
@@ -261,6 +261,6 @@ class TestLogs:
         assert (line["message"], line["job_id"], line["level"]) == ("what happened\nthere", 7, "ERROR")
         assert "DoesNotExist" in str(line["exception"])
 
-    def test_a_format_that_does_not_exist_is_named(self):
+    def test_unknown_log_format_is_named(self):
         with pytest.raises(ValueError, match=r"GPUSCHED_LOG_FORMAT='xml'.*line or json"):
             read({"GPUSCHED_LOG_FORMAT": "xml"})

@@ -59,7 +59,7 @@ def end(node):
     run_cycle()
 
 
-def test_by_default_an_incident_says_what_would_have_been_done_once(hot):
+def test_monitor_records_a_would_be_move_once_by_default(hot):
     make_node(gpus=1)
     assert [thermal_moves.move_off_hot_gpus(), thermal_moves.move_off_hot_gpus()] == [1, 0]
     cause = f"would have moved job {hot.job} off GPU 0 of {hot.name} after 11 min of heat (91 °C)"
@@ -67,7 +67,7 @@ def test_by_default_an_incident_says_what_would_have_been_done_once(hot):
     assert Job.objects.get(pk=hot.job).state == "running"
 
 
-def test_a_job_is_moved_with_notice_and_keeps_its_place_in_the_queue(hot, moving, user, tenant):
+def test_moved_job_gets_notice_and_keeps_its_queue_time(hot, moving, user, tenant):
     """A16"""
     queued_at = Job.objects.get(pk=hot.job).submitted_at
     cool = make_node(gpus=1)
@@ -82,7 +82,7 @@ def test_a_job_is_moved_with_notice_and_keeps_its_place_in_the_queue(hot, moving
     assert told() == [("moved", f"moved job {hot.job} off GPU 0 of {hot.name} after 11 min of heat (91 °C)")]
 
 
-def test_its_owner_is_told_why(hot, moving):
+def test_owner_sees_why_the_job_was_moved(hot, moving):
     make_node(gpus=1)
     thermal_moves.move_off_hot_gpus()
     [shown] = representation.select("j.id = %s", [hot.job])
@@ -90,7 +90,7 @@ def test_its_owner_is_told_why(hot, moving):
     assert shown["reason"]["sentence"] == words
 
 
-def test_the_gpu_gets_no_work_until_it_has_cooled(hot, moving, user, tenant):
+def test_gpu_gets_no_work_until_it_has_cooled(hot, moving, user, tenant):
     """Neither the job that was moved off it nor another."""
     make_node(gpus=1)
     thermal_moves.move_off_hot_gpus()
@@ -109,7 +109,7 @@ def test_the_gpu_gets_no_work_until_it_has_cooled(hot, moving, user, tenant):
     "fields",
     [{"preemptible": False}, {"requeue": False}],
 )
-def test_who_may_not_be_stopped_is_not(fields, moving, user, tenant):
+def test_job_that_cannot_be_preempted_is_not_moved(fields, moving, user, tenant):
     node = make_node(gpus=1)
     submit(user, tenant, **fields)
     run_cycle()
@@ -120,7 +120,7 @@ def test_who_may_not_be_stopped_is_not(fields, moving, user, tenant):
     assert thermal_moves.move_off_hot_gpus() == 0
 
 
-def test_nobody_is_moved_without_a_cooler_place_to_go(hot, moving, user, tenant):
+def test_job_without_a_cooler_place_is_not_moved(hot, moving, user, tenant):
     """No eviction for nothing: neither where all is taken, nor where all else is hot, nor where another comes first."""
     assert thermal_moves.move_off_hot_gpus() == 0
     other = make_node(gpus=1)
@@ -134,7 +134,7 @@ def test_nobody_is_moved_without_a_cooler_place_to_go(hot, moving, user, tenant)
     assert Job.objects.get(pk=first).state == "scheduled"
 
 
-def test_who_has_just_started_on_a_hot_gpu_is_left_alone(user, tenant, moving):
+def test_recently_started_job_on_a_hot_gpu_is_not_moved(user, tenant, moving):
     node = make_node(gpus=1)
     warm(node)
     pass_minutes(60)
@@ -145,7 +145,7 @@ def test_who_has_just_started_on_a_hot_gpu_is_left_alone(user, tenant, moving):
     assert thermal_moves.move_off_hot_gpus() == 0
 
 
-def test_heat_of_nine_minutes_is_not_long(user, tenant, moving):
+def test_nine_minutes_of_heat_are_not_enough(user, tenant, moving):
     node = make_node(gpus=1)
     submit(user, tenant)
     run_cycle()
@@ -157,7 +157,7 @@ def test_heat_of_nine_minutes_is_not_long(user, tenant, moving):
     assert thermal_moves.move_off_hot_gpus() == 0
 
 
-def test_a_job_is_moved_three_times_at_most_and_each_time_later(moving, user, tenant):
+def test_job_is_moved_at_most_three_times_and_later_each_time(moving, user, tenant):
     """A15: a room in which everything is hot must not keep jobs from working."""
     nodes = [make_node(gpus=1), make_node(gpus=1)]
     job = submit(user, tenant)
@@ -181,7 +181,7 @@ def test_a_job_is_moved_three_times_at_most_and_each_time_later(moving, user, te
     assert Job.objects.get(pk=job).state == "running"
 
 
-def test_a_tenant_that_allows_no_preemption_or_has_no_budget_left_keeps_its_jobs(hot, moving, tenant):
+def test_tenant_without_preemption_or_budget_keeps_its_jobs(hot, moving, tenant):
     make_node(gpus=1)
     for one in ({"preemption_budget_per_hour": 0}, {"preemption_budget_per_hour": None, "allow_preemption": False}):
         Tenant.objects.update(**one)
@@ -190,7 +190,7 @@ def test_a_tenant_that_allows_no_preemption_or_has_no_budget_left_keeps_its_jobs
     assert thermal_moves.move_off_hot_gpus() == 1
 
 
-def test_it_is_off_where_it_is_switched_off_or_could_not_act(hot):
+def test_moves_are_off_when_disabled_or_ineffective(hot):
     make_node(gpus=1)
     policy.change({"thermal_moves": "off"}, actor="root")
     assert thermal_moves.move_off_hot_gpus() == 0

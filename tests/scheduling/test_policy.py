@@ -39,7 +39,7 @@ def read(token, path=""):
     return Client().get(f"/api/v1/scheduling/policy{path}", headers={"Authorization": f"Bearer {token}"})
 
 
-def test_the_environment_gives_the_first_values(admin, monkeypatch):
+def test_environment_gives_the_first_values(admin, monkeypatch):
     monkeypatch.setattr(settings, "ENV", replace(settings.ENV, online_percent=30, min_runtime_seconds=5.0))
     assert policy.policy() == Policy(online_percent=30, min_runtime_seconds=5.0)
     assert (read(admin).json()["online_percent"], read(admin).json()["version"]) == (30, 0)
@@ -48,7 +48,7 @@ def test_the_environment_gives_the_first_values(admin, monkeypatch):
 @pytest.mark.parametrize(
     "setting", ["ONLINE_PERCENT=101", "USAGE_HALF_LIFE_DAYS=0", "LOAD_THRESHOLD=nan", "THERMAL_THRESHOLD_CELSIUS=-1"]
 )
-def test_a_first_value_that_no_admin_could_set_is_refused_at_the_start(setting):
+def test_first_value_that_no_admin_could_set_is_rejected_at_the_start(setting):
     name, _, value = setting.partition("=")
     with pytest.raises(SettingError, match=f"GPUSCHED_{name}.*is not from"):
         env.read({f"GPUSCHED_{name}": value})
@@ -60,7 +60,7 @@ def _range(validators):
     return tuple(limit.limit_value for limit in limits[:2])
 
 
-def test_the_ranges_of_the_settings_are_those_of_the_policy():
+def test_ranges_of_the_settings_are_those_of_the_policy():
     row = {field.name: field.validators for field in SchedulingPolicy._meta.fields}
     told = {f.name: f.metadata["between"] for f in fields(env.Env) if f.metadata["between"] and f.name in row}
     assert len(told) >= 10
@@ -68,17 +68,17 @@ def test_the_ranges_of_the_settings_are_those_of_the_policy():
     assert told == of_the_row
 
 
-def test_the_defaults_of_the_settings_are_those_of_the_engine():
+def test_defaults_of_the_settings_are_those_of_the_engine():
     assert policy.policy() == Policy()
 
 
-def test_from_the_first_edit_on_the_database_has_them_all(admin, monkeypatch):
+def test_database_has_all_values_from_the_first_edit_on(admin, monkeypatch):
     assert patch(admin, {"preemption_delay_seconds": 5}).json()["version"] == 1
     monkeypatch.setattr(settings, "ENV", replace(settings.ENV, online_percent=30))
     assert policy.policy() == Policy(preemption_delay_seconds=5.0)
 
 
-def test_an_edit_wakes_a_cycle_and_is_in_force_in_it(admin, user, tenant, monkeypatch):
+def test_edit_wakes_a_cycle_and_applies_in_it(admin, user, tenant, monkeypatch):
     """Without a restart: a gang may span nodes from the edit on."""
     make_node(gpus=1)
     make_node(gpus=1)
@@ -93,7 +93,7 @@ def test_an_edit_wakes_a_cycle_and_is_in_force_in_it(admin, user, tenant, monkey
     assert (Job.objects.get(pk=gang).state, woken) == ("scheduled", [1])
 
 
-def test_the_history_says_who_set_what(admin):
+def test_history_has_actors_and_changes(admin):
     patch(admin, {"policy": "priority"})
     patch(admin, {"policy": "fair", "online_percent": 20})
     items = read(admin, "/history").json()["items"]
@@ -105,20 +105,20 @@ def test_the_history_says_who_set_what(admin):
     assert len(read(admin, "/history?limit=1").json()["items"]) == 1
 
 
-def test_a_dry_run_shows_the_values_and_changes_nothing(admin):
+def test_dry_run_shows_the_values_and_changes_nothing(admin):
     answer = patch(admin, {"online_percent": 20}, "?dry_run=true").json()
     assert (answer["online_percent"], answer["status"], answer["version"]) == (20, "would_be_changed", 0)
     assert read(admin).json()["online_percent"] == 0
     assert read(admin, "/history").json()["items"] == []
 
 
-def test_an_edit_that_changes_nothing_is_not_kept(admin):
+def test_edit_without_a_change_is_not_stored(admin):
     etag = patch(admin, {"online_percent": 20})["ETag"]
     assert patch(admin, {"online_percent": 20})["ETag"] == etag
     assert len(read(admin, "/history").json()["items"]) == 1
 
 
-def test_somebody_elses_edit_is_not_overwritten(admin):
+def test_concurrent_edit_is_not_overwritten(admin):
     etag = read(admin)["ETag"]
     patch(admin, {"online_percent": 20})
     assert patch(admin, {"online_percent": 30}, **{"If-Match": etag}).status_code == 412
@@ -140,7 +140,7 @@ def test_somebody_elses_edit_is_not_overwritten(admin):
         ({"cost_by_model": {"A100": -1}, "policy": "cost_aware"}, "cost_by_model", "above 0"),
     ],
 )
-def test_a_bad_value_is_refused_by_name(admin, body, field, words):
+def test_bad_value_is_rejected_by_name(admin, body, field, words):
     """A55."""
     answer = patch(admin, body)
     assert answer.status_code == 400
@@ -155,7 +155,7 @@ def test_a_bad_value_is_refused_by_name(admin, body, field, words):
         ({"enable_preemption": False, "min_runtime_seconds": 5}, "min_runtime_seconds", "enable_preemption is false"),
         ({"cost_by_model": {"A100": 2}}, "cost_by_model", "the policy is fair, not cost_aware"),
         ({"usage_window_minutes": 9}, "usage_window_minutes", "the policy is fair, not cost_aware"),
-        ({"policy": "cost_aware", "cost_by_model": {"A100": 1}}, "cost_by_model", "cost 1, too"),
+        ({"policy": "cost_aware", "cost_by_model": {"A100": 1}}, "cost_by_model", "also cost 1"),
         (
             {"enable_preemption": False, "preemption_delay_seconds": 5},
             "preemption_delay_seconds",
@@ -171,7 +171,7 @@ def test_a_bad_value_is_refused_by_name(admin, body, field, words):
         ({"held_idle_policy": "off", "held_idle_grace_minutes": 7}, "held_idle_grace_minutes", "policy is off"),
     ],
 )
-def test_a_setting_that_would_do_nothing_is_refused(admin, body, field, words):
+def test_setting_without_effect_is_rejected(admin, body, field, words):
     """A07: and the sentence says why."""
     answer = patch(admin, body)
     assert answer.status_code == 400
@@ -179,7 +179,7 @@ def test_a_setting_that_would_do_nothing_is_refused(admin, body, field, words):
     assert error["field"] == field and "would do nothing" in error["message"] and words in error["message"]
 
 
-def test_what_was_used_before_an_edit_of_the_half_life_stays_forgotten_at_the_old_rate(admin):
+def test_use_before_an_edit_of_the_half_life_decayed_at_the_old_rate(admin):
     """A day ago 100 GPU-seconds at a half-life of a day are 50 now, whatever the half-life is from now on."""
     from datetime import timedelta
 

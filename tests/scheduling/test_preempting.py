@@ -30,7 +30,7 @@ def shown(job_id):
     return representation.select("j.id = %s", [job_id])[0]
 
 
-def test_a_victim_is_told_goes_back_with_its_queue_time_and_the_preemptor_starts_in_its_place(user, tenant):
+def test_victim_is_requeued_with_its_queue_time_and_the_preemptor_starts_in_its_place(user, tenant):
     """A16: the queue time is the original one; quota and usage return with the devices."""
     node = make_node(gpus=2)
     low = submit(user, tenant, gpu_count=2, priority=100)
@@ -61,7 +61,7 @@ def test_a_victim_is_told_goes_back_with_its_queue_time_and_the_preemptor_starts
     assert note.data == {"victims": [low], "of_other_tenants": 0, "rule": "priority"}
 
 
-def test_a_job_that_may_not_be_requeued_ends_as_preempted(user, tenant):
+def test_job_without_requeue_ends_as_preempted(user, tenant):
     node = make_node(gpus=1)
     low = submit(user, tenant, priority=100, requeue=False)
     run_cycle()
@@ -73,7 +73,7 @@ def test_a_job_that_may_not_be_requeued_ends_as_preempted(user, tenant):
     assert shown(low)["reason"]["code"] == "preempted"
 
 
-def test_nobody_is_stopped_for_a_job_that_was_cancelled_meanwhile(user, tenant):
+def test_no_job_is_stopped_for_a_job_cancelled_meanwhile(user, tenant):
     node = make_node(gpus=1)
     low = submit(user, tenant, priority=100)
     run_cycle()
@@ -89,7 +89,7 @@ def test_nobody_is_stopped_for_a_job_that_was_cancelled_meanwhile(user, tenant):
     assert not Claim.objects.exists()
 
 
-def test_a_claim_ends_with_the_job_that_it_was_for(user, tenant):
+def test_claim_ends_with_its_job(user, tenant):
     """What was given back for it is anybody's again, the victim's first of all."""
     node = make_node(gpus=1)
     low = submit(user, tenant, priority=100)
@@ -104,7 +104,7 @@ def test_a_claim_ends_with_the_job_that_it_was_for(user, tenant):
     assert Job.objects.get(pk=low).state == JobState.SCHEDULED
 
 
-def test_a_guarantee_is_reclaimed_from_a_borrower_by_name_of_the_rule():
+def test_guarantee_is_reclaimed_from_a_borrower_under_that_rule():
     owed = make_tenant("owed", quota={"guaranteed_gpus": 1})
     borrower = make_tenant("borrower")
     node = make_node(gpus=2)

@@ -10,7 +10,7 @@ from tests.factories import make_node, run_cycle, submit
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_the_promised_job_keeps_its_turn_over_cycles(user, tenant):
+def test_promised_job_keeps_its_promise_over_cycles(user, tenant):
     """A12: until it starts; then nobody holds a promise."""
     node = make_node(gpus=8)
     submit(user, tenant, gpu_count=4, max_runtime_minutes=60)

@@ -67,7 +67,7 @@ def test_replay_explains_a_job_and_a_node(busy, admin):
     assert answer["obstacles"] == [{"test": "model", "sentence": "1 of its GPUs are there; a rank needs 8"}]
 
 
-def test_replay_under_another_policy_lists_what_differs(user, tenant, admin):
+def test_replay_under_another_policy_lists_differences(user, tenant, admin):
     make_node(gpus=4, name="n1")
     long = submit(user, tenant, gpu_count=4, max_runtime_minutes=6000)
     short = submit(user, tenant, gpu_count=4, max_runtime_minutes=1)
@@ -78,7 +78,7 @@ def test_replay_under_another_policy_lists_what_differs(user, tenant, admin):
     assert answer["starts_only_here"] == [short]
 
 
-def test_why_names_the_cycle_for_admins_alone(busy, user, admin):
+def test_why_names_the_cycle_only_for_admins(busy, user, admin):
     first, second = recorded()
 
     def cycle_of(job_id, who):
@@ -91,7 +91,7 @@ def test_why_names_the_cycle_for_admins_alone(busy, user, admin):
     assert cycle_of(busy[0], admin) is None
 
 
-def test_why_names_no_cycle_for_a_job_that_no_cycle_looks_at(busy, user, tenant, admin):
+def test_why_names_no_cycle_for_a_job_outside_all_cycles(busy, user, tenant, admin):
     """`cycles replay --job` would answer that the job does not wait in that cycle."""
     held, dependent = busy[1], submit(user, tenant, depends_on=[Dependency(job=busy[2])])
     job_actions.hold(held, identity_for(user))
@@ -102,7 +102,7 @@ def test_why_names_no_cycle_for_a_job_that_no_cycle_looks_at(busy, user, tenant,
         assert told["cycle_id"] is None, told
 
 
-def test_job_page_names_the_cycle_for_admins_alone(busy, user, admin):
+def test_job_page_names_the_cycle_only_for_admins(busy, user, admin):
     first, second = recorded()
     for who, is_named in ((admin, True), (user, False)):
         browser = Client()
@@ -113,7 +113,7 @@ def test_job_page_names_the_cycle_for_admins_alone(busy, user, admin):
         assert (f"gpusched cycles replay {second} --job {busy[1]}" in waiting) is is_named
 
 
-def test_cycle_list_says_which_cycles_are_recorded(busy, admin):
+def test_cycle_list_shows_which_cycles_are_recorded(busy, admin):
     run_cycle()
     items = call("GET", "/api/v1/scheduling/cycles", make_token(admin)).json()["items"]
     assert {one["id"] for one in items if one["is_recorded"]} == set(recorded())
@@ -130,14 +130,14 @@ def test_cycle_list_says_which_cycles_are_recorded(busy, admin):
         ({"job_id": "first", "node": "n9"}, 404, "not_found"),
     ],
 )
-def test_replay_refuses_what_is_not_recorded(busy, admin, query, status, code):
+def test_replay_rejects_unrecorded_jobs_and_nodes(busy, admin, query, status, code):
     """A55"""
     given = {name: busy[1] if value == "first" else value for name, value in query.items()}
     answer = replay(admin, recorded()[1], **given)
     assert (answer.status_code, answer.json()["code"]) == (status, code)
 
 
-def test_replay_refuses_a_cycle_that_is_not_recorded_or_has_another_format(busy, admin):
+def test_replay_rejects_a_cycle_that_is_not_recorded_or_has_another_format(busy, admin):
     missing = replay(admin, 10_000_000)
     assert missing.status_code == 404
     assert "GPUSCHED_CYCLE_RECORDINGS_MB" in missing.json()["next_step"]
@@ -146,7 +146,7 @@ def test_replay_refuses_a_cycle_that_is_not_recorded_or_has_another_format(busy,
     assert replay(admin, first).json()["code"] == "other_format"
 
 
-def test_recordings_hold_no_command_and_no_environment(user, tenant):
+def test_recordings_contain_no_command_and_no_environment(user, tenant):
     """A56"""
     make_node(gpus=1)
     submit(user, tenant, gpu_count=1, command=["hush"], environment={"TOKEN": "hush"})

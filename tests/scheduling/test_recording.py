@@ -22,7 +22,7 @@ def busy(user, tenant):
     return [submit(user, tenant, gpu_count=count, **secret) for count in (2, 8, 4)]
 
 
-def test_a_dump_of_the_live_cluster_replays_to_the_same_plan(busy, tmp_path, capsys):
+def test_dump_of_the_live_cluster_replays_to_the_same_plan(busy, tmp_path, capsys):
     """A22: and says for each job why, and why not there."""
     file = tmp_path / "cycle.json"
     call_command("dump_snapshot", str(file))
@@ -39,7 +39,7 @@ def test_a_dump_of_the_live_cluster_replays_to_the_same_plan(busy, tmp_path, cap
     assert lines[-1].startswith("the plan is the recorded one, byte for byte: 1 placements")
 
 
-def test_a_dump_names_no_command_and_no_environment(busy):
+def test_dump_contains_no_command_and_no_environment(busy):
     """A56"""
     out = StringIO()
     call_command("dump_snapshot", stdout=out)
@@ -47,7 +47,7 @@ def test_a_dump_names_no_command_and_no_environment(busy):
     assert "TOKEN" not in out.getvalue()
 
 
-def test_what_cannot_be_read_or_written_is_one_sentence(busy, tmp_path):
+def test_unreadable_or_unwritable_file_is_a_sentence(busy, tmp_path):
     """A58"""
     for command in ("dump_snapshot", "replay"):
         with pytest.raises(CommandError, match=r"cannot (write|read) /nowhere/x: No such file or directory"):

@@ -22,7 +22,7 @@ def used(tenant, hours):
     )  # fmt: skip
 
 
-def test_what_a_weight_counts_as_is_told_with_the_reason(monkeypatch):
+def test_effective_weight_is_shown_with_its_reason(monkeypatch):
     monkeypatch.setattr(tenants, "_past", tenants._Past())
     used(make_tenant("idle", weight=2), 10)
     used(make_tenant("busy", weight=2), 30)

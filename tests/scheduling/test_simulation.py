@@ -17,7 +17,7 @@ def simulate(user, path="/api/v1/jobs/simulate", status=200, **fields):
     return answer.json()
 
 
-def test_one_that_fits_says_where_it_would_go(user, tenant):
+def test_fitting_request_shows_where_it_would_start(user, tenant):
     node = make_node(gpus=4, name="n1")
     found = simulate(user, gpu_count=2)
     assert (found["starts_now"], found["sentence"], found["tenant"]) == (True, "it would start now on n1", "nlp")
@@ -25,7 +25,7 @@ def test_one_that_fits_says_where_it_would_go(user, tenant):
     assert (rank["node"], rank["gpus"]) == (node.name, [0, 1])
 
 
-def test_a_cluster_where_nobody_waits_answers_as_well(user, tenant):
+def test_cluster_without_pending_jobs_answers(user, tenant):
     """A snapshot of the cycle knows nothing then."""
     assert simulate(user, gpu_count=1)["reason"]["code"] == "constraint"
 
@@ -39,7 +39,7 @@ def test_nothing_is_written(user, tenant):
     assert query("SELECT last_value FROM jobs_job_id_seq") == before
 
 
-def test_one_that_would_wait_says_why_when_and_what_would_start(user, tenant):
+def test_waiting_request_shows_why_when_and_what_would_start_it(user, tenant):
     node = make_node(gpus=8)
     submit(user, tenant, gpu_count=5, max_runtime_minutes=60)
     run_cycle()
@@ -57,7 +57,7 @@ def test_one_that_would_wait_says_why_when_and_what_would_start(user, tenant):
     assert simulate(user, gpu_count=found["alternatives"][0]["to"])["starts_now"] is True
 
 
-def test_whom_it_would_preempt_is_counted_and_only_own_jobs_are_named(user, tenant):
+def test_victims_are_counted_and_only_own_jobs_named(user, tenant):
     other = make_tenant("other")
     node = make_node(gpus=8)
     own = submit(user, tenant, gpu_count=4, priority=300)
@@ -81,7 +81,7 @@ def test_whom_it_would_preempt_is_counted_and_only_own_jobs_are_named(user, tena
     ("fields", "status", "code"),
     [({"gpu_count": -1}, 400, "invalid"), ({"gpu_count": 9}, 422, "never_fits"), ({"tenant": "x"}, 404, "not_found")],
 )
-def test_it_is_refused_as_the_submit_would_be(user, tenant, fields, status, code):
+def test_simulation_is_refused_like_the_submit(user, tenant, fields, status, code):
     """A04: and both doors refuse alike."""
     make_node(gpus=8)
     refusals = [simulate(user, path, status, **fields) for path in ("/api/v1/jobs/simulate", "/api/v1/jobs")]
@@ -89,7 +89,7 @@ def test_it_is_refused_as_the_submit_would_be(user, tenant, fields, status, code
     assert refusals[0]["detail"] == refusals[1]["detail"]
 
 
-def test_a_dry_run_of_a_submit_has_the_same_answer(user, tenant):
+def test_dry_run_of_a_submit_has_the_same_answer(user, tenant):
     make_node(gpus=8, name="n1")
     dry = simulate(user, path="/api/v1/jobs?dry_run=true", gpu_count=2)
     assert dry["simulation"] == simulate(user, gpu_count=2)

@@ -12,7 +12,7 @@ from tests.factories import make_node, run_cycle, submit
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_how_long_a_running_job_had_waited_is_known(user, tenant):
+def test_past_wait_of_a_running_job_reaches_the_engine(user, tenant):
     """A12: since its submission, or since it might start where that was later."""
     node = make_node(gpus=8)
     old, later = submit(user, tenant, gpu_count=2), submit(user, tenant, gpu_count=2)

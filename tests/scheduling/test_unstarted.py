@@ -38,7 +38,7 @@ def state(job_id):
     return Job.objects.get(pk=job_id).state
 
 
-def test_a_job_that_is_not_started_in_time_is_stopped_and_runs_again(node, job_id):
+def test_job_not_started_in_time_is_stopped_and_runs_again(node, job_id):
     assert pass_seconds(295) == []
     assert pass_seconds(10) == [job_id]
     [order] = node.sync().assignments
@@ -49,7 +49,7 @@ def test_a_job_that_is_not_started_in_time_is_stopped_and_runs_again(node, job_i
     assert Job.objects.get(pk=job_id).retries_used == 0
 
 
-def test_one_whose_stop_is_ignored_too_is_given_up(node, job_id):
+def test_rank_whose_stop_is_ignored_is_ended(node, job_id):
     pass_seconds(305)
     assert pass_seconds(55) == []
     assert pass_seconds(10) == [job_id]
@@ -57,13 +57,13 @@ def test_one_whose_stop_is_ignored_too_is_given_up(node, job_id):
     assert not Allocation.objects.exists()
 
 
-def test_a_cancel_that_is_ignored_ends_the_job(node, job_id, user):
+def test_ignored_cancel_ends_the_job(node, job_id, user):
     job_actions.cancel(job_id, identity_for(user))
     pass_seconds(65)
     assert state(job_id) == "cancelled"
 
 
-def test_what_has_started_may_take_as_long_as_it_wants(node, job_id, user):
+def test_started_job_has_no_start_timeout(node, job_id, user):
     node.start_all()
     assert pass_seconds(9000) == []
     job_actions.cancel(job_id, identity_for(user))
@@ -71,7 +71,7 @@ def test_what_has_started_may_take_as_long_as_it_wants(node, job_id, user):
     assert state(job_id) == "stopping", "its process may live"
 
 
-def test_an_outage_of_the_control_plane_is_not_counted(node, job_id):
+def test_control_plane_outage_does_not_count(node, job_id):
     now = timezone.now()
     ListenerLease.objects.create(id=1, since=now - timedelta(seconds=200), seen_at=now)
     assert pass_seconds(9000) == []

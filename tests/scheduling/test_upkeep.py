@@ -31,14 +31,14 @@ def done(monkeypatch):
     return after
 
 
-def test_each_is_done_at_its_own_pace(done):
+def test_each_chore_runs_at_its_own_pace(done):
     assert done(0) == ["review", "take_samples"]
     assert done(1) == []
     assert done(14) == ["take_samples"]
     assert done(15) == ["review", "take_samples"]
 
 
-def test_what_fails_stops_nothing_else_and_is_tried_again(done, monkeypatch):
+def test_failed_chore_stops_nothing_else_and_is_retried(done, monkeypatch):
     def fail(*given):
         raise RuntimeError("the disk is full")
 
@@ -47,7 +47,7 @@ def test_what_fails_stops_nothing_else_and_is_tried_again(done, monkeypatch):
     assert done(30) == ["review"]
 
 
-def test_the_worker_does_it_after_each_cycle(monkeypatch):
+def test_worker_runs_chores_after_each_cycle(monkeypatch):
     order = []
     monkeypatch.setattr(run, "run_paced", lambda trigger: order.append(trigger))
     monkeypatch.setattr(chores, "run_due", lambda: order.append("upkeep"))
@@ -55,13 +55,13 @@ def test_the_worker_does_it_after_each_cycle(monkeypatch):
     assert order == ["tick", "upkeep"]
 
 
-def test_housekeeping_rolls_up_and_drops_what_is_old(monkeypatch):
+def test_housekeeping_rolls_up_and_drops_old_rows(monkeypatch):
     monkeypatch.setattr(samples, "roll_up", lambda: 5)
     monkeypatch.setattr(samples, "drop_old", lambda sample_days, rollup_days: 1000 * sample_days + rollup_days)
     assert tasks.roll_up() == 5 + 1000 + 395
 
 
-def test_forecasts_that_fail_leave_the_other_tasks_alone(monkeypatch):
+def test_failed_forecasts_leave_the_other_tasks_alone(monkeypatch):
     def fail():
         raise RuntimeError("no answer of the engine")
 

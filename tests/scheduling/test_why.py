@@ -29,7 +29,7 @@ def full(user, tenant):
     return node
 
 
-def test_a_job_without_room_learns_what_would_help_and_when(user, tenant, full):
+def test_job_without_capacity_learns_what_would_help_and_when(user, tenant, full):
     """A20"""
     job = submit(user, tenant, gpu_count=4)
     run_cycle()
@@ -52,7 +52,7 @@ def test_a_job_without_room_learns_what_would_help_and_when(user, tenant, full):
     assert estimate["sentence"].endswith(f", after the end of job {holder}")
 
 
-def test_jobs_of_other_tenants_that_block_an_estimate_are_counted_and_not_named(user, tenant, full):
+def test_blocking_jobs_of_other_tenants_are_counted_but_not_named(user, tenant, full):
     """A60"""
     other = make_tenant("other")
     stranger = make_member(other)
@@ -63,7 +63,7 @@ def test_jobs_of_other_tenants_that_block_an_estimate_are_counted_and_not_named(
     assert estimate["sentence"].endswith(", after the end of the 1 job in its way")
 
 
-def test_it_says_what_would_still_be_in_the_way(user, tenant, full):
+def test_explanation_lists_further_obstacles(user, tenant, full):
     """A20: its node selector is the nearest remedy; behind it there is no room."""
     job = submit(user, tenant, gpu_count=8, node_selector={"zone": "b"})
     run_cycle()
@@ -73,7 +73,7 @@ def test_it_says_what_would_still_be_in_the_way(user, tenant, full):
     assert [one["code"] for one in told["also"]] in ([], ["capacity"])
 
 
-def test_without_time_limits_there_is_no_estimate(user, tenant):
+def test_estimate_is_missing_without_time_limits(user, tenant):
     node = make_node(gpus=2)
     for _ in range(2):
         submit(user, tenant, gpu_count=1)
@@ -86,7 +86,7 @@ def test_without_time_limits_there_is_no_estimate(user, tenant):
     assert estimate["sentence"] == "no estimate: 2 running jobs have no time limit"
 
 
-def test_a_held_job_learns_what_waits_behind_its_hold(user, tenant, full):
+def test_held_job_learns_what_follows_its_release(user, tenant, full):
     job = submit(user, tenant, gpu_count=4)
     call("POST", f"/api/v1/jobs/{job}/hold", make_token(user))
     told = explain(job, user)
@@ -96,7 +96,7 @@ def test_a_held_job_learns_what_waits_behind_its_hold(user, tenant, full):
     assert "it would wait for another reason: waits for 4 GPUs" in told["counterfactual"]["sentence"]
 
 
-def test_of_other_tenants_only_numbers_are_told(user, tenant):
+def test_other_tenants_appear_only_as_numbers(user, tenant):
     other = make_tenant("secret")
     node = make_node(gpus=8)
     foreign = submit(make_member(other, name="mallory"), other, gpu_count=8, max_runtime_minutes=10, name="hidden")
@@ -109,7 +109,7 @@ def test_of_other_tenants_only_numbers_are_told(user, tenant):
         assert word not in text
 
 
-def test_reasons_are_kept_with_their_durations(user, tenant, full):
+def test_reasons_are_stored_with_their_durations(user, tenant, full):
     """Only when the code changes, not with the evidence; the present one has no end."""
     job = submit(user, tenant, gpu_count=4)
     run_cycle()
@@ -124,7 +124,7 @@ def test_reasons_are_kept_with_their_durations(user, tenant, full):
     assert [one["until_at"] is None for one in history] == [False, False, True]
 
 
-def test_evidence_alone_makes_no_history(user, tenant, full):
+def test_changed_evidence_alone_makes_no_history(user, tenant, full):
     job = submit(user, tenant, gpu_count=4)
     run_cycle()
     _pretend_since(job, 60)
@@ -132,13 +132,13 @@ def test_evidence_alone_makes_no_history(user, tenant, full):
     assert not JobReason.objects.filter(job_id=job).exists()
 
 
-def test_a_look_within_a_second_is_no_reason_worth_keeping(user, tenant, full):
+def test_reason_shorter_than_a_second_is_not_stored(user, tenant, full):
     job = submit(user, tenant, gpu_count=4)
     run_cycle()
     assert not JobReason.objects.filter(job_id=job).exists()
 
 
-def test_a_job_that_was_overtaken_keeps_that_reason_while_others_stand_before_it(user, tenant):
+def test_overtaken_job_keeps_that_reason_while_others_are_ahead(user, tenant):
     """Else the reasons of the whole queue would turn with each job that ends and is followed by another."""
     node = make_node(gpus=8)
     submit(user, tenant, gpu_count=8)
@@ -151,7 +151,7 @@ def test_a_job_that_was_overtaken_keeps_that_reason_while_others_stand_before_it
     assert Job.objects.get(pk=job).reason == "priority"
 
 
-def test_the_queue_says_when_its_first_jobs_start(user, tenant, full, monkeypatch):
+def test_queue_shows_when_its_first_jobs_start(user, tenant, full, monkeypatch):
     monkeypatch.setattr(current, "_queue_estimates", current._QueueEstimates())
     job = submit(user, tenant, gpu_count=4)
     run_cycle()
@@ -164,7 +164,7 @@ def _pretend_since(job_id, seconds):
     Job.objects.filter(pk=job_id).update(reason_since=timezone.now() - timedelta(seconds=seconds))
 
 
-def test_where_there_is_no_estimate_it_says_why(user, tenant, full, monkeypatch):
+def test_missing_estimate_has_a_reason(user, tenant, full, monkeypatch):
     """A08: in the queue and in an explanation, never both and never neither."""
     monkeypatch.setattr(current, "_queue_estimates", current._QueueEstimates())
     waiting = submit(user, tenant, gpu_count=4)

@@ -38,13 +38,13 @@ def recent(tenant, user, hours, **more):
     ("used", "state"),
     [(4.999, "within"), (5.0, "soft_exceeded"), (9.999, "soft_exceeded"), (10.0, "hard_exceeded")],
 )
-def test_what_is_used_to_the_last_hour_is_used_up(used, state):
+def test_budget_used_to_the_last_hour_is_exhausted(used, state):
     standing = budgets.BudgetStatus(1, "nlp", 5.0, 10.0, None, 1, timezone.now(), None, used)
     assert standing.state == state
 
 
 class TestWhatCounts:
-    def test_the_ledger_of_the_period_without_refunds_and_what_runs(self, tenant, user, admin):
+    def test_use_is_the_periods_ledger_without_refunds_plus_running_jobs(self, tenant, user, admin):
         node = make_node(gpus=2)
         submit(user, tenant, gpu_count=2)
         run_cycle()
@@ -62,7 +62,7 @@ class TestWhatCounts:
         execute("UPDATE nodes_assignment SET started_at = now() - interval '3 days'")
         assert budgets.statuses([tenant.pk])[0].used_gpu_hours == pytest.approx(5 + 3 + 2 * 48, abs=0.1), standing
 
-    def test_a_month_begins_on_its_first_day_in_utc(self, tenant, user, admin):
+    def test_month_begins_on_its_first_day_in_utc(self, tenant, user, admin):
         month = datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
         entry(tenant, user, at=month - timedelta(hours=3), hours=3 + 0.001)
         found = put(admin, hard_gpu_hours=10)
@@ -72,7 +72,7 @@ class TestWhatCounts:
 
 
 class TestHard:
-    def test_new_submits_are_refused_and_waiting_jobs_wait(self, tenant, user, admin):
+    def test_exhausted_budget_refuses_submits_and_keeps_jobs_pending(self, tenant, user, admin):
         node = make_node(gpus=4)
         running = submit(user, tenant, gpu_count=2)
         run_cycle()
@@ -93,7 +93,7 @@ class TestHard:
         assert call("POST", "/api/v1/jobs", make_token(user), {"command": ["x"], "gpu_count": 0}).status_code == 201
         assert Job.objects.get(pk=running).state == "running"
 
-    def test_a_larger_budget_counts_at_once(self, tenant, user, admin, monkeypatch):
+    def test_larger_budget_applies_at_once(self, tenant, user, admin, monkeypatch):
         monkeypatch.setattr(budgets, "CACHE_SECONDS", 3600.0)
         make_node(gpus=4)
         job = submit(user, tenant)
@@ -105,7 +105,7 @@ class TestHard:
         run_cycle()
         assert Job.objects.get(pk=job).state == "scheduled"
 
-    def test_nobody_else_waits(self, tenant, admin):
+    def test_other_tenants_do_not_wait(self, tenant, admin):
         make_node(gpus=1)
         put(admin, hard_gpu_hours=0)
         other = make_tenant("other")
@@ -115,7 +115,7 @@ class TestHard:
 
 
 class TestSmall:
-    def test_a_small_budget_keeps_its_digits(self, tenant, user, admin):
+    def test_small_budget_keeps_its_digits(self, tenant, user, admin):
         """A60: 0.0 of 0.01 is not used up."""
         recent(tenant, user, 0.02)
         found = put(admin, hard_gpu_hours=0.01, days=30)
@@ -128,7 +128,7 @@ class TestSmall:
 
 
 class TestSoft:
-    def test_it_is_told_and_stops_nothing(self, tenant, user, admin):
+    def test_soft_budget_is_reported_and_stops_nothing(self, tenant, user, admin):
         make_node(gpus=1)
         recent(tenant, user, 9)
         found = put(admin, soft_gpu_hours=8, hard_gpu_hours=10, days=30)
@@ -141,7 +141,7 @@ class TestSoft:
         run_cycle()
         assert Job.objects.get(pk=job).state == "scheduled"
 
-    def test_a_crossing_is_kept_once_in_a_period(self, tenant, user, admin):
+    def test_crossing_is_recorded_once_per_period(self, tenant, user, admin):
         recent(tenant, user, 9)
         put(admin, soft_gpu_hours=8, hard_gpu_hours=10)
         for _ in range(3):
@@ -154,13 +154,13 @@ class TestSoft:
 
 
 class TestEdits:
-    def test_a_dry_run_tells_how_it_would_stand_and_changes_nothing(self, tenant, user, admin):
+    def test_dry_run_returns_the_new_status_and_changes_nothing(self, tenant, user, admin):
         recent(tenant, user, 9)
         found = put(admin, query="?dry_run=true", hard_gpu_hours=1, days=30)
         assert (found["state"], found["status"]) == ("hard_exceeded", "would_be_changed")
         assert not Budget.objects.exists()
 
-    def test_somebody_elses_edit_is_not_overwritten(self, tenant, admin):
+    def test_concurrent_edit_is_not_overwritten(self, tenant, admin):
         assert put(admin, hard_gpu_hours=5, version=0)["version"] == 1
         assert put(admin, 412, hard_gpu_hours=6, version=0)["code"] == "version_conflict"
         assert put(admin, hard_gpu_hours=5, version=1)["version"] == 1, "what changes nothing is no edit"
@@ -178,11 +178,11 @@ class TestEdits:
             ({"gpu_hours": 5}, "gpu_hours"),
         ],
     )
-    def test_what_is_wrong_or_would_do_nothing_is_refused(self, tenant, admin, fields, field):
+    def test_wrong_budget_and_budget_without_effect_are_rejected(self, tenant, admin, fields, field):
         """A07, A55"""
         assert put(admin, 400, **fields)["errors"][0]["field"] == field
 
-    def test_edits_are_kept_with_who_made_them(self, tenant, admin):
+    def test_edits_are_recorded_with_their_actor(self, tenant, admin):
         put(admin, hard_gpu_hours=5)
         put(admin, hard_gpu_hours=6)
         from pghistory.models import Events
@@ -191,7 +191,7 @@ class TestEdits:
         assert event.pgh_diff["hard_gpu_hours"] == [5.0, 6.0]
         assert event.pgh_context["actor"] == "root"
 
-    def test_in_admin_it_is_saved_by_the_same_rules(self, tenant, admin):
+    def test_admin_saves_a_budget_by_the_same_rules(self, tenant, admin):
         browser = Client()
         browser.force_login(User.objects.get(username="root"))
         form = {"tenant": tenant.pk, "soft_gpu_hours": "9", "hard_gpu_hours": "5", "days": ""}

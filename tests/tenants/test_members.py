@@ -52,7 +52,7 @@ def test_owner_adds_changes_and_removes_members(nlp, owner):
     assert call("GET", PATH, kim).status_code == 404
 
 
-def test_removed_members_jobs_go_on(nlp, owner):
+def test_jobs_of_removed_members_continue(nlp, owner):
     job = submit(make_member(nlp, name="kim"), nlp)
     call("DELETE", f"{PATH}/kim", owner)
     assert call("GET", f"/api/v1/jobs/{job}", owner).json()["state"] == "pending"
@@ -74,7 +74,7 @@ def test_name_with_a_slash_is_reached(nlp, owner):
 
 
 @pytest.mark.parametrize("name", ["nobody", "gone", "ci@other", ""])
-def test_only_people_who_can_log_in_are_added(owner, name):
+def test_only_users_who_can_log_in_are_added(owner, name):
     """Of those who cannot an owner learns no more than of those who are not there."""
     users.disable(make_user("gone"))
     other = make_token(make_member(make_tenant("other"), Role.OWNER))
@@ -98,7 +98,7 @@ def test_unknown_member_is_404(owner, method, body):
 
 
 @pytest.mark.parametrize("body", [{"user": "kim", "role": "king"}, {"user": "a\x00"}, {}, {"user": 1}])
-def test_bad_fields_are_refused(owner, body):
+def test_bad_fields_are_rejected(owner, body):
     assert call("POST", PATH, owner, body).status_code == 400
 
 
@@ -109,7 +109,7 @@ class TestLastOwner:
             assert refused(call("PATCH", f"{PATH}/olga", token, {"role": "member"})) == (409, "last_owner")
         assert call("PATCH", f"{PATH}/olga", owner, {"role": "owner"}).status_code == 200
 
-    def test_owner_who_is_switched_off_does_not_count(self, nlp, owner):
+    def test_disabled_owner_does_not_count(self, nlp, owner):
         users.disable(make_member(nlp, Role.OWNER, "gone"))
         assert refused(call("DELETE", f"{PATH}/olga", owner)) == (409, "last_owner")
         assert call("DELETE", f"{PATH}/gone", owner).status_code == 204
@@ -121,7 +121,7 @@ class TestLastOwner:
 
 
 @pytest.mark.parametrize(("method", "body"), [("PATCH", {"role": "viewer"}), ("DELETE", None)])
-def test_role_of_a_program_comes_with_its_tokens(owner, method, body):
+def test_role_of_a_service_account_comes_with_its_tokens(owner, method, body):
     call("POST", "/api/v1/tenants/nlp/service-tokens", owner, {"name": "ci"})
     assert ("ci@nlp", "member", "service") in listed(owner)
     assert refused(call(method, f"{PATH}/ci@nlp", owner, body)) == (409, "service_account")
@@ -141,24 +141,24 @@ def provider(monkeypatch):
 
 
 class TestSingleSignOn:
-    def test_roles_that_groups_decide_are_not_edited_by_hand(self, nlp, owner, provider):
+    def test_roles_from_groups_are_not_edited_by_hand(self, nlp, owner, provider):
         assert refused(call("POST", PATH, owner, {"user": "kim"})) == (409, "managed_by_provider")
         tenants.set_member(nlp, provider, Role.MEMBER)
         for method, body in (("PATCH", {"role": "viewer"}), ("DELETE", None)):
             assert refused(call(method, f"{PATH}/kim", owner, body)) == (409, "managed_by_provider")
         assert call("POST", PATH, owner, {"user": make_user("local").username}).status_code == 201
 
-    def test_other_tenants_members_are_edited_by_hand(self, provider):
+    def test_members_of_other_tenants_are_edited_by_hand(self, provider):
         token = make_token(make_member(make_tenant("other"), Role.OWNER))
         assert call("POST", "/api/v1/tenants/other/members", token, {"user": "kim"}).status_code == 201
 
-    def test_account_has_no_password_here(self, provider):
+    def test_member_without_a_password_here_gets_none(self, provider):
         admin = make_token(make_user(admin=True))
         assert call("GET", "/api/v1/users/kim", admin).json()["login"] == "sso"
         assert refused(call("POST", "/api/v1/users/kim/reset-password", admin)) == (409, "no_password_login")
         assert refused(call("PATCH", "/api/v1/users/kim", admin, {"is_admin": True})) == (409, "managed_by_provider")
 
-    def test_name_that_may_not_log_in_with_a_password_gets_none(self, monkeypatch):
+    def test_name_without_password_login_gets_no_password(self, monkeypatch):
         admin = make_token(make_user(admin=True))
         make_user("lin")
         monkeypatch.setattr(settings, "ENV", replace(settings.ENV, password_login_only_for="root"))

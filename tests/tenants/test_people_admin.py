@@ -26,7 +26,7 @@ def browser(root):
 
 
 @pytest.mark.parametrize("rights", [{"is_active": "on"}, {"is_superuser": "on"}])
-def test_last_admin_stays_one(root, browser, rights):
+def test_last_admin_stays_an_admin(root, browser, rights):
     address = f"/admin/auth/user/{root.pk}/change/"
     answer = browser.post(address, {"username": "root", "is_staff": "on", **rights, **DATES})
     assert "root is the only admin" in answer.content.decode()
@@ -38,7 +38,7 @@ def test_last_admin_stays_one(root, browser, rights):
     assert answer.status_code == 302
 
 
-def test_admin_is_not_deleted(root, browser):
+def test_admin_cannot_be_deleted(root, browser):
     other = make_user("other", admin=True)
     assert browser.post(f"/admin/auth/user/{other.pk}/delete/", {"post": "yes"}).status_code == 403
     chosen = {"action": "delete_selected", "_selected_action": [root.pk, other.pk], "post": "yes"}
@@ -46,7 +46,7 @@ def test_admin_is_not_deleted(root, browser):
     assert User.objects.count() == 2
 
 
-def test_last_owner_stays_one(browser):
+def test_last_owner_stays_an_owner(browser):
     tenant = make_tenant("nlp")
     olga, kim = make_member(tenant, Role.OWNER, "olga"), make_member(tenant, name="kim")
 

@@ -43,7 +43,7 @@ def tenant_form(tenant, **quota):
     }  # fmt: skip
 
 
-def test_in_admin_an_edit_that_contradicts_running_work_is_saved_the_second_time(user, tenant, browser):
+def test_admin_edit_against_running_work_is_saved_the_second_time(user, tenant, browser):
     make_node(gpus=8)
     run_jobs(user, tenant, 4)
     address = f"/admin/tenants/tenant/{tenant.pk}/change/"
@@ -56,13 +56,13 @@ def test_in_admin_an_edit_that_contradicts_running_work_is_saved_the_second_time
     assert (quota.max_gpus, quota.version) == (2, 2)
 
 
-def test_in_admin_a_harmless_edit_is_saved_at_once(tenant, browser):
+def test_admin_edit_without_effect_is_saved_at_once(tenant, browser):
     make_node(gpus=8)
     browser.post(f"/admin/tenants/tenant/{tenant.pk}/change/", tenant_form(tenant, max_gpus_by_model='{"A100": 4}'))
     assert Quota.objects.get(tenant=tenant).max_gpus_by_model == {"A100": 4}
 
 
-def test_in_admin_an_edit_with_an_effect_is_shown_before_it_is_saved(user, tenant, browser):
+def test_admin_edit_with_an_effect_shows_it_before_it_is_saved(user, tenant, browser):
     """Also one that contradicts nothing: waiting jobs would start."""
     make_node(gpus=8)
     tenants.change_quota(tenant.pk, {"max_gpus": 1}, actor="root")
@@ -76,7 +76,7 @@ def test_in_admin_an_edit_with_an_effect_is_shown_before_it_is_saved(user, tenan
     assert Quota.objects.get(tenant=tenant).max_gpus == 4
 
 
-def test_in_admin_what_a_guarantee_alone_would_do_is_shown_before_it_is_saved(user, tenant, browser):
+def test_admin_edit_of_a_guarantee_alone_shows_its_effect(user, tenant, browser):
     """A07: also without the page's script; one that changes nothing for what runs is saved at once."""
     make_node(gpus=8)
     run_jobs(user, tenant, 4)
@@ -91,7 +91,7 @@ def test_in_admin_what_a_guarantee_alone_would_do_is_shown_before_it_is_saved(us
     assert Quota.objects.get(tenant=tenant).guaranteed_gpus == 5
 
 
-def test_in_admin_what_an_edit_would_do_is_told_while_it_is_typed(user, tenant, browser):
+def test_admin_shows_the_effect_during_typing(user, tenant, browser):
     """A07: nothing is saved, and who may not edit learns nothing."""
     make_node(gpus=8)
     tenants.change_quota(tenant.pk, {"guaranteed_gpus": 4}, actor="root")
@@ -115,7 +115,7 @@ def test_in_admin_what_an_edit_would_do_is_told_while_it_is_typed(user, tenant, 
     assert member.post(address, tenant_form(tenant, max_gpus=2)).status_code == 302
 
 
-def test_in_admin_an_edit_of_what_another_has_changed_is_refused(tenant, browser):
+def test_admin_edit_of_an_outdated_version_is_rejected(tenant, browser):
     """A07: nothing is undone silently; who changed it is told."""
     address = f"/admin/tenants/tenant/{tenant.pk}/change/"
     assert 'name="quota-0-seen_version" value="1"' in browser.get(address).content.decode()
@@ -126,7 +126,7 @@ def test_in_admin_an_edit_of_what_another_has_changed_is_refused(tenant, browser
     assert (quota.guaranteed_gpus, quota.max_gpus, quota.version) == (3, 5, 2)
 
 
-def test_the_history_in_admin_leads_to_where_an_edit_is_put_back(tenant, browser):
+def test_admin_history_links_to_where_an_edit_is_reverted(tenant, browser):
     address = f"/admin/tenants/tenant/{tenant.pk}/change/"
     browser.post(address, tenant_form(tenant, max_cpu_cores=9, go_ahead="on"))
     [href] = re.findall(r'<a href="([^"]*)">Restore an earlier version', browser.get(address).content.decode())
@@ -137,7 +137,7 @@ def test_the_history_in_admin_leads_to_where_an_edit_is_put_back(tenant, browser
     assert "CPU cores: 9 → <b>no limit</b>" in effect
 
 
-def test_in_admin_an_edit_is_audited_once_and_is_no_edit_of_the_quota_where_only_the_tenant_differs(tenant, browser):
+def test_admin_edit_is_audited_once_and_not_as_a_quota_edit_if_only_the_tenant_changes(tenant, browser):
     address = f"/admin/tenants/tenant/{tenant.pk}/change/"
     browser.post(address, {**tenant_form(tenant), "weight": "2"})
     assert Quota.objects.get(tenant=tenant).version == 1
@@ -160,7 +160,7 @@ POLICY = {
 ADDRESS = "/admin/scheduling/schedulingpolicy/"
 
 
-def test_in_admin_the_policy_is_edited_with_its_history(browser):
+def test_admin_policy_edit_is_recorded_in_its_history(browser):
     assert browser.get(ADDRESS).status_code == 302
     assert SchedulingPolicy.objects.get().version == 0
     page = browser.post(f"{ADDRESS}1/change/", {**POLICY, "online_percent": 20}, follow=True)
@@ -171,14 +171,14 @@ def test_in_admin_the_policy_is_edited_with_its_history(browser):
     assert "online_percent: 0 → 20" in history and "root" in history
 
 
-def test_in_admin_a_setting_that_would_do_nothing_is_refused(browser):
+def test_admin_setting_without_effect_is_rejected(browser):
     browser.get(ADDRESS)
     page = browser.post(f"{ADDRESS}1/change/", {**POLICY, "cost_by_model": '{"A100": 2}'}).content.decode()
     assert "would do nothing while the policy is fair" in page
     assert SchedulingPolicy.objects.get().version == 0
 
 
-def test_in_admin_a_policy_that_would_stop_jobs_is_saved_the_second_time(user, tenant, browser):
+def test_admin_policy_that_would_stop_jobs_is_saved_the_second_time(user, tenant, browser):
     from scheduling import policy
 
     policy.change({"min_runtime_seconds": 3600, "preemption_delay_seconds": 0}, actor="root")
@@ -194,7 +194,7 @@ def test_in_admin_a_policy_that_would_stop_jobs_is_saved_the_second_time(user, t
     assert SchedulingPolicy.objects.get().min_runtime_seconds == 0
 
 
-def test_in_admin_emptied_fields_mean_nothing_in_particular(tenant, browser):
+def test_admin_empty_fields_mean_defaults(tenant, browser):
     """A55"""
     browser.post(f"/admin/tenants/tenant/{tenant.pk}/change/", tenant_form(tenant, max_gpus=9, max_gpus_by_model=""))
     assert Quota.objects.get(tenant=tenant).max_gpus_by_model == {}
@@ -204,7 +204,7 @@ def test_in_admin_emptied_fields_mean_nothing_in_particular(tenant, browser):
 
 
 @pytest.mark.parametrize("max_gpus", ["", "4"])
-def test_a_tenant_made_in_admin_has_a_quota_also_if_nobody_touched_it(browser, max_gpus):
+def test_tenant_created_in_admin_has_an_untouched_quota(browser, max_gpus):
     form = {
         "name": "vision", "display_name": "", "weight": "1", "tier": "standard", "quota-TOTAL_FORMS": 1,
         "quota-INITIAL_FORMS": 0, "quota-0-max_gpus": max_gpus, "quota-0-guaranteed_gpus": 0,
@@ -214,7 +214,7 @@ def test_a_tenant_made_in_admin_has_a_quota_also_if_nobody_touched_it(browser, m
     assert Quota.objects.get(tenant__name="vision").max_gpus == (int(max_gpus) if max_gpus else None)
 
 
-def test_who_is_taken_out_of_a_tenant_in_admin_is_kept_for_audit(user, tenant, browser):
+def test_member_removed_in_admin_is_audited(user, tenant, browser):
     """A56"""
     member = Membership.objects.get(user=user, tenant=tenant)
     form = {

@@ -38,7 +38,7 @@ def run_jobs(user, tenant, count, **fields):
     return ids
 
 
-def test_a_dry_run_says_what_is_above_the_new_limit_and_changes_nothing(user, tenant, admin):
+def test_dry_run_shows_use_above_the_new_limit_and_changes_nothing(user, tenant, admin):
     make_node(gpus=8)
     running = run_jobs(user, tenant, 4)
     answer = put(admin, {"max_gpus": 2, "max_gpus_by_model": {"A100": 1}, "max_concurrent_jobs": 4})
@@ -57,7 +57,7 @@ def test_a_dry_run_says_what_is_above_the_new_limit_and_changes_nothing(user, te
     assert set(Job.objects.filter(pk__in=running).values_list("state", flat=True)) == {"scheduled"}
 
 
-def test_the_edit_itself_answers_with_its_effect_and_stops_nothing(user, tenant, admin):
+def test_edit_returns_its_effect_and_stops_no_job(user, tenant, admin):
     make_node(gpus=8)
     running = run_jobs(user, tenant, 4)
     answer = put(admin, {"max_gpus": 2}, query="")
@@ -66,7 +66,7 @@ def test_the_edit_itself_answers_with_its_effect_and_stops_nothing(user, tenant,
     assert set(Job.objects.filter(pk__in=running).values_list("state", flat=True)) == {"scheduled"}
 
 
-def test_it_says_how_many_waiting_jobs_would_start_or_wait(user, tenant, admin):
+def test_effect_counts_pending_jobs_that_would_start_or_wait(user, tenant, admin):
     tenants.change_quota(tenant.pk, {"max_gpus": 2}, actor="test")
     make_node(gpus=8)
     ids = run_jobs(user, tenant, 5)
@@ -76,22 +76,22 @@ def test_it_says_how_many_waiting_jobs_would_start_or_wait(user, tenant, admin):
     assert raised["contradicts"] is False
 
 
-def test_it_says_which_waiting_jobs_could_never_start(user, tenant, admin):
+def test_effect_lists_pending_jobs_that_could_never_start(user, tenant, admin):
     make_node(gpus=8)
     submit(user, tenant, gpu_count=8)
     effect = put(admin, {"max_gpus": 4})["effect"]
     assert effect["would_never_start"]["jobs"] == 1 and effect["contradicts"] is True
-    assert any(said.startswith("1 waiting job (8 GPUs) would be more than") for said in effect["sentences"])
+    assert any(said.startswith("1 waiting job (8 GPUs) would exceed") for said in effect["sentences"])
 
 
-def test_it_counts_users_above_a_limit_per_user(user, tenant, admin):
+def test_effect_counts_users_above_a_limit_per_user(user, tenant, admin):
     make_node(gpus=8)
     run_jobs(user, tenant, 3)
     effect = put(admin, {"max_gpus_per_user": 2})["effect"]
     assert effect["running_over"] == [{"dimension": "GPUs per user", "in_use": 3, "limit": 2, "users": 1}]
 
 
-def test_a_guarantee_that_would_stop_others_says_so(user, tenant, admin):
+def test_guarantee_that_would_stop_other_jobs_is_named(user, tenant, admin):
     """A raised guarantee may reclaim: 'stops nothing silently' holds for other tenants' jobs too."""
     from scheduling import policy
 
@@ -106,7 +106,7 @@ def test_a_guarantee_that_would_stop_others_says_so(user, tenant, admin):
     assert effect["contradicts"] is True
 
 
-def test_it_says_what_has_no_effect_on_this_cluster(tenant, admin):
+def test_limits_without_effect_on_this_cluster_are_named(tenant, admin):
     make_node(gpus=4)
     effect = put(admin, {"max_gpus": 64, "max_gpus_by_model": {"H200": 8}})["effect"]
     assert effect["sentences"] == [
@@ -115,7 +115,7 @@ def test_it_says_what_has_no_effect_on_this_cluster(tenant, admin):
     ]
 
 
-def test_guarantees_beyond_the_cluster_are_told(tenant, admin):
+def test_guarantees_beyond_the_cluster_are_named(tenant, admin):
     make_tenant("other", quota={"guaranteed_gpus": 3})
     make_node(gpus=4)
     assert (
@@ -124,12 +124,12 @@ def test_guarantees_beyond_the_cluster_are_told(tenant, admin):
     )
 
 
-def test_an_edit_that_changes_nothing_is_no_new_version(tenant, admin):
+def test_edit_without_a_change_makes_no_new_version(tenant, admin):
     first = put(admin, {"max_gpus": 4}, query="")
     assert put(admin, {"max_gpus": 4}, query="")["version"] == first["version"]
 
 
-def test_with_too_many_waiting_jobs_only_what_runs_is_told(user, tenant, admin, monkeypatch):
+def test_effect_covers_only_running_jobs_with_too_many_pending_ones(user, tenant, admin, monkeypatch):
     from scheduling.whatif import current
 
     make_node(gpus=2)
@@ -140,7 +140,7 @@ def test_with_too_many_waiting_jobs_only_what_runs_is_told(user, tenant, admin, 
     assert effect["running_over"][0]["in_use"] == 2
 
 
-def test_an_edit_is_not_refused_because_its_effect_cannot_be_worked_out(user, tenant, admin, monkeypatch):
+def test_edit_is_not_refused_when_its_effect_is_unknown(user, tenant, admin, monkeypatch):
     def unanswered(*asked):
         raise Problem(503, "unanswered", "the answer could not be computed")
 
@@ -169,7 +169,7 @@ def test_an_edit_is_not_refused_because_its_effect_cannot_be_worked_out(user, te
         ({"max_gpus_by_model": None}, "max_gpus_by_model"),
     ],
 )
-def test_a_limit_that_is_wrong_or_would_do_nothing_is_refused(tenant, admin, quota, field):
+def test_wrong_limit_and_limit_without_effect_are_rejected(tenant, admin, quota, field):
     """A07, A55"""
     answer = Client().put(
         "/api/v1/tenants/nlp/quota",
@@ -182,7 +182,7 @@ def test_a_limit_that_is_wrong_or_would_do_nothing_is_refused(tenant, admin, quo
     assert Quota.objects.get(tenant=tenant).version == 1
 
 
-def test_a_preemption_budget_without_preemption_is_refused(tenant, admin):
+def test_preemption_budget_without_preemption_is_rejected(tenant, admin):
     """A07"""
     answer = Client().patch(
         "/api/v1/tenants/nlp",

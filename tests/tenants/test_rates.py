@@ -42,7 +42,7 @@ class TestCost:
         [item] = used(make_token(user), "user")["items"]
         assert (item["cost"], item["unpriced_gpu_seconds"]) == (0.5 * (2 * 2 + 2 * 3), 0)
 
-    def test_the_longest_name_counts_then_the_rate_of_every_model(self, tenant, user):
+    def test_longest_name_applies_then_the_rate_of_every_model(self, tenant, user):
         make_rate("*", 1, 0)
         make_rate("A100", 2, 0)
         make_rate("A100-SXM4-80GB", 5, 0, 1)
@@ -51,7 +51,7 @@ class TestCost:
         costs = {item["key"]: item["cost"] for item in used(make_token(user), "model")["items"]}
         assert costs == {A100: 5 + 2 + 2, "NVIDIA T4": 2.0}
 
-    def test_what_has_no_rate_is_told_and_costs_nothing(self, tenant, user):
+    def test_use_without_a_rate_is_reported_and_costs_nothing(self, tenant, user):
         make_rate("H100", 9, 0)
         make_rate("A100", 9, 2, 3)
         entry(tenant, user, hours=4)
@@ -59,7 +59,7 @@ class TestCost:
         assert (total["cost"], total["unpriced_gpu_seconds"]) == (9.0, 3 * 3600)
 
     @pytest.mark.parametrize("by", ["user", "job", "model", "day"])
-    def test_a_refund_is_worth_what_it_would_have_cost(self, tenant, user, by):
+    def test_refund_has_the_value_of_its_cost(self, tenant, user, by):
         make_rate("A100", 2, 0)
         UsageRefund.objects.create(entry=entry(tenant, user, hours=30), reason="node_lost")
         entry(tenant, user, hours=1, job=2)
@@ -75,7 +75,7 @@ class TestCost:
         st.tuples(st.sampled_from(["*", "A100", "A100-SXM4-80GB"]), st.integers(0, 9), st.integers(1, 6)), max_size=5
     )
 )
-def test_pieces_of_a_model_never_overlap_and_say_the_closest_rate_of_each_hour(spans):
+def test_periods_of_a_model_never_overlap_and_have_the_most_specific_rate(spans):
     with transaction.atomic():
         for number, (model, begin, hours) in enumerate(spans):
             try:
@@ -97,12 +97,12 @@ def test_pieces_of_a_model_never_overlap_and_say_the_closest_rate_of_each_hour(s
 
 
 @pytest.mark.parametrize("word", ["A100", "a100-sxm4", "100", "H100", "A100-SXM4-80GB MIG", "*a"])
-def test_a_name_means_the_same_as_in_limits(word):
+def test_name_matches_as_in_limits(word):
     assert rates.matches_model(word, A100) == is_model(word, A100)
 
 
 class TestSetting:
-    def test_the_next_rate_ends_the_one_before(self, admin):
+    def test_next_rate_ends_the_previous_one(self, admin):
         set_rate(admin)
         later = timezone.now() + timedelta(days=3)
         made = set_rate(admin, price_per_gpu_hour=3, starts_at=later.isoformat(), gpu_model="a100")
@@ -110,7 +110,7 @@ class TestSetting:
         assert first["ends_at"] == second["starts_at"] == made["starts_at"]
         assert second["ends_at"] is None and second["created_by"] == "root"
 
-    def test_the_past_keeps_its_price(self, admin):
+    def test_past_keeps_its_price(self, admin):
         set_rate(admin)
         long_ago = "2020-01-01T00:00:00Z"
         refused = set_rate(admin, 409, starts_at=long_ago)
@@ -119,7 +119,7 @@ class TestSetting:
         assert set_rate(admin, starts_at=long_ago, ends_at=before.isoformat()), "a time without a rate may get one"
         assert Rate.objects.filter(ends_at=None).count() == 1
 
-    def test_no_closer_word_prices_the_past_anew(self, admin, tenant, user):
+    def test_more_specific_rate_does_not_reprice_the_past(self, admin, tenant, user):
         """What A100 cost by the rate of every model it still costs."""
         make_rate("*", 1, 0)
         entry(tenant, user, hours=2)
@@ -132,7 +132,7 @@ class TestSetting:
         set_rate(admin, starts_at=before.isoformat(), ends_at=past)  # nothing had a price then
         assert used(make_token(user))["total"]["cost"] == 2.0
 
-    def test_words_of_one_model_do_not_price_its_past_twice(self, admin, tenant, user):
+    def test_two_names_of_a_model_do_not_price_its_past_twice(self, admin, tenant, user):
         make_rate("80GB", 1, 0, 5)
         make_rate("A100", 1, 5, 9)
         for begin in (0, 5):
@@ -151,13 +151,13 @@ class TestSetting:
         set_rate(admin, gpu_model="*", starts_at=START.isoformat())
         assert used(make_token(user))["total"]["cost"] == 2 * 2 + 3 * 2.5
 
-    def test_the_database_refuses_two_rates_at_once(self):
+    def test_database_rejects_two_concurrent_rates(self):
         make_rate("A100", 1, 0, 5)
         make_rate("A100", 1, 5)
         with pytest.raises(IntegrityError, match="rate_no_overlap"), transaction.atomic():
             make_rate("a100", 2, 4, 6)
 
-    def test_a_rate_ends_now_and_a_planned_one_is_taken_back(self, admin):
+    def test_rate_ends_now_and_a_planned_one_is_deleted(self, admin):
         now = set_rate(admin)["id"]
         planned = set_rate(admin, starts_at=(timezone.now() + timedelta(days=1)).isoformat())["id"]
         assert call("DELETE", f"/api/v1/rates/{planned}", admin).status_code == 204
@@ -168,7 +168,7 @@ class TestSetting:
         ended = Rate.objects.get().ends_at
         assert ended is not None and ended <= timezone.now()
 
-    def test_an_end_that_was_given_stays_when_the_next_rate_is_taken_back(self, admin):
+    def test_explicit_end_stays_when_the_next_rate_is_deleted(self, admin):
         moment = (timezone.now() + timedelta(days=1)).isoformat()
         first = set_rate(admin, ends_at=moment)
         planned = set_rate(admin, starts_at=moment)["id"]
@@ -176,7 +176,7 @@ class TestSetting:
         [left] = call("GET", "/api/v1/rates", admin).json()["items"]
         assert (left["id"], left["ends_at"]) == (first["id"], first["ends_at"])
 
-    def test_of_three_rates_the_first_goes_on_until_the_third(self, admin):
+    def test_first_of_three_rates_continues_until_the_third(self, admin):
         day, after, late = ((timezone.now() + timedelta(days=days)).isoformat() for days in (1, 2, 3))
         set_rate(admin)
         second = set_rate(admin, starts_at=day, ends_at=after)["id"]
@@ -187,7 +187,7 @@ class TestSetting:
         assert call("DELETE", f"/api/v1/rates/{third['id']}", admin).status_code == 204
         assert Rate.objects.get().ends_at is None
 
-    def test_each_rate_that_changes_leaves_a_row(self, admin):
+    def test_each_rate_change_is_audited(self, admin):
         first = set_rate(admin)["id"]
         planned = set_rate(admin, starts_at=(timezone.now() + timedelta(days=1)).isoformat())
         for rate in (planned["id"], first, first):
@@ -224,7 +224,7 @@ class TestSetting:
             ({"price": 1}, "price"),
         ],
     )
-    def test_a_wrong_rate_is_refused_by_name(self, admin, fields, field):
+    def test_wrong_rate_is_rejected_by_name(self, admin, fields, field):
         """A55"""
         assert set_rate(admin, 400, **fields)["errors"][0]["field"] == field
         assert not Rate.objects.exists()
@@ -246,7 +246,7 @@ class TestAdmin:
             "ends_at_1": "", **fields, "_save": now.isoformat(),
         }  # fmt: skip
 
-    def test_a_rate_is_set_there_by_the_same_rules(self, browser):
+    def test_admin_sets_a_rate_by_the_same_rules(self, browser):
         assert browser.post("/admin/tenants/rate/add/", self.form()).status_code == 302
         assert browser.post("/admin/tenants/rate/add/", self.form(price_per_gpu_hour="3")).status_code == 302
         first, second = Rate.objects.order_by("starts_at")
@@ -256,7 +256,7 @@ class TestAdmin:
         assert "there is a rate of A100 for a part of that time" in page.content.decode()
         assert Rate.objects.count() == 2
 
-    def test_what_is_kept_is_not_edited(self, browser):
+    def test_past_rates_are_not_edited(self, browser):
         rate = make_rate("A100", 1, 0)
         assert browser.post(f"/admin/tenants/rate/{rate.pk}/change/", self.form()).status_code == 403
         assert browser.post(f"/admin/tenants/rate/{rate.pk}/delete/", {"post": "yes"}).status_code == 403

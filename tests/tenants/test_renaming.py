@@ -39,14 +39,14 @@ def rename(admin, name="language", old="nlp"):
     return call("POST", f"/api/v1/tenants/{old}/rename", admin, {"name": name})
 
 
-def test_id_stays_and_the_old_name_finds_nothing(nlp, admin):
+def test_id_stays_and_the_old_name_is_unknown(nlp, admin):
     assert (rename(admin).json()["id"], rename(admin).status_code) == (nlp.pk, 404)
     for path in ("tenants/nlp", "tenants/nlp/quota", "tenants/nlp/usage", "jobs?tenant=nlp"):
         assert call("GET", f"/api/v1/{path}", admin).status_code == 404
     assert call("GET", "/api/v1/tenants/language", admin).json()["name"] == "language"
 
 
-def test_members_tokens_and_jobs_go_on(nlp, admin):
+def test_members_tokens_and_jobs_continue(nlp, admin):
     member = make_member(nlp, Role.OWNER)
     token, limited = make_token(member), make_token(member, tenant=nlp)
     job = submit(member, nlp)
@@ -67,7 +67,7 @@ def test_ledger_reads_under_the_new_name(nlp, admin):
     assert call("GET", "/api/v1/tenants/language/usage", admin).json()["total"]["jobs"] == 1
 
 
-def test_accounts_of_programs_follow(nlp, admin):
+def test_service_accounts_are_renamed(nlp, admin):
     """Another tenant that takes the old name must not get them."""
     token = call("POST", "/api/v1/tenants/nlp/service-tokens", admin, {"name": "ci"}).json()["token"]
     rename(admin)
@@ -78,7 +78,7 @@ def test_accounts_of_programs_follow(nlp, admin):
     assert call("GET", "/api/v1/tenants", token).json()["items"][0]["name"] == "language"
 
 
-def test_person_with_the_name_of_a_program_is_in_the_way(nlp, admin):
+def test_user_with_the_name_of_a_service_account_blocks_the_rename(nlp, admin):
     call("POST", "/api/v1/tenants/nlp/service-tokens", admin, {"name": "ci"})
     make_user("ci@language")
     answer = rename(admin)
@@ -87,17 +87,17 @@ def test_person_with_the_name_of_a_program_is_in_the_way(nlp, admin):
 
 
 @pytest.mark.parametrize("name", ["", "NLP", "a b", "-a", "a" * 64, "a\x00", "../x"])
-def test_bad_name_is_refused(nlp, admin, name):
+def test_bad_name_is_rejected(nlp, admin, name):
     answer = rename(admin, name)
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, "name")
 
 
-def test_taken_name_is_refused(nlp, admin):
+def test_taken_name_is_rejected(nlp, admin):
     make_tenant("language")
     assert (rename(admin).status_code, rename(admin, "nlp").status_code) == (409, 200)
 
 
-def test_name_in_the_settings_of_the_login_is_not_changed(nlp, admin, monkeypatch):
+def test_name_in_the_login_settings_is_not_changed(nlp, admin, monkeypatch):
     """Groups would decide on its members no more, and who has left would stay one."""
     monkeypatch.setattr(settings, "ENV", replace(settings.ENV, oidc_groups="ml=nlp:member"))
     assert rename(admin).json()["code"] == "named_in_settings"
@@ -105,7 +105,7 @@ def test_name_in_the_settings_of_the_login_is_not_changed(nlp, admin, monkeypatc
     assert rename(admin).status_code == 200
 
 
-def test_submit_repeated_after_the_rename_is_answered_as_the_first_time(nlp, admin):
+def test_submit_repeated_after_the_rename_gets_the_first_answer(nlp, admin):
     """A03: a client whose answer was lost must not learn that nothing was submitted."""
     token = make_token(make_member(nlp))
 
@@ -122,7 +122,7 @@ def test_submit_repeated_after_the_rename_is_answered_as_the_first_time(nlp, adm
 
 
 @pytest.mark.django_db(transaction=True)
-def test_history_reads_under_each_name_and_not_under_anothers(admin):
+def test_history_reads_under_each_name_and_not_under_another_tenants(admin):
     """The audit names things as they were called; another tenant may have the name by now."""
     nlp = make_tenant("nlp")
     call("PUT", "/api/v1/tenants/nlp/quota", admin, {"max_gpus": 4})
@@ -143,7 +143,7 @@ def test_history_reads_under_each_name_and_not_under_anothers(admin):
     assert details.quota_before(other.pk, str(first)) is None
 
 
-def test_repeated_key_is_answered_as_the_first_time(nlp, admin):
+def test_repeated_key_gets_the_first_answer(nlp, admin):
     """A03"""
     headers = {"Authorization": f"Bearer {admin}", "Idempotency-Key": "k1"}
     answers = [
@@ -162,7 +162,7 @@ class TestConstraints:
     def who(self, nlp):
         return make_member(nlp)
 
-    def test_name_that_was_taken_meanwhile_is_taken(self, nlp, monkeypatch):
+    def test_name_taken_meanwhile_is_reported_as_taken(self, nlp, monkeypatch):
         make_tenant("language")
         monkeypatch.setattr(tenants, "check", lambda row: None)
         with pytest.raises(Problem) as caught:

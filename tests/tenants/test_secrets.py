@@ -35,7 +35,7 @@ def sealed(tenant):
     return {one.name: one.sealed for one in Secret.objects.filter(tenant=tenant)}
 
 
-def test_members_see_names_with_who_set_them_and_when_and_never_a_value(tenant, user, owner):
+def test_members_see_names_setters_and_times_but_never_a_value(tenant, user, owner):
     """A56."""
     put(owner)
     put(owner, "hf", "other")
@@ -45,7 +45,7 @@ def test_members_see_names_with_who_set_them_and_when_and_never_a_value(tenant, 
     assert "hunter2" not in answer.content.decode()
 
 
-def test_a_new_value_takes_the_place_of_the_one_before(tenant, owner):
+def test_new_value_replaces_the_old_one(tenant, owner):
     first = put(owner)
     other = make_token(make_member(tenant, Role.OWNER, "ada"))
     second = put(other, value="newer", status=200)
@@ -53,7 +53,7 @@ def test_a_new_value_takes_the_place_of_the_one_before(tenant, owner):
     assert secrets.unseal(sealed(tenant), ["wandb"], "nlp") == ({"wandb": "newer"}, "")
 
 
-def test_a_deleted_one_is_gone_and_deleting_it_again_finds_nothing(tenant, owner):
+def test_deleted_secret_is_gone_and_deleting_it_again_is_404(tenant, owner):
     put(owner)
     assert call("DELETE", f"{PATH}/wandb", owner).status_code == 204
     assert names(owner) == []
@@ -61,7 +61,7 @@ def test_a_deleted_one_is_gone_and_deleting_it_again_finds_nothing(tenant, owner
     assert call("DELETE", f"{PATH}/a%00b", owner).status_code == 404
 
 
-def test_tenants_have_their_own(tenant, owner):
+def test_tenants_have_separate_secrets(tenant, owner):
     put(owner)
     other = make_tenant("other")
     token = make_token(make_member(other, Role.OWNER))
@@ -71,7 +71,7 @@ def test_tenants_have_their_own(tenant, owner):
 
 
 @pytest.mark.parametrize("name", [".hidden", "a b", "ä", "x" * 101, "a%00b", "a%0A", "%2E%2E"])
-def test_a_name_that_is_no_name_of_a_file_is_refused(owner, name):
+def test_name_that_is_not_a_file_name_is_rejected(owner, name):
     assert put(owner, name, status=400)["errors"][0]["field"] == "name"
 
 
@@ -79,25 +79,25 @@ def test_a_name_that_is_no_name_of_a_file_is_refused(owner, name):
     ("value", "code"),
     [("", "required"), ("ä" * 32_769, "too_long"), ("a\x00b", "invalid_character"), ("\x1b[31m", "invalid_character")],
 )
-def test_a_value_that_no_job_could_have_is_refused(owner, value, code):
+def test_value_that_no_job_could_have_is_rejected(owner, value, code):
     assert [(e["field"], e["code"]) for e in put(owner, value=value, status=400)["errors"]] == [("value", code)]
 
 
-def test_values_are_kept_to_the_byte(tenant, owner):
+def test_values_are_stored_byte_for_byte(tenant, owner):
     value = "-----BEGIN KEY-----\r\n\tä\n" + "x" * (65_536 - 25 - 1) + "\n"
     assert len(value.encode()) == 65_536
     put(owner, value=value)
     assert secrets.unseal(sealed(tenant), ["wandb"], "nlp") == ({"wandb": value}, "")
 
 
-def test_a_refusal_of_a_body_does_not_repeat_it(owner):
+def test_error_for_a_body_does_not_repeat_it(owner):
     for body in (b'{"value": "hunter2', b'{"value": ["hunter2"]}', b'{"value": "hunter2\\ud800"}'):
         headers = {"Authorization": f"Bearer {owner}"}
         answer = Client().put(f"{PATH}/wandb", body, content_type="application/json", headers=headers)
         assert answer.status_code == 400 and b"hunter2" not in answer.content, answer.content
 
 
-def test_a_tenant_has_at_most_64_and_may_set_those_again(owner, monkeypatch):
+def test_tenant_has_at_most_64_secrets_and_can_replace_them(owner, monkeypatch):
     monkeypatch.setattr(secrets, "MAX_SECRETS", 2)
     put(owner, "a")
     put(owner, "b")
@@ -108,7 +108,7 @@ def test_a_tenant_has_at_most_64_and_may_set_those_again(owner, monkeypatch):
     put(owner, "c")
 
 
-def test_its_history_says_who_did_what_and_has_no_values(tenant, owner, admin):
+def test_history_has_actors_and_no_values(tenant, owner, admin):
     """A56."""
     put(owner)
     put(owner, value="hunter2 newer", status=200)
@@ -133,13 +133,13 @@ def test_its_history_says_who_did_what_and_has_no_values(tenant, owner, admin):
     assert "sealed" not in {row["column_name"] for row in columns}
 
 
-def test_what_is_missing_is_named_with_what_to_do(tenant, owner):
+def test_missing_secrets_are_named_with_the_next_step(tenant, owner):
     put(owner)
     values, why = secrets.unseal(sealed(tenant), ["wandb", "hf"], "nlp")
     assert values == {} and "no secret 'hf'" in why and "gpusched secret set hf --tenant nlp" in why
 
 
-def test_with_another_secret_key_or_a_spoiled_seal_nothing_is_opened(tenant, owner):
+def test_wrong_secret_key_or_corrupt_seal_opens_nothing(tenant, owner):
     put(owner)
     with override_settings(SECRET_KEY="another one, as long as the first, more or less, but not the same"):
         values, why = secrets.unseal(sealed(tenant), ["wandb"], "nlp")

@@ -22,7 +22,7 @@ def patch(tenant: Tenant, token: str, unix_user: str) -> int:
     return answer.status_code
 
 
-def test_an_admin_says_whom_jobs_run_as_and_nodes_are_told() -> None:
+def test_admin_sets_the_unix_user_and_nodes_get_it() -> None:
     tenant, node = make_tenant(), make_node()
     user = make_member(tenant)
     assert patch(tenant, make_token(make_user(admin=True)), "alice") == 200
@@ -32,7 +32,7 @@ def test_an_admin_says_whom_jobs_run_as_and_nodes_are_told() -> None:
     assert isinstance(order, Run) and order.spec.user == "alice"
 
 
-def test_nobody_else_does() -> None:
+def test_other_users_cannot_set_the_unix_user() -> None:
     tenant = make_tenant()
     assert patch(tenant, make_token(make_member(tenant)), "alice") == 403
     tenant.refresh_from_db()
@@ -40,5 +40,5 @@ def test_nobody_else_does() -> None:
 
 
 @pytest.mark.parametrize("name", ["-rf", "1000", "a b", "a:b", "a\nb", "a/../b", "x" * 65, "ädmin"])
-def test_what_is_no_name_is_refused(name: str) -> None:
+def test_invalid_unix_user_is_rejected(name: str) -> None:
     assert patch(make_tenant(), make_token(make_user(admin=True)), name) == 400

@@ -45,7 +45,7 @@ def entry(tenant, user, *, hours=1.0, at=START, job=1, attempt=1, rank=0, model=
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("by", ["user", "job", "model", "day"])
-def test_it_reconciles_with_the_ledger_and_the_attempts_to_the_second(by):
+def test_report_equals_the_ledger_and_the_attempts_to_the_second(by):
     """A53: through preemption, a lost node, a requeue, a failure with retry and a cancel."""
     world = World()
     started = [("sync", 0), ("sync", 1), ("sync", 0), ("sync", 1)]
@@ -75,7 +75,7 @@ def test_it_reconciles_with_the_ledger_and_the_attempts_to_the_second(by):
     assert answer["total"]["running_gpu_seconds"] == 0
 
 
-def test_what_runs_is_counted_to_now_and_once_only_when_it_has_ended(user, tenant, token):
+def test_running_job_counts_until_now_and_only_once_after_its_end(user, tenant, token):
     node = make_node(gpus=4)
     job = submit(user, tenant, gpu_count=2)
     run_cycle()
@@ -96,7 +96,7 @@ def test_what_runs_is_counted_to_now_and_once_only_when_it_has_ended(user, tenan
     assert running["gpu_seconds"] <= ended["gpu_seconds"] <= running["gpu_seconds"] + 20
 
 
-def test_only_what_lies_in_the_time_asked_for_is_counted(user, tenant, token):
+def test_only_use_within_the_requested_time_counts(user, tenant, token):
     entry(tenant, user, hours=10)
     asked = {"from": "2026-03-01T02:00:00Z", "to": "2026-03-01T05:30:00Z"}
     answer = used(token, "job", **asked)
@@ -114,19 +114,19 @@ def test_only_what_lies_in_the_time_asked_for_is_counted(user, tenant, token):
         ("9990-01-01", None),
     ],
 )
-def test_without_a_beginning_it_is_the_month_that_is_asked_for(user, tenant, token, to, start):
+def test_report_defaults_to_the_present_month(user, tenant, token, to, start):
     """A bill to the first of a month, or to a day in the future, was empty."""
     found = call("GET", f"/api/v1/tenants/nlp/usage?to={to}", token).json()
     assert found["start_at"] == f"{start or timezone.now().strftime('%Y-%m-01')}T00:00:00Z"
 
 
-def test_a_long_use_is_cut_at_midnight(user, tenant, token):
+def test_long_use_is_split_at_midnight(user, tenant, token):
     entry(tenant, user, hours=30, at=START + timedelta(hours=20))
     found = {item["key"]: item["gpu_hours"] for item in used(token)["items"]}
     assert found == {"2026-03-01": 4.0, "2026-03-02": 24.0, "2026-03-03": 2.0}
 
 
-def test_parts_name_users_jobs_and_models(user, tenant, token):
+def test_rows_name_users_jobs_and_models(user, tenant, token):
     other = make_member(tenant)
     job = submit(user, tenant, name="train")
     entry(tenant, user, job=job, gpus=0.5)
@@ -143,7 +143,7 @@ def test_parts_name_users_jobs_and_models(user, tenant, token):
 
 
 @pytest.mark.parametrize("by", ["user", "job", "model", "day"])
-def test_pages_have_no_gap_and_each_tells_the_whole_total(user, tenant, token, by):
+def test_pages_have_no_gap_and_each_has_the_complete_total(user, tenant, token, by):
     for number in range(5):
         entry(tenant, make_member(tenant), job=number + 8, model=f"M{number}", at=START + timedelta(days=number))
     keys: list[str] = []
@@ -158,7 +158,7 @@ def test_pages_have_no_gap_and_each_tells_the_whole_total(user, tenant, token, b
     assert len(keys) == len(set(keys)) == 5
 
 
-def test_tenants_see_their_own_alone(user, tenant, token):
+def test_tenants_see_only_their_own_use(user, tenant, token):
     entry(other := make_tenant("other"), user)
     assert used(token)["total"]["gpu_hours"] == 0
     assert call("GET", f"/api/v1/tenants/{other.name}/usage", token).status_code == 404
@@ -166,7 +166,7 @@ def test_tenants_see_their_own_alone(user, tenant, token):
 
 class TestCsv:
     @pytest.mark.parametrize(("query", "accept"), [("&format=csv", "*/*"), ("", "text/csv")])
-    def test_it_is_all_rows_with_a_header(self, user, tenant, token, query, accept):
+    def test_csv_has_all_rows_with_a_header(self, user, tenant, token, query, accept):
         for number in range(150):
             entry(tenant, user, job=number)
         answer = Client().get(
@@ -179,13 +179,13 @@ class TestCsv:
         assert len(rows) == 150
         assert sum(float(row[3]) for row in rows) == 150 * 3600
 
-    def test_a_name_is_never_a_formula(self, user, tenant, token):
+    def test_name_is_never_a_formula(self, user, tenant, token):
         """A55: what a spreadsheet would run is quoted."""
         entry(tenant, user, job=submit(user, tenant, name="=cmd|' /C calc'!A0"))
         answer = call("GET", f"/api/v1/tenants/nlp/usage?by=job&format=csv&from={LONG_AGO}", token)
         assert next(csv.reader(answer.content.decode().splitlines()[1:]))[1] == "'=cmd|' /C calc'!A0"
 
-    def test_more_rows_than_a_file_has_are_refused_and_none_is_left_out(self, user, tenant, token, monkeypatch):
+    def test_too_many_rows_for_a_file_are_rejected_and_none_is_left_out(self, user, tenant, token, monkeypatch):
         monkeypatch.setattr(usage, "MAX_ROWS", 2)
         for number in range(3):
             path = f"/api/v1/tenants/nlp/usage?by=job&format=csv&from={LONG_AGO}"
@@ -194,7 +194,7 @@ class TestCsv:
             assert answer.status_code == (200 if number < 2 else 400)
         assert answer.json()["errors"][0]["field"] == "from"
 
-    def test_a_refusal_is_the_one_shape(self, tenant, token):
+    def test_csv_error_is_a_problem(self, tenant, token):
         answer = call("GET", "/api/v1/tenants/nlp/usage?by=week&format=csv", token)
         assert (answer.status_code, answer["Content-Type"]) == (400, "application/problem+json")
         assert answer.json()["errors"][0]["field"] == "by"
@@ -205,7 +205,7 @@ class TestCsv:
     ["from=yesterday", "to=%00", "from=2030-01-01&to=2029-01-01", "cursor=zzz", "by=job&cursor=WyJhIl0", "limit=0",
      "from=0001-01-01T00:00:00%2B23:59", "cursor=WyJcdTAwMDAiXQ"],
 )  # fmt: skip
-def test_what_is_no_time_and_no_cursor_is_refused(tenant, token, query):
+def test_invalid_time_and_cursor_are_rejected(tenant, token, query):
     """A55"""
     assert call("GET", f"/api/v1/tenants/nlp/usage?{query}", token).status_code == 400
 
@@ -221,7 +221,7 @@ class TestRefunds:
             node.end(key, exit_code=None, reason=reason)
         return nodes
 
-    def test_an_attempt_that_a_fault_of_a_node_ended_costs_nothing_at_all(self, user, tenant, token):
+    def test_attempt_ended_by_a_node_fault_costs_nothing(self, user, tenant, token):
         self.lost(user, tenant)
         entries = UsageEntry.objects.filter(tenant=tenant)
         assert (
@@ -233,7 +233,7 @@ class TestRefunds:
         assert total["cost"] == 0
 
     @pytest.mark.parametrize("reason", ["exited", "signalled", "supervisor_lost"])
-    def test_what_the_job_may_have_done_itself_is_not_refunded(self, user, tenant, reason):
+    def test_end_that_the_job_may_have_caused_is_not_refunded(self, user, tenant, reason):
         node = make_node(gpus=1)
         submit(user, tenant)
         run_cycle()
@@ -241,7 +241,7 @@ class TestRefunds:
         assert UsageEntry.objects.count() == 1
         assert not UsageRefund.objects.exists()
 
-    def test_the_attempts_before_it_are_not_refunded(self, user, tenant):
+    def test_earlier_attempts_are_not_refunded(self, user, tenant):
         node = make_node(gpus=1)
         job_id = submit(user, tenant)
         for reason in ("requeued", "node_fault"):
@@ -254,12 +254,12 @@ class TestRefunds:
         assert UsageRefund.objects.get().entry.attempt == 2
 
     @pytest.mark.parametrize("sql", ["UPDATE tenants_usagerefund SET reason = ''", "DELETE FROM tenants_usagerefund"])
-    def test_refunds_are_never_changed(self, user, tenant, sql):
+    def test_refunds_never_change(self, user, tenant, sql):
         UsageRefund.objects.create(entry=entry(tenant, user), reason="node_lost")
         with pytest.raises(DatabaseError, match="Cannot update or delete"), transaction.atomic():
             query(sql)
 
-    def test_a_refund_is_seen_by_its_job(self, user, tenant, token):
+    def test_job_shows_its_refund(self, user, tenant, token):
         rates.set_rate("*", Decimal(2), START, None, "root")
         entry(tenant, user, job=5, attempt=1, hours=3)
         UsageRefund.objects.create(entry=UsageEntry.objects.get(), reason="node_lost", at=timezone.now())

@@ -42,7 +42,7 @@ def refused(answer):
 
 
 class TestCreate:
-    def test_account_has_what_was_asked_for(self, admin):
+    def test_new_account_has_the_requested_fields(self, admin):
         made = create(admin, email="kim@example.com", is_admin=True)
         shown = call("GET", "/api/v1/users/kim", admin).json()
         assert (shown["email"], shown["is_admin"], shown["is_active"]) == ("kim@example.com", True, True)
@@ -64,14 +64,14 @@ class TestCreate:
         OneTimePassword.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
         assert log_in(one_time, new_password=NEW).status_code == 401
 
-    def test_password_set_in_the_admin_is_no_one_time_password(self, admin):
+    def test_password_set_in_the_admin_is_not_a_one_time_password(self, admin):
         create(admin)
         user = User.objects.get(username="kim")
         user.set_password(NEW)
         user.save()
         assert log_in(NEW).status_code == 201
 
-    def test_given_password_is_good_at_once(self, admin):
+    def test_given_password_is_valid_at_once(self, admin):
         assert create(admin, password=NEW)["one_time_password"] is None
         assert log_in(NEW).status_code == 201
 
@@ -95,13 +95,13 @@ class TestCreate:
             ({"password": NEW, "login": "sso"}, "password"),
         ],
     )
-    def test_bad_fields_are_refused_by_name(self, admin, fields, field):
+    def test_bad_fields_are_rejected_by_name(self, admin, fields, field):
         answer = call("POST", "/api/v1/users", admin, {"username": "kim", **fields})
         assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, field)
         assert not User.objects.filter(username="kim").exists()
 
     @pytest.mark.parametrize("name", ["kim", "KIM"])
-    def test_name_that_differs_in_capitals_alone_is_taken(self, admin, name):
+    def test_name_that_differs_only_in_case_is_taken(self, admin, name):
         create(admin)
         assert refused(call("POST", "/api/v1/users", admin, {"username": name})) == (409, "name_taken")
 
@@ -129,7 +129,7 @@ def test_list_is_paged_and_filtered(admin):
     assert call("GET", "/api/v1/users?kind=robot", admin).status_code == 400
 
 
-def test_who_is_no_admin_cannot_tell_known_names_from_unknown_ones():
+def test_non_admin_cannot_distinguish_known_from_unknown_names():
     """A08"""
     token = make_token(make_member(make_tenant("nlp"), Role.OWNER, "ada"))
     for path in ("users", "users/ada", "users/nobody"):
@@ -168,7 +168,7 @@ class TestLastAdmin:
         assert refused(call("PATCH", "/api/v1/users/root", admin, {"is_admin": False})) == (409, "last_admin")
         assert User.objects.filter(username="root", is_active=True, is_superuser=True).exists()
 
-    def test_admin_who_is_switched_off_does_not_count(self, admin):
+    def test_disabled_admin_does_not_count(self, admin):
         users.disable(make_user("other", admin=True))
         assert refused(call("PATCH", "/api/v1/users/root", admin, {"is_admin": False})) == (409, "last_admin")
 
@@ -177,14 +177,14 @@ class TestLastAdmin:
         assert call("PATCH", "/api/v1/users/root", admin, {"is_admin": False}).json()["is_admin"] is False
         assert call("GET", "/api/v1/users", admin).status_code == 403
 
-    def test_account_of_a_program_never_is_an_admin(self, admin):
+    def test_service_account_is_never_an_admin(self, admin):
         make_tenant("nlp")
         call("POST", "/api/v1/tenants/nlp/service-tokens", admin, {"name": "ci"})
         assert call("PATCH", "/api/v1/users/ci@nlp", admin, {"is_admin": True}).status_code == 400
 
 
 class TestReset:
-    def test_sessions_and_tokens_end(self, admin):
+    def test_reset_ends_sessions_and_tokens(self, admin):
         kim = make_user("kim")
         token, browser = make_token(kim), Client()
         browser.force_login(kim)
@@ -216,7 +216,7 @@ class TestReset:
     def test_own_password_needs_the_old_one(self, admin):
         assert refused(call("POST", "/api/v1/users/root/reset-password", admin)) == (409, "own_account")
 
-    def test_account_of_a_program_has_no_password(self, admin):
+    def test_service_account_has_no_password(self, admin):
         make_tenant("nlp")
         call("POST", "/api/v1/tenants/nlp/service-tokens", admin, {"name": "ci"})
         answer = call("POST", "/api/v1/users/ci@nlp/reset-password", admin)
@@ -232,7 +232,7 @@ class TestReset:
             [dump] = query(f"SELECT coalesce(string_agg(x::text, ' '), '') AS text FROM {row['t']} x")
             assert not any(secret in dump["text"] for secret in (one_time, again, NEW)), row["t"]
 
-    def test_resets_in_a_row_are_limited(self, admin, monkeypatch):
+    def test_consecutive_resets_are_limited(self, admin, monkeypatch):
         monkeypatch.setattr("gpusched.lib.api.rate_limits.PASSWORDS_PER_MINUTE", 2)
         make_user("kim")
         paths = ["users/kim/reset-password"] * 2 + ["users/kim/reset-password?dry_run=true"]
@@ -254,21 +254,21 @@ class TestOwnPassword:
         assert (log_in(PASSWORD).status_code, log_in(NEW).status_code) == (401, 201)
         assert call("GET", "/api/v1/me", token).status_code == 200
 
-    def test_repeated_change_is_harmless(self):
+    def test_repeated_change_changes_nothing(self):
         token = make_token(make_user("kim"))
         assert [self.change(token).json()["status"] for _ in range(2)] == ["changed", "unchanged"]
 
     @pytest.mark.parametrize("new", ["short", "password123", PASSWORD, "x\x00" * 10])
-    def test_weak_or_same_password_is_refused(self, new):
+    def test_weak_or_same_password_is_rejected(self, new):
         answer = self.change(make_token(make_user("kim")), new=new)
         assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, "new_password")
 
-    def test_tokens_are_revoked_when_asked(self):
+    def test_tokens_are_revoked_on_request(self):
         token = make_token(make_user("kim"))
         assert self.change(token, revoke_tokens=True).json()["revoked_tokens"] == 1
         assert call("GET", "/api/v1/me", token).status_code == 401
 
-    def test_session_that_asks_stays_and_others_end(self):
+    def test_present_session_stays_and_others_end(self):
         make_user("kim")
         mine, other = Client(), Client()
         for browser in (mine, other):
@@ -279,7 +279,7 @@ class TestOwnPassword:
         assert other.get("/api/v1/me").status_code in (401, 403)
 
     @pytest.mark.parametrize("query", ["", "?dry_run=true"])
-    def test_guesses_are_counted_as_those_of_a_login(self, query):
+    def test_guesses_count_as_logins(self, query):
         """A dry run is no way around the counters, which a rolled-back transaction would forget."""
         token = make_token(make_user("kim"))
         statuses = [self.change(token, "wrong horse battery", query=query).status_code for _ in range(11)]
@@ -292,14 +292,14 @@ class TestOwnPassword:
         assert self.change(token, new="short", query="?dry_run=true").status_code == 400
         assert log_in(PASSWORD).status_code == 201
 
-    def test_program_has_no_password_to_change(self):
+    def test_service_account_has_no_password_to_change(self):
         owner = make_token(make_member(make_tenant("nlp"), Role.OWNER))
         program = call("POST", "/api/v1/tenants/nlp/service-tokens", owner, {"name": "ci"}).json()["token"]
         assert refused(self.change(program)) == (409, "no_password_login")
 
 
 class TestLoginPage:
-    def test_one_time_password_asks_for_a_new_one(self, admin):
+    def test_login_page_asks_for_a_new_password_after_a_one_time_password(self, admin):
         one_time = create(admin)["one_time_password"]
         browser, fields = Client(), {"username": "kim", "password": one_time}
         asked = browser.post("/login/", fields)
@@ -310,7 +310,7 @@ class TestLoginPage:
         assert browser.post("/login/", {**fields, "new_password": NEW}).status_code == 302
         assert browser.get("/api/v1/me").json()["user"] == "kim"
 
-    def test_ordinary_login_asks_for_none(self):
+    def test_ordinary_login_asks_for_no_new_password(self):
         make_user("kim")
         assert "new_password" not in Client().get("/login/").content.decode()
         wrong = Client().post("/login/", {"username": "kim", "password": "wrong"})

@@ -25,7 +25,7 @@ def patch(tenant: Tenant, weight: float) -> "tuple[int, dict[str, object]]":
 
 
 @pytest.mark.parametrize("weight", [1e308, MAX_WEIGHT * 1.001, 0.0009, 0, -1])
-def test_a_weight_out_of_bounds_is_refused_by_name(weight: float) -> None:
+def test_weight_out_of_bounds_is_rejected_by_name(weight: float) -> None:
     tenant = make_tenant()
     status, said = patch(tenant, weight)
     assert (status, said["errors"][0]["field"]) == (400, "weight")  # type: ignore[index]
@@ -33,7 +33,7 @@ def test_a_weight_out_of_bounds_is_refused_by_name(weight: float) -> None:
     assert tenant.weight == 1.0
 
 
-def test_the_largest_weights_of_all_divide_what_is_shared() -> None:
+def test_largest_weights_still_divide_the_cluster() -> None:
     for tenant in (make_tenant(), make_tenant()):
         assert patch(tenant, MAX_WEIGHT)[0] == 200
     run_cycle()
