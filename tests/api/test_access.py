@@ -32,7 +32,7 @@ def call(method, path, token, body=None):
 
 
 @pytest.mark.parametrize("caller", CALLERS)
-def test_what_each_role_may_do(caller):
+def test_each_role_has_its_permissions(caller):
     """A08: the generated matrix, each operation done to something that is there. Nothing of it is kept."""
     stage = Stage()
     token = token_of(caller, stage)
@@ -56,7 +56,7 @@ def token_of(caller, stage):
     return make_token(make_member(stage.tenant, Role.MEMBER if caller == "colleague" else Role(caller)))
 
 
-def test_the_documentation_says_who_may():
+def test_documentation_lists_the_required_roles():
     """A08, A54: a new operation needs its line in the table; `who` is what docs/reference/rest.md tells."""
     assert {one.name: one.who for one in operations()} == WHO
 
@@ -66,7 +66,7 @@ def methods_of(endpoint):
     return set(endpoint.callback.cls().allowed_methods) - {"OPTIONS", "HEAD"}
 
 
-def test_a_foreign_id_answers_like_an_unknown_one():
+def test_foreign_id_answers_like_an_unknown_one():
     """A08: byte for byte, but for the id and the request's own id."""
     stage = Stage()
     token = make_token(make_member(make_tenant("elsewhere")))
@@ -83,7 +83,7 @@ def test_a_foreign_id_answers_like_an_unknown_one():
         assert answers[0] == answers[1], one.name
 
 
-def test_lists_show_own_tenants_only(nlp, member):
+def test_lists_show_only_own_tenants(nlp, member):
     own = submit(member, nlp)
     submit(make_member(other := make_tenant("other")), other)
     token = make_token(member)
@@ -96,7 +96,7 @@ def test_lists_show_own_tenants_only(nlp, member):
     assert [share["tenant"] for share in shares] == ["nlp"]
 
 
-def test_another_tenants_jobs_are_asked_for_like_those_of_one_that_there_is_not(nlp, member):
+def test_another_tenants_jobs_answer_like_those_of_an_unknown_tenant(nlp, member):
     submit(make_member(other := make_tenant("other")), other)
     for name in ("other", "nowhere"):
         answer = call("GET", f"/api/v1/jobs?tenant={name}", make_token(member))
@@ -105,15 +105,15 @@ def test_another_tenants_jobs_are_asked_for_like_those_of_one_that_there_is_not(
 
 
 class TestTokens:
-    def test_a_token_without_write_cannot_write(self, nlp, member):
+    def test_token_without_write_cannot_write(self, nlp, member):
         response = call("POST", "/api/v1/jobs", make_token(member, Scope.READ), {"command": ["x"]})
         assert (response.status_code, response.json()["code"]) == (403, "scope_missing")
 
-    def test_an_admins_token_without_admin_scope_is_no_admin(self, nlp):
+    def test_admins_token_without_admin_scope_is_not_an_admins(self, nlp):
         token = make_token(make_user(admin=True), Scope.READ, Scope.WRITE)
         assert call("PUT", "/api/v1/tenants/nlp/quota", token, {"max_gpus": 1}).status_code == 403
 
-    def test_an_admins_token_without_admin_scope_acts_as_the_member_that_they_are(self, nlp):
+    def test_admins_token_without_admin_scope_acts_as_a_member(self, nlp):
         """A08: anybody's things are an admin's with the scope alone."""
         set_member(nlp, admin := make_user(admin=True), Role.MEMBER)
         job, other = submit(admin, nlp), submit(make_member(nlp), nlp)
@@ -125,19 +125,19 @@ class TestTokens:
         set_member(nlp, admin, Role.OWNER)
         assert call("POST", f"/api/v1/jobs/{other}/release", token).json()["code"] == "not_permitted"
 
-    def test_an_admins_token_without_admin_scope_makes_none_of_an_owner(self, nlp):
+    def test_admins_token_without_admin_scope_creates_no_owner_token(self, nlp):
         """One that is limited to a tenant would be."""
         token = make_token(make_user(admin=True), Scope.READ, Scope.WRITE)
         assert call("POST", "/api/v1/tokens", token, {"name": "x", "tenant": "nlp"}).status_code == 403
         assert call("POST", "/api/v1/tokens", token, {"name": "x"}).status_code == 201
 
-    def test_a_revoked_token_is_no_token(self, nlp, member):
+    def test_revoked_token_is_refused(self, nlp, member):
         token = make_token(member)
         [made] = call("GET", "/api/v1/tokens", token).json()["items"]
         assert call("DELETE", f"/api/v1/tokens/{made['id']}", token).status_code == 200
         assert call("GET", "/api/v1/me", token).status_code == 401
 
-    def test_the_secret_is_not_stored(self, nlp, member):
+    def test_secret_is_not_stored(self, nlp, member):
         """A56"""
         from django.db import connection
 
@@ -146,7 +146,7 @@ class TestTokens:
             cursor.execute("SELECT string_agg(t::text, ' ') FROM tenants_apitoken t")
             assert token.split(".")[1] not in cursor.fetchone()[0]
 
-    def test_a_token_cannot_give_more_than_it_has(self, nlp, member):
+    def test_token_cannot_grant_more_than_it_has(self, nlp, member):
         token = make_token(member, Scope.READ, Scope.WRITE)
         answer = call("POST", "/api/v1/tokens", token, {"name": "x", "scopes": ["admin"]})
         assert answer.status_code == 400
@@ -163,11 +163,11 @@ class TestTokens:
             "Bearer " + "a" * 9000,
         ],
     )
-    def test_a_hostile_header_is_401(self, header):
+    def test_hostile_header_is_401(self, header):
         assert Client().get("/api/v1/jobs", headers={"Authorization": header}).status_code == 401
 
 
-def test_login_gives_a_token(nlp):
+def test_login_returns_a_token(nlp):
     user = make_user("grace")
     answer = call("POST", "/api/v1/login", None, {"username": "grace", "password": "correct horse battery"})
     assert answer.status_code == 201

@@ -41,7 +41,7 @@ def token(user):
         ("GET", "/api/v1/queue?cursor=WzEsMl0", 400),
     ],
 )
-def test_every_error_has_one_shape(method, path, status, token):
+def test_every_error_is_a_problem(method, path, status, token):
     """A55"""
     response = call(method, path, token)
     assert response.status_code == status
@@ -63,7 +63,7 @@ def test_jobs_are_paged_without_gaps(user, tenant, token):
     assert seen == ids[::-1]
 
 
-def test_the_queue_is_paged_in_order(user, tenant, token):
+def test_queue_is_paged_in_order(user, tenant, token):
     low, high = submit(user, tenant, priority=300), submit(user, tenant, priority=900, gpu_count=3)
     first = call("GET", "/api/v1/queue?limit=1", token).json()
     second = call("GET", f"/api/v1/queue?limit=1&cursor={first['next_cursor']}", token).json()
@@ -72,7 +72,7 @@ def test_the_queue_is_paged_in_order(user, tenant, token):
     assert [(one["items"][0]["position"], one["items"][0]["gpus_ahead"]) for one in (first, second)] == [(1, 0), (2, 3)]
 
 
-def test_filters(user, tenant, token):
+def test_jobs_are_filtered(user, tenant, token):
     job_id = submit(user, tenant, name="Training Job")
     submit(user, tenant, name="other")
     for query in ("name=training", f"user={user.username}&name=TRAIN", "state=waiting&name=job", "tenant=nlp&name=Job"):
@@ -92,7 +92,7 @@ class TestQuota:
             headers={"Authorization": f"Bearer {admin}", **headers},
         )
 
-    def test_an_edit_is_kept_with_who_made_it(self, tenant, admin):
+    def test_edit_is_recorded_with_its_actor(self, tenant, admin):
         assert self.put(admin, {"max_gpus": 4, "guaranteed_gpus": 2}).json()["max_gpus"] == 4
         from pghistory.models import Events
 
@@ -100,7 +100,7 @@ class TestQuota:
         assert event.pgh_diff["max_gpus"] == [None, 4]
         assert event.pgh_context["actor"].startswith("user")
 
-    def test_somebody_elses_edit_is_not_overwritten(self, tenant, admin):
+    def test_concurrent_edit_is_not_overwritten(self, tenant, admin):
         etag = self.put(admin, {"max_gpus": 4})["ETag"]
         self.put(admin, {"max_gpus": 5})
         assert self.put(admin, {"max_gpus": 6}, **{"If-Match": etag}).status_code == 412
@@ -117,13 +117,13 @@ class TestQuota:
             ({"max_gpu": 1}, "max_gpu"),
         ],
     )
-    def test_a_bad_quota_is_refused_by_name(self, tenant, admin, body, field):
+    def test_bad_quota_is_rejected_by_name(self, tenant, admin, body, field):
         answer = self.put(admin, body)
         assert answer.status_code == 400
         assert answer.json()["errors"][0]["field"] == field
 
     @pytest.mark.django_db(transaction=True)
-    def test_a_lowered_quota_stops_nothing_and_starts_nothing(self, tenant, user, admin):
+    def test_lowered_quota_stops_nothing_and_starts_nothing(self, tenant, user, admin):
         node = make_node()
         running = submit(user, tenant, gpu_count=4)
         run_cycle()
@@ -168,7 +168,7 @@ def test_openapi_describes_every_endpoint_and_is_valid(token):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_metrics_say_what_is_so(user, tenant):
+def test_metrics_match_the_database(user, tenant):
     node = make_node(gpus=2)
     submit(user, tenant)
     run_cycle()
@@ -181,7 +181,7 @@ def test_metrics_say_what_is_so(user, tenant):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_metrics_of_a_tenant_are_for_who_may_see_it(user, tenant, token):
+def test_metrics_of_a_tenant_need_access_to_it(user, tenant, token):
     """A08: without a token nobody is told who there is; who sees one tenant is told of that one, an admin of all."""
     admin = make_token(make_user("root", admin=True))
     make_tenant("vision")
@@ -202,7 +202,7 @@ def test_metrics_of_a_tenant_are_for_who_may_see_it(user, tenant, token):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_cluster_status_counts(user, tenant, token):
+def test_cluster_status_counts_nodes_gpus_and_jobs(user, tenant, token):
     make_node(gpus=4)
     submit(user, tenant, gpu_count=3)
     run_cycle()

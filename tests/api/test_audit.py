@@ -28,7 +28,7 @@ def told(answer):
     return [{k: one[k] for k in ("actor", "via", "action", "subject", "before", "after")} for one in answer["items"]]
 
 
-def test_an_edit_of_a_quota_by_a_token(nlp, admin):
+def test_quota_edit_by_a_token_is_audited(nlp, admin):
     token = make_token(admin)
     call("PUT", "/api/v1/tenants/nlp/quota", token, {"max_gpus": 4})
     [entry] = told(call("GET", "/api/v1/audit?action=quota", token).json())
@@ -42,7 +42,7 @@ def test_an_edit_of_a_quota_by_a_token(nlp, admin):
     }
 
 
-def test_an_edit_in_the_admin(nlp, admin):
+def test_edit_in_the_admin_is_audited(nlp, admin):
     browser = Client(headers={"User-Agent": "Firefox"})
     browser.force_login(admin)
     user = make_user("grace")
@@ -55,7 +55,7 @@ def test_an_edit_in_the_admin(nlp, admin):
     assert (entry.before["username"], entry.after["username"]) == ("grace", "ada")
 
 
-def test_a_role_that_somebody_is_given_is_kept_once(nlp):
+def test_new_role_is_audited_once(nlp):
     joan = make_user("joan")
     for role in (Role.MEMBER, Role.MEMBER, Role.OWNER):
         set_member(nlp, joan, role)
@@ -66,7 +66,7 @@ def test_a_role_that_somebody_is_given_is_kept_once(nlp):
     ]
 
 
-def test_a_new_password_is_kept_without_the_password(admin):
+def test_new_password_is_audited_without_the_password(admin):
     """A56"""
     browser = Client()
     browser.force_login(admin)
@@ -79,7 +79,7 @@ def test_a_new_password_is_kept_without_the_password(admin):
     assert (entry.action, set(entry.after.values())) == ("admin.change", {"(not shown)"})
 
 
-def test_a_deletion_in_the_admin_keeps_what_was(admin):
+def test_deletion_in_the_admin_is_audited_with_its_values(admin):
     browser = Client()
     browser.force_login(admin)
     user = make_user("grace")
@@ -89,7 +89,7 @@ def test_a_deletion_in_the_admin_keeps_what_was(admin):
     assert (entry.before["username"], entry.before["password"], entry.after) == ("grace", "(not shown)", None)
 
 
-def test_a_token_made_on_the_page(nlp):
+def test_token_created_on_the_page_is_audited(nlp):
     browser = Client()
     browser.force_login(user := make_member(nlp, name="grace"))
     browser.post("/tokens/", {"name": "laptop", "scopes": ["read"], "expires_in_days": "30"})
@@ -100,7 +100,7 @@ def test_a_token_made_on_the_page(nlp):
     assert token.secret_hash not in str(entry.after)
 
 
-def test_nobody_is_taken_for_who_came_before(nlp, admin):
+def test_actor_of_a_request_does_not_leak_to_the_next(nlp, admin):
     """Threads serve one request after the other."""
     call("PUT", "/api/v1/tenants/nlp/quota", make_token(admin), {"max_gpus": 4})
     make_user("grace")
@@ -109,7 +109,7 @@ def test_nobody_is_taken_for_who_came_before(nlp, admin):
     assert (latest.actor, latest.via, latest.action) == ("grace", "password", "token.create")
 
 
-def test_what_is_refused_or_taken_back_leaves_nothing(nlp, admin):
+def test_refused_or_rolled_back_write_leaves_no_entry(nlp, admin):
     count = AuditEntry.objects.count()
     token = make_token(admin)
     call("PUT", "/api/v1/tenants/nlp/quota?dry_run=true", token, {"max_gpus": 4})
@@ -117,7 +117,7 @@ def test_what_is_refused_or_taken_back_leaves_nothing(nlp, admin):
     assert AuditEntry.objects.count() == count + 1  # the token
 
 
-def test_the_database_keeps_what_was_kept(nlp):
+def test_database_rejects_changes_of_the_audit_log(nlp):
     for sql in ("UPDATE lib_auditentry SET actor = 'x'", "DELETE FROM lib_auditentry"):
         with (
             pytest.raises(ProgrammingError, match="Cannot update or delete"),
@@ -138,5 +138,5 @@ def test_audit_is_paged_and_filtered(nlp, admin):
     assert call("GET", "/api/v1/audit?action=quot", token).json()["items"] == []
 
 
-def test_audit_is_for_admins_with_the_scope(admin):
+def test_audit_needs_an_admin_with_the_scope(admin):
     assert call("GET", "/api/v1/audit", make_token(admin, Scope.READ)).status_code == 403

@@ -154,7 +154,7 @@ def do(route: str, admin: str, there: dict[str, Any], body: Any) -> None:
 
 
 @pytest.mark.parametrize("route", ENTRIES)
-def test_a_write_leaves_what_was_before_and_after(route, admin, there):
+def test_write_records_the_values_before_and_after(route, admin, there):
     kept = ENTRIES[route]
     prepare(route, admin, there)
     last = AuditEntry.objects.latest("id").pk
@@ -166,14 +166,14 @@ def test_a_write_leaves_what_was_before_and_after(route, admin, there):
 
 
 @pytest.mark.parametrize("route", EVENTS)
-def test_a_write_of_a_job_leaves_an_event_with_who_did_it(route, admin, there):
+def test_write_of_a_job_records_an_event_with_its_actor(route, admin, there):
     last = JobEvent.objects.latest("id").pk
     do(route, admin, there, EVENTS[route])
     told = JobEvent.objects.filter(pk__gt=last).values_list("actor", "via")
     assert ("root", f"token {admin.split('.')[0]}") in list(told)
 
 
-def test_every_write_of_the_api_is_among_these():
+def test_every_write_of_the_api_is_covered():
     """A new one fails until it is told what it leaves."""
     there = {
         f"{method} {shape(str(endpoint.pattern))}" for endpoint in api for method in methods_of(endpoint) - {"GET"}

@@ -108,7 +108,7 @@ SLOW = ("join token", "wrong secret", "owner elsewhere", "admin in another tenan
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=[pytest.mark.e2e] if kind in SLOW else []) for kind in CREDENTIALS]
 )
-def test_every_route_with_every_credential(kind):
+def test_every_route_answers_every_credential(kind):
     """A08: one walk over the whole matrix for each credential."""
     stage = Stage()
     token = credential(kind, stage)
@@ -122,7 +122,7 @@ def test_every_route_with_every_credential(kind):
     assert wrong == {}
 
 
-def test_a_page_session_without_the_proof_of_its_form_changes_nothing():
+def test_page_session_without_csrf_token_changes_nothing():
     """The API takes the page's session only with the CSRF token."""
     browser = Client(enforce_csrf_checks=True)
     browser.force_login(make_user(admin=True))
@@ -149,7 +149,7 @@ OTHERS: dict[str, tuple[int, ...]] = {
 }
 
 
-def test_every_other_address_is_public_on_purpose_or_asks_who_you_are():
+def test_every_other_address_is_intentionally_public_or_authenticates():
     """A08: pages send to the login; all else stands in the table above."""
     from gpusched import urls
 

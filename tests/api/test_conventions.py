@@ -50,7 +50,7 @@ def asking(stage):
     assert contents() == before
 
 
-def test_the_document_has_each_operation_of_the_url_configuration():
+def test_document_has_each_operation_of_the_url_configuration():
     """A54: what is tried here and in the tests of hostile input is all that there is."""
     there = {(method, f"/api/v1/{endpoint.pattern}") for endpoint in api for method in methods_of(endpoint)}
     known = {(one.method, one.path) for one in operations() if one.path.startswith("/api/v1/")}
@@ -61,7 +61,7 @@ def _shape(path: str) -> str:
     return re.sub(r"<[^>]+>|{[^}]+}", "{}", path)
 
 
-def test_each_operation_succeeds_and_says_that_it_may(stage):
+def test_each_operation_succeeds_as_documented(stage):
     """What follows would prove nothing of one that fails anyway."""
     for one in operations():
         with transaction.atomic():
@@ -72,7 +72,7 @@ def test_each_operation_succeeds_and_says_that_it_may(stage):
             transaction.set_rollback(True)
 
 
-def test_each_post_with_a_key_is_done_once(stage):
+def test_each_post_with_a_key_is_executed_once(stage):
     """A03: the same again is answered as the first time, another body is refused, and a login is of nobody yet."""
     for one in (one for one in writes() if one.method == "POST"):
         assert ("Idempotency-Key" in one.parameters("header")) == one.is_secured, one.name
@@ -83,7 +83,7 @@ def test_each_post_with_a_key_is_done_once(stage):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_each_post_that_keeps_its_answers_itself_is_done_once(stage):
+def test_each_post_that_stores_its_own_answers_is_executed_once(stage):
     """A03: these rely on being a transaction of their own."""
     those = [one for one in writes() if one.method == "POST" and _keeps_answers(one)]
     assert those
@@ -109,7 +109,7 @@ def _keeps_answers(one: Operation) -> bool:
     return bool(getattr(view.cls, "keeps_answers", False))
 
 
-def test_each_write_has_a_dry_run_or_refuses_it_by_name(stage):
+def test_each_write_has_a_dry_run_or_rejects_it_by_name(stage):
     """A55: with a key, too: a dry run is no answer to give again."""
     before = contents("tenants_loginattempts")  # a guess of a password counts in a dry run, too
     for one in writes():
@@ -124,7 +124,7 @@ def test_each_write_has_a_dry_run_or_refuses_it_by_name(stage):
             transaction.set_rollback(True)
 
 
-def test_each_versioned_edit_refuses_one_of_another_version(stage, asking):
+def test_each_versioned_edit_rejects_another_version(stage, asking):
     """A54: with the ETag that the same address gives, or any, it is done."""
     versioned = [one for one in writes() if "If-Match" in one.parameters("header")]
     assert versioned
@@ -141,11 +141,11 @@ def test_each_versioned_edit_refuses_one_of_another_version(stage, asking):
 class TestEachOperationRefuses:
     """A55: with one shape, all members of it and the id of the request; and nothing is written."""
 
-    def test_whom_it_does_not_know(self, asking):
+    def test_unauthenticated_caller_is_401(self, asking):
         for n, one in enumerate(SECURED):
             assert asking.refuses(one, 401, token=("", "no.token")[n % 2])["code"] == "not_authenticated"
 
-    def test_a_token_without_the_scope(self, stage):
+    def test_token_without_the_scope_is_403(self, stage):
         scopes = {True: Scope.READ, False: Scope.WRITE}
         tokens = {is_write: make_token(stage.admin, scope) for is_write, scope in scopes.items()}
         asking, before = Asking(stage), contents()
@@ -153,14 +153,14 @@ class TestEachOperationRefuses:
             assert asking.refuses(one, 403, token=tokens[one.is_write])["code"] == "scope_missing"
         assert contents() == before
 
-    def test_what_is_not_there(self, asking):
+    def test_unknown_resource_is_404(self, asking):
         for one in operations():
             for name in one.parameters("path"):
                 ids = {**asking.stage.ids(one), name: "nothing" if name in ("name", "secret") else 987654321}
                 if not (name == "secret" and one.method == "PUT"):  # it makes what is not there
                     assert asking.refuses(one, 404, address=one.path.format(**ids))["code"] == "not_found"
 
-    def test_a_method_that_its_address_does_not_have(self, asking):
+    def test_unknown_method_is_405(self, asking):
         for path in {one.path for one in operations()}:
             those = [one for one in operations() if one.path == path]
             known = {one.method for one in those}
@@ -169,32 +169,32 @@ class TestEachOperationRefuses:
                 assert (answer.status_code, answer.json()["code"]) == (405, "method_not_allowed"), (method, path)
                 assert known <= set(answer["Allow"].split(", ")), path
 
-    def test_a_parameter_or_a_field_that_it_does_not_know(self, asking):
+    def test_unknown_parameter_or_field_is_400(self, asking):
         for one in SECURED:
             assert asking.refuses(one, 400, query="?no_such=1")["errors"][0]["field"] == "no_such"
         for one in writes():
             raw = msgspec.json.encode({**asking.stage.body(one), "no_such": 1})
             assert asking.refuses(one, 400, raw=raw)["errors"][0]["field"] == "no_such"
 
-    def test_a_parameter_that_is_given_twice(self, asking):
+    def test_repeated_parameter_is_400(self, asking):
         """Which one is meant? A dry run must never become a real one."""
         for one in operations():
             for name in sorted(one.parameters("query")):
                 refused = asking.refuses(one, 400, query=f"?{name}=json&{name}=csv")["errors"][0]
                 assert (refused["field"], refused["code"]) == (name, "repeated"), one.name
 
-    def test_an_answer_of_another_type(self, asking):
+    def test_unavailable_content_type_is_406(self, asking):
         for one in operations():
             asking.refuses(one, 406, Accept="image/png")
 
-    def test_a_body_that_is_too_large_or_of_another_type(self, asking, monkeypatch):
+    def test_body_that_is_too_large_or_of_another_type_is_rejected(self, asking, monkeypatch):
         for one in writes():
             assert asking.refuses(one, 415, kind="text/xml")["code"] == "unsupported_media_type"
         monkeypatch.setattr(settings, "DATA_UPLOAD_MAX_MEMORY_SIZE", 1000)
         for one in writes():
             assert asking.refuses(one, 413, raw=b'{"a": "' + b"x" * 2000 + b'"}')["code"] == "too_large"
 
-    def test_one_request_too_many(self, asking, monkeypatch):
+    def test_too_many_requests_are_429(self, asking, monkeypatch):
         monkeypatch.setattr(settings, "ENV", read({"GPUSCHED_RATE_LIMIT_PER_MINUTE": "1"}))
         monkeypatch.setattr(rate_limits, "_buckets", {})
         asking.stage.ask("GET", "/api/v1/me")

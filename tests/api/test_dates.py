@@ -61,7 +61,7 @@ def listed(member, **given):
         ({"submitted_after": "2029-01-09", "ended_before": "2029-01-11", "limit": 1}, [9]),
     ],
 )
-def test_what_is_in_the_span_is_listed(member, jobs, given, days, monkeypatch):
+def test_jobs_within_the_span_are_listed(member, jobs, given, days, monkeypatch):
     """Newest first; also where a page looks at few jobs only."""
     assert listed(member, **given) == days
     monkeypatch.setattr(job_list, "MAX_SEARCHED", 3)
@@ -70,14 +70,14 @@ def test_what_is_in_the_span_is_listed(member, jobs, given, days, monkeypatch):
     assert listed(member, **given) == days
 
 
-def test_what_waits_has_not_ended(member, tenant, jobs):
+def test_pending_job_has_not_ended(member, tenant, jobs):
     submit(member, tenant)
     assert listed(member, ended_after="2000-01-01") == list(reversed(DAYS))
 
 
 @pytest.mark.parametrize("name", job_list.FILTERS)
 @pytest.mark.parametrize("text", ["yesterday", "2029-13-01", "0001-01-01", "9999-12-31T23:59:59Z", "12", "2029-01-01T"])
-def test_what_is_no_time_is_named(member, name, text):
+def test_invalid_time_is_named(member, name, text):
     """A55"""
     answer = call("GET", f"/api/v1/jobs?{name}={text}", make_token(member))
     assert (answer.status_code, [one["field"] for one in answer.json()["errors"]]) == (400, [name])

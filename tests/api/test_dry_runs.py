@@ -9,7 +9,7 @@ from tests.factories import make_member, make_tenant, make_token, make_user, sub
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_what_would_be_refused_is_refused():
+def test_dry_run_is_refused_like_the_write():
     nlp = make_tenant("nlp")
     job = submit(make_member(nlp), nlp)
     stranger = make_token(make_member(make_tenant("other")))
@@ -20,7 +20,7 @@ def test_what_would_be_refused_is_refused():
     assert call("POST", f"/api/v1/jobs/{job}/cancel?dry_run=true", None).status_code == 401
 
 
-def test_it_says_that_it_was_one():
+def test_dry_run_is_marked_in_the_answer():
     nlp = make_tenant("nlp")
     token = make_token(member := make_member(nlp))
     job = submit(member, nlp)

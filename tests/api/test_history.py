@@ -24,7 +24,7 @@ def nlp():
 
 
 @pytest.mark.parametrize("searched", [1, 3, 7, 20, 10_000])
-def test_a_search_by_name_has_no_gap_however_little_a_page_looks_at(nlp, monkeypatch, searched):
+def test_search_by_name_has_no_gap_whatever_the_scan_limit(nlp, monkeypatch, searched):
     monkeypatch.setattr(jobs.listing.job_list, "MAX_SEARCHED", searched)
     user = make_member(nlp)
     ids = [submit(user, nlp, name="rare" if n in (1, 2, 11) else "common") for n in range(20)]
@@ -78,7 +78,7 @@ ONE_EACH = {
 }  # fmt: skip
 
 
-def test_no_pair_of_filters_looks_at_all_jobs(nlp):
+def test_no_pair_of_filters_scans_all_jobs(nlp):
     """Whatever is documented, by any two together; for who sees one tenant, that is another filter."""
     small, seldom = make_tenant("small"), make_user("seldom")
     grow(submit(make_member(nlp), nlp), make_member(nlp).pk, 8_000)

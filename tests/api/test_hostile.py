@@ -33,26 +33,26 @@ def fleet():
     return hostile_agents.fleet()
 
 
-def test_each_write_refuses_each_kind_of_what_it_cannot_read(stage):
+def test_each_write_rejects_each_kind_of_unreadable_body(stage):
     """A55: generated over docs/openapi.json."""
     assert hostile.try_catalogue(stage, share=3, is_whole=False) >= 3 * len(writes())
 
 
-def test_what_no_field_can_hold_is_refused_by_each(stage):
+def test_each_write_rejects_values_beyond_its_fields(stage):
     """A55"""
     hostile.put_into_every_field(stage, "a\x00b")
 
 
 @LIMITS
 @given(data=st.data())
-def test_no_write_with_anything_wrong_breaks_the_server(stage, data):
+def test_no_write_with_any_error_breaks_the_server(stage, data):
     """A55"""
     hostile.send(stage, data.draw(hostile.requests(stage)), contents())
 
 
 @LIMITS
 @given(data=st.data())
-def test_no_question_breaks_the_server(stage, data):
+def test_no_read_breaks_the_server(stage, data):
     """A55: also forged cursors."""
     hostile.send(stage, data.draw(hostile.questions(stage)), contents())
 
@@ -64,7 +64,7 @@ def test_no_message_of_an_agent_breaks_the_server_or_reaches_another_node(fleet,
     hostile_agents.say(fleet, data)
 
 
-def test_an_agent_that_tells_of_what_another_node_runs_changes_nothing(fleet):
+def test_agent_report_about_another_node_changes_nothing(fleet):
     """A55"""
     hostile_agents.impersonate(fleet)
 
@@ -88,7 +88,7 @@ class TestOneShape:
     @pytest.mark.parametrize(
         "path", ["/api/v1/nothing", "/api/nothing", "/api/", "/agent/nothing", "/api/v1/jobs/1/nothing"]
     )
-    def test_an_address_that_is_none(self, path, admin):
+    def test_malformed_address_is_rejected(self, path, admin):
         assert check(Client().get(path, headers=admin)).status_code == 404
 
     @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ class TestOneShape:
         [("GET", "/agent/join"), ("DELETE", "/agent/sync"), ("POST", "/api/v1/openapi.json"), ("POST", "/metrics"),
          ("PUT", "/api/v1/metrics")],
     )  # fmt: skip
-    def test_a_method_that_is_none(self, method, path, admin):
+    def test_unknown_method_is_rejected(self, method, path, admin):
         answer = check(Client(enforce_csrf_checks=True).generic(method, path, headers=admin))
         assert (answer.status_code, answer.json()["code"]) == (405, "method_not_allowed")
         assert answer["Allow"]
@@ -104,22 +104,22 @@ class TestOneShape:
     @pytest.mark.parametrize(
         "path", ["/api/v1/tenants/%00", "/api/v1/nodes/%00", "/api/v1/nodes/%ff%fe", "/api/v1/tenants/..%2f"]
     )
-    def test_a_name_that_no_name_can_be(self, path, admin):
+    def test_impossible_name_is_rejected(self, path, admin):
         assert check(Client().get(path, headers=admin)).status_code == 404
 
     @pytest.mark.parametrize("path", ["/agent/sync", "/agent/logs?key=1.1.0&offset=0"])
-    def test_a_message_of_an_agent_that_is_too_large(self, path, fleet, monkeypatch):
+    def test_too_large_agent_message_is_rejected(self, path, fleet, monkeypatch):
         monkeypatch.setattr(server, "DATA_UPLOAD_MAX_MEMORY_SIZE", 1000)
         headers = {"Authorization": f"Bearer {fleet.agent.credential}"}
         answer = check(Client().post(path, b"x" * 2000, content_type="application/json", headers=headers))
         assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
 
-    def test_a_name_of_the_server_that_is_not_its_own(self):
+    def test_foreign_host_name_is_rejected(self):
         assert check(Client().get("/api/v1/health", headers={"Host": "evil.example"})).status_code in (200, 400)
         assert check(Client().get("/api/v1/docs", headers={"Host": "evil.example"})).status_code == 400
 
     @pytest.mark.parametrize("path", ["/api/v1/health", "/api/v1/me"])
-    def test_a_defect_tells_its_id_and_nothing_of_the_code(self, path, admin, monkeypatch):
+    def test_defect_shows_its_id_and_no_code(self, path, admin, monkeypatch):
         """With a request id, without a trace."""
         from scheduling.api import queue
         from tenants.api import tokens

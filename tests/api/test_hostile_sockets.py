@@ -13,17 +13,17 @@ from tests.frontend.page import cookie_of
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_a_hostile_page_is_answered_or_closed_and_its_neighbour_is_told():
+def test_hostile_page_is_answered_or_closed_and_other_pages_get_updates():
     """A55"""
     hostile_sockets.try_live_feed(examples=4)
 
 
-def test_a_hostile_agent_is_answered_or_closed_and_its_neighbour_works_on():
+def test_hostile_agent_is_answered_or_closed_and_other_agents_continue():
     """A55"""
     hostile_sockets.try_agents_socket(examples=6)
 
 
-def test_a_page_without_session_or_from_elsewhere_is_not_let_in():
+def test_page_without_session_or_from_another_origin_is_refused():
     """A55: None: the handshake itself is refused."""
     cookie = cookie_of(make_member(make_tenant("team")))
     for headers, code in (
@@ -36,7 +36,7 @@ def test_a_page_without_session_or_from_elsewhere_is_not_let_in():
         assert asyncio.run(hostile_sockets.knock_as_page(headers, cookie)) == code, headers
 
 
-def test_an_agent_without_a_credential_is_closed_with_4401():
+def test_agent_without_a_credential_is_closed_with_4401():
     """A55"""
     fleet()
     for header in ("", "Bearer", "Bearer x.y", "Bearer \x00.\xff", "Basic Zm9vOmJhcg==", "Bearer " + "a" * 9000):

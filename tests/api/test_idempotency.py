@@ -32,7 +32,7 @@ def post(path, token, body=b"{}", key="k1"):
     return Client().post(f"/api/v1/{path}", body, content_type="application/json", headers=headers)
 
 
-def test_a_repeated_request_is_answered_as_the_first_time_and_does_nothing(token):
+def test_repeated_request_gets_the_first_answer_and_does_nothing(token):
     """A03"""
     first, second = (post("tenants", token, b'{"name": "nlp"}') for _ in range(2))
     assert (first.status_code, second.status_code) == (201, 201)
@@ -41,7 +41,7 @@ def test_a_repeated_request_is_answered_as_the_first_time_and_does_nothing(token
     assert Tenant.objects.count() == 1
 
 
-def test_actions_take_a_key_too(token, admin):
+def test_actions_take_a_key(token, admin):
     """Even when the thing has changed since: the answer is that of the first time."""
     make_node(name="n1")
     first = post("nodes/n1/cordon", token)
@@ -53,7 +53,7 @@ def test_actions_take_a_key_too(token, admin):
 
 
 @pytest.mark.parametrize(("path", "body"), [("tenants", b'{"name": "b"}'), ("tokens", b'{"name": "a"}')])
-def test_the_same_key_for_something_else_is_a_conflict(token, path, body):
+def test_same_key_for_another_request_is_a_conflict(token, path, body):
     """A03: another body, or another address."""
     assert post("tenants", token, b'{"name": "a"}').status_code == 201
     answer = post(path, token, body)
@@ -63,7 +63,7 @@ def test_the_same_key_for_something_else_is_a_conflict(token, path, body):
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("turn", [1, -1])
-def test_a_submits_key_is_no_key_for_anything_else(turn):
+def test_key_of_a_submit_conflicts_with_other_requests(turn):
     """A03: nor is the key of anything else one for a submit, though submits keep theirs apart; after a day it is."""
     token = make_token(make_member(make_tenant("nlp")))
     asked = [("jobs", b'{"command": ["x"]}'), ("jobs/bulk", b'{"jobs": [{"command": ["x"]}]}')][::turn]
@@ -76,7 +76,7 @@ def test_a_submits_key_is_no_key_for_anything_else(turn):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_same_on_the_pages():
+def test_pages_take_a_key():
     """A03: there keys are a person's."""
     browser = Client()
     browser.force_login(make_member(make_tenant("nlp")))
@@ -85,7 +85,7 @@ def test_the_same_on_the_pages():
     assert browser.post("/api/v1/jobs", b'{"command": ["x"]}', **given).status_code == 409
 
 
-def test_a_login_has_no_key():
+def test_login_has_no_key():
     """Documented: it is of nobody yet, and each makes its own token."""
     make_user("grace")
     body = b'{"username": "grace", "password": "correct horse battery"}'
@@ -95,13 +95,13 @@ def test_a_login_has_no_key():
     assert first.json()["token"] != second.json()["token"]
 
 
-def test_a_refusal_frees_its_key_and_leaves_nothing(token):
+def test_refusal_frees_its_key_and_leaves_nothing(token):
     assert post("tenants", token, b'{"name": "UPPER"}').status_code == 400
     assert not KeptAnswer.objects.exists()
     assert post("tenants", token, b'{"name": "lower"}').status_code == 201
 
 
-def test_the_key_of_one_token_is_nothing_to_another(token, admin):
+def test_keys_of_tokens_are_separate(token, admin):
     """A replay gives away nothing: the other token may be allowed less."""
     assert post("tokens", token, b'{"name": "x", "scopes": ["read"]}').status_code == 201
     other = make_token(admin, Scope.READ)
@@ -109,7 +109,7 @@ def test_the_key_of_one_token_is_nothing_to_another(token, admin):
     assert post("tokens", "no.token", b'{"name": "x", "scopes": ["read"]}').status_code == 401
 
 
-def test_the_text_of_a_new_token_is_in_no_table(token):
+def test_text_of_a_new_token_is_in_no_table(token):
     """A56"""
     made = post("tokens", token, b'{"name": "x"}').json()["token"]
     assert made == post("tokens", token, b'{"name": "x"}').json()["token"]
@@ -117,21 +117,21 @@ def test_the_text_of_a_new_token_is_in_no_table(token):
     assert made.split(".")[1] not in rows[0]["text"]
 
 
-def test_after_a_day_a_key_is_new_again(token):
+def test_key_is_free_after_a_day(token):
     post("tokens", token, b'{"name": "x"}')
     execute("UPDATE jobs_keptanswer SET created_at = created_at - interval '25 hours'")
     assert "Idempotent-Replay" not in post("tokens", token, b'{"name": "x"}')
 
 
 @pytest.mark.parametrize("key", ["x" * 256, "a\x00b"])
-def test_a_key_that_cannot_be_kept_is_refused(token, key):
+def test_key_that_cannot_be_stored_is_rejected(token, key):
     """A55"""
     answer = post("tenants", token, b'{"name": "nlp"}', key=key)
     assert (answer.status_code, answer["Content-Type"]) == (400, "application/problem+json")
 
 
 @pytest.mark.django_db(transaction=True)
-def test_requests_at_the_same_time_do_it_once():
+def test_concurrent_requests_with_a_key_execute_once():
     """A03: real connections; all get the one answer."""
     token = make_token(make_member(make_tenant("nlp")))
     answers = []

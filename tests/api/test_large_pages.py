@@ -34,7 +34,7 @@ def member(tenant):
 
 
 @pytest.mark.parametrize("is_compressible", [True, False])
-def test_a_page_of_large_scripts_ends_early_and_the_cursor_goes_on(member, tenant, is_compressible):
+def test_page_of_large_scripts_ends_early_and_the_cursor_continues(member, tenant, is_compressible):
     seen, dice = [tenant.pk], random.Random(1)
     text = "x" * (MIB * 3 // 4) if is_compressible else dice.randbytes(MIB * 3 // 8).hex()
     ids = [submit(member, tenant, command=[], script=f"#!/bin/sh\n#{n}{text}") for n in range(25)]
@@ -53,7 +53,7 @@ def test_elements_count_with_the_script_of_their_array(member, tenant):
     assert [len(page) for page in found] == [8, 8, 8, 6]
 
 
-def test_ordinary_pages_are_as_long_as_asked_for(member, tenant):
+def test_ordinary_pages_have_the_requested_length(member, tenant):
     seen = [tenant.pk]
     for n in range(40):
         submit(member, tenant, command=[], script=f"#!/bin/sh\n#{n}" + "ordinary words of a script\n" * 300)

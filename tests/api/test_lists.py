@@ -30,12 +30,12 @@ def lists() -> Iterator[tuple[str, set[str]]]:
                 yield path.removeprefix("/api/v1/"), {one["name"] for one in operations["get"].get("parameters", ())}
 
 
-def test_the_sdk_lists_jobs_by_every_filter():
+def test_sdk_lists_jobs_by_every_filter():
     """A54"""
     assert JobFilters.__optional_keys__ == dict(lists())["jobs"] - {"limit", "cursor"}
 
 
-def test_each_list_has_pages_or_is_documented_as_whole():
+def test_each_list_has_pages_or_is_documented_as_complete():
     """A54: in docs/rest.md, of which no other sentence than this one names addresses so."""
     [whole] = re.findall(r"is answered whole, with a `next_cursor` of null: ([^.]+)\.", (DOCS / "rest.md").read_text())
     found = dict(lists())
@@ -55,7 +55,7 @@ def pages(ask: Any, first: dict[str, Any]) -> Iterator[Any]:
         yield from map(key_of, page["items"])
 
 
-def test_pages_of_one_item_are_together_what_one_page_of_all_is():
+def test_pages_of_one_item_equal_a_page_of_all():
     paged: set[str] = set()
     growing = {path for path, names in lists() if "cursor" in names}
     for name, response in everything():
@@ -80,7 +80,7 @@ def test_pages_of_one_item_are_together_what_one_page_of_all_is():
     assert paged == growing, "each has two items somewhere"
 
 
-def test_a_cursor_of_another_list_is_refused():
+def test_cursor_of_another_list_is_rejected():
     token = make_token(make_user(admin=True))
     growing = {path for path, names in lists() if "cursor" in names and "{" not in path}
     assert {"jobs", "audit"} <= growing

@@ -35,7 +35,7 @@ def log_in(name="grace", password=WRONG, address="10.0.0.1"):
     return Client(REMOTE_ADDR=address).post("/api/v1/login", body, content_type="application/json")
 
 
-def test_the_fourth_guess_at_a_name_is_refused_even_if_it_is_right():
+def test_fourth_guess_at_a_name_is_refused_even_if_it_is_right():
     """A55: with when to try again, in the one error shape."""
     assert [log_in().status_code for _ in range(3)] == [401] * 3
     answer = log_in(password=RIGHT)
@@ -43,7 +43,7 @@ def test_the_fourth_guess_at_a_name_is_refused_even_if_it_is_right():
     assert 0 < int(answer["Retry-After"]) <= limits.LOGIN_WINDOW_SECONDS
 
 
-def test_guesses_that_carry_a_key_are_counted_too():
+def test_guesses_with_a_key_count():
     """With somebody's token a key would have what is refused taken back, and the count of the guess with it."""
     headers = {"Authorization": f"Bearer {make_token(make_user('viewer'))}"}
     body = b'{"username": "grace", "password": "wrong"}'
@@ -56,7 +56,7 @@ def test_guesses_that_carry_a_key_are_counted_too():
     assert [answer.status_code for answer in answers] == [401] * 3 + [429]
 
 
-def test_a_login_has_no_dry_run():
+def test_login_has_no_dry_run():
     """It would be a login, with a token that nobody asked for."""
     answer = Client().post(
         "/api/v1/login?dry_run=true", {"username": "grace", "password": RIGHT}, content_type="application/json"
@@ -65,7 +65,7 @@ def test_a_login_has_no_dry_run():
     assert not ApiToken.objects.exists()
 
 
-def test_somebody_elses_guesses_do_not_lock_a_person_out():
+def test_guesses_of_others_do_not_lock_a_user_out():
     for _ in range(4):
         log_in(address="10.0.0.66")
     assert log_in(password=RIGHT).status_code == 201
@@ -81,14 +81,14 @@ def test_guesses_at_many_names_from_one_address_are_refused():
     assert answers == [401] * 5 + [429]
 
 
-def test_a_right_password_forgets_the_guesses_before_it():
+def test_right_password_resets_the_guesses_before_it():
     for _ in range(2):
         log_in()
     assert log_in(password=RIGHT).status_code == 201
     assert [log_in().status_code for _ in range(3)] == [401] * 3
 
 
-def test_ones_own_password_forgets_no_guess_at_others():
+def test_own_password_does_not_reset_guesses_at_others():
     """Who has an account would otherwise guess on and on from one address, with a right login in between."""
     make_user("mallory")
     statuses = [log_in(name=f"user{n}").status_code for n in range(4)]
@@ -98,7 +98,7 @@ def test_ones_own_password_forgets_no_guess_at_others():
     assert log_in(name="mallory", password=RIGHT).status_code == 429
 
 
-def test_after_the_window_attempts_count_from_none():
+def test_attempts_count_anew_after_the_window():
     for _ in range(4):
         log_in()
     execute("UPDATE tenants_loginattempts SET began_at = began_at - interval '1 hour'")
@@ -106,7 +106,7 @@ def test_after_the_window_attempts_count_from_none():
 
 
 @pytest.mark.parametrize("path", ["/login/", "/admin/login/"])
-def test_the_pages_count_too(path):
+def test_login_pages_count(path):
     """The login page and the admin share the counters with the API; the refusal is a page."""
     browser = Client(REMOTE_ADDR="10.0.0.1")
     for _ in range(3):
@@ -117,21 +117,21 @@ def test_the_pages_count_too(path):
     assert log_in(password=RIGHT).status_code == 429
 
 
-def test_names_are_not_kept_as_they_were_typed():
+def test_typed_names_are_not_stored():
     """A56: a password typed into the wrong field is in no table."""
     log_in(name="hunter2-secret")
     assert "hunter2" not in " ".join(LoginAttempts.objects.values_list("key", flat=True))
 
 
 class TestProxies:
-    def test_nobody_is_believed_unless_named(self):
+    def test_headers_of_untrusted_peers_are_ignored(self):
         for n in range(3):
             Client(REMOTE_ADDR="10.0.0.1", headers={"X-Forwarded-For": f"10.9.9.{n}"}).post(
                 "/api/v1/login", b'{"username": "grace", "password": "x"}', content_type="application/json"
             )
         assert log_in().status_code == 429
 
-    def test_a_trusted_proxy_tells_whose_request_it_is(self, monkeypatch):
+    def test_trusted_proxy_sets_the_client_address(self, monkeypatch):
         monkeypatch.setattr(settings, "ENV", read({"GPUSCHED_TRUSTED_PROXIES": "10.0.0.0/24"}))
         answers = [
             Client(REMOTE_ADDR="10.0.0.1", headers={"X-Forwarded-For": f"6.6.6.6, 192.0.2.{n}, 10.0.0.7"})
@@ -152,17 +152,17 @@ class TestProxies:
             ("2001:db8::1", "2001:db8::1"),
         ],
     )
-    def test_the_client_is_the_nearest_that_is_no_proxy(self, claimed, client):
+    def test_client_is_the_nearest_address_that_is_not_a_proxy(self, claimed, client):
         assert client_of("10.0.0.1", claimed, networks("10.0.0.0/24")) == client
 
-    def test_behind_tls_needs_a_proxy_to_say_so(self):
+    def test_https_behind_a_proxy_needs_its_header(self):
         with pytest.raises(SettingError, match="TRUSTED_PROXIES"):
             read({"GPUSCHED_BEHIND_TLS": "true"})
         with pytest.raises(SettingError, match=r"GPUSCHED_TRUSTED_PROXIES.*nowhere"):
             read({"GPUSCHED_TRUSTED_PROXIES": "nowhere"})
 
     @pytest.mark.parametrize(("peer", "is_tls"), [("10.0.0.1", True), ("192.0.2.1", False)])
-    def test_only_a_trusted_proxy_says_that_a_request_came_by_tls(self, monkeypatch, peer, is_tls):
+    def test_only_a_trusted_proxy_can_report_https(self, monkeypatch, peer, is_tls):
         monkeypatch.setattr(settings, "ENV", read({"GPUSCHED_TRUSTED_PROXIES": "10.0.0.0/24"}))
         monkeypatch.setattr(settings, "SECURE_PROXY_SSL_HEADER", ("HTTP_X_FORWARDED_PROTO", "https"))
         monkeypatch.setattr(settings, "SECURE_HSTS_SECONDS", 3600)
@@ -172,7 +172,7 @@ class TestProxies:
 
 class TestBrowsers:
     @pytest.mark.parametrize("path", ["/login/", "/", "/nothing"])
-    def test_pages_run_no_script_that_is_not_a_file_of_ours(self, path, grace):
+    def test_pages_run_only_script_files_of_this_server(self, path, grace):
         browser = Client()
         browser.force_login(grace)
         answer = browser.get(path)
@@ -180,17 +180,17 @@ class TestBrowsers:
         assert scripts.strip() == "'self'"
         assert "<script>" not in answer.content.decode()
 
-    def test_answers_for_programs_are_no_pages(self):
+    def test_api_answers_allow_no_page_content(self):
         answer = call("GET", "/api/v1/health", None)
         assert answer["Content-Security-Policy"].startswith("default-src 'none'")
         assert answer["X-Content-Type-Options"] == "nosniff"
 
-    def test_nobody_may_frame_the_admin(self):
+    def test_admin_cannot_be_framed(self):
         answer = Client().get("/admin/login/")
         assert "frame-ancestors 'none'" in answer["Content-Security-Policy"]
         assert (answer["X-Frame-Options"], answer["Referrer-Policy"]) == ("DENY", "same-origin")
 
-    def test_cookies_are_for_this_site_alone(self, grace):
+    def test_cookies_are_limited_to_this_site(self, grace):
         browser = Client()
         browser.post("/login/", {"username": "grace", "password": RIGHT})
         session = browser.cookies["sessionid"]

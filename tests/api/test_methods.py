@@ -23,7 +23,7 @@ def browser(admin):
     return found
 
 
-def test_head_is_answered_as_get_is(admin):
+def test_head_is_answered_like_get(admin):
     stage, token = Stage(), make_token(admin)
     paths = [stage.address(one) for one in operations() if not one.is_write]
     for path in [*paths, "/metrics", "/ready", "/api/v1/metrics", "/api/v1/openapi.json", "/api/v1/docs"]:
@@ -33,7 +33,7 @@ def test_head_is_answered_as_get_is(admin):
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_pages_are_looked_at_and_say_what_they_do_not_do(path, browser):
+def test_pages_allow_get_and_name_their_methods(path, browser):
     assert browser.head(path).status_code == browser.get(path).status_code
     for method in ("PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"):
         answer = browser.generic(method, path)
@@ -41,7 +41,7 @@ def test_pages_are_looked_at_and_say_what_they_do_not_do(path, browser):
         assert b"This page does not support this action" in answer.content
 
 
-def test_what_only_changes_something_is_not_looked_at(browser):
+def test_write_only_addresses_reject_get(browser):
     job = submit(make_member(nlp := make_tenant("nlp")), nlp)
     answer = browser.get(f"/jobs/{job}/cancel/")
     assert (answer.status_code, answer["Allow"]) == (405, "POST")

@@ -80,7 +80,7 @@ def test_every_operation_answers_503_while_the_database_refuses_connections(prox
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/api/v1/metrics", "/agent/join", "/agent/sync", "/agent/logs"])
-def test_metrics_and_agents_answer_503_while_the_database_is_away(proxy, path):
+def test_metrics_and_agents_answer_503_while_the_database_is_unreachable(proxy, path):
     """A59"""
     proxy.refuse()
     method = "POST" if path.startswith("/agent/") else "GET"
@@ -88,7 +88,7 @@ def test_metrics_and_agents_answer_503_while_the_database_is_away(proxy, path):
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_pages_answer_503_while_the_database_is_away(proxy, path):
+def test_pages_answer_503_while_the_database_is_unreachable(proxy, path):
     """A59: and their own page asks the database for nothing more."""
     browser = Client(raise_request_exception=False)
     browser.force_login(make_user(admin=True))
@@ -99,7 +99,7 @@ def test_pages_answer_503_while_the_database_is_away(proxy, path):
     assert "Nothing of it was kept" not in answer.content.decode()
 
 
-def test_websockets_are_closed_with_1013_while_the_database_is_away(proxy):
+def test_websockets_are_closed_with_1013_while_the_database_is_unreachable(proxy):
     """A59: not refused with a 500; agents and pages try again."""
     agent = make_node()
     cookie = cookie_of(make_member(make_tenant("team")))
@@ -110,14 +110,14 @@ def test_websockets_are_closed_with_1013_while_the_database_is_away(proxy):
     assert asyncio.run(hostile_sockets.knock_as_page(page, cookie)) == 1013
 
 
-def test_the_answer_is_there_again_with_the_database(proxy, token):
+def test_answers_return_with_the_database(proxy, token):
     proxy.refuse()
     assert ask("GET", "/api/v1/jobs", token).status_code == 503
     proxy.come_back()
     assert ask("GET", "/api/v1/jobs", token).status_code == 200
 
 
-def test_a_database_that_lets_connections_time_out_makes_one_request_wait_and_others_not(proxy, token):
+def test_connection_timeouts_delay_one_request_and_no_others(proxy, token):
     """A59: or each would hold a thread for the timeout, and clients behind them would give up."""
     proxy.hang()
     connection.close()
@@ -141,9 +141,7 @@ def test_a_database_that_lets_connections_time_out_makes_one_request_wait_and_ot
     ],
     ids=["submit", "token"],
 )
-def test_a_commit_whose_answer_is_lost_is_not_known_and_a_repeat_gives_its_answer(
-    proxy, token, path, body, words, kept
-):
+def test_commit_with_a_lost_answer_is_uncertain_and_a_repeat_returns_its_answer(proxy, token, path, body, words, kept):
     """A59"""
     before = kept.objects.count()
     proxy.cut_answer(words)
@@ -168,7 +166,7 @@ def test_a_commit_whose_answer_is_lost_is_not_known_and_a_repeat_gives_its_answe
         ("GET", "/api/v1/jobs", "", "try again in a moment"),
     ],
 )
-def test_a_repeat_is_called_safe_only_where_keys_count(proxy, token, method, path, key, is_safe):
+def test_repeat_is_called_safe_only_with_a_key(proxy, token, method, path, key, is_safe):
     """A59"""
     proxy.refuse()
     body = {"username": "root", "password": "x"} if path.endswith("login") else {}
@@ -178,7 +176,7 @@ def test_a_repeat_is_called_safe_only_where_keys_count(proxy, token, method, pat
     assert ("may or may not" in answer.json()["detail"]) == (method != "GET")
 
 
-def test_a_defect_stays_a_500_and_does_not_claim_that_nothing_was_kept(token, monkeypatch):
+def test_defect_stays_a_500_and_does_not_claim_that_nothing_was_stored(token, monkeypatch):
     for defect in (KeyError("x"), OperationalError("raised by hand")):
         monkeypatch.setattr("jobs.submit.submit.submit", lambda *_, defect=defect: (_ for _ in ()).throw(defect))
         answer = ask("POST", "/api/v1/jobs", token, JOB, **{"Idempotency-Key": "once"})
@@ -191,19 +189,19 @@ def test_a_defect_stays_a_500_and_does_not_claim_that_nothing_was_kept(token, mo
     [("57P01", True), ("57P02", True), ("57P03", True), ("53300", True), ("08006", True),
      ("57014", False), ("42601", False), ("40P01", False), ("55P03", False), ("22003", False)],
 )  # fmt: skip
-def test_errors_of_the_server_are_told_apart_by_their_code(sqlstate, is_away):
+def test_server_errors_are_classified_by_their_code(sqlstate, is_away):
     with pytest.raises(Error) as caught:
         execute(f"DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '{sqlstate}'; END $$")
     assert is_outage(caught.value) is is_away
 
 
-def test_a_connection_that_the_server_ends_in_a_transaction_is_an_outage(django_db_blocker):
+def test_connection_ended_by_the_server_in_a_transaction_is_an_outage(django_db_blocker):
     with pytest.raises(Error) as caught, transaction.atomic():
         query("SELECT pg_terminate_backend(pg_backend_pid())")
     assert is_outage(caught.value)
 
 
-def test_wrong_use_of_a_sound_connection_is_no_outage():
+def test_wrong_use_of_a_sound_connection_is_not_an_outage():
     cursor = connection.cursor()
     cursor.close()
     with pytest.raises(Error) as caught:
@@ -211,7 +209,7 @@ def test_wrong_use_of_a_sound_connection_is_no_outage():
     assert not is_outage(caught.value)
 
 
-def test_an_outage_is_a_line_of_the_log_and_no_traceback(proxy, token, caplog):
+def test_outage_is_a_log_line_without_a_traceback(proxy, token, caplog):
     proxy.refuse()
     with caplog.at_level(logging.WARNING, "django.request"):
         ask("GET", "/api/v1/jobs", token)

@@ -76,11 +76,11 @@ def counted(monkeypatch: pytest.MonkeyPatch, stage: Stage, one: Operation) -> in
     return len([one for one in sent if not one.startswith(("SAVEPOINT", "RELEASE SAVEPOINT"))])
 
 
-def test_the_baseline_has_each_operation():
+def test_baseline_has_each_operation():
     assert set(BASELINE) == {one.name for one in operations()}
 
 
-def test_each_read_sends_what_the_baseline_says_whatever_there_is(monkeypatch):
+def test_each_read_matches_the_baseline_for_any_amount_of_data(monkeypatch):
     stage = Stage()
     found: dict[str, list[int]] = {}
     for name in ("n", "m"):
@@ -92,7 +92,7 @@ def test_each_read_sends_what_the_baseline_says_whatever_there_is(monkeypatch):
     assert {name: counts[0] for name, counts in found.items()} == only(found)
 
 
-def test_each_write_sends_what_the_baseline_says(monkeypatch):
+def test_each_write_matches_the_baseline(monkeypatch):
     stage = Stage()
     found = {one.name: counted(monkeypatch, stage, one) for one in writes()}
     assert found == only(found)
@@ -102,7 +102,7 @@ def only(names: Iterable[str]) -> dict[str, int | None]:
     return {name: BASELINE.get(name) for name in names}
 
 
-def test_a_bulk_sends_as_many_however_large_it_is(monkeypatch):
+def test_bulk_needs_the_same_queries_at_any_size(monkeypatch):
     token, found = make_token(make_member(make_tenant("nlp"))), []
     make_node(name="n1")
     for jobs in (1, 2, 40):

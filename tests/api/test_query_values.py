@@ -37,18 +37,18 @@ def refused(path, token):
 
 
 @pytest.mark.parametrize("path", ["jobs?format=csv", "tenants/nlp/usage?format=xml", "nodes?format=json"])
-def test_a_format_is_no_parameter(token, path):
+def test_format_is_not_a_parameter_of_json_endpoints(token, path):
     assert refused(path, token) == ["format"]
 
 
-def test_a_download_is_asked_for_or_not(tenant, member, token):
+def test_download_parameter_is_a_boolean(tenant, member, token):
     job_id = submit(member, tenant)
     assert refused(f"jobs/{job_id}/logs?download=1", token) == ["download"]
     assert call("GET", f"/api/v1/jobs/{job_id}/logs?download=false", token).status_code == 200
 
 
 @pytest.mark.parametrize("number", ["1_0", "%2B5", "+5", "%205", "1.0", "1e2", "%D9%A5", "0x5", "9" * 5000])
-def test_a_whole_number_is_digits_alone(token, number):
+def test_whole_number_has_only_digits(token, number):
     assert refused(f"jobs?limit={number}", token) == ["limit"]
 
 
@@ -60,7 +60,7 @@ def test_half_of_a_surrogate_pair_is_not_called_truncated(raw):
 
 
 @pytest.mark.parametrize("raw", [rb'{"x": "\\ud800', rb'{"x": "\ud800', b'{"x": "a', rb'{"x": "\u12'])
-def test_a_body_that_ends_too_early_is_called_truncated(raw):
+def test_truncated_body_is_called_truncated(raw):
     with pytest.raises(Problem, match="truncated"):
         decode(raw, Text)
 
@@ -70,27 +70,27 @@ class Text(msgspec.Struct):
 
 
 @pytest.mark.parametrize("text", ["2030-01-31T08:00:00 02:00", "2030-01-31T08:00:00%2B02:00", "2030-01-31%2006:00"])
-def test_a_time_is_read_alike_wherever_it_is_said(token, text):
+def test_times_are_parsed_alike_everywhere(token, text):
     assert call("GET", f"/api/v1/jobs?submitted_after={text}", token).status_code == 200
     assert call("GET", f"/api/v1/tenants/nlp/usage?from=2030-01-01&to={text}", token).status_code == 200
 
 
 @pytest.mark.parametrize("text", ["2030-01-31T08:00:00+02:00", "2030-01-31 08:00 +02:00", "2030-01-31 06:00"])
-def test_a_job_starts_not_before_a_time_of_any_of_its_forms(token, text):
+def test_not_before_accepts_every_form_of_time(token, text):
     body = {"tenant": "nlp", "command": ["x"], "not_before": text}
     assert call("POST", "/api/v1/jobs", token, body).json()["job"]["not_before"] == "2030-01-31T06:00:00Z"
 
 
 @pytest.mark.parametrize("text", ["9999-12-31T23:59:59.999999Z", "2900-01-01", "9999-12-31T23:59:59-14:00"])
 @pytest.mark.parametrize("address", ["/api/v1/jobs", "/api/v1/jobs/simulate"])
-def test_a_job_that_is_to_start_near_the_end_of_time_is_refused(token, address, text):
+def test_start_near_the_end_of_time_is_rejected(token, address, text):
     """One was accepted, and stopped every cycle of the scheduler: there was no date to name in its reason."""
     answer = call("POST", address, token, {"tenant": "nlp", "command": ["x"], "not_before": text})
     assert answer.status_code == 400
     assert [error["field"] for error in answer.json()["errors"]] == ["not_before"]
 
 
-def test_one_job_is_found_by_its_number_and_not_by_looking_at_all(tenant, member, monkeypatch):
+def test_job_is_found_by_its_number_without_a_scan(tenant, member, monkeypatch):
     submit(member, tenant)
     asked: list[tuple[str, Any]] = []
 

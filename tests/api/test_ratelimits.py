@@ -25,7 +25,7 @@ def user():
     return make_member(make_tenant("nlp"))
 
 
-def test_each_answer_says_how_many_are_left_and_then_429(user):
+def test_each_answer_has_the_remaining_requests_and_then_429(user):
     token = make_token(user)
     answers = [call("GET", "/api/v1/me", token) for _ in range(4)]
     assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
@@ -35,14 +35,14 @@ def test_each_answer_says_how_many_are_left_and_then_429(user):
     assert (answers[3].json()["code"], int(answers[3]["RateLimit-Reset"]) > 20) == ("rate_limited", True)
 
 
-def test_refusals_count_and_other_tokens_do_not(user):
+def test_refusals_count_and_other_tokens_are_separate(user):
     token, other = make_token(user), make_token(user)
     answers = [call("POST", "/api/v1/tenants", token, {}).status_code for _ in range(4)]
     assert answers == [403, 403, 403, 429]
     assert call("GET", "/api/v1/me", other).status_code == 200
 
 
-def test_kept_answers_count_too(user):
+def test_replayed_answers_count(user):
     headers = {"Authorization": f"Bearer {make_token(user)}", "Idempotency-Key": "k1"}
     body = {"name": "t", "scopes": ["read"]}
     answers = [Client().post("/api/v1/tokens", body, "application/json", headers=headers) for _ in range(4)]
@@ -52,30 +52,30 @@ def test_kept_answers_count_too(user):
     assert answers[3]["Retry-After"]
 
 
-def test_bad_tokens_are_refused_more_cheaply_and_good_ones_still_pass(user):
+def test_bad_tokens_are_refused_cheaply_and_good_ones_still_pass(user):
     assert [call("GET", "/api/v1/me", "ux.y").status_code for _ in range(3)] == [401, 401, 429]
     assert call("GET", "/api/v1/me", make_token(user)).status_code == 200
 
 
-def test_the_calls_of_a_page_count_by_person(user):
+def test_calls_of_a_page_count_by_user(user):
     browsers = [Client(), Client()]
     for browser in browsers:
         browser.force_login(user)
     assert [browsers[n % 2].get("/api/v1/me").status_code for n in range(4)] == [200, 200, 200, 429]
 
 
-def test_bad_tokens_count_where_none_is_needed_too():
+def test_bad_tokens_count_on_public_addresses():
     headers = {"Authorization": "Bearer ux.y"}
     assert [Client().get("/metrics", headers=headers).status_code for _ in range(3)] == [401, 401, 429]
 
 
-def test_a_bucket_fills_evenly():
+def test_bucket_fills_evenly():
     bucket = Bucket(remaining=0.0, at=100.0, limit=60)
     assert [bucket.try_use(100.5), bucket.try_use(101.0), bucket.try_use(101.5)] == [False, True, False]
     assert (bucket.try_use(1000.0), bucket.remaining) == (True, 59.0)
 
 
-def test_callers_are_forgotten_before_they_fill_the_memory(monkeypatch):
+def test_callers_are_dropped_before_they_fill_the_memory(monkeypatch):
     monkeypatch.setattr(rate_limits, "MAX_CALLERS", 5)
     for n in range(50):
         rate_limits._count(f"caller {n}", 3)

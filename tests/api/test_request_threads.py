@@ -32,7 +32,7 @@ def wait_for(is_so):
         time.sleep(0.01)
 
 
-def test_no_more_than_so_many_at_once_and_the_first_first(threads, gate):
+def test_requests_run_in_order_up_to_the_maximum(threads, gate):
     begun = []
 
     def work(number):
@@ -49,7 +49,7 @@ def test_no_more_than_so_many_at_once_and_the_first_first(threads, gate):
     assert sorted(begun[2:4]) == [2, 3]
 
 
-def test_who_stands_aside_makes_room_and_takes_it_back(threads, gate):
+def test_yielded_slot_is_used_and_taken_back(threads, gate):
     inside = threading.Semaphore(0)
 
     def wait():
@@ -67,7 +67,7 @@ def test_who_stands_aside_makes_room_and_takes_it_back(threads, gate):
     wait_for(lambda: len(threads._threads) == 2)
 
 
-def test_an_error_is_the_askers_and_the_thread_goes_on(threads):
+def test_error_reaches_its_caller_and_the_thread_continues(threads):
     def fails():
         raise ValueError("of the view")
 
@@ -77,7 +77,7 @@ def test_an_error_is_the_askers_and_the_thread_goes_on(threads):
     assert len(threads._threads) <= 2
 
 
-def test_a_request_tells_when_who_made_it_has_gone(threads, gate):
+def test_request_sees_that_its_client_has_gone(threads, gate):
     told, begun = [], threading.Event()
 
     def work():
@@ -96,7 +96,7 @@ def test_a_request_tells_when_who_made_it_has_gone(threads, gate):
     assert not client_gone_check()()
 
 
-def test_what_has_not_begun_for_who_has_gone_never_does(threads, gate):
+def test_queued_work_of_a_gone_client_never_starts(threads, gate):
     begun: list[str] = []
     for _ in range(2):
         threads.submit(gate.wait, 10)
@@ -107,7 +107,7 @@ def test_what_has_not_begun_for_who_has_gone_never_does(threads, gate):
     assert begun == []
 
 
-def test_nothing_new_is_begun_when_the_process_ends(threads):
+def test_no_work_starts_when_the_process_ends(threads):
     assert threads.submit(lambda: "answered").result(10) == "answered"
     threads.shutdown()
     assert not threads._threads
@@ -121,7 +121,7 @@ def open_connection():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_who_stands_aside_gives_back_its_connection(threads):
+def test_yielding_thread_closes_its_connection(threads):
     def work():
         mine = open_connection()
         with yield_slot():
@@ -131,7 +131,7 @@ def test_who_stands_aside_gives_back_its_connection(threads):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_who_stands_aside_in_a_transaction_goes_on_in_it(threads):
+def test_yielding_thread_in_a_transaction_keeps_its_connection(threads):
     def work():
         with transaction.atomic():
             mine = open_connection()
@@ -143,13 +143,13 @@ def test_who_stands_aside_in_a_transaction_goes_on_in_it(threads):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_thread_that_goes_closes_its_connection():
+def test_ending_thread_closes_its_connection():
     threads = RequestThreads(1)
     mine = threads.submit(open_connection).result(10)
     threads.shutdown()
     assert mine.closed
 
 
-def test_elsewhere_nobody_stands_aside():
+def test_yielding_outside_of_requests_does_nothing():
     with yield_slot():
         pass

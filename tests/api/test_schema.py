@@ -23,7 +23,7 @@ def operations():
     ]
 
 
-def test_every_operation_tells_its_refusals(operations):
+def test_every_operation_documents_its_refusals(operations):
     """A54"""
     assert len(operations) > 40
     for method, path, operation in operations:
@@ -41,14 +41,14 @@ def test_every_refusal_is_a_problem(operations):
                 assert list(answer["content"]) == ["application/problem+json"], f"{method} {path} {code}"
 
 
-def test_every_query_parameter_says_what_it_is(operations):
+def test_every_query_parameter_has_a_description(operations):
     for method, path, operation in operations:
         for parameter in operation.get("parameters", ()):
             if parameter["in"] != "path" and parameter["name"] != "format":  # of those the names say it
                 assert parameter.get("description"), f"{method} {path}: {parameter['name']}"
 
 
-def test_headers_and_types_are_told_as_they_are():
+def test_headers_and_types_are_documented():
     """A54: what an operation reads and answers beside its body."""
     token, admin = make_token(make_member(make_tenant("nlp"))), make_token(make_user(admin=True))
     document = call("GET", "/api/v1/openapi.json", token).json()
@@ -73,13 +73,13 @@ def test_headers_and_types_are_told_as_they_are():
         assert "Dry-Run" in told if body else "ETag" in answer
 
 
-def test_the_document_is_made_without_a_warning_and_is_valid(capsys):
+def test_document_is_built_without_a_warning_and_is_valid(capsys):
     """A54"""
     call_command("spectacular", "--validate", "--fail-on-warn", "--file", os.devnull)
     assert "arning" not in capsys.readouterr().err
 
 
-def test_operations_have_names_of_their_own():
+def test_operations_have_unique_names():
     document = call("GET", "/api/v1/openapi.json", None).json()
     names = [one["operationId"] for found in document["paths"].values() for one in found.values()]
     assert len(names) == len(set(names))

@@ -17,12 +17,12 @@ COMMITTED: Document = json.loads(text_of("docs/openapi.json"))
 
 
 @pytest.mark.django_db
-def test_no_script_that_the_committed_document_allows_breaks():
+def test_committed_document_breaks_no_script():
     """A54: a change that is meant to break needs a new version of the API, not a new docs/openapi.json."""
     assert not breaking(COMMITTED, call("GET", "/api/v1/openapi.json", None).json())
 
 
-def test_no_script_that_the_document_before_it_allows_breaks():
+def test_previous_document_breaks_no_script():
     """A54: `make openapi` writes over the baseline, and so hides no break. Those meant are in intended_breaks.txt."""
     older = previous_document()
     if older is not None:  # a source archive has no history
@@ -90,7 +90,7 @@ CHANGES = {
 
 class TestBreaking:
     @pytest.mark.parametrize("name", CHANGES)
-    def test_each_kind_of_change_to_a_schema(self, name):
+    def test_each_kind_of_schema_change_is_classified(self, name):
         before, after, told, sent = CHANGES[name]
         assert breaking(one(before, TEXT), one(after, TEXT)) == [TOLD + rest for rest in told]
         assert breaking(one(TEXT, before), one(TEXT, after)) == [SENT + rest for rest in sent]
@@ -109,7 +109,7 @@ class TestBreaking:
             ),
         ],
     )
-    def test_what_is_gone_is_named(self, path, sentence):
+    def test_removed_part_is_named(self, path, sentence):
         assert sentence in breaking(COMMITTED, without(*path))
 
     @pytest.mark.parametrize(
@@ -122,10 +122,10 @@ class TestBreaking:
             ("paths /api/v1/jobs post requestBody", {"required": True}, "POST /api/v1/jobs: the body is required now"),
         ],
     )  # fmt: skip
-    def test_a_change_is_named_once_and_alone(self, where, changes, sentence):
+    def test_change_is_named_once(self, where, changes, sentence):
         assert breaking(COMMITTED, changed(where, **changes)) == [sentence]
 
-    def test_a_ref_is_followed_and_its_name_does_not_matter(self):
+    def test_ref_is_followed_whatever_its_name(self):
         """Also where a schema holds itself."""
         tree = fields(("name",), name=TEXT, parts={"type": "array", "items": {"$ref": "#/components/schemas/Tree"}})
         old = one({"$ref": "#/components/schemas/Tree"}, TEXT)
@@ -135,7 +135,7 @@ class TestBreaking:
         renamed["components"]["schemas"]["Wood"]["properties"]["name"] = COUNT
         assert breaking(old, renamed) == ["Tree.name was ['string'], now ['integer']"]
 
-    def test_what_is_added_breaks_nothing(self):
+    def test_additions_break_nothing(self):
         more = changed("components schemas Used properties", more=TEXT)
         more["paths"]["/api/v2"] = {}
         assert not breaking(COMMITTED, more)
@@ -160,7 +160,7 @@ class TestBaseline:
 
         return write, commit
 
-    def test_it_is_the_last_commit_while_the_document_is_changed(self, repository):
+    def test_changed_document_is_compared_with_the_last_commit(self, repository):
         write, commit = repository
         for version in ("1", "2"):
             write(version)
@@ -168,21 +168,21 @@ class TestBaseline:
         write("3")
         assert previous_document() == {"version": "2"}
 
-    def test_it_is_the_one_before_it_once_that_is_committed_and_other_commits_follow(self, repository):
+    def test_committed_document_is_compared_with_the_previous_version(self, repository):
         write, commit = repository
         for version in ("1", "2", "2"):
             write(version)
             commit()
         assert previous_document() == {"version": "1"}
 
-    def test_without_history_there_is_none(self, repository):
+    def test_document_without_history_has_no_previous_version(self, repository):
         write, commit = repository
         write("1")
         assert previous_document() is None
         commit()
         assert previous_document() is None
 
-    def test_what_is_meant_stands_without_its_reason(self, tmp_path, monkeypatch):
+    def test_intended_change_needs_a_reason(self, tmp_path, monkeypatch):
         (tmp_path / "list").write_text("# how\nGET /x is gone  # nobody used it\n")
         monkeypatch.setattr(check_api, "INTENDED", tmp_path / "list")
         assert intended_breaks() == {"GET /x is gone"}

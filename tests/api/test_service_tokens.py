@@ -36,7 +36,7 @@ def make(owner, **fields):
     return answer.json()
 
 
-def test_a_program_submits_for_its_tenant_and_sees_no_other(nlp, owner):
+def test_service_token_submits_for_its_tenant_and_sees_no_other(nlp, owner):
     make_tenant("other")
     token = make(owner)["token"]
     assert call("POST", "/api/v1/jobs", token, {"command": ["true"]}).status_code == 201
@@ -45,7 +45,7 @@ def test_a_program_submits_for_its_tenant_and_sees_no_other(nlp, owner):
     assert call("POST", "/api/v1/jobs", token, {"tenant": "other", "command": ["true"]}).status_code == 404
 
 
-def test_when_it_was_last_used_is_kept_to_the_minute(owner):
+def test_last_use_is_stored_to_the_minute(owner):
     """A token that nobody uses any more is found by that, and a busy one is not written with each request."""
     made = make(owner)
     used = ApiToken.objects.filter(pk=made["id"])
@@ -60,14 +60,14 @@ def test_when_it_was_last_used_is_kept_to_the_minute(owner):
     assert (used.get().last_used_at or first - timedelta(1)) >= first
 
 
-def test_it_works_on_when_its_maker_has_left(nlp):
+def test_service_token_outlives_its_creators_membership(nlp):
     maker = make_member(nlp, Role.OWNER)
     token = make(make_token(maker))["token"]
     maker.delete()
     assert call("GET", "/api/v1/me", token).json()["user"] == "ci@nlp"
 
 
-def test_nobody_logs_in_as_a_program(owner):
+def test_service_account_cannot_log_in(owner):
     make(owner)
     assert not User.objects.get(username="ci@nlp").has_usable_password()
     for password in ("", "!", "None"):
@@ -75,13 +75,13 @@ def test_nobody_logs_in_as_a_program(owner):
         assert call("POST", "/api/v1/login", None, body).status_code == 401
 
 
-def test_a_viewer_reads_alone(owner):
+def test_viewer_token_only_reads(owner):
     token = make(owner, role="viewer")["token"]
     assert call("GET", "/api/v1/jobs", token).status_code == 200
     assert call("POST", "/api/v1/jobs", token, {"command": ["true"]}).status_code == 403
 
 
-def test_a_second_one_is_there_to_change_over_and_either_is_revoked_alone(owner):
+def test_second_token_is_for_rotation_and_each_is_revoked_alone(owner):
     first, second = make(owner), make(owner)
     listed = call("GET", PATH, owner).json()["items"]
     assert [(one["id"], one["user"]) for one in listed] == [(second["id"], "ci@nlp"), (first["id"], "ci@nlp")]
@@ -90,7 +90,7 @@ def test_a_second_one_is_there_to_change_over_and_either_is_revoked_alone(owner)
     assert [call("GET", "/api/v1/me", one["token"]).status_code for one in (first, second)] == [401, 200]
 
 
-def test_a_second_one_leaves_the_role_of_the_first(nlp, owner):
+def test_second_token_keeps_the_role_of_the_first(nlp, owner):
     """Both are of one account: what one may do the other may."""
     first = make(owner, role="viewer")
     second = make(owner)
@@ -108,14 +108,14 @@ def test_a_second_one_leaves_the_role_of_the_first(nlp, owner):
     assert Membership.objects.get(user__username="ci@nlp").role == "member", "no token in use was changed by it"
 
 
-def test_a_person_is_not_taken_for_a_program(nlp, owner):
+def test_name_of_a_person_is_not_used_for_a_service_account(nlp, owner):
     make_user("ci@nlp")
     answer = call("POST", PATH, owner, {"name": "ci"})
     assert (answer.status_code, answer.json()["code"]) == (409, "name_taken")
     assert Membership.objects.filter(user__username="ci@nlp").count() == 0
 
 
-def test_an_owner_revokes_no_token_of_a_person(nlp, owner):
+def test_owner_cannot_revoke_a_persons_token(nlp, owner):
     tokens.create_token(make_member(nlp).pk, "own", [Scope.READ], tenant_id=nlp.pk)
     token = ApiToken.objects.get(name="own")
     assert call("DELETE", f"{PATH}/{token.pk}", owner).status_code == 404
@@ -133,13 +133,13 @@ def test_an_owner_revokes_no_token_of_a_person(nlp, owner):
         ({"name": "ci", "expires_in_days": 0}, "expires_in_days"),
     ],
 )
-def test_what_no_program_may_have_is_refused_by_name(owner, body, field):
+def test_invalid_service_token_is_rejected_by_name(owner, body, field):
     answer = call("POST", PATH, owner, body)
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, field)
     assert not User.objects.filter(username__endswith="@nlp").exists()
 
 
-def test_an_owner_gives_no_program_what_the_own_token_lacks(nlp):
+def test_owner_cannot_grant_scopes_that_the_own_token_lacks(nlp):
     _, text = tokens.create_token(make_member(nlp, Role.OWNER).pk, "writes", [Scope.WRITE])
     answer = call("POST", PATH, text, {"name": "ci"})
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, "scopes")
@@ -147,7 +147,7 @@ def test_an_owner_gives_no_program_what_the_own_token_lacks(nlp):
 
 
 class TestWhatWasMadeWithAToken:
-    def test_it_is_revoked_with_it(self, nlp):
+    def test_created_token_is_revoked_with_its_creator(self, nlp):
         """Who has stolen a token has nothing left when that one is revoked."""
         token = make_token(make_member(nlp))
         body = {"name": "t", "scopes": ["read", "write"]}
@@ -163,13 +163,13 @@ class TestWhatWasMadeWithAToken:
         assert set(kept) == {f"token {one['prefix']}" for one in (child, grandchild)}
         assert call("DELETE", f"/api/v1/tokens/{child['id']}", token).json()["also_revoked"] == []
 
-    def test_of_a_program_too(self, owner):
+    def test_token_created_by_a_service_token_is_revoked_with_it(self, owner):
         program = make(owner)
         made = call("POST", "/api/v1/tokens", program["token"], {"name": "t", "scopes": ["read"]}).json()
         assert call("DELETE", f"{PATH}/{program['id']}", owner).json()["also_revoked"] == [made["id"]]
         assert call("GET", "/api/v1/me", made["token"]).status_code == 401
 
-    def test_in_the_admin_too(self, nlp):
+    def test_revocation_in_the_admin_includes_created_tokens(self, nlp):
         token = make_token(make_member(nlp))
         made = call("POST", "/api/v1/tokens", token, {"name": "t", "scopes": ["read"]}).json()
         browser = Client()
@@ -180,7 +180,7 @@ class TestWhatWasMadeWithAToken:
         assert call("GET", "/api/v1/me", made["token"]).status_code == 401
 
 
-def test_a_token_for_one_tenant_knows_and_revokes_only_tokens_for_it(nlp):
+def test_token_for_one_tenant_sees_and_revokes_only_tokens_for_it(nlp):
     user = make_member(nlp)
     other = make_tenant("other")
     tenants.set_member(other, user, Role.MEMBER)
@@ -195,20 +195,20 @@ def test_a_token_for_one_tenant_knows_and_revokes_only_tokens_for_it(nlp):
 
 
 class TestNoStrongerToken:
-    def test_none_that_may_do_more(self, nlp):
+    def test_token_creates_none_with_more_scopes(self, nlp):
         _, text = tokens.create_token(make_member(nlp).pk, "writes", [Scope.WRITE])
         for scopes in (["read"], ["write", "admin"]):
             answer = call("POST", "/api/v1/tokens", text, {"name": "x", "scopes": scopes})
             assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, "scopes")
 
-    def test_none_that_lives_longer(self, nlp):
+    def test_token_creates_none_with_a_longer_lifetime(self, nlp):
         soon = timezone.now() + timedelta(hours=1)
         _, text = tokens.create_token(make_member(nlp).pk, "short", [Scope.READ, Scope.WRITE], expires_at=soon)
         for days in (90, None):
             call("POST", "/api/v1/tokens", text, {"name": f"for {days}", "scopes": ["read"], "expires_in_days": days})
             assert ApiToken.objects.get(name=f"for {days}").expires_at == soon
 
-    def test_none_that_reaches_further(self, nlp):
+    def test_token_creates_none_for_other_tenants(self, nlp):
         """Not even when its user has left the only tenant that it was for."""
         user = make_member(other := make_tenant("other"))
         _, text = tokens.create_token(user.pk, "limited", [Scope.READ, Scope.WRITE], tenant_id=nlp.pk)
@@ -216,7 +216,7 @@ class TestNoStrongerToken:
         assert ApiToken.objects.get(name="wide").tenant == nlp
         assert call("POST", "/api/v1/tokens", text, {"name": "x", "tenant": other.name}).status_code == 404
 
-    def test_on_the_page_a_person_may_make_any(self, nlp):
+    def test_user_can_create_any_token_on_the_page(self, nlp):
         browser = Client()
         browser.force_login(make_member(nlp))
         browser.post("/tokens/", {"name": "laptop", "scopes": ["read"], "expires_in_days": ""})

@@ -17,7 +17,7 @@ from gpusched.env import Env, SettingError, read
         "LOG_STORAGE_OPTIONS=[1]",
     ],
 )  # fmt: skip
-def test_a_value_that_makes_no_sense_is_refused_by_its_name(setting):
+def test_senseless_value_is_rejected_by_its_name(setting):
     name, _, value = setting.partition("=")
     with pytest.raises(
         SettingError, match=f"GPUSCHED_{name}.*(is not from .* to|is not valid; use|is not a JSON object)"
@@ -25,27 +25,27 @@ def test_a_value_that_makes_no_sense_is_refused_by_its_name(setting):
         read({f"GPUSCHED_{name}": value})
 
 
-def test_each_number_has_a_least_and_a_most_and_its_default_is_between():
+def test_each_number_has_bounds_around_its_default():
     for one in fields(Env):
         if one.type in (int, float):
             least, most = one.metadata["between"]
             assert least <= one.default <= most, one.name
 
 
-def test_a_node_is_not_lost_between_two_messages():
+def test_node_is_not_lost_between_two_messages():
     with pytest.raises(SettingError, match="GPUSCHED_NODE_LOST_SECONDS=15 is not above GPUSCHED_HEARTBEAT_SECONDS=20"):
         read({"GPUSCHED_HEARTBEAT_SECONDS": "20"})
     assert read({"GPUSCHED_HEARTBEAT_SECONDS": "20", "GPUSCHED_NODE_LOST_SECONDS": "60"}).heartbeat_seconds == 20
 
 
-def test_options_of_a_log_storage_are_not_said_again():
+def test_options_of_a_log_storage_are_not_repeated():
     """They may hold a key."""
     with pytest.raises(SettingError) as refused:
         read({"GPUSCHED_LOG_STORAGE_OPTIONS": '{"secret_key": "hunter2"'})
     assert "hunter2" not in str(refused.value)
 
 
-def test_a_file_that_is_no_text_is_named(tmp_path):
+def test_file_that_is_not_text_is_named(tmp_path):
     (tmp_path / "key").write_bytes(b"\xff\xfe")
     with pytest.raises(SettingError, match=r"GPUSCHED_SECRET_KEY_FILE: .*key is not text"):
         read({"GPUSCHED_SECRET_KEY_FILE": str(tmp_path / "key")})

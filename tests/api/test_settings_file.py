@@ -61,7 +61,7 @@ def test_settings_file_accepts_the_default_of_each_setting(file):
     assert read(written(file, "".join(f"{f.name} = {toml(f.default)}\n" for f in fields(Env)))) == Env()
 
 
-def test_environment_wins_over_the_settings_file(file, tmp_path):
+def test_environment_overrides_the_settings_file(file, tmp_path):
     environ = written(file, 'http_port = 8001\ndatabase_url = "postgresql:///file"\nsecret_key = "of-file"\n')
     (tmp_path / "key").write_text("of-environment")
     environ |= {"GPUSCHED_HTTP_PORT": "8002", "DATABASE_URL": "postgresql:///environment"}
@@ -102,17 +102,17 @@ def test_settings_file_names_files_of_values(file, tmp_path):
         ("http_port_file = '/nonexistent'", "line 1: http_port_file: cannot read /nonexistent: No such file or directory"),
     ],
 )  # fmt: skip
-def test_settings_file_refuses_what_it_does_not_know_by_line_and_key(file, text, says):
+def test_settings_file_rejects_unknown_keys_by_line(file, text, says):
     assert refusal(written(file, text)) == f"{file}, {says}"
 
 
-def test_settings_file_refuses_a_bad_value_of_a_named_file(file, tmp_path):
+def test_settings_file_rejects_a_bad_value_of_a_named_file(file, tmp_path):
     (tmp_path / "port").write_text("many")
     refused = refusal(written(file, f'http_port_file = "{tmp_path}/port"'))
     assert refused.startswith(f"{file}, line 1: http_port_file='many' is not valid")
 
 
-def test_settings_file_refuses_text_that_is_not_toml(file):
+def test_settings_file_rejects_text_that_is_not_toml(file):
     assert refusal(written(file, "http_port = 8000\nhttp_host = \n")).startswith(f"{file} is not TOML: ")
     assert "line 2" in refusal({"GPUSCHED_CONFIG": str(file)})
     file.write_bytes(b"\xff\xfe")
@@ -145,7 +145,7 @@ def test_settings_file_with_a_secret_must_not_be_readable_by_others(file, settin
     assert getattr(read({"GPUSCHED_CONFIG": str(file)}), setting) == value
 
 
-def test_secret_that_the_settings_file_names_must_not_be_readable_by_others(file, tmp_path):
+def test_secret_file_of_the_settings_file_must_not_be_readable_by_others(file, tmp_path):
     key = tmp_path / "key"
     key.write_text("hunter2")
     key.chmod(0o644)
@@ -153,13 +153,13 @@ def test_secret_that_the_settings_file_names_must_not_be_readable_by_others(file
     assert refused == f"{file}, line 1: secret_key_file names a secret that others can read: chmod o-rwx {key}"
 
 
-def test_settings_that_contradict_each_other_name_the_file(file):
+def test_contradictory_settings_name_the_file(file):
     refused = refusal(written(file, "heartbeat_seconds = 20"))
     assert refused.startswith("GPUSCHED_NODE_LOST_SECONDS=15 is not above GPUSCHED_HEARTBEAT_SECONDS=20")
     assert refused.endswith(f"({file} sets heartbeat_seconds)")
 
 
-def test_file_of_the_command_line_is_refused_by_the_server(file):
+def test_server_rejects_the_file_of_the_command_line(file):
     assert "which `gpusched login` writes" in refusal(written(file, 'url = "http://x"\ntoken = "u1.x"\n', 0o600))
 
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.django_db
         ("timestamptz", [datetime(2030, 1, 31, 8, tzinfo=UTC), None]),
     ],
 )
-def test_a_column_arrives_as_it_was(kind, values):
+def test_column_arrives_unchanged(kind, values):
     found = rows(f"SELECT * FROM unnest(%s::{kind}[])", columns([(value,) for value in values], 1))
     assert [value for (value,) in found] == values
 
@@ -39,7 +39,7 @@ def test_a_column_arrives_as_it_was(kind, values):
         datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC),
     ],
 )
-def test_a_moment_is_read_in_utc_to_the_microsecond(moment):
+def test_time_is_read_in_utc_to_the_microsecond(moment):
     with connection.cursor() as cursor:
         cursor.execute("SELECT %s::timestamptz", [moment])
         [(read,)] = cursor.fetchall()

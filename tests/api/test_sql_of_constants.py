@@ -63,13 +63,13 @@ LOOKED_AT = {
 }
 
 
-def test_what_is_put_into_statements_are_constants():
+def test_only_constants_are_put_into_statements():
     """A55: a new one is to be a constant in capitals, or stand in LOOKED_AT with its reason."""
     found = {(file, text) for file in _files() for text in _put_into_sql(file)}
     assert found - LOOKED_AT.keys() == set()
 
 
-def test_no_statement_is_made_by_percent_or_format():
+def test_no_statement_is_built_by_percent_or_format():
     for file in _files():
         for node in ast.walk(ast.parse((ROOT / file).read_text())):
             if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and isinstance(node.left, ast.Constant):

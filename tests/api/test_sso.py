@@ -17,14 +17,14 @@ GIVEN = {
 
 
 @pytest.mark.django_db
-def test_where_it_is_off_it_has_no_address_and_no_button():
+def test_disabled_sso_has_no_address_and_no_button():
     assert [Client().get(path).status_code for path in ("/login/sso/", "/login/sso/callback/", "/accounts/login/")] == [
         404
     ] * 3
     assert b"Log in by" not in Client().get("/login/").content
 
 
-def test_where_it_is_off_it_is_not_even_loaded():
+def test_disabled_sso_is_not_loaded():
     """Start-up is no slower for it."""
     code = "import django, sys; django.setup(); import gpusched.urls; print([m for m in sys.modules if m in ('allauth', 'jwt')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
@@ -43,13 +43,13 @@ def test_where_it_is_off_it_is_not_even_loaded():
         ({"GPUSCHED_OIDC_ISSUER": "", "GPUSCHED_PASSWORD_LOGIN_ONLY_FOR": "root"}, "PASSWORD_LOGIN_ONLY_FOR"),
     ],
 )
-def test_settings_that_would_let_nobody_in_or_anybody_are_refused(more, named):
+def test_settings_that_admit_no_user_or_every_user_are_rejected(more, named):
     read(GIVEN)
     with pytest.raises(SettingError, match=named):
         read({**GIVEN, **more})
 
 
-def test_the_highest_role_of_the_groups_counts():
+def test_highest_role_of_the_groups_counts():
     rules = oidc.parse_groups(
         "ml = nlp:member, cn=leads,ops=admin, leads=nlp:owner, all=vision:viewer".replace("cn=leads,", "")
     )

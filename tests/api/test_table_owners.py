@@ -48,7 +48,7 @@ def test_no_sql_names_a_table_of_another_app():
 
 
 @pytest.mark.parametrize("text", ["SELECT 1 FROM jobs_job", "UPDATE jobs_job SET state = 'held'", "JOIN auth_user u"])
-def test_a_foreign_table_is_found_when_there_is_one(text):
+def test_foreign_table_is_detected(text):
     assert _foreign("nodes", f'"""Docs may name jobs_job."""\nSQL = f"""{text} {{x}}"""') != set()
     assert _foreign("nodes", 'SQL = "SELECT 1 FROM jobs_all JOIN nodes_node"') == set()
 
@@ -76,7 +76,7 @@ def test_hook_names_a_function_or_sql(name):
 
 
 @pytest.mark.django_db
-def test_views_are_made_again_when_their_text_changes(monkeypatch):
+def test_views_are_recreated_when_their_text_changes(monkeypatch):
     from jobs import sql_views
 
     monkeypatch.setitem(sql_views.VIEWS, "jobs_attempts", "SELECT id FROM jobs_attempt")

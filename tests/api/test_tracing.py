@@ -70,7 +70,7 @@ def test_request_that_fails_is_an_error(collector, monkeypatch):
     assert (answer.status_code, span.is_error, span.attributes["http.response.status_code"]) == (500, True, 500)
 
 
-def test_submit_keeps_its_span_as_the_trace_context_of_the_job(collector, monkeypatch, headers):
+def test_submit_stores_its_span_as_the_trace_context_of_the_job(collector, monkeypatch, headers):
     with traced(collector, monkeypatch):
         one = submit({**headers, "traceparent": TRACEPARENT})
         answer = post("jobs/bulk", {"jobs": [{"command": ["true"]}, {"command": ["false"]}]}, headers)
@@ -88,7 +88,7 @@ def test_submit_keeps_the_callers_context_when_the_server_does_not_trace(sent, h
     assert Job.objects.get(pk=submit(headers)).traceparent == "", "nothing of an earlier request in this thread is left"
 
 
-def test_trace_context_of_the_submit_reaches_the_node_also_for_elements_of_an_array(headers):
+def test_trace_context_of_the_submit_reaches_the_node_also_for_array_elements(headers):
     node = make_node()
     sent = {**headers, "traceparent": TRACEPARENT}
     submit(sent)
@@ -127,7 +127,7 @@ def test_cycle_that_fails_is_an_error_of_its_phase(collector, monkeypatch):
     assert not any(b"hush" in body for body in collector.bodies)
 
 
-def test_messages_of_agents_are_a_span_also_below_their_request(collector, monkeypatch):
+def test_agent_messages_are_a_span_also_below_their_request(collector, monkeypatch):
     node = make_node()
     message = msgspec.json.encode(Sync(seq=9, at=now(), boot_id="boot-1"))
     with traced(collector, monkeypatch):
@@ -141,7 +141,7 @@ def test_messages_of_agents_are_a_span_also_below_their_request(collector, monke
     assert alone.attributes == {"gpusched.messages": 1}
 
 
-def test_no_command_environment_secret_or_token_is_in_a_trace(collector, monkeypatch, headers):
+def test_traces_contain_no_command_environment_secret_or_token(collector, monkeypatch, headers):
     secret = {
         "command": ["hush-1"],
         "args": ["hush-2"],

@@ -34,7 +34,7 @@ def answers(document):
     }
 
 
-def test_every_good_answer_names_its_fields(document):
+def test_every_successful_answer_names_its_fields(document):
     """A54: none is just an object."""
     found = answers(document)
     assert len(found) > 60
