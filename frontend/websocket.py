@@ -40,7 +40,8 @@ class LiveConsumer(HubSocket):
         key = self.scope["session"].session_key
         client = None
         if user.is_authenticated and key:
-            client = hubs.Client(Session(user.pk, key, user.password), Outbox(self.send_text, self._refresh), self.close)
+            outbox = Outbox(self.send_text, self._refresh)
+            client = hubs.Client(Session(user.pk, key, user.password), outbox, self.close)
         refusal = hubs.NOT_AUTHENTICATED if client is None else await hubs.hub.join(client)
         # Accept first: a rejected handshake carries no reason, a close code does.
         if client is None or refusal is not None:

@@ -54,8 +54,8 @@ class EventStreams:
         self._polled_to = 0
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="events")
         self.limiter = ConcurrencyLimiter(
-            MAX_STREAMS, MAX_STREAMS_EACH, code="too_many_streams", what="readers wait for events",
-            instead="try again later, or ask without `wait`",
+            MAX_STREAMS, MAX_STREAMS_EACH, code="too_many_streams", subject="readers wait for events",
+            next_step="try again later, or ask without `wait`",
         )  # fmt: skip
 
     async def poll(self, reader: Reader, since: int, seconds: float) -> AsyncIterator[bytes]:

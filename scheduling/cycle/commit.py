@@ -111,7 +111,7 @@ def _with_elements(placements: Sequence[Placement], basis: CommitBasis) -> Seque
     materialized = materialize.materialize(new, retried)
     placed = []
     for p in sorted(placements, key=lambda p: p.job_id):
-        job_ids = materialized.made.get(public_id(p.job_id), [])
+        job_ids = materialized.created.get(public_id(p.job_id), [])
         if public_id(p.job_id) not in ids:
             placed += [p] if p.job_id not in materialized.refused else []
         elif job_ids:

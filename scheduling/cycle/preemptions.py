@@ -52,7 +52,7 @@ def load_nominations() -> tuple[Nomination, ...]:
 def _stop(preemption: Preemption, job: Job, tenant: str, array_ids: Collection[int]) -> tuple[int, int]:
     """Return the preempting job and how many victims were stopped. An array element becomes a job first."""
     if public_id(job.id) in array_ids:
-        job_ids = materialize.materialize({public_id(job.id): 1}).made.get(public_id(job.id))
+        job_ids = materialize.materialize({public_id(job.id): 1}).created.get(public_id(job.id))
         if not job_ids:
             return 0, 0
         job = replace(job, id=job_ids[0])

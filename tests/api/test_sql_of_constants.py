@@ -13,7 +13,6 @@ _SQL = re.compile(r"\b(SELECT|INSERT INTO|UPDATE|DELETE FROM|WHERE|JOIN|LOCK TAB
 _CONSTANT = re.compile(r"(\w+\.)?_?[A-Z][A-Z_0-9]*|[A-Z]\w+\.[A-Z_]+")
 # What is put there and is no name of a constant: by file and expression, with why it is none of a caller's words.
 LOOKED_AT = {
-    ("gpusched/lib/db/views.py", "', '.join(own + extra)"): "columns of models, and constants",
     ("gpusched/lib/db/views.py", "model._meta.db_table"): "Django's name of a table",
     ("tenants/billing/rates.py", "hook('gpu_models')"): "a constant of nodes",
     ("tenants/billing/usage_report.py", "hook('gpu_models')"): "a constant of nodes",
@@ -49,11 +48,8 @@ LOOKED_AT = {
     ("nodes/ranks/recovery.py", "_SINCE.format(since='a.scheduled_at')"): "constants",
     ("nodes/ranks/recovery.py", "_SINCE.format(since='j.reason_since')"): "constants",
     ("scheduling/worker/tasks.py", "table"): "names of tables",
-    ("gpusched/lib/db/views.py", "model._meta.db_table"): "name of a table",
     ("gpusched/lib/db/views.py", "', '.join(fields + extra)"): "names of columns, and constants of sql_views.py",
     ("tenants/sql_views.py", "UsageRefund._meta.db_table"): "name of a table",
-    ("tenants/billing/usage_report.py", "hook('gpu_models')"): "a constant of HOOKS",
-    ("tenants/billing/rates.py", "hook('gpu_models')"): "a constant of HOOKS",
     ("tenants/people/users.py", "_single_sign_on()"): "one of two constants",
     (
         "tenants/billing/usage_report.py",

@@ -206,7 +206,7 @@ class StreamedRequest:
 
 
 HANDLER = OneHopHandler()
-HANDLER._threads.most = 1
+HANDLER._threads.maximum = 1
 
 
 @pytest.fixture(autouse=True)
@@ -282,7 +282,7 @@ async def test_stream_hides_other_tenants_and_ends_with_its_token(hub, nlp, memb
 @pytest.mark.parametrize("caller", ["others", "ada"])
 def test_streams_are_limited_in_total_and_per_user(nlp, monkeypatch, caller):
     member, limiter = make_member(nlp, name="ada"), event_stream.hub.limiter
-    monkeypatch.setattr(limiter, "now", Counter({caller: limiter.most_each if caller == "ada" else limiter.most}))
+    monkeypatch.setattr(limiter, "now", Counter({caller: limiter.max_each if caller == "ada" else limiter.maximum}))
     answer = call("GET", f"{EVENTS}?wait=1", make_token(member))
     assert (answer.status_code, answer.json()["code"], answer["Retry-After"]) == (429, "too_many_streams", "5")
     assert call("GET", EVENTS, make_token(member)).status_code == 200
@@ -292,7 +292,7 @@ def test_streams_are_limited_in_total_and_per_user(nlp, monkeypatch, caller):
 def test_stream_counts_from_the_request_until_its_response_is_closed(nlp, monkeypatch):
     """Concurrent requests are not all admitted before the first stream begins."""
     token, limiter = make_token(make_member(nlp)), event_stream.hub.limiter
-    monkeypatch.setattr(limiter, "most_each", 2)
+    monkeypatch.setattr(limiter, "max_each", 2)
     answers = [call("GET", f"{EVENTS}?wait=1", token) for _ in range(4)]
     assert [answer.status_code for answer in answers] == [200, 200, 429, 429]
     answers[0].close()

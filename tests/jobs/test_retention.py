@@ -190,7 +190,7 @@ def test_elements_of_an_array_that_runs_again_are_kept(settings, user, tenant, n
     elements = ids()
     assert job_actions.retry(array, identity_for(user)) == f"array {array}: 1 element is to run again"
     rule = retention._Rule(retention.JOBS, "failed", 30)
-    assert retention._delete_elements(rule, [array], retention._delete_jobs, tasks._delete_others, float("inf"))
+    assert retention._delete_elements(rule, [array], retention._delete_jobs, tasks._delete_related, float("inf"))
     assert ids() == elements
 
 
@@ -206,7 +206,7 @@ def test_array_whose_deletion_has_begun_keeps_its_counts_and_is_not_retried(sett
     assert array_before["by_state"] == {"completed": 4, "failed": 1}
     execute("UPDATE jobs_job SET ended_at = ended_at - interval '31 days'")
     rule = retention._Rule(retention.JOBS, "failed", 30)
-    assert retention._delete_elements(rule, [array], retention._delete_jobs, tasks._delete_others, 0.0) is None
+    assert retention._delete_elements(rule, [array], retention._delete_jobs, tasks._delete_related, 0.0) is None
     assert len(ids()) == 1 + 3
     assert (totals(), shown_array(array)) == (totals_before, array_before)
     with pytest.raises(Problem, match="are already deleted") as caught:
@@ -307,7 +307,7 @@ def test_deletion_waits_for_no_lock_and_nothing_waits_for_it(settings, user, ten
         aside = threading.Thread(target=work)
         aside.start()
         aside.join(20)
-        tasks._delete_others(job_ids, attempt_ids)
+        tasks._delete_related(job_ids, attempt_ids)
 
     assert retention.run(meanwhile) == 1
     assert len(new) == 1
@@ -320,8 +320,8 @@ def test_run_stops_at_its_time_limit_and_goes_on_later(settings, user, tenant, n
     finish(node)
     age(31, *jobs)
     set_retention(settings, jobs="30")
-    assert retention.run(tasks._delete_others, seconds=0) == 0
-    assert retention.run(tasks._delete_others) == 3
+    assert retention.run(tasks._delete_related, seconds=0) == 0
+    assert retention.run(tasks._delete_related) == 3
 
 
 def test_deleted_jobs_are_announced(settings, user, tenant, node, monkeypatch):
@@ -331,7 +331,7 @@ def test_deleted_jobs_are_announced(settings, user, tenant, node, monkeypatch):
     age(31, job)
     set_retention(settings, jobs="30")
     published = []
-    monkeypatch.setattr("gpusched.lib.bus.events.ringer.ring", lambda topic, ids: published.append((topic, ids)))
+    monkeypatch.setattr("gpusched.lib.bus.events.notifier.notify", lambda topic, ids: published.append((topic, ids)))
     tasks.drop_old_jobs()
     assert ("jobs", [job]) in published
 

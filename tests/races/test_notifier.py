@@ -11,7 +11,7 @@ from django.db import connection, transaction
 
 from gpusched.lib.bus import events, wake
 from gpusched.lib.bus.changes import MAX_IDS
-from gpusched.lib.bus.notifier import CHANNEL, CYCLE_CHANNEL, ringer
+from gpusched.lib.bus.notifier import CHANNEL, CYCLE_CHANNEL, notifier
 from gpusched.lib.db.connections import connection_parameters
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -21,7 +21,7 @@ TIMEOUT_SECONDS = 20.0
 @contextmanager
 def listening():
     """Yield a function that waits until a condition holds for all notifications: [(channel, payload)]."""
-    ringer.flush()
+    notifier.flush()
     with psycopg.connect(**connection_parameters(), autocommit=True) as ear:
         ear.execute(f"LISTEN {CHANNEL}")
         ear.execute(f"LISTEN {CYCLE_CHANNEL}")
@@ -57,7 +57,7 @@ def test_change_is_published_after_its_commit_only(django_assert_num_queries):
             with django_assert_num_queries(0):
                 events.changed("jobs", [2])
                 wake.request_cycle()
-            assert ringer.flush()
+            assert notifier.flush()
             assert not ids_of(until(lambda received: True))
         received = until(lambda received: ids_of(received) and (CYCLE_CHANNEL, "") in received)
         assert ids_of(received) == {2}
