@@ -49,8 +49,8 @@ def test_latest_checkpoint_is_stored_shown_and_passed_to_the_engine(running):
 
 def test_impossible_checkpoints_are_ignored(running):
     node, key = running
-    for told in ({key: ago(hours=3).isoformat()}, {"7.7.7": ago(minutes=1).isoformat()}, {"x": "y"}):
-        node.sync(saved=told)
+    for saved_at in ({key: ago(hours=3).isoformat()}, {"7.7.7": ago(minutes=1).isoformat()}, {"x": "y"}):
+        node.sync(saved=saved_at)
     make_node().sync(saved={key: ago(minutes=1).isoformat()})
     assert saved() is None
     node.sync(saved={key: ago(minutes=-60).isoformat()})

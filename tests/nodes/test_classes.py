@@ -47,10 +47,10 @@ def test_failed_job_names_its_exit_class_and_next_step(user, tenant):
     node, job_id = make_node(), submit(user, tenant)
     run_cycle()
     node.end(*node.start_all(), exit_code=1, exit_class="cuda_oom")
-    told = explain.explain(job_id, identity_for(user))
-    assert told["sentence"] == "exited with code 1: CUDA ran out of GPU memory"
-    assert "smaller batch" in told["next_step"]
-    assert last_attempt(job_id)["sentence"] == told["sentence"]
+    reason = explain.explain(job_id, identity_for(user))
+    assert reason["sentence"] == "exited with code 1: CUDA ran out of GPU memory"
+    assert "smaller batch" in reason["next_step"]
+    assert last_attempt(job_id)["sentence"] == reason["sentence"]
 
 
 def test_job_waiting_for_its_retry_names_the_last_exit_class(user, tenant):

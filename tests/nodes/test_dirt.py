@@ -11,7 +11,7 @@ from nodes.health import device_health, incidents
 from nodes.models import Device, Incident
 from scheduling.worker import tasks
 from tests.factories import make_node, run_cycle, submit
-from tests.nodes.test_health import ALICE, found, look, state
+from tests.nodes.test_health import ALICE, found, read, state
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -25,11 +25,11 @@ class TestLeftAtTheEnd:
         run_cycle()
         [key] = node.start_all()
         waiting = submit(user, tenant)
-        before = [Reading(uuid=node.devices[0].uuid, occupancy="clear")]
-        node.end(key, left={node.devices[0].uuid: ALICE, "GPU-of-another": ALICE}, readings=before)
+        previous = [Reading(uuid=node.devices[0].uuid, occupancy="clear")]
+        node.end(key, left={node.devices[0].uuid: ALICE, "GPU-of-another": ALICE}, readings=previous)
         assert found() == [("dirty", ALICE)]
         assert state(waiting) == "pending"
-        look(node, "clear")
+        read(node, "clear")
         assert state(waiting) == "scheduled"
 
     def test_repeated_end_does_not_affect_the_next_holder(self, user, tenant):
@@ -53,14 +53,14 @@ class TestDirtForLong:
 
     def test_device_that_stays_dirty_is_quarantined_and_cleared_by_an_admin(self, user, tenant):
         node = make_node(gpus=2)
-        look(node, "dirty", ALICE)
+        read(node, "dirty", ALICE)
         self.pass_minutes(9)
         assert tasks.mend() == 0
         self.pass_minutes(2)
         assert tasks.mend() == 2
         assert found() == [("quarantined", f"dirty for 10 min: {ALICE}")] * 2
-        assert [one["kind"] for one in incidents.latest(10, is_open=True)] == ["quarantined"] * 2
-        look(node, "clear")
+        assert [incident["kind"] for incident in incidents.latest(10, is_open=True)] == ["quarantined"] * 2
+        read(node, "clear")
         job = submit(user, tenant)
         assert state(job) == "pending"
         device_health.clear(Device.objects.order_by("id")[0].pk)
@@ -71,25 +71,25 @@ class TestDirtForLong:
     def test_other_health_states_are_not_quarantined(self, occupancy):
         """Who a foreign process belongs to is not ours to judge; and what went by itself is over."""
         node = make_node(gpus=1)
-        look(node, "dirty", ALICE)
+        read(node, "dirty", ALICE)
         self.pass_minutes(60)
-        look(node, occupancy, ALICE)
+        read(node, occupancy, ALICE)
         assert tasks.mend() == 0
         self.pass_minutes(60)
         assert tasks.mend() == 0
 
     def test_cleared_device_that_is_still_dirty_gets_its_full_time_again(self):
         node = make_node(gpus=1)
-        look(node, "dirty", ALICE)
+        read(node, "dirty", ALICE)
         self.pass_minutes(11)
         tasks.mend()
-        look(node, "dirty", ALICE)
+        read(node, "dirty", ALICE)
         device_health.clear(Device.objects.get().pk)
         assert found() == [("dirty", ALICE)]
         assert tasks.mend() == 0
 
     def test_quarantine_of_dirty_devices_can_be_switched_off(self, settings):
         settings.ENV = env.Env(dirty_minutes=0)
-        look(make_node(gpus=1), "dirty", ALICE)
+        read(make_node(gpus=1), "dirty", ALICE)
         self.pass_minutes(1000)
         assert tasks.mend() == 0

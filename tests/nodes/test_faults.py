@@ -87,7 +87,7 @@ def test_fault_streaks_need_a_single_query_and_none_for_other_ends(user, tenant,
         AttemptOutcome(job_id, faults + 1, "node_fault", long_ago) for job_id, faults in zip(ids, range(3), strict=True)
     ]
     with django_assert_num_queries(1):
-        found = attempt_end.fault_streaks(ends)
-    assert [found[job_id].faults for job_id in ids[1:]] == [1, 2]
+        reasons = attempt_end.fault_streaks(ends)
+    assert [reasons[job_id].faults for job_id in ids[1:]] == [1, 2]
     with django_assert_num_queries(0):
         assert attempt_end.fault_streaks([AttemptOutcome(ids[0], 9, "exited", long_ago, exit_code=0)]) == {}

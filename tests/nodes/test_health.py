@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 ALICE = "pid 4242 of alice (python)"
 
 
-def look(node, occupancy, occupant="", **fields):
+def read(node, occupancy, occupant="", **fields):
     node.sync(
         readings=[
             Reading(uuid=device.uuid, occupancy=occupancy, occupant=occupant, temperature_celsius=40, **fields)
@@ -29,7 +29,7 @@ def look(node, occupancy, occupant="", **fields):
 
 
 def found():
-    return [(one.health, one.health_note) for one in Device.objects.order_by("id")]
+    return [(row.health, row.health_note) for row in Device.objects.order_by("id")]
 
 
 def state(job):
@@ -42,34 +42,34 @@ class TestOccupied:
     def test_occupied_device_is_out_of_service_until_it_is_clear(self, occupancy, user, tenant):
         """A34, A35"""
         node = make_node(gpus=1)
-        look(node, occupancy, ALICE)
+        read(node, occupancy, ALICE)
         assert found() == [(occupancy, ALICE)]
         job = submit(user, tenant)
         assert state(job) == "pending"
-        look(node, "clear")
+        read(node, "clear")
         assert found() == [("ok", "")]
         assert state(job) == "scheduled"
 
     def test_unknown_occupancy_changes_nothing(self):
         """A19: also words of an agent that is newer than this server, and readings of an older one (A57)."""
         node = make_node(gpus=1)
-        look(node, None)
-        look(node, "haunted", "a ghost")
+        read(node, None)
+        read(node, "haunted", "a ghost")
         assert found() == [("ok", "")]
-        look(node, "foreign", ALICE)
-        look(node, None)
-        look(node, "haunted")
+        read(node, "foreign", ALICE)
+        read(node, None)
+        read(node, "haunted")
         assert found() == [("foreign", ALICE)]
 
     def test_occupant_is_updated_when_it_changes(self, monkeypatch):
         node = make_node(gpus=2)
         woken = []
         monkeypatch.setattr(wake, "request_cycle", lambda: woken.append(1))
-        look(node, "foreign", ALICE)
-        look(node, "foreign", "pid 7 of bob (sh)")
+        read(node, "foreign", ALICE)
+        read(node, "foreign", "pid 7 of bob (sh)")
         assert found() == [("foreign", "pid 7 of bob (sh)")] * 2
-        look(node, "dirty", "pid 8 of bob (sh)")
-        look(node, "clear")
+        read(node, "dirty", "pid 8 of bob (sh)")
+        read(node, "clear")
         assert len(woken) == 3
 
     def test_held_device_stays_held_and_a_heartbeat_does_not_mark_it_idle(self, user, tenant):
@@ -79,7 +79,7 @@ class TestOccupied:
         run_cycle()
         node.start_all()
         for occupancy in ("foreign", "clear", "dirty", "clear", None):
-            look(node, occupancy)
+            read(node, occupancy)
             assert Device.objects.get().held_whole == 1
         other = submit(user, tenant)
         assert state(other) == "pending"
@@ -87,15 +87,15 @@ class TestOccupied:
 
     def test_ordinary_readings_do_not_write_devices(self):
         node = make_node(gpus=8)
-        look(node, "clear")
-        before = rows("SELECT id, xmin::text FROM nodes_device")
-        look(node, "clear")
-        assert rows("SELECT id, xmin::text FROM nodes_device") == before
+        read(node, "clear")
+        previous = rows("SELECT id, xmin::text FROM nodes_device")
+        read(node, "clear")
+        assert rows("SELECT id, xmin::text FROM nodes_device") == previous
 
     def test_lost_device_is_lost_whatever_its_occupancy(self):
         node = make_node(gpus=1)
-        look(node, "foreign", ALICE)
-        look(node, None, lost=True)
+        read(node, "foreign", ALICE)
+        read(node, None, lost=True)
         assert found() == [("lost", "")]
 
     def test_hot_device_is_hot_again_after_occupation_if_it_still_is(self):
@@ -111,8 +111,8 @@ class TestQuarantine:
     def test_quarantined_device_stays_quarantined_whatever_its_readings(self, occupancy, user, tenant):
         node = make_node(gpus=1)
         device_health.quarantine(Device.objects.get().pk, "fan rattles", "root")
-        look(node, occupancy, ALICE)
-        look(node, None, lost=True)
+        read(node, occupancy, ALICE)
+        read(node, None, lost=True)
         node.sync(facts=node.facts())
         assert found() == [("quarantined", "fan rattles (by root)")]
         assert state(submit(user, tenant)) == "pending"
@@ -123,7 +123,7 @@ class TestQuarantine:
         run_cycle()
         node.start_all()
         device_health.quarantine(Device.objects.get().pk, "", "root")
-        look(node, "clear")
+        read(node, "clear")
         assert state(job) == "running"
 
     def test_quarantine_outlasts_the_loss_and_return_of_a_device(self):
@@ -148,15 +148,15 @@ class TestQuarantine:
         node = make_node(gpus=1)
         device = Device.objects.get().pk
         device_health.quarantine(device, "", "root")
-        look(node, occupancy, ALICE if occupancy != "clear" else "", **fields)
+        read(node, occupancy, ALICE if occupancy != "clear" else "", **fields)
         device_health.clear(device)
         assert found() == [after]
 
     def test_clear_works_when_the_agent_no_longer_reports_the_device(self):
         """An agent of an older version took over: it says nothing of processes."""
         node = make_node(gpus=1)
-        look(node, "foreign", ALICE)
-        look(node, None)
+        read(node, "foreign", ALICE)
+        read(node, None)
         device_health.clear(Device.objects.get().pk)
         assert found() == [("ok", "")]
 
@@ -189,10 +189,10 @@ class TestQuarantine:
         first = Device.objects.order_by("id")[0].pk
         page = "/admin/nodes/device/"
         client.post(page, {"action": "quarantine", "_selected_action": [first]})
-        assert [one for one, _ in found()] == ["quarantined", "ok"]
-        said = client.post(page, {"action": "clear", "_selected_action": [first, first + 1]}, follow=True)
-        assert [one for one, _ in found()] == ["ok", "ok"]
-        assert "takes jobs again" in said.content.decode() and "is in service" in said.content.decode()
+        assert [row for row, _ in found()] == ["quarantined", "ok"]
+        message = client.post(page, {"action": "clear", "_selected_action": [first, first + 1]}, follow=True)
+        assert [row for row, _ in found()] == ["ok", "ok"]
+        assert "takes jobs again" in message.content.decode() and "is in service" in message.content.decode()
         assert "quarantined" in client.get("/admin/nodes/incident/").content.decode()
 
     def test_staff_with_view_permission_cannot_quarantine(self, client):
@@ -210,60 +210,60 @@ class TestXids:
     @pytest.mark.parametrize("code", [48, 63, 64, 74, 79, 94, 95, 119])
     def test_hardware_xid_degrades_the_device_until_it_is_cleared(self, code, user, tenant):
         node = make_node(gpus=1)
-        look(node, "clear", xids=[Xid(code=code, seconds_ago=0)])
-        look(node, "clear")
+        read(node, "clear", xids=[Xid(code=code, seconds_ago=0)])
+        read(node, "clear")
         [(now, note)] = found()
         assert now == "degraded" and note.startswith(f"Xid {code}: ")
         job = submit(user, tenant)
         assert state(job) == "pending"
         device_health.clear(Device.objects.get().pk)
-        look(node, "clear", xids=[Xid(code=code, seconds_ago=30)])
+        read(node, "clear", xids=[Xid(code=code, seconds_ago=30)])
         assert found() == [("ok", "")]
         assert state(job) == "scheduled"
-        look(node, "clear", xids=[Xid(code=code, seconds_ago=0)])
-        assert [one["kind"] for one in incidents.latest(10)] == ["degraded", "degraded"]
+        read(node, "clear", xids=[Xid(code=code, seconds_ago=0)])
+        assert [row["kind"] for row in incidents.latest(10)] == ["degraded", "degraded"]
 
     @pytest.mark.parametrize("code", [13, 31, 43, 45, 1, 999])
     def test_other_xids_do_not_degrade_the_device(self, code):
-        look(make_node(gpus=1), "clear", xids=[Xid(code=code, seconds_ago=0)])
+        read(make_node(gpus=1), "clear", xids=[Xid(code=code, seconds_ago=0)])
         assert found() == [("ok", "")]
 
     def test_quarantine_stays_and_impossibly_old_xids_are_ignored(self):
         node = make_node(gpus=2)
         device_health.quarantine(Device.objects.order_by("id")[0].pk, "", "root")
-        look(node, "clear", xids=[Xid(code=79, seconds_ago=2**62)])
-        assert [one for one, _ in found()] == ["quarantined", "ok"]
-        look(node, "clear", xids=[Xid(code=79, seconds_ago=1)])
-        assert [one for one, _ in found()] == ["quarantined", "degraded"]
+        read(node, "clear", xids=[Xid(code=79, seconds_ago=2**62)])
+        assert [row for row, _ in found()] == ["quarantined", "ok"]
+        read(node, "clear", xids=[Xid(code=79, seconds_ago=1)])
+        assert [row for row, _ in found()] == ["quarantined", "degraded"]
 
 
 class TestIncidents:
     def test_each_health_change_is_an_incident_with_cause_and_end(self):
         node = make_node(gpus=1)
-        look(node, "foreign", ALICE)
-        look(node, "clear")
+        read(node, "foreign", ALICE)
+        read(node, "clear")
         device_health.quarantine(Device.objects.get().pk, "fan", "root")
-        kept = incidents.latest(10)
-        assert [(one["kind"], one["cause"], one["until"] is None) for one in kept] == [
+        history = incidents.latest(10)
+        assert [(row["kind"], row["cause"], row["until"] is None) for row in history] == [
             ("quarantined", "fan (by root)", True),
             ("foreign", ALICE, False),
         ]
-        assert (kept[0]["node"], kept[0]["gpu"]) == (node.name, 0)
-        assert [one["kind"] for one in incidents.latest(10, is_open=True)] == ["quarantined"]
+        assert (history[0]["node"], history[0]["gpu"]) == (node.name, 0)
+        assert [row["kind"] for row in incidents.latest(10, is_open=True)] == ["quarantined"]
 
     def test_repeated_reports_of_a_change_are_a_single_incident(self):
         node = make_node(gpus=1)
         for _ in range(3):
-            look(node, "foreign", ALICE)
+            read(node, "foreign", ALICE)
             node.sync(readings=[Reading(uuid=node.devices[0].uuid, temperature_celsius=95)])
         assert Incident.objects.count() == 1
 
     def test_heat_and_loss_are_incidents(self):
         node = make_node(gpus=1)
         node.sync(readings=[Reading(uuid=node.devices[0].uuid, temperature_celsius=95)])
-        look(node, None, lost=True)
-        look(node, None)
-        assert [(one["kind"], one["until"] is None) for one in incidents.latest(10)] == [
+        read(node, None, lost=True)
+        read(node, None)
+        assert [(row["kind"], row["until"] is None) for row in incidents.latest(10)] == [
             ("lost", False),
             ("hot", False),
         ]
@@ -280,7 +280,7 @@ class TestIncidents:
         assert incidents.latest(10, is_open=True) == []
 
     def test_incidents_over_rest(self, client):
-        look(make_node(gpus=2), "foreign", ALICE)
+        read(make_node(gpus=2), "foreign", ALICE)
         client.force_login(make_user(admin=True))
         assert len(client.get("/api/v1/incidents?open=true").json()["items"]) == 2
         assert len(client.get("/api/v1/incidents?limit=1").json()["items"]) == 1

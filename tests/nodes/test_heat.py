@@ -79,10 +79,10 @@ heats = st.builds(ThermalState, st.booleans(), st.booleans(), st.none() | st.flo
 
 @settings(max_examples=200, deadline=None, database=None)
 @given(heats, st.floats(0, 1e9))
-def test_reading_without_values_changes_nothing(before, now):
+def test_reading_without_values_changes_nothing(previous, now):
     """A19: unknown neither blocks nor frees."""
-    before = before._replace(is_slowed=False)
-    assert next_state(before, None, None, now, 85) == before
+    previous = previous._replace(is_slowed=False)
+    assert next_state(previous, None, None, now, 85) == previous
 
 
 @pytest.mark.parametrize("celsius", [None, 60, 90])
@@ -91,8 +91,8 @@ def test_unreported_slowdown_blocks_for_a_minute_only(celsius):
     slowed = after((celsius, HW_THERMAL), *[(celsius, None)] * 60)
     assert (slowed.is_hot, slowed.is_slowed) == (True, True)
     assert after((celsius, HW_THERMAL), *[(celsius, None)] * 61) == HOT
-    again = after((celsius, HW_THERMAL), *[(celsius, None)] * 59, (celsius, HW_THERMAL), *[(celsius, None)] * 59)
-    assert again.is_slowed
+    second = after((celsius, HW_THERMAL), *[(celsius, None)] * 59, (celsius, HW_THERMAL), *[(celsius, None)] * 59)
+    assert second.is_slowed
 
 
 def test_typical_busy_gpus_are_never_hot():
@@ -109,7 +109,7 @@ def test_typical_busy_gpus_are_never_hot():
 # --- through the intake -----------------------------------------------------------------------------------------------
 
 
-def look(node, celsius, reasons=0, **fields):
+def read(node, celsius, reasons=0, **fields):
     uuids = [device.uuid for device in node.devices]
     node.sync(
         readings=[Reading(uuid=u, temperature_celsius=celsius, throttle_reasons=reasons, **fields) for u in uuids]
@@ -117,14 +117,14 @@ def look(node, celsius, reasons=0, **fields):
 
 
 def health():
-    return [(one.health, one.is_slowed) for one in Device.objects.order_by("id")]
+    return [(device.health, device.is_slowed) for device in Device.objects.order_by("id")]
 
 
 @pytest.mark.django_db(transaction=True)
 class TestIntake:
     def test_hot_device_gets_work_last_and_stays_in_service(self, user, tenant):
         hot, cool = make_node(gpus=1), make_node(gpus=2)
-        look(hot, 90)
+        read(hot, 90)
         assert health() == [("hot", False), ("ok", False), ("ok", False)]
         first, second, third = (submit(user, tenant) for _ in range(3))
         run_cycle()
@@ -136,15 +136,15 @@ class TestIntake:
         running = submit(user, tenant)
         run_cycle()
         node.start_all()
-        look(node, 88, HW_THERMAL)
+        read(node, 88, HW_THERMAL)
         assert health() == [("hot", True)]
         other = make_node(gpus=1)
-        look(other, 88, HW_THERMAL)
+        read(other, 88, HW_THERMAL)
         waiting = submit(user, tenant)
         run_cycle()
         assert Job.objects.get(pk=running).state == "running"
         assert Job.objects.get(pk=waiting).state == "pending"
-        look(other, 80, 0)
+        read(other, 80, 0)
         run_cycle()
         assert Job.objects.get(pk=waiting).state == "scheduled"
 
@@ -152,18 +152,18 @@ class TestIntake:
         node = make_node(gpus=2)
         woken = []
         monkeypatch.setattr(wake, "request_cycle", lambda: woken.append(1))
-        look(node, 90)
-        look(node, 70)
+        read(node, 90)
+        read(node, 70)
         assert (health(), len(woken)) == ([("hot", False)] * 2, 1)
         Device.objects.update(cool_since=timezone.now() - timedelta(seconds=COOL_SECONDS))
-        look(node, 70)
+        read(node, 70)
         assert (health(), len(woken)) == ([("ok", False)] * 2, 2)
 
     def test_cause_of_heat_is_stored_with_device_and_incident(self):
         node = make_node(gpus=1)
         notes = []
         for celsius, reasons in ((91, 0), (93, 0), (93, 0x40), (80, 0)):
-            look(node, celsius, reasons)
+            read(node, celsius, reasons)
             notes.append(Device.objects.get().health_note)
         slowed = "slowed down by its own hardware at 93 °C"
         assert notes == [
@@ -172,40 +172,40 @@ class TestIntake:
             slowed,
             "was slowed down by its own hardware",
         ]
-        assert [one.cause for one in Incident.objects.all()] == ["91 °C, hot from 85 °C"]
+        assert [device.cause for device in Incident.objects.all()] == ["91 °C, hot from 85 °C"]
         Device.objects.update(cool_since=timezone.now() - timedelta(minutes=2))
-        look(node, 60)
+        read(node, 60)
         assert (Device.objects.get().health, Device.objects.get().health_note) == ("ok", "")
 
     def test_threshold_follows_the_admin_setting(self):
         policy.change({"thermal_threshold_celsius": 70}, actor="root")
-        look(make_node(gpus=1), 71)
+        read(make_node(gpus=1), 71)
         assert health() == [("hot", False)]
 
     @pytest.mark.parametrize("worse", ["degraded", "dirty", "foreign", "quarantined", "lost"])
     def test_heat_does_not_override_worse_health(self, worse):
         node = make_node(gpus=1)
         Device.objects.update(health=worse)
-        look(node, 95, HW_THERMAL, lost=worse == "lost")
+        read(node, 95, HW_THERMAL, lost=worse == "lost")
         assert health()[0][0] == worse
 
     def test_lost_hot_device_is_lost(self):
         node = make_node(gpus=1)
-        look(node, 90)
-        look(node, None, None, lost=True)
+        read(node, 90)
+        read(node, None, None, lost=True)
         assert health() == [("lost", False)]
 
     def test_ordinary_readings_do_not_write_devices(self):
         node = make_node(gpus=8)
-        look(node, 60)
+        read(node, 60)
         versions = rows("SELECT id, xmin::text FROM nodes_device")
-        look(node, 78)
+        read(node, 78)
         assert rows("SELECT id, xmin::text FROM nodes_device") == versions
 
     def test_measured_use_of_shared_devices_reaches_the_engine(self, user, tenant):
         node = make_node(gpus=2)
         submit(user, tenant, gpu_sharing="shared", gpu_memory_mb=1000)
         run_cycle()
-        look(node, 60, utilisation_percent=57)
+        read(node, 60, utilisation_percent=57)
         [engine_node] = snapshot.nodes()
         assert [device.compute for device in engine_node.devices] == [0.5, None]

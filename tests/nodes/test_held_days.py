@@ -5,7 +5,7 @@ import pytest
 from gpusched.lib.db.sql import query
 from nodes.telemetry import samples
 from tests.factories import make_node, run_cycle, submit
-from tests.nodes.test_samples import NOON, after, known, look, read_all
+from tests.nodes.test_samples import NOON, after, counters, look, read_all
 
 pytestmark = pytest.mark.django_db
 
@@ -17,7 +17,7 @@ def days():
 def test_held_time_counts_for_the_holder_with_idle_time_apart(user, tenant):
     """The same seconds as those of the four counters, over midnight, too."""
     agent = make_node(gpus=2)
-    known()
+    counters()
     submit(user, tenant, gpu_count=1)
     run_cycle()
     read_all(agent, utilisation_percent=50)
@@ -43,7 +43,7 @@ def test_held_time_counts_for_the_holder_with_idle_time_apart(user, tenant):
 def test_shared_device_counts_by_its_fraction(user, tenant):
     """A53: as in the ledger."""
     make_node(gpus=1, memory_mb=80_000)
-    known()
+    counters()
     submit(user, tenant, gpu_count=1, gpu_sharing="shared", gpu_memory_mb=20_000)
     run_cycle()
     samples.take_samples(1, after(0))
@@ -54,7 +54,7 @@ def test_shared_device_counts_by_its_fraction(user, tenant):
 
 def test_free_devices_count_for_no_holder():
     make_node(gpus=1)
-    known()
+    counters()
     samples.take_samples(1, after(0))
     samples.take_samples(1, after(100))
     assert days() == []

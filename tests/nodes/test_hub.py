@@ -29,7 +29,7 @@ class Agent:
 
 async def test_agent_of_a_removed_node_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """A42."""
-    monkeypatch.setattr(hubs, "process", lambda batch, told: [Desired(seq=1, error=REFUSAL) for _ in batch])
+    monkeypatch.setattr(hubs, "process", lambda batch, answers: [Desired(seq=1, error=REFUSAL) for _ in batch])
     hub, agent = hubs.AgentHub(), Agent()
     working = asyncio.create_task(hub._process())
     hub.receive(agent, Sync(seq=1, boot_id="b", at="2030-01-01T00:00:00Z"))
@@ -41,7 +41,7 @@ async def test_agent_of_a_removed_node_is_refused_with_the_reason(monkeypatch: p
 async def test_message_in_progress_counts_as_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
-    def process(batch: Sequence[tuple[int, Sync]], told: Any) -> list[Desired]:
+    def process(batch: Sequence[tuple[int, Sync]], answers: Any) -> list[Desired]:
         begun.set()
         go_on.wait(30)
         return [Desired(seq=message.seq) for _, message in batch]

@@ -55,7 +55,7 @@ async def socket_of(agent: FakeAgent) -> Socket:
     return socket
 
 
-async def say(socket: Socket, message: Sync) -> None:
+async def send(socket: Socket, message: Sync) -> None:
     await socket.say(msgspec.json.encode(message).decode())
 
 
@@ -123,10 +123,10 @@ def test_socket_stays_open_through_an_outage_and_gets_a_heartbeat(proxy, monkeyp
     async def scenario() -> None:
         async with agent_hub():
             socket = await socket_of(agent)
-            await say(socket, plain(1))
+            await send(socket, plain(1))
             await is_answered(socket, 1)
             proxy.refuse()
-            await say(socket, plain(2))
+            await send(socket, plain(2))
             async with asyncio.timeout(TIMEOUT_SECONDS):
                 while not any(told["seq"] == 0 for told in socket.heard):
                     await socket.listen(1.0)
@@ -146,7 +146,7 @@ def test_agent_with_too_many_queued_reports_is_closed_without_acknowledgement(pr
             socket = await socket_of(agent)
             proxy.refuse()
             for seq in range(1, 4 * MAX_PER_NODE):
-                await say(socket, plain(seq, reports=[Ended(key=f"{seq}.1.0", at=now(), reason="exited")]))
+                await send(socket, plain(seq, reports=[Ended(key=f"{seq}.1.0", at=now(), reason="exited")]))
             await until_closed(socket)
             assert socket.code == 1013
             assert not any(told["acknowledged"] for told in socket.heard)
@@ -201,12 +201,12 @@ def test_hub_task_that_raises_is_restarted(monkeypatch, fault):
     async def scenario() -> None:
         async with agent_hub():
             socket = await socket_of(agent)
-            await say(socket, plain(1))
+            await send(socket, plain(1))
             await is_answered(socket, 1)
             monkeypatch.setattr(hubs.AgentHub, fault, failing)
-            await say(socket, plain(2))
+            await send(socket, plain(2))
             await is_answered(socket, 2)
-            await say(socket, plain(3))
+            await send(socket, plain(3))
             await is_answered(socket, 3)
             await socket.link.disconnect(timeout=TIMEOUT_SECONDS)
             assert [told["error"] for told in socket.heard if told["seq"] == 3] == [None]

@@ -46,9 +46,9 @@ class Clock:
 
     def read(self, *utilisations):
         devices = self.node.devices
-        told = utilisations if len(utilisations) == len(devices) else utilisations * len(devices)
+        notices = utilisations if len(utilisations) == len(devices) else utilisations * len(devices)
         self.node.sync(
-            readings=[Reading(uuid=d.uuid, utilisation_percent=u) for d, u in zip(devices, told, strict=True)]
+            readings=[Reading(uuid=d.uuid, utilisation_percent=u) for d, u in zip(devices, notices, strict=True)]
         )
 
     def wait(self, minutes):
@@ -77,28 +77,28 @@ def start(user, tenant, *, gpus=1, **fields):
     return job_id, clock
 
 
-def told(job_id):
+def notices_of(job_id):
     """The events of the rule, in short."""
     kinds = ("idle_warning", "idle_would_end", "idle_over", "stopping")
-    found = JobEvent.objects.filter(job_id=job_id, kind__in=kinds).order_by("id")
-    return [(one.kind.removeprefix("idle_"), one.data.get("warnings")) for one in found]
+    rows = JobEvent.objects.filter(job_id=job_id, kind__in=kinds).order_by("id")
+    return [(row.kind.removeprefix("idle_"), row.data.get("warnings")) for row in rows]
 
 
 class TestRule:
     def test_two_warnings_precede_the_end(self, user, tenant, rule):
         job_id, clock = start(user, tenant, max_retries=3)
         clock.review_after(59.9)
-        assert told(job_id) == []
+        assert notices_of(job_id) == []
         clock.review_after(0.2)
-        assert told(job_id) == [("warning", 1)]
+        assert notices_of(job_id) == [("warning", 1)]
         clock.review_after(9.9)
-        assert told(job_id) == [("warning", 1)]
+        assert notices_of(job_id) == [("warning", 1)]
         clock.review_after(0.2)
-        assert told(job_id) == [("warning", 1), ("warning", 2)]
+        assert notices_of(job_id) == [("warning", 1), ("warning", 2)]
         assert Job.objects.get(pk=job_id).state == "running"
         clock.review_after(10.1)
-        assert told(job_id)[2:] == [("stopping", 2)]
-        [order] = [one for one in clock.node.sync().assignments if isinstance(one, Stop)]
+        assert notices_of(job_id)[2:] == [("stopping", 2)]
+        [order] = [row for row in clock.node.sync().assignments if isinstance(row, Stop)]
         assert order.reason == "held_idle"
         clock.node.end(order.key, exit_code=None, reason="held_idle")
         job = Job.objects.get(pk=job_id)
@@ -108,24 +108,24 @@ class TestRule:
         job_id, clock = start(user, tenant)
         clock.review_after(600)
         clock.review_after(0.1)
-        assert told(job_id) == [("warning", 1)]
+        assert notices_of(job_id) == [("warning", 1)]
 
     def test_busy_reading_restarts_the_window(self, user, tenant, rule):
         job_id, clock = start(user, tenant)
         clock.review_after(61)
         clock.read(5)
         clock.review_after(1)
-        assert told(job_id) == [("warning", 1), ("over", None)]
+        assert notices_of(job_id) == [("warning", 1), ("over", None)]
         clock.review_after(58)
-        assert told(job_id)[2:] == []
+        assert notices_of(job_id)[2:] == []
         clock.review_after(3)
-        assert told(job_id)[2:] == [("warning", 1)]
+        assert notices_of(job_id)[2:] == [("warning", 1)]
 
     def test_recently_idle_long_job_is_not_judged_by_its_whole_runtime(self, user, tenant, rule):
         job_id, clock = start(user, tenant)
         clock.review_after(600, 90)
         clock.review_after(50, 0)
-        assert told(job_id) == []
+        assert notices_of(job_id) == []
 
     def test_idle_time_before_the_job_does_not_count(self, user, tenant, rule):
         node = make_node(gpus=1)
@@ -136,13 +136,13 @@ class TestRule:
         run_cycle()
         node.start_all()
         clock.review_after(1)
-        assert told(job_id) == []
+        assert notices_of(job_id) == []
 
     def test_single_busy_gpu_keeps_the_job_busy(self, user, tenant, rule):
         job_id, clock = start(user, tenant, gpus=2)
         clock.read(0, 90)
         clock.review_after(120, 0, 90)
-        assert told(job_id) == []
+        assert notices_of(job_id) == []
 
     def test_unknown_utilisation_is_never_idle(self, user, tenant, rule):
         """A19: neither a reading that does not say it, nor a gap, nor silence."""
@@ -153,20 +153,20 @@ class TestRule:
         Kept.objects.update(read_at=timezone.now() - timedelta(seconds=70))
         review()
         clock.review_after(2)
-        assert told(job_id) == []
+        assert notices_of(job_id) == []
 
     @pytest.mark.parametrize(("percent", "warned"), [(4, [("warning", 1)]), (5, [])])
     def test_utilisation_below_the_threshold_is_idle(self, user, tenant, rule, percent, warned):
         job_id, clock = start(user, tenant)
         clock.review_after(61, percent)
-        assert told(job_id) == warned
+        assert notices_of(job_id) == warned
 
     def test_interactive_jobs_have_a_longer_window(self, user, tenant, rule):
         job_id, clock = start(user, tenant, labels={"interactive": "true"})
         clock.review_after(239)
-        assert told(job_id) == []
+        assert notices_of(job_id) == []
         clock.review_after(2)
-        assert told(job_id) == [("warning", 1)]
+        assert notices_of(job_id) == [("warning", 1)]
 
 
 class TestPolicies:
@@ -175,7 +175,7 @@ class TestPolicies:
         job_id, clock = start(user, tenant)
         for minutes in (61, 11, 11, 11, 600):
             clock.review_after(minutes)
-        assert told(job_id) == [("warning", 1), ("warning", 2), ("would_end", 2)]
+        assert notices_of(job_id) == [("warning", 1), ("warning", 2), ("would_end", 2)]
         assert Job.objects.get(pk=job_id).state == "running"
 
     def test_monitor_is_the_default(self):
@@ -189,14 +189,14 @@ class TestPolicies:
         rule("enforce")
         clock.review_after(1)
         clock.review_after(1)
-        assert told(job_id)[3:] == [("over", None), ("warning", 1)]
+        assert notices_of(job_id)[3:] == [("over", None), ("warning", 1)]
 
     def test_off_sends_no_warnings_and_clears_notices(self, user, tenant, rule):
         job_id, clock = start(user, tenant)
         clock.review_after(61)
         rule("off")
         clock.review_after(600)
-        assert told(job_id) == [("warning", 1), ("over", None)]
+        assert notices_of(job_id) == [("warning", 1), ("over", None)]
         assert not HeldIdle.objects.exists()
 
 
@@ -234,15 +234,15 @@ class TestNumbers:
         job_id, clock = start(user, tenant)
         clock.read(49)
         clock.review_after(9.9, 49)
-        assert told(job_id) == []
+        assert notices_of(job_id) == []
         clock.review_after(0.2, 49)
         clock.review_after(2.1, 49)
-        assert told(job_id) == [("warning", 1), ("warning", 2)]
+        assert notices_of(job_id) == [("warning", 1), ("warning", 2)]
         evidence = JobEvent.objects.filter(job_id=job_id, kind="idle_warning").latest("id").data
         assert evidence["percent"] == 50
         clock.read(50)
         review()
-        assert told(job_id)[2:] == [("over", None)], "the threshold is that of the policy, too"
+        assert notices_of(job_id)[2:] == [("over", None)], "the threshold is that of the policy, too"
 
     def test_edits_are_recorded_and_those_without_effect_rejected(self, user, rule):
         policy.change({"held_idle_minutes": 10}, actor="root")
@@ -271,27 +271,27 @@ class TestExemptions:
     def test_exempt_job_is_not_warned_and_its_notices_are_cleared(self, user, tenant, rule, admin, whose):
         job_id, clock = start(user, tenant)
         clock.review_after(61)
-        given = {"tenant": tenant.name} if whose == "tenant" else {"job_id": job_id}
-        answer = admin("POST", note="serves a demo", **given)
-        assert (answer.status_code, answer.json()[whose]) == (201, given[whose])
+        fields = {"tenant": tenant.name} if whose == "tenant" else {"job_id": job_id}
+        answer = admin("POST", note="serves a demo", **fields)
+        assert (answer.status_code, answer.json()[whose]) == (201, fields[whose])
         clock.review_after(60)
-        assert told(job_id) == [("warning", 1), ("over", None)]
+        assert notices_of(job_id) == [("warning", 1), ("over", None)]
         assert Job.objects.get(pk=job_id).reason == ""
-        [one] = admin("GET").json()["items"]
-        assert admin("DELETE", f"/{one['id']}").status_code == 204
+        [row] = admin("GET").json()["items"]
+        assert admin("DELETE", f"/{row['id']}").status_code == 204
         clock.review_after(1)
-        assert told(job_id)[2:] == [("warning", 1)]
+        assert notices_of(job_id)[2:] == [("warning", 1)]
 
     def test_exempting_twice_changes_nothing(self, user, tenant, admin):
         for note in ("first", "second"):
             assert admin("POST", tenant=tenant.name, note=note).status_code == 201
-        assert [one["note"] for one in admin("GET").json()["items"]] == ["second"]
+        assert [row["note"] for row in admin("GET").json()["items"]] == ["second"]
 
     @pytest.mark.parametrize(
-        ("given", "status"),
+        ("fields", "status"),
         [({"tenant": "nobody"}, 404), ({"job_id": 10**30}, 404), ({"job_id": -1}, 404), ({"note": "x"}, 400),
          ({"tenant": "a", "job_id": 1}, 400), ({"tenant": "a\x00"}, 400)],
     )  # fmt: skip
-    def test_invalid_exemption_is_rejected(self, admin, given, status):
+    def test_invalid_exemption_is_rejected(self, admin, fields, status):
         """A55"""
-        assert admin("POST", **given).status_code == status
+        assert admin("POST", **fields).status_code == status

@@ -56,8 +56,8 @@ def test_readings_are_dropped_first_and_facts_are_retained():
 
 def test_message_is_refused_if_it_would_displace_a_report():
     inbox, agent = Inbox[Agent](), Agent()
-    kept = [inbox.put(0.0, agent, sync(seq, reports=[ended(f"{seq}.1.0")])) for seq in range(MAX_PER_NODE + 2)]
-    assert kept == [True] * MAX_PER_NODE + [False] * 2
+    messages = [inbox.put(0.0, agent, sync(seq, reports=[ended(f"{seq}.1.0")])) for seq in range(MAX_PER_NODE + 2)]
+    assert messages == [True] * MAX_PER_NODE + [False] * 2
     assert names(inbox.pop(99)) == {(Ended, f"{seq}.1.0") for seq in range(MAX_PER_NODE)}
 
 
@@ -83,10 +83,10 @@ def test_relative_times_grow_while_a_message_waits():
 def test_returned_messages_precede_newer_ones():
     inbox, first, second = Inbox[Agent](), Agent(1), Agent(2)
     inbox.put(0.0, first, sync(0, reports=[ended("1.1.0")]))
-    taken = inbox.pop(9)
+    popped = inbox.pop(9)
     inbox.put(1.0, second, sync(1))
     inbox.put(2.0, first, sync(2))
-    inbox.put_back(taken)
+    inbox.put_back(popped)
     assert inbox.oldest_at == 0.0
     assert [(w.link.node_id, w.message.seq) for w in inbox.pop(9)] == [(1, 0), (1, 2), (2, 1)]
 
@@ -101,7 +101,7 @@ def test_every_report_is_popped_or_was_refused(steps: list[tuple[int, set[int], 
     inbox = Inbox[Agent]()
     agents = {node_id: Agent(node_id) for node_id in (1, 2, 3)}
     expected: set[tuple[int, str]] = set()
-    taken: list[QueuedMessage[Agent]] = []
+    popped: list[QueuedMessage[Agent]] = []
     for seq, (node_id, jobs, has_facts, step) in enumerate(steps):
         if step == "p":
             message = sync(seq, reports=[ended(f"{job}.1.0") for job in jobs], facts=FACTS if has_facts else None)
@@ -112,8 +112,8 @@ def test_every_report_is_popped_or_was_refused(steps: list[tuple[int, set[int], 
             if step == "b":
                 inbox.put_back(batch)
             else:
-                taken += batch
+                popped += batch
         assert len(inbox) <= 3 * 2 * MAX_PER_NODE
-    taken += inbox.pop(1000)
-    assert {(w.link.node_id, report.key) for w in taken for report in w.message.reports} == expected
+    popped += inbox.pop(1000)
+    assert {(w.link.node_id, report.key) for w in popped for report in w.message.reports} == expected
     assert len(inbox) == 0

@@ -12,22 +12,22 @@ from tests.factories import FakeAgent, make_node, run_cycle, submit
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def told(agent: FakeAgent, isolation: Isolation | None) -> object:
+def represented_isolation(agent: FakeAgent, isolation: Isolation | None) -> object:
     agent.sync(facts=replace(agent.facts(), isolation=isolation))
     return nodes(None, agent.name)[0]["isolation"]
 
 
 def test_node_shows_its_isolation_and_an_older_agent_shows_none() -> None:
     agent = make_node()
-    assert told(agent, Isolation(cgroup=True, limits=["memory", "cpu"], users="any")) == {
+    assert represented_isolation(agent, Isolation(cgroup=True, limits=["memory", "cpu"], users="any")) == {
         "cgroup": True, "limits": ["memory", "cpu"], "users": "any", "why": "",
     }  # fmt: skip
-    assert told(agent, None) == {}
+    assert represented_isolation(agent, None) == {}
 
 
 def test_isolation_from_a_hostile_agent_is_bounded() -> None:
     agent = make_node()
-    told(agent, Isolation(limits=["x" * 1000] * 1000, users="x" * 1000, why="x" * 1000))
+    represented_isolation(agent, Isolation(limits=["x" * 1000] * 1000, users="x" * 1000, why="x" * 1000))
     assert len(str(Node.objects.get().isolation)) < 1000
 
 
@@ -36,8 +36,8 @@ def test_peak_memory_is_stored_with_the_attempt(user, tenant) -> None:
     job_id = submit(user, tenant)
     run_cycle()
     agent.end(*agent.start_all(), peak_memory_mb=1234, peak_memory_of="rank")
-    how = Attempt.objects.get(job_id=job_id).outcomes["0"]
-    assert (how["peak_memory_mb"], how["peak_memory_of"]) == (1234, "rank")
+    outcome = Attempt.objects.get(job_id=job_id).outcomes["0"]
+    assert (outcome["peak_memory_mb"], outcome["peak_memory_of"]) == (1234, "rank")
 
 
 def test_missing_unix_user_is_a_node_fault_whose_sentence_reaches_the_owner(user, tenant) -> None:

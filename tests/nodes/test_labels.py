@@ -37,11 +37,11 @@ def test_admin_label_survives_an_agent_report_and_overrides_its_label(admin):
     change(admin, "n1", "labels", labels={"zone": "a", "rack": "r1"})
     reported = {"zone": "of-the-agent", "arch": "x86"}
     readings.store_facts(node.id, msgspec.structs.replace(node.facts(), labels=reported))
-    found = call("GET", "/api/v1/nodes/n1/labels", admin).json()
-    assert found["labels"] == {"zone": "a", "rack": "r1", "arch": "x86"}
-    assert found["from_admin"] == {"zone": "a", "rack": "r1"}
-    assert found["from_agent"] == {"zone": "of-the-agent", "arch": "x86"}
-    assert call("GET", "/api/v1/nodes/n1", admin).json()["labels"] == found["labels"]
+    labels = call("GET", "/api/v1/nodes/n1/labels", admin).json()
+    assert labels["labels"] == {"zone": "a", "rack": "r1", "arch": "x86"}
+    assert labels["from_admin"] == {"zone": "a", "rack": "r1"}
+    assert labels["from_agent"] == {"zone": "of-the-agent", "arch": "x86"}
+    assert call("GET", "/api/v1/nodes/n1", admin).json()["labels"] == labels["labels"]
     assert change(admin, "n1", "labels", labels={"zone": None})["labels"]["zone"] == "of-the-agent"
 
 
@@ -65,7 +65,7 @@ def test_agent_label_can_be_set_but_not_removed(admin):
     node = make_node(name="n1", gpus=1)
     Node.objects.filter(pk=node.id).update(labels={"arch": "x86"})
     refused = change(admin, "n1", "labels", 400, labels={"arch": None})
-    assert [(one["field"], one["code"]) for one in refused["errors"]] == [("labels.arch", "reported_by_agent")]
+    assert [(row["field"], row["code"]) for row in refused["errors"]] == [("labels.arch", "reported_by_agent")]
     assert change(admin, "n1", "labels", labels={"arch": "arm"})["labels"] == {"arch": "arm"}
 
 
@@ -79,8 +79,8 @@ def test_invalid_label_is_rejected_by_name(admin, labels):
 def test_taints_are_added_replaced_and_removed_by_key_and_effect(admin):
     make_node(name="n1", gpus=1)
     change(admin, "n1", "taints", add=[TAINT, {"key": "spot", "effect": "PreferNoSchedule"}])
-    found = change(admin, "n1", "taints", add=[{**TAINT, "value": "web"}])
-    assert [(one["key"], one["value"]) for one in found["taints"]] == [("dedicated", "web"), ("spot", "")]
+    labels = change(admin, "n1", "taints", add=[{**TAINT, "value": "web"}])
+    assert [(row["key"], row["value"]) for row in labels["taints"]] == [("dedicated", "web"), ("spot", "")]
     assert change(admin, "n1", "taints", remove=["dedicated:NoSchedule", "spot"]) == {"node": "n1", "taints": []}
     [error] = change(admin, "n1", "taints", 400, remove=["dedicated"])["errors"]
     assert (error["field"], error["code"]) == ("remove[0]", "unknown")
@@ -119,7 +119,7 @@ def test_every_change_is_audited_and_a_dry_run_changes_nothing(admin):
     change(admin, "n1", "taints", add=[TAINT])
     change(admin, "n1", "labels", labels={"zone": "a"})
     entries = call("GET", "/api/v1/audit?action=node", admin).json()["items"]
-    assert [(one["action"], one["before"], one["after"]) for one in entries] == [
+    assert [(row["action"], row["before"], row["after"]) for row in entries] == [
         ("node.labels", {"zone": None}, {"zone": "a"}),
         ("node.taints", {"taints": []}, {"taints": ["dedicated=ml:NoSchedule"]}),
     ]
@@ -139,8 +139,8 @@ def test_job_waits_for_the_taint_with_that_reason_until_it_is_removed(user, tena
         "excluded from the 1 node that would fit by taints that it does not tolerate: dedicated=ml:NoSchedule"
     )
     assert "--toleration" in reason["next_step"]
-    told = explain(waiting, identity_for(user))["counterfactual"]
-    assert (told["change"], told["sentence"]) == (
+    answer = explain(waiting, identity_for(user))["counterfactual"]
+    assert (answer["change"], answer["sentence"]) == (
         "tolerations",
         "with a toleration of dedicated=ml:NoSchedule it would start",
     )
@@ -194,9 +194,11 @@ def test_submit_preview_considers_taints_and_preferences(user, tenant, admin):
     change(admin, "n1", "taints", add=[TAINT])
     token = make_token(user)
     body = {"command": ["true"], "gpu_count": 1}
-    found = call("POST", "/api/v1/jobs/simulate", token, body).json()
-    assert (found["starts_now"], found["reason"]["code"]) == (False, "taint")
-    assert [(way["change"], way["to"]) for way in found["alternatives"]] == [("tolerations", "dedicated=ml:NoSchedule")]
+    labels = call("POST", "/api/v1/jobs/simulate", token, body).json()
+    assert (labels["starts_now"], labels["reason"]["code"]) == (False, "taint")
+    assert [(way["change"], way["to"]) for way in labels["alternatives"]] == [
+        ("tolerations", "dedicated=ml:NoSchedule")
+    ]
     tolerating = {**body, "tolerations": [{"key": "dedicated", "operator": "Exists"}]}
     assert call("POST", "/api/v1/jobs/simulate", token, tolerating).json()["sentence"] == "it would start now on n1"
 
@@ -222,18 +224,18 @@ def test_invalid_affinity_is_rejected_by_its_field(user, tenant, fields, field):
 
 
 @pytest.mark.parametrize(
-    ("fields", "words"),
+    ("fields", "text"),
     [
         ({"tolerations": [{"key": "a", "effect": "NoExecute"}]}, ("tolerations", "NoExecute")),
         ({"node_affinity": {"required": [{"key": "a", "operator": "gt"}]}}, ("node_affinity", "gt")),
         ({"node_affinity": {"wanted": []}}, ("wanted",)),
     ],
 )
-def test_unknown_operator_effect_or_field_is_named(user, tenant, fields, words):
+def test_unknown_operator_effect_or_field_is_named(user, tenant, fields, text):
     answer = call("POST", "/api/v1/jobs", make_token(user), {"command": ["x"], **fields})
     assert answer.status_code == 400
     [error] = answer.json()["errors"]
-    assert all(word in f"{error['field']} {error['message']}" for word in words)
+    assert all(word in f"{error['field']} {error['message']}" for word in text)
 
 
 def test_request_too_large_for_its_required_nodes_is_rejected(user, tenant, admin):

@@ -103,19 +103,19 @@ class TestJoin:
         submit(user, tenant, gpu_count=2)
         run_cycle()
         node.start_all()
-        before = list(Device.objects.order_by("id").values())
+        previous = list(Device.objects.order_by("id").values())
 
-        again = join.join_node(Join(name=node.name, node_key=node.key, facts=node.facts()), 2.0)
+        rejoined = join.join_node(Join(name=node.name, node_key=node.key, facts=node.facts()), 2.0)
 
-        assert again.node_id == node.id
-        assert list(Device.objects.order_by("id").values()) == before
+        assert rejoined.node_id == node.id
+        assert list(Device.objects.order_by("id").values()) == previous
         assert Allocation.objects.count() == 2
 
     def test_joining_again_revokes_the_old_credential(self):
         node = make_node()
-        again = join.join_node(Join(name=node.name, node_key=node.key, facts=node.facts()), 2.0)
+        rejoined = join.join_node(Join(name=node.name, node_key=node.key, facts=node.facts()), 2.0)
         assert join.authenticate(f"Bearer {node.credential}") is None
-        assert join.authenticate(f"Bearer {again.credential}") == node.id
+        assert join.authenticate(f"Bearer {rejoined.credential}") == node.id
 
     def test_name_of_a_living_node_cannot_be_taken(self):
         from gpusched.lib.api.problems import Problem
@@ -139,8 +139,8 @@ class TestJoin:
     def test_name_of_a_lost_node_without_jobs_can_be_taken(self):
         node = make_node()
         Node.objects.update(state="lost")
-        again = join.join_node(Join(name=node.name, node_key="another-key", facts=node.facts()), 2.0)
-        assert again.node_id == node.id
+        rejoined = join.join_node(Join(name=node.name, node_key="another-key", facts=node.facts()), 2.0)
+        assert rejoined.node_id == node.id
         assert join.authenticate(f"Bearer {node.credential}") is None
 
     def test_heartbeat_neither_frees_nor_allocates_devices(self, user, tenant):

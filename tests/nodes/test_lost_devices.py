@@ -15,7 +15,7 @@ from tests.factories import identity_for, make_node, run_cycle, submit
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def look(node, *, index=0, **fields):
+def read(node, *, index=0, **fields):
     node.sync(readings=[Reading(uuid=node.devices[index].uuid, **fields)])
 
 
@@ -52,7 +52,7 @@ def hanging(node, user, tenant):
 def test_job_that_hangs_on_a_vanished_gpu_is_stopped_and_runs_elsewhere(node, hanging, reading, detail):
     """A38: not the user's failure; no retry is used up, and the queue time stays."""
     queued_at = Job.objects.get(pk=hanging).submitted_at
-    look(node, **reading)
+    read(node, **reading)
     pass_seconds(9)
     assert state(hanging) == "running"
     pass_seconds(2)
@@ -71,14 +71,14 @@ def test_job_that_hangs_on_a_vanished_gpu_is_stopped_and_runs_elsewhere(node, ha
 
 
 def test_job_that_ends_well_meanwhile_has_completed(node, hanging):
-    look(node, lost=True)
+    read(node, lost=True)
     pass_seconds(11)
     node.end(f"{hanging}.1.0", exit_code=0)
     assert state(hanging) == "completed"
 
 
 def test_cancel_takes_precedence_over_a_lost_gpu(node, hanging, user):
-    look(node, lost=True)
+    read(node, lost=True)
     pass_seconds(11)
     job_actions.cancel(hanging, identity_for(user))
     node.end(f"{hanging}.1.0", exit_code=None, signal=9, reason="node_fault")
@@ -86,19 +86,19 @@ def test_cancel_takes_precedence_over_a_lost_gpu(node, hanging, user):
 
 
 def test_gpu_that_returns_in_time_changes_nothing(node, hanging):
-    look(node, lost=True)
+    read(node, lost=True)
     pass_seconds(9)
-    look(node)
+    read(node)
     pass_seconds(60)
     assert state(hanging) == "running"
 
 
 @pytest.mark.parametrize("code", [48, 63, 94, 119])
 def test_other_hardware_faults_do_not_stop_running_jobs(node, hanging, code):
-    look(node, xids=[Xid(code=code, seconds_ago=0)])
+    read(node, xids=[Xid(code=code, seconds_ago=0)])
     pass_seconds(600)
     assert state(hanging) == "running"
-    look(node, lost=True)
+    read(node, lost=True)
     run_cycle()
     assert state(hanging) == "stopping", "it is degraded, and now it is gone, too"
 
@@ -107,7 +107,7 @@ def test_quarantined_gpu_that_vanishes_also_stops_its_job(node, hanging):
     device_health.quarantine(Device.objects.get().pk, "fan", "root")
     pass_seconds(600)
     assert state(hanging) == "running"
-    look(node, lost=True)
+    read(node, lost=True)
     run_cycle()
     assert state(hanging) == "stopping"
 
@@ -119,16 +119,16 @@ def test_only_the_node_of_the_vanished_gpu_is_at_fault_for_a_gang(user, tenant):
     run_cycle()
     for node in nodes:
         node.start_all()
-    look(nodes[1], lost=True, index=2)
+    read(nodes[1], lost=True, index=2)
     pass_seconds(11)
     orders = {node.name: node.sync().assignments[0] for node in nodes}
-    told = {name: order.reason for name, order in orders.items() if isinstance(order, Stop)}
-    assert told == {
+    reading = {name: order.reason for name, order in orders.items() if isinstance(order, Stop)}
+    assert reading == {
         nodes[0].name: "rank_failed",
         nodes[1].name: "node_fault",
     }
     for node in nodes:
-        node.end(orders[node.name].key, exit_code=None, signal=15, reason=told[node.name])
+        node.end(orders[node.name].key, exit_code=None, signal=15, reason=reading[node.name])
     attempt = Attempt.objects.get(job_id=job_id)
     assert (attempt.reason, attempt.evidence["node"]) == ("node_fault", nodes[1].name)
     assert state(job_id) == "pending"

@@ -35,9 +35,9 @@ def divided(*instances):
     return node
 
 
-def shown(uuid):
+def represented(uuid):
     answer = Client().get("/api/v1/gpus", headers={"Authorization": f"Bearer {make_token(make_user())}"}).json()
-    [found] = [one for one in answer["items"] if one["uuid"] == uuid]
+    [found] = [row for row in answer["items"] if row["uuid"] == uuid]
     return found
 
 
@@ -54,10 +54,10 @@ def test_mig_instance_is_given_whole_to_a_job_that_fits(user, tenant):
 
 def test_new_partitioning_replaces_the_old_instances(user, tenant):
     node = divided(instance(0, "3g.40gb", 40448))
-    whole = node.devices[:1]
-    node.devices = [*whole, instance(0, "1g.10gb", 9984), instance(1, "1g.10gb", 9984)]
+    device = node.devices[:1]
+    node.devices = [*device, instance(0, "1g.10gb", 9984), instance(1, "1g.10gb", 9984)]
     node.sync(facts=node.facts())
-    assert [(one.uuid[:5], one.health) for one in Device.objects.order_by("index", "id")] == [
+    assert [(row.uuid[:5], row.health) for row in Device.objects.order_by("index", "id")] == [
         ("GPU-n", "ok"), ("MIG-0", "lost"), ("MIG-0", "ok"), ("MIG-1", "ok"),
     ]  # fmt: skip
     job = submit(user, tenant, gpu_model="MIG", gpu_memory_mb=20000, max_retries=0)
@@ -67,8 +67,8 @@ def test_new_partitioning_replaces_the_old_instances(user, tenant):
 
 def test_instance_shows_its_parent_gpu():
     divided(instance(1, "3g.40gb", 40448))
-    told = shown("MIG-1-3g.40gb")
-    assert (told["mig_parent"], told["mig_slices"], told["index"]) == ("GPU-0", 3, 101)
+    reading = represented("MIG-1-3g.40gb")
+    assert (reading["mig_parent"], reading["mig_slices"], reading["index"]) == ("GPU-0", 3, 101)
 
 
 def test_reading_is_shown_in_full_with_null_for_unknown_values():
@@ -76,13 +76,13 @@ def test_reading_is_shown_in_full_with_null_for_unknown_values():
     node = make_node(gpus=1)
     uuid = node.devices[0].uuid
     node.sync(readings=[Reading(uuid=uuid, sm_clock_mhz=1410, throttle_reasons=0x44, ecc_uncorrected=0)])
-    told = shown(uuid)["reading"]
-    assert (told["sm_clock_mhz"], told["ecc_uncorrected"]) == (1410, 0)
-    assert told["throttled_by"] == ["power_cap", "hardware_thermal"]
+    reading = represented(uuid)["reading"]
+    assert (reading["sm_clock_mhz"], reading["ecc_uncorrected"]) == (1410, 0)
+    assert reading["throttled_by"] == ["power_cap", "hardware_thermal"]
     unknown = {"memory_clock_mhz", "power_limit_watts", "ecc_corrected", "process_count", "utilisation_percent"}
-    assert all(told[name] is None for name in unknown)
+    assert all(reading[name] is None for name in unknown)
     node.sync(readings=[Reading(uuid=uuid)])
-    assert shown(uuid)["reading"]["throttled_by"] is None
+    assert represented(uuid)["reading"]["throttled_by"] is None
 
 
 def test_impossible_numbers_are_unknown_and_affect_no_other_value():
@@ -96,15 +96,15 @@ def test_impossible_numbers_are_unknown_and_affect_no_other_value():
         "memory_used_mb": 1 << 70,
     }
     node.sync(readings=[Reading(uuid=uuid, temperature_celsius=40, **wild)])
-    told = shown(uuid)["reading"]
-    assert told["temperature_celsius"] == 40
-    assert [told[name] for name in wild] == [None] * 4
+    reading = represented(uuid)["reading"]
+    assert reading["temperature_celsius"] == 40
+    assert [reading[name] for name in wild] == [None] * 4
 
 
 def test_replaced_instances_keep_no_node_cordoned_and_count_no_time():
     """A39: the way back needs nobody, and the GPU-seconds are those of the devices that there are."""
     node = divided(instance(0, "3g.40gb", 40448))
-    node.sync(readings=[Reading(uuid=one.uuid) for one in node.devices])
+    node.sync(readings=[Reading(uuid=row.uuid) for row in node.devices])
     cordon.set_intent(node.name, NodeIntent.CORDONED, f"{redaction.AUTO_CORDON_NOTE}2 node faults")
     Incident.objects.update(since=F("since") - timedelta(hours=1))
     node.devices = [*node.devices[:1], instance(1, "1g.10gb", 9984)]
@@ -115,7 +115,7 @@ def test_replaced_instances_keep_no_node_cordoned_and_count_no_time():
     Device.objects.update(known_since=F("known_since") - timedelta(hours=2))
     node.sync(readings=[Reading(uuid=node.devices[0].uuid, lost=True), Reading(uuid=node.devices[1].uuid)])
     assert auto_cordon.uncordon_due() == 0, "a GPU that is lost is another matter"
-    node.sync(readings=[Reading(uuid=one.uuid) for one in node.devices])
+    node.sync(readings=[Reading(uuid=row.uuid) for row in node.devices])
     GpuClock.objects.update(counted_until=F("counted_until") - timedelta(seconds=100))
     samples.take_samples(0)
     assert sum(samples.gpu_seconds().values()) == pytest.approx(200, abs=20)

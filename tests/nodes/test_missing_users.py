@@ -20,7 +20,7 @@ def alices():
 
 
 def orders(agent: FakeAgent) -> list[str]:
-    return [one.key for one in agent.sync().assignments if isinstance(one, Run)]
+    return [node.key for node in agent.sync().assignments if isinstance(node, Run)]
 
 
 def refuse(agent: FakeAgent) -> None:

@@ -57,9 +57,9 @@ def test_lost_node_with_past_jobs_is_removed_and_its_history_stays(root, used):
     """A42."""
     _, job_id = used
     lose("n1")
-    status, told = ask(root, "DELETE", "nodes/n1")
-    assert (status, told["status"]) == (200, "removed")
-    assert told["message"] == "node n1 is removed; its history stays, and the name can be joined again"
+    status, answer = ask(root, "DELETE", "nodes/n1")
+    assert (status, answer["status"]) == (200, "removed")
+    assert answer["message"] == "node n1 is removed; its history stays, and the name can be joined again"
     assert Attempt.objects.get(job_id=job_id).placement[0]["node"] == "n1"
     assert UsageEntry.objects.get(job_id=job_id).node == "n1"
     [incident] = Incident.objects.filter(kind="node_lost")
@@ -101,9 +101,9 @@ def test_pages_and_metrics_exclude_a_removed_node(client, root, used):
 
 def test_open_node_that_reports_cannot_be_removed(root):
     make_node(name="n1", gpus=1)
-    status, told = ask(root, "DELETE", "nodes/n1")
-    assert (status, told["code"]) == (409, "wrong_state")
-    assert "drain it first" in told["next_step"]
+    status, answer = ask(root, "DELETE", "nodes/n1")
+    assert (status, answer["code"]) == (409, "wrong_state")
+    assert "drain it first" in answer["next_step"]
     ask(root, "POST", "nodes/n1/drain")
     assert ask(root, "DELETE", "nodes/n1")[0] == 200
 
@@ -114,8 +114,8 @@ def test_node_with_a_job_cannot_be_removed(root, user, tenant):
     run_cycle()
     agent.start_all()
     ask(root, "POST", "nodes/n1/drain")
-    status, told = ask(root, "DELETE", "nodes/n1")
-    assert (status, told["code"], told["detail"]) == (409, "in_use", "1 job on node n1 has not ended")
+    status, answer = ask(root, "DELETE", "nodes/n1")
+    assert (status, answer["code"], answer["detail"]) == (409, "in_use", "1 job on node n1 has not ended")
     assert Node.objects.get().removed_at is None
 
 
@@ -196,12 +196,12 @@ def test_plan_for_a_node_removed_meanwhile_is_void(root, user, tenant, gpus):
 
     make_node(name="n1", gpus=gpus)
     job_id = submit(user, tenant, gpu_count=gpus, cpu_cores=1)
-    here, seen = snapshot.load()
-    decided = plan(here, seen.policy, seen.now)
+    present, listed = snapshot.load()
+    decided = plan(present, listed.policy, listed.now)
     assert decided.placements
     ask(root, "POST", "nodes/n1/drain")
     assert ask(root, "DELETE", "nodes/n1")[0] == 200
-    assert commit.commit(decided, here, seen).placed == 0
+    assert commit.commit(decided, present, listed).placed == 0
     assert query("SELECT state FROM jobs_job WHERE id = %s", [job_id]) == [{"state": "pending"}]
 
 
@@ -270,9 +270,9 @@ def test_removed_node_is_refused_with_the_time_of_its_removal(root, used, method
     lose("n1")
     ask(root, "DELETE", "nodes/n1")
     execute("UPDATE nodes_node SET removed_at = '2030-01-31 08:00:00+00' WHERE name = 'n1'")
-    status, told = ask(root, method, path, body)
-    assert (status, told["code"]) == (404, "not_found")
-    assert told["detail"] == "node 'n1' was removed by an admin at 2030-01-31 08:00:00 UTC; its history stays"
+    status, answer = ask(root, method, path, body)
+    assert (status, answer["code"]) == (404, "not_found")
+    assert answer["detail"] == "node 'n1' was removed by an admin at 2030-01-31 08:00:00 UTC; its history stays"
 
 
 def test_page_of_a_removed_node_shows_when_it_was_removed(root, used, client):

@@ -37,18 +37,18 @@ def test_removed_gpu_is_retired_and_disappears_from_lists(root):
     agent = make_node(gpus=2)
     agent.sync(readings=[Reading(uuid=device.uuid, utilisation_percent=0) for device in agent.devices])
     agent.sync(facts=without_first(agent))
-    gone = Device.objects.get(health="lost")
-    status, told = retire(root, gone.pk)
-    assert (status, told["id"], told["health"]) == (200, gone.pk, "retired")
-    assert told["message"] == f"GPU 0 of {agent.name} is retired; it comes back by itself if its agent names it again"
+    lost = Device.objects.get(health="lost")
+    status, answer = retire(root, lost.pk)
+    assert (status, answer["id"], answer["health"]) == (200, lost.pk, "retired")
+    assert answer["message"] == f"GPU 0 of {agent.name} is retired; it comes back by itself if its agent names it again"
     assert [device.uuid for device in Device.objects.all()] == [agent.devices[1].uuid]
     entry = AuditEntry.objects.get(action="gpu.retire")
     assert entry.before is not None
-    assert (entry.actor, entry.before["uuid"]) == ("root", gone.uuid)
+    assert (entry.actor, entry.before["uuid"]) == ("root", lost.uuid)
     incident = Incident.objects.get(kind="lost")
     assert incident.until is not None and incident.device_id is None
-    assert incident.cause.startswith(f"GPU 0 ({gone.uuid}), retired since: ")
-    assert retire(root, gone.pk)[0] == 404
+    assert incident.cause.startswith(f"GPU 0 ({lost.uuid}), retired since: ")
+    assert retire(root, lost.pk)[0] == 404
 
 
 def test_retired_gpu_comes_back_when_the_agent_reports_it_again(root, user, tenant):
@@ -66,16 +66,16 @@ def test_gpu_that_is_read_or_held_cannot_be_retired(root, user, tenant):
     agent = make_node(gpus=1)
     agent.sync(readings=[Reading(uuid=agent.devices[0].uuid, utilisation_percent=0)])
     device = Device.objects.get()
-    status, told = retire(root, device.pk)
-    assert (status, told["code"]) == (409, "wrong_state") and "quarantine it" in str(told["next_step"])
+    status, answer = retire(root, device.pk)
+    assert (status, answer["code"]) == (409, "wrong_state") and "quarantine it" in str(answer["next_step"])
     execute("UPDATE nodes_device SET health = 'quarantined'")
     assert retire(root, device.pk)[0] == 409, "nor while an admin keeps jobs off: it is there"
     execute("UPDATE nodes_device SET health = 'ok'")
     submit(user, tenant)
     run_cycle()
     agent.sync(facts=without_first(agent))
-    status, told = retire(root, device.pk)
-    assert (status, told["code"]) == (409, "in_use")
+    status, answer = retire(root, device.pk)
+    assert (status, answer["code"]) == (409, "in_use")
     assert query("SELECT count(*) AS n FROM nodes_device")[0]["n"] == 1
 
 

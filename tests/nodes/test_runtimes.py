@@ -12,9 +12,9 @@ from tests.factories import identity_for, make_node, run_cycle, submit
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def told(job):
-    [shown] = representation.select("j.id = %s", [job])
-    return shown
+def report_runtimes(job):
+    [represented] = representation.select("j.id = %s", [job])
+    return represented
 
 
 def with_runtimes(**versions):
@@ -27,12 +27,12 @@ def test_image_waits_for_a_container_runtime_with_that_reason(user, tenant):
     make_node()
     job = submit(user, tenant, image="ubuntu:24.04")
     run_cycle()
-    reason = told(job)["reason"]
+    reason = report_runtimes(job)["reason"]
     assert (reason["code"], reason["sentence"]) == ("constraint", "no node matches container runtime")
     assert "install podman, docker or apptainer" in reason["next_step"]
     with_runtimes(podman="4.3.1")
     run_cycle()
-    assert told(job)["state"] == "scheduled"
+    assert report_runtimes(job)["state"] == "scheduled"
 
 
 @pytest.mark.parametrize(
@@ -47,15 +47,17 @@ def test_named_or_implied_runtime_is_waited_for(user, tenant, fields, missing):
     with_runtimes(podman="4.3.1")
     job = submit(user, tenant, **fields)
     run_cycle()
-    assert missing in told(job)["reason"]["sentence"]
-    assert told(job)["node_selector"] == fields.get("node_selector", {}), "what the owner did not ask for is not told"
+    assert missing in report_runtimes(job)["reason"]["sentence"]
+    assert report_runtimes(job)["node_selector"] == fields.get("node_selector", {}), (
+        "what the owner did not ask for is not told"
+    )
 
 
 def test_job_without_an_image_needs_no_runtime(user, tenant):
     make_node()
     job = submit(user, tenant)
     run_cycle()
-    assert told(job)["state"] == "scheduled"
+    assert report_runtimes(job)["state"] == "scheduled"
 
 
 def test_dry_run_considers_runtimes_and_blames_no_selector(user, tenant):
@@ -66,9 +68,9 @@ def test_dry_run_considers_runtimes_and_blames_no_selector(user, tenant):
     make_node()
     request = JobRequest(command=["x"], gpu_count=1, image="ubuntu", tenant=tenant.name)
     row, _, _ = _validated(request, identity_for(user))
-    found = simulate(request, row, None)
-    assert found["reason"]["code"] == "constraint"
-    assert "node_selector" not in [way["change"] for way in found["alternatives"]]
+    answer = simulate(request, row, None)
+    assert answer["reason"]["code"] == "constraint"
+    assert "node_selector" not in [way["change"] for way in answer["alternatives"]]
 
 
 def test_agent_gets_the_image_the_runtime_and_the_mounts(user, tenant):

@@ -24,7 +24,7 @@ def after(seconds):
     return NOON + timedelta(seconds=seconds)
 
 
-def known(*devices):
+def counters(*devices):
     """The devices of tests are as old as the simulated time."""
     Device.objects.update(known_since=NOON)
 
@@ -51,7 +51,7 @@ class TestGpuSeconds:
         submit(user, tenant)
         run_cycle()
         node.start_all()
-        known()
+        counters()
         samples.take_samples(1, after(0))
         samples.take_samples(1, after(15))
         assert counted() == {"busy": 15, "free": 15, "unavailable": 15}
@@ -62,7 +62,7 @@ class TestGpuSeconds:
         run_cycle()
         node.start_all()
         read_all(node, utilisation_percent=0)
-        known()
+        counters()
         samples.take_samples(1, after(0))
         look(10, idle_since=after(-49))
         samples.take_samples(1, after(10))
@@ -80,7 +80,7 @@ class TestGpuSeconds:
         """Whatever the GPUs are, whenever they came, however irregular the ticks, with the clock set back now and then."""
         rng = random.Random(seed)
         make_node(gpus=4)
-        known()
+        counters()
         now, latest, since = 0.0, 0.0, [0.0] * 4
         samples.take_samples(1, after(0))
         for _ in range(25):
@@ -101,7 +101,7 @@ class TestGpuSeconds:
 
     def test_early_tick_of_another_worker_counts_and_stores_nothing(self):
         read_all(make_node(gpus=1), utilisation_percent=1)
-        known()
+        counters()
         samples.take_samples(1, after(0))
         look(15)
         assert samples.take_samples(12, after(15))
@@ -111,7 +111,7 @@ class TestGpuSeconds:
 
     def test_counters_are_a_metric_that_outlives_the_web_process(self):
         make_node(gpus=3)
-        known()
+        counters()
         samples.take_samples(1, after(0))
         samples.take_samples(1, after(20))
         text = Client().get("/metrics").content.decode()
@@ -124,7 +124,7 @@ class TestSamples:
     def test_sample_has_only_the_values_that_were_read(self):
         """A19: what was not told, or too long ago, is unknown."""
         node = make_node(gpus=1)
-        known()
+        counters()
         samples.take_samples(1, after(0))
         read_all(node, utilisation_percent=40, temperature_celsius=0)
         look(15)
@@ -139,14 +139,14 @@ class TestSamples:
         submit(user, tenant)
         run_cycle()
         node.start_all()
-        known()
+        counters()
         samples.take_samples(1, after(0))
         samples.take_samples(1, after(15))
-        [one] = Sample.objects.all()
-        assert (one.cell, one.seconds, one.utilisation_percent) == ("busy", 15, None)
+        [row] = Sample.objects.all()
+        assert (row.cell, row.seconds, row.utilisation_percent) == ("busy", 15, None)
 
 
-def keep(device, *rows):
+def take(device, *rows):
     """(seconds after noon, cell, utilisation, temperature)"""
     for at, cell, utilisation, celsius in rows:
         Sample.objects.create(
@@ -163,30 +163,30 @@ class TestRollups:
         return Device.objects.get()
 
     def test_five_minutes_become_a_single_row(self, device):
-        keep(
+        take(
             device, (0, "busy", 10, None), (15, "held_idle", 0, None), (30, "free", None, None), (299, "busy", 60, None)
         )
         assert samples.roll_up(after(300)) == 1
-        [one] = Rollup.objects.all()
-        assert (one.at, one.samples, one.held_seconds, one.busy_seconds) == (NOON, 4, 45, 30)
-        assert (one.utilisation_min, one.utilisation_max) == (0, 60)
-        assert one.utilisation_mean == pytest.approx(70 / 3)
-        assert (one.temperature_min, one.temperature_mean, one.temperature_max) == (None, None, None)
+        [row] = Rollup.objects.all()
+        assert (row.at, row.samples, row.held_seconds, row.busy_seconds) == (NOON, 4, 45, 30)
+        assert (row.utilisation_min, row.utilisation_max) == (0, 60)
+        assert row.utilisation_mean == pytest.approx(70 / 3)
+        assert (row.temperature_min, row.temperature_mean, row.temperature_max) == (None, None, None)
 
     def test_period_is_rolled_up_once_and_only_when_complete(self, device):
-        keep(device, (0, "busy", 10, 50))
+        take(device, (0, "busy", 10, 50))
         assert samples.roll_up(after(299)) == 0
-        keep(device, (301, "busy", 20, 50))
+        take(device, (301, "busy", 20, 50))
         assert samples.roll_up(after(302)) == 1
         assert samples.roll_up(after(303)) == 0
         assert samples.roll_up(after(600)) == 1
-        assert [one.utilisation_max for one in Rollup.objects.order_by("at")] == [10, 20]
+        assert [row.utilisation_max for row in Rollup.objects.order_by("at")] == [10, 20]
 
     def test_roll_up_continues_after_a_pause_of_any_length(self, device):
-        keep(device, (0, "busy", 10, 50))
+        take(device, (0, "busy", 10, 50))
         samples.roll_up(after(300))
         week = 7 * 86400
-        keep(device, (week, "busy", 20, 50), (week + 300, "busy", 30, 50))
+        take(device, (week, "busy", 20, 50), (week + 300, "busy", 30, 50))
         assert samples.roll_up(after(week + 600)) == 2
 
     def test_rows_older_than_the_retention_are_deleted_and_others_stay(self, device):
@@ -230,13 +230,13 @@ class TestApi:
         return Device.objects.get()
 
     def test_pages_continue_to_the_end(self, ask, device):
-        keep(device, *((at, "busy", at, None) for at in range(0, 75, 15)))
-        given = {"since": after(15).isoformat(), "limit": 2}
-        first = ask(device.pk, **given).json()
+        take(device, *((at, "busy", at, None) for at in range(0, 75, 15)))
+        params = {"since": after(15).isoformat(), "limit": 2}
+        first = ask(device.pk, **params).json()
         second = ask(device.pk, limit=2, cursor=first["next_cursor"]).json()
         third = ask(device.pk, limit=2, cursor=second["next_cursor"]).json()
-        told = [[one["utilisation_percent"] for one in page["items"]] for page in (first, second, third)]
-        assert told == [[15, 30], [45, 60], []]
+        answer = [[row["utilisation_percent"] for row in page["items"]] for page in (first, second, third)]
+        assert answer == [[15, 30], [45, 60], []]
         assert (first["items"][0]["at"], third["next_cursor"]) == ("2030-01-31T12:00:15Z", None)
 
     def test_roll_ups_default_to_the_last_day(self, ask, device):
@@ -245,8 +245,8 @@ class TestApi:
             Rollup.objects.create(
                 device=device, at=at, samples=hours, held_seconds=1, busy_seconds=1, utilisation_mean=2.5
             )
-        [one] = ask(device.pk, resolution="5m").json()["items"]
-        assert (one["samples"], one["utilisation_mean"], one["power_max"]) == (1, 2.5, None)
+        [row] = ask(device.pk, resolution="5m").json()["items"]
+        assert (row["samples"], row["utilisation_mean"], row["power_max"]) == (1, 2.5, None)
 
     @pytest.mark.parametrize(
         "wrong", [{"resolution": "1h"}, {"since": "yesterday"}, {"limit": 1001}, {"cursor": "x"}, {"until": "now"}]

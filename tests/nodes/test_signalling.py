@@ -44,12 +44,12 @@ def test_signal_is_resent_until_the_agent_acknowledges_it(team):
     assert agent.sync().signals == [first, second]
     assert agent.sync(signalled={key: 1}).signals == [second]
     assert agent.sync(signalled={key: 2}).signals == []
-    told = JobEvent.objects.filter(job_id=job, kind="signal_sent").order_by("id")
-    assert [(one.data, one.actor, one.attempt) for one in told] == [
+    signals = JobEvent.objects.filter(job_id=job, kind="signal_sent").order_by("id")
+    assert [(signal.data, signal.actor, signal.attempt) for signal in signals] == [
         ({"signal": "USR1", "sequence": 1}, team[1].username, 1),
         ({"signal": "HUP", "sequence": 2}, team[1].username, 1),
     ]
-    assert all(one.via.startswith("token") for one in told)
+    assert all(signal.via.startswith("token") for signal in signals)
 
 
 def test_signals_of_an_attempt_are_not_sent_to_the_next(team):
@@ -62,11 +62,11 @@ def test_signals_of_an_attempt_are_not_sent_to_the_next(team):
     assert agent.sync().signals == []  # it is being stopped
     agent.end(key, exit_code=None, reason="requeued")
     run_cycle()
-    [again] = agent.start_all()
-    assert again != key
+    [repeated] = agent.start_all()
+    assert repeated != key
     assert agent.sync().signals == []
     send(team[1], job, "USR2")
-    assert agent.sync().signals == [Signal(key=again, sequence=1, signal="USR2")]
+    assert agent.sync().signals == [Signal(key=repeated, sequence=1, signal="USR2")]
 
 
 def test_job_that_is_not_running_cannot_be_signalled(team):

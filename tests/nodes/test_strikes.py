@@ -29,13 +29,13 @@ def lose(node, user, tenant, reason="node_fault"):
 
 
 def labelled(count=1):
-    found = [make_node(gpus=1) for _ in range(count)]
-    for node in found:
+    nodes = [make_node(gpus=1) for _ in range(count)]
+    for node in nodes:
         Node.objects.filter(pk=node.id).update(admin_labels={"only": node.name})
-    return found
+    return nodes
 
 
-def held():
+def cordon_notes():
     return {node.name: node.intent_note for node in Node.objects.exclude(intent="open")}
 
 
@@ -49,9 +49,9 @@ def test_faults_that_hit_two_users_cordon_the_node(reason, user, other, tenant):
     """A39"""
     node, _ = labelled(2)
     first = lose(node, user, tenant, reason)
-    assert held() == {}
+    assert cordon_notes() == {}
     second = lose(node, other, tenant, reason)
-    assert held() == {node.name: f"held after 2 node faults: jobs {first}, {second}"}
+    assert cordon_notes() == {node.name: f"held after 2 node faults: jobs {first}, {second}"}
     [incident] = incidents.latest(10)
     assert (incident["kind"], incident["node"]) == ("cordoned", node.name)
     waiting = submit(user, tenant, node_selector={"only": node.name})
@@ -64,7 +64,7 @@ def test_faults_that_hit_a_single_user_do_not_cordon_the_node(user, tenant):
     [node] = labelled()
     for _ in range(3):
         lose(node, user, tenant)
-    assert held() == {}
+    assert cordon_notes() == {}
 
 
 @pytest.mark.parametrize("reason", ["exited", "signalled", "node_rebooted", "agent_stopped", "launch_failed"])
@@ -72,18 +72,18 @@ def test_other_ends_do_not_count_as_faults(reason, user, other, tenant):
     [node] = labelled()
     lose(node, user, tenant, reason)
     lose(node, other, tenant, reason)
-    assert held() == {}
+    assert cordon_notes() == {}
 
 
 def test_faults_on_different_nodes_or_an_hour_apart_do_not_cordon(user, other, tenant):
     first, second = labelled(2)
     lose(first, user, tenant)
     lose(second, other, tenant)
-    assert held() == {}
+    assert cordon_notes() == {}
     hour = timedelta(hours=1)
     Assignment.objects.update(started_at=F("started_at") - hour, ended_at=F("ended_at") - hour)
     lose(first, other, tenant)
-    assert held() == {}
+    assert cordon_notes() == {}
 
 
 def test_cluster_wide_fault_cordons_at_most_a_tenth_of_the_nodes_and_at_least_one(user, other, tenant):
@@ -92,12 +92,12 @@ def test_cluster_wide_fault_cordons_at_most_a_tenth_of_the_nodes_and_at_least_on
     for node in some:
         lose(node, user, tenant)
         lose(node, other, tenant)
-    assert list(held()) == [some[0].name]
+    assert list(cordon_notes()) == [some[0].name]
     for _ in range(17):
         make_node(gpus=0)
     lose(some[1], user, tenant)
     lose(some[2], user, tenant)
-    assert list(held()) == [some[0].name, some[1].name]
+    assert list(cordon_notes()) == [some[0].name, some[1].name]
 
 
 def run_on_gpu(node, user, tenant):
@@ -120,7 +120,7 @@ def test_jobs_that_fail_on_lost_gpus_do_not_count_against_the_node(reading, user
         node.sync(ended, readings=[Reading(uuid=device.uuid, **reading)])
         assert Assignment.objects.get(job_id=job).reason == "node_fault"
         job_actions.cancel(job, identity_for(member))
-    assert held() == {}
+    assert cordon_notes() == {}
     assert Device.objects.filter(health="ok").count() == 1
 
 
@@ -137,7 +137,7 @@ def test_jobs_stopped_on_lost_gpus_do_not_count_against_the_node(user, other, te
         node.end(key, exit_code=None, signal=9, reason="node_fault")
         assert Assignment.objects.get(job_id=job).reason == "node_fault"
         job_actions.cancel(job, identity_for(member))
-    assert held() == {}
+    assert cordon_notes() == {}
 
 
 def test_faults_count_anew_after_an_admin_opens_the_node(user, other, tenant):
@@ -147,9 +147,9 @@ def test_faults_count_anew_after_an_admin_opens_the_node(user, other, tenant):
     lose(node, other, tenant)
     cordon.set_intent(node.name, NodeIntent.OPEN)
     lose(node, user, tenant)
-    assert held() == {}
+    assert cordon_notes() == {}
     lose(node, other, tenant)
-    assert list(held()) == [node.name]
+    assert list(cordon_notes()) == [node.name]
 
 
 def test_note_of_an_admin_stays(user, other, tenant):
@@ -160,7 +160,7 @@ def test_note_of_an_admin_stays(user, other, tenant):
     keys = node.start_all()
     cordon.set_intent(node.name, NodeIntent.DRAINING, "moves to the new rack")
     node.end(*keys, exit_code=None, reason="node_fault")
-    assert held() == {node.name: "moves to the new rack"}
+    assert cordon_notes() == {node.name: "moves to the new rack"}
     job_actions.cancel(job, identity_for(other))
 
 
@@ -174,7 +174,7 @@ def test_ranks_unknown_to_their_agent_count_as_faults(user, other, tenant):
     node.sync()
     Assignment.objects.filter(state="running").update(missing_since=timezone.now() - timedelta(minutes=1))
     node.sync()
-    assert list(held()) == [node.name]
+    assert list(cordon_notes()) == [node.name]
 
 
 class TestTheWayBack:
@@ -189,7 +189,7 @@ class TestTheWayBack:
     def strike(self, node, user, other, tenant):
         lose(node, user, tenant)
         lose(node, other, tenant)
-        assert list(held()) == [node.name]
+        assert list(cordon_notes()) == [node.name]
 
     def pass_minutes(self, minutes):
         ago = timedelta(minutes=minutes)
@@ -198,9 +198,9 @@ class TestTheWayBack:
 
     def test_cordoned_node_opens_after_ten_minutes(self, node):
         self.pass_minutes(9)
-        assert (tasks.mend(), list(held())) == (0, [node.name])
+        assert (tasks.mend(), list(cordon_notes())) == (0, [node.name])
         self.pass_minutes(2)
-        assert (tasks.mend(), held()) == (1, {})
+        assert (tasks.mend(), cordon_notes()) == (1, {})
 
     def test_each_cordon_lasts_twice_as_long_up_to_a_day(self, node):
         for minutes in (10, 20, 40, 80, 160, 320, 640, 1280, 1440, 1440):
@@ -222,7 +222,7 @@ class TestTheWayBack:
     def test_cordoned_node_stays_closed_with_an_unhealthy_device(self, node, health):
         Device.objects.update(health=health)
         self.pass_minutes(2000)
-        assert (tasks.mend(), list(held())) == (0, [node.name])
+        assert (tasks.mend(), list(cordon_notes())) == (0, [node.name])
         Device.objects.update(health="ok")
         assert tasks.mend() == 1
 
@@ -233,4 +233,4 @@ class TestTheWayBack:
         node.sync()
         cordon.set_intent(node.name, NodeIntent.CORDONED, "new disk")
         self.pass_minutes(2000)
-        assert (tasks.mend(), held()) == (0, {node.name: "new disk"})
+        assert (tasks.mend(), cordon_notes()) == (0, {node.name: "new disk"})

@@ -92,13 +92,13 @@ class Machine:
 
     def sync(self) -> None:
         reports = [report for key in self.ranks for report in self._reports(key)]
-        never = [
+        unstarted = [
             Ended(key=key, at=self.time.text(self.time.now() + self.off), reason="cancelled") for key in self.unstarted
         ]
         held = [key for key, rank in self.ranks.items() if not rank.is_end_heard]
         running = [key for key in held if self.ranks[key].ended is None]
         at = self.time.text(self.time.now() + self.off)
-        answer = self.agent.sync(*reports, *reports, *never, at=at, held=held, running=running)
+        answer = self.agent.sync(*reports, *reports, *unstarted, at=at, held=held, running=running)
         self.heard_at = self.time.now()
         for report in reports:
             rank = self.ranks[report.key]
@@ -185,9 +185,9 @@ class World:
         if live is None:
             return
         if verb == "preempt":
-            why = {"by": "job 0", "why": "is a test", "rule": "priority"}
+            evidence = {"by": "job 0", "why": "is a test", "rule": "priority"}
             with transaction.atomic():
-                states.stop([live.pk], EndReason.PREEMPTED, why, "scheduler")
+                states.stop([live.pk], EndReason.PREEMPTED, evidence, "scheduler")
         else:
             getattr(job_actions, verb)(live.pk, identity_for(self.user))
 
@@ -237,11 +237,11 @@ class World:
         self._check_nobody_had_a_device_twice(entries)
 
     def _check_nobody_had_a_device_twice(self, entries: list[UsageEntry]) -> None:
-        whole: dict[int | None, list[UsageEntry]] = {}
+        exclusive: dict[int | None, list[UsageEntry]] = {}
         for e in entries:
             if e.memory_mb is None:
-                whole.setdefault(e.device_id, []).append(e)
-        for uses in whole.values():
+                exclusive.setdefault(e.device_id, []).append(e)
+        for uses in exclusive.values():
             for first, then in pairwise(uses):
                 assert (then.started_at - first.ended_at).total_seconds() > -self.tolerance
 

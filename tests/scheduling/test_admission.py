@@ -84,18 +84,18 @@ def test_job_is_accepted_at_once_after_a_fitting_node_joined(user, tenant):
 )
 def test_version_changes_with_the_hardware(change):
     make_node(gpus=2)
-    before = admission._version()
+    previous = admission._version()
     execute(change)
-    assert admission._version() != before
+    assert admission._version() != previous
 
 
 def test_version_does_not_change_with_use_or_readings(user, tenant):
     agent = make_node(gpus=2)
-    before = admission._version()
+    previous = admission._version()
     agent.sync()
     execute("UPDATE nodes_device SET health = 'hot', held_whole = 1")
     submit(user, tenant)
-    assert admission._version() == before
+    assert admission._version() == previous
 
 
 def test_job_is_accepted_at_once_after_another_process_raised_the_quota(user, tenant):
@@ -109,19 +109,19 @@ def test_job_is_accepted_at_once_after_another_process_raised_the_quota(user, te
 def test_old_snapshot_serves_acceptances_while_one_thread_reads_a_new_one(user, tenant, monkeypatch):
     make_node(gpus=4)
     submit(user, tenant)
-    known = admission._cached
-    assert known is not None
-    monkeypatch.setattr("scheduling.admission.time.monotonic", lambda: known.read_at + 1.5 * admission._CACHE_SECONDS)
+    cached = admission._cached
+    assert cached is not None
+    monkeypatch.setattr("scheduling.admission.time.monotonic", lambda: cached.read_at + 1.5 * admission._CACHE_SECONDS)
     with admission._reading:
-        assert admission._recent(known.quota_edits) is known
-    assert admission._recent(known.quota_edits) is not known
+        assert admission._recent(cached.quota_edits) is cached
+    assert admission._recent(cached.quota_edits) is not cached
 
 
 def test_snapshot_with_more_quota_edits_than_the_caller_has_seen_is_not_read_again(user, tenant):
     make_node(gpus=4)
     change_quota(tenant.pk, {"max_gpus": 2}, actor="test")
     submit(user, tenant)
-    known = admission._cached
-    assert known is not None
-    assert admission._recent(known.quota_edits - 1) is known
-    assert admission._recent(known.quota_edits + 1) is not known
+    cached = admission._cached
+    assert cached is not None
+    assert admission._recent(cached.quota_edits - 1) is cached
+    assert admission._recent(cached.quota_edits + 1) is not cached

@@ -12,31 +12,31 @@ from scheduling.whatif import client, process
 from tests.engine.scenario import NOW, cluster, job, node
 from tests.scheduling import thoughts
 
-HERE = (cluster(node(1), jobs=[job(1, gpus=4)]), Policy(), NOW)
+VIEW = (cluster(node(1), jobs=[job(1, gpus=4)]), Policy(), NOW)
 
 
 def test_process_keeps_only_the_latest_views():
     presents: dict[int, Present] = {}
     for number in range(1, 3 * process.MAX_VIEWS):
-        assert process._answer(presents, number, HERE, questions.queue, (0.5,), {})[0]
+        assert process._answer(presents, number, VIEW, questions.queue, (0.5,), {})[0]
         assert len(presents) == min(number, process.MAX_VIEWS)
     for number in sorted(presents):
         assert process._answer(presents, number, None, questions.queue, (0.5,), {})[0]
 
 
-@pytest.mark.parametrize(("present", "question"), [(HERE, thoughts.fails), (None, questions.queue)])
+@pytest.mark.parametrize(("present", "question"), [(VIEW, thoughts.fails), (None, questions.queue)])
 def test_any_error_is_an_answer(present, question):
     """A question that fails, and one about a present that it does not have."""
-    is_answered, said = process._answer({}, 1, present, question, (), {})
-    assert not is_answered and "Traceback" in said
+    is_answered, error = process._answer({}, 1, present, question, (), {})
+    assert not is_answered and "Traceback" in error
 
 
-@pytest.mark.parametrize("left", [0, 1, 100, -1])
-def test_truncated_input_is_the_end(left):
-    whole = process.dumps(HERE)
-    assert process.load(io.BytesIO(whole)) == HERE
+@pytest.mark.parametrize("remaining", [0, 1, 100, -1])
+def test_truncated_input_is_the_end(remaining):
+    content = process.dumps(VIEW)
+    assert process.load(io.BytesIO(content)) == VIEW
     with pytest.raises(EOFError):
-        process.load(io.BytesIO(whole[:left]))
+        process.load(io.BytesIO(content[:remaining]))
 
 
 def test_answered_process_is_not_killed_later(monkeypatch):
@@ -45,7 +45,7 @@ def test_answered_process_is_not_killed_later(monkeypatch):
     child = client._Child()
     try:
         monkeypatch.setattr(child._process, "kill", lambda: given_up.append(True))
-        question = client._Question(Present(*HERE), (thoughts.number, (), {}), lambda: False)
+        question = client._Question(Present(*VIEW), (thoughts.number, (), {}), lambda: False)
         assert child.ask(question)[0]
         monkeypatch.setattr(client, "THINKING_SECONDS", 0.2)
         assert child.ask(question)[0]

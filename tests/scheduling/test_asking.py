@@ -38,7 +38,7 @@ def present() -> Present:
     return Present(replace(state, jobs=waiting), Policy(), NOW)
 
 
-HERE = present()
+VIEW = present()
 
 
 def wait_for(is_so: Callable[[], object]) -> None:
@@ -49,7 +49,7 @@ def wait_for(is_so: Callable[[], object]) -> None:
 
 
 @pytest.fixture
-def own(monkeypatch):
+def own_queue(monkeypatch):
     """An adviser of this test alone, which is gone soon after it."""
     monkeypatch.setattr(client, "_queue", client._QuestionQueue())
     monkeypatch.setattr(client, "IDLE_SECONDS", 0.5)
@@ -57,14 +57,14 @@ def own(monkeypatch):
 
 @pytest.fixture
 def threads():
-    made = RequestThreads(2)
-    yield made
-    made.shutdown()
+    views = RequestThreads(2)
+    yield views
+    views.shutdown()
 
 
 def ask_as(name: str, question: Callable[..., Any], *args: Any) -> Any:
     log.act_as(name, "page")
-    return ask(HERE, question, *args)
+    return ask(VIEW, question, *args)
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------
@@ -83,67 +83,67 @@ def ask_as(name: str, question: Callable[..., Any], *args: Any) -> Any:
     ],
 )
 def test_answer_is_that_of_the_engine(question, args):
-    assert ask(HERE, question, *args) == question(present(), *args)
+    assert ask(VIEW, question, *args) == question(present(), *args)
 
 
 def test_answer_about_a_longer_limit_is_that_of_the_engine():
-    how = {"is_small": True, "is_foreseen": True}
-    found = ask(HERE, questions.extend_effects, [103], 36_000, **how)
-    assert found == questions.extend_effects(present(), [103], 36_000, **how) != (None, [])
+    options = {"is_small": True, "is_foreseen": True}
+    result = ask(VIEW, questions.extend_effects, [103], 36_000, **options)
+    assert result == questions.extend_effects(present(), [103], 36_000, **options) != (None, [])
 
 
-def test_questions_about_one_view_share_cached_results(own):
+def test_questions_about_one_view_share_cached_results(own_queue):
     """It is sent once, and again when it has been forgotten for newer ones."""
     other = [present() for _ in range(3)]
-    first = [ask(HERE, thoughts.identity) for _ in range(3)]
+    first = [ask(VIEW, thoughts.identity) for _ in range(3)]
     assert len(set(first)) == 1
-    assert [ask(one, questions.reason, 1).steps[0].reason.job_id for one in [*other, HERE]] == [1] * 4
-    assert ask(HERE, questions.outlook, 1, 0.5) == questions.outlook(present(), 1, 0.5)
+    assert [ask(future, questions.reason, 1).steps[0].reason.job_id for future in [*other, VIEW]] == [1] * 4
+    assert ask(VIEW, questions.outlook, 1, 0.5) == questions.outlook(present(), 1, 0.5)
 
 
-def test_engine_error_reaches_its_caller_and_no_other(own):
-    pid = ask(HERE, thoughts.number)
+def test_engine_error_reaches_its_caller_and_no_other(own_queue):
+    pid = ask(VIEW, thoughts.number)
     with pytest.raises(RuntimeError, match="of the engine"):
-        ask(HERE, thoughts.fails)
+        ask(VIEW, thoughts.fails)
     with pytest.raises(Exception, match="pickle"):
-        ask(HERE, lambda here: 1)
-    assert ask(HERE, questions.queue, 0.5) and pid
+        ask(VIEW, lambda here: 1)
+    assert ask(VIEW, questions.queue, 0.5) and pid
 
 
 # --- its life ---------------------------------------------------------------------------------------------------------
 
 
-def test_killed_process_is_restarted(own):
-    first = ask(HERE, thoughts.number)
+def test_killed_process_is_restarted(own_queue):
+    first = ask(VIEW, thoughts.number)
     os.kill(first, signal.SIGKILL)
-    second = ask(HERE, thoughts.number)
+    second = ask(VIEW, thoughts.number)
     assert second != first
     assert not Path(f"/proc/{first}").exists()
 
 
-def test_question_is_repeated_once_after_the_process_died_over_it(own, tmp_path):
-    assert ask(HERE, thoughts.dies, str(tmp_path / "once"), 1) == "lived"
+def test_question_is_repeated_once_after_the_process_died_over_it(own_queue, tmp_path):
+    assert ask(VIEW, thoughts.dies, str(tmp_path / "once"), 1) == "lived"
     with pytest.raises(Problem) as refused:
-        ask(HERE, thoughts.dies, str(tmp_path / "twice"), 2)
+        ask(VIEW, thoughts.dies, str(tmp_path / "twice"), 2)
     assert (refused.value.status, refused.value.code) == (503, "unanswered")
     assert refused.value.next_step
-    assert ask(HERE, questions.queue, 0.5)
+    assert ask(VIEW, questions.queue, 0.5)
 
 
-def test_slow_question_times_out(own, tmp_path, monkeypatch):
+def test_slow_question_times_out(own_queue, tmp_path, monkeypatch):
     monkeypatch.setattr(client, "THINKING_SECONDS", 0.5)
     with pytest.raises(Problem) as refused:
-        ask(HERE, thoughts.never, str(tmp_path / "pid"))
+        ask(VIEW, thoughts.think_forever, str(tmp_path / "pid"))
     assert (refused.value.status, refused.value.code) == (503, "unanswered")
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text()}").exists()
     monkeypatch.setattr(client, "THINKING_SECONDS", 20.0)
-    assert ask(HERE, questions.queue, 0.5)
+    assert ask(VIEW, questions.queue, 0.5)
 
 
-def test_process_ends_after_a_while_without_questions(own):
-    pid = ask(HERE, thoughts.number)
+def test_process_ends_after_a_while_without_questions(own_queue):
+    pid = ask(VIEW, thoughts.number)
     wait_for(lambda: not Path(f"/proc/{pid}").exists())
-    assert ask(HERE, thoughts.number) != pid
+    assert ask(VIEW, thoughts.number) != pid
 
 
 @pytest.mark.parametrize("question", ["number", "never"])
@@ -178,75 +178,75 @@ time.sleep(60)
 # --- many at once -----------------------------------------------------------------------------------------------------
 
 
-def test_other_requests_continue_during_many_questions(own, threads, tmp_path):
+def test_other_requests_continue_during_many_questions(own_queue, threads, tmp_path):
     """All threads for requests would be taken otherwise, and more; afterwards there are as many as before."""
     gate = tmp_path / "gate"
-    asked = [threads.submit(ask_as, f"user{n % 4}", thoughts.waits, str(gate)) for n in range(20)]
+    pending = [threads.submit(ask_as, f"user{n % 4}", thoughts.wait_for_gate, str(gate)) for n in range(20)]
     wait_for(lambda: client.limiter.now.total() == 20)
     assert [threads.submit(lambda: "submitted").result(10) for _ in range(5)] == ["submitted"] * 5
-    assert not any(one.done() for one in asked)
+    assert not any(future.done() for future in pending)
     gate.touch()
-    assert [one.result(30) for one in asked] == ["waited"] * 20
+    assert [future.result(30) for future in pending] == ["waited"] * 20
     assert client.limiter.now.total() == 0
     assert threads.submit(lambda: "submitted").result(10) == "submitted"
     wait_for(lambda: len(threads._threads) == 2)
 
 
-def test_callers_take_turns(own, tmp_path):
+def test_callers_take_turns(own_queue, tmp_path):
     gate, said = tmp_path / "gate", tmp_path / "said"
     with ThreadPoolExecutor(10) as pool:
-        asked = [pool.submit(ask_as, "first", thoughts.waits, str(gate))]
+        pending = [pool.submit(ask_as, "first", thoughts.wait_for_gate, str(gate))]
         wait_for(lambda: client.limiter.now.total() == 1)
         for name in "aaaaabc":
-            asked.append(pool.submit(ask_as, name, thoughts.told, str(said), name))
-            wait_for(lambda: client.limiter.now.total() == len(asked))
+            pending.append(pool.submit(ask_as, name, thoughts.record_and_answer, str(said), name))
+            wait_for(lambda: client.limiter.now.total() == len(pending))
         gate.touch()
-        for one in asked:
-            one.result(20)
+        for future in pending:
+            future.result(20)
     assert said.read_text() == "abcaaaa"
 
 
-def test_questions_of_a_caller_are_limited(own, tmp_path, monkeypatch):
+def test_questions_of_a_caller_are_limited(own_queue, tmp_path, monkeypatch):
     monkeypatch.setattr(client.limiter, "max_each", 1)
     gate = tmp_path / "gate"
     with ThreadPoolExecutor(2) as pool:
-        asked = pool.submit(ask_as, "ada", thoughts.waits, str(gate))
+        pending = pool.submit(ask_as, "ada", thoughts.wait_for_gate, str(gate))
         wait_for(lambda: client.limiter.now["ada"] == 1)
         with pytest.raises(Problem) as refused:
             pool.submit(ask_as, "ada", thoughts.number).result(20)
         assert (refused.value.status, refused.value.code, refused.value.retry_after) == (429, "too_many_questions", 5)
         other = pool.submit(ask_as, "bob", thoughts.number)
         gate.touch()
-        assert asked.result(20) and other.result(20)
+        assert pending.result(20) and other.result(20)
 
 
-def test_question_of_a_disconnected_client_is_not_computed(own, threads, tmp_path):
+def test_question_of_a_disconnected_client_is_not_computed(own_queue, threads, tmp_path):
     gate, said = tmp_path / "gate", tmp_path / "said"
-    asked = [threads.submit(ask_as, "ada", thoughts.waits, str(gate))]
+    pending = [threads.submit(ask_as, "ada", thoughts.wait_for_gate, str(gate))]
     for name in ("stays", "goes"):
-        wait_for(lambda: client.limiter.now.total() == len(asked))
-        asked.append(threads.submit(ask_as, name, thoughts.told, str(said), name))
-    wait_for(lambda: client.limiter.now.total() == len(asked))
-    asked[2].cancel()
+        wait_for(lambda: client.limiter.now.total() == len(pending))
+        pending.append(threads.submit(ask_as, name, thoughts.record_and_answer, str(said), name))
+    wait_for(lambda: client.limiter.now.total() == len(pending))
+    pending[2].cancel()
     gate.touch()
-    assert isinstance(asked[2].exception(20), Problem)
-    assert asked[1].result(20) == "stays"
+    assert isinstance(pending[2].exception(20), Problem)
+    assert pending[1].result(20) == "stays"
     assert said.read_text() == "stays"
 
 
-def test_question_without_a_turn_times_out(own, threads, tmp_path, monkeypatch):
+def test_question_without_a_turn_times_out(own_queue, threads, tmp_path, monkeypatch):
     monkeypatch.setattr(client, "WAITING_SECONDS", 0.2)
     gate, said = tmp_path / "gate", tmp_path / "said"
-    asked = threads.submit(ask_as, "ada", thoughts.waits, str(gate))
+    pending = threads.submit(ask_as, "ada", thoughts.wait_for_gate, str(gate))
     wait_for(lambda: client.limiter.now.total() == 1)
-    refused = threads.submit(ask_as, "bob", thoughts.told, str(said), "bob").exception(20)
+    refused = threads.submit(ask_as, "bob", thoughts.record_and_answer, str(said), "bob").exception(20)
     assert isinstance(refused, Problem) and refused.status == 503
     gate.touch()
-    assert asked.result(20) == "waited"  # its turn had come
-    assert ask(HERE, thoughts.number) and not said.exists()
+    assert pending.result(20) == "waited"  # its turn had come
+    assert ask(VIEW, thoughts.number) and not said.exists()
 
 
-def test_caller_that_arrives_during_questions_continues_with_their_answers(own, tmp_path, monkeypatch):
+def test_caller_that_arrives_during_questions_continues_with_their_answers(own_queue, tmp_path, monkeypatch):
     """Together with all who came meanwhile; and after some seconds where those others go on and on."""
     gates = [tmp_path / name for name in "abc"]
     with ThreadPoolExecutor(10) as pool:
@@ -254,16 +254,16 @@ def test_caller_that_arrives_during_questions_continues_with_their_answers(own, 
             monkeypatch.setattr(client, "ROUND_SECONDS", seconds)
             for gate in gates:
                 gate.unlink(missing_ok=True)
-            asked = [pool.submit(ask_as, "ada", thoughts.waits, str(gate)) for gate in gates[:2]]
+            pending = [pool.submit(ask_as, "ada", thoughts.wait_for_gate, str(gate)) for gate in gates[:2]]
             wait_for(lambda: client.limiter.now["ada"] == 2)
             waiting = [pool.submit(client.wait_for_batch) for _ in range(3)]
             wait_for(lambda: client.limiter.now.total() == 5)
             for number, gate in enumerate(gates[:2], 1):
-                assert not any(one.done() for one in waiting) or number > count
+                assert not any(future.done() for future in waiting) or number > count
                 gate.touch()
-                asked[number - 1].result(20)
-                for one in waiting if number == count else ():
-                    one.result(20)
+                pending[number - 1].result(20)
+                for future in waiting if number == count else ():
+                    future.result(20)
     client.wait_for_batch()
 
 
@@ -275,10 +275,10 @@ def test_caller_that_arrives_during_a_read_shares_the_next_one(monkeypatch):
     begun, gate = threading.Semaphore(0), threading.Semaphore(0)
     reads = []
 
-    def load(**how):
+    def load(**options):
         begun.release()
         gate.acquire()
-        reads.append(how)
+        reads.append(options)
         return Snapshot((), (), (), (), reserved_job_id=len(reads)), CommitBasis(NOW, {}, Policy(), ())
 
     def call(calls):
@@ -291,11 +291,11 @@ def test_caller_that_arrives_during_a_read_shares_the_next_one(monkeypatch):
         first = pool.submit(current.take_snapshot)
         begun.acquire()
         calling = [threading.Event() for _ in range(5)]
-        others = [pool.submit(call, one) for one in calling]
-        for one in calling:
-            one.wait(20)
+        others = [pool.submit(call, future) for future in calling]
+        for future in calling:
+            future.wait(20)
         time.sleep(0.2)  # they are about to wait for their turn
         gate.release(10)
-        found = [one.result(20).snapshot.reserved_job_id for one in (first, *others)]
-    assert found == [1, 2, 2, 2, 2, 2]
+        result = [future.result(20).snapshot.reserved_job_id for future in (first, *others)]
+    assert result == [1, 2, 2, 2, 2, 2]
     assert current.take_snapshot().snapshot.reserved_job_id == 3

@@ -51,10 +51,10 @@ def test_exported_jobs_replay_under_another_quota(user, tenant, tmp_path):
     file = tmp_path / "history.csv"
     _, notes = exported(str(file))
     assert notes.strip() == "2 jobs written; 2 left out, as they have not ended, or never started."
-    one, other = read_trace(file, "csv")
-    assert (one.name, one.gpus, one.run_seconds, one.priority, one.limit_seconds) == (str(first), 4, 10_800, 700, 7200)
+    row, other = read_trace(file, "csv")
+    assert (row.name, row.gpus, row.run_seconds, row.priority, row.limit_seconds) == (str(first), 4, 10_800, 700, 7200)
     assert (other.name, other.tenant, other.user, other.limit_seconds) == (str(second), "nlp", user.username, None)
-    assert other.submitted_at - one.submitted_at == 3600
+    assert other.submitted_at - row.submitted_at == 3600
     out = StringIO()
     call_command("simulate", "jobs", str(file), "--nodes", "1", "--quota", "nlp=4", "--json", stdout=out)
     assert json.loads(out.getvalue().splitlines()[-1])["queue_hours"]["max"] == 2.0

@@ -128,9 +128,9 @@ def test_promise_to_a_pending_job_is_kept_unless_an_admin_forces_it(user, tenant
     assert f"job {promised} is promised" in extend(running, admin, add_minutes=60).json()["detail"]
     assert extend(running, owner, add_minutes=0.5).status_code == 200, "a moment is no delay"
     assert minutes(running) == 60.5
-    done = extend(running, admin, add_minutes=60, force=True).json()
-    assert [one["job_id"] for one in done["delays"]] == [promised]
-    assert done["message"].endswith("; 1 waiting job starts later")
+    answer = extend(running, admin, add_minutes=60, force=True).json()
+    assert [delay["job_id"] for delay in answer["delays"]] == [promised]
+    assert answer["message"].endswith("; 1 waiting job starts later")
     assert JobEvent.objects.filter(job_id=running, kind="limit_changed").latest("id").data["forced"] is True
 
 
@@ -147,9 +147,9 @@ def test_admin_can_force_an_extension_with_unknown_effects(user, tenant, running
     assert extend(running, admin, add_minutes=60).status_code == 503
     assert extend(running, admin, "?dry_run=true", add_minutes=60, force=True).status_code == 503
     assert minutes(running) == 60
-    done = extend(running, admin, add_minutes=60, force=True)
-    assert (done.status_code, minutes(running)) == (200, 120)
-    assert done.json()["message"].endswith("; the delays of other jobs could not be computed")
+    answer = extend(running, admin, add_minutes=60, force=True)
+    assert (answer.status_code, minutes(running)) == (200, 120)
+    assert answer.json()["message"].endswith("; the delays of other jobs could not be computed")
     assert JobEvent.objects.filter(job_id=running, kind="limit_changed").latest("id").data["forced"] is True
 
 
@@ -165,10 +165,12 @@ def test_delay_that_breaks_no_promise_is_reported(user, tenant, node, is_own):
     run_cycle()
     dry = extend(jobs[1], make_user(admin=True), "?dry_run=true", add_minutes=60).json()
     assert (dry["status"], minutes(jobs[1])) == ("would_be_changed", 120)
-    assert [one["job_id"] for one in dry["delays"]] == [second]
-    done = extend(jobs[1], user, add_minutes=60).json()
-    assert (done["status"], minutes(jobs[1])) == ("changed", 180)
-    assert ([one["job_id"] for one in done["delays"]], done["others_delayed"]) == (([second], 0) if is_own else ([], 1))
+    assert [delay["job_id"] for delay in dry["delays"]] == [second]
+    answer = extend(jobs[1], user, add_minutes=60).json()
+    assert (answer["status"], minutes(jobs[1])) == ("changed", 180)
+    assert ([delay["job_id"] for delay in answer["delays"]], answer["others_delayed"]) == (
+        ([second], 0) if is_own else ([], 1)
+    )
 
 
 def test_wrong_values_are_named(user, tenant, running):

@@ -50,10 +50,10 @@ def test_live_and_future_elements_get_the_limit_and_agents_receive_it(user, node
     answer = extend(array, user, add_minutes=30).json()
     assert (answer["status"], answer["ends_at"], answer["job"]["deadline_at"]) == ("changed", None, None)
     assert answer["message"] == f"each element of array {array} may now run for 90 minutes, 2 of them run already"
-    assert [minutes(one) for one in [array, *elements(array)]] == [90, 90, 90]
+    assert [minutes(element) for element in [array, *elements(array)]] == [90, 90, 90]
     assert node.sync().limits == [Limit(key=key, version=1, max_runtime_seconds=5400) for key in node.held]
-    told = JobEvent.objects.filter(kind="limit_changed", job_id=elements(array)[0]).get()
-    assert told.data == {"from_seconds": 3600, "to_seconds": 5400, "array": array}
+    limits = JobEvent.objects.filter(kind="limit_changed", job_id=elements(array)[0]).get()
+    assert limits.data == {"from_seconds": 3600, "to_seconds": 5400, "array": array}
     assert JobEvent.objects.get(kind="limit_changed", job_id=array).data == {"from_seconds": 3600, "to_seconds": 5400}
     node.end(*node.held)
     run_cycle()
@@ -67,7 +67,7 @@ def test_element_keeps_its_own_limit(user, node, array):
     assert extend(first, user, add_minutes=10).json()["message"].startswith(f"job {first} may now run for 70 minutes")
     node.end(node.held[1])
     assert extend(array, user, max_runtime_minutes=90).status_code == 200
-    assert [minutes(one) for one in (array, first, second)] == [90, 70, 60]
+    assert [minutes(element) for element in (array, first, second)] == [90, 70, 60]
 
 
 def test_limit_below_the_runtime_of_an_element_is_rejected(user, array):
@@ -80,8 +80,8 @@ def test_limit_below_the_runtime_of_an_element_is_rejected(user, array):
 
 def test_delay_of_its_own_elements_breaks_no_promise(user, array):
     run_cycle()
-    done = extend(array, user, add_minutes=30).json()
-    assert (done["status"], done["delays"], done["others_delayed"]) == ("changed", [], 0)
+    answer = extend(array, user, add_minutes=30).json()
+    assert (answer["status"], answer["delays"], answer["others_delayed"]) == ("changed", [], 0)
 
 
 def test_member_extension_of_running_elements_is_limited_in_total(user, tenant, array):
@@ -104,7 +104,7 @@ def test_promise_is_kept_from_an_array_too(user, tenant, node):
     refused = extend(array, make_member(tenant, Role.OWNER), add_minutes=60)
     assert (refused.status_code, refused.json()["code"]) == (409, "promised")
     forced = extend(array, make_user(admin=True), add_minutes=60, force=True).json()
-    assert promised in [one["job_id"] for one in forced["delays"]]
+    assert promised in [element["job_id"] for element in forced["delays"]]
 
 
 def test_element_that_starts_meanwhile_gets_the_new_limit(user, tenant, array, node):
@@ -126,4 +126,4 @@ def test_element_that_starts_meanwhile_gets_the_new_limit(user, tenant, array, n
     retry_atomic(begin)
     asking.join(30)
     assert answers == [200]
-    assert [minutes(one) for one in elements(array)] == [90, 90, 90]
+    assert [minutes(element) for element in elements(array)] == [90, 90, 90]

@@ -37,7 +37,7 @@ def test_forecast_of_a_new_pending_job_is_recorded_once_and_settled_at_its_start
     started_at = row.made_at + timedelta(seconds=77)
     Attempt.objects.create(job_id=waiting, number=1, scheduled_at=row.made_at, started_at=started_at)
     assert forecasting.note() == 1
-    assert [one.waited_seconds for one in outcomes.latest()] == [77.0]
+    assert [forecast.waited_seconds for forecast in outcomes.latest()] == [77.0]
 
 
 def test_forecast_of_a_job_that_ends_before_it_starts_is_deleted(user, tenant):

@@ -76,7 +76,7 @@ def test_request_above_a_limit_is_rejected_at_submit(user, tenant, quota, fields
         submit(user, tenant, **fields)
     assert (refused.value.status, refused.value.code) == (403, "quota_exceeded")
     assert refused.value.detail == f"quota exceeded for tenant nlp: {sentence}"
-    assert [one.code for one in refused.value.errors] == ["quota_exceeded"]
+    assert [job.code for job in refused.value.errors] == ["quota_exceeded"]
 
 
 def test_limits_per_model_that_leave_no_gpu_together_reject_a_submit(user, tenant):
@@ -106,9 +106,9 @@ def test_acknowledged_edit_counts_for_the_next_submit(user, tenant, by):
         job_services.submit(JobRequest(tenant=tenant.name, command=["x"], gpu_count=6), who)
 
     post()
-    with CaptureQueriesContext(connection) as done:
+    with CaptureQueriesContext(connection) as answer:
         post()
-    assert not [one for one in done if "nodes_device" in one["sql"] or "tenants_usagebalance" in one["sql"]]
+    assert not [job for job in answer if "nodes_device" in job["sql"] or "tenants_usagebalance" in job["sql"]]
     tenants.change_quota(tenant.pk, {"max_gpus": 3}, actor="test")
     with pytest.raises(Problem, match="GPUs requested=6, limit=3, in use=0"):
         post()

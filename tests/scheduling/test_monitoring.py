@@ -68,8 +68,8 @@ class TestReady:
     def test_silent_scheduler_makes_the_server_unready(self, age, status):
         run_cycle()
         execute("UPDATE scheduling_beat SET at = at - make_interval(secs => %s)", [age])
-        found, answer = ready()
-        assert (found, answer["scheduler"]) == (status, status == 200)
+        result, answer = ready()
+        assert (result, answer["scheduler"]) == (status, status == 200)
         assert answer["cycle_age_seconds"] == pytest.approx(age, abs=3)
         text = Client().get("/metrics").content.decode()
         assert f"gpu_scheduler_cycle_leader {float(status == 200)}" in text
@@ -90,8 +90,8 @@ class TestReady:
             inbox.put(at, SimpleNamespace(node_id=number), Sync(seq=1, at="", boot_id=""))
         monkeypatch.setattr(hub, "_inbox", inbox)
         run_cycle()
-        found, answer = ready()
-        assert (found, answer["scheduler"]) == (status, True)
+        result, answer = ready()
+        assert (result, answer["scheduler"]) == (status, True)
         assert answer["agents_unheard_seconds"] == pytest.approx(seconds, abs=7)
         [line] = [one for one in Client().get("/metrics").content.decode().splitlines() if one.startswith(UNHEARD)]
         assert float(line.split()[1]) == pytest.approx(seconds, abs=7)
@@ -209,22 +209,22 @@ class TestLogs:
     @pytest.fixture
     def lines(self):
         """What is logged, as JSON."""
-        kept: list[dict[str, object]] = []
+        lines: list[dict[str, object]] = []
 
         class Keeper(logging.Handler):
             def emit(self, record):
-                kept.append(json.loads(request_id.JsonLines().format(record)))
+                lines.append(json.loads(request_id.JsonLines().format(record)))
 
         keeper = Keeper()
         logging.getLogger().addHandler(keeper)
-        yield kept
+        yield lines
         logging.getLogger().removeHandler(keeper)
 
     def test_each_request_is_a_log_line_with_the_ids_of_request_and_job(self, lines, user, tenant):
         job = submit(user, tenant)
-        asked = {"X-Request-Id": "from-a-proxy-1"}
+        requested = {"X-Request-Id": "from-a-proxy-1"}
         with override_settings(ENV=read({"GPUSCHED_LOG_FORMAT": "json"})):
-            Client().get(f"/api/v1/jobs/{job}?token=secret", headers=asked)
+            Client().get(f"/api/v1/jobs/{job}?token=secret", headers=requested)
         [line] = [one for one in lines if one["logger"] == request_id.__name__]
         assert (line["method"], line["path"], line["status"]) == ("GET", f"/api/v1/jobs/{job}", 401)
         assert (line["request_id"], line["job_id"]) == ("from-a-proxy-1", job)
@@ -241,13 +241,13 @@ class TestLogs:
             assert answer.status_code < 400, answer.content
             return answer.json()
 
-        wanted = {"tenant": tenant.name, "command": ["true"]}
+        expected = {"tenant": tenant.name, "command": ["true"]}
         with override_settings(ENV=read({"GPUSCHED_LOG_FORMAT": "json"})):
-            one = post("jobs", wanted, **{"Idempotency-Key": "k1"})["job_id"]
-            assert post("jobs", wanted, **{"Idempotency-Key": "k1"})["job_id"] == one
-            many = post("jobs/bulk", {"jobs": [wanted] * 3})["job_ids"]
+            one = post("jobs", expected, **{"Idempotency-Key": "k1"})["job_id"]
+            assert post("jobs", expected, **{"Idempotency-Key": "k1"})["job_id"] == one
+            many = post("jobs/bulk", {"jobs": [expected] * 3})["job_ids"]
             post(f"jobs/{one}/cancel", {})
-            post("jobs/simulate", wanted)
+            post("jobs/simulate", expected)
         told = [line for line in lines if line["logger"] == request_id.__name__]
         assert [line.get("job_id") for line in told] == [one, one, None, one, None]
         assert [line.get("job_ids") for line in told] == [None, None, f"{many[0]}-{many[-1]}", None, None]

@@ -32,8 +32,8 @@ def warm(node, celsius=91, index=0):
     node.sync(readings=[Reading(uuid=node.devices[index].uuid, temperature_celsius=celsius, throttle_reasons=0)])
 
 
-def told():
-    return [(one["kind"], one["cause"]) for one in incidents.latest(20) if one["kind"] in ("moved", "would_move")]
+def move_incidents():
+    return [(row["kind"], row["cause"]) for row in incidents.latest(20) if row["kind"] in ("moved", "would_move")]
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_monitor_records_a_would_be_move_once_by_default(hot):
     make_node(gpus=1)
     assert [thermal_moves.move_off_hot_gpus(), thermal_moves.move_off_hot_gpus()] == [1, 0]
     cause = f"would have moved job {hot.job} off GPU 0 of {hot.name} after 11 min of heat (91 °C)"
-    assert told() == [("would_move", cause)]
+    assert move_incidents() == [("would_move", cause)]
     assert Job.objects.get(pk=hot.job).state == "running"
 
 
@@ -79,15 +79,15 @@ def test_moved_job_gets_notice_and_keeps_its_queue_time(hot, moving, user, tenan
     job, first = Job.objects.get(pk=hot.job), Attempt.objects.get(job_id=hot.job, number=1)
     assert (job.submitted_at, job.retries_used) == (queued_at, 0)
     assert (first.reason, first.evidence["rule"]) == ("preempted", "heat")
-    assert told() == [("moved", f"moved job {hot.job} off GPU 0 of {hot.name} after 11 min of heat (91 °C)")]
+    assert move_incidents() == [("moved", f"moved job {hot.job} off GPU 0 of {hot.name} after 11 min of heat (91 °C)")]
 
 
 def test_owner_sees_why_the_job_was_moved(hot, moving):
     make_node(gpus=1)
     thermal_moves.move_off_hot_gpus()
-    [shown] = representation.select("j.id = %s", [hot.job])
-    words = f"preempted for GPU 0 of {hot.name}, which has been hot for 11 min (91 °C)"
-    assert shown["reason"]["sentence"] == words
+    [represented] = representation.select("j.id = %s", [hot.job])
+    text = f"preempted for GPU 0 of {hot.name}, which has been hot for 11 min (91 °C)"
+    assert represented["reason"]["sentence"] == text
 
 
 def test_gpu_gets_no_work_until_it_has_cooled(hot, moving, user, tenant):
@@ -183,8 +183,8 @@ def test_job_is_moved_at_most_three_times_and_later_each_time(moving, user, tena
 
 def test_tenant_without_preemption_or_budget_keeps_its_jobs(hot, moving, tenant):
     make_node(gpus=1)
-    for one in ({"preemption_budget_per_hour": 0}, {"preemption_budget_per_hour": None, "allow_preemption": False}):
-        Tenant.objects.update(**one)
+    for row in ({"preemption_budget_per_hour": 0}, {"preemption_budget_per_hour": None, "allow_preemption": False}):
+        Tenant.objects.update(**row)
         assert thermal_moves.move_off_hot_gpus() == 0
     Tenant.objects.update(preemption_budget_per_hour=1, allow_preemption=True)
     assert thermal_moves.move_off_hot_gpus() == 1

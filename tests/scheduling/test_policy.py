@@ -62,10 +62,10 @@ def _range(validators):
 
 def test_ranges_of_the_settings_are_those_of_the_policy():
     row = {field.name: field.validators for field in SchedulingPolicy._meta.fields}
-    told = {f.name: f.metadata["between"] for f in fields(env.Env) if f.metadata["between"] and f.name in row}
-    assert len(told) >= 10
-    of_the_row = {name: _range(row[name]) for name in told}
-    assert told == of_the_row
+    answer = {f.name: f.metadata["between"] for f in fields(env.Env) if f.metadata["between"] and f.name in row}
+    assert len(answer) >= 10
+    of_the_row = {name: _range(row[name]) for name in answer}
+    assert answer == of_the_row
 
 
 def test_defaults_of_the_settings_are_those_of_the_engine():
@@ -97,7 +97,7 @@ def test_history_has_actors_and_changes(admin):
     patch(admin, {"policy": "priority"})
     patch(admin, {"policy": "fair", "online_percent": 20})
     items = read(admin, "/history").json()["items"]
-    assert [(one["by"], one["version"]) for one in items] == [("root", 2), ("root", 1)]
+    assert [(edit["by"], edit["version"]) for edit in items] == [("root", 2), ("root", 1)]
     assert items[0]["changes"] == {
         "policy": {"from": "priority", "to": "fair"},
         "online_percent": {"from": 0, "to": 20},
@@ -130,7 +130,7 @@ def test_concurrent_edit_is_not_overwritten(admin):
 
 
 @pytest.mark.parametrize(
-    ("body", "field", "words"),
+    ("body", "field", "message"),
     [
         ({"online_percent": 101}, "online_percent", "100"),
         ({"online_percent": "30"}, "online_percent", "int"),
@@ -140,17 +140,17 @@ def test_concurrent_edit_is_not_overwritten(admin):
         ({"cost_by_model": {"A100": -1}, "policy": "cost_aware"}, "cost_by_model", "above 0"),
     ],
 )
-def test_bad_value_is_rejected_by_name(admin, body, field, words):
+def test_bad_value_is_rejected_by_name(admin, body, field, message):
     """A55."""
     answer = patch(admin, body)
     assert answer.status_code == 400
     [error] = answer.json()["errors"]
-    assert error["field"] == field and words in error["message"]
+    assert error["field"] == field and message in error["message"]
     assert read(admin).json()["version"] == 0
 
 
 @pytest.mark.parametrize(
-    ("body", "field", "words"),
+    ("body", "field", "message"),
     [
         ({"enable_preemption": False, "min_runtime_seconds": 5}, "min_runtime_seconds", "enable_preemption is false"),
         ({"cost_by_model": {"A100": 2}}, "cost_by_model", "the policy is fair, not cost_aware"),
@@ -171,12 +171,12 @@ def test_bad_value_is_rejected_by_name(admin, body, field, words):
         ({"held_idle_policy": "off", "held_idle_grace_minutes": 7}, "held_idle_grace_minutes", "policy is off"),
     ],
 )
-def test_setting_without_effect_is_rejected(admin, body, field, words):
+def test_setting_without_effect_is_rejected(admin, body, field, message):
     """A07: and the sentence says why."""
     answer = patch(admin, body)
     assert answer.status_code == 400
     [error] = answer.json()["errors"]
-    assert error["field"] == field and "would do nothing" in error["message"] and words in error["message"]
+    assert error["field"] == field and "would do nothing" in error["message"] and message in error["message"]
 
 
 def test_use_before_an_edit_of_the_half_life_decayed_at_the_old_rate(admin):

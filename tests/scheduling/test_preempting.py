@@ -26,7 +26,7 @@ def at_once(monkeypatch):
     monkeypatch.setattr(snapshot, "policy", lambda: AT_ONCE)
 
 
-def shown(job_id):
+def states_of(job_id):
     return representation.select("j.id = %s", [job_id])[0]
 
 
@@ -39,9 +39,9 @@ def test_victim_is_requeued_with_its_queue_time_and_the_preemptor_starts_in_its_
     queued_at = Job.objects.get(pk=low).submitted_at
     urgent = submit(user, tenant, gpu_count=2, priority=1500)
     run_cycle()
-    assert shown(low)["state"] == JobState.STOPPING
-    assert shown(low)["reason"]["sentence"] == f"preempted for job {urgent} of tenant nlp, which has priority 1500"
-    reason = shown(urgent)["reason"]
+    assert states_of(low)["state"] == JobState.STOPPING
+    assert states_of(low)["reason"]["sentence"] == f"preempted for job {urgent} of tenant nlp, which has priority 1500"
+    reason = states_of(urgent)["reason"]
     assert reason["code"] == "reclaim_pending"
     assert reason["sentence"].startswith("waits for 2 GPUs of 1 job, being stopped for it by rule priority; free at ")
     [order] = [order for order in node.sync().assignments if isinstance(order, Stop)]
@@ -70,7 +70,7 @@ def test_job_without_requeue_ends_as_preempted(user, tenant):
     run_cycle()
     node.end(key, exit_code=None, signal=15, reason="preempted")
     assert Job.objects.get(pk=low).state == JobState.PREEMPTED
-    assert shown(low)["reason"]["code"] == "preempted"
+    assert states_of(low)["reason"]["code"] == "preempted"
 
 
 def test_no_job_is_stopped_for_a_job_cancelled_meanwhile(user, tenant):
@@ -80,10 +80,10 @@ def test_no_job_is_stopped_for_a_job_cancelled_meanwhile(user, tenant):
     node.start_all()
     urgent = submit(user, tenant, priority=1500)
     seen, comparison = snapshot.load()
-    made = plan(seen, AT_ONCE, comparison.now)
-    assert made.preemptions
+    created = plan(seen, AT_ONCE, comparison.now)
+    assert created.preemptions
     job_actions.cancel(urgent, identity_for(user))
-    assert commit(made, seen, comparison).preempted == 0
+    assert commit(created, seen, comparison).preempted == 0
     assert Job.objects.get(pk=low).state == JobState.RUNNING
     run_cycle()
     assert not Claim.objects.exists()
@@ -113,7 +113,7 @@ def test_guarantee_is_reclaimed_from_a_borrower_under_that_rule():
     node.start_all()
     submit(make_member(owed), owed, priority=500)
     run_cycle()
-    [stopped] = [one for one in low if Job.objects.get(pk=one).state == JobState.STOPPING]
-    assert shown(stopped)["reason"]["sentence"] == (
+    [stopped] = [job for job in low if Job.objects.get(pk=job).state == JobState.STOPPING]
+    assert states_of(stopped)["reason"]["sentence"] == (
         "preempted for a job of another tenant, which is within the guarantee of its tenant"
     )

@@ -40,8 +40,8 @@ def recorded():
 
 
 def replay(admin, cycle_id, **query):
-    words = "&".join(f"{name}={value}" for name, value in query.items())
-    return call("GET", f"/api/v1/scheduling/cycles/{cycle_id}/replay?{words}", make_token(admin))
+    message = "&".join(f"{name}={value}" for name, value in query.items())
+    return call("GET", f"/api/v1/scheduling/cycles/{cycle_id}/replay?{message}", make_token(admin))
 
 
 def test_recorded_cycle_replays_to_its_plan_after_the_cluster_changed(busy, admin):
@@ -98,8 +98,8 @@ def test_why_names_no_cycle_for_a_job_outside_all_cycles(busy, user, tenant, adm
     run_cycle()
     behind = submit(user, tenant)
     for job_id in (held, dependent, behind):
-        told = call("GET", f"/api/v1/jobs/{job_id}/explain", make_token(admin)).json()
-        assert told["cycle_id"] is None, told
+        answer = call("GET", f"/api/v1/jobs/{job_id}/explain", make_token(admin)).json()
+        assert answer["cycle_id"] is None, answer
 
 
 def test_job_page_names_the_cycle_only_for_admins(busy, user, admin):
@@ -116,7 +116,7 @@ def test_job_page_names_the_cycle_only_for_admins(busy, user, admin):
 def test_cycle_list_shows_which_cycles_are_recorded(busy, admin):
     run_cycle()
     items = call("GET", "/api/v1/scheduling/cycles", make_token(admin)).json()["items"]
-    assert {one["id"] for one in items if one["is_recorded"]} == set(recorded())
+    assert {row["id"] for row in items if row["is_recorded"]} == set(recorded())
 
 
 @pytest.mark.parametrize(
@@ -194,6 +194,6 @@ def test_cycle_is_committed_when_it_cannot_be_recorded(user, tenant, monkeypatch
     monkeypatch.setattr(recorded_cycles, "store", fail)
     make_node(gpus=1)
     submit(user, tenant, gpu_count=1)
-    done = run.run("event")
-    assert done is not None and done.placed == 1
+    result = run.run("event")
+    assert result is not None and result.placed == 1
     assert "was not recorded" in caplog.text

@@ -26,12 +26,12 @@ def test_effective_weight_is_shown_with_its_reason(monkeypatch):
     monkeypatch.setattr(tenants, "_past", tenants._Past())
     used(make_tenant("idle", weight=2), 10)
     used(make_tenant("busy", weight=2), 30)
-    assert {one["effective_weight"] for one in cluster.shares()} == {2.0}
+    assert {share["effective_weight"] for share in cluster.shares()} == {2.0}
     monkeypatch.setattr(cluster, "policy", lambda: Policy(dynamic_share_bound=0.2))
-    found = {one["tenant"]: one for one in cluster.shares()}
-    assert (found["idle"]["effective_weight"], found["busy"]["effective_weight"]) == (1.8, 2.2)
-    assert found["busy"]["weight"] == 2.0
-    assert found["busy"]["weight_reason"] == (
+    shares = {share["tenant"]: share for share in cluster.shares()}
+    assert (shares["idle"]["effective_weight"], shares["busy"]["effective_weight"]) == (1.8, 2.2)
+    assert shares["busy"]["weight"] == 2.0
+    assert shares["busy"]["weight_reason"] == (
         "It used 75% of the GPU time of late with 50% of the weights, so its weight of 2 counts as 2.2 "
         "(+10 %; at most 20% more or less)."
     )

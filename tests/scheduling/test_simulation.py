@@ -19,9 +19,9 @@ def simulate(user, path="/api/v1/jobs/simulate", status=200, **fields):
 
 def test_fitting_request_shows_where_it_would_start(user, tenant):
     node = make_node(gpus=4, name="n1")
-    found = simulate(user, gpu_count=2)
-    assert (found["starts_now"], found["sentence"], found["tenant"]) == (True, "it would start now on n1", "nlp")
-    [rank] = found["placement"]
+    answer = simulate(user, gpu_count=2)
+    assert (answer["starts_now"], answer["sentence"], answer["tenant"]) == (True, "it would start now on n1", "nlp")
+    [rank] = answer["placement"]
     assert (rank["node"], rank["gpus"]) == (node.name, [0, 1])
 
 
@@ -32,11 +32,11 @@ def test_cluster_without_pending_jobs_answers(user, tenant):
 
 def test_nothing_is_written(user, tenant):
     make_node(gpus=4)
-    before = query("SELECT last_value FROM jobs_job_id_seq")
+    previous = query("SELECT last_value FROM jobs_job_id_seq")
     simulate(user, gpu_count=2)
     simulate(user, path="/api/v1/jobs?dry_run=true", gpu_count=2)
     assert not Job.objects.exists()
-    assert query("SELECT last_value FROM jobs_job_id_seq") == before
+    assert query("SELECT last_value FROM jobs_job_id_seq") == previous
 
 
 def test_waiting_request_shows_why_when_and_what_would_start_it(user, tenant):
@@ -44,17 +44,17 @@ def test_waiting_request_shows_why_when_and_what_would_start_it(user, tenant):
     submit(user, tenant, gpu_count=5, max_runtime_minutes=60)
     run_cycle()
     node.start_all()
-    found = simulate(user, gpu_count=4)
-    assert (found["starts_now"], found["placement"], found["victims"]) == (False, [], None)
-    assert found["reason"]["code"] == "capacity"
-    assert found["estimate"]["p90_at"] is not None
-    assert found["alternatives"][0] == {
+    answer = simulate(user, gpu_count=4)
+    assert (answer["starts_now"], answer["placement"], answer["victims"]) == (False, [], None)
+    assert answer["reason"]["code"] == "capacity"
+    assert answer["estimate"]["p90_at"] is not None
+    assert answer["alternatives"][0] == {
         "change": "gpu_count",
         "to": 3,
         "starts": True,
         "sentence": "with 3 GPUs it would start",
     }
-    assert simulate(user, gpu_count=found["alternatives"][0]["to"])["starts_now"] is True
+    assert simulate(user, gpu_count=answer["alternatives"][0]["to"])["starts_now"] is True
 
 
 def test_victims_are_counted_and_only_own_jobs_named(user, tenant):
@@ -65,12 +65,12 @@ def test_victims_are_counted_and_only_own_jobs_named(user, tenant):
     run_cycle()
     node.start_all()
     _have_run_for_an_hour()
-    waits = simulate(user, gpu_count=8, priority=2000)
-    assert (waits["reason"]["code"], waits["reason"]["evidence"]["victims"]) == ("preempt_delay", 2)
+    waiting = simulate(user, gpu_count=8, priority=2000)
+    assert (waiting["reason"]["code"], waiting["reason"]["evidence"]["victims"]) == ("preempt_delay", 2)
     policy.change({"preemption_delay_seconds": 0}, actor="test")
-    found = simulate(user, gpu_count=8, priority=2000)
-    assert found["reason"]["code"] == "reclaim_pending"
-    victims = found["victims"]
+    answer = simulate(user, gpu_count=8, priority=2000)
+    assert answer["reason"]["code"] == "reclaim_pending"
+    victims = answer["victims"]
     assert (victims["jobs"], victims["gpus"], victims["rule"]) == (2, 8, "priority")
     assert victims["own_jobs"] == [own]
     assert abs(victims["lost_gpu_seconds"] - 8 * 3600) < 60

@@ -22,5 +22,5 @@ def test_past_wait_of_a_running_job_reaches_the_engine(user, tenant):
     run_cycle()
     node.start_all()
     submit(user, tenant, gpu_count=8)
-    waited = {one.job_id: one.waited_seconds / 86400 for one in snapshot.load()[0].running}
+    waited = {job.job_id: job.waited_seconds / 86400 for job in snapshot.load()[0].running}
     assert waited == pytest.approx({old: 12, later: 1}, abs=0.01)

@@ -33,17 +33,17 @@ def test_job_without_capacity_learns_what_would_help_and_when(user, tenant, full
     """A20"""
     job = submit(user, tenant, gpu_count=4)
     run_cycle()
-    told = explain(job, user)
-    assert told["code"] == "capacity"
-    assert told["counterfactual"] == {
+    answer = explain(job, user)
+    assert answer["code"] == "capacity"
+    assert answer["counterfactual"] == {
         "change": "gpu_count",
         "to": 2,
         "starts": True,
         "sentence": "with 2 GPUs it would start",
     }
-    assert told["also"] == []
-    assert told["position"] == {"jobs": 0, "gpus": 0}
-    estimate = told["estimate"]
+    assert answer["also"] == []
+    assert answer["position"] == {"jobs": 0, "gpus": 0}
+    estimate = answer["estimate"]
     assert estimate["p50_at"] < estimate["p90_at"]
     assert estimate["waits_for"] == {"jobs_ending": 1, "jobs_starting": 0}
     assert estimate["sentence"].startswith("starts between ")
@@ -67,10 +67,10 @@ def test_explanation_lists_further_obstacles(user, tenant, full):
     """A20: its node selector is the nearest remedy; behind it there is no room."""
     job = submit(user, tenant, gpu_count=8, node_selector={"zone": "b"})
     run_cycle()
-    told = explain(job, user)
-    assert told["code"] == "constraint"
-    assert told["counterfactual"]["change"] in ("node_selector", "node_added")
-    assert [one["code"] for one in told["also"]] in ([], ["capacity"])
+    answer = explain(job, user)
+    assert answer["code"] == "constraint"
+    assert answer["counterfactual"]["change"] in ("node_selector", "node_added")
+    assert [row["code"] for row in answer["also"]] in ([], ["capacity"])
 
 
 def test_estimate_is_missing_without_time_limits(user, tenant):
@@ -89,11 +89,11 @@ def test_estimate_is_missing_without_time_limits(user, tenant):
 def test_held_job_learns_what_follows_its_release(user, tenant, full):
     job = submit(user, tenant, gpu_count=4)
     call("POST", f"/api/v1/jobs/{job}/hold", make_token(user))
-    told = explain(job, user)
-    assert (told["code"], told["counterfactual"]["change"]) == ("held_by_user", "released")
-    assert [one["code"] for one in told["also"]] == ["capacity"]
-    assert told["counterfactual"]["starts"] is False
-    assert "it would wait for another reason: waits for 4 GPUs" in told["counterfactual"]["sentence"]
+    answer = explain(job, user)
+    assert (answer["code"], answer["counterfactual"]["change"]) == ("held_by_user", "released")
+    assert [row["code"] for row in answer["also"]] == ["capacity"]
+    assert answer["counterfactual"]["starts"] is False
+    assert "it would wait for another reason: waits for 4 GPUs" in answer["counterfactual"]["sentence"]
 
 
 def test_other_tenants_appear_only_as_numbers(user, tenant):
@@ -119,9 +119,9 @@ def test_reasons_are_stored_with_their_durations(user, tenant, full):
     call("POST", f"/api/v1/jobs/{job}/release", make_token(user))
     run_cycle()
     history = explain(job, user)["history"]
-    assert [one["code"] for one in history] == ["capacity", "held_by_user", "capacity"]
-    assert [round(one["seconds"], -2) for one in history[:2]] == [300, 100]
-    assert [one["until_at"] is None for one in history] == [False, False, True]
+    assert [row["code"] for row in history] == ["capacity", "held_by_user", "capacity"]
+    assert [round(row["seconds"], -2) for row in history[:2]] == [300, 100]
+    assert [row["until_at"] is None for row in history] == [False, False, True]
 
 
 def test_changed_evidence_alone_makes_no_history(user, tenant, full):
@@ -173,16 +173,16 @@ def test_missing_estimate_has_a_reason(user, tenant, full, monkeypatch):
     call("POST", f"/api/v1/jobs/{held}/hold", make_token(user))
     assert explain(waiting, user)["estimate_reason"] == "no estimate: the scheduler has not looked at it yet"
     run_cycle()
-    said = {
+    reason = {
         waiting: None,
         held: "no estimate: it is held",
         after: "no estimate: it waits for other jobs to end first",
     }
     items = call("GET", "/api/v1/queue", make_token(user)).json()["items"]
-    assert {item["job_id"]: item["estimate_reason"] for item in items} == said
+    assert {item["job_id"]: item["estimate_reason"] for item in items} == reason
     assert [item["job_id"] for item in items if item["estimate"]] == [waiting]
-    assert {job: explain(job, user)["estimate_reason"] for job in said} == said
-    assert [job for job in said if explain(job, user)["estimate"]] == [waiting]
+    assert {job: explain(job, user)["estimate_reason"] for job in reason} == reason
+    assert [job for job in reason if explain(job, user)["estimate"]] == [waiting]
     monkeypatch.setattr(current, "MAX_JOBS", 0)
     assert explain(waiting, user)["estimate_reason"] == "no estimate while more than 0 jobs wait"
     running = Job.objects.get(state="running").pk

@@ -7,29 +7,29 @@ from pathlib import Path
 from scheduling.engine.whatif.questions import Present
 
 
-def number(here: Present) -> int:
+def number(view: Present) -> int:
     """The adviser's process."""
     return os.getpid()
 
 
-def identity(here: Present) -> int:
-    return id(here)
+def identity(view: Present) -> int:
+    return id(view)
 
 
-def told(here: Present, path: str, word: str) -> str:
+def record_and_answer(view: Present, path: str, word: str) -> str:
     with Path(path).open("a") as file:
         file.write(word)
     return word
 
 
-def waits(here: Present, path: str) -> str:
+def wait_for_gate(view: Present, path: str) -> str:
     """Until there is such a file."""
     while not Path(path).exists():
         time.sleep(0.01)
     return "waited"
 
 
-def never(here: Present, path: str) -> None:
+def think_forever(view: Present, path: str) -> None:
     """Says in a file who thinks, for ever."""
     Path(path + ".new").write_text(str(os.getpid()))
     Path(path + ".new").rename(path)
@@ -37,7 +37,7 @@ def never(here: Present, path: str) -> None:
         pass
 
 
-def dies(here: Present, path: str, times: int) -> str:
+def dies(view: Present, path: str, times: int) -> str:
     """So many times, then it answers."""
     with Path(path).open("a") as file:
         file.write("x")
@@ -46,6 +46,6 @@ def dies(here: Present, path: str, times: int) -> str:
     return "lived"
 
 
-def fails(here: Present) -> None:
+def fails(view: Present) -> None:
     print("what it prints is no answer", flush=True)
     raise KeyError("of the engine")

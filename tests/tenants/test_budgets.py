@@ -54,8 +54,8 @@ class TestWhatCounts:
         entry(tenant, user, at=timezone.now() - timedelta(days=40), hours=50, job=3)
         entry(tenant, user, at=timezone.now() - timedelta(days=2, hours=10), hours=13, job=4)
         recent(make_tenant("other"), user, 100, job=5)
-        found = put(admin, soft_gpu_hours=1000, days=2)
-        assert found["used_gpu_hours"] == pytest.approx(5 + 3, abs=0.1)
+        status = put(admin, soft_gpu_hours=1000, days=2)
+        assert status["used_gpu_hours"] == pytest.approx(5 + 3, abs=0.1)
         [standing] = budgets.statuses([tenant.pk])
         from gpusched.lib.db.sql import execute
 
@@ -65,10 +65,10 @@ class TestWhatCounts:
     def test_month_begins_on_its_first_day_in_utc(self, tenant, user, admin):
         month = datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
         entry(tenant, user, at=month - timedelta(hours=3), hours=3 + 0.001)
-        found = put(admin, hard_gpu_hours=10)
-        assert datetime.fromisoformat(found["since"]) == month
-        assert datetime.fromisoformat(found["renews_at"]) == (month + timedelta(days=32)).replace(day=1)
-        assert found["used_gpu_hours"] == 0.001
+        status = put(admin, hard_gpu_hours=10)
+        assert datetime.fromisoformat(status["since"]) == month
+        assert datetime.fromisoformat(status["renews_at"]) == (month + timedelta(days=32)).replace(day=1)
+        assert status["used_gpu_hours"] == 0.001
 
 
 class TestHard:
@@ -118,8 +118,8 @@ class TestSmall:
     def test_small_budget_keeps_its_digits(self, tenant, user, admin):
         """A60: 0.0 of 0.01 is not used up."""
         recent(tenant, user, 0.02)
-        found = put(admin, hard_gpu_hours=0.01, days=30)
-        assert found["sentence"] == (
+        status = put(admin, hard_gpu_hours=0.01, days=30)
+        assert status["sentence"] == (
             "tenant nlp has used 0.02 GPU-hours in the last 30 days, all of its budget of 0.01: "
             "it starts nothing more on GPUs"
         )
@@ -131,9 +131,9 @@ class TestSoft:
     def test_soft_budget_is_reported_and_stops_nothing(self, tenant, user, admin):
         make_node(gpus=1)
         recent(tenant, user, 9)
-        found = put(admin, soft_gpu_hours=8, hard_gpu_hours=10, days=30)
-        assert (found["state"], found["version"]) == ("soft_exceeded", 1)
-        assert found["sentence"] == (
+        status = put(admin, soft_gpu_hours=8, hard_gpu_hours=10, days=30)
+        assert (status["state"], status["version"]) == ("soft_exceeded", 1)
+        assert status["sentence"] == (
             "tenant nlp has used 9.0 GPU-hours in the last 30 days, more than its soft budget of 8; "
             "from 10 on it starts nothing more"
         )
@@ -147,7 +147,7 @@ class TestSoft:
         for _ in range(3):
             budgets.note_crossings()
         answer = call("GET", PATH, make_token(user)).json()
-        assert [(one["bound"], one["gpu_hours"]) for one in answer["crossings"]] == [("soft", 8.0)]
+        assert [(row["bound"], row["gpu_hours"]) for row in answer["crossings"]] == [("soft", 8.0)]
         recent(tenant, user, 2, job=2)
         budgets.note_crossings()
         assert list(BudgetCrossing.objects.values_list("bound", flat=True)) == ["hard", "soft"]
@@ -156,8 +156,8 @@ class TestSoft:
 class TestEdits:
     def test_dry_run_returns_the_new_status_and_changes_nothing(self, tenant, user, admin):
         recent(tenant, user, 9)
-        found = put(admin, query="?dry_run=true", hard_gpu_hours=1, days=30)
-        assert (found["state"], found["status"]) == ("hard_exceeded", "would_be_changed")
+        status = put(admin, query="?dry_run=true", hard_gpu_hours=1, days=30)
+        assert (status["state"], status["status"]) == ("hard_exceeded", "would_be_changed")
         assert not Budget.objects.exists()
 
     def test_concurrent_edit_is_not_overwritten(self, tenant, admin):
@@ -198,9 +198,10 @@ class TestEdits:
         page = browser.post("/admin/tenants/budget/add/", form)
         assert "would do nothing" in page.content.decode()
         assert browser.post("/admin/tenants/budget/add/", {**form, "soft_gpu_hours": "2"}).status_code == 302
-        made = Budget.objects.get()
+        budget = Budget.objects.get()
         assert (
-            browser.post(f"/admin/tenants/budget/{made.pk}/change/", {**form, "soft_gpu_hours": ""}).status_code == 302
+            browser.post(f"/admin/tenants/budget/{budget.pk}/change/", {**form, "soft_gpu_hours": ""}).status_code
+            == 302
         )
-        made.refresh_from_db()
-        assert (made.soft_gpu_hours, made.hard_gpu_hours, made.version) == (None, 5.0, 2)
+        budget.refresh_from_db()
+        assert (budget.soft_gpu_hours, budget.hard_gpu_hours, budget.version) == (None, 5.0, 2)

@@ -33,14 +33,14 @@ def refused(answer):
 
 
 def listed(token):
-    return [(one["user"], one["role"], one["kind"]) for one in call("GET", PATH, token).json()["items"]]
+    return [(row["user"], row["role"], row["kind"]) for row in call("GET", PATH, token).json()["items"]]
 
 
 def test_owner_adds_changes_and_removes_members(nlp, owner):
     kim = make_token(make_user("kim"))
     assert call("GET", PATH, kim).status_code == 404
-    made = call("POST", PATH, owner, {"user": "kim"})
-    assert (made.status_code, made.json()) == (
+    member = call("POST", PATH, owner, {"user": "kim"})
+    assert (member.status_code, member.json()) == (
         201,
         {"user": "kim", "role": "member", "kind": "person", "is_active": True},
     )

@@ -99,12 +99,12 @@ def test_admin_shows_the_effect_during_typing(user, tenant, browser):
     tenant.quota.refresh_from_db()
     address = f"/admin/tenants/tenant/{tenant.pk}/quota-effect/"
     assert "app/quota-preview.js" in browser.get(address.replace("quota-effect", "change")).content.decode()
-    told = browser.post(address, tenant_form(tenant, guaranteed_gpus=1)).json()
-    assert told["differs"]
-    assert any("borrowed" in said for said in told["sentences"])
-    told = browser.post(address, tenant_form(tenant, guaranteed_gpus=1, max_gpus=2)).json()
-    assert told["contradicts"]
-    assert "tenant nlp uses 4 GPUs, more than the limit of 2" in " ".join(told["sentences"])
+    effect = browser.post(address, tenant_form(tenant, guaranteed_gpus=1)).json()
+    assert effect["differs"]
+    assert any("borrowed" in sentence for sentence in effect["sentences"])
+    effect = browser.post(address, tenant_form(tenant, guaranteed_gpus=1, max_gpus=2)).json()
+    assert effect["contradicts"]
+    assert "tenant nlp uses 4 GPUs, more than the limit of 2" in " ".join(effect["sentences"])
     assert not browser.post(address, tenant_form(tenant, guaranteed_gpus=4)).json()["differs"]
     assert "GPUs at most:" in browser.post(address, tenant_form(tenant, max_gpus="x")).json()["errors"][0]
     quota = Quota.objects.get(tenant=tenant)
@@ -224,6 +224,6 @@ def test_member_removed_in_admin_is_audited(user, tenant, browser):
     }  # fmt: skip
     assert browser.post(f"/admin/tenants/tenant/{tenant.pk}/change/", form).status_code == 302
     assert not Membership.objects.filter(user=user, tenant=tenant).exists()
-    kept = AuditEntry.objects.get(action="admin.delete")
-    assert kept.before
-    assert (kept.before["role"], kept.after) == (member.role, None)
+    entry = AuditEntry.objects.get(action="admin.delete")
+    assert entry.before
+    assert (entry.before["role"], entry.after) == (member.role, None)

@@ -81,7 +81,7 @@ def test_effect_lists_pending_jobs_that_could_never_start(user, tenant, admin):
     submit(user, tenant, gpu_count=8)
     effect = put(admin, {"max_gpus": 4})["effect"]
     assert effect["would_never_start"]["jobs"] == 1 and effect["contradicts"] is True
-    assert any(said.startswith("1 waiting job (8 GPUs) would exceed") for said in effect["sentences"])
+    assert any(sentence.startswith("1 waiting job (8 GPUs) would exceed") for sentence in effect["sentences"])
 
 
 def test_effect_counts_users_above_a_limit_per_user(user, tenant, admin):

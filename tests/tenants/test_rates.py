@@ -83,17 +83,17 @@ def test_periods_of_a_model_never_overlap_and_have_the_most_specific_rate(spans)
                     make_rate(model, number, begin, begin + hours)
             except IntegrityError:
                 continue  # such a time is taken
-        kept = list(Rate.objects.all())
-        found = rates.price_periods([A100])
+        stored = list(Rate.objects.all())
+        periods = rates.price_periods([A100])
         transaction.set_rollback(True)
     for hour in range(16):
         at = START + timedelta(hours=hour, minutes=30)
         closest = sorted(
-            (r for r in kept if r.starts_at <= at and (r.ends_at is None or at < r.ends_at)),
+            (r for r in stored if r.starts_at <= at and (r.ends_at is None or at < r.ends_at)),
             key=lambda r: ["A100-SXM4-80GB", "A100", "*"].index(r.gpu_model),
         )
-        there = [p.price for p in found if p.starts_at <= at and (p.ends_at is None or at < p.ends_at)]
-        assert there == [r.price_per_gpu_hour for r in closest[:1]]
+        existing = [p.price for p in periods if p.starts_at <= at and (p.ends_at is None or at < p.ends_at)]
+        assert existing == [r.price_per_gpu_hour for r in closest[:1]]
 
 
 @pytest.mark.parametrize("word", ["A100", "a100-sxm4", "100", "H100", "A100-SXM4-80GB MIG", "*a"])
@@ -105,9 +105,9 @@ class TestSetting:
     def test_next_rate_ends_the_previous_one(self, admin):
         set_rate(admin)
         later = timezone.now() + timedelta(days=3)
-        made = set_rate(admin, price_per_gpu_hour=3, starts_at=later.isoformat(), gpu_model="a100")
+        rate_ids = set_rate(admin, price_per_gpu_hour=3, starts_at=later.isoformat(), gpu_model="a100")
         first, second = call("GET", "/api/v1/rates", admin).json()["items"]
-        assert first["ends_at"] == second["starts_at"] == made["starts_at"]
+        assert first["ends_at"] == second["starts_at"] == rate_ids["starts_at"]
         assert second["ends_at"] is None and second["created_by"] == "root"
 
     def test_past_keeps_its_price(self, admin):
@@ -115,8 +115,8 @@ class TestSetting:
         long_ago = "2020-01-01T00:00:00Z"
         refused = set_rate(admin, 409, starts_at=long_ago)
         assert refused["code"] == "rate_overlaps"
-        before = timezone.now() - timedelta(days=1)
-        assert set_rate(admin, starts_at=long_ago, ends_at=before.isoformat()), "a time without a rate may get one"
+        previous = timezone.now() - timedelta(days=1)
+        assert set_rate(admin, starts_at=long_ago, ends_at=previous.isoformat()), "a time without a rate may get one"
         assert Rate.objects.filter(ends_at=None).count() == 1
 
     def test_more_specific_rate_does_not_reprice_the_past(self, admin, tenant, user):
@@ -128,8 +128,8 @@ class TestSetting:
             assert set_rate(admin, 409, starts_at=past, **fields)["code"] == "rate_overlaps"
         assert used(make_token(user))["total"]["cost"] == 2.0
         set_rate(admin, gpu_model="A100")
-        before = START - timedelta(hours=5)
-        set_rate(admin, starts_at=before.isoformat(), ends_at=past)  # nothing had a price then
+        previous = START - timedelta(hours=5)
+        set_rate(admin, starts_at=previous.isoformat(), ends_at=past)  # nothing had a price then
         assert used(make_token(user))["total"]["cost"] == 2.0
 
     def test_two_names_of_a_model_do_not_price_its_past_twice(self, admin, tenant, user):
@@ -161,8 +161,8 @@ class TestSetting:
         now = set_rate(admin)["id"]
         planned = set_rate(admin, starts_at=(timezone.now() + timedelta(days=1)).isoformat())["id"]
         assert call("DELETE", f"/api/v1/rates/{planned}", admin).status_code == 204
-        [left] = Rate.objects.all()
-        assert (left.pk, left.ends_at) == (now, None), "the one before goes on"
+        [remaining] = Rate.objects.all()
+        assert (remaining.pk, remaining.ends_at) == (now, None), "the one before goes on"
         for _ in range(2):
             assert call("DELETE", f"/api/v1/rates/{now}", admin).status_code == 204
         ended = Rate.objects.get().ends_at
@@ -173,8 +173,8 @@ class TestSetting:
         first = set_rate(admin, ends_at=moment)
         planned = set_rate(admin, starts_at=moment)["id"]
         assert call("DELETE", f"/api/v1/rates/{planned}", admin).status_code == 204
-        [left] = call("GET", "/api/v1/rates", admin).json()["items"]
-        assert (left["id"], left["ends_at"]) == (first["id"], first["ends_at"])
+        [remaining] = call("GET", "/api/v1/rates", admin).json()["items"]
+        assert (remaining["id"], remaining["ends_at"]) == (first["id"], first["ends_at"])
 
     def test_first_of_three_rates_continues_until_the_third(self, admin):
         day, after, late = ((timezone.now() + timedelta(days=days)).isoformat() for days in (1, 2, 3))
@@ -192,9 +192,9 @@ class TestSetting:
         planned = set_rate(admin, starts_at=(timezone.now() + timedelta(days=1)).isoformat())
         for rate in (planned["id"], first, first):
             assert call("DELETE", f"/api/v1/rates/{rate}", admin).status_code == 204
-        kept = AuditEntry.objects.filter(action__startswith="rate").order_by("id")
-        told = [(row.action, row.subject, row.before or {}, row.after or {}) for row in kept]
-        assert [(action, subject) for action, subject, _, _ in told] == [
+        stored = AuditEntry.objects.filter(action__startswith="rate").order_by("id")
+        answer = [(row.action, row.subject, row.before or {}, row.after or {}) for row in stored]
+        assert [(action, subject) for action, subject, _, _ in answer] == [
             ("rate.set", f"rate {first} of A100"),
             ("rate.change", f"rate {first} of A100"),
             ("rate.set", f"rate {planned['id']} of A100"),
@@ -202,7 +202,7 @@ class TestSetting:
             ("rate.change", f"rate {first} of A100"),
             ("rate.end", f"rate {first} of A100"),
         ]
-        shortened, back, longer, over = told[1], told[3], told[4], told[5]
+        shortened, back, longer, over = answer[1], answer[3], answer[4], answer[5]
         assert shortened[2:] == ({"ends_at": None}, {"ends_at": planned["starts_at"]})
         assert longer[2:] == ({"ends_at": planned["starts_at"]}, {"ends_at": None})
         assert (back[2]["price_per_gpu_hour"], back[3]) == ("2.5000", {})

@@ -116,8 +116,8 @@ def test_submit_repeated_after_the_rename_gets_the_first_answer(nlp, admin):
     body = b'{"tenant": "nlp", "command": ["x"]}'
     first = post(body).json()["job_id"]
     rename(admin)
-    again = post(body)
-    assert (again.json()["job_id"], again["Idempotent-Replay"], Job.objects.count()) == (first, "true", 1)
+    repeated = post(body)
+    assert (repeated.json()["job_id"], repeated["Idempotent-Replay"], Job.objects.count()) == (first, "true", 1)
     assert post(b'{"tenant": "nlp", "command": ["y"]}').status_code == 404
 
 

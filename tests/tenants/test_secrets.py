@@ -32,7 +32,7 @@ def names(token):
 
 
 def sealed(tenant):
-    return {one.name: one.sealed for one in Secret.objects.filter(tenant=tenant)}
+    return {secret.name: secret.sealed for secret in Secret.objects.filter(tenant=tenant)}
 
 
 def test_members_see_names_setters_and_times_but_never_a_value(tenant, user, owner):
@@ -114,9 +114,9 @@ def test_history_has_actors_and_no_values(tenant, owner, admin):
     put(owner, value="hunter2 newer", status=200)
     call("DELETE", f"{PATH}/wandb", owner)
     audit = call("GET", "/api/v1/audit?action=secret", admin)
-    told = [(one["action"], one["actor"], one["subject"]) for one in audit.json()["items"]]
+    listed = [(secret["action"], secret["actor"], secret["subject"]) for secret in audit.json()["items"]]
     subject = ("grace", "secret wandb of nlp")
-    assert told == [("secret.delete", *subject), ("secret.set", *subject), ("secret.set", *subject)]
+    assert listed == [("secret.delete", *subject), ("secret.set", *subject), ("secret.set", *subject)]
     assert "hunter2" not in audit.content.decode() and not any(
         text in audit.content.decode() for text in ("sealed", "gAAAA")
     )
@@ -135,14 +135,14 @@ def test_history_has_actors_and_no_values(tenant, owner, admin):
 
 def test_missing_secrets_are_named_with_the_next_step(tenant, owner):
     put(owner)
-    values, why = secrets.unseal(sealed(tenant), ["wandb", "hf"], "nlp")
-    assert values == {} and "no secret 'hf'" in why and "gpusched secret set hf --tenant nlp" in why
+    values, reason = secrets.unseal(sealed(tenant), ["wandb", "hf"], "nlp")
+    assert values == {} and "no secret 'hf'" in reason and "gpusched secret set hf --tenant nlp" in reason
 
 
 def test_wrong_secret_key_or_corrupt_seal_opens_nothing(tenant, owner):
     put(owner)
     with override_settings(SECRET_KEY="another one, as long as the first, more or less, but not the same"):
-        values, why = secrets.unseal(sealed(tenant), ["wandb"], "nlp")
-    assert values == {} and "SECRET_KEY" in why
+        values, reason = secrets.unseal(sealed(tenant), ["wandb"], "nlp")
+    assert values == {} and "SECRET_KEY" in reason
     assert secrets.unseal({"wandb": "gAAAAABspoiled"}, ["wandb"], "nlp")[0] == {}
     assert secrets.unseal({"wandb": "ä"}, ["wandb"], "nlp")[0] == {}

@@ -30,8 +30,8 @@ def token(user):
 
 
 def used(token, by="day", tenant="nlp", **parameters):
-    given = "&".join(f"{name}={value}" for name, value in {"from": LONG_AGO, "by": by, **parameters}.items())
-    answer = call("GET", f"/api/v1/tenants/{tenant}/usage?{given}", token)
+    params = "&".join(f"{name}={value}" for name, value in {"from": LONG_AGO, "by": by, **parameters}.items())
+    answer = call("GET", f"/api/v1/tenants/{tenant}/usage?{params}", token)
     assert answer.status_code == 200, answer.content
     return answer.json()
 
@@ -98,10 +98,10 @@ def test_running_job_counts_until_now_and_only_once_after_its_end(user, tenant, 
 
 def test_only_use_within_the_requested_time_counts(user, tenant, token):
     entry(tenant, user, hours=10)
-    asked = {"from": "2026-03-01T02:00:00Z", "to": "2026-03-01T05:30:00Z"}
-    answer = used(token, "job", **asked)
+    requested = {"from": "2026-03-01T02:00:00Z", "to": "2026-03-01T05:30:00Z"}
+    answer = used(token, "job", **requested)
     assert answer["total"]["gpu_hours"] == 3.5
-    assert (answer["start_at"], answer["end_at"]) == (asked["from"], asked["to"])
+    assert (answer["start_at"], answer["end_at"]) == (requested["from"], requested["to"])
     assert used(token, "job", to="2026-03-01")["items"] == []
 
 
@@ -116,14 +116,14 @@ def test_only_use_within_the_requested_time_counts(user, tenant, token):
 )
 def test_report_defaults_to_the_present_month(user, tenant, token, to, start):
     """A bill to the first of a month, or to a day in the future, was empty."""
-    found = call("GET", f"/api/v1/tenants/nlp/usage?to={to}", token).json()
-    assert found["start_at"] == f"{start or timezone.now().strftime('%Y-%m-01')}T00:00:00Z"
+    report = call("GET", f"/api/v1/tenants/nlp/usage?to={to}", token).json()
+    assert report["start_at"] == f"{start or timezone.now().strftime('%Y-%m-01')}T00:00:00Z"
 
 
 def test_long_use_is_split_at_midnight(user, tenant, token):
     entry(tenant, user, hours=30, at=START + timedelta(hours=20))
-    found = {item["key"]: item["gpu_hours"] for item in used(token)["items"]}
-    assert found == {"2026-03-01": 4.0, "2026-03-02": 24.0, "2026-03-03": 2.0}
+    report = {item["key"]: item["gpu_hours"] for item in used(token)["items"]}
+    assert report == {"2026-03-01": 4.0, "2026-03-02": 24.0, "2026-03-03": 2.0}
 
 
 def test_rows_name_users_jobs_and_models(user, tenant, token):

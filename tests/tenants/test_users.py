@@ -43,11 +43,19 @@ def refused(answer):
 
 class TestCreate:
     def test_new_account_has_the_requested_fields(self, admin):
-        made = create(admin, email="kim@example.com", is_admin=True)
-        shown = call("GET", "/api/v1/users/kim", admin).json()
-        assert (shown["email"], shown["is_admin"], shown["is_active"]) == ("kim@example.com", True, True)
-        assert (shown["login"], shown["kind"], shown["tenants"]) == ("one_time_password", "person", [])
-        assert {**made, "one_time_password": None} == {**shown, "one_time_password": None}
+        created = create(admin, email="kim@example.com", is_admin=True)
+        represented = call("GET", "/api/v1/users/kim", admin).json()
+        assert (represented["email"], represented["is_admin"], represented["is_active"]) == (
+            "kim@example.com",
+            True,
+            True,
+        )
+        assert (represented["login"], represented["kind"], represented["tenants"]) == (
+            "one_time_password",
+            "person",
+            [],
+        )
+        assert {**created, "one_time_password": None} == {**represented, "one_time_password": None}
 
     def test_one_time_password_must_be_replaced_at_the_first_login(self, admin):
         one_time = create(admin)["one_time_password"]
@@ -76,8 +84,8 @@ class TestCreate:
         assert log_in(NEW).status_code == 201
 
     def test_account_for_single_sign_on_has_no_password(self, admin):
-        made = create(admin, login="sso")
-        assert (made["one_time_password"], made["login"]) == (None, "none")
+        created = create(admin, login="sso")
+        assert (created["one_time_password"], created["login"]) == (None, "none")
         assert not User.objects.get(username="kim").has_usable_password()
 
     @pytest.mark.parametrize(
@@ -118,7 +126,7 @@ def test_list_is_paged_and_filtered(admin):
     users.disable(make_user("gone"))
 
     def names(query=""):
-        return [one["username"] for one in call("GET", f"/api/v1/users{query}", admin).json()["items"]]
+        return [user["username"] for user in call("GET", f"/api/v1/users{query}", admin).json()["items"]]
 
     assert names() == ["root", "ada", "ci@nlp", "gone"]
     assert (names("?kind=service"), names("?kind=person&active=true")) == (["ci@nlp"], ["root", "ada"])
@@ -192,19 +200,19 @@ class TestReset:
         assert key is not None
         session = Session(kim.pk, key, kim.password)
         assert access_of([session])[0].is_allowed
-        done = call("POST", "/api/v1/users/kim/reset-password", admin).json()
-        assert done["revoked_tokens"] == 1
+        answer = call("POST", "/api/v1/users/kim/reset-password", admin).json()
+        assert answer["revoked_tokens"] == 1
         assert call("GET", "/api/v1/me", token).status_code == 401
         assert browser.get("/api/v1/me").status_code in (401, 403)
         assert not access_of([session])[0].is_allowed
         assert log_in(PASSWORD).status_code == 401
-        assert log_in(done["one_time_password"], new_password=NEW).status_code == 201
+        assert log_in(answer["one_time_password"], new_password=NEW).status_code == 201
 
     def test_tokens_can_be_kept(self, admin):
         token = make_token(make_user("kim"))
         body = {"keep_tokens": True, "password": NEW}
-        done = call("POST", "/api/v1/users/kim/reset-password", admin, body).json()
-        assert (done["revoked_tokens"], done["one_time_password"]) == (0, None)
+        answer = call("POST", "/api/v1/users/kim/reset-password", admin, body).json()
+        assert (answer["revoked_tokens"], answer["one_time_password"]) == (0, None)
         assert (call("GET", "/api/v1/me", token).status_code, log_in(NEW).status_code) == (200, 201)
 
     def test_tokens_of_programs_stay(self, admin):
@@ -225,12 +233,12 @@ class TestReset:
     def test_no_secret_is_stored_or_audited(self, admin):
         """A56"""
         one_time = create(admin)["one_time_password"]
-        again = call("POST", "/api/v1/users/kim/reset-password", admin).json()["one_time_password"]
+        second = call("POST", "/api/v1/users/kim/reset-password", admin).json()["one_time_password"]
         call("POST", "/api/v1/users/kim/reset-password", admin, {"password": NEW})
         tables = query("SELECT table_name AS t FROM information_schema.tables WHERE table_schema = 'public'")
         for row in tables:
             [dump] = query(f"SELECT coalesce(string_agg(x::text, ' '), '') AS text FROM {row['t']} x")
-            assert not any(secret in dump["text"] for secret in (one_time, again, NEW)), row["t"]
+            assert not any(secret in dump["text"] for secret in (one_time, second, NEW)), row["t"]
 
     def test_consecutive_resets_are_limited(self, admin, monkeypatch):
         monkeypatch.setattr("gpusched.lib.api.rate_limits.PASSWORDS_PER_MINUTE", 2)

@@ -27,8 +27,8 @@ def patch(tenant: Tenant, weight: float) -> "tuple[int, dict[str, object]]":
 @pytest.mark.parametrize("weight", [1e308, MAX_WEIGHT * 1.001, 0.0009, 0, -1])
 def test_weight_out_of_bounds_is_rejected_by_name(weight: float) -> None:
     tenant = make_tenant()
-    status, said = patch(tenant, weight)
-    assert (status, said["errors"][0]["field"]) == (400, "weight")  # type: ignore[index]
+    status, errors = patch(tenant, weight)
+    assert (status, errors["errors"][0]["field"]) == (400, "weight")  # type: ignore[index]
     tenant.refresh_from_db()
     assert tenant.weight == 1.0
 
@@ -37,6 +37,6 @@ def test_largest_weights_still_divide_the_cluster() -> None:
     for tenant in (make_tenant(), make_tenant()):
         assert patch(tenant, MAX_WEIGHT)[0] == 200
     run_cycle()
-    assert {one["weight"] for one in cluster.shares()} == {MAX_WEIGHT}
+    assert {share["weight"] for share in cluster.shares()} == {MAX_WEIGHT}
     with pytest.raises(IntegrityError):
         execute("UPDATE tenants_tenant SET weight = 1e308")
