@@ -36,7 +36,7 @@ class World:
         self.read()
 
     def read(self) -> None:
-        """All that a driver can say of each GPU."""
+        """Return everything that a driver can report of each GPU."""
         facts: dict[str, Any] = {
             "utilisation_percent": 90, "memory_used_mb": 5, "temperature_celsius": 60, "power_watts": 99.5,
             "power_limit_watts": 400.0, "sm_clock_mhz": 1000, "memory_clock_mhz": 900, "throttle_reasons": 0x4,

@@ -172,7 +172,7 @@ def check(answer: Any, before: Mapping[str, str] | None = None) -> Any:
 
 
 def is_whole() -> None:
-    """What must hold after anything."""
+    """Check the invariants after any request."""
     assert not query(_BROKEN)
     with connection.cursor() as cursor:
         cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")

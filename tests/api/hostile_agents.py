@@ -106,7 +106,7 @@ def join_of(fleet: Fleet) -> Told:
 
 
 def others(fleet: Fleet) -> tuple[Any, ...]:
-    """What belongs to the other node: it must not help to name it."""
+    """Find the keys and ids of the other node."""
     agent = fleet.other
     ended = {"kind": "ended", "key": fleet.theirs, "at": now(), "reason": "exited", "exit_code": 0}
     started = {"kind": "started", "key": fleet.theirs, "at": now(), "pid": 1}

@@ -66,7 +66,7 @@ def texts(valid: st.SearchStrategy[bytes], most_bytes: int) -> st.SearchStrategy
 
 
 def wishes() -> st.SearchStrategy[list[Message]]:
-    """Of a page."""
+    """A message of a page."""
     topics = ["overview", "nodes", "job:1", "queue:0-5?sort=-gpus", "node:n2"]
     valid = {"subscribe": topics, "fresh": ["nodes"], "seen": "2030-01-01T00:00:00Z"}
     more = ("job:" + "9" * 40, "queue:9-1", "queue:0-999999", "jobs:\x00", "node:", topics * 20, "mine", "job:-1")
@@ -74,7 +74,7 @@ def wishes() -> st.SearchStrategy[list[Message]]:
 
 
 def reports(at: Fleet) -> st.SearchStrategy[list[Message]]:
-    """Of an agent."""
+    """A message of an agent."""
     return texts(syncs(at), 4 << 20)
 
 
@@ -87,12 +87,12 @@ class Socket:
     code: int | None = None
 
     async def say(self, message: Message) -> None:
-        """As Daphne does, also what is empty."""
+        """Send as Daphne does, also empty messages."""
         kind = "text" if isinstance(message, str) else "bytes"
         await self.link.send_input({"type": "websocket.receive", kind: message})
 
     async def listen(self, seconds: float) -> bool:
-        """One message more, or none in that time."""
+        """Return the next message, or None after that time."""
         try:
             told = await asyncio.wait_for(self.link.output_queue.get(), seconds)
         except TimeoutError:
@@ -125,7 +125,7 @@ class Socket:
 
 
 async def connected(path: str, headers: list[tuple[bytes, bytes]]) -> Socket | None:
-    """None: the handshake was refused."""
+    """Return None if the handshake was refused."""
     link = WebsocketCommunicator(application, path, headers=[(b"host", b"localhost"), *headers])
     is_connected, _ = await link.connect(timeout=TIMEOUT_SECONDS)
     return Socket(link) if is_connected else None
@@ -201,7 +201,7 @@ def try_live_feed(examples: int) -> None:
 
 @asynccontextmanager
 async def agent_hub() -> AsyncIterator[AgentHub]:
-    """One of this event loop, and what ends it."""
+    """Yield a server in this event loop, and stop it."""
     doorbell = Listener()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(nodes.agents.hub, "listener", doorbell)
@@ -221,7 +221,7 @@ async def agent_hub() -> AsyncIterator[AgentHub]:
 
 
 def plain(at: str, seq: int) -> str:
-    """What a well-behaved agent says each second."""
+    """Return the message that a well-behaved agent sends each second."""
     return msgspec.json.encode(Sync(seq=seq, at=now(), boot_id="boot-1", held=[at], running=[at])).decode()
 
 

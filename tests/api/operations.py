@@ -70,16 +70,16 @@ class Operation:
 
     @property
     def statuses(self) -> set[int]:
-        """What it says that it answers."""
+        """Return its documented answers."""
         return {int(code) for code in self.document["responses"]}
 
     def parameters(self, place: str) -> set[str]:
-        """Of `query`, `path` or `header`."""
+        """Return its parameters in `query`, `path` or `header`."""
         return {one["name"] for one in self.document.get("parameters", ()) if one["in"] == place}
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Of its body, with their schemas."""
+        """Return the fields of its body, with their schemas."""
         schema = self.document.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
         component = components().get(schema.get("$ref", "").rpartition("/")[2], {})
         found: dict[str, Any] = component.get("properties", {})
@@ -168,14 +168,14 @@ class Stage:
         return {name: known[name] for name in one.parameters("path")}
 
     def body(self, one: Operation) -> dict[str, Any]:
-        """One with which it succeeds."""
+        """Return a body with which it succeeds."""
         return dict(BODIES.get(one.name, {}))
 
     def address(self, one: Operation) -> str:
         return one.path.format(**self.ids(one))
 
     def do(self, one: Operation, more: str = "", *, token: str | None = None, **headers: str) -> Any:
-        """As it is to succeed; `more`: a query string."""
+        """Send a request that succeeds; `more`: a query string."""
         raw = msgspec.json.encode(self.body(one)) if one.is_write else b""
         return self.ask(one.method, self.address(one) + more, raw, token=token, **headers)
 

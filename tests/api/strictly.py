@@ -20,14 +20,14 @@ class Strict:
                 component["additionalProperties"] = False
 
     def faults(self, schema: Schema, answer: Any) -> list[str]:
-        """What of an answer its schema does not allow; keeps which fields it has."""
+        """Return the violations of an answer's schema, and record its fields."""
         found = [f"{error.instance_path}: {error.message}" for error in self._validator(schema).iter_errors(answer)]
         if not found:
             self.seen.update(self._fields(schema, answer))
         return found
 
     def documented(self, schema: Schema) -> set[str]:
-        """All fields that answers of this schema may have, however deep."""
+        """Return all fields, at any depth, that answers of this schema may have."""
         names: set[str] = set()
         waiting, known = [schema], set()
         while waiting:
@@ -42,7 +42,7 @@ class Strict:
         return names
 
     def is_free(self, field: str) -> bool:
-        """Whether a field, as Component.field, may have anything in it."""
+        """Return whether a field, as Component.field, may have any value."""
         name, _, field = field.partition(".")
         schema = self.document["components"]["schemas"][name]["properties"][field]
         objects = [one for one in schema.get("anyOf", [schema]) if one.get("type") == "object"]

@@ -62,7 +62,7 @@ def test_documentation_lists_the_required_roles():
 
 
 def methods_of(endpoint):
-    """What it answers, as DRF says it."""
+    """Return the answer's code, as DRF names it."""
     return set(endpoint.callback.cls().allowed_methods) - {"OPTIONS", "HEAD"}
 
 
@@ -126,7 +126,7 @@ class TestTokens:
         assert call("POST", f"/api/v1/jobs/{other}/release", token).json()["code"] == "not_permitted"
 
     def test_admins_token_without_admin_scope_creates_no_owner_token(self, nlp):
-        """One that is limited to a tenant would be."""
+        """A token limited to a tenant acts as an owner."""
         token = make_token(make_user(admin=True), Scope.READ, Scope.WRITE)
         assert call("POST", "/api/v1/tokens", token, {"name": "x", "tenant": "nlp"}).status_code == 403
         assert call("POST", "/api/v1/tokens", token, {"name": "x"}).status_code == 201

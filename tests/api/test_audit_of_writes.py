@@ -93,7 +93,7 @@ def admin():
 
 @pytest.fixture
 def there(admin):
-    """One of each thing that a write may be done to."""
+    """Create an object of each kind that a write needs."""
     tenant = make_tenant("nlp")
     make_tenant("other")
     user = make_member(tenant)
@@ -137,7 +137,7 @@ def there(admin):
 
 
 def prepare(route: str, admin: str, there: dict[str, Any]) -> None:
-    """What must be so that the write has something to do."""
+    """Prepare the state in which the write changes something."""
     if route.endswith("/uncordon"):
         call("POST", f"/api/v1/nodes/{there['node']}/cordon", admin)
     elif route.endswith("/clear"):

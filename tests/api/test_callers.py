@@ -29,7 +29,7 @@ def is_open(one):
 
 
 def as_anonymous(one):
-    """Who proves nothing is nobody, and is told so."""
+    """A caller without proof is anonymous, and gets a 401."""
     return expected("anonymous", one)
 
 

@@ -44,7 +44,7 @@ class Asking:
 
 @pytest.fixture
 def asking(stage):
-    """What is refused has written nothing."""
+    """A refused request has written nothing."""
     before = contents()
     yield Asking(stage)
     assert contents() == before
@@ -62,7 +62,7 @@ def _shape(path: str) -> str:
 
 
 def test_each_operation_succeeds_as_documented(stage):
-    """What follows would prove nothing of one that fails anyway."""
+    """A request that fails anyway would prove nothing."""
     for one in operations():
         with transaction.atomic():
             answer = stage.do(one)

@@ -23,7 +23,7 @@ def member(tenant):
 
 @pytest.fixture
 def jobs(member, tenant):
-    """One submitted on each day of a month at noon, that ended a day later."""
+    """Create a job on each day of a month at noon, which ended a day later."""
     ids = [submit(member, tenant) for _ in DAYS]
     for day, job in zip(DAYS, ids, strict=True):
         execute(
@@ -34,7 +34,7 @@ def jobs(member, tenant):
 
 
 def listed(member, **given):
-    """All pages, by days."""
+    """Return all pages, by days."""
     cursor: str | None = ""
     found: list[int] = []
     while cursor is not None:

@@ -41,7 +41,7 @@ def test_search_by_name_has_no_gap_whatever_the_scan_limit(nlp, monkeypatch, sea
 
 
 def grow(job: int, user: int, count: int) -> None:
-    """So many jobs like this one in the history."""
+    """Insert this many copies of the job into the history."""
     execute("UPDATE jobs_job SET state = 'completed', ended_at = now(), user_id = %s WHERE id = %s", [user, job])
     found = query("SELECT attname FROM pg_attribute WHERE attrelid = 'jobs_job'::regclass AND attnum > 0")
     names = ", ".join(row["attname"] for row in found if row["attname"] != "id")

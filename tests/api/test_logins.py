@@ -57,7 +57,7 @@ def test_guesses_with_a_key_count():
 
 
 def test_login_has_no_dry_run():
-    """It would be a login, with a token that nobody asked for."""
+    """A dry run would be a login with an unrequested token."""
     answer = Client().post(
         "/api/v1/login?dry_run=true", {"username": "grace", "password": RIGHT}, content_type="application/json"
     )
@@ -89,7 +89,7 @@ def test_right_password_resets_the_guesses_before_it():
 
 
 def test_own_password_does_not_reset_guesses_at_others():
-    """Who has an account would otherwise guess on and on from one address, with a right login in between."""
+    """Otherwise an account holder could guess forever from an address, with right logins in between."""
     make_user("mallory")
     statuses = [log_in(name=f"user{n}").status_code for n in range(4)]
     statuses += [log_in(name="mallory", password=RIGHT).status_code, log_in(name="user4").status_code]

@@ -22,7 +22,7 @@ BASELINE: dict[str, int] = json.loads((Path(__file__).parent / "query_counts.jso
 
 @contextmanager
 def statements(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """What is sent while it lasts, by Django's cursors and by our own."""
+    """Record the statements of Django's cursors and of our own."""
     sent: list[str] = []
     execute = psycopg.Cursor.execute
 
@@ -37,7 +37,7 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 @pytest.fixture(autouse=True)
 def _remembered_for_long(monkeypatch):
-    """What is remembered for seconds is not forgotten between two calls on a busy machine."""
+    """Keep cached values between two calls on a busy machine."""
     for name in (
         "jobs.submit.queue_limits._CACHE_SECONDS",
         "scheduling.cycle.tenants.HISTORY_CACHE_SECONDS",

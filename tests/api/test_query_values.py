@@ -1,4 +1,4 @@
-"""What a query says is taken as it is meant, or refused by its name (A55)."""
+"""Query parameters are parsed as documented, or rejected by name (A55)."""
 
 from typing import Any
 
@@ -84,7 +84,7 @@ def test_not_before_accepts_every_form_of_time(token, text):
 @pytest.mark.parametrize("text", ["9999-12-31T23:59:59.999999Z", "2900-01-01", "9999-12-31T23:59:59-14:00"])
 @pytest.mark.parametrize("address", ["/api/v1/jobs", "/api/v1/jobs/simulate"])
 def test_start_near_the_end_of_time_is_rejected(token, address, text):
-    """One was accepted, and stopped every cycle of the scheduler: there was no date to name in its reason."""
+    """Such a time was accepted, and its reason, which has no date, stopped every cycle of the scheduler."""
     answer = call("POST", address, token, {"tenant": "nlp", "command": ["x"], "not_before": text})
     assert answer.status_code == 400
     assert [error["field"] for error in answer.json()["errors"]] == ["not_before"]

@@ -19,7 +19,7 @@ def threads():
 
 @pytest.fixture
 def gate():
-    """Who waits at it goes on at the end of the test at the latest."""
+    """Waiting threads continue at the end of the test at the latest."""
     made = threading.Event()
     yield made
     made.set()

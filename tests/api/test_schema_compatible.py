@@ -144,7 +144,7 @@ class TestBreaking:
 class TestBaseline:
     @pytest.fixture
     def repository(self, tmp_path, monkeypatch):
-        """Gives a function that writes a version of the document, and one that commits it."""
+        """Return a function that writes a version of the document, and another that commits it."""
         monkeypatch.chdir(tmp_path)
         for name in ("AUTHOR", "COMMITTER"):
             monkeypatch.setenv(f"GIT_{name}_NAME", "x")

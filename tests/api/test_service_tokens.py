@@ -148,7 +148,7 @@ def test_owner_cannot_grant_scopes_that_the_own_token_lacks(nlp):
 
 class TestWhatWasMadeWithAToken:
     def test_created_token_is_revoked_with_its_creator(self, nlp):
-        """Who has stolen a token has nothing left when that one is revoked."""
+        """A stolen token leaves nothing usable after its revocation."""
         token = make_token(make_member(nlp))
         body = {"name": "t", "scopes": ["read", "write"]}
         child = call("POST", "/api/v1/tokens", token, body).json()

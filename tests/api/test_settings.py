@@ -39,7 +39,7 @@ def test_node_is_not_lost_between_two_messages():
 
 
 def test_options_of_a_log_storage_are_not_repeated():
-    """They may hold a key."""
+    """The options may contain a key."""
     with pytest.raises(SettingError) as refused:
         read({"GPUSCHED_LOG_STORAGE_OPTIONS": '{"secret_key": "hunter2"'})
     assert "hunter2" not in str(refused.value)

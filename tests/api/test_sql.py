@@ -1,4 +1,4 @@
-"""What goes to PostgreSQL in columns, and moments that come from it, are what they were."""
+"""Columns sent to PostgreSQL, and times read from it, keep their values."""
 
 import math
 from datetime import UTC, datetime

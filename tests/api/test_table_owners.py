@@ -25,7 +25,7 @@ def _owners() -> dict[str, str]:
 
 
 def _strings(source: str) -> Iterator[str]:
-    """All string constants but docstrings."""
+    """Yield all string constants except docstrings."""
     tree = ast.parse(source)
     nodes = [node for node in ast.walk(tree) if hasattr(node, "body") and isinstance(node.body, list)]
     docs = {id(node.body[0].value) for node in nodes if node.body and isinstance(node.body[0], ast.Expr)}
@@ -55,7 +55,7 @@ def test_foreign_table_is_detected(text):
 
 @pytest.mark.django_db
 def test_no_sql_reads_a_view_of_a_higher_app():
-    """What an app needs of one above it comes through HOOKS."""
+    """Calls to higher apps go through HOOKS."""
     layers = ["gpusched", "tenants", "jobs", "nodes", "scheduling", "frontend"]
     views = {row["v"] for row in query("SELECT viewname AS v FROM pg_views WHERE schemaname = current_schema()")}
     assert len(views) > 20

@@ -99,7 +99,7 @@ def test_application_xid_is_only_noted_with_its_failure(code, user, tenant):
 
 
 def test_xid_from_before_the_start_is_not_the_jobs(user, tenant):
-    """It is told for a minute, the next job is there within milliseconds."""
+    """Agents repeat an Xid for a minute, and the next job starts within milliseconds."""
     node, _, key, uuid = running(user, tenant)
     end(node, key, Reading(uuid=uuid, xids=[Xid(code=31, seconds_ago=30), Xid(code=79, seconds_ago=30)]))
     assert attempt() == ("exited", "")

@@ -63,7 +63,7 @@ def test_job_waiting_for_its_retry_names_the_last_exit_class(user, tenant):
 
 
 def test_gang_has_the_exit_class_of_the_rank_that_failed_first(user, tenant):
-    """It is told before the others have ended, in another message."""
+    """Its report arrives before the others have ended, in another message."""
     nodes = [make_node(gpus=4), make_node(gpus=4)]
     job_id = submit(user, tenant, gpu_count=8, gang_scheduling=True)
     run_cycle()

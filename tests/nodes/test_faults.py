@@ -1,4 +1,4 @@
-"""What follows when nodes fail a job again and again: later and later, and for a lost supervisor an end."""
+"""Repeated node faults of a job: growing pauses, and an end after lost supervisors."""
 
 from datetime import timedelta
 

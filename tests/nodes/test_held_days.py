@@ -1,4 +1,4 @@
-"""Who held GPUs on which day, and how much of that was idle: counted by the ticks that keep samples."""
+"""GPU-seconds held per day and holder, and their idle part, counted by the ticks of samples."""
 
 import pytest
 

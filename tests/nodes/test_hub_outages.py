@@ -187,7 +187,7 @@ def test_changes_for_agents_are_pushed_after_an_outage(proxy, user, tenant, monk
 
 @pytest.mark.parametrize("fault", ["_recently_sent", "_deliver", "_answer"])
 def test_hub_task_that_raises_is_restarted(monkeypatch, fault):
-    """What raises once leaves one message unanswered; the agent is asked to send it again, and hears more."""
+    """A single error leaves a message unanswered: the agent sends it again, and gets later answers."""
     agent = make_node()
     real = getattr(hubs.AgentHub, fault)
     raised: list[str] = []

@@ -1,4 +1,4 @@
-"""What a node tells of how it keeps ranks apart, and of the memory that they had."""
+"""Isolation facts of nodes, and the peak memory of ranks."""
 
 import pytest
 from msgspec.structs import replace

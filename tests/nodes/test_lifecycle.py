@@ -264,7 +264,7 @@ def test_only_the_first_end_of_a_rank_counts(user, tenant):
 
 
 def test_rank_that_its_agent_has_without_a_process_has_ended(user, tenant):
-    """Its directory may be there without a process and without an end, after a power cut."""
+    """After a power cut its directory may exist without a process and without an end."""
     node = make_node(gpus=4)
     job_id = submit(user, tenant, gpu_count=1)
     run_cycle()

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def pass_time(seconds):
-    """As if nobody had been heard for a while, although somebody was listening."""
+    """Simulate silence of all nodes while the server listens."""
     now = timezone.now()
     Node.objects.update(last_seen_at=now - timedelta(seconds=seconds))
     ListenerLease.objects.update_or_create(id=1, defaults={"since": now - timedelta(hours=1), "seen_at": now})
@@ -126,7 +126,7 @@ class TestJoin:
 
     @pytest.mark.parametrize("state", ["joined", "lost"])
     def test_name_of_a_joined_but_unreported_node_cannot_be_taken(self, state):
-        """Its agent may be started later than GPUSCHED_NODE_LOST_SECONDS after `gpusched-agent join`."""
+        """Its agent may start later than GPUSCHED_NODE_LOST_SECONDS after `gpusched-agent join`."""
         from gpusched.lib.api.problems import Problem
 
         first = FakeAgent()

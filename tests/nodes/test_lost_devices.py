@@ -1,4 +1,5 @@
-"""Jobs that hang on a GPU that is gone (A38): stopped by the control plane, ended as a fault of the node, run elsewhere."""
+"""Jobs that hang on a GPU that is gone (A38): stopped by the control plane, ended as a fault of the node, run
+elsewhere."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""What REST tells of one node beside its devices."""
+"""REST fields of a node beside its devices."""
 
 from datetime import timedelta
 

@@ -1,4 +1,5 @@
-"""A GPU that is gone for good: an admin retires it, and nothing counts or lists it any more, until it is named again."""
+"""A GPU that is gone for good: an admin retires it, and nothing counts or lists it any more, until it is named
+again."""
 
 import json
 

@@ -30,7 +30,7 @@ def counters(*devices):
 
 
 def look(at, **fields):
-    """All devices were read at that moment, as if their nodes had just been heard."""
+    """Mark all devices as read at that time, as if their nodes had just sent messages."""
     Kept.objects.update(read_at=after(at), **fields)
     execute("UPDATE nodes_node SET last_seen_at = %s", [after(at)])
 
@@ -77,7 +77,8 @@ class TestGpuSeconds:
 
     @pytest.mark.parametrize("seed", range(3))
     def test_four_counters_add_up_to_wall_time_times_gpus(self, seed):
-        """Whatever the GPUs are, whenever they came, however irregular the ticks, with the clock set back now and then."""
+        """Whatever the GPUs are, whenever they came, however irregular the ticks, with the clock set back now and
+        then."""
         rng = random.Random(seed)
         make_node(gpus=4)
         counters()

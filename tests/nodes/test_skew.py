@@ -45,7 +45,7 @@ def test_job_runs_under_an_agent_of_another_version(client, user, tenant, change
 
 
 def test_server_checks_a_credential_without_changing_anything(client):
-    """As gpusched-agent doctor asks."""
+    """Send the request of gpusched-agent doctor."""
     from tests.factories import make_node
 
     node = make_node()

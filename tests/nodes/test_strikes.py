@@ -60,7 +60,7 @@ def test_faults_that_hit_two_users_cordon_the_node(reason, user, other, tenant):
 
 
 def test_faults_that_hit_a_single_user_do_not_cordon_the_node(user, tenant):
-    """It may be what the job does."""
+    """The job itself may cause them."""
     [node] = labelled()
     for _ in range(3):
         lose(node, user, tenant)

@@ -1,4 +1,5 @@
-"""A small world for tests of the ledger: nodes whose clocks are wrong, jobs, what befalls them, and what is true of it."""
+"""A small world for tests of the ledger: nodes whose clocks are wrong, jobs, what befalls them, and what is true of
+it."""
 
 import time
 from collections.abc import Iterable
@@ -66,7 +67,8 @@ class Time:
 
 @dataclass
 class Rank:
-    """A process as it truly was. `wall`: what its node's clock showed at the start; `counted_to`: as the ledger should."""
+    """A process as it truly was. `wall`: what its node's clock showed at the start; `counted_to`: as the ledger
+    should."""
 
     gpus: float
     began: float

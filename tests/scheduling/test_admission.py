@@ -25,7 +25,7 @@ def user(tenant):
 
 @pytest.fixture
 def readings(monkeypatch):
-    """How often the nodes are read for submits."""
+    """Count how often submits read the nodes."""
     counted: list[int] = []
     nodes = snapshot.nodes
 

@@ -40,7 +40,7 @@ def test_truncated_input_is_the_end(remaining):
 
 
 def test_answered_process_is_not_killed_later(monkeypatch):
-    """However long it is until the next question."""
+    """Whatever the time until the next question."""
     given_up = []
     child = client._Child()
     try:

@@ -93,7 +93,7 @@ def test_answer_about_a_longer_limit_is_that_of_the_engine():
 
 
 def test_questions_about_one_view_share_cached_results(own_queue):
-    """It is sent once, and again when it has been forgotten for newer ones."""
+    """A view is sent once, and again after newer ones have displaced it."""
     other = [present() for _ in range(3)]
     first = [ask(VIEW, thoughts.identity) for _ in range(3)]
     assert len(set(first)) == 1

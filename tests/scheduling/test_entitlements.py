@@ -1,4 +1,4 @@
-"""What the engine is told of tenants: limits, use as the policy counts it, and how many preemptions are left."""
+"""The engine's tenants: limits, use as the policy counts it, and remaining preemptions."""
 
 from datetime import timedelta
 

@@ -62,7 +62,7 @@ def test_live_and_future_elements_get_the_limit_and_agents_receive_it(user, node
 
 
 def test_element_keeps_its_own_limit(user, node, array):
-    """What was changed by itself is not changed by the array again; what has ended is never changed."""
+    """Elements with their own change keep it; ended elements never change."""
     first, second = elements(array)
     assert extend(first, user, add_minutes=10).json()["message"].startswith(f"job {first} may now run for 70 minutes")
     node.end(node.held[1])

@@ -1,4 +1,4 @@
-"""What is left of a preemption when nobody waits any more: nothing, and nobody inherits it."""
+"""A claim without its job is dropped."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What monitoring is told: readiness, the largest gang, a bounded number of series, logs as JSON."""
+"""Monitoring: readiness, the largest gang, a bounded number of series, logs as JSON."""
 
 import json
 import logging
@@ -208,7 +208,7 @@ def test_unknown_end_makes_no_series(user, tenant):
 class TestLogs:
     @pytest.fixture
     def lines(self):
-        """What is logged, as JSON."""
+        """Collect the log as JSON."""
         lines: list[dict[str, object]] = []
 
         class Keeper(logging.Handler):

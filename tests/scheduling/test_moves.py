@@ -21,7 +21,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def pass_minutes(minutes):
-    """As if so much time had passed while everything stayed as it is."""
+    """Age the state by this time, without other changes."""
     ago = timedelta(minutes=minutes)
     Incident.objects.update(since=F("since") - ago)
     Incident.objects.exclude(until=None).update(until=F("until") - ago)
@@ -54,7 +54,7 @@ def moving():
 
 
 def end(node):
-    """Its job obeys the stop."""
+    """Let its job obey the stop."""
     node.end(*node.held, exit_code=None, signal=15, reason="preempted")
     run_cycle()
 

@@ -1,4 +1,5 @@
-"""The scheduling policy: the environment's first, then the admins', kept with who set it, in force from the next cycle."""
+"""The scheduling policy: the environment's first, then the admins', kept with who set it, in force from the next
+cycle."""
 
 from dataclasses import fields, replace
 

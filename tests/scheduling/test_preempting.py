@@ -90,7 +90,7 @@ def test_no_job_is_stopped_for_a_job_cancelled_meanwhile(user, tenant):
 
 
 def test_claim_ends_with_its_job(user, tenant):
-    """What was given back for it is anybody's again, the victim's first of all."""
+    """The released devices are free for any job, first of all the victim."""
     node = make_node(gpus=1)
     low = submit(user, tenant, priority=100)
     run_cycle()

@@ -1,4 +1,4 @@
-"""What a job would become if it were submitted now: asked of the same engine, and nothing is written."""
+"""Simulated submits: answers of the same engine, without writes."""
 
 import pytest
 

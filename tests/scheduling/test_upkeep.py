@@ -1,4 +1,4 @@
-"""What the cycles' worker does beside the cycles: each at its pace, and nothing that fails stops the rest."""
+"""Chores of the cycles' worker: each at its own pace, and a failure stops no other."""
 
 from types import SimpleNamespace
 
@@ -14,7 +14,7 @@ from scheduling.worker import chores, housekeeping, tasks
 
 @pytest.fixture
 def done(monkeypatch):
-    """What was done, and a clock that the test moves."""
+    """Record the chores that ran, with a clock that the test moves."""
     found, clock = [], [1000.0]
     monkeypatch.setattr(chores, "_last_run_at", {})
     monkeypatch.setattr(chores, "policy", SimpleNamespace(values=env_defaults))

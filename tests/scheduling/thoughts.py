@@ -30,7 +30,7 @@ def wait_for_gate(view: Present, path: str) -> str:
 
 
 def think_forever(view: Present, path: str) -> None:
-    """Says in a file who thinks, for ever."""
+    """Write the process id to a file, and never return."""
     Path(path + ".new").write_text(str(os.getpid()))
     Path(path + ".new").rename(path)
     while True:
@@ -38,7 +38,7 @@ def think_forever(view: Present, path: str) -> None:
 
 
 def dies(view: Present, path: str, times: int) -> str:
-    """So many times, then it answers."""
+    """Fail this many times, then answer."""
     with Path(path).open("a") as file:
         file.write("x")
     if len(Path(path).read_text()) <= times:

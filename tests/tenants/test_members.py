@@ -75,7 +75,7 @@ def test_name_with_a_slash_is_reached(nlp, owner):
 
 @pytest.mark.parametrize("name", ["nobody", "gone", "ci@other", ""])
 def test_only_users_who_can_log_in_are_added(owner, name):
-    """Of those who cannot an owner learns no more than of those who are not there."""
+    """An owner cannot distinguish them from unknown users."""
     users.disable(make_user("gone"))
     other = make_token(make_member(make_tenant("other"), Role.OWNER))
     call("POST", "/api/v1/tenants/other/service-tokens", other, {"name": "ci"})

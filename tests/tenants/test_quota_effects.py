@@ -1,4 +1,5 @@
-"""Edits of quotas and of the policy: their effect is shown first, nothing is stopped silently, nothing idle is set (A07)."""
+"""Edits of quotas and of the policy: their effect is shown first, nothing is stopped silently, nothing idle is set
+(A07)."""
 
 import json
 

@@ -120,7 +120,7 @@ class TestSetting:
         assert Rate.objects.filter(ends_at=None).count() == 1
 
     def test_more_specific_rate_does_not_reprice_the_past(self, admin, tenant, user):
-        """What A100 cost by the rate of every model it still costs."""
+        """A100 keeps the price that the rate of every model gave it."""
         make_rate("*", 1, 0)
         entry(tenant, user, hours=2)
         past, later = START.isoformat(), START + timedelta(hours=1)

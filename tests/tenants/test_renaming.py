@@ -156,7 +156,7 @@ def test_repeated_key_gets_the_first_answer(nlp, admin):
 
 
 class TestConstraints:
-    """Where two edits at once pass the checks, PostgreSQL refuses the second one."""
+    """If two concurrent edits pass the checks, PostgreSQL rejects the second one."""
 
     @pytest.fixture
     def who(self, nlp):

@@ -1,4 +1,4 @@
-"""Whom the jobs of a tenant run as: an admin's word, told to the node with each rank."""
+"""The Unix user of a tenant's jobs: set by an admin, sent to the node with each rank."""
 
 import json
 

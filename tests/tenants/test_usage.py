@@ -1,4 +1,5 @@
-"""What a tenant is told that it used: equal to the ledger, to its attempts and to wall time, however it is cut (A53)."""
+"""What a tenant is told that it used: equal to the ledger, to its attempts and to wall time, however it is cut
+(A53)."""
 
 import csv
 from datetime import UTC, datetime, timedelta
