@@ -52,8 +52,8 @@ class World:
         method, _, path = name.partition(" ")
         template = path if path in ("/health", "/ready") else API + path
         address = template.format(**{**HERE, **ids})
-        given = BODIES.get(f"{method} {template}", {}) if body is None else body
-        response = call(method, address + query_string, token or self.admin, given)
+        values = BODIES.get(f"{method} {template}", {}) if body is None else body
+        response = call(method, address + query_string, token or self.admin, values)
         assert response.status_code < 300, (name, response.content)
         return f"{method} {template}", response
 
@@ -80,8 +80,8 @@ def money(world: World) -> Iterator[Answered]:
     yield world.ask("GET /tenants/{name}/budget")
     for by in ("day", "job"):
         yield world.ask("GET /tenants/{name}/usage", f"?by={by}&from=2020-01-01")
-    made = world.ask("POST /rates", body={"gpu_model": "H100", "price_per_gpu_hour": 1, "starts_at": "2100-01-01"})
-    yield world.ask("DELETE /rates/{rate_id}", rate_id=made[1].json()["id"])
+    created = world.ask("POST /rates", body={"gpu_model": "H100", "price_per_gpu_hour": 1, "starts_at": "2100-01-01"})
+    yield world.ask("DELETE /rates/{rate_id}", rate_id=created[1].json()["id"])
 
 
 def jobs(world: World) -> Iterator[Answered]:
@@ -146,12 +146,12 @@ def one_job(world: World, running: int) -> Iterator[Answered]:
 
 
 def waiting(world: World, running: int) -> Iterator[Answered]:
-    before = submit(world.user, world.tenant, gpu_count=3, priority=200, name="b", max_runtime_minutes=5)
+    previous = submit(world.user, world.tenant, gpu_count=3, priority=200, name="b", max_runtime_minutes=5)
     far = submit(world.user, world.tenant, gpu_count=8, node_selector={"zone": "b"}, depends_on=[running], name="c")
-    held = submit(world.user, world.tenant, gpu_count=8, name="d")
-    world.ask("POST /jobs/{job_id}/hold", job_id=held)
+    allocated = submit(world.user, world.tenant, gpu_count=8, name="d")
+    world.ask("POST /jobs/{job_id}/hold", job_id=allocated)
     run_cycle()
-    for job in (before, far, held):
+    for job in (previous, far, allocated):
         yield world.ask("GET /jobs/{job_id}/explain", job_id=job)
     yield world.ask("POST /jobs/{job_id}/extend", job_id=running, body={"max_runtime_minutes": 90, "force": True})
     yield world.ask("POST /jobs/{job_id}/signal", job_id=running, body={"signal": "USR1"})
@@ -159,9 +159,9 @@ def waiting(world: World, running: int) -> Iterator[Answered]:
     yield world.ask("GET /jobs/count", token=world.member)
     yield world.ask("GET /queue", token=world.member)
     yield world.ask("GET /queue/usage")
-    asked = {"tenant": "nlp", "command": ["x"]}
+    requested = {"tenant": "nlp", "command": ["x"]}
     for more in ({"gpu_count": 1}, {"gpu_count": 7}, {"gpu_count": 7, "priority": 2000}):
-        yield world.ask("POST /jobs/simulate", body={**asked, **more}, token=world.member)
+        yield world.ask("POST /jobs/simulate", body={**requested, **more}, token=world.member)
     world.ask("PUT /tenants/{name}/quota", body={"max_gpus": 7})
     over = submit(world.user, world.tenant, gpu_count=1, name="e")
     run_cycle()
@@ -183,22 +183,22 @@ def nodes(world: World) -> Iterator[Answered]:
         yield world.ask(f"POST /nodes/{{name}}/{verb}", name="n1", body={"note": "disk"})
     yield world.ask("PATCH /nodes/{name}/labels", name="n1", body={"labels": {"zone": "a"}})
     yield world.ask("PATCH /nodes/{name}/taints", name="n1", body={"add": [{"key": "spot"}]})
-    for what in ("", "/labels", "/taints"):
-        yield world.ask(f"GET /nodes/{{name}}{what}", name="n1")
+    for subject in ("", "/labels", "/taints"):
+        yield world.ask(f"GET /nodes/{{name}}{subject}", name="n1")
     yield world.ask("PATCH /nodes/{name}/taints", name="n1", body={"remove": ["spot"]})
-    gone = make_node(gpus=1, name="n2")
-    execute("UPDATE nodes_device SET health = 'lost' WHERE node_id = %s", [gone.id])
-    [lost] = query("SELECT id FROM nodes_device WHERE node_id = %s", [gone.id])
+    removed = make_node(gpus=1, name="n2")
+    execute("UPDATE nodes_device SET health = 'lost' WHERE node_id = %s", [removed.id])
+    [lost] = query("SELECT id FROM nodes_device WHERE node_id = %s", [removed.id])
     yield world.ask("POST /gpus/{device_id}/retire", device_id=lost["id"])
     yield world.ask("POST /nodes/{name}/drain", name="n2")
     yield world.ask("DELETE /nodes/{name}", name="n2")
     yield world.ask("POST /nodes/join-tokens")
     yield world.ask("GET /incidents")
     yield world.ask("POST /idle-exemptions", "?dry_run=true")
-    made = world.ask("POST /idle-exemptions")
-    yield made
+    created = world.ask("POST /idle-exemptions")
+    yield created
     yield world.ask("GET /idle-exemptions")
-    yield world.ask("DELETE /idle-exemptions/{exemption_id}", exemption_id=made[1].json()["id"])
+    yield world.ask("DELETE /idle-exemptions/{exemption_id}", exemption_id=created[1].json()["id"])
 
 
 def readings(world: World, device: int) -> Iterator[Answered]:
@@ -298,7 +298,7 @@ def people(world: World) -> Iterator[Answered]:
 
 
 def credentials(world: World, path: str) -> Iterator[Answered]:
-    made = world.ask(f"POST {path}")
-    yield made
+    created = world.ask(f"POST {path}")
+    yield created
     yield world.ask(f"GET {path}")
-    yield world.ask(f"DELETE {path}/{{token_id}}", token_id=made[1].json()["id"])
+    yield world.ask(f"DELETE {path}/{{token_id}}", token_id=created[1].json()["id"])

@@ -56,9 +56,9 @@ class Sent:
         return bool(self.ids)
 
 
-def catalogue(stage: Stage, one: Operation, chosen: int | None = None) -> Iterator[Sent]:
+def catalogue(stage: Stage, operation: Operation, chosen: int | None = None) -> Iterator[Sent]:
     """Each kind of attack on one write. `chosen`: of many alike only this one, by number."""
-    valid = stage.body(one)
+    valid = stage.body(operation)
     good = encoded(valid)
 
     def some(these: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -75,85 +75,90 @@ def catalogue(stage: Stage, one: Operation, chosen: int | None = None) -> Iterat
     yield Sent(encoded({**valid, "\ud800": "\udfff"}), must=400)
     for kind in some(("text/xml", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "x", "\x00")):
         yield Sent(good, kind, must=415)
-    for name in some(tuple(one.fields)) if one.fields else ():
+    for name in some(tuple(operation.fields)) if operation.fields else ():
         yield Sent(encoded({**valid, name: {"\x00": [[]]}}))
     for more in some(("?no_such=1", "?dry_run=maybe", "?%00=%00", "?dry_run=")):
         yield Sent(good, more=more, must=None if more == "?dry_run=" else 400)
     for headers in some(({"If-Match": "x"}, {"Range": "bytes=5-1"}, {"Dry-Run": "?"}, {"If-Match": '"99999999999"'})):
         yield Sent(good, headers=headers)
-    if "Idempotency-Key" in one.parameters("header"):
+    if "Idempotency-Key" in operation.parameters("header"):
         yield Sent(good, headers={"Idempotency-Key": "k" * 256}, must=400)
-    for name in one.parameters("path"):
+    for name in operation.parameters("path"):
         yield from (Sent(good, ids={name: value}) for value in some(NAMES))
 
 
 def try_catalogue(stage: Stage, *, share: int, is_whole: bool) -> int:
     """On each write of the API; gives how many requests there were. `share`: of the attacks on one write only each so
     many-th, another one for the next write; `is_whole`: of many alike not only one."""
-    before, number = contents(), 0
-    for n, one in enumerate(writes()):
-        for sent in islice(catalogue(stage, one, None if is_whole else n), n % share, None, share):
+    previous, number = contents(), 0
+    for n, operation in enumerate(writes()):
+        for sent in islice(catalogue(stage, operation, None if is_whole else n), n % share, None, share):
             number += 1
-            send(stage, (one, sent), before)
+            send(stage, (operation, sent), previous)
     return number
 
 
 def put_into_every_field(stage: Stage, value: Any) -> None:
     """One after the other, in each write: the field that forgets to look is found."""
-    before = contents()
-    for one in writes():
-        if not one.path.endswith("/simulate"):  # the same fields as a submit, and slow
-            for name in one.fields:
-                send(stage, (one, Sent(encoded({**stage.body(one), name: value}))), before)
+    previous = contents()
+    for operation in writes():
+        if not operation.path.endswith("/simulate"):  # the same fields as a submit, and slow
+            for name in operation.fields:
+                send(stage, (operation, Sent(encoded({**stage.body(operation), name: value}))), previous)
 
 
 @st.composite
 def requests(draw: st.DrawFn, stage: Stage) -> tuple[Operation, Sent]:
     """Any write with anything wrong: its body, its query, its headers, the names in its address."""
-    one = draw(st.sampled_from(writes()))
-    full = {name: None for name in one.fields} if draw(st.booleans()) else {}
-    raw = draw(st.one_of(mutated({**full, **stage.body(one)}), st.sampled_from(NO_JSON)))
-    names = sorted(one.parameters("query") | {"dry_run", "no_such"})
-    given = draw(st.dictionaries(st.sampled_from(names), _VALUES, max_size=2)) if draw(st.booleans()) else {}
+    operation = draw(st.sampled_from(writes()))
+    full = {name: None for name in operation.fields} if draw(st.booleans()) else {}
+    raw = draw(st.one_of(mutated({**full, **stage.body(operation)}), st.sampled_from(NO_JSON)))
+    names = sorted(operation.parameters("query") | {"dry_run", "no_such"})
+    values = draw(st.dictionaries(st.sampled_from(names), _VALUES, max_size=2)) if draw(st.booleans()) else {}
     chosen = draw(st.lists(st.sampled_from(sorted(HEADERS)), max_size=3, unique=True))
     headers = {name: draw(HEADERS[name]) for name in chosen}
-    odd = sorted(one.parameters("path")) if draw(st.integers(0, 5)) == 0 else []
+    odd = sorted(operation.parameters("path")) if draw(st.integers(0, 5)) == 0 else []
     ids = {name: draw(st.one_of(st.sampled_from(NAMES), st.text(max_size=20))) for name in odd}
-    return one, Sent(raw, more=_query(given), headers=headers, ids=ids)
+    return operation, Sent(raw, more=_query(values), headers=headers, ids=ids)
 
 
 @st.composite
 def questions(draw: st.DrawFn, stage: Stage) -> tuple[Operation, Sent]:
     """Any read, asked for anything; also with forged cursors."""
-    one = draw(st.sampled_from([one for one in operations() if not one.is_write]))
-    names = sorted(one.parameters("query") - {"wait"} | {"no_such"})
-    given = draw(st.dictionaries(st.sampled_from(names), _VALUES, max_size=3))
+    operation = draw(st.sampled_from([operation for operation in operations() if not operation.is_write]))
+    names = sorted(operation.parameters("query") - {"wait"} | {"no_such"})
+    values = draw(st.dictionaries(st.sampled_from(names), _VALUES, max_size=3))
     chosen = draw(st.lists(st.sampled_from(sorted(HEADERS)), max_size=2, unique=True))
-    return one, Sent(b"", more=_query(given), headers={name: draw(HEADERS[name]) for name in chosen})
+    return operation, Sent(b"", more=_query(values), headers={name: draw(HEADERS[name]) for name in chosen})
 
 
-def _query(given: Mapping[str, str]) -> str:
+def _query(values: Mapping[str, str]) -> str:
     # Half a character cannot be sent in an address.
-    return "?" + urlencode(given, errors="replace") if given else ""
+    return "?" + urlencode(values, errors="replace") if values else ""
 
 
-def send(stage: Stage, asked: tuple[Operation, Sent], before: dict[str, str]) -> None:
+def send(stage: Stage, requested: tuple[Operation, Sent], previous: dict[str, str]) -> None:
     """Sends it; whatever is done is taken back afterwards. `before`: the contents of the database."""
-    one, sent = asked
-    ids = {**stage.ids(one), **{name: quote(value, safe="", errors="replace") for name, value in sent.ids.items()}}
+    operation, sent = requested
+    ids = {
+        **stage.ids(operation),
+        **{name: quote(value, safe="", errors="replace") for name, value in sent.ids.items()},
+    }
     headers = {name.replace("-", "_"): value for name, value in sent.headers.items()}
     with transaction.atomic():
-        answer = stage.ask(one.method, one.path.format(**ids) + sent.more, sent.raw, kind=sent.kind, **headers)
-        said = (one.name, sent, answer.status_code, answer.content[:300])
-        assert answer.status_code in one.statuses | ({400, 404, 405} if sent.is_elsewhere else set()), said
-        assert sent.must in (None, answer.status_code), said
-        if answer.status_code == 401 or one.path.endswith(("/login", "/me/password")):  # a guess is counted
-            before = {name: mark for name, mark in before.items() if name != "tenants_loginattempts"}
-        check(answer, before)
+        answer = stage.ask(
+            operation.method, operation.path.format(**ids) + sent.more, sent.raw, kind=sent.kind, **headers
+        )
+        message = (operation.name, sent, answer.status_code, answer.content[:300])
+        assert answer.status_code in operation.statuses | ({400, 404, 405} if sent.is_elsewhere else set()), message
+        assert sent.must in (None, answer.status_code), message
+        if answer.status_code == 401 or operation.path.endswith(("/login", "/me/password")):  # a guess is counted
+            previous = {name: mark for name, mark in previous.items() if name != "tenants_loginattempts"}
+        check(answer, previous)
         transaction.set_rollback(True)
 
 
-def check(answer: Any, before: Mapping[str, str] | None = None) -> Any:
+def check(answer: Any, previous: Mapping[str, str] | None = None) -> Any:
     """A refusal of one shape that has written nothing, or else done, and done wholly."""
     assert answer.status_code < 500, answer.content
     if answer.status_code >= 400:
@@ -163,10 +168,10 @@ def check(answer: Any, before: Mapping[str, str] | None = None) -> Any:
         assert (told["status"], told["request_id"]) == (answer.status_code, answer["X-Request-Id"])
         assert told["title"] and told["detail"] and told["code"] and told["error"] == told["detail"], told
         assert told["next_step"], told
-    if before is not None and answer.status_code >= 400:
+    if previous is not None and answer.status_code >= 400:
         now = contents()
-        assert {name for name in before if before[name] != now[name]} == set(), answer.content
-    elif before is not None:
+        assert {name for name in previous if previous[name] != now[name]} == set(), answer.content
+    elif previous is not None:
         is_whole()
     return answer
 

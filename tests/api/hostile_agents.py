@@ -56,30 +56,30 @@ def fleet() -> Fleet:
     for agent in agents:
         agent.start_all()
         assert len(agent.held) == 1
-    made = Fleet(agents[0], agents[1], join.create_join_token(1.0, "root")[1])
-    store.append(*made.key_of_theirs, 0, LOG)
-    return made
+    created = Fleet(agents[0], agents[1], join.create_join_token(1.0, "root")[1])
+    store.append(*created.key_of_theirs, 0, LOG)
+    return created
 
 
 def full(kind: type[msgspec.Struct], **values: Any) -> Told:
     """A message with all its fields, of those that are not given the defaults: a new field is then there, too."""
-    return {**{one.name: _default(one) for one in msgspec.structs.fields(kind)}, **values}
+    return {**{operation.name: _default(operation) for operation in msgspec.structs.fields(kind)}, **values}
 
 
-def _default(one: Any) -> Any:
-    if one.default is not msgspec.NODEFAULT:
-        return one.default
-    return None if one.default_factory is msgspec.NODEFAULT else one.default_factory()
+def _default(operation: Any) -> Any:
+    if operation.default is not msgspec.NODEFAULT:
+        return operation.default
+    return None if operation.default_factory is msgspec.NODEFAULT else operation.default_factory()
 
 
 def facts(agent: FakeAgent) -> Told:
-    devices = [{**msgspec.to_builtins(one), "numa_node": 0, "nvlink_island": 0} for one in agent.devices]
+    devices = [{**msgspec.to_builtins(operation), "numa_node": 0, "nvlink_island": 0} for operation in agent.devices]
     isolation = full(agent_messages.Isolation, cgroup=True, limits=["memory"], users="any")
     hint = full(agent_messages.Hint, check="clock", level="warn", says="it is off")
     named = {"labels": {"zone": "a"}, "runtimes": {"docker": "27"}, "driver_version": "570"}
-    known = msgspec.to_builtins(agent.facts())
+    allowed = msgspec.to_builtins(agent.facts())
     return full(
-        agent_messages.NodeFacts, **{**known, **named, "devices": devices, "isolation": isolation, "hints": [hint]}
+        agent_messages.NodeFacts, **{**allowed, **named, "devices": devices, "isolation": isolation, "hints": [hint]}
     )
 
 
@@ -90,7 +90,7 @@ def sync_of(fleet: Fleet) -> Told:
     numbers = {"utilisation_percent": 50, "memory_used_mb": 100, "temperature_celsius": 50, "power_watts": 99.5,
                "power_limit_watts": 400.0, "sm_clock_mhz": 1000, "memory_clock_mhz": 900, "throttle_reasons": 4,
                "ecc_corrected": 1, "ecc_uncorrected": 0, "process_ids": [7], "occupancy": "clear"}  # fmt: skip
-    readings = [full(agent_messages.Reading, uuid=one.uuid, **numbers, xids=[xid]) for one in agent.devices]
+    readings = [full(agent_messages.Reading, uuid=operation.uuid, **numbers, xids=[xid]) for operation in agent.devices]
     started = {"kind": "started", **full(agent_messages.Started, key=fleet.mine, at=now(), pid=4242, seconds_ago=1.0)}
     ended = {"kind": "ended", **full(agent_messages.Ended, key=fleet.mine, at=now(), reason="exited", exit_code=1, started_at=now(),
              peak_memory_mb=5, peak_memory_of="rank", detail="it broke", log_bytes=3, exit_class="cuda_oom", seconds_ago=0.5,
@@ -120,13 +120,13 @@ def others(fleet: Fleet) -> tuple[Any, ...]:
 def impersonations(fleet: Fleet) -> list[Told]:
     """Valid syncs that tell of the other's ranks, devices, or both, as if they were its own."""
     names = [(fleet.mine, fleet.theirs), *zip(_uuids(fleet.agent), _uuids(fleet.other), strict=True)]
-    found = []
+    result = []
     for chosen in (names[:1], names[1:], names):
         text = json.dumps(sync_of(fleet))
         for mine, theirs in chosen:
             text = text.replace(mine, theirs)
-        found.append(json.loads(text))
-    return found
+        result.append(json.loads(text))
+    return result
 
 
 def _uuids(agent: FakeAgent) -> list[str]:
@@ -135,14 +135,14 @@ def _uuids(agent: FakeAgent) -> list[str]:
 
 def syncs(fleet: Fleet) -> st.SearchStrategy[bytes]:
     """Valid ones, and those, with a few changes."""
-    own = mutated(sync_of(fleet), others(fleet), most=5)
-    return st.one_of(own, own, *(mutated(one, most=1) for one in impersonations(fleet)))
+    is_own = mutated(sync_of(fleet), others(fleet), maximum=5)
+    return st.one_of(is_own, is_own, *(mutated(operation, maximum=1) for operation in impersonations(fleet)))
 
 
 def impersonate(fleet: Fleet) -> None:
     """Over HTTP, without any change; and as the log of the other's rank."""
-    for one in impersonations(fleet):
-        post(fleet, "/agent/sync", encoded(one), fleet.agent.credential)
+    for operation in impersonations(fleet):
+        post(fleet, "/agent/sync", encoded(operation), fleet.agent.credential)
     answer = post(fleet, f"/agent/logs?key={fleet.theirs}&offset={len(LOG)}", b"mine", fleet.agent.credential)
     assert answer.status_code == 404
 
@@ -153,8 +153,8 @@ def say(fleet: Fleet, data: st.DataObject) -> None:
     if kind == "logs":
         say_log(fleet, data)
         return
-    known = syncs(fleet) if kind == "sync" else mutated(join_of(fleet), others(fleet), most=5)
-    raw = data.draw(st.one_of(known, known, st.sampled_from(NO_JSON)))
+    allowed = syncs(fleet) if kind == "sync" else mutated(join_of(fleet), others(fleet), maximum=5)
+    raw = data.draw(st.one_of(allowed, allowed, st.sampled_from(NO_JSON)))
     post(fleet, f"/agent/{kind}", raw, fleet.agent.credential if kind == "sync" else fleet.join_token)
 
 
@@ -164,10 +164,12 @@ def say_log(fleet: Fleet, data: st.DataObject) -> None:
     )
     offset = st.one_of(st.sampled_from(("0", "3", "-1", "1e3", "9" * 15, "9" * 40, "²", "")), st.text(max_size=5))
     body = data.draw(st.one_of(st.binary(max_size=100), st.just(b"x" * ((1 << 20) + 1))))
-    asked = {"key": data.draw(st.one_of(mine, st.text(max_size=10))), "offset": data.draw(offset)}
-    asked = {name: asked[name] for name in data.draw(st.sampled_from((("key", "offset"), ("key",), ("offset",), ())))}
+    requested = {"key": data.draw(st.one_of(mine, st.text(max_size=10))), "offset": data.draw(offset)}
+    requested = {
+        name: requested[name] for name in data.draw(st.sampled_from((("key", "offset"), ("key",), ("offset",), ())))
+    }
     path = "/agent/logs?" + "&".join(
-        f"{name}={quote(value, safe='', errors='replace')}" for name, value in asked.items()
+        f"{name}={quote(value, safe='', errors='replace')}" for name, value in requested.items()
     )
     post(fleet, path, body, fleet.agent.credential)
 
@@ -175,14 +177,14 @@ def say_log(fleet: Fleet, data: st.DataObject) -> None:
 def post(fleet: Fleet, path: str, raw: bytes, credential: str) -> Any:
     """Refused, then nothing is written; or accepted, then nothing about the other node, and what there is is whole."""
     with transaction.atomic():
-        before, before_others = contents(), of_others(fleet.agent.id)
+        previous, before_others = contents(), of_others(fleet.agent.id)
         headers = {"Authorization": f"Bearer {credential}"}
         answer = Client().post(path, raw, content_type="application/json", headers=headers)
         assert answer.status_code < 500, answer.content
         if answer.status_code >= 400:
             assert answer["Content-Type"] == "application/problem+json"
             assert (set(answer.json()), answer.json()["request_id"]) == (SHAPE, answer["X-Request-Id"])
-            assert contents() == before
+            assert contents() == previous
         now_others = of_others(fleet.agent.id)
         for name, rows in before_others.items():
             # A join under another name makes another node, which is nobody's.

@@ -94,15 +94,15 @@ class Socket:
     async def listen(self, seconds: float) -> bool:
         """Return the next message, or None after that time."""
         try:
-            told = await asyncio.wait_for(self.link.output_queue.get(), seconds)
+            answer = await asyncio.wait_for(self.link.output_queue.get(), seconds)
         except TimeoutError:
             assert not self.link.future.done(), "the consumer has died"
             return False
-        if told["type"] == "websocket.close":
-            self.code = told["code"]
+        if answer["type"] == "websocket.close":
+            self.code = answer["code"]
         else:
-            said = json.loads(told["text"])
-            self.heard += said if isinstance(said, list) else [said]
+            message = json.loads(answer["text"])
+            self.heard += message if isinstance(message, list) else [message]
         return True
 
     async def attack(self, messages: Sequence[Message], last: str, has_answer: Any) -> None:
@@ -151,15 +151,17 @@ async def attack_live_feed(messages: Sequence[Message], cookie: str, neighbour: 
         async with live_hub(patched) as hub:
             page = await Page(neighbour, ["nodes"]).connect()
             await page.until(lambda: "nodes" in page.rows)
-            there = set(hub._clients)
+            existing = set(hub._clients)
             origin = [(b"origin", b"http://localhost")]
             socket = await connected(
                 "/ws/live/", [*origin, (b"cookie", f"{settings.SESSION_COOKIE_NAME}={cookie}".encode())]
             )
             assert socket is not None
             last = json.dumps({"subscribe": ["tenants"], "fresh": ["tenants"]})
-            await socket.attack(messages, last, lambda told: told.get("topic") == "tenants" and "snapshot" in told)
-            assert hub._clients == there
+            await socket.attack(
+                messages, last, lambda answer: answer.get("topic") == "tenants" and "snapshot" in answer
+            )
+            assert hub._clients == existing
             await until(lambda: {topic for topic, _ in hub._known} <= {"nodes"} >= set(hub._looked_at))
             await db(cordon.set_intent)("n2", NodeIntent.CORDONED, note)
             await page.until(lambda: page.rows["nodes"]["n2"]["intent_note"] == note)
@@ -170,13 +172,13 @@ async def attack_live_feed(messages: Sequence[Message], cookie: str, neighbour: 
 
 async def knock_as_page(headers: dict[str, str], cookie: str) -> int | None:
     """The code with which it is closed; None: the handshake was refused."""
-    given = {
+    values = {
         **headers,
         **({"cookie": f"{settings.SESSION_COOKIE_NAME}={cookie}"} if headers.get("cookie") == "good" else {}),
     }
     with pytest.MonkeyPatch.context() as patched:
         async with live_hub(patched) as hub:
-            socket = await connected("/ws/live/", [(name.encode(), value.encode()) for name, value in given.items()])
+            socket = await connected("/ws/live/", [(name.encode(), value.encode()) for name, value in values.items()])
             if socket is not None:
                 await until_closed(socket)
             assert not hub._clients
@@ -205,16 +207,16 @@ async def agent_hub() -> AsyncIterator[AgentHub]:
     doorbell = Listener()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(nodes.agents.hub, "listener", doorbell)
-        made = AgentHub()
-        patched.setattr(nodes.agents.websocket, "hub", made)
+        created = AgentHub()
+        patched.setattr(nodes.agents.websocket, "hub", created)
         try:
-            yield made
+            yield created
         finally:
-            tasks = [*made._tasks, *([doorbell._task] if doorbell._task else [])]
+            tasks = [*created._tasks, *([doorbell._task] if doorbell._task else [])]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            for pool in (made._messages, made._pushes):
+            for pool in (created._messages, created._pushes):
                 await asyncio.wrap_future(pool.submit(connections.close_all))
                 pool.shutdown()
             await db(connections.close_all)()
@@ -230,13 +232,13 @@ async def attack_agents_socket(messages: Sequence[Message], at: Fleet) -> None:
         neighbour = await connected("/ws/agent/", [_credential(at.other.credential)])
         assert neighbour is not None
         await _is_answered(neighbour, plain(at.theirs, 1), 1)
-        before, links = await db(of_others)(at.agent.id), dict(hub._links)
+        previous, links = await db(of_others)(at.agent.id), dict(hub._links)
         socket = await connected("/ws/agent/", [_credential(at.agent.credential)])
         assert socket is not None
-        await socket.attack(messages, plain(at.mine, LAST), lambda told: told["seq"] == LAST)
+        await socket.attack(messages, plain(at.mine, LAST), lambda answer: answer["seq"] == LAST)
         assert (hub._links, set(hub._sent_runs)) == (links, set(links))
         await _is_answered(neighbour, plain(at.theirs, 2), 2)
-        assert _but_time(await db(of_others)(at.agent.id)) == _but_time(before)
+        assert _but_time(await db(of_others)(at.agent.id)) == _but_time(previous)
         await db(is_whole)()
         await neighbour.link.disconnect(timeout=TIMEOUT_SECONDS)
         assert not hub._links
@@ -253,7 +255,7 @@ async def knock_as_agent(header: str) -> int | None:
 
 def try_agents_socket(examples: int) -> None:
     at = fleet()
-    asyncio.run(attack_agents_socket([encoded(one) for one in impersonations(at)], at))
+    asyncio.run(attack_agents_socket([encoded(operation) for operation in impersonations(at)], at))
 
     @_same(examples)
     @given(reports(at))
@@ -273,7 +275,7 @@ async def is_told_to_stop(at: Fleet) -> None:
         root = await db(identity_for)(await db(make_user)("who-cancels", admin=True))
         await db(job_actions.cancel)(int(at.theirs.split(".")[0]), root)
         async with asyncio.timeout(TIMEOUT_SECONDS):
-            while not any(order["action"] == "stop" for told in neighbour.heard for order in told["assignments"]):
+            while not any(order["action"] == "stop" for answer in neighbour.heard for order in answer["assignments"]):
                 await neighbour.listen(1.0)
         await neighbour.link.disconnect(timeout=TIMEOUT_SECONDS)
 
@@ -281,7 +283,7 @@ async def is_told_to_stop(at: Fleet) -> None:
 async def _is_answered(socket: Socket, message: str, seq: int) -> None:
     await socket.say(message)
     async with asyncio.timeout(TIMEOUT_SECONDS):
-        while not any(told["seq"] == seq for told in socket.heard):
+        while not any(answer["seq"] == seq for answer in socket.heard):
             await socket.listen(1.0)
             assert socket.code is None
 
@@ -290,7 +292,7 @@ def _credential(text: str) -> tuple[bytes, bytes]:
     return b"authorization", f"Bearer {text}".encode()
 
 
-def _but_time(found: dict[str, list[Any]]) -> dict[str, list[Any]]:
+def _but_time(result: dict[str, list[Any]]) -> dict[str, list[Any]]:
     """The neighbour lives: when it was last heard changes."""
-    nodes = [{name: row[name] for name in row if not name.endswith(("_at", "_seconds"))} for row in found["nodes"]]
-    return {**found, "nodes": nodes}
+    nodes = [{name: row[name] for name in row if not name.endswith(("_at", "_seconds"))} for row in result["nodes"]]
+    return {**result, "nodes": nodes}

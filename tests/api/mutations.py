@@ -44,23 +44,23 @@ def encoded(value: Any) -> bytes:
 
 
 @st.composite
-def mutated(draw: st.DrawFn, valid: dict[str, Any], others: tuple[Any, ...] = (), most: int = 3) -> bytes:
+def mutated(draw: st.DrawFn, valid: dict[str, Any], remaining: tuple[Any, ...] = (), maximum: int = 3) -> bytes:
     """The valid message, or this with up to `most` changes: a value replaced by a hostile one or by one of `others`,
     left out, moved elsewhere, put into an array, a field that nobody knows or twice; or cut off."""
     value: Any = valid
-    for _ in range(draw(st.integers(0, most))):
+    for _ in range(draw(st.integers(0, maximum))):
         path = draw(st.sampled_from(list(_paths(value))))
-        new = draw(st.one_of(HOSTILE, st.sampled_from(others)) if others else HOSTILE)
+        new = draw(st.one_of(HOSTILE, st.sampled_from(remaining)) if remaining else HOSTILE)
         value = _changed(value, path, draw(st.sampled_from(_CHANGES)), new)
     raw = encoded(value)
     return raw if draw(st.integers(0, 9)) else raw[: draw(st.integers(0, len(raw) - 1))]
 
 
-def _paths(value: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    yield here
+def _paths(value: Any, present: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield present
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, each in inner:
-        yield from _paths(each, (*here, key))
+        yield from _paths(each, (*present, key))
 
 
 _CHANGES = ("replace", "replace", "replace", "leave out", "into an array", "unknown", "twice", "doubled")

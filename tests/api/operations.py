@@ -75,39 +75,39 @@ class Operation:
 
     def parameters(self, place: str) -> set[str]:
         """Return its parameters in `query`, `path` or `header`."""
-        return {one["name"] for one in self.document.get("parameters", ()) if one["in"] == place}
+        return {operation["name"] for operation in self.document.get("parameters", ()) if operation["in"] == place}
 
     @property
     def fields(self) -> dict[str, Any]:
         """Return the fields of its body, with their schemas."""
         schema = self.document.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
         component = components().get(schema.get("$ref", "").rpartition("/")[2], {})
-        found: dict[str, Any] = component.get("properties", {})
-        return found
+        result: dict[str, Any] = component.get("properties", {})
+        return result
 
 
 @cache
 def _document() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((Path(__file__).resolve().parents[2] / "docs" / "openapi.json").read_text())
-    return found
+    result: dict[str, Any] = json.loads((Path(__file__).resolve().parents[2] / "docs" / "openapi.json").read_text())
+    return result
 
 
 def components() -> dict[str, Any]:
-    found: dict[str, Any] = _document()["components"]["schemas"]
-    return found
+    result: dict[str, Any] = _document()["components"]["schemas"]
+    return result
 
 
 @cache
 def operations() -> tuple[Operation, ...]:
     return tuple(
         Operation(method.upper(), path, document)
-        for path, found in sorted(_document()["paths"].items())
-        for method, document in sorted(found.items())
+        for path, result in sorted(_document()["paths"].items())
+        for method, document in sorted(result.items())
     )
 
 
 def writes() -> tuple[Operation, ...]:
-    return tuple(one for one in operations() if one.is_write)
+    return tuple(operation for operation in operations() if operation.is_write)
 
 
 class Stage:
@@ -150,34 +150,34 @@ class Stage:
         assert answer.status_code < 300, answer.content
         return answer.json()
 
-    def ids(self, one: Operation) -> dict[str, Any]:
+    def ids(self, operation: Operation) -> dict[str, Any]:
         """What there is for each parameter of its path: a new kind of parameter needs its line here."""
-        verb = one.path.rpartition("/")[2]
-        is_program = "/service-tokens/" in one.path
-        known: dict[str, Any] = {
-            "job_id": self.jobs[_STATES.get(verb, "pending" if one.is_write else "running")],
-            "name": ("n2" if verb == "uncordon" or one.method == "DELETE" else "n1")
-            if "/nodes/" in one.path
+        verb = operation.path.rpartition("/")[2]
+        is_program = "/service-tokens/" in operation.path
+        allowed: dict[str, Any] = {
+            "job_id": self.jobs[_STATES.get(verb, "pending" if operation.is_write else "running")],
+            "name": ("n2" if verb == "uncordon" or operation.method == "DELETE" else "n1")
+            if "/nodes/" in operation.path
             else "nlp",
             "secret": "wandb",
-            "username": "lin" if "/members/" in one.path else "kim",
+            "username": "lin" if "/members/" in operation.path else "kim",
             "device_id": self._devices.get(verb, self._free),
             **self._made,
             "token_id": self._made["service_token_id" if is_program else "token_id"],
         }
-        return {name: known[name] for name in one.parameters("path")}
+        return {name: allowed[name] for name in operation.parameters("path")}
 
-    def body(self, one: Operation) -> dict[str, Any]:
+    def body(self, operation: Operation) -> dict[str, Any]:
         """Return a body with which it succeeds."""
-        return dict(BODIES.get(one.name, {}))
+        return dict(BODIES.get(operation.name, {}))
 
-    def address(self, one: Operation) -> str:
-        return one.path.format(**self.ids(one))
+    def address(self, operation: Operation) -> str:
+        return operation.path.format(**self.ids(operation))
 
-    def do(self, one: Operation, more: str = "", *, token: str | None = None, **headers: str) -> Any:
+    def do(self, operation: Operation, more: str = "", *, token: str | None = None, **headers: str) -> Any:
         """Send a request that succeeds; `more`: a query string."""
-        raw = msgspec.json.encode(self.body(one)) if one.is_write else b""
-        return self.ask(one.method, self.address(one) + more, raw, token=token, **headers)
+        raw = msgspec.json.encode(self.body(operation)) if operation.is_write else b""
+        return self.ask(operation.method, self.address(operation) + more, raw, token=token, **headers)
 
     def ask(
         self, method: str, address: str, raw: bytes = b"", *, kind: str = "application/json", token: str | None = None,
@@ -185,9 +185,9 @@ class Stage:
     ) -> Any:  # fmt: skip
         """`token`: that of an admin unless told; empty: none. Headers by name, with _ for -."""
         token = self.token if token is None else token
-        given = {name.replace("_", "-"): value for name, value in headers.items()}
-        given |= {"Authorization": f"Bearer {token}"} if token else {}
-        return Client().generic(method, address, raw, content_type=kind, headers=given)
+        values = {name.replace("_", "-"): value for name, value in headers.items()}
+        values |= {"Authorization": f"Bearer {token}"} if token else {}
+        return Client().generic(method, address, raw, content_type=kind, headers=values)
 
 
 def contents(*besides: str) -> dict[str, str]:

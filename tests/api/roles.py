@@ -126,13 +126,13 @@ _LISTS = ("GET /api/v1/jobs", "GET /api/v1/jobs/count", "GET /api/v1/events")
 DONE = 200  # for any good status
 
 
-def expected(caller: str, one: Operation) -> int:
+def expected(caller: str, operation: Operation) -> int:
     """The status that `caller` gets where there is something to do: DONE, 401, 403 or 404."""
-    who = WHO[one.name]
-    if CALLERS.index(caller) >= CALLERS.index(LEAST[who]) or (caller == "stranger" and one.name in _LISTS):
+    who = WHO[operation.name]
+    if CALLERS.index(caller) >= CALLERS.index(LEAST[who]) or (caller == "stranger" and operation.name in _LISTS):
         return DONE
     if caller == "anonymous":
         return 401
     # Of what they may not see, nobody learns that it exists; a token is seen by its user alone.
-    is_hidden = who != "admin" or one.path.startswith("/api/v1/tenants/{name}")
+    is_hidden = who != "admin" or operation.path.startswith("/api/v1/tenants/{name}")
     return 404 if who == "its user" or (caller == "stranger" and is_hidden) else 403

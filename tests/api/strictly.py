@@ -21,32 +21,35 @@ class Strict:
 
     def faults(self, schema: Schema, answer: Any) -> list[str]:
         """Return the violations of an answer's schema, and record its fields."""
-        found = [f"{error.instance_path}: {error.message}" for error in self._validator(schema).iter_errors(answer)]
-        if not found:
+        result = [f"{error.instance_path}: {error.message}" for error in self._validator(schema).iter_errors(answer)]
+        if not result:
             self.seen.update(self._fields(schema, answer))
-        return found
+        return result
 
     def documented(self, schema: Schema) -> set[str]:
         """Return all fields, at any depth, that answers of this schema may have."""
         names: set[str] = set()
-        waiting, known = [schema], set()
+        waiting, allowed = [schema], set()
         while waiting:
-            one = waiting.pop()
-            name = _component(one)
-            if name and name not in known:
-                known.add(name)
+            operation = waiting.pop()
+            name = _component(operation)
+            if name and name not in allowed:
+                allowed.add(name)
                 fields = self.document["components"]["schemas"][name].get("properties", {})
                 names.update(f"{name}.{field}" for field in fields)
                 waiting += fields.values()
-            waiting += [*one.get("anyOf", ()), *(one[key] for key in ("items", "additionalProperties") if one.get(key))]
+            waiting += [
+                *operation.get("anyOf", ()),
+                *(operation[key] for key in ("items", "additionalProperties") if operation.get(key)),
+            ]
         return names
 
     def is_free(self, field: str) -> bool:
         """Return whether a field, as Component.field, may have any value."""
         name, _, field = field.partition(".")
         schema = self.document["components"]["schemas"][name]["properties"][field]
-        objects = [one for one in schema.get("anyOf", [schema]) if one.get("type") == "object"]
-        return any("additionalProperties" not in one for one in objects)
+        objects = [operation for operation in schema.get("anyOf", [schema]) if operation.get("type") == "object"]
+        return any("additionalProperties" not in operation for operation in objects)
 
     def _validator(self, schema: Schema) -> Draft202012Validator:
         return Draft202012Validator({**schema, "components": self.document["components"]})
@@ -54,9 +57,9 @@ class Strict:
     def _fields(self, schema: Schema, answer: Any) -> Iterator[str]:
         if name := _component(schema):
             yield from self._fields_of(name, answer)
-        for one in schema.get("anyOf", ()):
-            if self._validator(one).is_valid(answer):
-                yield from self._fields(one, answer)
+        for operation in schema.get("anyOf", ()):
+            if self._validator(operation).is_valid(answer):
+                yield from self._fields(operation, answer)
         if isinstance(answer, list) and "items" in schema:
             for item in answer:
                 yield from self._fields(schema["items"], item)

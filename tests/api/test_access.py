@@ -37,12 +37,12 @@ def test_each_role_has_its_permissions(caller):
     stage = Stage()
     token = token_of(caller, stage)
     wrong = {}
-    for one in operations():
+    for operation in operations():
         with transaction.atomic():
-            status = stage.do(one, token=token).status_code
+            status = stage.do(operation, token=token).status_code
             transaction.set_rollback(True)
-        if (DONE if status < 300 else status) != expected(caller, one):
-            wrong[one.name] = f"{status}, not {expected(caller, one)}"
+        if (DONE if status < 300 else status) != expected(caller, operation):
+            wrong[operation.name] = f"{status}, not {expected(caller, operation)}"
     assert wrong == {}
 
 
@@ -58,7 +58,7 @@ def token_of(caller, stage):
 
 def test_documentation_lists_the_required_roles():
     """A08, A54: a new operation needs its line in the table; `who` is what docs/reference/rest.md tells."""
-    assert {one.name: one.who for one in operations()} == WHO
+    assert {operation.name: operation.who for operation in operations()} == WHO
 
 
 def methods_of(endpoint):
@@ -70,27 +70,27 @@ def test_foreign_id_answers_like_an_unknown_one():
     """A08: byte for byte, but for the id and the request's own id."""
     stage = Stage()
     token = make_token(make_member(make_tenant("elsewhere")))
-    for one in operations():
-        if "{job_id}" not in one.path:
+    for operation in operations():
+        if "{job_id}" not in operation.path:
             continue
         answers = []
-        for job_id in (stage.ids(one)["job_id"], 987654321):
-            answer = call(one.method, one.path.format(job_id=job_id), token, stage.body(one))
-            assert answer.status_code == 404, (one.name, answer.content)
+        for job_id in (stage.ids(operation)["job_id"], 987654321):
+            answer = call(operation.method, operation.path.format(job_id=job_id), token, stage.body(operation))
+            assert answer.status_code == 404, (operation.name, answer.content)
             told = answer.json()
             told.pop("request_id")
             answers.append(str(told).replace(f"job {job_id}", "job ID"))
-        assert answers[0] == answers[1], one.name
+        assert answers[0] == answers[1], operation.name
 
 
 def test_lists_show_only_own_tenants(nlp, member):
-    own = submit(member, nlp)
+    is_own = submit(member, nlp)
     submit(make_member(other := make_tenant("other")), other)
     token = make_token(member)
-    assert [job["id"] for job in call("GET", "/api/v1/jobs", token).json()["items"]] == [own]
+    assert [job["id"] for job in call("GET", "/api/v1/jobs", token).json()["items"]] == [is_own]
     assert [t["name"] for t in call("GET", "/api/v1/tenants", token).json()["items"]] == ["nlp"]
     queue = call("GET", "/api/v1/queue", token).json()
-    assert [(item["job_id"], item["position"]) for item in queue["items"]] == [(own, 1)]
+    assert [(item["job_id"], item["position"]) for item in queue["items"]] == [(is_own, 1)]
     assert queue["total"] == 2
     shares = call("GET", "/api/v1/scheduling/shares", token).json()["items"]
     assert [share["tenant"] for share in shares] == ["nlp"]
@@ -133,8 +133,8 @@ class TestTokens:
 
     def test_revoked_token_is_refused(self, nlp, member):
         token = make_token(member)
-        [made] = call("GET", "/api/v1/tokens", token).json()["items"]
-        assert call("DELETE", f"/api/v1/tokens/{made['id']}", token).status_code == 200
+        [created] = call("GET", "/api/v1/tokens", token).json()["items"]
+        assert call("DELETE", f"/api/v1/tokens/{created['id']}", token).status_code == 200
         assert call("GET", "/api/v1/me", token).status_code == 401
 
     def test_secret_is_not_stored(self, nlp, member):

@@ -53,14 +53,14 @@ def test_every_error_is_a_problem(method, path, status, token):
 
 def test_jobs_are_paged_without_gaps(user, tenant, token):
     ids = [submit(user, tenant) for _ in range(5)]
-    seen, cursor = [], ""
+    observed, cursor = [], ""
     while True:
         page = call("GET", f"/api/v1/jobs?limit=2{cursor}", token).json()
-        seen += [job["id"] for job in page["items"]]
+        observed += [job["id"] for job in page["items"]]
         if page["next_cursor"] is None:
             break
         cursor = f"&cursor={page['next_cursor']}"
-    assert seen == ids[::-1]
+    assert observed == ids[::-1]
 
 
 def test_queue_is_paged_in_order(user, tenant, token):
@@ -69,7 +69,7 @@ def test_queue_is_paged_in_order(user, tenant, token):
     second = call("GET", f"/api/v1/queue?limit=1&cursor={first['next_cursor']}", token).json()
     assert [first["items"][0]["job_id"], second["items"][0]["job_id"]] == [high, low]
     assert (first["total"], first["total_gpus"]) == (2, 4)
-    assert [(one["items"][0]["position"], one["items"][0]["gpus_ahead"]) for one in (first, second)] == [(1, 0), (2, 3)]
+    assert [(row["items"][0]["position"], row["items"][0]["gpus_ahead"]) for row in (first, second)] == [(1, 0), (2, 3)]
 
 
 def test_jobs_are_filtered(user, tenant, token):
@@ -150,10 +150,10 @@ def test_logs_are_read_by_offset(user, tenant, token):
     assert response.content == b"llo "
     assert (response["X-Log-Next-Offset"], response["X-Log-Size"], response["X-Log-Complete"]) == ("6", "11", "false")
     assert call("GET", f"/api/v1/jobs/{job_id}/logs?attempt=1&offset=-5", token).content == b"world"
-    for wrong, known in (("attempt=2", "its latest is 1"), ("rank=1", "attempt 1 has ranks 0 to 0")):
+    for wrong, allowed in (("attempt=2", "its latest is 1"), ("rank=1", "attempt 1 has ranks 0 to 0")):
         for more in ("", "&download=true"):
             answer = call("GET", f"/api/v1/jobs/{job_id}/logs?{wrong}{more}", token)
-            assert (answer.status_code, answer.json()["next_step"]) == (404, known)
+            assert (answer.status_code, answer.json()["next_step"]) == (404, allowed)
 
 
 def test_openapi_describes_every_endpoint_and_is_valid(token):

@@ -25,7 +25,7 @@ def admin():
 
 
 def told(answer):
-    return [{k: one[k] for k in ("actor", "via", "action", "subject", "before", "after")} for one in answer["items"]]
+    return [{k: row[k] for k in ("actor", "via", "action", "subject", "before", "after")} for row in answer["items"]]
 
 
 def test_quota_edit_by_a_token_is_audited(nlp, admin):
@@ -59,8 +59,8 @@ def test_new_role_is_audited_once(nlp):
     joan = make_user("joan")
     for role in (Role.MEMBER, Role.MEMBER, Role.OWNER):
         set_member(nlp, joan, role)
-    kept = AuditEntry.objects.filter(action="member.set", subject="joan in nlp").order_by("pk")
-    assert [(one.before, one.after) for one in kept] == [
+    stored = AuditEntry.objects.filter(action="member.set", subject="joan in nlp").order_by("pk")
+    assert [(row.before, row.after) for row in stored] == [
         (None, {"role": "member"}),
         ({"role": "member"}, {"role": "owner"}),
     ]
@@ -132,9 +132,9 @@ def test_audit_is_paged_and_filtered(nlp, admin):
     for n in range(1, 4):
         call("PUT", "/api/v1/tenants/nlp/quota", token, {"max_gpus": n})
     first = call("GET", "/api/v1/audit?subject=quota%20nlp&actor=root&limit=2", token).json()
-    rest = call("GET", f"/api/v1/audit?subject=quota%20nlp&limit=2&cursor={first['next_cursor']}", token).json()
-    assert [one["after"]["max_gpus"] for one in first["items"] + rest["items"]] == [3, 2, 1]
-    assert rest["next_cursor"] is None
+    remaining = call("GET", f"/api/v1/audit?subject=quota%20nlp&limit=2&cursor={first['next_cursor']}", token).json()
+    assert [row["after"]["max_gpus"] for row in first["items"] + remaining["items"]] == [3, 2, 1]
+    assert remaining["next_cursor"] is None
     assert call("GET", "/api/v1/audit?action=quot", token).json()["items"] == []
 
 

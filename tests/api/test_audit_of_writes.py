@@ -109,7 +109,7 @@ def there(admin):
     made(f"users/{make_user('away').username}/disable")
     made("tenants/nlp/secrets/wandb", {"value": "x"}, "PUT")
     made("tenants/nlp/budget", {"hard_gpu_hours": 8}, "PUT")
-    found = {
+    result = {
         "name": "nlp",
         "archived": "old",
         "user": "kim",
@@ -124,61 +124,61 @@ def there(admin):
         "exemption_id": made("idle-exemptions", {"tenant": "nlp"})["id"],
     }
     node = make_node(gpus=2, name="n1")
-    found["running"] = submit(user, tenant)
+    result["running"] = submit(user, tenant)
     run_cycle()
     node.start_all()
-    found |= {state: submit(user, tenant) for state in ("pending", "held", "ended")}
-    made(f"jobs/{found['held']}/hold")
-    made(f"jobs/{found['ended']}/cancel")
+    result |= {state: submit(user, tenant) for state in ("pending", "held", "ended")}
+    made(f"jobs/{result['held']}/hold")
+    made(f"jobs/{result['ended']}/cancel")
     make_node(gpus=0, name="n2")
     made("nodes/n2/drain")
     [device] = query("SELECT id FROM nodes_device WHERE held_whole = 0")
-    return found | {"device_id": device["id"]}
+    return result | {"device_id": device["id"]}
 
 
-def prepare(route: str, admin: str, there: dict[str, Any]) -> None:
+def prepare(route: str, admin: str, existing: dict[str, Any]) -> None:
     """Prepare the state in which the write changes something."""
     if route.endswith("/uncordon"):
-        call("POST", f"/api/v1/nodes/{there['node']}/cordon", admin)
+        call("POST", f"/api/v1/nodes/{existing['node']}/cordon", admin)
     elif route.endswith("/clear"):
-        call("POST", f"/api/v1/gpus/{there['device_id']}/quarantine", admin)
+        call("POST", f"/api/v1/gpus/{existing['device_id']}/quarantine", admin)
     elif route.endswith("/retire"):
-        execute("UPDATE nodes_device SET health = 'lost' WHERE id = %s", [there["device_id"]])
+        execute("UPDATE nodes_device SET health = 'lost' WHERE id = %s", [existing["device_id"]])
 
 
-def do(route: str, admin: str, there: dict[str, Any], body: Any) -> None:
+def do(route: str, admin: str, existing: dict[str, Any], body: Any) -> None:
     method, _, path = route.partition(" ")
     token = None if path == "login" else admin
-    answer = call(method, f"/api/v1/{path.format(**there)}", token, body)
+    answer = call(method, f"/api/v1/{path.format(**existing)}", token, body)
     assert answer.status_code < 300, answer.content
 
 
 @pytest.mark.parametrize("route", ENTRIES)
-def test_write_records_the_values_before_and_after(route, admin, there):
-    kept = ENTRIES[route]
-    prepare(route, admin, there)
+def test_write_records_the_values_before_and_after(route, admin, existing):
+    stored = ENTRIES[route]
+    prepare(route, admin, existing)
     last = AuditEntry.objects.latest("id").pk
-    do(route, admin, there, kept.body)
-    [entry] = AuditEntry.objects.filter(pk__gt=last, action=kept.action)
+    do(route, admin, existing, stored.body)
+    [entry] = AuditEntry.objects.filter(pk__gt=last, action=stored.action)
     assert (entry.actor, entry.via.split(" ")[0]) == ("root", "password" if route == "POST login" else "token")
-    assert (bool(entry.before), bool(entry.after)) == (kept.has_before, kept.has_after)
+    assert (bool(entry.before), bool(entry.after)) == (stored.has_before, stored.has_after)
     assert entry.before != entry.after
 
 
 @pytest.mark.parametrize("route", EVENTS)
-def test_write_of_a_job_records_an_event_with_its_actor(route, admin, there):
+def test_write_of_a_job_records_an_event_with_its_actor(route, admin, existing):
     last = JobEvent.objects.latest("id").pk
-    do(route, admin, there, EVENTS[route])
-    told = JobEvent.objects.filter(pk__gt=last).values_list("actor", "via")
-    assert ("root", f"token {admin.split('.')[0]}") in list(told)
+    do(route, admin, existing, EVENTS[route])
+    answer = JobEvent.objects.filter(pk__gt=last).values_list("actor", "via")
+    assert ("root", f"token {admin.split('.')[0]}") in list(answer)
 
 
 def test_every_write_of_the_api_is_covered():
     """A new one fails until it is told what it leaves."""
-    there = {
+    existing = {
         f"{method} {shape(str(endpoint.pattern))}" for endpoint in api for method in methods_of(endpoint) - {"GET"}
     }
-    assert there == {shape(route) for route in {*ENTRIES, *EVENTS, *WRITES_NOTHING}}
+    assert existing == {shape(route) for route in {*ENTRIES, *EVENTS, *WRITES_NOTHING}}
 
 
 def shape(route: str) -> str:

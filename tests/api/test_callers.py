@@ -24,28 +24,28 @@ pytestmark = pytest.mark.django_db
 ALL = [Scope.READ, Scope.WRITE, Scope.ADMIN]
 
 
-def is_open(one):
-    return WHO[one.name] == "no token"
+def is_open(operation):
+    return WHO[operation.name] == "no token"
 
 
-def as_anonymous(one):
+def as_anonymous(operation):
     """A caller without proof is anonymous, and gets a 401."""
-    return expected("anonymous", one)
+    return expected("anonymous", operation)
 
 
-def with_scope_read(one):
-    return expected("member", one) if one.method == "GET" or is_open(one) else 403
+def with_scope_read(operation):
+    return expected("member", operation) if operation.method == "GET" or is_open(operation) else 403
 
 
-def with_scope_write(one):
-    if one.name == "POST /api/v1/tokens":
+def with_scope_write(operation):
+    if operation.name == "POST /api/v1/tokens":
         return 400  # nobody gives a scope that they lack
-    return expected("member", one) if one.method != "GET" or is_open(one) else 403
+    return expected("member", operation) if operation.method != "GET" or is_open(operation) else 403
 
 
-def without_scope_admin(one):
+def without_scope_admin(operation):
     """It reads what a viewer of every tenant does, and acts in none of which its user is no member."""
-    return expected("admin" if WHO[one.name] == "its user" else "viewer", one)
+    return expected("admin" if WHO[operation.name] == "its user" else "viewer", operation)
 
 
 CREDENTIALS: dict[str, Callable[[Operation], int]] = {
@@ -113,12 +113,12 @@ def test_every_route_answers_every_credential(kind):
     stage = Stage()
     token = credential(kind, stage)
     wrong = {}
-    for one in operations():
+    for operation in operations():
         with transaction.atomic():
-            status = stage.do(one, token=token).status_code
+            status = stage.do(operation, token=token).status_code
             transaction.set_rollback(True)
-        if (DONE if status < 300 else status) != CREDENTIALS[kind](one):
-            wrong[one.name] = f"{status}, not {CREDENTIALS[kind](one)}"
+        if (DONE if status < 300 else status) != CREDENTIALS[kind](operation):
+            wrong[operation.name] = f"{status}, not {CREDENTIALS[kind](operation)}"
     assert wrong == {}
 
 
@@ -153,20 +153,20 @@ def test_every_other_address_is_intentionally_public_or_authenticates():
     """A08: pages send to the login; all else stands in the table above."""
     from gpusched import urls
 
-    found = set(_addresses(urls.urlpatterns, "/"))
-    for path in found:
+    result = set(_addresses(urls.urlpatterns, "/"))
+    for path in result:
         answer = Client().get(path)
         if path in OTHERS:
             assert answer.status_code in OTHERS[path], path
         else:
             assert answer.status_code == 405 or answer["Location"].startswith("/login/"), path
-    assert set(OTHERS) <= found
+    assert set(OTHERS) <= result
 
 
 def _addresses(patterns, prefix):
-    for one in patterns:
-        path = prefix + re.sub(r"<id:\w+>", "1", re.sub(r"<str:\w+>", "x", str(one.pattern)))
-        if not isinstance(one, URLResolver) or path == "/admin/":
+    for operation in patterns:
+        path = prefix + re.sub(r"<id:\w+>", "1", re.sub(r"<str:\w+>", "x", str(operation.pattern)))
+        if not isinstance(operation, URLResolver) or path == "/admin/":
             yield path
         elif path != "/api/v1/":  # in the matrix
-            yield from _addresses(one.url_patterns, path)
+            yield from _addresses(operation.url_patterns, path)

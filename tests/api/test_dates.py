@@ -33,21 +33,21 @@ def jobs(member, tenant):
     return dict(zip(DAYS, ids, strict=True))
 
 
-def listed(member, **given):
+def listed(member, **values):
     """Return all pages, by days."""
     cursor: str | None = ""
-    found: list[int] = []
+    result: list[int] = []
     while cursor is not None:
-        query = "&".join(f"{name}={value}" for name, value in {**given, "cursor": cursor}.items() if value)
+        query = "&".join(f"{name}={value}" for name, value in {**values, "cursor": cursor}.items() if value)
         answer = call("GET", f"/api/v1/jobs?{query}", make_token(member))
         assert answer.status_code == 200, answer.content
-        found += [int(job["submitted_at"][8:10]) for job in answer.json()["items"]]
+        result += [int(job["submitted_at"][8:10]) for job in answer.json()["items"]]
         cursor = answer.json()["next_cursor"]
-    return found
+    return result
 
 
 @pytest.mark.parametrize(
-    ("given", "days"),
+    ("values", "days"),
     [
         ({"submitted_after": "2029-01-10", "submitted_before": "2029-01-12"}, [11, 10]),
         ({"submitted_after": "2029-01-10T12:00:00Z", "submitted_before": "2029-01-10T12:00:01Z"}, [10]),
@@ -61,13 +61,13 @@ def listed(member, **given):
         ({"submitted_after": "2029-01-09", "ended_before": "2029-01-11", "limit": 1}, [9]),
     ],
 )
-def test_jobs_within_the_span_are_listed(member, jobs, given, days, monkeypatch):
+def test_jobs_within_the_span_are_listed(member, jobs, values, days, monkeypatch):
     """Newest first; also where a page looks at few jobs only."""
-    assert listed(member, **given) == days
+    assert listed(member, **values) == days
     monkeypatch.setattr(job_list, "MAX_SEARCHED", 3)
-    assert listed(member, **given) == days
+    assert listed(member, **values) == days
     monkeypatch.setattr(job_list, "MAX_AT_ONCE", 0)  # as if too many had ended in the span
-    assert listed(member, **given) == days
+    assert listed(member, **values) == days
 
 
 def test_pending_job_has_not_ended(member, tenant, jobs):
@@ -80,4 +80,4 @@ def test_pending_job_has_not_ended(member, tenant, jobs):
 def test_invalid_time_is_named(member, name, text):
     """A55"""
     answer = call("GET", f"/api/v1/jobs?{name}={text}", make_token(member))
-    assert (answer.status_code, [one["field"] for one in answer.json()["errors"]]) == (400, [name])
+    assert (answer.status_code, [row["field"] for row in answer.json()["errors"]]) == (400, [name])

@@ -28,23 +28,23 @@ def test_search_by_name_has_no_gap_whatever_the_scan_limit(nlp, monkeypatch, sea
     monkeypatch.setattr(jobs.listing.job_list, "MAX_SEARCHED", searched)
     user = make_member(nlp)
     ids = [submit(user, nlp, name="rare" if n in (1, 2, 11) else "common") for n in range(20)]
-    token, found, cursor, pages = make_token(user), [], "", 0
+    token, result, cursor, pages = make_token(user), [], "", 0
     while True:
         page = call("GET", f"/api/v1/jobs?name=RARE&limit=2{cursor}", token).json()
-        found += [job["id"] for job in page["items"]]
+        result += [job["id"] for job in page["items"]]
         pages += 1
         if page["next_cursor"] is None:
             break
         cursor = f"&cursor={page['next_cursor']}"
-    assert found == [ids[11], ids[2], ids[1]]
+    assert result == [ids[11], ids[2], ids[1]]
     assert pages <= 20 / searched + 3
 
 
 def grow(job: int, user: int, count: int) -> None:
     """Insert this many copies of the job into the history."""
     execute("UPDATE jobs_job SET state = 'completed', ended_at = now(), user_id = %s WHERE id = %s", [user, job])
-    found = query("SELECT attname FROM pg_attribute WHERE attrelid = 'jobs_job'::regclass AND attnum > 0")
-    names = ", ".join(row["attname"] for row in found if row["attname"] != "id")
+    result = query("SELECT attname FROM pg_attribute WHERE attrelid = 'jobs_job'::regclass AND attnum > 0")
+    names = ", ".join(row["attname"] for row in result if row["attname"] != "id")
     execute(
         f"INSERT INTO jobs_job ({names}) SELECT {names} FROM jobs_job, generate_series(1, %s) WHERE id = %s",
         [count, job],
@@ -57,7 +57,7 @@ def test_lists_walk_an_index(nlp):
     grow(submit(make_member(nlp), nlp), make_member(nlp).pk, 8_000)
     grow(submit(make_member(small), small), seldom.pk, 20)
     execute("ANALYZE jobs_job")
-    for given, visible, index in (
+    for values, visible, index in (
         ({}, None, "jobs_job_pkey"),
         ({"tenant": "small"}, None, "job_by_tenant"),
         ({}, [small.pk], "job_by_tenant"),
@@ -65,11 +65,11 @@ def test_lists_walk_an_index(nlp):
         ({"state": "waiting"}, None, ("job_unfinished", "job_waiting_by_tenant")),
         ({"cursor": encode_cursor("jobs", 1000)}, None, "jobs_job_pkey"),
     ):
-        where, params = jobs.listing.job_list._condition(given, visible)
-        plan = query(f"EXPLAIN {representation._SELECT} WHERE {where} ORDER BY j.id DESC LIMIT 100", params)
+        location, params = jobs.listing.job_list._condition(values, visible)
+        plan = query(f"EXPLAIN {representation._SELECT} WHERE {location} ORDER BY j.id DESC LIMIT 100", params)
         text = "\n".join(row["QUERY PLAN"] for row in plan)
         indexes = (index,) if isinstance(index, str) else index
-        assert any(f"{name} on jobs_job" in text for name in indexes), (given, text)
+        assert any(f"{name} on jobs_job" in text for name in indexes), (values, text)
 
 
 ONE_EACH = {
@@ -87,12 +87,12 @@ def test_no_pair_of_filters_scans_all_jobs(nlp):
     at = "'2029-01-01'::timestamptz + (id - (SELECT min(id) FROM jobs_job)) * interval '5 minutes'"
     execute(f"UPDATE jobs_job SET submitted_at = {at}, ended_at = {at} WHERE ended_at IS NOT NULL")
     execute("ANALYZE jobs_job")
-    given = {**ONE_EACH, "array": str(array)}
-    assert {*given, "limit"} == {*jobs.api.jobs._FILTERS}
-    for names in [*combinations(given, 1), *combinations(given, 2)]:
+    values = {**ONE_EACH, "array": str(array)}
+    assert {*values, "limit"} == {*jobs.api.jobs._FILTERS}
+    for names in [*combinations(values, 1), *combinations(values, 2)]:
         for visible in (None, [small.pk])[: 3 - len(names)]:
-            with CaptureQueriesContext(connection) as asked:
-                jobs.listing.job_list.list_jobs({name: given[name] for name in names}, visible, 1)
-            for one in asked.captured_queries:
+            with CaptureQueriesContext(connection) as requested:
+                jobs.listing.job_list.list_jobs({name: values[name] for name in names}, visible, 1)
+            for one in requested.captured_queries:
                 text = "\n".join(row["QUERY PLAN"] for row in query("EXPLAIN " + one["sql"].replace("%", "%%")))
                 assert "Seq Scan on jobs_job" not in text, (names, visible, one["sql"], text)

@@ -66,13 +66,13 @@ def test_same_key_for_another_request_is_a_conflict(token, path, body):
 def test_key_of_a_submit_conflicts_with_other_requests(turn):
     """A03: nor is the key of anything else one for a submit, though submits keep theirs apart; after a day it is."""
     token = make_token(make_member(make_tenant("nlp")))
-    asked = [("jobs", b'{"command": ["x"]}'), ("jobs/bulk", b'{"jobs": [{"command": ["x"]}]}')][::turn]
-    assert [post(path, token, body).status_code for path, body in asked] == [201, 409]
-    assert post(asked[1][0], token, asked[1][1]).json()["code"] == "idempotency_key_reused"
-    assert (Job.objects.count(), post(asked[0][0], token, asked[0][1])["Idempotent-Replay"]) == (1, "true")
+    requested = [("jobs", b'{"command": ["x"]}'), ("jobs/bulk", b'{"jobs": [{"command": ["x"]}]}')][::turn]
+    assert [post(path, token, body).status_code for path, body in requested] == [201, 409]
+    assert post(requested[1][0], token, requested[1][1]).json()["code"] == "idempotency_key_reused"
+    assert (Job.objects.count(), post(requested[0][0], token, requested[0][1])["Idempotent-Replay"]) == (1, "true")
     execute("UPDATE jobs_keptanswer SET created_at = created_at - interval '25 hours'")
     execute("UPDATE jobs_idempotencykey SET created_at = created_at - interval '25 hours'")
-    assert post(asked[1][0], token, asked[1][1]).status_code == 201
+    assert post(requested[1][0], token, requested[1][1]).status_code == 201
 
 
 @pytest.mark.django_db(transaction=True)
@@ -80,17 +80,17 @@ def test_pages_take_a_key():
     """A03: there keys are a person's."""
     browser = Client()
     browser.force_login(make_member(make_tenant("nlp")))
-    given: Any = {"content_type": "application/json", "headers": {"Idempotency-Key": "k"}}
-    assert browser.post("/api/v1/tokens", b'{"name": "x"}', **given).status_code == 201
-    assert browser.post("/api/v1/jobs", b'{"command": ["x"]}', **given).status_code == 409
+    values: Any = {"content_type": "application/json", "headers": {"Idempotency-Key": "k"}}
+    assert browser.post("/api/v1/tokens", b'{"name": "x"}', **values).status_code == 201
+    assert browser.post("/api/v1/jobs", b'{"command": ["x"]}', **values).status_code == 409
 
 
 def test_login_has_no_key():
     """Documented: it is of nobody yet, and each makes its own token."""
     make_user("grace")
     body = b'{"username": "grace", "password": "correct horse battery"}'
-    given: Any = {"content_type": "application/json", "headers": {"Idempotency-Key": "k"}}
-    first, second = (Client().post("/api/v1/login", body, **given) for _ in range(2))
+    values: Any = {"content_type": "application/json", "headers": {"Idempotency-Key": "k"}}
+    first, second = (Client().post("/api/v1/login", body, **values) for _ in range(2))
     assert (first.status_code, second.status_code) == (201, 201)
     assert first.json()["token"] != second.json()["token"]
 
@@ -111,10 +111,10 @@ def test_keys_of_tokens_are_separate(token, admin):
 
 def test_text_of_a_new_token_is_in_no_table(token):
     """A56"""
-    made = post("tokens", token, b'{"name": "x"}').json()["token"]
-    assert made == post("tokens", token, b'{"name": "x"}').json()["token"]
+    created = post("tokens", token, b'{"name": "x"}').json()["token"]
+    assert created == post("tokens", token, b'{"name": "x"}').json()["token"]
     rows = query("SELECT string_agg(k::text, ' ') AS text FROM jobs_keptanswer k")
-    assert made.split(".")[1] not in rows[0]["text"]
+    assert created.split(".")[1] not in rows[0]["text"]
 
 
 def test_key_is_free_after_a_day(token):

@@ -27,7 +27,7 @@ def lists() -> Iterator[tuple[str, set[str]]]:
         for media in answers.get("200", {}).get("content", {}).values():
             name = media["schema"].get("$ref", "").rpartition("/")[2]
             if "next_cursor" in described["components"]["schemas"].get(name, {}).get("properties", {}):
-                yield path.removeprefix("/api/v1/"), {one["name"] for one in operations["get"].get("parameters", ())}
+                yield path.removeprefix("/api/v1/"), {row["name"] for row in operations["get"].get("parameters", ())}
 
 
 def test_sdk_lists_jobs_by_every_filter():
@@ -37,10 +37,12 @@ def test_sdk_lists_jobs_by_every_filter():
 
 def test_each_list_has_pages_or_is_documented_as_complete():
     """A54: in docs/rest.md, of which no other sentence than this one names addresses so."""
-    [whole] = re.findall(r"is answered whole, with a `next_cursor` of null: ([^.]+)\.", (DOCS / "rest.md").read_text())
-    found = dict(lists())
-    assert {path for path, names in found.items() if not {"limit", "cursor"} <= names} == set(
-        re.findall("`/([^`]+)`", whole)
+    [complete] = re.findall(
+        r"is answered whole, with a `next_cursor` of null: ([^.]+)\.", (DOCS / "rest.md").read_text()
+    )
+    result = dict(lists())
+    assert {path for path, names in result.items() if not {"limit", "cursor"} <= names} == set(
+        re.findall("`/([^`]+)`", complete)
     )
 
 
@@ -62,20 +64,20 @@ def test_pages_of_one_item_equal_a_page_of_all():
         path = name.removeprefix("GET /api/v1/")
         if path not in growing:
             continue
-        asked = response.request
+        requested = response.request
 
-        def ask(more: str, asked: Any = asked) -> dict[str, Any]:
-            query = "&".join(part for part in asked["QUERY_STRING"].split("&") if part and "limit=" not in part)
-            token = asked["HTTP_AUTHORIZATION"].removeprefix("Bearer ")
-            answer = call("GET", f"{asked['PATH_INFO']}?{query}&{more}".replace("?&", "?"), token)
-            assert answer.status_code == 200, (asked["PATH_INFO"], more, answer.content)
+        def ask(more: str, requested: Any = requested) -> dict[str, Any]:
+            query = "&".join(part for part in requested["QUERY_STRING"].split("&") if part and "limit=" not in part)
+            token = requested["HTTP_AUTHORIZATION"].removeprefix("Bearer ")
+            answer = call("GET", f"{requested['PATH_INFO']}?{query}&{more}".replace("?&", "?"), token)
+            assert answer.status_code == 200, (requested["PATH_INFO"], more, answer.content)
             body: dict[str, Any] = answer.json()
             return body
 
-        whole = [key_of(item) for item in ask("limit=1000")["items"]]
+        complete = [key_of(item) for item in ask("limit=1000")["items"]]
         first = ask("limit=1")
-        assert [*map(key_of, first["items"]), *pages(ask, first)] == whole, path
-        if len(whole) > 1:
+        assert [*map(key_of, first["items"]), *pages(ask, first)] == complete, path
+        if len(complete) > 1:
             paged.add(path)
     assert paged == growing, "each has two items somewhere"
 

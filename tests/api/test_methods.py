@@ -18,14 +18,14 @@ def admin():
 
 @pytest.fixture
 def browser(admin):
-    found = Client(enforce_csrf_checks=True)
-    found.force_login(admin)
-    return found
+    result = Client(enforce_csrf_checks=True)
+    result.force_login(admin)
+    return result
 
 
 def test_head_is_answered_like_get(admin):
     stage, token = Stage(), make_token(admin)
-    paths = [stage.address(one) for one in operations() if not one.is_write]
+    paths = [stage.address(operation) for operation in operations() if not operation.is_write]
     for path in [*paths, "/metrics", "/ready", "/api/v1/metrics", "/api/v1/openapi.json", "/api/v1/docs"]:
         get, head = (call(method, path, token) for method in ("GET", "HEAD"))
         assert (head.status_code, head.content) == (get.status_code, b""), path

@@ -37,8 +37,8 @@ JOB = {"tenant": "nlp", "command": ["true"], "gpu_count": 0, "cpu_cores": 1}
 
 @pytest.fixture
 def proxy():
-    with proxied() as found:
-        yield found
+    with proxied() as result:
+        yield result
     gate._reset()
 
 
@@ -58,25 +58,25 @@ def ask(method, path, token="", body=None, **headers):
         connection.close_if_unusable_or_obsolete()
 
 
-def require_unavailable(answer, what):
-    assert (answer.status_code, answer.headers.get("Retry-After")) == (503, "1"), what
-    assert answer.headers["Content-Type"] == "application/problem+json", what
-    assert answer.json()["code"] == "database_unavailable", what
+def require_unavailable(answer, subject):
+    assert (answer.status_code, answer.headers.get("Retry-After")) == (503, "1"), subject
+    assert answer.headers["Content-Type"] == "application/problem+json", subject
+    assert answer.json()["code"] == "database_unavailable", subject
 
 
 def test_every_operation_answers_503_while_the_database_refuses_connections(proxy):
     """A59"""
     stage = Stage()
-    asked = [(one, stage.address(one), stage.body(one) if one.is_write else None) for one in operations()]
+    requested = [(row, stage.address(row), stage.body(row) if row.is_write else None) for row in operations()]
     proxy.refuse()
-    for one, path, body in asked:
-        answer = ask(one.method, path, stage.token, body)
+    for row, path, body in requested:
+        answer = ask(row.method, path, stage.token, body)
         if path in WITHOUT_DATABASE:
-            assert answer.status_code == 200, one.name
+            assert answer.status_code == 200, row.name
         elif path.endswith("/ready"):
             assert (answer.status_code, answer["Retry-After"], answer.json()["database"]) == (503, "1", False)
         else:
-            require_unavailable(answer, one.name)
+            require_unavailable(answer, row.name)
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/api/v1/metrics", "/agent/join", "/agent/sync", "/agent/logs"])
@@ -134,25 +134,25 @@ def test_connection_timeouts_delay_one_request_and_no_others(proxy, token):
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "words", "kept"),
+    ("path", "body", "text", "stored"),
     [
         ("/api/v1/jobs", JOB, b"submitted_at", Job),
         ("/api/v1/tokens", {"name": "laptop"}, b"COMMIT\0", ApiToken),
     ],
     ids=["submit", "token"],
 )
-def test_commit_with_a_lost_answer_is_uncertain_and_a_repeat_returns_its_answer(proxy, token, path, body, words, kept):
+def test_commit_with_a_lost_answer_is_uncertain_and_a_repeat_returns_its_answer(proxy, token, path, body, text, stored):
     """A59"""
-    before = kept.objects.count()
-    proxy.cut_answer(words)
+    previous = stored.objects.count()
+    proxy.cut_answer(text)
     first = ask("POST", path, token, body, **{"Idempotency-Key": "once"})
     require_unavailable(first, path)
     assert "the request may or may not have been executed" in first.json()["detail"]
     assert "same Idempotency-Key" in first.json()["next_step"]
-    assert kept.objects.count() == before + 1, "it was carried out"
-    again = ask("POST", path, token, body, **{"Idempotency-Key": "once"})
-    assert (again.status_code, again["Idempotent-Replay"]) == (201, "true")
-    assert kept.objects.count() == before + 1
+    assert stored.objects.count() == previous + 1, "it was carried out"
+    repeated = ask("POST", path, token, body, **{"Idempotency-Key": "once"})
+    assert (repeated.status_code, repeated["Idempotent-Replay"]) == (201, "true")
+    assert stored.objects.count() == previous + 1
 
 
 @pytest.mark.parametrize(
@@ -213,5 +213,5 @@ def test_outage_is_a_log_line_without_a_traceback(proxy, token, caplog):
     proxy.refuse()
     with caplog.at_level(logging.WARNING, "django.request"):
         ask("GET", "/api/v1/jobs", token)
-    [record] = [one for one in caplog.records if one.name == "django.request"]
+    [record] = [row for row in caplog.records if row.name == "django.request"]
     assert record.exc_info is None and "the database does not answer" in record.getMessage()

@@ -62,40 +62,40 @@ def grow(tenant: Any, member: Any, name: str) -> None:
         node.start_all()
 
 
-def counted(monkeypatch: pytest.MonkeyPatch, stage: Stage, one: Operation) -> int:
+def counted(monkeypatch: pytest.MonkeyPatch, stage: Stage, row: Operation) -> int:
     """Of the second time that it is asked: what is remembered for seconds is remembered then. Nothing of it is kept.
     Jobs are a member's, all else is an admin's."""
-    token = stage.member if one.is_write and "/jobs" in one.path else stage.token
+    token = stage.member if row.is_write and "/jobs" in row.path else stage.token
     for _ in range(2):
         with transaction.atomic():
             with statements(monkeypatch) as sent:
-                response = stage.do(one, token=token)
+                response = stage.do(row, token=token)
                 response.getvalue()
-            assert response.status_code < 300, (one.name, response.content)
+            assert response.status_code < 300, (row.name, response.content)
             transaction.set_rollback(True)
-    return len([one for one in sent if not one.startswith(("SAVEPOINT", "RELEASE SAVEPOINT"))])
+    return len([row for row in sent if not row.startswith(("SAVEPOINT", "RELEASE SAVEPOINT"))])
 
 
 def test_baseline_has_each_operation():
-    assert set(BASELINE) == {one.name for one in operations()}
+    assert set(BASELINE) == {row.name for row in operations()}
 
 
 def test_each_read_matches_the_baseline_for_any_amount_of_data(monkeypatch):
     stage = Stage()
-    found: dict[str, list[int]] = {}
+    result: dict[str, list[int]] = {}
     for name in ("n", "m"):
         grow(stage.tenant, stage.user, f"{name}-grown")
-        for one in (one for one in operations() if not one.is_write):
-            found.setdefault(one.name, []).append(counted(monkeypatch, stage, one))
-    growing = {name: counts for name, counts in found.items() if counts[0] != counts[1]}
+        for row in (row for row in operations() if not row.is_write):
+            result.setdefault(row.name, []).append(counted(monkeypatch, stage, row))
+    growing = {name: counts for name, counts in result.items() if counts[0] != counts[1]}
     assert not growing, "more statements with more rows"
-    assert {name: counts[0] for name, counts in found.items()} == only(found)
+    assert {name: counts[0] for name, counts in result.items()} == only(result)
 
 
 def test_each_write_matches_the_baseline(monkeypatch):
     stage = Stage()
-    found = {one.name: counted(monkeypatch, stage, one) for one in writes()}
-    assert found == only(found)
+    result = {row.name: counted(monkeypatch, stage, row) for row in writes()}
+    assert result == only(result)
 
 
 def only(names: Iterable[str]) -> dict[str, int | None]:
@@ -103,11 +103,11 @@ def only(names: Iterable[str]) -> dict[str, int | None]:
 
 
 def test_bulk_needs_the_same_queries_at_any_size(monkeypatch):
-    token, found = make_token(make_member(make_tenant("nlp"))), []
+    token, result = make_token(make_member(make_tenant("nlp"))), []
     make_node(name="n1")
     for jobs in (1, 2, 40):
         body = {"jobs": [{"tenant": "nlp", "command": ["x"]}] * jobs}
         with statements(monkeypatch) as sent:
             assert call("POST", "/api/v1/jobs/bulk", token, body).status_code == 201
-        found.append(len(sent))
-    assert found[1] == found[2]  # the first one remembers what the others need not ask
+        result.append(len(sent))
+    assert result[1] == result[2]  # the first one remembers what the others need not ask

@@ -33,7 +33,7 @@ def token(member):
 def refused(path, token):
     answer = call("GET", f"/api/v1/{path}", token)
     assert answer.status_code == 400, (path, answer.status_code, answer.content)
-    return [one["field"] for one in answer.json()["errors"]]
+    return [operation["field"] for operation in answer.json()["errors"]]
 
 
 @pytest.mark.parametrize("path", ["jobs?format=csv", "tenants/nlp/usage?format=xml", "nodes?format=json"])
@@ -54,9 +54,9 @@ def test_whole_number_has_only_digits(token, number):
 
 @pytest.mark.parametrize("raw", [rb'{"x": "\ud800"}', rb'{"x": "\ud800abc"}', rb'{"x": "\\ \uDFff \ud800"}'])
 def test_half_of_a_surrogate_pair_is_not_called_truncated(raw):
-    with pytest.raises(Problem, match="surrogate pair") as said:
+    with pytest.raises(Problem, match="surrogate pair") as message:
         decode(raw, Text)
-    assert (said.value.status, said.value.code) == (400, "malformed_json")
+    assert (message.value.status, message.value.code) == (400, "malformed_json")
 
 
 @pytest.mark.parametrize("raw", [rb'{"x": "\\ud800', rb'{"x": "\ud800', b'{"x": "a', rb'{"x": "\u12'])
@@ -92,15 +92,15 @@ def test_start_near_the_end_of_time_is_rejected(token, address, text):
 
 def test_job_is_found_by_its_number_without_a_scan(tenant, member, monkeypatch):
     submit(member, tenant)
-    asked: list[tuple[str, Any]] = []
+    requested: list[tuple[str, Any]] = []
 
     def asking(sql: str, params: Any) -> Any:
-        asked.append((sql, params))
+        requested.append((sql, params))
         return query(sql, params)
 
     monkeypatch.setattr(usage_report, "query", asking)
     now = query("SELECT now() AS now")[0]["now"]
     usage_report.report([tenant.pk], now.replace(year=2000), now, "job")
     query("SET LOCAL enable_seqscan = off")
-    plan = str(query(f"EXPLAIN {asked[-1][0]}", asked[-1][1]))
+    plan = str(query(f"EXPLAIN {requested[-1][0]}", requested[-1][1]))
     assert "jobs_job" in plan and "Seq Scan on jobs_job" not in plan

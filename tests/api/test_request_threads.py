@@ -12,17 +12,17 @@ from gpusched.lib.web.request_threads import RequestThreads, client_gone_check, 
 
 @pytest.fixture
 def threads():
-    made = RequestThreads(2)
-    yield made
-    made.shutdown()
+    created = RequestThreads(2)
+    yield created
+    created.shutdown()
 
 
 @pytest.fixture
 def gate():
     """Waiting threads continue at the end of the test at the latest."""
-    made = threading.Event()
-    yield made
-    made.set()
+    created = threading.Event()
+    yield created
+    created.set()
 
 
 def wait_for(is_so):

@@ -16,9 +16,9 @@ OPEN = {"/api/v1/health", "/api/v1/ready", "/api/v1/login", "/health", "/ready",
 def operations():
     document = call("GET", "/api/v1/openapi.json", make_token(make_member(make_tenant()))).json()
     return [
-        (method, path, one)
-        for path, found in document["paths"].items()
-        for method, one in found.items()
+        (method, path, operation)
+        for path, result in document["paths"].items()
+        for method, operation in result.items()
         if path not in OPEN
     ]
 
@@ -27,10 +27,10 @@ def test_every_operation_documents_its_refusals(operations):
     """A54"""
     assert len(operations) > 40
     for method, path, operation in operations:
-        told = set(operation["responses"])
-        wanted = {"401", "403", "406", "429"} | ({"409"} if method == "post" else set())
-        wanted |= {"400", "413", "415"} if "requestBody" in operation else set()
-        assert wanted <= told, f"{method} {path} does not tell of {sorted(wanted - told)}"
+        answer = set(operation["responses"])
+        expected = {"401", "403", "406", "429"} | ({"409"} if method == "post" else set())
+        expected |= {"400", "413", "415"} if "requestBody" in operation else set()
+        assert expected <= answer, f"{method} {path} does not tell of {sorted(expected - answer)}"
 
 
 def test_every_refusal_is_a_problem(operations):
@@ -81,6 +81,6 @@ def test_document_is_built_without_a_warning_and_is_valid(capsys):
 
 def test_operations_have_unique_names():
     document = call("GET", "/api/v1/openapi.json", None).json()
-    names = [one["operationId"] for found in document["paths"].values() for one in found.values()]
+    names = [operation["operationId"] for result in document["paths"].values() for operation in result.values()]
     assert len(names) == len(set(names))
     assert {"get_jobs", "post_jobs", "get_jobs_job_id", "get_root_health"} <= set(names)

@@ -38,19 +38,19 @@ def without(*path: str) -> Document:
     return changed
 
 
-def changed(where: str, **changes: object) -> Document:
+def changed(location: str, **changes: object) -> Document:
     """With some keys at a place like `components.schemas.Used.properties.jobs` changed."""
-    made = deepcopy(COMMITTED)
-    at: Any = made
-    for word in where.split(" "):
+    created = deepcopy(COMMITTED)
+    at: Any = created
+    for word in location.split(" "):
         at = at[int(word)] if isinstance(at, list) else at[word]
     at.update(changes)
-    return made
+    return created
 
 
-def one(told: Document, sent: Document) -> Document:
+def one(answer: Document, sent: Document) -> Document:
     """A document of one operation, which takes the one and answers the other."""
-    content = [{"application/json": {"schema": schema}} for schema in (sent, told)]
+    content = [{"application/json": {"schema": schema}} for schema in (sent, answer)]
     post = {"requestBody": {"content": content[0]}, "responses": {"200": {"content": content[1]}}}
     return {"paths": {"/x": {"post": post}}, "components": {"schemas": {}}}
 
@@ -91,9 +91,9 @@ CHANGES = {
 class TestBreaking:
     @pytest.mark.parametrize("name", CHANGES)
     def test_each_kind_of_schema_change_is_classified(self, name):
-        before, after, told, sent = CHANGES[name]
-        assert breaking(one(before, TEXT), one(after, TEXT)) == [TOLD + rest for rest in told]
-        assert breaking(one(TEXT, before), one(TEXT, after)) == [SENT + rest for rest in sent]
+        previous, after, answer, sent = CHANGES[name]
+        assert breaking(one(previous, TEXT), one(after, TEXT)) == [TOLD + remaining for remaining in answer]
+        assert breaking(one(TEXT, previous), one(TEXT, after)) == [SENT + remaining for remaining in sent]
 
     @pytest.mark.parametrize(
         ("path", "sentence"),
@@ -113,7 +113,7 @@ class TestBreaking:
         assert sentence in breaking(COMMITTED, without(*path))
 
     @pytest.mark.parametrize(
-        ("where", "changes", "sentence"),
+        ("location", "changes", "sentence"),
         [
             ("components schemas NewRate", {"required": ["gpu_model", "price_per_gpu_hour", "ends_at"]},
              "NewRate.ends_at is required now"),
@@ -122,8 +122,8 @@ class TestBreaking:
             ("paths /api/v1/jobs post requestBody", {"required": True}, "POST /api/v1/jobs: the body is required now"),
         ],
     )  # fmt: skip
-    def test_change_is_named_once(self, where, changes, sentence):
-        assert breaking(COMMITTED, changed(where, **changes)) == [sentence]
+    def test_change_is_named_once(self, location, changes, sentence):
+        assert breaking(COMMITTED, changed(location, **changes)) == [sentence]
 
     def test_ref_is_followed_whatever_its_name(self):
         """Also where a schema holds itself."""
@@ -155,8 +155,8 @@ class TestBaseline:
             (tmp_path / check_api.PATH).write_text(json.dumps({"version": version}))
 
         def commit() -> None:
-            for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "x", "--allow-empty"]):
-                subprocess.run(["git", *words], check=True)
+            for text in (["init", "-q"], ["add", "."], ["commit", "-qm", "x", "--allow-empty"]):
+                subprocess.run(["git", *text], check=True)
 
         return write, commit
 

@@ -47,16 +47,16 @@ def test_service_token_submits_for_its_tenant_and_sees_no_other(nlp, owner):
 
 def test_last_use_is_stored_to_the_minute(owner):
     """A token that nobody uses any more is found by that, and a busy one is not written with each request."""
-    made = make(owner)
-    used = ApiToken.objects.filter(pk=made["id"])
+    created = make(owner)
+    used = ApiToken.objects.filter(pk=created["id"])
     assert used.get().last_used_at is None
-    call("GET", "/api/v1/me", made["token"])
+    call("GET", "/api/v1/me", created["token"])
     first = used.get().last_used_at
     assert first is not None
-    call("GET", "/api/v1/me", made["token"])
+    call("GET", "/api/v1/me", created["token"])
     assert used.get().last_used_at == first
     used.update(last_used_at=first - timedelta(minutes=2))
-    call("GET", "/api/v1/me", made["token"])
+    call("GET", "/api/v1/me", created["token"])
     assert (used.get().last_used_at or first - timedelta(1)) >= first
 
 
@@ -84,10 +84,10 @@ def test_viewer_token_only_reads(owner):
 def test_second_token_is_for_rotation_and_each_is_revoked_alone(owner):
     first, second = make(owner), make(owner)
     listed = call("GET", PATH, owner).json()["items"]
-    assert [(one["id"], one["user"]) for one in listed] == [(second["id"], "ci@nlp"), (first["id"], "ci@nlp")]
+    assert [(row["id"], row["user"]) for row in listed] == [(second["id"], "ci@nlp"), (first["id"], "ci@nlp")]
     assert "token" not in listed[0]
     assert call("DELETE", f"{PATH}/{first['id']}", owner).json()["revoked_at"]
-    assert [call("GET", "/api/v1/me", one["token"]).status_code for one in (first, second)] == [401, 200]
+    assert [call("GET", "/api/v1/me", row["token"]).status_code for row in (first, second)] == [401, 200]
 
 
 def test_second_token_keeps_the_role_of_the_first(nlp, owner):
@@ -95,15 +95,15 @@ def test_second_token_keeps_the_role_of_the_first(nlp, owner):
     first = make(owner, role="viewer")
     second = make(owner)
     assert Membership.objects.get(user__username="ci@nlp").role == "viewer"
-    for one in (first, second):
-        assert call("POST", "/api/v1/jobs", one["token"], {"command": ["true"]}).status_code == 403
+    for row in (first, second):
+        assert call("POST", "/api/v1/jobs", row["token"], {"command": ["true"]}).status_code == 403
     refused = call("POST", PATH, owner, {"name": "ci", "role": "member"})
-    told = refused.json()
-    assert (refused.status_code, told["code"], told["errors"][0]["field"]) == (409, "role_differs", "role")
-    assert "leave role out to keep viewer" in told["next_step"]
+    answer = refused.json()
+    assert (refused.status_code, answer["code"], answer["errors"][0]["field"]) == (409, "role_differs", "role")
+    assert "leave role out to keep viewer" in answer["next_step"]
     assert Membership.objects.get(user__username="ci@nlp").role == "viewer"
-    for one in (first, second):
-        call("DELETE", f"{PATH}/{one['id']}", owner)
+    for row in (first, second):
+        call("DELETE", f"{PATH}/{row['id']}", owner)
     make(owner, role="member")
     assert Membership.objects.get(user__username="ci@nlp").role == "member", "no token in use was changed by it"
 
@@ -157,27 +157,27 @@ class TestWhatWasMadeWithAToken:
         sibling = call("POST", "/api/v1/tokens", token, body).json()
         answer = call("DELETE", f"/api/v1/tokens/{child['id']}", token).json()
         assert (answer["also_revoked"], bool(answer["revoked_at"])) == ([grandchild["id"]], True)
-        used = [call("GET", "/api/v1/me", one).status_code for one in (child["token"], grandchild["token"])]
+        used = [call("GET", "/api/v1/me", row).status_code for row in (child["token"], grandchild["token"])]
         assert (used, call("GET", "/api/v1/me", sibling["token"]).status_code) == ([401, 401], 200)
-        kept = AuditEntry.objects.filter(action="token.revoke").values_list("subject", flat=True)
-        assert set(kept) == {f"token {one['prefix']}" for one in (child, grandchild)}
+        stored = AuditEntry.objects.filter(action="token.revoke").values_list("subject", flat=True)
+        assert set(stored) == {f"token {row['prefix']}" for row in (child, grandchild)}
         assert call("DELETE", f"/api/v1/tokens/{child['id']}", token).json()["also_revoked"] == []
 
     def test_token_created_by_a_service_token_is_revoked_with_it(self, owner):
         program = make(owner)
-        made = call("POST", "/api/v1/tokens", program["token"], {"name": "t", "scopes": ["read"]}).json()
-        assert call("DELETE", f"{PATH}/{program['id']}", owner).json()["also_revoked"] == [made["id"]]
-        assert call("GET", "/api/v1/me", made["token"]).status_code == 401
+        created = call("POST", "/api/v1/tokens", program["token"], {"name": "t", "scopes": ["read"]}).json()
+        assert call("DELETE", f"{PATH}/{program['id']}", owner).json()["also_revoked"] == [created["id"]]
+        assert call("GET", "/api/v1/me", created["token"]).status_code == 401
 
     def test_revocation_in_the_admin_includes_created_tokens(self, nlp):
         token = make_token(make_member(nlp))
-        made = call("POST", "/api/v1/tokens", token, {"name": "t", "scopes": ["read"]}).json()
+        created = call("POST", "/api/v1/tokens", token, {"name": "t", "scopes": ["read"]}).json()
         browser = Client()
         browser.force_login(make_user(admin=True))
         fields = {"expires_at_0": "", "expires_at_1": "", "revoked_at_0": "2026-01-01", "revoked_at_1": "00:00:00"}
-        answer = browser.post(f"/admin/tenants/apitoken/{made['made_by']}/change/", fields)
+        answer = browser.post(f"/admin/tenants/apitoken/{created['made_by']}/change/", fields)
         assert answer.status_code == 302, answer.content
-        assert call("GET", "/api/v1/me", made["token"]).status_code == 401
+        assert call("GET", "/api/v1/me", created["token"]).status_code == 401
 
 
 def test_token_for_one_tenant_sees_and_revokes_only_tokens_for_it(nlp):
@@ -188,8 +188,8 @@ def test_token_for_one_tenant_sees_and_revokes_only_tokens_for_it(nlp):
     foreign, _ = tokens.create_token(user.pk, "foreign", [Scope.READ], tenant_id=other.pk)
     _, text = tokens.create_token(user.pk, "limited", [Scope.READ, Scope.WRITE], tenant_id=nlp.pk)
     second, _ = tokens.create_token(user.pk, "second", [Scope.READ], tenant_id=nlp.pk)
-    assert {one["name"] for one in call("GET", "/api/v1/tokens", text).json()["items"]} == {"limited", "second"}
-    answers = [call("DELETE", f"/api/v1/tokens/{one.pk}", text).status_code for one in (wide, foreign, second)]
+    assert {row["name"] for row in call("GET", "/api/v1/tokens", text).json()["items"]} == {"limited", "second"}
+    answers = [call("DELETE", f"/api/v1/tokens/{row.pk}", text).status_code for row in (wide, foreign, second)]
     assert answers == [404, 404, 200]
     assert len(call("GET", "/api/v1/tokens", make_token(user)).json()["items"]) == 5, "one without a tenant knows all"
 

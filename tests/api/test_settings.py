@@ -26,10 +26,10 @@ def test_senseless_value_is_rejected_by_its_name(setting):
 
 
 def test_each_number_has_bounds_around_its_default():
-    for one in fields(Env):
-        if one.type in (int, float):
-            least, most = one.metadata["between"]
-            assert least <= one.default <= most, one.name
+    for operation in fields(Env):
+        if operation.type in (int, float):
+            least, maximum = operation.metadata["between"]
+            assert least <= operation.default <= maximum, operation.name
 
 
 def test_node_is_not_lost_between_two_messages():

@@ -166,10 +166,10 @@ def test_server_rejects_the_file_of_the_command_line(file):
 @pytest.mark.parametrize("command", [["manage.py", "check"], ["-m", "daphne", "gpusched.asgi:application"]])
 def test_server_refuses_to_start_in_one_sentence(file, command):
     environ = {**os.environ, **written(file, "http_prot = 1"), "DJANGO_SETTINGS_MODULE": "gpusched.settings"}
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, *command], cwd=ROOT, env=environ, capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stderr) == (
+    assert (result.returncode, result.stderr) == (
         1,
         f"gpusched: {file}, line 1: http_prot is not a setting; the nearest name is http_port\n",
     )

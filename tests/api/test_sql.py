@@ -26,8 +26,8 @@ pytestmark = pytest.mark.django_db
     ],
 )
 def test_column_arrives_unchanged(kind, values):
-    found = rows(f"SELECT * FROM unnest(%s::{kind}[])", columns([(value,) for value in values], 1))
-    assert [value for (value,) in found] == values
+    result = rows(f"SELECT * FROM unnest(%s::{kind}[])", columns([(value,) for value in values], 1))
+    assert [value for (value,) in result] == values
 
 
 @pytest.mark.parametrize(

@@ -61,8 +61,8 @@ LOOKED_AT = {
 
 def test_only_constants_are_put_into_statements():
     """A55: a new one is to be a constant in capitals, or stand in LOOKED_AT with its reason."""
-    found = {(file, text) for file in _files() for text in _put_into_sql(file)}
-    assert found - LOOKED_AT.keys() == set()
+    result = {(file, text) for file in _files() for text in _put_into_sql(file)}
+    assert result - LOOKED_AT.keys() == set()
 
 
 def test_no_statement_is_built_by_percent_or_format():
@@ -84,5 +84,5 @@ def _put_into_sql(file: str) -> Iterator[str]:
         if isinstance(node, ast.JoinedStr):
             text = "".join(str(part.value) for part in node.values if isinstance(part, ast.Constant))
             for part in node.values if _SQL.search(text) else ():
-                if isinstance(part, ast.FormattedValue) and not _CONSTANT.fullmatch(said := ast.unparse(part.value)):
-                    yield said
+                if isinstance(part, ast.FormattedValue) and not _CONSTANT.fullmatch(message := ast.unparse(part.value)):
+                    yield message

@@ -27,9 +27,9 @@ def test_disabled_sso_has_no_address_and_no_button():
 def test_disabled_sso_is_not_loaded():
     """Start-up is no slower for it."""
     code = "import django, sys; django.setup(); import gpusched.urls; print([m for m in sys.modules if m in ('allauth', 'jwt')])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
                           env={"DJANGO_SETTINGS_MODULE": "gpusched.settings", "GPUSCHED_SECRET_KEY": "x" * 50})  # fmt: skip
-    assert done.stdout.strip() == "[]"
+    assert result.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize(

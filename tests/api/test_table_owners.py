@@ -87,9 +87,9 @@ def test_views_are_recreated_when_their_text_changes(monkeypatch):
     monkeypatch.undo()
     install_views()
     execute("SELECT job_id FROM jobs_attempts")
-    [before] = query("SELECT oid FROM pg_class WHERE relname = 'jobs_attempts'")
+    [previous] = query("SELECT oid FROM pg_class WHERE relname = 'jobs_attempts'")
     install_views()
-    assert query("SELECT oid FROM pg_class WHERE relname = 'jobs_attempts'") == [before]
+    assert query("SELECT oid FROM pg_class WHERE relname = 'jobs_attempts'") == [previous]
 
 
 @pytest.mark.django_db

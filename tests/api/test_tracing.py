@@ -72,13 +72,13 @@ def test_request_that_fails_is_an_error(collector, monkeypatch):
 
 def test_submit_stores_its_span_as_the_trace_context_of_the_job(collector, monkeypatch, headers):
     with traced(collector, monkeypatch):
-        one = submit({**headers, "traceparent": TRACEPARENT})
+        operation = submit({**headers, "traceparent": TRACEPARENT})
         answer = post("jobs/bulk", {"jobs": [{"command": ["true"]}, {"command": ["false"]}]}, headers)
     [single, bulk] = collector.spans
-    assert Job.objects.get(pk=one).traceparent.rpartition("-")[0] == single.context
+    assert Job.objects.get(pk=operation).traceparent.rpartition("-")[0] == single.context
     assert single.trace_id == TRACEPARENT.split("-")[1]
-    kept = Job.objects.filter(pk__in=answer.json()["job_ids"]).values_list("traceparent", flat=True)
-    assert [one.rpartition("-")[0] for one in kept] == [bulk.context] * 2
+    stored = Job.objects.filter(pk__in=answer.json()["job_ids"]).values_list("traceparent", flat=True)
+    assert [operation.rpartition("-")[0] for operation in stored] == [bulk.context] * 2
 
 
 @pytest.mark.parametrize("sent", [TRACEPARENT, "00-zz", "x" * 5000, None])

@@ -36,12 +36,12 @@ def answers(document):
 
 def test_every_successful_answer_names_its_fields(document):
     """A54: none is just an object."""
-    found = answers(document)
-    assert len(found) > 60
-    for name, schema in found.items():
-        assert all("$ref" in one for one in schema.get("anyOf", [schema])), name
+    result = answers(document)
+    assert len(result) > 60
+    for name, schema in result.items():
+        assert all("$ref" in operation for operation in schema.get("anyOf", [schema])), name
     strict = Strict(document)
-    promised = set().union(*(strict.documented(schema) for schema in found.values()))
+    promised = set().union(*(strict.documented(schema) for schema in result.values()))
     assert {field for field in promised if strict.is_free(field)} == FREE
 
 
@@ -52,14 +52,14 @@ def test_every_real_answer_is_as_documented(document, settings, tmp_path, monkey
     settings.DATA_DIR = tmp_path
     monkeypatch.setattr(budgets, "CACHE_SECONDS", 0.0)
     strict, schemas = Strict(document), answers(document)
-    wrong, asked = [], set()
+    wrong, requested = [], set()
     for name, response in everything():
-        asked.add((name, response.status_code))
+        requested.add((name, response.status_code))
         if response.status_code != 204:
             schema = schemas[name, response.status_code]
             wrong += [f"{name}: {fault}" for fault in strict.faults(schema, response.json())]
     assert wrong == []
     # A server that is not ready is asked in tests/scheduling.
-    assert {one for one in schemas if one[1] != 503} <= asked
+    assert {operation for operation in schemas if operation[1] != 503} <= requested
     promised = set().union(*(strict.documented(schema) for schema in schemas.values()))
     assert sorted(promised - strict.seen) == []
