@@ -15,8 +15,8 @@ _OF_DEVICE = """
 """
 
 
-# Another note of who closed a node is told in place of the first, which the audit trail keeps. What the system held
-# stays told as held, and an admin who takes it over has an incident of their own.
+# A new note of an admin replaces the cause; the audit log has the former one. If an admin takes over a cordon of the
+# system, that ends its incident and opens another.
 _OF_NODE = f"""
     IF OLD.state <> NEW.state THEN
         UPDATE nodes_incident SET until = clock_timestamp()

@@ -1,4 +1,4 @@
-"""All metrics: name, type, labels and meaning. docs/metrics.md is generated from them."""
+"""The metrics: name, type, labels and meaning. docs/metrics.md is generated from them."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -55,8 +55,8 @@ MAX_GPU_HOURS, MAX_DAYS = 1e9, 366
 
 @pghistory.track()
 class Budget(models.Model):
-    """How many GPU-hours a tenant may use in a calendar month (UTC), or in the last so many days. Soft: beyond it
-    people are told; hard: nothing more starts on GPUs."""
+    """How many GPU-hours a tenant may use in a calendar month (UTC), or in the last `days`. Soft: beyond it
+    members are notified; hard: no more GPU jobs start."""
 
     tenant = models.OneToOneField("tenants.Tenant", on_delete=models.CASCADE, related_name="budget")
     soft_gpu_hours = models.FloatField(

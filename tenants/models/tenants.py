@@ -220,7 +220,7 @@ class OneTimePassword(models.Model):
 
 @pghistory.track(pghistory.InsertEvent(), pghistory.UpdateEvent(), pghistory.DeleteEvent(), exclude=["sealed"])
 class Secret(models.Model):
-    """A text that jobs of the tenant may name and that nobody reads but they, sealed (tenants/secrets.py). In no admin
+    """A sealed text that only jobs of the tenant that name it can read (tenants/secrets.py). In no admin
     and no answer; its history has no values, sealed or not."""
 
     tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="+", db_index=False)
@@ -237,7 +237,7 @@ class Secret(models.Model):
 
 
 class UsageEntry(models.Model):
-    """One device (or part of its memory) used by one rank from start to end. Written once, when it is given back.
+    """The use of a device (or part of its memory) by a rank from start to end. Written once, at its release.
 
     Job and device are kept as plain numbers and words: the ledger outlives both."""
 

@@ -1,4 +1,4 @@
-"""All codes of problems (gpusched/lib/api/problems.py), with their statuses and meanings."""
+"""The codes of problems (gpusched/lib/api/problems.py), with their statuses and meanings."""
 
 from gpusched.lib import limits
 

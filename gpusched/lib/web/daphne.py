@@ -1,4 +1,4 @@
-"""All changes to Daphne and Twisted.
+"""Changes to Daphne and Twisted.
 
 - A malformed or too long head of a request is answered with a problem. Twisted closes the connection without an answer,
   or sends an empty 400.
