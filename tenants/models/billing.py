@@ -55,7 +55,7 @@ MAX_GPU_HOURS, MAX_DAYS = 1e9, 366
 
 @pghistory.track()
 class Budget(models.Model):
-    """How many GPU-hours a tenant may use in a calendar month (UTC), or in the last `days`. Soft: beyond it
+    """The GPU-hours that a tenant may use in a calendar month (UTC), or in the last `days`. Soft: beyond it
     members are notified; hard: no more GPU jobs start."""
 
     tenant = models.OneToOneField("tenants.Tenant", on_delete=models.CASCADE, related_name="budget")
