@@ -12,9 +12,9 @@ from gpusched.protocol.job_request import FieldError, JobRequest
 from gpusched.protocol.reasons import Pending
 from scheduling.cycle import snapshot
 from scheduling.cycle.tenants import load_tenants
-from scheduling.engine.explain.feasibility import impossible_in
-from scheduling.engine.explain.inventory import Inventory, survey
-from scheduling.engine.limits.budgets import is_exhausted, spent
+from scheduling.engine.explain.feasibility import why_never_fits_in
+from scheduling.engine.explain.inventory import Inventory, inventory_of
+from scheduling.engine.limits.budgets import budget_reason, is_exhausted
 from scheduling.engine.model import Node, PendingReason, Policy, Request, Tenant
 from scheduling.engine.whatif.effects import in_use
 from scheduling.policy import policy
@@ -81,9 +81,9 @@ def check_request(request: JobRequest, tenant_id: int, identity: Identity) -> Pr
 
 def _verdict(engine_request: Request, tenant_id: int, cluster: _Cluster, *, is_online: bool) -> PendingReason | None:
     tenant = cluster.tenants[tenant_id]
-    reason = impossible_in(engine_request, tenant, cluster.inventory, cluster.policy, is_online=is_online)
+    reason = why_never_fits_in(engine_request, tenant, cluster.inventory, cluster.policy, is_online=is_online)
     if reason is None and engine_request.gpu_count and is_exhausted(tenant):
-        return spent(tenant)
+        return budget_reason(tenant)
     return reason
 
 
@@ -150,7 +150,7 @@ def _read(quota_edits: int) -> None:
         quota_edits=quota_edits,
         read_at=read_at,
         nodes=nodes,
-        inventory=survey(nodes),
+        inventory=inventory_of(nodes),
         tenants={tenant.id: tenant for tenant in load_tenants(rules)},
         policy=rules,
     )

@@ -117,7 +117,7 @@ def _job(engine_id: int, node: str | None, replayed: Replayed, names: dict[int, 
             if step.change is not None
         ],
         "node": node,
-        "obstacles": [{"test": obstacle.name, "sentence": obstacle.found} for obstacle in replayed.obstacles],
+        "obstacles": [{"test": obstacle.name, "sentence": obstacle.sentence} for obstacle in replayed.obstacles],
     }
 
 

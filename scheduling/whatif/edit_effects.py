@@ -97,11 +97,11 @@ def _represent(
         ],
         "would_start": _jobs(counted.starts, snapshot),
         "would_wait": _jobs(counted.waits, snapshot),
-        "would_never_start": _jobs(counted.never, snapshot),
+        "would_never_start": _jobs(counted.impossible, snapshot),
         "would_stop": _jobs(counted.stops, snapshot),
         "sentences": [fix_plurals(sentence) for sentence in sentences] or [NO_EFFECT],
         # Effects that the caller should see before the edit.
-        "contradicts": bool(above or counted.never or counted.stops or effect is None),
+        "contradicts": bool(above or counted.impossible or counted.stops or effect is None),
     }
 
 
@@ -149,7 +149,7 @@ def _affected_sentences(effect: Effect, snapshot: Snapshot) -> Iterator[str]:
     for ids, consequence in (
         (effect.starts, "would start now that otherwise wait"),
         (effect.waits, "would wait that otherwise start now"),
-        (effect.never, "would exceed a limit by themselves, and could never start"),
+        (effect.impossible, "would exceed a limit by themselves, and could never start"),
         (effect.stops, "would be stopped for others"),
     ):
         if ids:

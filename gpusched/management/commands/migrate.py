@@ -11,7 +11,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.loader import MigrationLoader
 from psycopg import errors
 
-from gpusched.lib.db.locks import Lock, held
+from gpusched.lib.db.locks import Lock, locked
 from gpusched.lib.db.views import install_views
 
 # Who waits for a table's strongest lock makes everybody wait who comes after: so short that requests only get slower.
@@ -28,7 +28,7 @@ class Command(migrate.Command):
     def handle(self, *args: Any, tries: int = TRIES, **options: Any) -> None:
         """Migrate. Each migration is a transaction: one without its lock is rolled back, and earlier ones stay."""
         connection = connections[options["database"]]
-        with held(Lock.MIGRATE):  # if two start together, one migrates, and the other finds nothing to do
+        with locked(Lock.MIGRATE):  # if two start together, one migrates, and the other finds nothing to do
             with connection.cursor() as cursor:
                 cursor.execute("SELECT set_config('lock_timeout', %s, false)", [f"{LOCK_SECONDS * 1000:.0f}ms"])
             try:

@@ -25,7 +25,7 @@ class Command(BaseCommand):
             options["port"],
             demo=options["demo"],
             agent=not options["no_agent"],
-            say=self._print,
+            log=self._print,
         )
         try:
             machine.run()
