@@ -92,7 +92,7 @@ def admin():
 
 
 @pytest.fixture
-def there(admin):
+def existing(admin):
     """Create an object of each kind that a write needs."""
     tenant = make_tenant("nlp")
     make_tenant("other")

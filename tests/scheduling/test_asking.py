@@ -156,10 +156,10 @@ from pathlib import Path
 import django
 django.setup()
 from tests.scheduling import thoughts
-from tests.scheduling.test_asking import HERE, ask
+from tests.scheduling.test_asking import VIEW, ask
 if {question!r} == "never":
-    ask(HERE, thoughts.never, {str(path)!r})
-Path({str(path) + ".new"!r}).write_text(str(ask(HERE, thoughts.number)))
+    ask(VIEW, thoughts.think_forever, {str(path)!r})
+Path({str(path) + ".new"!r}).write_text(str(ask(VIEW, thoughts.number)))
 Path({str(path) + ".new"!r}).rename({str(path)!r})
 time.sleep(60)
 """
