@@ -9,7 +9,7 @@ from frontend.live import hub as hubs
 from frontend.live import invalidation, loader
 from gpusched.lib.bus import events, redis_bus
 from gpusched.lib.bus.changes import EVERYTHING
-from gpusched.lib.bus.notifier import Transport, ringer
+from gpusched.lib.bus.notifier import Transport, notifier
 from tests.factories import make_member, make_tenant, submit
 from tests.frontend import test_property
 from tests.frontend.page import Page, cookie_of, live_hub
@@ -22,16 +22,16 @@ db = sync_to_async
 @pytest.fixture
 def redis(settings):
     with redis_server() as server:
-        ringer.stop()
+        notifier.stop()
         settings.CHANNEL_LAYERS = layers(server.url)
         yield server
-        ringer.stop()
-    ringer.flush()
+        notifier.stop()
+    notifier.flush()
 
 
 @pytest.fixture
 def notified(monkeypatch):
-    """What the ringer said by PostgreSQL."""
+    """What the notifier said by PostgreSQL."""
     message: list[str] = []
     notify = Transport._notify
 
@@ -53,8 +53,8 @@ async def page(redis, monkeypatch):
     user = await db(make_member)(tenant)
     async with live_hub(monkeypatch) as hub:
         opened = await Page(await db(cookie_of)(user), ["jobs"]).connect()
-        await opened.until(lambda: hub._listener.hears_redis)
-        opened.hears_redis = lambda: hub._listener.hears_redis  # type: ignore[attr-defined]
+        await opened.until(lambda: hub._listener.is_redis_connected)
+        opened.is_redis_connected = lambda: hub._listener.is_redis_connected  # type: ignore[attr-defined]
         opened.submit = lambda: db(submit)(user, tenant)  # type: ignore[attr-defined]
         yield opened
         await opened.leave()
@@ -71,11 +71,11 @@ async def test_changes_use_redis_and_fall_back_to_postgresql(page, redis, notifi
     redis.kill()
     await shows(page, await page.submit())
     assert notified
-    await page.until(lambda: page.hears_redis() is False)
+    await page.until(lambda: page.is_redis_connected() is False)
     await page.until(lambda: '"late":true' in page.heard[-1])
     await shows(page, await page.submit())
     await db(redis.start)()
-    await page.until(lambda: page.hears_redis())
+    await page.until(lambda: page.is_redis_connected())
     await page.until(lambda: '"alive"' in page.heard[-1] and '"late"' not in page.heard[-1])
     message = None
     while message != len(notified):  # senders try it again after a moment
@@ -94,11 +94,11 @@ async def test_lost_redis_messages_are_detected(page, redis, notified):
 async def test_missing_or_invalid_message_invalidates_all(page, redis):
     received: list[dict[str, list[int]]] = []
     ear = redis_bus.Subscriber(received.append)
-    ear._take(redis_bus.Said("a", 1, {"jobs": [1]}))
-    ear._take(redis_bus.Said("a", 2, {"jobs": [2]}))
-    ear._take(redis_bus.Said("a", 2))
-    ear._take(redis_bus.Said("a", 4, {"jobs": [4]}))
-    ear._take(redis_bus.Said("a", 5))
+    ear._handle(redis_bus.ChangeMessage("a", 1, {"jobs": [1]}))
+    ear._handle(redis_bus.ChangeMessage("a", 2, {"jobs": [2]}))
+    ear._handle(redis_bus.ChangeMessage("a", 2))
+    ear._handle(redis_bus.ChangeMessage("a", 4, {"jobs": [4]}))
+    ear._handle(redis_bus.ChangeMessage("a", 5))
     assert received == [{"jobs": [1]}, {"jobs": [2]}, EVERYTHING, EVERYTHING]
     await get_channel_layer(redis_bus.LAYER).group_send(redis_bus.GROUP, {"sender": 5})
     await shows(page, await page.submit())
@@ -106,11 +106,11 @@ async def test_missing_or_invalid_message_invalidates_all(page, redis):
 
 @pytest.mark.parametrize("address", ["redis://127.0.0.1:1", "redis://127.0.0.1:none"])
 def test_unreachable_redis_leaves_postgresql(settings, notified, address):
-    ringer.stop()
+    notifier.stop()
     settings.CHANNEL_LAYERS = layers(address)
     events.changed("jobs", [7])
-    assert ringer.flush(20)
-    ringer.stop()
+    assert notifier.flush(20)
+    notifier.stop()
     assert notified == ['{"jobs":[7]}']
 
 

@@ -201,7 +201,7 @@ def test_queue_page_shows_groups(nlp, member):
 
 def test_estimates_are_for_visible_waiting_jobs(nlp, member, monkeypatch):
     """A08; those that start at once or are held have none."""
-    monkeypatch.setattr(current, "_foreseen", current._Foreseen())
+    monkeypatch.setattr(current, "_queue_estimates", current._QueueEstimates())
     make_node(name="n1", gpus=1)
     submit(member, nlp, gpu_count=1, max_runtime_minutes=60)
     run_cycle()
@@ -220,9 +220,9 @@ def test_estimates_report_overload(nlp, member, monkeypatch):
     waiting = [submit(member, nlp, gpu_count=1) for _ in range(2)]
     run_cycle()
     monkeypatch.setattr(current, "MAX_BEHIND", 1)
-    monkeypatch.setattr(current, "_foreseen", current._Foreseen())
+    monkeypatch.setattr(current, "_queue_estimates", current._QueueEstimates())
     payload = browser(member).get(f"/queue/estimates/?ids={waiting[0]}").json()
-    message = "no estimates of the whole queue while more than 1 jobs wait: ask about this one alone"
+    message = "no estimates of the whole queue while more than 1 jobs wait: explain this job alone"
     assert payload == {str(waiting[0]): {"estimate": None, "estimate_reason": message}}
 
 
@@ -230,16 +230,16 @@ def test_failed_estimate_shows_its_problem(nlp, member, monkeypatch):
     """An opened row says why, with what is known without it; the list has no estimates until they are there."""
 
     def unanswered(*requested, **mode):
-        raise Problem(503, "unanswered", "it could not be worked out: it took longer than 20 s")
+        raise Problem(503, "unanswered", "the answer could not be computed: it took longer than 20 s")
 
     make_node(name="n1", gpus=1)
     _, waiting = submit(member, nlp, gpu_count=1), submit(member, nlp, gpu_count=1)
     run_cycle()
     monkeypatch.setattr(current, "ask", unanswered)
-    monkeypatch.setattr(current, "_foreseen", current._Foreseen())
+    monkeypatch.setattr(current, "_queue_estimates", current._QueueEstimates())
     client = browser(member)
     page = text_of(client.get(f"/jobs/{waiting}/foreseen/"))
-    assert "It could not be worked out: it took longer than 20 s." in page
+    assert "The answer could not be computed: it took longer than 20 s." in page
     assert "Ahead of it by priority and age" in page
     payload = client.get(f"/queue/estimates/?ids={waiting}").json()
-    assert payload[str(waiting)]["estimate_reason"] == "no estimate yet: it is worked out every few seconds"
+    assert payload[str(waiting)]["estimate_reason"] == "no estimate yet: estimates are computed every few seconds"

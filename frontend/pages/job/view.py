@@ -303,7 +303,9 @@ def _change_limit(request: HttpRequest, identity: Identity, job_id: int, *, is_d
     observed = request.POST.get("seen", "")
     if observed and not _OFFSET.fullmatch(observed):
         raise invalid([FieldError("seen", "wrong_type", "must be a number of seconds")])
-    return extend.extend(job_id, extension, identity, is_dry_run=is_dry_run, seen=int(observed) if observed else None)
+    return extend.extend(
+        job_id, extension, identity, is_dry_run=is_dry_run, expected=int(observed) if observed else None
+    )
 
 
 def _visible(job_id: int, identity: Identity) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from django.views.decorators.http import require_POST
 from frontend.ui.page import page, perform, show
 from gpusched.lib.api.problems import not_found
 from gpusched.lib.db.sql import query
-from nodes.inventory import join as services
+from nodes.inventory.join import create_join_token, revoke_join_token
 from nodes.models import JoinToken
 from tenants.auth.identity import Identity
 
@@ -40,7 +40,7 @@ def join(request: HttpRequest, identity: Identity) -> HttpResponse:
         identity.require_admin()
         form = context["form"] = JoinForm(request.POST)
         if form.is_valid():
-            token, context["secret"] = services.create_join_token(float(form.cleaned_data["hours"]), identity.username)
+            token, context["secret"] = create_join_token(float(form.cleaned_data["hours"]), identity.username)
             context |= {"token": token, "arrived": _arrived(token)}
         status = 400 if form.errors else 200
     context["tokens"] = _valid_tokens() if identity.is_admin else []
@@ -69,7 +69,7 @@ def arrivals(request: HttpRequest, identity: Identity, token_id: int) -> HttpRes
 @page
 def revoke(request: HttpRequest, identity: Identity, token_id: int) -> HttpResponse:
     identity.require_admin()
-    return perform(request, "join", lambda: services.revoke_join_token(token_id))
+    return perform(request, "join", lambda: revoke_join_token(token_id))
 
 
 def _arrived(token: JoinToken) -> list[dict[str, Any]]:

@@ -31,7 +31,7 @@ def usage_rows(tenant_ids: Sequence[int], start: datetime, end: datetime, by: st
     counted."""
     report = usage_report.report(tenant_ids, start, end, by)
     first, last = start.astimezone(UTC).date(), (end - timedelta(microseconds=1)).astimezone(UTC).date()
-    idle_rows = samples.held(tenant_ids, first, last, by)
+    idle_rows = samples.held_gpu_seconds(tenant_ids, first, last, by)
     idle: dict[str, float] = {}
     daily: dict[tuple[str, str], Row] = {}
     for row in usage_report.daily(tenant_ids, start, end, by):
