@@ -162,7 +162,7 @@ async def attack_live_feed(messages: Sequence[Message], cookie: str, neighbour: 
                 messages, last, lambda answer: answer.get("topic") == "tenants" and "snapshot" in answer
             )
             assert hub._clients == existing
-            await until(lambda: {topic for topic, _ in hub._known} <= {"nodes"} >= set(hub._looked_at))
+            await until(lambda: {topic for topic, _ in hub._rows} <= {"nodes"} >= set(hub._loaded_at))
             await db(cordon.set_intent)("n2", NodeIntent.CORDONED, note)
             await page.until(lambda: page.rows["nodes"]["n2"]["intent_note"] == note)
             await page.leave()

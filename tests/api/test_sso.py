@@ -21,7 +21,7 @@ def test_disabled_sso_has_no_address_and_no_button():
     assert [Client().get(path).status_code for path in ("/login/sso/", "/login/sso/callback/", "/accounts/login/")] == [
         404
     ] * 3
-    assert b"Log in by" not in Client().get("/login/").content
+    assert b"Log in with" not in Client().get("/login/").content
 
 
 def test_disabled_sso_is_not_loaded():

@@ -63,7 +63,7 @@ def roles(browser: httpx.Client) -> dict[str, str]:
 
 def test_the_whole_way_in_and_out(up: Stack, browser: httpx.Client) -> None:
     page = browser.get("/login/?next=/jobs/")
-    assert "Log in by Acme login" in page.text
+    assert "Log in with Acme login" in page.text
     assert 'href="/login/sso/?next=/jobs/"' in page.text
     landed = log_in(browser)
     assert (landed.status_code, landed.url.path) == (200, "/queue/")

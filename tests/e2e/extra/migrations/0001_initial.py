@@ -4,7 +4,7 @@ from django.db import migrations
 
 
 class Migration(migrations.Migration):
-    dependencies = [("jobs", "0016_events_via"), ("tenants", "0001_initial")]
+    dependencies = [("jobs", "0001_initial"), ("tenants", "0001_initial")]
     operations = [
         migrations.RunSQL(
             "ALTER TABLE jobs_job ADD COLUMN extra integer NOT NULL DEFAULT 0",
