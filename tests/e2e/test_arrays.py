@@ -28,7 +28,7 @@ def start_agent(stack: Stack) -> None:
     wait_for(lambda: stack.client().status().online_nodes == 2, 60, "the nodes")
 
 
-def test_each_element_runs_once_through_kills_of_worker_and_agent(stack: Stack, tmp_path: Path) -> None:
+def test_each_element_runs_once_when_worker_and_agent_are_killed(stack: Stack, tmp_path: Path) -> None:
     """A31, A50"""
     start_agent(stack)
     client = stack.client()

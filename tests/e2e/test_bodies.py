@@ -20,7 +20,7 @@ def up() -> Iterator[Stack]:
         yield running
 
 
-def test_a_length_that_is_too_large_is_refused_before_the_body_is_sent(up: Stack) -> None:
+def test_too_large_content_length_is_refused_before_the_body_is_sent(up: Stack) -> None:
     """Also of somebody who waits to be told to go on, and of a smuggler who sends another request in it."""
     for more in ("", "Expect: 100-continue\r\n"):
         with socket.create_connection(("127.0.0.1", up.port), timeout=30) as link:
@@ -49,7 +49,7 @@ HEADS = (
 )
 
 
-def test_a_head_that_is_too_long_or_no_http_is_refused_in_the_one_shape(up: Stack) -> None:
+def test_too_long_or_malformed_head_is_refused_as_a_problem(up: Stack) -> None:
     """Once: what a smuggler sends behind it is no request any more. All at the same time, as each connection is left
     open for a moment."""
     links = [socket.create_connection(("127.0.0.1", up.port), timeout=30) for _ in HEADS]
@@ -67,7 +67,7 @@ def test_a_head_that_is_too_long_or_no_http_is_refused_in_the_one_shape(up: Stac
         assert told["next_step"] and f"X-Request-Id: {told['request_id']}".encode() in top
 
 
-def test_a_body_in_chunks_is_cut_at_the_limit(up: Stack) -> None:
+def test_chunked_body_is_refused_at_the_limit(up: Stack) -> None:
     sent = 0
 
     def body() -> Iterator[bytes]:
@@ -82,7 +82,7 @@ def test_a_body_in_chunks_is_cut_at_the_limit(up: Stack) -> None:
     assert sent > 16 * MIB
 
 
-def test_what_is_not_too_large_is_taken(up: Stack) -> None:
+def test_body_within_the_limit_is_accepted(up: Stack) -> None:
     """A body of 15 MiB, also in chunks, on a connection that goes on to be used, and read whole; HEAD has no body."""
     with httpx.Client(base_url=up.url, headers={"Authorization": f"Bearer {up.token()}"}, timeout=60) as http:
         text = b'{"command": ["true"], "name": "' + b"x" * (15 * MIB) + b'"}'

@@ -8,7 +8,7 @@ from benchmarks.chaos import storm
 pytestmark = pytest.mark.e2e
 
 
-def test_nothing_is_lost_doubled_stuck_or_left_behind() -> None:
+def test_chaos_leaves_no_job_lost_doubled_or_stuck_and_no_process() -> None:
     """A31, A50, A53, A59: agents, launchers, web, workers and PostgreSQL are killed, PostgreSQL restarts, agents meet
     exceptions; the ledger is exact, and no answer is a 5xx but 503."""
     outcome = storm(jobs=100, seconds=20, seed=1, faults_every=5)

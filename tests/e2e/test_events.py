@@ -19,7 +19,7 @@ def up() -> Iterator[Stack]:
         yield running
 
 
-def test_a_follower_misses_nothing_over_the_death_of_the_web_server(up: Stack) -> None:
+def test_follower_misses_no_event_when_the_web_server_dies(up: Stack) -> None:
     seen: list[int] = []
 
     def follow() -> None:
@@ -40,7 +40,7 @@ def test_a_follower_misses_nothing_over_the_death_of_the_web_server(up: Stack) -
     assert seen == made
 
 
-def test_a_hundred_streams_hold_no_thread_and_hear_at_once(up: Stack) -> None:
+def test_hundred_streams_hold_no_thread_and_receive_at_once(up: Stack) -> None:
     """A request is answered as quickly as without them; a stream that is left is gone."""
     headers = {"Authorization": f"Bearer {up.token()}", "Accept": "text/event-stream"}
     limits = httpx.Limits(max_connections=None)

@@ -115,7 +115,7 @@ def run(guide: Path, place: Place) -> dict[int, str]:
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)
-def test_every_command_of_a_guide_works_and_prints_what_it_says(place: Place, guide: Path) -> None:
+def test_guide_commands_work_and_print_the_shown_output(place: Place, guide: Path) -> None:
     """A54. In this order: the tutorial's node is that of the how-tos."""
     printed = run(guide, place)
     for number, block in enumerate(blocks(guide)):
@@ -127,12 +127,12 @@ def test_every_command_of_a_guide_works_and_prints_what_it_says(place: Place, gu
 
 
 @pytest.mark.parametrize("document", OTHERS, ids=lambda path: path.stem)
-def test_every_command_of_a_document_works(place: Place, document: Path) -> None:
+def test_document_commands_work(place: Place, document: Path) -> None:
     """A54. After the guides: on the tutorial's node, with the tenants that it made."""
     run(document, place)
 
 
-def test_what_is_not_run_says_why_and_is_counted() -> None:
+def test_blocks_that_are_not_run_state_the_reason_and_are_counted() -> None:
     """A54"""
     found = [block for document in documents() for block in blocks(document) if block.kind in RUN]
     assert len([block for block in found if block.why_not]) == NOT_RUN

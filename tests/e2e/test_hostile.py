@@ -21,28 +21,28 @@ def fleet():
     return hostile_agents.fleet()
 
 
-def test_each_write_refuses_all_that_it_cannot_read(stage):
+def test_each_write_refuses_every_unreadable_body(stage):
     """A55: each attack on a third of the writes of docs/openapi.json."""
     hostile.try_catalogue(stage, share=3, is_whole=True)
 
 
 @LIMITS
 @given(data=st.data())
-def test_no_write_with_anything_wrong_breaks_the_server_by_the_hundred(stage, data):
+def test_hundreds_of_invalid_writes_cause_no_server_error(stage, data):
     """A55"""
     hostile.send(stage, data.draw(hostile.requests(stage)), contents())
 
 
 @LIMITS
 @given(data=st.data())
-def test_no_question_breaks_the_server_by_the_hundred(stage, data):
+def test_hundreds_of_hostile_reads_cause_no_server_error(stage, data):
     """A55: also forged cursors."""
     hostile.send(stage, data.draw(hostile.questions(stage)), contents())
 
 
 @LIMITS
 @given(data=st.data())
-def test_no_message_of_an_agent_breaks_the_server_or_reaches_another_node_by_the_hundred(fleet, data):
+def test_hundreds_of_hostile_agent_messages_affect_no_other_node(fleet, data):
     """A55"""
     hostile_agents.say(fleet, data)
 
@@ -66,18 +66,18 @@ def test_no_message_of_an_agent_breaks_the_server_or_reaches_another_node_by_the
     ],
     ids=lambda value: repr(value)[:30],
 )
-def test_what_no_field_can_hold_is_refused_by_each_by_the_dozen(stage, value):
+def test_values_that_no_field_can_hold_are_refused(stage, value):
     """A55"""
     hostile.put_into_every_field(stage, value)
 
 
 @pytest.mark.django_db(transaction=True)
-def test_no_agent_breaks_its_hub_or_disturbs_its_neighbours():
+def test_hostile_agent_does_not_disturb_its_hub_or_other_agents():
     """A55: over sockets that are really connected."""
     hostile_sockets.try_agents_socket(examples=30)
 
 
 @pytest.mark.django_db(transaction=True)
-def test_no_page_breaks_its_hub_or_disturbs_its_neighbours():
+def test_hostile_page_does_not_disturb_its_hub_or_other_pages():
     """A55"""
     hostile_sockets.try_live_feed(examples=12)

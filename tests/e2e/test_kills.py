@@ -69,7 +69,7 @@ KILLS = {
 
 
 @pytest.mark.parametrize("part", KILLS)
-def test_kill_under_load(stack: Stack, tmp_path: Path, part: str) -> None:
+def test_kill_under_load_loses_no_job(stack: Stack, tmp_path: Path, part: str) -> None:
     """A50 (and A03: a submit without answer is repeated with its key and makes one job)."""
     load = Load(stack, tmp_path / "ran")
     try:
@@ -118,7 +118,7 @@ def _open_jobs(stack: Stack) -> int:
         return -1
 
 
-def test_two_workers_and_a_kill_of_the_active_one(stack: Stack) -> None:
+def test_second_worker_takes_over_when_the_active_one_is_killed(stack: Stack) -> None:
     """A51: cycles never overlap, and after the kill of one worker the other goes on within two seconds."""
     second = subprocess.Popen(
         [sys.executable, "manage.py", "worker", "cycles"], cwd=ROOT, env=stack.environment(), start_new_session=True

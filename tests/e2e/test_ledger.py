@@ -12,7 +12,7 @@ QUIET = [HealthCheck.function_scoped_fixture]
 
 @settings(max_examples=30, deadline=None, suppress_health_check=QUIET)
 @given(steps=STEPS)
-def test_whatever_happens_and_however_clocks_are_set(steps):
+def test_ledger_is_exact_under_kills_and_wrong_clocks(steps):
     """A53: preemption, requeue, cancel, failure with retry, loss of nodes, gangs and shared devices."""
     live(World(), [*RUN, *steps])
 
@@ -20,6 +20,6 @@ def test_whatever_happens_and_however_clocks_are_set(steps):
 @pytest.mark.parametrize("off", [3600, -3600, 4, -4])
 @settings(max_examples=8, deadline=None, suppress_health_check=QUIET)
 @given(steps=STEPS)
-def test_also_with_older_agents_on_nodes_whose_clock_is_wrong(off, steps):
+def test_ledger_is_exact_with_older_agents_and_wrong_clocks(off, steps):
     """A53, A57"""
     live(World(is_old=True, off=off), [*RUN, *steps])

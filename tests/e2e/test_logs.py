@@ -32,7 +32,7 @@ def start_agent(stack: Stack) -> None:
     wait_for(lambda: stack.client().status().online_nodes == 1, 60, "the node")
 
 
-def test_a_log_is_complete_to_the_byte_through_kills_of_agent_and_control_plane(stack: Stack) -> None:
+def test_log_is_complete_when_agent_and_server_are_killed(stack: Stack) -> None:
     """A40: read from its start and from its end, while it grows and when it is over."""
     start_agent(stack)
     client = stack.client()

@@ -100,7 +100,7 @@ def migrate(up: Stack, target: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def test_submits_flow_while_a_migration_waits_for_their_tables(up: Stack) -> None:
+def test_submits_succeed_while_a_migration_waits_for_their_tables(up: Stack) -> None:
     """Somebody reads for as long as it takes: the migration asks for the lock again and again, and whoever comes after it
     is served in between. The plans of before that it makes void are made anew. Forward, and back."""
     with Submits(up) as submits, psycopg.connect(database_url(up)) as reader:
@@ -119,7 +119,7 @@ def test_submits_flow_while_a_migration_waits_for_their_tables(up: Stack) -> Non
     assert up.client().status().pending_jobs is not None
 
 
-def test_each_migration_that_would_stop_the_work_says_so(up: Stack) -> None:
+def test_migration_that_rewrites_or_indexes_a_table_is_marked_offline(up: Stack) -> None:
     """By the files of the tables before and after: a table that is rewritten, or of which an index is built, is locked as
     long as that takes. Such a migration has the attribute `offline`, with what is long about it."""
     url = database_url(up)

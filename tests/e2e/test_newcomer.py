@@ -42,7 +42,7 @@ def command(stack: Stack, *words: str, code: int = 0) -> subprocess.CompletedPro
     return done
 
 
-def test_a_job_starts_without_any_admin_call(up: Stack) -> None:
+def test_job_starts_without_any_admin_call(up: Stack) -> None:
     """A01: fresh install, defaults only; the agent of this machine joins by itself."""
     done = command(up, "run", "--gpus", "0", "--", "sh", "-c", "echo from the job; echo aside >&2; exit 7", code=7)
     assert done.stdout == "from the job\naside\n"
@@ -56,14 +56,14 @@ def test_submit_ps_why_logs_cancel(up: Stack) -> None:
     wait_for(lambda: "cancelled" in command(up, "ps", "--all").stdout, 20, "it to be cancelled")
 
 
-def test_what_can_never_run_is_refused_with_the_largest_possible(up: Stack) -> None:
+def test_impossible_request_is_refused_with_the_largest_possible(up: Stack) -> None:
     """A04, A58: exit code 6, the sentence on stderr, nothing on stdout."""
     done = command(up, "submit", "--gpus", "64", "--", "true", code=6)
     assert done.stdout == ""
     assert "the largest possible is" in done.stderr
 
 
-def test_a_second_start_in_the_same_place_is_refused_with_a_sentence(up: Stack) -> None:
+def test_second_start_in_the_same_directory_is_refused(up: Stack) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -82,7 +82,7 @@ def live(pids: list[int]) -> list[int]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_nothing_is_left_behind(up: Stack, number: int) -> None:
+def test_no_process_remains_after_the_supervisor_ends(up: Stack, number: int) -> None:
     """Ctrl-C stops everything; kill -9 of the parent leaves no child behind, neither a server's nor a job's."""
     job = up.client().submit(["sleep", "600"], gpus=0)
     wait_for(lambda: up.client().get(job.id).state == "running", 30, "the job to run")

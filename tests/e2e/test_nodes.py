@@ -35,7 +35,7 @@ def stack() -> Iterator[Stack]:
         yield running
 
 
-def test_cancel_really_ends_it(stack: Stack, tmp_path: Path) -> None:
+def test_cancel_ends_the_process(stack: Stack, tmp_path: Path) -> None:
     """A06: processes dead (the daemonised one, too), GPUs and quota back; a second cancel is harmless."""
     client = stack.client()
     (tmp_path / "daemonise.py").write_text(DAEMONISE)
@@ -55,7 +55,7 @@ def test_cancel_really_ends_it(stack: Stack, tmp_path: Path) -> None:
     assert client.tenant("default").in_use.gpus == 0
 
 
-def test_a_pending_job_is_cancelled_at_once(stack: Stack) -> None:
+def test_pending_job_is_cancelled_at_once(stack: Stack) -> None:
     """A06."""
     client = stack.client()
     holders = [client.submit(["sleep", "600"], gpus=8) for _ in range(2)]
@@ -67,7 +67,7 @@ def test_a_pending_job_is_cancelled_at_once(stack: Stack) -> None:
         assert client.wait(job.id, timeout=30).state == "cancelled"
 
 
-def test_a_node_falls_silent_and_returns(stack: Stack, tmp_path: Path) -> None:
+def test_node_falls_silent_and_returns(stack: Stack, tmp_path: Path) -> None:
     """A37: lost, its job requeued and run elsewhere; back, what it still ran is stopped and nothing else."""
     client = stack.client()
     job = client.submit(["sh", "-c", f"echo $$ > {tmp_path}/$GPUSCHED_ATTEMPT; exec sleep 600"], gpus=8)
@@ -100,7 +100,7 @@ while True:
 """
 
 
-def test_run_is_its_job_for_signals_and_exit_code(stack: Stack) -> None:
+def test_run_passes_signals_and_the_exit_code(stack: Stack) -> None:
     """USR1 reaches the real program; Ctrl-C is its SIGTERM with its grace, and run ends with the code that it ends with."""
     environment = {
         **os.environ,
@@ -133,7 +133,7 @@ def test_run_is_its_job_for_signals_and_exit_code(stack: Stack) -> None:
     assert process.returncode == 3
 
 
-def test_an_extended_job_outlives_its_old_limit_and_is_stopped_at_the_new_one(stack: Stack, tmp_path: Path) -> None:
+def test_extended_job_outlives_its_old_limit_and_stops_at_the_new_one(stack: Stack, tmp_path: Path) -> None:
     """A36: the running process reads the new deadline beside the old one; its end is told with the time that it had."""
     client = stack.client()
     script = f"""#!/bin/sh
@@ -158,9 +158,7 @@ def _deadlines(directory: Path) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(("size", "code"), [(2 << 20, None), (MAX_BYTES + 1, TOO_LARGE)])
-def test_a_socket_takes_what_an_agent_may_say_and_refuses_more_with_the_reason(
-    stack: Stack, size: int, code: int | None
-) -> None:
+def test_agent_socket_refuses_too_large_messages_with_the_reason(stack: Stack, size: int, code: int | None) -> None:
     """The server below would close it at 1 MiB by itself, without a word, and the agent would say it all again."""
     credential = join(stack.url, stack.client().join_token().token, "talkative")
     address = stack.url.replace("http", "ws") + "/ws/agent/"

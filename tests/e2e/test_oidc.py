@@ -61,7 +61,7 @@ def roles(browser: httpx.Client) -> dict[str, str]:
     return {one["name"]: one["role"] for one in found["tenants"]}  # type: ignore[attr-defined]
 
 
-def test_the_whole_way_in_and_out(up: Stack, browser: httpx.Client) -> None:
+def test_single_sign_on_and_logout(up: Stack, browser: httpx.Client) -> None:
     page = browser.get("/login/?next=/jobs/")
     assert "Log in with Acme login" in page.text
     assert 'href="/login/sso/?next=/jobs/"' in page.text
@@ -80,7 +80,7 @@ def test_the_whole_way_in_and_out(up: Stack, browser: httpx.Client) -> None:
     }
 
 
-def test_roles_are_those_of_the_groups_at_the_latest_login(browser: httpx.Client, provider: Provider) -> None:
+def test_roles_follow_the_groups_of_the_latest_login(browser: httpx.Client, provider: Provider) -> None:
     """Who is in none any more is put out, with all that they had; a local membership elsewhere stays."""
     for groups, expected in ((["ml", "leads"], {"nlp": "owner"}), (["ml"], {"nlp": "member"})):
         provider.person = {**GRACE, "groups": groups}
@@ -111,14 +111,14 @@ LIES: dict[str, Lie] = {
 
 
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
-def test_what_was_not_meant_for_this_login_lets_nobody_in(browser: httpx.Client, provider: Provider, lie: Lie) -> None:
+def test_answer_for_another_login_is_refused(browser: httpx.Client, provider: Provider, lie: Lie) -> None:
     provider.lie = lie
     assert log_in(browser).status_code == 403
     assert me(browser) is None
 
 
 @pytest.mark.parametrize("how", ["unsigned", "by the client's secret", "by another key", "not at all"])
-def test_what_the_provider_did_not_sign_lets_nobody_in(browser: httpx.Client, provider: Provider, how: str) -> None:
+def test_unsigned_answer_is_refused(browser: httpx.Client, provider: Provider, how: str) -> None:
     provider.sign = {
         "unsigned": lambda claims: jwt.encode(claims, "", "none", headers={"kid": "1"}),
         "by the client's secret": lambda claims: jwt.encode(claims, SECRET, "HS256", headers={"kid": "1"}),
@@ -129,7 +129,7 @@ def test_what_the_provider_did_not_sign_lets_nobody_in(browser: httpx.Client, pr
     assert me(browser) is None
 
 
-def test_a_code_is_good_for_the_browser_that_asked_and_once(up: Stack, browser: httpx.Client) -> None:
+def test_code_is_valid_once_and_only_for_the_requesting_browser(up: Stack, browser: httpx.Client) -> None:
     """A state that nobody asked for, that of another browser, and one that was used."""
     assert browser.get("/login/sso/callback/?code=x&state=made-up").status_code == 403
     asked = browser.get("/login/sso/", follow_redirects=False)
@@ -141,7 +141,7 @@ def test_a_code_is_good_for_the_browser_that_asked_and_once(up: Stack, browser: 
     assert browser.get(back).status_code == 403
 
 
-def test_no_local_account_is_taken_over(up: Stack, browser: httpx.Client, provider: Provider) -> None:
+def test_single_sign_on_takes_over_no_local_account(up: Stack, browser: httpx.Client, provider: Provider) -> None:
     """Whoever may choose their name at the provider is not the local admin."""
     provider.person = {**GRACE, "sub": "2", "preferred_username": "admin", "groups": ["ops"]}
     refused = log_in(browser)
@@ -149,7 +149,7 @@ def test_no_local_account_is_taken_over(up: Stack, browser: httpx.Client, provid
     assert me(browser) is None
 
 
-def test_nobody_becomes_who_came_in_before(browser: httpx.Client, provider: Provider) -> None:
+def test_login_of_another_person_does_not_reuse_the_session(browser: httpx.Client, provider: Provider) -> None:
     """Another person of the provider who calls themselves as somebody who is known already."""
     log_in(browser)
     assert (me(browser) or {})["user"] == "grace"
@@ -160,11 +160,11 @@ def test_nobody_becomes_who_came_in_before(browser: httpx.Client, provider: Prov
         assert me(other) is None
 
 
-def test_it_leads_nowhere_else(browser: httpx.Client) -> None:
+def test_login_redirects_to_no_other_site(browser: httpx.Client) -> None:
     assert log_in(browser, "https://evil.example/").url.host == "127.0.0.1"
 
 
-def test_only_those_named_log_in_with_a_password(up: Stack) -> None:
+def test_only_named_accounts_log_in_with_a_password(up: Stack) -> None:
     """The one account for when the provider is away; another not even with the right one."""
     code = """
 from django.contrib.auth.models import User

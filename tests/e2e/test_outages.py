@@ -88,7 +88,7 @@ class Visitors:
                 time.sleep(0.05)
 
 
-def test_restarts_of_postgresql_are_bridged(stack: Stack) -> None:
+def test_restarts_of_postgresql_lose_no_request(stack: Stack) -> None:
     """A59: only 2xx and 503 with `Retry-After`; the SDK and the agents bridge it; a repeated key gives the first
     answer."""
     visitors = Visitors(stack)

@@ -27,7 +27,7 @@ def stack() -> Iterator[Stack]:
         yield running
 
 
-def test_the_urgent_job_takes_over_and_the_victim_comes_back(stack: Stack, tmp_path: Path) -> None:
+def test_urgent_job_preempts_and_the_victim_resumes(stack: Stack, tmp_path: Path) -> None:
     """A16, A36: the notice has the deadline; the preemptor starts when the process is gone; the victim requeues."""
     client = stack.client()
     victim = client.submit(script=TRAINER, args=[str(tmp_path)], gpus=8, priority=200, grace_seconds=20)

@@ -130,7 +130,7 @@ def is_ready(url: str) -> bool:
         return False
 
 
-def test_tests_have_a_database(home: Home) -> None:
+def test_suite_starts_its_own_database(home: Home) -> None:
     log = home.path.parent / "test.log"
     tests = home.start(".venv/bin/python", "-m", "pytest", "-q", "tests/tenants/test_weights.py", log=log)
     assert tests.wait(300) == 0, log.read_text(errors="replace")

@@ -39,7 +39,7 @@ def stack(collector: Collector, file: Path) -> Iterator[Stack]:
             yield running
 
 
-def test_one_trace_leads_from_the_submit_to_the_process_of_the_job(stack, collector):
+def test_one_trace_spans_from_submit_to_process(stack, collector):
     """The spans of web process, worker and agent."""
     headers = {"Authorization": f"Bearer {stack.token()}", "traceparent": f"00-{TRACE}-{PARENT}-01"}
     body = {"command": ["sh", "-c", "echo $TRACEPARENT"], "gpu_count": 1, "tenant": "default"}

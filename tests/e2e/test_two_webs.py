@@ -104,7 +104,7 @@ def log_in(stack: Stack) -> str:
         return str(browser.cookies["sessionid"])
 
 
-def test_pages_and_agents_of_each_hear_of_the_other_and_one_may_die(other: tuple[Stack, str, RedisServer]) -> None:
+def test_two_web_processes_share_changes_and_survive_the_death_of_one(other: tuple[Stack, str, RedisServer]) -> None:
     """A52: the page that lost its server shows at the other what a fresh load shows."""
     stack, second, redis = other
     with ExitStack() as sockets:

@@ -28,7 +28,7 @@ def answers(stack: Stack, number: int) -> list[int]:
     ]
 
 
-def test_each_of_two_may_die_and_nobody_is_refused(stack: Stack) -> None:
+def test_no_request_fails_when_one_of_two_web_processes_dies(stack: Stack) -> None:
     wait_for(lambda: len(stack.pids("daphne")) == 2, 60, "two web processes")
     for victim in stack.pids("daphne"):
         os.kill(victim, signal.SIGKILL)

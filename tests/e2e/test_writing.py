@@ -19,7 +19,7 @@ pytestmark = pytest.mark.e2e
 AT_ONCE = 12
 
 
-def test_a_slow_reader_gets_each_answer_whole() -> None:
+def test_slow_reader_gets_each_answer_whole() -> None:
     """More of them asked for at once than the kernel keeps for one connection."""
     with Stack() as stack:
         whole = httpx.get(f"{stack.url}/api/v1/openapi.json", timeout=60).content
@@ -44,7 +44,7 @@ execute("INSERT INTO jobs_jobevent (job_id, at, kind, attempt, actor, data)"
 """
 
 
-def test_what_slow_readers_have_not_taken_yet_does_not_stand_in_memory() -> None:
+def test_unread_answers_of_slow_readers_do_not_fill_memory() -> None:
     """A55: of a stream. It goes on when they do, and nothing is missing."""
     with Stack() as stack, ExitStack() as links:
         job = stack.client().submit(["true"], tenant="default")
