@@ -48,22 +48,22 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal: the parent ends this process
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # so that printed text does not corrupt them
-    requests: SimpleQueue[_Request] = SimpleQueue()
-    Thread(target=_listen, args=(requests,), daemon=True).start()
+    questions: SimpleQueue[_Request] = SimpleQueue()
+    Thread(target=_listen, args=(questions,), daemon=True).start()
     # Plans create millions of objects with hardly any cycles: collecting those took half the time.
     gc.set_threshold(100_000)
     presents: dict[int, Present] = {}
     while True:
-        answers.write(dumps(_answer(presents, *requests.get())))
+        answers.write(dumps(_answer(presents, *questions.get())))
         answers.flush()
 
 
-def _listen(requests: "SimpleQueue[_Request]") -> None:
+def _listen(questions: "SimpleQueue[_Request]") -> None:
     """Receive questions. Exit when the parent has gone, which makes the present answer useless."""
     stdin = sys.stdin.buffer
     try:
         while True:
-            requests.put(load(stdin))
+            questions.put(load(stdin))
     finally:
         os._exit(0)
 
