@@ -155,12 +155,12 @@ def history(limit: int, older_than: int | None = None) -> list[dict[str, Any]]:
             "by": (event.pgh_context.metadata if event.pgh_context else {}).get("actor", ""),
             "version": event.version,
             "changes": {
-                name: {"from": getattr(older_than, name), "to": getattr(event, name)}
+                name: {"from": getattr(previous, name), "to": getattr(event, name)}
                 for name in FIELDS
-                if getattr(older_than, name) != getattr(event, name)
+                if getattr(previous, name) != getattr(event, name)
             },
         }
-        for event, older_than in itertools.pairwise(events_found)
+        for event, previous in itertools.pairwise(events_found)
         if event.version
     ]
 

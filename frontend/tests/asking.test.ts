@@ -58,7 +58,7 @@ test("a button shows requested at once, ignores a second press, and recovers aft
 });
 
 test("a newer message replaces the last one, with moments in local time", async () => {
-  const said = (): string[] => [...document.querySelectorAll(".toast > span")].map((element) => element.textContent);
+  const toastText = (): string[] => [...document.querySelectorAll(".toast > span")].map((element) => element.textContent);
   button("Hold").click();
   answers({ is_done: true, sentence: "Job 7 is held." });
   await settle();
@@ -66,7 +66,7 @@ test("a newer message replaces the last one, with moments in local time", async 
   answers({ is_done: true, sentence: "Job 7 may run until 2031-01-31 08:00 UTC." });
   await settle();
   const here = new Date("2031-01-31T08:00:00Z").toLocaleString("en-GB", { day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit" });
-  expect(said()).toEqual([`Job 7 may run until ${here}.`]);
+  expect(toastText()).toEqual([`Job 7 may run until ${here}.`]);
 });
 
 test("focus moves to the replacement of a removed button", async () => {
@@ -102,18 +102,18 @@ test("a missing answer is reported and the request can be repeated", async () =>
 });
 
 test("a logout or another login is explained; a refusal shows the server's sentence", async () => {
-  const said = async (answer: object): Promise<string> => {
+  const toastText = async (answer: object): Promise<string> => {
     document.querySelector(".toasts")?.remove();
     vi.stubGlobal("fetch", () => Promise.resolve(answer));
     button("Hold").click();
     await settle();
     return document.querySelector(".toast")?.textContent ?? "";
   };
-  expect(await said({ ok: false, status: 0, type: "opaqueredirect" })).toBe("You are logged out, so nothing was done.Log in✕");
-  expect(await said({ ok: false, status: 403 })).toBe("Nothing was done: you logged in again after this page was loaded.Reload the page✕");
-  expect(await said(new Response('{"sentence": "Choose one to 500 jobs."}', { status: 400 }))).toBe("Choose one to 500 jobs.✕");
-  expect(await said(new Response("<h1>oh</h1>", { status: 500 }))).toContain("The result is not known: the server answered 500.");
-  expect(await said(new Response("", { status: 500, headers: { "X-Request-Id": "0123abcd" } }))).toContain("the server answered 500, request 0123abcd.");
+  expect(await toastText({ ok: false, status: 0, type: "opaqueredirect" })).toBe("You are logged out, so nothing was done.Log in✕");
+  expect(await toastText({ ok: false, status: 403 })).toBe("Nothing was done: you logged in again after this page was loaded.Reload the page✕");
+  expect(await toastText(new Response('{"sentence": "Choose one to 500 jobs."}', { status: 400 }))).toBe("Choose one to 500 jobs.✕");
+  expect(await toastText(new Response("<h1>oh</h1>", { status: 500 }))).toContain("The result is not known: the server answered 500.");
+  expect(await toastText(new Response("", { status: 500, headers: { "X-Request-Id": "0123abcd" } }))).toContain("the server answered 500, request 0123abcd.");
 });
 
 test("a redraw keeps the open dialog and typed values", async () => {

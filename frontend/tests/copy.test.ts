@@ -12,10 +12,10 @@ async function press(): Promise<string | undefined> {
   const button = document.querySelector("button");
   button?.click();
   await vi.advanceTimersByTimeAsync(10);
-  const said = button?.textContent;
+  const text = button?.textContent;
   await vi.advanceTimersByTimeAsync(2000);
   expect(button?.textContent).toBe("Copy");
-  return said;
+  return text;
 }
 
 test("copy uses the clipboard, or selects the text", async () => {

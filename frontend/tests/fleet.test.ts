@@ -203,15 +203,15 @@ test("the panel shows the number of highlighted GPUs", () => {
   const box = document.createElement("aside");
   const panel = new Panel(box, { light: () => undefined, closed: () => undefined });
   const { cells } = model(nodes(8), "none");
-  const said = (light: object): string => {
+  const label = (light: object): string => {
     panel.show(undefined, cells, { cell: null, job: null, tenant: null, ...light }, null);
     return box.querySelector(".lit span")?.textContent ?? "";
   };
-  expect(said({ cell: "free" })).toBe("Highlighted: free: 16 GPUs on 8 nodes");
-  expect(said({ node: "gpu-3" })).toBe("Highlighted: node gpu-3: 8 GPUs on gpu-3");
+  expect(label({ cell: "free" })).toBe("Highlighted: free: 16 GPUs on 8 nodes");
+  expect(label({ node: "gpu-3" })).toBe("Highlighted: node gpu-3: 8 GPUs on gpu-3");
   cells.find(({ device }) => device.cell === "free")!.device.is_slowed = true;
-  expect(said({ cell: "free" }), "no job may have that one").toMatch(/16 GPUs on 8 nodes, 1 of them too hot to take new jobs$/);
-  expect(said({ job: 999 })).toBe("Highlighted: GPUs of job 999: none now");
+  expect(label({ cell: "free" }), "no job may have that one").toMatch(/16 GPUs on 8 nodes, 1 of them too hot to take new jobs$/);
+  expect(label({ job: 999 })).toBe("Highlighted: GPUs of job 999: none now");
   panel.close();
 });
 

@@ -137,17 +137,17 @@ describe("tail", () => {
   test("a far-behind reader restarts at the end and reports the skipped size", async () => {
     const content = { data: new Uint8Array(100) };
     const { asked, get } = server(content);
-    const said: [number, boolean, number][] = [];
-    const tail = new Tail({ job: 1, attempt: 1, rank: 0 }, { more: (part, isFirst, skipped) => said.push([part.offset, isFirst, skipped]), failed: (words) => expect(words).toBe(""), showDeleted: () => undefined }, get);
+    const parts: [number, boolean, number][] = [];
+    const tail = new Tail({ job: 1, attempt: 1, rank: 0 }, { more: (part, isFirst, skipped) => parts.push([part.offset, isFirst, skipped]), failed: (words) => expect(words).toBe(""), showDeleted: () => undefined }, get);
     await tail.grown(100);
     content.data = new Uint8Array(30 << 20);
     await tail.grown(content.data.length);
     const begun = content.data.length - 65536;
-    expect(said).toEqual([[0, true, 0], [begun, true, begun - 100]]);
+    expect(parts).toEqual([[0, true, 0], [begun, true, begun - 100]]);
     expect(asked.length).toBe(2);
     content.data = new Uint8Array((30 << 20) + 500_000);
     await tail.grown(content.data.length);
-    expect(said.slice(2).map(([, isFirst]) => isFirst)).toEqual([false, false]);
+    expect(parts.slice(2).map(([, isFirst]) => isFirst)).toEqual([false, false]);
   });
 
   test("reads nothing automatically while the user reads elsewhere", async () => {
@@ -175,28 +175,28 @@ describe("tail", () => {
     const content = { data: bytes("ab") };
     const { get } = server(content);
     let isDown = true;
-    const said: string[] = [];
+    const messages: string[] = [];
     const got: LogPart[] = [];
-    const tail = new Tail({ job: 1, attempt: 1, rank: 0 }, { more: (part) => got.push(part), failed: (words) => said.push(words), showDeleted: () => undefined }, (url) =>
+    const tail = new Tail({ job: 1, attempt: 1, rank: 0 }, { more: (part) => got.push(part), failed: (words) => messages.push(words), showDeleted: () => undefined }, (url) =>
       isDown ? Promise.resolve(new Response("", { status: 503 })) : get(url),
     );
     await tail.grown(2);
     isDown = false;
     await tail.grown(3);
-    expect(said).toEqual(["the server answered 503"]);
+    expect(messages).toEqual(["the server answered 503"]);
     expect(got[0]?.next).toBe(2);
   });
 
   test("a deleted log shows the server's sentence and is not requested again", async () => {
-    const said: string[] = [];
+    const messages: string[] = [];
     let asked = 0;
-    const tail = new Tail({ job: 1, attempt: 1, rank: 0 }, { more: () => undefined, failed: () => undefined, showDeleted: (words) => said.push(words) }, () => {
+    const tail = new Tail({ job: 1, attempt: 1, rank: 0 }, { more: () => undefined, failed: () => undefined, showDeleted: (words) => messages.push(words) }, () => {
       asked += 1;
       return Promise.resolve(new Response(JSON.stringify({ detail: "this log was deleted at noon, by its age" }), { status: 410 }));
     });
     await tail.grown(2);
     await tail.grown(3);
-    expect([said, asked]).toEqual([["this log was deleted at noon, by its age"], 1]);
+    expect([messages, asked]).toEqual([["this log was deleted at noon, by its age"], 1]);
   });
 });
 

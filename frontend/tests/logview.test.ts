@@ -176,7 +176,7 @@ describe("the region", () => {
   let requests: string[];
   const element = <E extends HTMLElement>(selector: string): E => region.querySelector<E>(selector) as E;
   const button = (words: string): HTMLButtonElement => [...region.querySelectorAll("button")].find((each) => each.textContent === words) as HTMLButtonElement;
-  const said = (): string => element(".log-note").textContent ?? "";
+  const noteText = (): string => element(".log-note").textContent ?? "";
   const rows = (at: number) => ({ ...NOTHING, status: "ready" as const, known: true, rows: new Map([["log:1.0", { attempt: 1, rank: 0, size: at }]]) });
   const shows = (number: number): boolean => (element("pre").textContent ?? "").includes(`line ${number} `);
 
@@ -205,11 +205,11 @@ describe("the region", () => {
 
   test("a match near the start of 100 MB is opened and left again", async () => {
     await vi.waitFor(() => expect(shows(999_999)).toBe(true), 20_000);
-    expect(said()).toBe("End of the log. 95.3 MiB before this.");
+    expect(noteText()).toBe("End of the log. 95.3 MiB before this.");
     const search = element<HTMLInputElement>("input[type=search]");
     search.value = "line 500 ";
     search.dispatchEvent(new Event("input"));
-    await vi.waitFor(() => expect(said()).toContain("1 line with “line 500”."), 20_000);
+    await vi.waitFor(() => expect(noteText()).toContain("1 line with “line 500”."), 20_000);
     element<HTMLButtonElement>(".log-hits button").click();
     await vi.waitFor(() => expect(element(".is-found").textContent).toBe(line(500)), 20_000);
     expect(shows(999_999)).toBe(false);

@@ -7,7 +7,7 @@ startMarks();
 function settle(wrong: Record<string, string>): void {
   const panel = document.getElementById("equivalent");
   if (panel === null) throw new Error("no panel");
-  panel.innerHTML = Object.entries(wrong).map(([name, said]) => `<span hidden data-wrong="${name}">${said}</span>`).join("");
+  panel.innerHTML = Object.entries(wrong).map(([name, text]) => `<span hidden data-wrong="${name}">${text}</span>`).join("");
   // HTMX tells it of each piece that it put there.
   (panel.firstElementChild ?? panel).dispatchEvent(new CustomEvent("htmx:afterSettle", { bubbles: true, detail: { target: panel } }));
 }

@@ -31,8 +31,8 @@ class Feed {
     this.topics.set(topic, listener);
     return () => this.topics.delete(topic);
   }
-  say(topic: string, said: TopicState): void {
-    this.topics.get(topic)?.(said);
+  say(topic: string, rows: TopicState): void {
+    this.topics.get(topic)?.(rows);
   }
 }
 
@@ -89,8 +89,8 @@ test("new rows are counted, or only the difference of totals in a partial queue"
   const feed = new Feed();
   const allocated = new HeldView();
   const windows = new Windows(feed, "", () => allocated.update(windows));
-  const news = (said: TopicState): string => {
-    feed.say("queue:0-200", said);
+  const news = (rows: TopicState): string => {
+    feed.say("queue:0-200", rows);
     return allocated.news;
   };
   windows.want(0, 10);

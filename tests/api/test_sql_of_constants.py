@@ -5,10 +5,9 @@ In the place of bandit's B608, which cannot tell the two apart."""
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-APPS = ("gpusched", "tenants", "jobs", "nodes", "scheduling", "frontend")
+from tests.server_source import ROOT, server_files
+
 _SQL = re.compile(r"\b(SELECT|INSERT INTO|UPDATE|DELETE FROM|WHERE|JOIN|LOCK TABLE|RETURNING|ORDER BY)\b")
 _CONSTANT = re.compile(r"(\w+\.)?_?[A-Z][A-Z_0-9]*|[A-Z]\w+\.[A-Z_]+")
 # What is put there and is no name of a constant: by file and expression, with why it is none of a caller's words.
@@ -60,22 +59,15 @@ LOOKED_AT = {
 
 def test_only_constants_are_put_into_statements():
     """A55: a new one is to be a constant in capitals, or stand in LOOKED_AT with its reason."""
-    result = {(file, text) for file in _files() for text in _put_into_sql(file)}
+    result = {(file, text) for file in server_files() for text in _put_into_sql(file)}
     assert result == LOOKED_AT.keys()
 
 
 def test_no_statement_is_built_by_percent_or_format():
-    for file in _files():
+    for file in server_files():
         for node in ast.walk(ast.parse((ROOT / file).read_text())):
             if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and isinstance(node.left, ast.Constant):
                 assert not (isinstance(node.left.value, str) and _SQL.search(node.left.value)), f"{file}:{node.lineno}"
-
-
-def _files() -> Iterator[str]:
-    for app in APPS:
-        for path in sorted((ROOT / app).rglob("*.py")):
-            if not {"migrations", "node_modules"} & set(path.parts):
-                yield str(path.relative_to(ROOT))
 
 
 def _put_into_sql(file: str) -> Iterator[str]:

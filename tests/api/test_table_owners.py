@@ -13,7 +13,7 @@ from django.utils.module_loading import import_string
 
 from gpusched.lib.db.sql import execute, query
 from gpusched.lib.db.views import install_views
-from tests.api.test_sql_of_constants import ROOT, _files
+from tests.server_source import APPS, ROOT, server_files
 
 # Django's tables, by the app that uses them in SQL.
 OWNERS = {"auth": "tenants", "sessions": "tenants", "django_q": "scheduling", "lib": "gpusched"}
@@ -42,7 +42,7 @@ def _foreign(app: str, source: str) -> set[str]:
 
 def test_no_sql_names_a_table_of_another_app():
     foreign = {
-        file: names for file in _files() if (names := _foreign(file.split(os.sep)[0], (ROOT / file).read_text()))
+        file: names for file in server_files() if (names := _foreign(file.split(os.sep)[0], (ROOT / file).read_text()))
     }
     assert foreign == {}
 
@@ -56,15 +56,14 @@ def test_foreign_table_is_detected(text):
 @pytest.mark.django_db
 def test_no_sql_reads_a_view_of_a_higher_app():
     """Calls to higher apps go through HOOKS."""
-    layers = ["gpusched", "tenants", "jobs", "nodes", "scheduling", "frontend"]
     views = {row["v"] for row in query("SELECT viewname AS v FROM pg_views WHERE schemaname = current_schema()")}
     assert len(views) > 20
     upward = [
         (file, view)
-        for file in _files()
+        for file in server_files()
         for text in _strings((ROOT / file).read_text())
         for view in views & set(re.findall(r"\w+", text))
-        if layers.index(view.split("_")[0].replace("lib", "gpusched")) > layers.index(file.split(os.sep)[0])
+        if APPS.index(view.split("_")[0].replace("lib", "gpusched")) > APPS.index(file.split(os.sep)[0])
     ]
     assert upward == []
 

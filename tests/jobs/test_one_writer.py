@@ -3,12 +3,11 @@
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-APPS = ("gpusched", "tenants", "jobs", "nodes", "scheduling", "frontend")
+from tests.server_source import ROOT, server_files
+
 MOVE, INSERT = ("jobs/lifecycle/states.py", "move_sql"), ("jobs/events/record.py", "insert_sql")
 # A job begins in the state that its INSERT names.
 NEW_JOBS = {("jobs/submit/job_row.py", "_new_jobs_sql"), ("jobs/arrays/materialize.py", "")}
@@ -101,13 +100,10 @@ def _text(node: ast.AST) -> str:
 
 def _nodes(*, functions_only: bool = False) -> Iterator[tuple[str, str, ast.AST]]:
     """Yield every node of the server's code with its file and function; of strings only the outermost."""
-    for app in APPS:
-        for path in sorted((ROOT / app).rglob("*.py")):
-            if not {"migrations", "node_modules"} & set(path.parts):
-                file = str(path.relative_to(ROOT))
-                for name, node in _walk(ast.parse(path.read_text()), ""):
-                    if name or not functions_only:
-                        yield file, name, node
+    for file in server_files():
+        for name, node in _walk(ast.parse((ROOT / file).read_text()), ""):
+            if name or not functions_only:
+                yield file, name, node
 
 
 def _walk(node: ast.AST, name: str) -> Iterator[tuple[str, ast.AST]]:

@@ -82,7 +82,7 @@ class Ranks:
         try:
             directory = self._journal.prepare(order.key, order.spec, self._node)
         except Exception as error:  # noqa: BLE001
-            # A full disk: nothing was started, and the server is told once the disk can be written again.
+            # A full disk: nothing was started. The agent reports it once it can write to the disk again.
             logger.error("%s cannot be prepared, trying again: %r", order.key, error, extra=self._about(order.key))
             rank.refused_at = rank.refused_at or time.monotonic()
             if time.monotonic() - rank.refused_at > PREPARE_SECONDS:

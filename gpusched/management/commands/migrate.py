@@ -14,7 +14,7 @@ from psycopg import errors
 from gpusched.lib.db.locks import Lock, locked
 from gpusched.lib.db.views import install_views
 
-# Who waits for a table's strongest lock makes everybody wait who comes after: so short that requests only get slower.
+# Requests queue behind a migration that waits for a table: short waits only slow them down.
 LOCK_SECONDS = 1.0
 PAUSE_SECONDS = 1.0
 TRIES = 120
@@ -56,7 +56,7 @@ class Command(migrate.Command):
 def _require_known(connection: BaseDatabaseWrapper) -> None:
     """Raise an error for a database of a development version, whose migrations 0.1.0 has replaced."""
     loader = MigrationLoader(connection)
-    unknown = sorted(set(loader.applied_migrations or ()) - set(loader.disk_migrations or ()))
+    unknown = set(loader.applied_migrations or ()) - set(loader.disk_migrations or ())
     if any(app in ("jobs", "nodes", "tenants", "scheduling") for app, _ in unknown):
         raise CommandError(
             "this database was made by a development version before 0.1.0, whose tables differ: choose a new database,"

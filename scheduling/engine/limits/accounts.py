@@ -173,9 +173,9 @@ class Accounts:
             account.promise(job, use, at)
 
     def keep_free(self, job: Job, use: Use, now: float) -> None:
-        """Keep free in time the limit that stops the job, unless it is kept for another already.
+        """Promise the job room in the limit that stops it, unless that limit has a promise already.
 
-        Limits that do not stop it are not kept: the tenant's other users must not wait for a user at the limit per
+        Limits that do not stop it make no promise: the tenant's other users must not wait for a user at the limit per
         user.
         """
         for account in self.of(job):
