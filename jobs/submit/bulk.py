@@ -39,7 +39,7 @@ def submit_all(requests: Sequence[JobRequest], identity: Identity, *, is_dry_run
         raise invalid(errors)
     rows = _rows(requests, originals, identity)
     tenant_ids = {row["tenant_id"] for row in rows}
-    maximum = Load(len(rows), len(rows))
+    maximum = Load(len(rows), sum(1 for request in requests if request.depends_on or request.not_before))
     near = {owner for owner in tenant_ids if queue_limits.is_bulk_near(Incoming(owner, identity.user_id, maximum))}
     with transaction.atomic():
         if near and not is_dry_run:

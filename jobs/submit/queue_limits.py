@@ -44,11 +44,12 @@ _ONLY_LIMITS = _LIMITS.format(generation="NULL::bigint")
 # Single jobs need no lock while the distance to the limit exceeds the jobs that the count may miss: those in flight
 # when it began, at most one for each connection, and those that all web processes have accepted since.
 _IN_FLIGHT, _PER_SECOND = 100, 5_000
-# A bulk this far below its limits is not counted exactly, so a count cannot miss one that matters.
+# A bulk this far below its limits is not counted exactly, so a count of the last second cannot miss one that matters.
+# The distance grows with the age of an older count.
 _MARGIN_OF_BULK = 50_000
 _CACHE_SECONDS = 1.0
-# Counting the jobs of all tenants takes at most 1/20 of the time, and 1/6 while the queue is full, so that started and
-# cancelled jobs soon admit others.
+# Counting the jobs of a tenant, or of all, takes at most 1/20 of the time. Counting all takes 1/6 while the queue is
+# full, so that started and cancelled jobs soon admit others.
 _PAUSE_PER_SECOND, _PAUSE_PER_SECOND_WHEN_FULL = 20.0, 5.0
 _RETRY_SECONDS = 30
 _MEANING = {
@@ -86,6 +87,7 @@ class _TenantCount:
     """The waiting jobs of a tenant by user, counted at `counted_at`, plus those that this process accepted since."""
 
     counted_at: float
+    taken_seconds: float
     limits: Load
     # The generation of bulks that the count includes; None: unknown.
     generation: int | None
@@ -93,6 +95,12 @@ class _TenantCount:
 
     def total(self) -> Load:
         return sum(self.by_user.values(), Load())
+
+    def age(self) -> float:
+        return time.monotonic() - self.counted_at
+
+    def is_old(self) -> bool:
+        return self.age() > _CACHE_SECONDS * max(1.0, _PAUSE_PER_SECOND * self.taken_seconds)
 
 
 @dataclass
@@ -133,7 +141,7 @@ def insert_within(incoming: Incoming, insert: Callable[[int | None], T]) -> T:
     lock, under which no other submit of the tenant is counted or written; that transaction is retried after a
     deadlock."""
     counted = _estimate(incoming.tenant_id)
-    is_tight = _is_within(_MARGIN_OF_BULK, incoming, counted)
+    is_tight = _is_tight(incoming, counted)
     if is_tight:
         counted = _recount(incoming, counted)
     if not is_tight or (counted.generation is not None and not _is_near(incoming, counted)):
@@ -158,7 +166,7 @@ def insert_within(incoming: Incoming, insert: Callable[[int | None], T]) -> T:
 
 def is_bulk_near(incoming: Incoming) -> bool:
     """Return whether a bulk is so close to a limit that it must be counted within `queue_locks.lock_for_bulk`."""
-    return _is_within(_MARGIN_OF_BULK, incoming, _estimate(incoming.tenant_id))
+    return _is_tight(incoming, _estimate(incoming.tenant_id))
 
 
 def lock_of_job(job_id: int) -> None:
@@ -213,7 +221,12 @@ def _recount(incoming: Incoming, counted: _TenantCount) -> _TenantCount:
 
 def _is_near(incoming: Incoming, counted: _TenantCount) -> bool:
     """Return whether jobs that the count misses may have reached a limit."""
-    return _is_within(_IN_FLIGHT + _PER_SECOND * (time.monotonic() - counted.counted_at), incoming, counted)
+    return _is_within(_IN_FLIGHT + _PER_SECOND * counted.age(), incoming, counted)
+
+
+def _is_tight(incoming: Incoming, counted: _TenantCount) -> bool:
+    """Return whether bulks that the count misses may have reached a limit."""
+    return _is_within(_MARGIN_OF_BULK * max(1.0, counted.age()), incoming, counted)
 
 
 def _is_within(margin: float, incoming: Incoming, counted: _TenantCount) -> bool:
@@ -287,9 +300,7 @@ def _refusal(bound: _Bound, incoming: Incoming) -> Problem:
 
 def _estimate(tenant_id: int) -> _TenantCount:
     cached = _counts.get(tenant_id)
-    if cached is None or time.monotonic() - cached.counted_at > _CACHE_SECONDS:
-        return _count(tenant_id)
-    return cached
+    return _count(tenant_id) if cached is None or cached.is_old() else cached
 
 
 def _count(tenant_id: int) -> _TenantCount:
@@ -300,7 +311,7 @@ def _count(tenant_id: int) -> _TenantCount:
     counted_at = time.monotonic()
     [row] = prepared(_ONLY_LIMITS if connection.in_atomic_block else _GENERATION_AND_LIMITS, [tenant_id])
     by_user = {row["user_id"]: Load(row["queued"], row["deferred"]) for row in prepared(_BY_USER, [tenant_id])}
-    result = _TenantCount(counted_at, _limits(row), row["generation"], by_user)
+    result = _TenantCount(counted_at, time.monotonic() - counted_at, _limits(row), row["generation"], by_user)
     with _changing:
         _counts[tenant_id] = replace(result, by_user=dict(by_user))  # a copy: `add` changes it, and the result is exact
     return result

@@ -1,8 +1,12 @@
 """Many jobs in one request: all or none, each checked like a single submit, errors by number and field."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from jobs.models import Job, JobEvent
 from jobs.submit import queue_limits
@@ -166,8 +170,6 @@ def test_bulk_of_10_001_jobs_is_refused(post):
 
 
 def test_bulk_is_refused_entirely_when_the_queue_is_full(post, settings, monkeypatch):
-    from dataclasses import replace
-
     settings.ENV = replace(settings.ENV, max_queue_size=5)
     monkeypatch.setattr(queue_limits, "_CACHE_SECONDS", 0.0)
     monkeypatch.setattr(queue_limits, "_PAUSE_PER_SECOND", 0.0)
@@ -198,3 +200,15 @@ def test_query_count_does_not_grow_with_the_jobs(post, django_assert_max_num_que
     post([{"command": ["x"]}])
     with django_assert_max_num_queries(20):
         post([{"command": ["x"], "gpu_count": number % 3} for number in range(500)])
+
+
+@pytest.mark.parametrize(("job", "is_counted"), [({}, False), ({"not_before": "2099-01-01T00:00:00Z"}, True)])
+def test_bulk_is_counted_exactly_only_near_a_limit_that_its_jobs_count_against(post, settings, job, is_counted):
+    far, near = 10_000_000, 10
+    settings.ENV = replace(
+        settings.ENV, max_queued_jobs_per_user=far, max_queued_jobs_per_tenant=far,
+        max_deferred_jobs_per_user=near, max_deferred_jobs_per_tenant=near,
+    )  # fmt: skip
+    with CaptureQueriesContext(connection) as queries:
+        assert post([{"command": ["x"], **job}] * 2)[0] == 201
+    assert any("nextval('jobs_bulk_generation')" in query["sql"] for query in queries) is is_counted
