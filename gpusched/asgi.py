@@ -1,14 +1,15 @@
 """The web process: HTTP through Django, WebSockets through Channels."""
 
 import os
-from gpusched.lib.web import daphne
+
+from gpusched.lib.web import daphne  # before Twisted's reactor, which it chooses
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpusched.settings")
 
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from functools import lru_cache, partial
+from functools import partial
 from importlib import import_module
 from typing import IO, Any
 
@@ -26,8 +27,6 @@ try:
 except SettingError as error:
     sys.exit(f"gpusched: {error}")
 
-import autobahn.twisted.websocket
-import autobahn.websocket.protocol
 from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
 from channels.security.websocket import AllowedHostsOriginValidator
@@ -38,15 +37,13 @@ from django.core.signals import request_started
 from django.http import FileResponse
 from django.http.response import HttpResponseBase
 from django.urls import path, set_script_prefix
-from twisted.web import http
 
 from frontend.websocket import LiveConsumer
 from gpusched import tracing
-from gpusched.lib.web.daphne import backpressure
 from gpusched.lib.process.children import settle_heap
+from gpusched.lib.web.backpressure import backpressure
 from gpusched.lib.web.request_threads import RequestThreads, answered
 from gpusched.lib.web.websockets import closed_in_outages, bounded_output
-from gpusched.lib.web.daphne import write_at_once
 from nodes.agents.websocket import AgentConsumer
 from nodes.agents.hub import hub
 
@@ -81,18 +78,19 @@ class OneHopHandler(ASGIHandler):
             await self.send_response(response, send)
             return
         try:
-            await self._stream(response, receive, send)
+            await self._stream(response, scope, receive, send)
         finally:
             await sync_to_async(response.close)()
 
     async def _stream(
         self,
         response: HttpResponseBase,
+        scope: dict[str, Any],
         receive: Callable[[], Awaitable[Mapping[str, Any]]],
         send: Callable[[Mapping[str, Any]], Awaitable[None]],
     ) -> None:
         """Send until the end, or until the client leaves: after the body, the only event still to receive."""
-        with backpressure(send) as slowly:
+        with backpressure(scope, send) as slowly:
             sending = asyncio.ensure_future(self.send_response(response, slowly))
             leaving = asyncio.ensure_future(receive())
             try:
@@ -119,20 +117,7 @@ class OneHopHandler(ASGIHandler):
 
 
 tracing.start("gpusched-web")
-daphne.limit_heads()
-daphne.limit_bodies()
-write_at_once()
-# Twisted parses the Content-Type of each POST with the e-mail library, a tenth of the time of a submit. Few different
-# ones occur.
-http._parseContentType = lru_cache(64)(http._parseContentType)
-# Twisted formats a line for its access log at each answer. That log is not written, and ours has more. Measured, it
-# costs a tenth of a submit here.
-http.HTTPFactory.log = lambda *_: None  # type: ignore[method-assign]
-# autobahn formats a coloured log line for each message, even without logging: measured, half of the cost of a message
-# to a page.
-for module in (autobahn.websocket.protocol, autobahn.twisted.websocket):
-    for name in ("hltype", "hlval"):
-        setattr(module, name, lambda value, **_: value)
+daphne.install()
 
 application = ProtocolTypeRouter(
     {

@@ -5,12 +5,12 @@ from functools import partial
 from typing import Any
 
 import pytest
-from daphne.server import Server
 from daphne.ws_protocol import WebSocketProtocol
 from twisted.internet.testing import StringTransport
 
 from gpusched.lib.web import websockets
-from gpusched.lib.web.daphne import Pace
+from gpusched.lib.web.backpressure import Pace
+from gpusched.lib.web.daphne import WebServer
 from gpusched.lib.web.websockets import HubSocket, bounded_output
 
 
@@ -19,8 +19,6 @@ class Wire(WebSocketProtocol):  # type: ignore[misc]
 
     def __init__(self) -> None:
         self.state = self.STATE_OPEN
-        self._perMessageCompress = None
-        self.sent: list[bytes] = []
         self.is_aborted = False
         self.transport = StringTransport()
         self.transport.registerProducer(Pace(), True)  # as HTTP leaves it
@@ -28,10 +26,16 @@ class Wire(WebSocketProtocol):  # type: ignore[misc]
     def dropConnection(self, abort: bool = False) -> None:  # noqa: N802
         self.is_aborted = abort
 
-    def sendData(self, data: bytes, *_: Any) -> None:  # noqa: N802
-        """A frame of a short text begins with two bytes: that it is one, and its length."""
-        assert data[:2] == bytes([0x81, len(data) - 2])
-        self.sent.append(data[2:])
+    @property
+    def sent(self) -> list[bytes]:
+        """Return the texts of the frames written: a short one begins with two bytes, its kind and its length."""
+        unread, texts = self.transport.value(), list[bytes]()
+        while unread:
+            assert unread[0] == 0x81
+            end = 2 + unread[1]
+            texts.append(unread[2:end])
+            unread = unread[end:]
+        return texts
 
 
 async def voice(send: Any) -> HubSocket:
@@ -60,7 +64,7 @@ async def daphne(monkeypatch):
         consumer.scope = scope
         created.append(consumer)
 
-    server, wire = Server(bounded_output(application), endpoints=["tcp:0"]), Wire()
+    server, wire = WebServer(bounded_output(application), endpoints=["tcp:0"]), Wire()
     server.connections = {wire: {}}
     server.create_application(wire, {"type": "websocket"})
     await server.connections[wire]["application_instance"]

@@ -1,72 +1,82 @@
-"""Changes to Daphne and Twisted.
+"""The web server: Daphne with limits on requests, with answers that wait for their reader, and with cheap writes.
 
-- A malformed or too long head of a request is answered with a problem. Twisted closes the connection without an answer,
-  or sends an empty 400.
-- A too large body is refused before it is read: by its Content-Length, or at the limit if it arrives in chunks. Daphne
-  reads the complete body first.
-- A streamed answer waits for its reader. Daphne accepts all pieces, and buffers those of a slow reader in memory.
-- Writes are sent at the end of the same turn of the event loop. Twisted first asks the kernel whether it can write:
-  measured, two thirds of the cost of a write."""
+Everything that depends on the inside of Daphne and Twisted stands here: subclasses that Daphne's own hooks install.
+tests/lib/test_daphne.py fails when a name changes on which they rely. Figures: eight connections that submit."""
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
-from daphne import http_protocol
-from daphne.http_protocol import WebRequest
+from daphne import cli, server  # before Twisted's reactor, which it chooses
+from daphne.http_protocol import HTTPFactory, WebRequest
 from django.conf import settings
-from twisted.internet import reactor
-from twisted.internet.tcp import Server
-from twisted.web import http
+from twisted.internet import reactor, tcp
+from twisted.web.http import HTTPChannel
 
 from gpusched.lib import request_id
 from gpusched.lib.api.problems import Problem, body, too_large
 from gpusched.lib.limits import MAX_HEAD_BYTES
 
-_loop: Any = reactor
-
-
-def write_at_once() -> None:
-    """Install immediate writes for each connection that this process accepts. Relies on private names of Twisted."""
-    Server._leaves_soon = False  # type: ignore[attr-defined]
-    Server.startWriting = _start  # type: ignore[method-assign]
-
-
-def _start(connection: Any) -> None:
-    if not connection._leaves_soon and connection not in _loop._writers:
-        connection._leaves_soon = True
-        asyncio.get_running_loop().call_soon(_flush, connection)
-
-
-def _flush(connection: Any) -> None:
-    """Write with the reactor's own error handling. Leave what is not written to the reactor."""
-    connection._leaves_soon = False
-    if connection.connected:
-        _loop._readOrWrite(connection, False)
-    if connection.connected and (connection.offset < len(connection.dataBuffer) or connection._tempDataLen):
-        _loop.addWriter(connection)
-
-
 # Discard further input for this time: a client whose connection is closed at once would lose the answer.
 LINGER_SECONDS = 2.0
+_CONNECTION = "gpusched.connection"
+_KIB = MAX_HEAD_BYTES >> 10
+_SHORTER = f"send an address and headers of at most {_KIB} KiB together"
+_PROBLEMS = {
+    400: Problem(400, "bad_request", "this is no request of HTTP/1.1", next_step="correct its first line and headers"),
+    414: Problem(414, "address_too_long", f"the address has more than {_KIB} KiB", next_step=_SHORTER),
+    431: Problem(431, "headers_too_long", f"the headers have more than {_KIB} KiB", next_step=_SHORTER),
+}
 
 
-class ErrorChannel(http.HTTPChannel):
-    """A connection that answers a bad head with a problem. Twisted calls these methods by its own names."""
+class Connection(tcp.Server):
+    """A TCP connection that sends what is written at the end of the same turn of the event loop. Twisted first asks the
+    kernel whether it can write: measured, two thirds of the cost of a write."""
+
+    _is_flush_due = _is_empty = False
+
+    def startWriting(self) -> None:  # noqa: N802
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def stopWriting(self) -> None:  # noqa: N802
+        self._is_empty = True
+        super().stopWriting()
+
+    def _flush(self) -> None:
+        """Leave to the reactor what the kernel does not take, errors, and the end of a connection."""
+        self._is_flush_due = self._is_empty = False
+        if self.connected and (self.disconnecting or self.doWrite() is not None or not self._is_empty):
+            super().startWriting()
+
+
+class ErrorChannel(HTTPChannel):
+    """A connection that answers a bad head with a problem (A55). Twisted closes it without an answer, or sends an empty
+    400."""
 
     MAX_LENGTH = totalHeadersSize = MAX_HEAD_BYTES  # noqa: N815
+    _head_size = 0
     _is_refused = False
 
+    def lineReceived(self, line: bytes) -> None:  # noqa: N802
+        self._head_size += len(line)
+        super().lineReceived(line)
+
+    def allHeadersReceived(self) -> None:  # noqa: N802
+        self._head_size = 0
+        super().allHeadersReceived()
+
     def lineLengthExceeded(self, line: bytes) -> None:  # noqa: N802
-        """Refuse. Before the first line is parsed, the long line is the one with the address."""
-        self._refuse(414 if vars(self).get("_HTTPChannel__first_line", True) else 431)
+        """Refuse. The first line is the one with the address."""
+        self._refuse(431 if self._head_size else 414)
 
     def _respondToBadRequestAndDisconnect(self) -> None:  # noqa: N802
-        self._refuse(431 if self._receivedHeaderSize > self.totalHeadersSize else 400)
+        """Override the only private name of a library: Twisted has no other hook for malformed heads."""
+        self._refuse(431 if self._head_size > self.totalHeadersSize else 400)
 
     def _refuse(self, status: int) -> None:
         if self._is_refused:
@@ -75,19 +85,6 @@ class ErrorChannel(http.HTTPChannel):
         link: Any = self
         link.dataReceived = link.lineReceived = link.rawDataReceived = lambda *_: None
         answer_and_close(link, _PROBLEMS[status])
-
-
-_KIB = MAX_HEAD_BYTES >> 10
-
-
-_SHORTER = f"send an address and headers of at most {_KIB} KiB together"
-
-
-_PROBLEMS = {
-    400: Problem(400, "bad_request", "this is no request of HTTP/1.1", next_step="correct its first line and headers"),
-    414: Problem(414, "address_too_long", f"the address has more than {_KIB} KiB", next_step=_SHORTER),
-    431: Problem(431, "headers_too_long", f"the headers have more than {_KIB} KiB", next_step=_SHORTER),
-}
 
 
 def answer_and_close(channel: Any, problem: Problem) -> None:
@@ -111,37 +108,16 @@ def _raw_answer(problem: Problem) -> bytes:
     return "\r\n".join((*head, "", "")).encode() + text
 
 
-def limit_heads() -> None:
-    """Install ErrorChannel for Daphne's connections."""
-    http.HTTPChannel = ErrorChannel  # type: ignore[misc]
-
-
-def protocol_behind(send: Any) -> Any:
-    """Return Daphne's protocol behind `send`, or None with another server, as in tests."""
-    return next(iter(getattr(send, "args", ())), None)
-
-
-class Pace:
-    """Twisted's IPushProducer, which follows whether the connection's buffer has room."""
-
-    def __init__(self) -> None:
-        self.has_room = asyncio.Event()
-        self.has_room.set()
-
-    def pauseProducing(self) -> None:  # noqa: N802
-        self.has_room.clear()
-
-    def resumeProducing(self) -> None:  # noqa: N802
-        self.has_room.set()
-
-    stopProducing = resumeProducing  # noqa: N815
-
-
 class BoundedRequest(WebRequest):  # type: ignore[misc]
-    """A request with a limited body. Twisted calls these methods, in this order, by its own names."""
+    """A request with a limited body: endless ones are refused by their Content-Length, or at the limit if they arrive
+    in chunks. Daphne reads the complete body first. Twisted calls these methods in this order."""
 
     _received = 0
     _is_refused = False
+
+    def __init__(self, *args: Any) -> None:
+        """Let Twisted parse no form: Django does. Parsing the Content-Type alone costs a tenth of a submit."""
+        super().__init__(*args, parsePOSTFormSubmission=False)
 
     def gotLength(self, length: int | None) -> None:  # noqa: N802
         """Check the length once the headers have arrived. None: the body comes in chunks."""
@@ -173,45 +149,48 @@ class BoundedRequest(WebRequest):  # type: ignore[misc]
         answer_and_close(self.channel, too_large())
 
 
-def limit_bodies() -> None:
-    """Install BoundedRequest for Daphne's requests."""
-    http_protocol.WebRequest = BoundedRequest
+class Factory(HTTPFactory):  # type: ignore[misc]
+    """Create connections that limit requests. Write no access log of Twisted's: it is discarded, and formatting its
+    lines costs a tenth of a submit."""
+
+    protocol = ErrorChannel
+
+    def buildProtocol(self, address: Any) -> Any:  # noqa: N802
+        channel = super().buildProtocol(address)
+        channel.requestFactory = BoundedRequest
+        return channel
+
+    def log(self, request: WebRequest) -> None: ...
 
 
-Send = Callable[[Mapping[str, Any]], Awaitable[None]]
+class WebServer(server.Server):  # type: ignore[misc]
+    """Daphne's server with the connections of this module. Applications find theirs in their scope (`connection`)."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._factory = Factory(self)
+
+    @property
+    def http_factory(self) -> HTTPFactory:
+        return self._factory
+
+    @http_factory.setter
+    def http_factory(self, factory: HTTPFactory) -> None:
+        """Ignore the factory that Daphne creates in `run`: it has no option for another."""
+
+    def listen_success(self, port: Any) -> None:
+        port.transport = Connection
+        super().listen_success(port)
+
+    def create_application(self, protocol: Any, scope: dict[str, Any]) -> Any:
+        return super().create_application(protocol, {**scope, _CONNECTION: protocol})
 
 
-# A client that reads nothing for this time is disconnected.
-TIMEOUT_SECONDS = 300.0
+def connection(scope: Mapping[str, Any]) -> Any:
+    """Return Daphne's protocol of a request or WebSocket. None with another server, as in tests."""
+    return scope.get(_CONNECTION)
 
 
-@contextmanager
-def backpressure(send: Send) -> Iterator[Send]:
-    """Wrap `send` for one answer, so that it returns when there is room for the next piece. Looks for Daphne behind
-    it."""
-    request = protocol_behind(send)
-    if not isinstance(request, WebRequest) or request.channel is None:
-        yield send
-        return
-    pace = Pace()
-    request.registerProducer(pace, True)
-
-    def release() -> None:
-        if request.producer is pace and request.channel is not None:
-            request.unregisterProducer()
-
-    async def send_paced(message: Mapping[str, Any]) -> None:
-        if message["type"] == "http.response.body" and not message.get("more_body"):
-            release()  # the answer ends with it
-            pace.has_room.set()
-        await send(message)
-        try:
-            await asyncio.wait_for(pace.has_room.wait(), TIMEOUT_SECONDS)
-        except TimeoutError:
-            if request.channel is not None:
-                request.channel.forceAbortClient()
-
-    try:
-        yield send_paced
-    finally:
-        release()
+def install() -> None:
+    """Let Daphne's command start this server, with the attribute that it has for this purpose."""
+    cli.CommandLineInterface.server_class = WebServer
