@@ -47,9 +47,6 @@ class RateForm(forms.ModelForm):  # type: ignore[type-arg]
             fields["gpu_model"], fields["price_per_gpu_hour"], fields["starts_at"], fields["ends_at"], actor
         )
 
-    def _post_clean(self) -> None:
-        """Skip Django's validation of the row: `set_rate` creates it, and ends the previous rate."""
-
 
 @admin.register(Rate)
 class RateAdmin(ReadOnly):

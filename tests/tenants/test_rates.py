@@ -256,6 +256,11 @@ class TestAdmin:
         assert "there is a rate of A100 for a part of that time" in page.content.decode()
         assert Rate.objects.count() == 2
 
+    def test_admin_sets_a_rate_that_starts_now_and_has_an_end(self, browser):
+        form = self.form(ends_at_0="2100-01-01", ends_at_1="00:00:00")
+        assert browser.post("/admin/tenants/rate/add/", form).status_code == 302
+        assert Rate.objects.get().ends_at.year == 2100
+
     def test_past_rates_are_not_edited(self, browser):
         rate = make_rate("A100", 1, 0)
         assert browser.post(f"/admin/tenants/rate/{rate.pk}/change/", self.form()).status_code == 403

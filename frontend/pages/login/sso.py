@@ -55,7 +55,7 @@ class Provider(OpenIDConnectProvider):  # type: ignore[misc]
 class Exchange(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]
     """The provider's endpoints and keys, and the validation of its answer."""
 
-    state: dict[str, Any]
+    code_verifier: str | None
 
     def get_provider(self) -> Provider:
         return Provider(self.request, get_adapter().get_app(self.request, provider=PROVIDER))
@@ -63,10 +63,15 @@ class Exchange(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]
     def get_callback_url(self, request: HttpRequest, app: Any) -> str:
         return str(build_absolute_uri(request, reverse("sso-callback")))
 
+    def get_access_token_data(self, request: HttpRequest, app: Any, client: Any, pkce_code_verifier: Any = None) -> Any:
+        """Keep the verifier of this login for the check of the nonce."""
+        self.code_verifier = pkce_code_verifier
+        return super().get_access_token_data(request, app, client, pkce_code_verifier)
+
     def complete_login(self, request: HttpRequest, app: Any, token: Any, **kwargs: Any) -> Any:
         claims = self._verified(kwargs["response"].get("id_token"), app.client_id)
         if "userinfo_endpoint" in self.openid_config:
-            userinfo = self._fetch_user_info(token.token)
+            userinfo = self._get(self.openid_config["userinfo_endpoint"], Authorization=f"Bearer {token.token}")
             if userinfo.get("sub") != claims["sub"]:
                 raise OAuth2Error("userinfo belongs to another user")
             claims = {**userinfo, **claims}
@@ -85,28 +90,25 @@ class Exchange(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]
             )  # fmt: skip
         except (jwt.PyJWTError, TypeError, ValueError) as error:
             raise OAuth2Error(f"id_token: {error}") from error
-        if claims["nonce"] != _nonce(self.state["pkce_code_verifier"]):
+        if not self.code_verifier or claims["nonce"] != _nonce(self.code_verifier):
             raise OAuth2Error("id_token: of another login")
         if isinstance(claims["aud"], list) and len(claims["aud"]) > 1 and claims.get("azp") != client_id:
             raise OAuth2Error("id_token: made for another client")
         return claims
 
     def _key(self, name: object) -> Any:
-        with get_adapter().get_requests_session() as session:
-            answer = session.get(self.openid_config["jwks_uri"])
-            answer.raise_for_status()
-            keys = jwt.PyJWKSet.from_dict(answer.json()).keys
+        keys = jwt.PyJWKSet.from_dict(self._get(self.openid_config["jwks_uri"])).keys
         fitting = [key for key in keys if key.key_id == name]
         if len(fitting) != 1:
             raise OAuth2Error("id_token: signed by no key of the provider")
         return fitting[0]
 
-
-class Callback(OAuth2CallbackView):  # type: ignore[misc]
-    def _get_state(self, request: HttpRequest, provider: Provider) -> Any:
-        state, refused = super()._get_state(request, provider)
-        self.adapter.state = state
-        return state, refused
+    def _get(self, url: str, **headers: str) -> dict[str, Any]:
+        with get_adapter().get_requests_session() as session:
+            answer = session.get(url, headers=headers)
+            answer.raise_for_status()
+            content: dict[str, Any] = answer.json()
+            return content
 
 
 class AccountAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
@@ -148,7 +150,7 @@ def begin(request: HttpRequest) -> HttpResponse:
 def callback(request: HttpRequest) -> HttpResponse:
     """Handle the return from the provider, with a code of this login."""
     try:
-        response: HttpResponse = Callback.adapter_view(Exchange(request, PROVIDER))(request)
+        response: HttpResponse = OAuth2CallbackView.adapter_view(Exchange(request, PROVIDER))(request)
         return response
     except (RequestException, KeyError, ValueError) as error:
         logger.warning("the OpenID Connect provider does not answer as one: %s", error)
