@@ -78,8 +78,8 @@ print(json.dumps({"cookie": settings.SESSION_COOKIE_NAME, "keys": keys}))
 
 
 def main() -> None:
-    options = arguments(__doc__ or "", browsers=500, nodes=200, seconds=20, rounds=6)
-    with Stack() as stack:
+    options = arguments(__doc__ or "", browsers=500, nodes=200, seconds=20, rounds=6, webs=1)
+    with Stack(web_processes=options.webs) as stack:
         client = stack.client()
         tomorrow = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 86400))
         jobs = [client.submit(["true"], gpus=1, not_before=tomorrow).id for _ in range(WAITING_JOBS)]

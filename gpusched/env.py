@@ -40,9 +40,6 @@ class Env:
     sets the field `http_port`."""
 
     database_url: str = _setting("", "PostgreSQL to use; empty: the embedded server in DATA_DIR", is_secret=True)
-    redis_url: str = _setting(
-        "", "redis://… or rediss://…, over which processes announce changes; empty: over PostgreSQL", is_secret=True
-    )
     web_threads: int = _setting(
         16, "requests that a web process handles at once, each with a database connection", between=(1, 1000)
     )
@@ -241,8 +238,6 @@ def _consistent(env: Env) -> Env:
         )
     if env.behind_tls and not proxies:
         raise SettingError(f"{PREFIX}BEHIND_TLS needs {PREFIX}TRUSTED_PROXIES: it tells which requests came over TLS")
-    if env.redis_url and not env.redis_url.startswith(("redis://", "rediss://", "unix://")):
-        raise SettingError(f"{PREFIX}REDIS_URL is not like redis://host:6379 (rediss:// for TLS, unix:// for a socket)")
     for name in ("job_retention_days", "job_detail_retention_days"):
         try:
             retention_days(getattr(env, name))

@@ -1,10 +1,8 @@
 """Django's settings, composed from the environment (gpusched/env.py)."""
 
-import hashlib
 import json
 import secrets
 from pathlib import Path
-from typing import Any
 
 from gpusched import __version__, env
 from gpusched.lib.db.connections import django_database
@@ -125,16 +123,6 @@ TEMPLATES = [
 ]
 
 DATABASES = {"default": django_database(_database_url())}
-# Not the layer "default": each socket would subscribe to it separately. Several clusters may share a Redis.
-CHANNEL_LAYERS: dict[str, Any] = {}
-if ENV.redis_url:
-    CHANNEL_LAYERS["changes"] = {
-        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
-        "CONFIG": {
-            "hosts": [{"address": ENV.redis_url, "socket_connect_timeout": 1.0, "socket_timeout": 2.0}],
-            "prefix": f"gpusched-{hashlib.sha256(SECRET_KEY.encode()).hexdigest()[:12]}",
-        },
-    }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 STORAGES = {
@@ -293,6 +281,5 @@ LOGGING = {
         "django-q": {"handlers": ["stderr"], "level": "WARNING", "propagate": False},
         "daphne": {"level": "WARNING"},
         "httpx": {"level": "WARNING"},
-        "channels_redis": {"level": "CRITICAL"},  # gpusched.lib.bus.redis_bus logs it in one line
     },
 }

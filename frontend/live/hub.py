@@ -231,8 +231,6 @@ class LiveHub:
     def _alive(self, needs_answer: bool = False) -> str:
         age = None if self._cycle_at is None else round(monotonic() - self._cycle_at, 1)
         message: dict[str, object] = {"alive": rfc3339(datetime.now(UTC)), "cycle_age_seconds": age}
-        if self._listener.is_redis_connected is False:
-            message["late"] = True
         if (outage := self._db.outage_seconds) is not None:
             message["blind_seconds"] = round(outage, 1)
         return msgspec.json.encode({**message, "answer": True} if needs_answer else message).decode()

@@ -20,7 +20,6 @@ from gpusched.lib.api.rest import (
     read_query,
     whole_number,
 )
-from gpusched.lib.bus.listener import listener
 from gpusched.protocol.job_request import JobRequest
 from gpusched.protocol.rest.cluster import ClusterStatus as ClusterNumbers
 from gpusched.protocol.rest.cluster import Health as HealthData
@@ -182,7 +181,7 @@ class Ready(APIView):
     )
     def get(self, request: Request) -> Response:
         """503 if database or scheduler fail, or if an agent's message has waited for more than 10 s. The answer also
-        reports lost agents, a failed Redis and stalled housekeeping, which do not make the server unready."""
+        reports lost agents and stalled housekeeping, which do not make the server unready."""
         late, unheard = None, hub.waiting_seconds()
         try:
             lag, agents = cluster.scheduler_lag(), cluster.agents()
@@ -196,7 +195,7 @@ class Ready(APIView):
             }
         except DatabaseError:
             is_ready, parts = False, {"database": False, "scheduler": False, "cycle_age_seconds": None, "agents": {}}
-        answer = {"status": "ok" if is_ready else "not ready", **parts, "redis": listener.is_redis_connected}
+        answer = {"status": "ok" if is_ready else "not ready", **parts}
         answer |= {"housekeeping": housekeeping.is_working(late), "housekeeping_lag_seconds": late and round(late, 1)}
         answer |= {"agents_unheard_seconds": round(unheard, 1)}
         if is_ready:

@@ -66,10 +66,6 @@ FAMILIES = {
             " in all) that could start now without other pending jobs",
         ),
         Family(
-            "gpu_scheduler_redis_heard", "gauge", (),
-            "1 while messages of Redis arrive at this web process, else 0; only with `GPUSCHED_REDIS_URL`",
-        ),
-        Family(
             "gpu_scheduler_agents_unheard_seconds", "gauge", (),
             "how long the oldest agent's message has waited to be written by this web process; beyond 10 s it is"
             " not ready",

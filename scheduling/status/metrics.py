@@ -10,7 +10,6 @@ from prometheus_client.core import Metric
 from gpusched.lib import histograms
 from gpusched.lib.api import rate_limits
 from gpusched.lib.api.problems import Problem, not_allowed, response_for
-from gpusched.lib.bus.listener import listener
 from gpusched.lib.db.sql import query
 from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import JobState, Scope
@@ -140,10 +139,6 @@ def _control_plane() -> Iterator[Metric]:
     leader = gauge("gpu_scheduler_cycle_leader")
     leader.add_metric([], 1 if cluster.scheduler_lag()["is_alive"] else 0)
     yield leader
-    redis = gauge("gpu_scheduler_redis_heard")
-    if listener.is_redis_connected is not None:
-        redis.add_metric([], 1 if listener.is_redis_connected else 0)
-    yield redis
     unheard = gauge("gpu_scheduler_agents_unheard_seconds")
     unheard.add_metric([], hub.waiting_seconds())
     yield unheard

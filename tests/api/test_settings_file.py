@@ -134,7 +134,7 @@ def test_settings_file_must_be_readable(tmp_path):
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
-        ("secret_key", "hunter2"), ("database_url", "postgresql://u:hunter2@db/x"), ("redis_url", "redis://:hunter2@r"),
+        ("secret_key", "hunter2"), ("database_url", "postgresql://u:hunter2@db/x"),
         ("log_storage_options", '{"secret_key": "hunter2"}'), ("oidc_client_secret", "hunter2"),
     ],
 )  # fmt: skip

@@ -6,7 +6,6 @@ from datetime import timedelta
 
 import pytest
 from asgiref.sync import sync_to_async
-from autobahn.websocket import protocol
 from django.contrib.sessions.models import Session
 from django.db import connections
 from django.utils import timezone
@@ -290,9 +289,3 @@ async def test_page_can_change_topics_often(open_page, cookie, user, tenant):
         await asyncio.gather(page.want(*topics), db(submit)(user, tenant))
     for topic in ALL:
         await page.shows(topic, [tenant.pk])
-
-
-def test_messages_do_not_format_log_lines():
-    """gpusched.asgi replaces what autobahn colours them with, by name: half of what a message costs."""
-    assert {"hltype", "hlval"} <= set(protocol.WebSocketProtocol.sendData.__code__.co_names)
-    assert vars(protocol)["hlval"]("tcp4:10.0.0.1:5000") == "tcp4:10.0.0.1:5000"

@@ -1,5 +1,5 @@
-"""The parts of Daphne and Twisted on which gpusched/lib/web/daphne.py relies, and the rule that no other module relies on
-private parts of a library."""
+"""The parts of Daphne, Twisted, Channels and Django on which the web server relies, and the rule that no other module
+relies on private parts of a library."""
 
 import ast
 import asyncio
@@ -11,7 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from channels.consumer import AsyncConsumer
 from daphne import cli, http_protocol, server
+from django.core.handlers.asgi import ASGIHandler
 from twisted.internet import reactor, tcp
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
@@ -35,6 +37,12 @@ METHODS: list[tuple[Any, str, list[str]]] = [
     (http.Request, "handleContentChunk", ["self", "data"]),
     (http.Request, "requestReceived", ["self", "command", "path", "version"]),
     (http.Request, "registerProducer", ["self", "producer", "streaming"]),
+    (ASGIHandler, "load_middleware", ["self", "is_async"]),
+    (ASGIHandler, "handle", ["self", "scope", "receive", "send"]),
+    (ASGIHandler, "read_body", ["self", "receive"]),
+    (ASGIHandler, "create_request", ["self", "scope", "body_file"]),
+    (ASGIHandler, "send_response", ["self", "response", "send"]),
+    (AsyncConsumer, "dispatch", ["self", "message"]),
     (tcp.Server, "startWriting", ["self"]),
     (tcp.Server, "stopWriting", ["self"]),
     (tcp.Server, "doWrite", ["self"]),

@@ -9,8 +9,6 @@ export const DEAD_MS = 15000;
 export interface Heard {
   isConnected: boolean;
   isLoggedOut: boolean;
-  /** The server polls for changes every second, as it gets no events. */
-  isLate: boolean;
   /** How long the server's database had not answered at the last `alive`. */
   blindSeconds: number | null;
   /** On this page's clock; null before the first. */
@@ -48,9 +46,6 @@ export function freshness(heard: Heard, now: number, hasFailed: boolean): Freshn
   if (heard.blindSeconds !== null) {
     const seconds = Math.round(heard.blindSeconds + age / 1000);
     return { level: "delayed", text: `delayed ${seconds} s`, title: "the server's database does not respond; the page shows older data" };
-  }
-  if (age <= LIVE_MS && heard.isLate) {
-    return { level: "delayed", text: "delayed 1 s", title: "the server has lost Redis, so it polls for changes every second" };
   }
   if (age <= LIVE_MS) return { level: "live", text: "live", title };
   return { level: "delayed", text: `delayed ${Math.round(age / 1000)} s`, title };

@@ -13,7 +13,7 @@ type Listener = (state: TopicState) => void;
 const TIMEOUT_MS = 5000;
 
 export class Hub implements SocketEvents {
-  readonly heard: Heard = { isConnected: false, isLoggedOut: false, isLate: false, blindSeconds: null, aliveAt: null, cycleAgeSeconds: null, polledAt: null };
+  readonly heard: Heard = { isConnected: false, isLoggedOut: false, blindSeconds: null, aliveAt: null, cycleAgeSeconds: null, polledAt: null };
   hasFailed = false;
   /** Called when the connection changes, and on every `alive`. */
   onHeard: () => void = () => undefined;
@@ -137,7 +137,6 @@ export class Hub implements SocketEvents {
       if (message.answer === true) this.socket.send({ seen: message.alive });
       this.heard.aliveAt = this.now();
       this.heard.cycleAgeSeconds = message.cycle_age_seconds ?? null;
-      this.heard.isLate = message.late === true;
       this.heard.blindSeconds = message.blind_seconds ?? null;
       learnServerTime(message.alive);
       return this.onHeard();

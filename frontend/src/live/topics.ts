@@ -8,7 +8,7 @@ export type Message =
   | { topic: string; seq: number; snapshot: Rows }
   | { topic: string; seq: number; set?: Rows; patch?: Rows; gone?: string[] }
   | { topic: string; error: string }
-  | { alive: string; cycle_age_seconds: number | null; answer?: boolean; late?: boolean; blind_seconds?: number };
+  | { alive: string; cycle_age_seconds: number | null; answer?: boolean; blind_seconds?: number };
 
 export type Cell = (typeof CELLS)[number];
 

@@ -1,5 +1,5 @@
 """Publish changes of this process to the others: one thread gathers them after the commits, and sends them through
-PostgreSQL's NOTIFY, or through Redis if it is set and answers.
+PostgreSQL's NOTIFY.
 
 Never in the transaction of a change: PostgreSQL serializes the commits of transactions that notify, each with its own
 wait for the disk. Measured with eight connections that insert one row each: 300 commits a second with NOTIFY, 1,800
@@ -12,21 +12,16 @@ import threading
 import time
 from collections.abc import Collection
 from multiprocessing.util import Finalize
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
-from django.conf import settings
 
 from gpusched.lib.bus.changes import Changes, add
 from gpusched.lib.db.connections import connection_parameters
 
-if TYPE_CHECKING:
-    from gpusched.lib.bus.redis_bus import Publisher
-
 logger = logging.getLogger(__name__)
 CHANNEL, CYCLE_CHANNEL = "gpusched_events", "gpusched_cycle"
 RETRY_SECONDS = 0.3
-REPEAT_SECONDS = 1.0
 # The pause after each message: the first of many changes is sent at once, the others together.
 PACE_SECONDS = 0.01
 FLUSH_SECONDS = 2.0
@@ -89,7 +84,7 @@ class Notifier:
 
     def _run(self) -> None:
         transport = Transport()
-        while self._wait(transport.is_to_repeat):
+        while self._wait():
             with self._state:
                 changed, is_cycle_requested = self._changed, self._is_cycle_requested
                 self._changed, self._is_cycle_requested, self._is_busy = {}, False, True
@@ -108,67 +103,41 @@ class Notifier:
             time.sleep(PACE_SECONDS)
         transport.close()
 
-    def _wait(self, is_to_repeat: bool) -> bool:
-        """Wait for changes, but not longer than REPEAT_SECONDS if `is_to_repeat`. Return False if this thread must
-        end."""
+    def _wait(self) -> bool:
+        """Wait for changes. Return False if this thread must end."""
         with self._state:
             current = threading.current_thread()
-            self._state.wait_for(
-                lambda: self._has_changes() or self._thread is not current, REPEAT_SECONDS if is_to_repeat else None
-            )
+            self._state.wait_for(lambda: self._has_changes() or self._thread is not current)
             return self._thread is current
 
 
 class Transport:
-    """Publish through Redis if it is set and answers, else through NOTIFY on a connection that opens when needed. A
-    cycle is always requested through NOTIFY, the only channel of its broker."""
+    """Publish through NOTIFY on a connection that opens when needed."""
 
     _connection: psycopg.Connection[Any] | None = None
-    _publisher: "Publisher | None" = None
-    is_to_repeat = False
-
-    def __init__(self) -> None:
-        if settings.CHANNEL_LAYERS:
-            from gpusched.lib.bus.redis_bus import Publisher  # imported only if it is used
-
-            self._publisher = Publisher()
 
     def publish(self, changed: Changes, is_cycle_requested: bool) -> None:
-        """Publish changes and a request for a cycle; repeat the last message if there are none. Raise psycopg.Error on
-        failure."""
+        """Publish changes and a request for a cycle. Raise psycopg.Error on failure."""
+        rows = {topic: sorted(ids) for topic, ids in changed.items()}
         messages = [(CYCLE_CHANNEL, "")] if is_cycle_requested else []
-        if self._publisher is not None:
-            self._notify(messages)  # at once: Redis may take its time
-            messages = []
-            if not changed and self.is_to_repeat:
-                self._publisher.repeat()
-        self.is_to_repeat = bool(changed) and self._publisher is not None
-        if changed and not (self._publisher is not None and self._publisher.publish(changed)):
-            rows = {topic: sorted(ids) for topic, ids in changed.items()}
-            messages += [(CHANNEL, json.dumps({topic: ids}, separators=(",", ":"))) for topic, ids in rows.items()]
-        self._notify(messages)
+        messages += [(CHANNEL, json.dumps({topic: ids}, separators=(",", ":"))) for topic, ids in rows.items()]
+        if messages:
+            self._notify(messages)
 
     def close(self) -> None:
-        self._disconnect()
-        if self._publisher is not None:
-            self._publisher.close()
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
 
     def _notify(self, messages: list[tuple[str, str]]) -> None:
-        if not messages:
-            return
         if self._connection is None or self._connection.closed:
             self._connection = psycopg.connect(**connection_parameters(), autocommit=True)
         sql = ", ".join("pg_notify(%s, %s)" for _ in messages)
         try:
             self._connection.execute(f"SELECT {sql}", [word for pair in messages for word in pair])
         except psycopg.Error:
-            self._disconnect()
+            self.close()
             raise
-
-    def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-        self._connection = None
 
 
 notifier = Notifier()

@@ -259,17 +259,15 @@ class Health(msgspec.Struct, kw_only=True):
 
 class Readiness(msgspec.Struct, kw_only=True):
     """The parts of the server. `cycle_age_seconds`: since the last cycle ended; None: there was none. `agents`:
-    nodes by state, and `total`. `redis`: whether changes arrive over Redis; None: Redis is not configured.
-    `housekeeping`: whether the worker beside the cycles does its tasks, and how late the most overdue one is; None:
-    one never succeeded. `agents_unheard_seconds`: the age of the oldest agent message that this web process has not
-    yet written."""
+    nodes by state, and `total`. `housekeeping`: whether the worker beside the cycles does its tasks, and how late the
+    most overdue one is; None: one never succeeded. `agents_unheard_seconds`: the age of the oldest agent message that
+    this web process has not yet written."""
 
     status: str
     database: bool
     scheduler: bool
     cycle_age_seconds: float | None
     agents: dict[str, int]
-    redis: bool | None = None
     housekeeping: bool = False
     housekeeping_lag_seconds: float | None = None
     agents_unheard_seconds: float = 0.0
