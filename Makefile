@@ -10,7 +10,7 @@ PY = .venv/bin/python
 # With this variable, every process would recompile all its modules at each start: seconds instead of tenths.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo up test check bench setup setup-dev clean openapi reference rules
+.PHONY: demo up test check bench setup setup-dev clean openapi reference rules client
 
 demo: DATA := $(DATA)-demo
 demo: export GPUSCHED_DATA_DIR ?= $(DATA)
@@ -32,6 +32,7 @@ check: setup-dev   ## style, types, import contracts, TypeScript
 	$(PY) deploy/check_tree.py
 	$(PY) deploy/check_api.py
 	$(PY) -m deploy.reference --check
+	$(PY) -m deploy.sync_client --check
 	. deploy/node.sh && cd frontend && npm run --silent check
 
 bench: setup-dev   ## the figures of the README
@@ -39,6 +40,9 @@ bench: setup-dev   ## the figures of the README
 
 reference: openapi ## generate docs/reference/ and the marked parts of other documents
 	$(PY) -m deploy.reference
+
+client: setup-dev  ## generate gpusched/client/sync/ from gpusched/client/aio/
+	$(PY) -m deploy.sync_client
 
 rules: setup-dev   ## generate frontend/src/ui/constants.ts, the values that the page's script shares with the server
 	DJANGO_SETTINGS_MODULE=gpusched.settings $(PY) -m frontend.shared_constants

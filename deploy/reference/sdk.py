@@ -7,8 +7,7 @@ from typing import Any
 
 from deploy.reference.command_line import exceptions, docstring_of
 from deploy.reference.parts import HEAD, code, table
-from gpusched.client import Client
-from gpusched.client.handles import ArrayElement, Job
+from gpusched.client import ArrayElement, Client, Job
 
 _INTRODUCTION = """\
 # Reference: the Python SDK

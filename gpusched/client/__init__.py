@@ -17,10 +17,10 @@ from gpusched.client.errors import (
 )
 
 if TYPE_CHECKING:
-    from gpusched.client.aio import AsyncClient
-    from gpusched.client.aio_handles import AsyncArrayElement, AsyncJob
-    from gpusched.client.handles import ArrayElement, Job
-    from gpusched.client.sync import Client
+    from gpusched.client.aio.client import AsyncClient
+    from gpusched.client.aio.handles import AsyncArrayElement, AsyncJob
+    from gpusched.client.sync.client import Client
+    from gpusched.client.sync.handles import ArrayElement, Job
 
 __all__ = [
     "ArrayElement",
@@ -43,12 +43,12 @@ __all__ = [
 ]
 
 _LAZY = {
-    "Client": "sync",
-    "ArrayElement": "handles",
-    "Job": "handles",
-    "AsyncClient": "aio",
-    "AsyncArrayElement": "aio_handles",
-    "AsyncJob": "aio_handles",
+    "Client": "sync.client",
+    "ArrayElement": "sync.handles",
+    "Job": "sync.handles",
+    "AsyncClient": "aio.client",
+    "AsyncArrayElement": "aio.handles",
+    "AsyncJob": "aio.handles",
 }
 
 

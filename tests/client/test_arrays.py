@@ -1,12 +1,10 @@
 """Arrays on the command line and in the SDK: submitted, listed, and cancelled and retried in parts."""
 
-import inspect
-
 import pytest
 
-from gpusched.client import ArrayElement, AsyncArrayElement, AsyncClient, AsyncJob, Client, Job, NotFound, Timeout
-from gpusched.client.calls import flows
+from gpusched.client import AsyncClient, Client, NotFound, Timeout
 from gpusched.client.calls.jobs import JobFilters
+from gpusched.client.transport import polling
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.rest.jobs import Log
 from tests.client.commandline import call
@@ -141,7 +139,7 @@ def elements_that_go_on(server: FakeServer) -> None:
 
 
 def test_element_handle_acts_on_its_element(arrays: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flows, "_QUICK_SECONDS", 0.001)
+    monkeypatch.setattr(polling, "QUICK_SECONDS", 0.001)
     elements_that_go_on(arrays)
     with Client(arrays.url) as c:
         failed, waiting = c.elements(42)
@@ -160,7 +158,7 @@ def test_element_handle_acts_on_its_element(arrays: FakeServer, monkeypatch: pyt
 
 
 async def test_async_element_handle_acts_on_its_element(arrays: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flows, "_QUICK_SECONDS", 0.001)
+    monkeypatch.setattr(polling, "QUICK_SECONDS", 0.001)
     elements_that_go_on(arrays)
     async with AsyncClient(arrays.url) as c:
         failed, waiting = await c.elements(42)
@@ -173,16 +171,6 @@ async def test_async_element_handle_acts_on_its_element(arrays: FakeServer, monk
         assert (await waiting.cancel()).index == 4
         chunks = [item.data async for item in failed.follow() if isinstance(item, Log)]
         assert b"".join(chunks) == b"element 3\n"
-
-
-def test_both_handles_have_the_same_methods() -> None:
-    def verbs(kind: type) -> dict[str, list[str]]:
-        named = {name: getattr(kind, name) for name in vars(kind) if not name.startswith("_")}
-        return {name: list(inspect.signature(row).parameters) for name, row in named.items() if callable(row)}
-
-    assert verbs(ArrayElement) == verbs(AsyncArrayElement)
-    assert set(verbs(ArrayElement)) == {"cancel", "follow", "job", "logs", "refresh", "retry", "wait"}
-    assert verbs(Job) == verbs(AsyncJob)
 
 
 async def test_list_accepts_all_filters_of_rest(arrays: FakeServer) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from gpusched.client import Client
-from gpusched.client.calls import flows
-from gpusched.client.transport import exchange
+from gpusched.client.transport import polling, retries
 from tests.client.commandline import COMMANDS, OFFLINE, ROOT, call, command, start
 from tests.client.fakeserver import Answer, FakeServer, problem
 
@@ -37,7 +36,7 @@ FAILURES: dict[str, tuple[Answer, int]] = {
 def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     defaults = {**(Client.__init__.__kwdefaults__ or {}), "patience_seconds": 0.0}
     monkeypatch.setattr(Client.__init__, "__kwdefaults__", defaults)
-    monkeypatch.setattr(flows, "FOLLOW_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(polling, "RETRY_SECONDS", 0.0)
 
 
 @pytest.mark.parametrize("failure", FAILURES)
@@ -151,7 +150,7 @@ def test_unreachable_server_exits_8(server: FakeServer, monkeypatch: pytest.Monk
     assert result.exit_code == 8
     assert f"cannot reach {url}" in result.stderr
     assert "GPUSCHED_URL" in result.stderr
-    assert exchange.RETRY_TIMEOUT_SECONDS > 5  # longer than a restart takes (A50)
+    assert retries.RETRY_TIMEOUT_SECONDS > 5  # longer than a restart takes (A50)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 
 from gpusched.cli.cluster import top
 from gpusched.client import Client
-from gpusched.client.calls import flows
+from gpusched.client.transport import polling
 from tests.client.commandline import ROOT, call, start
 from tests.client.fakeserver import Answer, FakeServer, job, sequence
 
@@ -154,7 +154,7 @@ def test_failure_while_watching_exits_with_its_code(full: FakeServer) -> None:
 
 def test_wait_exits_0_or_1_and_7_on_a_timeout(full: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A58"""
-    monkeypatch.setattr(flows, "_QUICK_SECONDS", 0.001)
+    monkeypatch.setattr(polling, "QUICK_SECONDS", 0.001)
     full.on("GET", "/jobs/42", sequence(Answer(200, job(state="running")), Answer(200, job(state="completed"))))
     assert call(full.url, "wait", "42").exit_code == 0
     full.on("GET", "/jobs/43", Answer(200, job(43, "failed", exit_code=7)))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpusched.client import AsyncClient, Client
-from gpusched.client.calls import flows
+from gpusched.client.transport import polling
 from gpusched.protocol.rest.events import JobEvent
 from tests.client.commandline import call
 from tests.client.fakeserver import Answer, FakeServer, Request, problem, sequence
@@ -44,8 +44,8 @@ class Feed:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flows, "_QUICK_SECONDS", 0.001)
-    monkeypatch.setattr("gpusched.client.transport.exchange._FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(polling, "QUICK_SECONDS", 0.001)
+    monkeypatch.setattr("gpusched.client.transport.retries._FIRST_PAUSE_SECONDS", 0.001)
 
 
 NUMBERS = (1, 2, 3, 5, 8, 13, 21)

@@ -4,12 +4,14 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
 from gpusched.client import AsyncClient, Client, Conflict, Invalid, RateLimited, ServerError, Unreachable
 from gpusched.client.calls import access, billing, cluster, jobs, records
-from gpusched.client.transport import exchange
-from gpusched.client.transport.call import Call, Reply
+from gpusched.client.sync import connection
+from gpusched.client.transport import retries
+from gpusched.client.transport.call import Call
 from tests.client.fakeserver import Answer, FakeServer, acted, job, problem, sequence
 
 BUSY = problem(503, "starting", "the server starts")
@@ -17,7 +19,7 @@ BUSY = problem(503, "starting", "the server starts")
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "_FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(retries, "_FIRST_PAUSE_SECONDS", 0.001)
 
 
 @pytest.mark.parametrize("failure", [Answer(0), Answer(502), BUSY, problem(429, "slow_down", "too many")])
@@ -120,34 +122,36 @@ def test_retries_end_after_the_timeout(server: FakeServer) -> None:
     assert len(server.requests) > 1
 
 
-OUTAGE = Reply(503, {"retry-after": "1"}, b'{"detail": "the database does not answer"}')
+OUTAGE = httpx.Response(503, headers={"Retry-After": "1"}, json={"detail": "the database does not answer"})
 
 
-def waited_out(call: Call[Any], outcome: Reply, patience_seconds: float, monkeypatch: pytest.MonkeyPatch) -> float:
-    """For how long a call is repeated that is always answered like this."""
-    now = 0.0
-    monkeypatch.setattr(exchange, "time", SimpleNamespace(monotonic=lambda: now))
-    flow = exchange.exchange(call, patience_seconds)
-    step = next(flow)
-    try:
-        while True:
-            if isinstance(step, exchange.Pause):
-                now += step.seconds
-                step = flow.send(None)
-            else:
-                assert step is call, "the same key"
-                step = flow.send(outcome)
-    except Unreachable:
-        return now
+def waited_out(call: Call[Any], answer: httpx.Response, monkeypatch: pytest.MonkeyPatch) -> float:
+    """Return for how long a call is repeated that is always answered like this."""
+    now, keys = 0.0, []
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        keys.append(request.headers.get("Idempotency-Key"))
+        return answer
+
+    monkeypatch.setattr(connection, "time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(retries, "time", SimpleNamespace(monotonic=lambda: now))
+    with Client("http://x", patience_seconds=6.0, transport=httpx.MockTransport(handle)) as client:
+        with pytest.raises(Unreachable):
+            client.send(call)
+    assert len(set(keys)) == 1
+    return now
 
 
 def test_retries_last_longer_in_an_outage_of_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
     """A59: a restart of PostgreSQL after a crash takes longer than patience with a wrong URL."""
     monkeypatch.undo()  # the pauses as they are
-    call = jobs.retry(42)
-    assert waited_out(call, OUTAGE, 6.0, monkeypatch) == 30.0
-    assert waited_out(call, Reply(503, {}, b"{}"), 6.0, monkeypatch) <= 6.0
-    assert waited_out(access.login("ada", "pw", "laptop"), OUTAGE, 6.0, monkeypatch) == 0.0
+    assert waited_out(jobs.retry(42), OUTAGE, monkeypatch) == 30.0
+    assert waited_out(jobs.retry(42), httpx.Response(503), monkeypatch) <= 6.0
+    assert waited_out(access.login("ada", "pw", "laptop"), OUTAGE, monkeypatch) == 0.0
 
 
 def test_retry_after_beyond_the_timeout_is_not_awaited(server: FakeServer) -> None:

@@ -1,7 +1,6 @@
 """The SDK as users write it: submit, why, wait, act, follow; blocking and async."""
 
 import asyncio
-import inspect
 import threading
 import time
 from collections.abc import Callable
@@ -9,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from gpusched.client import AsyncClient, Client, GpuschedError, Invalid, NeverFits, Timeout, Unreachable, errors
-from gpusched.client.calls import flows
 from gpusched.client.calls.jobs import JobOptions
 from gpusched.client.errors import ServerError, from_answer
+from gpusched.client.transport import polling
 from gpusched.protocol.job_request import JobRequest
 from gpusched.protocol.rest.explain import Simulation
 from gpusched.protocol.rest.jobs import Log
@@ -23,7 +22,7 @@ EXPLANATION = {"job_id": 42, "state": "pending", "code": "capacity", "sentence":
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flows, "_QUICK_SECONDS", 0.001)
+    monkeypatch.setattr(polling, "QUICK_SECONDS", 0.001)
 
 
 def test_documented_example_works(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,15 +132,6 @@ def test_actions_return_the_job_and_the_servers_message(server: FakeServer) -> N
         assert handle.hold().message == "job 42 hold"
 
 
-def test_both_clients_have_the_same_methods_with_the_same_parameters() -> None:
-    def surface(kind: type) -> dict[str, list[str]]:
-        methods = inspect.getmembers(kind, lambda member: inspect.isfunction(member))
-        return {name: list(inspect.signature(m).parameters) for name, m in methods if not name.startswith("_")}
-
-    assert surface(Client) == surface(AsyncClient)
-    assert all(inspect.getdoc(getattr(Client, name)) for name in surface(Client) if name != "close")
-
-
 def test_submit_takes_every_field_of_a_job_request() -> None:
     positional = {"command", "gpu_count"}
     assert set(JobOptions.__annotations__) == set(JobRequest.__struct_fields__) - positional
@@ -241,8 +231,8 @@ def test_following_an_unstarted_job_ends_at_once(server: FakeServer) -> None:
 
 
 def test_following_ends_without_the_bytes_of_a_lost_node(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flows, "_LATE_BYTES_SECONDS", 0.01)
-    monkeypatch.setattr(flows, "_READ_JOB_SECONDS", 0.01)
+    monkeypatch.setattr(polling, "LATE_BYTES_SECONDS", 0.01)
+    monkeypatch.setattr(polling, "READ_JOB_SECONDS", 0.01)
     server.on("GET", "/jobs/42/logs", lambda request: log(b"", int(request.query["offset"]), 0))
     server.on("GET", "/jobs/42", Answer(200, job(state="failed", attempt=1)))
     assert output_of(server) == b""

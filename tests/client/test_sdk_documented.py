@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpusched.client import AsyncClient, Client, NotPermitted
-from gpusched.client.calls import flows
+from gpusched.client.transport import polling
 from tests.client.answers import HAPPENED
 from tests.client.fakeserver import Answer, FakeServer, acted, job, problem, sequence
 from tests.docs.reading import section, text_of
@@ -23,7 +23,7 @@ def documented(full: FakeServer, monkeypatch: pytest.MonkeyPatch) -> dict[str, A
     """The names that the examples take for granted."""
     monkeypatch.setenv("GPUSCHED_URL", full.url)
     monkeypatch.setenv("GPUSCHED_TOKEN", "u1.secret")
-    monkeypatch.setattr(flows, "_QUICK_SECONDS", 0.001)
+    monkeypatch.setattr(polling, "QUICK_SECONDS", 0.001)
     happening = {**HAPPENED, "id": 7, "job_id": 42, "tenant": "nlp", "name": "train"}
     page = Answer(200, {"items": [happening], "next_since": 7, "more": False})
     full.on("GET", "/events", sequence(page, problem(403, "not_permitted", "you left")))

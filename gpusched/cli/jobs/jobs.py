@@ -140,7 +140,7 @@ def logs(
     Prints everything from the first byte: `gpusched logs 42 > 42.log`. --follow continues to the end of the job.
     """
     from gpusched.cli.jobs import log_output
-    from gpusched.client.calls.flows import job_of
+    from gpusched.client.calls.jobs import job_of
 
     with connect(ctx) as client:
         if element is not None:

@@ -1,9 +1,6 @@
 """The calls for access: tokens of people, programs and new nodes, login, secrets, and the caller's own account."""
 
-from gpusched.client.calls.flows import all_items
-from gpusched.client.errors import Invalid
 from gpusched.client.transport.call import API, Call, get, json_as, no_content, segment, without_none, write
-from gpusched.client.transport.exchange import Flow, exchange
 from gpusched.protocol.rest.access import IssuedServiceToken, IssuedToken, JoinToken, Me, Secret, ServiceToken, Token
 from gpusched.protocol.rest.jobs import Page
 
@@ -78,41 +75,25 @@ def me() -> Call[Me]:
     return get("/me", Me)
 
 
-def default_tenant(tenant: str | None, retry_seconds: float) -> Flow[str]:
-    """Return the named tenant, or the only one that the caller belongs to."""
-    if tenant:
-        return tenant
-    mine = sorted(member.name for member in (yield from exchange(me(), retry_seconds)).tenants)
-    if len(mine) != 1:
-        raise Invalid("tenant is required", next_step=f"your tenants: {', '.join(mine) or 'none'}")
-    return mine[0]
-
-
 def _service_tokens_path(tenant: str) -> str:
     return f"/tenants/{segment(tenant)}/service-tokens"
 
 
-def secrets(tenant: str | None, retry_seconds: float) -> Flow[list[Secret]]:
+def secrets(tenant: str) -> Call[Page[Secret]]:
     """Return the secrets of a tenant by name, with who set each and when; never a value."""
-    owner = yield from default_tenant(tenant, retry_seconds)
-    return (yield from all_items(get(_path(owner), Page[Secret]), retry_seconds))
+    return get(_secrets_path(tenant), Page[Secret])
 
 
-def set_secret(name: str, value: str, tenant: str | None, retry_seconds: float) -> Flow[Secret]:
+def set_secret(tenant: str, name: str, value: str) -> Call[Secret]:
     """Store a value under a name, replacing the previous one."""
-    owner = yield from default_tenant(tenant, retry_seconds)
-    return (
-        yield from exchange(write("PUT", f"{_path(owner)}/{segment(name)}", Secret, {"value": value}), retry_seconds)
-    )
+    return write("PUT", f"{_secrets_path(tenant)}/{segment(name)}", Secret, {"value": value})
 
 
-def delete_secret(name: str, tenant: str | None, retry_seconds: float) -> Flow[None]:
+def delete_secret(tenant: str, name: str) -> Call[None]:
     """Delete a secret. Attempts that name it and are ordered later fail."""
-    owner = yield from default_tenant(tenant, retry_seconds)
     # Not repeatable: a second one would not find the deleted secret.
-    call = Call("DELETE", f"{API}{_path(owner)}/{segment(name)}", no_content, is_repeatable=False)
-    return (yield from exchange(call, retry_seconds))
+    return Call("DELETE", f"{API}{_secrets_path(tenant)}/{segment(name)}", no_content, is_repeatable=False)
 
 
-def _path(tenant: str) -> str:
+def _secrets_path(tenant: str) -> str:
     return f"/tenants/{segment(tenant)}/secrets"

@@ -3,9 +3,7 @@
 from dataclasses import replace
 from datetime import date, datetime
 
-from gpusched.client.calls.access import default_tenant
 from gpusched.client.transport.call import API, Call, get, json_as, no_content, segment, without_none, write
-from gpusched.client.transport.exchange import Flow, exchange
 from gpusched.protocol.rest.billing import BudgetData, RateData, Usage
 from gpusched.protocol.rest.jobs import Page
 
@@ -14,19 +12,15 @@ Moment = str | date | datetime
 _MAX_PER_PAGE = 1000
 
 
-def usage(tenant: str | None, by: str, start: Moment | None, end: Moment | None, retry_seconds: float) -> Flow[Usage]:
-    """Return a tenant's use and its cost, all rows."""
-    owner = yield from default_tenant(tenant, retry_seconds)
+def usage(tenant: str, by: str, start: Moment | None, end: Moment | None) -> Call[Usage]:
+    """Return a tenant's use and its cost."""
     times = without_none(**{"from": _moment(start), "to": _moment(end)})
-    call = get(f"/tenants/{segment(owner)}/usage", Usage, by=by, limit=_MAX_PER_PAGE, **times)
-    result = page = yield from exchange(call, retry_seconds)
-    while page.next_cursor is not None:
-        # `to` of the first page, so that all pages count up to one moment.
-        call = replace(call, query={**call.query, "to": _moment(result.end_at) or "", "cursor": page.next_cursor})
-        page = yield from exchange(call, retry_seconds)
-        result.items += page.items
-    result.next_cursor = None
-    return result
+    return get(f"/tenants/{segment(tenant)}/usage", Usage, by=by, limit=_MAX_PER_PAGE, **times)
+
+
+def usage_after(call: Call[Usage], page: Usage) -> Call[Usage]:
+    """Return the call for the next page, which counts up to the same moment as this one."""
+    return replace(call, query={**call.query, "to": _moment(page.end_at) or "", "cursor": page.next_cursor or ""})
 
 
 def rates() -> Call[Page[RateData]]:

@@ -1,12 +1,12 @@
 """The calls for jobs: submit, read, act on, explain, logs, and the queue."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import msgspec
 
-from gpusched.client.errors import Invalid
-from gpusched.client.transport.call import API, Call, Reply, get, json_as, without_none, write
+from gpusched.client.errors import Invalid, NotFound
+from gpusched.client.transport.call import API, Call, get, json_as, without_none, write
 from gpusched.protocol.affinity import NodeAffinity, Toleration
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.dependencies import Dependency
@@ -18,6 +18,9 @@ from gpusched.protocol.rest.jobs import Acted, Attempt, BulkActed, JobData, Log,
 from gpusched.protocol.rest.scheduling import QueueItem
 from gpusched.protocol.rest.time_limits import Extended
 from gpusched.protocol.signals import SignalName
+
+if TYPE_CHECKING:
+    import httpx
 
 
 class JobOptions(TypedDict, total=False):
@@ -219,24 +222,31 @@ def logs(
     return Call("GET", f"{API}/jobs/{job_id}/logs", _log, query=query)
 
 
-def _log(reply: Reply) -> Log:
-    if "x-log-size" not in reply.headers:
+def _log(response: "httpx.Response") -> Log:
+    if "x-log-size" not in response.headers:
         raise ValueError("it has no X-Log-Size header")
 
     def number(name: str, default: int) -> int:
-        return int(reply.headers.get(f"x-log-{name}", default))
+        return int(response.headers.get(f"x-log-{name}", default))
 
     offset = number("offset", 0)
-    next_offset = number("next-offset", offset + len(reply.body))
+    next_offset = number("next-offset", offset + len(response.content))
     return Log(
-        data=reply.body,
+        data=response.content,
         offset=offset,
         next_offset=next_offset,
         size=number("size", next_offset),
-        is_complete=reply.headers.get("x-log-complete") == "true",
+        is_complete=response.headers.get("x-log-complete") == "true",
         attempt=number("attempt", 0),
     )
 
 
 def queue() -> Call[Page[QueueItem]]:
     return get("/queue", Page[QueueItem])
+
+
+def job_of(element: Element, array_id: int) -> int:
+    """Return the id of the element's job. Raises NotFound before it is one."""
+    if element.job_id is None:
+        raise NotFound(f"element {element.index} of array {array_id} is {element.state} and no job yet")
+    return element.job_id

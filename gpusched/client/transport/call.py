@@ -1,26 +1,21 @@
 """Each call of the REST API as a value: the request to send, and the parser of its answer."""
 
+import math
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
 from gpusched.client.errors import Invalid
 
+if TYPE_CHECKING:
+    import httpx
+
 T = TypeVar("T")
 API = "/api/v1"
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """A received answer. Header names are in lower case."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +27,7 @@ class Call(Generic[T]):
 
     method: str
     path: str
-    parse: Callable[[Reply], T]
+    parse: "Callable[[httpx.Response], T]"
     query: Mapping[str, str | int] = field(default_factory=dict)
     body: object = None
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -60,14 +55,14 @@ def write(
     )
 
 
-def json_as(kind: type[T]) -> Callable[[Reply], T]:
+def json_as(kind: type[T]) -> "Callable[[httpx.Response], T]":
     decoder = msgspec.json.Decoder(kind)
-    return lambda reply: decoder.decode(reply.body)
+    return lambda response: decoder.decode(response.content)
 
 
-def no_content(reply: Reply) -> None:
+def no_content(response: "httpx.Response") -> None:
     """Accept an empty answer. A body comes from another server, such as a proxy: nothing was done."""
-    if reply.body:
+    if response.content:
         raise ValueError("it has a body where none is expected")
 
 
@@ -87,3 +82,43 @@ def segment(name: str) -> str:
 def without_none(**values: Any) -> dict[str, Any]:
     """Return the values that are not None."""
     return {name: value for name, value in values.items() if value is not None}
+
+
+def require_sendable(call: Call[Any]) -> None:
+    """Raise Invalid, which names the value, if a call cannot be sent: JSON would turn nan and infinity into null, which
+    means "no limit" elsewhere; text is sent as UTF-8, and headers are ASCII."""
+    for name, value in (*call.query.items(), *_fields(call.body)):
+        _check(name, value)
+    for name, value in call.headers.items():
+        if not (value.isascii() and value.isprintable() and value == value.strip()):
+            raise Invalid(f"{name} must be printable ASCII characters, not {value!r}")
+
+
+def _fields(body: object) -> tuple[tuple[str, object], ...]:
+    return tuple(body.items()) if isinstance(body, Mapping) else (("the body", body),)
+
+
+def _check(name: str, value: object) -> None:
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise Invalid(f"{name} must be a finite number, not {value}")
+    elif isinstance(value, str):
+        # A shell argument that is not UTF-8 arrives as a string with surrogates, which cannot be encoded.
+        if not value.isascii() and not _is_utf8(value):
+            raise Invalid(f"{name} is not text in UTF-8")
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            if not _is_utf8(key):
+                raise Invalid(f"{name}: the name {key!r} is not text in UTF-8")
+            _check(f"{name}.{key}", item)
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            _check(f"{name}[{number}]", item)
+
+
+def _is_utf8(text: object) -> bool:
+    try:
+        str(text).encode()
+    except UnicodeEncodeError:
+        return False
+    return True

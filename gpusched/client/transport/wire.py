@@ -1,4 +1,4 @@
-"""The border of both clients to httpx: turn a Call into a request, and a response into a Reply or a NoResponse."""
+"""The border to httpx: turn a Call into a request, and a failure into a NoResponse."""
 
 import inspect
 import ssl
@@ -10,8 +10,8 @@ import msgspec
 
 from gpusched import __version__
 from gpusched.client.config import Config
-from gpusched.client.transport.call import Call, Reply
-from gpusched.client.transport.exchange import NoResponse
+from gpusched.client.transport.call import Call
+from gpusched.client.transport.retries import NoResponse
 
 # A submit waits for a durable commit; reads of a busy server can take a while. Connecting is quick or hopeless.
 _READ_SECONDS, _CONNECT_SECONDS = 30.0, 5.0
@@ -40,10 +40,6 @@ def request(call: Call[Any]) -> dict[str, Any]:
         arguments["content"] = msgspec.json.encode(call.body)
         arguments["headers"]["Content-Type"] = "application/json"
     return arguments
-
-
-def reply(response: httpx.Response) -> Reply:
-    return Reply(response.status_code, {k.lower(): v for k, v in response.headers.items()}, response.content)
 
 
 def lost(error: httpx.HTTPError, url: str) -> NoResponse:

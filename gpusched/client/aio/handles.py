@@ -1,16 +1,16 @@
-"""The handles of the async client: a job, and an element of an array."""
+"""The handles of a client: a job, and an element of an array."""
 
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, cast
 
-from gpusched.client.calls import flows
+from gpusched.client.calls import jobs
 from gpusched.protocol.rest.arrays import Element
 from gpusched.protocol.rest.explain import Explanation
 from gpusched.protocol.rest.jobs import JobData, Log
 from gpusched.protocol.signals import SignalName
 
 if TYPE_CHECKING:
-    from gpusched.client.aio import AsyncClient
+    from gpusched.client.aio.client import AsyncClient
 
 
 class AsyncJob(JobData, kw_only=True, dict=True):
@@ -33,7 +33,7 @@ class AsyncJob(JobData, kw_only=True, dict=True):
         """Explain the job's state in a sentence, with the next step."""
         return await self.client.why(self.id)
 
-    async def wait(self, timeout: float | None = None) -> "AsyncJob":  # noqa: ASYNC109 as in Job
+    async def wait(self, timeout: float | None = None) -> "AsyncJob":
         """Return the job once it has ended; raises Timeout after `timeout` seconds."""
         return await self.client.wait(self.id, timeout)
 
@@ -64,9 +64,11 @@ class AsyncJob(JobData, kw_only=True, dict=True):
         return await self.client.send_signal(self.id, signal)
 
     async def hold(self) -> "AsyncJob":
+        """Hold the job: it does not start until it is released."""
         return await self.client.hold(self.id)
 
     async def release(self) -> "AsyncJob":
+        """Release the held job: it starts when it is its turn."""
         return await self.client.release(self.id)
 
     async def queue_again(self) -> "AsyncJob":
@@ -92,9 +94,9 @@ class AsyncArrayElement(Element, kw_only=True, dict=True):
 
     async def job(self) -> AsyncJob:
         """Return the element's job. Raises NotFound before it is one."""
-        return await self.client.get(flows.job_of(await self.refresh(), self.array_id))
+        return await self.client.get(jobs.job_of(await self.refresh(), self.array_id))
 
-    async def wait(self, timeout: float | None = None) -> "AsyncArrayElement":  # noqa: ASYNC109 as in Job
+    async def wait(self, timeout: float | None = None) -> "AsyncArrayElement":
         """Return the element once it has ended; raises Timeout after `timeout` seconds."""
         return await self.client.wait_element(self.array_id, self.index, timeout)
 

@@ -1,16 +1,17 @@
-"""The handles of the blocking client: a job, and an element of an array."""
+# Written from gpusched/client/aio/handles.py by `make client`: edit that file, not this one.
+"""The handles of a client: a job, and an element of an array."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
-from gpusched.client.calls import flows
+from gpusched.client.calls import jobs
 from gpusched.protocol.rest.arrays import Element
 from gpusched.protocol.rest.explain import Explanation
 from gpusched.protocol.rest.jobs import JobData, Log
 from gpusched.protocol.signals import SignalName
 
 if TYPE_CHECKING:
-    from gpusched.client.sync import Client
+    from gpusched.client.sync.client import Client
 
 
 class Job(JobData, kw_only=True, dict=True):
@@ -92,7 +93,7 @@ class ArrayElement(Element, kw_only=True, dict=True):
 
     def job(self) -> Job:
         """Return the element's job. Raises NotFound before it is one."""
-        return self.client.get(flows.job_of(self.refresh(), self.array_id))
+        return self.client.get(jobs.job_of(self.refresh(), self.array_id))
 
     def wait(self, timeout: float | None = None) -> "ArrayElement":
         """Return the element once it has ended; raises Timeout after `timeout` seconds."""
@@ -100,11 +101,12 @@ class ArrayElement(Element, kw_only=True, dict=True):
 
     def logs(self, *, attempt: int | None = None, rank: int = 0, offset: int = 0, limit: int | None = None) -> Log:
         """Return a piece of its output. Raises NotFound before it is a job."""
-        return self.job().logs(attempt=attempt, rank=rank, offset=offset, limit=limit)
+        return (self.job()).logs(attempt=attempt, rank=rank, offset=offset, limit=limit)
 
     def follow(self, *, attempt: int | None = None, rank: int = 0, offset: int = 0) -> "Iterator[Log | Job]":
         """Yield its output as it grows, and its job at each change of state. Raises NotFound before it is a job."""
-        return self.job().follow(attempt=attempt, rank=rank, offset=offset)
+        for item in (self.job()).follow(attempt=attempt, rank=rank, offset=offset):
+            yield item
 
     def cancel(self) -> "ArrayElement":
         """Cancel this element alone; safe to repeat."""

@@ -1,0 +1,107 @@
+# Written from gpusched/client/aio/connection.py by `make client`: edit that file, not this one.
+"""The connection of a client to its server: send calls, repeat them while that is safe, and read lists page by page."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+import httpx
+
+from gpusched.client import config
+from gpusched.client.transport import wire
+from gpusched.client.transport.call import Call
+from gpusched.client.transport.retries import RETRY_TIMEOUT_SECONDS, NoResponse, Retries, is_success, read
+from gpusched.protocol.rest.jobs import Page
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_MAX_PER_PAGE = 1000
+
+
+class Connection:
+    """A connection to one server. URL, token and tenant come from the arguments, the environment, or the config file.
+
+    `patience_seconds`: how long to retry a repeatable call while the server cannot be reached or is too busy.
+    `on_retry`: called with the reason before each retry."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        tenant: str | None = None,
+        patience_seconds: float = RETRY_TIMEOUT_SECONDS,
+        on_retry: Callable[[str], None] | None = None,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self.config = config.resolve(url, token, tenant)
+        self.patience_seconds, self.on_retry = patience_seconds, on_retry
+        self._http = httpx.Client(**wire.options(self.config), transport=transport)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections; `with` does this automatically."""
+        self._http.close()
+
+    def send(self, call: Call[T], patience_seconds: float | None = None) -> T:
+        """Send a call; retry it while that is safe, for at most `patience_seconds` (None: those of the client)."""
+        retries = Retries(call, self.patience_seconds if patience_seconds is None else patience_seconds)
+        while True:
+            outcome = self._request(call)
+            if is_success(outcome):
+                return read(call, outcome)
+            seconds, because = retries.pause(outcome)
+            if self.on_retry:
+                self.on_retry(because)
+            time.sleep(seconds)
+
+    def _request(self, call: Call[Any]) -> httpx.Response | NoResponse:
+        try:
+            return self._http.request(**wire.request(call))
+        except httpx.RequestError as error:
+            return wire.lost(error, self.config.url)
+
+    def _items(self, call: Call[Page[T]], limit: int | None = None, *, is_sized: bool = False) -> list[T]:
+        """Return up to `limit` items (None: all), from as many pages as needed. `is_sized`: the call has a `limit`
+        parameter; a `limit` that it already has applies instead."""
+        items: list[T] = []
+        if isinstance(fixed := call.query.get("limit"), int):
+            limit, is_sized = fixed, True
+        while True:
+            if is_sized:
+                size = _MAX_PER_PAGE if limit is None else min(_MAX_PER_PAGE, limit - len(items))
+                call = replace(call, query={**call.query, "limit": size})
+            page = self.send(call)
+            items += page.items
+            if page.next_cursor is None or (limit is not None and len(items) >= limit):
+                return items
+            call = replace(call, query={**call.query, "cursor": page.next_cursor})
+
+
+def single(build: Callable[P, Call[T]]) -> "Callable[Concatenate[Connection, P], T]":
+    """Return the method that sends the call of `build`."""
+
+    def method(self: Connection, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.send(build(*args, **kwargs))
+
+    wire.describe(method, build)
+    return method
+
+
+def items(
+    build: Callable[P, Call[Page[T]]],
+) -> "Callable[Concatenate[Connection, P], list[T]]":
+    """Return the method that reads all pages of the call of `build`."""
+
+    def method(self: Connection, /, *args: P.args, **kwargs: P.kwargs) -> list[T]:
+        return self._items(build(*args, **kwargs))
+
+    wire.describe(method, build)
+    return method

@@ -1,0 +1,108 @@
+"""The retries of one call: which failures to repeat, when, and for how long."""
+
+import random
+import time
+import warnings
+from dataclasses import dataclass
+from typing import Any, TypeGuard, TypeVar
+
+import httpx
+import msgspec
+
+from gpusched.client.errors import GpuschedError, QueueWarning, ServerError, Unreachable, from_answer
+from gpusched.client.transport.call import Call, require_sendable
+
+T = TypeVar("T")
+
+# Long enough for a restart of the server; short enough for a person with a wrong URL.
+RETRY_TIMEOUT_SECONDS = 6.0
+# A server that answers 503 with Retry-After is up, and waits for its database; recovery after a crash takes longer.
+OUTAGE_FACTOR = 5
+_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.2, 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class NoResponse:
+    """The outcome of a request without an answer. `was_sent`: the server may have carried it out."""
+
+    sentence: str
+    was_sent: bool
+
+
+class Retries:
+    """The retries of one call, for `patience_seconds`, or five times as long for a server that says when to retry (503
+    with Retry-After). Raises Invalid for a call that cannot be sent."""
+
+    def __init__(self, call: Call[Any], patience_seconds: float) -> None:
+        require_sendable(call)
+        self._call, self._patience_seconds, self._max_seconds = call, patience_seconds, patience_seconds
+        self._started_at, self._tries = time.monotonic(), 0
+
+    def pause(self, outcome: httpx.Response | NoResponse) -> tuple[float, str]:
+        """Return the seconds to wait before the next try, and why; raise the error of the outcome if it is the last."""
+        error = _error(self._call, outcome)
+        seconds = _pause_seconds(outcome, self._tries)
+        self._max_seconds = max(self._max_seconds, self._patience_seconds * _factor(outcome))
+        waited = time.monotonic() - self._started_at
+        if not _may_repeat(self._call, outcome) or waited + seconds > self._max_seconds:
+            raise error
+        self._tries += 1
+        return seconds, str(error)
+
+
+def is_success(outcome: httpx.Response | NoResponse) -> TypeGuard[httpx.Response]:
+    """Return whether the server carried the call out."""
+    return isinstance(outcome, httpx.Response) and outcome.is_success
+
+
+def read(call: Call[T], response: httpx.Response) -> T:
+    """Return the parsed answer. Raises ServerError if another server sent it."""
+    if warning := response.headers.get("queue-warning"):
+        warnings.warn(f"the queue is nearly full for you: {warning}", QueueWarning, stacklevel=2)
+    try:
+        return call.parse(response)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise ServerError(
+            f"the answer to {call.method} {call.path} is not a gpusched server's ({error})",
+            next_step="check the URL, and that client and server have compatible versions (gpusched version)",
+            status=response.status_code,
+        ) from error
+
+
+def _may_repeat(call: Call[Any], outcome: httpx.Response | NoResponse) -> bool:
+    if isinstance(outcome, NoResponse):
+        return call.is_repeatable or not outcome.was_sent
+    # The server refuses with a 429 before doing anything; behind a proxy's 502 or 504 it may have acted.
+    return outcome.status_code == 429 or (outcome.status_code in (502, 503, 504) and call.is_repeatable)
+
+
+def _factor(outcome: httpx.Response | NoResponse) -> int:
+    is_outage = isinstance(outcome, httpx.Response) and outcome.status_code == 503 and "retry-after" in outcome.headers
+    return OUTAGE_FACTOR if is_outage else 1
+
+
+def _pause_seconds(outcome: httpx.Response | NoResponse, tries: int) -> float:
+    if isinstance(outcome, httpx.Response) and (seconds := outcome.headers.get("retry-after", "")).isdigit():
+        return float(seconds)
+    pause: float = min(_MAX_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2**tries)
+    # Jitter, so that a thousand clients of a restarted server do not retry in step.
+    return pause * random.uniform(0.7, 1.0)  # noqa: S311 not for secrets
+
+
+def _error(call: Call[Any], outcome: httpx.Response | NoResponse) -> GpuschedError:
+    if isinstance(outcome, httpx.Response):
+        if target := outcome.headers.get("location", ""):
+            # Not followed: a redirected POST becomes a GET, and the token would go to the target.
+            return ServerError(
+                f"the server redirects to {target}", next_step="use that URL", status=outcome.status_code
+            )
+        return from_answer(outcome.status_code, outcome.content, f"{call.method} {call.path}")
+    if outcome.was_sent and not call.is_repeatable:
+        return Unreachable(
+            f"{outcome.sentence}; the server may have carried out the request",
+            next_step="check the result before you repeat it",
+        )
+    return Unreachable(
+        outcome.sentence,
+        next_step="check that the server runs and that the URL is right (--url, GPUSCHED_URL or gpusched login)",
+    )
