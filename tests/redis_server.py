@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from benchmarks.stack import free_port
+from tests.system.stack import free_port
 
 COMMAND = "redis-server"
 
