@@ -6,16 +6,15 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import httpx
 import msgspec
 from websockets.asyncio.client import connect
 
 from benchmarks.report import arguments, percentile, publish
-from benchmarks.stack import A100, Stack
-from gpusched.agent.host.machine import PretendMachine, PretendSpec
-from gpusched.protocol.agent_messages import Desired, Join, Joined, Sync
+from gpusched.agent.host.machine import PretendMachine
+from gpusched.protocol.agent_messages import Desired, Sync
+from tests.system.joining import SPEC, join
+from tests.system.stack import Stack
 
-SPEC = PretendSpec(nodes=1, model=A100, gpu_memory_mb=81920, gpus=8, cpu_cores=128, memory_mb=1 << 20)
 _decode = msgspec.json.Decoder(Desired).decode
 
 
@@ -40,14 +39,6 @@ def main() -> None:
             options.json,
             failures + (online != options.nodes),
         )
-
-
-def join(url: str, token: str, name: str) -> str:
-    message = Join(name=name, node_key=f"key-of-{name}", facts=PretendMachine(name, SPEC).facts())
-    headers = {"Authorization": f"Bearer {token}"}
-    answer = httpx.post(f"{url}/agent/join", content=msgspec.json.encode(message), headers=headers, timeout=30)
-    answer.raise_for_status()
-    return msgspec.json.decode(answer.content, type=Joined).credential
 
 
 async def talk(stack: Stack, credentials: dict[str, str], seconds: float) -> tuple[list[float], int, dict[str, float]]:

@@ -5,10 +5,10 @@ from typing import Any
 
 import httpx
 
-from benchmarks.chaos import OPEN
 from benchmarks.report import arguments, percentile, publish
-from benchmarks.stack import Stack, wait_for
 from gpusched.client import Client
+from tests.system.chaos import OPEN
+from tests.system.stack import Stack, wait_for
 
 BODY = {"tenant": "default", "command": ["true"], "gpu_count": 1}
 

@@ -24,12 +24,13 @@ import psycopg
 from msgspec.structs import replace
 from websockets.asyncio.client import connect
 
-from benchmarks.agents import SPEC, _decode, cpu_seconds, join
+from benchmarks.agents import _decode, cpu_seconds
 from benchmarks.onlookers import Received, onlooking
 from benchmarks.report import arguments, percentile, publish
-from benchmarks.stack import ROOT, Stack
 from gpusched.agent.host.machine import PretendMachine
 from gpusched.protocol.agent_messages import Reading
+from tests.system.joining import SPEC, join
+from tests.system.stack import ROOT, Stack
 
 CHANGES_PER_SECOND, READS_PER_SECOND = 2, 2
 PEOPLE, WAITING_JOBS = 50, 300
@@ -89,7 +90,7 @@ def main() -> None:
         stop = threading.Event()
         agents = multiprocessing.get_context("spawn").Process(target=report, args=(stack.url, credentials))
         agents.start()
-        writer = threading.Thread(target=change, args=(database_url(stack), jobs[0], stop))
+        writer = threading.Thread(target=change, args=(stack.database_url(), jobs[0], stop))
         writer.start()
         try:
             time.sleep(5)
@@ -153,10 +154,6 @@ def django(stack: Stack, script: str, *arguments: str) -> str:
     return result.stdout
 
 
-def database_url(stack: Stack) -> str:
-    return (stack.data_dir / "database_url").read_text().strip()
-
-
 def change(url: str, job_id: int, stop: threading.Event) -> None:
     """Change rows twice a second, with the notification after the commit, as services do. At random distances: cycles
     come once a second, and with equal distances either all or none of them would coincide with a change."""
@@ -178,7 +175,7 @@ def measure(stack: Stack, seconds: float) -> Measured:
     parts = {"daphne": stack.pids("daphne"), "postgres": stack.pids("postgres")}
     cpu_before = {part: _seconds(pids) for part, pids in parts.items()}
     began, cycles = time.monotonic(), dict[Any, float]()
-    with psycopg.connect(database_url(stack), autocommit=True) as connection:
+    with psycopg.connect(stack.database_url(), autocommit=True) as connection:
         while time.monotonic() < began + seconds:
             [(at, ms)] = connection.execute("SELECT at, ms FROM scheduling_beat").fetchall()
             cycles[at] = ms

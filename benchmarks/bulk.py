@@ -12,8 +12,8 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from benchmarks.report import arguments, percentile, publish
-from benchmarks.stack import Stack
 from gpusched.agent.processes import signal_all
+from tests.system.stack import Stack
 
 DETAIL = {"tenant": "default", "command": ["python", "train.py"], "gpu_count": 1, "gpu_memory_mb": 40000}
 

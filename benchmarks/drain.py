@@ -4,10 +4,10 @@ import time
 
 import httpx
 
-from benchmarks.chaos import OPEN
 from benchmarks.report import arguments, publish
-from benchmarks.stack import Stack, wait_for
 from benchmarks.submit import send
+from tests.system.chaos import OPEN
+from tests.system.stack import Stack, wait_for
 
 
 def main() -> None:

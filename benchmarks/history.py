@@ -10,7 +10,7 @@ import httpx
 import psycopg
 
 from benchmarks.report import arguments, percentile, publish
-from benchmarks.stack import Stack
+from tests.system.stack import Stack
 
 # Most belong to one tenant, and one in a thousand to another: filters must find many and few equally well. Without
 # triggers, which would each run a million times; their tables are written at the end.
@@ -61,7 +61,7 @@ def fill(stack: Stack, jobs: int) -> tuple[int, int]:
     """Write a history of `jobs`, one a second until now, each with an attempt and four events. Return the first and the
     last id."""
     began = time.monotonic()
-    with psycopg.connect((stack.data_dir / "database_url").read_text().strip(), autocommit=True) as database:
+    with psycopg.connect(stack.database_url(), autocommit=True) as database:
         for statement in _FILL.format(jobs=jobs).split(";\n"):
             if statement.strip():
                 database.execute(statement.encode())

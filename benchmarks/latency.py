@@ -3,7 +3,7 @@
 import time
 
 from benchmarks.report import arguments, percentile, publish
-from benchmarks.stack import Stack
+from tests.system.stack import Stack
 
 
 def main() -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from benchmarks.agents import PARTS
 from benchmarks.report import arguments, publish
-from benchmarks.stack import Stack
 from benchmarks.submit import send
+from tests.system.stack import Stack
 
 # No node has enough memory free beside the first job, so the others wait.
 BODY = {"tenant": "default", "command": ["sleep", "600"], "gpu_count": 8, "gpu_memory_mb": 40000}

@@ -9,10 +9,10 @@ from typing import Any
 from playwright.sync_api import Page, WebSocketRoute, expect
 
 from benchmarks.report import arguments, publish
-from benchmarks.scenes import PASSWORD, people
 from benchmarks.screenshots import chromium, log_in
-from benchmarks.stack import ROOT, Stack, wait_for
 from gpusched.protocol.job_request import JobRequest
+from tests.system.people import PASSWORD, people
+from tests.system.stack import ROOT, Stack, wait_for
 
 # The server's HTML has the numbers: the first paint with content is useful.
 _PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? -1"

@@ -13,7 +13,6 @@ from pathlib import Path
 from statistics import mean
 from typing import NoReturn
 
-from benchmarks.queueing_sweep import sweep
 from scheduling.engine.model import Policy
 from scheduling.simulator.runs.cluster import Cluster
 from scheduling.simulator.runs.srtf import replay_srtf
@@ -22,6 +21,7 @@ from scheduling.simulator.runs.trace_replay import replay
 from scheduling.simulator.traces.formats import read_trace
 from scheduling.simulator.traces.jobs import TraceJob
 from scheduling.simulator.traces.predictions import with_predictions
+from tests.simulator.sweep import sweep
 
 TRACES = Path(__file__).parents[2] / "shared" / "traces"
 TUNING = TRACES / "philly" / "philly_tuning.csv.gz"

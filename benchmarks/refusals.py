@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import psycopg
 
 from benchmarks.report import arguments, publish
-from benchmarks.stack import A100, Stack
 from benchmarks.submit import connected, request_of, send
+from tests.system.stack import A100, Stack
 
 IMPOSSIBLE = {"tenant": "loop", "command": ["true"], "gpu_count": 100_000}
 _NODES = """
@@ -115,7 +115,7 @@ def _loop(url: str, token: str, is_running: Event, is_over: Event, counts: "Sync
 
 def _set_up(stack: Stack, nodes: int) -> str:
     """Insert nodes without agents, and create the tenant of the loop. Return a token of that tenant."""
-    with psycopg.connect((stack.data_dir / "database_url").read_text().strip()) as connection:
+    with psycopg.connect(stack.database_url()) as connection:
         connection.execute(_NODES, [nodes])
         connection.execute(_DEVICES, [A100])
     client = stack.client()

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import psycopg
 
 from benchmarks.report import percentile, publish
-from benchmarks.stack import ROOT, Stack, wait_for
 from gpusched.client import Client
 from gpusched.protocol.rest.cluster import Quota
+from tests.system.stack import ROOT, Stack, wait_for
 
 TRACES = ROOT.parent / "shared" / "traces" / "philly"
 GPUS_PER_NODE = 8
@@ -92,7 +92,7 @@ def replay(
     live = ("pending", "scheduled", "running", "stopping")
     wait_for(lambda: not client.list(state=live, limit=1), wall_seconds * 4 + 120, "all jobs to end", 1.0)
     took = time.monotonic() - began
-    with psycopg.connect((stack.data_dir / "database_url").read_text().strip()) as database:
+    with psycopg.connect(stack.database_url()) as database:
         return judge(database, trace, ids, scale, ran, took, submitted)
 
 

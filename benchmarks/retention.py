@@ -12,7 +12,7 @@ import psycopg
 
 from benchmarks.history import fill
 from benchmarks.report import arguments, percentile, publish
-from benchmarks.stack import ROOT, Stack
+from tests.system.stack import ROOT, Stack
 
 # Deletes for a turn as housekeeping does, and prints how many jobs that were.
 _DELETE = """
@@ -37,7 +37,7 @@ def main() -> None:
     options = arguments(__doc__ or "", jobs=5_000_000, turns=6, seconds=15, days=10)
     with Stack(rate_limit_per_minute=0) as stack:
         fill(stack, options.jobs)
-        url = (stack.data_dir / "database_url").read_text().strip()
+        url = stack.database_url()
         with psycopg.connect(url, autocommit=True) as database:
             totals = database.execute(_TOTALS).fetchone()
             figures, failures = _turns(stack, database, options)

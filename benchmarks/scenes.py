@@ -1,45 +1,16 @@
 """Clusters for screenshots: empty, four nodes, two hundred with problems; tenants; jobs with each pending reason."""
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from benchmarks.stack import ROOT, Stack, wait_for
 from benchmarks.troubled_fleet import A100, H100, L40S, machines
 from gpusched.client import Client
 from gpusched.protocol.job_request import JobRequest
+from tests.system.people import TENANT_OF, people
+from tests.system.stack import ROOT, Stack, wait_for
 
-PASSWORD = "look at this page"
-# Tenant, guaranteed GPUs, limit, and its member.
-TENANTS: tuple[tuple[str, int, int | None, str], ...] = (
-    ("nlp", 320, None, "ada"),
-    ("vision", 240, 480, "grace"),
-    ("students", 0, 24, "linus"),
-    ("robotics", 96, 160, "noor"),
-    ("climate", 200, None, "kofi"),
-)
-_TENANT_OF = {user: tenant for tenant, _, _, user in TENANTS}
-_PEOPLE = """
-import json
-from django.contrib.auth.models import User
-from tenants.auth.tokens import create_token
-from tenants.tenancy import tenants as services
-tokens = {}
-for name, guaranteed, limit, who in json.loads(%r):
-    tier = "opportunistic" if not guaranteed else "standard"
-    tenant = services.create_tenant({"name": name, "display_name": name.title(), "tier": tier}, actor="admin",
-                                    quota={"guaranteed_gpus": guaranteed, "max_gpus": limit})
-    user = User.objects.create_user(who, password=%r)
-    services.set_member(tenant, user, "member")
-    tokens[who] = create_token(user.pk, "scene", ["read", "write"])[1]
-if %r:
-    admin = User.objects.get(username="admin")
-    admin.set_password(%r)
-    admin.save()
-print("TOKENS " + json.dumps(tokens))
-"""
 _TRAINING = r"""i=0; while [ $i -lt 4000 ]; do
 printf '\033[2m%s\033[0m step %5d  loss \033[32m0.%04d\033[0m  lr 3.0e-04  tokens/s \033[36m%d\033[0m\n' \
   "$(date +%H:%M:%S)" $((i*50)) $((9000-i*13%6000)) $((151000+i*37%4000))
@@ -47,19 +18,6 @@ i=$((i+1)); sleep 5; done"""
 _CRASH = r"""printf 'loading checkpoint /data/ckpt/step_18000.pt\nTraceback (most recent call last):\n'
 printf '  File "train.py", line 211, in <module>\n    main()\n'
 printf '\033[31mtorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB.\033[0m\n'; exit 1"""
-
-
-def people(stack: Stack, scale: float = 1.0, *, is_admin_changed: bool = True) -> dict[str, Client]:
-    """Create the tenants, with their quotas times `scale`, and a member of each; return their clients by user name. All
-    have PASSWORD, the admin too unless `is_admin_changed` is False."""
-    scaled = [(t, round(g * scale), limit and max(1, round(limit * scale)), user) for t, g, limit, user in TENANTS]
-    script = _PEOPLE % (json.dumps(scaled), PASSWORD, is_admin_changed, PASSWORD)
-    result = subprocess.run(
-        [sys.executable, "manage.py", "shell", "-v", "0", "-c", script],
-        cwd=ROOT, env=stack.environment(), capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    tokens: dict[str, str] = json.loads(result.stdout.split("TOKENS ", 1)[1])
-    return {user: Client(stack.url, token, tenant=_TENANT_OF[user]) for user, token in tokens.items()}
 
 
 def join(stack: Stack, first: int, last: int, nodes: int, name: str) -> subprocess.Popen[bytes]:
@@ -144,7 +102,7 @@ def _work(clients: dict[str, Client], users: list[str], names: list[str], sizes:
         user_jobs = jobs.setdefault(users[at % len(users)], [])
         command = ["sh", "-c", _TRAINING] if not user_jobs else ["sleep", "7200"]
         user_jobs.append(JobRequest(
-            tenant=_TENANT_OF[users[at % len(users)]], name=f"{names[at % len(names)]}-{at}", command=command,
+            tenant=TENANT_OF[users[at % len(users)]], name=f"{names[at % len(names)]}-{at}", command=command,
             gpu_count=gpus, gpu_model=model, max_runtime_minutes=480 + 60 * (at % 9), preemptible=False, cpu_cores=4,
         ))  # fmt: skip
     for user, user_jobs in jobs.items():

@@ -16,17 +16,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
-import psycopg
 from PIL import Image
 from playwright.sync_api import Browser, ConsoleMessage, Error, Page, sync_playwright
 
-from benchmarks.browsers import database_url
-from benchmarks.pictured import View, opened, views
-from benchmarks.scenes import PASSWORD, SCENES
-from benchmarks.stack import Stack
+from benchmarks.scenes import SCENES
+from tests.browser.views import View, failing, opened, views
+from tests.system.people import PASSWORD
+from tests.system.stack import Stack
 
 WIDE, PHONE = (1440, 900), (390, 844)
-_FAILS = "/usage/"
 THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 
@@ -47,8 +45,8 @@ def main() -> None:
             time.sleep(75 if scene == "many" else 5)
             _capture_all(stack.url, options.out / scene, options)
             if re.search(options.only, "server-failed"):
-                with failing(stack):
-                    options.path = [_FAILS]
+                with failing(stack) as path:
+                    options.path = [path]
                     _capture_all(stack.url, options.out / scene, options)
                     options.path = []
 
@@ -66,17 +64,6 @@ def _arguments() -> argparse.Namespace:
         parser.add_argument(f"--{flag}", action="store_true", help=f"only {flag}")
     parser.add_argument("--small", action="store_true", help="in as few bytes as possible, as for docs/images")
     return parser.parse_args()
-
-
-@contextmanager
-def failing(stack: Stack) -> Iterator[str]:
-    """Rename a table meanwhile, so that the page at the yielded address answers 500."""
-    with psycopg.connect(database_url(stack), autocommit=True) as database:
-        database.execute("ALTER TABLE tenants_rate RENAME TO tenants_rate_away")
-        try:
-            yield _FAILS
-        finally:
-            database.execute("ALTER TABLE tenants_rate_away RENAME TO tenants_rate")
 
 
 def _serve(stack: Stack) -> None:

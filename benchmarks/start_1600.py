@@ -6,8 +6,8 @@ from datetime import datetime
 import httpx
 
 from benchmarks.report import arguments, publish
-from benchmarks.stack import Stack, wait_for
 from benchmarks.submit import send
+from tests.system.stack import Stack, wait_for
 
 BODY = {"tenant": "default", "command": ["sleep", "300"], "gpu_count": 1, "gpu_memory_mb": 40000}
 

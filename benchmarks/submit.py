@@ -14,7 +14,7 @@ from typing import BinaryIO
 from urllib.parse import SplitResult, urlsplit
 
 from benchmarks.report import arguments, percentile, publish
-from benchmarks.stack import Stack
+from tests.system.stack import Stack
 
 Exchange = Callable[[bytes], tuple[int, bytes]]
 BODY = {"tenant": "default", "command": ["python", "train.py"], "gpu_count": 1, "gpu_memory_mb": 40000}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 # Before Django reads its settings: tests never touch the data of a running gpusched.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["GPUSCHED_DATA_DIR"] = tempfile.mkdtemp(prefix="gpusched-test-data-")
-    os.environ["STACK_TEMPLATE"] = os.environ["GPUSCHED_DATA_DIR"] + "-template"  # benchmarks/prepared.py
+    os.environ["STACK_TEMPLATE"] = os.environ["GPUSCHED_DATA_DIR"] + "-template"  # tests/system/prepared.py
     os.environ["GPUSCHED_AGENT_ALLOW_ROOT"] = "true"  # for tests in a container, where there is nobody else
     for name in ("URL", "TOKEN", "TOKEN_FILE", "TENANT", "CONFIG"):
         os.environ.pop(f"GPUSCHED_{name}", None)
@@ -67,7 +67,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def _remove_data() -> None:
     template = Path(os.environ["STACK_TEMPLATE"])
     if template.exists():
-        from benchmarks import prepared
+        from tests.system import prepared
 
         prepared.remove(template)
     shutil.rmtree(os.environ["GPUSCHED_DATA_DIR"], ignore_errors=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from benchmarks.stack import Stack
+from tests.system.stack import Stack
 
 # Milliseconds: a machine that runs two of these at once, or is busy with something else, takes its time.
 TIMEOUT = 60_000

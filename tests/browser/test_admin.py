@@ -6,8 +6,8 @@ from typing import Literal
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from benchmarks.stack import ROOT, Stack
 from tests.browser.conftest import log_in
+from tests.system.stack import ROOT, Stack
 
 pytestmark = pytest.mark.browser
 AXE = ROOT / "frontend" / "node_modules" / "axe-core" / "axe.min.js"

@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from benchmarks.stack import ROOT
+from tests.system.stack import ROOT
 
 pytestmark = pytest.mark.browser
 

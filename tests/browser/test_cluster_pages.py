@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
-from benchmarks.stack import Stack, wait_for
 from gpusched.protocol.rest.cluster import Quota
+from tests.system.stack import Stack, wait_for
 
 pytestmark = pytest.mark.browser
 

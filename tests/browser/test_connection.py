@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, WebSocketRoute, expect
 
-from benchmarks.stack import Stack
+from tests.system.stack import Stack
 
 pytestmark = pytest.mark.browser
 TIMEOUT_SECONDS = 90

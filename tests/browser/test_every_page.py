@@ -9,10 +9,9 @@ from typing import Any, Literal
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, TimeoutError, expect
 
-from benchmarks.pictured import opened, views
-from benchmarks.scenes import PASSWORD, people
-from benchmarks.screenshots import failing
-from benchmarks.stack import ROOT, Stack, wait_for
+from tests.browser.views import failing, opened, views
+from tests.system.people import PASSWORD, people
+from tests.system.stack import ROOT, Stack, wait_for
 
 pytestmark = pytest.mark.browser
 AXE = ROOT / "frontend" / "node_modules" / "axe-core" / "axe.min.js"

@@ -5,8 +5,8 @@ import re
 import pytest
 from playwright.sync_api import Page, ViewportSize, expect
 
-from benchmarks.stack import Stack, wait_for
 from tests.browser.test_every_page import look_at
+from tests.system.stack import Stack, wait_for
 
 pytestmark = pytest.mark.browser
 WIDE = ViewportSize(width=1440, height=900)

@@ -3,8 +3,8 @@
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from benchmarks.stack import Stack, wait_for
 from tests.browser.conftest import log_in
+from tests.system.stack import Stack, wait_for
 
 pytestmark = pytest.mark.browser
 _WIDTHS = (641, 720, 1024, 1180, 1280, 1366, 1440, 1600)

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
-from benchmarks.stack import ROOT, Stack, wait_for
 from gpusched.client import Client
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.job_request import JobRequest
+from tests.system.stack import ROOT, Stack, wait_for
 
 pytestmark = pytest.mark.browser
 TIMEOUT = 60_000

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.stack import Stack
+from tests.system.stack import Stack
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.stack import A100, Stack, wait_for
 from gpusched.protocol.arrays import ArrayRequest
+from tests.system.stack import A100, Stack, wait_for
 
 pytestmark = pytest.mark.e2e
 WRITER = "import os, sys; os.write(os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND), os.environ['GPUSCHED_ARRAY_INDEX'].encode() + b'\\n')"

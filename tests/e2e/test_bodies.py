@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from benchmarks.stack import Stack
 from tests.api.hostile import SHAPE
+from tests.system.stack import Stack
 
 pytestmark = pytest.mark.e2e
 MIB = 1 << 20

@@ -3,7 +3,7 @@ minutes and 2,000 jobs)."""
 
 import pytest
 
-from benchmarks.chaos import storm
+from tests.system.chaos import storm
 
 pytestmark = pytest.mark.e2e
 

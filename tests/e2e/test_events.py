@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from benchmarks.stack import Stack, wait_for
 from gpusched.client import Client
+from tests.system.stack import Stack, wait_for
 
 pytestmark = pytest.mark.e2e
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.stack import ROOT, Stack, wait_for
 from tests.docs.blocks import RUN, Block, blocks, documents, is_run
+from tests.system.stack import ROOT, Stack, wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]  # a shared machine is slow
 DOCS = ROOT / "docs"

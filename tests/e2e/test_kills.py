@@ -14,9 +14,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from benchmarks.stack import ROOT, Stack, wait_for
 from gpusched.agent.processes import descendants
 from gpusched.client.errors import GpuschedError
+from tests.system.stack import ROOT, Stack, wait_for
 
 pytestmark = pytest.mark.e2e
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.stack import A100, Stack, wait_for
+from tests.system.stack import A100, Stack, wait_for
 
 pytestmark = pytest.mark.e2e
 LINES = 6000

@@ -13,7 +13,7 @@ import httpx
 import psycopg
 import pytest
 
-from benchmarks.stack import ROOT, Stack, wait_for
+from tests.system.stack import ROOT, Stack, wait_for
 
 pytestmark = pytest.mark.e2e
 # Applies one migration after the other, and says which rewrite a table that was there, or build an index of one.
@@ -53,10 +53,6 @@ print("FOUND " + json.dumps([found, offline]))
 def up() -> Iterator[Stack]:
     with Stack() as running:
         yield running
-
-
-def database_url(up: Stack) -> str:
-    return (up.data_dir / "database_url").read_text().strip()
 
 
 class Submits:
@@ -103,7 +99,7 @@ def migrate(up: Stack, target: str) -> subprocess.Popen[str]:
 def test_submits_succeed_while_a_migration_waits_for_their_tables(up: Stack) -> None:
     """Somebody reads for as long as it takes: the migration asks for the lock again and again, and whoever comes after it
     is served in between. The plans of before that it makes void are made anew. Forward, and back."""
-    with Submits(up) as submits, psycopg.connect(database_url(up)) as reader:
+    with Submits(up) as submits, psycopg.connect(up.database_url()) as reader:
         submits.more(10)
         for target in ("0001", "zero"):
             reader.execute("SELECT count(*) FROM jobs_job")
@@ -122,7 +118,7 @@ def test_submits_succeed_while_a_migration_waits_for_their_tables(up: Stack) -> 
 def test_migration_that_rewrites_or_indexes_a_table_is_marked_offline(up: Stack) -> None:
     """By the files of the tables before and after: a table that is rewritten, or of which an index is built, is locked as
     long as that takes. Such a migration has the attribute `offline`, with what is long about it."""
-    url = database_url(up)
+    url = up.database_url()
     with psycopg.connect(url, autocommit=True) as admin:
         admin.execute("CREATE DATABASE steps")
     environment = {**up.environment(), "GPUSCHED_DATABASE_URL": urlsplit(url)._replace(path="/steps").geturl()}

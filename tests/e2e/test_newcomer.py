@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from benchmarks.stack import ROOT, Stack, wait_for
 from gpusched.agent.processes import descendants
 from tests.processes import is_alive
+from tests.system.stack import ROOT, Stack, wait_for
 
 pytestmark = pytest.mark.e2e
 

@@ -14,12 +14,12 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from benchmarks.agents import join
-from benchmarks.stack import A100, ROOT, Stack, wait_for
 from nodes.agents.websocket import MAX_BYTES, TOO_LARGE
 from tests.agent.test_life import DAEMONISE
 from tests.client.commandline import as_at_a_terminal
 from tests.processes import is_alive
+from tests.system.joining import join
+from tests.system.stack import A100, ROOT, Stack, wait_for
 
 pytestmark = pytest.mark.e2e
 SPEC = f"1:{A100}:81920:8:64:524288"

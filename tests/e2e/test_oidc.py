@@ -10,8 +10,8 @@ import httpx
 import jwt
 import pytest
 
-from benchmarks.stack import ROOT, Stack
 from tests.e2e.provider import CLIENT, SECRET, Lie, Provider
+from tests.system.stack import ROOT, Stack
 
 pytestmark = pytest.mark.e2e
 GRACE = {"sub": "1", "preferred_username": "grace", "email": "grace@example.org", "email_verified": True}

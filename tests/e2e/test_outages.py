@@ -9,8 +9,8 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from benchmarks.stack import Stack, wait_for
 from gpusched.client import Client
+from tests.system.stack import Stack, wait_for
 
 pytestmark = pytest.mark.e2e
 JOB = {"tenant": "default", "command": ["true"], "gpu_count": 0, "cpu_cores": 1}

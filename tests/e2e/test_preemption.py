@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.stack import Stack, wait_for
 from tests.processes import is_alive
+from tests.system.stack import Stack, wait_for
 
 pytestmark = pytest.mark.e2e
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from benchmarks.stack import ROOT, free_port, wait_for
 from gpusched.client import Client
 from gpusched.lib.db.embedded import Server
+from tests.system.stack import ROOT, free_port, wait_for
 
 pytestmark = pytest.mark.e2e
 ORDINARY = "nobody"

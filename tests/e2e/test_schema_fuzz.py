@@ -4,8 +4,8 @@ A few seconds of it; `benchmarks/schema_fuzz.py --requests 10000` is the long ru
 
 import pytest
 
-from benchmarks.schema_fuzz import ROLES, Target, fuzz, prepare
-from benchmarks.stack import Stack
+from tests.system.schema_fuzz import ROLES, Target, fuzz, prepare
+from tests.system.stack import Stack
 
 pytestmark = pytest.mark.e2e
 

@@ -12,8 +12,8 @@ import httpx
 import pytest
 from websockets.sync.client import connect
 
-from benchmarks.stack import ROOT, Stack, free_port, wait_for
 from gpusched.client import Client
+from tests.system.stack import ROOT, Stack, free_port, wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(500)]
 TIMEOUT_SECONDS = 60.0

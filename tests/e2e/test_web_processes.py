@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from benchmarks.stack import Stack, wait_for
+from tests.system.stack import Stack, wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(500)]
 

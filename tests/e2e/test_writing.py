@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from benchmarks.stack import ROOT, Stack
+from tests.system.stack import ROOT, Stack
 
 pytestmark = pytest.mark.e2e
 AT_ONCE = 12

@@ -2,10 +2,10 @@
 
 import pytest
 
-from benchmarks.estimates import TRACE, TRACE_CLUSTER, generated, is_calibrated, percentages, replayed, with_limits
 from scheduling.engine.model import Policy
 from scheduling.simulator.runs.cluster import Cluster
 from scheduling.simulator.traces.formats import read_trace
+from tests.simulator.estimates import TRACE, TRACE_CLUSTER, generated, is_calibrated, percentages, replayed, with_limits
 
 
 def test_estimates_of_a_generated_workload_are_calibrated() -> None:

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.reserve import POOLED, RULES, SEPARATE, demand_of, filled, queueing_rows, replayed
-from benchmarks.size_rules import SizedCluster, SizeRule, class_of
 from scheduling.engine.model import Job, Node, Policy, Request, Snapshot, Tenant
 from scheduling.engine.planner import plan
 from scheduling.simulator.runs.cluster import Cluster
 from scheduling.simulator.traces.jobs import TraceJob
+from tests.simulator.reserve import POOLED, RULES, SEPARATE, demand_of, filled, queueing_rows, replayed
+from tests.simulator.size_rules import SizedCluster, SizeRule, class_of
 
 HOUR = 3600.0
 PLAIN = SizeRule("fragmentation")

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
-from benchmarks.queueing_sweep import LOADS, Point, node_count, sweep
 from scheduling.simulator.traces.jobs import TraceJob
+from tests.simulator.sweep import LOADS, Point, node_count, sweep
 
 HOUR = 3600.0
 JOBS = [

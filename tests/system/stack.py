@@ -13,12 +13,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from benchmarks import prepared
 from gpusched.agent.processes import descendants, signal_all
 from gpusched.client import Client
 from gpusched.lib.db.embedded import Server
+from tests.system import prepared
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 A100 = "NVIDIA A100-SXM4-80GB"
 
 
@@ -88,6 +88,9 @@ class Stack:
 
     def token(self, user: str = "admin") -> str:
         return (self.data_dir / "tokens" / user).read_text().strip()
+
+    def database_url(self) -> str:
+        return (self.data_dir / "database_url").read_text().strip()
 
     def fleet(
         self, nodes: int, gpus: int = 8, *, processes: int = 1, model: str = A100, memory_mb: int = 81920

@@ -5,10 +5,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Literal, NamedTuple
 
+import psycopg
 from playwright.sync_api import Page, WebSocketRoute, expect
 from playwright.sync_api import TimeoutError as NotInTime
 
-from benchmarks.scenes import PASSWORD
+from tests.system.people import PASSWORD
+from tests.system.stack import Stack
 
 _TABS = ("timeline", "log", "gpus", "spec", "why", "events")
 _TIMEOUT = 15_000
@@ -78,6 +80,17 @@ def opened(page: Page, view: View) -> Iterator[tuple[Page, int]]:
         if view.feed:
             tab.context.set_offline(False)
             tab.close()
+
+
+@contextmanager
+def failing(stack: Stack) -> Iterator[str]:
+    """Rename a table meanwhile, so that the page at the yielded address answers 500."""
+    with psycopg.connect(stack.database_url(), autocommit=True) as database:
+        database.execute("ALTER TABLE tenants_rate RENAME TO tenants_rate_away")
+        try:
+            yield "/usage/"
+        finally:
+            database.execute("ALTER TABLE tenants_rate_away RENAME TO tenants_rate")
 
 
 def _disturb(socket: WebSocketRoute, feed: str, sockets: list[WebSocketRoute]) -> None:

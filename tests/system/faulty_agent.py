@@ -1,4 +1,4 @@
-"""An agent in which functions raise at random: `python -m benchmarks.faulty_agent run …` (benchmarks/chaos.py).
+"""An agent in which functions raise at random: `python -m tests.system.faulty_agent run …` (chaos.py).
 
 FAULTS_EVERY_SECONDS is the mean time between two faults, FAULTS_FILE gets a line for each. A fault is raised in place
 of a call: of a thread that cannot start, of the driver, of a message. One in four lasts for the next calls, too."""
