@@ -27,12 +27,17 @@ _PURPOSE = b"gpusched: answers of repeated requests, 1"
 
 
 class IdempotentPosts:
-    """Middleware that replays answers. Views with `keeps_answers` do so themselves."""
+    """Middleware that replays answers. Views with `keeps_answers` do so themselves. An invalid key is refused in any
+    POST, also in a dry run and in one that keeps no answers."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
+        key = request.headers.get("Idempotency-Key", "")
+        if request.method == "POST" and request.path.startswith("/api/") and not _is_valid(key):
+            error = FieldError("Idempotency-Key", "too_long", f"at most {MAX_CHARACTERS} characters")
+            return response_for(invalid([error]))
         return self.get_response(request)
 
     def process_view(
@@ -49,16 +54,13 @@ class IdempotentPosts:
         if caller is None:
             return None  # the view will refuse it
         try:
-            return _once(request, *caller, valid_key(key), lambda: view(request, *args, **kwargs))
+            return _once(request, *caller, key, lambda: view(request, *args, **kwargs))
         except Problem as problem:
             return response_for(problem)
 
 
-def valid_key(key: str) -> str:
-    """Return the key; 400 if it is invalid."""
-    if len(key) > MAX_CHARACTERS or "\x00" in key:
-        raise invalid([FieldError("Idempotency-Key", "too_long", f"at most {MAX_CHARACTERS} characters")])
-    return key
+def _is_valid(key: str) -> bool:
+    return len(key) <= MAX_CHARACTERS and "\x00" not in key
 
 
 def key_reused() -> Problem:

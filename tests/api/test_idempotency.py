@@ -41,6 +41,14 @@ def test_repeated_request_gets_the_first_answer_and_does_nothing(token):
     assert Tenant.objects.count() == 1
 
 
+@pytest.mark.parametrize("path", ["jobs", "jobs?dry_run=true", "tenants", "tenants?dry_run=true", "login"])
+@pytest.mark.parametrize("key", ["k" * 256, "a\x00b"])
+def test_invalid_key_is_refused_by_every_post(token, path, key):
+    answer = post(path, token, b'{"name": "nlp"}', key=key)
+    assert (answer.status_code, [error["field"] for error in answer.json()["errors"]]) == (400, ["Idempotency-Key"])
+    assert not Tenant.objects.exists()
+
+
 def test_actions_take_a_key(token, admin):
     """Even when the thing has changed since: the answer is that of the first time."""
     make_node(name="n1")
