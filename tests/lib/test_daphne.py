@@ -15,6 +15,7 @@ from channels.consumer import AsyncConsumer
 from daphne import cli, http_protocol, server
 from django.core.handlers.asgi import ASGIHandler
 from twisted.internet import reactor, tcp
+from twisted.internet.protocol import Protocol
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.web import http
@@ -124,7 +125,9 @@ async def test_connection_writes_in_the_same_turn_and_leaves_the_rest_to_the_rea
     monkeypatch.setattr(tcp.Connection, "startWriting", lambda self: waiting.append(self))
     monkeypatch.setattr(tcp.Connection, "stopWriting", lambda _: None)
     ours.setblocking(False)
-    connection = daphne.Connection(ours, SimpleNamespace(), ("", 0), SimpleNamespace(_realPortNumber=0), 1, reactor)
+    port: Any = SimpleNamespace(_realPortNumber=0)
+    protocol: Any = Protocol()
+    connection = daphne.Connection(ours, protocol, ("", 0), port, 1, reactor)
     connection.write(b"a")
     connection.write(b"b")
     assert not waiting

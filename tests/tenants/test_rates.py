@@ -259,7 +259,7 @@ class TestAdmin:
     def test_admin_sets_a_rate_that_starts_now_and_has_an_end(self, browser):
         form = self.form(ends_at_0="2100-01-01", ends_at_1="00:00:00")
         assert browser.post("/admin/tenants/rate/add/", form).status_code == 302
-        assert Rate.objects.get().ends_at.year == 2100
+        assert Rate.objects.get().ends_at == datetime(2100, 1, 1, tzinfo=UTC)
 
     def test_past_rates_are_not_edited(self, browser):
         rate = make_rate("A100", 1, 0)
