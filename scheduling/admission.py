@@ -1,11 +1,11 @@
 """Check at submit whether a request can ever run, with a snapshot of hardware and limits that all submits share."""
 
-import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from gpusched.lib.api.problems import Problem
+from gpusched.lib.cache import Cache
 from gpusched.lib.db.sql import prepared
 from gpusched.protocol import reasons
 from gpusched.protocol.job_request import FieldError, JobRequest
@@ -50,16 +50,14 @@ class _Cluster:
 
     version: Mapping[str, object]
     quota_edits: int
-    read_at: float
     nodes: Sequence[Node]
     inventory: Inventory
     tenants: Mapping[int, Tenant]
     policy: Policy
 
 
-_cached: _Cluster | None = None
-# Locked only to read the cluster, never to check a request.
-_reading = threading.Lock()
+# While one thread reads a new snapshot, the others use the previous one.
+_clusters: Cache[None, _Cluster] = Cache(seconds=_CACHE_SECONDS, stale_seconds=_CACHE_SECONDS)
 
 
 def check_request(request: JobRequest, tenant_id: int, identity: Identity) -> Problem | None:
@@ -102,24 +100,8 @@ def _problem(verdict: PendingReason, cluster: _Cluster, tenant_id: int, identity
 
 
 def _recent(quota_edits: int) -> _Cluster:
-    """Return the snapshot, at most _CACHE_SECONDS old, with the caller's quota edits and possibly later ones.
-
-    While one thread reads a new snapshot, the others use the previous one."""
-    cached = _cached
-    if cached is None or cached.quota_edits < quota_edits:
-        with _reading:
-            if _cached is None or _cached.quota_edits < quota_edits:
-                _read(quota_edits)
-    elif time.monotonic() - cached.read_at > _CACHE_SECONDS and _reading.acquire(
-        blocking=time.monotonic() - cached.read_at > 2 * _CACHE_SECONDS
-    ):
-        try:
-            if _cached is cached:
-                _read(quota_edits)
-        finally:
-            _reading.release()
-    assert _cached is not None
-    return _cached
+    """Return the snapshot, about _CACHE_SECONDS old, with the caller's quota edits and possibly later ones."""
+    return _clusters.get(None, partial(_read, quota_edits), lambda cluster: cluster.quota_edits >= quota_edits)
 
 
 def _current(previous: _Cluster, tenant_id: int, quota_edits: int) -> _Cluster:
@@ -129,26 +111,22 @@ def _current(previous: _Cluster, tenant_id: int, quota_edits: int) -> _Cluster:
     version = _version()
     if previous.version == version and tenant_id in previous.tenants:
         return previous
-    with _reading:
-        if _cached is None or _cached.version != version or tenant_id not in _cached.tenants:
-            _read(quota_edits)
-    assert _cached is not None
-    return _cached
+    return _clusters.get(
+        None, partial(_read, quota_edits), lambda cluster: cluster.version == version and tenant_id in cluster.tenants
+    )
 
 
 def _version() -> Mapping[str, object]:
     return prepared(_VERSION, {"capacity_seconds": snapshot.capacity_seconds()})[0]
 
 
-def _read(quota_edits: int) -> None:
-    """Read the snapshot; the version first, so that a change in between shows as another version. Holds _reading."""
-    global _cached
-    version, read_at = _version(), time.monotonic()
+def _read(quota_edits: int) -> _Cluster:
+    """Read the snapshot; the version first, so that a change in between shows as another version."""
+    version = _version()
     nodes, rules = snapshot.nodes(), policy()
-    _cached = _Cluster(
+    return _Cluster(
         version=version,
         quota_edits=quota_edits,
-        read_at=read_at,
         nodes=nodes,
         inventory=inventory_of(nodes),
         tenants={tenant.id: tenant for tenant in load_tenants(rules)},

@@ -18,6 +18,8 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 
 import pytest
 
+from gpusched.lib import cache
+
 if TYPE_CHECKING:
     from gpusched.lib.db.embedded import Server
 
@@ -71,6 +73,12 @@ def _remove_data() -> None:
 
         prepared.remove(template)
     shutil.rmtree(os.environ["GPUSCHED_DATA_DIR"], ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def _empty_caches() -> None:
+    """No test sees what another one cached."""
+    cache.clear_all()
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 """Context for the templates of all pages."""
 
-import time
 from typing import Any
 
 from django.core.exceptions import DisallowedHost
@@ -8,6 +7,7 @@ from django.db import Error
 from django.http import HttpRequest
 
 from gpusched import __version__
+from gpusched.lib.cache import Cache
 from gpusched.lib.db.sql import query
 
 # URL name, label. A phone shows the first four in its bar, the others behind "More".
@@ -32,8 +32,7 @@ _PARENTS = {
     "tenant-quota": "tenants",
     "home": "overview",
 }
-_CACHE_SECONDS = 2.0
-_pretend: dict[str, Any] = {"looked_at": float("-inf"), "is": False}
+_pretend: Cache[None, bool] = Cache(seconds=2.0)
 
 
 def page(request: HttpRequest) -> dict[str, Any]:
@@ -53,18 +52,15 @@ def page(request: HttpRequest) -> dict[str, Any]:
 def is_pretend_fleet() -> bool:
     """Return whether any node is a pretend node, cached for two seconds. A database error keeps the cached value, so
     that error pages still render."""
-    if time.monotonic() - _pretend["looked_at"] > _CACHE_SECONDS:
-        try:
-            [row] = query("SELECT EXISTS (SELECT 1 FROM nodes_all WHERE pretend AND removed_at IS NULL) AS found")
-        except Error:
-            return bool(_pretend["is"])
-        _pretend.update({"is": row["found"], "looked_at": time.monotonic()})
-    return bool(_pretend["is"])
+    try:
+        return _pretend.get(None, _has_pretend_node)
+    except Error:
+        return bool(_pretend.last(None, False))
 
 
-def reset_cache() -> None:
-    """Make the next page query again; for tests."""
-    _pretend["looked_at"] = float("-inf")
+def _has_pretend_node() -> bool:
+    [row] = query("SELECT EXISTS (SELECT 1 FROM nodes_all WHERE pretend AND removed_at IS NULL) AS found")
+    return bool(row["found"])
 
 
 def _cluster_name(request: HttpRequest) -> str:

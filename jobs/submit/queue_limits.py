@@ -4,10 +4,9 @@ A deferred job is held, is before its `not_before`, or depends on jobs that have
 their own, so that they never take the place of jobs that could start. An array counts as one job while any of its
 elements waits."""
 
-import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
 from django.conf import settings
@@ -15,6 +14,7 @@ from django.db import connection
 from django.utils import timezone
 
 from gpusched.lib.api.problems import Problem
+from gpusched.lib.cache import Cache
 from gpusched.lib.db.sql import prepared, query, retry_atomic
 from gpusched.protocol.reasons import fix_plurals
 from jobs.listing.counts import WAITS
@@ -82,7 +82,7 @@ class Incoming:
     load: Load
 
 
-@dataclass
+@dataclass(frozen=True)
 class _TenantCount:
     """The waiting jobs of a tenant by user, counted at `counted_at`, plus those that this process accepted since."""
 
@@ -91,7 +91,7 @@ class _TenantCount:
     limits: Load
     # The generation of bulks that the count includes; None: unknown.
     generation: int | None
-    by_user: dict[int, Load] = field(default_factory=dict)
+    by_user: Mapping[int, Load]
 
     def total(self) -> Load:
         return sum(self.by_user.values(), Load())
@@ -103,7 +103,7 @@ class _TenantCount:
         return self.age() > _CACHE_SECONDS * max(1.0, _PAUSE_PER_SECOND * self.taken_seconds)
 
 
-@dataclass
+@dataclass(frozen=True)
 class _TotalCount:
     """The waiting jobs of all tenants, and how many tenants accept jobs."""
 
@@ -123,9 +123,9 @@ class _Bound(NamedTuple):
     setting: str
 
 
-_counts: dict[int, _TenantCount] = {}
-_all = _TotalCount()
-_changing = threading.Lock()
+_NO_COUNT = _TenantCount(float("-inf"), 0.0, Load(), None, {})
+_counts: Cache[int, _TenantCount] = Cache(max_entries=10_000)
+_all: Cache[None, _TotalCount] = Cache()
 
 
 def load_of(row: Mapping[str, Any]) -> Load:
@@ -299,8 +299,9 @@ def _refusal(bound: _Bound, incoming: Incoming) -> Problem:
 
 
 def _estimate(tenant_id: int) -> _TenantCount:
-    cached = _counts.get(tenant_id)
-    return _count(tenant_id) if cached is None or cached.is_old() else cached
+    # Not by `get`: a caller may hold the lock of the queue, for which the thread that counts would wait.
+    counted = _counts.last(tenant_id, _NO_COUNT)
+    return _count(tenant_id) if counted.is_old() else counted
 
 
 def _count(tenant_id: int) -> _TenantCount:
@@ -311,10 +312,8 @@ def _count(tenant_id: int) -> _TenantCount:
     counted_at = time.monotonic()
     [row] = prepared(_ONLY_LIMITS if connection.in_atomic_block else _GENERATION_AND_LIMITS, [tenant_id])
     by_user = {row["user_id"]: Load(row["queued"], row["deferred"]) for row in prepared(_BY_USER, [tenant_id])}
-    result = _TenantCount(counted_at, time.monotonic() - counted_at, _limits(row), row["generation"], by_user)
-    with _changing:
-        _counts[tenant_id] = replace(result, by_user=dict(by_user))  # a copy: `add` changes it, and the result is exact
-    return result
+    taken = time.monotonic() - counted_at
+    return _counts.put(tenant_id, _TenantCount(counted_at, taken, _limits(row), row["generation"], by_user))
 
 
 def _limits(quota: Mapping[str, Any]) -> Load:
@@ -329,22 +328,36 @@ def _limits(quota: Mapping[str, Any]) -> Load:
 
 def _total_count(*, is_full: bool = False) -> _TotalCount:
     """Return the count of all tenants, recounted now and then, more often while the queue is full."""
-    global _all
-    now = time.monotonic()
-    pause = (
-        _PAUSE_PER_SECOND_WHEN_FULL * _all.taken_seconds
-        if is_full
-        else max(_CACHE_SECONDS, _PAUSE_PER_SECOND * _all.taken_seconds)
-    )
-    if now - _all.counted_at > pause:
-        [row] = prepared(_OF_ALL)
-        _all = _TotalCount(Load(row["queued"], row["deferred"]), row["tenants"], now, time.monotonic() - now)
-    return _all
+
+    def is_recent(total: _TotalCount) -> bool:
+        pause = (
+            _PAUSE_PER_SECOND_WHEN_FULL * total.taken_seconds
+            if is_full
+            else max(_CACHE_SECONDS, _PAUSE_PER_SECOND * total.taken_seconds)
+        )
+        return time.monotonic() - total.counted_at <= pause
+
+    return _all.get(None, _count_all, is_recent)
+
+
+def _count_all() -> _TotalCount:
+    counted_at = time.monotonic()
+    [row] = prepared(_OF_ALL)
+    load = Load(row["queued"], row["deferred"])
+    return _TotalCount(load, row["tenants"], counted_at, time.monotonic() - counted_at)
 
 
 def add(incoming: Incoming) -> None:
     """Count jobs that were accepted, until the next count."""
-    with _changing:
-        if counted := _counts.get(incoming.tenant_id):
-            counted.by_user[incoming.user_id] = counted.by_user.get(incoming.user_id, Load()) + incoming.load
-        _all.load += incoming.load
+
+    def with_incoming(counted: _TenantCount | None) -> _TenantCount:
+        counted = counted or _NO_COUNT
+        of_user = counted.by_user.get(incoming.user_id, Load()) + incoming.load
+        return replace(counted, by_user={**counted.by_user, incoming.user_id: of_user})
+
+    def with_incoming_total(total: _TotalCount | None) -> _TotalCount:
+        total = total or _TotalCount()
+        return replace(total, load=total.load + incoming.load)
+
+    _counts.update(incoming.tenant_id, with_incoming)
+    _all.update(None, with_incoming_total)

@@ -6,6 +6,7 @@ from math import inf
 from typing import NamedTuple
 
 from gpusched.lib.bus import events
+from gpusched.lib.cache import Cache
 from gpusched.lib.db.sql import rows
 from gpusched.protocol.reasons import Pending
 from scheduling.engine.model import ELEMENT_ID_STEP, Job, Node, PendingGroup, Request
@@ -42,16 +43,16 @@ class ArrayView:
     hidden: frozenset[int] = frozenset()
 
 
-_announced: dict[int, OpenArray] = {}
+_announced: Cache[None, Mapping[int, OpenArray]] = Cache()
 
 
 def announce_changes(arrays: Sequence[OpenArray]) -> None:
     """Announce the arrays of which elements started or ended since the last call. Call it once per cycle: each change
     of an element leads to a cycle."""
-    if news := [array.id for array in arrays if _announced.get(array.id) != array]:
+    previous = _announced.last(None, {})
+    if news := [array.id for array in arrays if previous.get(array.id) != array]:
         events.changed("jobs", news)
-    _announced.clear()
-    _announced.update({array.id: array for array in arrays})
+    _announced.put(None, {array.id: array for array in arrays})
 
 
 def load_open_arrays() -> list[OpenArray]:

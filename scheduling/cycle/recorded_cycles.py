@@ -7,6 +7,7 @@ from datetime import datetime
 from django.conf import settings
 
 from gpusched.lib.api.problems import Problem, not_found
+from gpusched.lib.cache import Cache
 from gpusched.lib.db.sql import execute, rows
 from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import WAITING
@@ -20,14 +21,13 @@ _MIB = 1 << 20
 # Reasons of pending jobs that are in no plan.
 _WITHOUT_CYCLE = (Pending.SCHEDULER_BEHIND, Pending.DEPENDENCY, Pending.MAX_PARALLEL)
 
-_next_at = 0.0
+_pauses_until: Cache[None, float] = Cache()
 
 
 def store(cycle_id: int, decided: Recording, committed_at: datetime) -> bool:
     """Store the recording of a cycle, unless recordings are off or have used up their share of time."""
-    global _next_at
     began = time.monotonic()
-    if not settings.ENV.cycle_recordings_mb or began < _next_at:
+    if not settings.ENV.cycle_recordings_mb or began < _pauses_until.last(None, 0.0):
         return False
     content = zlib.compress(recording.encode(decided))
     execute(
@@ -36,7 +36,7 @@ def store(cycle_id: int, decided: Recording, committed_at: datetime) -> bool:
         [cycle_id, decided.now, committed_at, len(content), content],
     )
     ended = time.monotonic()
-    _next_at = ended + (ended - began) / TIME_SHARE
+    _pauses_until.put(None, ended + (ended - began) / TIME_SHARE)
     return True
 
 

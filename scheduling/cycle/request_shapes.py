@@ -1,12 +1,12 @@
 """Read requests from jobs: of one job, and the mix of recent jobs, for which placement keeps free capacity usable."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
 import msgspec
 
+from gpusched.lib.cache import Cache
 from gpusched.lib.db.sql import rows
 from gpusched.protocol import affinity as protocol
 from scheduling.engine.affinity import Expression, Preference, Toleration
@@ -29,7 +29,7 @@ _SHAPES = f"""
 _CACHE_SECONDS = 60.0
 
 RequestMix = tuple[tuple[Request, float], ...]
-_cached_mix: tuple[float, RequestMix] = (float("-inf"), ())
+_mixes: Cache[None, RequestMix] = Cache(seconds=_CACHE_SECONDS)
 
 
 @lru_cache(maxsize=10_000)
@@ -84,11 +84,12 @@ def _expression(expression: protocol.Expression) -> Expression:
 
 def recent_mix() -> RequestMix:
     """Return (request, number of the latest jobs), most frequent first, at most a minute old."""
-    global _cached_mix
-    if time.monotonic() - _cached_mix[0] > _CACHE_SECONDS:
-        mix = []
-        for *shape, count in rows(_SHAPES):
-            shape[2] = tuple(shape[2])
-            mix.append((request_of(*shape), count))
-        _cached_mix = (time.monotonic(), tuple(mix))
-    return _cached_mix[1]
+    return _mixes.get(None, _read_mix)
+
+
+def _read_mix() -> RequestMix:
+    mix = []
+    for *shape, count in rows(_SHAPES):
+        shape[2] = tuple(shape[2])
+        mix.append((request_of(*shape), count))
+    return tuple(mix)

@@ -7,13 +7,13 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 from django.utils import timezone
 
 from gpusched import tracing
+from gpusched.lib.cache import Cache
 from gpusched.lib.db import locks
 from gpusched.lib.db.locks import Lock
 from gpusched.lib.db.sql import execute
@@ -41,27 +41,19 @@ EVIDENCE_SECONDS = 5.0
 PACE_FACTOR, MAX_PACE_SECONDS = 3.0, 0.05
 
 
-@dataclass
-class _Memory:
-    """The times of this worker's last occasional writes, and until when it pauses."""
-
-    idle_row_at: float = 0.0
-    evidence_at: float = 0.0
-    paused_until: float = 0.0
-
-
-_memory = _Memory()
+# The times of this worker's last occasional writes (`idle row`, `evidence`), and until when it pauses (`pause`).
+_times: Cache[str, float] = Cache(max_entries=3)
 
 
 def run_paced(trigger: str) -> None:
     """Run a cycle after the pause that follows the last one. Its snapshot includes what was announced meanwhile."""
-    time.sleep(max(0.0, _memory.paused_until - time.monotonic()))
+    time.sleep(max(0.0, _times.last("pause", 0.0) - time.monotonic()))
     began = time.monotonic()
     try:
         run(trigger)
     finally:
         ended = time.monotonic()
-        _memory.paused_until = ended + min(PACE_FACTOR * (ended - began), MAX_PACE_SECONDS)
+        _times.put("pause", ended + min(PACE_FACTOR * (ended - began), MAX_PACE_SECONDS))
 
 
 def run(trigger: str) -> Committed | None:
@@ -112,7 +104,7 @@ def _run(trigger: str) -> tuple[Committed, _Decision | None]:
         end_finished_arrays()
     with clock.phase("snapshot"):
         snapshot, basis = load()
-        basis.evidence_is_due = time.monotonic() - _memory.evidence_at > EVIDENCE_SECONDS
+        basis.evidence_is_due = time.monotonic() - _times.last("evidence", 0.0) > EVIDENCE_SECONDS
     with clock.phase("plan"):
         decided = plan(snapshot, basis.policy, basis.now)
     with clock.phase("commit"):
@@ -126,7 +118,7 @@ def _run(trigger: str) -> tuple[Committed, _Decision | None]:
     }
     tracing.describe({f"gpusched.{name}": value for name, value in figures.items()})
     if basis.evidence_is_due:
-        _memory.evidence_at = time.monotonic()
+        _times.put("evidence", time.monotonic())
     phases = {phase.removesuffix("_ms"): [ms / 1000] for phase, ms in clock.ms.items()}
     observe("gpu_scheduler_scheduling_latency_seconds", phases)
     execute(_BEAT, [sum(clock.ms.values()), _worker()])
@@ -175,9 +167,9 @@ def _record(
     did_something = (
         committed.placed or committed.preempted or committed.stale or committed.reasons_written or is_promise_new
     )
-    if not did_something and time.monotonic() - _memory.idle_row_at < IDLE_ROW_SECONDS:
+    if not did_something and time.monotonic() - _times.last("idle row", 0.0) < IDLE_ROW_SECONDS:
         return None
-    _memory.idle_row_at = time.monotonic()
+    _times.put("idle row", time.monotonic())
     row = Cycle.objects.create(
         started_at=started_at,
         trigger=trigger,

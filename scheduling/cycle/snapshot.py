@@ -9,6 +9,7 @@ import msgspec
 from django.conf import settings
 from django.db import connection, transaction
 
+from gpusched.lib.cache import Cache
 from gpusched.lib.db.sql import columns, execute, query, rows
 from gpusched.protocol import affinity as protocol
 from nodes.health import missing_users
@@ -154,32 +155,31 @@ class CommitBasis:
         self.evidence_is_due = True
 
 
-_cached: dict[int, PendingJob] = {}
+_pending_jobs: Cache[None, dict[int, PendingJob]] = Cache()
 
 
 def load(*, is_whole: bool = False, released: Sequence[int] = ()) -> tuple[Snapshot, CommitBasis]:
     """Load a consistent snapshot: all queries see the same moment, which is also the plan's `now`.
 
     `is_whole`: load the cluster even without pending jobs, and as many array elements as explanations cover.
-    `released`: jobs to include as if they were not held and had no dependencies. Not safe for two threads."""
-    global _cached
+    `released`: jobs to include as if they were not held and had no dependencies."""
     is_own_transaction = not connection.in_atomic_block
     with transaction.atomic():
         if is_own_transaction:
             execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         [(now,)] = rows("SELECT extract(epoch FROM now())::float8")
-        _cached = _waiting(_cached)
+        waiting = _pending_jobs.put(None, _waiting(_pending_jobs.last(None, {})))
         opened = arrays.load_open_arrays()
         heads = {pending.job.id: pending for pending in _load_jobs([array.id for array in opened if array.waiting])}
-        basis = CommitBasis(now, {**_cached, **heads} if heads else _cached, policy(), opened)
+        basis = CommitBasis(now, {**waiting, **heads} if heads else waiting, policy(), opened)
         if not (basis.waiting or is_whole):
             # No job is pending, so nothing else is needed; the commit drops claims that are left.
             return Snapshot((), (), (), (), claims=load_nominations()), basis
         live = running()
         free_nodes = nodes(live)
-        view = _array_view(opened, heads, now, None if is_whole else free_nodes)
+        view = _array_view(opened, waiting, heads, now, None if is_whole else free_nodes)
         basis.pending_groups = view.pending_groups
-        jobs = (*[pending.job for id, pending in _cached.items() if id not in view.hidden], *view.jobs)
+        jobs = (*[pending.job for id, pending in waiting.items() if id not in view.hidden], *view.jobs)
         pending_ids = {job.id for job in jobs} if released else set()
         snapshot = Snapshot(
             jobs=(*jobs, *[pending.job for pending in _load_jobs([id for id in released if id not in pending_ids])]),
@@ -195,11 +195,15 @@ def load(*, is_whole: bool = False, released: Sequence[int] = ()) -> tuple[Snaps
 
 
 def _array_view(
-    opened: Sequence[OpenArray], heads: dict[int, PendingJob], now: float, free_nodes: Sequence[Node] | None
+    opened: Sequence[OpenArray],
+    waiting: dict[int, PendingJob],
+    heads: dict[int, PendingJob],
+    now: float,
+    free_nodes: Sequence[Node] | None,
 ) -> ArrayView:
     """Return the array elements for the engine. `free_nodes`: nodes to start on; None: all that explanations cover."""
     retried: dict[int, list[Job]] = {}
-    for pending in _cached.values() if opened else ():
+    for pending in waiting.values() if opened else ():
         if pending.array_id is not None:
             retried.setdefault(pending.array_id, []).append(pending.job)
     number = max(len(heads), 1)

@@ -1,12 +1,11 @@
 """Load the engine's tenants: their limits, and their use as the policy counts it."""
 
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
+from gpusched.lib.cache import Cache
 from gpusched.lib.db.sql import prepared, rows
 from scheduling.engine.board.shapes import is_model
 from scheduling.engine.model import Policy, Tenant
@@ -14,7 +13,7 @@ from tenants.billing import budgets
 
 _TIERS = {"premium": 0, "standard": 1, "opportunistic": 2}
 # The history for dynamic weights (Policy.dynamic_share_bound): use of the last month, reloaded once a minute.
-HISTORY_SECONDS, HISTORY_CACHE_SECONDS = 30 * 86400.0, 60.0
+HISTORY_SECONDS = 30 * 86400.0
 
 _TENANTS = """
     SELECT t.id, t.name, t.weight, t.tier, q.max_gpus,
@@ -56,15 +55,8 @@ _NOW = """
 """
 
 
-@dataclass
-class _Past:
-    """The cached history from the ledger, which is long and changes little in a minute."""
-
-    at: float = float("-inf")
-    gpu_seconds: dict[int, float] = field(default_factory=dict)
-
-
-_past = _Past()
+# The ledger is long and changes little in a minute.
+_histories: Cache[None, dict[int, float]] = Cache(seconds=60.0)
 
 
 def load_tenants(policy: Policy) -> tuple[Tenant, ...]:
@@ -72,7 +64,7 @@ def load_tenants(policy: Policy) -> tuple[Tenant, ...]:
     policy does not use (history, window) are not read, and 0."""
     rows = prepared(_TENANTS, {"h": policy.usage_half_life_seconds})
     used_up = _preempted([row["id"] for row in rows if row["budget"] is not None])
-    history = _history() if policy.dynamic_share_bound else {}
+    history = _histories.get(None, _history) if policy.dynamic_share_bound else {}
     costs = _window_costs(policy) if policy.name == "cost_aware" else {}
     bounded = budgets.hard_budgets()
     return tuple(
@@ -120,12 +112,10 @@ def _preempted(tenant_ids: list[int]) -> dict[int, int]:
 
 def _history() -> dict[int, float]:
     """Return GPU-seconds of the last HISTORY_SECONDS, without decay and running jobs."""
-    if time.monotonic() - _past.at > HISTORY_CACHE_SECONDS:
-        totals: dict[int, float] = {}
-        for tenant_id, _, gpu_seconds in rows(_PAST, {"s": HISTORY_SECONDS}):
-            totals[tenant_id] = totals.get(tenant_id, 0.0) + float(gpu_seconds)
-        _past.at, _past.gpu_seconds = time.monotonic(), totals
-    return _past.gpu_seconds
+    totals: dict[int, float] = {}
+    for tenant_id, _, gpu_seconds in rows(_PAST, {"s": HISTORY_SECONDS}):
+        totals[tenant_id] = totals.get(tenant_id, 0.0) + float(gpu_seconds)
+    return totals
 
 
 def _window_costs(policy: Policy) -> Mapping[int, float]:

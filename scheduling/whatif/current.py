@@ -4,15 +4,16 @@ They use a snapshot taken after the question, and write nothing. The what-if pro
 so that other requests continue."""
 
 import logging
-import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from math import inf
 from typing import NamedTuple
 
 from django.db import connection
 
 from gpusched.lib.api.problems import Problem
+from gpusched.lib.cache import Cache
 from gpusched.lib.db.sql import rows
 from scheduling.cycle import snapshot
 from scheduling.engine.model import Snapshot
@@ -35,35 +36,28 @@ MAX_BEHIND = 2_000
 
 
 class _SharedView(NamedTuple):
-    """The latest shared view. `number`: how many reads had begun when its own did, including it."""
+    """A view, and the time of the monotonic clock before its read."""
 
-    number: int
-    present: Present | None
+    began: float
+    present: Present
 
 
-_reading = threading.Lock()
-_reads_begun = 0
-_latest = _SharedView(0, None)
+_views: Cache[None, _SharedView] = Cache()
 
 
 def take_snapshot(*, released: Sequence[int] = ()) -> Present:
     """Return a view read after this call, once the what-if process is free. Callers that wait share it. `released`:
     held jobs to include as if they were released."""
-    global _reads_begun, _latest
-    is_shared = not (released or connection.in_atomic_block)  # only a transaction itself can see its writes
-    first = _reads_begun + 1
-    if is_shared:
-        wait_for_batch()
-    with _reading:
-        if is_shared and _latest.present is not None and _latest.number >= first:
-            return _latest.present
-        _reads_begun += 1
-        number = _reads_begun
-        loaded, basis = snapshot.load(is_whole=True, released=released)
-        view = Present(loaded, basis.policy, basis.now)
-        if is_shared:
-            _latest = _SharedView(number, view)
-        return view
+    if released or connection.in_atomic_block:  # only a transaction itself can see its writes
+        return _read(released)
+    called = time.monotonic()
+    wait_for_batch()
+    return _views.get(None, lambda: _SharedView(time.monotonic(), _read()), lambda view: view.began >= called).present
+
+
+def _read(released: Sequence[int] = ()) -> Present:
+    loaded, basis = snapshot.load(is_whole=True, released=released)
+    return Present(loaded, basis.policy, basis.now)
 
 
 def cluster() -> Present:
@@ -84,35 +78,27 @@ def outlook(job_id: int, *, is_held: bool = False) -> Outlook | None:
     return replace(result, estimate=calibrated(result.estimate, view.now))
 
 
-@dataclass
-class _QueueEstimates:
-    until: float = 0.0
-    is_too_many: bool = False
-    estimates: Mapping[int, Estimate] = field(default_factory=dict)
-
-
-_queue_estimates = _QueueEstimates()
-_estimating = threading.Lock()
+# None: too many jobs wait.
+_queue_estimates: Cache[None, Mapping[int, Estimate] | None] = Cache(seconds=_CACHE_SECONDS, stale_seconds=inf)
 
 
 def queue_estimates() -> Mapping[int, Estimate]:
     """Return when each pending job will probably start, some seconds old; the previous estimates while new ones are
     computed. Empty with more than MAX_BEHIND pending jobs."""
-    if time.monotonic() > _queue_estimates.until and _estimating.acquire(blocking=False):
-        try:
-            estimates = _estimate_all()
-            _queue_estimates.is_too_many, _queue_estimates.estimates = estimates is None, estimates or {}
-        except Problem as problem:  # lists work without estimates
-            logger.warning("no estimates of the queue: %s", problem)
-        finally:
-            _queue_estimates.until = time.monotonic() + _CACHE_SECONDS
-            _estimating.release()
-    return _queue_estimates.estimates
+    return _queue_estimates.get(None, _estimate_or_previous) or {}
+
+
+def _estimate_or_previous() -> Mapping[int, Estimate] | None:
+    try:
+        return _estimate_all()
+    except Problem as problem:  # lists work without estimates
+        logger.warning("no estimates of the queue: %s", problem)
+        return _queue_estimates.last(None, {})
 
 
 def why_no_queue_estimate() -> str:
     """Return why a pending job is not in `queue_estimates`."""
-    if _queue_estimates.is_too_many:
+    if _queue_estimates.last(None, {}) is None:
         return f"no estimates of the whole queue while more than {MAX_BEHIND:,} jobs wait: explain this job alone"
     return "no estimate yet: estimates are computed every few seconds"
 

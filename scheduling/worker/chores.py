@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from django.conf import settings
 
+from gpusched.lib.cache import Cache
 from jobs.listing import tally
 from nodes import held_idle
 from nodes.ranks import recovery
@@ -21,7 +22,7 @@ STARTS_SECONDS = 10.0
 # Another worker may have run a little earlier.
 TICK_TOLERANCE = 0.8
 
-_last_run_at: dict[str, float] = {}
+_last_runs: Cache[str, float] = Cache(max_entries=32)
 
 
 def run_due() -> None:
@@ -37,9 +38,9 @@ def run_due() -> None:
 
 def _each(seconds: float, name: str, work: Callable[[], object]) -> None:
     now = time.monotonic()
-    if now - _last_run_at.get(name, float("-inf")) < seconds:
+    if now - _last_runs.last(name, float("-inf")) < seconds:
         return
-    _last_run_at[name] = now
+    _last_runs.put(name, now)
     try:
         work()
     except Exception:

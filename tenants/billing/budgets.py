@@ -1,8 +1,7 @@
 """Budgets of GPU-hours: their use in the present period, and their effects."""
 
-import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -13,6 +12,7 @@ from django.db import transaction
 from gpusched.lib.api.problems import Problem, invalid
 from gpusched.lib.audit import log
 from gpusched.lib.bus import events, wake
+from gpusched.lib.cache import Cache
 from gpusched.lib.db.sql import query, rows
 from gpusched.lib.hooks import hook
 from gpusched.lib.times import rfc3339
@@ -22,7 +22,7 @@ from tenants.models import Budget
 
 FIELDS = ("soft_gpu_hours", "hard_gpu_hours", "days")
 # Cycles and submits may read values this old: the ledger of a month is long.
-CACHE_SECONDS = 10.0
+_CACHE_SECONDS = 10.0
 
 # Without refunds. A single statement reads the ledger and current use at one moment.
 _USED = """
@@ -88,14 +88,9 @@ class BudgetStatus:
         return "within"
 
 
-@dataclass
-class _HardBudgets:
-    key: list[tuple[Any, ...]] = field(default_factory=list)
-    until: float = 0.0
-    statuses: Mapping[int, BudgetStatus] = field(default_factory=dict)
-
-
-_hard_budgets = _HardBudgets()
+# By the versions of all hard budgets, and by tenant and version: edits count at once.
+_hard_budgets: Cache[tuple[tuple[int, int], ...], Mapping[int, BudgetStatus]] = Cache(seconds=_CACHE_SECONDS)
+_recent: Cache[tuple[int, int], BudgetStatus | None] = Cache(seconds=_CACHE_SECONDS, max_entries=1000)
 
 
 def statuses(tenant_ids: Collection[int] | None = None, *, with_archived: bool = True) -> list[BudgetStatus]:
@@ -108,33 +103,22 @@ def statuses(tenant_ids: Collection[int] | None = None, *, with_archived: bool =
 
 
 def hard_budgets() -> Mapping[int, BudgetStatus]:
-    """Return all hard budgets by tenant, at most CACHE_SECONDS old. Edits count at once."""
+    """Return all hard budgets by tenant, at most _CACHE_SECONDS old. Edits count at once."""
     key = rows("SELECT tenant_id, version FROM tenants_budget WHERE hard_gpu_hours IS NOT NULL ORDER BY tenant_id")
     if not key:
         return {}
-    if key != _hard_budgets.key or time.monotonic() > _hard_budgets.until:
-        ids = [tenant_id for tenant_id, _ in key]
-        _hard_budgets.statuses = {status.tenant_id: status for status in statuses(ids)}
-        _hard_budgets.key, _hard_budgets.until = key, time.monotonic() + CACHE_SECONDS
-    return _hard_budgets.statuses
-
-
-_recent: dict[int, tuple[int, float, BudgetStatus]] = {}
+    ids = [tenant_id for tenant_id, _ in key]
+    return _hard_budgets.get(tuple(key), lambda: {status.tenant_id: status for status in statuses(ids)})
 
 
 def recent(tenant_id: int) -> BudgetStatus | None:
-    """Return the budget of a tenant, at most CACHE_SECONDS old, for requests on each keystroke. Edits count at once."""
+    """Return the budget of a tenant, at most _CACHE_SECONDS old, for requests on each keystroke. Edits count
+    at once."""
     versions = rows("SELECT version FROM tenants_budget WHERE tenant_id = %s", [tenant_id])
     if not versions:
         return None
     [(version,)] = versions
-    cached = _recent.get(tenant_id)
-    if cached is None or cached[0] != version or time.monotonic() > cached[1]:
-        status = next(iter(statuses([tenant_id])), None)
-        if status is None:
-            return None
-        cached = _recent[tenant_id] = (version, time.monotonic() + CACHE_SECONDS, status)
-    return cached[2]
+    return _recent.get((tenant_id, version), lambda: next(iter(statuses([tenant_id])), None))
 
 
 def change(

@@ -11,6 +11,8 @@ import pytest
 from django.db import transaction
 
 from jobs.submit import queue_limits
+from scheduling import admission
+from scheduling.cycle import request_shapes, tenants
 from tests.api.operations import Operation, Stage, operations, writes
 from tests.api.test_access import call
 from tests.factories import make_member, make_node, make_tenant, make_token, run_cycle, submit
@@ -38,13 +40,9 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 @pytest.fixture(autouse=True)
 def _remembered_for_long(monkeypatch):
     """Keep cached values between two calls on a busy machine."""
-    for name in (
-        "jobs.submit.queue_limits._CACHE_SECONDS",
-        "scheduling.cycle.tenants.HISTORY_CACHE_SECONDS",
-        "scheduling.cycle.request_shapes._CACHE_SECONDS",
-        "scheduling.admission._CACHE_SECONDS",
-    ):
-        monkeypatch.setattr(name, 3600.0)
+    monkeypatch.setattr(queue_limits, "_CACHE_SECONDS", 3600.0)
+    for values in (tenants._histories, request_shapes._mixes, admission._clusters):
+        monkeypatch.setattr(values, "seconds", 3600.0)
     # As in a request, which is in no transaction, unlike the test.
     monkeypatch.setattr(queue_limits, "_ONLY_LIMITS", queue_limits._GENERATION_AND_LIMITS)
 

@@ -17,7 +17,6 @@ pytestmark = pytest.mark.django_db
 def three_a_minute(monkeypatch):
     monkeypatch.setattr(settings, "ENV", read({"GPUSCHED_RATE_LIMIT_PER_MINUTE": "3"}))
     monkeypatch.setattr(rate_limits, "BAD_TOKENS_PER_MINUTE", 2)
-    monkeypatch.setattr(rate_limits, "_buckets", {})
 
 
 @pytest.fixture
@@ -71,12 +70,12 @@ def test_bad_tokens_count_on_public_addresses():
 
 def test_bucket_fills_evenly():
     bucket = Bucket(remaining=0.0, at=100.0, limit=60)
-    assert [bucket.try_use(100.5), bucket.try_use(101.0), bucket.try_use(101.5)] == [False, True, False]
-    assert (bucket.try_use(1000.0), bucket.remaining) == (True, 59.0)
+    left = [(bucket := bucket.after_request(at)).remaining for at in (100.5, 101.0, 101.5, 1000.0)]
+    assert left == [-0.5, 0.0, -0.5, 59.0]
 
 
 def test_callers_are_dropped_before_they_fill_the_memory(monkeypatch):
-    monkeypatch.setattr(rate_limits, "MAX_CALLERS", 5)
+    monkeypatch.setattr(rate_limits._buckets, "max_entries", 5)
     for n in range(50):
         rate_limits._count(f"caller {n}", 3)
-    assert len(rate_limits._buckets) <= 5
+    assert len(rate_limits._buckets._entries) <= 5

@@ -1,16 +1,8 @@
-"""Two tenants with a member each, and pages that do not cache the pretend flag."""
+"""Two tenants with a member each."""
 
 import pytest
 
-from frontend.ui import context
 from tests.factories import make_member, make_tenant
-
-
-@pytest.fixture(autouse=True)
-def _ask_again():
-    context.reset_cache()
-    yield
-    context.reset_cache()
 
 
 @pytest.fixture

@@ -178,7 +178,7 @@ def test_preview_shows_cost_and_remaining_budget(nlp, member):
 
 
 def test_preview_does_not_read_ledger_per_key(nlp, member, monkeypatch):
-    monkeypatch.setattr(budgets, "CACHE_SECONDS", 600.0)
+    monkeypatch.setattr(budgets._recent, "seconds", 600.0)
     Budget.objects.create(tenant=nlp, soft_gpu_hours=9)
     client = browser(member)
     with CaptureQueriesContext(connection) as requested:

@@ -201,7 +201,6 @@ def test_queue_page_shows_groups(nlp, member):
 
 def test_estimates_are_for_visible_waiting_jobs(nlp, member, monkeypatch):
     """A08; those that start at once or are held have none."""
-    monkeypatch.setattr(current, "_queue_estimates", current._QueueEstimates())
     make_node(name="n1", gpus=1)
     submit(member, nlp, gpu_count=1, max_runtime_minutes=60)
     run_cycle()
@@ -220,7 +219,6 @@ def test_estimates_report_overload(nlp, member, monkeypatch):
     waiting = [submit(member, nlp, gpu_count=1) for _ in range(2)]
     run_cycle()
     monkeypatch.setattr(current, "MAX_BEHIND", 1)
-    monkeypatch.setattr(current, "_queue_estimates", current._QueueEstimates())
     payload = browser(member).get(f"/queue/estimates/?ids={waiting[0]}").json()
     message = "no estimates of the whole queue while more than 1 jobs wait: explain this job alone"
     assert payload == {str(waiting[0]): {"estimate": None, "estimate_reason": message}}
@@ -236,7 +234,6 @@ def test_failed_estimate_shows_its_problem(nlp, member, monkeypatch):
     _, waiting = submit(member, nlp, gpu_count=1), submit(member, nlp, gpu_count=1)
     run_cycle()
     monkeypatch.setattr(current, "ask", unanswered)
-    monkeypatch.setattr(current, "_queue_estimates", current._QueueEstimates())
     client = browser(member)
     page = text_of(client.get(f"/jobs/{waiting}/foreseen/"))
     assert "The answer could not be computed: it took longer than 20 s." in page

@@ -1,6 +1,8 @@
 """Limits on queued and deferred jobs: no user and no tenant can close the queue to others (A61)."""
 
 import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 
@@ -15,6 +17,7 @@ from gpusched.protocol.states import JobState
 from jobs.actions import job_actions
 from jobs.models import Job
 from jobs.submit import queue_limits
+from jobs.submit.queue_limits import Incoming, Load
 from jobs.submit.submit import simulate
 from tenants.tenancy.tenants import change_quota
 from tests.factories import identity_for, make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
@@ -347,3 +350,31 @@ def test_warning_is_a_sentence_on_the_page():
     assert queue_limits.sentence("queued-per-user;used=4;limit=5, deferred-per-tenant;used=8;limit=9") == (
         "you have 4 of at most 5 queued jobs; your tenant has 8 of at most 9 deferred jobs: beyond that, submits are refused"
     )
+
+
+@pytest.fixture
+def busy_threads():
+    """Threads alternate far more often than usual."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(usual)
+
+
+def test_counts_are_whole_while_other_threads_add_to_them(busy_threads):
+    """Adding in place failed readers with "dictionary changed size during iteration"."""
+    users, turns = range(1, 3), 1_000
+    queue_limits._counts.put(7, replace(queue_limits._NO_COUNT, by_user={}))
+
+    def add(user):
+        for turn in range(turns):
+            queue_limits.add(Incoming(7, user * turns + turn, Load(1, 0)))
+
+    def read():
+        totals = [queue_limits._counts.last(7, queue_limits._NO_COUNT).total().queued for _ in range(turns)]
+        assert totals == sorted(totals)
+
+    with ThreadPoolExecutor(4) as pool:
+        for future in [*(pool.submit(add, user) for user in users), pool.submit(read), pool.submit(read)]:
+            future.result(60)
+    assert queue_limits._counts.last(7, queue_limits._NO_COUNT).total() == Load(len(users) * turns, 0)

@@ -178,7 +178,7 @@ class TestItsAgent:
 
 def test_job_that_fits_only_the_removed_node_is_rejected(root, user, tenant, monkeypatch):
     """A42."""
-    monkeypatch.setattr("scheduling.admission._CACHE_SECONDS", 0.0)
+    monkeypatch.setattr("scheduling.admission._clusters.seconds", 0.0)
     make_node(name="big", gpus=8)
     make_node(name="small", gpus=2)
     submit(user, tenant, gpu_count=8)

@@ -1,5 +1,10 @@
 """Refused submits share one reading of the cluster, and a refusal never rests on an outdated one (A61)."""
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
 import pytest
 
 from gpusched.lib.api.problems import Problem
@@ -55,9 +60,22 @@ def test_refusal_does_not_wait_for_a_read_by_another_submit(user, tenant):
     """A61: no lock is shared by submits whose snapshot is current."""
     make_node(gpus=4)
     refused(user, tenant, gpu_count=99)
-    with admission._reading:
-        assert refused(user, tenant, gpu_count=99).code == "never_fits"
-        submit(user, tenant, gpu_count=1)
+    reading, is_over = threading.Event(), threading.Event()
+
+    def read():
+        with admission._clusters._computing[0]:
+            reading.set()
+            is_over.wait(60)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(read)
+        reading.wait(20)
+        try:
+            assert refused(user, tenant, gpu_count=99).code == "never_fits"
+            submit(user, tenant, gpu_count=1)
+            assert not is_over.is_set()
+        finally:
+            is_over.set()
 
 
 def test_job_is_accepted_at_once_after_a_fitting_node_joined(user, tenant):
@@ -109,19 +127,28 @@ def test_job_is_accepted_at_once_after_another_process_raised_the_quota(user, te
 def test_old_snapshot_serves_acceptances_while_one_thread_reads_a_new_one(user, tenant, monkeypatch):
     make_node(gpus=4)
     submit(user, tenant)
-    cached = admission._cached
+    cached = admission._clusters.last(None, None)
     assert cached is not None
-    monkeypatch.setattr("scheduling.admission.time.monotonic", lambda: cached.read_at + 1.5 * admission._CACHE_SECONDS)
-    with admission._reading:
-        assert admission._recent(cached.quota_edits) is cached
+    now = time.monotonic()
+    monkeypatch.setattr("gpusched.lib.cache.time.monotonic", lambda: now + 1.5 * admission._CACHE_SECONDS)
+    during = []
+
+    def read(quota_edits):
+        with ThreadPoolExecutor(1) as pool:
+            during.append(pool.submit(admission._recent, quota_edits).result(20))
+        return replace(cached)
+
+    monkeypatch.setattr(admission, "_read", read)
     assert admission._recent(cached.quota_edits) is not cached
+    assert during == [cached]
+    assert during[0] is cached
 
 
 def test_snapshot_with_more_quota_edits_than_the_caller_has_seen_is_not_read_again(user, tenant):
     make_node(gpus=4)
     change_quota(tenant.pk, {"max_gpus": 2}, actor="test")
     submit(user, tenant)
-    cached = admission._cached
+    cached = admission._clusters.last(None, None)
     assert cached is not None
     assert admission._recent(cached.quota_edits - 1) is cached
     assert admission._recent(cached.quota_edits + 1) is not cached

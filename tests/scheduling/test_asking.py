@@ -286,7 +286,6 @@ def test_caller_that_arrives_during_a_read_shares_the_next_one(monkeypatch):
         return current.take_snapshot()
 
     monkeypatch.setattr(snapshot, "load", load)
-    monkeypatch.setattr(current, "_latest", current._SharedView(0, None))
     with ThreadPoolExecutor(8) as pool:
         first = pool.submit(current.take_snapshot)
         begun.acquire()

@@ -17,7 +17,7 @@ COSTLY = Policy(name="cost_aware", cost_by_model=(("H100", 3.0),), window_second
 
 @pytest.fixture(autouse=True)
 def without_memory(monkeypatch):
-    monkeypatch.setattr(tenants, "_past", tenants._Past())
+    monkeypatch.setattr(tenants._histories, "seconds", 0.0)
 
 
 def engine_tenant(tenant, policy=Policy()):

@@ -23,7 +23,7 @@ def used(tenant, hours):
 
 
 def test_effective_weight_is_shown_with_its_reason(monkeypatch):
-    monkeypatch.setattr(tenants, "_past", tenants._Past())
+    monkeypatch.setattr(tenants._histories, "seconds", 0.0)
     used(make_tenant("idle", weight=2), 10)
     used(make_tenant("busy", weight=2), 30)
     assert {share["effective_weight"] for share in cluster.shares()} == {2.0}

@@ -16,7 +16,6 @@ from scheduling.worker import chores, housekeeping, tasks
 def done(monkeypatch):
     """Record the chores that ran, with a clock that the test moves."""
     found, clock = [], [1000.0]
-    monkeypatch.setattr(chores, "_last_run_at", {})
     monkeypatch.setattr(chores, "policy", SimpleNamespace(values=env_defaults))
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     for module, name in ((samples, "take_samples"), (held_idle, "review")):

@@ -152,7 +152,6 @@ def test_overtaken_job_keeps_that_reason_while_others_are_ahead(user, tenant):
 
 
 def test_queue_shows_when_its_first_jobs_start(user, tenant, full, monkeypatch):
-    monkeypatch.setattr(current, "_queue_estimates", current._QueueEstimates())
     job = submit(user, tenant, gpu_count=4)
     run_cycle()
     [item] = call("GET", "/api/v1/queue", make_token(user)).json()["items"]
@@ -166,7 +165,6 @@ def _pretend_since(job_id, seconds):
 
 def test_missing_estimate_has_a_reason(user, tenant, full, monkeypatch):
     """A08: in the queue and in an explanation, never both and never neither."""
-    monkeypatch.setattr(current, "_queue_estimates", current._QueueEstimates())
     waiting = submit(user, tenant, gpu_count=4)
     held = submit(user, tenant, gpu_count=4)
     after = submit(user, tenant, gpu_count=4, depends_on=[waiting])

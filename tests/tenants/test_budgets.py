@@ -20,8 +20,8 @@ PATH = "/api/v1/tenants/nlp/budget"
 
 @pytest.fixture(autouse=True)
 def _always_fresh(monkeypatch):
-    monkeypatch.setattr(budgets, "CACHE_SECONDS", 0.0)
-    monkeypatch.setattr("scheduling.admission._CACHE_SECONDS", 0.0)
+    monkeypatch.setattr(budgets._hard_budgets, "seconds", 0.0)
+    monkeypatch.setattr("scheduling.admission._clusters.seconds", 0.0)
 
 
 def put(admin, status=200, query="", **fields):
@@ -94,7 +94,7 @@ class TestHard:
         assert Job.objects.get(pk=running).state == "running"
 
     def test_larger_budget_applies_at_once(self, tenant, user, admin, monkeypatch):
-        monkeypatch.setattr(budgets, "CACHE_SECONDS", 3600.0)
+        monkeypatch.setattr(budgets._hard_budgets, "seconds", 3600.0)
         make_node(gpus=4)
         job = submit(user, tenant)
         recent(tenant, user, 20)

@@ -4,7 +4,6 @@ A token bucket per caller in the memory of this web process: it stops runaway lo
 evenly, so that a caller who waited can send a minute's worth at once."""
 
 import math
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,13 +13,13 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.decorators import sync_only_middleware
 
 from gpusched.lib.api.problems import Problem
+from gpusched.lib.cache import Cache
 from gpusched.lib.limits import BAD_TOKENS_PER_MINUTE, PASSWORDS_PER_MINUTE
 
-MAX_CALLERS = 10_000
 _ATTRIBUTE = "gpusched_rate"
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class Bucket:
     """A bucket with `remaining` of `limit` requests at the time `at` (seconds of the monotonic clock)."""
 
@@ -28,21 +27,19 @@ class Bucket:
     at: float
     limit: int
 
-    def try_use(self, now: float) -> bool:
-        """Count a request. Return False if none is left."""
-        self.remaining = min(float(self.limit), self.remaining + max(0.0, now - self.at) * self.limit / 60.0)
-        self.at = now
-        if self.remaining < 1.0:
-            return False
-        self.remaining -= 1.0
-        return True
+    def after_request(self, now: float) -> "Bucket":
+        """Return the bucket after another request: with less than 0 remaining if there was none for it."""
+        # A refused request takes nothing.
+        before = self.remaining if self.remaining >= 0 else self.remaining + 1.0
+        filled = min(float(self.limit), before + max(0.0, now - self.at) * self.limit / 60.0)
+        return Bucket(filled - 1.0, now, self.limit)
 
     def seconds_until(self, remaining: float) -> int:
         return max(0, math.ceil((remaining - self.remaining) * 60.0 / self.limit))
 
 
-_buckets: dict[str, Bucket] = {}
-_lock = threading.Lock()
+# After a minute without requests a bucket is full, and equal to a new one.
+_buckets: Cache[str, Bucket] = Cache(seconds=60.0, max_entries=10_000)
 
 
 def count(request: HttpRequest, caller: str) -> None:
@@ -76,22 +73,15 @@ def _require(bucket: Bucket) -> None:
 
 
 def _count(caller: str, limit: int) -> Bucket:
-    """Return a copy of the bucket after this request. `remaining` is negative if none was left."""
+    """Return the bucket after this request. `remaining` is negative if none was left."""
     now = time.monotonic()
-    with _lock:
-        bucket = _buckets.get(caller)
+
+    def use(bucket: Bucket | None) -> Bucket:
         if bucket is None or bucket.limit != limit:
-            if len(_buckets) >= MAX_CALLERS:
-                _drop_full(now)
-            bucket = _buckets[caller] = Bucket(float(limit), now, limit)
-        is_allowed = bucket.try_use(now)
-        return Bucket(bucket.remaining if is_allowed else bucket.remaining - 1.0, now, limit)
+            bucket = Bucket(float(limit), now, limit)
+        return bucket.after_request(now)
 
-
-def _drop_full(now: float) -> None:
-    """Drop buckets unused for a minute, which are full again and equal to new ones; all of them if there are none."""
-    for caller in [caller for caller, bucket in _buckets.items() if now - bucket.at > 60.0] or list(_buckets):
-        del _buckets[caller]
+    return _buckets.update(caller, use)
 
 
 @sync_only_middleware
