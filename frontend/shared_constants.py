@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from frontend.pages.nodes import groups
+from frontend.pages.queue import rows as queue_rows
 from frontend.ui import formatting, wait_groups
 from gpusched.protocol import job_actions, times
 from gpusched.protocol.states import FINAL, LIVE, WAITING
@@ -31,6 +32,7 @@ def text() -> str:
         "WAIT_GROUP_OF": ("as Readonly<Record<string, (typeof WAIT_GROUPS)[number]>>", wait_groups.GROUP_OF),
         "WAIT_GROUP_ELSE": ("as const", wait_groups.GROUP_ELSE),
         "NODE_GROUPS": ("as const", [(key, heading) for key, _, heading in groups.GROUPS]),
+        "QUEUE_WINDOW": ("as const", queue_rows.WINDOW_ROWS),
         "CELLS": ("as const", gpu_status.GPU_STATUSES),
         "MOMENT": ("as const", times.MOMENT),
         "SHAPES": (

@@ -13,7 +13,7 @@ import { Hub } from "./live/hub";
 import { showHelp, startKeyboard } from "./ui/keyboard";
 import { jobLog } from "./pages/job/log/view";
 import { keepDraft, startMarks, refreshRestored as refreshRestored } from "./pages/submit/draft";
-import { Polling } from "./live/polling";
+import { Polling, type Snapshot } from "./live/polling";
 import { Regions } from "./live/regions";
 import { liveSocket } from "./live/socket";
 import { deferHiddenRequests } from "./live/visibility";
@@ -89,6 +89,7 @@ startUndo();
 deferHiddenRequests();
 startAsking();
 regions.scan();
+for (const carried of document.querySelectorAll("script[data-snapshot]")) hub.load(JSON.parse(carried.textContent) as Snapshot);
 tick(document);
 // A page without anything live (login, tokens) holds no connection.
 if (chips.length > 0 || document.querySelector("[data-live]") !== null) {

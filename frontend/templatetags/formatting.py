@@ -8,27 +8,20 @@ register = template.Library()
 
 for _filter in (
     formatting.duration,
-    formatting.roughly,
     formatting.minutes,
     formatting.ago,
-    formatting.lasting,
-    formatting.clock,
     formatting.moment,
     formatting.clocked,
     formatting.mib,
     formatting.number,
     formatting.short_model,
     formatting.part_of,
-    formatting.percent,
     formatting.code_words,
     formatting.bar_own,
     formatting.borrowed,
-    formatting.cell_words,
-    formatting.cells_label,
     formatting.waits_on,
     formatting.weight,
     formatting.summed,
-    formatting.as_json,
     formatting.in_gpus,
     formatting.item,
 ):
@@ -37,6 +30,5 @@ for _tag in (
     formatting.state,
     formatting.elapsed,
     formatting.shape,
-    formatting.cells,
 ):
     register.simple_tag(_tag)

@@ -3,7 +3,8 @@ import { beforeEach, expect, test } from "vitest";
 import { startFilter } from "../src/ui/filter";
 import { morphChildren } from "../src/ui/morph";
 import { chartOf } from "../src/pages/node/node";
-import { groupedNodes, nodeGroup } from "../src/pages/nodes/nodes";
+import type { Page } from "../src/live/regions";
+import { groupedNodes, nodeGroup, nodes } from "../src/pages/nodes/nodes";
 import { usageChart } from "../src/pages/usage/usage";
 import type { NodeRow } from "../src/live/topics";
 
@@ -64,6 +65,23 @@ test("nodes are grouped by what an admin must do", () => {
   expect(rows.map(nodeGroup)).toEqual(["open", "open", "closed", "attention", "attention"]);
   expect(groupedNodes(rows).map((line) => line.key)).toEqual(["group:attention", "n3", "n4", "group:closed", "n1", "group:open", "n2", "n10"]);
   expect(groupedNodes(rows.slice(0, 2)).map((line) => line.key)).toEqual(["n2", "n10"]);
+});
+
+test("the list of nodes shows the URL's group, counts all groups, and no free resources of a lost node", () => {
+  const node = (name: string, more: Partial<NodeRow> = {}): NodeRow =>
+    ({ name, state: "online", intent: "open", pretend: false, cpu_cores: 8, cpu_cores_free: 4, memory_mb: 2048, memory_mb_free: 1024, last_seen_at: null, jobs: [], devices: [], ...more }) as unknown as NodeRow;
+  const rows = new Map([node("n1"), node("n2", { state: "lost" }), node("n3", { intent: "cordoned" })].map((row) => [row.name, row]));
+  const shown = (search: string): (string | undefined)[] => {
+    history.replaceState(null, "", `/nodes/${search}`);
+    old.innerHTML = '<b data-node-count="all"></b><b data-node-count="attention"></b><section></section>';
+    const region = old.querySelector("section") as HTMLElement;
+    nodes(region, {} as Page).draw({ status: "ready", seq: 1, rows, error: null, hasRows: true });
+    return [...region.querySelectorAll<HTMLElement>("tbody tr")].map((tr) => tr.dataset.key);
+  };
+  expect(shown("?group=nonsense")).toEqual(["group:attention", "n2", "group:closed", "n3", "group:open", "n1"]);
+  expect([...old.querySelectorAll("b[data-node-count]")].map((count) => count.textContent)).toEqual(["3", "1"]);
+  expect(shown("?group=attention")).toEqual(["n2"]);
+  expect(old.querySelectorAll(".na[title='the node is lost: no job can start on it']")).toHaveLength(2);
 });
 
 test("a missing reading is no number, and MiB become GiB", () => {

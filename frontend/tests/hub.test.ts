@@ -213,3 +213,16 @@ test("a visible tab reconnects at once; a hidden one does not", () => {
   hub.setHidden(false);
   expect(sockets.length).toBe(cached + 1);
 });
+
+test("rows that the page carries are drawn before the socket connects, and an equal snapshot changes nothing", () => {
+  const drawn: ReadonlyMap<string, object>[] = [];
+  hub.listen("jobs", ({ rows }) => drawn.push(rows));
+  hub.load({ alive: "2026-01-31T08:00:00Z", cycle_age_seconds: null, topics: { jobs: { 7: { id: 7 } } }, errors: {} });
+  expect(drawn.map((rows) => [...rows.keys()])).toEqual([["7"]]);
+  expect(hub.heard.polledAt, "the page does not poll").toBeNull();
+  hub.start();
+  last().open();
+  expect(last().sent).toEqual([{ subscribe: ["jobs"] }]);
+  last().says({ topic: "jobs", seq: 1, snapshot: { 7: { id: 7 } } });
+  expect(drawn[1]?.get("7")).toBe(drawn[0]?.get("7"));
+});

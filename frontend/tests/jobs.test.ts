@@ -63,8 +63,28 @@ test("a page left open shows as many jobs as a new one (A52)", async () => {
   vi.unstubAllGlobals();
 });
 
+test("the page's own rows are drawn without a request", () => {
+  const request = vi.fn();
+  vi.stubGlobal("fetch", request);
+  const carried = { items: [job(5), job(3)], next_cursor: "older", total: { jobs: 9, is_more: false, with_elements: 9, at: "2026-01-31T08:00:00Z" } };
+  document.body.innerHTML = `<section></section><script type="application/json" data-listing>${JSON.stringify(carried)}</script>`;
+  const region = document.querySelector("section") as HTMLElement;
+  const view = jobs(region, {} as Page);
+  expect([...region.querySelectorAll<HTMLElement>("tbody tr")].map((tr) => tr.dataset.key)).toEqual(["5", "3"]);
+  expect(region.querySelector(".summary")?.textContent).toContain("9 jobs, 2 of them listed. Counted");
+  expect(region.textContent).toContain("Show older jobs");
+  expect(request).not.toHaveBeenCalled();
+  view.close?.();
+  document.body.innerHTML = '<section></section><script type="application/json" data-listing>{"problem": "state: no such state"}</script>';
+  jobs(document.querySelector("section") as HTMLElement, {} as Page).close?.();
+  expect(document.querySelector("section")?.textContent).toBe("The jobs could not be loaded: state: no such state. Show all.");
+  document.body.innerHTML = "";
+  vi.unstubAllGlobals();
+});
+
 test("an empty list offers no older jobs", async () => {
   const region = document.createElement("div");
+  region.innerHTML = "<template><p>No jobs yet.</p></template>";
   vi.stubGlobal("fetch", () => Promise.resolve(new Response('{"items": [], "next_cursor": null}')));
   jobs(region, {} as Page);
   await vi.waitFor(() => expect(region.textContent).toContain("No job"));

@@ -22,12 +22,12 @@ beforeEach(() => {
 
 afterEach(() => vi.unstubAllGlobals());
 
-test("server-rendered content stays until the first snapshot; an error is shown and removed", () => {
-  document.body.innerHTML = '<section data-live="jobs" data-view="plain">from the server</section>';
+test("nothing is drawn before the first rows; an error is shown and removed", () => {
+  document.body.innerHTML = '<section data-live="jobs" data-view="plain"></section>';
   const region = document.querySelector("section") as HTMLElement;
   const plain: MakeView = () => ({ draw: (state) => region.replaceChildren(`${state.rows.size} rows`) });
   new Regions({ hub }, { plain }, () => undefined).scan();
-  expect(region.textContent).toBe("from the server");
+  expect(region.textContent).toBe("");
   says({ topic: "jobs", seq: 1, snapshot: { 1: {}, 2: {} } });
   expect(region.textContent).toBe("2 rows");
   says({ topic: "jobs", error: "not_found" });
@@ -74,7 +74,7 @@ test("the log opens at its tail and follows new attempts", async () => {
     const headers = { "X-Log-Offset": `${offset}`, "X-Log-Next-Offset": `${all.length}`, "X-Log-Size": `${all.length}`, "X-Log-Complete": "false" };
     return new Response(all.slice(offset), { headers });
   });
-  document.body.innerHTML = '<section data-live="job:17" data-view="job-log"><pre class="log">as loaded</pre></section>';
+  document.body.innerHTML = '<section data-live="job:17" data-view="job-log"></section>';
   new Regions({ hub }, { "job-log": jobLog }, () => undefined).scan();
   const text = (): string | null | undefined => document.querySelector("pre.log")?.textContent;
   const row = (attempt: number): object => ({ attempt, rank: 0, size: logs[`${attempt}.0`]?.length ?? 0 });

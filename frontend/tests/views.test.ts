@@ -33,7 +33,8 @@ test("a job name is shortened to 60 letters, with the full name as title", () =>
   expect([jobLink(7, long.slice(2)).textContent, jobLink(7).textContent]).toEqual([long.slice(2), "7"]);
 });
 
-test("the strip links to join without GPUs", () => {
+test("the strip without nodes shows the text of its template", () => {
+  region.innerHTML = '<template><a href="/join/">Join a node</a></template>';
   overviewStrip(region, {} as Page).draw(state({}));
   expect(region.querySelector("a")?.getAttribute("href")).toBe("/join/");
 });

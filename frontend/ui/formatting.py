@@ -1,12 +1,10 @@
 """Format states, durations, moments and sizes for pages. The page's script formats them alike."""
 
 import re
-from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-import msgspec
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
@@ -65,14 +63,6 @@ def ago(value: Any) -> SafeString:
     seconds = (timezone.now() - when).total_seconds()
     text = f"in {roughly(-seconds)}" if seconds < -1 else "just now" if seconds < 5 else f"{roughly(seconds)} ago"
     return _ticking(when, "relative", text, "ago")
-
-
-def lasting(since: Any) -> SafeString:
-    """Format the time since a moment in one unit."""
-    when = parsed(since)
-    if when is None:
-        return _NOT_YET
-    return _ticking(when, "roughly", roughly((timezone.now() - when).total_seconds()), "duration")
 
 
 def elapsed(since: Any, until: Any = None) -> SafeString:
@@ -143,14 +133,6 @@ def part_of(value: Any, total: Any) -> str:
     return "0" if not total else f"{min(100.0, 100 * float(value or 0) / float(total)):.1f}"
 
 
-def percent(value: Any, total: Any) -> str:
-    """Format a whole percentage; a non-zero part never reads 0 %, an incomplete one never 100 %."""
-    part = float(value or 0) / float(total) if total else 0.0
-    if 0 < part < 0.01:
-        return "< 1 %"
-    return f"{99 if 0.99 < part < 1 else int(100 * part + 0.5)} %"
-
-
 def parsed(value: Any) -> datetime | None:
     return datetime.fromisoformat(value) if isinstance(value, str) and value else value or None
 
@@ -175,32 +157,6 @@ def shape(name: str) -> SafeString:
     return format_html('<i aria-hidden="true">{}</i>', STATE_SYMBOLS.get(name, "▨"))
 
 
-def cell_words(cell: str) -> str:
-    return "held but idle" if cell == "held_idle" else cell
-
-
-def cells(node: dict[str, Any], is_linked: bool = False) -> SafeString:
-    """Return a node's devices as cells, optionally linked to their jobs. Built in Python for speed: a page can show
-    thousands."""
-    return format_html_join("", "{}", ((_cell(node, device, is_linked),) for device in node["devices"]))
-
-
-def _cell(node: dict[str, Any], device: dict[str, Any], is_linked: bool) -> SafeString:
-    label_text = f"GPU {device['index']} {device['model']}: {cell_words(device['cell'])}"
-    kind = f"cell cell-{device['cell']} is-{device['health']}"
-    if is_linked and device["jobs"]:
-        job = device["jobs"][0]
-        label = f"{node['name']} {label_text}, job {job}"
-        return format_html('<a class="{}" href="/jobs/{}/" title="{}" aria-label="{}"></a>', kind, job, label, label)
-    return format_html('<span class="{}" title="{}"></span>', kind, label_text)
-
-
-def cells_label(node: dict[str, Any]) -> str:
-    """Summarise the cells of a node for screen readers."""
-    counts = Counter(device["cell"] for device in node["devices"])
-    return ", ".join(f"{count} {cell_words(cell)}" for cell, count in counts.items())
-
-
 def waits_on(code: str) -> str:
     """Return the wait group of a reason: next, quota, capacity, you or held."""
     return "held" if code in ("held_by_user", "held_by_admin") else group_of("pending", code)
@@ -220,11 +176,6 @@ def summed(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
         total["times"] += 1
         total["is_now"] = total["is_now"] or not period["until_at"]
     return sorted(by.values(), key=lambda total: -total["seconds"])
-
-
-def as_json(value: Any) -> str:
-    """Return JSON for an attribute that the page's script reads; the template escapes it."""
-    return msgspec.json.encode(value).decode()
 
 
 def in_gpus(parts: Any) -> str:

@@ -1,5 +1,6 @@
 """Shared by tests of the pages: a browser without JavaScript."""
 
+import json
 import re
 
 from django.test import Client
@@ -36,6 +37,12 @@ def found(pattern, text):
     match = re.search(pattern, text)
     assert match, f"no {pattern} in the page"
     return match[1]
+
+
+def carried(response, kind="snapshot"):
+    """Return what a page carries for its script: the rows by topic, or the first page of jobs."""
+    data = json.loads(found(rf'(?s)<script type="application/json" data-{kind}>(.*?)</script>', text_of(response)))
+    return data["topics"] if kind == "snapshot" else data
 
 
 def form(**fields):

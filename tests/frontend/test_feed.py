@@ -8,7 +8,6 @@ from django.utils import timezone
 
 from frontend.live import feed
 from frontend.live.topics import kind_of
-from frontend.pages.fleet import readings
 from frontend.viewer import Viewer
 from gpusched.protocol.agent_messages import Reading
 from gpusched.protocol.states import NodeIntent
@@ -189,9 +188,7 @@ class TestRows:
             "cell health health_note held id idle_since index is_slowed jobs memory_mb model shared_mb tenants uuid"
         )
         assert feed.rows("readings", [])[agent.name]["utilisation_percent"] == [50]
-        [joined] = readings.joined({agent.name: node}, feed.rows("readings", None))
-        assert joined["devices"][0]["reading"]["utilisation_percent"] == 50
-        assert joined["last_seen_at"] is not None
+        assert feed.rows("readings", [])[agent.name]["last_seen_at"] is not None
         assert set(feed.rows("overview", None)["status"]) == words(
             "total_nodes online_nodes total_gpus busy_gpus held_idle_gpus free_gpus unavailable_gpus running_jobs"
             " pending_jobs pretend_nodes oldest_wait_seconds p90_wait_seconds cycle_is_alive"

@@ -13,12 +13,11 @@ from gpusched.lib.db.sql import execute, query
 from gpusched.protocol.affinity import LabelOperator, NodeAffinity, Preference
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.states import Role
-from jobs.logs import store
 from nodes.models import Device, Node
 from scheduling.whatif import current as whatif
 from tenants.billing import rates
 from tests.factories import make_member, make_node, make_tenant, make_user, run_cycle, submit
-from tests.frontend.browsing import HOSTILE, browser, text_of
+from tests.frontend.browsing import HOSTILE, browser, carried, text_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 TABS = ("log", "timeline", "gpus", "why", "spec", "events")
@@ -66,14 +65,6 @@ def test_spec_tab_shows_command_and_json(running, member):
 def test_gpus_tab_is_missing_without_gpus(nlp, member):
     page = text_of(browser(member).get(f"/jobs/{submit(member, nlp, gpu_count=0)}/"))
     assert "tab=gpus" not in page
-
-
-def test_deleted_log_shows_its_date(running, member):
-    store.append(running, 1, 0, 0, b"once it said this\n")
-    execute("UPDATE jobs_attempt SET log_dropped_at = '2030-01-31T08:00:00Z' WHERE job_id = %s", [running])
-    page = text_of(browser(member).get(f"/jobs/{running}/?tab=log"))
-    assert re.search(r"This log was deleted on <time [^>]*>2030-01-31 08:00:00 UTC</time> because of its age\.", page)
-    assert "once it said this" not in page
 
 
 def sample(device, at, utilisation):
@@ -287,19 +278,18 @@ def test_time_limit_undo_is_hidden_when_it_would_be_refused(running, nlp, member
     assert undo_in(client, running) is None, "a member may not make it so much longer again"
 
 
-def test_array_page_shows_progress_with_links(nlp, member):
+def test_array_page_carries_progress_and_elements_their_array(nlp, member):
     agent = make_node(name="n1", gpus=2)
     array = submit(member, nlp, gpu_count=1, array=ArrayRequest(count=5))
     run_cycle()
     agent.start_all()
     client = browser(member)
-    page = text_of(client.get(f"/jobs/{array}/"))
-    assert "of 5 elements" in page
-    assert 'href="?tab=elements&amp;state=running"' in page
-    elements = text_of(client.get(f"/jobs/?array={array}"))
-    result = re.findall(r'<tr data-key="(\d+)"', elements)
-    assert len(result) == 2
-    assert f'<a class="id" href="/jobs/{array}/">{array}</a>, element' in text_of(client.get(f"/jobs/{result[0]}/"))
+    job = carried(client.get(f"/jobs/{array}/"))[f"job:{array}"]["job"]
+    assert (job["array"]["count"], job["array"]["by_state"]["running"]) == (5, 2)
+    elements = [item["id"] for item in carried(client.get(f"/jobs/?array={array}"), "listing")["items"]]
+    assert len(elements) == 2
+    element = carried(client.get(f"/jobs/{elements[0]}/"))[f"job:{elements[0]}"]["job"]
+    assert element["array_id"] == array
 
 
 def test_job_tabs_are_404_for_other_tenants(running, member):

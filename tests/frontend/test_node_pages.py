@@ -30,14 +30,12 @@ def lanes_of(client):
 
 
 class TestList:
-    def test_node_list_shows_no_free_resources_of_lost_node(self, admin):
+    def test_node_page_shows_no_free_resources_of_lost_node(self, admin):
         make_node(name="n1", gpus=1)
-        for path in ("/nodes/", "/nodes/n1/"):
-            assert "the node is lost" not in text_of(admin.get(path))
+        assert "the node is lost" not in text_of(admin.get("/nodes/n1/"))
         Node.objects.update(state="lost")
-        for path in ("/nodes/", "/nodes/n1/"):
-            page = text_of(admin.get(path))
-            assert page.count('<span class="na" title="the node is lost: no job can start on it">n/a</span>') == 2
+        page = text_of(admin.get("/nodes/n1/"))
+        assert page.count('<span class="na" title="the node is lost: no job can start on it">n/a</span>') == 2
 
     def test_node_page_hides_stale_readings_of_lost_node(self, admin):
         agent = make_node(name="n1", gpus=2)
@@ -54,46 +52,6 @@ class TestList:
         cell = found(r'data-label="Health">(.*?)</td>', page)
         assert cell == '<span class="na" title="its node is lost">n/a</span>'
         assert page.count('<span class="na" title="its node is lost">n/a</span>') == 2 * 6 + 1
-
-    def test_node_groups_show_what_needs_attention(self, admin):
-        for name in ("n1", "n2", "n3"):
-            make_node(name=name, gpus=1)
-        Node.objects.filter(name="n2").update(intent="cordoned", intent_note="new fan")
-        execute(
-            "UPDATE nodes_device SET health = 'degraded', health_note = 'Xid 48'"
-            " WHERE node_id = (SELECT id FROM nodes_node WHERE name = 'n3')"
-        )
-        page = text_of(admin.get("/nodes/"))
-        assert dict(re.findall(r'data-node-count="(\w+)">(\d+)<', page)) == {
-            "all": "3",
-            "attention": "1",
-            "closed": "1",
-            "open": "1",
-        }
-        assert "GPU 0: Xid 48" in page
-        attention = text_of(admin.get("/nodes/?group=attention"))
-        assert re.findall(r'<tr data-key="(\w+)"', attention) == ["n3"]
-        assert 'class="group"' not in attention
-
-    def test_node_groups_have_headings_without_script(self, admin):
-        """Or everything would jump with the first snapshot; n2 stands before n10."""
-        for name in ("n10", "n1", "n2"):
-            make_node(name=name, gpus=1)
-        Node.objects.filter(name="n1").update(intent="cordoned")
-        page = text_of(admin.get("/nodes/?group=nonsense"))
-        assert re.findall(r'<tr(?: class="group")? data-key="([\w:]+)"', page) == [
-            "group:closed",
-            "n1",
-            "group:open",
-            "n2",
-            "n10",
-        ]
-        assert re.findall(r"rowgroup\">([^<]+)<", page) == [
-            "Closed by an admin, or by the system after faults · 1",
-            "Open · 2",
-        ]
-        Node.objects.update(intent="open")
-        assert "rowgroup" not in text_of(admin.get("/nodes/")), "of one group there is nothing to tell apart"
 
     def test_node_list_explains_single_machine_without_gpus(self, member):
         make_node(name="n1", gpus=0)

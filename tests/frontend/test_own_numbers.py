@@ -6,7 +6,6 @@ import pytest
 from django.utils import timezone
 
 from frontend.live import feed
-from frontend.pages.fleet import readings
 from frontend.pages.job.view import undo_of
 from frontend.pages.my_work import rows as my_work_rows
 from frontend.pages.node import timeline
@@ -115,12 +114,3 @@ def test_node_timeline_merges_short_jobs_and_extends_running_ones(ours, anna):
     short = {"label": "a job", "is_bad": False, "is_live": False, "jobs": 1, "job_id": 1}
     spans = [{**short, "begin": at / 1000, "end": at / 1000 + 0.0005} for at in (1, 2, 3, 500)]
     assert [(bar["label"], bar["jobs"]) for bar in timeline._merged(spans)] == [("3 short jobs", 3), ("a job", 1)]
-
-
-def test_unread_device_has_no_reading():
-    nodes = {"n1": {"name": "n1", "devices": [{"id": 1}, {"id": 2}]}}
-    columns = {name: [None, 7] for name in readings.COLUMNS}
-    read = {"n1": {"last_seen_at": "2026-03-01T08:00:00Z", "devices": [1, 2], **columns}}
-    [node] = readings.joined(nodes, read)
-    assert [device["reading"] for device in node["devices"]] == [None, dict.fromkeys(readings.COLUMNS, 7)]
-    assert [device["reading"] for device in readings.joined(nodes, {})[0]["devices"]] == [None, None]

@@ -8,7 +8,6 @@ from django.test import Client
 
 from gpusched.lib.db.sql import query
 from gpusched.protocol.states import Role
-from jobs.logs import store
 from tenants.models import ApiToken
 from tests.factories import make_member, make_node, make_tenant, make_user, run_cycle, submit
 from tests.frontend.browsing import browser, form, found, text_of
@@ -128,17 +127,6 @@ class TestJobPage:
         client = browser(member)
         assert "the scheduler has not looked at it yet" in text_of(client.get(f"/jobs/{job_id}/"))
         assert "submitted" in text_of(client.get(f"/jobs/{job_id}/?tab=events"))
-
-    @pytest.mark.django_db(transaction=True)
-    def test_log_tab_strips_control_codes(self, nlp, member):
-        agent = make_node(name="n1")
-        job_id = submit(member, nlp)
-        run_cycle()
-        agent.start_all()
-        store.append(job_id, 1, 0, 0, b"\x1b[31mred\x1b[0m <b>bold</b>\n")
-        page = text_of(browser(member).get(f"/jobs/{job_id}/?log=1.0"))
-        assert "red &lt;b&gt;bold&lt;/b&gt;" in page
-        assert browser(member).get(f"/jobs/{job_id}/?log=9.9").status_code == 200
 
     @pytest.mark.django_db(transaction=True)
     @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from django.db import OperationalError
 from gpusched.protocol.states import Role
 from nodes.models import Node
 from tests.factories import make_member, make_node, make_tenant, make_user, run_cycle, submit
-from tests.frontend.browsing import HOSTILE, PAGES, browser, form, text_of
+from tests.frontend.browsing import HOSTILE, PAGES, browser, carried, form, text_of
 
 pytestmark = pytest.mark.django_db
 
@@ -45,7 +45,7 @@ class TestPageAccess:
         agent.start_all()
         for path in (*PAGES, *(f"/jobs/{job_id}/" for job_id in jobs)):
             assert browser(member).get(path).status_code == 200
-        assert "cell-busy" in text_of(browser(member).get("/overview/"))
+        assert carried(browser(member).get("/overview/"))["overview"]["status"]["busy_gpus"] == 6
 
     @pytest.mark.django_db(transaction=True)
     def test_waiting_job_shows_estimate_and_advice(self, nlp, member):
@@ -185,7 +185,9 @@ def test_names_are_escaped(nlp):
     for path in (*PAGES, f"/jobs/{job_id}/", f"/submit/?again={job_id}"):
         page = text_of(client.get(path))
         assert "<script>alert" not in page
-        if path in ("/jobs/", "/queue/", "/tokens/", "/tenants/", f"/jobs/{job_id}/", f"/submit/?again={job_id}"):
+        if path in ("/jobs/", "/queue/"):
+            assert "\\u003Cscript\\u003Ealert" in page
+        if path in ("/tokens/", "/tenants/", f"/jobs/{job_id}/", f"/submit/?again={job_id}"):
             assert "&lt;script&gt;alert" in page
     page = text_of(client.post("/submit/", form(name=HOSTILE, command="'", environment=HOSTILE)))
     assert "<script>alert" not in page

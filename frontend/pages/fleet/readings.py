@@ -2,7 +2,7 @@
 
 Separate from `nodes`, because readings change every second, nodes seldom, and all viewers share readings."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -51,25 +51,6 @@ def load() -> dict[str, Row]:
 def restrict(loaded: dict[str, Row], visible: Sequence[int] | None) -> dict[str, Row]:
     """Return all readings: they do not reveal the holder of a device."""
     return loaded
-
-
-def joined(nodes: Mapping[str, Row], readings: Mapping[str, Row]) -> list[Row]:
-    """Join `nodes` with `last_seen_at` and the `reading` of each device, as the page's script does."""
-    return [_joined(node, readings.get(name)) for name, node in nodes.items()]
-
-
-def _joined(node: Row, readings: Row | None) -> Row:
-    if readings is None:
-        return {**node, "last_seen_at": None, "devices": [{**device, "reading": None} for device in node["devices"]]}
-    by_id = {
-        device_id: dict(zip(COLUMNS, values, strict=True))
-        for device_id, *values in zip(readings["devices"], *(readings[column] for column in COLUMNS), strict=True)
-    }
-    devices = []
-    for device in node["devices"]:
-        reading = by_id.get(device["id"])
-        devices.append({**device, "reading": reading if reading and reading["read_at"] else None})
-    return {**node, "last_seen_at": readings["last_seen_at"], "devices": devices}
 
 
 TOPICS = (

@@ -3,7 +3,6 @@
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -13,7 +12,7 @@ from django.views.decorators.http import require_POST
 from frontend.actions import job_actions, status
 from frontend.actions.confirmation import loss_of, require_confirmation
 from frontend.actions.job_actions import ACTS, STOPPING, actions_for, can_act
-from frontend.live import feed
+from frontend.live import feed, snapshot
 from frontend.live.topics import Rows
 from frontend.pages.job import placement_choice
 from frontend.pages.job.cost import cost_of
@@ -27,7 +26,7 @@ from gpusched.lib.db.sql import query
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.rest.time_limits import Extension
 from gpusched.protocol.states import LIVE, WAITING
-from jobs.logs import search, store
+from jobs.logs import search
 from scheduling.whatif import extend
 from scheduling.whatif.explain import current_reason, explain
 from tenants.auth.identity import Identity
@@ -60,9 +59,7 @@ def undo_of(job: Mapping[str, Any], identity: Identity) -> dict[str, Any]:
     return {"minutes": minutes, "seen": event["made"]}
 
 
-_TAIL_BYTES = 64 << 10
 _MAX_DIGITS = 9
-_ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _STREAM = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})")
 _OFFSET = re.compile(r"[0-9]{1,15}")
 
@@ -73,7 +70,8 @@ def job(request: HttpRequest, identity: Identity, job_id: int) -> HttpResponse:
 
     `?shown=log` answers 204 if the tab stays the log: its script updates it, and a redraw would disturb the reader."""
     row = _visible(job_id, identity)
-    rows = feed.rows(f"job:{job_id}", identity.visible_tenants())
+    topic = f"job:{job_id}"
+    rows = feed.rows(topic, identity.visible_tenants())
     requested = request.GET.get("tab", "")
     tabs = _tabs(rows["job"])
     tab = (
@@ -92,9 +90,12 @@ def job(request: HttpRequest, identity: Identity, job_id: int) -> HttpResponse:
         **_action_context(row, identity),
         "tabs": [(name, _label(name, row["state"])) for name in tabs],
         "tab": tab,
+        "tab_name": TABS[tab],
         "is_chosen": bool(requested),
-        **_TAB_CONTEXTS[tab](request, identity, rows),
+        "carried": snapshot.carried("snapshot", snapshot.represent({topic: rows})),
     }
+    if tab in _TAB_CONTEXTS:
+        context |= _TAB_CONTEXTS[tab](request, identity, rows)
     return show(request, identity, "job/page.html", context)
 
 
@@ -111,20 +112,6 @@ def _elements_tab(request: HttpRequest, identity: Identity, rows: Rows) -> dict[
 
 def _label(tab: str, state: str) -> str:
     return ("Why it waits" if state in WAITING else "Why here") if tab == "why" else TABS[tab]
-
-
-def _log_tab(request: HttpRequest, identity: Identity, rows: Rows) -> dict[str, Any]:
-    streams = sorted((r for k, r in rows.items() if k.startswith("log:")), key=lambda r: (-r["attempt"], r["rank"]))
-    stream = _stream(request.GET.get("log", ""), streams)
-    job_id = rows["job"]["id"]
-    deleted_at = _log_deleted_at(job_id, stream[0]) if stream else None
-    tail = _tail(job_id, *stream) if stream and deleted_at is None else ""
-    return {"streams": streams, "stream": stream, "log": tail, "log_deleted_at": deleted_at}
-
-
-def _timeline_tab(request: HttpRequest, identity: Identity, rows: Rows) -> dict[str, Any]:
-    attempts = sorted((r for k, r in rows.items() if k.startswith("attempt:")), key=lambda r: r["number"])
-    return {"attempts": attempts, "waits": current_reason(rows["job"]["id"], identity)["history"]}
 
 
 def _why_tab(request: HttpRequest, identity: Identity, rows: Rows) -> dict[str, Any]:
@@ -145,19 +132,6 @@ def _spec_tab(request: HttpRequest, identity: Identity, rows: Rows) -> dict[str,
     }
 
 
-def _events_tab(request: HttpRequest, identity: Identity, rows: Rows) -> dict[str, Any]:
-    return {"events": sorted((r for k, r in rows.items() if k.startswith("event:")), key=lambda r: -r["id"])}
-
-
-def _gpus_tab(request: HttpRequest, identity: Identity, rows: Rows) -> dict[str, Any]:
-    attempts = sorted((r["number"] for k, r in rows.items() if k.startswith("attempt:")), reverse=True)
-    number = request.GET.get("attempt", "")
-    return {
-        "attempts": attempts,
-        "attempt": int(number) if number in map(str, attempts) else next(iter(attempts), None),
-    }
-
-
 TABS = {
     "elements": "Elements",
     "log": "Log",
@@ -167,14 +141,11 @@ TABS = {
     "spec": "Spec",
     "events": "Events",
 }
+# The page's script draws the other tabs.
 _TAB_CONTEXTS: dict[str, Callable[[HttpRequest, Identity, Rows], dict[str, Any]]] = {
     "elements": _elements_tab,
-    "log": _log_tab,
-    "timeline": _timeline_tab,
-    "gpus": _gpus_tab,
     "why": _why_tab,
     "spec": _spec_tab,
-    "events": _events_tab,
 }
 
 
@@ -323,22 +294,3 @@ def _proposed_limit(row: dict[str, Any]) -> str:
     """Return the limit that the form proposes, in minutes: an hour more."""
     seconds = row["max_runtime_seconds"]
     return "" if seconds is None else f"{seconds / 60 + 60:g}"
-
-
-def _stream(requested: str, streams: list[dict[str, Any]]) -> tuple[int, int] | None:
-    """Return attempt and rank of the log to show: the requested one, else the latest attempt's first rank."""
-    streams_by_key = [(row["attempt"], row["rank"]) for row in streams]
-    if (match := _STREAM.fullmatch(requested)) and (named := (int(match[1]), int(match[2]))) in streams_by_key:
-        return named
-    return streams_by_key[0] if streams_by_key else None
-
-
-def _log_deleted_at(job_id: int, attempt: int) -> datetime | None:
-    rows = query("SELECT log_dropped_at FROM jobs_attempts WHERE job_id = %s AND number = %s", [job_id, attempt])
-    return rows[0]["log_dropped_at"] if rows else None
-
-
-def _tail(job_id: int, attempt: int, rank: int) -> str:
-    """Return the end of a log as plain text, for pages without JavaScript."""
-    piece = store.read(job_id, attempt, rank, -_TAIL_BYTES, _TAIL_BYTES)
-    return _ANSI.sub("", piece.data.decode("utf-8", "replace"))

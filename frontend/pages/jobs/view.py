@@ -10,12 +10,13 @@ from django.utils import timezone
 from django.views.decorators.http import require_POST
 
 from frontend.actions import confirmation, job_actions
-from frontend.live import feed
+from frontend.live import snapshot
 from frontend.pages.job.view import required_states
 from frontend.pages.queue import rows as queuerows
 from frontend.ui.page import page, refusal, show
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import query
+from gpusched.lib.times import rfc3339
 from gpusched.protocol.states import WAITING, JobState, Role
 from jobs.listing.job_list import count_jobs, list_jobs
 from jobs.submit.queue_usage import queue_usage
@@ -27,7 +28,6 @@ JOBS_FILTERS = ("tenant", "user", "state", "name", "array", "submitted_after", "
 _NOT_IN_QUEUE_FORM = ("reason", "user", "state")
 _NOT_IN_JOBS_FORM = ("user", "array", "submitted_before")
 _LABELS = {"user": "owner", "array": "elements of array", "submitted_before": "submitted before"}
-_WINDOW = 100
 _ON_A_PAGE = 100
 _STATES = (("waiting", "waiting"), ("live", "on nodes"), ("final", "ended"), *((s, s) for s in JobState))
 GROUP_LABELS = (
@@ -41,26 +41,19 @@ GROUP_LABELS = (
 
 @page
 def queue(request: HttpRequest, identity: Identity) -> HttpResponse:
-    """Render the window of waiting jobs that the URL requests; the page's script loads further windows."""
+    """Render the queue with its first window, in the order that the URL requests; the page's script draws it."""
     filters = filters_of(request, QUEUE_FILTERS)
-    first = request.GET.get("from", "0")
-    start = int(first) if first.isascii() and first.isdigit() and len(first) < 7 else 0
-    topic = f"queue:{start}-{start + _WINDOW}" + (f"?{urlencode(filters)}" if filters else "")
-    is_understood = queuerows.window_of(topic) is not None
-    rows = dict(feed.rows(topic, identity.visible_tenants())) if is_understood else {}
-    total = rows.pop("total", {})
+    if filters.get("sort", "").removeprefix("-") not in queuerows.SORTS:
+        filters.pop("sort", None)
     tenants = _tenants(identity)
     hidden = {name: filters[name] for name in _NOT_IN_QUEUE_FORM if name in filters}
     context = {
-        "total": total,
-        "jobs": [rows[str(job_id)] for job_id in total.get("order", ())],
+        "topic": f"queue:0-{queuerows.WINDOW_ROWS}" + (f"?{urlencode(filters)}" if filters else ""),
         "filters": filters,
         "chosen": active_filters(request, unlisted_filters(filters, tenants) | hidden),
-        "is_understood": is_understood,
         "groups": GROUP_LABELS,
         "tenants": tenants,
         "usage": queue_usage(None) if identity.is_admin else [],
-        "more": _more(filters, start + _WINDOW) if start + _WINDOW < total.get("rows", 0) else "",
     }
     return show(request, identity, "queue/page.html", context)
 
@@ -74,25 +67,12 @@ def estimates(request: HttpRequest, identity: Identity) -> HttpResponse:
 
 @page
 def jobs(request: HttpRequest, identity: Identity) -> HttpResponse:
-    """Render a page of the newest jobs that match the URL; `cursor` continues with older ones."""
+    """Render the list with the newest jobs that match the URL, which the page's script draws."""
     filters = filters_of(request, JOBS_FILTERS)
-    refused, total = "", dict[str, Any]()
     tenants = _tenants(identity)
-    cursor = {"cursor": request.GET["cursor"]} if request.GET.get("cursor") else {}
-    try:
-        items, older = list_jobs({**filters, **cursor}, identity.visible_tenants(), _ON_A_PAGE)
-        total = count_jobs(filters, identity.visible_tenants())
-    except Problem as problem:
-        message = ". ".join(f"{error.field}: {error.message}" for error in problem.errors)
-        items, older, refused = [], None, f"{message}." if message else refusal(problem)
     context = {
-        "jobs": items,
-        "total": {**total, "jobs": max(len(items), total.get("jobs", 0)), "at": timezone.now()},
-        "is_part": bool(older or cursor),
-        "has_arrays": any(job["array"] for job in items),
+        "carried": snapshot.carried("listing", _first_page(filters, identity)),
         "filters": filters,
-        "refused": refused,
-        "older": urlencode({**filters, "cursor": older}) if older else "",
         "chosen": active_filters(request, unlisted_filters(filters, tenants) | _not_in_jobs_form(filters, identity)),
         "states": _states(filters.get("state", "")),
         "tenants": tenants,
@@ -100,6 +80,18 @@ def jobs(request: HttpRequest, identity: Identity) -> HttpResponse:
         "owner_of": _tenants_with_role(identity, Role.OWNER),
     }
     return show(request, identity, "jobs/page.html", context)
+
+
+def _first_page(filters: dict[str, str], identity: Identity) -> dict[str, Any]:
+    """Return the first page of `GET /api/v1/jobs`, with the count of all if there are more, or the `problem`."""
+    visible = identity.visible_tenants()
+    try:
+        items, cursor = list_jobs(filters, visible, _ON_A_PAGE)
+        total = {**count_jobs(filters, visible), "at": rfc3339(timezone.now())} if cursor else None
+    except Problem as problem:
+        message = ". ".join(f"{error.field}: {error.message}" for error in problem.errors)
+        return {"problem": message or refusal(problem).removesuffix(".")}
+    return {"items": items, "next_cursor": cursor, "total": total}
 
 
 MAX_AT_ONCE = 500
@@ -208,10 +200,6 @@ def _states(state: str) -> list[tuple[str, str]]:
     if state in labels or any(word not in labels for word in names):
         return list(_STATES)
     return [(state, ", ".join(labels[word] for word in names)), *_STATES]
-
-
-def _more(filters: Mapping[str, str], start: int) -> str:
-    return urlencode({**filters, "from": start})
 
 
 def _tenants_with_role(identity: Identity, role: Role) -> list[str]:

@@ -18,6 +18,8 @@ from tenants.auth.page_access import Visible
 
 Row = dict[str, Any]
 FIRST_ROWS = 500
+# Windows of the page.
+WINDOW_ROWS = 200
 MAX_ROWS = 500
 _MAX_TEXT = 200
 _WINDOW = re.compile(r"queue(?::(\d{1,7})-(\d{1,7}))?(?:\?(.*))?", re.ASCII | re.DOTALL)
@@ -57,7 +59,7 @@ class Queue:
     full: Mapping[int, Row]
 
 
-_SORTS = {
+SORTS = {
     "submitted": "j.submitted_at",
     "gpus": "j.gpu_count",
     "priority": "j.priority",
@@ -101,7 +103,7 @@ def window_of(topic: str) -> Window | None:
     params = dict(parse_qsl(match[3] or "", keep_blank_values=True))
     sort = params.pop("sort", "")
     text = params.pop("q", "").strip().lower()
-    is_known = set(params) <= set(_FILTERS) and sort.removeprefix("-") in ("", *_SORTS)
+    is_known = set(params) <= set(_FILTERS) and sort.removeprefix("-") in ("", *SORTS)
     if not is_known or not first < last <= first + MAX_ROWS:
         return None
     only = tuple((name, frozenset(values.split(","))) for name, values in sorted(params.items()) if values)
@@ -161,7 +163,7 @@ def _ids(window: Window, visible: Visible, spans: Sequence[tuple[int, int]]) -> 
         condition, params = f"{condition} AND j.tenant_id = ANY(%s)", [*params, list(visible)]
     order = f"{_GROUP_SQL}, {ORDER}"
     if window.sort:
-        order = f"{_SORTS[window.sort]} {'DESC' if window.is_descending else ''}, {ORDER}"
+        order = f"{SORTS[window.sort]} {'DESC' if window.is_descending else ''}, {ORDER}"
     rows = prepared(
         f"""SELECT o.place - 1 AS place, o.id
               FROM unnest(ARRAY(SELECT j.id FROM jobs_all j WHERE j.is_waiting AND {condition}

@@ -67,21 +67,20 @@ export class Actions {
   }
 }
 
-/** The actions of the job page: `<div data-actions="/jobs/7/actions/">` beside a region of its topic. Dispatches
+/** The actions of the job page: `<div data-actions="/jobs/7/actions/">` beside the head of the job. Dispatches
  *  `job-changed` on the body when the state changes. */
 export function startJobActions(hub: Hub): void {
-  const region = document.querySelector<HTMLElement>('[data-live^="job:"][data-state]');
+  const region = document.querySelector<HTMLElement>('[data-view="job-head"]');
   const box = document.querySelector<HTMLElement>("[data-actions]");
   const topic = region?.dataset.live;
   if (region === null || box === null || topic === undefined) return;
   const actions = new Actions(box);
-  // It can change between the page and the first message.
-  let lastState = region.dataset.state;
+  let lastState: string | undefined;
   hub.listen(topic, (state) => {
     const job = state.rows.get("job") as JobDetail | undefined;
     if (job === undefined) return;
     actions.show(box.dataset.actions ?? "", JSON.stringify([job.state, job.attempt, job.max_runtime_minutes, job.reason]));
-    if (lastState !== job.state) document.body.dispatchEvent(new CustomEvent("job-changed"));
+    if (lastState !== undefined && lastState !== job.state) document.body.dispatchEvent(new CustomEvent("job-changed"));
     lastState = job.state;
   });
 }

@@ -1,5 +1,5 @@
 // Connect socket and store: subscribed topics, their states, and listeners, notified once per frame.
-import type { Polled } from "./polling";
+import type { Snapshot } from "./polling";
 import { LOGGED_OUT, type SocketEvents, Socket, type SocketLike } from "./socket";
 import { NOTHING, type TopicMessage, type TopicState, apply, unsettled } from "./store";
 import { learnServerTime } from "../ui/time";
@@ -145,14 +145,19 @@ export class Hub implements SocketEvents {
   }
 
   /** Apply polled rows, unless the socket is connected. */
-  polled(answer: Polled): void {
+  polled(answer: Snapshot): void {
     if (this.heard.isConnected) return;
     this.heard.polledAt = this.now();
     this.heard.cycleAgeSeconds = answer.cycle_age_seconds;
-    learnServerTime(answer.alive);
-    for (const [topic, snapshot] of Object.entries(answer.topics)) this.receive({ topic, seq: 0, snapshot });
-    for (const [topic, error] of Object.entries(answer.errors)) this.receive({ topic, error });
+    this.load(answer);
     this.onHeard();
+  }
+
+  /** Apply the rows of a moment: those that the page carries, or polled ones. */
+  load({ alive, topics, errors }: Snapshot): void {
+    learnServerTime(alive);
+    for (const [topic, snapshot] of Object.entries(topics)) this.receive({ topic, seq: 0, snapshot });
+    for (const [topic, error] of Object.entries(errors)) this.receive({ topic, error });
   }
 
   loggedOut(): void {

@@ -2,7 +2,8 @@
 import type { Hub } from "./hub";
 import type { Rows } from "./topics";
 
-export interface Polled {
+/** The rows of several topics at one moment, polled or carried by the page. */
+export interface Snapshot {
   alive: string;
   cycle_age_seconds: number | null;
   topics: Record<string, Rows>;
@@ -48,6 +49,6 @@ export class Polling {
     const query = new URLSearchParams(topics.map((topic) => ["topic", topic]));
     const answer = await fetch(`/live/?${query.toString()}`, { headers: { Accept: "application/json" } });
     if (answer.status === 401) return this.hub.loggedOut();
-    if (answer.ok) this.hub.polled((await answer.json()) as Polled);
+    if (answer.ok) this.hub.polled((await answer.json()) as Snapshot);
   }
 }

@@ -7,7 +7,7 @@ export interface TopicState {
   readonly seq: number;
   readonly rows: ReadonlyMap<string, Row>;
   readonly error: string | null;
-  /** Whether rows were ever received; until then the server's rendering stays. */
+  /** Whether rows were ever received; until then nothing is drawn. */
   readonly hasRows: boolean;
 }
 

@@ -125,14 +125,6 @@ export function empty(...words: Child[]): HTMLElement {
   return h("p", { class: "empty" }, ...words);
 }
 
-export function noJobs(): HTMLElement {
-  return empty("No jobs yet. Submit the first one: ", h("code", {}, "gpusched submit -- python train.py"));
-}
-
-export function noNodes(): HTMLElement {
-  return empty(h("b", {}, "No node has joined yet."), " ", h("a", { href: "/join/" }, "Join a node"), ". It appears here when it connects.");
-}
-
 /** Return the first rows, or all if only one would be left out, as its line replaces the count. */
 export function upTo<R>(limit: number, rows: readonly R[]): readonly R[] {
   return rows.length <= limit + 1 ? rows : rows.slice(0, limit);
@@ -143,10 +135,10 @@ export function moreItem(count: number, label: string, href: string): HTMLElemen
   return count > 0 ? h("li", { class: "rest" }, h("a", { href }, `${count} ${label}`)) : null;
 }
 
-/** Return the empty state of a region: the one rendered by the server, else this. */
-export function whenEmpty(region: HTMLElement, fallback: () => HTMLElement): () => HTMLElement {
-  const rendered = region.querySelector("table") === null ? region.querySelector<HTMLElement>(":scope > .empty") : null;
-  return () => rendered ?? fallback();
+/** Return a function that copies the empty state of a region from its template. */
+export function whenEmpty(region: HTMLElement): () => Node {
+  const template = region.querySelector<HTMLTemplateElement>(":scope > template");
+  return () => template?.content.cloneNode(true) ?? empty();
 }
 
 /** Set the row's id to its name, for #name links, unless another element has it. */

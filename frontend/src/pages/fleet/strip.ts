@@ -2,7 +2,7 @@
 import { h, plural, refill } from "../../ui/dom";
 import type { MakeView } from "../../live/regions";
 import type { Cell, NodeRow } from "../../live/topics";
-import { CELLS, CELL_WORDS, byName, empty, noNodes, whenEmpty } from "../../ui/pieces";
+import { CELLS, CELL_WORDS, byName, empty, whenEmpty } from "../../ui/pieces";
 import { type FleetCell, describeCell } from "./model";
 import { type Palette, readPalette } from "./palette";
 import { Tooltip } from "./tooltip";
@@ -69,7 +69,7 @@ export const overviewStrip: MakeView = (region) => {
   const canvas = h("canvas");
   const link = h("a", { class: "strip-link", href: "/fleet/" }, canvas);
   const tooltip = new Tooltip();
-  const none = whenEmpty(region, noNodes);
+  const none = whenEmpty(region);
   let visible: FleetCell[] = [];
   let boxes: StripCell[] = [];
   let colours = readPalette(region);
@@ -117,7 +117,7 @@ export const overviewStrip: MakeView = (region) => {
   return {
     draw(state) {
       const nodes = ([...state.rows.values()] as NodeRow[]).sort((a, b) => byName(a.name, b.name));
-      if (nodes.length === 0) return region.replaceChildren(none());
+      if (nodes.length === 0) return refill(region, none());
       if (nodes.every((node) => node.devices.length === 0)) return refill(region, empty("No node has a GPU. Jobs that request none can run."));
       visible = nodes.flatMap((node) => node.devices.map((device) => ({ node, device })));
       if (link.parentElement !== region) region.replaceChildren(link);

@@ -2,7 +2,7 @@
 import { h, plural, refill } from "../../ui/dom";
 import type { MakeView } from "../../live/regions";
 import type { NodeRow } from "../../live/topics";
-import { empty, noNodes, whenEmpty } from "../../ui/pieces";
+import { empty, whenEmpty } from "../../ui/pieces";
 import { type Address, type Spotlight, readAddress, writeAddress } from "./address";
 import { Chart } from "./chart";
 import { interact } from "./interaction";
@@ -28,7 +28,7 @@ export const fleet: MakeView = (region) => {
     () => recolour(),
     (sort) => change({ sort }),
   );
-  const none = whenEmpty(region, noNodes);
+  const none = whenEmpty(region);
   const [group, fill] = [control("group"), control("fill")];
   const toggle = document.querySelector<HTMLElement>("[data-fleet-table]");
   const beside = document.querySelector("[data-fleet-panel]");

@@ -1,11 +1,12 @@
 // The recorded readings of a job's GPUs, as small charts on one time axis.
 import { Chart } from "../../chart/chart";
 import type { ChartData } from "../../chart/model";
-import { h, plural } from "../../ui/dom";
+import { h, plural, refill } from "../../ui/dom";
 import { unexpected } from "../../ui/fetch_errors";
 import type { MakeView } from "../../live/regions";
+import type { AttemptRow } from "../../live/topics";
 import { whenVisible } from "../../live/visibility";
-import { empty, nodeLink, shortModel } from "../../ui/pieces";
+import { empty, nodeLink, shortModel, under } from "../../ui/pieces";
 
 interface Device {
   rank: number;
@@ -60,10 +61,13 @@ export function chartOf(readings: Readings, device: Device, quantity: (typeof QU
 
 export const jobGpus: MakeView = (region) => {
   const job = region.dataset.live?.split(":")[1] ?? "";
-  const box = region.querySelector<HTMLElement>("[data-charts]") ?? region;
-  const chooser = region.querySelector<HTMLSelectElement>("[data-attempt]");
+  const box = h("div", { class: "gpu-charts" });
+  const chooser = h("select");
+  const bar = h("div", { class: "card-head toolbar", hidden: true }, h("label", {}, "Attempt ", chooser));
+  region.append(bar, box);
   let charts: Chart[] = [];
-  let [drawnKey, isOver, attempts] = ["", false, 0];
+  let [drawnKey, isOver] = ["", false];
+  let attempts: readonly string[] = [];
   let stopWaiting = (): void => undefined;
   const later = (): void => {
     stopWaiting();
@@ -87,9 +91,8 @@ export const jobGpus: MakeView = (region) => {
 
   const load = async (): Promise<void> => {
     if (isOver) return;
-    const query = chooser === null ? "" : `?attempt=${chooser.value}`;
     try {
-      const response = await fetch(`/jobs/${job}/readings/${query}`, { credentials: "same-origin" });
+      const response = await fetch(`/jobs/${job}/readings/?attempt=${chooser.value}`, { credentials: "same-origin" });
       if (!response.ok) throw unexpected(response);
       const readings = (await response.json()) as Readings;
       if (!isOver) show(readings);
@@ -98,16 +101,22 @@ export const jobGpus: MakeView = (region) => {
       else later();
     }
   };
-  chooser?.addEventListener("change", () => {
+  chooser.addEventListener("change", () => {
     history.replaceState(history.state, "", `?tab=gpus&attempt=${chooser.value}`);
     void load();
   });
 
   return {
     draw(state) {
-      const now = [...state.rows.keys()].filter((key) => key.startsWith("attempt:")).length;
-      if (now > 0 && now !== attempts) void load();
+      const now = under<AttemptRow>(state, "attempt:").map(([, { number }]) => number).sort((a, b) => b - a).map(String);
+      if (now.length === 0) return refill(box, empty("This job has not had a GPU yet. Its utilisation, memory, temperature and power appear here once it runs."));
+      if (now.join() === attempts.join()) return;
+      const requested = new URLSearchParams(location.search).get("attempt") ?? "";
       attempts = now;
+      chooser.replaceChildren(...now.map((number) => h("option", {}, number)));
+      if (now.includes(requested)) chooser.value = requested;
+      bar.hidden = now.length === 1;
+      void load();
     },
     restyle: () => charts.forEach((chart) => chart.restyle()),
     close() {

@@ -1,6 +1,6 @@
 // The list of jobs: filtered by the URL, live at its top, with older pages and selection.
 import { h, plural, refill } from "../../ui/dom";
-import { Listing, merged, restQuery, statesOf } from "./listing";
+import { type FirstPage, Listing, merged, restQuery, statesOf } from "./listing";
 import { Rights } from "./rights";
 import { Selection } from "./selection";
 import { redraw } from "../../ui/morph";
@@ -11,7 +11,7 @@ import { badge } from "../../ui/states";
 import type { TopicState } from "../../live/store";
 import { ago, clocked, elapsed } from "../../ui/time";
 import type { JobRow } from "../../live/topics";
-import { elementCounts, empty, jobHref, jobLink, named, noJobs, nodeLinks, reasonOf, tenantLink, whenEmpty } from "../../ui/pieces";
+import { elementCounts, empty, jobHref, jobLink, named, nodeLinks, reasonOf, tenantLink, whenEmpty } from "../../ui/pieces";
 
 /** The delay before older rows are reloaded after a change. */
 const AGAIN_MS = 5000;
@@ -19,7 +19,7 @@ const AGAIN_MS = 5000;
 export const jobs: MakeView = (region) => new JobsView(region);
 
 class JobsView implements View {
-  private readonly none: () => HTMLElement;
+  private readonly none: () => Node;
   private readonly rights = new Rights();
   private readonly selection = new Selection(() => this.draw());
   private readonly summaryText = h("span", { role: "status" });
@@ -34,8 +34,8 @@ class JobsView implements View {
   private timer = 0;
 
   constructor(private readonly region: HTMLElement) {
-    this.none = whenEmpty(region, noJobs);
-    this.listing = this.list();
+    this.none = whenEmpty(region);
+    this.listing = this.firstListing();
     this.older.addEventListener("click", () => void this.listing.older());
     this.stopFilters = watchFilters((search) => {
       history.replaceState(null, "", search);
@@ -53,6 +53,7 @@ class JobsView implements View {
       const box = row.querySelector<HTMLInputElement>("[data-select]");
       if (box !== null) this.selection.set(Number(box.dataset.select), !box.checked);
     });
+    this.draw();
   }
 
   draw(state?: TopicState): void {
@@ -86,6 +87,14 @@ class JobsView implements View {
 
   private matching(): JobRow[] {
     return merged(this.listing.read, this.feed, this.listing.query, this.listing.isRead && !this.listing.hasOlder);
+  }
+
+  private firstListing(): Listing {
+    const carried = document.querySelector("script[data-listing]");
+    if (carried === null) return this.list();
+    const listing = new Listing(restQuery(location.search), () => this.draw());
+    listing.begin(JSON.parse(carried.textContent) as FirstPage);
+    return listing;
   }
 
   private list(): Listing {
@@ -132,7 +141,6 @@ class JobsView implements View {
   }
 }
 
-/** The same summary as in the server's template. */
 function summaryText(rows: readonly JobRow[], { hasOlder, total, query }: Listing): string {
   const listed = plural(rows.length, "job");
   const counts = total !== null && `${total.is_more ? "At least " : ""}${Math.max(total.jobs, rows.length)} jobs, ${rows.length} of them listed`;

@@ -59,6 +59,14 @@ export function merged(read: ReadonlyMap<number, JobRow>, feed: ReadonlyMap<stri
   return [...result.values()].sort((a, b) => b.id - a.id);
 }
 
+/** The first page of jobs, as the page carries it. */
+export interface FirstPage {
+  items?: JobRow[];
+  next_cursor?: string | null;
+  total?: Total | null;
+  problem?: string;
+}
+
 export class Listing {
   readonly read = new Map<number, JobRow>();
   problem = "";
@@ -74,6 +82,12 @@ export class Listing {
     private readonly changed: () => void,
     private readonly get: (url: string) => Promise<Response> = (url) => fetch(url, { credentials: "same-origin" }),
   ) {}
+
+  /** Begin with the page's own rows, without a request. */
+  begin({ items, next_cursor, total, problem }: FirstPage): void {
+    for (const row of items ?? []) this.read.set(row.id, row);
+    [this.cursor, this.total, this.problem, this.pages] = [next_cursor ?? null, total ?? null, problem ?? "", 1];
+  }
 
   get hasOlder(): boolean {
     return this.cursor !== null;

@@ -7,7 +7,7 @@ import { badge, glyph } from "../../ui/states";
 import { ago } from "../../ui/time";
 import type { DeviceRow, NodeRow } from "../../live/topics";
 import { appearance } from "../fleet/looks";
-import { CELL_CLASS, byName, empty, jobLink, mib, nameRow, noNodes, nodeHref, orUnknown, shortModel, whenEmpty } from "../../ui/pieces";
+import { CELL_CLASS, byName, empty, jobLink, mib, nameRow, nodeHref, orUnknown, shortModel, whenEmpty } from "../../ui/pieces";
 
 /** The state, and the intent if it is not open. */
 function stateCell(node: NodeRow): Child[] {
@@ -79,7 +79,7 @@ function nameCell(node: NodeRow): Child[] {
 }
 
 export const nodes: MakeView = (region) => {
-  const none = whenEmpty(region, noNodes);
+  const none = whenEmpty(region);
   const table = new LiveTable<NodeRow>(
     [
       { label: "Node", cell: nameCell, className: "title" },
@@ -98,7 +98,8 @@ export const nodes: MakeView = (region) => {
     },
     "rows nodes",
   );
-  const group = new URLSearchParams(location.search).get("group");
+  const asked = new URLSearchParams(location.search).get("group");
+  const group = NODE_GROUPS.find(([key]) => key === asked)?.[0] ?? null;
   return {
     draw(state) {
       const all = [...state.rows.values()] as NodeRow[];

@@ -22,7 +22,7 @@ export const bell: MakeView = (region, { hub }) => {
   // Notices unread when the menu opened stay marked until it closes.
   let readUntil: string | null | undefined;
   const draw = (): void => {
-    const rows = hub.state("notices").rows;
+    const { rows, hasRows } = hub.state("notices");
     const state = rows.get("state") as NoticesState | undefined;
     const notices = [...rows].filter(([key]) => key !== "state").map(([, row]) => row as NoticeRow);
     notices.sort((a, b) => Date.parse(b.at) - Date.parse(a.at));
@@ -33,7 +33,7 @@ export const bell: MakeView = (region, { hub }) => {
     knownKeys = new Set(notices.map((notice) => notice.key));
     const since = readUntil;
     const lines = notices.map((notice) => line(notice, since == null || Date.parse(notice.at) > Date.parse(since)));
-    redraw(region, lines.length > 0 ? h("ul", {}, ...lines) : h("p", { class: "empty" }, "No notices yet. News about your jobs appears here."));
+    redraw(region, lines.length > 0 ? h("ul", {}, ...lines) : h("p", { class: "empty" }, hasRows ? "No notices yet. News about your jobs appears here." : "Loading…"));
     // Once per new notice, however often the list is redrawn.
     const newest = notices[0]?.key ?? "";
     if (details?.open === true && unread > 0 && newest !== marked) {

@@ -4,7 +4,7 @@ import { redraw } from "../../ui/morph";
 import type { MakeView } from "../../live/regions";
 import { type Column, type Line, LiveTable } from "../../ui/rows";
 import type { TenantRow } from "../../live/topics";
-import { barScale, bullet, empty, tenantHref, tenantLink, under, upTo, whenEmpty } from "../../ui/pieces";
+import { barScale, bullet, empty, tenantHref, tenantLink, under, upTo } from "../../ui/pieces";
 
 type Entitled = TenantRow & { entitled_gpus?: number | null };
 
@@ -50,7 +50,6 @@ const COLUMNS: Column<Shown>[] = [
 ];
 
 export const overviewTenants: MakeView = (region) => {
-  const none = whenEmpty(region, () => empty("No tenants to show. Ask an admin to create one and add you to it."));
   const table = new LiveTable<Shown>(COLUMNS, (tr, { tenant }) => (tr.dataset.href = tenantHref(tenant.name)), "rows compact");
   const moreLink = h("p", { class: "rest" });
   const cache = new WeakMap<Entitled, Shown>();
@@ -64,7 +63,7 @@ export const overviewTenants: MakeView = (region) => {
   return {
     draw(state) {
       const rows = under<Entitled>(state, "tenant:").sort(([, a], [, b]) => urgency(b) - urgency(a) || b.gpus_held - a.gpus_held || (a.name < b.name ? -1 : 1));
-      if (rows.length === 0) return refill(region, none());
+      if (rows.length === 0) return refill(region, empty("No tenants to show. Ask an admin to create one and add you to it."));
       const scale = barScale(rows.map(([, row]) => row));
       const cut = upTo(MOST, rows);
       table.update(cut.map(([key, row]): Line<Shown> => ({ key, row: shownRow(row, scale) })));

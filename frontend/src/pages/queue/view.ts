@@ -37,7 +37,7 @@ class QueueView implements View {
   private readonly view = new HeldView();
   private readonly detail = new Detail(() => this.draw());
   private readonly estimates = new Estimates(() => this.draw());
-  private readonly none: () => HTMLElement;
+  private readonly none: () => Node;
   private readonly stopFilters: () => void;
   private query = topicQuery(location.search);
   private windows: Windows;
@@ -48,7 +48,7 @@ class QueueView implements View {
   private lines = { first: 0, last: -1 };
 
   constructor(private readonly region: HTMLElement, private readonly hub: Hub) {
-    this.none = whenEmpty(region, () => empty("No jobs are waiting. To run one: ", h("code", {}, "gpusched submit -- python train.py")));
+    this.none = whenEmpty(region);
     this.body.append(this.above, this.below);
     this.windows = this.watch();
     // On the container, not the rows, so that the pointer can reach the pill.
@@ -131,12 +131,12 @@ class QueueView implements View {
 
   private paint(): void {
     const { total } = this.view;
-    if (this.windows.error !== null) return this.refused(this.windows.error);
+    if (this.windows.error !== null) return refill(this.region, empty("This filter is not valid. ", h("a", { href: location.pathname }, "Show all"), "."));
     this.container.classList.toggle("is-waiting", total === null);
     if (total === null) return;
     const words = describe(total);
     if (this.summary.textContent !== words) this.summary.textContent = words;
-    if (total.matching === 0) return this.query === "" ? refill(this.region, this.none()) : refill(this.region, noneLikeThis(), this.summary.cloneNode(true));
+    if (total.matching === 0) return refill(this.region, this.query === "" ? this.none() : noneLikeThis(), total.jobs > 0 && this.summary.cloneNode(true));
     if (this.container.parentElement !== this.region) this.region.replaceChildren(this.summary, this.container);
     const isGrouped = !this.query.includes("sort=");
     this.geometry = new Geometry(total.groups, isGrouped, this.isNarrow.matches ? CARD : WIDE, this.detail.placed((id) => this.view.placeOf(id)));
@@ -209,10 +209,6 @@ class QueueView implements View {
       else this.body.insertBefore(tr, at);
     }
     for (const [key, { tr }] of this.drawn) if (!keptRows.has(tr)) this.drawn.delete(key);
-  }
-
-  private refused(code: string): void {
-    refill(this.region, empty(`The server rejected this filter (${code}). `, h("a", { href: location.pathname }, "Show all"), "."));
   }
 }
 

@@ -1,9 +1,10 @@
 // The subscribed windows of the queue feed.
 import type { Hub } from "../../live/hub";
 import type { TopicState } from "../../live/store";
+import { QUEUE_WINDOW } from "../../ui/constants";
 import type { QueueRow, QueueTotal } from "../../live/topics";
 
-export const WINDOW = 200;
+export const WINDOW = QUEUE_WINDOW;
 /** Below the server's limit of topics per page. */
 const MAX_WINDOWS = 6;
 

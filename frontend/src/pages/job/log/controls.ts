@@ -1,38 +1,40 @@
-// The controls of the log: those of the server's template, or new ones.
+// The controls of the log.
 import { h } from "../../../ui/dom";
 import type { LogRow } from "../../../live/topics";
 
 export interface Controls {
   pre: HTMLPreElement;
+  /** The name of an element of an array; empty for other jobs. */
+  name: HTMLElement;
   stream: HTMLSelectElement;
   search: HTMLInputElement;
   follow: HTMLInputElement;
-  wrap: HTMLInputElement | null;
+  wrap: HTMLInputElement;
   earlier: HTMLButtonElement;
   later: HTMLButtonElement;
+  file: HTMLAnchorElement;
   further: HTMLButtonElement;
   note: HTMLElement;
 }
 
 export function controls(region: HTMLElement): Controls {
-  const find = <E extends HTMLElement>(selector: string): E | null => region.querySelector<E>(selector);
-  const button = (words: string, attributes = {}): HTMLButtonElement => h("button", { type: "button", class: "small", ...attributes }, words);
-  const pre = find<HTMLPreElement>("pre.log") ?? h("pre", { class: "log", tabindex: 0 });
-  const stream = find<HTMLSelectElement>("[data-log-stream], select") ?? h("select", { "aria-label": "Attempt and rank" });
-  const search = find<HTMLInputElement>("[data-log-search]") ?? h("input", { type: "search", placeholder: "Search", "aria-label": "Search the log" });
-  const follow = find<HTMLInputElement>("[data-log-follow]") ?? h("input", { type: "checkbox", checked: true });
-  const earlier = find<HTMLButtonElement>("[data-log-earlier]") ?? button("Load earlier");
-  const later = find<HTMLButtonElement>("[data-log-later]") ?? button("Load later");
-  const bar = h("div", { class: "toolbar" });
-  for (const control of [stream, search, follow, earlier, later]) {
-    if (!control.isConnected) bar.append(control === follow ? h("label", {}, follow, " follow") : control);
-  }
-  if (bar.childElementCount > 0) region.prepend(bar);
-  if (!pre.isConnected) region.append(pre);
-  const note = h("p", { class: "log-note muted small", role: "status" });
-  const further = button("Show more matches", { hidden: true });
-  pre.after(note, further);
-  return { pre, stream, search, follow, wrap: find<HTMLInputElement>("[data-log-wrap]"), earlier, later, further, note };
+  const button = (words: string, classes = "small", attributes = {}): HTMLButtonElement => h("button", { type: "button", class: classes, ...attributes }, words);
+  const all: Controls = {
+    pre: h("pre", { class: "log", tabindex: 0, role: "region", "aria-label": "Output" }),
+    name: h("span", { class: "id" }),
+    stream: h("select", { "aria-label": "Attempt and rank", "data-log-stream": true }),
+    search: h("input", { type: "search", placeholder: "Search", "aria-label": "Search the log", "data-log-search": true }),
+    follow: h("input", { type: "checkbox", checked: true, "data-log-follow": true }),
+    wrap: h("input", { type: "checkbox", checked: true }),
+    earlier: button("Load earlier", "small push"),
+    later: button("Load later"),
+    file: h("a", { class: "button small", download: true, hidden: true }, "Download"),
+    further: button("Show more matches", "small", { hidden: true }),
+    note: h("p", { class: "log-note muted small", role: "status" }),
+  };
+  const bar = h("div", { class: "card-head toolbar" }, all.name, all.stream, all.search, h("label", {}, all.follow, " follow"), h("label", {}, all.wrap, " wrap"), all.earlier, all.later, all.file);
+  region.append(bar, all.pre, all.note, all.further);
+  return all;
 }
 
 export const keyOf = (row: LogRow): string => `${row.attempt}.${row.rank}`;

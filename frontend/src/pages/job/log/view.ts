@@ -1,7 +1,7 @@
 // The log view: stream selection, tail, window, search and follow.
 import type { MakeView, View } from "../../../live/regions";
 import type { TopicState } from "../../../live/store";
-import type { LogRow } from "../../../live/topics";
+import type { JobDetail, LogRow } from "../../../live/topics";
 import { type Controls, controls, fill, keyOf } from "./controls";
 import { Hits } from "./hits";
 import { Screen } from "./screen";
@@ -26,8 +26,9 @@ class LogView implements View {
   private tail: Tail | null = null;
   private search: Search | null = null;
   private chosen = "";
+  private readonly requested = new URLSearchParams(location.search).get("log") ?? "";
   // A stream in the URL counts as chosen.
-  private hasChosen = new URLSearchParams(location.search).get("log") !== null;
+  private hasChosen = this.requested !== "";
   private problem = "";
   private isGone = false;
   private isBusy = false;
@@ -35,11 +36,10 @@ class LogView implements View {
   private isApart = false;
   private typing: ReturnType<typeof setTimeout> | undefined;
 
-  constructor(private readonly region: HTMLElement) {
-    this.job = Number(region.dataset.job ?? region.dataset.live?.split(":")[1]);
+  constructor(region: HTMLElement) {
+    this.job = Number(region.dataset.live?.split(":")[1]);
     this.at = controls(region);
     this.at.pre.before(this.hits.element);
-    this.at.pre.textContent = "";
     this.screen = new Screen(this.at.pre);
     this.logWindow = new LogWindow(this.screen);
     this.listen();
@@ -48,8 +48,10 @@ class LogView implements View {
   draw(state: TopicState): void {
     this.rows = [...state.rows].filter(([key]) => key.startsWith("log:")).map(([, row]) => row as LogRow);
     this.rows.sort((a, b) => b.attempt - a.attempt || a.rank - b.rank);
-    const { stream } = this.at;
-    const selected = stream.value;
+    const { name, stream } = this.at;
+    const job = state.rows.get("job") as JobDetail | undefined;
+    name.textContent = job?.array_id ? job.name : "";
+    const selected = this.chosen === "" ? this.requested : stream.value;
     fill(stream, this.rows);
     const isKnown = this.rows.some((row) => keyOf(row) === selected);
     const latest = this.rows[0] === undefined ? "" : keyOf(this.rows[0]);
@@ -68,7 +70,7 @@ class LogView implements View {
 
   private listen(): void {
     const { pre, stream, search, follow, wrap, earlier, later, further } = this.at;
-    wrap?.addEventListener("change", () => pre.classList.toggle("is-long", !wrap.checked));
+    wrap.addEventListener("change", () => pre.classList.toggle("is-long", !wrap.checked));
     stream.addEventListener("change", () => {
       this.hasChosen = true;
       history.replaceState(history.state, "", `?tab=log&log=${stream.value}`);
@@ -99,7 +101,8 @@ class LogView implements View {
     this.screen.clear();
     [this.problem, this.isGone, this.tail, this.isApart] = ["", false, null, false];
     const [attempt, rank] = key.split(".").map(Number);
-    this.region.querySelector("[data-log-file]")?.setAttribute("href", `/api/v1/jobs/${this.job}/logs?attempt=${attempt}&rank=${rank}&download=true`);
+    this.at.file.href = `/api/v1/jobs/${this.job}/logs?attempt=${attempt}&rank=${rank}&download=true`;
+    this.at.file.hidden = rank === undefined;
     if (attempt !== undefined && rank !== undefined) {
       this.logWindow.begin({ bytes: new Uint8Array(), offset: 0 });
       this.tail = new Tail({ job: this.job, attempt, rank }, {
@@ -141,7 +144,7 @@ class LogView implements View {
 
   private showDeleted(words: string): void {
     this.screen.clear();
-    this.isGone = true;
+    this.isGone = this.at.file.hidden = true;
     this.showProblem(`${words.charAt(0).toUpperCase()}${words.slice(1)}.`);
   }
 
