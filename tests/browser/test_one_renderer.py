@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page, WebSocketRoute, expect
 
-from benchmarks.stack import Stack, wait_for
+from tests.system.stack import Stack, wait_for
 
 pytestmark = pytest.mark.browser
 # Logs, charts and notices are fetched.
