@@ -3,13 +3,13 @@
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from tests.system.stack import free_port
+from tests.waiting import wait_for
 
 COMMAND = "redis-server"
 
@@ -23,10 +23,7 @@ class RedisServer:
     def start(self) -> None:
         words = ["--bind", "127.0.0.1", "--port", str(self.port), "--save", "", "--appendonly", "no", "--dir", "/tmp"]
         self._process = subprocess.Popen([COMMAND, *words], stdout=subprocess.DEVNULL)
-        deadline = time.monotonic() + 60
-        while "PONG" not in self._answer("PING"):
-            assert time.monotonic() < deadline and self._process.poll() is None, "Redis did not start"
-            time.sleep(0.05)
+        wait_for(lambda: "PONG" in self._answer("PING"), 60, "Redis to start")
 
     def kill(self) -> None:
         assert self._process is not None

@@ -28,6 +28,7 @@ from scheduling.whatif.client import ask
 from tests.engine.scenario import NOW, cluster, job, node, running_on
 from tests.processes import is_alive
 from tests.scheduling import thoughts
+from tests.waiting import wait_for
 
 
 def present() -> Present:
@@ -39,13 +40,6 @@ def present() -> Present:
 
 
 VIEW = present()
-
-
-def wait_for(is_so: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.fixture
