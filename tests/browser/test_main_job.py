@@ -6,7 +6,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from gpusched.protocol.rest.cluster import Quota
-from tests.system.stack import Stack, wait_for
+from tests.system.stack import Stack
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.browser
 SLOWLY = "sh -c 'for i in 1 2 3 4 5 6; do echo line $i of six; sleep 0.5; done; echo the end'"

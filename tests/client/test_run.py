@@ -66,9 +66,7 @@ def interrupt(
     """Send Ctrl-C or another signal once the server has received that request; of the log the third, which shows that
     the answers before were read."""
     count = 3 if path.endswith("/logs") else 1
-    wait_for(
-        lambda: sum((a.method, a.path) == (method, f"/api/v1{path}") for a in server.requests) >= count, 20, path
-    )
+    wait_for(lambda: sum((a.method, a.path) == (method, f"/api/v1{path}") for a in server.requests) >= count, 20, path)
     process.send_signal(number)
 
 

@@ -14,7 +14,8 @@ from websockets.sync.client import connect
 
 from gpusched.client import Client
 from tests.redis_server import RedisServer, redis_server
-from tests.system.stack import ROOT, Stack, free_port, wait_for
+from tests.system.stack import ROOT, Stack, free_port
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(500)]
 TIMEOUT_SECONDS = 60.0

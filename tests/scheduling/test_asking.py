@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -145,7 +144,7 @@ def test_process_ends_with_the_web_process_in_any_case(question, tmp_path):
     """While it has nothing to do, and in the midst of a thought."""
     path = tmp_path / "pid"
     script = f"""
-import time
+import threading
 from pathlib import Path
 import django
 django.setup()
@@ -155,7 +154,7 @@ if {question!r} == "never":
     ask(VIEW, thoughts.think_forever, {str(path)!r})
 Path({str(path) + ".new"!r}).write_text(str(ask(VIEW, thoughts.number)))
 Path({str(path) + ".new"!r}).rename({str(path)!r})
-time.sleep(60)
+threading.Event().wait(60)
 """
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "gpusched.settings"}
     web = subprocess.Popen([sys.executable, "-c", script], cwd=client.ROOT, env=environment)
@@ -275,20 +274,26 @@ def test_caller_that_arrives_during_a_read_shares_the_next_one(monkeypatch):
         reads.append(options)
         return Snapshot((), (), (), (), reserved_job_id=len(reads)), CommitBasis(NOW, {}, Policy(), ())
 
-    def call(calls):
-        calls.set()
-        return current.take_snapshot()
+    class CountingLock:
+        def __init__(self):
+            self.callers, self._lock = [], threading.Lock()
 
+        def __enter__(self):
+            self.callers.append(1)
+            self._lock.acquire()
+
+        def __exit__(self, *_):
+            self._lock.release()
+
+    reading = CountingLock()
     monkeypatch.setattr(snapshot, "load", load)
+    monkeypatch.setattr(current, "_reading", reading)
     monkeypatch.setattr(current, "_latest", current._SharedView(0, None))
     with ThreadPoolExecutor(8) as pool:
         first = pool.submit(current.take_snapshot)
         begun.acquire()
-        calling = [threading.Event() for _ in range(5)]
-        others = [pool.submit(call, future) for future in calling]
-        for future in calling:
-            future.wait(20)
-        time.sleep(0.2)  # they are about to wait for their turn
+        others = [pool.submit(current.take_snapshot) for _ in range(5)]
+        wait_for(lambda: len(reading.callers) == 6)
         gate.release(10)
         result = [future.result(20).snapshot.reserved_job_id for future in (first, *others)]
     assert result == [1, 2, 2, 2, 2, 2]
