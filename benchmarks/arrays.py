@@ -8,7 +8,8 @@ import httpx
 from benchmarks.report import arguments, percentile, publish
 from gpusched.client import Client
 from tests.system.chaos import OPEN
-from tests.system.stack import Stack, wait_for
+from tests.system.stack import Stack
+from tests.waiting import wait_for
 
 BODY = {"tenant": "default", "command": ["true"], "gpu_count": 1}
 

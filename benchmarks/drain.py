@@ -7,7 +7,8 @@ import httpx
 from benchmarks.report import arguments, publish
 from benchmarks.submit import send
 from tests.system.chaos import OPEN
-from tests.system.stack import Stack, wait_for
+from tests.system.stack import Stack
+from tests.waiting import wait_for
 
 
 def main() -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from benchmarks.memory import resident_mib
 from benchmarks.report import arguments, publish
-from tests.system.stack import ROOT, Stack, wait_for
+from tests.system.stack import ROOT, Stack
+from tests.waiting import wait_for
 
 # The fields of tests/agent/fake_nvml.c.
 DEVICE = "NVIDIA A100-SXM4-80GB|81920|40960|55|61|300000|0|ok|"

@@ -12,7 +12,8 @@ from benchmarks.report import arguments, publish
 from benchmarks.screenshots import chromium, log_in
 from gpusched.protocol.job_request import JobRequest
 from tests.system.people import PASSWORD, people
-from tests.system.stack import ROOT, Stack, wait_for
+from tests.system.stack import ROOT, Stack
+from tests.waiting import wait_for
 
 # The server's HTML has the numbers: the first paint with content is useful.
 _PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? -1"

@@ -19,7 +19,8 @@ import psycopg
 from benchmarks.report import percentile, publish
 from gpusched.client import Client
 from gpusched.protocol.rest.cluster import Quota
-from tests.system.stack import ROOT, Stack, wait_for
+from tests.system.stack import ROOT, Stack
+from tests.waiting import wait_for
 
 TRACES = ROOT.parent / "shared" / "traces" / "philly"
 GPUS_PER_NODE = 8

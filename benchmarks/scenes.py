@@ -9,7 +9,8 @@ from benchmarks.troubled_fleet import A100, H100, L40S, machines
 from gpusched.client import Client
 from gpusched.protocol.job_request import JobRequest
 from tests.system.people import TENANT_OF, people
-from tests.system.stack import ROOT, Stack, wait_for
+from tests.system.stack import ROOT, Stack
+from tests.waiting import wait_for
 
 _TRAINING = r"""i=0; while [ $i -lt 4000 ]; do
 printf '\033[2m%s\033[0m step %5d  loss \033[32m0.%04d\033[0m  lr 3.0e-04  tokens/s \033[36m%d\033[0m\n' \

@@ -7,7 +7,8 @@ import httpx
 
 from benchmarks.report import arguments, publish
 from benchmarks.submit import send
-from tests.system.stack import Stack, wait_for
+from tests.system.stack import Stack
+from tests.waiting import wait_for
 
 BODY = {"tenant": "default", "command": ["sleep", "300"], "gpu_count": 1, "gpu_memory_mb": 40000}
 

@@ -13,7 +13,8 @@ from benchmarks.agents import cpu_seconds
 from benchmarks.memory import resident_mib
 from benchmarks.report import arguments, percentile, publish
 from benchmarks.submit import send
-from tests.system.stack import Stack, wait_for
+from tests.system.stack import Stack
+from tests.waiting import wait_for
 
 MODELS: tuple[dict[str, object], ...] = ({}, {"gpu_memory_mb": 20000}, {"gpu_memory_mb": 40000})
 CONNECTIONS = 4

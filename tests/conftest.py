@@ -15,6 +15,8 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     for name in ("URL", "TOKEN", "TOKEN_FILE", "TENANT", "CONFIG"):
         os.environ.pop(f"GPUSCHED_{name}", None)
     os.environ.pop("DATABASE_URL", None)
+    # Else every process that a test starts would compile all modules anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import pytest
 

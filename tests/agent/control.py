@@ -1,7 +1,6 @@
 """A small control plane for agents under test, over HTTP: it orders, receives, and can be down."""
 
 import threading
-import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
@@ -24,6 +23,7 @@ from gpusched.protocol.agent_messages import (
     Sync,
     rank_key,
 )
+from tests.waiting import wait_for
 
 
 class Control:
@@ -142,7 +142,4 @@ class Control:
 
 def eventually(is_met: Callable[[], object], seconds: float, event: str) -> None:
     """`seconds` on a machine with nothing else to do; one that is busy gets three times as long."""
-    deadline = time.monotonic() + 3 * seconds
-    while not is_met():
-        assert time.monotonic() < deadline, f"waited {seconds} s for {event}"
-        time.sleep(0.01)
+    wait_for(is_met, 3 * seconds, event, pause=0.01)

@@ -4,6 +4,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gpusched.agent.rank_files import rank_dir
@@ -25,7 +26,8 @@ def test_events_during_an_outage_are_reported_with_their_age(agent: Agent, contr
     control.start_of(lasts)
     agent.kill()
     eventually(lambda: (agent.ranks / key / rank_dir.EXIT).exists(), 10, "the end without an agent")
-    time.sleep(1)
+    ended_at = msgspec.json.decode((agent.ranks / key / rank_dir.EXIT).read_bytes())["at"]
+    eventually(lambda: since(ended_at) > 1, 10, "a second to pass")
     agent.start()
     for report in (control.end_of(key), control.start_of(lasts)):
         assert report.seconds_ago is not None and report.seconds_ago == pytest.approx(since(report.at), abs=0.8)

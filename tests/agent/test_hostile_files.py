@@ -6,7 +6,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -193,7 +192,8 @@ def test_agent_survives_depth_and_mounts_in_tmpdir(agent: Agent, control: Contro
         for key in (deep, mount):
             assert (control.end_of(key).reason, control.end_of(key).exit_code) == ("exited", 0)
         eventually(lambda: not list(agent.ranks.iterdir()), 10, "both ranks to be forgotten")
-        time.sleep(0.3)
+        reports = len(control.syncs)
+        eventually(lambda: len(control.syncs) > reports + 2, 10, "more reports")
         assert process.poll() is None
         after = control.run("true", job=3)
         assert control.end_of(after).exit_code == 0

@@ -3,8 +3,7 @@
 import os
 import random
 import signal
-import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from tests.agent.conftest import Agent, supervisors
 from tests.agent.control import Control, eventually
 from tests.agent.test_life import seconds_between
 from tests.processes import is_alive
+from tests.waiting import until_random_moment
 
 ROUNDS = 12
 JOBS = 6
@@ -33,7 +33,7 @@ def test_jobs_survive_a_sigkill_of_the_agent_at_any_moment(agent: Agent, control
         syncs_before = len(control.syncs)
         if round_ % 3:  # from the first message on: sometimes before it, mostly during the launches
             eventually(lambda: len(control.syncs) > syncs_before, 20, "the first message")  # noqa: B023
-        time.sleep(chance.uniform(0, 0.5))
+        until_random_moment(chance, 0, 0.5)
         agent.kill()
     agent.start()
     for key in keys:
@@ -54,7 +54,7 @@ def test_job_outlives_its_agent_and_is_adopted(agent: Agent, control: Control) -
     agent.kill()
     eventually(lambda: (agent.ranks / short / "exit.json").exists(), 10, "the end without an agent")
     ended_by = datetime.now(UTC)
-    time.sleep(0.5)
+    eventually(lambda: datetime.now(UTC) > ended_by + timedelta(seconds=0.5), 10, "its end to be in the past")
     agent.start()
     end = control.end_of(short)
     assert (end.exit_code, end.reason) == (7, "exited")
@@ -74,7 +74,10 @@ def test_jobs_continue_and_are_reported_after_an_outage_of_the_control_plane(age
     for key in (ends, limited, lasts):
         control.start_of(key)
     control.is_away = True
-    time.sleep(3)
+    for key in (ends, limited):
+        eventually((agent.ranks / key / rank_dir.EXIT).exists, 10, "its end during the outage")
+    began = datetime.now(UTC)
+    eventually(lambda: datetime.now(UTC) > began + timedelta(seconds=1), 10, "these ends to be in the past")
     assert ends not in control.ended
     back_at = datetime.now(UTC).isoformat()
     control.is_away = False
@@ -193,10 +196,11 @@ def test_logs_are_complete_when_agent_and_server_are_killed(agent: Agent, contro
     )
     if not is_known:
         control.unknown.add(key)
-    for _ in range(2):
+    for part in (1, 2):
         agent.start()
         control.start_of(key)
-        time.sleep(0.7)
+        if is_known:
+            eventually(lambda: len(control.logs.get(key, b"")) > part * 4000, 20, "a part of the log")  # noqa: B023
         agent.kill()
     agent.start()
     control.end_of(key)

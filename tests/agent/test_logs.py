@@ -4,7 +4,6 @@ import os
 import random
 import re
 import threading
-import time
 from collections.abc import Iterator
 from http.server import ThreadingHTTPServer
 from pathlib import Path
@@ -16,6 +15,7 @@ from gpusched.agent.rank_files import log_truncation, rank_dir
 from jobs.logs import store
 from tests.agent.conftest import Agent
 from tests.agent.control import Control, eventually
+from tests.waiting import until_random_moment
 
 MIB = 1 << 20
 # Writes numbered lines of bytes that are not text, with pauses, so that kills hit each stage.
@@ -61,7 +61,7 @@ class Keeping(Control):
         address, handler = self._server.server_address, self._server.RequestHandlerClass
         self._server.shutdown()
         self._server.server_close()
-        time.sleep(self.chance.uniform(0, 0.3))
+        until_random_moment(self.chance, 0, 0.3)
         self._server = ThreadingHTTPServer(address, handler)
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
@@ -93,9 +93,9 @@ def test_log_is_complete_whatever_is_killed_while_it_is_written(agent: Agent, co
     for key in keys:
         control.start_of(key)
     for _ in range(3):
-        time.sleep(control.chance.uniform(0.1, 0.4))
+        until_random_moment(control.chance, 0.1, 0.4)
         control.restart()
-        time.sleep(control.chance.uniform(0.1, 0.4))
+        until_random_moment(control.chance, 0.1, 0.4)
         agent.kill()
         agent.start()
     for key in keys:
@@ -114,9 +114,8 @@ def test_log_beyond_its_limit_loses_its_middle_and_counts_it_through_kills(
     script = "import os, time\nfor n in range(80): os.write(1, bytes([65 + n % 26]) * 65536); time.sleep(0.02)"
     key = control.run(sys.executable, "-c", script)
     agent.start("--log-max-mb", "2")
-    for _ in range(2):
-        control.start_of(key)
-        time.sleep(0.6)
+    for part in (1, 2):
+        eventually(lambda: len(stored(key)) > part * 700_000, 20, "a part of the log")  # noqa: B023
         agent.kill()
         agent.start("--log-max-mb", "3")  # for ranks that come; what was cut so stays cut so
     end = control.end_of(key)
@@ -133,10 +132,11 @@ def test_log_beyond_its_limit_loses_its_middle_and_counts_it_through_kills(
 def test_refused_log_delays_no_other_and_a_proxys_404_drops_none(
     agent: Agent, control: Keeping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    append, refused = control._append, {"status": 404}
+    append, refused, refusals = control._append, {"status": 404}, list[int]()
 
     def _append(query: dict[str, list[str]], body: bytes) -> tuple[int, bytes]:
         if query["key"] == ["1.1.0"] and refused:
+            refusals.append(refused["status"])
             return refused["status"], b"<html>404 page not found</html>"
         return append(query, body)
 
@@ -149,7 +149,7 @@ def test_refused_log_delays_no_other_and_a_proxys_404_drops_none(
     control.start_of(large)
     eventually(lambda: stored(other) == b"other\n" and len(stored(large)) == 3_000_000, 1.9, "the logs of others")
     refused["status"] = 500
-    time.sleep(0.5)
+    eventually(lambda: refusals.count(500) > 1, 10, "refusals with 500")
     refused.clear()
     eventually(lambda: stored(first) == b"first\n", 10, "the log that was refused")
 

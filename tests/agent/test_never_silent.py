@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from gpusched.agent import processes, supervision, threads
 from tests.agent.conftest import DEFAULTS, ROOT
 from tests.agent.injection import Case, as_line, machine
 from tests.agent.socket_control import SocketControl
+from tests.waiting import wait_for
 
 SECONDS = 5.0
 AT_ONCE = 6
@@ -101,10 +101,10 @@ class Stage:
             os.kill(int((self.folder / "pid").read_text()), number)
 
     def wait(self, is_met: Callable[[], object], seconds: float, event: str) -> None:
-        deadline = time.monotonic() + seconds
-        while not is_met():
-            assert time.monotonic() < deadline, f"{self.case}: waited {seconds} s for {event}\n{self.log()[-6000:]}"
-            time.sleep(0.01)
+        try:
+            wait_for(is_met, seconds, event, pause=0.02)
+        except TimeoutError as error:
+            raise AssertionError(f"{self.case}: {error}\n{self.log()[-6000:]}") from None
 
     def play(self) -> None:
         """Run the scenario after the agent's first report: jobs, and the failures that name the scenario."""

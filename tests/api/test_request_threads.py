@@ -1,13 +1,13 @@
 """The threads that work on requests: so many and no more, in the order of the requests; who stands aside makes room."""
 
 import threading
-import time
 
 import pytest
 from django.db import connection, transaction
 
 from gpusched.lib.db.sql import query
 from gpusched.lib.web.request_threads import RequestThreads, client_gone_check, yield_slot
+from tests.waiting import assert_stays, wait_for
 
 
 @pytest.fixture
@@ -25,13 +25,6 @@ def gate():
     created.set()
 
 
-def wait_for(is_so):
-    deadline = time.monotonic() + 10
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_requests_run_in_order_up_to_the_maximum(threads, gate):
     begun = []
 
@@ -42,8 +35,7 @@ def test_requests_run_in_order_up_to_the_maximum(threads, gate):
 
     answers = [threads.submit(work, number) for number in range(6)]
     wait_for(lambda: len(begun) == 2)
-    time.sleep(0.05)
-    assert (sorted(begun), len(threads._threads)) == ([0, 1], 2)
+    assert_stays(lambda: (sorted(begun), len(threads._threads)) == ([0, 1], 2), 0.05)
     gate.set()
     assert [answer.result(10) for answer in answers] == list(range(6))
     assert sorted(begun[2:4]) == [2, 3]

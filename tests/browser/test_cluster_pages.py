@@ -7,7 +7,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from gpusched.protocol.rest.cluster import Quota
-from tests.system.stack import Stack, wait_for
+from tests.system.stack import Stack
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.browser
 

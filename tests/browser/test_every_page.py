@@ -11,7 +11,8 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator
 
 from tests.browser.views import failing, opened, views
 from tests.system.people import PASSWORD, people
-from tests.system.stack import ROOT, Stack, wait_for
+from tests.system.stack import ROOT, Stack
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.browser
 AXE = ROOT / "frontend" / "node_modules" / "axe-core" / "axe.min.js"

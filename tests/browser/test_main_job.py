@@ -1,13 +1,13 @@
 """The main job in a browser: log in, submit, watch it live, read its log, cancel another, edit a quota in admin."""
 
 import re
-import time
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from gpusched.protocol.rest.cluster import Quota
-from tests.system.stack import Stack, wait_for
+from tests.system.stack import Stack
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.browser
 SLOWLY = "sh -c 'for i in 1 2 3 4 5 6; do echo line $i of six; sleep 0.5; done; echo the end'"
@@ -106,11 +106,14 @@ def test_page_equals_new_page_after_interruption(page: Page, stack: Stack) -> No
     wait_for(lambda: stack.is_ready(), 30, "the web server to be back")
     expect(chip).to_have_class(re.compile("is-live"), timeout=20_000)
     expect(page.locator(f"tr[data-key='{job.id}'] .state-completed")).to_be_visible(timeout=20_000)
-    time.sleep(1)
     current = page.context.new_page()
     current.goto("/jobs/")
     expect(current.locator("[data-freshness]")).to_have_class(re.compile("is-live"))
     keys = "rows => rows.map(row => [row.dataset.key, row.querySelector('.state')?.className])"
-    loaded = current.locator("tr[data-key]").evaluate_all(keys)
-    # What was there before stays below: a page is loaded with the latest 100.
-    assert page.locator("tr[data-key]").evaluate_all(keys)[: len(loaded)] == loaded
+
+    def are_equal() -> bool:
+        loaded = current.locator("tr[data-key]").evaluate_all(keys)
+        # What was there before stays below: a page is loaded with the latest 100.
+        return bool(loaded) and page.locator("tr[data-key]").evaluate_all(keys)[: len(loaded)] == loaded
+
+    wait_for(are_equal, 20, "both pages to show the same")

@@ -6,7 +6,8 @@ import pytest
 from playwright.sync_api import Page, ViewportSize, expect
 
 from tests.browser.test_every_page import look_at
-from tests.system.stack import Stack, wait_for
+from tests.system.stack import Stack
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.browser
 WIDE = ViewportSize(width=1440, height=900)

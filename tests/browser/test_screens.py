@@ -4,7 +4,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import log_in
-from tests.system.stack import Stack, wait_for
+from tests.system.stack import Stack
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.browser
 _WIDTHS = (641, 720, 1024, 1180, 1280, 1366, 1440, 1600)

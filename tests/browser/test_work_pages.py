@@ -10,7 +10,8 @@ from playwright.sync_api import Page, expect
 from gpusched.client import Client
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.job_request import JobRequest
-from tests.system.stack import ROOT, Stack, wait_for
+from tests.system.stack import ROOT, Stack
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.browser
 TIMEOUT = 60_000

@@ -17,6 +17,7 @@ from gpusched.client import Client
 from gpusched.client.transport import polling
 from tests.client.commandline import ROOT, call, start
 from tests.client.fakeserver import Answer, FakeServer, job, sequence
+from tests.waiting import wait_for
 
 
 class Terminal:
@@ -118,10 +119,7 @@ def test_watch_redraws_on_a_terminal(full: FakeServer, name: str) -> None:
     terminal.until(b"\x1b[J")
     request_count = len(full.requests)
     os.write(terminal.ours, b" ")
-    deadline = time.monotonic() + 10
-    while len(full.requests) == request_count:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(lambda: len(full.requests) > request_count, 10, "a request")
     os.write(terminal.ours, b"q")
     terminal.until(b"\x1b[?1049l")
     assert terminal.end() == (0, b"")

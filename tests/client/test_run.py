@@ -4,7 +4,6 @@ import os
 import pty
 import signal
 import subprocess
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 from gpusched.cli.jobs.signal_relay import ENDING, PASSED_ON, catch_signals
 from tests.client.commandline import call, start
 from tests.client.fakeserver import Answer, FakeServer, GrowingLog, Request, acted, job, problem, sequence
+from tests.waiting import wait_for
 
 
 def ended(**fields: object) -> Answer:
@@ -63,12 +63,10 @@ class Interruptible:
 def interrupt(
     process: subprocess.Popen[bytes], server: FakeServer, method: str, path: str, number: int = signal.SIGINT
 ) -> None:
-    """Ctrl-C, or another signal, once the server has been asked for that."""
-    deadline = time.monotonic() + 10
-    while not any((a.method, a.path) == (method, f"/api/v1{path}") for a in server.requests):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    time.sleep(0.15)
+    """Send Ctrl-C or another signal once the server has received that request; of the log the third, which shows that
+    the answers before were read."""
+    count = 3 if path.endswith("/logs") else 1
+    wait_for(lambda: sum((a.method, a.path) == (method, f"/api/v1{path}") for a in server.requests) >= count, 20, path)
     process.send_signal(number)
 
 

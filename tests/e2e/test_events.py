@@ -8,7 +8,8 @@ import httpx
 import pytest
 
 from gpusched.client import Client
-from tests.system.stack import Stack, wait_for
+from tests.system.stack import Stack
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.e2e
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.docs.blocks import RUN, Block, blocks, documents, is_run
-from tests.system.stack import ROOT, Stack, wait_for
+from tests.system.stack import ROOT, Stack
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]  # a shared machine is slow
 DOCS = ROOT / "docs"

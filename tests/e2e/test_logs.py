@@ -3,12 +3,12 @@
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 
 import pytest
 
-from tests.system.stack import A100, Stack, wait_for
+from tests.system.stack import A100, Stack
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.e2e
 LINES = 6000
@@ -49,7 +49,8 @@ def test_log_is_complete_when_agent_and_server_are_killed(stack: Stack) -> None:
             assert stack.kill("") and stack.up is not None
             stack.up.wait()
             stack.start()
-        time.sleep(0.5)
+        size = client.logs(job.id).size
+        wait_for(lambda: client.logs(job.id).size > size, 30, "more lines")  # noqa: B023
     assert client.wait(job.id, timeout=60).state == "completed"
     whole = b"".join(b"%d " % n + bytes([n % 256]) * (n % 400) + b"\n" for n in range(LINES))
     wait_for(lambda: client.logs(job.id, offset=-1).is_complete, 30, "the last byte")

@@ -13,7 +13,8 @@ import httpx
 import psycopg
 import pytest
 
-from tests.system.stack import ROOT, Stack, wait_for
+from tests.system.stack import ROOT, Stack
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.e2e
 # Applies one migration after the other, and says which rewrite a table that was there, or build an index of one.

@@ -12,7 +12,8 @@ import pytest
 
 from gpusched.agent.processes import descendants
 from tests.processes import is_alive
-from tests.system.stack import ROOT, Stack, wait_for
+from tests.system.stack import ROOT, Stack
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.e2e
 

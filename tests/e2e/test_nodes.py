@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -19,7 +18,8 @@ from tests.agent.test_life import DAEMONISE
 from tests.client.commandline import as_at_a_terminal
 from tests.processes import is_alive
 from tests.system.joining import join
-from tests.system.stack import A100, ROOT, Stack, wait_for
+from tests.system.stack import A100, ROOT, Stack
+from tests.waiting import assert_stays, wait_for
 
 pytestmark = pytest.mark.e2e
 SPEC = f"1:{A100}:81920:8:64:524288"
@@ -83,8 +83,7 @@ def test_node_falls_silent_and_returns(stack: Stack, tmp_path: Path) -> None:
     first, second = (int((tmp_path / attempt).read_text()) for attempt in ("1", "2"))
     wait_for(lambda: not is_alive(first), 30, "the stale attempt to be stopped")
     wait_for(lambda: client.status().online_nodes == 2, 30, "the node to be back")
-    time.sleep(1)
-    assert is_alive(second)
+    assert_stays(lambda: is_alive(second), 1)
     assert (client.get(job.id).state, client.get(job.id).attempt) == ("running", 2)
     client.cancel(job.id)
     assert client.wait(job.id, timeout=30).state == "cancelled"

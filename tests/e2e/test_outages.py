@@ -1,7 +1,6 @@
 """PostgreSQL restarts while clients write, read and look: they are answered, or told to ask again (A59)."""
 
 import threading
-import time
 import uuid
 from collections import Counter
 from collections.abc import Callable
@@ -10,7 +9,8 @@ import httpx
 import pytest
 
 from gpusched.client import Client
-from tests.system.stack import Stack, wait_for
+from tests.system.stack import Stack
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.e2e
 JOB = {"tenant": "default", "command": ["true"], "gpu_count": 0, "cpu_cores": 1}
@@ -58,14 +58,14 @@ class Visitors:
                 if answer.status_code == 201:
                     self.made[key] = answer.json()["job_id"]
                     key = uuid.uuid4().hex
-                time.sleep(0.01)
+                self._stopping.wait(0.01)
 
     def _read(self) -> None:
         with self.http_of_admin() as http:
             while not self._stopping.is_set():
                 for path in READS:
                     self._note(http.get(path))
-                    time.sleep(0.01)
+                    self._stopping.wait(0.01)
 
     def _look(self) -> None:
         with self.http() as http:
@@ -76,7 +76,7 @@ class Visitors:
             while not self._stopping.is_set():
                 for path in ("/overview/", "/jobs/"):
                     self._note(http.get(path))
-                    time.sleep(0.01)
+                    self._stopping.wait(0.01)
 
     def _use_sdk(self) -> None:
         with Client(self.stack.url, self.stack.token(), tenant="default") as client:
@@ -85,7 +85,7 @@ class Visitors:
                     self.by_sdk.append(client.submit(["true"], gpus=0).id)
                 except Exception as error:  # noqa: BLE001 the test fails by it
                     self.wrong.append(f"the SDK gave up: {error!r}")
-                time.sleep(0.05)
+                self._stopping.wait(0.05)
 
 
 def test_restarts_of_postgresql_lose_no_request(stack: Stack) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.processes import is_alive
-from tests.system.stack import Stack, wait_for
+from tests.system.stack import Stack
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.e2e
 

@@ -16,7 +16,8 @@ import pytest
 
 from gpusched.client import Client
 from gpusched.lib.db.embedded import Server
-from tests.system.stack import ROOT, free_port, wait_for
+from tests.system.stack import ROOT, free_port
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.e2e
 ORDINARY = "nobody"

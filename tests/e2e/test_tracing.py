@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from tests.collector import Collector
-from tests.system.stack import ROOT, Stack, wait_for
+from tests.system.stack import ROOT, Stack
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.e2e
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

@@ -13,7 +13,8 @@ import pytest
 from websockets.sync.client import connect
 
 from gpusched.client import Client
-from tests.system.stack import ROOT, Stack, free_port, wait_for
+from tests.system.stack import ROOT, Stack, free_port
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(500)]
 TIMEOUT_SECONDS = 60.0

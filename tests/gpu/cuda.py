@@ -2,8 +2,8 @@
 number of MiB it allocates that much on the first, prints `ready`, and waits to be killed."""
 
 import ctypes
+import signal
 import sys
-import time
 
 
 def check(code: int, call: str) -> None:
@@ -39,7 +39,7 @@ def hold(cuda: ctypes.CDLL, megabytes: int) -> None:
     check(cuda.cuMemsetD8_v2(memory, ctypes.c_ubyte(1), ctypes.c_size_t(megabytes << 20)), "cuMemsetD8")
     check(cuda.cuCtxSynchronize(), "cuCtxSynchronize")
     print("ready", flush=True)
-    time.sleep(600)
+    signal.pause()
 
 
 main()

@@ -2,13 +2,13 @@
 
 import random
 import threading
-import time
 
 import pytest
 from django.db import connection, connections
 
 from scheduling.cycle import run
 from tests.races.test_constraints import at_once
+from tests.waiting import until_random_moment, wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def test_cycles_never_overlap_and_see_every_request(monkeypatch):
     """A51: eight threads each write a row and request a cycle. Once all have returned, a cycle with a later snapshot has
     seen every row. (To return because the lock is held fails in half of such trials.)"""
-    running, overlaps, observed = [0], [], set()
+    running, overlaps, observed, chance = [0], [], set(), random.Random(51)
     guard = threading.Lock()
 
     def fake_cycle(trigger):
@@ -27,7 +27,7 @@ def test_cycles_never_overlap_and_see_every_request(monkeypatch):
         with connection.cursor() as cursor:
             cursor.execute("SELECT id FROM wakes")
             ids = {row[0] for row in cursor.fetchall()}
-        time.sleep(random.random() * 0.004)
+        until_random_moment(chance, 0, 0.004)
         with guard:
             observed.update(ids)
             running[0] -= 1
@@ -77,10 +77,9 @@ def test_lock_is_free_when_its_holder_is_killed():
     assert not locks.try_acquire(locks.Lock.CYCLE_RUNNING)
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_terminate_backend(%s)", pids)
-    deadline = time.monotonic() + 2
-    while not (free := locks.try_acquire(locks.Lock.CYCLE_RUNNING)) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    locks.release(locks.Lock.CYCLE_RUNNING)
-    killed.set()
-    thread.join(10)
-    assert free
+    try:
+        wait_for(lambda: locks.try_acquire(locks.Lock.CYCLE_RUNNING), 2, "the lock")
+        locks.release(locks.Lock.CYCLE_RUNNING)
+    finally:
+        killed.set()
+        thread.join(10)

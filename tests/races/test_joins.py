@@ -1,7 +1,6 @@
 """Concurrent joins of two machines with one name, or of one machine twice, with two real connections."""
 
 import threading
-import time
 from typing import Any
 
 import msgspec
@@ -14,6 +13,7 @@ from gpusched.protocol.agent_messages import Join, NodeFacts
 from nodes.inventory import join
 from nodes.models import Node
 from tests.races.test_constraints import at_once
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 FACTS = NodeFacts(hostname="gpu-1", boot_id="b", agent_version="0", cpu_cores=8, memory_mb=1024)
@@ -51,10 +51,7 @@ def join_while_another_commits(token: str, first_key: str, key: str) -> Any:
     with transaction.atomic():
         join.join_node(message(first_key), 2.0)
         written.set()
-        deadline = time.monotonic() + 30
-        while not query("SELECT 1 FROM pg_locks WHERE NOT granted"):
-            assert thread.is_alive() and time.monotonic() < deadline, "it does not wait for the other join"
-            time.sleep(0.01)
+        wait_for(lambda: query("SELECT 1 FROM pg_locks WHERE NOT granted"), 30, "it to wait for the other join")
     thread.join(30)
     return answers[0]
 

@@ -1,7 +1,6 @@
 """The adviser's own side: what it keeps, what it makes of what it is sent, and that it lives on."""
 
 import io
-import time
 
 import pytest
 
@@ -11,6 +10,7 @@ from scheduling.engine.whatif.questions import Present
 from scheduling.whatif import client, process
 from tests.engine.scenario import NOW, cluster, job, node
 from tests.scheduling import thoughts
+from tests.waiting import assert_stays
 
 VIEW = (cluster(node(1), jobs=[job(1, gpus=4)]), Policy(), NOW)
 
@@ -49,8 +49,7 @@ def test_answered_process_is_not_killed_later(monkeypatch):
         assert child.ask(question)[0]
         monkeypatch.setattr(client, "THINKING_SECONDS", 0.2)
         assert child.ask(question)[0]
-        time.sleep(0.5)
-        assert not given_up
+        assert_stays(lambda: not given_up, 0.4)
     finally:
         monkeypatch.undo()
         child.end()

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -28,6 +27,7 @@ from scheduling.whatif.client import ask
 from tests.engine.scenario import NOW, cluster, job, node, running_on
 from tests.processes import is_alive
 from tests.scheduling import thoughts
+from tests.waiting import wait_for
 
 
 def present() -> Present:
@@ -39,13 +39,6 @@ def present() -> Present:
 
 
 VIEW = present()
-
-
-def wait_for(is_so: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -151,7 +144,7 @@ def test_process_ends_with_the_web_process_in_any_case(question, tmp_path):
     """While it has nothing to do, and in the midst of a thought."""
     path = tmp_path / "pid"
     script = f"""
-import time
+import threading
 from pathlib import Path
 import django
 django.setup()
@@ -161,7 +154,7 @@ if {question!r} == "never":
     ask(VIEW, thoughts.think_forever, {str(path)!r})
 Path({str(path) + ".new"!r}).write_text(str(ask(VIEW, thoughts.number)))
 Path({str(path) + ".new"!r}).rename({str(path)!r})
-time.sleep(60)
+threading.Event().wait(60)
 """
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "gpusched.settings"}
     web = subprocess.Popen([sys.executable, "-c", script], cwd=client.ROOT, env=environment)
@@ -281,19 +274,14 @@ def test_caller_that_arrives_during_a_read_shares_the_next_one(monkeypatch):
         reads.append(options)
         return Snapshot((), (), (), (), reserved_job_id=len(reads)), CommitBasis(NOW, {}, Policy(), ())
 
-    def call(calls):
-        calls.set()
-        return current.take_snapshot()
-
+    callers: list[int] = []
+    monkeypatch.setattr(current, "wait_for_batch", lambda: callers.append(1))
     monkeypatch.setattr(snapshot, "load", load)
     with ThreadPoolExecutor(8) as pool:
         first = pool.submit(current.take_snapshot)
         begun.acquire()
-        calling = [threading.Event() for _ in range(5)]
-        others = [pool.submit(call, future) for future in calling]
-        for future in calling:
-            future.wait(20)
-        time.sleep(0.2)  # they are about to wait for their turn
+        others = [pool.submit(current.take_snapshot) for _ in range(5)]
+        wait_for(lambda: len(callers) == 6)
         gate.release(10)
         result = [future.result(20).snapshot.reserved_job_id for future in (first, *others)]
     assert result == [1, 2, 2, 2, 2, 2]

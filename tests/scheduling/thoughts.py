@@ -1,10 +1,10 @@
 """Questions that the adviser of the tests is asked: as functions of the present like the real ones."""
 
 import os
-import time
 from pathlib import Path
 
 from scheduling.engine.whatif.questions import Present
+from tests.waiting import wait_for
 
 
 def number(view: Present) -> int:
@@ -24,8 +24,7 @@ def record_and_answer(view: Present, path: str, word: str) -> str:
 
 def wait_for_gate(view: Present, path: str) -> str:
     """Until there is such a file."""
-    while not Path(path).exists():
-        time.sleep(0.01)
+    wait_for(Path(path).exists, 60)
     return "waited"
 
 

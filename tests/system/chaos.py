@@ -21,7 +21,8 @@ import psycopg
 
 from gpusched.agent.processes import signal_all
 from gpusched.client.errors import GpuschedError
-from tests.system.stack import A100, Stack, wait_for
+from tests.system.stack import A100, Stack
+from tests.waiting import until_random_moment, wait_for
 
 AGENTS, NODES_EACH = 2, 2
 # An agent stores its credential in its directory, so it needs a token only until it has joined.
@@ -128,9 +129,9 @@ class Flow:
                     length = self._lengths.pop()
                 except IndexError:
                     return
-                began = time.monotonic()
+                due = time.monotonic() + self._pause
                 self.acknowledged.append(self._submit(http, length))
-                time.sleep(max(0.0, self._pause - (time.monotonic() - began)))
+                self._has_ended.wait(max(0.0, due - time.monotonic()))
 
     def _submit(self, http: httpx.Client, length: float) -> int:
         body = {"tenant": "default", "command": ["sh", "-c", SCRIPT, str(self.ran), str(length)], "gpu_count": 1}
@@ -144,7 +145,7 @@ class Flow:
                     raise RuntimeError(answer.text)
             except httpx.HTTPError:
                 pass  # not acknowledged: the same key again
-            time.sleep(0.1)
+            self._has_ended.wait(0.1)
 
     def _read(self) -> None:
         headers = {"Authorization": f"Bearer {self.stack.token()}"}
@@ -191,7 +192,7 @@ class Agents:
             agent = self.stack.agents[number]
             agent.kill()
             agent.wait()
-            time.sleep(seconds)
+            self._has_ended.wait(seconds)
             self._replace(number)
 
     def close(self) -> None:
@@ -240,7 +241,7 @@ def _kill_until(agents: Agents, flow: Flow, rng: random.Random) -> Counter[str]:
     """Kill victims until the flow ends; return how often each was killed."""
     kills: Counter[str] = Counter()
     while not flow.is_over():
-        time.sleep(rng.uniform(1.0, 4.0))
+        until_random_moment(rng, 1.0, 4.0)
         victim = rng.choice(VICTIMS)
         _kill(agents, victim, rng)
         kills[victim] += 1
@@ -280,10 +281,9 @@ def _is_over(stack: Stack) -> bool:
 
 def _orphans(stack: Stack) -> int:
     """Return how many processes of jobs still exist a while after all jobs have ended."""
-    deadline = time.monotonic() + 10
-    while (pids := _of_jobs(stack)) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    return len(pids)
+    with suppress(TimeoutError):
+        wait_for(lambda: not _of_jobs(stack), 10, "the processes of jobs to end", pause=0.2)
+    return len(_of_jobs(stack))
 
 
 def _of_jobs(stack: Stack) -> list[int]:

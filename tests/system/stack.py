@@ -6,9 +6,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -17,6 +16,7 @@ from gpusched.agent.processes import descendants, signal_all
 from gpusched.client import Client
 from gpusched.lib.db.embedded import Server
 from tests.system import prepared
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 A100 = "NVIDIA A100-SXM4-80GB"
@@ -196,12 +196,3 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def wait_for(condition: Callable[[], object], seconds: float, description: str, pause: float = 0.05) -> None:
-    """Poll until the condition holds. Raises TimeoutError with the description of the condition."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {seconds} s for {description}")
-        time.sleep(pause)

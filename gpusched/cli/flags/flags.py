@@ -32,7 +32,7 @@ _COMMAND = inspect.Parameter(
     "command",
     inspect.Parameter.KEYWORD_ONLY,
     default=None,
-    annotation=Annotated[list[str] | None, typer.Argument(metavar="COMMAND", show_default=False)],
+    annotation=Annotated[list[str] | None, typer.Argument(metavar="COMMAND...", show_default=False)],
 )
 
 FLAGS: tuple[inspect.Parameter, ...] = (
