@@ -1,6 +1,7 @@
 """The live feed over polling, for pages whose WebSocket is blocked."""
 
-from django.http import HttpRequest, JsonResponse
+from django.contrib.auth.views import redirect_to_login
+from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.http import require_GET
 
 from frontend.live import snapshot
@@ -9,12 +10,12 @@ from tenants.auth.identity import identity
 
 
 @require_GET
-def poll(request: HttpRequest) -> JsonResponse:
+def poll(request: HttpRequest) -> HttpResponse:
     """Return the snapshot of `?topic=…&topic=…`, with an error for each topic that is refused.
 
-    Without a login the answer is 401: a script cannot follow a redirect to the login page."""
+    Without a login it redirects to the login page, as all pages do."""
     if not request.user.is_authenticated:
-        return JsonResponse({"error": "you are not logged in"}, status=401)
+        return redirect_to_login(request.get_full_path())
     requested = list(dict.fromkeys(request.GET.getlist("topic")))[: 2 * MAX_TOPICS]
     answer = snapshot.load(requested[:MAX_TOPICS], identity(request))
     answer["errors"] |= dict.fromkeys(requested[MAX_TOPICS:], "too_many_topics")

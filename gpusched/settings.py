@@ -4,6 +4,8 @@ import json
 import secrets
 from pathlib import Path
 
+from django.templatetags.static import static
+
 from gpusched import __version__, env
 from gpusched.lib.db.connections import django_database
 from gpusched.lib.limits import MAX_BODY_BYTES
@@ -140,6 +142,7 @@ UNFOLD = {
     "SITE_HEADER": "gpusched admin",
     "SITE_SYMBOL": "memory",
     "SITE_URL": "/",
+    "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": lambda _: static("app/icon.svg")}],
     "COLORS": {
         "primary": {
             "50": "oklch(97% .014 254.6)",

@@ -74,9 +74,11 @@ test("a poll answer after the socket opened is ignored", async () => {
 });
 
 test("a logout is shown and ends polling", async () => {
-  answer.status = 401;
+  vi.stubGlobal("fetch", async (url: string) => (requests.push(url), { type: "opaqueredirect", ok: false, status: 0 }));
   await after(0);
   await after(TIMEOUT_MS);
+  expect(hub.heard.isLoggedOut).toBe(true);
+  hub.closed(1006);
   expect(hub.heard.isLoggedOut).toBe(true);
   await after(TIMEOUT_MS * 2);
   expect(requests.length).toBe(1);

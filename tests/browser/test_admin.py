@@ -21,6 +21,8 @@ def test_admin_index_is_live(chromium: Browser, stack: Stack, theme: Literal["li
     context = chromium.new_context(base_url=stack.url, viewport={"width": 1440, "height": 900}, color_scheme=theme)
     page = context.new_page()
     page.set_default_timeout(TIMEOUT)
+    errors: list[str] = []
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
     log_in(page, stack.password)
     page.goto("/admin/")
     box = page.locator(".cluster-now")
@@ -34,6 +36,7 @@ def test_admin_index_is_live(chromium: Browser, stack: Stack, theme: Literal["li
     expect(running).to_have_text(str(previous), timeout=TIMEOUT)
     page.evaluate(AXE.read_text())
     assert page.evaluate(SERIOUS, ".cluster-now") == []
+    assert errors == []
     box.get_by_role("link", name="Fleet", exact=True).click()
     page.wait_for_url("**/fleet/")
     context.close()

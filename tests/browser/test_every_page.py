@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, TimeoutError, expect
@@ -23,8 +24,9 @@ _WITH_FEED = r"(?!admin)(?!.*-(loading|polling|offline)$).*"
 _OF_ADMINS = r"quota.*|join.*|node|fleet-chosen|cluster-health|tenants|job-cancel|.*-(loading|polling|offline)"
 _RUN_AXE = """async () => {
   const found = await axe.run(document, {resultTypes: ['violations'],
-    runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']});
-  return found.violations.filter(v => v.impact === 'serious' || v.impact === 'critical')
+    runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'],
+    rules: {'target-size': {enabled: true}, 'label-content-name-mismatch': {enabled: true}}});
+  return found.violations
     .map(v => `${v.id}: ${v.nodes.slice(0, 3).map(n => `${n.target} ${n.any.map(a => a.message).join(' ')}`).join(' | ')}`);
 }"""
 
@@ -118,6 +120,7 @@ def test_every_page_is_accessible_and_quiet(
     page = enter(chromium, stack, user, word, reduced_motion="reduce", **mode)
     complaints = listen(page)
     findings: list[str] = []
+    paths_of: dict[str, set[str]] = {}
     looked_at = [view for view in views(page) if re.fullmatch(only, view.name) and not view.is_anonymous]
     assert looked_at
     for view in looked_at:
@@ -130,6 +133,12 @@ def test_every_page_is_accessible_and_quiet(
             findings += look_at(visible, view.name, width)
             if width == 360 and "-" not in view.name:
                 findings += too_wide_magnified(visible, view.name)
+            if status < 400:
+                description = visible.locator("meta[name=description]").get_attribute("content") or ""
+                paths_of.setdefault(description, set()).add(urlsplit(view.path).path)
+    findings += [
+        f"{paths} share the description {text!r}" for text, paths in paths_of.items() if not text or len(paths) > 1
+    ]
     page.context.close()
     assert not findings + complaints, "\n".join(findings + complaints)
 

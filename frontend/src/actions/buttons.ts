@@ -43,7 +43,7 @@ export class Actions {
     this.isBusy = true;
     const address = this.address;
     try {
-      const answer = await fetch(address, { redirect: "error" });
+      const answer = await fetch(address, { redirect: "manual" });
       if (answer.ok && address === this.address) this.apply(await answer.text());
       else if (answer.status === 404 && address === this.address) this.element.replaceChildren();
     } catch {

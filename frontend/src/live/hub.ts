@@ -122,7 +122,8 @@ export class Hub implements SocketEvents {
 
   closed(code: number): void {
     this.heard.isConnected = false;
-    this.heard.isLoggedOut = code === LOGGED_OUT;
+    // A later failure to connect does not end it; only a connection does.
+    this.heard.isLoggedOut ||= code === LOGGED_OUT;
     this.hasFailed = true;
     for (const [topic, state] of this.states) this.states.set(topic, unsettled(state));
     this.onHeard();

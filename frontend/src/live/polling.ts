@@ -47,8 +47,9 @@ export class Polling {
 
   private async ask(topics: readonly string[]): Promise<void> {
     const query = new URLSearchParams(topics.map((topic) => ["topic", topic]));
-    const answer = await fetch(`/live/?${query.toString()}`, { headers: { Accept: "application/json" } });
-    if (answer.status === 401) return this.hub.loggedOut();
+    const answer = await fetch(`/live/?${query.toString()}`, { headers: { Accept: "application/json" }, redirect: "manual" });
+    // A redirect leads to the login. A status of 401 would also be an error on the console.
+    if (answer.type === "opaqueredirect") return this.hub.loggedOut();
     if (answer.ok) this.hub.polled((await answer.json()) as Snapshot);
   }
 }

@@ -33,10 +33,10 @@ function continueReloading(): void {
 /** Reload the page. Return false if it must be retried. */
 async function reload(): Promise<boolean> {
   try {
-    const answer = await fetch(location.href, { headers: { "X-Again": "1" }, redirect: "error" });
+    const answer = await fetch(location.href, { headers: { "X-Again": "1" }, redirect: "manual" });
     if (answer.ok) update(new DOMParser().parseFromString(await answer.text(), "text/html"));
-    // A retry does not help if the page is gone or forbidden.
-    return answer.ok || [403, 404, 410].includes(answer.status);
+    // A retry does not help if the page is gone or forbidden, or if the session has ended.
+    return answer.ok || answer.type === "opaqueredirect" || [403, 404, 410].includes(answer.status);
   } catch {
     return false;
   }

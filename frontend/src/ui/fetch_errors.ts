@@ -26,6 +26,7 @@ export async function ask<T>(address: string, body?: URLSearchParams, keepalive 
 
 /** An unexpected answer, with the request id of the server's log. */
 export function unexpected(answer: Response): Error {
+  if (answer.type === "opaqueredirect") return new Error("you are logged out");
   const id = answer.headers.get("X-Request-Id");
   return new Error(`the server answered ${answer.status}${id === null ? "" : `, request ${id}`}`);
 }

@@ -39,7 +39,7 @@ export class Search {
     private readonly stream: Stream,
     readonly text: string,
     private readonly changed: () => void,
-    private readonly get: Fetch = (url) => fetch(url, { credentials: "same-origin", redirect: "error" }),
+    private readonly get: Fetch = (url) => fetch(url, { credentials: "same-origin", redirect: "manual" }),
   ) {}
 
   /** Search until there are enough matches or the log ends. */
