@@ -41,12 +41,15 @@ test("arrows move, Enter opens, Escape and blur clear", () => {
   expect(messages).toEqual([1, -1, "left"]);
 });
 
-test("the strip counts states and links to the clicked GPU", () => {
+test("the strip counts states, links to the clicked GPU, and loads details for the pointer", () => {
   const region = document.createElement("section");
   Object.defineProperty(region, "clientWidth", { value: 800 });
   document.body.append(region);
-  const view = overviewStrip(region, {} as Page);
-  view.draw({ status: "ready", seq: 1, rows: new Map(nodes(2).map((row) => [row.name, row])), error: null, hasRows: true });
+  const details = new Map<string, object>();
+  const hub = { listen: vi.fn(() => () => undefined), state: () => ({ rows: details }) };
+  const view = overviewStrip(region, { hub } as unknown as Page);
+  const rows = new Map(nodes(2).map(({ name, devices }) => [name, { indexes: devices.map(({ index }) => index), cells: devices.map(({ cell }) => cell) }]));
+  view.draw({ status: "ready", seq: 1, rows, error: null, hasRows: true });
   const link = region.querySelector("a") as HTMLAnchorElement;
   expect(link.getAttribute("aria-label")).toBe("16 GPUs: 4 busy, 4 held but idle, 4 free, 4 unavailable. Open the fleet");
   const at = stripCells([8, 8], 800).cells[11]!;
@@ -55,6 +58,15 @@ test("the strip counts states and links to the clicked GPU", () => {
   expect(link.getAttribute("href")).toBe("/fleet/?gpu=gpu-1%2F3");
   link.dispatchEvent(new MouseEvent("click", { clientX: 9999, clientY: 0 }));
   expect(link.getAttribute("href")).toBe("/fleet/");
+  expect(hub.listen).not.toHaveBeenCalled();
+  const lines = (): string[] => {
+    link.querySelector("canvas")?.dispatchEvent(new MouseEvent("pointermove", { clientX: at.x + 1, clientY: at.y + 1 }));
+    return [...document.querySelectorAll(".tooltip div")].map((line) => line.textContent);
+  };
+  expect(lines()).toEqual(["gpu-1 · GPU 3", "busy"]);
+  for (const row of nodes(2)) details.set(row.name, row);
+  expect(lines()).toEqual(describeCell({ node: nodes(2)[1]!, device: nodes(2)[1]!.devices[3]! }));
+  expect(hub.listen).toHaveBeenCalledOnce();
   view.close?.();
 });
 

@@ -19,7 +19,7 @@ from nodes.models import Reading as Kept
 from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
-ALL = ("overview", "nodes", "queue", "jobs", "tenants")
+ALL = ("overview", "nodes", "strip", "queue", "jobs", "tenants")
 
 
 @pytest.fixture

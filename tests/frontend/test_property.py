@@ -24,7 +24,7 @@ from tests.frontend.page import Page, cookie_of, live_hub
 from tests.frontend.test_live import fall_silent, write_log
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(600)]
-ALL = ["overview", "nodes", "readings", "queue", "jobs", "tenants", "health", "mine", "notices"]
+ALL = ["overview", "nodes", "readings", "strip", "queue", "jobs", "tenants", "health", "mine", "notices"]
 SECRET = "unspeakable"
 
 

@@ -108,6 +108,12 @@ export interface DeviceRow {
   reading: Reading | null;
 }
 
+/** `strip`: the GPUs of one node, in columns. */
+export interface StripRow {
+  indexes: number[];
+  cells: Cell[];
+}
+
 export interface HolderRow {
   name: string;
   user: string;

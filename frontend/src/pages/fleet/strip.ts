@@ -1,9 +1,9 @@
 // The strip of the fleet on the Overview: a cell per GPU, by node.
 import { h, plural, refill } from "../../ui/dom";
 import type { MakeView } from "../../live/regions";
-import type { Cell, NodeRow } from "../../live/topics";
+import type { Cell, NodeRow, StripRow } from "../../live/topics";
 import { CELLS, CELL_WORDS, byName, empty, whenEmpty } from "../../ui/pieces";
-import { type FleetCell, describeCell } from "./model";
+import { describeCell } from "./model";
 import { type Palette, readPalette } from "./palette";
 import { Tooltip } from "./tooltip";
 
@@ -65,13 +65,22 @@ function fill(context: CanvasRenderingContext2D, { x, y, width, height }: StripC
   }
 }
 
-export const overviewStrip: MakeView = (region) => {
+interface Place {
+  node: string;
+  /** The position among the devices of the node. MIG instances share an index. */
+  at: number;
+  index: number;
+  cell: Cell;
+}
+
+export const overviewStrip: MakeView = (region, { hub }) => {
   const canvas = h("canvas");
   const link = h("a", { class: "strip-link", href: "/fleet/" }, canvas);
   const tooltip = new Tooltip();
   const none = whenEmpty(region);
-  let visible: FleetCell[] = [];
+  let visible: Place[] = [];
   let boxes: StripCell[] = [];
+  let stop: (() => void) | undefined;
   let colours = readPalette(region);
 
   const paint = (): void => {
@@ -80,11 +89,11 @@ export const overviewStrip: MakeView = (region) => {
     const ratio = devicePixelRatio || 1;
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, canvas.width, canvas.height);
-    visible.forEach(({ device }, at) => boxes[at] && fill(context, boxes[at], device.cell, colours));
+    visible.forEach(({ cell }, at) => boxes[at] && fill(context, boxes[at], cell, colours));
   };
   const arrange = (): void => {
     const counts = new Map<string, number>();
-    for (const { node } of visible) counts.set(node.name, (counts.get(node.name) ?? 0) + 1);
+    for (const { node } of visible) counts.set(node, (counts.get(node) ?? 0) + 1);
     const width = Math.max(1, region.clientWidth);
     const { cells, height } = stripCells([...counts.values()], width);
     boxes = cells;
@@ -99,29 +108,36 @@ export const overviewStrip: MakeView = (region) => {
     const [x, y] = [event.clientX - box.left, event.clientY - box.top];
     return boxes.findIndex((cell) => x >= cell.x && x <= cell.x + cell.width && y >= cell.y && y <= cell.y + cell.height);
   };
+  /** The details of the nodes are a large topic, loaded when the pointer first needs them. */
+  const describe = ({ node: name, at, index, cell }: Place): string[] => {
+    stop ??= hub.listen("nodes", () => undefined);
+    const node = hub.state("nodes").rows.get(name) as NodeRow | undefined;
+    const device = node?.devices[at];
+    return node && device ? describeCell({ node, device }) : [`${name} · GPU ${index}`, CELL_WORDS[cell]];
+  };
   canvas.addEventListener("pointermove", (event) => {
     const at = pointed(event);
-    const [cell, box] = [visible[at], boxes[at]];
-    if (cell === undefined || box === undefined) return tooltip.hide();
+    const [place, box] = [visible[at], boxes[at]];
+    if (place === undefined || box === undefined) return tooltip.hide();
     const from = canvas.getBoundingClientRect();
-    tooltip.show(describeCell(cell), from.left + box.x, from.top + box.y, box.width);
+    tooltip.show(describe(place), from.left + box.x, from.top + box.y, box.width);
   });
   canvas.addEventListener("pointerleave", () => tooltip.hide());
   link.addEventListener("click", (event) => {
-    const cell = visible[pointed(event)];
-    link.href = cell === undefined ? "/fleet/" : `/fleet/?gpu=${encodeURIComponent(`${cell.node.name}/${cell.device.index}`)}`;
+    const place = visible[pointed(event)];
+    link.href = place === undefined ? "/fleet/" : `/fleet/?gpu=${encodeURIComponent(`${place.node}/${place.index}`)}`;
   });
   const watcher = new ResizeObserver(() => visible.length > 0 && canvas.isConnected && arrange());
   watcher.observe(region);
 
   return {
     draw(state) {
-      const nodes = ([...state.rows.values()] as NodeRow[]).sort((a, b) => byName(a.name, b.name));
+      const nodes = ([...state.rows] as [string, StripRow][]).sort(([a], [b]) => byName(a, b));
+      visible = nodes.flatMap(([node, { indexes, cells }]) => cells.map((cell, at) => ({ node, at, index: indexes[at] ?? 0, cell })));
       if (nodes.length === 0) return refill(region, none());
-      if (nodes.every((node) => node.devices.length === 0)) return refill(region, empty("No node has a GPU. Jobs that request none can run."));
-      visible = nodes.flatMap((node) => node.devices.map((device) => ({ node, device })));
+      if (visible.length === 0) return refill(region, empty("No node has a GPU. Jobs that request none can run."));
       if (link.parentElement !== region) region.replaceChildren(link);
-      const words = CELLS.map((cell) => `${visible.filter(({ device }) => device.cell === cell).length} ${CELL_WORDS[cell]}`);
+      const words = CELLS.map((cell) => `${visible.filter((place) => place.cell === cell).length} ${CELL_WORDS[cell]}`);
       link.setAttribute("aria-label", `${plural(visible.length, "GPU")}: ${words.join(", ")}. Open the fleet`);
       arrange();
     },
@@ -132,6 +148,7 @@ export const overviewStrip: MakeView = (region) => {
     close() {
       watcher.disconnect();
       tooltip.close();
+      stop?.();
     },
   };
 };
