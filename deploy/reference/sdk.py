@@ -13,7 +13,7 @@ _INTRODUCTION = """\
 # Reference: the Python SDK
 
 This page lists each method with its arguments; [sdk.md](../sdk.md) is the guide. `AsyncClient` has the same methods:
-await them (use `follow` and `events` with `async for`). Methods return types of `gpusched.client`, whose fields
+await them (use `follow` and `events` with `async for`). Methods return types of `gpusched.protocol.rest`, whose fields
 are those of the [REST answers](rest.md); all are typed, so an editor shows them.
 """
 _KINDS = {

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from graphlib import CycleError, TopologicalSorter
 
 import msgspec
 
@@ -54,23 +55,8 @@ def is_met(kind: str, state: str) -> bool | None:
 def cycle_in(waits_for: Mapping[str, Sequence[str]]) -> list[str]:
     """Return the names of a cycle, with its first name again at the end; empty if there is none. A name may wait for
     names that are not keys."""
-    completed: set[str] = set()
-    for start in waits_for:
-        path: dict[str, int] = {}  # ordered: the path from `start` to this name
-        stack = [(start, iter(waits_for[start]))] if start not in completed else []
-        path.update({name: 0 for name, _ in stack})
-        while stack:
-            name, following = stack[-1]
-            for other in following:
-                if other in path:
-                    names = list(path)
-                    return [*names[names.index(other) :], other]
-                if other in waits_for and other not in completed:
-                    path[other] = 0
-                    stack.append((other, iter(waits_for[other])))
-                    break
-            else:
-                stack.pop()
-                del path[name]
-                completed.add(name)
+    try:
+        TopologicalSorter(waits_for).prepare()
+    except CycleError as error:
+        return list(reversed(error.args[1]))
     return []

@@ -1,6 +1,6 @@
 """The calls for access: tokens of people, programs and new nodes, login, secrets, and the caller's own account."""
 
-from gpusched.client.transport.call import API, Call, get, json_as, no_content, segment, without_none, write
+from gpusched.client.transport.call import API, Call, delete, get, json_as, segment, without_none, write
 from gpusched.protocol.rest.access import IssuedServiceToken, IssuedToken, JoinToken, Me, Secret, ServiceToken, Token
 from gpusched.protocol.rest.jobs import Page
 
@@ -30,7 +30,7 @@ def create_token(
 
 def revoke_token(token_id: int) -> Call[None]:
     """Revoke a token: the server refuses it from now on."""
-    return Call("DELETE", f"{API}/tokens/{token_id}", no_content)
+    return delete(f"/tokens/{token_id}", is_repeatable=True)
 
 
 def service_tokens(tenant: str) -> Call[Page[ServiceToken]]:
@@ -91,8 +91,7 @@ def set_secret(tenant: str, name: str, value: str) -> Call[Secret]:
 
 def delete_secret(tenant: str, name: str) -> Call[None]:
     """Delete a secret. Attempts that name it and are ordered later fail."""
-    # Not repeatable: a second one would not find the deleted secret.
-    return Call("DELETE", f"{API}{_secrets_path(tenant)}/{segment(name)}", no_content, is_repeatable=False)
+    return delete(f"{_secrets_path(tenant)}/{segment(name)}")
 
 
 def _secrets_path(tenant: str) -> str:

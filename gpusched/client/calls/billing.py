@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import date, datetime
 
-from gpusched.client.transport.call import API, Call, get, json_as, no_content, segment, without_none, write
+from gpusched.client.transport.call import Call, delete, get, segment, without_none, write
 from gpusched.protocol.rest.billing import BudgetData, RateData, Usage
 from gpusched.protocol.rest.jobs import Page
 
@@ -40,8 +40,7 @@ def set_rate(
 
 def end_rate(rate_id: int) -> Call[None]:
     """End a rate now, or withdraw a planned one (admins)."""
-    # Not repeatable: a second one would not find the withdrawn rate.
-    return Call("DELETE", f"{API}/rates/{rate_id}", no_content, is_repeatable=False)
+    return delete(f"/rates/{rate_id}")
 
 
 def budget(tenant: str) -> Call[BudgetData]:
@@ -60,15 +59,9 @@ def set_budget(
 ) -> Call[BudgetData]:
     """Replace the budget of a tenant (admins); a bound that is left out is removed. `days` None: of the calendar month.
     `version`, as read, protects another admin's edit."""
-    return Call(
-        "PUT",
-        f"{API}/tenants/{segment(tenant)}/budget",
-        json_as(BudgetData),
-        query={"dry_run": "true"} if dry_run else {},
-        body={"soft_gpu_hours": soft_gpu_hours, "hard_gpu_hours": hard_gpu_hours, "days": days},
-        headers={} if version is None else {"If-Match": f'"{version}"'},
-        is_repeatable=dry_run or version is None,
-    )
+    body = {"soft_gpu_hours": soft_gpu_hours, "hard_gpu_hours": hard_gpu_hours, "days": days}
+    path = f"/tenants/{segment(tenant)}/budget"
+    return write("PUT", path, BudgetData, body, version=version, is_dry_run=dry_run)
 
 
 def _moment(moment: Moment | None) -> str | None:

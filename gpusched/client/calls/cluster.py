@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from gpusched.client.transport.call import API, Call, get, json_as, segment, without_none, write
+from gpusched.client.transport.call import Call, get, json_as, segment, without_none, write
 from gpusched.protocol.affinity import Taint
 from gpusched.protocol.rest.cluster import (
     ArchivedTenant,
@@ -97,17 +97,8 @@ def set_quota(tenant: str, quota: Quota, *, dry_run: bool = False) -> Call[Edite
     """Replace all limits, unless they changed since `quota` was read (its `version`). The answer describes the effect;
     `dry_run`: only describe it."""
     body: dict[str, Any] = {name: getattr(quota, name) for name in Quota.__struct_fields__}
-    version = body.pop("version")
-    # Not repeatable: the first one changes the version, so the second would be refused.
-    return Call(
-        "PUT",
-        f"{API}/tenants/{segment(tenant)}/quota",
-        json_as(EditedQuota),
-        query={"dry_run": "true"} if dry_run else {},
-        body=body,
-        headers={"If-Match": f'"{version}"'} if version else {},
-        is_repeatable=dry_run or not version,
-    )
+    version = body.pop("version") or None
+    return write("PUT", f"/tenants/{segment(tenant)}/quota", EditedQuota, body, version=version, is_dry_run=dry_run)
 
 
 def shares() -> Call[Page[Share]]:
@@ -130,15 +121,7 @@ def set_policy(
 ) -> Call[EditedPolicy]:
     """Change the given fields, unless the policy changed since `version` was read. `dry_run`: change nothing, and
     return the policy as it would be, with the `effect`."""
-    return Call(
-        "PATCH",
-        f"{API}/scheduling/policy",
-        json_as(EditedPolicy),
-        query={"dry_run": "true"} if dry_run else {},
-        body=dict(changes),
-        headers={} if version is None else {"If-Match": f'"{version}"'},
-        is_repeatable=dry_run or version is None,
-    )
+    return write("PATCH", "/scheduling/policy", EditedPolicy, dict(changes), version=version, is_dry_run=dry_run)
 
 
 def nodes() -> Call[Page[Node]]:
@@ -190,9 +173,7 @@ def taint_node(name: str, add: Sequence[Taint] = (), *, remove: Sequence[str] = 
     """Remove taints (`KEY` or `KEY:EFFECT`) of a node, then add others. Running jobs continue."""
     body = {"add": [msgspec.to_builtins(taint) for taint in add], "remove": list(remove)}
     # Not repeatable: a second one would not find the removed taints.
-    return Call(
-        "PATCH", f"{API}/nodes/{segment(name)}/taints", json_as(NodeTaints), body=body, is_repeatable=not remove
-    )
+    return write("PATCH", f"/nodes/{segment(name)}/taints", NodeTaints, body, is_repeatable=not remove)
 
 
 def quarantine(device_id: int, *, note: str = "") -> Call[DeviceAction]:

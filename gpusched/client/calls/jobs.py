@@ -204,8 +204,7 @@ def events(
     since: int | None = None, *, wait_seconds: int = 0, tenant: str | None = None, kind: str | None = None
 ) -> Call[EventPage]:
     """Return events of all jobs that you can see, after the id `since` (None: from now on; 0: from the beginning)."""
-    query = without_none(since=since, wait=wait_seconds or None, tenant=tenant, kind=kind, limit=1000)
-    return Call("GET", f"{API}/events", json_as(EventPage), query=query)
+    return get("/events", EventPage, since=since, wait=wait_seconds or None, tenant=tenant, kind=kind, limit=1000)
 
 
 def attempts(job_id: int) -> Call[Page[Attempt]]:

@@ -1,6 +1,6 @@
 """The calls for people: accounts and their passwords, and the members of tenants."""
 
-from gpusched.client.transport.call import API, Call, get, json_as, no_content, segment, without_none, write
+from gpusched.client.transport.call import Call, delete, get, segment, without_none, write
 from gpusched.protocol.rest.access import ChangedPassword, CreatedUser, DisabledUser, ResetPassword, TenantMember, User
 from gpusched.protocol.rest.jobs import Page
 
@@ -56,7 +56,7 @@ def change_password(old_password: str, new_password: str, *, revoke_tokens: bool
     """Replace your own password. `revoke_tokens`: also revoke all your tokens, including the one in use."""
     body = {"old_password": old_password, "new_password": new_password, "revoke_tokens": revoke_tokens}
     # A repeat would use the revoked token.
-    return Call("PUT", f"{API}/me/password", json_as(ChangedPassword), body=body, is_repeatable=not revoke_tokens)
+    return write("PUT", "/me/password", ChangedPassword, body, is_repeatable=not revoke_tokens)
 
 
 def members(tenant: str) -> Call[Page[TenantMember]]:
@@ -76,8 +76,7 @@ def set_role(tenant: str, user: str, role: str) -> Call[TenantMember]:
 
 def remove_member(tenant: str, user: str) -> Call[None]:
     """Remove a member; their jobs continue (owners)."""
-    # Not repeatable: a second one would not find the removed member.
-    return Call("DELETE", f"{API}{_members(tenant)}/{segment(user)}", no_content, is_repeatable=False)
+    return delete(f"{_members(tenant)}/{segment(user)}")
 
 
 def _user(username: str) -> str:

@@ -1,6 +1,6 @@
 """The calls for records: the audit log, incidents, readings of devices, cycles, and edits of the policy."""
 
-from gpusched.client.transport.call import API, Call, get, no_content, write
+from gpusched.client.transport.call import Call, delete, get, write
 from gpusched.protocol.rest.cluster import Exemption, NodeDevice
 from gpusched.protocol.rest.jobs import Page
 from gpusched.protocol.rest.records import AuditEntry, Incident, RollupPage, SamplePage
@@ -63,5 +63,4 @@ def exempt(*, tenant: str | None = None, job_id: int | None = None, note: str = 
 
 def end_exemption(exemption_id: int) -> Call[None]:
     """End an exemption (admins)."""
-    # Not repeatable: a second one would not find the ended exemption.
-    return Call("DELETE", f"{API}/idle-exemptions/{exemption_id}", no_content, is_repeatable=False)
+    return delete(f"/idle-exemptions/{exemption_id}")

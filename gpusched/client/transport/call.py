@@ -41,18 +41,31 @@ def get(path: str, kind: type[T], /, **query: str | int | None) -> Call[T]:
 
 
 def write(
-    method: str, path: str, kind: type[T], body: object = None, *, key: str | None = None, is_dry_run: bool = False
+    method: str,
+    path: str,
+    kind: type[T],
+    body: object = None,
+    *,
+    key: str | None = None,
+    version: int | None = None,
+    is_dry_run: bool = False,
+    is_repeatable: bool = True,
 ) -> Call[T]:
     """Return a POST, PUT, PATCH or DELETE with a JSON body (or none) and a JSON answer. A POST has an idempotency key,
-    `key` or a new one, that stays the same over its retries."""
-    return Call(
-        method,
-        API + path,
-        json_as(kind),
-        query={"dry_run": "true"} if is_dry_run else {},
-        body=body,
-        headers={"Idempotency-Key": key or uuid.uuid4().hex} if method == "POST" else {},
-    )
+    `key` or a new one, that stays the same over its retries. An edit of a `version` is refused the second time, because
+    the first changes the version."""
+    headers = {"Idempotency-Key": key or uuid.uuid4().hex} if method == "POST" else {}
+    if version is not None:
+        headers["If-Match"] = f'"{version}"'
+        is_repeatable = is_dry_run
+    query = {"dry_run": "true"} if is_dry_run else {}
+    return Call(method, API + path, json_as(kind), query, body, headers, is_repeatable)
+
+
+def delete(path: str, *, is_repeatable: bool = False) -> Call[None]:
+    """Return a DELETE without an answer. By default it is not repeatable: a second one would not find what the first
+    deleted."""
+    return Call("DELETE", API + path, no_content, is_repeatable=is_repeatable)
 
 
 def json_as(kind: type[T]) -> "Callable[[httpx.Response], T]":
