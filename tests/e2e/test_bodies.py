@@ -14,12 +14,6 @@ pytestmark = pytest.mark.e2e
 MIB = 1 << 20
 
 
-@pytest.fixture(scope="module")
-def up() -> Iterator[Stack]:
-    with Stack() as running:
-        yield running
-
-
 def test_too_large_content_length_is_refused_before_the_body_is_sent(up: Stack) -> None:
     """Also of somebody who waits to be told to go on, and of a smuggler who sends another request in it."""
     for more in ("", "Expect: 100-continue\r\n"):

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -14,18 +13,14 @@ from tests.waiting import wait_for
 pytestmark = pytest.mark.e2e
 
 
-@pytest.fixture(scope="module")
-def up() -> Iterator[Stack]:
-    with Stack() as running:
-        yield running
-
-
 def test_follower_misses_no_event_when_the_web_server_dies(up: Stack) -> None:
     seen: list[int] = []
+    with up.client() as client:
+        latest = max((event.id for event in client.events(since=0, kind="submitted", follow=False)), default=0)
 
     def follow() -> None:
         with Client(up.url, up.token()) as client:
-            for event in client.events(since=0, kind="submitted"):
+            for event in client.events(since=latest, kind="submitted"):
                 seen.append(event.job_id)
                 if len(seen) == 20:
                     return

@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from functools import partial
 from typing import IO
 from urllib.parse import urlsplit
@@ -48,12 +47,6 @@ for migration, _ in executor.migration_plan(executor.loader.graph.leaf_nodes()):
         offline[name] = why
 print("FOUND " + json.dumps([found, offline]))
 """
-
-
-@pytest.fixture(scope="module")
-def up() -> Iterator[Stack]:
-    with Stack() as running:
-        yield running
 
 
 class Submits:

@@ -140,16 +140,16 @@ trap 'cp $GPUSCHED_DEADLINE_FILE {tmp_path}/new; exit 0' TERM
 echo $GPUSCHED_DEADLINE > {tmp_path}/old
 while :; do sleep 0.1; done
 """
-    job = client.submit(script=script, gpus=1, max_runtime_minutes=0.2)
+    job = client.submit(script=script, gpus=1, max_runtime_minutes=0.1)
     wait_for(lambda: (tmp_path / "old").exists(), 30, "the job to run")
-    told = client.extend(job.id, max_runtime_minutes=0.3)
+    told = client.extend(job.id, max_runtime_minutes=0.15)
     assert (told.status, told.ends_at) == ("changed", told.job.deadline_at)
     done = client.wait(job.id, timeout=60)
     assert done.started_at and done.ended_at and done.reason
-    assert 18 <= (done.ended_at - done.started_at).total_seconds() < 40
+    assert 9 <= (done.ended_at - done.started_at).total_seconds() < 30
     assert (done.state, done.reason.code, done.deadline_at) == ("failed", "time_limit", None)
     old, new = (datetime.fromisoformat(text) for text in _deadlines(tmp_path))
-    assert (new - old).total_seconds() == pytest.approx(6, abs=0.01)
+    assert (new - old).total_seconds() == pytest.approx(3, abs=0.01)
 
 
 def _deadlines(directory: Path) -> tuple[str, str]:

@@ -4,7 +4,6 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
 from http.client import HTTPResponse
 from itertools import islice
@@ -20,12 +19,6 @@ pytestmark = pytest.mark.e2e
 AT_ONCE = 12
 # Of processor time, in a second: what its regular work takes.
 MAX_IDLE_TICKS = 3
-
-
-@pytest.fixture(scope="module")
-def up() -> Iterator[Stack]:
-    with Stack() as running:
-        yield running
 
 
 def test_slow_reader_gets_each_answer_whole(up: Stack) -> None:
