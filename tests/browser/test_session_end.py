@@ -5,7 +5,7 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from benchmarks.stack import Stack
+from tests.system.stack import Stack
 
 pytestmark = pytest.mark.browser
 
