@@ -1,4 +1,4 @@
-"""Django admin for scheduling: edit the policy, with history and effect, and list cycles."""
+"""Django admin for scheduling: edit the policy, with its history and the effect of the edit."""
 
 from typing import Any
 
@@ -12,16 +12,9 @@ from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from unfold.admin import ModelAdmin
 
-from gpusched.lib.audit.admin import ReadOnly
 from scheduling import policy
-from scheduling.models import Cycle, SchedulingPolicy
+from scheduling.models import SchedulingPolicy
 from scheduling.whatif import edit_effects
-
-
-@admin.register(Cycle)
-class CycleAdmin(ReadOnly):
-    list_display = ("started_at", "trigger", "worker", "pending", "placed", "snapshot_ms", "plan_ms", "commit_ms")
-    show_full_result_count = False
 
 
 class PolicyForm(ModelForm):  # type: ignore[type-arg]

@@ -1,4 +1,4 @@
-"""Django admin for billing: rates follow the rules of the API, and stored entries are read-only."""
+"""Django admin for billing: budgets and rates follow the rules of the API."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unfold.admin import ModelAdmin
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.audit.admin import ReadOnly
 from tenants.billing import budgets, rates
-from tenants.models import Budget, Rate, UsageRefund
+from tenants.models import Budget, Rate
 
 
 class RateForm(forms.ModelForm):  # type: ignore[type-arg]
@@ -60,20 +60,6 @@ class RateAdmin(ReadOnly):
     def save_model(self, request: HttpRequest, obj: Rate, form: RateForm, change: bool) -> None:
         obj.pk = form.set_rate(request.user.get_username())
         obj.refresh_from_db()
-
-
-@admin.register(UsageRefund)
-class UsageRefundAdmin(ReadOnly):
-    list_display = ("at", "tenant", "job", "reason")
-    list_select_related = ("entry__tenant",)
-
-    @admin.display(description="tenant")
-    def tenant(self, refund: UsageRefund) -> str:
-        return refund.entry.tenant.name
-
-    @admin.display(description="job")
-    def job(self, refund: UsageRefund) -> int:
-        return refund.entry.job_id
 
 
 @admin.register(Budget)

@@ -285,16 +285,3 @@ class TestMarks:
         make_node(name="n1", gpus=1)
         browser(make_user()).post("/nodes/n1/marks/labels/", {"were": "", "typed": "zone=a"})
         assert Node.objects.get(name="n1").admin_labels == {}
-
-    @pytest.mark.parametrize(
-        ("field", "value"),
-        [("taints", '[{"key": "a", "effect": "NoExecute"}]'), ("taints", '{"a": 1}'), ("admin_labels", '{"a b": "c"}')],
-    )
-    def test_django_admin_rejects_invalid_taints(self, admin, field, value):
-        node = make_node(name="n1", gpus=1)
-        form = {"intent": "open", "intent_note": "", "admin_labels": "{}", "taints": "[]", field: value}
-        inline = {f"devices-{name}_FORMS": "0" for name in ("TOTAL", "INITIAL", "MIN_NUM", "MAX_NUM")}
-        answer = admin.post(f"/admin/nodes/node/{node.id}/change/", {**form, **inline})
-        assert answer.status_code == 200, "it shows the form again"
-        saved = Node.objects.get(pk=node.id)
-        assert (saved.taints, saved.admin_labels) == ([], {})

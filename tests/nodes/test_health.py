@@ -3,7 +3,6 @@
 import re
 
 import pytest
-from django.contrib.auth.models import Permission
 
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.bus import wake
@@ -182,28 +181,6 @@ class TestQuarantine:
         assert client.post("/api/v1/gpus/999999/clear", content_type="application/json").status_code == 404
         nul = client.post(f"/api/v1/gpus/{device}/quarantine", {"note": "a\0"}, content_type="application/json")
         assert nul.status_code == 400
-
-    def test_quarantine_and_clear_in_admin_pages(self, client):
-        make_node(gpus=2)
-        client.force_login(make_user(admin=True))
-        first = Device.objects.order_by("id")[0].pk
-        page = "/admin/nodes/device/"
-        client.post(page, {"action": "quarantine", "_selected_action": [first]})
-        assert [row for row, _ in found()] == ["quarantined", "ok"]
-        message = client.post(page, {"action": "clear", "_selected_action": [first, first + 1]}, follow=True)
-        assert [row for row, _ in found()] == ["ok", "ok"]
-        assert "takes jobs again" in message.content.decode() and "is in service" in message.content.decode()
-        assert "quarantined" in client.get("/admin/nodes/incident/").content.decode()
-
-    def test_staff_with_view_permission_cannot_quarantine(self, client):
-        make_node(gpus=1)
-        staff = make_user()
-        staff.is_staff = True
-        staff.save()
-        staff.user_permissions.add(Permission.objects.get(codename="view_device"))
-        client.force_login(staff)
-        client.post("/admin/nodes/device/", {"action": "quarantine", "_selected_action": [Device.objects.get().pk]})
-        assert found() == [("ok", "")]
 
 
 class TestXids:
