@@ -29,7 +29,7 @@ let requests: string[];
 
 beforeEach(() => {
   document.body.innerHTML =
-    '<details class="bell"><summary></summary><span data-unread hidden></span><button data-notify hidden></button><div data-list></div></details><input name="csrfmiddlewaretoken" value="t">';
+    '<details class="bell"><summary></summary><span data-unread hidden></span><div data-list></div></details><input name="csrfmiddlewaretoken" value="t">';
   details = document.querySelector("details") as HTMLDetailsElement;
   requests = [];
   vi.stubGlobal("fetch", async (url: string) => (requests.push(url), new Response(null, { status: 204 })));
@@ -74,27 +74,4 @@ test("opening the menu marks all read, and unread ones stay marked meanwhile", a
   expect(document.querySelector("li")?.className).toBe("is-unread");
   details.open = false;
   expect(document.querySelector("li")?.className).toBe("");
-});
-
-test("a hidden page notifies the desktop only if enabled", () => {
-  const messages: string[] = [];
-  class Desktop {
-    static permission = "granted";
-    constructor(_: string, { body }: { body: string }) {
-      messages.push(body);
-    }
-  }
-  vi.stubGlobal("Notification", Desktop);
-  const hidden = vi.spyOn(document, "hidden", "get").mockReturnValue(true);
-  snapshot(0);
-  comes(2, notice("1", 1));
-  localStorage.setItem("gpusched.notify", "yes");
-  comes(3, notice("2", 1));
-  comes(4, notice("3", 1, false));
-  Desktop.permission = "denied";
-  comes(5, notice("4", 1));
-  expect([messages, toasts()]).toEqual([["job 2 failed"], []]);
-  hidden.mockRestore();
-  localStorage.clear();
-  vi.unstubAllGlobals();
 });

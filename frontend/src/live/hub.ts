@@ -23,7 +23,6 @@ export class Hub implements SocketEvents {
   private readonly changed = new Set<string>();
   private readonly socket: Socket;
   private readonly joiner = new Joiner();
-  private readonly backgroundTopics = new Set<string>();
   private isHidden = false;
   private isScheduled = false;
   private sent = "";
@@ -73,12 +72,6 @@ export class Hub implements SocketEvents {
     return this.states.get(topic) ?? NOTHING;
   }
 
-  /** Keep a topic subscribed in a hidden tab. */
-  keepWhenHidden(topic: string): void {
-    this.backgroundTopics.add(topic);
-    this.subscribe();
-  }
-
   private topics(): string[] {
     const companions = [...this.listeners.keys()].flatMap((topic) => COMPANION[topic] ?? []);
     return [...new Set([...this.listeners.keys(), ...companions])].sort();
@@ -89,7 +82,7 @@ export class Hub implements SocketEvents {
     if (this.isHidden === isHidden) return;
     this.isHidden = isHidden;
     if (isHidden) {
-      for (const [topic, state] of this.states) if (!this.backgroundTopics.has(topic)) this.states.set(topic, unsettled(state));
+      for (const [topic, state] of this.states) this.states.set(topic, unsettled(state));
     } else {
       this.socket.hurry();
     }
@@ -179,7 +172,7 @@ export class Hub implements SocketEvents {
 
   /** Return the topics to subscribe to now. */
   subscribed(): string[] {
-    return this.isHidden ? this.topics().filter((topic) => this.backgroundTopics.has(topic)) : this.topics();
+    return this.isHidden ? [] : this.topics();
   }
 
   private subscribe(fresh: string[] = []): void {
@@ -194,8 +187,6 @@ export class Hub implements SocketEvents {
   }
 
   private schedule(): void {
-    // A hidden page has no frames; its updates are for notifications.
-    if (this.isHidden) return this.flush();
     if (this.isScheduled) return;
     this.isScheduled = true;
     this.frame(() => this.flush());

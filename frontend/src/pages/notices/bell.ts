@@ -1,7 +1,6 @@
 // The notices menu: results of the user's jobs and automatic actions, the unread count, and toasts of new ones.
 import { h, plural } from "../../ui/dom";
 import { redraw } from "../../ui/morph";
-import { notify, offer } from "./desktop";
 import type { MakeView } from "../../live/regions";
 import { ago, serverNow } from "../../ui/time";
 import type { NoticeRow, NoticesState } from "../../live/topics";
@@ -42,7 +41,6 @@ export const bell: MakeView = (region, { hub }) => {
     }
   };
   details?.addEventListener("toggle", draw);
-  if (details) offer(details, () => hub.keepWhenHidden("notices"));
   return { draw };
 };
 
@@ -65,7 +63,6 @@ function line(notice: NoticeRow, isUnread: boolean): HTMLElement {
 function showNew(notices: readonly NoticeRow[], knownKeys: ReadonlySet<string> | null): void {
   if (knownKeys === null) return;
   const news = notices.filter((n) => n.is_mine && !knownKeys.has(n.key) && serverNow() - Date.parse(n.at) < NEWS_MS);
-  if (document.hidden) return news.forEach(notify);
   if (news.length > MAX_TOASTS) return void toast(`${plural(news.length, "notice")} about your jobs. Open Notices to read them.`);
   for (const notice of news) {
     const { href } = notice;
