@@ -56,6 +56,8 @@ export const fleet: MakeView = (region) => {
   const refresh = (): void => {
     current = model(nodes, now.group);
     chart.label(`${plural(current.cells.length, "GPU")} on ${plural(nodes.length, "node")}; arrow keys move, Enter selects, t shows a table`);
+    // The map fills the height below the legend.
+    if (legend !== null) showLegend(legend, now.fill, current.cells);
     if (!now.isTable) chart.arrange(current.groups);
     recolour();
   };

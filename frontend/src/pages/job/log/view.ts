@@ -51,6 +51,7 @@ class LogView implements View {
     const { name, stream } = this.at;
     const job = state.rows.get("job") as JobDetail | undefined;
     name.textContent = job?.array_id ? job.name : "";
+    name.hidden = name.textContent === "";
     const selected = this.chosen === "" ? this.requested : stream.value;
     fill(stream, this.rows);
     const isKnown = this.rows.some((row) => keyOf(row) === selected);
