@@ -51,9 +51,8 @@ from nodes.agents.hub import hub
 class OneHopHandler(ASGIHandler):
     """Django's handler with all the work of a request in one hop to a thread, and with threads that stay alive.
 
-    Django's own handler hops for each signal, each middleware and the view, and starts a thread for each request;
-    measured, that costs more than the rest of a submit. A thread that stays alive also keeps its database
-    connection."""
+    Django's own handler hops for each signal, each middleware and the view, and starts a thread for each request, with
+    a database connection of its own: measured with eight connections, 130 submits a second instead of 416."""
 
     def __init__(self) -> None:
         super().__init__()

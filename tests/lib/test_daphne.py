@@ -104,6 +104,12 @@ def test_too_large_body_is_refused_by_its_length(web):
     assert answer.startswith(b"HTTP/1.1 413 ")
 
 
+def test_listening_port_creates_our_connections(web):
+    port = SimpleNamespace(transport=tcp.Server)
+    web.listen_success(port)
+    assert port.transport is daphne.Connection
+
+
 async def test_application_finds_its_connection(web):
     protocol = object()
     web.connections = {protocol: {}}

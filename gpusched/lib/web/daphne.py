@@ -1,7 +1,8 @@
 """The web server: Daphne with limits on requests, with answers that wait for their reader, and with cheap writes.
 
 Everything that depends on the inside of Daphne and Twisted stands here: subclasses that Daphne's own hooks install.
-tests/lib/test_daphne.py fails when a name changes on which they rely. Figures: eight connections that submit."""
+tests/lib/test_daphne.py fails when a name changes on which they rely. Figures are the loss of submits a second over
+eight connections without the part, medians of 15 alternating turns (416/s with all)."""
 
 # mypy: allow-untyped-calls
 
@@ -36,7 +37,7 @@ _PROBLEMS = {
 
 class Connection(tcp.Server):
     """A TCP connection that sends what is written at the end of the same turn of the event loop. Twisted first asks the
-    kernel whether it can write: measured, two thirds of the cost of a write."""
+    kernel whether it can write. Without: 7 %."""
 
     _is_flush_due = _is_empty = False
 
@@ -118,7 +119,7 @@ class BoundedRequest(WebRequest):  # type: ignore[misc]
     _is_refused = False
 
     def __init__(self, *args: Any) -> None:
-        """Let Twisted parse no form: Django does. Parsing the Content-Type alone costs a tenth of a submit."""
+        """Let Twisted parse no form: Django does, and parsing the Content-Type alone takes long. Without: 10 %."""
         super().__init__(*args, parsePOSTFormSubmission=False)
 
     def gotLength(self, length: int | None) -> None:  # noqa: N802
@@ -152,8 +153,8 @@ class BoundedRequest(WebRequest):  # type: ignore[misc]
 
 
 class Factory(HTTPFactory):  # type: ignore[misc]
-    """Create connections that limit requests. Write no access log of Twisted's: it is discarded, and formatting its
-    lines costs a tenth of a submit."""
+    """Create connections that limit requests, and format no lines of Twisted's access log, which Daphne discards.
+    Without: 10 %."""
 
     protocol = ErrorChannel
 

@@ -81,8 +81,8 @@ class _DaphneOutput:
     """Output through Daphne's connection. It drops clients that do not read, also those that send: Daphne pings only
     silent ones.
 
-    It writes frames itself, because autobahn formats a coloured log line for each message, even without logging:
-    measured, half of the cost of a message to a page."""
+    It writes frames itself, because autobahn formats a coloured log line for each message, even without logging: 17 of
+    18 microseconds per message."""
 
     def __init__(self, protocol: Any) -> None:
         self._protocol = protocol
