@@ -31,11 +31,13 @@ tier() {
   echo "== $name"
   "$@" 2>&1 | tee "$output/$name" || failed+=("$name")
 }
+# Three processes on two cores, as tests wait for processes much of their time. Longest files first (tests/conftest.py).
+pytest() { .venv/bin/pytest -q --durations=25 -n 3 --dist loadfile --no-loadscope-reorder "$@"; }
 tier "page, unit tests" npm --prefix frontend run --silent test
-tier "without and with the database" .venv/bin/pytest -q --durations=25 -n 2 --dist loadfile -m "not e2e and not browser" "$@"
-tier "the whole system as real processes" .venv/bin/pytest -q --durations=25 -n 2 --dist loadfile -m "e2e and not browser" "$@"
+tier "without and with the database" pytest -m "not e2e and not browser" "$@"
+tier "the whole system as real processes" pytest -m "e2e and not browser" "$@"
 # Separate, because Playwright keeps an event loop in its process, in which Django's database tests cannot run.
-tier "the page in Chromium" .venv/bin/pytest -q --durations=25 -n 2 --dist loadfile -m browser "$@"
+tier "the page in Chromium" pytest -m browser "$@"
 if [ ${#failed[@]} -gt 0 ]; then
   for name in "${failed[@]}"; do
     echo "== failed: $name"

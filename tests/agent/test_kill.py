@@ -16,7 +16,9 @@ from tests.agent.test_life import seconds_between
 from tests.processes import is_alive
 from tests.waiting import until_random_moment
 
-ROUNDS = 12
+pytestmark = pytest.mark.long
+
+ROUNDS = 9
 JOBS = 6
 
 

@@ -22,6 +22,8 @@ from tests.agent.conftest import Agent, supervisors
 from tests.agent.control import Control, eventually
 from tests.processes import is_alive
 
+pytestmark = pytest.mark.long
+
 DAEMONISE = """
 import os, sys, time
 if os.fork() == 0:

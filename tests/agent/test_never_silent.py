@@ -22,6 +22,8 @@ from tests.agent.injection import Case, as_line, machine
 from tests.agent.socket_control import SocketControl
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.long
+
 SECONDS = 5.0
 AT_ONCE = 6
 PARTS = 3

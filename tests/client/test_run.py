@@ -14,6 +14,8 @@ from tests.client.commandline import call, start
 from tests.client.fakeserver import Answer, FakeServer, GrowingLog, Request, acted, job, problem, sequence
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.long
+
 
 def ended(**fields: object) -> Answer:
     return Answer(200, job(**{"state": "completed", "attempt": 1, "exit_code": 0, **fields}))  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ import pytest
 
 from tests.system.chaos import storm
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 
 def test_chaos_leaves_no_job_lost_doubled_or_stuck_and_no_process() -> None:

@@ -17,7 +17,7 @@ from tests.docs.blocks import RUN, Block, blocks, documents, is_run
 from tests.system.stack import ROOT, Stack
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]  # a shared machine is slow
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(600)]  # a shared machine is slow
 DOCS = ROOT / "docs"
 GUIDES = [DOCS / "tutorial.md", *sorted((DOCS / "how-to").glob("*.md"))]
 OTHERS = [path for path in documents() if path not in GUIDES and any(is_run(block) for block in blocks(path))]

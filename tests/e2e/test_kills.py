@@ -19,7 +19,7 @@ from gpusched.client.errors import GpuschedError
 from tests.system.stack import ROOT, Stack
 from tests.waiting import wait_for
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 
 class Load:

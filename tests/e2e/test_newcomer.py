@@ -15,7 +15,7 @@ from tests.processes import is_alive
 from tests.system.stack import ROOT, Stack
 from tests.waiting import wait_for
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 
 class WithAgent(Stack):

@@ -19,7 +19,7 @@ from gpusched.lib.db.embedded import Server
 from tests.system.stack import ROOT, free_port
 from tests.waiting import wait_for
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 ORDINARY = "nobody"
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -118,9 +118,10 @@ def test_demo_completes_a_job(home: Home) -> None:
         wait_for(lambda: client.list(state="completed"), 120, "a job to complete", pause=0.5)
         assert not (home.checkout / ".gpusched-demo").exists()
     finally:
-        os.kill(demo.pid, signal.SIGINT)
-        os.killpg(demo.pid, signal.SIGINT)
-        demo.wait(60)
+        if demo.poll() is None:
+            os.kill(demo.pid, signal.SIGINT)
+            os.killpg(demo.pid, signal.SIGINT)
+            demo.wait(60)
 
 
 def is_ready(url: str) -> bool:

@@ -221,7 +221,7 @@ def test_queue_details_show_known_part_without_scheduler(nlp, member, monkeypatc
     monkeypatch.setattr(whatif, "outlook", None)
     page = text_of(client.get(f"/jobs/{waiting}/foreseen/?part=now"))
     assert "computing…" in page
-    assert "Time blocked by each reason" in page and "Ahead of it by priority and age" in page
+    assert "Time blocked by each reason" in page
 
 
 def limit_of(job_id):

@@ -23,7 +23,7 @@ from tests.factories import identity_for, make_member, make_node, make_tenant, m
 from tests.frontend.page import Page, cookie_of, live_hub
 from tests.frontend.test_live import fall_silent, write_log
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(600), pytest.mark.long]
 ALL = ["overview", "nodes", "readings", "strip", "queue", "jobs", "tenants", "health", "mine", "notices"]
 SECRET = "unspeakable"
 

@@ -253,7 +253,7 @@ class TestHoldAndRelease:
         run_cycle()
         [key] = node.start_all()
         node.end(key, exit_code=3)
-        assert job_actions.retry(array, identity) == f"array {array}: 1 element is to run again"
+        assert "1 element" in job_actions.retry(array, identity)
 
     def test_refused_retry_changes_nothing(self, limit, user, tenant, identity):
         limit(max_queued_jobs_per_user=1)

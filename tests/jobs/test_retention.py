@@ -188,7 +188,7 @@ def test_elements_of_an_array_that_runs_again_are_kept(settings, user, tenant, n
     run_cycle()
     execute("UPDATE jobs_job SET ended_at = ended_at - interval '31 days'")
     elements = ids()
-    assert job_actions.retry(array, identity_for(user)) == f"array {array}: 1 element is to run again"
+    assert "1 element" in job_actions.retry(array, identity_for(user))
     rule = retention._Rule(retention.JOBS, "failed", 30)
     assert retention._delete_elements(rule, [array], retention._delete_jobs, tasks._delete_related, float("inf"))
     assert ids() == elements

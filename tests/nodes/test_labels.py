@@ -200,7 +200,7 @@ def test_submit_preview_considers_taints_and_preferences(user, tenant, admin):
         ("tolerations", "dedicated=ml:NoSchedule")
     ]
     tolerating = {**body, "tolerations": [{"key": "dedicated", "operator": "Exists"}]}
-    assert call("POST", "/api/v1/jobs/simulate", token, tolerating).json()["sentence"] == "it would start now on n1"
+    assert call("POST", "/api/v1/jobs/simulate", token, tolerating).json()["starts_now"] is True
 
 
 @pytest.mark.parametrize(

