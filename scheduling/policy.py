@@ -15,36 +15,13 @@ from gpusched.lib.bus import events, wake
 from gpusched.lib.db.sql import execute, prepared
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.job_request import FieldError
+from gpusched.protocol.rest.scheduling import PolicyFields
 from scheduling.engine.model import Policy
 from scheduling.models import SchedulingPolicy
 from tenants.billing import ledger
 
 # The editable fields; the variables of the environment have the same names in capitals.
-FIELDS = (
-    "policy",
-    "aging_points_per_minute",
-    "usage_half_life_days",
-    "usage_window_minutes",
-    "dynamic_share_bound",
-    "cost_by_model",
-    "online_percent",
-    "enable_gang_scheduling",
-    "enable_preemption",
-    "min_runtime_seconds",
-    "preemption_delay_seconds",
-    "enable_thermal_aware",
-    "thermal_threshold_celsius",
-    "thermal_moves",
-    "thermal_move_minutes",
-    "held_idle_policy",
-    "held_idle_percent",
-    "held_idle_minutes",
-    "held_idle_interactive_minutes",
-    "held_idle_grace_minutes",
-    "member_extend_minutes",
-    "load_threshold",
-    "load_threshold_shared",
-)
+FIELDS = PolicyFields.__struct_fields__
 
 
 def policy() -> Policy:

@@ -13,7 +13,6 @@ DOCS = ROOT / "docs"
 WHOLE: dict[str, Callable[[], str]] = {
     "reference/agent.md": command_line.agent_reference,
     "reference/cli.md": command_line.reference,
-    "reference/rest.md": rest.reference,
     "reference/sdk.md": sdk.reference,
 }
 PARTS: dict[str, Callable[[], str]] = {

@@ -14,7 +14,7 @@ _INTRODUCTION = """\
 
 This page lists each method with its arguments; [sdk.md](../sdk.md) is the guide. `AsyncClient` has the same methods:
 await them (use `follow` and `events` with `async for`). Methods return types of `gpusched.protocol.rest`, whose fields
-are those of the [REST answers](rest.md); all are typed, so an editor shows them.
+are those of the [REST answers](../rest.md); all are typed, so an editor shows them.
 """
 _KINDS = {
     "Client": (Client, "`Client(url=None, token=None, …)`; defaults come from the environment and the config file."),

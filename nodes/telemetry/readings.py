@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpusched.lib.bus import events, wake
-from gpusched.lib.db.sql import as_json, columns, execute, prepared, query
+from gpusched.lib.db.sql import as_json, columns, execute, prepared
 from gpusched.lib.hooks import hook
 from gpusched.protocol import xids
 from gpusched.protocol.agent_messages import Hint, Isolation, NodeFacts, Reading
-from gpusched.protocol.states import NodeState
 from nodes.health import device_health, thermal
 
 # Agents report an Xid for a minute; older ones are ignored.
@@ -33,14 +32,6 @@ def record_heartbeats(nodes: Sequence[tuple[int, str, bool, float | None]]) -> s
         events.changed("nodes", back)
         wake.request_cycle()
     return {row["id"] for row in rows}
-
-
-def lost_nodes() -> list[int]:
-    """Return the ids of nodes that are lost at present."""
-    return [
-        row["id"]
-        for row in query("SELECT id FROM nodes_node WHERE state = %s AND removed_at IS NULL", [NodeState.LOST])
-    ]
 
 
 def store_facts(node_id: int, facts: NodeFacts) -> None:

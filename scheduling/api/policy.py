@@ -1,6 +1,6 @@
 """REST for the scheduling policy: read and edit it, preview an edit, and list edits."""
 
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
 import msgspec
 from django.db import transaction
@@ -12,43 +12,27 @@ from gpusched.lib.api.dry_run import is_dry_run
 from gpusched.lib.api.openapi import documented
 from gpusched.lib.api.rest import PAGED, cursor_number, if_match, page_limit, paged, read_body, read_query
 from gpusched.protocol.rest.jobs import Page
-from gpusched.protocol.rest.scheduling import EditedPolicy, PolicyEdit
+from gpusched.protocol.rest.scheduling import EditedPolicy, PolicyEdit, PolicyFields
 from scheduling import policy
 from scheduling.whatif import edit_effects
 from tenants.auth.identity import identity
 
-Number = float | msgspec.UnsetType
-Integer = int | msgspec.UnsetType
-Switch = bool | msgspec.UnsetType
-
-
-class PolicyChanges(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """The fields to change; absent ones stay. `version`, as read, prevents lost updates."""
-
-    policy: Literal["fair", "priority", "cost_aware", "shortest"] | msgspec.UnsetType = msgspec.UNSET
-    aging_points_per_minute: Number = msgspec.UNSET
-    usage_half_life_days: Number = msgspec.UNSET
-    usage_window_minutes: Number = msgspec.UNSET
-    dynamic_share_bound: Number = msgspec.UNSET
-    cost_by_model: dict[str, float] | msgspec.UnsetType = msgspec.UNSET
-    online_percent: Integer = msgspec.UNSET
-    enable_gang_scheduling: Switch = msgspec.UNSET
-    enable_preemption: Switch = msgspec.UNSET
-    min_runtime_seconds: Number = msgspec.UNSET
-    preemption_delay_seconds: Number = msgspec.UNSET
-    enable_thermal_aware: Switch = msgspec.UNSET
-    thermal_threshold_celsius: Integer = msgspec.UNSET
-    thermal_moves: Literal["off", "monitor", "move"] | msgspec.UnsetType = msgspec.UNSET
-    thermal_move_minutes: Number = msgspec.UNSET
-    held_idle_policy: Literal["off", "monitor", "enforce"] | msgspec.UnsetType = msgspec.UNSET
-    held_idle_percent: Integer = msgspec.UNSET
-    held_idle_minutes: Number = msgspec.UNSET
-    held_idle_interactive_minutes: Number = msgspec.UNSET
-    held_idle_grace_minutes: Number = msgspec.UNSET
-    member_extend_minutes: Number = msgspec.UNSET
-    load_threshold: Number = msgspec.UNSET
-    load_threshold_shared: Number = msgspec.UNSET
-    version: Integer = msgspec.UNSET
+_CHOICES = {
+    "policy": Literal["fair", "priority", "cost_aware", "shortest"],
+    "thermal_moves": Literal["off", "monitor", "move"],
+    "held_idle_policy": Literal["off", "monitor", "enforce"],
+}
+PolicyChanges = msgspec.defstruct(
+    "PolicyChanges",
+    [
+        (name, kind | msgspec.UnsetType, msgspec.UNSET)
+        for name, kind in {**get_type_hints(PolicyFields), **_CHOICES, "version": int}.items()
+    ],
+    namespace={"__doc__": "The fields to change; absent ones stay. `version`, as read, prevents lost updates."},
+    kw_only=True,
+    frozen=True,
+    forbid_unknown_fields=True,
+)
 
 
 class SchedulingPolicy(APIView):

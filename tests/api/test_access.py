@@ -57,7 +57,7 @@ def token_of(caller, stage):
 
 
 def test_documentation_lists_the_required_roles():
-    """A08, A54: a new operation needs its line in the table; `who` is what docs/reference/rest.md tells."""
+    """A08, A54: a new operation needs its line in the table; `who` is what docs/rest.md tells."""
     assert {operation.name: operation.who for operation in operations()} == WHO
 
 
