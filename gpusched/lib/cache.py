@@ -56,9 +56,9 @@ class Cache(Generic[K, V]):
         """Replace the value (None: there is none, or its time is over), with no other write in between. `change` must
         be quick."""
         with self._writing:
-            entry = self._usable(key, None, self.seconds)
-            value = change(entry[1] if entry else None)
-            self._entries[key] = (time.monotonic(), value)
+            now, entry = time.monotonic(), self._entries.get(key)
+            value = change(None if entry is None or now - entry[0] > self.seconds else entry[1])
+            self._entries[key] = (now, value)
             self._entries.move_to_end(key)
             while len(self._entries) > self.max_entries:
                 self._entries.popitem(last=False)

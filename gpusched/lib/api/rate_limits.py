@@ -6,7 +6,7 @@ evenly, so that a caller who waited can send a minute's worth at once."""
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
@@ -19,8 +19,7 @@ from gpusched.lib.limits import BAD_TOKENS_PER_MINUTE, PASSWORDS_PER_MINUTE
 _ATTRIBUTE = "gpusched_rate"
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
+class Bucket(NamedTuple):
     """A bucket with `remaining` of `limit` requests at the time `at` (seconds of the monotonic clock)."""
 
     remaining: float
