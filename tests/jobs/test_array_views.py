@@ -74,5 +74,4 @@ def test_page_offers_the_actions_of_an_array(user, tenant):
     browser.force_login(user)
     page = browser.get(f"/jobs/{array}/").content.decode()
     assert (f"/jobs/{array}/hold" in page, f"/jobs/{array}/requeue" in page) == (True, False)
-    assert "of 3 elements" in page
-    assert "3 elements" not in browser.get("/jobs/").content.decode()
+    assert '"array":{"count":3' in page
