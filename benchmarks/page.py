@@ -15,7 +15,7 @@ from tests.system.people import PASSWORD, people
 from tests.system.stack import ROOT, Stack
 from tests.waiting import wait_for
 
-# The server's HTML has the numbers: the first paint with content is useful.
+# The first paint waits for the script, which draws the rows that the page carries: it is useful.
 _PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? -1"
 # A read of one pixel waits until the canvas is drawn.
 _RECOLOUR = """() => {
@@ -170,6 +170,7 @@ def _after_offline(page: Page, stack: Stack, times: int = 3) -> list[float]:
 
 def _wait_live(page: Page) -> None:
     expect(page.locator("[data-live][data-view]:not(.is-on)")).to_have_count(0, timeout=60_000)
+    page.locator("[data-freshness].is-live").first.wait_for(timeout=60_000)
 
 
 def _gzipped(pattern: str) -> float:
