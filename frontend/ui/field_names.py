@@ -1,4 +1,4 @@
-"""Readable names with units for the fields of all models, derived from the field names, for the admin.
+"""Readable names with units for the fields of models and forms, derived from the field names, for the admin.
 
 Sizes end in `_mb` and durations in their unit, so no field and no migration needs a `verbose_name`."""
 
@@ -6,38 +6,22 @@ from collections.abc import Iterable
 
 from django.db.models import Model
 
-_UNITS = {
-    "mb": "MiB", "ms": "ms", "seconds": "seconds", "minutes": "minutes", "days": "days", "celsius": "°C",
-    "percent": "%", "watts": "W", "mhz": "MHz", "milli": "thousandths of a core",
-}  # fmt: skip
-_SPELLINGS = {
-    "gpu": "GPU", "gpus": "GPUs", "cpu": "CPU", "uuid": "UUID", "numa": "NUMA", "nvlink": "NVLink", "mig": "MIG",
-    "pci": "PCI", "unix": "Unix", "pid": "process id", "sm": "SM", "ecc": "ECC", "runtime": "run time",
-}  # fmt: skip
+_UNITS = {"mb": "MiB", "seconds": "seconds", "minutes": "minutes", "days": "days", "celsius": "°C", "percent": "%"}
+_SPELLINGS = {"gpu": "GPU", "gpus": "GPUs", "cpu": "CPU", "unix": "Unix", "runtime": "run time"}
 # Names that the rule cannot derive.
 _NAMES = {
-    "held_whole": "held as a whole",
-    "ms": "length (ms)",
     "max_runtime_minutes": "time limit (minutes)",
-    "held_mb": "memory held (MiB)",
     "thermal_threshold_celsius": "hot from (°C)",
     "load_threshold": "maximum load of a whole GPU (1: any)",
     "load_threshold_shared": "maximum load of a shared GPU (1: any)",
     "dynamic_share_bound": "bound of the dynamic share",
-    "limit_version": "changes of the time limit",
-    "signal_count": "signals sent",
     "enable_thermal_aware": "place by heat",
-    "payload": "command and environment",
     "member_extend_minutes": "members may extend by (minutes)",
     "thermal_move_minutes": "moved when hot for (minutes)",
     "online_percent": "GPUs for online jobs (%)",
-    "is_slowed": "slowed down by its hardware",
-    "predicted_seconds": "predicted run time (seconds)",
-    "clock_off_seconds": "clock ahead by (seconds)",
     "price_per_gpu_hour": "price of a GPU-hour",
     "soft_gpu_hours": "soft limit (GPU-hours)",
     "hard_gpu_hours": "hard limit (GPU-hours)",
-    "gpu_seconds": "GPU-seconds",
 }
 
 
