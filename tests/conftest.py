@@ -41,6 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     # Else each test's client would read and stat all static files first: a tenth of a second of processor time.
     settings.WHITENOISE_AUTOREFRESH = True
+    database.empty_tables_fast()
     if not hasattr(config, "workerinput"):
         _server = database.start()
 

@@ -5,7 +5,9 @@ import signal
 import tempfile
 from pathlib import Path
 
-from django.db import connections
+from django.core.management import call_command
+from django.db import connection, connections, transaction
+from django.test import TransactionTestCase
 
 from gpusched.lib.db.connections import django_database
 from gpusched.lib.db.embedded import FAST, Server
@@ -27,3 +29,37 @@ def start() -> Server | None:
 
 def stop(server: Server) -> None:
     server.remove()
+
+
+# Migrations fill these, and no test changes them.
+_KEPT = {"django_migrations", "django_content_type", "auth_permission"}
+_MAX_BYTES = 1 << 20
+# The tables with rows; none if another connection is about to add some, or if one is large or full of dead rows.
+_FILLED = """
+    SELECT CASE WHEN EXISTS (SELECT 1 FROM pg_stat_activity WHERE datname = current_database()
+                                AND backend_xid IS NOT NULL AND pid <> pg_backend_pid())
+                  OR EXISTS (SELECT 1 FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace
+                                AND pg_relation_size(oid) > %s)
+           THEN NULL ELSE ARRAY(%s) END
+"""
+
+
+def empty_tables_fast() -> None:
+    """Let the tests that commit delete the few rows that they left, which takes a tenth of the time of Django's
+    TRUNCATE of all tables."""
+    TransactionTestCase._fixture_teardown = _empty_tables  # type: ignore[attr-defined]
+
+
+def _empty_tables(_: TransactionTestCase) -> None:
+    names = set(connection.introspection.django_table_names(only_existing=True, include_views=False)) - _KEPT
+    filled = " UNION ALL ".join(f"SELECT '{name}' WHERE EXISTS (SELECT 1 FROM \"{name}\")" for name in sorted(names))
+    with connection.cursor() as cursor:
+        cursor.execute(_FILLED % (_MAX_BYTES, filled))
+        [tables] = cursor.fetchone()
+    if tables is None:
+        call_command("flush", verbosity=0, interactive=False)
+    elif tables:
+        with transaction.atomic(), connection.cursor() as cursor:
+            # No trigger and no foreign key is checked, as with TRUNCATE.
+            cursor.execute("SET LOCAL session_replication_role = replica")
+            cursor.execute(";".join(f'DELETE FROM "{name}"' for name in tables))

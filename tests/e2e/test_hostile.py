@@ -8,7 +8,7 @@ from tests.api import hostile, hostile_agents, hostile_sockets
 from tests.api.operations import Stage, contents
 
 pytestmark = [pytest.mark.e2e, pytest.mark.django_db]
-LIMITS = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+LIMITS = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture

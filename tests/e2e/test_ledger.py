@@ -10,7 +10,7 @@ RUN = [("submit", "whole"), ("sync", 0), ("sync", 1)]
 QUIET = [HealthCheck.function_scoped_fixture]
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=16, deadline=None, suppress_health_check=QUIET)
 @given(steps=STEPS)
 def test_ledger_is_exact_under_kills_and_wrong_clocks(steps):
     """A53: preemption, requeue, cancel, failure with retry, loss of nodes, gangs and shared devices."""
@@ -18,7 +18,7 @@ def test_ledger_is_exact_under_kills_and_wrong_clocks(steps):
 
 
 @pytest.mark.parametrize("off", [3600, -3600, 4, -4])
-@settings(max_examples=8, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=5, deadline=None, suppress_health_check=QUIET)
 @given(steps=STEPS)
 def test_ledger_is_exact_with_older_agents_and_wrong_clocks(off, steps):
     """A53, A57"""

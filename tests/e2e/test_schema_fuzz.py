@@ -18,7 +18,8 @@ def target():
 
 @pytest.mark.parametrize("role", ROLES)
 def test_fuzzed_requests_get_documented_answers_only(target: Target, role: str):
-    """A54, A55"""
-    found = fuzz(target, each=2, roles=[role], seed=ROLES.index(role))
+    """A54, A55: of the roles every other one sends to the same half of the operations."""
+    number = ROLES.index(role)
+    found = fuzz(target, each=2, roles=[role], seed=number, part=slice(number % 2, None, 2))
     assert found.requests > 50
     assert not found.failures, "\n\n".join(f"{where}: {what}\n{text}" for (where, what), text in found.failures.items())

@@ -5,7 +5,7 @@ import threading
 import pytest
 from django.db import connections
 
-from gpusched.lib.db.sql import query
+from gpusched.lib.db.sql import execute, query
 from gpusched.protocol.agent_messages import Stop
 from gpusched.protocol.arrays import ArrayRequest
 from jobs.actions import job_actions
@@ -14,6 +14,7 @@ from jobs.listing import representation
 from jobs.models import Job, JobEvent
 from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
 from tests.races.test_dependencies import Elsewhere, blocked, wait_until_blocked
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -148,20 +149,22 @@ def test_cancel_is_retried_after_a_deadlock(user, tenant):
     holds = threading.Event()
 
     def in_the_other_order():
+        # PostgreSQL ends the one that has waited this long: the cancel, however slow the machine is.
+        execute("SET LOCAL deadlock_timeout = '60s'")
         query("SELECT id FROM jobs_job WHERE array_id = %s FOR UPDATE", [array])
         holds.set()
-        for _ in range(2000):
-            if blocked():
-                break
-            holds.wait(0.005)
+        wait_for(blocked)
         query("SELECT id FROM jobs_job WHERE id = %s FOR UPDATE", [array])
 
     other = Elsewhere(in_the_other_order)
     other.may_commit.set()
     assert holds.wait(20)
-    assert job_actions.cancel(array, identity_for(user)).endswith(
-        "2 elements are cancelled, 1 element is being stopped"
-    )
+    execute("SET deadlock_timeout = '2s'")
+    try:
+        result = job_actions.cancel(array, identity_for(user))
+    finally:
+        execute("RESET deadlock_timeout")
+    assert result.endswith("2 elements are cancelled, 1 element is being stopped")
     other.commit()
     assert other.is_done.is_set()
     assert JobEvent.objects.filter(job_id=array, kind="stopping").count() == 1

@@ -79,8 +79,11 @@ def prepare(stack: Stack) -> Target:
     return Target(stack, {"anonymous": "", **people(stack)}, resource_ids(stack))
 
 
-def fuzz(target: Target, each: int, roles: Sequence[str] = ROLES, seed: int = 0, only: str = "") -> FuzzResult:
-    """Send about `each` requests for each operation and role. The same seed sends the same requests."""
+def fuzz(
+    target: Target, each: int, roles: Sequence[str] = ROLES, seed: int = 0, only: str = "", part: slice = slice(None)
+) -> FuzzResult:
+    """Send about `each` requests for each operation and role. The same seed sends the same requests. `part`: of the
+    operations."""
     stack, tokens = target.stack, target.tokens
     document = httpx.get(f"{stack.url}/api/v1/openapi.json").json()
     schema = schemathesis.openapi.from_dict(document)
@@ -89,7 +92,7 @@ def fuzz(target: Target, each: int, roles: Sequence[str] = ROLES, seed: int = 0,
     total = FuzzResult()
     for number, role in enumerate(roles):
         with requests.Session() as session:
-            for operation in operations:
+            for operation in operations[part]:
                 if only in f"{operation.method.upper()} {operation.path}":
                     sender = _Sender(stack.url, session, role, tokens[role], target.resource_ids, total)
                     _try(operation, sender, each, seed + number)
