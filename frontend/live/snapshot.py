@@ -39,5 +39,5 @@ def represent(rows_by_topic: Mapping[str, Rows | None]) -> dict[str, Any]:
 
 def carried(kind: str, value: object) -> SafeString:
     """Return data that the page's script draws, as a script element with the attribute `data-<kind>`."""
-    text = SafeString(msgspec.json.encode(value).decode().translate(_ESCAPES))
+    text = SafeString(msgspec.json.encode(value).decode().translate(_ESCAPES))  # nosec B703 - escaped
     return _NEEDS_SCRIPT + format_html('<script type="application/json" data-{}>{}</script>', kind, text)
