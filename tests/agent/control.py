@@ -129,7 +129,7 @@ class Control:
         self.limits.append(Limit(key=key, version=version, max_runtime_seconds=seconds))
 
     def end_of(self, key: str, seconds: float = 20) -> Ended:
-        eventually(lambda: key in self.ended, seconds, f"the end of {key}")
+        eventually(lambda: self.ended.get(key), seconds, f"the end of {key}")
         return self.ended[key][0]
 
     def start_of(self, key: str, seconds: float = 20) -> Started:

@@ -1,6 +1,7 @@
 """The commands for the queue, events, the history of ended jobs, fair shares, and waiting for jobs."""
 
 import json
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -240,6 +241,8 @@ def wait(
 
     With -o the ended jobs are printed, even if the timeout ends the wait for others.
     """
+    if timeout is not None and math.isnan(timeout):
+        raise typer.BadParameter("nan is not a number of seconds", param_hint="--timeout")
     ended: list[Job] = []
     until = time.monotonic() + (timeout or 0.0)
     with connect(ctx) as client:
