@@ -144,7 +144,6 @@ OTHERS: dict[str, tuple[int, ...]] = {
     "/agent/logs": (405,),
     "/admin/": (302,),
     "/login/": (200,),
-    "/live/": (401,),
     "/logout/": (405,),
 }
 

@@ -9,7 +9,6 @@ from django.conf import settings
 from django.db import transaction
 
 from gpusched.env import read
-from gpusched.lib.api import rate_limits
 from gpusched.protocol.states import Scope
 from gpusched.urls import api
 from tests.api.hostile import check
@@ -200,7 +199,6 @@ class TestEachOperationRefuses:
 
     def test_too_many_requests_are_429(self, asking, monkeypatch):
         monkeypatch.setattr(settings, "ENV", read({"GPUSCHED_RATE_LIMIT_PER_MINUTE": "1"}))
-        monkeypatch.setattr(rate_limits, "_buckets", {})
         asking.stage.ask("GET", "/api/v1/me")
         for operation in SECURED:
             assert asking.refuses(operation, 429)["code"] == "rate_limited"
