@@ -8,6 +8,7 @@ Each direction has its own credit: a sender has at most WINDOW_BYTES on the way 
 a slow reader stops its own writer and nobody else, and no process in between buffers more than that. Everything here is
 free of I/O; both ends and the processes in between use it."""
 
+import re
 import struct
 from enum import IntEnum, StrEnum
 from typing import Protocol
@@ -22,6 +23,8 @@ MAX_DATA_BYTES = 64 << 10
 # A receiver returns credit in few frames, long before the sender runs out of it.
 CREDIT_BYTES = WINDOW_BYTES // 4
 MAX_STREAM_ID = (1 << 32) - 1
+# With the folder (gpusched/agent/rank_files/socket_dir.py) the path stays within the kernel's 107 bytes.
+SOCKET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}\Z")
 _HEAD = struct.Struct("!IB")
 _COUNT = struct.Struct("!I")
 
@@ -161,7 +164,8 @@ class Endpoint:
         self.is_open = False
         self.over: Reset | None = None  # why it is over, if it did not end well
         self.is_ended_there = False  # the other end sends nothing more
-        self._is_ending = self._is_ended = False
+        self.is_ending = False  # nothing more will be written here
+        self._is_ended = False
         self._control: list[bytes] = []
         self._outgoing, self._incoming = bytearray(), bytearray()
         self._credit = 0  # bytes that may still be sent
@@ -181,7 +185,7 @@ class Endpoint:
     @property
     def room(self) -> int:
         """Return the number of bytes that may be written now."""
-        return 0 if self._is_ending or self.over else self._credit - len(self._outgoing)
+        return 0 if self.is_ending or self.over else self._credit - len(self._outgoing)
 
     def write(self, data: bytes | memoryview) -> None:
         """Queue at most `room` bytes. ValueError for more."""
@@ -191,7 +195,7 @@ class Endpoint:
 
     def end(self) -> None:
         """Send nothing more after what is queued. The other direction goes on."""
-        self._is_ending = True
+        self.is_ending = True
 
     def reset(self, reason: Reason, detail: str = "") -> None:
         """End both directions now, drop what is queued, and tell the other end why."""
@@ -237,7 +241,7 @@ class Endpoint:
     def has_frame(self) -> bool:
         if self._control or (self._outgoing and self._credit > 0):
             return True
-        return self._is_ending and not self._is_ended and not self._outgoing and self.is_open and self.over is None
+        return self.is_ending and not self._is_ended and not self._outgoing and self.is_open and self.over is None
 
     def next_frame(self) -> bytes:
         """Return the next frame. IndexError without one."""

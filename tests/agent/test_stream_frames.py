@@ -190,7 +190,9 @@ def test_any_bytes_are_a_frame_or_a_violation(data: bytes) -> None:
         pass
 
 
-@pytest.mark.parametrize("payload", [b'{"key":"1.1.0"}', b'{"key":"1.1.0","port":1,"socket":"a"}', b"[]", b'{"port":1}'])
+@pytest.mark.parametrize(
+    "payload", [b'{"key":"1.1.0"}', b'{"key":"1.1.0","port":1,"socket":"a"}', b"[]", b'{"port":1}']
+)
 def test_open_needs_exactly_one_target(payload: bytes) -> None:
     with pytest.raises(Violation):
         streams.read_open(payload)
