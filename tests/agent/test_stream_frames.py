@@ -81,8 +81,8 @@ def test_bytes_arrive_in_order_and_never_more_than_the_window_is_on_the_way(step
         for end in (0, 1):
             received[end].extend(pair.ends[end].read(WINDOW_BYTES))
     assert (received[0], received[1]) == (written[1], written[0])
-    for end in pair.ends:
-        assert end.is_over and end.is_at_end and end.over is None and not end.has_frame
+    for each in pair.ends:
+        assert each.is_over and each.is_at_end and each.over is None and not each.has_frame
 
 
 def test_end_of_one_direction_leaves_the_other_open() -> None:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -71,7 +72,7 @@ def interpreter(user: str) -> str:
     return system
 
 
-def serving(agent: Agent, control: SocketControl, where: str, how: str = "echo", **fields: object) -> str:
+def serving(agent: Agent, control: SocketControl, where: str, how: str = "echo", **fields: Any) -> str:
     """Order a job that serves, and return its key once it listens."""
     key = control.run(interpreter(str(fields.get("user", ""))), "-u", "-c", SERVER, where, how, **fields)
     if agent.process is None:
