@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -35,6 +36,7 @@ logger = logging.getLogger(__name__)
 MAX_MESSAGE_BYTES = 256 << 10
 CLOSE_BASE = 4000
 _MAX_OF_PROCESS = 4000
+_LAST_SECONDS = 0.2
 _OPENED, _END = '{"opened":true}', '{"end":true}'
 
 limiter = ConcurrencyLimiter(
@@ -75,6 +77,8 @@ async def _close(output: Output, send: Send, problem: Problem | None) -> None:
     output.resume_reading()  # for the client's part of the closing handshake
     if problem is not None:
         output.send_text(msgspec.json.encode({"problem": body(problem)}).decode())
+    with suppress(TimeoutError):  # a client that reads nothing
+        await asyncio.wait_for(output.drained(), _LAST_SECONDS)
     code = 1000 if problem is None else CLOSE_BASE + problem.status
     await send({"type": "websocket.close", "code": code})
 
