@@ -33,7 +33,7 @@ def routes() -> set[tuple[str, str]]:
 
     paths = set(_walk(urls.urlpatterns, "/"))
     sockets = re.findall(r'path\("(ws/[^"]*)"', text_of("gpusched/asgi.py"))
-    return paths | {("WebSocket", f"/{path}") for path in sockets}
+    return paths | {("WebSocket", "/" + re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", path)) for path in sockets}
 
 
 def _walk(patterns: list[Any], prefix: str) -> Iterator[tuple[str, str]]:
