@@ -43,7 +43,7 @@ CODES: dict[str, tuple[int, str]] = {
     "promised": (409, "a longer time limit would delay the promised start of a pending job"),
     "not_listening": (409, "no process of the rank listens on the port or socket of the stream"),
     "other_format": (409, "the cycle was recorded in the format of another version of gpusched"),
-    "rank_ended": (410, "the rank of the stream has ended, or the stream was closed (streams)"),
+    "rank_ended": (410, "the rank of the stream has ended (streams)"),
     "log_deleted": (410, "the log is older than `GPUSCHED_LOG_RETENTION_DAYS`"),
     "version_conflict": (412, "the quota, the budget or the policy was changed meanwhile"),
     "too_large": (
