@@ -11,9 +11,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import psutil
 
 from benchmarks.report import arguments, percentile, publish
-from benchmarks.stack import Stack, free_port, wait_for
 from gpusched.client import AsyncClient
-from gpusched.client.streams import JobStream
+from gpusched.client.streams import JobStream, open_stream
+from tests.system.stack import Stack, free_port
+from tests.waiting import wait_for
 
 MIB = 1 << 20
 HEARTBEAT_SECONDS = 0.1
@@ -41,7 +42,7 @@ while True:
 
 @asynccontextmanager
 async def served(client: AsyncClient, job: int, port: int, how: bytes) -> AsyncIterator[JobStream]:
-    async with await client.open_stream(job, port=port) as stream:
+    async with await open_stream(client, job, port=port) as stream:
         await stream.write(how)
         yield stream
 

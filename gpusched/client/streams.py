@@ -2,7 +2,7 @@
 
 import asyncio
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 from urllib.parse import urlencode
 
 import msgspec
@@ -74,7 +74,8 @@ class JobStream:
         """End both directions."""
         await self._socket.close()
 
-    async def _opened(self) -> None:
+    async def opened(self) -> None:
+        """Wait for the job's program to accept; `open_stream` has done that."""
         message = await self._receive()
         if isinstance(message, bytes) or not message.opened:
             raise Unreachable("the server sent something else than the start of a stream")
@@ -100,10 +101,19 @@ class JobStream:
             return error
 
 
+class Configured(Protocol):
+    """A client: its server and token."""
+
+    @property
+    def config(self) -> Config: ...
+
+
 async def open_stream(
-    config: Config, job_id: int, *, port: int | None = None, socket: str | None = None, rank: int = 0
+    client: Configured, job_id: int, *, port: int | None = None, socket: str | None = None, rank: int = 0
 ) -> JobStream:
-    """Open a stream; see AsyncClient.open_stream."""
+    """Open a byte stream to a TCP port of a running job, or to a Unix socket in its GPUSCHED_SOCKET_DIR. Raises
+    Conflict while nothing listens there."""
+    config = client.config
     given = {"port": port, "socket": socket, "rank": rank}
     query = urlencode({name: value for name, value in given.items() if value is not None})
     url = f"{config.url.replace('http', 'ws', 1)}/ws/jobs/{job_id}/stream?{query}"
@@ -126,7 +136,7 @@ async def open_stream(
         raise Unreachable(f"cannot open a stream at {config.url}: {error}", next_step=step) from error
     stream = JobStream(connection)
     try:
-        await asyncio.wait_for(stream._opened(), _OPEN_SECONDS)
+        await asyncio.wait_for(stream.opened(), _OPEN_SECONDS)
     except TimeoutError as error:
         await stream.close()
         raise Unreachable(f"{config.url} did not answer in time") from error

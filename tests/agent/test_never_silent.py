@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -140,12 +140,16 @@ class Stage:
             return False
         self.control.open_stream(key, socket="absent")
         stream = self.control.open_stream(key, port=port)
-        end, deadline = stream.endpoint, time.monotonic() + 2
-        while not end.available and end.over is None and not self.fired() and time.monotonic() < deadline:
+        end = stream.endpoint
+
+        def is_decided() -> bool:
             with stream.lock:
                 if end.room == WINDOW_BYTES:
                     end.write(b"hello")
-            time.sleep(0.01)
+            return bool(end.available or end.over or self.fired())
+
+        with suppress(TimeoutError):
+            wait_for(is_decided, 2)
         del self.control.streams[end.stream_id]
         return bool(end.available)
 

@@ -5,6 +5,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.agent.conftest import Agent
 from tests.agent.control import eventually
 from tests.agent.socket_control import OpenedStream, SocketControl
 from tests.agent.test_isolation import REFUSING, USER, directory, needs_root
+from tests.waiting import wait_for
 
 __all__ = ["directory"]
 # Serves each connection in a thread: "echo" answers what comes, "pour" sends without an end, "sink" reads nothing.
@@ -193,12 +195,12 @@ def test_program_that_reads_nothing_stops_its_own_writer_only(agent: Agent, cont
     other = serving(agent, control, str(echo), job=2)
     stuck, lively = control.open_stream(key, port=port), control.open_stream(other, port=echo)
     eventually(lambda: stuck.endpoint.is_open, 10, "the stream")
-    sent, quiet_since = 0, time.monotonic()
-    while time.monotonic() - quiet_since < 0.3:
-        if stuck.endpoint.room:
-            sent, quiet_since = sent + stuck.endpoint.room, time.monotonic()
-            stuck.write(bytes(stuck.endpoint.room))
-        time.sleep(0.01)
+    sent = 0
+    with suppress(TimeoutError):
+        while True:
+            wait_for(lambda: stuck.endpoint.room, 0.3)
+            sent += (size := stuck.endpoint.room)
+            stuck.write(bytes(size))
     assert sent >= WINDOW_BYTES
     lively.write(b"alive")
     assert lively.read(5) == b"alive"

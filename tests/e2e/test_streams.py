@@ -14,9 +14,10 @@ import httpx
 import psutil
 import pytest
 
-from benchmarks.stack import ROOT, Stack, free_port, wait_for
 from gpusched.client import AsyncClient, GpuschedError, NotPermitted
-from gpusched.client.streams import JobStream
+from gpusched.client.streams import JobStream, open_stream
+from tests.system.stack import ROOT, Stack, free_port
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 MIB = 1 << 20
@@ -59,7 +60,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 
 async def started(client: AsyncClient, job: int, port: int, how: bytes) -> JobStream:
-    stream = await client.open_stream(job, port=port)
+    stream = await open_stream(client, job, port=port)
     await stream.write(how)
     return stream
 

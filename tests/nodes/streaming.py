@@ -145,6 +145,10 @@ async def cleaned() -> AsyncIterator[None]:
         if watch.watch._task is not None:
             watch.watch._task.cancel()
         both = threading.Barrier(2)
-        closing = [opening._threads.submit(lambda: (both.wait(10), connections.close_all())) for _ in range(2)]
-        await asyncio.gather(*map(asyncio.wrap_future, closing))
+
+        def close() -> None:
+            both.wait(10)  # so each thread does it
+            connections.close_all()
+
+        await asyncio.gather(*(asyncio.wrap_future(opening._threads.submit(close)) for _ in range(2)))
         await sync_to_async(connections.close_all)()

@@ -9,7 +9,7 @@ from gpusched.cli.terminal import messages
 from gpusched.cli.terminal.session import connect
 
 if TYPE_CHECKING:
-    from gpusched.client.config import Config
+    from gpusched.client import Client
     from gpusched.client.errors import GpuschedError
     from gpusched.client.streams import JobStream
 
@@ -37,10 +37,9 @@ def forward(
     local, port, socket = _parsed(ports)
     with connect(ctx) as client:
         job = client.get(job_id)
-        config = client.config
     if job.is_final:
         raise typer.BadParameter(f"job {job_id} has ended: it is {job.state}")
-    raise asyncio.run(_Forwarding(config, job_id, rank, port, socket).run(local))
+    raise asyncio.run(_Forwarding(client, job_id, rank, port, socket).run(local))
 
 
 def _parsed(ports: str) -> tuple[int, int | None, str | None]:
@@ -57,8 +56,8 @@ def _parsed(ports: str) -> tuple[int, int | None, str | None]:
 class _Forwarding:
     """Connections of this machine, each with its own stream into the job."""
 
-    def __init__(self, config: "Config", job_id: int, rank: int, port: int | None, socket: str | None) -> None:
-        self._config, self._job_id, self._rank = config, job_id, rank
+    def __init__(self, client: "Client", job_id: int, rank: int, port: int | None, socket: str | None) -> None:
+        self._client, self._job_id, self._rank = client, job_id, rank
         self._port, self._socket = port, socket
         self._ended: asyncio.Future[GpuschedError] | None = None
 
@@ -81,7 +80,7 @@ class _Forwarding:
 
         try:
             stream = await open_stream(
-                self._config, self._job_id, port=self._port, socket=self._socket, rank=self._rank
+                self._client, self._job_id, port=self._port, socket=self._socket, rank=self._rank
             )
             async with stream:
                 await asyncio.gather(_upload(reader, stream), _download(stream, writer))
