@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Coroutine, Iterator
-from contextlib import AsyncExitStack
 from typing import Any
 
 import httpx
@@ -117,13 +116,12 @@ def test_slow_readers_stop_only_their_own_programs(stack: Stack) -> None:
     processes = [psutil.Process(pid) for pid in (*stack.pids("daphne"), stack.agents[0].pid)]
 
     async def work() -> None:
-        async with AsyncClient(stack.url, stack.token()) as client, AsyncExitStack() as streams:
+        async with AsyncClient(stack.url, stack.token()) as client:
             before = [process.memory_info().rss for process in processes]
-            for _ in range(20):
-                await streams.enter_async_context(await started(client, job, port, b"p"))
-                stuck = await streams.enter_async_context(await started(client, job, port, b"s"))
-                streams.push_async_callback(cancelled, asyncio.create_task(stuck.write(bytes(64 * MIB))))
-            lively = await streams.enter_async_context(await started(client, job, port, b"e"))
+            pouring = [await started(client, job, port, b"p") for _ in range(20)]
+            swallowing = [await started(client, job, port, b"s") for _ in range(20)]
+            lively = await started(client, job, port, b"e")
+            writing = [asyncio.create_task(stream.write(bytes(64 * MIB))) for stream in swallowing]
             seen = last_seen(stack)
             for _ in range(30):
                 await asyncio.wait_for(lively.write(bytes(100_000)), 30)
@@ -133,14 +131,13 @@ def test_slow_readers_stop_only_their_own_programs(stack: Stack) -> None:
             await asyncio.to_thread(wait_for, lambda: last_seen(stack) > seen, 10, "another heartbeat")
             growth = [process.memory_info().rss - old for process, old in zip(processes, before, strict=True)]
             assert max(growth) < 40 * 1 * MIB + 20 * MIB, growth
+            assert not any(task.done() for task in writing)
+            for task in writing:
+                task.cancel()
+            await asyncio.gather(*(stream.close() for stream in (*pouring, *swallowing, lively)))
 
     run(work())
     stack.client().cancel(job)
-
-
-async def cancelled(task: "asyncio.Task[None]") -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
 
 
 def last_seen(stack: Stack) -> str:
