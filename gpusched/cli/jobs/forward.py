@@ -32,7 +32,8 @@ def forward(
     gpusched forward 42 9000:api.sock
 
     The job must listen on 127.0.0.1 or on all addresses; PORT can also be the name of a Unix socket in the job's
-    GPUSCHED_SOCKET_DIR. LOCAL 0 takes a free port. Ends with the job, or with Ctrl-C.
+    GPUSCHED_SOCKET_DIR. LOCAL 0 takes a free port. Ends with Ctrl-C, or at the first
+    connection after the end of the job.
     """
     local, port, socket = _parsed(ports)
     with connect(ctx) as client:
