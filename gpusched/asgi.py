@@ -46,6 +46,7 @@ from gpusched.lib.web.request_threads import RequestThreads, answered
 from gpusched.lib.web.websockets import closed_in_outages, bounded_output
 from nodes.agents.websocket import AgentConsumer
 from nodes.agents.hub import hub
+from nodes.streams.websocket import stream_socket
 
 
 class OneHopHandler(ASGIHandler):
@@ -126,6 +127,7 @@ application = ProtocolTypeRouter(
                 URLRouter(
                     [
                         path("ws/agent/", AgentConsumer.as_asgi()),
+                        path("ws/jobs/<int:job_id>/stream", stream_socket),
                         path("ws/live/", AllowedHostsOriginValidator(AuthMiddlewareStack(LiveConsumer.as_asgi()))),
                     ]
                 )

@@ -60,6 +60,9 @@ class Env:
     rate_limit_per_minute: int = _setting(
         60_000, "requests of one token, or of one user on the pages; 0: no limit", between=(0, 1_000_000_000)
     )
+    max_streams_per_user: int = _setting(
+        256, "byte streams into jobs that a user can have open in one web process", between=(1, 100_000)
+    )
     tick_seconds: float = _setting(1.0, "longest time between two scheduling cycles", between=(0.05, 300))
     max_queue_size: int = _setting(
         100_000,

@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from socket import IPPROTO_TCP
 
 import httpx
 import msgspec
@@ -16,8 +17,10 @@ from gpusched.agent import answers
 from gpusched.agent.answers import NotTheServer
 from gpusched.agent.identity import JoinError
 from gpusched.agent.node import Node
+from gpusched.agent.streams.streams import Streams
 from gpusched.agent.supervision import Pulse, until_first
 from gpusched.protocol.agent_messages import Desired
+from gpusched.protocol.streams import HEADER, HEADER_VALUE
 
 logger = logging.getLogger(__name__)
 _decode = msgspec.json.Decoder(Desired).decode
@@ -27,6 +30,9 @@ GATHER_SECONDS, MIN_INTERVAL_SECONDS = 0.003, 0.03
 HTTP_SECONDS = 30.0
 NOT_AUTHENTICATED = 4401
 MAX_BYTES = 16 << 20
+# A report waits behind at most this much unsent data of streams in the kernel, and as much in this process.
+MAX_UNSENT_BYTES = 128 << 10
+_TCP_NOTSENT_LOWAT = 25  # the socket module does not name it
 
 
 class Refused(Exception):
@@ -100,25 +106,30 @@ def _network(node: Node) -> Iterator[None]:
 
 async def _over_websocket(node: Node, heartbeat_seconds: float, pulse: Pulse) -> None:
     socket = await _connected(node)
-    last_answer = _LastAnswer()
+    last_answer, streams = _LastAnswer(), node.streams()
     try:
         await until_first(
-            _send(node, socket, heartbeat_seconds, last_answer, pulse), _receive(node, socket, last_answer)
+            _send(node, socket, heartbeat_seconds, last_answer, pulse, streams),
+            _receive(node, socket, last_answer, streams),
+            _send_streams(node, socket, streams),
         )
     finally:
+        streams.close()
         await socket.close()
 
 
 async def _connected(node: Node) -> ClientConnection:
     url = node.identity.url.replace("http", "ws", 1) + "/ws/agent/"
-    headers = {"Authorization": f"Bearer {node.identity.credential}"}
+    headers = {"Authorization": f"Bearer {node.identity.credential}", HEADER: HEADER_VALUE}
     with _network(node):
         try:
-            return await connect(
+            connection = await connect(
                 url, additional_headers=headers, compression=None, max_size=MAX_BYTES, open_timeout=10, close_timeout=1
             )
         except InvalidHandshake as error:
             raise NoWebSocket(str(error)) from error
+        connection.transport.get_extra_info("socket").setsockopt(IPPROTO_TCP, _TCP_NOTSENT_LOWAT, MAX_UNSENT_BYTES)
+        return connection
 
 
 class _LastAnswer:
@@ -126,22 +137,40 @@ class _LastAnswer:
         self.at = time.monotonic()
 
 
-async def _receive(node: Node, socket: ClientConnection, last_answer: _LastAnswer) -> None:
+async def _receive(node: Node, socket: ClientConnection, last_answer: _LastAnswer, streams: Streams) -> None:
     while True:
         with _network(node):
             text = await socket.recv()
+        if isinstance(text, bytes):
+            streams.receive(text)
+            continue
         last_answer.at = time.monotonic()
         await node.handle_answer(answers.read(_decode, text, node.identity.url))
 
 
+async def _send_streams(node: Node, socket: ClientConnection, streams: Streams) -> None:
+    """Send frames as fast as the network takes them. A report does not wait for them: it goes out after the frame that
+    is being sent."""
+    while True:
+        frame = await streams.next_frame()
+        with _network(node):
+            await socket.send(frame)
+
+
 async def _send(
-    node: Node, socket: ClientConnection, heartbeat_seconds: float, last_answer: _LastAnswer, pulse: Pulse
+    node: Node,
+    socket: ClientConnection,
+    heartbeat_seconds: float,
+    last_answer: _LastAnswer,
+    pulse: Pulse,
+    streams: Streams,
 ) -> None:
     timeout = max(10.0, 5 * heartbeat_seconds)
     wait = random.uniform(0, heartbeat_seconds)  # noqa: S311 - spreads the messages of a fleet
     while True:
         node.dirty.clear()
         text = msgspec.json.encode(await node.message())
+        streams.end_with_ranks()
         with _network(node):
             await socket.send(text, text=True)
         pulse.beat()

@@ -19,6 +19,7 @@ from gpusched.agent.rank_files.rank_dir import boot_id, now
 from gpusched.agent.ranks.journal import Journal
 from gpusched.agent.ranks.launcher import Launcher
 from gpusched.agent.ranks.ranks import Ranks
+from gpusched.agent.streams.streams import Streams
 from gpusched.agent.threads import Lane
 from gpusched.protocol.agent_messages import Desired, NodeFacts, Reading, Sync
 from gpusched.protocol.reasons import EndReason
@@ -65,7 +66,7 @@ class Node:
         self._notified: set[str] = set()
         self._has_notified = asyncio.Event()
         # The disk and the driver may be slow; each does one piece of work at a time, in order, beside the event loop.
-        self._disk, self._driver = Lane(), Lane()
+        self._disk, self._driver, self._processes = Lane(), Lane(), Lane()
         self._release_check = ReleaseCheck(self.ranks.devices_of, self._occupants_of, self._read_devices, self._driver)
 
     @property
@@ -81,6 +82,10 @@ class Node:
     def begin(self) -> None:
         """Start a new connection: send the facts again."""
         self._facts_sent = None
+
+    def streams(self) -> Streams:
+        """Return the streams of a new connection."""
+        return Streams(self.ranks.live_directory, self._processes, self.identity.name)
 
     async def message(self) -> Sync:
         """Return the next message. Readings are sent once; reports until they are acknowledged."""

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 T = TypeVar("T")
-# One node needs five at once: for its ranks, its driver, its facts, its trash and its logs.
+# One node needs six at once: for its ranks, its driver, its facts, its trash, its logs and its streams.
 THREADS = 16
 
 

@@ -6,7 +6,7 @@ import typer
 
 from gpusched import __version__
 from gpusched.cli.cluster import cycles, gpus, nodes, policy, records, simulate, top
-from gpusched.cli.jobs import arrays, extend, jobs, queue, signal, submit
+from gpusched.cli.jobs import arrays, extend, forward, jobs, queue, signal, submit
 from gpusched.cli.tenants import audit, billing, members, secrets, tenants, tokens, users
 from gpusched.cli.terminal import messages
 from gpusched.cli.terminal.group import group
@@ -78,6 +78,7 @@ for _command in (
     arrays.elements,
     extend.extend,
     signal.signal,
+    forward.forward,
     queue.wait,
     queue.queue,
     queue.history,

@@ -1,4 +1,5 @@
-"""WebSocket of an agent, authenticated by the node's credential. Each message is a Sync."""
+"""WebSocket of an agent, authenticated by the node's credential. Each text message is a Sync; binary ones are frames of
+streams (gpusched/protocol/streams.py), if the agent can."""
 
 import asyncio
 
@@ -8,8 +9,11 @@ from channels.db import database_sync_to_async
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.web.websockets import TRY_AGAIN_LATER, HubSocket
 from gpusched.protocol.agent_messages import Desired, Sync
+from gpusched.protocol.streams import HEADER, HEADER_VALUE, Violation
 from nodes.agents.hub import hub
 from nodes.inventory import join
+from nodes.streams.agents import AgentStreams, registry
+from nodes.streams.opening import peers
 
 _decode = msgspec.json.Decoder(Sync).decode
 MAX_BYTES = 4 << 20
@@ -20,6 +24,7 @@ class AgentConsumer(HubSocket):
     """Pass messages to the hub, which answers through `deliver`."""
 
     node_id = 0
+    streams: AgentStreams | None = None
     _closing: asyncio.Task[None] | None = None
 
     async def connect(self) -> None:
@@ -36,13 +41,26 @@ class AgentConsumer(HubSocket):
             await self.close(code=NOT_AUTHENTICATED, reason=reason)
             return
         self.node_id = node_id
+        can_stream = headers.get(HEADER.lower().encode()) == HEADER_VALUE.encode()
+        self.streams = AgentStreams(self.scope["output"], can_stream=can_stream)
         hub.start()
         hub.connect(self)
+        registry.connect(node_id, self.streams)
+        await peers.listen()
 
     async def disconnect(self, code: int) -> None:
         hub.disconnect(self)
+        self._end_streams()
+
+    def _end_streams(self) -> None:
+        if self.streams is not None:
+            registry.disconnect(self.streams)
+            self.streams = None
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        if bytes_data is not None and self.streams is not None and self.streams.can_stream:
+            await self._receive_frame(self.streams, bytes_data)
+            return
         raw = text_data if text_data is not None else bytes_data or b""
         if len(raw) > MAX_BYTES:
             await self.close(code=TOO_LARGE)
@@ -56,6 +74,13 @@ class AgentConsumer(HubSocket):
         if self.node_id and not hub.receive(self, message):
             await self.close(code=TRY_AGAIN_LATER)
 
+    async def _receive_frame(self, streams: AgentStreams, frame: bytes) -> None:
+        try:
+            streams.receive(frame)
+        except Violation as error:
+            await self.send(msgspec.json.encode(Desired(error=f"not understood: {error}")).decode())
+            await self.close(code=BAD_MESSAGE)
+
     def deliver(self, answer: Desired) -> None:
         """Send an answer. The hub calls it in the event loop."""
         self.send_text(msgspec.json.encode(answer).decode())
@@ -63,5 +88,6 @@ class AgentConsumer(HubSocket):
     def refuse(self, reason: str) -> None:
         """Close the connection of a node that was removed. The hub calls it in the event loop."""
         hub.disconnect(self)
+        self._end_streams()
         self.node_id = 0
         self._closing = asyncio.get_running_loop().create_task(self.close(code=NOT_AUTHENTICATED, reason=reason))

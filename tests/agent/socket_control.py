@@ -1,15 +1,57 @@
 """The small control plane with a WebSocket, and with the failures of a real one."""
 
 from http.server import BaseHTTPRequestHandler
+from itertools import count
+from threading import Lock
+from typing import Any
 
 import msgspec
 from websockets.frames import Opcode
 from websockets.server import ServerProtocol
 
+from gpusched.protocol import streams
 from gpusched.protocol.agent_messages import Sync
-from tests.agent.control import Control
+from gpusched.protocol.streams import WINDOW_BYTES, Endpoint, Open
+from tests.agent.control import Control, eventually
 
 NOT_AUTHENTICATED = 4401
+
+
+class OpenedStream:
+    """A stream to a rank. Tests call it from their thread, the connection's thread carries its frames."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint, self.lock = endpoint, Lock()
+
+    def write(self, data: bytes) -> None:
+        while data:
+            eventually(lambda: self.endpoint.room or self.endpoint.over, 10, "room in the stream")
+            with self.lock:
+                size = min(self.endpoint.room, len(data))
+                self.endpoint.write(data[:size])
+            data = data[size:]
+
+    def end(self) -> None:
+        with self.lock:
+            self.endpoint.end()
+
+    def read(self, size: int, seconds: float = 10) -> bytes:
+        """Read exactly this much, or less at the end."""
+        data = bytearray()
+
+        def is_complete() -> bool:
+            with self.lock:
+                data.extend(self.endpoint.read(size - len(data)))
+                return len(data) == size or self.endpoint.is_at_end or self.endpoint.over is not None
+
+        eventually(is_complete, seconds, f"{size} bytes of the stream")
+        return bytes(data)
+
+    def reason(self) -> str:
+        """Why the stream was refused or has broken."""
+        eventually(lambda: self.endpoint.over, 10, "the end of the stream")
+        assert self.endpoint.over is not None
+        return self.endpoint.over.reason
 
 
 class SocketControl(Control):
@@ -21,7 +63,16 @@ class SocketControl(Control):
         super().__init__()
         self.has_socket, self.refusals, self.page = True, 0, b""
         self.is_refusing_logs = self.is_dropping_logs = False
+        self.streams: dict[int, OpenedStream] = {}
+        self.raw_frames: list[bytes] = []  # sent as they are
+        self.has_stream_header = False
+        self._stream_ids = count(1)
         self._server.handle_error = lambda *_: None  # type: ignore[method-assign]  # agents are killed here
+
+    def open_stream(self, key: str, **target: Any) -> OpenedStream:
+        stream = OpenedStream(Endpoint(next(self._stream_ids), Open(key=key, **target)))
+        self.streams[stream.endpoint.stream_id] = stream
+        return stream
 
     def answer(self, path: str, body: bytes) -> tuple[int, bytes]:
         if self.page:
@@ -51,20 +102,47 @@ class SocketControl(Control):
             return  # the agent is gone
 
     def _converse(self, request: BaseHTTPRequestHandler, protocol: ServerProtocol) -> None:
+        self.has_stream_header = request.headers.get(streams.HEADER) == streams.HEADER_VALUE
+        request.connection.settimeout(0.005)
         while True:
+            self._send_frames(protocol)
             for data in protocol.data_to_send():
                 if not data:
                     return
+                request.connection.settimeout(30)
                 request.connection.sendall(data)
-            data = request.connection.recv(65536)
+                request.connection.settimeout(0.005)
+            try:
+                data = request.connection.recv(1 << 20)
+            except TimeoutError:
+                continue
             protocol.receive_data(data) if data else protocol.receive_eof()
             for frame in protocol.events_received():
-                if frame.opcode != Opcode.TEXT:  # type: ignore[union-attr]
-                    continue
-                if self.refusals:
-                    self.refusals -= 1
-                    protocol.send_close(NOT_AUTHENTICATED)
-                else:
-                    with self._lock:
-                        desired = self._handle_sync(msgspec.json.decode(frame.data, type=Sync))  # type: ignore[union-attr]
-                    protocol.send_text(self.page or msgspec.json.encode(desired))
+                self._receive(protocol, frame)
+
+    def _receive(self, protocol: ServerProtocol, frame: Any) -> None:
+        if frame.opcode == Opcode.BINARY:
+            stream_id, kind, payload = streams.decode(bytes(frame.data))
+            if (stream := self.streams.get(stream_id)) is not None:
+                with stream.lock:
+                    stream.endpoint.receive(kind, payload)
+        if frame.opcode != Opcode.TEXT:
+            return
+        if self.refusals:
+            self.refusals -= 1
+            protocol.send_close(NOT_AUTHENTICATED)
+        else:
+            with self._lock:
+                desired = self._handle_sync(msgspec.json.decode(frame.data, type=Sync))
+            protocol.send_text(self.page or msgspec.json.encode(desired))
+
+    def _send_frames(self, protocol: ServerProtocol) -> None:
+        while self.raw_frames:
+            protocol.send_binary(self.raw_frames.pop(0))
+        sent = 0
+        for stream in list(self.streams.values()):
+            with stream.lock:
+                while stream.endpoint.has_frame and sent < WINDOW_BYTES:
+                    frame = stream.endpoint.next_frame()
+                    protocol.send_binary(frame)
+                    sent += len(frame)

@@ -6,17 +6,19 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from gpusched.agent import processes, supervision, threads
+from gpusched.protocol.streams import WINDOW_BYTES
 from tests.agent.conftest import DEFAULTS, ROOT
 from tests.agent.injection import Case, as_line, machine
 from tests.agent.socket_control import SocketControl
@@ -28,6 +30,15 @@ SECONDS = 5.0
 AT_ONCE = 6
 PARTS = 3
 DEVICE = machine().readings(set[str])[0].uuid
+# A program that echoes, for streams.
+ECHO = """
+import socket, sys
+listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+while True:
+    connection = listener.accept()[0]
+    while data := connection.recv(100):
+        connection.sendall(data)
+"""
 RAN = 'echo ran >> "$0"; echo printed; exit 3'
 
 
@@ -117,6 +128,30 @@ class Stage:
         if self.scenario == "stop":
             self.wait(lambda: "2.1.0" in self.control.started or self.fired(), 30, "the start")
             self.kill(signal.SIGTERM)
+        if self.scenario == "streams":
+            with socket.create_server(("127.0.0.1", 0)) as probe:
+                port = probe.getsockname()[1]
+            key = self.control.run(sys.executable, "-S", "-c", ECHO, str(port), job=3)
+            self.wait(lambda: self.echoes(key, port) or self.fired(), 30, "a stream")
+
+    def echoes(self, key: str, port: int) -> bool:
+        """Try a stream; it may be refused, or hang where an error is injected."""
+        if key not in self.control.started:
+            return False
+        self.control.open_stream(key, socket="absent")
+        stream = self.control.open_stream(key, port=port)
+        end = stream.endpoint
+
+        def is_decided() -> bool:
+            with stream.lock:
+                if end.room == WINDOW_BYTES:
+                    end.write(b"hello")
+            return bool(end.available or end.over or self.fired())
+
+        with suppress(TimeoutError):
+            wait_for(is_decided, 2)
+        del self.control.streams[end.stream_id]
+        return bool(end.available)
 
     def finish(self) -> None:
         """Without injected errors the job ends, having run once, and so does the agent. A job that was stopped with its
@@ -129,8 +164,10 @@ class Stage:
         assert runs == "ran\n" or (was_stopped and not runs), (
             f"{self.case}: ran {runs!r}: {self.control.ended[self.key]}\n{self.log()[-6000:]}"
         )
-        self.control.stop("2.1.0", grace_seconds=0)
-        self.wait(lambda: "2.1.0" in self.control.ended, 30, "the end of the other job")
+        others = ["2.1.0", *(["3.1.0"] if "3.1.0" in self.control.orders else [])]
+        for key in others:
+            self.control.stop(key, grace_seconds=0)
+        self.wait(lambda: all(key in self.control.ended for key in others), 30, "the end of the other jobs")
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +195,17 @@ def staged(agents: Agents, name: str, sites: tuple[str, ...], **options: str) ->
             shutil.rmtree(stage.folder, ignore_errors=True)
 
 
-SCENARIOS = ("socket", "http", "refused", "refused by http", "logs refused", "logs dropped", "stop", "failing")
+SCENARIOS = (
+    "socket",
+    "http",
+    "refused",
+    "refused by http",
+    "logs refused",
+    "logs dropped",
+    "stop",
+    "failing",
+    "streams",
+)
 # In this scenario a part fails once, so that the sites of restarting it are passed.
 FAILING = "node.Node.keep_polling#1"
 

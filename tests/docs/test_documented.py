@@ -11,7 +11,7 @@ from django.urls import URLPattern, URLResolver
 from rest_framework.views import APIView
 
 from deploy.reference.command_line import PROGRAMS, commands
-from gpusched.agent.rank_files import rank_dir
+from gpusched.agent.rank_files import rank_dir, socket_dir
 from gpusched.agent.ranks import environment
 from gpusched.lib import histograms
 from gpusched.lib.api.problem_codes import CODES
@@ -33,7 +33,7 @@ def routes() -> set[tuple[str, str]]:
 
     paths = set(_walk(urls.urlpatterns, "/"))
     sockets = re.findall(r'path\("(ws/[^"]*)"', text_of("gpusched/asgi.py"))
-    return paths | {("WebSocket", f"/{path}") for path in sockets}
+    return paths | {("WebSocket", "/" + re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", path)) for path in sockets}
 
 
 def _walk(patterns: list[Any], prefix: str) -> Iterator[tuple[str, str]]:
@@ -90,7 +90,8 @@ def test_job_variables_are_documented():
     """A54."""
     sources = inspect.getsource(environment) + text_of("gpusched/agent/supervisor/supervisor.py")
     real = set(re.findall(r'"((?:GPUSCHED_|CUDA_|MASTER_|WORLD_|RANK|PYTHON|TRACEPARENT)\w*)"', sources)) | {
-        rank_dir.SCOPE_VARIABLE
+        rank_dir.SCOPE_VARIABLE,
+        socket_dir.VARIABLE,
     }
     assert set(first_words(section("docs/agent.md", "## The environment of a job"))) == real
 

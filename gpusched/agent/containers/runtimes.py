@@ -13,7 +13,7 @@ from gpusched.agent.config import Config, Runtime
 from gpusched.agent.containers import command_lines, mounts
 from gpusched.agent.containers.command_lines import ContainerSpec
 from gpusched.agent.containers.mounts import NotAllowed
-from gpusched.agent.rank_files import rank_dir
+from gpusched.agent.rank_files import rank_dir, socket_dir
 from gpusched.protocol.agent_messages import RankSpec
 from gpusched.protocol.job_request import IMAGE
 
@@ -139,7 +139,7 @@ def _choice(spec: RankSpec, config: Config) -> str:
 
 def _own_binds(directory: Path, spec: RankSpec, environment: dict[str, str], owner: tuple[int, int]) -> list[str]:
     """Return the binds of the rank's files that the job sees under the same paths: notice, checkpoint, script,
-    secrets."""
+    secrets and sockets."""
     with contextlib.suppress(FileExistsError):  # a preparation was cut short
         os.mkdir(directory / BOX, 0o755)
     os.chmod(directory / BOX, 0o755)  # noqa: S103 - whatever the umask; its directory is closed to other users  # nosec B103
@@ -151,7 +151,8 @@ def _own_binds(directory: Path, spec: RankSpec, environment: dict[str, str], own
         os.chown(checkpoint, *owner)
     script = [f"{directory}/{rank_dir.SCRIPT}:ro"] if spec.script is not None else []
     secrets = [f"{environment[SECRETS]}:ro"] if SECRETS in environment else []
-    files = [f"{directory}/{BOX}:ro", str(checkpoint), *script, *secrets]
+    sockets = [environment[socket_dir.VARIABLE]] if socket_dir.VARIABLE in environment else []
+    files = [f"{directory}/{BOX}:ro", str(checkpoint), *script, *secrets, *sockets]
     return [f"{path.removesuffix(':ro')}:{path}" for path in files]
 
 

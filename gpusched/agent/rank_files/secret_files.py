@@ -18,7 +18,7 @@ KEY = "secrets_dir"  # in spec.json
 
 def write(directory: Path, secrets: Mapping[str, str], account: Mapping[str, Any] | None) -> str:
     """Write each secret of the rank to a file (0400) in a directory; return its path. OSError if it fails."""
-    target = f"{_home(directory)}/{_name(directory)}"
+    target = f"{home_of(directory)}/{name_of(directory)}"
     removal.remove(target)  # left by a preparation that was cut short
     os.mkdir(target, 0o700)
     for name, value in secrets.items():
@@ -39,37 +39,39 @@ def write(directory: Path, secrets: Mapping[str, str], account: Mapping[str, Any
 def remove(directory: Path, spec: Mapping[str, Any] | None = None) -> None:
     """Remove the secrets of a rank, if it has any, even without a spec.json that names their directory."""
     recorded = (spec or {}).get(KEY)
-    for target in (recorded, *(f"{home}/{_name(directory)}" for home in (_in_memory(), directory))):
+    for target in (recorded, *(f"{home}/{name_of(directory)}" for home in (in_memory(), directory))):
         if isinstance(target, str):
             removal.remove(target)
 
 
 def sweep(ranks: Path) -> None:
     """Remove the secrets of ranks that no longer exist below this directory."""
-    existing = {_name(rank) for rank in ranks.iterdir()}
+    existing = {name_of(rank) for rank in ranks.iterdir()}
     with contextlib.suppress(OSError):
-        for name in os.listdir(_in_memory()):
-            if name.startswith(_family(ranks)) and name not in existing:
-                removal.remove(f"{_in_memory()}/{name}")
+        for name in os.listdir(in_memory()):
+            if name.startswith(family_of(ranks)) and name not in existing:
+                removal.remove(f"{in_memory()}/{name}")
 
 
-def _name(directory: Path) -> str:
+def name_of(directory: Path) -> str:
     """Return the rank's directory name: stable, without the rank's key, and with a common prefix for all ranks of a
     node."""
-    return _family(directory.parent) + hashlib.sha256(bytes(directory)).hexdigest()[:16]
+    return family_of(directory.parent) + hashlib.sha256(bytes(directory)).hexdigest()[:16]
 
 
-def _family(ranks: Path) -> str:
+def family_of(ranks: Path) -> str:
+    """Return the common prefix of the names of all ranks of a node."""
     return hashlib.sha256(bytes(ranks)).hexdigest()[:16]
 
 
-def _in_memory() -> str:
+def in_memory() -> str:
+    """Return this user's own directory in memory, which may not exist."""
     return f"{MEMORY}/gpusched-{os.geteuid()}"
 
 
-def _home(directory: Path) -> str:
+def home_of(directory: Path) -> str:
     """Return the in-memory directory if it is this user's own, whoever created the name; else the rank's directory."""
-    home = _in_memory()
+    home = in_memory()
     with contextlib.suppress(OSError):
         with contextlib.suppress(FileExistsError):
             os.mkdir(home, 0o700)

@@ -9,7 +9,7 @@ from typing import Any
 from gpusched.agent import config
 from gpusched.agent.containers import runtimes
 from gpusched.agent.isolation.confinement import Confinement, confined
-from gpusched.agent.rank_files import rank_dir, secret_files
+from gpusched.agent.rank_files import rank_dir, secret_files, socket_dir
 from gpusched.protocol.agent_messages import RankSpec
 
 # Variables that describe this machine; never a token or a setting.
@@ -42,6 +42,8 @@ def job_spec(directory: Path, spec: RankSpec, node: str, confinement: Confinemen
         "grace_seconds": spec.grace_seconds,
         **fact,
     }
+    if "refusal" not in fact and (sockets := socket_dir.make(directory, account)) is not None:
+        spec_json["environment"][socket_dir.VARIABLE] = sockets
     if spec.unfit:
         spec_json["unfit"] = spec.unfit
     if spec.secrets and "refusal" not in fact:

@@ -18,7 +18,7 @@ import msgspec
 from gpusched.agent import processes
 from gpusched.agent.containers import client
 from gpusched.agent.isolation import cgroup, confinement
-from gpusched.agent.rank_files import rank_dir, removal, secret_files
+from gpusched.agent.rank_files import rank_dir, removal, secret_files, socket_dir
 from gpusched.agent.ranks.environment import job_spec
 from gpusched.json_log import rank_fields
 from gpusched.protocol.agent_messages import Ended, RankSpec, Started
@@ -48,6 +48,7 @@ class Journal:
         self._trash.mkdir(exist_ok=True, mode=0o700)
         self._to_remove = {entry.name for entry in self._trash.iterdir()}
         secret_files.sweep(self.ranks)
+        socket_dir.sweep(self.ranks)
         if base := self._confinement.groups.base:
             cgroup.sweep(base.path)
 
@@ -142,6 +143,7 @@ class Journal:
         secret_files.remove(
             self.ranks / key, rank_dir.read(self.ranks / key, rank_dir.SPEC)
         )  # of one that never started
+        socket_dir.remove(self.ranks / key)
         self._discard(key)
 
     def _discard(self, key: str) -> None:
@@ -302,6 +304,7 @@ def _end_strays(directory: Path, leader: tuple[int, int] | None) -> bool:
     """Kill the processes that a killed supervisor left behind; return True when none is left."""
     spec = rank_dir.read(directory, rank_dir.SPEC) or {}
     secret_files.remove(directory, spec)
+    socket_dir.remove(directory)
     if not client.remove(spec, 0):
         return False
     group, pids = (spec.get("cgroup") or {}).get("path", ""), []

@@ -301,6 +301,11 @@ class Ranks:
     def log_path(self, key: str) -> str:
         return str(self._journal.ranks / key / rank_dir.LOG)
 
+    def live_directory(self, key: str) -> Path | None:
+        """Return the directory of a rank that has started and not ended."""
+        rank = self.table.get(key)
+        return self._journal.ranks / key if rank is not None and rank.started and not rank.ended else None
+
     def remind(self) -> None:
         """Wake the supervisors of ranks that must stop again: the first signal may have been lost."""
         for rank in self.table.all():

@@ -18,6 +18,7 @@ from gpusched.agent.containers import client, watch
 from gpusched.agent.isolation import cgroup
 from gpusched.agent.rank_files import rank_dir, removal
 from gpusched.agent.rank_files.secret_files import remove as remove_secrets
+from gpusched.agent.rank_files.socket_dir import remove as remove_sockets
 from gpusched.agent.supervisor import failure_class, signals, time_limit
 from gpusched.agent.supervisor.notify_agent import notify
 from gpusched.agent.supervisor.spawn import StartError, enclose, spawn
@@ -247,6 +248,7 @@ def _finish(rank: Rank, reason: str, detail: str | None = None) -> None:
     """Write the end, and remove temporary files; no process of the rank lives any more."""
     removal.remove(f"{rank.directory}/{rank_dir.TMP}")
     remove_secrets(rank.directory, rank.spec)
+    remove_sockets(rank.directory)
     code = None if rank.status is None else os.waitstatus_to_exitcode(rank.status)
     log, exit_class = rank.directory / rank_dir.LOG, None
     if not reason:

@@ -41,7 +41,9 @@ CODES: dict[str, tuple[int, str]] = {
     "wrong_state": (409, "the state of the job, or of the GPU, does not allow it"),
     "changed_meanwhile": (409, "another request changed the job at the same moment"),
     "promised": (409, "a longer time limit would delay the promised start of a pending job"),
+    "not_listening": (409, "no process of the rank listens on the port or socket of the stream"),
     "other_format": (409, "the cycle was recorded in the format of another version of gpusched"),
+    "rank_ended": (410, "the rank of the stream has ended (streams)"),
     "log_deleted": (410, "the log is older than `GPUSCHED_LOG_RETENTION_DAYS`"),
     "version_conflict": (412, "the quota, the budget or the policy was changed meanwhile"),
     "too_large": (
@@ -82,6 +84,11 @@ CODES: dict[str, tuple[int, str]] = {
         f"{limits.MAX_QUESTIONS} what-if questions (explain, simulate, previews) are pending "
         f"in this web process, or {limits.MAX_QUESTIONS_EACH} of the caller; with `Retry-After`",
     ),
+    "too_many_job_streams": (
+        429,
+        "the user has `GPUSCHED_MAX_STREAMS_PER_USER` open streams into jobs in this web process, or the node's agent "
+        "carries its maximum",
+    ),
     "headers_too_long": (431, f"address and headers over {limits.MAX_HEAD_BYTES >> 10} KiB together"),
     "queue_full": (
         429,
@@ -98,6 +105,9 @@ CODES: dict[str, tuple[int, str]] = {
         "`not_before`, dependent); with `Retry-After`",
     ),
     "unanswered": (503, "the answer took too long to compute, or its process ended; nothing was changed"),
+    "stream_unsupported": (501, "the agent of the job's node is too old for streams, or cannot reach that target"),
+    "stream_broken": (502, "the program in the job closed the stream, or a part in between failed (streams)"),
+    "node_unreachable": (503, "the agent of the job's node has no WebSocket to this machine, or lost it (streams)"),
     "database_unavailable": (
         503,
         "the database is unreachable or restarts; with `Retry-After`. A write may have been executed: repeat it "

@@ -85,6 +85,7 @@ _TITLES = {
     405: "Method not allowed",
     406: "Not acceptable",
     409: "Conflict",
+    410: "Gone",
     412: "Precondition failed",
     413: "Too large",
     414: "Address too long",
@@ -93,6 +94,8 @@ _TITLES = {
     429: "Too many",
     431: "Headers too long",
     500: "Internal error",
+    501: "Not supported",
+    502: "Broken",
     503: "Not available",
 }
 
