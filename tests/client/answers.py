@@ -106,7 +106,7 @@ def answer_all(server: FakeServer) -> None:
     server.on("PUT", "/tenants/nlp/quota", Answer(200, {"max_gpus": 4, "version": 4}))
     server.on("GET", "/tokens", Answer(200, {"items": [TOKEN]}))
     server.on("POST", "/tokens", Answer(201, {**TOKEN, "token": "u12ab.secret"}))
-    server.on("DELETE", "/tokens/7", Answer(204, b""))
+    server.on("DELETE", "/tokens/7", Answer(200, {**TOKEN, "also_revoked": [9]}))
     server.on("GET", "/tenants/nlp/secrets", Answer(200, {"items": [SECRET]}))
     server.on("PUT", "/tenants/nlp/secrets/wandb", Answer(201, SECRET))
     server.on("DELETE", "/tenants/nlp/secrets/wandb", Answer(204, b""))

@@ -104,8 +104,10 @@ COMMANDS: dict[str, list[str]] = {
     "version": ["version", "--server"],
 }
 
-# These need no server.
+# This needs no server.
 OFFLINE = {"simulate"}
+# This runs until it is stopped, if it does not fail.
+ENDLESS = {"forward": ["forward", "42", "0:8888"]}
 
 # Built once: the runner's own `invoke` builds all commands anew each time, which takes longer than the tests.
 command = typer.main.get_command(app)

@@ -1,6 +1,7 @@
 """docs/sdk.md: every example runs, and both clients have every method that it names (A54)."""
 
 import asyncio
+import json
 import re
 import textwrap
 from typing import Any
@@ -8,7 +9,9 @@ from typing import Any
 import pytest
 
 from gpusched.client import AsyncClient, Client, NotPermitted
+from gpusched.client.calls import access, billing, cluster, people, records
 from gpusched.client.transport import polling
+from gpusched.client.transport.call import Call, no_content
 from tests.client.answers import HAPPENED
 from tests.client.fakeserver import Answer, FakeServer, acted, job, problem, sequence
 from tests.docs.reading import section, text_of
@@ -50,6 +53,23 @@ def test_every_example_runs(documented: dict[str, Any], code: str, capsys: pytes
         assert capsys.readouterr().out == "7 42 submitted\n"
     else:
         run(code, documented)
+
+
+@pytest.mark.parametrize(
+    ("call", "path"),
+    [
+        (access.revoke_token(1), "/tokens/{token_id}"),
+        (access.revoke_service_token("t", 1), "/tenants/{name}/service-tokens/{token_id}"),
+        (access.delete_secret("t", "n"), "/tenants/{name}/secrets/{secret}"),
+        (billing.end_rate(1), "/rates/{rate_id}"),
+        (people.remove_member("t", "u"), "/tenants/{name}/members/{username}"),
+        (records.end_exemption(1), "/idle-exemptions/{exemption_id}"),
+        (cluster.remove_node("n"), "/nodes/{name}"),
+    ],
+)
+def test_deletion_expects_the_documented_answer(call: Call[Any], path: str) -> None:
+    answers = json.loads(text_of("docs/openapi.json"))["paths"][f"/api/v1{path}"]["delete"]["responses"]
+    assert (call.method, call.parse is no_content) == ("DELETE", "204" in answers)
 
 
 def test_both_clients_have_every_documented_method() -> None:

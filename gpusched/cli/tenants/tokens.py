@@ -99,10 +99,11 @@ def revoke(
     """
     with connect(ctx) as client:
         if service is None:
-            client.revoke_token(token_id)
+            also_revoked = client.revoke_token(token_id).also_revoked
         else:
-            client.revoke_service_token(service, token_id)
-    messages.note(f"token {token_id} revoked")
+            also_revoked = client.revoke_service_token(service, token_id).also_revoked
+    others = ", ".join(map(str, also_revoked))
+    messages.note(f"token {token_id} revoked" + (f", and those created with it: {others}" if others else ""))
 
 
 def login(

@@ -1,7 +1,17 @@
 """The calls for access: tokens of people, programs and new nodes, login, secrets, and the caller's own account."""
 
 from gpusched.client.transport.call import API, Call, delete, get, json_as, segment, without_none, write
-from gpusched.protocol.rest.access import IssuedServiceToken, IssuedToken, JoinToken, Me, Secret, ServiceToken, Token
+from gpusched.protocol.rest.access import (
+    IssuedServiceToken,
+    IssuedToken,
+    JoinToken,
+    Me,
+    RevokedServiceToken,
+    RevokedToken,
+    Secret,
+    ServiceToken,
+    Token,
+)
 from gpusched.protocol.rest.jobs import Page
 
 
@@ -28,9 +38,9 @@ def create_token(
     return write("POST", "/tokens", IssuedToken, body)
 
 
-def revoke_token(token_id: int) -> Call[None]:
-    """Revoke a token: the server refuses it from now on."""
-    return delete(f"/tokens/{token_id}", is_repeatable=True)
+def revoke_token(token_id: int) -> Call[RevokedToken]:
+    """Revoke a token, and those created with it (`also_revoked`): the server refuses them from now on."""
+    return write("DELETE", f"/tokens/{token_id}", RevokedToken)
 
 
 def service_tokens(tenant: str) -> Call[Page[ServiceToken]]:
@@ -57,9 +67,9 @@ def create_service_token(
     return write("POST", _service_tokens_path(tenant), IssuedServiceToken, body)
 
 
-def revoke_service_token(tenant: str, token_id: int) -> Call[ServiceToken]:
-    """Revoke a program's token: the server refuses it from now on."""
-    return write("DELETE", f"{_service_tokens_path(tenant)}/{token_id}", ServiceToken)
+def revoke_service_token(tenant: str, token_id: int) -> Call[RevokedServiceToken]:
+    """Revoke a program's token, and those created with it (`also_revoked`): the server refuses them from now on."""
+    return write("DELETE", f"{_service_tokens_path(tenant)}/{token_id}", RevokedServiceToken)
 
 
 def login(username: str, password: str, token_name: str, *, new_password: str | None = None) -> Call[IssuedToken]:
