@@ -161,7 +161,7 @@ def test_environment_of_children_contains_no_secret_of_the_agent(agent: Agent, c
         "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "TMPDIR", "LR",
         "PYTHONUNBUFFERED", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "GPUSCHED_JOB_ID", "GPUSCHED_ATTEMPT",
         "GPUSCHED_RANK", "GPUSCHED_RANKS", "GPUSCHED_NODE", "GPUSCHED_SCOPE", "GPUSCHED_PREEMPT_FILE",
-        "GPUSCHED_CHECKPOINT_FILE", "GPUSCHED_DEADLINE_FILE", "",
+        "GPUSCHED_CHECKPOINT_FILE", "GPUSCHED_DEADLINE_FILE", "GPUSCHED_SOCKET_DIR", "",
     }  # fmt: skip
     for pid in (*supervisors(agent.directory), *processes.descendants(process.pid)):
         output = " ".join(f"{name}={value}" for name, value in environ(pid).items())
