@@ -45,11 +45,13 @@ export const bell: MakeView = (region, { hub }) => {
 };
 
 function count(summary: Element | null | undefined, badge: HTMLElement | null | undefined, unread: number): void {
+  const shown = unread > 9 ? "9+" : String(unread);
   if (badge) {
-    badge.textContent = unread > 0 ? (unread > 9 ? "9+" : String(unread)) : "";
+    badge.textContent = unread > 0 ? shown : "";
     badge.hidden = unread === 0;
   }
-  summary?.setAttribute("aria-label", unread > 0 ? `Notices, ${unread} unread` : "Notices");
+  // With the visible text: people who speak to their browser say what they see.
+  summary?.setAttribute("aria-label", unread > 0 ? `Notices, ${shown} unread` : "Notices");
 }
 
 function line(notice: NoticeRow, isUnread: boolean): HTMLElement {
