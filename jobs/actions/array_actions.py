@@ -118,6 +118,13 @@ def require_array(job: Row, elements: str | None) -> None:
         raise invalid([FieldError("elements", "conflict", f"job {job['id']} is not an array; leave it out")])
 
 
+def require_no_array(job_id: int, job: Row, next_step: str) -> None:
+    """Raise 409 for an array, in whose place its elements run."""
+    if job["array_count"] is not None:
+        detail = f"job {job_id} is an array, which does not run itself"
+        raise Problem(409, "wrong_state", detail, next_step=next_step)
+
+
 def _parse_elements(array: Row, elements: str | None) -> Ranges | None:
     try:
         return None if elements is None else arrays.parse_ranges(elements, array["array_count"])

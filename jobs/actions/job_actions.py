@@ -116,9 +116,7 @@ def requeue(job_id: int, identity: Identity) -> str:
     """Stop a live job and return it to the queue with its original queue time."""
 
     def action(job: dict[str, Any]) -> str:
-        if job["array_count"] is not None:
-            step = "requeue live elements by their own ids, or retry those that ended"
-            raise Problem(409, "wrong_state", f"job {job_id} is an array, which does not run itself", next_step=step)
+        array_actions.require_no_array(job_id, job, "requeue live elements by their own ids, or retry those that ended")
         if job["state"] in (JobState.SCHEDULED, JobState.RUNNING):
             by = {"by": identity.username}
             states.stop([job_id], EndReason.REQUEUED, by, identity.username)

@@ -7,7 +7,7 @@ from gpusched.lib.bus import events
 from gpusched.lib.db.sql import as_json, execute
 from gpusched.protocol.signals import SignalName
 from gpusched.protocol.states import JobState
-from jobs.actions import job_actions
+from jobs.actions import array_actions, job_actions
 from jobs.events.record import insert_sql
 from tenants.auth.identity import Identity
 
@@ -28,9 +28,7 @@ def send(job_id: int, name: SignalName, identity: Identity) -> str:
     a job that is not running, and for an array, whose elements run instead."""
     with transaction.atomic():
         job = job_actions.lock(job_id, identity)
-        if job["array_count"] is not None:
-            step = "signal its elements by their own ids"
-            raise Problem(409, "wrong_state", f"job {job_id} is an array, which does not run itself", next_step=step)
+        array_actions.require_no_array(job_id, job, "signal its elements by their own ids")
         if job["state"] != JobState.RUNNING:
             message = f"only a running job has processes to signal; job {job_id} is {job['state']}"
             raise Problem(409, "wrong_state", message, next_step="see its state")

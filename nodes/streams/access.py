@@ -1,4 +1,4 @@
-"""Who opens a stream, and whether they still may: checked at the opening and every second of the stream's life."""
+"""Authorize callers of streams: at the opening, and every second until the end."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ def admit(credential: Credential | None, parse: Callable[[], Target], address: s
         raise _not_authenticated()
     is_token = isinstance(credential, str)
     rate_limits.count(request, identity.via if is_token else f"person {identity.user_id}")
-    _require_scope(identity)
+    identity.require_scope(Scope.WRITE)
     target = parse()
     target.require_valid()
     located = locate(target, identity)
@@ -79,16 +79,10 @@ def _refusal(right: Right, identity: Identity | None, job: dict[str, Any] | None
         return Problem(410, "rank_ended", f"{subject} has ended", next_step="see its state")
     try:
         identity.require(identity.role_for(job["user_id"]), job["tenant_id"], subject)
-        _require_scope(identity)
+        identity.require_scope(Scope.WRITE)
     except Problem as problem:
         return problem
     return None
-
-
-def _require_scope(identity: Identity) -> None:
-    if Scope.WRITE not in identity.scopes:
-        step = "create a token with it"
-        raise Problem(403, "scope_missing", f"this token lacks the scope '{Scope.WRITE}'", next_step=step)
 
 
 def _not_authenticated() -> Problem:

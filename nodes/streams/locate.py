@@ -9,6 +9,7 @@ from gpusched.protocol.agent_messages import rank_key
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.states import JobState, RankState
 from gpusched.protocol.streams import SOCKET_NAME, Open
+from jobs.actions import array_actions
 from tenants.auth.identity import Identity
 
 _RANK = """
@@ -20,7 +21,7 @@ _RANK = """
 
 @dataclass(frozen=True)
 class Target:
-    """What a stream reaches: a TCP port or a Unix socket of one rank of a job's present attempt."""
+    """The target of a stream: a TCP port or a Unix socket of one rank of a job's present attempt."""
 
     job_id: int
     rank: int = 0
@@ -65,9 +66,7 @@ def locate(target: Target, identity: Identity | None = None) -> Located:
     job = rows[0]
     if identity is not None:
         identity.require(identity.role_for(job["user_id"]), job["tenant_id"], subject)
-    if job["array_count"] is not None:
-        step = "use the id of one of its elements"
-        raise Problem(409, "wrong_state", f"{subject} is an array, which does not run itself", next_step=step)
+    array_actions.require_no_array(target.job_id, job, "use the id of one of its elements")
     if job["state"] != JobState.RUNNING:
         detail = f"only a running job can be reached; {subject} is {job['state']}"
         raise Problem(409, "wrong_state", detail, next_step="see its state")

@@ -1,4 +1,4 @@
-"""What a client is answered when a stream is refused, or ends before both ends have finished."""
+"""The problems of streams that are refused, or end before both ends have finished."""
 
 from collections.abc import Callable
 

@@ -40,7 +40,7 @@ class Watch:
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             watched = dict(self._rights)
-            with suppress(Problem):  # an outage of the database: nobody can have taken a right away
+            with suppress(Problem):  # during an outage of the database no right can change
                 rights = list(watched.values())
                 problems = await in_thread(lambda: access.refusals(rights))  # noqa: B023 - awaited here
                 for refused, problem in zip(watched, problems, strict=True):

@@ -18,7 +18,7 @@ from django.conf import settings
 
 from gpusched.lib.api.concurrency_limit import ConcurrencyLimiter
 from gpusched.lib.api.problems import Problem, body, invalid
-from gpusched.lib.web.client_address import client_of, is_within, networks
+from gpusched.lib.web.client_address import client_of, networks
 from gpusched.lib.web.websockets import Output, Receive, Scope, Send
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.streams import StreamReset
@@ -93,9 +93,8 @@ def _credential(scope: Scope) -> Credential | None:
 
 def _address(scope: Scope) -> str:
     peer = (scope.get("client") or [""])[0]
-    trusted = networks(settings.ENV.trusted_proxies)
     forwarded = b",".join(value for name, value in scope["headers"] if name == b"x-forwarded-for").decode("latin-1")
-    return client_of(peer, forwarded, trusted) if is_within(peer, trusted) else peer
+    return client_of(peer, forwarded, networks(settings.ENV.trusted_proxies))
 
 
 def _target(scope: Scope) -> Callable[[], Target]:

@@ -80,6 +80,12 @@ class Identity:
                 next_step=_WITH_SCOPE_ADMIN if self.is_admin else "ask an owner of the tenant",
             )
 
+    def require_scope(self, scope: Scope) -> None:
+        """Raise a 403 unless the token has this scope."""
+        if scope not in self.scopes:
+            step = "create a token with it"
+            raise Problem(403, "scope_missing", f"this token lacks the scope '{scope}'", next_step=step)
+
     def require_admin(self) -> None:
         if not self.can_administer:
             raise Problem(403, "not_permitted", "only an admin may do this", next_step=_WITH_SCOPE_ADMIN)
@@ -192,11 +198,7 @@ class ScopeForMethod(AnyCaller):
     def has_permission(self, request: Request, view: Any) -> bool:
         if not isinstance(request.auth, Identity):
             return False
-        needed = Scope.READ if request.method in SAFE_METHODS else Scope.WRITE
-        if needed not in request.auth.scopes:
-            raise Problem(
-                403, "scope_missing", f"this token lacks the scope '{needed}'", next_step="create a token with it"
-            )
+        request.auth.require_scope(Scope.READ if request.method in SAFE_METHODS else Scope.WRITE)
         log.act_as(request.auth.username, request.auth.via)
         return super().has_permission(request, view)
 

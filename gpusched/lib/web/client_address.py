@@ -35,8 +35,10 @@ def networks(text: str) -> tuple[Network, ...]:
 
 
 def client_of(peer: str, forwarded: str, trusted: tuple[Network, ...]) -> str:
-    """Return the last address in X-Forwarded-For that is not trusted: each proxy appends its peer, and a client can
-    forge everything before it."""
+    """Return the peer, or if it is a trusted proxy the last address in X-Forwarded-For that is not: each proxy appends
+    its peer, and a client can forge everything before it."""
+    if not is_within(peer, trusted):
+        return peer
     nearest = peer
     for part in reversed(forwarded.split(",")):
         address = part.strip()
