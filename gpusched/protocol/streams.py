@@ -5,7 +5,7 @@ Sync and Desired. The server opens streams and chooses their ids. An agent that 
 handshake; the server sends no frame to an agent without it, and an agent sends none before it got one.
 
 Each direction has its own credit: a sender has at most WINDOW_BYTES on the way that the receiving end has not read. So
-a slow reader stops its own writer and nobody else, and no process in between buffers more than that. Everything here is
+a slow reader stops its own writer and no other, and no process in between buffers more than that. Everything here is
 free of I/O; both ends and the processes in between use it."""
 
 import re

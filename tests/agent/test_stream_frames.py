@@ -45,7 +45,7 @@ class Pair:
             pass
 
     def bytes_towards(self, end: int) -> int:
-        """What is on the way to an end, or waits there unread."""
+        """Return the bytes in transit to an end, and those that wait there unread."""
         return sum(len(frame) - 5 for frame in self.on_the_way[end] if frame[4] == Kind.DATA) + self.ends[end].available
 
 

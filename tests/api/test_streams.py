@@ -1,4 +1,4 @@
-"""Who may open a stream into a job, what others are answered, and what hostile clients achieve (A69)."""
+"""The right to open a stream into a job, the refusals of others, and hostile clients (A69)."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -230,7 +230,7 @@ def test_stream_ends_with_the_right_to_it_and_with_its_job(monkeypatch: pytest.M
 
 
 def test_stream_ends_with_the_reason_of_the_agent_or_of_its_loss() -> None:
-    """A69: it never hangs, also if nobody reads or writes."""
+    """A69: it never hangs, also without a reader or a writer."""
     world = World()
 
     async def work() -> None:

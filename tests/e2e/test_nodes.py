@@ -142,8 +142,8 @@ while :; do sleep 0.1; done
 """
     job = client.submit(script=script, gpus=1, max_runtime_minutes=0.1)
     wait_for(lambda: (tmp_path / "old").exists(), 30, "the job to run")
-    told = client.extend(job.id, max_runtime_minutes=0.15)
-    assert (told.status, told.ends_at) == ("changed", told.job.deadline_at)
+    extended = client.extend(job.id, max_runtime_minutes=0.15)
+    assert (extended.status, extended.ends_at) == ("changed", extended.job.deadline_at)
     done = client.wait(job.id, timeout=60)
     assert done.started_at and done.ended_at and done.reason
     assert 9 <= (done.ended_at - done.started_at).total_seconds() < 30

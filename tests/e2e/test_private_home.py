@@ -51,7 +51,7 @@ class Home:
 
 @pytest.fixture(scope="module")
 def home() -> Iterator[Home]:
-    """That of a user who is not root; tests/lib/test_postgres.py has the private folder of root."""
+    """In the home of an ordinary user; tests/lib/test_postgres.py has the private folder of root."""
     user = pwd.getpwuid(os.geteuid()).pw_name if os.geteuid() else ORDINARY
     top = Path(tempfile.mkdtemp(prefix="gpusched-home-"))
     top.chmod(0o755)  # only the home itself hides the checkout
