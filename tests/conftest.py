@@ -36,7 +36,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
     from tests import database
 
-    settings.DATA_DIR = Path(os.environ["GPUSCHED_DATA_DIR"])
+    # Each process has a database of its own, so its jobs have the ids of other processes' jobs, too: their logs would
+    # share files.
+    settings.DATA_DIR = Path(os.environ["GPUSCHED_DATA_DIR"], os.environ.get("PYTEST_XDIST_WORKER", "one"))
+    settings.DATA_DIR.mkdir(exist_ok=True)
     # The real hasher takes a third of a second on purpose.
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     # Else each test's client would read and stat all static files first: a tenth of a second of processor time.
