@@ -4,6 +4,7 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 
 import httpx
 import pytest
@@ -12,7 +13,7 @@ from gpusched.client import Client
 from tests.system.stack import Stack
 from tests.waiting import wait_for
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")]
 JOB = {"tenant": "default", "command": ["true"], "gpu_count": 0, "cpu_cores": 1}
 READS = ("/api/v1/jobs?limit=1", "/api/v1/queue", "/api/v1/nodes", "/api/v1/events?since=0", "/metrics", "/ready")
 
@@ -26,6 +27,7 @@ class Visitors:
         self.wrong: list[str] = []
         self.made: dict[str, int] = {}  # key → job
         self.by_sdk: list[int] = []
+        self.browser = self._signed_in()  # before any outage
         self._stopping = threading.Event()
         works: list[Callable[[], None]] = [self._submit, self._submit, self._read, self._look, self._use_sdk]
         self.threads = [threading.Thread(target=work) for work in works]
@@ -67,15 +69,19 @@ class Visitors:
                     self._note(http.get(path))
                     self._stopping.wait(0.01)
 
+    def _signed_in(self) -> httpx.Client:
+        http = self.http()
+        page = http.get("/login/")
+        form = {"username": "admin", "password": self.stack.password}
+        headers = {"X-CSRFToken": http.cookies["csrftoken"], "Referer": str(page.url)}
+        assert http.post("/login/", data=form, headers=headers).status_code == 302
+        return http
+
     def _look(self) -> None:
-        with self.http() as http:
-            page = http.get("/login/")
-            form = {"username": "admin", "password": self.stack.password}
-            headers = {"X-CSRFToken": http.cookies["csrftoken"], "Referer": str(page.url)}
-            assert http.post("/login/", data=form, headers=headers).status_code == 302
+        with closing(self.browser):
             while not self._stopping.is_set():
                 for path in ("/overview/", "/jobs/"):
-                    self._note(http.get(path))
+                    self._note(self.browser.get(path))
                     self._stopping.wait(0.01)
 
     def _use_sdk(self) -> None:
