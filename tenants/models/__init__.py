@@ -1,6 +1,7 @@
 """Tenants, their members and quotas, and what they have used."""
 
 from tenants.models.billing import MAX_DAYS, MAX_GPU_HOURS, Budget, BudgetCrossing, Rate, UsageRefund
+from tenants.models.buckets import MAX_BURST, MAX_DAILY, MAX_RATE, BucketLevel, BucketScope, BucketUse, TokenBucket
 from tenants.models.tenants import (
     MAX_GPUS,
     MAX_MODELS,
@@ -20,13 +21,19 @@ from tenants.models.tenants import (
 )
 
 __all__ = [
+    "MAX_BURST",
+    "MAX_DAILY",
     "MAX_DAYS",
     "MAX_GPUS",
     "MAX_GPU_HOURS",
     "MAX_MODELS",
+    "MAX_RATE",
     "MAX_WEIGHT",
     "MIN_WEIGHT",
     "ApiToken",
+    "BucketLevel",
+    "BucketScope",
+    "BucketUse",
     "Budget",
     "BudgetCrossing",
     "LoginAttempts",
@@ -37,6 +44,7 @@ __all__ = [
     "Secret",
     "Tenant",
     "Tier",
+    "TokenBucket",
     "UsageBalance",
     "UsageEntry",
     "UsageRefund",

@@ -1,6 +1,7 @@
 """Tenant, Quota, Membership, ApiToken, and the append-only ledger of use."""
 
 import re
+from zoneinfo import available_timezones
 
 import pghistory
 import pgtrigger
@@ -39,6 +40,12 @@ def check_model_limits(limits: object) -> None:
             raise ValidationError(f"the limit of {model} must be a whole number from 0 to {MAX_GPUS}")
 
 
+def check_time_zone(name: str) -> None:
+    """Raise ValidationError unless the value is a time zone of the IANA database, like Europe/Berlin."""
+    if name not in available_timezones():
+        raise ValidationError("must be a time zone like Europe/Berlin or UTC")
+
+
 @pghistory.track()
 class Tenant(models.Model):
     """A team that shares the cluster."""
@@ -68,6 +75,9 @@ class Tenant(models.Model):
         db_default="",
         validators=[RegexValidator(r"^[A-Za-z_][\w.@-]*\Z", "a name of a Unix user, as nodes know it", flags=re.ASCII)],
         help_text="Its jobs run as this user of each node (empty: as the node says)",
+    )
+    time_zone = models.CharField(
+        max_length=64, default="UTC", db_default="UTC", validators=[check_time_zone], help_text="Its days begin there"
     )
     created_at = models.DateTimeField(auto_now_add=True)
     archived_at = models.DateTimeField(
