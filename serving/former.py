@@ -1,0 +1,187 @@
+"""Form batches: decide which waiting requests go together to which replica, and when. Pure; the caller keeps all state.
+
+A batch has requests of one endpoint and fits the free memory of its replica. Users of an endpoint are served by
+deficit round-robin on cost (Shreedhar & Varghese, SIGCOMM 1995), and the requests of one user in their order. Endpoints
+that share a replica take turns."""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Flush(StrEnum):
+    """Why a batch was formed when it was."""
+
+    SIZE = "size"  # it has max_batch requests
+    MEMORY = "memory"  # the next request does not fit, or the request runs alone after an out-of-memory error
+    WAIT = "wait"  # its oldest request has waited max_wait
+    IDLE = "idle"  # the replica is idle, and no other request is expected within max_wait
+    DRAIN = "drain"  # the endpoint drains
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A queued request. `queued_at`: seconds, on the clock of `form`'s `now`. `is_alone`: its batch has no other."""
+
+    id: int
+    user: int
+    cost: float
+    queued_at: float
+    memory_mb: int = 0
+    is_alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """Where the round-robin of an endpoint stopped: the cost that each user may still take in this round, and the user
+    whose turn it is. Users without waiting requests keep no credit."""
+
+    by_user: Mapping[int, float] = field(default_factory=dict)
+    next_user: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """The waiting requests of an endpoint, each user's in their order. `arrivals_per_second`: the recent rate."""
+
+    endpoint: int
+    requests: Sequence[Waiting]
+    max_batch: int
+    max_wait_seconds: float
+    arrivals_per_second: float = 0.0
+    is_draining: bool = False
+    credit: Credit = Credit()
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A replica that can take a batch now. `memory_mb` None: not limited. `turns`: the endpoints that it serves, the
+    one that waited longest for a turn first."""
+
+    id: int
+    turns: Sequence[int]
+    memory_mb: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    replica: int
+    endpoint: int
+    requests: tuple[int, ...]
+    reason: Flush
+
+
+@dataclass(frozen=True, slots=True)
+class Formed:
+    """`credits`: of each endpoint after these batches. `again_at`: when the next batch becomes due by itself."""
+
+    batches: tuple[Batch, ...]
+    credits: Mapping[int, Credit]
+    again_at: float | None
+
+
+def form(queues: Iterable[Queue], replicas: Iterable[Replica], now: float) -> Formed:
+    """Return the batches that are due, at most one for each of these free replicas.
+
+    A replica stays free only if no batch is due that it could take."""
+    open_queues = {queue.endpoint: _OpenQueue(queue) for queue in queues}
+    batches: list[Batch] = []
+    due_times: list[float] = []
+    for replica in replicas:
+        for queue in [open_queues[endpoint] for endpoint in replica.turns if endpoint in open_queues]:
+            selection = queue.select(replica.memory_mb)
+            if not selection.requests:
+                continue
+            if reason := _reason(queue, selection, now):
+                queue.take(selection)
+                requests = tuple(request.id for request in selection.requests)
+                batches.append(Batch(replica.id, queue.queue.endpoint, requests, reason))
+                break
+            due_times.append(queue.oldest_at() + queue.queue.max_wait_seconds)
+    credits = {endpoint: queue.credit for endpoint, queue in open_queues.items()}
+    return Formed(tuple(batches), credits, min(due_times, default=None))
+
+
+@dataclass(frozen=True, slots=True)
+class _Selection:
+    """The next batch of a queue, and the credit after it. `is_memory_full`: another request would not fit."""
+
+    requests: tuple[Waiting, ...]
+    credit: Credit
+    is_memory_full: bool
+
+
+def _reason(queue: "_OpenQueue", selection: _Selection, now: float) -> Flush | None:
+    """Return why the batch is due now, or None if waiting may still bring a fuller one."""
+    if selection.is_memory_full:
+        return Flush.MEMORY
+    if len(selection.requests) >= queue.queue.max_batch:
+        return Flush.SIZE
+    if queue.queue.is_draining:
+        return Flush.DRAIN
+    remaining = queue.oldest_at() + queue.queue.max_wait_seconds - now
+    if remaining <= 0:
+        return Flush.WAIT
+    return Flush.IDLE if queue.queue.arrivals_per_second * remaining < 1 else None
+
+
+class _OpenQueue:
+    """A queue while batches are taken from it."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue, self.credit = queue, queue.credit
+        self._by_user: dict[int, deque[Waiting]] = {}
+        for request in queue.requests:
+            self._by_user.setdefault(request.user, deque()).append(request)
+
+    def oldest_at(self) -> float:
+        return min(requests[0].queued_at for requests in self._by_user.values())
+
+    def take(self, selection: _Selection) -> None:
+        self.credit = selection.credit
+        for request in selection.requests:
+            self._by_user[request.user].popleft()
+            if not self._by_user[request.user]:
+                del self._by_user[request.user]
+
+    def select(self, memory_mb: int | None) -> _Selection:
+        """Return the next batch for a replica with this much free memory, by deficit round-robin.
+
+        Each user in turn gets a quantum and spends it on requests. The quantum is the lowest cost at the head of a
+        user's queue, so that each round serves somebody, and a newcomer waits for one round only."""
+        users = sorted(user for user, requests in self._by_user.items() if _fits(requests[0].memory_mb, memory_mb))
+        positions = dict.fromkeys(users, 0)
+        deficits = {user: self.credit.by_user.get(user, 0.0) for user in users}
+        turn = next((n for n, user in enumerate(users) if user >= (self.credit.next_user or 0)), 0)
+        turns = deque(users[turn:] + users[:turn])
+        chosen: list[Waiting] = []
+        used_mb, is_full = 0, False
+        while turns and not is_full and len(chosen) < self.queue.max_batch:
+            quantum = min(self._by_user[user][positions[user]].cost for user in turns)
+            user = turns[0]
+            head = self._by_user[user][positions[user]]
+            if deficits[user] < head.cost:
+                deficits[user] += quantum
+            if deficits[user] < head.cost:
+                turns.rotate(-1)
+                continue
+            if (chosen and (head.is_alone or chosen[0].is_alone)) or not _fits(used_mb + head.memory_mb, memory_mb):
+                is_full = True
+                break
+            chosen.append(head)
+            used_mb += head.memory_mb
+            deficits[user] -= head.cost
+            positions[user] += 1
+            if positions[user] == len(self._by_user[user]):
+                turns.popleft()
+                del deficits[user]
+            elif deficits[user] < self._by_user[user][positions[user]].cost:
+                turns.rotate(-1)
+            is_full = head.is_alone
+        credit = Credit(deficits, turns[0] if turns else None)
+        return _Selection(tuple(chosen), credit, is_full)
+
+
+def _fits(needed_mb: int, memory_mb: int | None) -> bool:
+    return memory_mb is None or needed_mb <= memory_mb
