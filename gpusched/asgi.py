@@ -8,7 +8,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpusched.settings")
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from importlib import import_module
 from typing import IO, Any
@@ -41,12 +41,17 @@ from django.urls import path, set_script_prefix
 from frontend.websocket import LiveConsumer
 from gpusched import tracing
 from gpusched.lib.process.children import settle_heap
-from gpusched.lib.web.backpressure import backpressure
+from gpusched.lib.web.backpressure import Send, backpressure
+from gpusched.lib.web.deferred import DeferredResponse
 from gpusched.lib.web.request_threads import RequestThreads, answered
 from gpusched.lib.web.websockets import closed_in_outages, bounded_output
 from nodes.agents.websocket import AgentConsumer
 from nodes.agents.hub import hub
+from serving.web import serving
 from nodes.streams.websocket import stream_socket
+
+
+Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 
 
 class OneHopHandler(ASGIHandler):
@@ -65,42 +70,36 @@ class OneHopHandler(ASGIHandler):
     async def handle(
         self,
         scope: dict[str, Any],
-        receive: Callable[[], Awaitable[Mapping[str, Any]]],
-        send: Callable[[Mapping[str, Any]], Awaitable[None]],
+        receive: Receive,
+        send: Send,
     ) -> None:
         hub.start()
+        serving.start()
         try:
             body = await self.read_body(receive)
         except RequestAborted:
             return
         response = await answered(self._threads, partial(self._respond, scope, body))
-        if not response.streaming:
+        if isinstance(response, DeferredResponse):
+            await unless_gone(self._send_deferred(response, scope, send), receive)
+        elif response.streaming:
+            await unless_gone(self._stream(response, scope, send), receive)
+        else:
             await self.send_response(response, send)
-            return
+
+    async def _send_deferred(self, deferred: DeferredResponse, scope: dict[str, Any], send: Send) -> None:
+        response = await deferred.resolve()
+        if response.streaming:
+            await self._stream(response, scope, send)
+        else:
+            await self.send_response(response, send)
+
+    async def _stream(self, response: HttpResponseBase, scope: dict[str, Any], send: Send) -> None:
         try:
-            await self._stream(response, scope, receive, send)
+            with backpressure(scope, send) as slowly:
+                await self.send_response(response, slowly)
         finally:
             await sync_to_async(response.close)()
-
-    async def _stream(
-        self,
-        response: HttpResponseBase,
-        scope: dict[str, Any],
-        receive: Callable[[], Awaitable[Mapping[str, Any]]],
-        send: Callable[[Mapping[str, Any]], Awaitable[None]],
-    ) -> None:
-        """Send until the end, or until the client leaves: after the body, the only event still to receive."""
-        with backpressure(scope, send) as slowly:
-            sending = asyncio.ensure_future(self.send_response(response, slowly))
-            leaving = asyncio.ensure_future(receive())
-            try:
-                await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
-                if sending.done():
-                    sending.result()
-            finally:
-                sending.cancel()
-                leaving.cancel()
-                await asyncio.gather(sending, leaving, return_exceptions=True)
 
     def _respond(self, scope: dict[str, Any], body: IO[bytes]) -> HttpResponseBase:
         with body:
@@ -114,6 +113,20 @@ class OneHopHandler(ASGIHandler):
             elif isinstance(response, FileResponse):
                 response.block_size = self.chunk_size
             return response
+
+
+async def unless_gone(sending: Coroutine[Any, Any, None], receive: Receive) -> None:
+    """Send until the end, or until the client leaves: after the body, the only event still to receive."""
+    work = asyncio.ensure_future(sending)
+    leaving = asyncio.ensure_future(receive())
+    try:
+        await asyncio.wait({work, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            work.result()
+    finally:
+        work.cancel()
+        leaving.cancel()
+        await asyncio.gather(work, leaving, return_exceptions=True)
 
 
 tracing.start("gpusched-web")

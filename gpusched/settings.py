@@ -70,6 +70,7 @@ INSTALLED_APPS = [
     "jobs",
     "nodes",
     "scheduling",
+    "serving",
     "frontend",
 ]
 if ENV.oidc_issuer:  # otherwise not even imported

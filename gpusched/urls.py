@@ -26,7 +26,10 @@ import nodes.api.samples
 import scheduling.api.policy
 import scheduling.api.queue
 import scheduling.api.time_limit
+import serving.api.endpoints
+import serving.api.tasks
 import tenants.api.audit
+import tenants.api.buckets
 import tenants.api.budgets
 import tenants.api.members
 import tenants.api.secrets
@@ -125,6 +128,15 @@ api = [
         ("idle-exemptions", nodes.api.idle_exemptions.Exemptions.as_view()),
         ("idle-exemptions/<id:exemption_id>", nodes.api.idle_exemptions.OneExemption.as_view()),
         ("incidents", nodes.api.gpus.Incidents.as_view()),
+        ("endpoints", serving.api.endpoints.Endpoints.as_view()),
+        ("endpoints/<str:name>", serving.api.endpoints.OneEndpoint.as_view()),
+        ("endpoints/<str:name>/drain", serving.api.endpoints.DrainEndpoint.as_view()),
+        ("tasks", serving.api.tasks.Tasks.as_view()),
+        ("tasks/<id:task_id>", serving.api.tasks.OneTask.as_view()),
+        ("tasks/<id:task_id>/result", serving.api.tasks.TaskResult.as_view()),
+        ("tasks/<id:task_id>/cancel", serving.api.tasks.CancelTask.as_view()),
+        ("buckets", tenants.api.buckets.Buckets.as_view()),
+        ("buckets/<id:bucket_id>", tenants.api.buckets.OneBucket.as_view()),
         ("queue", scheduling.api.queue.Queue.as_view()),
         ("queue/usage", scheduling.api.queue.Usage.as_view()),
         ("scheduling/shares", scheduling.api.queue.Shares.as_view()),

@@ -119,5 +119,9 @@ class AgentRegistry:
     def get(self, node_id: int) -> AgentStreams | None:
         return self._agents.get(node_id)
 
+    def nodes(self) -> list[int]:
+        """Return the nodes whose agents can carry streams."""
+        return [node_id for node_id, agent in self._agents.items() if agent.can_stream]
+
 
 registry = AgentRegistry()

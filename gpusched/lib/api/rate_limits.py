@@ -88,7 +88,7 @@ def rate_headers(get_response: Callable[[HttpRequest], HttpResponse]) -> Callabl
     def middleware(request: HttpRequest) -> HttpResponse:
         response = get_response(request)
         bucket: Bucket | None = getattr(request, _ATTRIBUTE, None)
-        if bucket is not None:
+        if bucket is not None and "RateLimit-Limit" not in response:  # unless a view reports another limit
             response["RateLimit-Limit"] = str(bucket.limit)
             response["RateLimit-Remaining"] = str(max(0, math.floor(bucket.remaining)))
             response["RateLimit-Reset"] = str(bucket.seconds_until(bucket.limit))

@@ -12,8 +12,8 @@ from django.db import transaction
 from gpusched.lib.bus.notifier import notifier
 
 # "assignments": nodes with new orders. "stops": jobs to stop, or whose time limit changed. "notices": users who have
-# read theirs.
-Topic = Literal["jobs", "nodes", "tenants", "readings", "logs", "assignments", "stops", "notices"]
+# read theirs. "endpoints": those with new requests. "tasks": requests that have ended.
+Topic = Literal["jobs", "nodes", "tenants", "readings", "logs", "assignments", "stops", "notices", "endpoints", "tasks"]
 
 
 def changed(topic: Topic, ids: Iterable[int] = ()) -> None:

@@ -14,6 +14,7 @@ class Lock(IntEnum):
     NODE_HOLDS = 7_004
     MIGRATE = 7_005
     QUEUE_OF_TENANT = 7_006
+    REPLICAS = 7_007
 
 
 def try_acquire(lock: Lock) -> bool:

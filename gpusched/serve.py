@@ -1,0 +1,148 @@
+"""Serve batches inside a job: `serve(function)` calls `function` with lists of requests and returns its results.
+
+It needs nothing but the standard library, so it runs in any environment in which this package can be imported."""
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from gpusched.protocol.batches import BYTES, JSON, SOCKET_NAME, BadFrame, Body, Decoder, Frame, encode
+
+_MAX_MESSAGE = 2000
+_MIB = 1 << 20
+Function = Callable[[list[Any]], Sequence[Any]]
+Work = tuple[socket.socket, Frame]
+
+
+class _Stopped(Exception):
+    """SIGTERM arrived while no batch was running."""
+
+
+def serve(function: Function, *, max_batch: int | None = None) -> None:
+    """Serve until SIGTERM; a batch in progress is finished first.
+
+    `function` gets a list of requests, each as decoded from JSON or as bytes, and returns a list of equal length: JSON
+    values or bytes. An exception as an entry fails that request alone. An exception raised fails the batch, whose
+    requests are then retried one by one. `max_batch`: the most requests that it accepts, below the endpoint's own.
+
+    Raises RuntimeError outside of a job that serves an endpoint."""
+    folder = os.environ.get("GPUSCHED_SOCKET_DIR")
+    if not folder:
+        raise RuntimeError("GPUSCHED_SOCKET_DIR is not set: serve() works only in a job of an endpoint")
+    path = Path(folder) / SOCKET_NAME
+    path.unlink(missing_ok=True)  # of an earlier process of this job
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+    work: queue.SimpleQueue[Work] = queue.SimpleQueue()
+    hello = encode(Frame("hello", {"version": 1, "max_batch": max_batch}))
+    threading.Thread(target=_accept, args=(listener, hello, work), name="accept", daemon=True).start()
+    _stop_at_sigterm()
+    with contextlib.suppress(_Stopped):
+        while not _stop.is_asked:
+            _stop.may_interrupt = True
+            connection, frame = work.get()
+            _stop.may_interrupt = False
+            _answer(connection, frame, function)
+    path.unlink(missing_ok=True)
+
+
+class _Stop:
+    """Whether SIGTERM arrived. It interrupts the wait for work, but never a batch."""
+
+    is_asked = False
+    may_interrupt = False
+
+
+_stop = _Stop()
+
+
+def _stop_at_sigterm() -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
+        _stop.is_asked = True
+        if _stop.may_interrupt:
+            raise _Stopped
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, stop)
+
+
+def _accept(listener: socket.socket, hello: bytes, work: "queue.SimpleQueue[Work]") -> None:
+    while True:
+        connection, _ = listener.accept()
+        threading.Thread(target=_read, args=(connection, hello, work), name="read", daemon=True).start()
+
+
+def _read(connection: socket.socket, hello: bytes, work: "queue.SimpleQueue[Work]") -> None:
+    """Queue the batches of a connection until it ends."""
+    decoder = Decoder()
+    try:
+        connection.sendall(hello)
+        while data := connection.recv(_MIB):
+            for frame in decoder.feed(data):
+                if frame.kind == "batch":
+                    work.put((connection, frame))
+    except BadFrame as error:
+        sys.stderr.write(f"gpusched.serve: {error}\n")
+    except OSError:
+        pass  # the control plane connects again
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def _answer(connection: socket.socket, frame: Frame, function: Function) -> None:
+    answer = encode(_run(frame, function))
+    with contextlib.suppress(OSError):  # the connection broke: the control plane has queued the requests again
+        connection.sendall(answer)
+
+
+def _run(frame: Frame, function: Function) -> Frame:
+    """Return the frame with the results of a batch, or with the reason why it failed as a whole."""
+    batch = {"batch": frame.values.get("batch")}
+    try:
+        requests = [_decode(body) for body in frame.bodies]
+        results = function(requests)
+        bodies = [_encode(result) for result in results]
+    except Exception as error:  # noqa: BLE001 - of the user's function: reported, and the next batch goes on
+        traceback.print_exc()
+        return Frame("failed", {**batch, "code": _code(error), "message": _message(error)})
+    if len(bodies) != len(frame.bodies):
+        message = f"the function returned {len(bodies)} results for {len(frame.bodies)} requests"
+        return Frame("failed", {**batch, "code": "wrong_number_of_results", "message": message})
+    return Frame("results", batch, bodies)
+
+
+def _decode(body: Body) -> Any:
+    return json.loads(body.data) if body.type == JSON else body.data
+
+
+def _encode(result: Any) -> Body:
+    if isinstance(result, Exception):
+        return Body(_message(result).encode(), "text/plain", _code(result))
+    if isinstance(result, bytes | bytearray | memoryview):
+        return Body(bytes(result), BYTES)
+    try:
+        return Body(json.dumps(result, allow_nan=False).encode(), JSON)
+    except (TypeError, ValueError) as error:
+        return Body(f"the result is not JSON: {error}"[:_MAX_MESSAGE].encode(), "text/plain", "wrong_result")
+
+
+def _code(error: Exception) -> str:
+    """Return `out_of_memory` for MemoryError and for the errors of the usual GPU frameworks, which have no common
+    class."""
+    is_out = isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__ or "out of memory" in str(error)
+    return "out_of_memory" if is_out else "error"
+
+
+def _message(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:_MAX_MESSAGE]

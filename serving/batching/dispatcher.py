@@ -1,0 +1,252 @@
+"""Hand out requests to the replicas of this web process: one task forms batches, and one per replica runs them."""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+
+from django.db import connections
+
+from gpusched.lib.db.threads import DatabaseAway, WorkFailed, run_in_thread
+from serving.batching import rounds
+from serving.former import Batch, Credit, Replica
+from serving.replicas.connection import BatchFailed, ReplicaConnection, ReplicaHung, ReplicaLost, Stream
+from serving.requests import claims
+from serving.requests.claims import Claimed
+from serving.requests.results import Outcome
+
+logger = logging.getLogger(__name__)
+RETRY_SECONDS = 1.0
+CONNECT_SECONDS = 10.0
+# A request that runs alone fails once this many attempts have lost their replica.
+MAX_ATTEMPTS = 5
+# Weight of the latest batch in the moving average of seconds per cost.
+_SMOOTHING = 0.1
+_RATE_SECONDS = 1.0
+OpenStream = Callable[[int], Awaitable[Stream]]
+
+
+@dataclass
+class ServedEndpoint:
+    """An endpoint with replicas here, and what the dispatcher learns about it. `replica_max`: what its replicas accept.
+    `limit`: the present maximum, halved after an out-of-memory error and raised by one after a batch that fits."""
+
+    id: int
+    name: str
+    max_batch: int
+    max_wait_seconds: float
+    timeout_seconds: float
+    is_draining: bool
+    replica_max: int | None = None
+    limit: int = 0
+    credit: Credit = field(default_factory=Credit)
+    seconds_per_cost: float | None = None
+    claimed: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def present_limit(self) -> int:
+        """Return the most requests of a batch."""
+        return min(self.limit or self.max_batch, self.max_batch, self.replica_max or self.max_batch)
+
+    def arrivals_per_second(self, now: float) -> float:
+        while self.claimed and self.claimed[0][0] < now - _RATE_SECONDS:
+            self.claimed.popleft()
+        return sum(count for _, count in self.claimed) / _RATE_SECONDS
+
+
+@dataclass(eq=False)
+class _Worker:
+    """A replica. `batches` is its inbox of at most one batch; `turns` its endpoints, the longest waiting first."""
+
+    job_id: int
+    turns: list[int]
+    memory_mb: int | None
+    is_free: bool = False
+    # By the monotonic clock: since when it accepts batches, and the end of its latest one.
+    warm_at: float | None = None
+    busy_at: float | None = None
+    batches: asyncio.Queue[tuple[Batch, list[Claimed]]] = field(default_factory=asyncio.Queue)
+    task: asyncio.Task[None] | None = None
+
+
+class Dispatcher:
+    """All state belongs to the event loop. `id`: the row of its lease. `on_hung` replaces a replica's job."""
+
+    def __init__(self, id: int, open_stream: OpenStream, on_hung: Callable[[int], None]) -> None:
+        self.id = id
+        self.endpoints: dict[int, ServedEndpoint] = {}
+        self._open_stream, self._on_hung = open_stream, on_hung
+        self._workers: dict[int, _Worker] = {}
+        self._outcomes: list[Outcome] = []
+        self._wake = asyncio.Event()
+        self._returning: set[asyncio.Task[None]] = set()
+        self._again_at: float | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="serving")
+
+    def wake(self) -> None:
+        """Call it when requests may have arrived."""
+        self._wake.set()
+
+    def add_replica(self, job_id: int, endpoints: Sequence[int], memory_mb: int | None) -> None:
+        """Serve the requests of these endpoints with a running job, until its connection ends."""
+        if job_id not in self._workers:
+            worker = self._workers[job_id] = _Worker(job_id, list(endpoints), memory_mb)
+            worker.task = asyncio.get_running_loop().create_task(self._serve(worker), name=f"replica {job_id}")
+
+    def warm_replicas(self) -> list[tuple[int, float, float | None]]:
+        """Return the job of each warm replica, for how many seconds it has been warm, and how many seconds ago its
+        latest batch ended; None: there was none."""
+        now = time.monotonic()
+        return [
+            (worker.job_id, now - worker.warm_at, None if worker.busy_at is None else now - worker.busy_at)
+            for worker in self._workers.values()
+            if worker.warm_at is not None
+        ]
+
+    def learned(self) -> list[tuple[int, float]]:
+        """Return the measured seconds per cost of endpoints."""
+        return [(e.id, e.seconds_per_cost) for e in self.endpoints.values() if e.seconds_per_cost is not None]
+
+    async def run(self) -> None:
+        """Record results and hand out batches, until cancelled."""
+        while True:
+            await self._wait()
+            outcomes, self._outcomes = self._outcomes, []
+            now = time.monotonic()
+            free = [w for w in self._workers.values() if w.is_free and any(e in self.endpoints for e in w.turns)]
+            if not outcomes and not free:
+                continue
+            replicas = [Replica(worker.job_id, worker.turns, worker.memory_mb) for worker in free]
+            names = {endpoint for worker in free for endpoint in worker.turns if endpoint in self.endpoints}
+            served = [self._served(self.endpoints[endpoint], now) for endpoint in sorted(names)]
+            work = partial(rounds.run_round, self.id, outcomes, served, replicas, now)
+            try:
+                result = await run_in_thread(self._thread, work)
+            except DatabaseAway:
+                self._outcomes = outcomes + self._outcomes
+                self._again_at = now + RETRY_SECONDS
+                await asyncio.sleep(RETRY_SECONDS)
+            except WorkFailed:
+                await self._return({outcome.id: outcome.attempt for outcome in outcomes}, alone=True)
+            else:
+                self._hand_out(result, now)
+
+    async def close(self) -> None:
+        """Disconnect the replicas; their requests in progress return to the queue once this lease is silent."""
+        for worker in list(self._workers.values()):
+            if worker.task:
+                worker.task.cancel()
+        await asyncio.gather(*(w.task for w in self._workers.values() if w.task), return_exceptions=True)
+        self._thread.submit(connections.close_all)
+        self._thread.shutdown()
+
+    async def _wait(self) -> None:
+        timeout = None if self._again_at is None else max(0.0, self._again_at - time.monotonic())
+        try:
+            async with asyncio.timeout(timeout):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        self._wake.clear()
+        self._again_at = None
+
+    def _served(self, endpoint: ServedEndpoint, now: float) -> rounds.Served:
+        return rounds.Served(
+            endpoint.id, endpoint.name, endpoint.present_limit(), endpoint.max_wait_seconds,
+            endpoint.timeout_seconds, endpoint.arrivals_per_second(now), endpoint.is_draining, endpoint.credit,
+        )  # fmt: skip
+
+    def _hand_out(self, result: rounds.Round, now: float) -> None:
+        self._again_at = result.again_at
+        for endpoint_id, credit in result.credits.items():
+            self.endpoints[endpoint_id].credit = credit
+        for batch, requests in result.batches:
+            self.endpoints[batch.endpoint].claimed.append((now, len(requests)))
+            worker = self._workers.get(batch.replica)
+            if worker is None or not worker.is_free:  # it was lost meanwhile
+                self._return_later(requests, alone=False)
+                continue
+            worker.is_free = False
+            worker.turns.remove(batch.endpoint)
+            worker.turns.append(batch.endpoint)
+            worker.batches.put_nowait((batch, requests))
+
+    async def _serve(self, worker: _Worker) -> None:
+        connection: ReplicaConnection | None = None
+        try:
+            stream = await self._open_stream(worker.job_id)
+            connection = await ReplicaConnection.connect(stream, CONNECT_SECONDS)
+            if connection.max_batch:
+                for endpoint in self._endpoints_of(worker):
+                    endpoint.replica_max = connection.max_batch
+            worker.warm_at = time.monotonic()
+            while True:
+                worker.is_free = True
+                self._wake.set()
+                batch, requests = await worker.batches.get()
+                self._outcomes += await self._run(connection, batch, requests)
+                worker.busy_at = time.monotonic()
+        except (ReplicaLost, OSError) as error:
+            logger.info("the connection to replica %d ended: %s", worker.job_id, error)
+            if isinstance(error, ReplicaHung):
+                self._on_hung(worker.job_id)
+        finally:
+            worker.is_free = False
+            self._workers.pop(worker.job_id, None)
+            self._wake.set()
+            if connection is not None:
+                connection.close()
+
+    async def _run(self, connection: ReplicaConnection, batch: Batch, requests: list[Claimed]) -> list[Outcome]:
+        """Return the outcomes of a batch. A failed batch, or one whose replica is lost, returns to the queue, to be
+        retried one by one; a request that fails alone fails."""
+        endpoint, began = self.endpoints[batch.endpoint], time.monotonic()
+        try:
+            outcomes = await connection.run(endpoint.name, requests, endpoint.timeout_seconds)
+        except BatchFailed as failure:
+            if failure.code == "out_of_memory":
+                endpoint.limit = max(1, len(requests) // 2)
+            if len(requests) == 1:
+                return [_failed(requests[0], failure.code, failure.message)]
+            self._return_later(requests, alone=True)
+            return []
+        except ReplicaLost as lost:
+            [first, *others] = requests
+            is_at_fault = isinstance(lost, ReplicaHung) or first.attempt >= MAX_ATTEMPTS
+            if not others and is_at_fault:
+                code = "timeout" if isinstance(lost, ReplicaHung) else "replica_lost"
+                self._outcomes.append(_failed(first, code, str(lost)))
+            else:
+                self._return_later(requests, alone=True)
+            raise
+        seconds = (time.monotonic() - began) / sum(request.cost for request in requests)
+        previous = endpoint.seconds_per_cost
+        endpoint.seconds_per_cost = seconds if previous is None else previous + _SMOOTHING * (seconds - previous)
+        endpoint.limit = endpoint.present_limit() + 1
+        return outcomes
+
+    def _endpoints_of(self, worker: _Worker) -> list[ServedEndpoint]:
+        return [self.endpoints[endpoint] for endpoint in worker.turns if endpoint in self.endpoints]
+
+    def _return_later(self, requests: Sequence[Claimed], *, alone: bool) -> None:
+        attempts = {request.id: request.attempt for request in requests}
+        task = asyncio.get_running_loop().create_task(self._return(attempts, alone=alone))
+        self._returning.add(task)
+        task.add_done_callback(self._returning.discard)
+
+    async def _return(self, attempts: dict[int, int], *, alone: bool) -> None:
+        """Return requests to the queue, however long the database is away."""
+        while True:
+            try:
+                await run_in_thread(self._thread, partial(claims.return_to_queue, self.id, attempts, alone=alone))
+            except (DatabaseAway, WorkFailed):
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                return self._wake.set()
+
+
+def _failed(request: Claimed, code: str, message: str) -> Outcome:
+    return Outcome(request.id, request.attempt, error_code=code, error=message)

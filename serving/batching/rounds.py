@@ -1,0 +1,68 @@
+"""One round of a dispatcher in the database: record results, form batches for free replicas, and claim their requests.
+
+All of it is one transaction, so that a result and the next batch of a replica cost one commit."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from django.db import transaction
+
+from gpusched.lib.bus import events
+from serving.former import Batch, Credit, Queue, Replica, Waiting, form
+from serving.requests import claims, results
+from serving.requests.claims import Claimed
+from serving.requests.results import Outcome
+
+
+@dataclass(frozen=True)
+class Served:
+    """An endpoint as the dispatcher knows it. `max_batch` is halved after an out-of-memory error."""
+
+    id: int
+    name: str
+    max_batch: int
+    max_wait_seconds: float
+    timeout_seconds: float
+    arrivals_per_second: float
+    is_draining: bool
+    credit: Credit
+
+
+@dataclass(frozen=True)
+class Round:
+    """`batches` with their claimed requests. `again_at`: see Formed. `queued`: requests that waited, by endpoint."""
+
+    batches: list[tuple[Batch, list[Claimed]]]
+    credits: Mapping[int, Credit]
+    again_at: float | None
+    queued: Mapping[int, int]
+
+
+def run_round(
+    dispatcher: int, outcomes: Sequence[Outcome], endpoints: Sequence[Served], replicas: Sequence[Replica], now: float
+) -> Round:
+    """Record `outcomes`, then claim what is due for these free replicas. `now`: the dispatcher's clock, in seconds."""
+    with transaction.atomic():
+        if ended := results.record(outcomes):
+            events.changed("tasks", ended)
+        if not replicas:
+            return Round([], {}, None, {})
+        heads = max(endpoint.max_batch for endpoint in endpoints) * len(replicas)
+        waiting = claims.waiting([endpoint.id for endpoint in endpoints], heads, now)
+        formed = form([_queue(endpoint, waiting.get(endpoint.id, [])) for endpoint in endpoints], replicas, now)
+        claimed = claims.claim(dispatcher, formed.batches) if formed.batches else []
+    batches = [(batch, requests) for batch, requests in zip(formed.batches, claimed, strict=True) if requests]
+    queued = {endpoint: len(requests) for endpoint, requests in waiting.items()}
+    return Round(batches, formed.credits, formed.again_at, queued)
+
+
+def _queue(endpoint: Served, requests: Sequence[Waiting]) -> Queue:
+    return Queue(
+        endpoint.id,
+        requests,
+        endpoint.max_batch,
+        endpoint.max_wait_seconds,
+        endpoint.arrivals_per_second,
+        endpoint.is_draining,
+        endpoint.credit,
+    )

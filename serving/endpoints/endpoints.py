@@ -1,0 +1,158 @@
+"""Create, change, drain and remove endpoints, each in one transaction."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
+
+from gpusched.lib.api.problems import Problem, invalid, not_found
+from gpusched.lib.audit import log
+from gpusched.lib.bus import events
+from gpusched.lib.db.sql import violates
+from gpusched.protocol.job_request import FieldError, JobRequest, validate
+from gpusched.protocol.states import Role
+from jobs.submit import admission
+from serving.models import DEFAULT_COSTS, Endpoint, EndpointState, InferenceRequest, ModelType, Protocol, RequestState
+from tenants.auth.identity import Identity
+
+# Fields of a job that make no sense for a replica, which runs until it is not needed.
+_NOT_IN_TEMPLATES = ("tenant", "array", "depends_on", "ref", "not_before", "max_runtime_minutes")
+
+
+def create(tenant_id: int, fields: Mapping[str, Any], identity: Identity) -> Endpoint:
+    """Create an endpoint. 400 for wrong fields, 409 for a name in use, 422 if no node could run a replica."""
+    identity.require(Role.MEMBER, tenant_id, "this tenant")
+    values = dict(fields)
+    values["cost"] = values.get("cost") or DEFAULT_COSTS[ModelType(values.get("type", ModelType.OTHER))]
+    endpoint = Endpoint(tenant_id=tenant_id, owner_id=identity.user_id, **values)
+    _check(endpoint, identity)
+    try:
+        with transaction.atomic():
+            endpoint.save(force_insert=True)
+            log.record("endpoint.create", f"endpoint {endpoint.name}", None, _facts(endpoint))
+            events.changed("endpoints", [endpoint.pk])
+    except IntegrityError as error:
+        if not violates(error, "endpoint_name_is_unique"):
+            raise
+        detail = f"the tenant already has an endpoint '{endpoint.name}'"
+        raise Problem(409, "name_taken", detail, next_step="choose another name") from error
+    return endpoint
+
+
+def change(endpoint_id: int, changes: Mapping[str, Any], identity: Identity, version: int | None = None) -> Endpoint:
+    """Change fields. Running replicas keep the template that they were started with. 412 if it is not at `version`."""
+    with transaction.atomic():
+        endpoint = _locked(endpoint_id, identity)
+        if version is not None and version != endpoint.version:
+            detail = f"this endpoint was changed meanwhile (it is at version {endpoint.version}, not {version})"
+            raise Problem(412, "version_conflict", detail, next_step="read it again and repeat the change")
+        before = _facts(endpoint)
+        for name, value in changes.items():
+            setattr(endpoint, name, value)
+        _check(endpoint, identity)
+        endpoint.version += 1
+        endpoint.save()
+        log.record("endpoint.change", f"endpoint {endpoint.name}", before, _facts(endpoint))
+        events.changed("endpoints", [endpoint_id])
+    return endpoint
+
+
+def drain(endpoint_id: int, identity: Identity) -> Endpoint:
+    """Refuse new requests; replicas end once those that wait are done. Harmless when repeated."""
+    with transaction.atomic():
+        endpoint = _locked(endpoint_id, identity)
+        if endpoint.state == EndpointState.ACTIVE:
+            _set_state(endpoint, EndpointState.DRAINING, "endpoint.drain")
+    return endpoint
+
+
+def remove(endpoint_id: int, identity: Identity, *, with_queue: bool = False) -> None:
+    """Remove an endpoint and stop its replicas. 409 while requests wait or run, unless `with_queue`: waiting ones are
+    then refused."""
+    with transaction.atomic():
+        endpoint = _locked(endpoint_id, identity)
+        states = [RequestState.QUEUED, RequestState.RUNNING]
+        unfinished = InferenceRequest.objects.filter(endpoint=endpoint, state__in=states).count()
+        if unfinished and not with_queue:
+            detail = f"endpoint '{endpoint.name}' has {unfinished} unfinished requests"
+            raise Problem(409, "not_empty", detail, next_step="drain it first, or remove it with its queue")
+        _set_state(endpoint, EndpointState.REMOVED, "endpoint.remove")
+
+
+def find(name: str, tenant_id: int | None, identity: Identity) -> Endpoint:
+    """Return an endpoint that the caller may see, by its name and tenant; None: the only one of that name."""
+    found = list(Endpoint.objects.exclude(state=EndpointState.REMOVED).filter(name=name).select_related("tenant"))
+    visible = [e for e in found if identity.sees(e.tenant_id) and tenant_id in (None, e.tenant_id)]
+    if not visible:
+        raise not_found(f"endpoint '{name[:63]}'", next_step="list the endpoints")
+    if len(visible) > 1:
+        tenants = ", ".join(sorted(endpoint.tenant.name for endpoint in visible))
+        raise invalid([FieldError("tenant", "required", f"several tenants have an endpoint '{name}': {tenants}")])
+    return visible[0]
+
+
+def require_use(endpoint: Endpoint, identity: Identity) -> None:
+    """Raise 403 unless the caller may submit requests to an endpoint that it sees."""
+    allowed = endpoint.allowed_users
+    if allowed is not None and identity.user_id not in (*allowed, endpoint.owner_id) and not identity.can_administer:
+        detail = f"you are not among the users of endpoint '{endpoint.name}'"
+        raise Problem(403, "not_permitted", detail, next_step="ask its owner to add you")
+    identity.require(Role.MEMBER, endpoint.tenant_id, f"endpoint '{endpoint.name}'")
+
+
+def template_request(endpoint: Endpoint) -> JobRequest:
+    """Return the job request of a replica."""
+    template = {"name": f"endpoint {endpoint.name}", **endpoint.template, "tenant": endpoint.tenant.name}
+    return msgspec.convert(template, JobRequest)
+
+
+def _locked(endpoint_id: int, identity: Identity) -> Endpoint:
+    endpoint = Endpoint.objects.select_for_update(of=("self",)).select_related("tenant").get(pk=endpoint_id)
+    identity.require(identity.role_for(endpoint.owner_id), endpoint.tenant_id, f"endpoint '{endpoint.name}'")
+    return endpoint
+
+
+def _set_state(endpoint: Endpoint, state: EndpointState, action: str) -> None:
+    log.record(action, f"endpoint {endpoint.name}", {"state": str(endpoint.state)}, {"state": str(state)})
+    endpoint.state, endpoint.version = state, endpoint.version + 1
+    endpoint.save(update_fields=["state", "version"])
+    events.changed("endpoints", [endpoint.pk])
+
+
+def _check(endpoint: Endpoint, identity: Identity) -> None:
+    errors: list[FieldError] = []
+    try:
+        endpoint.full_clean(validate_unique=False, validate_constraints=False)
+    except ValidationError as error:
+        errors += [FieldError(name, "invalid", text) for name, texts in error.message_dict.items() for text in texts]
+    if endpoint.min_replicas > endpoint.max_replicas:
+        errors.append(FieldError("min_replicas", "out_of_range", "must be at most max_replicas"))
+    if (endpoint.protocol == Protocol.OPENAI) != (endpoint.port is not None):
+        errors.append(FieldError("port", "conflict", "is required for the protocol openai, and only for it"))
+    errors += _template_errors(endpoint)
+    if errors:
+        raise invalid(errors)
+    admission.require_admissible(template_request(endpoint), endpoint.tenant_id, identity)
+
+
+def _template_errors(endpoint: Endpoint) -> Sequence[FieldError]:
+    refused = [name for name in _NOT_IN_TEMPLATES if name in endpoint.template]
+    if refused:
+        return [FieldError(f"template.{name}", "conflict", "does not apply to a replica") for name in refused]
+    try:
+        request = template_request(endpoint)
+    except msgspec.ValidationError as error:
+        return [FieldError("template", "invalid", str(error))]
+    errors = [FieldError(f"template.{error.field}", error.code, error.message) for error in validate(request)]
+    memory = endpoint.memory_per_request_mb
+    if request.gpu_memory_mb is not None and memory > request.gpu_memory_mb * max(request.gpu_count, 1):
+        errors.append(FieldError("memory_per_request_mb", "out_of_range", "is more than the GPU memory of a replica"))
+    return errors
+
+
+def _facts(endpoint: Endpoint) -> dict[str, Any]:
+    names = [field.name for field in Endpoint._meta.concrete_fields if field.editable and field.name != "id"]
+    values = {name: getattr(endpoint, name) for name in names if name not in ("tenant", "owner", "created_at")}
+    return {name: str(value) if isinstance(value, str) else value for name, value in values.items()}

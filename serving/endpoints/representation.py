@@ -1,0 +1,36 @@
+"""Represent endpoints for the API and pages, with their load now."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpusched.lib.db.sql import query
+from gpusched.lib.times import rfc3339
+
+_ENDPOINTS = """
+    SELECT e.id, e.name, t.name AS tenant, o.username AS owner, e.state, e.type, e.cost, e.protocol, e.template,
+           e.port, e.max_batch, e.max_wait_ms, e.memory_per_request_mb, e.max_queue, e.timeout_seconds, e.min_replicas,
+           e.max_replicas, e.idle_seconds, e.version, e.seconds_per_cost, e.cold_start_seconds, e.problem, e.created_at,
+           CASE WHEN e.allowed_users IS NOT NULL THEN
+               (SELECT coalesce(array_agg(p.username ORDER BY p.username), '{}') FROM tenants_people p
+                 WHERE p.id = ANY(e.allowed_users)) END AS allowed_users,
+           coalesce(q.queued, 0) AS queued, coalesce(q.running, 0) AS running, q.oldest_wait_seconds,
+           coalesce(r.replicas, 0) AS replicas, coalesce(r.warm, 0) AS warm
+      FROM serving_endpoint e JOIN tenants_all t ON t.id = e.tenant_id JOIN tenants_people o ON o.id = e.owner_id
+      LEFT JOIN LATERAL (
+           SELECT count(*) FILTER (WHERE state = 'queued') AS queued,
+                  count(*) FILTER (WHERE state = 'running') AS running,
+                  date_part('epoch', now() - min(queued_at) FILTER (WHERE state = 'queued')) AS oldest_wait_seconds
+             FROM serving_inferencerequest WHERE endpoint_id = e.id AND state IN ('queued', 'running')) q ON true
+      LEFT JOIN LATERAL (
+           SELECT count(*) AS replicas, count(warm_at) AS warm
+             FROM serving_replica WHERE endpoint_id = e.id AND ended_at IS NULL) r ON true
+     WHERE e.state <> 'removed' AND (%(ids)s::bigint[] IS NULL OR e.id = ANY(%(ids)s))
+       AND (%(visible)s::bigint[] IS NULL OR e.tenant_id = ANY(%(visible)s))
+     ORDER BY t.name, e.name
+"""
+
+
+def represent_endpoints(visible: Sequence[int] | None, ids: Sequence[int] | None = None) -> list[dict[str, Any]]:
+    """Return endpoints of these tenants (None: all), by tenant and name. `ids`: only these."""
+    rows = query(_ENDPOINTS, {"visible": visible, "ids": None if ids is None else list(ids)})
+    return [{**row, "created_at": rfc3339(row["created_at"])} for row in rows]

@@ -1,0 +1,120 @@
+"""Serving in this web process: its dispatcher, connected to the replicas, and the upkeep once a second."""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+
+from django.db import connections
+
+from gpusched.lib.bus.listener import listener
+from gpusched.lib.db.threads import DatabaseAway, WorkFailed, run_in_thread
+from gpusched.lib.process.supervised import supervised
+from serving import upkeep
+from serving.batching.dispatcher import Dispatcher, OpenStream, ServedEndpoint
+
+TICK_SECONDS = 1.0
+FORGET_SECONDS = 60.0
+# Events that come together need one tick.
+GATHER_SECONDS = 0.05
+
+
+class ServingHub:
+    """All state belongs to the event loop. `open_stream` connects to a replica's socket; `local_nodes` returns the
+    nodes whose agents are connected here; `replace` ends the job of a replica that hangs."""
+
+    def __init__(
+        self, open_stream: OpenStream, local_nodes: Callable[[], Collection[int]], replace: Callable[[int], None]
+    ) -> None:
+        self._open_stream, self._local_nodes, self._replace = open_stream, local_nodes, replace
+        self._dispatcher: Dispatcher | None = None
+        self._changed = asyncio.Event()
+        self._hung: set[int] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="serving-upkeep")
+        self._forgot_at = float("-inf")
+
+    def start(self) -> None:
+        """Start the tasks, once."""
+        if not self._tasks:
+            listener.subscribe(self._on_change)
+            loop = asyncio.get_running_loop()
+            works = (self._dispatch, self._keep_up)
+            self._tasks = [loop.create_task(supervised(work, "a task of serving")) for work in works]
+
+    async def stop(self) -> None:
+        """Stop, for tests, each of which has its own event loop."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._dispatcher:
+            await self._dispatcher.close()
+        self._thread.submit(connections.close_all)
+        self._thread.shutdown()
+
+    def _on_change(self, changed: dict[str, list[int]]) -> None:
+        if "endpoints" in changed:
+            if self._dispatcher:
+                self._dispatcher.wake()
+            self._changed.set()
+        if "jobs" in changed:
+            self._changed.set()
+
+    async def _dispatch(self) -> None:
+        while self._dispatcher is None:
+            try:
+                number = await run_in_thread(self._thread, upkeep.new_dispatcher)
+            except DatabaseAway:
+                await asyncio.sleep(TICK_SECONDS)
+            else:
+                self._dispatcher = Dispatcher(number, self._open_stream, self._hung.add)
+        await self._dispatcher.run()
+
+    async def _keep_up(self) -> None:
+        while True:
+            try:
+                await self._tick()
+            except (DatabaseAway, WorkFailed):
+                await asyncio.sleep(TICK_SECONDS)
+            try:
+                async with asyncio.timeout(TICK_SECONDS):
+                    await self._changed.wait()
+                await asyncio.sleep(GATHER_SECONDS)
+            except TimeoutError:
+                pass
+            self._changed.clear()
+
+    async def _tick(self) -> None:
+        dispatcher = self._dispatcher
+        if dispatcher is None:
+            return
+        warm, learned, hung = dispatcher.warm_replicas(), dispatcher.learned(), set(self._hung)
+        nodes = list(self._local_nodes())
+
+        def work() -> upkeep.Upkeep:
+            upkeep.renew_lease(dispatcher.id)
+            upkeep.save(warm, learned)
+            for job_id in hung:
+                self._replace(job_id)
+            upkeep.keep_queue()
+            return upkeep.adopt(dispatcher.id, nodes)
+
+        adopted = await run_in_thread(self._thread, work)
+        self._hung -= hung
+        self._serve(dispatcher, adopted)
+        if time.monotonic() - self._forgot_at > FORGET_SECONDS:
+            self._forgot_at = time.monotonic()
+            await run_in_thread(self._thread, upkeep.forget_old)
+
+    def _serve(self, dispatcher: Dispatcher, adopted: upkeep.Upkeep) -> None:
+        for row in adopted.endpoints:
+            fields = {name: value for name, value in row.items() if name != "memory_per_request_mb"}
+            known = dispatcher.endpoints.get(row["id"])
+            if known is None:
+                dispatcher.endpoints[row["id"]] = ServedEndpoint(**fields)
+            else:
+                for name, value in fields.items():
+                    setattr(known, name, value)
+        for job_id, endpoint_id, memory_mb in adopted.replicas:
+            dispatcher.add_replica(job_id, [endpoint_id], memory_mb)
+        dispatcher.wake()

@@ -1,0 +1,104 @@
+"""Talk to one replica of the batch protocol: send batches over a stream into its job, and read their results."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gpusched.protocol.batches import BadFrame, Body, Decoder, Frame, encode
+from serving.requests.claims import Claimed
+from serving.requests.results import Outcome
+
+MAX_CODE = 30
+
+
+class Stream(Protocol):
+    """Bytes to and from a socket inside a job. `read` returns b"" at the end."""
+
+    async def read(self) -> bytes: ...
+
+    async def write(self, data: bytes) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class ReplicaLost(Exception):
+    """The connection cannot be used any more; the text says why. Its requests in progress have no result."""
+
+
+class ReplicaHung(ReplicaLost):
+    """The replica did not answer in time: its job must be replaced."""
+
+
+@dataclass(frozen=True)
+class BatchFailed(Exception):
+    """The replica is well, but the batch as a whole has no results."""
+
+    code: str
+    message: str
+
+
+class ReplicaConnection:
+    """A connected replica, which works on one batch at a time."""
+
+    def __init__(self, stream: Stream, max_batch: int | None) -> None:
+        self.max_batch = max_batch
+        self._stream = stream
+        self._decoder = Decoder()
+        self._frames: list[Frame] = []
+        self._batch = 0
+
+    @classmethod
+    async def connect(cls, stream: Stream, timeout_seconds: float) -> "ReplicaConnection":
+        """Wait until the replica is ready. Raises ReplicaLost."""
+        connection = cls(stream, None)
+        hello = await connection._next(timeout_seconds)
+        most = hello.values.get("max_batch")
+        if hello.kind != "hello" or not (most is None or (isinstance(most, int) and most >= 1)):
+            raise ReplicaLost("it does not speak the batch protocol")
+        connection.max_batch = most
+        return connection
+
+    async def run(self, endpoint: str, requests: Sequence[Claimed], timeout_seconds: float) -> list[Outcome]:
+        """Return the outcome of each request. Raises BatchFailed, and ReplicaLost if the replica hangs or breaks."""
+        self._batch += 1
+        bodies = [Body(request.payload, request.payload_type) for request in requests]
+        frame = Frame("batch", {"batch": self._batch, "endpoint": endpoint}, bodies)
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._stream.write(encode(frame))
+        except (OSError, TimeoutError) as error:
+            raise ReplicaLost(f"the batch could not be sent: {error}") from error
+        answer = await self._next(timeout_seconds)
+        while answer.values.get("batch") != self._batch:
+            answer = await self._next(timeout_seconds)
+        if answer.kind == "failed":
+            code, message = answer.values.get("code"), answer.values.get("message")
+            raise BatchFailed(str(code)[:MAX_CODE], str(message).replace("\x00", ""))
+        if answer.kind != "results" or len(answer.bodies) != len(requests):
+            raise BatchFailed("wrong_number_of_results", f"{len(answer.bodies)} results for {len(requests)} requests")
+        return [_outcome(request, body) for request, body in zip(requests, answer.bodies, strict=True)]
+
+    def close(self) -> None:
+        self._stream.close()
+
+    async def _next(self, timeout_seconds: float) -> Frame:
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while not self._frames:
+                    data = await self._stream.read()
+                    if not data:
+                        raise ReplicaLost("it closed the connection")
+                    self._frames += self._decoder.feed(data)
+        except TimeoutError as error:
+            raise ReplicaHung(f"it did not answer within {timeout_seconds:g} s") from error
+        except (OSError, BadFrame) as error:
+            raise ReplicaLost(str(error)) from error
+        return self._frames.pop(0)
+
+
+def _outcome(request: Claimed, body: Body) -> Outcome:
+    if body.error:
+        text = body.data.decode(errors="replace").replace("\x00", "")  # PostgreSQL's texts have none
+        return Outcome(request.id, request.attempt, error_code=body.error[:MAX_CODE], error=text)
+    return Outcome(request.id, request.attempt, body.data, body.type[:100])

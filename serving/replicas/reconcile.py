@@ -1,0 +1,114 @@
+"""Start and stop the jobs of replicas, as the load of their endpoints wants."""
+
+from typing import Any
+
+import msgspec
+from django.db import transaction
+
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.bus import events
+from gpusched.lib.db.locks import Lock
+from gpusched.lib.db.sql import execute, query, rows
+from jobs.actions import job_actions
+from jobs.submit import submit
+from serving.endpoints.endpoints import template_request
+from serving.models import Endpoint
+from serving.replicas.scaling import Decision, Demand, LiveReplica, decide
+from tenants.auth.identity import identity_of_user
+
+_ONE_AT_A_TIME = "SELECT pg_try_advisory_xact_lock(%s)"
+# A replica that ended before it was warm counts as a failure until one is warm again, or for an hour.
+_END = """
+    UPDATE serving_replica r SET ended_at = clock_timestamp(), dispatcher = NULL
+      FROM (SELECT r.job_id FROM serving_replica r LEFT JOIN jobs_all j ON j.id = r.job_id
+             WHERE r.ended_at IS NULL AND (j.id IS NULL OR j.ended_at IS NOT NULL)) e
+     WHERE r.job_id = e.job_id
+"""
+_DEMANDS = """
+    SELECT e.id, e.state, e.min_replicas, e.max_replicas, e.idle_seconds, e.seconds_per_cost,
+           coalesce(q.cost, 0) AS queued_cost, coalesce(q.running, 0) AS running, r.replicas, f.failures,
+           f.failed_seconds
+      FROM serving_endpoint e
+      LEFT JOIN LATERAL (
+           SELECT sum(cost) FILTER (WHERE state = 'queued') AS cost,
+                  count(*) FILTER (WHERE state = 'running') AS running
+             FROM serving_inferencerequest WHERE endpoint_id = e.id AND state IN ('queued', 'running')) q ON true
+      CROSS JOIN LATERAL (
+           SELECT coalesce(json_agg(json_build_array(r.job_id, CASE WHEN r.warm_at IS NOT NULL AND NOT EXISTS (
+                      SELECT 1 FROM serving_inferencerequest b
+                       WHERE b.replica_job_id = r.job_id AND b.state = 'running')
+                  THEN date_part('epoch', clock_timestamp() - greatest(r.warm_at, r.busy_at)) END)), '[]') AS replicas
+             FROM serving_replica r WHERE r.endpoint_id = e.id AND r.ended_at IS NULL AND NOT r.is_draining) r
+      CROSS JOIN LATERAL (
+           SELECT count(*) AS failures, date_part('epoch', clock_timestamp() - max(r.ended_at)) AS failed_seconds
+             FROM serving_replica r
+            WHERE r.endpoint_id = e.id AND r.warm_at IS NULL AND NOT r.is_draining
+              AND r.ended_at > clock_timestamp() - interval '1 hour'
+              AND r.ended_at > coalesce((SELECT max(w.warm_at) FROM serving_replica w WHERE w.endpoint_id = e.id),
+                                        '-infinity')) f
+     WHERE e.state <> 'removed' OR EXISTS (
+           SELECT 1 FROM serving_replica l WHERE l.endpoint_id = e.id AND l.ended_at IS NULL)
+     ORDER BY e.id
+"""
+_WAITING_FOR_GPUS = """
+    SELECT EXISTS (SELECT 1 FROM jobs_all WHERE is_waiting AND state = 'pending' AND gpu_count > 0
+                      AND eligible_at < clock_timestamp() - interval '1 s')
+"""
+
+
+def reconcile() -> bool:
+    """Start and stop replicas of all endpoints. Return False if another process is doing it."""
+    with transaction.atomic():
+        if not rows(_ONE_AT_A_TIME, [Lock.REPLICAS])[0][0]:
+            return False
+        execute(_END)
+        [(are_gpus_needed,)] = rows(_WAITING_FOR_GPUS)
+        for row in query(_DEMANDS):
+            decision = decide(_demand(row, are_gpus_needed))
+            if decision.start or decision.stop:
+                _act(row["id"], decision)
+    return True
+
+
+def _demand(row: dict[str, Any], are_gpus_needed: bool) -> Demand:
+    return Demand(
+        queued_cost=row["queued_cost"],
+        running=row["running"],
+        seconds_per_cost=row["seconds_per_cost"],
+        replicas=[LiveReplica(job_id, idle_seconds) for job_id, idle_seconds in row["replicas"]],
+        min_replicas=row["min_replicas"],
+        max_replicas=row["max_replicas"],
+        idle_seconds=row["idle_seconds"],
+        is_draining=row["state"] == "draining",
+        is_removed=row["state"] == "removed",
+        are_gpus_needed=are_gpus_needed,
+        failures=row["failures"],
+        failed_seconds=row["failed_seconds"] if row["failures"] else float("inf"),
+    )
+
+
+def _act(endpoint_id: int, decision: Decision) -> None:
+    """Start and stop the jobs of replicas in the name of the endpoint's owner. A start that is refused, as by a limit
+    of the tenant, is the endpoint's problem, and tried again in the next round."""
+    endpoint = Endpoint.objects.select_related("tenant", "owner").get(pk=endpoint_id)
+    refusal = ""
+    try:
+        for _ in range(decision.start):
+            with transaction.atomic():
+                _start(endpoint)
+    except Problem as problem:
+        refusal = problem.detail[:1000]
+    if refusal != endpoint.problem:
+        execute("UPDATE serving_endpoint SET problem = %s WHERE id = %s", [refusal, endpoint_id])
+        events.changed("endpoints", [endpoint_id])
+    for job_id in decision.stop:
+        with transaction.atomic():
+            execute("UPDATE serving_replica SET is_draining = true WHERE job_id = %s", [job_id])
+            job_actions.cancel(job_id, identity_of_user(endpoint.owner))
+
+
+def _start(endpoint: Endpoint) -> None:
+    submitted = submit.submit(template_request(endpoint), identity_of_user(endpoint.owner))
+    job_id = msgspec.json.decode(submitted.answer)["job_id"]
+    sql = "INSERT INTO serving_replica (job_id, endpoint_id, is_draining) VALUES (%s, %s, false)"
+    execute(sql, [job_id, endpoint.pk])

@@ -1,0 +1,78 @@
+"""Decide how many replicas an endpoint gets: up at once, down when idle. Pure."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# Replicas are started for this part of their capacity, so that a burst finds some room.
+TARGET_UTILISATION = 0.7
+# An idle replica gives its GPUs to waiting jobs after this time, whatever idle_seconds says.
+YIELD_SECONDS = 10.0
+MAX_PAUSE_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class LiveReplica:
+    """`idle_seconds`: since its latest request, or since it became warm; None: it is not warm, or busy."""
+
+    job_id: int
+    idle_seconds: float | None
+
+
+@dataclass(frozen=True)
+class Demand:
+    """An endpoint now. `failures`: replicas that ended before they were warm, one after the other, the latest
+    `failed_seconds` ago. `are_gpus_needed`: jobs wait for GPUs."""
+
+    queued_cost: float
+    running: int
+    seconds_per_cost: float | None
+    replicas: Sequence[LiveReplica]
+    min_replicas: int
+    max_replicas: int
+    idle_seconds: float
+    is_draining: bool = False
+    is_removed: bool = False
+    are_gpus_needed: bool = False
+    failures: int = 0
+    failed_seconds: float = math.inf
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Replicas to start, and the jobs of replicas to stop."""
+
+    start: int
+    stop: tuple[int, ...]
+
+
+def wanted_replicas(demand: Demand) -> int:
+    """Return how many replicas the present load needs: seconds of queued work per second of time, divided by the target
+    utilisation. One for any request while no speed was measured."""
+    if demand.is_removed:
+        return 0
+    load = 0
+    if demand.queued_cost > 0 or demand.running:
+        load = math.ceil(demand.queued_cost * (demand.seconds_per_cost or 0.0) / TARGET_UTILISATION) or 1
+    return min(max(load, 0 if demand.is_draining else demand.min_replicas), demand.max_replicas)
+
+
+def decide(demand: Demand) -> Decision:
+    """Return what to start and stop now. A replica that is busy or not warm yet is stopped only with its endpoint."""
+    if demand.is_removed:
+        return Decision(0, tuple(replica.job_id for replica in demand.replicas))
+    wanted, live = wanted_replicas(demand), len(demand.replicas)
+    if wanted > live:
+        return Decision(0 if _is_paused(demand) else wanted - live, ())
+    after = 0.0 if demand.is_draining else demand.idle_seconds
+    if demand.are_gpus_needed:
+        after = min(after, YIELD_SECONDS)
+    idle = [(replica.idle_seconds, replica.job_id) for replica in demand.replicas if replica.idle_seconds is not None]
+    longest_first = sorted(idle, reverse=True)
+    stop = tuple(job_id for seconds, job_id in longest_first[: live - wanted] if seconds >= after)
+    return Decision(0, stop)
+
+
+def _is_paused(demand: Demand) -> bool:
+    """Return whether to wait, because replicas keep failing before they are warm: 2, 4, 8 … seconds."""
+    return demand.failures > 0 and demand.failed_seconds < min(2.0**demand.failures, MAX_PAUSE_SECONDS)

@@ -1,0 +1,77 @@
+"""End requests without a result: cancelled, expired, or refused because their endpoint is removed. Tokens of those that
+never ran return."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from django.db import transaction
+
+from gpusched.lib.db.sql import execute, query
+from tenants import buckets
+from tenants.models import BucketUse
+
+MAX_AT_ONCE = 1000
+_END = """
+    WITH locked AS (
+        SELECT r.id, r.state FROM serving_inferencerequest r JOIN serving_endpoint e ON e.id = r.endpoint_id
+         WHERE {which} ORDER BY r.id LIMIT {limit} FOR UPDATE OF r SKIP LOCKED)
+    UPDATE serving_inferencerequest r
+       SET state = %(state)s, ended_at = clock_timestamp(), error_code = %(code)s, error = %(error)s, dispatcher = NULL
+      FROM locked l, serving_endpoint e
+     WHERE r.id = l.id AND e.id = r.endpoint_id
+    RETURNING r.id, r.user_id, r.cost, r.queued_at, e.tenant_id, l.state AS was
+"""
+_EXPIRED = _END.format(
+    which="r.state = 'queued' AND r.queued_at < clock_timestamp() - make_interval(secs => e.timeout_seconds)",
+    limit=MAX_AT_ONCE,
+)
+_OF_ENDPOINT = _END.format(which="r.state = 'queued' AND r.endpoint_id = %(endpoint)s", limit=MAX_AT_ONCE)
+# A cancelled request in progress is ended at once, and the result of its attempt is ignored.
+_CANCELLED = _END.format(which="r.state IN ('queued', 'running') AND r.id = ANY(%(ids)s)", limit="ALL")
+
+
+class Ended(NamedTuple):
+    """A request that ended without a result."""
+
+    id: int
+    was_queued: bool
+
+
+def cancel(ids: Sequence[int]) -> list[Ended]:
+    """Cancel these requests unless they have ended. The caller has checked the rights."""
+    return _end(_CANCELLED, "cancelled", "cancelled", "", ids=list(ids))
+
+
+def expire() -> list[Ended]:
+    """End requests that have waited longer than the timeout of their endpoint, at most MAX_AT_ONCE."""
+    return _end(_EXPIRED, "expired", "expired", "no replica took it within timeout_seconds")
+
+
+def refuse_all(endpoint_id: int) -> list[Ended]:
+    """End waiting requests of an endpoint that is removed, at most MAX_AT_ONCE."""
+    return _end(_OF_ENDPOINT, "refused", "endpoint_removed", "the endpoint was removed", endpoint=endpoint_id)
+
+
+def forget(hours: float) -> int:
+    """Delete requests that ended this long ago, at most MAX_AT_ONCE. Return how many."""
+    return execute(
+        """DELETE FROM serving_inferencerequest WHERE id IN (
+               SELECT id FROM serving_inferencerequest
+                WHERE state NOT IN ('queued', 'running') AND ended_at < clock_timestamp() - %s * interval '1 hour'
+                ORDER BY ended_at LIMIT %s)""",
+        [hours, MAX_AT_ONCE],
+    )
+
+
+def _end(sql: str, state: str, code: str, error: str, **values: Any) -> list[Ended]:
+    with transaction.atomic():
+        rows = query(sql, {"state": state, "code": code, "error": error, **values})
+        refunds: dict[tuple[int, int, datetime], float] = {}
+        for row in rows:
+            if row["was"] == "queued":
+                key = (row["tenant_id"], row["user_id"], row["queued_at"].replace(minute=0, second=0, microsecond=0))
+                refunds[key] = refunds.get(key, 0.0) + row["cost"]
+        for (tenant_id, user_id, taken_at), cost in sorted(refunds.items()):
+            buckets.refund(tenant_id, user_id, BucketUse.TASKS, cost, taken_at=taken_at)
+    return [Ended(row["id"], row["was"] == "queued") for row in rows]

@@ -1,0 +1,48 @@
+"""Represent inference requests for the API."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from gpusched.lib.db.sql import query
+from gpusched.lib.times import rfc3339
+from gpusched.protocol.batches import JSON
+
+_TASKS = """
+    SELECT r.id, e.name AS endpoint, t.name AS tenant, u.username AS "user", r.user_id, r.state, r.cost, r.attempt,
+           r.result, r.result_type AS output_type, r.error_code, r.error, r.batch_size, r.flush_reason,
+           r.replica_job_id, r.queued_at, r.started_at, r.ended_at
+      FROM serving_inferencerequest r JOIN serving_endpoint e ON e.id = r.endpoint_id
+      JOIN tenants_all t ON t.id = e.tenant_id JOIN tenants_people u ON u.id = r.user_id
+     WHERE {which} AND (%(visible)s::bigint[] IS NULL OR e.tenant_id = ANY(%(visible)s))
+     ORDER BY r.id {order} LIMIT %(limit)s
+"""
+_BY_ID = _TASKS.format(which="r.id = ANY(%(ids)s::bigint[])", order="")
+_LISTED = _TASKS.format(
+    which="""(%(endpoint)s::bigint IS NULL OR r.endpoint_id = %(endpoint)s)
+         AND (%(before)s::bigint IS NULL OR r.id < %(before)s)
+         AND (%(state)s::text IS NULL OR r.state = %(state)s)""",
+    order="DESC",
+)
+
+
+def tasks(ids: Sequence[int], visible: Sequence[int] | None) -> list[dict[str, Any]]:
+    """Return these requests in the order of their ids, without those of other tenants. `visible` None: all tenants."""
+    return [_represent(row) for row in query(_BY_ID, {"ids": list(ids), "visible": visible, "limit": len(ids)})]
+
+
+def listed(
+    visible: Sequence[int] | None, limit: int, *, endpoint: int | None, before: int | None, state: str | None
+) -> list[dict[str, Any]]:
+    """Return requests, newest first, those before the id `before`."""
+    values = {"visible": visible, "limit": limit, "endpoint": endpoint, "before": before, "state": state}
+    return [_represent(row) for row in query(_LISTED, values)]
+
+
+def _represent(row: Mapping[str, Any]) -> dict[str, Any]:
+    result, times = row["result"], ("queued_at", "started_at", "ended_at")
+    task = {name: value for name, value in row.items() if name not in ("result", "user_id")}
+    is_json = result is not None and row["output_type"] == JSON
+    output = msgspec.Raw(bytes(result)) if is_json else None
+    return {**task, "output": output, **{name: rfc3339(row[name]) for name in times}}

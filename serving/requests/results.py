@@ -1,0 +1,51 @@
+"""Record the outcome of requests, exactly once each: the result of their latest attempt, and its cost."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gpusched.lib.db.sql import columns, prepared
+
+# A result and its cost are one statement: neither exists without the other.
+_RECORD = """
+    WITH given AS (
+        SELECT * FROM unnest(%(ids)s::bigint[], %(attempts)s::int[], %(results)s::bytea[], %(types)s::text[],
+                             %(codes)s::text[], %(errors)s::text[]) AS g (id, attempt, result, type, code, error)),
+    locked AS (
+        SELECT r.id FROM serving_inferencerequest r JOIN given g ON g.id = r.id AND g.attempt = r.attempt
+         WHERE r.state = 'running' ORDER BY r.id FOR UPDATE OF r),
+    ended AS (
+        UPDATE serving_inferencerequest r
+           SET state = CASE WHEN g.code = '' THEN 'completed' ELSE 'failed' END, result = g.result,
+               result_type = g.type, error_code = g.code, error = left(g.error, 2000), ended_at = clock_timestamp(),
+               dispatcher = NULL
+          FROM given g, locked l WHERE r.id = g.id AND l.id = r.id
+        RETURNING r.id, r.endpoint_id, r.user_id, r.cost, r.state),
+    used AS (
+        INSERT INTO serving_use (endpoint_id, user_id, hour, requests, cost)
+        SELECT endpoint_id, user_id, date_trunc('hour', now(), 'UTC'), count(*), sum(cost)
+          FROM ended WHERE state = 'completed' GROUP BY endpoint_id, user_id ORDER BY endpoint_id, user_id
+        ON CONFLICT (endpoint_id, user_id, hour)
+        DO UPDATE SET requests = serving_use.requests + excluded.requests, cost = serving_use.cost + excluded.cost)
+    SELECT id FROM ended
+"""
+
+
+class Outcome(NamedTuple):
+    """The end of an attempt. `error_code` is empty for a completed request."""
+
+    id: int
+    attempt: int
+    result: bytes | None = None
+    result_type: str = ""
+    error_code: str = ""
+    error: str = ""
+
+
+def record(outcomes: Sequence[Outcome]) -> list[int]:
+    """Record these outcomes. Return the ids of those that were still running this attempt."""
+    if not outcomes:
+        return []
+    names = ("ids", "attempts", "results", "types", "codes", "errors")
+    values = dict(zip(names, columns(outcomes, len(names)), strict=True))
+    values["results"] = [outcome.result for outcome in outcomes]
+    return [row["id"] for row in prepared(_RECORD, values)]

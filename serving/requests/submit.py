@@ -1,0 +1,85 @@
+"""Submit inference requests: check them, take their tokens, and write all of one submit or none."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from django.db import transaction
+
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.bus import events
+from gpusched.lib.db.sql import columns, prepared
+from serving.models import Endpoint, EndpointState
+from tenants import buckets
+from tenants.auth.identity import Identity
+from tenants.buckets import Room
+from tenants.models import BucketUse
+
+# The queue of an endpoint counts as nearly full from this part of max_queue on.
+WARNING_PART = 0.8
+_RETRY_SECONDS = 1
+_QUEUED = "SELECT count(*) AS queued FROM serving_inferencerequest WHERE endpoint_id = %s AND state = 'queued'"
+_INSERT = """
+    INSERT INTO serving_inferencerequest
+           (endpoint_id, user_id, state, cost, payload, payload_type, attempt, runs_alone, result_type, error_code,
+            error, flush_reason)
+    SELECT %(endpoint)s, %(user)s, 'queued', cost, payload, type, 0, false, '', '', '', ''
+      FROM unnest(%(payloads)s::bytea[], %(types)s::text[], %(costs)s::float8[]) WITH ORDINALITY
+           AS r (payload, type, cost, number) ORDER BY number
+    RETURNING id
+"""
+
+
+@dataclass(frozen=True)
+class NewRequest:
+    """`units`: the cost is the endpoint's times this."""
+
+    payload: bytes
+    payload_type: str
+    units: float = 1.0
+
+
+class Submitted(NamedTuple):
+    """The ids in the order of the requests. `queued`: waiting requests of the endpoint, with these. `room`: None if no
+    bucket applies."""
+
+    ids: list[int]
+    queued: int
+    is_nearly_full: bool
+    room: Room | None
+
+
+def submit(endpoint: Endpoint, requests: Sequence[NewRequest], identity: Identity) -> Submitted:
+    """Queue requests of a user who may use this endpoint. 409 if it drains, 429 if its queue is full or tokens are
+    missing. Concurrent submits may exceed max_queue by what each of them brings."""
+    if endpoint.state != EndpointState.ACTIVE:
+        detail = f"endpoint '{endpoint.name}' is draining and accepts no requests"
+        raise Problem(409, "endpoint_draining", detail, next_step="use another endpoint")
+    costs = [endpoint.cost * request.units for request in requests]
+    types = columns([(request.payload_type, cost) for request, cost in zip(requests, costs, strict=True)], 2)
+    values = {
+        "endpoint": endpoint.pk,
+        "user": identity.user_id,
+        "payloads": [request.payload for request in requests],
+        "types": types[0],
+        "costs": types[1],
+    }
+    queued = _require_room(endpoint, len(requests))
+    with transaction.atomic():
+        ids = [row["id"] for row in prepared(_INSERT, values)]
+        room = buckets.take(endpoint.tenant_id, identity.user_id, BucketUse.TASKS, sum(costs))
+        events.changed("endpoints", [endpoint.pk])
+    return Submitted(ids, queued, queued >= WARNING_PART * endpoint.max_queue, room)
+
+
+def _require_room(endpoint: Endpoint, more: int) -> int:
+    """Return how many requests wait with these; 429 if that exceeds max_queue."""
+    [row] = prepared(_QUEUED, [endpoint.pk])
+    queued = int(row["queued"]) + more
+    if queued > endpoint.max_queue:
+        detail = (
+            f"endpoint '{endpoint.name}' has {row['queued']} queued requests; at most {endpoint.max_queue} may wait"
+        )
+        step = "wait for the seconds in Retry-After"
+        raise Problem(429, "queue_full", detail, next_step=step, retry_after=_RETRY_SECONDS)
+    return queued

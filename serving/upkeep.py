@@ -1,0 +1,112 @@
+"""Keep serving up once a second in each web process: its lease, the queue, the replicas, and what it learned."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpusched.lib.bus import events
+from gpusched.lib.db.sql import columns, execute, query
+from serving.models import EndpointState
+from serving.replicas.reconcile import reconcile
+from serving.requests import claims, endings
+
+# A web process that has not renewed its lease for this long has lost its requests and replicas.
+SILENT_SECONDS = 5.0
+KEPT_HOURS = 24.0
+_LEASE = """
+    INSERT INTO serving_dispatcher (id, seen_at) VALUES (%s, clock_timestamp())
+    ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at
+"""
+_ADOPT = f"""
+    UPDATE serving_replica r SET dispatcher = %(me)s
+      FROM jobs_all j, serving_endpoint e
+     WHERE j.id = r.job_id AND e.id = r.endpoint_id AND r.ended_at IS NULL AND j.state = 'running'
+       AND e.protocol = 'batch' AND (r.dispatcher = %(me)s OR NOT EXISTS (
+           SELECT 1 FROM serving_dispatcher d
+            WHERE d.id = r.dispatcher AND d.seen_at > clock_timestamp() - interval '{SILENT_SECONDS} s'))
+       AND (r.dispatcher = %(me)s OR EXISTS (
+           SELECT 1 FROM nodes_ranks k
+            WHERE k.job_id = r.job_id AND k.state = 'running' AND k.node_id = ANY(%(nodes)s::bigint[])))
+    RETURNING r.job_id, r.endpoint_id, r.is_draining, j.gpu_memory_mb * greatest(j.gpu_count, 1) AS memory_mb
+"""
+_ENDPOINTS = """
+    SELECT id, name, max_batch, max_wait_ms / 1000.0::float8 AS max_wait_seconds, timeout_seconds,
+           state = 'draining' AS is_draining, memory_per_request_mb
+      FROM serving_endpoint WHERE id = ANY(%s)
+"""
+_SAVE_WARM = """
+    UPDATE serving_replica r
+       SET warm_at = coalesce(r.warm_at, clock_timestamp() - make_interval(secs => w.warm)),
+           busy_at = clock_timestamp() - make_interval(secs => w.busy)
+      FROM unnest(%s::bigint[], %s::float8[], %s::float8[]) AS w (job_id, warm, busy) WHERE r.job_id = w.job_id
+    RETURNING r.endpoint_id
+"""
+_SAVE_SPEED = """
+    UPDATE serving_endpoint e SET seconds_per_cost = s.seconds
+      FROM unnest(%s::bigint[], %s::float8[]) AS s (id, seconds) WHERE e.id = s.id
+"""
+_COLD_STARTS = """
+    UPDATE serving_endpoint e SET cold_start_seconds = c.seconds
+      FROM (SELECT endpoint_id, percentile_cont(0.5) WITHIN GROUP (
+                       ORDER BY date_part('epoch', warm_at - created_at)) AS seconds
+              FROM serving_replica WHERE warm_at > clock_timestamp() - interval '7 days' GROUP BY endpoint_id) c
+     WHERE e.id = c.endpoint_id
+"""
+
+
+@dataclass(frozen=True)
+class Upkeep:
+    """Replicas to connect to, as (job, endpoint, GPU memory in MiB or None), and their endpoints."""
+
+    replicas: list[tuple[int, int, int | None]]
+    endpoints: list[dict[str, Any]]
+
+
+def renew_lease(dispatcher: int) -> None:
+    """Keep the requests and replicas of this web process its own."""
+    execute(_LEASE, [dispatcher])
+
+
+def new_dispatcher() -> int:
+    """Return the id of a new dispatcher, with its first lease."""
+    [row] = query("INSERT INTO serving_dispatcher (seen_at) VALUES (clock_timestamp()) RETURNING id")
+    return int(row["id"])
+
+
+def keep_queue() -> None:
+    """Return lost requests to the queue, end those that expired or whose endpoint was removed, and start and stop
+    replicas. Any number of processes may do so at once."""
+    if endpoints := claims.return_of_silent(SILENT_SECONDS):
+        events.changed("endpoints", endpoints)
+    ended = endings.expire()
+    for row in query(
+        "SELECT id FROM serving_endpoint e WHERE state = %s AND EXISTS (SELECT 1 FROM serving_inferencerequest r"
+        " WHERE r.endpoint_id = e.id AND r.state = 'queued')",
+        [EndpointState.REMOVED],
+    ):
+        ended += endings.refuse_all(row["id"])
+    if ended:
+        events.changed("tasks", [request.id for request in ended])
+    reconcile()
+
+
+def forget_old() -> None:
+    """Delete results that nobody may fetch any more, and refresh the cold-start times."""
+    while endings.forget(KEPT_HOURS) == endings.MAX_AT_ONCE:
+        pass
+    execute(_COLD_STARTS)
+
+
+def adopt(dispatcher: int, local_nodes: Collection[int]) -> Upkeep:
+    """Take the running replicas on nodes that are connected here and that no living web process has."""
+    rows = query(_ADOPT, {"me": dispatcher, "nodes": list(local_nodes)})
+    replicas = [(row["job_id"], row["endpoint_id"], row["memory_mb"]) for row in rows if not row["is_draining"]]
+    return Upkeep(replicas, query(_ENDPOINTS, [sorted({row["endpoint_id"] for row in rows})]))
+
+
+def save(warm: Sequence[tuple[int, float, float | None]], learned: Sequence[tuple[int, float]]) -> None:
+    """Record what a dispatcher knows of its replicas and endpoints; see Dispatcher."""
+    if warm:
+        execute(_SAVE_WARM, columns(warm, 3))
+    if learned:
+        execute(_SAVE_SPEED, columns(learned, 2))

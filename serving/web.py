@@ -1,0 +1,59 @@
+"""Serving in this web process: connect the hub to the agents' streams and to the jobs of replicas."""
+
+from django.contrib.auth.models import User
+
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.db.sql import query
+from gpusched.protocol.batches import SOCKET_NAME
+from gpusched.protocol.streams import StreamReset
+from jobs.actions import job_actions
+from nodes.streams.agents import registry
+from nodes.streams.opening import open_stream
+from nodes.streams.stream import Stream
+from serving.hub import ServingHub
+from serving.replicas.connection import ReplicaLost
+from tenants.auth.identity import identity_of_user
+
+
+class ReplicaStream:
+    """A stream to a replica that reports its end as ReplicaLost."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    async def read(self) -> bytes:
+        try:
+            return await self._stream.read()
+        except StreamReset as error:
+            raise ReplicaLost(str(error)) from error
+
+    async def write(self, data: bytes) -> None:
+        try:
+            await self._stream.write(data)
+        except StreamReset as error:
+            raise ReplicaLost(str(error)) from error
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+async def open_replica(job_id: int) -> ReplicaStream:
+    """Open a stream to the socket of gpusched.serve in a job. Raises ReplicaLost, also while it is not ready."""
+    try:
+        return ReplicaStream(await open_stream(job_id, socket=SOCKET_NAME))
+    except Problem as problem:
+        raise ReplicaLost(problem.detail) from problem
+
+
+def replace_replica(job_id: int) -> None:
+    """Stop the job of a replica that hangs; the load then starts another one."""
+    rows = query(
+        "UPDATE serving_replica r SET is_draining = true FROM serving_endpoint e"
+        " WHERE e.id = r.endpoint_id AND r.job_id = %s AND NOT r.is_draining RETURNING e.owner_id",
+        [job_id],
+    )
+    for row in rows:
+        job_actions.cancel(job_id, identity_of_user(User.objects.get(pk=row["owner_id"])))
+
+
+serving = ServingHub(open_replica, registry.nodes, replace_replica)

@@ -1,0 +1,225 @@
+"""The dispatcher with real replicas: processes that call gpusched.serve.serve(), reached through their Unix sockets."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from asgiref.sync import sync_to_async
+
+from gpusched.protocol.batches import SOCKET_NAME
+from serving.batching.dispatcher import Dispatcher, ServedEndpoint
+from serving.models import InferenceRequest, Use
+from tests.factories import make_member, make_tenant
+from tests.serving.test_requests import ask, make_endpoint
+
+pytestmark = pytest.mark.django_db(transaction=True)
+ROOT = Path(__file__).resolve().parents[2]
+FUNCTION = """
+import os, sys, time
+from gpusched.serve import serve
+
+def function(requests):
+    if "exit" in requests and not os.path.exists(sys.argv[1]):
+        open(sys.argv[1], "w").close()
+        os._exit(1)
+    if "hang" in requests:
+        time.sleep(60)
+    if "few" in requests:
+        return []
+    if len(requests) > 1 and "memory" in requests:
+        raise MemoryError
+    if "error" in requests:
+        raise ValueError("no")
+    return [ValueError("alone") if request == "one" else {"got": request} for request in requests]
+
+serve(function)
+"""
+
+
+@pytest.fixture
+def tenant():
+    return make_tenant("nlp")
+
+
+@pytest.fixture
+def user(tenant):
+    return make_member(tenant)
+
+
+class UnixStream:
+    def __init__(self, reader, writer):
+        self.reader, self.writer = reader, writer
+
+    async def read(self):
+        return await self.reader.read(65536)
+
+    async def write(self, data):
+        self.writer.write(data)
+        await self.writer.drain()
+
+    def close(self):
+        self.writer.close()
+
+
+class Replicas:
+    """Replica processes by job id, and the opening of streams to them."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.processes = {}
+        self.hung = []
+
+    def start(self, job_id):
+        if job_id in self.processes:
+            return
+        folder = self.folder / str(job_id)
+        folder.mkdir()
+        environment = {**os.environ, "GPUSCHED_SOCKET_DIR": str(folder), "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-c", FUNCTION, str(self.folder / "exited")]
+        self.processes[job_id] = subprocess.Popen(command, env=environment)
+
+    async def open(self, job_id):
+        path = self.folder / str(job_id) / SOCKET_NAME
+        async with asyncio.timeout(20):
+            while True:
+                try:
+                    return UnixStream(*await asyncio.open_unix_connection(str(path)))
+                except OSError:
+                    await asyncio.sleep(0.02)
+
+    def stop(self):
+        for process in self.processes.values():
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def replicas(tmp_path):
+    replicas = Replicas(tmp_path)
+    yield replicas
+    replicas.stop()
+
+
+@asynccontextmanager
+async def dispatching(replicas, endpoint, *job_ids, **fields):
+    dispatcher = Dispatcher(1, replicas.open, replicas.hung.append)
+    values = {"max_batch": 8, "max_wait_seconds": 0.01, "timeout_seconds": 10.0, "is_draining": False, **fields}
+    dispatcher.endpoints[endpoint.pk] = ServedEndpoint(endpoint.pk, endpoint.name, **values)
+    for job_id in job_ids:
+        replicas.start(job_id)
+        dispatcher.add_replica(job_id, [endpoint.pk], None)
+    task = asyncio.create_task(dispatcher.run())
+    try:
+        yield dispatcher
+    finally:
+        task.cancel()
+        await dispatcher.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not await sync_to_async(condition)():
+            await asyncio.sleep(0.02)
+
+
+def ended(ids):
+    return lambda: not InferenceRequest.objects.filter(pk__in=ids, ended_at=None).exists()
+
+
+def outcome(number):
+    row = InferenceRequest.objects.get(pk=number)
+    return bytes(row.result or b"") if row.state == "completed" else row.error_code
+
+
+def send(endpoint, user, *texts):
+    from serving.requests.submit import NewRequest, submit
+    from tests.factories import identity_for
+
+    requests = [NewRequest(b'"%s"' % text.encode(), "application/json") for text in texts]
+    return submit(endpoint, requests, identity_for(user)).ids
+
+
+def run(replicas, endpoint, user, *texts, jobs=(1,), **fields):
+    """Send requests with these texts to warm replicas, and return their outcomes."""
+
+    async def serve_all():
+        async with dispatching(replicas, endpoint, *jobs, **fields) as dispatcher:
+            await until(lambda: len(dispatcher.warm_replicas()) == len(jobs))
+            ids = await sync_to_async(send)(endpoint, user, *texts)
+            dispatcher.wake()
+            await until(ended(ids))
+            return ids
+
+    return [outcome(number) for number in asyncio.run(serve_all())]
+
+
+def got(text):
+    return b'{"got": "%s"}' % text.encode()
+
+
+def test_requests_are_batched_and_each_gets_its_result(replicas, tenant, user):
+    endpoint = make_endpoint(tenant, user)
+    texts = [str(number) for number in range(20)]
+    assert run(replicas, endpoint, user, *texts) == [got(text) for text in texts]
+    sizes = set(InferenceRequest.objects.values_list("batch_size", "flush_reason"))
+    assert sizes >= {(8, "size")}
+    assert Use.objects.get().requests == 20
+
+
+def test_requests_are_shared_by_two_replicas(replicas, tenant, user):
+    endpoint = make_endpoint(tenant, user)
+    run(replicas, endpoint, user, *(str(number) for number in range(64)), jobs=(1, 2))
+    assert set(InferenceRequest.objects.values_list("replica_job_id", flat=True)) == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("poison", "code"), [("error", "error"), ("one", "error"), ("few", "wrong_number_of_results"), ("hang", "timeout")]
+)
+def test_poisoned_request_fails_alone(replicas, tenant, user, poison, code):
+    """A68"""
+    endpoint = make_endpoint(tenant, user)
+    replicas.start(3)  # takes over from one that hangs
+    outcomes = run(replicas, endpoint, user, "a", poison, "b", jobs=(1, 2, 3), timeout_seconds=1.0)
+    assert outcomes == [got("a"), code, got("b")]
+
+
+def test_out_of_memory_halves_the_batch_and_loses_nothing(replicas, tenant, user):
+    endpoint = make_endpoint(tenant, user)
+    assert run(replicas, endpoint, user, "a", "b", "memory", "c") == [got("a"), got("b"), got("memory"), got("c")]
+
+
+def test_replica_that_exits_in_a_batch_loses_no_request(replicas, tenant, user):
+    """A68"""
+    endpoint = make_endpoint(tenant, user)
+    assert run(replicas, endpoint, user, "a", "exit", "b", jobs=(1, 2)) == [got("a"), got("exit"), got("b")]
+
+
+def test_hung_replica_is_reported_for_replacement(replicas, tenant, user):
+    run(replicas, make_endpoint(tenant, user), user, "hang", timeout_seconds=0.5)
+    assert replicas.hung == [1]
+
+
+def test_replica_finishes_its_batch_and_ends_at_sigterm(replicas, tenant, user):
+    """A65"""
+    run(replicas, make_endpoint(tenant, user), user, "a")
+    replicas.processes[1].send_signal(signal.SIGTERM)
+    assert replicas.processes[1].wait(10) == 0
+
+
+def test_lone_request_is_not_delayed_until_max_wait(replicas, tenant, user):
+    endpoint = make_endpoint(tenant, user)
+    [number] = ask(endpoint, user)
+
+    async def serve_one():
+        async with dispatching(replicas, endpoint, 1, max_wait_seconds=60.0) as dispatcher:
+            dispatcher.wake()
+            await until(ended([number]))
+
+    asyncio.run(serve_one())
+    assert InferenceRequest.objects.get().flush_reason == "idle"

@@ -1,0 +1,101 @@
+"""Serving in a web process, from a request without replicas to its result, and back to no replicas."""
+
+import asyncio
+
+import pytest
+
+from gpusched.lib.bus.listener import Listener
+from gpusched.lib.db.threads import DatabaseAway
+from jobs.models import Job
+from serving import upkeep
+from serving.endpoints import endpoints
+from serving.hub import ServingHub
+from serving.models import InferenceRequest, Replica
+from serving.requests.waiting_clients import WaitingClients
+from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle
+from tests.serving.test_dispatcher import Replicas, ended, got, outcome, send, until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def replicas(tmp_path):
+    replicas = Replicas(tmp_path)
+    yield replicas
+    replicas.stop()
+
+
+def test_request_starts_a_replica_and_idle_time_ends_it(replicas):
+    tenant = make_tenant("nlp")
+    user = make_member(tenant)
+    node = make_node(gpus=1)
+    template = {"command": ["serve"], "gpu_count": 1}
+    fields = {"name": "embed", "template": template, "idle_seconds": 1}
+    endpoint = endpoints.create(tenant.pk, fields, identity_for(user))
+    [number] = send(endpoint, user, "a")
+
+    def start_replicas():
+        run_cycle()
+        node.start_all()
+        for job_id in Job.objects.filter(state="running").values_list("pk", flat=True):
+            if job_id not in replicas.processes:
+                replicas.start(job_id)
+        return not InferenceRequest.objects.filter(ended_at=None).exists()
+
+    async def serve():
+        hub = ServingHub(replicas.open, lambda: [node.id], lambda job_id: None)
+        hub.start()
+        try:
+            await until(start_replicas)
+            await until(ended([number]))
+            await until(lambda: not Replica.objects.filter(is_draining=False).exists())
+        finally:
+            await hub.stop()
+
+    asyncio.run(serve())
+    assert outcome(number) == got("a")
+    replica = Replica.objects.get()
+    assert replica.warm_at and replica.busy_at
+    endpoint.refresh_from_db()
+    assert endpoint.seconds_per_cost
+
+
+def test_waiting_client_wakes_when_its_request_ends():
+    class Notifications(Listener):
+        def subscribe(self, callback):
+            self.notify = callback
+
+    async def scenario():
+        notifications = Notifications()
+        clients = WaitingClients(notifications)
+        waiting = asyncio.create_task(clients.wait([7, 8], 60))
+        other = asyncio.create_task(clients.wait([9], 60))
+        await asyncio.sleep(0)
+        notifications.notify({"tasks": [8]})
+        await asyncio.wait_for(waiting, 1)
+        assert not other.done()
+        notifications.notify({"tasks": []})
+        await asyncio.wait_for(other, 1)
+        assert clients._events == {}
+
+    asyncio.run(scenario())
+
+
+def test_hub_without_a_database_goes_on_when_it_is_back(replicas, monkeypatch):
+    calls = []
+
+    def away():
+        calls.append(1)
+        if len(calls) < 3:
+            raise DatabaseAway
+
+    monkeypatch.setattr(upkeep, "keep_queue", away)
+    monkeypatch.setattr("serving.hub.TICK_SECONDS", 0.01)
+
+    async def scenario():
+        hub = ServingHub(replicas.open, list, lambda job_id: None)
+        hub.start()
+        await until(lambda: len(calls) > 5)
+        await hub.stop()
+
+    asyncio.run(scenario())

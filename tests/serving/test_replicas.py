@@ -1,0 +1,187 @@
+"""Replicas are jobs: started for waiting requests, stopped when idle, replaced when they fail."""
+
+import pytest
+
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.db.sql import execute
+from gpusched.protocol.states import Role
+from jobs.models import Job
+from serving.endpoints import endpoints
+from serving.models import Endpoint, Replica
+from serving.replicas.reconcile import reconcile
+from tenants.models import Membership
+from tenants.tenancy import tenants
+from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
+from tests.serving.test_requests import ask, claim
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def tenant():
+    return make_tenant("nlp")
+
+
+@pytest.fixture
+def user(tenant):
+    return make_member(tenant)
+
+
+@pytest.fixture
+def node():
+    return make_node(gpus=4)
+
+
+def make(tenant, user, **fields):
+    template = {"command": ["serve"], "gpu_count": 1, **fields.pop("template", {})}
+    return endpoints.create(tenant.pk, {"name": "embed", "template": template, **fields}, identity_for(user))
+
+
+def live():
+    return list(Replica.objects.filter(ended_at=None, is_draining=False).values_list("job_id", flat=True))
+
+
+def make_warm(job_id, idle_seconds=0):
+    execute(
+        "UPDATE serving_replica SET warm_at = now() - make_interval(secs => %s), busy_at = NULL WHERE job_id = %s",
+        [idle_seconds, job_id],
+    )
+
+
+def test_waiting_request_starts_a_replica_as_a_job_of_the_owner(tenant, user, node):
+    endpoint = make(tenant, user)
+    reconcile()
+    assert live() == []
+    ask(endpoint, user)
+    reconcile()
+    reconcile()
+    [job_id] = live()
+    job = Job.objects.get(pk=job_id)
+    assert (job.tenant_id, job.user_id, job.gpu_count, job.name) == (tenant.pk, user.pk, 1, "endpoint embed")
+
+
+def test_idle_replica_is_stopped(tenant, user, node):
+    endpoint = make(tenant, user, idle_seconds=60, min_replicas=0)
+    [number] = ask(endpoint, user)
+    reconcile()
+    [job_id] = live()
+    make_warm(job_id, 100)
+    claim([number], replica=job_id)
+    reconcile()
+    assert live() == [job_id]
+    execute("UPDATE serving_inferencerequest SET state = 'completed', ended_at = now()")
+    reconcile()
+    assert live() == []
+    assert Job.objects.get(pk=job_id).state == "cancelled"
+
+
+def test_idle_replica_yields_to_a_waiting_job(tenant, user, node):
+    make(tenant, user, min_replicas=0)
+    execute("UPDATE serving_endpoint SET min_replicas = 1")
+    reconcile()
+    execute("UPDATE serving_endpoint SET min_replicas = 0")
+    [job_id] = live()
+    make_warm(job_id, 30)
+    run_cycle()
+    reconcile()
+    assert live() == [job_id]
+    waiting = submit(user, tenant, gpu_count=4)
+    execute("UPDATE jobs_job SET eligible_at = now() - interval '5 s' WHERE id = %s", [waiting])
+    reconcile()
+    assert live() == []
+
+
+def test_failed_replica_is_replaced_after_a_pause(tenant, user, node):
+    endpoint = make(tenant, user)
+    ask(endpoint, user)
+    reconcile()
+    [first] = live()
+    execute("UPDATE jobs_job SET state = 'failed', ended_at = now() WHERE id = %s", [first])
+    reconcile()
+    assert live() == []
+    execute("UPDATE serving_replica SET ended_at = ended_at - interval '3 s'")
+    reconcile()
+    assert len(live()) == 1
+    assert live() != [first]
+
+
+def test_refused_replica_is_the_problem_of_its_endpoint(tenant, user, node):
+    endpoint = make(tenant, user, min_replicas=1)
+    Membership.objects.filter(user=user).delete()
+    reconcile()
+    endpoint.refresh_from_db()
+    assert "nlp" in endpoint.problem
+    tenants.set_member(tenant, user, Role.MEMBER)
+    reconcile()
+    endpoint.refresh_from_db()
+    assert (endpoint.problem, len(live())) == ("", 1)
+
+
+def test_removed_endpoint_stops_its_replicas_and_frees_its_name(tenant, user, node):
+    endpoint = make(tenant, user, min_replicas=1)
+    reconcile()
+    endpoints.remove(endpoint.pk, identity_for(user))
+    reconcile()
+    assert live() == []
+    assert make(tenant, user).pk != endpoint.pk
+
+
+def test_endpoint_with_a_queue_is_removed_only_on_request(tenant, user, node):
+    endpoint = make(tenant, user)
+    ask(endpoint, user)
+    with pytest.raises(Problem) as caught:
+        endpoints.remove(endpoint.pk, identity_for(user))
+    assert caught.value.code == "not_empty"
+    endpoints.remove(endpoint.pk, identity_for(user), with_queue=True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"name": "Big Name"}, "name"),
+        ({"max_batch": 0}, "max_batch"),
+        ({"min_replicas": 3, "max_replicas": 2}, "min_replicas"),
+        ({"protocol": "openai"}, "port"),
+        ({"port": 8000}, "port"),
+        ({"template": {"array": {"count": 3}}}, "template.array"),
+        ({"template": {"gpu_count": -1}}, "template.gpu_count"),
+        ({"template": {"unknown": 1}}, "template"),
+        ({"template": {"gpu_memory_mb": 1000}, "memory_per_request_mb": 2000}, "memory_per_request_mb"),
+    ],
+)
+def test_wrong_field_is_named(tenant, user, node, fields, named):
+    with pytest.raises(Problem) as caught:
+        make(tenant, user, **fields)
+    assert named in [error.field for error in caught.value.errors]
+
+
+def test_name_is_used_once_in_a_tenant(tenant, user, node):
+    make(tenant, user)
+    with pytest.raises(Problem) as caught:
+        make(tenant, user)
+    assert caught.value.code == "name_taken"
+    assert Endpoint.objects.count() == 1
+
+
+def test_endpoint_that_no_node_can_run_is_refused(tenant, user, node):
+    with pytest.raises(Problem) as caught:
+        make(tenant, user, template={"gpu_count": 100})
+    assert caught.value.status == 422
+
+
+def test_stranger_neither_sees_nor_uses_an_endpoint(tenant, user, node):
+    make(tenant, user)
+    stranger = identity_for(make_member(make_tenant("other")))
+    with pytest.raises(Problem) as caught:
+        endpoints.find("embed", None, stranger)
+    assert caught.value.status == 404
+
+
+def test_only_allowed_users_may_use_an_endpoint(tenant, user, node):
+    allowed, other = make_member(tenant), make_member(tenant)
+    endpoint = make(tenant, user, allowed_users=[allowed.pk])
+    endpoints.require_use(endpoint, identity_for(allowed))
+    endpoints.require_use(endpoint, identity_for(user))
+    with pytest.raises(Problem) as caught:
+        endpoints.require_use(endpoint, identity_for(other))
+    assert caught.value.status == 403
