@@ -7,6 +7,7 @@ import typer
 from gpusched import __version__
 from gpusched.cli.cluster import cycles, gpus, nodes, policy, records, simulate, top
 from gpusched.cli.jobs import arrays, extend, forward, jobs, queue, signal, submit
+from gpusched.cli.serving import endpoints, tasks
 from gpusched.cli.tenants import audit, billing, members, secrets, tenants, tokens, users
 from gpusched.cli.terminal import messages
 from gpusched.cli.terminal.group import group
@@ -90,6 +91,8 @@ for _command in (
     app.command()(_command)
 app.add_typer(nodes.app, name="node")
 app.add_typer(gpus.app, name="gpu")
+app.add_typer(endpoints.app, name="endpoint")
+app.add_typer(tasks.app, name="task")
 app.command()(tenants.quota)
 app.command()(policy.policy)
 app.command()(billing.usage)

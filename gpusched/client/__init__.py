@@ -12,6 +12,7 @@ from gpusched.client.errors import (
     NotPermitted,
     RateLimited,
     ServerError,
+    TaskFailed,
     Timeout,
     Unreachable,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "NotPermitted",
     "RateLimited",
     "ServerError",
+    "TaskFailed",
     "Timeout",
     "Unreachable",
 ]

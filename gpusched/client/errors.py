@@ -78,6 +78,12 @@ class Timeout(GpuschedError, TimeoutError):
     exit_code = 7
 
 
+class TaskFailed(GpuschedError):
+    """A task ended without a result."""
+
+    exit_code = 1
+
+
 class Unreachable(GpuschedError, ConnectionError):
     """The server did not answer, even after retries."""
 

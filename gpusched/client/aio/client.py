@@ -7,6 +7,7 @@ from gpusched.client.aio import following
 from gpusched.client.aio.cluster import AsyncClusterMethods
 from gpusched.client.aio.connection import items, single
 from gpusched.client.aio.handles import AsyncArrayElement, AsyncJob
+from gpusched.client.aio.serving import AsyncServingMethods
 from gpusched.client.calls import jobs
 from gpusched.client.errors import NotFound
 from gpusched.client.transport import polling, wire
@@ -36,7 +37,7 @@ def _job_call(
     return method
 
 
-class AsyncClient(AsyncClusterMethods):
+class AsyncClient(AsyncClusterMethods, AsyncServingMethods):
     """A client of one server. URL, token and tenant come from the arguments, the environment, or the config file.
 
     `patience_seconds`: how long to retry a repeatable call while the server cannot be reached or is too busy.

@@ -10,6 +10,7 @@ from gpusched.client.sync import following
 from gpusched.client.sync.cluster import ClusterMethods
 from gpusched.client.sync.connection import items, single
 from gpusched.client.sync.handles import ArrayElement, Job
+from gpusched.client.sync.serving import ServingMethods
 from gpusched.client.transport import polling, wire
 from gpusched.client.transport.call import Call
 from gpusched.protocol.rest.arrays import Element
@@ -37,7 +38,7 @@ def _job_call(
     return method
 
 
-class Client(ClusterMethods):
+class Client(ClusterMethods, ServingMethods):
     """A client of one server. URL, token and tenant come from the arguments, the environment, or the config file.
 
     `patience_seconds`: how long to retry a repeatable call while the server cannot be reached or is too busy.

@@ -1,0 +1,107 @@
+"""The calls for endpoints, tasks and token buckets."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypedDict, TypeVar
+
+from gpusched.client.transport.call import Call, delete, get, segment, without_none, write
+from gpusched.protocol.rest.jobs import Page
+from gpusched.protocol.rest.serving import BucketData, CancelledTask, EndpointData, SubmittedTasks, TaskData
+
+T = TypeVar("T")
+MAX_WAIT_SECONDS = 60
+
+
+class EndpointOptions(TypedDict, total=False):
+    """What an endpoint may have besides its name, tenant and template; docs/reference/rest.md, POST /endpoints."""
+
+    type: str
+    cost: float
+    protocol: str
+    port: int
+    allowed_users: Sequence[str]
+    max_batch: int
+    max_wait_ms: int
+    memory_per_request_mb: int
+    max_queue: int
+    timeout_seconds: float
+    min_replicas: int
+    max_replicas: int
+    idle_seconds: int
+
+
+def endpoints(tenant: str | None = None) -> Call[Page[EndpointData]]:
+    """Return the endpoints that you can see, with their load now."""
+    return get("/endpoints", Page[EndpointData], tenant=tenant)
+
+
+def endpoint(name: str, *, tenant: str | None = None) -> Call[EndpointData]:
+    """Return an endpoint with its load now."""
+    return get(f"/endpoints/{segment(name)}", EndpointData, tenant=tenant)
+
+
+def create_endpoint(
+    name: str, tenant: str | None, template: Mapping[str, Any], options: EndpointOptions
+) -> Call[EndpointData]:
+    """Create an endpoint; `template` is the job request of a replica."""
+    return write("POST", "/endpoints", EndpointData, {"name": name, "tenant": tenant, "template": template, **options})
+
+
+def drain_endpoint(name: str, *, tenant: str | None = None) -> Call[EndpointData]:
+    """Let an endpoint refuse new tasks; its replicas end once the waiting ones are done."""
+    return _with(write("POST", f"/endpoints/{segment(name)}/drain", EndpointData), tenant=tenant)
+
+
+def remove_endpoint(name: str, *, tenant: str | None = None, with_queue: bool = False) -> Call[None]:
+    """Remove an endpoint and stop its replicas. `with_queue`: also if tasks wait, which are then refused."""
+    return _with(delete(f"/endpoints/{segment(name)}"), tenant=tenant, with_queue="true" if with_queue else None)
+
+
+def submit_tasks(endpoint: str, inputs: Sequence[Any], tenant: str | None, units: float) -> Call[SubmittedTasks]:
+    """Submit tasks, all or none."""
+    body = without_none(endpoint=endpoint, tenant=tenant, inputs=list(inputs), units=units)
+    return write("POST", "/tasks", SubmittedTasks, body)
+
+
+def task(task_id: int, wait_seconds: float = 0) -> Call[SubmittedTasks]:
+    """Return a task, with its result if it has ended."""
+    return get(f"/tasks/{task_id}", SubmittedTasks, wait=round(min(wait_seconds, MAX_WAIT_SECONDS)) or None)
+
+
+def tasks(*, endpoint: str | None = None, tenant: str | None = None, state: str | None = None) -> Call[Page[TaskData]]:
+    """Return the tasks of your tenants, newest first."""
+    return get("/tasks", Page[TaskData], endpoint=endpoint, tenant=tenant, state=state)
+
+
+def cancel_task(task_id: int) -> Call[CancelledTask]:
+    """Cancel a task. Harmless when repeated."""
+    return write("POST", f"/tasks/{task_id}/cancel", CancelledTask)
+
+
+def buckets(tenant: str | None = None) -> Call[Page[BucketData]]:
+    """Return the token buckets of your tenants."""
+    return get("/buckets", Page[BucketData], tenant=tenant)
+
+
+def create_bucket(
+    tenant: str,
+    *,
+    rate_per_second: float,
+    burst: float,
+    user: str | None = None,
+    scope: str = "user",
+    limits: str = "tasks",
+    daily_budget: float | None = None,
+) -> Call[BucketData]:
+    """Create a token bucket (admins). `scope`: user, each or the named one, or tenant, all users together."""
+    body = {"tenant": tenant, "scope": scope, "user": user, "limits": limits, "daily_budget": daily_budget}
+    return write("POST", "/buckets", BucketData, {**body, "rate_per_second": rate_per_second, "burst": burst})
+
+
+def delete_bucket(bucket_id: int) -> Call[None]:
+    """Delete a token bucket (admins)."""
+    return delete(f"/buckets/{bucket_id}")
+
+
+def _with(call: Call[T], **query: str | None) -> Call[T]:
+    return replace(call, query={**call.query, **without_none(**query)})
