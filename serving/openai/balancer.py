@@ -1,7 +1,7 @@
 """Give each request to the OpenAI API a place at a replica: first come, first served, at the least loaded one.
 
-A replica of this protocol batches continuously by itself, so its endpoint's `max_batch` only limits how many requests it
-has at once."""
+A replica of this protocol batches continuously by itself, so its endpoint's `max_batch` only limits how many requests
+it has at once."""
 
 import asyncio
 from collections.abc import Callable, Sequence
