@@ -14,6 +14,7 @@ from serving import upkeep
 from serving.batching.dispatcher import Dispatcher, OpenStream, ServedEndpoint
 
 TICK_SECONDS = 1.0
+RENEW_SECONDS = 0.9
 FORGET_SECONDS = 60.0
 # Events that come together need one tick.
 GATHER_SECONDS = 0.05
@@ -32,7 +33,8 @@ class ServingHub:
         self._hung: set[int] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="serving-upkeep")
-        self._forgot_at = float("-inf")
+        self._replica_jobs: frozenset[int] = frozenset()
+        self._renewed_at = self._forgot_at = float("-inf")
 
     def start(self) -> None:
         """Start the tasks, once."""
@@ -57,7 +59,8 @@ class ServingHub:
             if self._dispatcher:
                 self._dispatcher.wake()
             self._changed.set()
-        if "jobs" in changed:
+        jobs = changed.get("jobs")
+        if jobs is not None and self._replica_jobs and (not jobs or not self._replica_jobs.isdisjoint(jobs)):
             self._changed.set()
 
     async def _dispatch(self) -> None:
@@ -86,25 +89,30 @@ class ServingHub:
 
     async def _tick(self) -> None:
         dispatcher = self._dispatcher
-        if dispatcher is None:
+        if dispatcher is None or not await run_in_thread(self._thread, upkeep.is_used):
             return
         warm, learned, hung = dispatcher.warm_replicas(), dispatcher.learned(), set(self._hung)
         nodes = list(self._local_nodes())
+        now = time.monotonic()
+        renews, forgets = now - self._renewed_at > RENEW_SECONDS, now - self._forgot_at > FORGET_SECONDS
 
         def work() -> upkeep.Upkeep:
-            upkeep.renew_lease(dispatcher.id)
+            if renews:
+                upkeep.renew_lease(dispatcher.id)
             upkeep.save(warm, learned)
             for job_id in hung:
                 self._replace(job_id)
             upkeep.keep_queue()
+            if forgets:
+                upkeep.forget_old()
             return upkeep.adopt(dispatcher.id, nodes)
 
         adopted = await run_in_thread(self._thread, work)
+        self._renewed_at = now if renews else self._renewed_at
+        self._forgot_at = now if forgets else self._forgot_at
         self._hung -= hung
+        self._replica_jobs = adopted.jobs
         self._serve(dispatcher, adopted)
-        if time.monotonic() - self._forgot_at > FORGET_SECONDS:
-            self._forgot_at = time.monotonic()
-            await run_in_thread(self._thread, upkeep.forget_old)
 
     def _serve(self, dispatcher: Dispatcher, adopted: upkeep.Upkeep) -> None:
         for row in adopted.endpoints:

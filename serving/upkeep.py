@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpusched.lib.bus import events
-from gpusched.lib.db.sql import columns, execute, query
+from gpusched.lib.db.sql import columns, execute, query, rows
 from serving.models import EndpointState
 from serving.replicas.reconcile import reconcile
 from serving.requests import claims, endings
@@ -17,17 +17,26 @@ _LEASE = """
     INSERT INTO serving_dispatcher (id, seen_at) VALUES (%s, clock_timestamp())
     ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at
 """
+_IS_USED = """
+    SELECT EXISTS (SELECT 1 FROM serving_endpoint WHERE state <> 'removed')
+        OR EXISTS (SELECT 1 FROM serving_replica WHERE ended_at IS NULL)
+        OR EXISTS (SELECT 1 FROM serving_inferencerequest)
+"""
 _ADOPT = f"""
     UPDATE serving_replica r SET dispatcher = %(me)s
       FROM jobs_all j, serving_endpoint e
      WHERE j.id = r.job_id AND e.id = r.endpoint_id AND r.ended_at IS NULL AND j.state = 'running'
-       AND e.protocol = 'batch' AND (r.dispatcher = %(me)s OR NOT EXISTS (
+       AND e.protocol = 'batch' AND r.dispatcher IS DISTINCT FROM %(me)s AND NOT EXISTS (
            SELECT 1 FROM serving_dispatcher d
-            WHERE d.id = r.dispatcher AND d.seen_at > clock_timestamp() - interval '{SILENT_SECONDS} s'))
-       AND (r.dispatcher = %(me)s OR EXISTS (
+            WHERE d.id = r.dispatcher AND d.seen_at > clock_timestamp() - interval '{SILENT_SECONDS} s')
+       AND EXISTS (
            SELECT 1 FROM nodes_ranks k
-            WHERE k.job_id = r.job_id AND k.state = 'running' AND k.node_id = ANY(%(nodes)s::bigint[])))
-    RETURNING r.job_id, r.endpoint_id, r.is_draining, j.gpu_memory_mb * greatest(j.gpu_count, 1) AS memory_mb
+            WHERE k.job_id = r.job_id AND k.state = 'running' AND k.node_id = ANY(%(nodes)s::bigint[]))
+"""
+_REPLICAS = """
+    SELECT r.job_id, r.endpoint_id, r.is_draining, r.dispatcher, j.state IS NOT DISTINCT FROM 'running' AS is_running,
+           j.gpu_memory_mb * greatest(j.gpu_count, 1) AS memory_mb
+      FROM serving_replica r LEFT JOIN jobs_all j ON j.id = r.job_id WHERE r.ended_at IS NULL
 """
 _ENDPOINTS = """
     SELECT id, name, max_batch, max_wait_ms / 1000.0::float8 AS max_wait_seconds, timeout_seconds,
@@ -56,10 +65,17 @@ _COLD_STARTS = """
 
 @dataclass(frozen=True)
 class Upkeep:
-    """Replicas to connect to, as (job, endpoint, GPU memory in MiB or None), and their endpoints."""
+    """Replicas to connect to, as (job, endpoint, GPU memory in MiB or None), and their endpoints. `jobs`: of all
+    replicas."""
 
     replicas: list[tuple[int, int, int | None]]
     endpoints: list[dict[str, Any]]
+    jobs: frozenset[int] = frozenset()
+
+
+def is_used() -> bool:
+    """Return whether there are endpoints, replicas or requests: a server without them needs no upkeep."""
+    return bool(rows(_IS_USED)[0][0])
 
 
 def renew_lease(dispatcher: int) -> None:
@@ -99,9 +115,12 @@ def forget_old() -> None:
 
 def adopt(dispatcher: int, local_nodes: Collection[int]) -> Upkeep:
     """Take the running replicas on nodes that are connected here and that no living web process has."""
-    rows = query(_ADOPT, {"me": dispatcher, "nodes": list(local_nodes)})
-    replicas = [(row["job_id"], row["endpoint_id"], row["memory_mb"]) for row in rows if not row["is_draining"]]
-    return Upkeep(replicas, query(_ENDPOINTS, [sorted({row["endpoint_id"] for row in rows})]))
+    execute(_ADOPT, {"me": dispatcher, "nodes": list(local_nodes)})
+    replicas = query(_REPLICAS)
+    own = [row for row in replicas if row["dispatcher"] == dispatcher and row["is_running"]]
+    taking = [(row["job_id"], row["endpoint_id"], row["memory_mb"]) for row in own if not row["is_draining"]]
+    served = query(_ENDPOINTS, [sorted({row["endpoint_id"] for row in own})])
+    return Upkeep(taking, served, frozenset(row["job_id"] for row in replicas))
 
 
 def save(warm: Sequence[tuple[int, float, float | None]], learned: Sequence[tuple[int, float]]) -> None:

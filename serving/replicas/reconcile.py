@@ -112,3 +112,4 @@ def _start(endpoint: Endpoint) -> None:
     job_id = msgspec.json.decode(submitted.answer)["job_id"]
     sql = "INSERT INTO serving_replica (job_id, endpoint_id, is_draining) VALUES (%s, %s, false)"
     execute(sql, [job_id, endpoint.pk])
+    events.changed("endpoints", [endpoint.pk])  # so that each web process knows the job

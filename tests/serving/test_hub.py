@@ -89,6 +89,7 @@ def test_hub_without_a_database_goes_on_when_it_is_back(replicas, monkeypatch):
         if len(calls) < 3:
             raise DatabaseAway
 
+    monkeypatch.setattr(upkeep, "is_used", lambda: True)
     monkeypatch.setattr(upkeep, "keep_queue", away)
     monkeypatch.setattr("serving.hub.TICK_SECONDS", 0.01)
 
@@ -99,3 +100,21 @@ def test_hub_without_a_database_goes_on_when_it_is_back(replicas, monkeypatch):
         await hub.stop()
 
     asyncio.run(scenario())
+
+
+def test_hub_writes_nothing_on_a_server_without_endpoints(replicas, monkeypatch):
+    checks, writes = [], []
+    is_used = upkeep.is_used
+    monkeypatch.setattr(upkeep, "is_used", lambda: checks.append(1) or is_used())
+    for name in ("renew_lease", "save", "keep_queue", "adopt"):
+        monkeypatch.setattr(upkeep, name, lambda *_, name=name: writes.append(name))
+    monkeypatch.setattr("serving.hub.TICK_SECONDS", 0.01)
+
+    async def scenario():
+        hub = ServingHub(replicas.open, list, lambda job_id: None)
+        hub.start()
+        await until(lambda: len(checks) > 5)
+        await hub.stop()
+
+    asyncio.run(scenario())
+    assert writes == []
