@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 IMAGE = "localhost/gpusched-test:1"
-_PROGRAMS = ("sh", "sleep", "env", "cat", "id", "kill", "touch", "echo", "ls", "pwd", "true", "mount", "dd")
+_PROGRAMS = ("sh", "sleep", "env", "cat", "id", "kill", "touch", "echo", "ls", "pwd", "true", "mount", "dd", "nc")
 
 
 def prepared(home: Path) -> tuple[list[str], list[str]]:

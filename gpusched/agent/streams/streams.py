@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gpusched.agent.streams import targets
 from gpusched.agent.streams.connection import JobConnection
+from gpusched.agent.streams.container_network import Networks
 from gpusched.agent.threads import Lane
 from gpusched.json_log import rank_fields
 from gpusched.protocol import streams as frames
@@ -48,6 +49,7 @@ class Streams:
 
     def __init__(self, find: Callable[[str], Path | None], lane: Lane, node: str) -> None:
         self._find, self._lane, self._node = find, lane, node
+        self._networks = Networks()
         self._streams: dict[int, _Stream] = {}
         self._turns = Turns()
         self._ready = asyncio.Event()
@@ -99,6 +101,7 @@ class Streams:
             stream.endpoint.abandon(Reason.SERVER_LOST)
             self._advance(stream)
             self._drop(stream)
+        self._networks.close()
 
     def _open(self, stream_id: int, target: Open) -> None:
         if stream_id in self._streams:
@@ -115,7 +118,7 @@ class Streams:
             stream.opening.add_done_callback(lambda task: self._opened(stream, task))
 
     async def _connect(self, stream: _Stream, directory: Path, target: Open) -> None:
-        connection = await targets.connect(self._lane, directory, target)
+        connection = await targets.connect(self._lane, self._networks, directory, target)
         job = JobConnection(stream.endpoint, lambda: self._wake(stream))
         try:
             await asyncio.get_running_loop().create_connection(lambda: job, sock=connection)

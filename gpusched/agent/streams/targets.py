@@ -5,6 +5,8 @@ import asyncio
 import os
 import socket
 import stat
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 from gpusched.agent import processes
 from gpusched.agent.rank_files import rank_dir, socket_dir
 from gpusched.agent.streams import ports
+from gpusched.agent.streams.container_network import Container, Networks, Unreachable
 from gpusched.agent.threads import Lane
 from gpusched.protocol.streams import SOCKET_NAME, Open, Reason
 
@@ -29,23 +32,36 @@ class Refused(Exception):
         self.reason, self.detail = reason, detail
 
 
-async def connect(lane: Lane, directory: Path, target: Open) -> socket.socket:
+async def connect(lane: Lane, networks: Networks, directory: Path, target: Open) -> socket.socket:
     """Return a connection to a target of the rank in `directory`. Raises Refused. `lane`: for reading /proc, one target
     after the other."""
     if target.port is None:
         return await lane.run(partial(_unix, directory, target.socket or ""))
-    listeners = await lane.run(partial(_owned, directory, target.port))
-    connection = socket.socket(socket.AF_INET6 if ":" in listeners.host else socket.AF_INET)
+    container = await lane.run(partial(_container, networks, directory))
+    if container is not None and container.has_own_network:
+        return await _connect_inside(lane, networks, container.process, target.port)
+    own = partial(_processes, directory, container)
+    listeners = await lane.run(partial(_owned, own, target.port))
+    family = socket.AF_INET6 if ":" in listeners.host else socket.AF_INET
+    connection = await _connected_tcp(socket.socket(family), listeners.host, target.port)
+    try:
+        # Another process may have taken the port meanwhile.
+        await lane.run(partial(_require_own, own, target.port, connection.getsockname()[1]))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+async def _connected_tcp(connection: socket.socket, host: str, port: int) -> socket.socket:
+    """Connect a socket. Raises Refused, and closes it then."""
     try:
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        address = (listeners.host, target.port)
-        await asyncio.wait_for(asyncio.get_running_loop().sock_connect(connection, address), CONNECT_SECONDS)
-        # Another process may have taken the port meanwhile.
-        await lane.run(partial(_require_own, directory, target.port, connection.getsockname()[1]))
+        await asyncio.wait_for(asyncio.get_running_loop().sock_connect(connection, (host, port)), CONNECT_SECONDS)
     except OSError as error:
         connection.close()
-        detail = f"port {target.port} accepts no connection: {error or 'it does not answer'}"
+        detail = f"port {port} accepts no connection: {error or 'it does not answer'}"
         raise Refused(Reason.NOT_LISTENING, detail) from error
     except BaseException:
         connection.close()
@@ -53,29 +69,65 @@ async def connect(lane: Lane, directory: Path, target: Open) -> socket.socket:
     return connection
 
 
-def _owned(directory: Path, port: int) -> ports.Listeners:
+@dataclass(frozen=True)
+class _Box:
+    process: Container
+    has_own_network: bool
+
+
+def _container(networks: Networks, directory: Path) -> _Box | None:
+    """Return the container of a rank; None if it runs without one. Raises Refused."""
+    spec = rank_dir.read(directory, rank_dir.SPEC) or {}
+    if "container" not in spec:
+        return None
+    try:
+        process = networks.container(spec)
+        return _Box(process, process.has_own_network())
+    except Unreachable as error:
+        raise Refused(Reason.NOT_LISTENING, str(error)) from error
+    except OSError as error:
+        raise Refused(Reason.NOT_LISTENING, "the rank's container does not run") from error
+
+
+async def _connect_inside(lane: Lane, networks: Networks, container: Container, port: int) -> socket.socket:
+    """Connect in the network of a container: whatever listens there belongs to the rank."""
+    refusal: Refused | None = None
+    for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        try:
+            connection = await lane.run(partial(networks.socket, container, family))
+            return await _connected_tcp(connection, host, port)
+        except Unreachable as error:
+            refusal = refusal or Refused(Reason.NOT_LISTENING, str(error))
+        except Refused as error:
+            refusal = refusal or error
+    assert refusal is not None
+    raise refusal
+
+
+def _processes(directory: Path, container: _Box | None) -> list[int]:
+    """Return the processes of a rank."""
+    if container is not None:
+        pid = container.process.pid
+        return [pid, *processes.descendants(pid)] if container.process.is_alive() else []
+    supervisor = rank_dir.holder(directory)
+    return processes.descendants(supervisor) if supervisor else []
+
+
+def _owned(own: Callable[[], list[int]], port: int) -> ports.Listeners:
     """Return the sockets of the rank that listen on a port. Raises Refused, with the same reason if another process
     listens there: which services a node has is no business of a job."""
-    spec = rank_dir.read(directory, rank_dir.SPEC) or {}
-    if "container" in spec:
-        detail = "the rank's container has its own network; listen on a Unix socket in GPUSCHED_SOCKET_DIR instead"
-        raise Refused(Reason.UNSUPPORTED, detail)
     listeners = ports.listeners(port)
-    supervisor = rank_dir.holder(directory)
-    if listeners is None or supervisor is None:
-        raise _not_listening(port)
-    if not ports.are_owned(listeners.inodes, processes.descendants(supervisor)):
+    if listeners is None or not ports.are_owned(listeners.inodes, own()):
         raise _not_listening(port)
     return listeners
 
 
-def _require_own(directory: Path, port: int, from_port: int) -> None:
+def _require_own(own: Callable[[], list[int]], port: int, from_port: int) -> None:
     """Raise Refused unless a connection is one to the rank: accepted by it, or waiting at its socket. A program that
     serves one connection may have closed its listening socket by now, or have ended."""
     for _ in range(_CHECKS):
         inodes = _concerned(port, from_port)
-        supervisor = rank_dir.holder(directory)
-        if not inodes or (supervisor and ports.are_owned(inodes, processes.descendants(supervisor))):
+        if not inodes or ports.are_owned(inodes, own()):
             return
         if _concerned(port, from_port) == inodes:  # else their process has just ended
             break
