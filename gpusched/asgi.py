@@ -7,6 +7,7 @@ from gpusched.lib.web import daphne  # before Twisted's reactor, which it choose
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpusched.settings")
 
 import asyncio
+import logging
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
@@ -42,15 +43,16 @@ from frontend.websocket import LiveConsumer
 from gpusched import tracing
 from gpusched.lib.process.children import settle_heap
 from gpusched.lib.web.backpressure import Send, backpressure
-from gpusched.lib.web.deferred import DeferredResponse
+from gpusched.lib.web.deferred import BrokenResponse, DeferredResponse
 from gpusched.lib.web.request_threads import RequestThreads, answered
 from gpusched.lib.web.websockets import closed_in_outages, bounded_output
 from nodes.agents.websocket import AgentConsumer
 from nodes.agents.hub import hub
-from serving.web import serving
+from serving.web import openai, serving
 from nodes.streams.websocket import stream_socket
 
 
+logger = logging.getLogger(__name__)
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 
 
@@ -75,6 +77,7 @@ class OneHopHandler(ASGIHandler):
     ) -> None:
         hub.start()
         serving.start()
+        openai.start()
         try:
             body = await self.read_body(receive)
         except RequestAborted:
@@ -98,6 +101,9 @@ class OneHopHandler(ASGIHandler):
         try:
             with backpressure(scope, send) as slowly:
                 await self.send_response(response, slowly)
+        except BrokenResponse as error:
+            logger.info("a response ends early: %s", error)
+            daphne.abort(scope)
         finally:
             await sync_to_async(response.close)()
 
@@ -117,7 +123,7 @@ class OneHopHandler(ASGIHandler):
 
 async def unless_gone(sending: Coroutine[Any, Any, None], receive: Receive) -> None:
     """Send until the end, or until the client leaves: after the body, the only event still to receive."""
-    work = asyncio.ensure_future(sending)
+    work = asyncio.ensure_future(sending)  # first: once it has begun, its own cleanup runs in any case
     leaving = asyncio.ensure_future(receive())
     try:
         await asyncio.wait({work, leaving}, return_when=asyncio.FIRST_COMPLETED)

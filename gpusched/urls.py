@@ -27,6 +27,7 @@ import scheduling.api.policy
 import scheduling.api.queue
 import scheduling.api.time_limit
 import serving.api.endpoints
+import serving.api.openai
 import serving.api.tasks
 import tenants.api.audit
 import tenants.api.buckets
@@ -155,6 +156,12 @@ urlpatterns = [
     path("api/v1/openapi.json", SpectacularJSONAPIView.as_view(), name="openapi"),
     path("api/v1/docs", SpectacularSwaggerView.as_view(url_name="openapi"), name="api-docs"),
     path("api/v1/metrics", metrics),
+    path("v1/models", serving.api.openai.Models.as_view()),
+    path("v1/models/<path:model>", serving.api.openai.OneModel.as_view()),
+    path("v1/chat/completions", serving.api.openai.Completions.as_view()),
+    path("v1/completions", serving.api.openai.Completions.as_view()),
+    path("v1/embeddings", serving.api.openai.Completions.as_view()),
+    path("v1/<path:rest>", serving.api.openai.Unknown.as_view()),
     path("health", scheduling.api.queue.Health.as_view()),
     path("ready", scheduling.api.queue.Ready.as_view()),
     path("metrics", metrics),

@@ -44,6 +44,10 @@ class ServingHub:
             works = (self._dispatch, self._keep_up)
             self._tasks = [loop.create_task(supervised(work, "a task of serving")) for work in works]
 
+    def dispatcher_id(self) -> int | None:
+        """Return the id of this web process's lease; None: it has none yet."""
+        return self._dispatcher.id if self._dispatcher else None
+
     async def stop(self) -> None:
         """Stop, for tests, each of which has its own event loop."""
         for task in self._tasks:

@@ -34,9 +34,11 @@ _ADOPT = f"""
             WHERE k.job_id = r.job_id AND k.state = 'running' AND k.node_id = ANY(%(nodes)s::bigint[]))
 """
 _REPLICAS = """
-    SELECT r.job_id, r.endpoint_id, r.is_draining, r.dispatcher, j.state IS NOT DISTINCT FROM 'running' AS is_running,
+    SELECT r.job_id, r.endpoint_id, r.is_draining, r.dispatcher, e.protocol,
+           j.state IS NOT DISTINCT FROM 'running' AS is_running,
            j.gpu_memory_mb * greatest(j.gpu_count, 1) AS memory_mb
-      FROM serving_replica r LEFT JOIN jobs_all j ON j.id = r.job_id WHERE r.ended_at IS NULL
+      FROM serving_replica r JOIN serving_endpoint e ON e.id = r.endpoint_id LEFT JOIN jobs_all j ON j.id = r.job_id
+     WHERE r.ended_at IS NULL
 """
 _ENDPOINTS = """
     SELECT id, name, max_batch, max_wait_ms / 1000.0::float8 AS max_wait_seconds, timeout_seconds,
@@ -117,7 +119,8 @@ def adopt(dispatcher: int, local_nodes: Collection[int]) -> Upkeep:
     """Take the running replicas on nodes that are connected here and that no living web process has."""
     execute(_ADOPT, {"me": dispatcher, "nodes": list(local_nodes)})
     replicas = query(_REPLICAS)
-    own = [row for row in replicas if row["dispatcher"] == dispatcher and row["is_running"]]
+    mine = [row for row in replicas if row["dispatcher"] == dispatcher and row["is_running"]]
+    own = [row for row in mine if row["protocol"] == "batch"]
     taking = [(row["job_id"], row["endpoint_id"], row["memory_mb"]) for row in own if not row["is_draining"]]
     served = query(_ENDPOINTS, [sorted({row["endpoint_id"] for row in own})])
     return Upkeep(taking, served, frozenset(row["job_id"] for row in replicas))

@@ -11,6 +11,7 @@ from nodes.streams.agents import registry
 from nodes.streams.opening import open_stream
 from nodes.streams.stream import Stream
 from serving.hub import ServingHub
+from serving.openai.service import OpenAIService
 from serving.replicas.connection import ReplicaLost
 from tenants.auth.identity import identity_of_user
 
@@ -45,6 +46,14 @@ async def open_replica(job_id: int) -> ReplicaStream:
         raise ReplicaLost(problem.detail) from problem
 
 
+async def open_port(job_id: int, port: int) -> ReplicaStream:
+    """Open a stream to a TCP port of a job. Raises ReplicaLost."""
+    try:
+        return ReplicaStream(await open_stream(job_id, port=port))
+    except Problem as problem:
+        raise ReplicaLost(problem.detail) from problem
+
+
 def replace_replica(job_id: int) -> None:
     """Stop the job of a replica that hangs; the load then starts another one."""
     rows = query(
@@ -57,3 +66,4 @@ def replace_replica(job_id: int) -> None:
 
 
 serving = ServingHub(open_replica, registry.nodes, replace_replica)
+openai = OpenAIService(open_port, registry.nodes, replace_replica, serving.dispatcher_id)

@@ -144,4 +144,5 @@ def _refusal(bucket: Mapping[str, Any], limits: BucketUse, cost: float) -> Probl
     else:
         return None
     step = "wait for the seconds in Retry-After, or ask an admin for a higher limit"
-    return Problem(429, "out_of_tokens", detail, next_step=step, retry_after=max(1, math.ceil(seconds)))
+    wait = max(1, math.ceil(seconds))
+    return Problem(429, "out_of_tokens", detail, next_step=step, retry_after=wait, headers=headers(_room(bucket, 0.0)))

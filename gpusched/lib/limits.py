@@ -1,6 +1,8 @@
 """Fixed limits on requests, logins, bad tokens, downloads and streams. Callers beyond them are refused."""
 
 MAX_BODY_BYTES = 16 << 20
+# The body of a request to the OpenAI API: a long context, or many inputs.
+MAX_OPENAI_BODY_BYTES = 4 << 20
 # The first line of a request and its headers.
 MAX_HEAD_BYTES = 16 << 10
 # The piece of a log that an agent sends at once.

@@ -18,6 +18,7 @@ from gpusched.lib.api.concurrency_limit import ConcurrencyLimiter
 from gpusched.lib.api.openapi import documented
 from gpusched.lib.api.problems import Problem, invalid, not_found
 from gpusched.lib.api.rest import PAGED, cursor_number, page_limit, paged, read_body, read_query, whole_number
+from gpusched.lib.bus import events
 from gpusched.lib.db.threads import DatabaseAway, WorkFailed, run_in_thread
 from gpusched.protocol.batches import JSON
 from gpusched.protocol.job_request import FieldError
@@ -154,7 +155,8 @@ class CancelTask(APIView):
         caller = identity(request)
         found = _find(task_id, caller)
         caller.require(caller.role_for(found.user_id), found.endpoint.tenant_id, f"task {task_id}")
-        ended = endings.cancel([task_id])
+        if ended := endings.cancel([task_id]):
+            events.changed("tasks", [task_id])
         found.refresh_from_db(fields=["state"])
         return Response({"id": task_id, "status": "cancelled" if ended else "had_ended", "state": found.state})
 

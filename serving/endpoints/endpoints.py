@@ -81,25 +81,42 @@ def remove(endpoint_id: int, identity: Identity, *, with_queue: bool = False) ->
         _set_state(endpoint, EndpointState.REMOVED, "endpoint.remove")
 
 
+def visible(name: str | None, identity: Identity) -> list[Endpoint]:
+    """Return the endpoints of this name (None: of any) in the tenants that the caller sees, by name."""
+    if name is not None and "\x00" in name:
+        return []
+    endpoints = Endpoint.objects.exclude(state=EndpointState.REMOVED).select_related("tenant").order_by("name", "pk")
+    of_name = endpoints if name is None else endpoints.filter(name=name)
+    return [endpoint for endpoint in of_name if identity.sees(endpoint.tenant_id)]
+
+
 def find(name: str, tenant_id: int | None, identity: Identity) -> Endpoint:
     """Return an endpoint that the caller may see, by its name and tenant; None: the only one of that name."""
-    found = list(Endpoint.objects.exclude(state=EndpointState.REMOVED).filter(name=name).select_related("tenant"))
-    visible = [e for e in found if identity.sees(e.tenant_id) and tenant_id in (None, e.tenant_id)]
-    if not visible:
+    matches = [e for e in visible(name, identity) if tenant_id in (None, e.tenant_id)]
+    if not matches:
         raise not_found(f"endpoint '{name[:63]}'", next_step="list the endpoints")
-    if len(visible) > 1:
-        tenants = ", ".join(sorted(endpoint.tenant.name for endpoint in visible))
+    if len(matches) > 1:
+        tenants = ", ".join(sorted(endpoint.tenant.name for endpoint in matches))
         raise invalid([FieldError("tenant", "required", f"several tenants have an endpoint '{name}': {tenants}")])
-    return visible[0]
+    return matches[0]
+
+
+def may_use(endpoint: Endpoint, identity: Identity) -> bool:
+    """Return whether the caller may submit requests to an endpoint that it sees."""
+    return _is_allowed(endpoint, identity) and identity.has(Role.MEMBER, endpoint.tenant_id)
 
 
 def require_use(endpoint: Endpoint, identity: Identity) -> None:
     """Raise 403 unless the caller may submit requests to an endpoint that it sees."""
-    allowed = endpoint.allowed_users
-    if allowed is not None and identity.user_id not in (*allowed, endpoint.owner_id) and not identity.can_administer:
+    if not _is_allowed(endpoint, identity):
         detail = f"you are not among the users of endpoint '{endpoint.name}'"
         raise Problem(403, "not_permitted", detail, next_step="ask its owner to add you")
     identity.require(Role.MEMBER, endpoint.tenant_id, f"endpoint '{endpoint.name}'")
+
+
+def _is_allowed(endpoint: Endpoint, identity: Identity) -> bool:
+    allowed = endpoint.allowed_users
+    return allowed is None or identity.user_id in (*allowed, endpoint.owner_id) or identity.can_administer
 
 
 def template_request(endpoint: Endpoint) -> JobRequest:

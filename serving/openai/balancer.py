@@ -1,71 +1,47 @@
-"""Give each request to the OpenAI API a place at a replica: first come, first served, at the least loaded one.
-
-A replica of this protocol batches continuously by itself, so its endpoint's `max_batch` only limits how many requests
-it has at once."""
+"""Let the requests of this web process wait for places at replicas."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import NamedTuple
 
 from gpusched.lib.bus.listener import Listener, listener
-from gpusched.lib.db.sql import prepared
 from gpusched.lib.db.threads import DatabaseAway, WorkFailed, run_in_thread
 from gpusched.lib.process.supervised import supervised
+from serving.openai import places
+from serving.openai.places import EndedRequest, Place
 
-# Limits the delay when a notification of the database is lost, and for places that other web processes free.
+# Limits the delay when a notification of the database is lost.
 POLL_SECONDS = 0.5
-_ASSIGN = """
-    WITH places AS (
-        SELECT p.job_id, row_number() OVER (ORDER BY p.level, p.job_id) AS number
-          FROM (SELECT r.job_id, generate_series(count(q.id) + 1, e.max_batch) AS level
-                  FROM serving_replica r JOIN serving_endpoint e ON e.id = r.endpoint_id
-                  LEFT JOIN serving_inferencerequest q ON q.replica_job_id = r.job_id AND q.state = 'running'
-                 WHERE r.endpoint_id = %(endpoint)s AND r.warm_at IS NOT NULL AND r.ended_at IS NULL
-                   AND NOT r.is_draining
-                 GROUP BY r.job_id, e.max_batch) p),
-    waiting AS (
-        SELECT id, row_number() OVER (ORDER BY id) AS number FROM serving_inferencerequest
-         WHERE endpoint_id = %(endpoint)s AND state = 'queued')
-    UPDATE serving_inferencerequest r
-       SET state = 'running', attempt = r.attempt + 1, started_at = clock_timestamp(), replica_job_id = p.job_id,
-           dispatcher = %(dispatcher)s
-      FROM waiting w JOIN places p USING (number)
-     WHERE r.id = w.id AND r.id = ANY(%(ids)s::bigint[]) AND r.state = 'queued'
-    RETURNING r.id, r.attempt, p.job_id
-"""
-
-
-class Place(NamedTuple):
-    """A request at a replica. (request, attempt) names it in its outcome."""
-
-    request: int
-    attempt: int
-    job_id: int
 
 
 class Balancer:
-    """All state belongs to the event loop. `dispatcher` returns the id of this web process's lease; None: none yet."""
+    """All state belongs to the event loop. `dispatcher` returns the id of this web process's lease; None: none yet.
+    `on_unwanted` receives a request that got a place after its client had left."""
 
-    def __init__(self, dispatcher: Callable[[], int | None], notifications: Listener = listener) -> None:
-        self._dispatcher, self._notifications = dispatcher, notifications
-        self._waiting: dict[int, dict[int, asyncio.Future[Place]]] = {}
+    def __init__(
+        self,
+        dispatcher: Callable[[], int | None],
+        on_unwanted: Callable[[int], None],
+        notifications: Listener = listener,
+    ) -> None:
+        self._dispatcher, self._on_unwanted, self._notifications = dispatcher, on_unwanted, notifications
+        self._waiting: dict[int, dict[int, asyncio.Future[Place | EndedRequest]]] = {}
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="openai")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="openai-places")
 
-    async def place(self, endpoint_id: int, request_id: int, seconds: float) -> Place:
-        """Return a place for a queued request. Raises TimeoutError after `seconds`."""
+    async def place(self, endpoint_id: int, request_id: int, seconds: float) -> Place | EndedRequest:
+        """Return a place for a queued request, or how the request ended meanwhile. Raises TimeoutError after
+        `seconds`."""
         if self._task is None:
             self._notifications.subscribe(self._on_change)
             work = supervised(self._assign_forever, "the assignment of requests to replicas")
             self._task = asyncio.get_running_loop().create_task(work, name="openai")
-        future: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Place | EndedRequest] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(endpoint_id, {})[request_id] = future
         self._changed.set()
         try:
-            return await asyncio.wait_for(future, seconds)
+            return await asyncio.wait_for(future, max(0.0, seconds))
         finally:
             waiting = self._waiting[endpoint_id]
             waiting.pop(request_id, None)
@@ -75,6 +51,13 @@ class Balancer:
     def wake(self) -> None:
         """Call it when a place may be free."""
         self._changed.set()
+
+    async def stop(self) -> None:
+        """Stop, for tests, each of which has its own event loop."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._thread.shutdown()
 
     def _on_change(self, changed: dict[str, list[int]]) -> None:
         if self._waiting and ("tasks" in changed or "endpoints" in changed):
@@ -88,22 +71,27 @@ class Balancer:
             except TimeoutError:
                 pass
             self._changed.clear()
-            dispatcher = self._dispatcher()
             for endpoint_id, waiting in list(self._waiting.items()):
-                if dispatcher is None:
-                    break
                 try:
-                    work = partial(assign, dispatcher, endpoint_id, list(waiting))
-                    places = await run_in_thread(self._thread, work)
+                    results = await run_in_thread(self._thread, self._assignment(endpoint_id, list(waiting)))
                 except (DatabaseAway, WorkFailed):
+                    await asyncio.sleep(POLL_SECONDS)
                     continue
-                for place in places:
-                    future = waiting.get(place.request)
-                    if future is not None and not future.done():
-                        future.set_result(place)
+                for result in results:
+                    self._resolve(waiting, result)
 
+    def _assignment(self, endpoint_id: int, ids: list[int]) -> Callable[[], list[Place | EndedRequest]]:
+        dispatcher = self._dispatcher()
 
-def assign(dispatcher: int, endpoint_id: int, ids: Sequence[int]) -> list[Place]:
-    """Give places to those of these requests that are first in the queue of their endpoint."""
-    values = {"dispatcher": dispatcher, "endpoint": endpoint_id, "ids": list(ids)}
-    return [Place(row["id"], row["attempt"], row["job_id"]) for row in prepared(_ASSIGN, values)]
+        def work() -> list[Place | EndedRequest]:
+            given = [] if dispatcher is None else places.assign(dispatcher, endpoint_id, ids)
+            return [*given, *places.ended(ids)]
+
+        return work
+
+    def _resolve(self, waiting: dict[int, asyncio.Future[Place | EndedRequest]], result: Place | EndedRequest) -> None:
+        future = waiting.get(result.request)
+        if future is not None and not future.done():
+            future.set_result(result)
+        elif isinstance(result, Place):
+            self._on_unwanted(result.request)

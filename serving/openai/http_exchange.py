@@ -16,15 +16,20 @@ class BadResponse(Exception):
 
 @dataclass(frozen=True)
 class Response:
-    """A response whose body is read with `body`, once, to its end."""
+    """A response whose body is read with `body`, once, to its end. Names of headers are in lower case."""
 
     status: int
     headers: Headers
     body: AsyncIterator[bytes]
 
+    @property
+    def is_event_stream(self) -> bool:
+        return any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in self.headers)
+
 
 async def exchange(stream: Stream, method: str, path: str, headers: Headers, body: bytes) -> Response:
-    """Send a request and return its response as soon as its head has arrived. Raises BadResponse and OSError."""
+    """Send a request and return its response as soon as its head has arrived. Raises BadResponse, and what the stream
+    raises."""
     connection = h11.Connection(h11.CLIENT)
     own = [(b"host", b"replica"), (b"connection", b"close"), (b"content-length", b"%d" % len(body))]
     request = h11.Request(method=method, target=path, headers=[*own, *headers])

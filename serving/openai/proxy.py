@@ -1,132 +1,228 @@
 """Forward a request of the OpenAI API to a replica, and its response to the client as it arrives."""
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from django.http import HttpResponse, StreamingHttpResponse
-from django.http.response import HttpResponseBase
+from django.http import HttpResponse
+from django.http.response import HttpResponseBase, StreamingHttpResponse
 
-from gpusched.lib.api.problems import Problem
-from gpusched.lib.bus import events
+from gpusched.lib.bus.listener import Listener, listener
 from gpusched.lib.db.threads import DatabaseAway, WorkFailed, run_in_thread
-from serving.openai.balancer import Balancer, Place
+from serving.openai import places
+from serving.openai.balancer import Balancer
 from serving.openai.errors import error_response
-from serving.openai.http_exchange import BadResponse, exchange
-from serving.replicas.connection import Stream
-from serving.requests import claims, endings, results
+from serving.openai.http_exchange import BadResponse, Response, exchange
+from serving.openai.measurements import Measurements
+from serving.openai.places import EndedRequest, Place
+from serving.openai.recorder import Ending, FailedReplica, Recorder
+from serving.openai.relay import Relay, client_left, outcome_of
+from serving.replicas.connection import ReplicaHung, ReplicaLost, Stream
 from serving.requests.results import Outcome
 
 logger = logging.getLogger(__name__)
-# A replica that cannot be reached, or breaks before its response, is replaced by another one this often.
+# A request whose replica cannot be reached, or breaks before its response, goes to this many replicas.
 MAX_TRIES = 3
+# A response up to this size is complete before the client gets any of it, so that its replica may still break.
+MAX_BUFFERED_BYTES = 1 << 20
 _PASSED_ON = frozenset({b"content-type", b"content-encoding", b"cache-control", b"retry-after"})
-_threads = ThreadPoolExecutor(2, thread_name_prefix="openai-outcomes")
+# The status and code of requests that ended while they waited. Clients repeat those with 409, 429 and from 500 on.
+_OF_STATES = {"expired": (503, "no_replica"), "cancelled": (400, "cancelled"), "refused": (404, "model_not_found")}
 OpenPort = Callable[[int, int], Awaitable[Stream]]
 
 
 @dataclass(frozen=True)
 class Forwarded:
-    """A queued request: `request_id` is its row. `headers`: of the answer."""
+    """A request with a row: a queued one, or one that has its `place` already. `headers`: of the answer."""
 
     request_id: int
     endpoint_id: int
     endpoint: str
     port: int
+    max_batch: int
+    cost: float
     timeout_seconds: float
     path: str
     body: bytes
     accept: str
-    headers: dict[str, str]
+    headers: Mapping[str, str]
+    place: Place | None = None
+
+
+class _InFlight:
+    """A request between its row and its ending."""
+
+    def __init__(self) -> None:
+        self.stream: Stream | None = None
+        self.is_aborted = False
+
+    def abort(self) -> None:
+        """Stop the replica's work: a user has cancelled the request."""
+        self.is_aborted = True
+        if self.stream is not None:
+            self.stream.close()
 
 
 class Proxy:
-    """`open_port` opens a stream to a port of a job; `dispatcher` returns the id of this web process's lease."""
+    """All state belongs to the event loop. `open_port` opens a stream to a port of a job, or raises ReplicaLost."""
 
-    def __init__(self, balancer: Balancer, open_port: OpenPort, dispatcher: Callable[[], int | None]) -> None:
-        self._balancer, self._open_port, self._dispatcher = balancer, open_port, dispatcher
+    def __init__(
+        self,
+        balancer: Balancer,
+        recorder: Recorder,
+        measurements: Measurements,
+        open_port: OpenPort,
+        notifications: Listener = listener,
+    ) -> None:
+        self._balancer, self._recorder, self._open_port = balancer, recorder, open_port
+        self._measurements, self._notifications = measurements, notifications
+        self._in_flight: dict[int, _InFlight] = {}
+        self._is_subscribed = False
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="openai")
+
+    def in_flight(self) -> set[int]:
+        """Return the requests whose ending this process will record."""
+        return set(self._in_flight)
 
     async def forward(self, request: Forwarded) -> HttpResponseBase:
         """Return the replica's response, or an error in the form of the OpenAI API."""
-        is_settled = False
+        if not self._is_subscribed:
+            self._is_subscribed = True
+            self._notifications.subscribe(self._on_change)
+        self._in_flight[request.request_id] = _InFlight()
+        ending: Outcome | Ending | None = client_left(request.request_id)
         try:
-            for _ in range(MAX_TRIES):
-                try:
-                    place = await self._balancer.place(request.endpoint_id, request.request_id, request.timeout_seconds)
-                except TimeoutError:
-                    break
-                try:
-                    response = await self._response(request, place)
-                except (Problem, OSError, BadResponse) as error:
-                    logger.info("replica %d of endpoint %s failed: %s", place.job_id, request.endpoint, error)
-                    await self._return(place)
-                else:
-                    is_settled = True
-                    return response
-            detail = f"no replica of '{request.endpoint}' answered within {request.timeout_seconds:g} s"
-            return error_response(503, "no_replica", detail, {**request.headers, "Retry-After": "1"})
-        finally:
-            if not is_settled:
-                await _in_thread(partial(endings.cancel, [request.request_id]))
-
-    async def _response(self, request: Forwarded, place: Place) -> HttpResponseBase:
-        stream = await self._open_port(place.job_id, request.port)
-        try:
-            sent = [(b"content-type", b"application/json"), (b"accept", request.accept.encode("latin-1"))]
-            method = "POST" if request.body else "GET"
-            response = await exchange(stream, method, request.path, sent, request.body)
-        except BaseException:
-            stream.close()
-            raise
-        headers = {**request.headers, "X-Accel-Buffering": "no", "X-Replica-Job": str(place.job_id)}
-        headers |= {n.decode("latin-1"): v.decode("latin-1") for n, v in response.headers if n in _PASSED_ON}
-        content = self._content(place, stream, response.status, response.body)
-        return StreamingHttpResponse(content, status=response.status, headers=headers)
-
-    async def _content(
-        self, place: Place, stream: Stream, status: int, body: AsyncIterator[bytes]
-    ) -> AsyncIterator[bytes]:
-        outcome = Outcome(
-            place.request, place.attempt, error_code="client_left", error="the client closed the connection"
-        )
-        try:
-            async for piece in body:
-                yield piece
-            is_success = status < 500
-            outcome = Outcome(place.request, place.attempt, error_code="" if is_success else f"http_{status}")
-        except (OSError, BadResponse) as error:
-            outcome = Outcome(place.request, place.attempt, error_code="replica_lost", error=str(error))
+            response, ending = await self._forward(request)
+            return response
+        except Exception:
+            ending = Ending(request.request_id, "failed", "internal_error", "the server failed on this request")
             raise
         finally:
-            stream.close()
-            await _in_thread(partial(_record, outcome))
-            self._balancer.wake()
+            if ending is not None:
+                self._settle(request, ending)
 
-    async def _return(self, place: Place) -> None:
-        dispatcher = self._dispatcher()
-        if dispatcher is not None:
-            work = partial(claims.return_to_queue, dispatcher, {place.request: place.attempt}, alone=False)
-            await _in_thread(work)
+    async def _forward(self, request: Forwarded) -> tuple[HttpResponseBase, Outcome | Ending | None]:
+        """Return the response, and how the request ended; None: it ends with the response."""
+        deadline = time.monotonic() + request.timeout_seconds
+        place: Place | EndedRequest | None = request.place
+        lost = ""
+        for _ in range(MAX_TRIES):
+            try:
+                place = place or await self._place(request, deadline)
+            except TimeoutError:
+                return self._expired(request)
+            if isinstance(place, EndedRequest):
+                return self._ended_elsewhere(request, place), None
+            try:
+                return await self._respond(request, place)
+            except ReplicaHung as error:
+                return self._hung(request, place, str(error))
+            except (ReplicaLost, BadResponse) as error:
+                lost = str(error)
+            if self._in_flight[request.request_id].is_aborted:
+                return self._ended_elsewhere(request, EndedRequest(request.request_id, "cancelled", "")), None
+            logger.info("replica %d of endpoint %s failed: %s", place.job_id, request.endpoint, lost)
+            if not await self._give_back(place):
+                break
+            place = None
+        ending = Ending(request.request_id, "failed", "replica_lost", lost)
+        return self._error(request, 502, "replica_lost", f"its replica failed: {lost}"), ending
+
+    def _expired(self, request: Forwarded) -> tuple[HttpResponse, Ending]:
+        text = f"no replica took the request within timeout_seconds ({request.timeout_seconds:g})"
+        return self._error(request, 503, "no_replica", text), Ending(request.request_id, "expired", "expired", text)
+
+    def _hung(self, request: Forwarded, place: Place, text: str) -> tuple[HttpResponse, Outcome]:
+        self._recorder.put(FailedReplica(place.job_id))
+        outcome = Outcome(place.request, place.attempt, error_code="timeout", error=text)
+        return self._error(request, 504, "timeout", text), outcome
+
+    async def _place(self, request: Forwarded, deadline: float) -> Place | EndedRequest:
+        return await self._balancer.place(request.endpoint_id, request.request_id, deadline - time.monotonic())
+
+    async def _give_back(self, place: Place) -> bool:
+        """Return the request to the queue. Return whether that worked."""
+        try:
+            await run_in_thread(self._thread, partial(places.give_back, place))
+        except (DatabaseAway, WorkFailed):
+            return False
+        return True
+
+    async def _respond(self, request: Forwarded, place: Place) -> tuple[HttpResponseBase, Outcome | Ending | None]:
+        """Return the response of this replica. Raises ReplicaLost, ReplicaHung and BadResponse."""
+        stream: Stream | None = None
+        began, is_kept = time.monotonic(), False
+        try:
+            async with asyncio.timeout(request.timeout_seconds):
+                flight = self._in_flight[request.request_id]
+                stream = flight.stream = await self._open_port(place.job_id, request.port)
+                if flight.is_aborted:
+                    raise ReplicaLost("the request was cancelled")
+                response = await exchange(stream, "POST", request.path, _sent(request), request.body)
+                first, is_complete = (b"", False) if response.is_event_stream else await _start_of(response)
+            headers = _answer_headers(request, response, place)
+            if is_complete:
+                self._measurements.ended(place.job_id, request, time.monotonic() - began, response.status)
+                return HttpResponse(first, status=response.status, headers=headers), outcome_of(place, response.status)
+            relay = Relay(first, response, stream, place, request.timeout_seconds, self._finish(request, began))
+            is_kept = True
+            return StreamingHttpResponse(relay, status=response.status, headers=headers), None
+        except TimeoutError as error:
+            raise ReplicaHung(f"the replica did not answer within {request.timeout_seconds:g} s") from error
+        finally:
+            if stream is not None and not is_kept:
+                stream.close()
+
+    def _finish(self, request: Forwarded, began: float) -> Callable[[Place, int, Outcome | Ending], None]:
+        def finish(place: Place, status: int, ending: Outcome | Ending) -> None:
+            self._measurements.ended(place.job_id, request, time.monotonic() - began, status)
+            if self._in_flight[request.request_id].is_aborted:
+                ending = Ending(request.request_id, "cancelled", "cancelled", "")
+            if isinstance(ending, Outcome) and ending.error_code in ("replica_lost", "timeout"):
+                self._recorder.put(FailedReplica(place.job_id))
+            self._settle(request, ending)
+
+        return finish
+
+    def _settle(self, request: Forwarded, ending: Outcome | Ending) -> None:
+        self._in_flight.pop(request.request_id, None)
+        self._recorder.put(ending)
+
+    def _on_change(self, changed: dict[str, list[int]]) -> None:
+        """Abort requests that ended elsewhere: those that end here are no longer in flight when their end is known."""
+        for request_id in changed.get("tasks", ()):
+            if (flight := self._in_flight.get(request_id)) is not None:
+                flight.abort()
+
+    def _error(self, request: Forwarded, status: int, code: str, text: str) -> HttpResponse:
+        headers = {**request.headers, **({"Retry-After": "1"} if status == 503 else {})}
+        return error_response(status, code, f"model '{request.endpoint}': {text}", headers=headers)
+
+    def _ended_elsewhere(self, request: Forwarded, ended: EndedRequest) -> HttpResponse:
+        """Return the error of a request that expired, was cancelled, or was refused with its endpoint."""
+        self._in_flight.pop(request.request_id, None)
+        status, code = _OF_STATES.get(ended.state, (503, ended.state))
+        return self._error(request, status, code, f"the request was {ended.state} ({ended.error})")
 
 
-def _record(outcome: Outcome) -> None:
-    if ended := results.record([outcome]):
-        events.changed("tasks", ended)
+def _sent(request: Forwarded) -> list[tuple[bytes, bytes]]:
+    return [(b"content-type", b"application/json"), (b"accept", request.accept.encode("latin-1", "replace"))]
 
 
-async def _in_thread(work: Callable[[], object]) -> None:
-    """Run database work whose failure leaves the request to the upkeep: it expires, or returns with the lease."""
-    try:
-        await run_in_thread(_threads, work)
-    except (DatabaseAway, WorkFailed) as error:
-        logger.warning("the outcome of a request is not recorded: %s", error)
+def _answer_headers(request: Forwarded, response: Response, place: Place) -> dict[str, str]:
+    passed_on = {n.decode("latin-1"): v.decode("latin-1") for n, v in response.headers if n in _PASSED_ON}
+    return {**request.headers, "X-Accel-Buffering": "no", "X-Replica-Job": str(place.job_id), **passed_on}
 
 
-def models_response(names: list[str]) -> HttpResponse:
-    """Return the list of models, as GET /v1/models has it."""
-    import msgspec
-
-    models = [{"id": name, "object": "model", "created": 0, "owned_by": "gpusched"} for name in names]
-    return HttpResponse(msgspec.json.encode({"object": "list", "data": models}), content_type="application/json")
+async def _start_of(response: Response) -> tuple[bytes, bool]:
+    """Return the body, or its start if it is long, and whether it is complete."""
+    start = bytearray()
+    async for piece in response.body:
+        start += piece
+        if len(start) > MAX_BUFFERED_BYTES:
+            return bytes(start), False
+    return bytes(start), True

@@ -27,6 +27,12 @@ _EXPIRED = _END.format(
     limit=MAX_AT_ONCE,
 )
 _OF_ENDPOINT = _END.format(which="r.state = 'queued' AND r.endpoint_id = %(endpoint)s", limit=MAX_AT_ONCE)
+_ABANDONED = _END.format(
+    which="""r.state = 'queued' AND e.protocol = 'openai' AND NOT EXISTS (
+             SELECT 1 FROM serving_dispatcher d
+              WHERE d.id = r.dispatcher AND d.seen_at > clock_timestamp() - make_interval(secs => %(silent)s))""",
+    limit=MAX_AT_ONCE,
+)
 # A cancelled request in progress is ended at once, and the result of its attempt is ignored.
 _CANCELLED = _END.format(which="r.state IN ('queued', 'running') AND r.id = ANY(%(ids)s)", limit="ALL")
 
@@ -40,7 +46,17 @@ class Ended(NamedTuple):
 
 def cancel(ids: Sequence[int]) -> list[Ended]:
     """Cancel these requests unless they have ended. The caller has checked the rights."""
-    return _end(_CANCELLED, "cancelled", "cancelled", "", ids=list(ids))
+    return end(ids, "cancelled", "cancelled", "")
+
+
+def end(ids: Sequence[int], state: str, code: str, error: str) -> list[Ended]:
+    """End these requests in this state unless they have ended."""
+    return _end(_CANCELLED, state, code, error, ids=list(ids))
+
+
+def end_abandoned(silent_seconds: float) -> list[Ended]:
+    """End waiting requests to the OpenAI API whose client's web process is gone, at most MAX_AT_ONCE."""
+    return _end(_ABANDONED, "cancelled", "client_left", "the connection to its client broke", silent=silent_seconds)
 
 
 def expire() -> list[Ended]:

@@ -9,7 +9,7 @@ from django.db import transaction
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.bus import events
 from gpusched.lib.db.sql import columns, prepared
-from serving.models import Endpoint, EndpointState
+from serving.models import Endpoint, EndpointState, Protocol
 from tenants import buckets
 from tenants.auth.identity import Identity
 from tenants.buckets import Room
@@ -22,8 +22,9 @@ _QUEUED = "SELECT count(*) AS queued FROM serving_inferencerequest WHERE endpoin
 _INSERT = """
     INSERT INTO serving_inferencerequest
            (endpoint_id, user_id, state, cost, payload, payload_type, attempt, runs_alone, result_type, error_code,
-            error, flush_reason)
-    SELECT %(endpoint)s, %(user)s, 'queued', cost, payload, type, 0, false, '', '', '', ''
+            error, flush_reason, dispatcher)
+    SELECT %(endpoint)s, %(user)s, 'queued', cost, payload, type, 0, false, '', '', '', '',
+           %(dispatcher)s::bigint
       FROM unnest(%(payloads)s::bytea[], %(types)s::text[], %(costs)s::float8[]) WITH ORDINALITY
            AS r (payload, type, cost, number) ORDER BY number
     RETURNING id
@@ -49,12 +50,19 @@ class Submitted(NamedTuple):
     room: Room | None
 
 
-def submit(endpoint: Endpoint, requests: Sequence[NewRequest], identity: Identity) -> Submitted:
-    """Queue requests of a user who may use this endpoint. 409 if it drains, 429 if its queue is full or tokens are
-    missing. Concurrent submits may exceed max_queue by what each of them brings."""
+def submit(
+    endpoint: Endpoint, requests: Sequence[NewRequest], identity: Identity, dispatcher: int | None = None
+) -> Submitted:
+    """Queue requests of a user who may use this endpoint. 400 for another protocol, 409 if it drains, 429 if its queue
+    is full or tokens are missing. Concurrent submits may exceed max_queue by what each of them brings. `dispatcher`:
+    the web process that passes the answer of a request to the OpenAI API to its client."""
     if endpoint.state != EndpointState.ACTIVE:
         detail = f"endpoint '{endpoint.name}' is draining and accepts no requests"
         raise Problem(409, "endpoint_draining", detail, next_step="use another endpoint")
+    if (endpoint.protocol == Protocol.OPENAI) != (dispatcher is not None):
+        detail = f"endpoint '{endpoint.name}' has the protocol {endpoint.protocol}"
+        step = "use POST /api/v1/tasks" if endpoint.protocol == Protocol.BATCH else "use the OpenAI API at /v1"
+        raise Problem(400, "wrong_protocol", detail, next_step=step)
     costs = [endpoint.cost * request.units for request in requests]
     types = columns([(request.payload_type, cost) for request, cost in zip(requests, costs, strict=True)], 2)
     values = {
@@ -63,6 +71,7 @@ def submit(endpoint: Endpoint, requests: Sequence[NewRequest], identity: Identit
         "payloads": [request.payload for request in requests],
         "types": types[0],
         "costs": types[1],
+        "dispatcher": dispatcher,
     }
     queued = _require_room(endpoint, len(requests))
     with transaction.atomic():

@@ -1,7 +1,7 @@
 """The format of every error: RFC 9457 problem+json with a code, the next step, and the wrong fields."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -32,11 +32,13 @@ class Problem(Exception):
         next_step: str = "",
         errors: Sequence[FieldError] = (),
         retry_after: int | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(detail)
         self.status, self.code, self.detail = status, code, detail
         self.next_step, self.errors = next_step, tuple(errors)
         self.retry_after = retry_after  # seconds
+        self.headers = dict(headers or {})
 
 
 def not_found(subject: str, next_step: str = "check the id") -> Problem:
@@ -120,10 +122,12 @@ def handle(error: Exception, context: dict[str, Any]) -> Response | None:
         methods = [method for method in context["view"].allowed_methods if method not in ("HEAD", "OPTIONS")]
         problem: Problem | None = _wrong_method(methods)
     else:
-        problem = _as_problem(error)
+        problem = as_problem(error)
     if problem is None:
         return None
-    response = Response(body(problem), status=problem.status, content_type="application/problem+json")
+    response = Response(
+        body(problem), status=problem.status, content_type="application/problem+json", headers=problem.headers
+    )
     if problem.retry_after is not None:
         response["Retry-After"] = str(problem.retry_after)
     if isinstance(error, exceptions.APIException):
@@ -134,7 +138,8 @@ def handle(error: Exception, context: dict[str, Any]) -> Response | None:
     return response
 
 
-def _as_problem(error: Exception) -> Problem | None:
+def as_problem(error: Exception) -> Problem | None:
+    """Return the problem of an exception of a view; None for an unexpected one."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, Http404):
@@ -169,7 +174,10 @@ def _flat(detail: Any) -> str:
 def response_for(problem: Problem) -> HttpResponse:
     """Return the problem as a response outside of DRF."""
     response = HttpResponse(
-        msgspec.json.encode(body(problem)), status=problem.status, content_type="application/problem+json"
+        msgspec.json.encode(body(problem)),
+        status=problem.status,
+        content_type="application/problem+json",
+        headers=problem.headers,
     )
     if problem.retry_after is not None:
         response["Retry-After"] = str(problem.retry_after)
@@ -177,4 +185,4 @@ def response_for(problem: Problem) -> HttpResponse:
 
 
 def wants_problem(request: HttpRequest) -> bool:
-    return request.path.startswith(("/api/", "/agent/", "/health", "/ready", "/metrics"))
+    return request.path.startswith(("/api/", "/v1/", "/agent/", "/health", "/ready", "/metrics"))

@@ -15,6 +15,7 @@ class Lock(IntEnum):
     MIGRATE = 7_005
     QUEUE_OF_TENANT = 7_006
     REPLICAS = 7_007
+    PLACES = 7_008
 
 
 def try_acquire(lock: Lock) -> bool:

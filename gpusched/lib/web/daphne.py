@@ -194,6 +194,13 @@ def connection(scope: Mapping[str, Any]) -> Any:
     return scope.get(_CONNECTION)
 
 
+def abort(scope: Mapping[str, Any]) -> None:
+    """Close the connection of a request without the end of its answer."""
+    request = connection(scope)
+    if request is not None and request.channel is not None:
+        request.channel.forceAbortClient()
+
+
 def install() -> None:
     """Let Daphne's command start this server, with the attribute that it has for this purpose."""
     cli.CommandLineInterface.server_class = WebServer

@@ -25,7 +25,7 @@ def policy_of(path: str) -> str:
         return _ADMIN
     if path.startswith("/api/v1/docs"):
         return _DOCS
-    return _API if path.startswith(("/api/", "/agent/")) else _PAGES
+    return _API if path.startswith(("/api/", "/v1/", "/agent/")) else _PAGES
 
 
 @sync_only_middleware

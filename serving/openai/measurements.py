@@ -1,0 +1,42 @@
+"""What this web process learns about replicas of the OpenAI API from the requests that it forwards."""
+
+import time
+from typing import Protocol
+
+# Weight of the latest request in the moving average of seconds per cost.
+_SMOOTHING = 0.1
+
+
+class Measured(Protocol):
+    """A forwarded request."""
+
+    @property
+    def endpoint_id(self) -> int: ...
+    @property
+    def max_batch(self) -> int: ...
+    @property
+    def cost(self) -> float: ...
+
+
+class Measurements:
+    """All state belongs to the event loop."""
+
+    def __init__(self) -> None:
+        self._seconds_per_cost: dict[int, float] = {}
+        self._ended_at: dict[int, float] = {}
+
+    def ended(self, job_id: int, request: Measured, seconds: float, status: int) -> None:
+        """Record the end of a request. A replica works on `max_batch` of them at once."""
+        self._ended_at[job_id] = time.monotonic()
+        if status < 400:
+            value = seconds / request.cost / request.max_batch
+            previous = self._seconds_per_cost.get(request.endpoint_id, value)
+            self._seconds_per_cost[request.endpoint_id] = previous + _SMOOTHING * (value - previous)
+
+    def take(self) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
+        """Return the seconds per cost of endpoints, and how many seconds ago the latest request of each replica ended:
+        what has changed since the last call."""
+        now = time.monotonic()
+        ended = [(job_id, now - at) for job_id, at in self._ended_at.items()]
+        self._ended_at.clear()
+        return list(self._seconds_per_cost.items()) if ended else [], ended

@@ -1,0 +1,97 @@
+"""Places at replicas of the OpenAI API, in the database: first come, first served, at the least loaded replica.
+
+A replica of this protocol batches continuously by itself, so its endpoint's `max_batch` only limits how many requests
+it has at once. A queued request keeps the web process of its client in `dispatcher`: without that process it has no
+reader, and takes no place."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from django.db import transaction
+
+from gpusched.lib.db.locks import Lock
+from gpusched.lib.db.sql import execute, prepared
+from serving.upkeep import SILENT_SECONDS
+
+# Only the holder gives places of an endpoint, so that two web processes never count the same place as free.
+_LOCK = "SELECT pg_advisory_xact_lock(%s, hashint8(%s))"
+# A replica with a dispatcher has answered a probe, and no request has failed at it since.
+_ASSIGN = f"""
+    WITH places AS MATERIALIZED (
+        SELECT p.job_id, row_number() OVER (ORDER BY p.level, p.job_id) AS number
+          FROM (SELECT r.job_id, generate_series(count(q.id) + 1, e.max_batch) AS level
+                  FROM serving_replica r JOIN serving_endpoint e ON e.id = r.endpoint_id
+                  LEFT JOIN serving_inferencerequest q ON q.replica_job_id = r.job_id AND q.state = 'running'
+                 WHERE r.endpoint_id = %(endpoint)s AND r.warm_at IS NOT NULL AND r.dispatcher IS NOT NULL
+                   AND r.ended_at IS NULL AND NOT r.is_draining
+                 GROUP BY r.job_id, e.max_batch) p),
+    waiting AS MATERIALIZED (
+        SELECT r.id, row_number() OVER (ORDER BY r.id) AS number
+          FROM serving_inferencerequest r JOIN serving_dispatcher d ON d.id = r.dispatcher
+         WHERE r.endpoint_id = %(endpoint)s AND r.state = 'queued'
+           AND d.seen_at > clock_timestamp() - interval '{SILENT_SECONDS} s'
+         ORDER BY r.id LIMIT (SELECT count(*) FROM places)),
+    chosen AS (
+        SELECT r.id, p.job_id
+          FROM waiting w JOIN places p USING (number) JOIN serving_inferencerequest r ON r.id = w.id
+         WHERE r.id = ANY(%(ids)s::bigint[]) AND r.state = 'queued' FOR UPDATE OF r SKIP LOCKED)
+    UPDATE serving_inferencerequest r
+       SET state = 'running', attempt = r.attempt + 1, started_at = clock_timestamp(), replica_job_id = c.job_id,
+           dispatcher = %(dispatcher)s
+      FROM chosen c WHERE r.id = c.id
+    RETURNING r.id, r.attempt, c.job_id
+"""
+_RETURN = """
+    UPDATE serving_inferencerequest SET state = 'queued', replica_job_id = NULL, started_at = NULL
+     WHERE id = %s AND attempt = %s AND state = 'running'
+"""
+_ENDED = """
+    SELECT id, state, error FROM serving_inferencerequest
+     WHERE id = ANY(%s::bigint[]) AND state NOT IN ('queued', 'running')
+"""
+
+
+class Place(NamedTuple):
+    """A request at a replica. (request, attempt) names it in its outcome."""
+
+    request: int
+    attempt: int
+    job_id: int
+
+
+class EndedRequest(NamedTuple):
+    """A request that ended while it waited: cancelled, expired or refused."""
+
+    request: int
+    state: str
+    error: str
+
+
+def lock(endpoint_id: int) -> None:
+    """Keep others from giving places of this endpoint until the end of the transaction."""
+    prepared(_LOCK, [Lock.PLACES, endpoint_id])
+
+
+def assign(dispatcher: int, endpoint_id: int, ids: Sequence[int]) -> list[Place]:
+    """Give places to those of these requests that are first in the queue of their endpoint."""
+    values = {"dispatcher": dispatcher, "endpoint": endpoint_id, "ids": list(ids)}
+    with transaction.atomic():
+        lock(endpoint_id)
+        return [Place(row["id"], row["attempt"], row["job_id"]) for row in prepared(_ASSIGN, values)]
+
+
+def give_back(place: Place) -> None:
+    """Return a request to the queue because its replica failed. That replica gets no more until it answers a probe."""
+    with transaction.atomic():
+        release_replica(place.job_id)
+        execute(_RETURN, [place.request, place.attempt])
+
+
+def release_replica(job_id: int) -> None:
+    """Give a replica no more requests until it answers a probe."""
+    execute("UPDATE serving_replica SET dispatcher = NULL WHERE job_id = %s", [job_id])
+
+
+def ended(ids: Sequence[int]) -> list[EndedRequest]:
+    """Return those of these waiting requests that have ended."""
+    return [EndedRequest(row["id"], row["state"], row["error"]) for row in prepared(_ENDED, [list(ids)])]

@@ -1,0 +1,84 @@
+"""The content of a response that is passed on as it arrives, and how its request ends."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+
+from gpusched.lib.web.deferred import BrokenResponse
+from serving.openai.http_exchange import BadResponse, Response
+from serving.openai.places import Place
+from serving.openai.recorder import Ending
+from serving.replicas.connection import ReplicaLost, Stream
+from serving.requests.results import Outcome
+
+Finish = Callable[[Place, int, Outcome | Ending], None]
+_END_OF_EVENT = (b"\n\n", b"\r\n\r\n")
+
+
+def client_left(request_id: int) -> Ending:
+    """Return the ending of a request whose client has left."""
+    return Ending(request_id, "cancelled", "client_left", "the client closed the connection")
+
+
+def outcome_of(place: Place, status: int) -> Outcome:
+    """Return the outcome of a request with a complete response. One with an error costs nothing."""
+    return Outcome(place.request, place.attempt, error_code="" if status < 400 else f"http_{status}")
+
+
+class Relay:
+    """The pieces of a response, for a StreamingHttpResponse. Calls `finish` once, at the end or when it is closed."""
+
+    def __init__(
+        self, first: bytes, response: Response, stream: Stream, place: Place, timeout_seconds: float, finish: Finish
+    ) -> None:
+        self._first, self._response, self._stream, self._place = first, response, stream, place
+        self._timeout_seconds, self._finish = timeout_seconds, finish
+        self._is_finished = False
+        self._is_between_events = True
+        self._loop = asyncio.get_running_loop()
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._pieces()
+
+    def close(self) -> None:
+        """End the request if its content was not read to the end. Django calls it in a thread."""
+        self._loop.call_soon_threadsafe(self._end, client_left(self._place.request))
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        """Yield the pieces. A broken event stream ends with an event that has the error, any other one raises."""
+        ending: Outcome | Ending = client_left(self._place.request)
+        try:
+            if self._first:
+                yield self._first
+            pieces = aiter(self._response.body)
+            while (piece := await self._next(pieces)) is not None:
+                self._is_between_events = piece.endswith(_END_OF_EVENT)
+                yield piece
+            ending = outcome_of(self._place, self._response.status)
+        except (ReplicaLost, BadResponse, TimeoutError) as error:
+            is_timeout = isinstance(error, TimeoutError)
+            code = "timeout" if is_timeout else "replica_lost"
+            text = f"the replica sent nothing for {self._timeout_seconds:g} s" if is_timeout else str(error)
+            ending = Outcome(self._place.request, self._place.attempt, error_code=code, error=text)
+            self._end(ending)
+            if not (self._response.is_event_stream and self._is_between_events):
+                raise BrokenResponse(text) from error
+            yield _error_event(code, text)
+        finally:
+            self._end(ending)
+
+    async def _next(self, pieces: AsyncIterator[bytes]) -> bytes | None:
+        async with asyncio.timeout(self._timeout_seconds):
+            return await anext(pieces, None)
+
+    def _end(self, ending: Outcome | Ending) -> None:
+        if not self._is_finished:
+            self._is_finished = True
+            self._stream.close()
+            self._finish(self._place, self._response.status, ending)
+
+
+def _error_event(code: str, text: str) -> bytes:
+    error = {"message": f"the response is incomplete: {text}", "type": "server_error", "param": None, "code": code}
+    return b"data: " + msgspec.json.encode({"error": error}) + b"\n\n"
