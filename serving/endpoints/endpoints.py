@@ -83,8 +83,9 @@ def remove(endpoint_id: int, identity: Identity, *, with_queue: bool = False) ->
 
 def find(name: str, tenant_id: int | None, identity: Identity) -> Endpoint:
     """Return an endpoint that the caller may see, by its name and tenant; None: the only one of that name."""
-    found = list(Endpoint.objects.exclude(state=EndpointState.REMOVED).filter(name=name).select_related("tenant"))
-    visible = [e for e in found if identity.sees(e.tenant_id) and tenant_id in (None, e.tenant_id)]
+    endpoints = Endpoint.objects.exclude(state=EndpointState.REMOVED).filter(name=name).select_related("tenant")
+    existing = [] if "\x00" in name else list(endpoints)  # PostgreSQL refuses the character
+    visible = [e for e in existing if identity.sees(e.tenant_id) and tenant_id in (None, e.tenant_id)]
     if not visible:
         raise not_found(f"endpoint '{name[:63]}'", next_step="list the endpoints")
     if len(visible) > 1:
