@@ -28,7 +28,7 @@ check: setup-dev   ## style, types, import contracts, TypeScript
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports
-	.venv/bin/bandit -q -c pyproject.toml -r gpusched tenants jobs nodes scheduling frontend deploy manage.py
+	.venv/bin/bandit -q -c pyproject.toml -r gpusched tenants jobs nodes scheduling serving frontend deploy manage.py
 	$(PY) deploy/check_tree.py
 	$(PY) deploy/check_api.py
 	$(PY) -m deploy.reference --check

@@ -165,6 +165,9 @@ class Env:
         "",
         "the same for the events, past reasons and earlier attempts of finished jobs; empty: as long as the jobs",
     )
+    task_retention_hours: float = _setting(
+        24.0, "time after which ended tasks of endpoints are deleted with their results; 0: never", between=(0, 876_000)
+    )
     currency: str = _setting(
         "credits",
         "unit of rates: a word, nothing is converted; past bills use it, too, so set it before the first rate",

@@ -47,12 +47,13 @@ def serve(function: Function, *, max_batch: int | None = None) -> None:
     work: queue.SimpleQueue[Work] = queue.SimpleQueue()
     hello = encode(Frame("hello", {"version": 1, "max_batch": max_batch}))
     threading.Thread(target=_accept, args=(listener, hello, work), name="accept", daemon=True).start()
-    _stop_at_sigterm()
+    stop = _Stop()
+    _stop_at_sigterm(stop)
     with contextlib.suppress(_Stopped):
-        while not _stop.is_asked:
-            _stop.may_interrupt = True
+        while not stop.is_asked:
+            stop.may_interrupt = True
             connection, frame = work.get()
-            _stop.may_interrupt = False
+            stop.may_interrupt = False
             _answer(connection, frame, function)
     path.unlink(missing_ok=True)
 
@@ -64,17 +65,14 @@ class _Stop:
     may_interrupt = False
 
 
-_stop = _Stop()
-
-
-def _stop_at_sigterm() -> None:
-    def stop(number: int, frame: FrameType | None) -> None:
-        _stop.is_asked = True
-        if _stop.may_interrupt:
+def _stop_at_sigterm(stop: _Stop) -> None:
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        stop.is_asked = True
+        if stop.may_interrupt:
             raise _Stopped
 
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGTERM, on_signal)
 
 
 def _accept(listener: socket.socket, hello: bytes, work: "queue.SimpleQueue[Work]") -> None:

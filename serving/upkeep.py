@@ -4,6 +4,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from django.conf import settings
+
 from gpusched.lib.bus import events
 from gpusched.lib.db.sql import columns, execute, query, rows
 from serving.models import EndpointState
@@ -12,7 +14,6 @@ from serving.requests import claims, endings
 
 # A web process that has not renewed its lease for this long has lost its requests and replicas.
 SILENT_SECONDS = 5.0
-KEPT_HOURS = 24.0
 _LEASE = """
     INSERT INTO serving_dispatcher (id, seen_at) VALUES (%s, clock_timestamp())
     ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at
@@ -63,6 +64,7 @@ _COLD_STARTS = """
               FROM serving_replica WHERE warm_at > clock_timestamp() - interval '7 days' GROUP BY endpoint_id) c
      WHERE e.id = c.endpoint_id
 """
+_FORGET_REPLICAS = "DELETE FROM serving_replica WHERE ended_at < clock_timestamp() - interval '7 days'"
 
 
 @dataclass(frozen=True)
@@ -109,9 +111,11 @@ def keep_queue() -> None:
 
 
 def forget_old() -> None:
-    """Delete results that nobody may fetch any more, and refresh the cold-start times."""
-    while endings.forget(KEPT_HOURS) == endings.MAX_AT_ONCE:
+    """Delete tasks whose retention is over and replicas that ended long ago, and refresh the cold-start times."""
+    hours: float = settings.ENV.task_retention_hours
+    while hours and endings.forget(hours) == endings.MAX_AT_ONCE:
         pass
+    execute(_FORGET_REPLICAS)
     execute(_COLD_STARTS)
 
 

@@ -25,6 +25,7 @@ from gpusched.lib.api.problems import Problem
 from gpusched.lib.audit.admin import Audited
 from gpusched.lib.hooks import hook
 from gpusched.protocol.states import Role
+from tenants import bucket_admin  # noqa: F401 - registers token buckets
 from tenants.auth import tokens
 from tenants.billing import admin as billing_admin  # noqa: F401 - registers the tables of billing
 from tenants.models import ApiToken, Membership, Quota, Tenant, UsageBalance

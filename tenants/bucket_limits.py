@@ -20,7 +20,8 @@ _BUCKETS = """
            b.created_by, b.created_at
       FROM tenants_tokenbucket b JOIN tenants_tenant t ON t.id = b.tenant_id LEFT JOIN auth_user u ON u.id = b.user_id
      WHERE (%(visible)s::bigint[] IS NULL OR t.id = ANY(%(visible)s)) AND (%(id)s::bigint IS NULL OR b.id = %(id)s)
-     ORDER BY t.name, b.scope, u.username NULLS FIRST, b.limits
+       AND (%(after)s::bigint IS NULL OR b.id > %(after)s)
+     ORDER BY b.id LIMIT %(limit)s
 """
 
 
@@ -66,9 +67,11 @@ def delete(bucket_id: int) -> None:
         bucket.delete()
 
 
-def represent(visible: Sequence[int] | None, bucket_id: int | None = None) -> list[dict[str, Any]]:
-    """Return the buckets of these tenants (None: all) for the API."""
-    rows = query(_BUCKETS, {"visible": visible, "id": bucket_id})
+def represent(
+    visible: Sequence[int] | None, bucket_id: int | None = None, *, after: int | None = None, limit: int | None = None
+) -> list[dict[str, Any]]:
+    """Return the buckets of these tenants (None: all) for the API, oldest first. `after`: those after this id."""
+    rows = query(_BUCKETS, {"visible": visible, "id": bucket_id, "after": after, "limit": limit})
     return [{**row, "created_at": rfc3339(row["created_at"])} for row in rows]
 
 

@@ -22,6 +22,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "routes-tenants": partial(rest.overview, "tenants", "tokens", "audit"),
     "routes-users": partial(rest.overview, "users"),
     "routes-money": partial(rest.overview, "usage"),
+    "routes-serving": partial(rest.overview, "serving"),
     "routes-nodes": partial(rest.overview, "nodes"),
     "routes-cluster": partial(rest.overview, "scheduling", "cluster"),
     "job-request": rest.job_request,

@@ -10,7 +10,16 @@ from rest_framework.views import APIView
 
 from gpusched.lib.api.openapi import documented
 from gpusched.lib.api.problems import invalid
-from gpusched.lib.api.rest import if_match, is_true, read_body, read_query
+from gpusched.lib.api.rest import (
+    PAGED,
+    decode_cursor,
+    encode_cursor,
+    if_match,
+    is_true,
+    page_limit,
+    read_body,
+    read_query,
+)
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.rest.jobs import Page
 from gpusched.protocol.rest.serving import EndpointData
@@ -70,15 +79,20 @@ class Endpoints(APIView):
         tag="serving",
         who="viewer",
         answer=Page[EndpointData],
-        parameters={"tenant": "name of a tenant"},
+        parameters={"tenant": "name of a tenant", **PAGED},
     )
     def get(self, request: Request) -> Response:
-        """Those of your own tenants, with their load now."""
+        """Those of your own tenants, with their load now, by tenant and name."""
         caller, filters = identity(request), read_query(request)
         visible = caller.visible_tenants()
         if "tenant" in filters:
             visible = [find_tenant(filters["tenant"], caller).pk]
-        return Response({"items": represent_endpoints(visible), "next_cursor": None})
+        limit = page_limit(filters)
+        after = decode_cursor(filters["cursor"], "endpoints", tuple[str, str]) if "cursor" in filters else None
+        items = represent_endpoints(visible, after=after, limit=limit)
+        is_full = len(items) == limit
+        next_cursor = encode_cursor("endpoints", items[-1]["tenant"], items[-1]["name"]) if is_full else None
+        return Response({"items": items, "next_cursor": next_cursor})
 
     @documented(
         "Create an endpoint",

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from django.db import transaction
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from rest_framework.request import Request
@@ -15,9 +16,11 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from gpusched.lib.api.concurrency_limit import ConcurrencyLimiter
+from gpusched.lib.api.dry_run import is_dry_run
 from gpusched.lib.api.openapi import documented
 from gpusched.lib.api.problems import Problem, invalid, not_found
 from gpusched.lib.api.rest import PAGED, cursor_number, page_limit, paged, read_body, read_query, whole_number
+from gpusched.lib.audit import log
 from gpusched.lib.bus import events
 from gpusched.lib.db.threads import DatabaseAway, WorkFailed, run_in_thread
 from gpusched.protocol.batches import JSON
@@ -75,8 +78,8 @@ class Tasks(APIView):
         has their results. `Queue-Warning`: the queue is nearly full. `RateLimit-*`: of the bucket with the fewest
         tokens."""
         caller, seconds = identity(request), _wait_seconds(request)
-        if seconds and request.headers.get("Idempotency-Key"):
-            message = "does not go with an Idempotency-Key; wait with GET /tasks/{id}?wait="
+        if seconds and (is_dry_run(request) or request.headers.get("Idempotency-Key")):
+            message = "does not go with dry_run or an Idempotency-Key; wait with GET /tasks/{id}?wait="
             raise invalid([FieldError("wait", "conflict", message)])
         body = read_body(request, NewTasks)
         new = _new_requests(body)
@@ -155,9 +158,13 @@ class CancelTask(APIView):
         caller = identity(request)
         found = _find(task_id, caller)
         caller.require(caller.role_for(found.user_id), found.endpoint.tenant_id, f"task {task_id}")
-        if ended := endings.cancel([task_id]):
-            events.changed("tasks", [task_id])
-        found.refresh_from_db(fields=["state"])
+        with transaction.atomic():
+            ended = endings.cancel([task_id])
+            found.refresh_from_db(fields=["state"])
+            if ended:
+                before = RequestState.QUEUED if ended[0].was_queued else RequestState.RUNNING
+                log.record("task.cancel", f"task {task_id}", {"state": str(before)}, {"state": found.state})
+                events.changed("tasks", [task_id])
         return Response({"id": task_id, "status": "cancelled" if ended else "had_ended", "state": found.state})
 
 

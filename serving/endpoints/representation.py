@@ -26,11 +26,20 @@ _ENDPOINTS = """
              FROM serving_replica WHERE endpoint_id = e.id AND ended_at IS NULL) r ON true
      WHERE e.state <> 'removed' AND (%(ids)s::bigint[] IS NULL OR e.id = ANY(%(ids)s))
        AND (%(visible)s::bigint[] IS NULL OR e.tenant_id = ANY(%(visible)s))
-     ORDER BY t.name, e.name
+       AND (%(after)s::text[] IS NULL OR (t.name, e.name) > ((%(after)s::text[])[1], (%(after)s::text[])[2]))
+     ORDER BY t.name, e.name LIMIT %(limit)s
 """
 
 
-def represent_endpoints(visible: Sequence[int] | None, ids: Sequence[int] | None = None) -> list[dict[str, Any]]:
-    """Return endpoints of these tenants (None: all), by tenant and name. `ids`: only these."""
-    rows = query(_ENDPOINTS, {"visible": visible, "ids": None if ids is None else list(ids)})
+def represent_endpoints(
+    visible: Sequence[int] | None,
+    ids: Sequence[int] | None = None,
+    *,
+    after: tuple[str, str] | None = None,
+    limit: int | None = None,
+) -> list[dict[str, Any]]:
+    """Return endpoints of these tenants (None: all), by tenant and name. `ids`: only these. `after`: only those after
+    this tenant and name."""
+    values = {"visible": visible, "ids": None if ids is None else list(ids), "after": after and list(after)}
+    rows = query(_ENDPOINTS, {**values, "limit": limit})
     return [{**row, "created_at": rfc3339(row["created_at"])} for row in rows]

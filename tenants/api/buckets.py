@@ -8,7 +8,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from gpusched.lib.api.openapi import documented
-from gpusched.lib.api.rest import read_body, read_query
+from gpusched.lib.api.rest import PAGED, cursor_number, page_limit, paged, read_body, read_query
 from gpusched.protocol.rest.jobs import Page
 from gpusched.protocol.rest.serving import BucketData
 from tenants import bucket_limits
@@ -43,15 +43,17 @@ class Buckets(APIView):
         tag="serving",
         who="viewer",
         answer=Page[BucketData],
-        parameters={"tenant": "name of a tenant"},
+        parameters={"tenant": "name of a tenant", **PAGED},
     )
     def get(self, request: Request) -> Response:
-        """Of your own tenants."""
+        """Those of your own tenants, oldest first."""
         caller, filters = identity(request), read_query(request)
         visible = caller.visible_tenants()
         if "tenant" in filters:
             visible = [find_tenant(filters["tenant"], caller).pk]
-        return Response({"items": bucket_limits.represent(visible), "next_cursor": None})
+        limit = page_limit(filters)
+        items = bucket_limits.represent(visible, after=cursor_number(filters, "buckets"), limit=limit)
+        return Response(paged(items, limit, "buckets"))
 
     @documented(
         "Create a token bucket",
@@ -66,8 +68,8 @@ class Buckets(APIView):
         """It is full at first. One bucket of a tenant for each scope, user and kind of limit."""
         caller = identity(request)
         values = msgspec.structs.asdict(read_body(request, NewBucket))
-        tenant = find_tenant(values.pop("tenant"), caller)
         caller.require_admin()
+        tenant = find_tenant(values.pop("tenant"), caller)
         bucket_id = bucket_limits.create(tenant, values, caller.username)
         return Response(_one(bucket_id), status=201)
 

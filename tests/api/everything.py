@@ -14,7 +14,7 @@ from gpusched.protocol.agent_messages import Isolation, Reading
 from gpusched.protocol.arrays import ArrayRequest
 from nodes.telemetry import samples
 from tenants.billing import budgets
-from tests.api.operations import BODIES
+from tests.api.operations import BODIES, complete
 from tests.api.test_access import call
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
 from tests.tenants.test_usage import entry
@@ -64,8 +64,37 @@ def everything() -> Iterator[Answered]:
     yield from jobs(world)
     yield from nodes(world)
     yield from cluster(world)
+    yield from serving(world)
     yield from tenants(world)
     yield from people(world)
+
+
+def serving(world: World) -> Iterator[Answered]:
+    yield world.ask("POST /endpoints", "?dry_run=true", token=world.member)
+    yield world.ask("POST /endpoints", token=world.member)
+    embed = {"name": "embed", "tenant": "nlp", "template": {"command": ["x"]}, "allowed_users": ["ada"]}
+    yield world.ask("POST /endpoints", token=world.member, body=embed)
+    yield world.ask("PATCH /endpoints/{name}", name="embed")
+    yield world.ask("GET /endpoints/{name}", name="embed")
+    yield world.ask("GET /endpoints")
+    yield world.ask("POST /tasks", "?dry_run=true", token=world.member)
+    created = world.ask("POST /tasks", token=world.member, body={"endpoint": "embed", "inputs": [1, 2]})
+    yield created
+    first, second = (task["id"] for task in created[1].json()["items"])
+    complete(first)
+    yield world.ask("GET /tasks/{task_id}", task_id=first)
+    yield world.ask("GET /tasks", "?endpoint=embed&tenant=nlp")
+    yield world.ask("POST /tasks/{task_id}/cancel", task_id=second)
+    for scope in ("user", "tenant"):
+        body = {"tenant": "nlp", "scope": scope, "rate_per_second": 1, "burst": 10}
+        yield world.ask("POST /buckets", "?dry_run=true", body=body)
+        bucket = world.ask("POST /buckets", body=body)
+        yield bucket
+    yield world.ask("PATCH /buckets/{bucket_id}", bucket_id=bucket[1].json()["id"])
+    yield world.ask("GET /buckets")
+    yield world.ask("DELETE /buckets/{bucket_id}", bucket_id=bucket[1].json()["id"])
+    yield world.ask("POST /endpoints/{name}/drain", name="embed")
+    yield world.ask("DELETE /endpoints/{name}", name="embed")
 
 
 def money(world: World) -> Iterator[Answered]:

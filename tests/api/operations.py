@@ -10,6 +10,10 @@ import msgspec
 from django.test import Client
 
 from gpusched.lib.db.sql import execute, prepared, query
+from gpusched.protocol.batches import JSON
+from serving.former import Batch, Flush
+from serving.requests import claims, results
+from serving.upkeep import new_dispatcher
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
 
 PASSWORD = "correct horse battery"
@@ -39,6 +43,11 @@ BODIES: dict[str, dict[str, Any]] = {
     "PATCH /api/v1/users/{username}": {"email": "kim@example.com"},
     "PUT /api/v1/me/password": {"old_password": PASSWORD, "new_password": "another horse battery"},
     "POST /api/v1/login": {"username": "ada", "password": PASSWORD},
+    "POST /api/v1/endpoints": {"name": "new", "tenant": "nlp", "template": {"command": ["x"], "gpu_count": 1}},
+    "PATCH /api/v1/endpoints/{name}": {"max_batch": 4},
+    "POST /api/v1/tasks": {"endpoint": "embed", "input": {"text": "x"}},
+    "POST /api/v1/buckets": {"tenant": "other", "scope": "user", "rate_per_second": 1, "burst": 10},
+    "PATCH /api/v1/buckets/{bucket_id}": {"burst": 20},
 }
 # In which state a job is to be so that this can be done to it, or that it has most to say; else `pending` for what
 # changes it, and `running`.
@@ -143,7 +152,21 @@ class Stage:
             "token_id": self._make("tokens", {"name": "old"})["id"],
             "rate_id": self._make("rates", {"gpu_model": "H100", "price_per_gpu_hour": 2})["id"],
             "exemption_id": self._make("idle-exemptions", {"tenant": "other"})["id"],
+            "bucket_id": self._make("buckets", {"tenant": "nlp", "scope": "user", "rate_per_second": 1, "burst": 1e6})[
+                "id"
+            ],
         }
+        self.tasks = self._serve()
+
+    def _serve(self) -> dict[str, int]:
+        """Create endpoints of the member, the second without tasks. Return tasks of the first by their state."""
+        for name in ("embed", "idle"):
+            endpoint = {"name": name, "tenant": "nlp", "template": {"command": ["x"]}}
+            self._make("endpoints", endpoint, token=self.member)
+        tasks = self._make("tasks", {"endpoint": "embed", "inputs": [1, 2]}, token=self.member)["items"]
+        queued, completed = (task["id"] for task in tasks)
+        complete(completed)
+        return {"queued": queued, "completed": completed}
 
     def _make(self, path: str, body: Any = None, method: str = "POST", token: str | None = None) -> Any:
         answer = self.ask(method, f"/api/v1/{path}", msgspec.json.encode(body or {}), token=token)
@@ -156,9 +179,8 @@ class Stage:
         is_program = "/service-tokens/" in operation.path
         allowed: dict[str, Any] = {
             "job_id": self.jobs[_STATES.get(verb, "pending" if operation.is_write else "running")],
-            "name": ("n2" if verb == "uncordon" or operation.method == "DELETE" else "n1")
-            if "/nodes/" in operation.path
-            else "nlp",
+            "name": self._name(operation, verb),
+            "task_id": self.tasks["completed" if verb == "result" else "queued"],
             "secret": "wandb",
             "username": "lin" if "/members/" in operation.path else "kim",
             "device_id": self._devices.get(verb, self._free),
@@ -166,6 +188,14 @@ class Stage:
             "token_id": self._made["service_token_id" if is_program else "token_id"],
         }
         return {name: allowed[name] for name in operation.parameters("path")}
+
+    def _name(self, operation: Operation, verb: str) -> str:
+        is_deletion = operation.method == "DELETE"
+        if "/nodes/" in operation.path:
+            return "n2" if verb == "uncordon" or is_deletion else "n1"
+        if "/endpoints/" in operation.path:
+            return "idle" if is_deletion else "embed"
+        return "nlp"
 
     def body(self, operation: Operation) -> dict[str, Any]:
         """Return a body with which it succeeds."""
@@ -188,6 +218,12 @@ class Stage:
         values = {name.replace("_", "-"): value for name, value in headers.items()}
         values |= {"Authorization": f"Bearer {token}"} if token else {}
         return Client().generic(method, address, raw, content_type=kind, headers=values)
+
+
+def complete(task_id: int) -> None:
+    """Record a result of a queued task."""
+    [claimed] = claims.claim(new_dispatcher(), [Batch(1, 1, (task_id,), Flush.SIZE)])[0]
+    results.record([results.Outcome(task_id, claimed.attempt, b"{}", JSON)])
 
 
 def contents(*besides: str) -> dict[str, str]:

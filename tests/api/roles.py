@@ -8,7 +8,8 @@ CALLERS = ("anonymous", "stranger", "viewer", "colleague", "member", "owner", "a
 # `who` as it is documented → the first of CALLERS that may.
 LEAST = {
     "no token": "anonymous", "anybody": "stranger", "viewer": "viewer", "member": "colleague",
-    "own jobs: member, else owner": "member", "owner": "owner", "admin": "admin", "its user": "admin",
+    "own jobs: member, else owner": "member", "own endpoints: member, else owner": "member",
+    "own tasks: member, else owner": "member", "owner": "owner", "admin": "admin", "its user": "admin",
 }  # fmt: skip
 _OPERATIONS = {
     "no token": """
@@ -41,6 +42,9 @@ _OPERATIONS = {
         DELETE /api/v1/tokens/{token_id}
     """,
     "viewer": """
+        GET /api/v1/buckets
+        GET /api/v1/endpoints
+        GET /api/v1/endpoints/{name}
         GET /api/v1/events
         GET /api/v1/jobs
         GET /api/v1/jobs/count
@@ -50,6 +54,9 @@ _OPERATIONS = {
         GET /api/v1/jobs/{job_id}/events
         GET /api/v1/jobs/{job_id}/explain
         GET /api/v1/jobs/{job_id}/logs
+        GET /api/v1/tasks
+        GET /api/v1/tasks/{task_id}
+        GET /api/v1/tasks/{task_id}/result
         GET /api/v1/tenants/{name}
         GET /api/v1/tenants/{name}/budget
         GET /api/v1/tenants/{name}/members
@@ -57,10 +64,20 @@ _OPERATIONS = {
         GET /api/v1/tenants/{name}/usage
     """,
     "member": """
+        POST /api/v1/endpoints
         POST /api/v1/jobs
         POST /api/v1/jobs/bulk
         POST /api/v1/jobs/simulate
+        POST /api/v1/tasks
         GET /api/v1/tenants/{name}/secrets
+    """,
+    "own endpoints: member, else owner": """
+        PATCH /api/v1/endpoints/{name}
+        DELETE /api/v1/endpoints/{name}
+        POST /api/v1/endpoints/{name}/drain
+    """,
+    "own tasks: member, else owner": """
+        POST /api/v1/tasks/{task_id}/cancel
     """,
     "own jobs: member, else owner": """
         DELETE /api/v1/jobs/{job_id}
@@ -84,6 +101,9 @@ _OPERATIONS = {
     """,
     "admin": """
         GET /api/v1/audit
+        POST /api/v1/buckets
+        PATCH /api/v1/buckets/{bucket_id}
+        DELETE /api/v1/buckets/{bucket_id}
         POST /api/v1/gpus/{device_id}/clear
         POST /api/v1/gpus/{device_id}/quarantine
         POST /api/v1/gpus/{device_id}/retire
@@ -122,7 +142,7 @@ _OPERATIONS = {
 }
 WHO: dict[str, str] = {line.strip(): who for who, lines in _OPERATIONS.items() for line in lines.strip().splitlines()}
 # Lists of what one may see, which are empty for strangers.
-_LISTS = ("GET /api/v1/jobs", "GET /api/v1/jobs/count", "GET /api/v1/events")
+_LISTS = tuple(f"GET /api/v1/{path}" for path in ("jobs", "jobs/count", "events", "endpoints", "tasks", "buckets"))
 DONE = 200  # for any good status
 
 

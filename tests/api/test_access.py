@@ -71,15 +71,17 @@ def test_foreign_id_answers_like_an_unknown_one():
     stage = Stage()
     token = make_token(make_member(make_tenant("elsewhere")))
     for operation in operations():
-        if "{job_id}" not in operation.path:
+        kind = next((kind for kind in ("job", "task") if f"{{{kind}_id}}" in operation.path), None)
+        if kind is None:
             continue
         answers = []
-        for job_id in (stage.ids(operation)["job_id"], 987654321):
-            answer = call(operation.method, operation.path.format(job_id=job_id), token, stage.body(operation))
+        for number in (stage.ids(operation)[f"{kind}_id"], 987654321):
+            path = operation.path.format(**{f"{kind}_id": number})
+            answer = call(operation.method, path, token, stage.body(operation))
             assert answer.status_code == 404, (operation.name, answer.content)
             told = answer.json()
             told.pop("request_id")
-            answers.append(str(told).replace(f"job {job_id}", "job ID"))
+            answers.append(str(told).replace(f"{kind} {number}", f"{kind} ID"))
         assert answers[0] == answers[1], operation.name
 
 

@@ -11,6 +11,7 @@ from gpusched.lib.db.sql import execute, query
 from gpusched.lib.models import AuditEntry
 from gpusched.urls import api
 from jobs.models import JobEvent
+from serving.models import InferenceRequest
 from tests.api.operations import PASSWORD
 from tests.api.test_access import call, methods_of
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
@@ -69,6 +70,18 @@ ENTRIES = {
     "POST gpus/{device_id}/retire": Kept("gpu.retire", True, False),
     "POST idle-exemptions": Kept("idle_exemption.create", False, True, {"tenant": "other"}),
     "DELETE idle-exemptions/{exemption_id}": Kept("idle_exemption.end", True, False),
+    "POST endpoints": Kept(
+        "endpoint.create", False, True, {"name": "new", "tenant": "nlp", "template": {"command": ["x"]}}
+    ),
+    "PATCH endpoints/{endpoint}": Kept("endpoint.change", True, True, {"max_batch": 4}),
+    "POST endpoints/{endpoint}/drain": Kept("endpoint.drain", True, True),
+    "DELETE endpoints/{unused}": Kept("endpoint.remove", True, True),
+    "POST tasks/{task_id}/cancel": Kept("task.cancel", True, True),
+    "POST buckets": Kept(
+        "bucket.create", False, True, {"tenant": "nlp", "scope": "tenant", "rate_per_second": 1, "burst": 10}
+    ),
+    "PATCH buckets/{bucket_id}": Kept("bucket.change", True, True, {"burst": 20}),
+    "DELETE buckets/{bucket_id}": Kept("bucket.delete", True, False),
     "PATCH scheduling/policy": Kept("policy.change", True, True, {"online_percent": 20}),
 }
 # Writes of jobs, with their bodies.
@@ -84,6 +97,8 @@ EVENTS: dict[str, Any] = {
     "POST jobs/{running}/signal": {"signal": "USR1"},
 }
 WRITES_NOTHING = {"POST jobs/simulate"}
+# Each task names its user: an entry per task, hundreds a second, would bury the others.
+ROWS = {"POST tasks"}
 
 
 @pytest.fixture
@@ -122,8 +137,13 @@ def existing(admin):
         "token_id": made("tokens", {"name": "old"})["id"],
         "rate_id": made("rates", {"gpu_model": "A100", "price_per_gpu_hour": 2})["id"],
         "exemption_id": made("idle-exemptions", {"tenant": "nlp"})["id"],
+        "bucket_id": made("buckets", {"tenant": "nlp", "scope": "user", "rate_per_second": 1, "burst": 10})["id"],
     }
     node = make_node(gpus=2, name="n1")
+    for name in ("embed", "idle"):
+        made("endpoints", {"name": name, "tenant": "nlp", "template": {"command": ["x"]}})
+    tasks = made("tasks", {"endpoint": "embed", "input": 1})["items"]
+    result |= {"endpoint": "embed", "unused": "idle", "task_id": tasks[0]["id"]}
     result["running"] = submit(user, tenant)
     run_cycle()
     node.start_all()
@@ -173,12 +193,17 @@ def test_write_of_a_job_records_an_event_with_its_actor(route, admin, existing):
     assert ("root", f"token {admin.split('.')[0]}") in list(answer)
 
 
+def test_task_names_its_user(admin, existing):
+    do("POST tasks", admin, existing, {"endpoint": "embed", "input": 1})
+    assert [*InferenceRequest.objects.values_list("user__username", flat=True)] == ["root", "root"]
+
+
 def test_every_write_of_the_api_is_covered():
     """A new one fails until it is told what it leaves."""
     existing = {
         f"{method} {shape(str(endpoint.pattern))}" for endpoint in api for method in methods_of(endpoint) - {"GET"}
     }
-    assert existing == {shape(route) for route in {*ENTRIES, *EVENTS, *WRITES_NOTHING}}
+    assert existing == {shape(route) for route in {*ENTRIES, *EVENTS, *ROWS, *WRITES_NOTHING}}
 
 
 def shape(route: str) -> str:

@@ -13,6 +13,7 @@ from django.db import transaction
 from jobs.submit import queue_limits
 from scheduling import admission
 from scheduling.cycle import request_shapes, tenants
+from tenants.models import TokenBucket
 from tests.api.operations import Operation, Stage, operations, writes
 from tests.api.test_access import call
 from tests.factories import make_member, make_node, make_tenant, make_token, run_cycle, submit
@@ -58,6 +59,12 @@ def grow(tenant: Any, member: Any, name: str) -> None:
         submit(member, tenant, gpu_count=2)
         run_cycle()
         node.start_all()
+        endpoint = {"name": f"{name}{n}", "tenant": tenant.name, "template": {"command": ["x"]}}
+        assert call("POST", "/api/v1/endpoints", make_token(member), endpoint).status_code == 201
+        task = {"endpoint": endpoint["name"], "inputs": [1, 2]}
+        assert call("POST", "/api/v1/tasks", make_token(member), task).status_code == 201
+        TokenBucket.objects.create(tenant=tenant, scope="user", user=member, limits=name[0], rate_per_second=n, burst=1)
+        member = make_member(tenant)
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, stage: Stage, row: Operation) -> int:

@@ -15,6 +15,7 @@ FREE = {
     "JobEvent.data",
     "AuditEntry.before",
     "AuditEntry.after",
+    "EndpointData.template",
 }
 
 

@@ -56,6 +56,11 @@ REPLAY = {
     "promised_job_id": 50,
     "promised_at": "2030-01-01T12:00:00Z",
 }
+ENDPOINT = {"id": 1, "name": "embed", "tenant": "nlp", "owner": "ada", "state": "active", "type": "embedding",
+            "cost": 1.0, "protocol": "batch", "template": {"command": ["python", "serve.py"], "gpu_count": 1}}  # fmt: skip
+TASK = {"id": 17, "endpoint": "embed", "tenant": "nlp", "user": "ada", "state": "completed", "cost": 1.0,
+        "output": [0.5], "output_type": "application/json", "batch_size": 8, "flush_reason": "size"}  # fmt: skip
+BUCKET = {"id": 4, "tenant": "nlp", "scope": "user", "user": "kim", "rate_per_second": 5.0, "burst": 50.0}
 EXEMPTION = {"id": 5, "job_id": 42, "note": "by night", "created_by": "ada", "created_at": "2030-01-01T10:00:00Z"}
 TOKEN = {"id": 7, "name": "ci", "prefix": "u12ab", "scopes": ["read"], "expires_at": "2030-04-01T00:00:00Z"}
 
@@ -115,6 +120,22 @@ def answer_all(server: FakeServer) -> None:
     server.routes["GET", "/health"] = Answer(200, {"status": "ok", "version": "0.1.0"})
     answer_about_money(server)
     answer_about_people(server)
+    answer_about_serving(server)
+
+
+def answer_about_serving(server: FakeServer) -> None:
+    server.on("GET", "/endpoints", Answer(200, {"items": [ENDPOINT]}))
+    server.on("POST", "/endpoints", Answer(201, {**ENDPOINT, "status": "created"}))
+    server.on("GET", "/endpoints/embed", Answer(200, ENDPOINT))
+    server.on("POST", "/endpoints/embed/drain", Answer(200, {**ENDPOINT, "state": "draining"}))
+    server.on("DELETE", "/endpoints/embed", Answer(204, b""))
+    server.on("GET", "/tasks", Answer(200, {"items": [TASK]}))
+    server.on("POST", "/tasks", Answer(201, {"items": [{**TASK, "state": "queued", "output": None}], "queued": 1}))
+    server.on("GET", "/tasks/17", Answer(200, {"items": [TASK]}))
+    server.on("POST", "/tasks/17/cancel", Answer(200, {"id": 17, "status": "cancelled", "state": "cancelled"}))
+    server.on("GET", "/buckets", Answer(200, {"items": [BUCKET]}))
+    server.on("POST", "/buckets", Answer(201, BUCKET))
+    server.on("DELETE", "/buckets/4", Answer(204, b""))
 
 
 def answer_about_people(server: FakeServer) -> None:

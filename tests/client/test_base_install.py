@@ -21,7 +21,8 @@ sys.meta_path.insert(0, Refuse())
 
 
 @pytest.mark.parametrize(
-    "module", ["cli.main", "cli.app", "client", "client.sync.client", "client.aio.client", "agent", "agent.main"]
+    "module",
+    ["cli.main", "cli.app", "client", "client.sync.client", "client.aio.client", "agent", "agent.main", "serve"],
 )
 def test_client_imports_without_django(module: str) -> None:
     code = f"{WITHOUT_SERVER}\nimport importlib; importlib.import_module('gpusched.{module}')"

@@ -19,7 +19,7 @@ from tests.client.commandline import COMMANDS, ROOT, call, start
 from tests.client.fakeserver import Answer, FakeServer, Request, job, log, problem, sequence
 
 LISTS = ["ps", "nodes", "queue", "history", "history ID", "events", "share", "tenant list", "quota", "token list",
-         "token list --service", "usage", "rate list", "audit", "user list", "member list"]  # fmt: skip
+         "token list --service", "usage", "rate list", "audit", "user list", "member list", "endpoint list"]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -244,7 +244,8 @@ def test_retry_is_noted_once(full: FakeServer) -> None:
 
 def test_help_shows_examples_before_options(server: FakeServer) -> None:
     for args in COMMANDS.values():
-        groups = ("node", "gpu", "tenant", "user", "member", "token", "secret", "rate", "exempt", "cycles")
+        groups = ("node", "gpu", "tenant", "user", "member", "token", "secret", "rate", "exempt", "cycles", "endpoint",
+                  "task")  # fmt: skip
         command = args[:2] if args[0] in groups else args[:1]
         text = call(server.url, *command, "--help").stdout
         assert 0 < text.index(f"  gpusched {' '.join(command)}") < text.index("Options:"), command

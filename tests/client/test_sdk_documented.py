@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpusched.client import AsyncClient, Client, NotPermitted
-from gpusched.client.calls import access, billing, cluster, people, records
+from gpusched.client.calls import access, billing, cluster, people, records, serving
 from gpusched.client.transport import polling
 from gpusched.client.transport.call import Call, no_content
 from tests.client.answers import HAPPENED
@@ -65,6 +65,8 @@ def test_every_example_runs(documented: dict[str, Any], code: str, capsys: pytes
         (people.remove_member("t", "u"), "/tenants/{name}/members/{username}"),
         (records.end_exemption(1), "/idle-exemptions/{exemption_id}"),
         (cluster.remove_node("n"), "/nodes/{name}"),
+        (serving.remove_endpoint("e"), "/endpoints/{name}"),
+        (serving.delete_bucket(1), "/buckets/{bucket_id}"),
     ],
 )
 def test_deletion_expects_the_documented_answer(call: Call[Any], path: str) -> None:
@@ -74,7 +76,7 @@ def test_deletion_expects_the_documented_answer(call: Call[Any], path: str) -> N
 
 def test_both_clients_have_every_documented_method() -> None:
     """A54"""
-    sections = section("docs/sdk.md", "## Jobs") + section("docs/sdk.md", "## The rest")
+    sections = "".join(section("docs/sdk.md", f"## {name}") for name in ("Jobs", "Endpoints and tasks", "The rest"))
     prose = re.sub(r"```.*?```", "", sections, flags=re.S)
     names = {name for code in re.findall(r"`([^`]+)`", prose) for name in re.findall(r"\b([a-z_]+)\(", code)}
     assert len(names) > 60

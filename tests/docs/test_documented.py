@@ -21,7 +21,7 @@ from gpusched.protocol.states import JobState
 from scheduling.admission import REFUSED_AS
 from tests.docs.reading import ROOT, first_words, rows, section, text_of
 
-SERVER = ("gpusched", "tenants", "jobs", "nodes", "scheduling", "frontend")
+SERVER = ("gpusched", "tenants", "jobs", "nodes", "scheduling", "serving", "frontend")
 
 
 # --- routes -----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,18 @@ import pytest
 
 from tests.docs.reading import ROOT, section, text_of
 
-TOP_FOLDERS = ("gpusched", "tenants", "jobs", "nodes", "scheduling", "frontend", "templates", "tests", "benchmarks")
+TOP_FOLDERS = (
+    "gpusched",
+    "tenants",
+    "jobs",
+    "nodes",
+    "scheduling",
+    "serving",
+    "frontend",
+    "templates",
+    "tests",
+    "benchmarks",
+)
 _FILE = re.compile(r"(?<![\w./-])((?:[\w-]+/)+[\w-]+\.(?:py|ts|html|json|md|txt|toml))\b")
 _FOLDER = re.compile(rf"(?<![\w./-])((?:{'|'.join(TOP_FOLDERS)})/(?:[\w-]+/)*)(?=[`\s])")
 

@@ -10,7 +10,7 @@ from tests.server_source import ROOT, server_files
 
 CHANGES = re.compile("add|append(left)?|clear|discard|extend|insert|pop(item|left)?|remove|setdefault|update")
 # These install without the server, and so without its cache.
-ELSEWHERE = tuple(f"gpusched/{part}/" for part in ("agent", "cli", "client", "protocol"))
+ELSEWHERE = tuple(f"gpusched/{part}" for part in ("agent/", "cli/", "client/", "protocol/", "serve.py"))
 # (module, name): why it is no cache.
 ALLOWED = {
     ("gpusched/tracing.py", "_traces"): "the tracer of a process, started once; agents have one, too",

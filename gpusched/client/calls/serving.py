@@ -68,9 +68,11 @@ def task(task_id: int, wait_seconds: float = 0) -> Call[SubmittedTasks]:
     return get(f"/tasks/{task_id}", SubmittedTasks, wait=round(min(wait_seconds, MAX_WAIT_SECONDS)) or None)
 
 
-def tasks(*, endpoint: str | None = None, tenant: str | None = None, state: str | None = None) -> Call[Page[TaskData]]:
-    """Return the tasks of your tenants, newest first."""
-    return get("/tasks", Page[TaskData], endpoint=endpoint, tenant=tenant, state=state)
+def tasks(
+    *, endpoint: str | None = None, tenant: str | None = None, state: str | None = None, limit: int = 100
+) -> Call[Page[TaskData]]:
+    """Return the latest tasks of your tenants, newest first."""
+    return get("/tasks", Page[TaskData], endpoint=endpoint, tenant=tenant, state=state, limit=limit)
 
 
 def cancel_task(task_id: int) -> Call[CancelledTask]:

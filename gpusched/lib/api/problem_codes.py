@@ -5,6 +5,7 @@ from gpusched.lib import limits
 CODES: dict[str, tuple[int, str]] = {
     "invalid": (400, "fields are wrong; `errors` lists them"),
     "malformed_json": (400, "the body is not JSON"),
+    "exceeds_burst": (400, "the submit needs more tokens than a token bucket ever holds, or allows in a day"),
     "bad_request": (400, "the request itself is malformed"),
     "out_of_range": (400, "a value in an agent's message does not fit (agents)"),
     "not_authenticated": (401, "no token, or one that is unknown, expired or revoked; wrong name or password"),
@@ -24,7 +25,11 @@ CODES: dict[str, tuple[int, str]] = {
     "method_not_allowed": (405, "the address has no such method; `Allow` lists its methods"),
     "not_acceptable": (406, "`Accept` excludes JSON"),
     "idempotency_key_reused": (409, "the key was used with another body or address"),
-    "name_taken": (409, "a tenant, a node or a user has that name"),
+    "name_taken": (409, "a tenant, a node, a user, or an endpoint of the tenant has that name"),
+    "already_exists": (409, "the tenant has a token bucket of that scope, user and kind of limit"),
+    "endpoint_draining": (409, "the endpoint drains and accepts no tasks"),
+    "not_empty": (409, "the endpoint to remove has unfinished tasks"),
+    "no_result": (409, "the task has no result: it has not ended, or ended without one"),
     "tenant_archived": (409, "the tenant of the job is archived"),
     "tenant_has_jobs": (409, "the tenant to archive has pending or running jobs"),
     "named_in_settings": (409, "`GPUSCHED_OIDC_GROUPS` contains the name of the tenant to rename"),
@@ -90,10 +95,16 @@ CODES: dict[str, tuple[int, str]] = {
         "carries its maximum",
     ),
     "headers_too_long": (431, f"address and headers over {limits.MAX_HEAD_BYTES >> 10} KiB together"),
+    "out_of_tokens": (
+        429,
+        "a token bucket of the user or the tenant has too few tokens now, or its daily budget is used up; with "
+        "`Retry-After`",
+    ),
     "queue_full": (
         429,
-        "all tenants together have `GPUSCHED_MAX_QUEUE_SIZE` queued jobs (or `GPUSCHED_MAX_DEFERRED_JOBS` that cannot "
-        "start yet), and this tenant has its equal share of them; with `Retry-After`",
+        "the endpoint has `max_queue` waiting tasks; or all tenants together have `GPUSCHED_MAX_QUEUE_SIZE` queued "
+        "jobs (or `GPUSCHED_MAX_DEFERRED_JOBS` that cannot start yet), and this tenant has its equal share of them; "
+        "with `Retry-After`",
     ),
     "too_many_queued_jobs": (
         429,

@@ -10,6 +10,7 @@ class EndpointData(msgspec.Struct, kw_only=True):
     """A model that a tenant serves. `queued` and `running`: requests now; `oldest_wait_seconds`: of those that wait.
     `warm`: replicas that accept requests; `replicas`: all of them. `problem`: why it gets no more replicas."""
 
+    id: int
     name: str
     tenant: str
     owner: str
