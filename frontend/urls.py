@@ -3,6 +3,7 @@
 from django.urls import URLPattern, path
 
 from frontend import poll
+from frontend.pages.endpoints import view as endpoints
 from frontend.pages.fleet import view as cluster
 from frontend.pages.health import view as health
 from frontend.pages.job import elements
@@ -56,6 +57,10 @@ urlpatterns: list[URLPattern] = [
     path("tenants/", tenants.tenants, name="tenants"),
     path("tenants/<str:name>/", tenants.tenant, name="tenant"),
     path("tenants/<str:name>/quota/", quota.quota, name="tenant-quota"),
+    path("endpoints/", endpoints.endpoints, name="endpoints"),
+    path("endpoints/<str:tenant>/<str:name>/", endpoints.endpoint, name="endpoint"),
+    path("endpoints/<str:tenant>/<str:name>/drain/", endpoints.drain, name="endpoint-drain"),
+    path("endpoints/<str:tenant>/<str:name>/limits/", endpoints.change_limits, name="endpoint-limits"),
     path("cluster/health/", health.health, name="health"),
     path("usage/", usage.usage, name="usage"),
     path("submit/", submit.submit, name="submit"),

@@ -170,7 +170,7 @@ class InferenceRequest(models.Model):
             ),
             models.Index(fields=["dispatcher"], condition=Q(state=RequestState.RUNNING), name="request_running"),
             models.Index(fields=["endpoint", "-id"], name="request_of_endpoint"),
-            models.Index(fields=["ended_at"], condition=~Q(state__in=OPEN_STATES), name="request_ended"),
+            models.Index(fields=["endpoint", "ended_at"], condition=~Q(state__in=OPEN_STATES), name="request_ended"),
         ]
 
     def __str__(self) -> str:
@@ -188,7 +188,7 @@ class Use(models.Model):
     cost = models.FloatField()
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["endpoint", "user", "hour"], name="use_is_unique")]
+        constraints = [models.UniqueConstraint(fields=["endpoint", "hour", "user"], name="use_is_unique")]
 
     def __str__(self) -> str:
         return f"{self.cost} of {self.user_id} at {self.hour:%Y-%m-%d %H}:00"

@@ -61,6 +61,12 @@ _REFUND = f"""
            spent = greatest(0, k.spent - CASE WHEN k.is_of_today THEN %(cost)s ELSE 0 END)
       FROM locked k WHERE l.id = k.id
 """
+_STANDING = f"""
+    SELECT a.scope, a.rate_per_second, a.burst, a.daily_budget, a.time_zone,
+           coalesce({_NOW}, a.burst) AS level, coalesce({_SPENT}, 0) AS spent
+      FROM ({_APPLICABLE}) a LEFT JOIN tenants_bucketlevel l ON l.bucket_id = a.id AND l.user_id = a.level_of
+     ORDER BY a.scope, a.id
+"""
 _UNITS = {BucketUse.TASKS: "cost of tasks", BucketUse.JOBS: "jobs"}
 
 
@@ -104,6 +110,12 @@ def refund(
         "now": now,
     }
     prepared(_REFUND, values)
+
+
+def standing(tenant_id: int, user_id: int, limits: BucketUse) -> list[dict[str, Any]]:
+    """Return the buckets that apply to a user, with the tokens that they hold now (`level`) and what was taken today
+    (`spent`)."""
+    return prepared(_STANDING, {"tenant": tenant_id, "user": user_id, "limits": limits.value, "now": None})
 
 
 def headers(room: Room) -> dict[str, str]:

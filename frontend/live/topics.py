@@ -26,6 +26,7 @@ MODULES = (
     "frontend.pages.notices.activity",
     "frontend.pages.notices.rows",
     "frontend.pages.health.rows",
+    "frontend.pages.endpoints.rows",
 )
 
 Row = dict[str, Any]

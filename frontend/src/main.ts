@@ -25,6 +25,7 @@ import { serverRegion } from "./live/server_region";
 import { jobEvents, jobHead } from "./pages/job/job";
 import { jobGpus } from "./pages/job/gpus";
 import { jobTimeline } from "./pages/job/timeline";
+import * as endpoints from "./pages/endpoints/lazy";
 import { queue } from "./pages/queue/view";
 import { jobs } from "./pages/jobs/jobs";
 import { nodeReadings } from "./pages/node/node";
@@ -55,6 +56,11 @@ const regions = new Regions(
     fleet,
     nodes,
     "node-readings": nodeReadings,
+    endpoints: endpoints.list,
+    "endpoint-head": endpoints.head,
+    "endpoint-batches": endpoints.batches,
+    "endpoint-replicas": endpoints.replicas,
+    "endpoint-costs": endpoints.costs,
     queue,
     jobs,
     "job-head": jobHead,

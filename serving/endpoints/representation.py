@@ -13,14 +13,14 @@ _ENDPOINTS = """
            CASE WHEN e.allowed_users IS NOT NULL THEN
                (SELECT coalesce(array_agg(p.username ORDER BY p.username), '{}') FROM tenants_people p
                  WHERE p.id = ANY(e.allowed_users)) END AS allowed_users,
-           coalesce(q.queued, 0) AS queued, coalesce(q.running, 0) AS running, q.oldest_wait_seconds,
+           coalesce(q.queued, 0) AS queued, coalesce(g.running, 0) AS running, q.oldest_wait_seconds,
            coalesce(r.replicas, 0) AS replicas, coalesce(r.warm, 0) AS warm
       FROM serving_endpoint e JOIN tenants_all t ON t.id = e.tenant_id JOIN tenants_people o ON o.id = e.owner_id
       LEFT JOIN LATERAL (
-           SELECT count(*) FILTER (WHERE state = 'queued') AS queued,
-                  count(*) FILTER (WHERE state = 'running') AS running,
-                  date_part('epoch', now() - min(queued_at) FILTER (WHERE state = 'queued')) AS oldest_wait_seconds
-             FROM serving_inferencerequest WHERE endpoint_id = e.id AND state IN ('queued', 'running')) q ON true
+           SELECT count(*) AS queued, date_part('epoch', now() - min(queued_at)) AS oldest_wait_seconds
+             FROM serving_inferencerequest WHERE endpoint_id = e.id AND state = 'queued') q ON true
+      LEFT JOIN (SELECT endpoint_id, count(*) AS running FROM serving_inferencerequest
+                  WHERE state = 'running' GROUP BY endpoint_id) g ON g.endpoint_id = e.id
       LEFT JOIN LATERAL (
            SELECT count(*) AS replicas, count(warm_at) AS warm
              FROM serving_replica WHERE endpoint_id = e.id AND ended_at IS NULL) r ON true

@@ -129,7 +129,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='inferencerequest',
-            index=models.Index(condition=models.Q(('state__in', ('queued', 'running')), _negated=True), fields=['ended_at'], name='request_ended'),
+            index=models.Index(condition=models.Q(('state__in', ('queued', 'running')), _negated=True), fields=['endpoint', 'ended_at'], name='request_ended'),
         ),
         migrations.AddConstraint(
             model_name='inferencerequest',
@@ -145,6 +145,6 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='use',
-            constraint=models.UniqueConstraint(fields=('endpoint', 'user', 'hour'), name='use_is_unique'),
+            constraint=models.UniqueConstraint(fields=('endpoint', 'hour', 'user'), name='use_is_unique'),
         ),
     ]

@@ -73,10 +73,12 @@ def forget(hours: float) -> int:
     """Delete requests that ended this long ago, at most MAX_AT_ONCE. Return how many."""
     return execute(
         """DELETE FROM serving_inferencerequest WHERE id IN (
-               SELECT id FROM serving_inferencerequest
-                WHERE state NOT IN ('queued', 'running') AND ended_at < clock_timestamp() - %s * interval '1 hour'
-                ORDER BY ended_at LIMIT %s)""",
-        [hours, MAX_AT_ONCE],
+               SELECT r.id FROM serving_endpoint e CROSS JOIN LATERAL (
+                      SELECT id FROM serving_inferencerequest
+                       WHERE endpoint_id = e.id AND state NOT IN ('queued', 'running')
+                         AND ended_at < now() - %s * interval '1 hour'
+                       ORDER BY ended_at LIMIT %s) r LIMIT %s)""",
+        [hours, MAX_AT_ONCE, MAX_AT_ONCE],
     )
 
 

@@ -12,6 +12,7 @@ PAGES = (
     "/queue/",
     "/jobs/",
     "/nodes/",
+    "/endpoints/",
     "/join/",
     "/tenants/",
     "/usage/",

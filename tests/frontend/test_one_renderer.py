@@ -9,6 +9,7 @@ import pytest
 from gpusched.protocol.arrays import ArrayRequest
 from tests.factories import make_node, make_user, run_cycle, submit
 from tests.frontend.browsing import PAGES, browser, text_of
+from tests.serving.test_requests import make_endpoint
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -66,10 +67,20 @@ def paths(nlp, member):
     make_node(name="n2", gpus=4)
     running, *_ = (submit(member, nlp, gpu_count=3) for _ in range(3))
     array = submit(member, nlp, gpu_count=1, array=ArrayRequest(count=3))
+    endpoint = make_endpoint(nlp, member)
     run_cycle()
     agent.start_all()
     tabs = [f"/jobs/{running}/?tab={tab}" for tab in ("log", "timeline", "gpus", "events")]
-    return [*PAGES, "/overview/?wall=1", "/admin/", "/nodes/n1/", "/tenants/nlp/", f"/jobs/{array}/", *tabs]
+    return [
+        *PAGES,
+        "/overview/?wall=1",
+        "/admin/",
+        "/nodes/n1/",
+        "/tenants/nlp/",
+        f"/jobs/{array}/",
+        f"/endpoints/nlp/{endpoint.name}/",
+        *tabs,
+    ]
 
 
 def test_every_live_region_has_one_renderer(paths):

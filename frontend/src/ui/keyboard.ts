@@ -8,6 +8,7 @@ const PAGES: Record<string, readonly [string, string]> = {
   q: ["/queue/", "Queue"],
   j: ["/jobs/", "Jobs"],
   n: ["/nodes/", "Nodes"],
+  e: ["/endpoints/", "Endpoints"],
   t: ["/tenants/", "Tenants"],
   u: ["/usage/", "Usage"],
   h: ["/cluster/health/", "Health"],
