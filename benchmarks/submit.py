@@ -43,11 +43,13 @@ def main() -> None:
         )
 
 
-def send(stack: Stack, jobs: int, connections: int, body: Mapping[str, object] = BODY) -> tuple[list[float], int]:
+def send(
+    stack: Stack, jobs: int, connections: int, body: Mapping[str, object] = BODY, path: str = "jobs"
+) -> tuple[list[float], int]:
     """Submit over kept connections; return the seconds of each and how many failed."""
     latencies: list[float] = []
     failed: list[str] = []
-    request, address = request_of(stack.url, stack.token(), body), urlsplit(stack.url)
+    request, address = request_of(stack.url, stack.token(), body, path), urlsplit(stack.url)
 
     def work(share: int) -> None:
         try:
@@ -88,23 +90,29 @@ def connected(address: SplitResult) -> Iterator[Exchange]:
         yield exchange
 
 
-def request_of(url: str, token: str, body: Mapping[str, object]) -> bytes:
+def request_of(url: str, token: str, body: Mapping[str, object], path: str = "jobs") -> bytes:
     """Return the bytes of a submit."""
     content = json.dumps(body)
     lines = [
-        "POST /api/v1/jobs HTTP/1.1", f"Host: {urlsplit(url).netloc}", f"Authorization: Bearer {token}",
+        f"POST /api/v1/{path} HTTP/1.1", f"Host: {urlsplit(url).netloc}", f"Authorization: Bearer {token}",
         "Content-Type: application/json", f"Content-Length: {len(content)}",
     ]  # fmt: skip
     return "\r\n".join([*lines, "", content]).encode()
 
 
 def _answer(answers: BinaryIO) -> tuple[int, bytes]:
-    """Return status and body."""
-    status, length = int(answers.readline().split()[1]), 0
+    """Return status and body, which is chunked if its length was unknown."""
+    status, length = int(answers.readline().split()[1]), -1
     while (line := answers.readline().lower()) != b"\r\n":
         if line.startswith(b"content-length:"):
             length = int(line.split(b":")[1])
-    return status, answers.read(length)
+    if length >= 0:
+        return status, answers.read(length)
+    content = b""
+    while size := int(answers.readline(), 16):
+        content += answers.read(size + 2)[:-2]
+    answers.readline()
+    return status, content
 
 
 if __name__ == "__main__":

@@ -1,11 +1,7 @@
 """REST for inference requests, which are called tasks here."""
 
-import time
-from collections.abc import AsyncIterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from functools import partial
-from typing import Any
+import re
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from django.db import transaction
@@ -15,40 +11,32 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from gpusched.lib.api.concurrency_limit import ConcurrencyLimiter
 from gpusched.lib.api.dry_run import is_dry_run
 from gpusched.lib.api.openapi import documented
 from gpusched.lib.api.problems import Problem, invalid, not_found
 from gpusched.lib.api.rest import PAGED, cursor_number, page_limit, paged, read_body, read_query, whole_number
 from gpusched.lib.audit import log
 from gpusched.lib.bus import events
-from gpusched.lib.db.threads import DatabaseAway, WorkFailed, run_in_thread
 from gpusched.protocol.batches import JSON
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.rest.jobs import Page
 from gpusched.protocol.rest.serving import CancelledTask, SubmittedTasks, TaskData
 from gpusched.protocol.states import Role
+from serving.api import waiting
 from serving.endpoints import endpoints
 from serving.models import InferenceRequest, RequestState
 from serving.requests import endings, representation
 from serving.requests.submit import NewRequest, submit
-from serving.requests.waiting_clients import waiting_clients
 from tenants import buckets
 from tenants.api.tenants import find_tenant
 from tenants.auth.identity import Identity, identity
 
 MAX_TASKS, MAX_WAIT_SECONDS, MAX_INPUT_BYTES = 1000, 60, 256 << 10
+# The ids of one read fit an address.
+MAX_IDS = 500
 MAX_UNITS = 1e6
-_FINAL = frozenset(RequestState) - {RequestState.QUEUED, RequestState.RUNNING}
 _WAIT = {"wait": f"0 to {MAX_WAIT_SECONDS} (0): seconds to wait for the results"}
-_threads = ThreadPoolExecutor(2, thread_name_prefix="tasks")
-_limiter = ConcurrencyLimiter(
-    5_000,
-    1_000,
-    code="too_many_streams",
-    subject="clients wait for tasks",
-    next_step="try again later, or ask without `wait`",
-)
+_FILTERS = {"endpoint": "name of an endpoint", "tenant": "its tenant", "state": "a state", **PAGED}
 
 
 class NewTasks(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -90,18 +78,29 @@ class Tasks(APIView):
         headers = buckets.headers(submitted.room) if submitted.room else {}
         if submitted.is_nearly_full:
             headers["Queue-Warning"] = f"endpoint={endpoint.name};used={submitted.queued};limit={endpoint.max_queue}"
-        return _answer(submitted.ids, caller, seconds, {"queued": submitted.queued}, headers)
+        more = {"queued": submitted.queued}
+        return waiting.answer(submitted.ids, caller, seconds, more=more, headers=headers, status=201)
 
     @documented(
-        "List tasks, newest first",
+        "List tasks, newest first, or wait for many",
         tag="serving",
         who="viewer",
         answer=Page[TaskData],
-        parameters={"endpoint": "name of an endpoint", "tenant": "its tenant", "state": "a state", **PAGED},
+        parameters={
+            **_FILTERS,
+            "ids": f"up to {MAX_IDS} numbers of tasks, with commas; instead of the other filters",
+            "wait": f"0 to {MAX_WAIT_SECONDS} (0), with `ids`: seconds to wait until some have ended",
+        },
     )
-    def get(self, request: Request) -> Response:
-        """Of your own tenants. Ended ones are kept for 24 hours."""
+    def get(self, request: Request) -> HttpResponseBase:
+        """Of your own tenants. Ended ones are kept for 24 hours. With `ids` and `wait`, the answer comes as soon as
+        some of these tasks have ended, and has only those; ask again for the others."""
         caller, filters = identity(request), read_query(request)
+        seconds = _wait_seconds(request)
+        if "ids" in filters:
+            return _selected(filters, caller, seconds)
+        if seconds:
+            raise invalid([FieldError("wait", "conflict", "needs ids: the tasks to wait for")])
         if filters.get("state", "queued") not in RequestState.values:
             raise invalid([FieldError("state", "unknown_value", f"must be one of {', '.join(RequestState.values)}")])
         endpoint_id = None
@@ -121,9 +120,8 @@ class OneTask(APIView):
     def get(self, request: Request, task_id: int) -> HttpResponseBase:
         """With its result, if it has ended; `wait` waits for that."""
         caller, seconds = identity(request), _wait_seconds(request)
-        if not representation.tasks([task_id], caller.visible_tenants()):
-            raise not_found(f"task {task_id}")
-        return _answer([task_id], caller, seconds, {}, {}, status=200)
+        _require_visible([task_id], caller)
+        return waiting.answer([task_id], caller, seconds)
 
 
 class TaskResult(APIView):
@@ -197,32 +195,21 @@ def _wait_seconds(request: Request) -> int:
     return whole_number(read_query(request), "wait", 0, 0, MAX_WAIT_SECONDS)
 
 
-def _answer(
-    ids: Sequence[int], caller: Identity, seconds: int, more: dict[str, Any], headers: dict[str, str], status: int = 201
-) -> HttpResponseBase:
-    """Return the answer, with the results if the client waits. Too many waiting clients get it at once instead."""
-    visible = caller.visible_tenants()
-    options: dict[str, Any] = {"content_type": JSON, "status": status}
-    if seconds:
-        content = _once_ended(ids, visible, seconds, more)
-        with suppress(Problem):
-            streamed = {**headers, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-            return _limiter.streamed(caller.username, content, headers=streamed, **options)
-    items = representation.tasks(ids, visible)
-    return HttpResponse(msgspec.json.encode({"items": items, **more}), headers=headers, **options)
+def _selected(filters: Mapping[str, str], caller: Identity, seconds: int) -> HttpResponseBase:
+    """Return the tasks that `ids` names."""
+    if others := sorted(_FILTERS.keys() & filters.keys()):
+        raise invalid([FieldError(others[0], "conflict", "does not go with ids")])
+    texts = filters["ids"].split(",")
+    if len(texts) > MAX_IDS or not all(re.fullmatch("[0-9]{1,18}", text) for text in texts):
+        raise invalid([FieldError("ids", "invalid", f"must be 1 to {MAX_IDS} numbers of tasks, with commas between")])
+    ids = list(dict.fromkeys(map(int, texts)))
+    _require_visible(ids, caller)
+    return waiting.answer(ids, caller, seconds, more={"next_cursor": None}, is_first_enough=True)
 
 
-async def _once_ended(
-    ids: Sequence[int], visible: Sequence[int] | None, seconds: float, more: dict[str, Any]
-) -> AsyncIterator[bytes]:
-    """Yield one answer, once all have ended or after `seconds`. An outage of the database does not end the wait."""
-    ends_at, items = time.monotonic() + seconds, []
-    while True:
-        with suppress(DatabaseAway, WorkFailed):
-            items = await run_in_thread(_threads, partial(representation.tasks, ids, visible))
-        unfinished = [item["id"] for item in items if item["state"] not in _FINAL] if items else list(ids)
-        remaining = ends_at - time.monotonic()
-        if not unfinished or remaining <= 0:
-            break
-        await waiting_clients.wait(unfinished, remaining)
-    yield msgspec.json.encode({"items": items, **more})
+def _require_visible(ids: Sequence[int], caller: Identity) -> None:
+    """Raise 404 for the first of these tasks that does not exist or that the caller must not see."""
+    visible = representation.visible_ids(ids, caller.visible_tenants())
+    for task_id in ids:
+        if task_id not in visible:
+            raise not_found(f"task {task_id}")

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from gpusched.lib.db.sql import query
+from gpusched.lib.db.sql import prepared, query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.batches import JSON
 
@@ -27,9 +27,20 @@ _LISTED = _TASKS.format(
 )
 
 
+_VISIBLE = """
+    SELECT r.id FROM serving_inferencerequest r JOIN serving_endpoint e ON e.id = r.endpoint_id
+     WHERE r.id = ANY(%(ids)s::bigint[]) AND (%(visible)s::bigint[] IS NULL OR e.tenant_id = ANY(%(visible)s))
+"""
+
+
+def visible_ids(ids: Sequence[int], visible: Sequence[int] | None) -> set[int]:
+    """Return which of these requests exist and belong to these tenants. `visible` None: all tenants."""
+    return {row["id"] for row in prepared(_VISIBLE, {"ids": list(ids), "visible": visible})}
+
+
 def tasks(ids: Sequence[int], visible: Sequence[int] | None) -> list[dict[str, Any]]:
     """Return these requests in the order of their ids, without those of other tenants. `visible` None: all tenants."""
-    return [_represent(row) for row in query(_BY_ID, {"ids": list(ids), "visible": visible, "limit": len(ids)})]
+    return [_represent(row) for row in prepared(_BY_ID, {"ids": list(ids), "visible": visible, "limit": len(ids)})]
 
 
 def listed(

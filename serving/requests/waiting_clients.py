@@ -1,13 +1,10 @@
 """Clients of this web process that wait for the end of requests. None of them holds a thread."""
 
 import asyncio
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 from gpusched.lib.bus.listener import Listener, listener
-
-# Limits the delay when a notification of the database is lost.
-POLL_SECONDS = 2.0
 
 
 class WaitingClients:
@@ -18,8 +15,10 @@ class WaitingClients:
         self._is_subscribed = False
         self._events: dict[int, set[asyncio.Event]] = {}
 
-    async def wait(self, ids: Collection[int], seconds: float) -> None:
-        """Return once one of these requests may have ended, and after `seconds` in any case."""
+    @contextmanager
+    def watch(self, ids: Collection[int]) -> Iterator[asyncio.Event]:
+        """Yield an event that is set whenever one of these requests may have ended. Enter this before the first read of
+        the requests: an end between the two would be missed otherwise."""
         if not self._is_subscribed:
             self._is_subscribed = True
             self._notifications.subscribe(self._on_change)
@@ -27,8 +26,7 @@ class WaitingClients:
         for number in ids:
             self._events.setdefault(number, set()).add(event)
         try:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(event.wait(), min(seconds, POLL_SECONDS))
+            yield event
         finally:
             for number in ids:
                 events = self._events[number]

@@ -1,6 +1,7 @@
 """Serving in a web process, from a request without replicas to its result, and back to no replicas."""
 
 import asyncio
+import threading
 
 import pytest
 
@@ -11,6 +12,7 @@ from serving import upkeep
 from serving.endpoints import endpoints
 from serving.hub import ServingHub
 from serving.models import InferenceRequest, Replica
+from serving.requests.shared_reads import SharedReads
 from serving.requests.waiting_clients import WaitingClients
 from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle
 from tests.serving.test_dispatcher import Replicas, ended, got, outcome, send, until
@@ -68,17 +70,40 @@ def test_waiting_client_wakes_when_its_request_ends():
     async def scenario():
         notifications = Notifications()
         clients = WaitingClients(notifications)
-        waiting = asyncio.create_task(clients.wait([7, 8], 60))
-        other = asyncio.create_task(clients.wait([9], 60))
-        await asyncio.sleep(0)
-        notifications.notify({"tasks": [8]})
-        await asyncio.wait_for(waiting, 1)
-        assert not other.done()
-        notifications.notify({"tasks": []})
-        await asyncio.wait_for(other, 1)
+        with clients.watch([7, 8]) as changed, clients.watch([9]) as other:
+            notifications.notify({"tasks": [8]})
+            assert (changed.is_set(), other.is_set()) == (True, False)
+            notifications.notify({"jobs": []})
+            assert not other.is_set()
+            notifications.notify({"tasks": []})
+            assert other.is_set()
         assert clients._events == {}
 
     asyncio.run(scenario())
+
+
+def test_reads_that_arrive_during_a_query_share_the_next_one():
+    queries, began, may_end = [], threading.Event(), threading.Event()
+
+    def read(ids):
+        queries.append(ids)
+        began.set()
+        may_end.wait(10)
+        return {number: {"id": number} for number in ids if number != 4}
+
+    async def scenario():
+        reads = SharedReads(read)
+        first = asyncio.create_task(reads.rows([1]))
+        await asyncio.to_thread(began.wait, 10)
+        others = [asyncio.create_task(reads.rows(ids)) for ids in ([2, 3], [3, 4])]
+        gone = asyncio.create_task(reads.rows([5]))
+        await asyncio.sleep(0)
+        gone.cancel()
+        may_end.set()
+        assert [sorted(rows) for rows in await asyncio.gather(first, *others)] == [[1], [2, 3], [3]]
+
+    asyncio.run(scenario())
+    assert queries == [[1], [2, 3, 4, 5]]
 
 
 def test_hub_without_a_database_goes_on_when_it_is_back(replicas, monkeypatch):

@@ -43,7 +43,7 @@ def submit(
         task = client.submit_task(endpoint, value, tenant=tenant)
         if wait:
             task = client.wait_task(task.id, timeout)
-    _print(task, form)
+    _print_or_fail(task, form)
 
 
 @app.command("status")
@@ -54,20 +54,27 @@ def status(ctx: typer.Context, task_id: int, form: output.OutputOption = Format.
     gpusched task status 17
     """
     with connect(ctx) as client:
-        _print(client.task(task_id), form)
+        _print_or_fail(client.task(task_id), form)
 
 
 @app.command("wait")
 def wait(
-    ctx: typer.Context, task_id: int, timeout: TimeoutOption = None, form: output.OutputOption = Format.TABLE
+    ctx: typer.Context, task_ids: list[int], timeout: TimeoutOption = None, form: output.OutputOption = Format.TABLE
 ) -> None:
-    """Wait until a task has ended, and print its result.
+    """Wait until tasks have ended, and print each result as soon as it is there.
+
+    Of several tasks, -o jsonl names the task of each result. Exits with 1 if a task ended without a result.
 
     \b
     gpusched task wait 17
+    gpusched task wait 17 18 19 -o jsonl
     """
+    has_failed = False
     with connect(ctx) as client:
-        _print(client.wait_task(task_id, timeout), form)
+        for task in client.wait_tasks(task_ids, timeout):
+            has_failed |= not _print(task, form)
+    if has_failed:
+        raise typer.Exit(1)
 
 
 @app.command("cancel")
@@ -88,13 +95,18 @@ def _input(text: str) -> Any:
         return text
 
 
-def _print(task: "TaskData", form: Format) -> None:
-    """Print the result on stdout and the rest on stderr; exit with 1 for a task that ended without a result."""
+def _print_or_fail(task: "TaskData", form: Format) -> None:
+    """Print a task; exit with 1 if it ended without a result."""
+    if not _print(task, form):
+        raise typer.Exit(1)
+
+
+def _print(task: "TaskData", form: Format) -> bool:
+    """Print the result on stdout and the rest on stderr. Return False if the task ended without a result."""
     if task.state == "completed":
         text = json.dumps(task.output, ensure_ascii=False)
         messages.note(f"task {task.id} completed in a batch of {task.batch_size} ({task.flush_reason})")
     else:
         text = f"task {task.id} is {task.state}" + (f": {task.error or task.error_code}" if task.error_code else "")
     output.one(task, form, text=text, name=task.id)
-    if task.state not in ("queued", "running", "completed"):
-        raise typer.Exit(1)
+    return task.state in ("queued", "running", "completed")

@@ -4,12 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypedDict, TypeVar
 
+from gpusched.client.transport import polling
 from gpusched.client.transport.call import Call, delete, get, segment, without_none, write
 from gpusched.protocol.rest.jobs import Page
 from gpusched.protocol.rest.serving import BucketData, CancelledTask, EndpointData, SubmittedTasks, TaskData
 
 T = TypeVar("T")
-MAX_WAIT_SECONDS = 60
+# Of one read of tasks, and of one submit.
+MAX_IDS, MAX_INPUTS = 500, 1000
 
 
 class EndpointOptions(TypedDict, total=False):
@@ -57,15 +59,23 @@ def remove_endpoint(name: str, *, tenant: str | None = None, with_queue: bool = 
     return _with(delete(f"/endpoints/{segment(name)}"), tenant=tenant, with_queue="true" if with_queue else None)
 
 
-def submit_tasks(endpoint: str, inputs: Sequence[Any], tenant: str | None, units: float) -> Call[SubmittedTasks]:
-    """Submit tasks, all or none."""
+def submit_tasks(
+    endpoint: str, inputs: Sequence[Any], tenant: str | None, units: float, *, waits_for_room: bool = True
+) -> Call[SubmittedTasks]:
+    """Submit tasks, all or none. `waits_for_room`: retry while the queue is full."""
     body = without_none(endpoint=endpoint, tenant=tenant, inputs=list(inputs), units=units)
-    return write("POST", "/tasks", SubmittedTasks, body)
+    return replace(write("POST", "/tasks", SubmittedTasks, body), repeats_refused=waits_for_room)
 
 
-def task(task_id: int, wait_seconds: float = 0) -> Call[SubmittedTasks]:
+def task(task_id: int) -> Call[SubmittedTasks]:
     """Return a task, with its result if it has ended."""
-    return get(f"/tasks/{task_id}", SubmittedTasks, wait=round(min(wait_seconds, MAX_WAIT_SECONDS)) or None)
+    return get(f"/tasks/{task_id}", SubmittedTasks)
+
+
+def ended_tasks(task_ids: Sequence[int], wait_seconds: float) -> Call[Page[TaskData]]:
+    """Return those of at most MAX_IDS tasks that have ended, as soon as there are any. Below a second, ask at once."""
+    wait = max(1, round(min(wait_seconds, polling.LONG_POLL_SECONDS)))
+    return get("/tasks", Page[TaskData], ids=",".join(map(str, task_ids)), wait=wait)
 
 
 def tasks(

@@ -1,17 +1,13 @@
 # Written from gpusched/client/aio/serving.py by `make client`: edit that file, not this one.
 """The methods of a client for endpoints, tasks and token buckets."""
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Unpack
 
 from gpusched.client.calls import serving
-from gpusched.client.errors import Invalid, TaskFailed, Timeout
+from gpusched.client.sync import tasks
 from gpusched.client.sync.connection import Connection, items, single
 from gpusched.protocol.rest.serving import EndpointData, TaskData
-
-_FINAL = frozenset({"completed", "failed", "cancelled", "expired", "refused"})
-_MAX_PER_SUBMIT = 1000
 
 
 class ServingMethods(Connection):
@@ -48,31 +44,29 @@ class ServingMethods(Connection):
 
     def wait_task(self, task_id: int, timeout: float | None = None) -> TaskData:
         """Return the task once it has ended; raises Timeout after `timeout` seconds (the task continues)."""
-        ends_at = None if timeout is None else time.monotonic() + timeout
-        while True:
-            remaining = serving.MAX_WAIT_SECONDS if ends_at is None else ends_at - time.monotonic()
-            task = (self.send(serving.task(task_id, max(0.0, remaining)))).items[0]
-            if task.state in _FINAL:
-                return task
-            if ends_at is not None and time.monotonic() >= ends_at:
-                raise Timeout(f"task {task_id} has not ended within {timeout:g} s", next_step="wait again")
+        for task in self.wait_tasks([task_id], timeout):
+            return task
+        raise AssertionError("unreachable")
+
+    def wait_tasks(self, task_ids: Iterable[int], timeout: float | None = None) -> Iterator[TaskData]:
+        """Yield each of these tasks as soon as it has ended; raises Timeout after `timeout` seconds. Survives server
+        restarts."""
+        for task in tasks.ended(self, list(dict.fromkeys(task_ids)), timeout):
+            yield task
 
     def map(
-        self, endpoint: str, inputs: Sequence[Any], *, tenant: str | None = None, timeout: float | None = None
-    ) -> list[Any]:
-        """Submit all inputs and return their results in order. Raises TaskFailed for the first without a result."""
-        if not inputs:
-            raise Invalid("map needs at least one input")
-        ends_at = None if timeout is None else time.monotonic() + timeout
-        submitted: list[TaskData] = []
-        for start in range(0, len(inputs), _MAX_PER_SUBMIT):
-            part = inputs[start : start + _MAX_PER_SUBMIT]
-            submitted += (self.send(serving.submit_tasks(endpoint, part, tenant, 1.0))).items
-        results = []
-        for task in submitted:
-            remaining = None if ends_at is None else max(0.0, ends_at - time.monotonic())
-            ended = self.wait_task(task.id, remaining)
-            if ended.state != "completed":
-                raise TaskFailed(f"task {ended.id} {ended.state}: {ended.error or ended.error_code}")
-            results.append(ended.output)
-        return results
+        self,
+        endpoint: str,
+        inputs: Iterable[Any],
+        *,
+        tenant: str | None = None,
+        units: float = 1.0,
+        timeout: float | None = None,
+    ) -> Iterator[Any]:
+        """Submit all inputs, and yield their results in order, each as soon as it is there. Submits more while the
+        queue of the endpoint has room, so `inputs` may have any length. Survives server restarts.
+
+        Raises TaskFailed for the first input without a result, and Timeout after `timeout` seconds; other tasks
+        continue."""
+        for result in tasks.results(self, endpoint, inputs, tenant, units, timeout):
+            yield result

@@ -23,7 +23,7 @@ class Call(Generic[T]):
     """A request and the parser of its answer.
 
     `is_repeatable`: sending it twice has the effect of sending it once, perhaps through its idempotency key, so it can
-    be retried when it may have arrived. `max_seconds`: a shorter timeout than usual."""
+    be retried when it may have arrived. `repeats_refused`: retry a 429. `max_seconds`: a shorter timeout than usual."""
 
     method: str
     path: str
@@ -32,6 +32,7 @@ class Call(Generic[T]):
     body: object = None
     headers: Mapping[str, str] = field(default_factory=dict)
     is_repeatable: bool = True
+    repeats_refused: bool = True
     max_seconds: float | None = None
 
 

@@ -73,7 +73,9 @@ def _may_repeat(call: Call[Any], outcome: httpx.Response | NoResponse) -> bool:
     if isinstance(outcome, NoResponse):
         return call.is_repeatable or not outcome.was_sent
     # The server refuses with a 429 before doing anything; behind a proxy's 502 or 504 it may have acted.
-    return outcome.status_code == 429 or (outcome.status_code in (502, 503, 504) and call.is_repeatable)
+    if outcome.status_code == 429:
+        return call.repeats_refused
+    return outcome.status_code in (502, 503, 504) and call.is_repeatable
 
 
 def _factor(outcome: httpx.Response | NoResponse) -> int:

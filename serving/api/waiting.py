@@ -1,0 +1,88 @@
+"""Answers to clients that wait for the end of tasks."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+from django.http import HttpResponse
+from django.http.response import HttpResponseBase
+
+from gpusched.lib.api.concurrency_limit import ConcurrencyLimiter
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.db.threads import DatabaseAway, WorkFailed
+from gpusched.protocol.batches import JSON
+from serving.models import OPEN_STATES
+from serving.requests import representation
+from serving.requests.shared_reads import Rows, SharedReads
+from serving.requests.waiting_clients import waiting_clients
+from tenants.auth.identity import Identity
+
+# Limits the delay when a notification of the database is lost.
+POLL_SECONDS = 2.0
+# Tasks that end soon after each other come in one answer.
+GATHER_SECONDS = 0.05
+_limiter = ConcurrencyLimiter(
+    5_000,
+    1_000,
+    code="too_many_streams",
+    subject="clients wait for tasks",
+    next_step="try again later, or ask without `wait`",
+)
+
+
+def _read(ids: Sequence[int]) -> Rows:
+    return {task["id"]: task for task in representation.tasks(ids, None)}
+
+
+_reads = SharedReads(_read)
+
+
+def answer(
+    ids: Sequence[int],
+    caller: Identity,
+    seconds: float,
+    *,
+    more: Mapping[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None,
+    status: int = 200,
+    is_first_enough: bool = False,
+) -> HttpResponseBase:
+    """Return these tasks, which the caller may see; with `seconds`, once all have ended or after that time.
+    `is_first_enough`: only those that have ended, once there are any. Too many waiting clients get all at once."""
+    options: dict[str, Any] = {"content_type": JSON, "status": status}
+    if seconds:
+        content = _once_ended(ids, seconds, more or {}, is_first_enough)
+        with suppress(Problem):
+            streamed = {**(headers or {}), "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+            return _limiter.streamed(caller.username, content, headers=streamed, **options)
+    items = representation.tasks(ids, caller.visible_tenants())
+    if seconds and is_first_enough:
+        items = [item for item in items if item["state"] not in OPEN_STATES]
+    return HttpResponse(msgspec.json.encode({"items": items, **(more or {})}), headers=headers, **options)
+
+
+async def _once_ended(
+    ids: Sequence[int], seconds: float, more: Mapping[str, Any], is_first_enough: bool
+) -> AsyncIterator[bytes]:
+    """Yield one answer. An outage of the database does not end the wait."""
+    ends_at = time.monotonic() + seconds
+    known: Rows = {}
+    with waiting_clients.watch(ids) as changed:
+        while True:
+            changed.clear()
+            open_ids = [number for number in ids if number not in known or known[number]["state"] in OPEN_STATES]
+            with suppress(DatabaseAway, WorkFailed):
+                known.update(await _reads.rows(open_ids))
+            ended = [number for number in ids if number in known and known[number]["state"] not in OPEN_STATES]
+            remaining = ends_at - time.monotonic()
+            if len(ended) == len(ids) or remaining <= 0 or (is_first_enough and ended):
+                break
+            with suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), min(remaining, POLL_SECONDS))
+            if len(open_ids) > 1:
+                await asyncio.sleep(min(GATHER_SECONDS, max(0.0, ends_at - time.monotonic())))
+    shown = ended if is_first_enough else [number for number in ids if number in known]
+    yield msgspec.json.encode({"items": [known[number] for number in shown], **more})
