@@ -13,8 +13,8 @@ from enum import StrEnum
 class Flush(StrEnum):
     """Why a batch was formed when it was."""
 
-    SIZE = "size"  # it has max_batch requests
-    MEMORY = "memory"  # the next request does not fit, or the request runs alone after an out-of-memory error
+    SIZE = "size"  # it has max_batch requests, or its request or the next one runs alone after a failed batch
+    MEMORY = "memory"  # the next request does not fit, also if that is known from a batch that ran out of memory
     WAIT = "wait"  # its oldest request has waited max_wait
     IDLE = "idle"  # the replica is idle, and no other request is expected within max_wait
     DRAIN = "drain"  # the endpoint drains
@@ -43,7 +43,8 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """The waiting requests of an endpoint, each user's in their order. `arrivals_per_second`: the recent rate."""
+    """The waiting requests of an endpoint, each user's in their order. `arrivals_per_second`: the recent rate.
+    `is_short_of_memory`: `max_batch` is reduced, since larger batches ran out of memory."""
 
     endpoint: int
     requests: Sequence[Waiting]
@@ -52,6 +53,7 @@ class Queue:
     arrivals_per_second: float = 0.0
     is_draining: bool = False
     credit: Credit = Credit()
+    is_short_of_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,19 +107,21 @@ def form(queues: Iterable[Queue], replicas: Iterable[Replica], now: float) -> Fo
 
 @dataclass(frozen=True, slots=True)
 class _Selection:
-    """The next batch of a queue, and the credit after it. `is_memory_full`: another request would not fit."""
+    """The next batch of a queue, and the credit after it. `is_memory_full`: another request would not fit. `is_closed`:
+    no other request may join."""
 
     requests: tuple[Waiting, ...]
     credit: Credit
     is_memory_full: bool
+    is_closed: bool
 
 
 def _reason(queue: "_OpenQueue", selection: _Selection, now: float) -> Flush | None:
     """Return why the batch is due now, or None if waiting may still bring a fuller one."""
     if selection.is_memory_full:
         return Flush.MEMORY
-    if len(selection.requests) >= queue.queue.max_batch:
-        return Flush.SIZE
+    if selection.is_closed or len(selection.requests) >= queue.queue.max_batch:
+        return Flush.MEMORY if queue.queue.is_short_of_memory else Flush.SIZE
     if queue.queue.is_draining:
         return Flush.DRAIN
     remaining = queue.oldest_at() + queue.queue.max_wait_seconds - now
@@ -156,8 +160,8 @@ class _OpenQueue:
         turn = next((n for n, user in enumerate(users) if user >= (self.credit.next_user or 0)), 0)
         turns = deque(users[turn:] + users[:turn])
         chosen: list[Waiting] = []
-        used_mb, is_full = 0, False
-        while turns and not is_full and len(chosen) < self.queue.max_batch:
+        used_mb, is_full, is_closed = 0, False, False
+        while turns and not is_closed and len(chosen) < self.queue.max_batch:
             quantum = min(self._by_user[user][positions[user]].cost for user in turns)
             user = turns[0]
             head = self._by_user[user][positions[user]]
@@ -166,8 +170,9 @@ class _OpenQueue:
             if deficits[user] < head.cost:
                 turns.rotate(-1)
                 continue
-            if (chosen and (head.is_alone or chosen[0].is_alone)) or not _fits(used_mb + head.memory_mb, memory_mb):
-                is_full = True
+            is_full = not _fits(used_mb + head.memory_mb, memory_mb)
+            is_closed = bool(chosen) and head.is_alone
+            if is_full or is_closed:
                 break
             chosen.append(head)
             used_mb += head.memory_mb
@@ -178,9 +183,9 @@ class _OpenQueue:
                 del deficits[user]
             elif deficits[user] < self._by_user[user][positions[user]].cost:
                 turns.rotate(-1)
-            is_full = head.is_alone
+            is_closed = head.is_alone
         credit = Credit(deficits, turns[0] if turns else None)
-        return _Selection(tuple(chosen), credit, is_full)
+        return _Selection(tuple(chosen), credit, is_full, is_closed)
 
 
 def _fits(needed_mb: int, memory_mb: int | None) -> bool:

@@ -96,7 +96,7 @@ class ServingHub:
         if dispatcher is None or not await run_in_thread(self._thread, upkeep.is_used):
             return
         warm, learned, hung = dispatcher.warm_replicas(), dispatcher.learned(), set(self._hung)
-        nodes = list(self._local_nodes())
+        nodes, lost = list(self._local_nodes()), dispatcher.lost_replicas()
         now = time.monotonic()
         renews, forgets = now - self._renewed_at > RENEW_SECONDS, now - self._forgot_at > FORGET_SECONDS
 
@@ -109,7 +109,7 @@ class ServingHub:
             upkeep.keep_queue()
             if forgets:
                 upkeep.forget_old()
-            return upkeep.adopt(dispatcher.id, nodes)
+            return upkeep.adopt(dispatcher.id, nodes, lost)
 
         adopted = await run_in_thread(self._thread, work)
         self._renewed_at = now if renews else self._renewed_at
@@ -127,6 +127,8 @@ class ServingHub:
             else:
                 for name, value in fields.items():
                     setattr(known, name, value)
+        for job_id, is_out_of_memory in adopted.losses:
+            dispatcher.explain_loss(job_id, is_out_of_memory=is_out_of_memory)
         for job_id, endpoint_id, memory_mb in adopted.replicas:
             dispatcher.add_replica(job_id, [endpoint_id], memory_mb)
         dispatcher.wake()

@@ -8,6 +8,7 @@ from django.conf import settings
 
 from gpusched.lib.bus import events
 from gpusched.lib.db.sql import columns, execute, query, rows
+from gpusched.protocol.exits import ExitClass
 from serving.models import EndpointState
 from serving.replicas.reconcile import reconcile
 from serving.requests import claims, endings
@@ -46,6 +47,11 @@ _ENDPOINTS = """
            state = 'draining' AS is_draining, memory_per_request_mb
       FROM serving_endpoint WHERE id = ANY(%s)
 """
+# Of the attempt that ended last.
+_LOSSES = """
+    SELECT DISTINCT ON (job_id) job_id, coalesce(evidence ->> 'class', '') = ANY(%s) AS is_out_of_memory
+      FROM jobs_attempts WHERE job_id = ANY(%s::bigint[]) AND ended_at IS NOT NULL ORDER BY job_id, number DESC
+"""
 _SAVE_WARM = """
     UPDATE serving_replica r
        SET warm_at = coalesce(r.warm_at, clock_timestamp() - make_interval(secs => w.warm)),
@@ -69,12 +75,13 @@ _FORGET_REPLICAS = "DELETE FROM serving_replica WHERE ended_at < clock_timestamp
 
 @dataclass(frozen=True)
 class Upkeep:
-    """Replicas to connect to, as (job, endpoint, GPU memory in MiB or None), and their endpoints. `jobs`: of all
-    replicas."""
+    """Replicas to connect to, as (job, endpoint, GPU memory in MiB or None), and their endpoints. `losses`: jobs that
+    ended in a batch, and whether they ran out of memory. `jobs`: of all replicas."""
 
     replicas: list[tuple[int, int, int | None]]
     endpoints: list[dict[str, Any]]
-    jobs: frozenset[int] = frozenset()
+    losses: list[tuple[int, bool]]
+    jobs: frozenset[int]
 
 
 def is_used() -> bool:
@@ -119,15 +126,20 @@ def forget_old() -> None:
     execute(_COLD_STARTS)
 
 
-def adopt(dispatcher: int, local_nodes: Collection[int]) -> Upkeep:
-    """Take the running replicas on nodes that are connected here and that no living web process has."""
+def adopt(dispatcher: int, local_nodes: Collection[int], lost: Sequence[int]) -> Upkeep:
+    """Take the running replicas on nodes that are connected here and that no living web process has. `lost`: jobs that
+    ended in a batch."""
     execute(_ADOPT, {"me": dispatcher, "nodes": list(local_nodes)})
     replicas = query(_REPLICAS)
     mine = [row for row in replicas if row["dispatcher"] == dispatcher and row["is_running"]]
     own = [row for row in mine if row["protocol"] == "batch"]
-    taking = [(row["job_id"], row["endpoint_id"], row["memory_mb"]) for row in own if not row["is_draining"]]
-    served = query(_ENDPOINTS, [sorted({row["endpoint_id"] for row in own})])
-    return Upkeep(taking, served, frozenset(row["job_id"] for row in replicas))
+    losses = query(_LOSSES, [[ExitClass.CUDA_OOM, ExitClass.HOST_OOM], list(lost)]) if lost else []
+    return Upkeep(
+        [(row["job_id"], row["endpoint_id"], row["memory_mb"]) for row in own if not row["is_draining"]],
+        query(_ENDPOINTS, [sorted({row["endpoint_id"] for row in own})]),
+        [(row["job_id"], row["is_out_of_memory"]) for row in losses],
+        frozenset(row["job_id"] for row in replicas),
+    )
 
 
 def save(warm: Sequence[tuple[int, float, float | None]], learned: Sequence[tuple[int, float]]) -> None:

@@ -13,6 +13,7 @@ from django.db import connections
 
 from gpusched.lib.db.threads import DatabaseAway, WorkFailed, run_in_thread
 from serving.batching import rounds
+from serving.batching.batch_limit import BatchLimit
 from serving.former import Batch, Credit, Replica
 from serving.replicas.connection import BatchFailed, ReplicaConnection, ReplicaHung, ReplicaLost, Stream
 from serving.requests import claims
@@ -24,6 +25,8 @@ RETRY_SECONDS = 1.0
 CONNECT_SECONDS = 10.0
 # A request that runs alone fails once this many attempts have lost their replica.
 MAX_ATTEMPTS = 5
+# An agent reports the end of a process within this time, or is away.
+EXPLAIN_SECONDS = 60.0
 # Weight of the latest batch in the moving average of seconds per cost.
 _SMOOTHING = 0.1
 _RATE_SECONDS = 1.0
@@ -32,8 +35,8 @@ OpenStream = Callable[[int], Awaitable[Stream]]
 
 @dataclass
 class ServedEndpoint:
-    """An endpoint with replicas here, and what the dispatcher learns about it. `replica_max`: what its replicas accept.
-    `limit`: the present maximum, halved after an out-of-memory error and raised by one after a batch that fits."""
+    """An endpoint with replicas here, and what the dispatcher learns about it. `replica_max`: what its replicas
+    accept."""
 
     id: int
     name: str
@@ -42,14 +45,14 @@ class ServedEndpoint:
     timeout_seconds: float
     is_draining: bool
     replica_max: int | None = None
-    limit: int = 0
+    limit: BatchLimit = field(default_factory=BatchLimit)
     credit: Credit = field(default_factory=Credit)
     seconds_per_cost: float | None = None
     claimed: deque[tuple[float, int]] = field(default_factory=deque)
 
-    def present_limit(self) -> int:
-        """Return the most requests of a batch."""
-        return min(self.limit or self.max_batch, self.max_batch, self.replica_max or self.max_batch)
+    def configured_limit(self) -> int:
+        """Return the most requests of a batch, whatever memory they need."""
+        return min(self.max_batch, self.replica_max or self.max_batch)
 
     def arrivals_per_second(self, now: float) -> float:
         while self.claimed and self.claimed[0][0] < now - _RATE_SECONDS:
@@ -84,6 +87,8 @@ class Dispatcher:
         self._wake = asyncio.Event()
         self._returning: set[asyncio.Task[None]] = set()
         self._again_at: float | None = None
+        # By job: the endpoint and size of the batch in which its replica ended, and when.
+        self._lost: dict[int, tuple[int, int, float]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="serving")
 
     def wake(self) -> None:
@@ -109,6 +114,18 @@ class Dispatcher:
     def learned(self) -> list[tuple[int, float]]:
         """Return the measured seconds per cost of endpoints."""
         return [(e.id, e.seconds_per_cost) for e in self.endpoints.values() if e.seconds_per_cost is not None]
+
+    def lost_replicas(self) -> list[int]:
+        """Return the jobs that ended in a batch lately and whose reason is not known yet; see `explain_loss`."""
+        limit = time.monotonic() - EXPLAIN_SECONDS
+        self._lost = {job_id: lost for job_id, lost in self._lost.items() if lost[2] > limit}
+        return list(self._lost)
+
+    def explain_loss(self, job_id: int, *, is_out_of_memory: bool) -> None:
+        """Learn why a replica ended in a batch: one that was killed for its memory needs smaller batches."""
+        endpoint_id, size, _ = self._lost.pop(job_id, (None, 0, 0.0))
+        if is_out_of_memory and (endpoint := self.endpoints.get(endpoint_id or 0)):
+            endpoint.limit.record_out_of_memory(size, time.monotonic())
 
     async def run(self) -> None:
         """Record results and hand out batches, until cancelled."""
@@ -154,9 +171,11 @@ class Dispatcher:
         self._again_at = None
 
     def _served(self, endpoint: ServedEndpoint, now: float) -> rounds.Served:
+        configured = endpoint.configured_limit()
         return rounds.Served(
-            endpoint.id, endpoint.name, endpoint.present_limit(), endpoint.max_wait_seconds,
+            endpoint.id, endpoint.name, endpoint.limit.below(configured), endpoint.max_wait_seconds,
             endpoint.timeout_seconds, endpoint.arrivals_per_second(now), endpoint.is_draining, endpoint.credit,
+            endpoint.limit.is_below(configured),
         )  # fmt: skip
 
     def _hand_out(self, result: rounds.Round, now: float) -> None:
@@ -208,12 +227,13 @@ class Dispatcher:
             outcomes = await connection.run(endpoint.name, requests, endpoint.timeout_seconds)
         except BatchFailed as failure:
             if failure.code == "out_of_memory":
-                endpoint.limit = max(1, len(requests) // 2)
+                endpoint.limit.record_out_of_memory(len(requests), time.monotonic())
             if len(requests) == 1:
                 return [_failed(requests[0], failure.code, failure.message)]
             self._return_later(requests, alone=True)
             return []
         except ReplicaLost as lost:
+            self._lost[batch.replica] = (batch.endpoint, len(requests), time.monotonic())
             [first, *others] = requests
             is_at_fault = isinstance(lost, ReplicaHung) or first.attempt >= MAX_ATTEMPTS
             if not others and is_at_fault:
@@ -225,7 +245,7 @@ class Dispatcher:
         seconds = (time.monotonic() - began) / sum(request.cost for request in requests)
         previous = endpoint.seconds_per_cost
         endpoint.seconds_per_cost = seconds if previous is None else previous + _SMOOTHING * (seconds - previous)
-        endpoint.limit = endpoint.present_limit() + 1
+        endpoint.limit.record_success(len(requests), endpoint.configured_limit(), time.monotonic())
         return outcomes
 
     def _endpoints_of(self, worker: _Worker) -> list[ServedEndpoint]:

@@ -16,7 +16,8 @@ from serving.requests.results import Outcome
 
 @dataclass(frozen=True)
 class Served:
-    """An endpoint as the dispatcher knows it. `max_batch` is halved after an out-of-memory error."""
+    """An endpoint as the dispatcher knows it. `is_short_of_memory`: `max_batch` is reduced, because larger batches ran
+    out of memory."""
 
     id: int
     name: str
@@ -26,6 +27,7 @@ class Served:
     arrivals_per_second: float
     is_draining: bool
     credit: Credit
+    is_short_of_memory: bool
 
 
 @dataclass(frozen=True)
@@ -65,4 +67,5 @@ def _queue(endpoint: Served, requests: Sequence[Waiting]) -> Queue:
         endpoint.arrivals_per_second,
         endpoint.is_draining,
         endpoint.credit,
+        endpoint.is_short_of_memory,
     )

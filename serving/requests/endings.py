@@ -1,5 +1,6 @@
-"""End requests without a result: cancelled, expired, or refused because their endpoint is removed. Tokens of those that
-never ran return."""
+"""End requests without a result: cancelled, expired, or refused because their endpoint is removed.
+
+Tokens of expired and refused requests return, and those of requests that are cancelled before their first start."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -20,7 +21,8 @@ _END = """
        SET state = %(state)s, ended_at = clock_timestamp(), error_code = %(code)s, error = %(error)s, dispatcher = NULL
       FROM locked l, serving_endpoint e
      WHERE r.id = l.id AND e.id = r.endpoint_id
-    RETURNING r.id, r.user_id, r.cost, r.queued_at, e.tenant_id, l.state AS was
+    RETURNING r.id, r.user_id, r.cost, r.queued_at, e.tenant_id, l.state AS was,
+              r.attempt = 0 OR r.state <> 'cancelled' AS is_refunded
 """
 _EXPIRED = _END.format(
     which="r.state = 'queued' AND r.queued_at < clock_timestamp() - make_interval(secs => e.timeout_seconds)",
@@ -87,8 +89,11 @@ def _end(sql: str, state: str, code: str, error: str, **values: Any) -> list[End
         rows = query(sql, {"state": state, "code": code, "error": error, **values})
         refunds: dict[tuple[int, int, datetime], float] = {}
         for row in rows:
-            if row["was"] == "queued":
-                key = (row["tenant_id"], row["user_id"], row["queued_at"].replace(minute=0, second=0, microsecond=0))
+            if row["is_refunded"]:
+                # One refund per quarter of an hour, at which the day may turn in some time zone.
+                quarter = row["queued_at"].minute // 15 * 15
+                taken_at = row["queued_at"].replace(minute=quarter, second=0, microsecond=0)
+                key = (row["tenant_id"], row["user_id"], taken_at)
                 refunds[key] = refunds.get(key, 0.0) + row["cost"]
         for (tenant_id, user_id, taken_at), cost in sorted(refunds.items()):
             buckets.refund(tenant_id, user_id, BucketUse.TASKS, cost, taken_at=taken_at)

@@ -21,8 +21,11 @@ from tests.serving.test_requests import ask, make_endpoint
 pytestmark = pytest.mark.django_db(transaction=True)
 ROOT = Path(__file__).resolve().parents[2]
 FUNCTION = """
-import os, sys, time
+import os, signal, sys, time
 from gpusched.serve import serve
+
+class OutOfMemoryError(RuntimeError):  # as torch.cuda.OutOfMemoryError
+    pass
 
 def function(requests):
     if "exit" in requests and not os.path.exists(sys.argv[1]):
@@ -34,6 +37,12 @@ def function(requests):
         return []
     if len(requests) > 1 and "memory" in requests:
         raise MemoryError
+    if "greedy" in requests:
+        raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+    if "killed" in requests:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if len(requests) > 6 and any(request.startswith("large") for request in requests):
+        raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
     if "error" in requests:
         raise ValueError("no")
     return [ValueError("alone") if request == "one" else {"got": request} for request in requests]
@@ -192,6 +201,52 @@ def test_poisoned_request_fails_alone(replicas, tenant, user, poison, code):
 def test_out_of_memory_halves_the_batch_and_loses_nothing(replicas, tenant, user):
     endpoint = make_endpoint(tenant, user)
     assert run(replicas, endpoint, user, "a", "b", "memory", "c") == [got("a"), got("b"), got("memory"), got("c")]
+
+
+def test_request_that_runs_out_of_memory_alone_fails_alone(replicas, tenant, user):
+    """A68"""
+    endpoint = make_endpoint(tenant, user)
+    assert run(replicas, endpoint, user, "a", "greedy", "b") == [got("a"), "out_of_memory", got("b")]
+    tries = InferenceRequest.objects.order_by("id").values_list("attempt", "flush_reason")
+    assert list(tries) == [(2, "memory")] * 3
+
+
+def test_batches_stay_below_the_size_that_ran_out_of_memory(replicas, tenant, user):
+    """A batch of 8 does not fit, one of 6 does: after the first failure, the batches grow from 4 to 7, and no further
+    than the size that failed last."""
+    endpoint = make_endpoint(tenant, user)
+    texts = [f"large {number}" for number in range(120)]
+    assert run(replicas, endpoint, user, *texts) == [got(text) for text in texts]
+    done = list(InferenceRequest.objects.order_by("id").values_list("batch_size", "attempt", "flush_reason"))
+    assert max(size for size, attempt, _ in done) == 6
+    assert max(attempt for _, attempt, _ in done) == 2
+    assert sum(attempt - 1 for _, attempt, _ in done) == 8 + 7  # requests of the two batches that failed
+    assert {reason for size, _, reason in done if size in (4, 5, 6)} == {"memory"}
+
+
+def test_request_that_kills_its_replica_fails_alone(replicas, tenant, user):
+    """A68"""
+    endpoint = make_endpoint(tenant, user)
+    for job_id in range(1, 8):
+        replicas.start(job_id)
+    outcomes = run(replicas, endpoint, user, "a", "killed", "b", jobs=range(1, 8))
+    assert outcomes == [got("a"), "replica_lost", got("b")]
+
+
+def test_replica_killed_for_its_memory_halves_the_batches(replicas, tenant, user):
+    endpoint = make_endpoint(tenant, user)
+
+    async def lose_a_batch():
+        async with dispatching(replicas, endpoint, 1) as dispatcher:
+            await until(lambda: dispatcher.warm_replicas() != [])
+            await sync_to_async(send)(endpoint, user, "a", "b", "c", "killed")
+            dispatcher.wake()
+            await until(lambda: dispatcher.lost_replicas() == [1])
+            dispatcher.explain_loss(1, is_out_of_memory=True)
+            assert dispatcher.lost_replicas() == []
+            return dispatcher.endpoints[endpoint.pk].limit.below(8)
+
+    assert asyncio.run(lose_a_batch()) == 2
 
 
 def test_replica_that_exits_in_a_batch_loses_no_request(replicas, tenant, user):

@@ -155,7 +155,10 @@ def test_reason_of_a_batch():
     assert reason_of(queue(one, arrivals_per_second=1.0)) is Flush.IDLE
     assert reason_of(queue(one, is_draining=True)) is Flush.DRAIN
     assert reason_of(queue([waiting(n, memory_mb=40) for n in range(3)]), memory_mb=100) is Flush.MEMORY
-    assert reason_of(queue([waiting(1, is_alone=True)])) is Flush.MEMORY
+    assert reason_of(queue([waiting(1, is_alone=True)])) is Flush.SIZE
+    assert reason_of(queue([waiting(1), waiting(2, is_alone=True)])) is Flush.SIZE
+    assert reason_of(queue([waiting(1, is_alone=True)], is_short_of_memory=True)) is Flush.MEMORY
+    assert reason_of(queue([waiting(n) for n in range(4)], max_batch=4, is_short_of_memory=True)) is Flush.MEMORY
 
 
 def test_newcomer_waits_for_one_batch_at_most():

@@ -6,6 +6,7 @@ from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import execute
 from gpusched.protocol.states import Role
 from jobs.models import Job
+from serving import upkeep
 from serving.endpoints import endpoints
 from serving.models import Endpoint, Replica
 from serving.replicas.reconcile import reconcile
@@ -103,6 +104,18 @@ def test_failed_replica_is_replaced_after_a_pause(tenant, user, node):
     reconcile()
     assert len(live()) == 1
     assert live() != [first]
+
+
+@pytest.mark.parametrize(("exit_class", "expected"), [("host_oom", True), ("cuda_oom", True), (None, False)])
+def test_end_of_a_replica_is_explained_to_its_dispatcher(tenant, user, node, exit_class, expected):
+    ask(make(tenant, user), user)
+    reconcile()
+    [job_id] = live()
+    assert upkeep.adopt(1, [node.id], [job_id]).losses == []
+    run_cycle()
+    node.start_all()
+    node.end(f"{job_id}.1.0", exit_code=None, signal=9, exit_class=exit_class)
+    assert upkeep.adopt(1, [node.id], [job_id]).losses == [(job_id, expected)]
 
 
 def test_refused_replica_is_the_problem_of_its_endpoint(tenant, user, node):
