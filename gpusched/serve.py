@@ -48,9 +48,10 @@ def serve(function: Function, *, max_batch: int | None = None) -> None:
     hello = encode(Frame("hello", {"version": 1, "max_batch": max_batch}))
     threading.Thread(target=_accept, args=(listener, hello, work), name="accept", daemon=True).start()
     stop = _Stop()
-    _stop_at_sigterm(stop)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, stop.request)
     with contextlib.suppress(_Stopped):
-        while not stop.is_asked:
+        while not stop.is_requested:
             stop.may_interrupt = True
             connection, frame = work.get()
             stop.may_interrupt = False
@@ -61,18 +62,14 @@ def serve(function: Function, *, max_batch: int | None = None) -> None:
 class _Stop:
     """Whether SIGTERM arrived. It interrupts the wait for work, but never a batch."""
 
-    is_asked = False
-    may_interrupt = False
+    def __init__(self) -> None:
+        self.is_requested = self.may_interrupt = False
 
-
-def _stop_at_sigterm(stop: _Stop) -> None:
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        stop.is_asked = True
-        if stop.may_interrupt:
+    def request(self, number: int, frame: FrameType | None) -> None:
+        """Handle the signal."""
+        self.is_requested = True
+        if self.may_interrupt:
             raise _Stopped
-
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, on_signal)
 
 
 def _accept(listener: socket.socket, hello: bytes, work: "queue.SimpleQueue[Work]") -> None:

@@ -118,8 +118,10 @@ def standing(tenant_id: int, user_id: int, limits: BucketUse) -> list[dict[str, 
     return prepared(_STANDING, {"tenant": tenant_id, "user": user_id, "limits": limits.value, "now": None})
 
 
-def headers(room: Room) -> dict[str, str]:
-    """Return the headers of an admitted request."""
+def headers(room: Room | None) -> dict[str, str]:
+    """Return the headers of the answer to a take; none if no bucket applies."""
+    if room is None:
+        return {}
     return {
         "RateLimit-Limit": str(room.limit),
         "RateLimit-Remaining": str(room.remaining),
@@ -156,5 +158,5 @@ def _refusal(bucket: Mapping[str, Any], limits: BucketUse, cost: float) -> Probl
     else:
         return None
     step = "wait for the seconds in Retry-After, or ask an admin for a higher limit"
-    wait = max(1, math.ceil(seconds))
-    return Problem(429, "out_of_tokens", detail, next_step=step, retry_after=wait, headers=headers(_room(bucket, 0.0)))
+    retry_after, levels = max(1, math.ceil(seconds)), headers(_room(bucket, 0.0))
+    return Problem(429, "out_of_tokens", detail, next_step=step, retry_after=retry_after, headers=levels)

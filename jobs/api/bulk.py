@@ -14,6 +14,7 @@ from gpusched.protocol.job_request import FieldError, JobRequest, validate
 from gpusched.protocol.reasons import fix_plurals
 from gpusched.protocol.rest.jobs import BulkActed
 from jobs.submit.bulk import submit_all
+from tenants import buckets
 from tenants.auth.identity import identity
 
 
@@ -37,7 +38,8 @@ class Bulk(APIView):
     )
     def post(self, request: Request) -> Response:
         """1 to 10,000 job requests, all submitted or none, answered once all are durable; `job_ids` in the order of the
-        request. Errors, at most 100, name the job by its number from 0: `jobs[3].gpu_count`."""
+        request. Errors, at most 100, name the job by its number from 0: `jobs[3].gpu_count`. Each job takes a token of
+        the buckets that limit `jobs`."""
         is_dry = is_dry_run(request)
         requests = _read(raw_body(request) or b"{}")
         result = submit_all(requests, identity(request), is_dry_run=is_dry)
@@ -49,6 +51,7 @@ class Bulk(APIView):
             "job_ids": result.ids,
         }
         headers = {"Queue-Warning": result.warning} if result.warning else {}
+        headers |= buckets.headers(result.room)
         return Response(answer, status=200 if is_dry else 201, headers=headers)
 
 

@@ -23,6 +23,7 @@ from jobs.listing import job_list, representation
 from jobs.listing.job_list import count_jobs, list_jobs
 from jobs.redaction import visible_evidence
 from jobs.submit import submit
+from tenants import buckets
 from tenants.api.tenants import find_tenant
 from tenants.auth.identity import identity
 
@@ -53,7 +54,8 @@ class Jobs(APIView):
     )
     def post(self, request: Request) -> HttpResponse:
         """The body is a job request. The answer comes once the job is durable. With an `Idempotency-Key` you can safely
-        repeat the request for 24 hours."""
+        repeat the request for 24 hours. A job, also an array, takes one token of each bucket that limits `jobs`, and
+        the answer then has `RateLimit-*`."""
         if is_dry_run(request):
             preview = submit.simulate(read_body(request, JobRequest, validate), identity(request))
             message = f"nothing was submitted; in the queue of tenant {preview['tenant']} {preview['sentence']}"
@@ -67,6 +69,8 @@ class Jobs(APIView):
             response["Idempotent-Replay"] = "true"
         if submitted.warning:
             response["Queue-Warning"] = submitted.warning
+        for name, value in buckets.headers(submitted.room).items():
+            response[name] = value
         return response
 
     @documented("List jobs, newest first", tag="jobs", who="viewer", answer=Page[JobData], parameters=_FILTERS)

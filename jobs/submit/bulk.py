@@ -18,16 +18,20 @@ from jobs.lifecycle.dependencies import DependencyEdge
 from jobs.submit import admission, queue_limits, queue_locks, refusals
 from jobs.submit.job_row import VARYING_COLUMNS, insert_jobs, job_row, new_ids, resolve_tenant, vary_row
 from jobs.submit.queue_limits import Incoming, Load
-from tenants import secrets
+from tenants import buckets, secrets
 from tenants.auth.identity import Identity
+from tenants.buckets import Room
+from tenants.models import BucketUse
 from tenants.tenancy import archived
 
 
 class Bulk(NamedTuple):
-    """The ids of the jobs in order, and the value of the header Queue-Warning."""
+    """The ids of the jobs in order, and the value of the header Queue-Warning. `room`: of the bucket with the fewest
+    tokens."""
 
     ids: list[int]
     warning: str = ""
+    room: Room | None = None
 
 
 def submit_all(requests: Sequence[JobRequest], identity: Identity, *, is_dry_run: bool = False) -> Bulk:
@@ -62,11 +66,21 @@ def submit_all(requests: Sequence[JobRequest], identity: Identity, *, is_dry_run
         log.record("jobs.submit.bulk", f"jobs {ids[0]} to {ids[-1]}", None, summary)
         if edges:
             dependencies.write(edges)
+        room = _take_tokens(loads, identity)
     log_job_ids(ids)
     for tenant_id, load in loads.items():
         queue_limits.add(Incoming(tenant_id, identity.user_id, load))
     warnings = (queue_limits.warning(tenant_id, identity.user_id) for tenant_id in sorted(tenant_ids))
-    return Bulk(ids, ", ".join(filter(None, warnings)))
+    return Bulk(ids, ", ".join(filter(None, warnings)), room)
+
+
+def _take_tokens(loads: Mapping[int, Load], identity: Identity) -> Room | None:
+    """Take a token for each job from the buckets of its tenant."""
+    rooms = []
+    for tenant_id in sorted(identity.job_buckets & loads.keys()):  # in one order, so that no two bulks deadlock
+        with refusals.paced(tenant_id):
+            rooms.append(buckets.take(tenant_id, identity.user_id, BucketUse.JOBS, sum(loads[tenant_id])))
+    return min((room for room in rooms if room), key=lambda room: room.remaining, default=None)
 
 
 def _loads(rows: Sequence[dict[str, Any]]) -> dict[int, Load]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -13,25 +14,30 @@ from gpusched.lib.api.problems import Problem, invalid
 from gpusched.lib.hooks import hook
 from gpusched.lib.request_id import log_job_ids
 from gpusched.protocol import reasons
+from gpusched.protocol.dependencies import Dependency
 from gpusched.protocol.job_request import FieldError, JobRequest, validate
 from jobs.lifecycle import dependencies
+from jobs.lifecycle.dependencies import DependencyEdge
 from jobs.listing import representation
 from jobs.submit import admission, queue_limits, refusals, replays
 from jobs.submit.job_row import insert_job, job_row, resolve_tenant
 from jobs.submit.queue_limits import Incoming
-from tenants import secrets
+from tenants import buckets, secrets
 from tenants.auth.identity import Identity
+from tenants.buckets import Room
+from tenants.models import BucketUse
 from tenants.tenancy import archived
 
 
 @dataclass(frozen=True)
 class Submitted:
     """The answer to a submit, as JSON bytes. `is_replay`: the key had been used before. `warning`: the queue limits
-    that are nearly reached, as the header Queue-Warning."""
+    that are nearly reached, as the header Queue-Warning. `room`: of the buckets that the job took a token from."""
 
     answer: bytes
     is_replay: bool
     warning: str = ""
+    room: Room | None = None
 
 
 def simulate(request: JobRequest, identity: Identity) -> dict[str, Any]:
@@ -49,7 +55,7 @@ def simulate(request: JobRequest, identity: Identity) -> dict[str, Any]:
 def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = b"") -> Submitted:
     """Submit a job. With an idempotency key, N submits make one job and get one answer; 409 for the same key with
     another body, or for another tenant (tokens may be limited to one). 400 for a bad request, 422 for one that can
-    never run, 429 when the queue is full."""
+    never run, 429 when the queue is full or a bucket of the tenant is empty."""
     try:
         row, tenant_id, tenant = _validated(request, identity)
     except Problem:
@@ -65,7 +71,7 @@ def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = 
         with refusals.paced(tenant_id):
             try:
                 _require_possible(request, tenant_id, tenant, identity)
-                job_id, submitted_at = queue_limits.insert_within(
+                job_id, submitted_at, room = queue_limits.insert_within(
                     _incoming(request, row),
                     lambda generation: _insert(request, row, identity, key, request_hash, generation),
                 )
@@ -81,7 +87,7 @@ def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = 
             return submit(request, identity, key, raw)
         return _replay(identity, key, request_hash)
     answer = _response(row, job_id, submitted_at, tenant, identity.username)
-    return Submitted(answer, False, queue_limits.warning(tenant_id, identity.user_id))
+    return Submitted(answer, False, queue_limits.warning(tenant_id, identity.user_id), room)
 
 
 def _request_hash(tenant_id: int, raw: bytes) -> str:
@@ -111,20 +117,28 @@ def _mark_waiting(request: JobRequest, row: dict[str, Any]) -> None:
 
 def _insert(
     request: JobRequest, row: dict[str, Any], identity: Identity, key: str, request_hash: str, generation: int | None
-) -> tuple[int, datetime]:
-    """Insert the job: in one statement without a transaction, unless it depends on others."""
-    if not request.depends_on:
-        return insert_job(row, identity, key, request_hash, generation)
+) -> tuple[int, datetime, Room | None]:
+    """Insert the job: in one statement without a transaction, unless it depends on others or takes tokens."""
+    is_limited = row["tenant_id"] in identity.job_buckets
+    if not request.depends_on and not is_limited:
+        return *insert_job(row, identity, key, request_hash, generation), None
     with transaction.atomic():
-        archived.lock_open([row["tenant_id"]])  # before any job, as archiving does: otherwise the two could deadlock
-        states = dependencies.states_of([dependency.job for dependency in request.dependencies])
-        unresolved = dependencies.unresolved(request.dependencies, row["tenant_id"], states)
-        dependencies.mark_waiting(row, unresolved)
+        edges = _lock_dependencies(request, row) if request.depends_on else []
         job_id, submitted_at = insert_job(row, identity, key, request_hash, generation)
-        dependencies.write(
-            [dependencies.DependencyEdge(job_id, int(dependency.job), dependency.kind) for dependency in unresolved]
-        )
-    return job_id, submitted_at
+        if edges:
+            dependencies.write([DependencyEdge(job_id, int(edge.job), edge.kind) for edge in edges])
+        # Last, because other submits of the tenant wait for its buckets from here on. An array is one job.
+        room = buckets.take(row["tenant_id"], identity.user_id, BucketUse.JOBS, 1) if is_limited else None
+    return job_id, submitted_at, room
+
+
+def _lock_dependencies(request: JobRequest, row: dict[str, Any]) -> Sequence[Dependency]:
+    """Lock the jobs that the job depends on, mark its row as waiting, and return the unresolved dependencies."""
+    archived.lock_open([row["tenant_id"]])  # before any job, as archiving does: otherwise the two could deadlock
+    states = dependencies.states_of([dependency.job for dependency in request.dependencies])
+    unresolved = dependencies.unresolved(request.dependencies, row["tenant_id"], states)
+    dependencies.mark_waiting(row, unresolved)
+    return unresolved
 
 
 def _dependency_answer(row: dict[str, Any]) -> dict[str, Any]:

@@ -75,7 +75,7 @@ class Tasks(APIView):
         endpoint = endpoints.find(body.endpoint, tenant_id, caller)
         endpoints.require_use(endpoint, caller)
         submitted = submit(endpoint, new, caller)
-        headers = buckets.headers(submitted.room) if submitted.room else {}
+        headers = buckets.headers(submitted.room)
         if submitted.is_nearly_full:
             headers["Queue-Warning"] = f"endpoint={endpoint.name};used={submitted.queued};limit={endpoint.max_queue}"
         more = {"queued": submitted.queued}

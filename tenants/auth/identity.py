@@ -19,6 +19,7 @@ from gpusched.lib.audit import log
 from gpusched.lib.auth import credentials
 from gpusched.lib.db.sql import execute, prepared, query
 from gpusched.protocol.states import Role, Scope
+from tenants.models import BucketUse
 
 _RANK = {Role.VIEWER: 1, Role.MEMBER: 2, Role.OWNER: 3}
 ALL_SCOPES = frozenset(Scope)
@@ -40,6 +41,7 @@ class Identity:
     limited_to: int | None = None  # the only tenant of a token
     expires_at: datetime | None = None  # of a token
     quota_edits: int = 0  # the number of quota edits at the time of this query
+    job_buckets: frozenset[int] = frozenset()  # tenants, of those that the user reaches, that limit submits of jobs
 
     @property
     def token_prefix(self) -> str | None:
@@ -92,9 +94,16 @@ class Identity:
 
 
 _QUOTA_EDITS = "SELECT coalesce(sum(version), 0) AS n FROM tenants_quota"
+# Read with the identity, so that submits without a bucket need no further statement, and a new bucket counts at once.
+_JOB_BUCKETS = f"""
+    SELECT coalesce(array_agg(DISTINCT b.tenant_id), ARRAY[]::bigint[]) AS tenants FROM tenants_tokenbucket b
+     WHERE b.limits = '{BucketUse.JOBS}' AND ({{is_admin}} OR EXISTS (
+           SELECT 1 FROM tenants_membership v WHERE v.tenant_id = b.tenant_id AND v.user_id = {{user}}))
+"""
 _BY_TOKEN = f"""
     SELECT t.id, t.secret_hash, t.scopes, t.tenant_id, t.expires_at, t.user_id, u.username, u.is_superuser,
            ({_QUOTA_EDITS}) AS quota_edits,
+           ({_JOB_BUCKETS.format(is_admin="u.is_superuser", user="u.id")}) AS job_buckets,
            t.last_used_at IS NULL OR t.last_used_at < now() - interval '1 minute' AS is_stale,
            (SELECT coalesce(json_agg(json_build_array(m.tenant_id, m.role, n.name, n.archived_at IS NOT NULL)), '[]')
               FROM tenants_membership m JOIN tenants_tenant n ON n.id = m.tenant_id
@@ -123,21 +132,27 @@ def identity_of_token(header: str) -> Identity | None:
         memberships = [[r["id"], Role.OWNER, r["name"], r["is_archived"]] for r in query(_TENANT, [row["tenant_id"]])]
     scopes = frozenset(row["scopes"])
     via, more = f"token {prefix}", (row["tenant_id"], row["expires_at"], int(row["quota_edits"]))
-    return Identity(row["user_id"], row["username"], is_admin, scopes, *_roles(memberships), via, *more)
+    limited = frozenset(row["job_buckets"])
+    return Identity(row["user_id"], row["username"], is_admin, scopes, *_roles(memberships), via, *more, limited)
 
 
 def identity_of_user(user: AbstractBaseUser) -> Identity:
     """Return the identity of a user on the pages: all scopes, all memberships."""
     assert isinstance(user, User)
     rows = query(
-        f"""SELECT m.tenant_id, m.role, n.name, n.archived_at IS NOT NULL AS is_archived, e.n AS quota_edits
-              FROM ({_QUOTA_EDITS}) e LEFT JOIN tenants_membership m ON m.user_id = %s
+        f"""SELECT m.tenant_id, m.role, n.name, n.archived_at IS NOT NULL AS is_archived, e.n AS quota_edits,
+                   b.tenants AS job_buckets
+              FROM ({_QUOTA_EDITS}) e
+              CROSS JOIN ({_JOB_BUCKETS.format(is_admin="%(is_admin)s", user="%(user)s")}) b
+              LEFT JOIN tenants_membership m ON m.user_id = %(user)s
               LEFT JOIN tenants_tenant n ON n.id = m.tenant_id""",
-        [user.pk],
+        {"user": user.pk, "is_admin": user.is_superuser},
     )
     roles = _roles([[r["tenant_id"], r["role"], r["name"], r["is_archived"]] for r in rows if r["tenant_id"]])
-    edits = int(rows[0]["quota_edits"])
-    return Identity(user.pk, user.username, user.is_superuser, ALL_SCOPES, *roles, quota_edits=edits)
+    edits, limited = int(rows[0]["quota_edits"]), frozenset(rows[0]["job_buckets"])
+    return Identity(
+        user.pk, user.username, user.is_superuser, ALL_SCOPES, *roles, quota_edits=edits, job_buckets=limited
+    )
 
 
 def _roles(memberships: list[list[Any]]) -> tuple[dict[int, Role], dict[int, str], frozenset[int]]:

@@ -38,7 +38,7 @@ class Problem(Exception):
         self.status, self.code, self.detail = status, code, detail
         self.next_step, self.errors = next_step, tuple(errors)
         self.retry_after = retry_after  # seconds
-        self.headers = dict(headers or {})
+        self.headers = {**(headers or {}), **({} if retry_after is None else {"Retry-After": str(retry_after)})}
 
 
 def not_found(subject: str, next_step: str = "check the id") -> Problem:
@@ -128,8 +128,6 @@ def handle(error: Exception, context: dict[str, Any]) -> Response | None:
     response = Response(
         body(problem), status=problem.status, content_type="application/problem+json", headers=problem.headers
     )
-    if problem.retry_after is not None:
-        response["Retry-After"] = str(problem.retry_after)
     if isinstance(error, exceptions.APIException):
         if header := getattr(error, "auth_header", None):
             response["WWW-Authenticate"] = header
@@ -173,15 +171,8 @@ def _flat(detail: Any) -> str:
 
 def response_for(problem: Problem) -> HttpResponse:
     """Return the problem as a response outside of DRF."""
-    response = HttpResponse(
-        msgspec.json.encode(body(problem)),
-        status=problem.status,
-        content_type="application/problem+json",
-        headers=problem.headers,
-    )
-    if problem.retry_after is not None:
-        response["Retry-After"] = str(problem.retry_after)
-    return response
+    text = msgspec.json.encode(body(problem))
+    return HttpResponse(text, status=problem.status, content_type="application/problem+json", headers=problem.headers)
 
 
 def wants_problem(request: HttpRequest) -> bool:
