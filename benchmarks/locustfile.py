@@ -9,8 +9,8 @@ HEADERS = {"Authorization": f"Bearer {os.environ['TOKEN']}", "Content-Type": "ap
 BODY = json.dumps({"endpoint": os.environ["ENDPOINT"], "input": json.loads(os.environ["TASK_INPUT"])})
 
 
-class EndpointUser(FastHttpUser):  # type: ignore[misc]
-    @task  # type: ignore[untyped-decorator]
+class EndpointUser(FastHttpUser):
+    @task
     def infer(self) -> None:
         with self.client.post("/api/v1/tasks?wait=30", BODY, headers=HEADERS, catch_response=True) as response:
             if response.status_code != 201 or response.json()["items"][0]["state"] != "completed":

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from django import forms
 from django.contrib import admin
+from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.http import HttpRequest
@@ -71,7 +72,7 @@ class EndpointAdmin(ReadOnly):
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         """Return the form class with the identity of the admin."""
         form = super().get_form(request, obj, change=change, **kwargs)
-        form.identity = identity_of_user(request.user)
+        form.identity = identity_of_user(cast(User, request.user))
         return form
 
     def save_model(self, request: HttpRequest, obj: Endpoint, form: EndpointForm, change: bool) -> None:

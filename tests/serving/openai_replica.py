@@ -37,19 +37,23 @@ async def chat(body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
     if what == "hang":
         await asyncio.sleep(600)
     if what == "rubbish":
-        return writer.write(b"SSH-2.0-OpenSSH_9.6\r\n\r\n")
+        writer.write(b"SSH-2.0-OpenSSH_9.6\r\n\r\n")
+        return
     if what == "fail":
         error = {"message": "CUDA error", "type": "server_error", "param": None, "code": None}
-        return writer.write(answer(500, {"error": error}))
+        writer.write(answer(500, {"error": error}))
+        return
     if what == "long":
         error = {"message": "too many tokens", "type": "invalid_request_error", "param": "messages", "code": "long"}
-        return writer.write(answer(400, {"error": error}))
+        writer.write(answer(400, {"error": error}))
+        return
     count = int(numbers[0]) if numbers else 1000
     if not body.get("stream"):
         message = {"role": "assistant", "content": "word " * count}
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
         value = {"id": "c", "object": "chat.completion", "created": 1, "model": body["model"], "choices": [choice]}
-        return writer.write(answer(200, value))
+        writer.write(answer(200, value))
+        return
     head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
     writer.write(head.encode())
     for number in range(count):
@@ -59,7 +63,8 @@ async def chat(body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
             await asyncio.sleep(0.1)
             os._exit(1)
         if what == "cut" and number == 1:
-            return writer.write(chunk(b'data: {"choi'))
+            writer.write(chunk(b'data: {"choi'))
+            return
         if what == "stall":
             await asyncio.sleep(600)
         if len(numbers) > 1:

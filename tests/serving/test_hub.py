@@ -128,9 +128,13 @@ def test_hub_without_a_database_goes_on_when_it_is_back(replicas, monkeypatch):
 
 
 def test_hub_writes_nothing_on_a_server_without_endpoints(replicas, monkeypatch):
-    checks, writes = [], []
-    is_used = upkeep.is_used
-    monkeypatch.setattr(upkeep, "is_used", lambda: checks.append(1) or is_used())
+    checks, writes, is_used = [], [], upkeep.is_used
+
+    def check():
+        checks.append(1)
+        return is_used()
+
+    monkeypatch.setattr(upkeep, "is_used", check)
     for name in ("renew_lease", "save", "keep_queue", "adopt"):
         monkeypatch.setattr(upkeep, name, lambda *_, name=name: writes.append(name))
     monkeypatch.setattr("serving.hub.TICK_SECONDS", 0.01)

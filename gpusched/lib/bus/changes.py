@@ -5,8 +5,7 @@ from collections.abc import Collection, Mapping
 # {topic: ids}; no ids: any row may have changed.
 Changes = Mapping[str, Collection[int]]
 EVERYTHING: dict[str, list[int]] = {
-    topic: []
-    for topic in ("jobs", "nodes", "tenants", "assignments", "stops", "logs", "notices", "endpoints", "tasks")
+    topic: [] for topic in ("jobs", "nodes", "tenants", "assignments", "stops", "logs", "notices", "endpoints", "tasks")
 }
 # PostgreSQL rejects payloads of 8000 bytes: with more ids than this, a message names none, which means any row.
 MAX_IDS = 500
