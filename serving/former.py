@@ -91,6 +91,7 @@ def form(queues: Iterable[Queue], replicas: Iterable[Replica], now: float) -> Fo
     batches: list[Batch] = []
     due_times: list[float] = []
     for replica in replicas:
+        due_here: list[float] = []
         for queue in [open_queues[endpoint] for endpoint in replica.turns if endpoint in open_queues]:
             selection = queue.select(replica.memory_mb)
             if not selection.requests:
@@ -100,7 +101,9 @@ def form(queues: Iterable[Queue], replicas: Iterable[Replica], now: float) -> Fo
                 requests = tuple(request.id for request in selection.requests)
                 batches.append(Batch(replica.id, queue.queue.endpoint, requests, reason))
                 break
-            due_times.append(queue.oldest_at() + queue.queue.max_wait_seconds)
+            due_here.append(queue.oldest_at() + queue.queue.max_wait_seconds)
+        else:  # the replica stays free
+            due_times += due_here
     credits = {endpoint: queue.credit for endpoint, queue in open_queues.items()}
     return Formed(tuple(batches), credits, min(due_times, default=None))
 
