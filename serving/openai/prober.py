@@ -6,7 +6,7 @@ is loaded, llama.cpp answers 503 until then."""
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -14,10 +14,11 @@ from gpusched.lib.bus.listener import Listener, listener
 from gpusched.lib.db.threads import DatabaseAway, WorkFailed, run_in_thread
 from gpusched.lib.process.supervised import supervised
 from serving.openai import upkeep
-from serving.openai.http_exchange import BadResponse, exchange
+from serving.openai.connections import Connections
+from serving.openai.http_exchange import BadResponse
 from serving.openai.measurements import Measurements
 from serving.openai.upkeep import Unproven
-from serving.replicas.connection import ReplicaLost, Stream
+from serving.replicas.connection import ReplicaLost
 
 logger = logging.getLogger(__name__)
 TICK_SECONDS = 1.0
@@ -36,7 +37,7 @@ class Prober:
 
     def __init__(
         self,
-        open_port: Callable[[int, int], Awaitable[Stream]],
+        connections: Connections,
         local_nodes: Callable[[], Collection[int]],
         replace: Callable[[int], None],
         dispatcher: Callable[[], int | None],
@@ -44,7 +45,7 @@ class Prober:
         measurements: Measurements,
         notifications: Listener = listener,
     ) -> None:
-        self._open_port, self._local_nodes, self._replace = open_port, local_nodes, replace
+        self._connections, self._local_nodes, self._replace = connections, local_nodes, replace
         self._dispatcher, self._in_flight, self._measurements = dispatcher, in_flight, measurements
         self._notifications = notifications
         self._changed = asyncio.Event()
@@ -87,6 +88,7 @@ class Prober:
             self._changed.clear()
 
     async def _tick(self) -> None:
+        self._connections.prune()
         dispatcher = self._dispatcher()
         if dispatcher is None:
             return
@@ -118,14 +120,8 @@ class Prober:
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def _answers(self, replica: Unproven) -> bool:
-        stream: Stream | None = None
         try:
             async with asyncio.timeout(PROBE_SECONDS):
-                stream = await self._open_port(replica.job_id, replica.port)
-                response = await exchange(stream, "GET", "/v1/models", [], b"")
-                return response.status < 500
+                return await self._connections.probe(replica.job_id, replica.port, "/v1/models") < 500
         except (ReplicaLost, BadResponse, TimeoutError):
             return False
-        finally:
-            if stream is not None:
-                stream.close()
