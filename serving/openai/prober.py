@@ -52,6 +52,7 @@ class Prober:
         self._task: asyncio.Task[None] | None = None
         self._probes: dict[int, asyncio.Task[None]] = {}
         self._unproven: dict[int, Unproven] = {}
+        self._starting: frozenset[int] = frozenset()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="openai-upkeep")
 
     def start(self) -> None:
@@ -70,7 +71,8 @@ class Prober:
         self._thread.shutdown()
 
     def _on_change(self, changed: dict[str, list[int]]) -> None:
-        if self._probes or "endpoints" in changed or "assignments" in changed:
+        jobs = changed.get("jobs")
+        if jobs is not None and self._starting and (not jobs or not self._starting.isdisjoint(jobs)):
             self._changed.set()
 
     async def _run(self) -> None:
@@ -95,7 +97,8 @@ class Prober:
         learned, ended = self._measurements.take()
         nodes, in_flight = list(self._local_nodes()), list(self._in_flight())
         work = partial(upkeep.keep_up, dispatcher, nodes, in_flight, learned, ended)
-        self._unproven = {replica.job_id: replica for replica in await run_in_thread(self._thread, work)}
+        self._starting, unproven = await run_in_thread(self._thread, work)
+        self._unproven = {replica.job_id: replica for replica in unproven}
         for job_id in self._probes.keys() - self._unproven.keys():
             self._probes.pop(job_id).cancel()
         for job_id in self._unproven.keys() - self._probes.keys():

@@ -55,7 +55,7 @@ def submit(
 ) -> Submitted:
     """Queue requests of a user who may use this endpoint. 400 for another protocol, 409 if it drains, 429 if its queue
     is full or tokens are missing. Concurrent submits may exceed max_queue by what each of them brings. `dispatcher`:
-    the web process that passes the answer of a request to the OpenAI API to its client."""
+    the web process that passes the answer of a request to the OpenAI API to its client; it announces the request."""
     if endpoint.state != EndpointState.ACTIVE:
         detail = f"endpoint '{endpoint.name}' is draining and accepts no requests"
         raise Problem(409, "endpoint_draining", detail, next_step="use another endpoint")
@@ -74,10 +74,11 @@ def submit(
         "dispatcher": dispatcher,
     }
     queued = _require_room(endpoint, len(requests))
-    with transaction.atomic():
+    with transaction.atomic(savepoint=False):
         ids = [row["id"] for row in prepared(_INSERT, values)]
         room = buckets.take(endpoint.tenant_id, identity.user_id, BucketUse.TASKS, sum(costs))
-        events.changed("endpoints", [endpoint.pk])
+        if dispatcher is None:
+            events.changed("endpoints", [endpoint.pk])
     return Submitted(ids, queued, queued >= WARNING_PART * endpoint.max_queue, room)
 
 
