@@ -9,6 +9,7 @@ from django.db import transaction
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.bus import events
 from gpusched.lib.db.sql import columns, prepared
+from gpusched.protocol.job_request import FieldError
 from serving.models import Endpoint, EndpointState, Protocol
 from tenants import buckets
 from tenants.auth.identity import Identity
@@ -62,7 +63,8 @@ def submit(
     if (endpoint.protocol == Protocol.OPENAI) != (dispatcher is not None):
         detail = f"endpoint '{endpoint.name}' has the protocol {endpoint.protocol}"
         step = "use POST /api/v1/tasks" if endpoint.protocol == Protocol.BATCH else "use the OpenAI API at /v1"
-        raise Problem(400, "wrong_protocol", detail, next_step=step)
+        error = FieldError("model" if dispatcher else "endpoint", "conflict", detail)
+        raise Problem(400, "wrong_protocol", detail, next_step=step, errors=[error])
     costs = [endpoint.cost * request.units for request in requests]
     types = columns([(request.payload_type, cost) for request, cost in zip(requests, costs, strict=True)], 2)
     values = {

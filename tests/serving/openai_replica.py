@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 active: set[int] = set()
-totals = {"requests": 0, "closed_early": 0, "connections": 0, "most_at_once": 0}
+totals = {"requests": 0, "closed_early": 0, "connections": 0, "sent": 0, "most_at_once": 0}
 
 
 def answer(status: int, value: object) -> bytes:
@@ -60,6 +60,7 @@ async def chat(body: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
     for number in range(count):
         writer.write(chunk(event(f"word{number} ", body["model"])))
         await writer.drain()
+        totals["sent"] += 1
         if what == "die" and number == 1:
             await asyncio.sleep(0.1)
             os._exit(1)
@@ -119,18 +120,19 @@ async def serve_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
         totals["most_at_once"] = max(totals["most_at_once"], len(active))
     leaving = asyncio.create_task(left(reader))
     await asyncio.wait({work, leaving}, return_when=asyncio.FIRST_COMPLETED)
-    is_done = work.done() and work.result()
-    totals["closed_early"] += not work.done()
+    is_answered = work.done() and work.exception() is None
+    is_kept = is_answered and work.result() and "connection: close" not in head.lower()
+    totals["closed_early"] += not is_answered
     work.cancel()
     leaving.cancel()
     await asyncio.gather(work, leaving, return_exceptions=True)
     active.discard(id(work))
-    return is_done and "connection: close" not in head.lower()
+    return is_kept
 
 
 async def left(reader: asyncio.StreamReader) -> None:
     """Wait until the client has left. It sends nothing while it waits for an answer."""
-    while not reader.at_eof():
+    while not reader.at_eof() and reader.exception() is None:
         await asyncio.sleep(0.02)
 
 
