@@ -37,6 +37,10 @@ class ReplicaStream:
     def close(self) -> None:
         self._stream.close()
 
+    @property
+    def is_quiet(self) -> bool:
+        return self._stream.is_quiet
+
 
 async def open_replica(job_id: int) -> ReplicaStream:
     """Open a stream to the socket of gpusched.serve in a job. Raises ReplicaLost, also while it is not ready."""

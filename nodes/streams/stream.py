@@ -82,6 +82,12 @@ class Stream:
     def is_over(self) -> bool:
         return self._endpoint.is_over
 
+    @property
+    def is_quiet(self) -> bool:
+        """Return whether both directions are open, and no byte waits to be read."""
+        endpoint = self._endpoint
+        return endpoint.is_open and not (endpoint.is_over or endpoint.is_at_end or endpoint.available)
+
     async def _change(self) -> None:
         if self._endpoint.over is not None:
             raise StreamReset(self._endpoint.over)

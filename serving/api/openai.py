@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+from django.db import transaction
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from drf_spectacular.utils import extend_schema
@@ -12,6 +13,7 @@ from rest_framework.views import APIView
 
 from gpusched.lib.api.problems import Problem, as_problem, database_unavailable, invalid
 from gpusched.lib.api.rest import decode, raw_body
+from gpusched.lib.bus import events
 from gpusched.lib.db.outages import is_outage
 from gpusched.lib.limits import MAX_OPENAI_BODY_BYTES
 from gpusched.lib.web.deferred import DeferredResponse
@@ -72,9 +74,12 @@ class Completions(_OpenAIView):
         dispatcher = openai.dispatcher()
         if dispatcher is None:
             raise Problem(503, "unanswered", "this web process has just started", next_step="try again", retry_after=1)
-        submitted = submit(endpoint, [NewRequest(b"", "")], caller, dispatcher)
+        with transaction.atomic():
+            submitted = submit(endpoint, [NewRequest(b"", "")], caller, dispatcher)
+            place = next(iter(places.assign(dispatcher, endpoint.pk, submitted.ids)), None)
+            if place is None:  # a replica may have to start
+                events.changed("endpoints", [endpoint.pk])
         [request_id] = submitted.ids
-        place = next(iter(places.assign(dispatcher, endpoint.pk, submitted.ids)), None)
         assert endpoint.port is not None
         forwarded = Forwarded(
             request_id=request_id,

@@ -41,7 +41,8 @@ class Balancer:
         self._waiting.setdefault(endpoint_id, {})[request_id] = future
         self._changed.set()
         try:
-            return await asyncio.wait_for(future, max(0.0, seconds))
+            async with asyncio.timeout(max(0.0, seconds)):  # not wait_for, which ignores a cancellation with a result
+                return await future
         finally:
             waiting = self._waiting[endpoint_id]
             waiting.pop(request_id, None)

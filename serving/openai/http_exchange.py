@@ -1,13 +1,25 @@
-"""Send one HTTP request over a stream into a job, and read its response piece by piece."""
+"""HTTP over a stream into a job: send a request, read its response piece by piece, and send the next one."""
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import h11
 
-from serving.replicas.connection import Stream
-
 Headers = Sequence[tuple[bytes, bytes]]
+
+
+class Stream(Protocol):
+    """Bytes to and from a port of a job. `read` returns b"" at the end. `is_quiet`: open, and nothing has arrived."""
+
+    async def read(self) -> bytes: ...
+
+    async def write(self, data: bytes) -> None: ...
+
+    def close(self) -> None: ...
+
+    @property
+    def is_quiet(self) -> bool: ...
 
 
 class BadResponse(Exception):
@@ -27,39 +39,54 @@ class Response:
         return any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in self.headers)
 
 
-async def exchange(stream: Stream, method: str, path: str, headers: Headers, body: bytes) -> Response:
-    """Send a request and return its response as soon as its head has arrived. Raises BadResponse, and what the stream
-    raises."""
-    connection = h11.Connection(h11.CLIENT)
-    own = [(b"host", b"replica"), (b"connection", b"close"), (b"content-length", b"%d" % len(body))]
-    request = h11.Request(method=method, target=path, headers=[*own, *headers])
-    events = [request, *([h11.Data(data=body)] if body else []), h11.EndOfMessage()]
-    await stream.write(b"".join(connection.send(event) or b"" for event in events))
-    while True:
-        event = await _next_event(connection, stream)
-        if isinstance(event, h11.Response):
-            return Response(event.status_code, list(event.headers), _body(connection, stream))
+class HttpConnection:
+    """A stream that carries one request after the other."""
 
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._http = h11.Connection(h11.CLIENT)
 
-async def _body(connection: h11.Connection, stream: Stream) -> AsyncIterator[bytes]:
-    while True:
-        event = await _next_event(connection, stream)
-        if isinstance(event, h11.Data):
-            yield bytes(event.data)
-        elif isinstance(event, h11.EndOfMessage):
-            return
+    async def exchange(self, method: str, path: str, headers: Headers, body: bytes) -> Response:
+        """Send a request and return its response as soon as its head has arrived. Raises BadResponse, and what the
+        stream raises."""
+        own = [(b"host", b"replica"), (b"content-length", b"%d" % len(body))]
+        request = h11.Request(method=method, target=path, headers=[*own, *headers])
+        events = [request, *([h11.Data(data=body)] if body else []), h11.EndOfMessage()]
+        await self._stream.write(b"".join(self._http.send(event) or b"" for event in events))
+        while True:
+            event = await self._next_event()
+            if isinstance(event, h11.Response):
+                return Response(event.status_code, list(event.headers), self._body())
 
+    def renew(self) -> bool:
+        """Prepare for the next request. Return whether there may be one: the response was read to its end, and the
+        program keeps the connection."""
+        states = self._http.our_state, self._http.their_state
+        if states == (h11.DONE, h11.DONE) and not self._http.trailing_data[0]:
+            self._http.start_next_cycle()
+        return self._http.our_state is h11.IDLE and self._stream.is_quiet
 
-async def _next_event(connection: h11.Connection, stream: Stream) -> object:
-    """Return the next event that is not about missing bytes."""
-    while True:
-        try:
-            event = connection.next_event()
-        except h11.RemoteProtocolError as error:
-            raise BadResponse(str(error)) from error
-        if event is h11.NEED_DATA:
-            connection.receive_data(await stream.read())
-        elif isinstance(event, h11.ConnectionClosed):
-            raise BadResponse("the program closed the connection before its response")
-        else:
-            return event
+    def close(self) -> None:
+        self._stream.close()
+
+    async def _body(self) -> AsyncIterator[bytes]:
+        while True:
+            event = await self._next_event()
+            if isinstance(event, h11.Data):
+                yield bytes(event.data)
+            elif isinstance(event, h11.EndOfMessage):
+                return
+
+    async def _next_event(self) -> object:
+        """Return the next event that is not about missing bytes."""
+        while True:
+            try:
+                event = self._http.next_event()
+            except h11.RemoteProtocolError as error:
+                raise BadResponse(str(error)) from error
+            if event is h11.NEED_DATA:
+                self._http.receive_data(await self._stream.read())
+            elif isinstance(event, h11.ConnectionClosed):
+                raise BadResponse("the program closed the connection before its response")
+            else:
+                return event

@@ -9,12 +9,10 @@ from typing import NamedTuple
 
 from django.db import transaction
 
-from gpusched.lib.db.locks import Lock
 from gpusched.lib.db.sql import execute, prepared
+from serving.replicas.place_lock import lock_places
 from serving.upkeep import SILENT_SECONDS
 
-# Only the holder gives places of an endpoint, so that two web processes never count the same place as free.
-_LOCK = "SELECT pg_advisory_xact_lock(%s, hashint8(%s))"
 # A replica with a dispatcher has answered a probe, and no request has failed at it since.
 _ASSIGN = f"""
     WITH places AS MATERIALIZED (
@@ -67,16 +65,11 @@ class EndedRequest(NamedTuple):
     error: str
 
 
-def lock(endpoint_id: int) -> None:
-    """Keep others from giving places of this endpoint until the end of the transaction."""
-    prepared(_LOCK, [Lock.PLACES, endpoint_id])
-
-
 def assign(dispatcher: int, endpoint_id: int, ids: Sequence[int]) -> list[Place]:
     """Give places to those of these requests that are first in the queue of their endpoint."""
     values = {"dispatcher": dispatcher, "endpoint": endpoint_id, "ids": list(ids)}
-    with transaction.atomic():
-        lock(endpoint_id)
+    with transaction.atomic(savepoint=False):
+        lock_places(endpoint_id)
         return [Place(row["id"], row["attempt"], row["job_id"]) for row in prepared(_ASSIGN, values)]
 
 

@@ -6,7 +6,7 @@ is loaded, llama.cpp answers 503 until then."""
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -14,10 +14,11 @@ from gpusched.lib.bus.listener import Listener, listener
 from gpusched.lib.db.threads import DatabaseAway, WorkFailed, run_in_thread
 from gpusched.lib.process.supervised import supervised
 from serving.openai import upkeep
-from serving.openai.http_exchange import BadResponse, exchange
+from serving.openai.connections import Connections
+from serving.openai.http_exchange import BadResponse
 from serving.openai.measurements import Measurements
 from serving.openai.upkeep import Unproven
-from serving.replicas.connection import ReplicaLost, Stream
+from serving.replicas.connection import ReplicaLost
 
 logger = logging.getLogger(__name__)
 TICK_SECONDS = 1.0
@@ -36,7 +37,7 @@ class Prober:
 
     def __init__(
         self,
-        open_port: Callable[[int, int], Awaitable[Stream]],
+        connections: Connections,
         local_nodes: Callable[[], Collection[int]],
         replace: Callable[[int], None],
         dispatcher: Callable[[], int | None],
@@ -44,13 +45,14 @@ class Prober:
         measurements: Measurements,
         notifications: Listener = listener,
     ) -> None:
-        self._open_port, self._local_nodes, self._replace = open_port, local_nodes, replace
+        self._connections, self._local_nodes, self._replace = connections, local_nodes, replace
         self._dispatcher, self._in_flight, self._measurements = dispatcher, in_flight, measurements
         self._notifications = notifications
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._probes: dict[int, asyncio.Task[None]] = {}
         self._unproven: dict[int, Unproven] = {}
+        self._starting: frozenset[int] = frozenset()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="openai-upkeep")
 
     def start(self) -> None:
@@ -69,7 +71,8 @@ class Prober:
         self._thread.shutdown()
 
     def _on_change(self, changed: dict[str, list[int]]) -> None:
-        if self._probes or "endpoints" in changed or "assignments" in changed:
+        jobs = changed.get("jobs")
+        if jobs is not None and self._starting and (not jobs or not self._starting.isdisjoint(jobs)):
             self._changed.set()
 
     async def _run(self) -> None:
@@ -87,13 +90,15 @@ class Prober:
             self._changed.clear()
 
     async def _tick(self) -> None:
+        self._connections.prune()
         dispatcher = self._dispatcher()
         if dispatcher is None:
             return
         learned, ended = self._measurements.take()
         nodes, in_flight = list(self._local_nodes()), list(self._in_flight())
         work = partial(upkeep.keep_up, dispatcher, nodes, in_flight, learned, ended)
-        self._unproven = {replica.job_id: replica for replica in await run_in_thread(self._thread, work)}
+        self._starting, unproven = await run_in_thread(self._thread, work)
+        self._unproven = {replica.job_id: replica for replica in unproven}
         for job_id in self._probes.keys() - self._unproven.keys():
             self._probes.pop(job_id).cancel()
         for job_id in self._unproven.keys() - self._probes.keys():
@@ -118,14 +123,8 @@ class Prober:
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def _answers(self, replica: Unproven) -> bool:
-        stream: Stream | None = None
         try:
             async with asyncio.timeout(PROBE_SECONDS):
-                stream = await self._open_port(replica.job_id, replica.port)
-                response = await exchange(stream, "GET", "/v1/models", [], b"")
-                return response.status < 500
+                return await self._connections.probe(replica.job_id, replica.port, "/v1/models") < 500
         except (ReplicaLost, BadResponse, TimeoutError):
             return False
-        finally:
-            if stream is not None:
-                stream.close()

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -15,13 +15,14 @@ from gpusched.lib.bus.listener import Listener, listener
 from gpusched.lib.db.threads import DatabaseAway, WorkFailed, run_in_thread
 from serving.openai import places
 from serving.openai.balancer import Balancer
+from serving.openai.connections import Connections
 from serving.openai.errors import error_response
-from serving.openai.http_exchange import BadResponse, Response, exchange
+from serving.openai.http_exchange import BadResponse, HttpConnection, Response
 from serving.openai.measurements import Measurements
 from serving.openai.places import EndedRequest, Place
 from serving.openai.recorder import Ending, FailedReplica, Recorder
 from serving.openai.relay import Relay, client_left, outcome_of
-from serving.replicas.connection import ReplicaHung, ReplicaLost, Stream
+from serving.replicas.connection import ReplicaHung, ReplicaLost
 from serving.requests.results import Outcome
 
 logger = logging.getLogger(__name__)
@@ -32,7 +33,6 @@ MAX_BUFFERED_BYTES = 1 << 20
 _PASSED_ON = frozenset({b"content-type", b"content-encoding", b"cache-control", b"retry-after"})
 # The status and code of requests that ended while they waited. Clients repeat those with 409, 429 and from 500 on.
 _OF_STATES = {"expired": (503, "no_replica"), "cancelled": (400, "cancelled"), "refused": (404, "model_not_found")}
-OpenPort = Callable[[int, int], Awaitable[Stream]]
 
 
 @dataclass(frozen=True)
@@ -57,28 +57,34 @@ class _InFlight:
     """A request between its row and its ending."""
 
     def __init__(self) -> None:
-        self.stream: Stream | None = None
+        self.connection: HttpConnection | None = None
         self.is_aborted = False
 
     def abort(self) -> None:
         """Stop the replica's work: a user has cancelled the request."""
         self.is_aborted = True
-        if self.stream is not None:
-            self.stream.close()
+        if self.connection is not None:
+            self.connection.close()
+
+    def use(self, connection: HttpConnection) -> None:
+        """Send the request over this connection. Raises ReplicaLost if it is cancelled already."""
+        self.connection = connection
+        if self.is_aborted:
+            raise ReplicaLost("the request was cancelled")
 
 
 class Proxy:
-    """All state belongs to the event loop. `open_port` opens a stream to a port of a job, or raises ReplicaLost."""
+    """All state belongs to the event loop."""
 
     def __init__(
         self,
         balancer: Balancer,
         recorder: Recorder,
         measurements: Measurements,
-        open_port: OpenPort,
+        connections: Connections,
         notifications: Listener = listener,
     ) -> None:
-        self._balancer, self._recorder, self._open_port = balancer, recorder, open_port
+        self._balancer, self._recorder, self._connections = balancer, recorder, connections
         self._measurements, self._notifications = measurements, notifications
         self._in_flight: dict[int, _InFlight] = {}
         self._is_subscribed = False
@@ -154,33 +160,35 @@ class Proxy:
 
     async def _respond(self, request: Forwarded, place: Place) -> tuple[HttpResponseBase, Outcome | Ending | None]:
         """Return the response of this replica. Raises ReplicaLost, ReplicaHung and BadResponse."""
-        stream: Stream | None = None
-        began, is_kept = time.monotonic(), False
+        flight = self._in_flight[request.request_id]
+        flight.connection = None
+        began, is_relayed = time.monotonic(), False
         try:
             async with asyncio.timeout(request.timeout_seconds):
-                flight = self._in_flight[request.request_id]
-                stream = flight.stream = await self._open_port(place.job_id, request.port)
-                if flight.is_aborted:
-                    raise ReplicaLost("the request was cancelled")
-                response = await exchange(stream, "POST", request.path, _sent(request), request.body)
+                response = await self._connections.exchange(
+                    place.job_id, request.port, request.path, _sent(request), request.body, flight.use
+                )
                 first, is_complete = (b"", False) if response.is_event_stream else await _start_of(response)
             headers = _answer_headers(request, response, place)
             if is_complete:
                 self._measurements.ended(place.job_id, request, time.monotonic() - began, response.status)
                 return HttpResponse(first, status=response.status, headers=headers), outcome_of(place, response.status)
-            relay = Relay(first, response, stream, place, request.timeout_seconds, self._finish(request, began))
-            is_kept = True
+            relay = Relay(first, response, place, request.timeout_seconds, self._finish(request, began))
+            is_relayed = True
             return StreamingHttpResponse(relay, status=response.status, headers=headers), None
         except TimeoutError as error:
             raise ReplicaHung(f"the replica did not answer within {request.timeout_seconds:g} s") from error
         finally:
-            if stream is not None and not is_kept:
-                stream.close()
+            if flight.connection is not None and not is_relayed:
+                self._connections.keep(place.job_id, flight.connection)
 
     def _finish(self, request: Forwarded, began: float) -> Callable[[Place, int, Outcome | Ending], None]:
         def finish(place: Place, status: int, ending: Outcome | Ending) -> None:
+            flight = self._in_flight[request.request_id]
+            assert flight.connection is not None
+            self._connections.keep(place.job_id, flight.connection)
             self._measurements.ended(place.job_id, request, time.monotonic() - began, status)
-            if self._in_flight[request.request_id].is_aborted:
+            if flight.is_aborted:
                 ending = Ending(request.request_id, "cancelled", "cancelled", "")
             if isinstance(ending, Outcome) and ending.error_code in ("replica_lost", "timeout"):
                 self._recorder.put(FailedReplica(place.job_id))

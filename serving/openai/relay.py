@@ -9,7 +9,7 @@ from gpusched.lib.web.deferred import BrokenResponse
 from serving.openai.http_exchange import BadResponse, Response
 from serving.openai.places import Place
 from serving.openai.recorder import Ending
-from serving.replicas.connection import ReplicaLost, Stream
+from serving.replicas.connection import ReplicaLost
 from serving.requests.results import Outcome
 
 Finish = Callable[[Place, int, Outcome | Ending], None]
@@ -29,10 +29,8 @@ def outcome_of(place: Place, status: int) -> Outcome:
 class Relay:
     """The pieces of a response, for a StreamingHttpResponse. Calls `finish` once, at the end or when it is closed."""
 
-    def __init__(
-        self, first: bytes, response: Response, stream: Stream, place: Place, timeout_seconds: float, finish: Finish
-    ) -> None:
-        self._first, self._response, self._stream, self._place = first, response, stream, place
+    def __init__(self, first: bytes, response: Response, place: Place, timeout_seconds: float, finish: Finish) -> None:
+        self._first, self._response, self._place = first, response, place
         self._timeout_seconds, self._finish = timeout_seconds, finish
         self._is_finished = False
         self._is_between_events = True
@@ -75,7 +73,6 @@ class Relay:
     def _end(self, ending: Outcome | Ending) -> None:
         if not self._is_finished:
             self._is_finished = True
-            self._stream.close()
             self._finish(self._place, self._response.status, ending)
 
 

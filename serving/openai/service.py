@@ -4,9 +4,10 @@ from collections.abc import Callable, Collection
 
 from gpusched.lib.bus.listener import Listener, listener
 from serving.openai.balancer import Balancer
+from serving.openai.connections import Connections, OpenPort
 from serving.openai.measurements import Measurements
 from serving.openai.prober import Prober
-from serving.openai.proxy import OpenPort, Proxy
+from serving.openai.proxy import Proxy
 from serving.openai.recorder import Recorder
 from serving.openai.relay import client_left
 
@@ -25,12 +26,12 @@ class OpenAIService:
         notifications: Listener = listener,
     ) -> None:
         self.dispatcher = dispatcher
-        measurements = Measurements()
+        measurements, connections = Measurements(), Connections(open_port)
         self._recorder = Recorder(self._wake)
         self._balancer = Balancer(dispatcher, self._drop, notifications)
-        self.proxy = Proxy(self._balancer, self._recorder, measurements, open_port, notifications)
+        self.proxy = Proxy(self._balancer, self._recorder, measurements, connections, notifications)
         self._prober = Prober(
-            open_port, local_nodes, replace, dispatcher, self.proxy.in_flight, measurements, notifications
+            connections, local_nodes, replace, dispatcher, self.proxy.in_flight, measurements, notifications
         )
 
     def start(self) -> None:

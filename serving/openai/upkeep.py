@@ -31,6 +31,10 @@ _UNPROVEN = f"""
            SELECT 1 FROM nodes_ranks k
             WHERE k.job_id = r.job_id AND k.rank = 0 AND k.state = 'running' AND k.node_id = ANY(%s::bigint[]))
 """
+_STARTING = """
+    SELECT r.job_id FROM serving_replica r JOIN serving_endpoint e ON e.id = r.endpoint_id
+     WHERE e.protocol = 'openai' AND r.ended_at IS NULL AND r.dispatcher IS NULL
+"""
 _PROVE = """
     UPDATE serving_replica SET dispatcher = %s, warm_at = coalesce(warm_at, clock_timestamp())
      WHERE job_id = %s AND ended_at IS NULL RETURNING endpoint_id
@@ -67,11 +71,11 @@ def keep_up(
     in_flight: Collection[int],
     learned: Sequence[tuple[int, float]],
     ended: Sequence[tuple[int, float]],
-) -> list[Unproven]:
-    """Record what this process has learned (see Measurements), and end requests without a client. Return the replicas
-    on these nodes that must be probed."""
+) -> tuple[frozenset[int], list[Unproven]]:
+    """Record what this process has learned (see Measurements), and end requests without a client. Return the jobs of
+    replicas that do not run yet, and the replicas on these nodes that must be probed."""
     if not rows(_IS_USED)[0][0]:
-        return []
+        return frozenset(), []
     if learned:
         execute(_SAVE_SPEED, columns(learned, 2))
     if ended:
@@ -82,7 +86,8 @@ def keep_up(
     if over:
         events.changed("tasks", [request.id for request in over])
     execute(_RELEASE_STOPPED)
-    return [Unproven(**row) for row in query(_UNPROVEN, [list(local_nodes)])]
+    starting = frozenset(row["job_id"] for row in query(_STARTING))
+    return starting, [Unproven(**row) for row in query(_UNPROVEN, [list(local_nodes)])]
 
 
 def prove(dispatcher: int, job_id: int) -> None:

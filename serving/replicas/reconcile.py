@@ -12,7 +12,8 @@ from gpusched.lib.db.sql import execute, query, rows
 from jobs.actions import job_actions
 from jobs.submit import submit
 from serving.endpoints.endpoints import template_request
-from serving.models import Endpoint
+from serving.models import Endpoint, EndpointState, Protocol
+from serving.replicas.place_lock import lock_places
 from serving.replicas.scaling import Decision, Demand, LiveReplica, decide
 from tenants.auth.identity import identity_of_user
 
@@ -53,6 +54,12 @@ _DEMANDS = """
 _WAITING_FOR_GPUS = """
     SELECT EXISTS (SELECT 1 FROM jobs_all WHERE is_waiting AND state = 'pending' AND gpu_count > 0
                       AND eligible_at < clock_timestamp() - interval '1 s')
+"""
+
+_DRAIN = """
+    UPDATE serving_replica SET is_draining = true
+     WHERE job_id = %s AND (%s OR NOT EXISTS (
+           SELECT 1 FROM serving_inferencerequest q WHERE q.replica_job_id = job_id AND q.state = 'running'))
 """
 
 
@@ -103,8 +110,15 @@ def _act(endpoint_id: int, decision: Decision) -> None:
         events.changed("endpoints", [endpoint_id])
     for job_id in decision.stop:
         with transaction.atomic():
-            execute("UPDATE serving_replica SET is_draining = true WHERE job_id = %s", [job_id])
-            job_actions.cancel(job_id, identity_of_user(endpoint.owner))
+            _stop(endpoint, job_id)
+
+
+def _stop(endpoint: Endpoint, job_id: int) -> None:
+    """Stop the job of a replica, unless it has got a request since the decision."""
+    if endpoint.protocol == Protocol.OPENAI:
+        lock_places(endpoint.pk)
+    if execute(_DRAIN, [job_id, endpoint.state == EndpointState.REMOVED]):
+        job_actions.cancel(job_id, identity_of_user(endpoint.owner))
 
 
 def _start(endpoint: Endpoint) -> None:

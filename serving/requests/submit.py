@@ -9,6 +9,7 @@ from django.db import transaction
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.bus import events
 from gpusched.lib.db.sql import columns, prepared
+from gpusched.protocol.job_request import FieldError
 from serving.models import Endpoint, EndpointState, Protocol
 from tenants import buckets
 from tenants.auth.identity import Identity
@@ -55,14 +56,15 @@ def submit(
 ) -> Submitted:
     """Queue requests of a user who may use this endpoint. 400 for another protocol, 409 if it drains, 429 if its queue
     is full or tokens are missing. Concurrent submits may exceed max_queue by what each of them brings. `dispatcher`:
-    the web process that passes the answer of a request to the OpenAI API to its client."""
+    the web process that passes the answer of a request to the OpenAI API to its client; it announces the request."""
     if endpoint.state != EndpointState.ACTIVE:
         detail = f"endpoint '{endpoint.name}' is draining and accepts no requests"
         raise Problem(409, "endpoint_draining", detail, next_step="use another endpoint")
     if (endpoint.protocol == Protocol.OPENAI) != (dispatcher is not None):
         detail = f"endpoint '{endpoint.name}' has the protocol {endpoint.protocol}"
         step = "use POST /api/v1/tasks" if endpoint.protocol == Protocol.BATCH else "use the OpenAI API at /v1"
-        raise Problem(400, "wrong_protocol", detail, next_step=step)
+        error = FieldError("model" if dispatcher else "endpoint", "conflict", detail)
+        raise Problem(400, "wrong_protocol", detail, next_step=step, errors=[error])
     costs = [endpoint.cost * request.units for request in requests]
     types = columns([(request.payload_type, cost) for request, cost in zip(requests, costs, strict=True)], 2)
     values = {
@@ -74,10 +76,11 @@ def submit(
         "dispatcher": dispatcher,
     }
     queued = _require_room(endpoint, len(requests))
-    with transaction.atomic():
+    with transaction.atomic(savepoint=False):
         ids = [row["id"] for row in prepared(_INSERT, values)]
         room = buckets.take(endpoint.tenant_id, identity.user_id, BucketUse.TASKS, sum(costs))
-        events.changed("endpoints", [endpoint.pk])
+        if dispatcher is None:
+            events.changed("endpoints", [endpoint.pk])
     return Submitted(ids, queued, queued >= WARNING_PART * endpoint.max_queue, room)
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from serving.openai.http_exchange import BadResponse, exchange
+from serving.openai.http_exchange import BadResponse, HttpConnection
 
 
 class Recorded:
@@ -21,22 +21,53 @@ class Recorded:
 
     def close(self) -> None: ...
 
+    @property
+    def is_quiet(self) -> bool:
+        return True
 
-async def whole(stream):
-    response = await exchange(stream, "POST", "/v1/embeddings", [(b"content-type", b"application/json")], b"{}")
+
+async def whole(connection):
+    response = await connection.exchange("POST", "/v1/embeddings", [(b"content-type", b"application/json")], b"{}")
     return response.status, [piece async for piece in response.body]
 
 
 def ask(*pieces):
-    return asyncio.run(whole(Recorded(*pieces)))
+    return asyncio.run(whole(HttpConnection(Recorded(*pieces))))
 
 
-def test_request_has_its_length_and_closes_the_connection():
+def test_request_has_its_length_and_its_body():
     stream = Recorded(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
-    asyncio.run(whole(stream))
+    asyncio.run(whole(HttpConnection(stream)))
     head, _, body = stream.written.partition(b"\r\n\r\n")
     assert (b"POST /v1/embeddings HTTP/1.1" in head, b"content-length: 2" in head.lower(), body) == (True, True, b"{}")
-    assert b"connection: close" in head.lower()
+
+
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\na"
+
+
+def test_connection_carries_one_request_after_the_other():
+    stream = Recorded(OK, OK)
+    connection = HttpConnection(stream)
+    assert asyncio.run(whole(connection)) == (200, [b"a"])
+    assert connection.renew()
+    assert asyncio.run(whole(connection)) == (200, [b"a"])
+    assert stream.written.count(b"POST") == 2
+
+
+@pytest.mark.parametrize("end", [OK + b"HTTP/1.1 408", OK.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")])
+def test_connection_ends_when_the_program_closes_it_or_sends_more(end):
+    connection = HttpConnection(Recorded(end))
+    assert asyncio.run(whole(connection)) == (200, [b"a"])
+    assert not connection.renew()
+
+
+def test_connection_is_not_used_again_in_the_middle_of_a_response():
+    async def scenario():
+        connection = HttpConnection(Recorded(OK[:-1], b"a"))
+        await connection.exchange("POST", "/", [], b"")
+        return connection.renew()
+
+    assert asyncio.run(scenario()) is False
 
 
 def test_response_is_returned_in_pieces_as_they_arrive():

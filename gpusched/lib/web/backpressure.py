@@ -47,8 +47,13 @@ def backpressure(scope: Mapping[str, Any], send: Send) -> Iterator[Send]:
             release()  # the answer ends with it
             pace.has_room.set()
         await send(message)
+        await asyncio.sleep(0)  # a writer that never waits must not stop the event loop
+        if pace.has_room.is_set():
+            return
         try:
-            await asyncio.wait_for(pace.has_room.wait(), TIMEOUT_SECONDS)
+            # Not wait_for: the end of the connection makes room, too, and it would then ignore the cancellation.
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                await pace.has_room.wait()
         except TimeoutError:
             if request.channel is not None:
                 request.channel.forceAbortClient()
