@@ -9,6 +9,7 @@ from django.db import transaction
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.bus import events
 from gpusched.lib.db.sql import columns, prepared
+from serving.endpoints.endpoints import require_open
 from serving.models import Endpoint, EndpointState
 from tenants import buckets
 from tenants.auth.identity import Identity
@@ -50,8 +51,9 @@ class Submitted(NamedTuple):
 
 
 def submit(endpoint: Endpoint, requests: Sequence[NewRequest], identity: Identity) -> Submitted:
-    """Queue requests of a user who may use this endpoint. 409 if it drains, 429 if its queue is full or tokens are
-    missing. Concurrent submits may exceed max_queue by what each of them brings."""
+    """Queue requests of a user who may use this endpoint. 409 if it drains or its tenant is archived, 429 if its queue
+    is full or tokens are missing. Concurrent submits may exceed max_queue by what each of them brings."""
+    require_open(endpoint)
     if endpoint.state != EndpointState.ACTIVE:
         detail = f"endpoint '{endpoint.name}' is draining and accepts no requests"
         raise Problem(409, "endpoint_draining", detail, next_step="use another endpoint")
