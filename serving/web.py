@@ -1,7 +1,5 @@
 """Serving in this web process: connect the hub to the agents' streams and to the jobs of replicas."""
 
-from django.contrib.auth.models import User
-
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import query
 from gpusched.protocol.batches import SOCKET_NAME
@@ -13,7 +11,7 @@ from nodes.streams.stream import Stream
 from serving.hub import ServingHub
 from serving.openai.service import OpenAIService
 from serving.replicas.connection import ReplicaLost
-from tenants.auth.identity import identity_of_user
+from tenants.auth.identity import identity_of_server
 
 
 class ReplicaStream:
@@ -61,12 +59,11 @@ async def open_port(job_id: int, port: int) -> ReplicaStream:
 def replace_replica(job_id: int) -> None:
     """Stop the job of a replica that hangs; the load then starts another one."""
     rows = query(
-        "UPDATE serving_replica r SET is_draining = true FROM serving_endpoint e"
-        " WHERE e.id = r.endpoint_id AND r.job_id = %s AND NOT r.is_draining RETURNING e.owner_id",
+        "UPDATE serving_replica SET is_draining = true WHERE job_id = %s AND NOT is_draining RETURNING job_id",
         [job_id],
     )
     for row in rows:
-        job_actions.cancel(job_id, identity_of_user(User.objects.get(pk=row["owner_id"])))
+        job_actions.cancel(row["job_id"], identity_of_server())
 
 
 serving = ServingHub(open_replica, registry.nodes, replace_replica)

@@ -16,6 +16,7 @@ from gpusched.protocol.states import Role
 from jobs.submit import admission
 from serving.models import DEFAULT_COSTS, Endpoint, EndpointState, InferenceRequest, ModelType, Protocol, RequestState
 from tenants.auth.identity import Identity
+from tenants.tenancy import archived
 
 # Fields of a job that make no sense for a replica, which runs until it is not needed.
 _NOT_IN_TEMPLATES = ("tenant", "array", "depends_on", "ref", "not_before", "max_runtime_minutes")
@@ -27,6 +28,7 @@ def create(tenant_id: int, fields: Mapping[str, Any], identity: Identity) -> End
     values = dict(fields)
     values["cost"] = values.get("cost") or DEFAULT_COSTS[ModelType(values.get("type", ModelType.OTHER))]
     endpoint = Endpoint(tenant_id=tenant_id, owner_id=identity.user_id, **values)
+    require_open(endpoint)
     _check(endpoint, identity)
     try:
         with transaction.atomic():
@@ -117,6 +119,12 @@ def require_use(endpoint: Endpoint, identity: Identity) -> None:
 def _is_allowed(endpoint: Endpoint, identity: Identity) -> bool:
     allowed = endpoint.allowed_users
     return allowed is None or identity.user_id in (*allowed, endpoint.owner_id) or identity.can_administer
+
+
+def require_open(endpoint: Endpoint) -> None:
+    """Raise 409 if the tenant is archived, and so gets no replicas."""
+    if endpoint.tenant.archived_at is not None:
+        raise archived.refusal(endpoint.tenant.name)
 
 
 def template_request(endpoint: Endpoint) -> JobRequest:

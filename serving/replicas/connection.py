@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gpusched.protocol.batches import BadFrame, Body, Decoder, Frame, encode
+from serving.replicas import answers
 from serving.requests.claims import Claimed
 from serving.requests.results import Outcome
-
-MAX_CODE = 30
 
 
 class Stream(Protocol):
@@ -69,36 +68,31 @@ class ReplicaConnection:
                 await self._stream.write(encode(frame))
         except (OSError, TimeoutError) as error:
             raise ReplicaLost(f"the batch could not be sent: {error}") from error
-        answer = await self._next(timeout_seconds)
-        while answer.values.get("batch") != self._batch:
-            answer = await self._next(timeout_seconds)
+        answer = await self._next(timeout_seconds, self._batch)
         if answer.kind == "failed":
             code, message = answer.values.get("code"), answer.values.get("message")
-            raise BatchFailed(str(code)[:MAX_CODE], str(message).replace("\x00", ""))
+            raise BatchFailed(answers.code(code), answers.message(message))
         if answer.kind != "results" or len(answer.bodies) != len(requests):
             raise BatchFailed("wrong_number_of_results", f"{len(answer.bodies)} results for {len(requests)} requests")
-        return [_outcome(request, body) for request, body in zip(requests, answer.bodies, strict=True)]
+        return [answers.outcome(request, body) for request, body in zip(requests, answer.bodies, strict=True)]
 
     def close(self) -> None:
         self._stream.close()
 
-    async def _next(self, timeout_seconds: float) -> Frame:
+    async def _next(self, timeout_seconds: float, batch: int | None = None) -> Frame:
+        """Return the next frame. `batch`: the next one about this batch; others do not extend the time."""
         try:
             async with asyncio.timeout(timeout_seconds):
-                while not self._frames:
-                    data = await self._stream.read()
-                    if not data:
-                        raise ReplicaLost("it closed the connection")
-                    self._frames += self._decoder.feed(data)
+                while True:
+                    while not self._frames:
+                        data = await self._stream.read()
+                        if not data:
+                            raise ReplicaLost("it closed the connection")
+                        self._frames += self._decoder.feed(data)
+                    frame = self._frames.pop(0)
+                    if batch is None or frame.values.get("batch") == batch:
+                        return frame
         except TimeoutError as error:
             raise ReplicaHung(f"it did not answer within {timeout_seconds:g} s") from error
         except (OSError, BadFrame) as error:
             raise ReplicaLost(str(error)) from error
-        return self._frames.pop(0)
-
-
-def _outcome(request: Claimed, body: Body) -> Outcome:
-    if body.error:
-        text = body.data.decode(errors="replace").replace("\x00", "")  # PostgreSQL's texts have none
-        return Outcome(request.id, request.attempt, error_code=body.error[:MAX_CODE], error=text)
-    return Outcome(request.id, request.attempt, body.data, body.type[:100])

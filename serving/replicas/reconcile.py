@@ -15,7 +15,7 @@ from serving.endpoints.endpoints import template_request
 from serving.models import Endpoint, EndpointState, Protocol
 from serving.replicas.place_lock import lock_places
 from serving.replicas.scaling import Decision, Demand, LiveReplica, decide
-from tenants.auth.identity import identity_of_user
+from tenants.auth.identity import identity_of_server, identity_of_user
 
 _ONE_AT_A_TIME = "SELECT pg_try_advisory_xact_lock(%s)"
 # A replica that ended before it was warm counts as a failure until one is warm again, or for an hour.
@@ -95,8 +95,9 @@ def _demand(row: dict[str, Any], are_gpus_needed: bool) -> Demand:
 
 
 def _act(endpoint_id: int, decision: Decision) -> None:
-    """Start and stop the jobs of replicas in the name of the endpoint's owner. A start that is refused, as by a limit
-    of the tenant, is the endpoint's problem, and tried again in the next round."""
+    """Start the jobs of replicas in the name of the endpoint's owner, and stop them in that of the server, as the owner
+    may have lost the right. A start that is refused, as by a limit of the tenant, is the endpoint's problem, and tried
+    again in the next round."""
     endpoint = Endpoint.objects.select_related("tenant", "owner").get(pk=endpoint_id)
     refusal = ""
     try:
@@ -118,10 +119,13 @@ def _stop(endpoint: Endpoint, job_id: int) -> None:
     if endpoint.protocol == Protocol.OPENAI:
         lock_places(endpoint.pk)
     if execute(_DRAIN, [job_id, endpoint.state == EndpointState.REMOVED]):
-        job_actions.cancel(job_id, identity_of_user(endpoint.owner))
+        job_actions.cancel(job_id, identity_of_server())
 
 
 def _start(endpoint: Endpoint) -> None:
+    if not endpoint.owner.is_active:
+        detail = f"the account of its owner, {endpoint.owner.get_username()}, is disabled"
+        raise Problem(403, "not_permitted", detail, next_step="create the endpoint as another user")
     submitted = submit.submit(template_request(endpoint), identity_of_user(endpoint.owner))
     job_id = msgspec.json.decode(submitted.answer)["job_id"]
     sql = "INSERT INTO serving_replica (job_id, endpoint_id, is_draining) VALUES (%s, %s, false)"

@@ -59,9 +59,9 @@ def wanted_replicas(demand: Demand) -> int:
 
 def decide(demand: Demand) -> Decision:
     """Return what to start and stop now. A replica that is busy or not warm yet is stopped only with its endpoint."""
-    if demand.is_removed:
-        return Decision(0, tuple(replica.job_id for replica in demand.replicas))
     wanted, live = wanted_replicas(demand), len(demand.replicas)
+    if demand.is_removed or (demand.is_draining and wanted == 0):
+        return Decision(0, tuple(replica.job_id for replica in demand.replicas))
     if wanted > live:
         return Decision(0 if _is_paused(demand) else wanted - live, ())
     after = 0.0 if demand.is_draining else demand.idle_seconds

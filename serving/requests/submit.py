@@ -10,6 +10,7 @@ from gpusched.lib.api.problems import Problem
 from gpusched.lib.bus import events
 from gpusched.lib.db.sql import columns, prepared
 from gpusched.protocol.job_request import FieldError
+from serving.endpoints.endpoints import require_open
 from serving.models import Endpoint, EndpointState, Protocol
 from tenants import buckets
 from tenants.auth.identity import Identity
@@ -54,9 +55,11 @@ class Submitted(NamedTuple):
 def submit(
     endpoint: Endpoint, requests: Sequence[NewRequest], identity: Identity, dispatcher: int | None = None
 ) -> Submitted:
-    """Queue requests of a user who may use this endpoint. 400 for another protocol, 409 if it drains, 429 if its queue
-    is full or tokens are missing. Concurrent submits may exceed max_queue by what each of them brings. `dispatcher`:
-    the web process that passes the answer of a request to the OpenAI API to its client; it announces the request."""
+    """Queue requests of a user who may use this endpoint. 400 for another protocol, 409 if it drains or its tenant is
+    archived, 429 if its queue is full or tokens are missing. Concurrent submits may exceed max_queue by what each of
+    them brings. `dispatcher`: the web process that passes the answer of a request to the OpenAI API to its client; it
+    announces the request."""
+    require_open(endpoint)
     if endpoint.state != EndpointState.ACTIVE:
         detail = f"endpoint '{endpoint.name}' is draining and accepts no requests"
         raise Problem(409, "endpoint_draining", detail, next_step="use another endpoint")

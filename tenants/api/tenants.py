@@ -50,6 +50,7 @@ class NewTenant(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields
     can_preempt_others: bool = True
     preemption_budget_per_hour: Limit = None
     unix_user: str = ""
+    time_zone: str = "UTC"
     quota: QuotaFields = QuotaFields()
 
 
@@ -63,6 +64,7 @@ class TenantChanges(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
     can_preempt_others: bool | msgspec.UnsetType = msgspec.UNSET
     preemption_budget_per_hour: Limit | msgspec.UnsetType = msgspec.UNSET
     unix_user: str | msgspec.UnsetType = msgspec.UNSET
+    time_zone: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class NewName(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -75,7 +77,7 @@ def _values(changes: msgspec.Struct) -> dict[str, Any]:
 
 _TENANTS = """
     SELECT t.id, t.name, t.display_name, t.weight, t.tier, t.allow_preemption, t.can_preempt_others,
-           t.preemption_budget_per_hour, t.unix_user, t.created_at, t.archived_at,
+           t.preemption_budget_per_hour, t.unix_user, t.time_zone, t.created_at, t.archived_at,
            json_build_object('max_gpus', q.max_gpus, 'max_gpu_memory_mb', q.max_gpu_memory_mb,
                'max_cpu_cores', q.max_cpu_cores, 'max_memory_mb', q.max_memory_mb,
                'max_concurrent_jobs', q.max_concurrent_jobs, 'max_gpus_per_user', q.max_gpus_per_user,
@@ -134,7 +136,8 @@ class Tenants(APIView):
     def post(self, request: Request) -> Response:
         """`name` has lower-case letters, digits and dashes. `weight`: 0.001 to 1000000. `tier`: `standard`, `premium`
         or `opportunistic`. `preemption_budget_per_hour` null: no limit on preemptions of its jobs. `unix_user` empty:
-        the node chooses (docs/agent.md, Whose processes)."""
+        the node chooses (docs/agent.md, Whose processes). `time_zone`, like Europe/Berlin: where the days of daily
+        budgets begin."""
         caller = identity(request)
         caller.require_admin()
         fields = _values(read_body(request, NewTenant))

@@ -155,6 +155,11 @@ def identity_of_user(user: AbstractBaseUser) -> Identity:
     )
 
 
+def identity_of_server() -> Identity:
+    """Return the identity of the server itself, which acts in every tenant and is no user."""
+    return Identity(0, "system", True, ALL_SCOPES, via="command")
+
+
 def _roles(memberships: list[list[Any]]) -> tuple[dict[int, Role], dict[int, str], frozenset[int]]:
     """Return roles and names by tenant, and which tenants are archived."""
     archived = frozenset(m[0] for m in memberships if m[3])

@@ -171,3 +171,35 @@ def test_bucket_limits_submits_and_reports_what_is_left(endpoint, token, admin):
     assert [item["scope"] for item in call("GET", "/api/v1/buckets", token).json()["items"]] == ["user"]
     assert call("DELETE", path, admin).status_code == 204
     assert call("POST", "/api/v1/tasks", token, {"endpoint": "embed", "inputs": [1, 2]}).status_code == 201
+
+
+def test_archived_tenant_gets_no_endpoints_and_no_tasks(endpoint, token, admin):
+    assert call("POST", "/api/v1/tenants/nlp/archive", admin).status_code == 200
+    for path, body in (
+        ("endpoints", {"name": "other", "tenant": "nlp", "template": TEMPLATE}),
+        ("tasks", {"endpoint": "embed", "input": 1}),
+    ):
+        answer = call("POST", f"/api/v1/{path}", token, body)
+        assert (answer.status_code, answer.json()["code"]) == (409, "tenant_archived"), path
+
+
+def test_wait_goes_with_neither_a_dry_run_nor_a_key(endpoint, token):
+    """A dry run stores no task, so its wait would never end."""
+    body = {"endpoint": "embed", "input": 1}
+    answer = call("POST", "/api/v1/tasks?wait=5&dry_run=true", token, body)
+    assert (answer.status_code, [error["field"] for error in answer.json()["errors"]]) == (400, ["wait"])
+    dry = call("POST", "/api/v1/tasks?dry_run=true", token, body)
+    assert (dry.status_code, dry["Dry-Run"], InferenceRequest.objects.count()) == (200, "true", 0)
+
+
+def test_lists_have_pages(endpoint, token, admin):
+    assert (
+        call("POST", "/api/v1/endpoints", token, {"name": "ask", "tenant": "nlp", "template": TEMPLATE}).status_code
+        == 201
+    )
+    for scope in ("user", "tenant"):
+        call("POST", "/api/v1/buckets", admin, {"tenant": "nlp", "scope": scope, "rate_per_second": 1, "burst": 9})
+    for path, field, values in (("endpoints", "name", ["ask", "embed"]), ("buckets", "scope", ["user", "tenant"])):
+        first = call("GET", f"/api/v1/{path}?limit=1", token).json()
+        rest = call("GET", f"/api/v1/{path}?limit=5&cursor={first['next_cursor']}", token).json()
+        assert ([item[field] for item in first["items"] + rest["items"]], rest["next_cursor"]) == (values, None)

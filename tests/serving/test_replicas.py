@@ -12,7 +12,7 @@ from serving.models import Endpoint, Replica
 from serving.replicas.reconcile import reconcile
 from tenants.models import Membership
 from tenants.tenancy import tenants
-from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
+from tests.factories import identity_for, make_member, make_node, make_tenant, make_user, run_cycle, submit
 from tests.serving.test_requests import ask, claim
 
 pytestmark = pytest.mark.django_db
@@ -198,3 +198,23 @@ def test_only_allowed_users_may_use_an_endpoint(tenant, user, node):
     with pytest.raises(Problem) as caught:
         endpoints.require_use(endpoint, identity_for(other))
     assert caught.value.status == 403
+
+
+def test_replicas_stop_when_their_owner_has_left_the_tenant(tenant, user, node):
+    """The rights of the owner must not keep replicas of an endpoint alive, nor end the round of all others."""
+    endpoint = make(tenant, user, min_replicas=1)
+    reconcile()
+    [job_id] = live()
+    Membership.objects.filter(user=user).delete()
+    endpoints.drain(endpoint.pk, identity_for(make_user("root", admin=True)))
+    reconcile()
+    assert (live(), Job.objects.get(pk=job_id).state) == ([], "cancelled")
+
+
+def test_disabled_owner_gets_no_more_replicas(tenant, user, node):
+    endpoint = make(tenant, user, min_replicas=1)
+    user.is_active = False
+    user.save()
+    reconcile()
+    endpoint.refresh_from_db()
+    assert (live(), endpoint.problem) == ([], f"the account of its owner, {user.username}, is disabled")

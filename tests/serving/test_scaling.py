@@ -65,6 +65,7 @@ def test_draining_endpoint_keeps_a_replica_for_what_waits():
     draining = demand(replicas=live(1.0), is_draining=True, min_replicas=1)
     assert decide(replace(draining, queued_cost=3)) == Decision(0, ())
     assert decide(draining) == Decision(0, (1,))
+    assert decide(replace(draining, replicas=live(None))) == Decision(0, (1,)), "it never became warm"
 
 
 def test_removed_endpoint_stops_all_its_replicas():

@@ -1,14 +1,17 @@
 """Token buckets: exact rates for any polling interval, bursts, daily budgets in the tenant's time zone, refunds."""
 
 from datetime import UTC, datetime, timedelta
+from zoneinfo import available_timezones
 
 import pytest
 from django.db import connection, transaction
 
 from gpusched.lib.api.problems import Problem
+from gpusched.lib.db.sql import query
 from tenants import buckets
 from tenants.models import BucketLevel, BucketScope, BucketUse, TokenBucket
-from tests.factories import make_member, make_tenant
+from tests.api.test_access import call
+from tests.factories import make_member, make_tenant, make_token, make_user
 from tests.races.test_constraints import at_once
 
 pytestmark = pytest.mark.django_db
@@ -179,3 +182,15 @@ def test_rolled_back_take_restores_the_tokens():
         transaction.set_rollback(True)
     assert not connection.in_atomic_block
     assert buckets.take(tenant.pk, user.pk, BucketUse.TASKS, 1.0)
+
+
+def test_admin_sets_the_time_zone_of_a_tenant(tenant):
+    """Every zone that a tenant can have is one of PostgreSQL, which computes the days."""
+    token = make_token(make_user(admin=True))
+    assert call("PATCH", f"/api/v1/tenants/{tenant.name}", token, {"time_zone": "Asia/Tokyo"}).status_code == 200
+    assert call("GET", f"/api/v1/tenants/{tenant.name}", token).json()["time_zone"] == "Asia/Tokyo"
+    refused = call("PATCH", f"/api/v1/tenants/{tenant.name}", token, {"time_zone": "Mars/Olympus"})
+    assert (refused.status_code, [error["field"] for error in refused.json()["errors"]]) == (400, ["time_zone"])
+    known = {row["name"] for row in query("SELECT name FROM pg_timezone_names")}
+    assert available_timezones() - {"localtime"} <= known
+    assert call("PATCH", f"/api/v1/tenants/{tenant.name}", token, {"time_zone": "localtime"}).status_code == 400

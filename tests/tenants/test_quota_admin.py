@@ -36,7 +36,7 @@ def browser(admin):
 def tenant_form(tenant, **quota):
     prefix = {f"quota-0-{name}": value for name, value in quota.items()}
     return {
-        "display_name": "", "weight": "1", "tier": "standard", "allow_preemption": "on", "can_preempt_others": "on",
+        "display_name": "", "weight": "1", "time_zone": "UTC", "tier": "standard", "allow_preemption": "on", "can_preempt_others": "on",
         "quota-TOTAL_FORMS": 1, "quota-INITIAL_FORMS": 1, "quota-0-id": tenant.quota.pk, "quota-0-tenant": tenant.pk,
         "quota-0-guaranteed_gpus": 0, "quota-0-max_gpus_by_model": "{}", "quota-0-seen_version": tenant.quota.version, **prefix,
         "memberships-TOTAL_FORMS": 0, "memberships-INITIAL_FORMS": 0,
@@ -206,7 +206,7 @@ def test_admin_empty_fields_mean_defaults(tenant, browser):
 @pytest.mark.parametrize("max_gpus", ["", "4"])
 def test_tenant_created_in_admin_has_an_untouched_quota(browser, max_gpus):
     form = {
-        "name": "vision", "display_name": "", "weight": "1", "tier": "standard", "quota-TOTAL_FORMS": 1,
+        "name": "vision", "display_name": "", "weight": "1", "time_zone": "UTC", "tier": "standard", "quota-TOTAL_FORMS": 1,
         "quota-INITIAL_FORMS": 0, "quota-0-max_gpus": max_gpus, "quota-0-guaranteed_gpus": 0,
         "quota-0-max_gpus_by_model": "{}", "memberships-TOTAL_FORMS": 0, "memberships-INITIAL_FORMS": 0,
     }  # fmt: skip

@@ -42,9 +42,12 @@ def create_tenant(
     weight: float | None = None,
     tier: str | None = None,
     unix_user: str | None = None,
+    time_zone: str | None = None,
 ) -> Call[Tenant]:
     """Create a tenant, without limits until `set_quota`."""
-    body = without_none(name=name, display_name=display_name, weight=weight, tier=tier, unix_user=unix_user)
+    body = without_none(
+        name=name, display_name=display_name, weight=weight, tier=tier, unix_user=unix_user, time_zone=time_zone
+    )
     return write("POST", "/tenants", Tenant, body)
 
 
@@ -58,6 +61,7 @@ def change_tenant(
     can_preempt_others: bool | None = None,
     preemption_budget_per_hour: int | None = None,
     unix_user: str | None = None,
+    time_zone: str | None = None,
 ) -> Call[Tenant]:
     """Change the named fields; leave the others as they are."""
     body = without_none(
@@ -68,6 +72,7 @@ def change_tenant(
         can_preempt_others=can_preempt_others,
         preemption_budget_per_hour=preemption_budget_per_hour,
         unix_user=unix_user,
+        time_zone=time_zone,
     )
     return write("PATCH", f"/tenants/{segment(name)}", Tenant, body)
 

@@ -30,7 +30,7 @@ CODES: dict[str, tuple[int, str]] = {
     "endpoint_draining": (409, "the endpoint drains and accepts no tasks"),
     "not_empty": (409, "the endpoint to remove has unfinished tasks"),
     "no_result": (409, "the task has no result: it has not ended, or ended without one"),
-    "tenant_archived": (409, "the tenant of the job is archived"),
+    "tenant_archived": (409, "the tenant of the job or the endpoint is archived"),
     "tenant_has_jobs": (409, "the tenant to archive has pending or running jobs"),
     "named_in_settings": (409, "`GPUSCHED_OIDC_GROUPS` contains the name of the tenant to rename"),
     "last_admin": (409, "there is no other admin"),

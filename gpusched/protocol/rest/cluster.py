@@ -80,6 +80,7 @@ class Tenant(msgspec.Struct, kw_only=True):
     can_preempt_others: bool = True
     preemption_budget_per_hour: int | None = None
     unix_user: str = ""
+    time_zone: str = "UTC"
     created_at: datetime | None = None
     archived_at: datetime | None = None
     quota: Quota = msgspec.field(default_factory=Quota)
