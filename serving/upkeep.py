@@ -52,10 +52,11 @@ _LOSSES = """
     SELECT DISTINCT ON (job_id) job_id, coalesce(evidence ->> 'class', '') = ANY(%s) AS is_out_of_memory
       FROM jobs_attempts WHERE job_id = ANY(%s::bigint[]) AND ended_at IS NOT NULL ORDER BY job_id, number DESC
 """
+# A dispatcher that has just taken a replica over knows of no batch: then `busy_at` stays that of the one before it.
 _SAVE_WARM = """
     UPDATE serving_replica r
        SET warm_at = coalesce(r.warm_at, clock_timestamp() - make_interval(secs => w.warm)),
-           busy_at = clock_timestamp() - make_interval(secs => w.busy)
+           busy_at = coalesce(clock_timestamp() - make_interval(secs => w.busy), r.busy_at)
       FROM unnest(%s::bigint[], %s::float8[], %s::float8[]) AS w (job_id, warm, busy) WHERE r.job_id = w.job_id
     RETURNING r.endpoint_id
 """

@@ -11,6 +11,7 @@ from django.db import connection, transaction
 
 from gpusched.lib.cache import Cache
 from gpusched.lib.db.sql import columns, execute, query, rows
+from gpusched.lib.hooks import hook
 from gpusched.protocol import affinity as protocol
 from nodes.health import missing_users
 from scheduling.cycle import array_heads as arrays
@@ -78,22 +79,24 @@ _JOBS = f"""
            j.max_runtime_seconds, j.predicted_seconds, j.workload_class = 'online'
       FROM jobs_all j WHERE """
 _PENDING, _JOBS_BY_ID = f"{_JOBS} {_IS_PLANNED}", f"{_JOBS} j.id = ANY(%s::bigint[])"
+# A spare job, such as an idle replica, does no work: it counts as of the lowest priority, and its end loses nothing.
 _RUNNING = """
-    SELECT j.id, j.tenant_id, j.priority, j.gpu_count, j.gpu_memory_mb, j.gpu_models,
-           j.gpu_sharing = 'shared' AS shared, j.cpu_milli, j.memory_mb, j.gang_scheduling, j.ranks,
-           j.node_selector::text AS selector, j.topology, j.node_affinity::text AS affinity,
+    SELECT j.id, j.tenant_id, CASE WHEN i.job_id IS NULL THEN j.priority ELSE 0 END AS priority, j.gpu_count,
+           j.gpu_memory_mb, j.gpu_models, j.gpu_sharing = 'shared' AS shared, j.cpu_milli, j.memory_mb,
+           j.gang_scheduling, j.ranks, j.node_selector::text AS selector, j.topology, j.node_affinity::text AS affinity,
            j.tolerations::text AS tolerations,
            CASE WHEN j.anti_affinity = '' THEN '' ELSE j.tenant_id || '/' || j.anti_affinity END AS apart,
            j.max_runtime_seconds, j.preemptible, j.user_id, j.workload_class = 'online' AS is_online, j.grace_seconds,
            j.state = 'stopping' AS is_stopping, (j.stop_evidence->>'by_job')::bigint AS stopping_for,
            extract(epoch FROM CASE WHEN j.state = 'stopping' THEN j.reason_since END)::float8 AS stopping_since,
            extract(epoch FROM coalesce(j.started_at, a.scheduled_at))::float8 AS started_at,
-           extract(epoch FROM a.saved_at)::float8 AS saved_at,
+           extract(epoch FROM CASE WHEN i.job_id IS NULL THEN a.saved_at ELSE now() END)::float8 AS saved_at,
            extract(epoch FROM greatest(j.submitted_at, j.eligible_at))::float8 AS queued_at,
            s.rank, s.node_id, s.cpu_milli AS rank_cpu, s.memory_mb AS rank_memory,
            (SELECT json_agg(json_build_array(l.device_id, l.memory_mb) ORDER BY l.device_id)
               FROM nodes_allocations l WHERE l.assignment_id = s.id) AS holds
       FROM nodes_ranks s JOIN jobs_all j ON j.id = s.job_id JOIN jobs_attempts a ON a.id = s.attempt_id
+      LEFT JOIN ({spare}) i ON i.job_id = j.id
      WHERE s.state <> 'ended' AND (%(tenant)s::bigint IS NULL OR j.tenant_id = %(tenant)s) ORDER BY j.id, s.rank
 """
 # For nodes as n: a lost node counts as capacity for this long, since it may come back any moment; after that, what only
@@ -260,7 +263,7 @@ def _read(sql: str, params: Sequence[Any] = ()) -> Iterator[PendingJob]:
 def running(tenant_id: int | None = None) -> tuple[RunningJob, ...]:
     """Load the jobs that hold resources, of one tenant or of all."""
     by_job: dict[int, list[dict[str, Any]]] = {}
-    for row in query(_RUNNING, {"tenant": tenant_id}):
+    for row in query(_RUNNING.format(spare=hook("spare_jobs")), {"tenant": tenant_id}):
         by_job.setdefault(row["id"], []).append(row)
     return tuple(_running_job(ranks) for ranks in by_job.values())
 

@@ -79,7 +79,12 @@ class Tasks(APIView):
         if submitted.is_nearly_full:
             headers["Queue-Warning"] = f"endpoint={endpoint.name};used={submitted.queued};limit={endpoint.max_queue}"
         more = {"queued": submitted.queued}
-        return waiting.answer(submitted.ids, caller, seconds, more=more, headers=headers, status=201)
+        if seconds:
+            return waiting.answer(submitted.ids, caller, seconds, more=more, headers=headers, status=201)
+        cost = endpoint.cost * body.units
+        items = representation.queued(endpoint, caller.username, submitted.ids, cost, submitted.queued_at)
+        content = msgspec.json.encode({"items": items, **more})
+        return HttpResponse(content, content_type=JSON, status=201, headers=headers)
 
     @documented(
         "List tasks, newest first, or wait for many",

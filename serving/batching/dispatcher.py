@@ -30,6 +30,8 @@ EXPLAIN_SECONDS = 60.0
 # Weight of the latest batch in the moving average of seconds per cost.
 _SMOOTHING = 0.1
 _RATE_SECONDS = 1.0
+# While a batch is being gathered, requests that arrive this close together need one round.
+_GATHER_SECONDS = 0.003
 OpenStream = Callable[[int], Awaitable[Stream]]
 
 
@@ -150,6 +152,8 @@ class Dispatcher:
                 await self._return({outcome.id: outcome.attempt for outcome in outcomes}, alone=True)
             else:
                 self._hand_out(result, now)
+                if not result.batches and result.again_at is not None:
+                    await asyncio.sleep(min(_GATHER_SECONDS, max(0.0, result.again_at - time.monotonic())))
 
     async def close(self) -> None:
         """Disconnect the replicas; their requests in progress return to the queue once this lease is silent."""

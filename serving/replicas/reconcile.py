@@ -9,6 +9,7 @@ from gpusched.lib.api.problems import Problem
 from gpusched.lib.bus import events
 from gpusched.lib.db.locks import Lock
 from gpusched.lib.db.sql import execute, query, rows
+from gpusched.protocol.reasons import Pending
 from jobs.actions import job_actions
 from jobs.submit import submit
 from serving.endpoints.endpoints import template_request
@@ -26,7 +27,7 @@ _END = """
      WHERE r.job_id = e.job_id
 """
 _DEMANDS = """
-    SELECT e.id, e.state, e.min_replicas, e.max_replicas, e.idle_seconds, e.seconds_per_cost,
+    SELECT e.id, e.tenant_id, e.state, e.min_replicas, e.max_replicas, e.idle_seconds, e.seconds_per_cost,
            coalesce(q.cost, 0) AS queued_cost, coalesce(q.running, 0) AS running, r.replicas, f.failures,
            f.failed_seconds
       FROM serving_endpoint e
@@ -51,9 +52,24 @@ _DEMANDS = """
            SELECT 1 FROM serving_replica l WHERE l.endpoint_id = e.id AND l.ended_at IS NULL)
      ORDER BY e.id
 """
+# A preempted replica, or one of a lost node, waits to run again.
+_COLD = """
+    UPDATE serving_replica r SET warm_at = NULL, busy_at = NULL, dispatcher = NULL
+      FROM jobs_all j
+     WHERE j.id = r.job_id AND r.ended_at IS NULL AND r.warm_at IS NOT NULL AND j.state IN ('pending', 'scheduled')
+"""
+# Jobs that wait for what replicas hold: GPUs, or those that a limit leaves to their tenant. Others would not start.
+_OF_ALL = (
+    Pending.RECLAIM_PENDING, Pending.PREEMPT_DELAY, Pending.PRIORITY, Pending.RESERVED, Pending.FRAGMENTED,
+    Pending.TOPOLOGY, Pending.CAPACITY, Pending.CPU_MEMORY, Pending.CONSTRAINT,
+)  # fmt: skip
+_OF_TENANT = (Pending.TENANT_LIMIT, Pending.USER_CAP, Pending.QUOTA_WAIT)
 _WAITING_FOR_GPUS = """
-    SELECT EXISTS (SELECT 1 FROM jobs_all WHERE is_waiting AND state = 'pending' AND gpu_count > 0
-                      AND eligible_at < clock_timestamp() - interval '1 s')
+    SELECT coalesce(bool_or(reason = ANY(%(of_all)s)), false),
+           coalesce(array_agg(DISTINCT tenant_id) FILTER (WHERE reason = ANY(%(of_tenant)s)), '{}')
+      FROM jobs_all
+     WHERE is_waiting AND state = 'pending' AND gpu_count > 0
+       AND greatest(submitted_at, eligible_at) < clock_timestamp() - interval '1 s'
 """
 
 _DRAIN = """
@@ -69,9 +85,10 @@ def reconcile() -> bool:
         if not rows(_ONE_AT_A_TIME, [Lock.REPLICAS])[0][0]:
             return False
         execute(_END)
-        [(are_gpus_needed,)] = rows(_WAITING_FOR_GPUS)
+        execute(_COLD)
+        [(by_all, by_tenants)] = rows(_WAITING_FOR_GPUS, {"of_all": list(_OF_ALL), "of_tenant": list(_OF_TENANT)})
         for row in query(_DEMANDS):
-            decision = decide(_demand(row, are_gpus_needed))
+            decision = decide(_demand(row, by_all or row["tenant_id"] in by_tenants))
             if decision.start or decision.stop:
                 _act(row["id"], decision)
     return True

@@ -1,6 +1,7 @@
 """Represent inference requests for the API."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -8,6 +9,7 @@ import msgspec
 from gpusched.lib.db.sql import prepared, query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.batches import JSON
+from serving.models import Endpoint, RequestState
 
 _TASKS = """
     SELECT r.id, e.name AS endpoint, t.name AS tenant, u.username AS "user", r.user_id, r.state, r.cost, r.attempt,
@@ -41,6 +43,19 @@ def visible_ids(ids: Sequence[int], visible: Sequence[int] | None) -> set[int]:
 def tasks(ids: Sequence[int], visible: Sequence[int] | None) -> list[dict[str, Any]]:
     """Return these requests in the order of their ids, without those of other tenants. `visible` None: all tenants."""
     return [_represent(row) for row in prepared(_BY_ID, {"ids": list(ids), "visible": visible, "limit": len(ids)})]
+
+
+def queued(endpoint: Endpoint, username: str, ids: Sequence[int], cost: float, at: datetime) -> list[dict[str, Any]]:
+    """Return the tasks of a submit, as `tasks` does, without a read."""
+    # fmt: off
+    common = {
+        "endpoint": endpoint.name, "tenant": endpoint.tenant.name, "user": username, "state": RequestState.QUEUED,
+        "cost": cost, "attempt": 0, "output": None, "output_type": "", "error_code": "", "error": "",
+        "batch_size": None, "flush_reason": "", "replica_job_id": None, "queued_at": rfc3339(at), "started_at": None,
+        "ended_at": None,
+    }
+    # fmt: on
+    return [{"id": number, **common} for number in ids]
 
 
 def listed(

@@ -1,5 +1,6 @@
 """Changes are published to all listeners after the commit, once, whatever fails meanwhile."""
 
+import asyncio
 import json
 import multiprocessing
 import time
@@ -11,6 +12,7 @@ from django.db import connection, transaction
 
 from gpusched.lib.bus import events, wake
 from gpusched.lib.bus.changes import MAX_IDS
+from gpusched.lib.bus.listener import Listener
 from gpusched.lib.bus.notifier import CHANNEL, CYCLE_CHANNEL, notifier
 from gpusched.lib.db.connections import connection_parameters
 
@@ -99,3 +101,31 @@ def test_forked_process_publishes_before_it_exits():
         child.join(TIMEOUT_SECONDS)
         assert child.exitcode == 0
         until(lambda received: ids_of(received) == {1, 2})
+
+
+def test_listener_hears_of_direct_changes_of_its_process_at_once_and_only_once(monkeypatch):
+    """Others come through PostgreSQL, after the notifier's pause."""
+    monkeypatch.setattr("gpusched.lib.bus.notifier.PACE_SECONDS", 0.0)
+    heard: list[dict[str, list[int]]] = []
+
+    async def scenario():
+        listener = Listener()
+        listener.subscribe(heard.append)
+        await until(lambda: heard)  # it listens
+        heard.clear()
+        notifier.notify("tasks", [1])
+        await asyncio.sleep(0)
+        assert heard == [{"tasks": [1]}]
+        for number in range(2, 5):  # the last one comes after the echoes of those before it
+            notifier.notify("tasks", [number])
+            notifier.notify("jobs", [number])
+            await until(lambda number=number: {"jobs": [number]} in heard)
+        listener._task.cancel()
+
+    async def until(condition):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            while not condition():
+                await asyncio.sleep(0.01)
+
+    asyncio.run(scenario())
+    assert [message["tasks"] for message in heard if "tasks" in message] == [[1], [2], [3], [4]]

@@ -102,6 +102,14 @@ def test_task_is_submitted_and_its_result_read(endpoint, token):
     assert (raw.content, raw["Content-Type"]) == (b'{"x": 1}', "application/json")
 
 
+def test_submit_returns_the_tasks_as_a_read_does(endpoint, token):
+    body = {"endpoint": "embed", "inputs": [1, 2], "units": 2}
+    items = call("POST", "/api/v1/tasks", token, body).json()["items"]
+    assert [call("GET", f"/api/v1/tasks/{item['id']}", token).json()["items"] for item in items] == [
+        [item] for item in items
+    ]
+
+
 def test_result_that_is_a_page_is_never_shown_as_one(endpoint, token):
     [task] = call("POST", "/api/v1/tasks", token, {"endpoint": "embed", "input": 1}).json()["items"]
     complete(task["id"], b"<script>", "text/html")

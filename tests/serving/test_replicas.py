@@ -3,13 +3,16 @@
 import pytest
 
 from gpusched.lib.api.problems import Problem
-from gpusched.lib.db.sql import execute
+from gpusched.lib.db.sql import execute, query
 from gpusched.protocol.states import Role
 from jobs.models import Job
+from scheduling.cycle import snapshot
+from scheduling.engine.model import Policy
 from serving import upkeep
 from serving.endpoints import endpoints
 from serving.models import Endpoint, Replica
 from serving.replicas.reconcile import reconcile
+from serving.replicas.spare import SPARE_JOBS
 from tenants.models import Membership
 from tenants.tenancy import tenants
 from tests.factories import identity_for, make_member, make_node, make_tenant, make_user, run_cycle, submit
@@ -66,6 +69,8 @@ def test_idle_replica_is_stopped(tenant, user, node):
     [number] = ask(endpoint, user)
     reconcile()
     [job_id] = live()
+    run_cycle()
+    node.start_all()
     make_warm(job_id, 100)
     claim([number], replica=job_id)
     reconcile()
@@ -73,23 +78,92 @@ def test_idle_replica_is_stopped(tenant, user, node):
     execute("UPDATE serving_inferencerequest SET state = 'completed', ended_at = now()")
     reconcile()
     assert live() == []
-    assert Job.objects.get(pk=job_id).state == "cancelled"
+    assert Job.objects.get(pk=job_id).state == "stopping"
 
 
 def test_idle_replica_yields_to_a_waiting_job(tenant, user, node):
-    make(tenant, user, min_replicas=0)
-    execute("UPDATE serving_endpoint SET min_replicas = 1")
-    reconcile()
-    execute("UPDATE serving_endpoint SET min_replicas = 0")
-    [job_id] = live()
-    make_warm(job_id, 30)
-    run_cycle()
+    job_id = run_idle_replica(tenant, user, node)
     reconcile()
     assert live() == [job_id]
     waiting = submit(user, tenant, gpu_count=4)
-    execute("UPDATE jobs_job SET eligible_at = now() - interval '5 s' WHERE id = %s", [waiting])
+    execute("UPDATE jobs_job SET submitted_at = now() - interval '5 s' WHERE id = %s", [waiting])
+    run_cycle()
     reconcile()
     assert live() == []
+
+
+def test_idle_replica_does_not_yield_to_a_job_that_it_cannot_help(user, tenant, node):
+    """It waits for its own tenant's limit."""
+    job_id = run_idle_replica(tenant, user, node)
+    other = make_tenant("other", quota={"max_gpus": 1})
+    member = make_member(other)
+    submit(member, other, gpu_count=1)
+    run_cycle()
+    waiting = submit(member, other, gpu_count=1)
+    execute("UPDATE jobs_job SET submitted_at = now() - interval '5 s' WHERE id = %s", [waiting])
+    run_cycle()
+    assert Job.objects.get(pk=waiting).reason == "quota_wait"
+    reconcile()
+    assert live() == [job_id]
+
+
+def run_idle_replica(tenant, user, node, **fields):
+    """Return the job of a warm replica that has been idle for 30 seconds."""
+    make(tenant, user, min_replicas=1, **fields)
+    reconcile()
+    execute("UPDATE serving_endpoint SET min_replicas = 0")
+    [job_id] = live()
+    run_cycle()
+    node.start_all()
+    make_warm(job_id, 30)
+    return job_id
+
+
+@pytest.mark.parametrize("is_idle", [True, False])
+def test_idle_replica_is_preempted_before_any_other_job(tenant, user, node, is_idle, monkeypatch):
+    monkeypatch.setattr(snapshot, "policy", lambda: Policy(min_runtime_seconds=0, preemption_delay_seconds=0))
+    replica = run_idle_replica(tenant, user, node, template={"gpu_count": 2})
+    low = submit(user, tenant, gpu_count=2, priority=100)
+    run_cycle()
+    node.start_all()
+    execute("UPDATE jobs_job SET started_at = started_at - interval '1 minute'")
+    if not is_idle:
+        make_warm(replica, 1)
+    waiting = submit(user, tenant, gpu_count=2)
+    execute("UPDATE jobs_job SET submitted_at = submitted_at - interval '1 minute' WHERE id = %s", [waiting])
+    run_cycle()
+    stopped = set(Job.objects.exclude(state__in=["running", "pending"]).values_list("pk", flat=True))
+    assert stopped == {replica if is_idle else low}
+
+
+def test_replica_of_min_replicas_is_not_spare(tenant, user, node):
+    run_idle_replica(tenant, user, node)
+    assert len(query(SPARE_JOBS)) == 1
+    execute("UPDATE serving_endpoint SET min_replicas = 1")
+    assert query(SPARE_JOBS) == []
+
+
+def test_replica_that_waits_to_run_again_is_not_warm(tenant, user, node):
+    job_id = run_idle_replica(tenant, user, node)
+    execute("UPDATE jobs_job SET state = 'pending' WHERE id = %s", [job_id])
+    reconcile()
+    assert Replica.objects.get().warm_at is None
+
+
+def test_replica_that_was_never_busy_becomes_idle(tenant, user, node):
+    job_id = run_idle_replica(tenant, user, node, idle_seconds=20)
+    upkeep.save([(job_id, 1.0, None)], [])
+    assert Replica.objects.get().busy_at is None
+    reconcile()
+    assert live() == []
+
+
+def test_replica_that_another_dispatcher_takes_over_does_not_become_idle(tenant, user, node):
+    job_id = run_idle_replica(tenant, user, node, idle_seconds=20)
+    upkeep.save([(job_id, 30.0, 1.0)], [])
+    upkeep.save([(job_id, 1.0, None)], [])
+    reconcile()
+    assert live() == [job_id]
 
 
 def test_failed_replica_is_replaced_after_a_pause(tenant, user, node):

@@ -84,7 +84,7 @@ def storm(jobs: int, seconds: float, seed: int, faults_every: float) -> Outcome:
     """Submit evenly over the time and kill a part every few seconds; wait for all jobs, and count. Each agent raises an
     exception every `faults_every` seconds on average."""
     began = time.monotonic()
-    with _stack(faults_every) as agents, tempfile.TemporaryDirectory(prefix="gpusched-chaos-") as name:
+    with storm_stack(faults_every) as agents, tempfile.TemporaryDirectory(prefix="gpusched-chaos-") as name:
         stack, ran = agents.stack, Path(name) / "ran"
         flow = Flow(stack, ran, jobs, seconds, random.Random(seed))
         kills = _kill_until(agents, flow, random.Random(seed + 1))
@@ -224,7 +224,7 @@ class Agents:
 
 
 @contextmanager
-def _stack(faults_every: float) -> Iterator[Agents]:
+def storm_stack(faults_every: float) -> Iterator[Agents]:
     with Stack() as stack:
         agents = Agents(stack, faults_every)
         try:
@@ -234,7 +234,7 @@ def _stack(faults_every: float) -> Iterator[Agents]:
             agents.close()
             for agent in stack.agents:
                 agent.kill()
-            signal_all(_of_jobs(stack), signal.SIGKILL)
+            signal_all(processes_of_jobs(stack), signal.SIGKILL)
 
 
 def _kill_until(agents: Agents, flow: Flow, rng: random.Random) -> Counter[str]:
@@ -243,12 +243,12 @@ def _kill_until(agents: Agents, flow: Flow, rng: random.Random) -> Counter[str]:
     while not flow.is_over():
         until_random_moment(rng, 1.0, 4.0)
         victim = rng.choice(VICTIMS)
-        _kill(agents, victim, rng)
+        kill_part(agents, victim, rng)
         kills[victim] += 1
     return kills
 
 
-def _kill(agents: Agents, victim: str, rng: random.Random) -> None:
+def kill_part(agents: Agents, victim: str, rng: random.Random) -> None:
     number, stack = rng.randrange(AGENTS), agents.stack
     if victim == "agent":
         agents.kill(number, rng.uniform(0.0, 2.0))
@@ -282,11 +282,11 @@ def _is_over(stack: Stack) -> bool:
 def _orphans(stack: Stack) -> int:
     """Return how many processes of jobs still exist a while after all jobs have ended."""
     with suppress(TimeoutError):
-        wait_for(lambda: not _of_jobs(stack), 10, "the processes of jobs to end", pause=0.2)
-    return len(_of_jobs(stack))
+        wait_for(lambda: not processes_of_jobs(stack), 10, "the processes of jobs to end", pause=0.2)
+    return len(processes_of_jobs(stack))
 
 
-def _of_jobs(stack: Stack) -> list[int]:
+def processes_of_jobs(stack: Stack) -> list[int]:
     """Return the processes of jobs and their supervisors, by their working directory."""
     mark = str(stack.directory / "storm").encode()
     excluded = {os.getpid(), *(agent.pid for agent in stack.agents)}

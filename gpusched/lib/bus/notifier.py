@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from multiprocessing.util import Finalize
 from typing import Any
 
@@ -21,6 +21,8 @@ from gpusched.lib.db.connections import connection_parameters
 
 logger = logging.getLogger(__name__)
 CHANNEL, CYCLE_CHANNEL = "gpusched_events", "gpusched_cycle"
+# Changes of these topics reach the listener of their own process at once: a client waits for each of them.
+DIRECT_TOPICS = frozenset({"endpoints", "tasks"})
 RETRY_SECONDS = 0.3
 # The pause after each message: the first of many changes is sent at once, the others together.
 PACE_SECONDS = 0.01
@@ -28,8 +30,11 @@ FLUSH_SECONDS = 2.0
 
 
 class Notifier:
-    """The notifier of a process. Its thread starts with the first change, and anew in a forked process."""
+    """The notifier of a process. Its thread starts with the first change, and anew in a forked process. `deliver` is
+    called in any thread with each change of DIRECT_TOPICS. `backend_pid`: of the connection that publishes."""
 
+    deliver: Callable[[dict[str, list[int]]], None] | None
+    backend_pid: int | None
     _state: threading.Condition
     _changed: dict[str, set[int]]
     _is_cycle_requested: bool
@@ -45,6 +50,8 @@ class Notifier:
         with self._state:
             add(self._changed, {topic: ids})
             self._start()
+        if topic in DIRECT_TOPICS and self.deliver:
+            self.deliver({topic: list(ids)})
 
     def request_cycle(self) -> None:
         with self._state:
@@ -69,7 +76,7 @@ class Notifier:
         self._state = threading.Condition()
         self._changed = {}
         self._is_cycle_requested = self._is_busy = False
-        self._thread = None
+        self._thread = self.deliver = self.backend_pid = None
 
     def _has_changes(self) -> bool:
         return bool(self._changed) or self._is_cycle_requested
@@ -83,7 +90,7 @@ class Notifier:
         self._state.notify_all()
 
     def _run(self) -> None:
-        transport = Transport()
+        transport = Transport(self._connected)
         while self._wait():
             with self._state:
                 changed, is_cycle_requested = self._changed, self._is_cycle_requested
@@ -103,6 +110,9 @@ class Notifier:
             time.sleep(PACE_SECONDS)
         transport.close()
 
+    def _connected(self, backend_pid: int) -> None:
+        self.backend_pid = backend_pid
+
     def _wait(self) -> bool:
         """Wait for changes. Return False if this thread must end."""
         with self._state:
@@ -112,9 +122,12 @@ class Notifier:
 
 
 class Transport:
-    """Publish through NOTIFY on a connection that opens when needed."""
+    """Publish through NOTIFY on a connection that opens when needed; `connected` gets the process of its server."""
 
     _connection: psycopg.Connection[Any] | None = None
+
+    def __init__(self, connected: Callable[[int], None]) -> None:
+        self._connected = connected
 
     def publish(self, changed: Changes, is_cycle_requested: bool) -> None:
         """Publish changes and a request for a cycle. Raise psycopg.Error on failure."""
@@ -132,6 +145,7 @@ class Transport:
     def _notify(self, messages: list[tuple[str, str]]) -> None:
         if self._connection is None or self._connection.closed:
             self._connection = psycopg.connect(**connection_parameters(), autocommit=True)
+            self._connected(self._connection.info.backend_pid)
         sql = ", ".join("pg_notify(%s, %s)" for _ in messages)
         try:
             self._connection.execute(f"SELECT {sql}", [word for pair in messages for word in pair])
