@@ -20,7 +20,8 @@ from tenants.models import Tenant
 from tenants.tenancy import archived
 
 _OF_NAME = """
-    SELECT e.*, t.name AS tenant_name, t.archived_at AS tenant_archived_at FROM serving_endpoint e JOIN tenants_all t ON t.id = e.tenant_id
+    SELECT e.*, t.name AS tenant_name, t.archived_at AS tenant_archived_at
+      FROM serving_endpoint e JOIN tenants_all t ON t.id = e.tenant_id
      WHERE e.state <> 'removed' AND (%(name)s::text IS NULL OR e.name = %(name)s) ORDER BY e.name, e.id
 """
 # Fields of a job that make no sense for a replica, which runs until it is not needed.
