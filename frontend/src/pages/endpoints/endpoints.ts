@@ -126,8 +126,8 @@ export const batches: MakeView = (region) => {
   const table = new LiveTable<BatchRow>(
     [
       { label: "Batch size", cell: sizes, className: "title" },
-      { label: "Requests", cell: (row) => [bar(row, most), amount(sum(row.reasons))], className: "wide" },
-      { label: "Flushed because of", cell: (row) => Object.entries(REASONS).flatMap(([reason, meaning]) => (row.reasons[reason] ? [h("span", { class: "flush-reason", title: meaning }, h("i", { class: `flush-${reason}`, "aria-hidden": "true" }), `${reason} ${amount(row.reasons[reason] ?? 0)} `)] : [])) },
+      { label: "Requests", cell: (row) => h("div", { class: "flush-line" }, bar(row, most), amount(sum(row.reasons))), className: "wide" },
+      { label: "Flush reason", cell: (row) => Object.entries(REASONS).flatMap(([reason, meaning]) => (row.reasons[reason] ? [h("span", { class: "flush-reason", title: meaning }, h("i", { class: `flush-${reason}`, "aria-hidden": "true" }), `${reason} ${amount(row.reasons[reason] ?? 0)} `)] : [])) },
     ],
     () => undefined,
     "rows compact batches",
