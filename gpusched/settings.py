@@ -106,6 +106,7 @@ HOOKS = {
     "running_use": "nodes.allocation.tenant_use.RUNNING_USE",
     "gpu_models": "nodes.allocation.tenant_use.GPU_MODELS",
     "job_names": "jobs.listing.representation.NAMES",
+    "endpoint_metrics": "serving.metrics.collect",
 }
 if ENV.oidc_issuer:
     MIDDLEWARE.append("allauth.account.middleware.AccountMiddleware")
