@@ -40,7 +40,7 @@ describe("list", () => {
   it("shows the load of each endpoint, ordered by tenant and name", () => {
     const busy = { ...ENDPOINT, tenant: "a", name: "z", queued: 1200, running: 3, replicas: 3, warm: 2, p50_seconds: 0.012, p95_seconds: 0.4, p99_seconds: 2, cost: 1234.5, cost_users: 5, costs: [["ada", 900], ["bea", 300]] };
     const region = drawn(list, { 1: ENDPOINT, 2: busy });
-    expect(texts(region, "td.title")).toEqual(["z", "embed"]);
+    expect(texts(region, "td.name")).toEqual(["z", "embed"]);
     const [first] = region.querySelectorAll("tbody tr");
     const cell = (label: string): string => first?.querySelector(`[data-label="${label}"]`)?.textContent ?? "";
     expect([cell("Waiting"), cell("In progress"), cell("Replicas"), cell("p50"), cell("p99")]).toEqual(["1,200 of 1,000", "3", "2 warm, 1 cold of 2", "12 ms", "2 s"]);
@@ -75,7 +75,7 @@ describe("list", () => {
     const view = lazyList(region, { hub: {} as Hub });
     view.draw(state({ 1: ENDPOINT }));
     view.draw(state({ 1: { ...ENDPOINT, name: "later" } }));
-    await vi.waitFor(() => expect(texts(region, "td.title")).toEqual(["later"]));
+    await vi.waitFor(() => expect(texts(region, "td.name")).toEqual(["later"]));
   });
 });
 
@@ -89,7 +89,7 @@ describe("one endpoint", () => {
   it("says that nothing ended lately, and why there are no more replicas", () => {
     const region = drawn(head, { endpoint: { ...ENDPOINT, problem: "no quota" } });
     expect(region.textContent).toContain("No request ended lately.");
-    expect(region.querySelector(".note")?.textContent).toBe("It gets no more replicas: no quota");
+    expect(region.querySelector(".note")?.textContent).toBe("It gets no more replicas: no quota.");
   });
 
   it("draws batches by size, with a part of the bar for each reason", () => {
@@ -131,7 +131,8 @@ describe("one endpoint", () => {
 
   it("explains empty parts", () => {
     expect(drawn(batches, {}).textContent).toBe("No batch ended lately.");
-    expect(drawn(replicas, {}).textContent).toContain("The next request starts one.");
+    expect(drawn(replicas, { endpoint: ENDPOINT }).textContent).toBe("No replica runs. The next request starts one.");
+    expect(drawn(replicas, { endpoint: { ...ENDPOINT, state: "draining" } }).textContent).toBe("No replica runs.");
     expect(drawn(costs, { endpoint: ENDPOINT }).textContent).toContain("No request was completed");
   });
 });
