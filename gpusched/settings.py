@@ -107,6 +107,7 @@ HOOKS = {
     "gpu_models": "nodes.allocation.tenant_use.GPU_MODELS",
     "job_names": "jobs.listing.representation.NAMES",
     "spare_jobs": "serving.replicas.spare.SPARE_JOBS",
+    "endpoint_metrics": "serving.metrics.collect",
 }
 if ENV.oidc_issuer:
     MIDDLEWARE.append("allauth.account.middleware.AccountMiddleware")

@@ -4,9 +4,11 @@ import asyncio
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from django.db import connections
 
+from gpusched.lib import histograms
 from gpusched.lib.bus.listener import listener
 from gpusched.lib.db.threads import DatabaseAway, WorkFailed, run_in_thread
 from gpusched.lib.process.supervised import supervised
@@ -41,7 +43,7 @@ class ServingHub:
         if not self._tasks:
             listener.subscribe(self._on_change)
             loop = asyncio.get_running_loop()
-            works = (self._dispatch, self._keep_up)
+            works = (self._dispatch, self._keep_up, self._flush_counts)
             self._tasks = [loop.create_task(supervised(work, "a task of serving")) for work in works]
 
     def dispatcher_id(self) -> int | None:
@@ -90,6 +92,13 @@ class ServingHub:
             except TimeoutError:
                 pass
             self._changed.clear()
+
+    async def _flush_counts(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            if histograms.pending:
+                with suppress(DatabaseAway, WorkFailed):  # they stay pending
+                    await run_in_thread(self._thread, histograms.pending.flush)
 
     async def _tick(self) -> None:
         dispatcher = self._dispatcher

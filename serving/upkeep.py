@@ -9,6 +9,7 @@ from django.conf import settings
 from gpusched.lib.bus import events
 from gpusched.lib.db.sql import columns, execute, query, rows
 from gpusched.protocol.exits import ExitClass
+from serving import counts
 from serving.models import EndpointState
 from serving.replicas.reconcile import reconcile
 from serving.requests import claims, endings
@@ -119,12 +120,14 @@ def keep_queue() -> None:
 
 
 def forget_old() -> None:
-    """Delete tasks whose retention is over and replicas that ended long ago, and refresh the cold-start times."""
+    """Delete tasks whose retention is over, replicas that ended long ago, and counts of removed endpoints; refresh the
+    cold-start times."""
     hours: float = settings.ENV.task_retention_hours
     while hours and endings.forget(hours) == endings.MAX_AT_ONCE:
         pass
     execute(_FORGET_REPLICAS)
     execute(_COLD_STARTS)
+    counts.forget_removed()
 
 
 def adopt(dispatcher: int, local_nodes: Collection[int], lost: Sequence[int]) -> Upkeep:

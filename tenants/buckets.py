@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import prepared
+from gpusched.lib.histograms import pending
 from gpusched.protocol import amounts
 from tenants.models import BucketScope, BucketUse
 
+REFUSALS = "gpu_scheduler_bucket_refusals_total"
 # The buckets that apply to a user. A named user's bucket replaces the one for each user. `now` precedes the wait for
 # locked rows, so it may be before `level_at`: tokens until then are in the level already.
 _APPLICABLE = f"""
@@ -92,6 +94,8 @@ def take(tenant_id: int, user_id: int, limits: BucketUse, cost: float, *, now: d
         buckets = prepared(_TAKE, values)
     for bucket in buckets:
         if not bucket["is_taken"] and (refusal := _refusal(bucket, limits, cost)):
+            # Not in the transaction, which is rolled back.
+            pending.add(REFUSALS, f"{tenant_id}:{limits}", 1)
             raise refusal
     return min((_room(bucket, cost) for bucket in buckets), key=lambda room: room.remaining, default=None)
 

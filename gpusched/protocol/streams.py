@@ -96,6 +96,11 @@ def decode(frame: bytes) -> tuple[int, Kind, bytes]:
         raise Violation(f"a frame is malformed: {error}") from error
 
 
+def data_bytes(frame: bytes) -> int:
+    """Return how many bytes of the stream a well-formed frame carries."""
+    return len(frame) - _HEAD.size if frame[4] == Kind.DATA else 0
+
+
 def renumbered(frame: bytes, stream_id: int) -> bytes:
     """Return a frame for another connection, where its stream has another id."""
     return _HEAD.pack(stream_id, frame[4]) + frame[_HEAD.size :]

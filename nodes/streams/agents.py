@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+from gpusched.lib.histograms import pending
 from gpusched.lib.web.websockets import Output
 from gpusched.protocol import streams as frames
 from gpusched.protocol.streams import Kind, Reason, Source, Turns
@@ -13,6 +14,7 @@ from gpusched.protocol.streams import Kind, Reason, Source, Turns
 logger = logging.getLogger(__name__)
 # As in gpusched/agent/link.py.
 MAX_UNSENT_BYTES = 128 << 10
+BYTES = "gpu_scheduler_stream_bytes_total"
 LOST = "the connection to the node's agent broke"
 
 
@@ -75,6 +77,8 @@ class AgentStreams:
         ignored."""
         stream_id, kind, payload = frames.decode(message)
         if (stream := self._streams.get(stream_id)) is not None:
+            if kind is Kind.DATA:
+                pending.add(BYTES, "from_job", len(payload))
             stream.receive(kind, payload)
             self._wake(stream_id)
 
@@ -97,6 +101,8 @@ class AgentStreams:
                 self._ready.clear()
                 continue
             self._output.send_bytes(frame)
+            if size := frames.data_bytes(frame):
+                pending.add(BYTES, "to_job", size)
             self._wake(int.from_bytes(frame[:4], "big"))
 
 
@@ -115,6 +121,10 @@ class AgentRegistry:
         for node_id in [node_id for node_id, current in self._agents.items() if current is agent]:
             del self._agents[node_id]
         agent.close()
+
+    def open_streams(self) -> int:
+        """Return the number of streams over these agents' connections."""
+        return sum(map(len, self._agents.values()))
 
     def get(self, node_id: int) -> AgentStreams | None:
         return self._agents.get(node_id)

@@ -92,6 +92,51 @@ FAMILIES = {
             "gpu_scheduler_submit_to_start_seconds", "histogram", (),
             "from the submit to the first process of a job's first attempt",
         ),
+        Family(
+            "gpu_scheduler_endpoint_queued", "gauge", ("tenant", "endpoint"), "inference requests that wait",
+        ),
+        Family(
+            "gpu_scheduler_endpoint_oldest_wait_seconds", "gauge", ("tenant", "endpoint"),
+            "how long the oldest of them has waited; 0 if none waits",
+        ),
+        Family(
+            "gpu_scheduler_endpoint_replicas", "gauge", ("tenant", "endpoint", "state"),
+            "jobs that serve an endpoint: `warm` (they accept requests) or `cold`",
+        ),
+        Family(
+            "gpu_scheduler_endpoint_problem", "gauge", ("tenant", "endpoint"),
+            "1 if the endpoint needs a replica that is refused, as by a quota, else 0",
+        ),
+        Family(
+            "gpu_scheduler_endpoint_cold_start_seconds", "gauge", ("tenant", "endpoint"),
+            "from the submit of a replica until it is warm: the median of 7 days; none before the first",
+        ),
+        Family(
+            "gpu_scheduler_endpoint_requests_total", "counter", ("tenant", "endpoint", "state"),
+            "ended requests: `completed`, `failed`, `cancelled`, `expired` or `refused`",
+        ),
+        Family(
+            "gpu_scheduler_endpoint_latency_seconds", "histogram", ("tenant", "endpoint"),
+            "from the submit of a completed request to its result",
+        ),
+        Family(
+            "gpu_scheduler_endpoint_batches_total", "counter", ("tenant", "endpoint", "reason"),
+            "batches by why they were flushed: `size`, `memory`, `wait`, `idle` or `drain`",
+        ),
+        Family(
+            "gpu_scheduler_endpoint_batch_size", "histogram", ("tenant", "endpoint"), "requests of a batch",
+        ),
+        Family(
+            "gpu_scheduler_bucket_refusals_total", "counter", ("tenant", "limits"),
+            "submits that a token bucket refused, of `tasks` or `jobs`; only tenants with refusals",
+        ),
+        Family(
+            "gpu_scheduler_streams", "gauge", (),
+            "open streams into jobs over the agents that are connected to this web process",
+        ),
+        Family(
+            "gpu_scheduler_stream_bytes_total", "counter", ("direction",), "bytes of streams: `to_job` or `from_job`",
+        ),
     )
 }  # fmt: skip
 

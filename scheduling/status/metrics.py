@@ -11,11 +11,13 @@ from gpusched.lib import histograms
 from gpusched.lib.api import rate_limits
 from gpusched.lib.api.problems import Problem, not_allowed, response_for
 from gpusched.lib.db.sql import query
+from gpusched.lib.hooks import hook
 from gpusched.protocol.reasons import EndReason
 from gpusched.protocol.states import JobState, Scope
 from jobs.listing import tally
 from jobs.listing.counts import by_state
 from nodes.agents.hub import hub
+from nodes.streams.agents import BYTES, registry
 from nodes.telemetry import samples
 from scheduling.engine.whatif import capacity
 from scheduling.engine.whatif.calibration import MIN_OUTCOMES, coverage_percent
@@ -45,6 +47,18 @@ class _Database:
         yield _preemptions()
         yield _estimates()
         yield _largest_gang()
+        yield from _streams()
+        yield from hook("endpoint_metrics")(self._tenants)
+
+
+def _streams() -> Iterator[Metric]:
+    streams = gauge("gpu_scheduler_streams")
+    streams.add_metric([], registry.open_streams())
+    yield streams
+    carried, counted = counter(BYTES), histograms.read(BYTES)
+    for direction in ("to_job", "from_job"):
+        carried.add_metric([direction], counted[direction][1] if direction in counted else 0)
+    yield carried
 
 
 def _jobs() -> Iterator[Metric]:

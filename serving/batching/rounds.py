@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from django.db import transaction
 
 from gpusched.lib.bus import events
+from serving import counts
 from serving.former import Batch, Credit, Queue, Replica, Waiting, form
 from serving.requests import claims, results
 from serving.requests.claims import Claimed
@@ -54,6 +55,8 @@ def run_round(
         formed = form([_queue(endpoint, waiting.get(endpoint.id, [])) for endpoint in endpoints], replicas, now)
         claimed = claims.claim(dispatcher, formed.batches) if formed.batches else []
     batches = [(batch, requests) for batch, requests in zip(formed.batches, claimed, strict=True) if requests]
+    for batch, requests in batches:
+        counts.count_batch(batch.endpoint, batch.reason, len(requests))
     queued = {endpoint: len(requests) for endpoint, requests in waiting.items()}
     return Round(batches, formed.credits, formed.again_at, queued)
 

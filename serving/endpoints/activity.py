@@ -16,7 +16,7 @@ PERCENTILES = ("p50_seconds", "p95_seconds", "p99_seconds")
 _LOADS = """
     SELECT e.id, e.tenant_id, e.name, t.name AS tenant, e.state, e.version, e.type, e.protocol, e.problem, e.max_queue,
            e.max_replicas, e.cold_start_seconds, q.queued, q.oldest_at, coalesce(g.running, 0) AS running, r.replicas,
-           r.warm
+           r.warm, date_part('epoch', now() - q.oldest_at) AS oldest_wait_seconds
       FROM serving_endpoint e JOIN tenants_all t ON t.id = e.tenant_id
      CROSS JOIN LATERAL (
            SELECT count(*) AS queued, min(queued_at) AS oldest_at

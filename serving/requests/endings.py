@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from django.db import transaction
 
 from gpusched.lib.db.sql import execute, query
+from serving import counts
 from tenants import buckets
 from tenants.models import BucketUse
 
@@ -21,8 +22,9 @@ _END = """
        SET state = %(state)s, ended_at = clock_timestamp(), error_code = %(code)s, error = %(error)s, dispatcher = NULL
       FROM locked l, serving_endpoint e
      WHERE r.id = l.id AND e.id = r.endpoint_id
-    RETURNING r.id, r.user_id, r.cost, r.queued_at, e.tenant_id, l.state AS was,
-              r.attempt = 0 OR r.state <> 'cancelled' AS is_refunded
+    RETURNING r.id, r.endpoint_id, r.user_id, r.cost, r.queued_at, e.tenant_id, l.state AS was,
+              r.attempt = 0 OR r.state <> 'cancelled' AS is_refunded,
+              date_part('epoch', r.ended_at - r.queued_at) AS seconds
 """
 _EXPIRED = _END.format(
     which="r.state = 'queued' AND r.queued_at < clock_timestamp() - make_interval(secs => e.timeout_seconds)",
@@ -89,6 +91,7 @@ def _end(sql: str, state: str, code: str, error: str, **values: Any) -> list[End
         rows = query(sql, {"state": state, "code": code, "error": error, **values})
         refunds: dict[tuple[int, int, datetime], float] = {}
         for row in rows:
+            counts.count_end(row["endpoint_id"], state, row["seconds"])
             if row["is_refunded"]:
                 # One refund per quarter of an hour, at which the day may turn in some time zone.
                 quarter = row["queued_at"].minute // 15 * 15

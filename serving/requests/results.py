@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gpusched.lib.db.sql import columns, prepared
+from serving import counts
 
 # A result and its cost are one statement: neither exists without the other.
 _RECORD = """
@@ -19,14 +20,14 @@ _RECORD = """
                result_type = g.type, error_code = g.code, error = left(g.error, 2000), ended_at = clock_timestamp(),
                dispatcher = NULL
           FROM given g, locked l WHERE r.id = g.id AND l.id = r.id
-        RETURNING r.id, r.endpoint_id, r.user_id, r.cost, r.state),
+        RETURNING r.id, r.endpoint_id, r.user_id, r.cost, r.state, r.ended_at - r.queued_at AS lasted),
     used AS (
         INSERT INTO serving_use (endpoint_id, user_id, hour, requests, cost)
         SELECT endpoint_id, user_id, date_trunc('hour', now(), 'UTC'), count(*), sum(cost)
           FROM ended WHERE state = 'completed' GROUP BY endpoint_id, user_id ORDER BY endpoint_id, user_id
         ON CONFLICT (endpoint_id, user_id, hour)
         DO UPDATE SET requests = serving_use.requests + excluded.requests, cost = serving_use.cost + excluded.cost)
-    SELECT id FROM ended
+    SELECT id, endpoint_id, state, date_part('epoch', lasted) AS seconds FROM ended
 """
 
 
@@ -48,4 +49,7 @@ def record(outcomes: Sequence[Outcome]) -> list[int]:
     names = ("ids", "attempts", "results", "types", "codes", "errors")
     values = dict(zip(names, columns(outcomes, len(names)), strict=True))
     values["results"] = [outcome.result for outcome in outcomes]
-    return [row["id"] for row in prepared(_RECORD, values)]
+    ended = prepared(_RECORD, values)
+    for row in ended:
+        counts.count_end(row["endpoint_id"], row["state"], row["seconds"])
+    return [row["id"] for row in ended]

@@ -46,6 +46,7 @@ def crowd(stack: Stack) -> Iterator[dict[str, list[int]]]:
     runs = ada.submit(["sh", "-c", "echo begun; sleep 600"], gpus=2, name="long-running-training-of-a-model")
     fails = ada.submit(["sh", "-c", "echo oh; exit 3"], gpus=1)
     waits = ada.submit(["sleep", "600"], gpus=16, ranks=2, gang_scheduling=True, name="too-much-for-now")
+    ada.create_endpoint("embed", {"command": ["true"], "gpu_count": 1}, tenant="nlp", type="embedding")
     lacks = identity["kofi"].submit(["sleep", "600"], gpus=1, gpu_model="B200", name="too-new")
     wait_for(lambda: ada.get(runs.id).state == "running" and ada.get(fails.id).is_final, 60, "jobs to run and to fail")
     yield {"jobs": [runs.id, fails.id, waits.id]}

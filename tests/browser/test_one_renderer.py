@@ -57,7 +57,7 @@ def jobs(stack: Stack) -> Iterator[list[int]]:
 @pytest.mark.parametrize(
     "path",
     ["/overview/", "/overview/?wall=1", "/fleet/?view=table", "/queue/", "/queue/?sort=-gpus", "/jobs/", "/jobs/?state=live",
-     "/nodes/", "/nodes/?group=open", "/mine/", "/tenants/", "/cluster/health/", "/jobs/{}/", "/jobs/{}/?tab=timeline",
+     "/nodes/", "/nodes/?group=open", "/endpoints/", "/mine/", "/tenants/", "/cluster/health/", "/jobs/{}/", "/jobs/{}/?tab=timeline",
      "/jobs/{}/?tab=events"],
 )  # fmt: skip
 def test_first_paint_equals_live_page(page: Page, jobs: list[int], path: str) -> None:

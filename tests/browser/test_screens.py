@@ -38,7 +38,9 @@ def test_columns_fit_at_every_width(page: Page, stack: Stack) -> None:
     job = client.submit(["sleep", "600"], gpus=1, name="a-job-with-a-rather-long-name")
     node = client.nodes()[0].name
     result: list[str] = []
+    client.create_endpoint("an-endpoint-with-a-rather-long-name", {"command": ["true"]})
     paths = (
+        "/endpoints/",
         "/queue/",
         "/jobs/",
         f"/jobs/{job.id}/?tab=timeline",
@@ -58,6 +60,7 @@ def test_columns_fit_at_every_width(page: Page, stack: Stack) -> None:
             if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
                 result.append(f"{path} is too wide at {width}")
     client.cancel(job.id)
+    client.remove_endpoint("an-endpoint-with-a-rather-long-name")
     assert result == []
 
 

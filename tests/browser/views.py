@@ -44,9 +44,10 @@ def views(page: Page) -> Iterator[View]:
     yield View("not-found", "/jobs/999999999/")
     yield from _jobs(page)
     yield from _nodes(page)
+    yield from _endpoints(page)
     yield from _tenants(page)
     yield from _admin(page)
-    for name in ("overview", "queue", "jobs", "nodes"):
+    for name in ("overview", "queue", "jobs", "nodes", "endpoints"):
         yield View(f"{name}-loading", f"/{name}/", feed="silent")
     yield View("overview-polling", "/overview/", feed="refused")
     yield View("overview-offline", "/overview/", feed="cut")
@@ -138,6 +139,13 @@ def _nodes(page: Page) -> Iterator[View]:
         yield View("node-lost", f"/nodes/{node['name']}/")
 
 
+def _endpoints(page: Page) -> Iterator[View]:
+    for endpoint in _items(page, "/api/v1/endpoints")[:1]:
+        path = f"/endpoints/{endpoint['tenant']}/{endpoint['name']}/"
+        yield View("endpoint", path)
+        yield View("endpoint-limits", path, _ask_for_limits)
+
+
 def _tenants(page: Page) -> Iterator[View]:
     names = [item["name"] for item in _items(page, "/api/v1/tenants")]
     if not names:
@@ -182,6 +190,10 @@ def _ask_to_cancel(page: Page) -> None:
     asking = page.locator("details.confirm > summary", has_text="Cancel")
     if asking.count():
         asking.first.click()
+
+
+def _ask_for_limits(page: Page) -> None:
+    page.locator("details.confirm > summary", has_text="Limits").click()
 
 
 def _fill_submit(page: Page) -> None:

@@ -115,8 +115,12 @@ def test_metrics_have_the_documented_types_and_labels(monkeypatch: pytest.Monkey
     from scheduling.status import cluster, metric_families, metrics
     from scheduling.whatif import current, outcomes
     from scheduling.worker import housekeeping
+    from serving import metrics as serving_metrics
+    from serving.endpoints import activity
     from tenants.billing import budgets
 
+    monkeypatch.setattr(serving_metrics, "query", lambda *args: [])
+    monkeypatch.setattr(activity, "loads", dict)
     monkeypatch.setattr(metrics, "query", lambda *args: [])
     monkeypatch.setattr(metrics, "by_state", dict)
     monkeypatch.setattr(tally, "query", lambda *args: [])

@@ -9,6 +9,7 @@ import yaml
 
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import JobState, NodeState
+from serving.models import RequestState
 from tests.docs.reading import ROOT, rows, text_of
 
 DASHBOARD = json.loads((ROOT / "deploy/grafana/gpusched.json").read_text())
@@ -20,6 +21,7 @@ VALUES: dict[tuple[str, str], set[str]] = {
     ("gpu_scheduler_queue_size", "reason"): set(Pending),
     ("gpu_scheduler_agents", "state"): set(NodeState),
     ("gpu_scheduler_attempts_ended_total", "reason"): set(EndReason),
+    ("gpu_scheduler_endpoint_requests_total", "state"): set(RequestState),
 }
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async
 
+from gpusched.lib import histograms
 from gpusched.lib.api.problems import Problem
 from gpusched.protocol import streams as frames
 from gpusched.protocol.streams import WINDOW_BYTES, Kind, Open, Reason, StreamReset, Violation
@@ -75,6 +76,30 @@ async def test_stream_reaches_the_agent_of_another_web_process(pair: tuple[EchoA
     directory = peers._directory()
     assert directory.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in directory.iterdir()} == {0o600}
+
+
+async def test_bytes_of_streams_are_counted_in_each_direction(
+    pair: tuple[EchoAgent, Peers, Peers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, by the process that holds the agent, and without the headers of frames."""
+    agent, holder, other = pair
+    counted: dict[str, float] = {}
+
+    class Counts(histograms.Pending):
+        def add(self, name: str, label: str, value: float) -> None:
+            counted[label] = counted.get(label, 0) + value
+
+    monkeypatch.setattr("nodes.streams.agents.pending", Counts())
+    stream = await relayed(other)
+    assert holder._registry.open_streams() == 1
+    size = WINDOW_BYTES + 1000
+    writing = asyncio.create_task(stream.write(bytes(size)))
+    await read(stream, size)
+    await writing
+    agent.streams.receive(frames.encode(99, Kind.DATA, b"of no stream"))
+    assert counted == {"to_job": size, "from_job": size}
+    stream.close()
+    await until(lambda: holder._registry.open_streams() == 0)
 
 
 async def test_slow_reader_of_another_process_stops_its_own_writer_only(pair: tuple[EchoAgent, Peers, Peers]) -> None:

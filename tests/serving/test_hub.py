@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from gpusched.lib import histograms
 from gpusched.lib.bus.listener import Listener
 from gpusched.lib.db.threads import DatabaseAway
 from jobs.models import Job
@@ -147,3 +148,20 @@ def test_hub_writes_nothing_on_a_server_without_endpoints(replicas, monkeypatch)
 
     asyncio.run(scenario())
     assert writes == []
+
+
+def test_hub_writes_pending_counts(replicas, monkeypatch):
+    """Also on a server without endpoints: streams and buckets are counted, too."""
+    pending = histograms.Pending()
+    monkeypatch.setattr(histograms, "pending", pending)
+    monkeypatch.setattr("serving.hub.TICK_SECONDS", 0.01)
+    pending.add("counted", "label", 1.0)
+
+    async def scenario():
+        hub = ServingHub(replicas.open, list, lambda job_id: None)
+        hub.start()
+        await until(lambda: not pending)
+        await hub.stop()
+
+    asyncio.run(scenario())
+    assert sum(histograms.read("counted")["label"][0]) == 1

@@ -15,6 +15,8 @@ MAX_LISTED_USERS = 3
 # Limits the load of the page while thousands of requests end each second.
 _PAUSE_SECONDS = 1.0
 _TIMES = ("oldest_at", "created_at", "warm_at", "used_at")
+# The page computes the wait from `oldest_at`: a row that changed each second would be sent each second.
+_NOT_SHOWN = ("id", "tenant_id", "oldest_wait_seconds")
 _NONE = {"completed": 0, "failed": 0, "expired": 0, "cancelled": 0, "refused": 0}
 # A change of these makes the page reload what the template draws.
 _SETTINGS = ("state", "version")
@@ -74,7 +76,7 @@ def restrict_details(details: Mapping[int, Row], number: int, visible: Visible) 
 
 def _load(row: Row, latencies: Mapping[int, Row]) -> Row:
     missing = {**_NONE, **dict.fromkeys(activity.PERCENTILES)}
-    public = {name: value for name, value in row.items() if name not in ("id", "tenant_id")}
+    public = {name: value for name, value in row.items() if name not in _NOT_SHOWN}
     return {**_with_times(public), **latencies.get(row["id"], missing)}
 
 

@@ -45,7 +45,7 @@ def endpoint(request: HttpRequest, identity: Identity, tenant: str, name: str) -
         "endpoint": represented,
         "topic": f"endpoint:{model.pk}",
         "settings_topic": f"endpoint-settings:{model.pk}",
-        "limits": [(*limit, represented[limit[0]]) for limit in LIMITS],
+        "limits": [(*limit, _written(represented[limit[0]])) for limit in LIMITS],
         "buckets": buckets.standing(model.tenant_id, identity.user_id, BucketUse.TASKS),
         "refusal": _refusal(model, identity),
         "may_change": identity.has(identity.role_for(model.owner_id), model.tenant_id),
@@ -95,6 +95,11 @@ def _refusal(model: Endpoint, identity: Identity) -> str:
     except Problem as problem:
         return refusal(problem)
     return ""
+
+
+def _written(number: float) -> str:
+    """Return a number as a number field has it: 30, not 30.0."""
+    return str(int(number) if float(number).is_integer() else number)
 
 
 def _number(request: HttpRequest, field: str, step: int | str) -> float:

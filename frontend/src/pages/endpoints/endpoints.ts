@@ -14,7 +14,7 @@ const NO_REQUEST = "no request was completed lately";
 const latencyOf = (seconds: number | null): Child => (seconds === null ? na(NO_REQUEST) : latency(seconds));
 
 function status(row: EndpointRow): Child[] {
-  const problem = row.problem === "" ? null : h("small", { class: "reason" }, row.problem);
+  const problem = row.problem === "" ? null : h("small", { class: "next-step" }, row.problem);
   return [row.problem === "" ? badge(row.state) : badge("amber", "no more replicas"), problem];
 }
 
@@ -33,7 +33,7 @@ function costUsers(row: EndpointRow): Child {
 }
 
 const COLUMNS: readonly Column<EndpointRow>[] = [
-  { label: "Endpoint", cell: (row) => h("a", { href: endpointHref(row), class: "named", title: row.name }, row.name), className: "title" },
+  { label: "Endpoint", cell: (row) => h("a", { href: endpointHref(row), class: "named", title: row.name }, row.name), className: "name" },
   { label: "Tenant", cell: (row) => tenantLink(row.tenant) },
   { label: "State", cell: status, className: "why" },
   { label: "Waiting", cell: (row) => [amount(row.queued), h("small", {}, ` of ${amount(row.max_queue)}`)], className: "num" },
@@ -85,7 +85,7 @@ export const head: MakeView = (region) => {
       const isSome = row.completed > 0;
       refill(
         region,
-        row.problem === "" ? null : h("p", { class: "note amber", role: "note" }, `It gets no more replicas: ${row.problem}`),
+        row.problem === "" ? null : h("p", { class: "note amber", role: "note" }, `It gets no more replicas: ${row.problem}.`),
         h(
           "div",
           { class: "counts" },
@@ -126,8 +126,8 @@ export const batches: MakeView = (region) => {
   const table = new LiveTable<BatchRow>(
     [
       { label: "Batch size", cell: sizes, className: "title" },
-      { label: "Requests", cell: (row) => [bar(row, most), amount(sum(row.reasons))], className: "wide" },
-      { label: "Flushed because of", cell: (row) => Object.entries(REASONS).flatMap(([reason, meaning]) => (row.reasons[reason] ? [h("span", { class: "flush-reason", title: meaning }, h("i", { class: `flush-${reason}`, "aria-hidden": "true" }), `${reason} ${amount(row.reasons[reason] ?? 0)} `)] : [])) },
+      { label: "Requests", cell: (row) => h("div", { class: "flush-line" }, bar(row, most), amount(sum(row.reasons))), className: "wide" },
+      { label: "Flush reason", cell: (row) => Object.entries(REASONS).flatMap(([reason, meaning]) => (row.reasons[reason] ? [h("span", { class: "flush-reason", title: meaning }, h("i", { class: `flush-${reason}`, "aria-hidden": "true" }), `${reason} ${amount(row.reasons[reason] ?? 0)} `)] : [])) },
     ],
     () => undefined,
     "rows compact batches",
@@ -167,7 +167,9 @@ export const replicas: MakeView = (region) => {
   return {
     draw(state) {
       const rows = under<ReplicaRow>(state, "replica:").sort(([, a], [, b]) => a.job_id - b.job_id);
-      if (rows.length === 0) return refill(region, empty("No replica runs. The next request starts one."));
+      const endpoint = endpointOf(state);
+      const startsOne = endpoint?.state === "active" && endpoint.problem === "";
+      if (rows.length === 0) return refill(region, empty(`No replica runs.${startsOne ? " The next request starts one." : ""}`));
       if (!table.element.isConnected) region.replaceChildren(table.element);
       table.update(rows.map(([key, row]) => ({ key, row })));
     },

@@ -43,7 +43,7 @@ export function startTrying(): void {
 
 export async function tryOnce(form: HTMLFormElement): Promise<void> {
   const button = form.querySelector("button");
-  const result = form.parentElement?.querySelector<HTMLElement>("[data-try-result]");
+  const result = form.closest("section")?.querySelector<HTMLElement>("[data-try-result]");
   if (button === null || result === null || result === undefined || button.getAttribute("aria-disabled") === "true") return;
   // Not `disabled`, which would drop the keyboard focus.
   button.setAttribute("aria-disabled", "true");
@@ -103,7 +103,17 @@ export function resultOf(task: Task): Child[] {
 function outputOf(task: Task): Child {
   const type = task.output_type ?? "";
   if (type !== "" && type !== "application/json") return h("a", { href: `/api/v1/tasks/${task.id}/result` }, `Download the result (${type})`);
-  return JSON.stringify(task.output, null, 1);
+  return pretty(task.output);
+}
+
+/** JSON with a line for each member, but lists of plain values on one line: an embedding has hundreds. */
+export function pretty(value: unknown, indent = ""): string {
+  if (typeof value !== "object" || value === null) return JSON.stringify(value) ?? "null";
+  const inner = `${indent}  `;
+  const isPlain = (entry: unknown): boolean => typeof entry !== "object" || entry === null;
+  const wrap = (open: string, lines: string[], close: string): string => (lines.length === 0 ? open + close : `${open}\n${inner}${lines.join(`,\n${inner}`)}\n${indent}${close}`);
+  if (!Array.isArray(value)) return wrap("{", Object.entries(value).map(([key, entry]) => `${JSON.stringify(key)}: ${pretty(entry, inner)}`), "}");
+  return value.every(isPlain) ? `[${value.map((entry) => JSON.stringify(entry)).join(", ")}]` : wrap("[", value.map((entry) => pretty(entry, inner)), "]");
 }
 
 function factsOf(task: Task): Child {
