@@ -66,6 +66,10 @@ class _InFlight:
         if self.connection is not None:
             self.connection.close()
 
+    def forget_connection(self) -> None:
+        """Begin another try."""
+        self.connection = None
+
     def use(self, connection: HttpConnection) -> None:
         """Send the request over this connection. Raises ReplicaLost if it is cancelled already."""
         self.connection = connection
@@ -161,7 +165,7 @@ class Proxy:
     async def _respond(self, request: Forwarded, place: Place) -> tuple[HttpResponseBase, Outcome | Ending | None]:
         """Return the response of this replica. Raises ReplicaLost, ReplicaHung and BadResponse."""
         flight = self._in_flight[request.request_id]
-        flight.connection = None
+        flight.forget_connection()
         began, is_relayed = time.monotonic(), False
         try:
             async with asyncio.timeout(request.timeout_seconds):

@@ -100,7 +100,7 @@ def submit(
         queued = rows[0]["queued"]
     else:
         queued = _require_room(endpoint, len(requests))
-        with transaction.atomic(savepoint=False):
+        with transaction.atomic():
             rows = prepared(_INSERT_ANY, values)
             room = buckets.take(endpoint.tenant_id, identity.user_id, BucketUse.TASKS, sum(costs))
     if dispatcher is None:

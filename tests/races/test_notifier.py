@@ -120,6 +120,7 @@ def test_listener_hears_of_direct_changes_of_its_process_at_once_and_only_once(m
             notifier.notify("tasks", [number])
             notifier.notify("jobs", [number])
             await until(lambda number=number: {"jobs": [number]} in heard)
+        assert listener._task is not None
         listener._task.cancel()
 
     async def until(condition):

@@ -112,7 +112,7 @@ def test_result_of_an_old_attempt_is_not_counted(endpoint, user):
 
 def test_batches_are_counted_with_size_and_reason(endpoint, user):
     ask(endpoint, user, 10)
-    served = rounds.Served(endpoint.pk, "embed", 4, 0.01, 30.0, 0.0, False, Credit())
+    served = rounds.Served(endpoint.pk, "embed", 4, 0.01, 30.0, 0.0, False, Credit(), False)
     for job_id in (1, 2, 3):
         rounds.run_round(1, [], [served], [Replica(job_id, [endpoint.pk], None)], now=100.0)
     seen = scrape(user)

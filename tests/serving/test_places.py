@@ -11,6 +11,7 @@ from serving.models import Dispatcher, InferenceRequest, Protocol, Replica
 from serving.openai import places, recorder, upkeep
 from serving.openai.recorder import Ending, FailedReplica
 from serving.replicas.reconcile import reconcile
+from serving.replicas.scaling import decide
 from serving.requests import claims
 from serving.requests.results import Outcome
 from serving.requests.submit import NewRequest, submit
@@ -201,13 +202,10 @@ def test_busy_replica_is_not_stopped_by_a_decision_from_before(user, monkeypatch
         places.assign(lease, endpoint.pk, submit(endpoint, [NewRequest(b"", "")], identity_for(member), lease).ids)
         return decision
 
-    from serving.replicas import reconcile as module
-
-    decide = module.decide
-    monkeypatch.setattr(module, "decide", decide_late)
+    monkeypatch.setattr("serving.replicas.reconcile.decide", decide_late)
     reconcile()
     assert live() == [job_id]
-    monkeypatch.setattr(module, "decide", decide)
+    monkeypatch.setattr("serving.replicas.reconcile.decide", decide)
     execute("UPDATE serving_inferencerequest SET state = 'completed', ended_at = now()")
     reconcile()
     assert live() == []
