@@ -9,6 +9,7 @@ from typing import Any
 
 from django.utils import timezone
 
+from frontend.ui.formatting import roughly
 from gpusched.lib.db.sql import query
 from gpusched.lib.times import parsed
 from gpusched.protocol.reasons import EndReason
@@ -83,7 +84,7 @@ def _what_is_missing(missing: Sequence[Row], *, is_limit: bool) -> str:
     silent = [node for node in missing if node["silent"] > HEARD_SECONDS]
     if silent:
         longest = max(node["silent"] for node in silent)
-        return f"node {_named(silent)} silent for {longest:.0f} s"
+        return f"node {_named(silent)} silent for {roughly(longest)}"
     return f"node {_named(missing)} {'has not applied it' if is_limit else 'is ending its processes'}"
 
 
