@@ -99,11 +99,12 @@ class Prober:
         work = partial(upkeep.keep_up, dispatcher, nodes, in_flight, learned, ended)
         self._starting, unproven = await run_in_thread(self._thread, work)
         self._unproven = {replica.job_id: replica for replica in unproven}
-        for job_id in self._probes.keys() - self._unproven.keys():
-            self._probes.pop(job_id).cancel()
+        for job_id, probe in list(self._probes.items()):
+            if probe.done() or job_id not in self._unproven:
+                self._probes.pop(job_id).cancel()
         for job_id in self._unproven.keys() - self._probes.keys():
-            probe = self._probe(dispatcher, job_id)
-            self._probes[job_id] = asyncio.get_running_loop().create_task(probe, name=f"probe of {job_id}")
+            work = self._probe(dispatcher, job_id)
+            self._probes[job_id] = asyncio.get_running_loop().create_task(work, name=f"probe of {job_id}")
 
     async def _probe(self, dispatcher: int, job_id: int) -> None:
         """Probe a replica until it answers, or must be replaced."""
