@@ -9,11 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+# The payloads of a batch are in the memory of the web process while it is sent.
+MAX_BATCH_BYTES = 64 << 20
+
 
 class Flush(StrEnum):
     """Why a batch was formed when it was."""
 
-    SIZE = "size"  # it has max_batch requests, or its request or the next one runs alone after a failed batch
+    SIZE = "size"  # it has max_batch requests or MAX_BATCH_BYTES, or a request runs alone after a failed batch
     MEMORY = "memory"  # the next request does not fit, also if that is known from a batch that ran out of memory
     WAIT = "wait"  # its oldest request has waited max_wait
     IDLE = "idle"  # the replica is idle, and no other request is expected within max_wait
@@ -22,7 +25,8 @@ class Flush(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A queued request. `queued_at`: seconds, on the clock of `form`'s `now`. `is_alone`: its batch has no other."""
+    """A queued request. `queued_at`: seconds, on the clock of `form`'s `now`. `is_alone`: its batch has no other.
+    `size`: of its payload, in bytes."""
 
     id: int
     user: int
@@ -30,6 +34,7 @@ class Waiting:
     queued_at: float
     memory_mb: int = 0
     is_alone: bool = False
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +168,7 @@ class _OpenQueue:
         turn = next((n for n, user in enumerate(users) if user >= (self.credit.next_user or 0)), 0)
         turns = deque(users[turn:] + users[:turn])
         chosen: list[Waiting] = []
-        used_mb, is_full, is_closed = 0, False, False
+        used_mb, used_bytes, is_full, is_closed = 0, 0, False, False
         while turns and not is_closed and len(chosen) < self.queue.max_batch:
             quantum = min(self._by_user[user][positions[user]].cost for user in turns)
             user = turns[0]
@@ -174,11 +179,12 @@ class _OpenQueue:
                 turns.rotate(-1)
                 continue
             is_full = not _fits(used_mb + head.memory_mb, memory_mb)
-            is_closed = bool(chosen) and head.is_alone
+            is_closed = bool(chosen) and (head.is_alone or used_bytes + head.size > MAX_BATCH_BYTES)
             if is_full or is_closed:
                 break
             chosen.append(head)
             used_mb += head.memory_mb
+            used_bytes += head.size
             deficits[user] -= head.cost
             positions[user] += 1
             if positions[user] == len(self._by_user[user]):
