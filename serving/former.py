@@ -94,23 +94,33 @@ def form(queues: Iterable[Queue], replicas: Iterable[Replica], now: float) -> Fo
     A replica stays free only if no batch is due that it could take."""
     open_queues = {queue.endpoint: _OpenQueue(queue) for queue in queues}
     batches: list[Batch] = []
-    due_times: list[float] = []
-    for replica in replicas:
-        due_here: list[float] = []
-        for queue in [open_queues[endpoint] for endpoint in replica.turns if endpoint in open_queues]:
-            selection = queue.select(replica.memory_mb)
-            if not selection.requests:
-                continue
-            if reason := _reason(queue, selection, now):
-                queue.take(selection)
-                requests = tuple(request.id for request in selection.requests)
-                batches.append(Batch(replica.id, queue.queue.endpoint, requests, reason))
-                break
-            due_here.append(queue.oldest_at() + queue.queue.max_wait_seconds)
-        else:  # the replica stays free
-            due_times += due_here
+    free = list(replicas)
+    while True:
+        due_times: list[float] = []
+        formed = [_next_batch(replica, open_queues, now, due_times) for replica in free]
+        batches += [batch for batch in formed if batch]
+        if not any(formed):
+            break
+        # A batch may have uncovered a request that fits a replica which could take none before.
+        free = [replica for replica, batch in zip(free, formed, strict=True) if batch is None]
     credits = {endpoint: queue.credit for endpoint, queue in open_queues.items()}
     return Formed(tuple(batches), credits, min(due_times, default=None))
+
+
+def _next_batch(
+    replica: Replica, open_queues: Mapping[int, "_OpenQueue"], now: float, due_times: list[float]
+) -> Batch | None:
+    """Take the batch that is due for this replica from its queue. If there is none, add to `due_times` when those that
+    it could take become due."""
+    for queue in [open_queues[endpoint] for endpoint in replica.turns if endpoint in open_queues]:
+        selection = queue.select(replica.memory_mb)
+        if not selection.requests:
+            continue
+        if reason := _reason(queue, selection, now):
+            queue.take(selection)
+            return Batch(replica.id, queue.queue.endpoint, tuple(request.id for request in selection.requests), reason)
+        due_times.append(queue.oldest_at() + queue.queue.max_wait_seconds)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
