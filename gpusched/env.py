@@ -153,8 +153,11 @@ class Env:
         between=(0, 1 << 20),
     )
     log_max_mb: int = _setting(1024, "longer logs lose their middle", between=(1, 1 << 20))
-    log_storage: str = _setting("", "a Django storage class for logs; empty: files in DATA_DIR")
+    log_storage: str = _setting(
+        "", "a Django storage class for logs, and large inputs and results of tasks; empty: files in DATA_DIR"
+    )
     log_storage_options: str = _setting("", "arguments of the class, as a JSON object", is_secret=True)
+    task_max_mb: int = _setting(64, "the largest input or result of a task", between=(1, 512))
     log_retention_days: float = _setting(0.0, "time after which logs are deleted; 0: never", between=_DAYS)
     job_retention_days: str = _setting(
         "",

@@ -107,13 +107,17 @@ def _run(frame: Frame, function: Function) -> Frame:
     try:
         requests = [_decode(body) for body in frame.bodies]
         results = function(requests)
-        bodies = [_encode(result) for result in results]
+        bodies = [_limited(_encode(result), frame) for result in results]
     except Exception as error:  # noqa: BLE001 - of the user's function: reported, and the next batch goes on
         traceback.print_exc()
         return Frame("failed", {**batch, "code": _code(error), "message": _message(error)})
     if len(bodies) != len(frame.bodies):
         message = f"the function returned {len(bodies)} results for {len(frame.bodies)} requests"
         return Frame("failed", {**batch, "code": "wrong_number_of_results", "message": message})
+    size, limit = sum(len(body.data) for body in bodies), frame.values.get("max_results_bytes")
+    if len(bodies) > 1 and limit is not None and size > limit:
+        message = f"the results of the batch have {size} bytes together, more than {limit}"
+        return Frame("failed", {**batch, "code": "results_too_large", "message": message})
     return Frame("results", batch, bodies)
 
 
@@ -130,6 +134,15 @@ def _encode(result: Any) -> Body:
         return Body(json.dumps(result, allow_nan=False).encode(), JSON)
     except (TypeError, ValueError) as error:
         return Body(f"the result is not JSON: {error}"[:_MAX_MESSAGE].encode(), "text/plain", "wrong_result")
+
+
+def _limited(body: Body, frame: Frame) -> Body:
+    """Return the body, or the error of a result that the control plane would not take."""
+    limit = frame.values.get("max_result_bytes")
+    if limit is None or len(body.data) <= limit:
+        return body
+    message = f"the result has {len(body.data)} bytes, more than {limit >> 20} MiB (GPUSCHED_TASK_MAX_MB)"
+    return Body(message.encode(), "text/plain", "result_too_large")
 
 
 def _code(error: Exception) -> str:

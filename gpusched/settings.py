@@ -137,6 +137,13 @@ STORAGES = {
         "BACKEND": ENV.log_storage or "jobs.logs.files.LogFiles",
         "OPTIONS": json.loads(ENV.log_storage_options or "{}"),
     },
+    # Large inputs and results of tasks. With an object store, they are beside the logs.
+    "tasks": {
+        "BACKEND": ENV.log_storage or "serving.payloads.TaskFiles",
+        "OPTIONS": json.loads(ENV.log_storage_options or "{}")
+        if ENV.log_storage
+        else {"file_permissions_mode": 0o600, "directory_permissions_mode": 0o700},
+    },
 }
 
 # The admin in the page's colours.
@@ -186,6 +193,8 @@ if ENV.behind_tls:
     SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = True
     SECURE_HSTS_SECONDS = 365 * 86400
 DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_BODY_BYTES
+# Of uploads, whose views read the body themselves.
+UPLOAD_MAX_BYTES = {"/api/v1/tasks": max(MAX_BODY_BYTES, ENV.task_max_mb << 20)}
 SOCIALACCOUNT_ADAPTER = "frontend.pages.login.sso.AccountAdapter"
 SOCIALACCOUNT_PROVIDERS = {
     "openid_connect": {

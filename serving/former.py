@@ -9,11 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+# The payloads of a batch are in the memory of the web process while it is sent.
+MAX_BATCH_BYTES = 64 << 20
+
 
 class Flush(StrEnum):
     """Why a batch was formed when it was."""
 
-    SIZE = "size"  # it has max_batch requests, or its request or the next one runs alone after a failed batch
+    SIZE = "size"  # it has max_batch requests or MAX_BATCH_BYTES, or a request runs alone after a failed batch
     MEMORY = "memory"  # the next request does not fit, also if that is known from a batch that ran out of memory
     WAIT = "wait"  # its oldest request has waited max_wait
     IDLE = "idle"  # the replica is idle, and no other request is expected within max_wait
@@ -22,7 +25,8 @@ class Flush(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A queued request. `queued_at`: seconds, on the clock of `form`'s `now`. `is_alone`: its batch has no other."""
+    """A queued request. `queued_at`: seconds, on the clock of `form`'s `now`. `is_alone`: its batch has no other.
+    `size`: of its payload, in bytes."""
 
     id: int
     user: int
@@ -30,6 +34,7 @@ class Waiting:
     queued_at: float
     memory_mb: int = 0
     is_alone: bool = False
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,23 +94,33 @@ def form(queues: Iterable[Queue], replicas: Iterable[Replica], now: float) -> Fo
     A replica stays free only if no batch is due that it could take."""
     open_queues = {queue.endpoint: _OpenQueue(queue) for queue in queues}
     batches: list[Batch] = []
-    due_times: list[float] = []
-    for replica in replicas:
-        due_here: list[float] = []
-        for queue in [open_queues[endpoint] for endpoint in replica.turns if endpoint in open_queues]:
-            selection = queue.select(replica.memory_mb)
-            if not selection.requests:
-                continue
-            if reason := _reason(queue, selection, now):
-                queue.take(selection)
-                requests = tuple(request.id for request in selection.requests)
-                batches.append(Batch(replica.id, queue.queue.endpoint, requests, reason))
-                break
-            due_here.append(queue.oldest_at() + queue.queue.max_wait_seconds)
-        else:  # the replica stays free
-            due_times += due_here
+    free = list(replicas)
+    while True:
+        due_times: list[float] = []
+        formed = [_next_batch(replica, open_queues, now, due_times) for replica in free]
+        batches += [batch for batch in formed if batch]
+        if not any(formed):
+            break
+        # A batch may have uncovered a request that fits a replica which could take none before.
+        free = [replica for replica, batch in zip(free, formed, strict=True) if batch is None]
     credits = {endpoint: queue.credit for endpoint, queue in open_queues.items()}
     return Formed(tuple(batches), credits, min(due_times, default=None))
+
+
+def _next_batch(
+    replica: Replica, open_queues: Mapping[int, "_OpenQueue"], now: float, due_times: list[float]
+) -> Batch | None:
+    """Take the batch that is due for this replica from its queue. If there is none, add to `due_times` when those that
+    it could take become due."""
+    for queue in [open_queues[endpoint] for endpoint in replica.turns if endpoint in open_queues]:
+        selection = queue.select(replica.memory_mb)
+        if not selection.requests:
+            continue
+        if reason := _reason(queue, selection, now):
+            queue.take(selection)
+            return Batch(replica.id, queue.queue.endpoint, tuple(request.id for request in selection.requests), reason)
+        due_times.append(queue.oldest_at() + queue.queue.max_wait_seconds)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +178,7 @@ class _OpenQueue:
         turn = next((n for n, user in enumerate(users) if user >= (self.credit.next_user or 0)), 0)
         turns = deque(users[turn:] + users[:turn])
         chosen: list[Waiting] = []
-        used_mb, is_full, is_closed = 0, False, False
+        used_mb, used_bytes, is_full, is_closed = 0, 0, False, False
         while turns and not is_closed and len(chosen) < self.queue.max_batch:
             quantum = min(self._by_user[user][positions[user]].cost for user in turns)
             user = turns[0]
@@ -174,11 +189,12 @@ class _OpenQueue:
                 turns.rotate(-1)
                 continue
             is_full = not _fits(used_mb + head.memory_mb, memory_mb)
-            is_closed = bool(chosen) and head.is_alone
+            is_closed = bool(chosen) and (head.is_alone or used_bytes + head.size > MAX_BATCH_BYTES)
             if is_full or is_closed:
                 break
             chosen.append(head)
             used_mb += head.memory_mb
+            used_bytes += head.size
             deficits[user] -= head.cost
             positions[user] += 1
             if positions[user] == len(self._by_user[user]):

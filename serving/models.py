@@ -131,7 +131,8 @@ class Replica(models.Model):
 class InferenceRequest(models.Model):
     """A request to an endpoint (a task in REST and SDK), and its result. `attempt` is the fencing number: only the
     result of the latest attempt is recorded. `runs_alone`: after a failed batch, it is retried in one of its own.
-    `dispatcher`: the web process that has it in progress."""
+    `dispatcher`: the web process that has it in progress. `payload_file`, `result_file`: the names of files that have
+    the payload or result instead of the row; empty: none (serving/payloads.py)."""
 
     endpoint = models.ForeignKey(Endpoint, on_delete=models.CASCADE, related_name="+", db_index=False)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+", db_index=False)
@@ -139,12 +140,16 @@ class InferenceRequest(models.Model):
     cost = models.FloatField()
     payload = models.BinaryField()
     payload_type = models.CharField(max_length=100)
+    payload_file = models.CharField(max_length=200, blank=True, default="", db_default="")
+    payload_bytes = models.BigIntegerField(default=0, db_default=0)
     attempt = models.PositiveIntegerField(default=0)
     runs_alone = models.BooleanField(default=False)
     replica_job_id = models.BigIntegerField(null=True)
     dispatcher = models.BigIntegerField(null=True)
     result = models.BinaryField(null=True)
     result_type = models.CharField(max_length=100, blank=True, default="")
+    result_file = models.CharField(max_length=200, blank=True, default="", db_default="")
+    result_bytes = models.BigIntegerField(null=True)
     error_code = models.CharField(max_length=30, blank=True, default="")
     error = models.CharField(max_length=2000, blank=True, default="")
     batch_size = models.PositiveIntegerField(null=True)
@@ -171,6 +176,8 @@ class InferenceRequest(models.Model):
             models.Index(fields=["dispatcher"], condition=Q(state=RequestState.RUNNING), name="request_running"),
             models.Index(fields=["endpoint", "-id"], name="request_of_endpoint"),
             models.Index(fields=["endpoint", "ended_at"], condition=~Q(state__in=OPEN_STATES), name="request_ended"),
+            models.Index(fields=["payload_file"], condition=~Q(payload_file=""), name="request_payload_file"),
+            models.Index(fields=["result_file"], condition=~Q(result_file=""), name="request_result_file"),
         ]
 
     def __str__(self) -> str:

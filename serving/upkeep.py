@@ -1,5 +1,6 @@
 """Keep serving up once a second in each web process: its lease, the queue, the replicas, and what it learned."""
 
+import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -7,15 +8,19 @@ from typing import Any
 from django.conf import settings
 
 from gpusched.lib.bus import events
+from gpusched.lib.cache import Cache
 from gpusched.lib.db.sql import columns, execute, query, rows
 from gpusched.protocol.exits import ExitClass
-from serving import counts
+from serving import counts, payloads
 from serving.models import EndpointState
 from serving.replicas.reconcile import reconcile
 from serving.requests import claims, endings
 
 # A web process that has not renewed its lease for this long has lost its requests and replicas.
 SILENT_SECONDS = 5.0
+SWEEP_SECONDS = 3600.0
+# When this process deleted files without a task last, by the monotonic clock.
+_swept: Cache[None, float] = Cache()
 _LEASE = """
     INSERT INTO serving_dispatcher (id, seen_at) VALUES (%s, clock_timestamp())
     ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at
@@ -120,12 +125,15 @@ def keep_queue() -> None:
 
 
 def forget_old() -> None:
-    """Delete tasks whose retention is over, replicas that ended long ago, and counts of removed endpoints; refresh the
-    cold-start times."""
+    """Delete tasks whose retention is over, files without a task, replicas that ended long ago, and counts of removed
+    endpoints; refresh the cold-start times."""
     hours: float = settings.ENV.task_retention_hours
     while hours and endings.forget(hours) == endings.MAX_AT_ONCE:
         pass
     execute(_FORGET_REPLICAS)
+    if _swept.last(None, float("-inf")) < time.monotonic() - SWEEP_SECONDS:
+        _swept.put(None, time.monotonic())
+        payloads.sweep()
     execute(_COLD_STARTS)
     counts.forget_removed()
 

@@ -13,6 +13,7 @@ from typing import Any
 SOCKET_NAME = "serve.sock"
 JSON, BYTES = "application/json", "application/octet-stream"
 MAX_HEADER_BYTES, MAX_BODIES_BYTES = 4 << 20, 1 << 30
+_LARGE_BYTES = 256 << 10
 _LENGTH = struct.Struct(">I")
 
 
@@ -40,15 +41,31 @@ class Frame:
 
 def encode(frame: Frame) -> bytes:
     """Return a frame as bytes."""
+    return b"".join(encode_parts(frame))
+
+
+def encode_parts(frame: Frame) -> Iterator[bytes]:
+    """Yield a frame as bytes: everything small in one part, and each large body, which is not copied."""
     listed = [{"type": body.type, "length": len(body.data), "error": body.error} for body in frame.bodies]
     header = json.dumps({**frame.values, "kind": frame.kind, "bodies": listed}).encode()
-    return b"".join([_LENGTH.pack(len(header)), header, *(body.data for body in frame.bodies)])
+    small = bytearray(_LENGTH.pack(len(header)) + header)
+    for body in frame.bodies:
+        if len(body.data) > _LARGE_BYTES:
+            if small:
+                yield bytes(small)
+                small.clear()
+            yield body.data
+        else:
+            small += body.data
+    if small:
+        yield bytes(small)
 
 
 class Decoder:
     """Turn bytes, in any pieces, into frames. Raises BadFrame."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_bodies_bytes: int = MAX_BODIES_BYTES) -> None:
+        self._max_bodies_bytes = max_bodies_bytes
         self._buffer = bytearray()
         self._header: dict[str, Any] | None = None
 
@@ -67,7 +84,7 @@ class Decoder:
                 raise BadFrame(f"a header of {size} bytes")
             if len(self._buffer) < _LENGTH.size + size:
                 return None
-            self._header = _header(bytes(self._buffer[_LENGTH.size : _LENGTH.size + size]))
+            self._header = _header(bytes(self._buffer[_LENGTH.size : _LENGTH.size + size]), self._max_bodies_bytes)
             del self._buffer[: _LENGTH.size + size]
         listed = self._header["bodies"]
         if len(self._buffer) < sum(entry["length"] for entry in listed):
@@ -83,7 +100,7 @@ class Decoder:
         return frame
 
 
-def _header(raw: bytes) -> dict[str, Any]:
+def _header(raw: bytes, max_bodies_bytes: int) -> dict[str, Any]:
     try:
         header = json.loads(raw)
         listed = [(entry["type"], entry["length"], entry["error"]) for entry in header["bodies"]]
@@ -93,6 +110,6 @@ def _header(raw: bytes) -> dict[str, Any]:
         )
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise BadFrame(f"a header that is not one: {error}") from error
-    if not is_valid or sum(length for _, length, _ in listed) > MAX_BODIES_BYTES:
+    if not is_valid or sum(length for _, length, _ in listed) > max_bodies_bytes:
         raise BadFrame("a header with wrong entries")
     return dict(header)

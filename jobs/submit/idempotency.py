@@ -17,6 +17,7 @@ from gpusched.lib.api import rate_limits
 from gpusched.lib.api.problems import Problem, invalid, response_for
 from gpusched.lib.auth.sealing import seal_for
 from gpusched.lib.db.sql import execute, query
+from gpusched.lib.web.uploads import upload_body
 from gpusched.protocol.job_request import FieldError
 from tenants.auth.identity import Identity, identity_of_token
 
@@ -107,7 +108,7 @@ _CLAIM = f"""
 def _once(
     request: HttpRequest, caller: str, user_id: int, key: str, answer: Callable[[], HttpResponse]
 ) -> HttpResponse:
-    request_hash = hashlib.sha256(f"{request.get_full_path()}\n".encode() + request.body).hexdigest()
+    request_hash = hashlib.sha256(f"{request.get_full_path()}\n".encode() + upload_body(request)).hexdigest()
     _drop_expired()
     with transaction.atomic():
         params = {"caller": caller, "key": key, "request_hash": request_hash, "user_id": user_id}

@@ -92,7 +92,7 @@ class Completions(_OpenAIView):
             path=request.path,
             body=body if asked.model == endpoint.name else _renamed(body, endpoint.name),
             accept=request.headers.get("Accept", "*/*"),
-            headers=_headers(endpoint, submitted),
+            headers=_headers(submitted),
             place=place,
         )
         return DeferredResponse(lambda: openai.proxy.forward(forwarded))
@@ -157,11 +157,11 @@ def _renamed(body: bytes, name: str) -> bytes:
     return msgspec.json.encode({**fields, "model": name})
 
 
-def _headers(endpoint: Endpoint, submitted: Submitted) -> dict[str, str]:
+def _headers(submitted: Submitted) -> dict[str, str]:
     headers = buckets.headers(submitted.room) if submitted.room else {}
     headers["X-Task-Id"] = str(submitted.ids[0])
-    if submitted.is_nearly_full:
-        headers["Queue-Warning"] = f"endpoint={endpoint.name};used={submitted.queued};limit={endpoint.max_queue}"
+    if submitted.warning:
+        headers["Queue-Warning"] = submitted.warning
     return headers
 
 

@@ -22,25 +22,27 @@ from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.rest.jobs import Page
 from gpusched.protocol.rest.serving import CancelledTask, SubmittedTasks, TaskData
 from gpusched.protocol.states import Role
+from serving import payloads
 from serving.api import waiting
+from serving.api.uploads import streamed_result, uploaded_request, uploads
 from serving.endpoints import endpoints
-from serving.models import InferenceRequest, RequestState
+from serving.models import Endpoint, InferenceRequest, RequestState
 from serving.requests import endings, representation
-from serving.requests.submit import NewRequest, submit
+from serving.requests.submit import MAX_UNITS, NewRequest, submit
 from tenants import buckets
 from tenants.api.tenants import find_tenant
 from tenants.auth.identity import Identity, identity
 
-MAX_TASKS, MAX_WAIT_SECONDS, MAX_INPUT_BYTES = 1000, 60, 256 << 10
+MAX_TASKS, MAX_WAIT_SECONDS = 1000, 60
 # The ids of one read fit an address.
 MAX_IDS = 500
-MAX_UNITS = 1e6
 _WAIT = {"wait": f"0 to {MAX_WAIT_SECONDS} (0): seconds to wait for the results"}
 _FILTERS = {"endpoint": "name of an endpoint", "tenant": "its tenant", "state": "a state", **PAGED}
 
 
 class NewTasks(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """Either `input`, any JSON, or `inputs`, at most 1,000 of them, each at most 256 KiB. `units`: of each, its cost is
+    """Either `input`, any JSON, or `inputs`, at most 1,000 of them, each at most 256 KiB; larger ones, and bytes, are
+    sent as the body, with `endpoint` in the query. `units`: of each, its cost is
     that of the endpoint times this. `tenant`: needed if several of yours have an endpoint of this name."""
 
     endpoint: str
@@ -58,31 +60,41 @@ class Tasks(APIView):
         body=NewTasks,
         answer=SubmittedTasks,
         status=201,
-        parameters=_WAIT,
+        parameters={
+            **_WAIT,
+            "endpoint": "name of the endpoint, if the body is the input",
+            "tenant": "of the endpoint, if the body is the input",
+            "units": "of the input, if the body is it: default 1",
+        },
         refusals=(400, 401, 403, 404, 409, 413, 415, 429),
+        takes_bytes=True,
     )
     def post(self, request: Request) -> HttpResponseBase:
         """All of them or none. The answer comes once they are durable, or with `wait` once they have ended, and then
         has their results. `Queue-Warning`: the queue is nearly full. `RateLimit-*`: of the bucket with the fewest
-        tokens."""
+        tokens. With `endpoint` in the query, the body itself is one input, up to `GPUSCHED_TASK_MAX_MB`: JSON for
+        `Content-Type: application/json`, else bytes, as `image/png` or `application/octet-stream`."""
         caller, seconds = identity(request), _wait_seconds(request)
         if seconds and (is_dry_run(request) or request.headers.get("Idempotency-Key")):
             message = "does not go with dry_run or an Idempotency-Key; wait with GET /tasks/{id}?wait="
             raise invalid([FieldError("wait", "conflict", message)])
-        body = read_body(request, NewTasks)
-        new = _new_requests(body)
-        tenant_id = find_tenant(body.tenant, caller).pk if body.tenant else None
-        endpoint = endpoints.find(body.endpoint, tenant_id, caller)
-        endpoints.require_use(endpoint, caller)
-        submitted = submit(endpoint, new, caller)
+        query = read_query(request)
+        if "endpoint" in query:
+            endpoint = _usable(query["endpoint"], query.get("tenant"), caller)
+            with uploads.slot(caller.username):
+                new = [uploaded_request(request, query)]
+                submitted = submit(endpoint, new, caller)
+        else:
+            body = read_body(request, NewTasks)
+            endpoint, new = _usable(body.endpoint, body.tenant, caller), _new_requests(body)
+            submitted = submit(endpoint, new, caller)
         headers = buckets.headers(submitted.room)
-        if submitted.is_nearly_full:
-            headers["Queue-Warning"] = f"endpoint={endpoint.name};used={submitted.queued};limit={endpoint.max_queue}"
+        if submitted.warning:
+            headers["Queue-Warning"] = submitted.warning
         more = {"queued": submitted.queued}
         if seconds:
             return waiting.answer(submitted.ids, caller, seconds, more=more, headers=headers, status=201)
-        cost = endpoint.cost * body.units
-        items = representation.queued(endpoint, caller.username, submitted.ids, cost, submitted.queued_at)
+        items = representation.queued(endpoint, caller.username, submitted.ids, new, submitted.queued_at)
         content = msgspec.json.encode({"items": items, **more})
         return HttpResponse(content, content_type=JSON, status=201, headers=headers)
 
@@ -137,15 +149,19 @@ class TaskResult(APIView):
         media_types=("application/octet-stream",),
         refusals=(400, 401, 403, 404, 409),
     )
-    def get(self, request: Request, task_id: int) -> HttpResponse:
+    def get(self, request: Request, task_id: int) -> HttpResponseBase:
         """With the media type that its replica returned. 409 while there is none."""
-        found = _find(task_id, identity(request))
+        caller = identity(request)
+        found = _find(task_id, caller)
+        # Never as a page of this site, whatever the replica says.
+        headers = {"Content-Disposition": "attachment", "X-Content-Type-Options": "nosniff"}
+        kind = found.result_type or None
+        if found.result_file:
+            return streamed_result(found.result_file, found.result_bytes or 0, caller.username, headers, kind)
         if found.result is None:
             detail = f"task {task_id} is {found.state} and has no result"
             raise Problem(409, "no_result", detail, next_step="wait until it is completed")
-        # Never as a page of this site, whatever the replica says.
-        headers = {"Content-Disposition": "attachment", "X-Content-Type-Options": "nosniff"}
-        return HttpResponse(bytes(found.result), content_type=found.result_type or None, headers=headers)
+        return HttpResponse(bytes(found.result), content_type=kind, headers=headers)
 
 
 class CancelTask(APIView):
@@ -182,14 +198,22 @@ def _new_requests(body: NewTasks) -> list[NewRequest]:
     if not 0 < body.units <= MAX_UNITS:
         raise invalid([FieldError("units", "out_of_range", f"must be above 0 and at most {MAX_UNITS:g}")])
     for number, entry in enumerate(inputs):
-        if len(bytes(entry)) > MAX_INPUT_BYTES:
+        if len(bytes(entry)) > payloads.INLINE_BYTES:
             field = name if name == "input" else f"{name}[{number}]"
-            raise invalid([FieldError(field, "too_long", f"has more than {MAX_INPUT_BYTES >> 10} KiB")])
+            text = f"has more than {payloads.INLINE_BYTES >> 10} KiB; send it as the body of POST /tasks?endpoint="
+            raise invalid([FieldError(field, "too_long", text)])
     return [NewRequest(bytes(entry), JSON, body.units) for entry in inputs]
 
 
+def _usable(name: str, tenant: str | None, caller: Identity) -> Endpoint:
+    """Return the endpoint that the caller may use. 404 or 403 otherwise."""
+    endpoint = endpoints.find(name, find_tenant(tenant, caller).pk if tenant else None, caller)
+    endpoints.require_use(endpoint, caller)
+    return endpoint
+
+
 def _find(task_id: int, caller: Identity) -> InferenceRequest:
-    found = InferenceRequest.objects.select_related("endpoint").filter(pk=task_id).first()
+    found = InferenceRequest.objects.defer("payload").select_related("endpoint").filter(pk=task_id).first()
     if found is None or not caller.sees(found.endpoint.tenant_id):
         raise not_found(f"task {task_id}")
     caller.require(Role.VIEWER, found.endpoint.tenant_id, f"task {task_id}")

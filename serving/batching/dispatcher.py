@@ -12,7 +12,7 @@ from functools import partial
 from django.db import connections
 
 from gpusched.lib.db.threads import DatabaseAway, WorkFailed, run_in_thread
-from serving.batching import rounds
+from serving.batching import rounds, transfers
 from serving.batching.batch_limit import BatchLimit
 from serving.former import Batch, Credit, Replica
 from serving.replicas.connection import BatchFailed, ReplicaConnection, ReplicaHung, ReplicaLost, Stream
@@ -210,7 +210,10 @@ class Dispatcher:
                 worker.is_free = True
                 self._wake.set()
                 batch, requests = await worker.batches.get()
-                self._outcomes += await self._run(connection, batch, requests)
+                loaded, failed = await transfers.load(requests)
+                self._outcomes += failed
+                if loaded:
+                    self._outcomes += await transfers.store(await self._run(connection, batch, loaded))
                 worker.busy_at = time.monotonic()
         except (ReplicaLost, OSError) as error:
             logger.info("the connection to replica %d ended: %s", worker.job_id, error)

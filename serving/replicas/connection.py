@@ -5,10 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from gpusched.protocol.batches import BadFrame, Body, Decoder, Frame, encode
+from gpusched.protocol.batches import BadFrame, Body, Decoder, Frame, encode_parts
+from serving import payloads
 from serving.replicas import answers
 from serving.requests.claims import Claimed
 from serving.requests.results import Outcome
+
+# The results of a batch are in the memory of the web process until they are recorded.
+MAX_RESULTS_BYTES = 256 << 20
 
 
 class Stream(Protocol):
@@ -43,7 +47,7 @@ class ReplicaConnection:
     def __init__(self, stream: Stream, max_batch: int | None) -> None:
         self.max_batch = max_batch
         self._stream = stream
-        self._decoder = Decoder()
+        self._decoder = Decoder(max(MAX_RESULTS_BYTES, payloads.max_bytes()))
         self._frames: list[Frame] = []
         self._batch = 0
 
@@ -62,10 +66,13 @@ class ReplicaConnection:
         """Return the outcome of each request. Raises BatchFailed, and ReplicaLost if the replica hangs or breaks."""
         self._batch += 1
         bodies = [Body(request.payload, request.payload_type) for request in requests]
-        frame = Frame("batch", {"batch": self._batch, "endpoint": endpoint}, bodies)
+        limits = {"max_result_bytes": payloads.max_bytes(), "max_results_bytes": MAX_RESULTS_BYTES}
+        frame = Frame("batch", {"batch": self._batch, "endpoint": endpoint, **limits}, bodies)
         try:
             async with asyncio.timeout(timeout_seconds):
-                await self._stream.write(encode(frame))
+                # A write waits while the replica does not read, so that no more than a body is copied at once.
+                for part in encode_parts(frame):
+                    await self._stream.write(part)
         except (OSError, TimeoutError) as error:
             raise ReplicaLost(f"the batch could not be sent: {error}") from error
         answer = await self._next(timeout_seconds, self._batch)

@@ -20,11 +20,11 @@ _HEADS = """
         SELECT u.endpoint_id, (SELECT min(user_id) FROM serving_inferencerequest
                                 WHERE endpoint_id = u.endpoint_id AND state = 'queued' AND user_id > u.user_id)
           FROM users u WHERE u.user_id IS NOT NULL)
-    SELECT u.endpoint_id, r.id, r.user_id, r.cost, r.runs_alone, e.memory_per_request_mb,
+    SELECT u.endpoint_id, r.id, r.user_id, r.cost, r.runs_alone, r.payload_bytes, e.memory_per_request_mb,
            date_part('epoch', clock_timestamp() - r.queued_at) AS age
       FROM users u JOIN serving_endpoint e ON e.id = u.endpoint_id
       CROSS JOIN LATERAL (
-           SELECT id, user_id, cost, runs_alone, queued_at FROM serving_inferencerequest
+           SELECT id, user_id, cost, runs_alone, payload_bytes, queued_at FROM serving_inferencerequest
             WHERE endpoint_id = u.endpoint_id AND user_id = u.user_id AND state = 'queued'
              ORDER BY id LIMIT %(heads)s) r
      WHERE u.user_id IS NOT NULL ORDER BY r.id
@@ -41,7 +41,7 @@ _CLAIM = """
        SET state = 'running', attempt = r.attempt + 1, started_at = clock_timestamp(), replica_job_id = c.replica,
            dispatcher = %(dispatcher)s, batch_size = c.size, flush_reason = c.reason
       FROM chosen c WHERE r.id = c.id
-    RETURNING c.batch, r.id, r.attempt, r.payload, r.payload_type, r.cost
+    RETURNING c.batch, r.id, r.attempt, r.payload, r.payload_type, r.cost, r.payload_file
 """
 _RETURN = """
     WITH locked AS (
@@ -61,13 +61,14 @@ _RETURN_SILENT = _RETURN.format(
 
 
 class Claimed(NamedTuple):
-    """A request in progress. (id, attempt) names it in its result."""
+    """A request in progress. (id, attempt) names it in its result. `payload_file`: where the payload is instead."""
 
     id: int
     attempt: int
     payload: bytes
     payload_type: str
     cost: float
+    payload_file: str = ""
 
 
 def waiting(endpoints: Collection[int], heads: int, now: float) -> dict[int, list[Waiting]]:
@@ -76,7 +77,13 @@ def waiting(endpoints: Collection[int], heads: int, now: float) -> dict[int, lis
     result: dict[int, list[Waiting]] = defaultdict(list)
     for row in prepared(_HEADS, {"endpoints": list(endpoints), "heads": heads}):
         request = Waiting(
-            row["id"], row["user_id"], row["cost"], now - row["age"], row["memory_per_request_mb"], row["runs_alone"]
+            row["id"],
+            row["user_id"],
+            row["cost"],
+            now - row["age"],
+            row["memory_per_request_mb"],
+            row["runs_alone"],
+            row["payload_bytes"],
         )
         result[row["endpoint_id"]].append(request)
     return result

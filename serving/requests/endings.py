@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from django.db import transaction
 
-from gpusched.lib.db.sql import execute, query
-from serving import counts
+from gpusched.lib.db.sql import query
+from serving import counts, payloads
 from tenants import buckets
 from tenants.models import BucketUse
 
@@ -74,16 +74,19 @@ def refuse_all(endpoint_id: int) -> list[Ended]:
 
 
 def forget(hours: float) -> int:
-    """Delete requests that ended this long ago, at most MAX_AT_ONCE. Return how many."""
-    return execute(
+    """Delete requests that ended this long ago with their files, at most MAX_AT_ONCE. Return how many."""
+    deleted = query(
         """DELETE FROM serving_inferencerequest WHERE id IN (
                SELECT r.id FROM serving_endpoint e CROSS JOIN LATERAL (
                       SELECT id FROM serving_inferencerequest
                        WHERE endpoint_id = e.id AND state NOT IN ('queued', 'running')
                          AND ended_at < now() - %s * interval '1 hour'
-                       ORDER BY ended_at LIMIT %s) r LIMIT %s)""",
+                       ORDER BY ended_at LIMIT %s) r LIMIT %s)
+           RETURNING payload_file, result_file""",
         [hours, MAX_AT_ONCE, MAX_AT_ONCE],
     )
+    payloads.delete(filter(None, (name for row in deleted for name in row.values())))
+    return len(deleted)
 
 
 def _end(sql: str, state: str, code: str, error: str, **values: Any) -> list[Ended]:

@@ -10,11 +10,13 @@ from gpusched.lib.db.sql import prepared, query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.batches import JSON
 from serving.models import Endpoint, RequestState
+from serving.requests.submit import NewRequest
 
 _TASKS = """
     SELECT r.id, e.name AS endpoint, t.name AS tenant, u.username AS "user", r.user_id, r.state, r.cost, r.attempt,
            r.result, r.result_type AS output_type, r.error_code, r.error, r.batch_size, r.flush_reason,
-           r.replica_job_id, r.queued_at, r.started_at, r.ended_at
+           r.payload_bytes AS input_bytes, r.result_bytes AS output_bytes, r.replica_job_id,
+           r.queued_at, r.started_at, r.ended_at
       FROM serving_inferencerequest r JOIN serving_endpoint e ON e.id = r.endpoint_id
       JOIN tenants_all t ON t.id = e.tenant_id JOIN tenants_people u ON u.id = r.user_id
      WHERE {which} AND (%(visible)s::bigint[] IS NULL OR e.tenant_id = ANY(%(visible)s))
@@ -45,17 +47,22 @@ def tasks(ids: Sequence[int], visible: Sequence[int] | None) -> list[dict[str, A
     return [_represent(row) for row in prepared(_BY_ID, {"ids": list(ids), "visible": visible, "limit": len(ids)})]
 
 
-def queued(endpoint: Endpoint, username: str, ids: Sequence[int], cost: float, at: datetime) -> list[dict[str, Any]]:
+def queued(
+    endpoint: Endpoint, username: str, ids: Sequence[int], requests: Sequence[NewRequest], at: datetime
+) -> list[dict[str, Any]]:
     """Return the tasks of a submit, as `tasks` does, without a read."""
     # fmt: off
     common = {
         "endpoint": endpoint.name, "tenant": endpoint.tenant.name, "user": username, "state": RequestState.QUEUED,
-        "cost": cost, "attempt": 0, "output": None, "output_type": "", "error_code": "", "error": "",
+        "attempt": 0, "output": None, "output_type": "", "output_bytes": None, "error_code": "", "error": "",
         "batch_size": None, "flush_reason": "", "replica_job_id": None, "queued_at": rfc3339(at), "started_at": None,
         "ended_at": None,
     }
     # fmt: on
-    return [{"id": number, **common} for number in ids]
+    return [
+        {"id": number, "cost": endpoint.cost * request.units, "input_bytes": len(request.payload), **common}
+        for number, request in zip(ids, requests, strict=True)
+    ]
 
 
 def listed(

@@ -1,16 +1,18 @@
 """Submit inference requests: check them, take their tokens, and write all of one submit or none."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django.db import transaction
 
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.bus import events
-from gpusched.lib.db.sql import columns, prepared
+from gpusched.lib.db.sql import prepared
 from gpusched.protocol.job_request import FieldError
+from serving import payloads
 from serving.endpoints.endpoints import require_open
 from serving.models import Endpoint, EndpointState, Protocol
 from tenants import buckets
@@ -21,17 +23,19 @@ from tenants.models import BucketUse
 # The queue of an endpoint counts as nearly full from this part of max_queue on.
 WARNING_PART = 0.8
 _RETRY_SECONDS = 1
+MAX_UNITS = 1e6
 _QUEUED = (
     "SELECT count(*) AS queued FROM serving_inferencerequest WHERE endpoint_id = %(endpoint)s AND state = 'queued'"
 )
 _INSERT = """
     INSERT INTO serving_inferencerequest
-           (endpoint_id, user_id, state, cost, payload, payload_type, attempt, runs_alone, result_type, error_code,
-            error, flush_reason, dispatcher)
-    SELECT %(endpoint)s, %(user)s, 'queued', cost, payload, type, 0, false, '', '', '', '',
+           (endpoint_id, user_id, state, cost, payload, payload_type, payload_file, payload_bytes, attempt, runs_alone,
+            result_type, error_code, error, flush_reason, dispatcher)
+    SELECT %(endpoint)s, %(user)s, 'queued', cost, payload, type, file, bytes, 0, false, '', '', '', '',
            %(dispatcher)s::bigint
-      FROM unnest(%(payloads)s::bytea[], %(types)s::text[], %(costs)s::float8[]) WITH ORDINALITY
-           AS r (payload, type, cost, number){only_if} ORDER BY number
+      FROM unnest(%(payloads)s::bytea[], %(types)s::text[], %(files)s::text[], %(sizes)s::bigint[],
+                  %(costs)s::float8[])
+           WITH ORDINALITY AS r (payload, type, file, bytes, cost, number){only_if} ORDER BY number
     RETURNING id, queued_at
 """
 _INSERT_ANY = _INSERT.format(only_if="")
@@ -56,13 +60,13 @@ class NewRequest:
 
 
 class Submitted(NamedTuple):
-    """The ids in the order of the requests. `queued`: waiting requests of the endpoint, with these. `room`: None if no
-    bucket applies."""
+    """The ids in the order of the requests. `queued`: waiting requests of the endpoint, with these. `warning`: the
+    header Queue-Warning if the queue is nearly full. `room`: None if no bucket applies."""
 
     ids: list[int]
     queued_at: datetime
     queued: int
-    is_nearly_full: bool
+    warning: str
     room: Room | None
 
 
@@ -83,30 +87,59 @@ def submit(
         error = FieldError("model" if dispatcher else "endpoint", "conflict", detail)
         raise Problem(400, "wrong_protocol", detail, next_step=step, errors=[error])
     costs = [endpoint.cost * request.units for request in requests]
-    types = columns([(request.payload_type, cost) for request, cost in zip(requests, costs, strict=True)], 2)
-    values = {
+    with _stored_payloads(requests) as files:
+        values = _values(endpoint, requests, costs, files, identity)
+        rows, queued, room = _insert(endpoint, {**values, "dispatcher": dispatcher}, sum(costs))
+    if dispatcher is None:
+        events.changed("endpoints", [endpoint.pk])
+    is_nearly_full = queued >= WARNING_PART * endpoint.max_queue
+    warning = f"endpoint={endpoint.name};used={queued};limit={endpoint.max_queue}" if is_nearly_full else ""
+    return Submitted([row["id"] for row in rows], rows[0]["queued_at"], queued, warning, room)
+
+
+def _insert(
+    endpoint: Endpoint, values: Mapping[str, Any], cost: float
+) -> tuple[list[dict[str, Any]], int, Room | None]:
+    """Write the requests. Return their rows, how many requests of the endpoint wait, and the room in the buckets."""
+    if rows := prepared(_INSERT_UNLIMITED, values):
+        return rows, rows[0]["queued"], None
+    queued = _require_room(endpoint, values["count"])
+    with transaction.atomic():
+        rows = prepared(_INSERT_ANY, values)
+        room = buckets.take(endpoint.tenant_id, values["user"], BucketUse.TASKS, cost)
+    return rows, queued, room
+
+
+@contextmanager
+def _stored_payloads(requests: Sequence[NewRequest]) -> Iterator[list[str]]:
+    """Store large payloads as files and yield their names, empty for those in the row. Delete them if the submit is
+    refused."""
+    files: list[str] = []
+    try:
+        for request in requests:
+            is_large = len(request.payload) > payloads.INLINE_BYTES
+            files.append(payloads.store(request.payload) if is_large else "")
+        yield files
+    except BaseException:
+        payloads.delete(filter(None, files))
+        raise
+
+
+def _values(
+    endpoint: Endpoint, requests: Sequence[NewRequest], costs: Sequence[float], files: Sequence[str], identity: Identity
+) -> dict[str, Any]:
+    return {
         "endpoint": endpoint.pk,
         "user": identity.user_id,
-        "payloads": [request.payload for request in requests],
-        "types": types[0],
-        "costs": types[1],
-        "dispatcher": dispatcher,
+        "payloads": [b"" if file else request.payload for request, file in zip(requests, files, strict=True)],
+        "types": [request.payload_type for request in requests],
+        "files": list(files),
+        "sizes": [len(request.payload) for request in requests],
+        "costs": list(costs),
         "count": len(requests),
         "max_queue": endpoint.max_queue,
         "tenant": endpoint.tenant_id,
     }
-    room = None
-    if rows := prepared(_INSERT_UNLIMITED, values):
-        queued = rows[0]["queued"]
-    else:
-        queued = _require_room(endpoint, len(requests))
-        with transaction.atomic():
-            rows = prepared(_INSERT_ANY, values)
-            room = buckets.take(endpoint.tenant_id, identity.user_id, BucketUse.TASKS, sum(costs))
-    if dispatcher is None:
-        events.changed("endpoints", [endpoint.pk])
-    ids, is_nearly_full = [row["id"] for row in rows], queued >= WARNING_PART * endpoint.max_queue
-    return Submitted(ids, rows[0]["queued_at"], queued, is_nearly_full, room)
 
 
 def _require_room(endpoint: Endpoint, more: int) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from channels.consumer import AsyncConsumer
 from daphne import cli, http_protocol, server
+from django.conf import settings
 from django.core.handlers.asgi import ASGIHandler
 from twisted.internet import reactor, tcp
 from twisted.internet.protocol import Protocol
@@ -102,6 +103,16 @@ def test_bad_head_is_answered_with_a_problem(web, head, status):
 def test_too_large_body_is_refused_by_its_length(web):
     answer = receive(web, b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 99999999999\r\n\r\n").value()
     assert answer.startswith(b"HTTP/1.1 413 ")
+
+
+def test_upload_has_the_limit_of_its_address(web, monkeypatch):
+    monkeypatch.setattr(settings, "UPLOAD_MAX_BYTES", {"/api/v1/tasks": 3 << 20})
+    head = "POST %s HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n"
+    limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+    assert b"3 MiB" in receive(web, (head % ("/api/v1/tasks?endpoint=a", (3 << 20) + 1)).encode()).value()
+    assert receive(web, (head % ("/api/v1/tasks?endpoint=a", 3 << 20)).encode()).value() == b""
+    assert receive(web, (head % ("/api/v1/jobs", limit)).encode()).value() == b""
+    assert b" 413 " in receive(web, (head % ("/api/v1/jobs?a=/api/v1/tasks", limit + 1)).encode()).value()
 
 
 def test_listening_port_creates_our_connections(web):

@@ -28,6 +28,8 @@ class OutOfMemoryError(RuntimeError):  # as torch.cuda.OutOfMemoryError
     pass
 
 def function(requests):
+    if any(isinstance(request, bytes) for request in requests):
+        return [request[::-1] * (40 if request.startswith(b"grow") else 1) for request in requests]
     if "exit" in requests and not os.path.exists(sys.argv[1]):
         open(sys.argv[1], "w").close()
         os._exit(1)

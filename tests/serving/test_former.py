@@ -106,7 +106,7 @@ def test_no_replica_idles_beside_a_due_batch(waiting_queues, free):
         for each in rest:
             heads = first_requests(each)
             fitting = [head for head in heads if replica.memory_mb is None or head.memory_mb <= replica.memory_mb]
-            waited = any(NOW - request.queued_at > each.max_wait_seconds + 1e-9 for request in each.requests)
+            waited = any(NOW - head.queued_at > each.max_wait_seconds + 1e-9 for head in heads)
             assert not (fitting and (waited or each.is_draining or len(each.requests) >= 8 * len(heads)))
 
 

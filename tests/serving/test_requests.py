@@ -166,7 +166,7 @@ def test_ended_requests_are_forgotten_after_their_time(endpoint, user):
 def test_full_queue_is_a_429_and_writes_nothing(tenant, user):
     endpoint = make_endpoint(tenant, user, max_queue=10)
     ask(endpoint, user, 7)
-    assert submit(endpoint, [NewRequest(b"", "")], identity_for(user)).is_nearly_full
+    assert submit(endpoint, [NewRequest(b"", "")], identity_for(user)).warning
     with pytest.raises(Problem) as caught:
         ask(endpoint, user, 3)
     assert (caught.value.status, caught.value.code) == (429, "queue_full")

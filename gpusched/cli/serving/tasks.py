@@ -1,7 +1,9 @@
 """The commands for tasks: inference requests to endpoints."""
 
 import json
+import mimetypes
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,6 +13,7 @@ from gpusched.cli.terminal import messages, output
 from gpusched.cli.terminal.group import for_each, group
 from gpusched.cli.terminal.output import Format
 from gpusched.cli.terminal.session import connect
+from gpusched.protocol.batches import JSON
 
 if TYPE_CHECKING:
     from gpusched.protocol.rest.serving import TaskData
@@ -27,6 +30,15 @@ def submit(
     ctx: typer.Context,
     endpoint: str,
     text: Annotated[str | None, typer.Argument(metavar="[INPUT]", help="JSON, or text; - or nothing: stdin.")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", "-f", help="A file as the input, as bytes unless it is JSON.", show_default=False),
+    ] = None,
+    content_type: Annotated[
+        str | None,
+        typer.Option("--type", help="Media type of the file; default: by its name.", show_default=False),
+    ] = None,
+    units: Annotated[float, typer.Option("--units", help="The cost is that of the endpoint times this.")] = 1.0,
     tenant: TenantOption = None,
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait for the result.")] = False,
     timeout: TimeoutOption = None,
@@ -37,10 +49,14 @@ def submit(
     \b
     gpusched task submit embed "the quick brown fox" --wait
     gpusched task submit embed '{"texts": ["a", "b"]}'
+    gpusched task submit caption --file cat.png --wait
     """
-    value = _input(sys.stdin.read() if text in (None, "-") else text or "")
+    if file is not None and text is not None:
+        raise typer.BadParameter("give either INPUT or --file")
+    kind = content_type or (mimetypes.guess_type(file.name)[0] if file else None)
+    value = _input(sys.stdin.read() if text in (None, "-") else text or "") if file is None else _content(file, kind)
     with connect(ctx) as client:
-        task = client.submit_task(endpoint, value, tenant=tenant)
+        task = client.submit_task(endpoint, value, tenant=tenant, units=units, content_type=kind)
         if wait:
             task = client.wait_task(task.id, timeout)
     _print_or_fail(task, form)
@@ -77,6 +93,17 @@ def wait(
         raise typer.Exit(1)
 
 
+@app.command("result")
+def result(ctx: typer.Context, task_id: int) -> None:
+    """Write the result of a task to stdout, as bytes.
+
+    \b
+    gpusched task result 17 > caption.txt
+    """
+    with connect(ctx) as client:
+        sys.stdout.buffer.write(client.task_result(task_id))
+
+
 @app.command("cancel")
 def cancel(ctx: typer.Context, task_ids: list[int]) -> None:
     """Cancel tasks.
@@ -95,6 +122,15 @@ def _input(text: str) -> Any:
         return text
 
 
+def _content(file: Path, kind: str | None) -> Any:
+    """Return the JSON values of a JSON file, and the bytes of another one."""
+    try:
+        content = file.read_bytes()
+        return json.loads(content) if kind == JSON else content
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"{file}: {error}", param_hint="--file") from error
+
+
 def _print_or_fail(task: "TaskData", form: Format) -> None:
     """Print a task; exit with 1 if it ended without a result."""
     if not _print(task, form):
@@ -104,7 +140,9 @@ def _print_or_fail(task: "TaskData", form: Format) -> None:
 def _print(task: "TaskData", form: Format) -> bool:
     """Print the result on stdout and the rest on stderr. Return False if the task ended without a result."""
     if task.state == "completed":
-        text = json.dumps(task.output, ensure_ascii=False)
+        is_inline = task.output_type == JSON and (task.output is not None or (task.output_bytes or 0) <= len(b"null"))
+        summary = f"{task.output_bytes} bytes of {task.output_type}: gpusched task result {task.id}"
+        text = json.dumps(task.output, ensure_ascii=False) if is_inline else summary
         messages.note(f"task {task.id} completed in a batch of {task.batch_size} ({task.flush_reason})")
     else:
         text = f"task {task.id} is {task.state}" + (f": {task.error or task.error_code}" if task.error_code else "")

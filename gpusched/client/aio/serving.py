@@ -18,6 +18,7 @@ class AsyncServingMethods(AsyncConnection):
     remove_endpoint = single(serving.remove_endpoint)
     tasks = items(serving.tasks)
     cancel_task = single(serving.cancel_task)
+    task_result = single(serving.task_result)
     buckets = items(serving.buckets)
     create_bucket = single(serving.create_bucket)
     delete_bucket = single(serving.delete_bucket)
@@ -34,10 +35,21 @@ class AsyncServingMethods(AsyncConnection):
         return await self.send(serving.create_endpoint(name, tenant or self.config.tenant, template, options))
 
     async def submit_task(
-        self, endpoint: str, input: Any, *, tenant: str | None = None, units: float = 1.0
+        self,
+        endpoint: str,
+        input: Any,
+        *,
+        tenant: str | None = None,
+        units: float = 1.0,
+        content_type: str | None = None,
     ) -> TaskData:
-        """Submit one input (any JSON) and return the task as queued; see `wait_task`."""
-        return (await self.send(serving.submit_tasks(endpoint, [input], tenant, units))).items[0]
+        """Submit one input, any JSON or bytes, and return the task as queued; see `wait_task` and `task_output`.
+        `content_type`: of bytes, application/octet-stream by default."""
+        return (await self.send(serving.submit_task(endpoint, input, tenant, units, content_type))).items[0]
+
+    async def task_output(self, task: TaskData) -> Any:
+        """Return the result of a completed task: JSON values, or bytes of any other type."""
+        return await tasks.output(self, task)
 
     async def task(self, task_id: int) -> TaskData:
         """Return a task, with its result if it has ended."""
@@ -64,8 +76,8 @@ class AsyncServingMethods(AsyncConnection):
         units: float = 1.0,
         timeout: float | None = None,
     ) -> AsyncIterator[Any]:
-        """Submit all inputs, and yield their results in order, each as soon as it is there. Submits more while the
-        queue of the endpoint has room, so `inputs` may have any length. Survives server restarts.
+        """Submit all inputs, JSON or bytes, and yield their results in order, each as soon as it is there. Submits
+        more while the queue of the endpoint has room, so `inputs` may have any length. Survives server restarts.
 
         Raises TaskFailed for the first input without a result, and Timeout after `timeout` seconds; other tasks
         continue."""

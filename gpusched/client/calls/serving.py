@@ -4,14 +4,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypedDict, TypeVar
 
+import msgspec
+
 from gpusched.client.transport import polling
-from gpusched.client.transport.call import Call, delete, get, segment, without_none, write
+from gpusched.client.transport.call import Call, delete, get, get_bytes, segment, upload, without_none, write
+from gpusched.protocol.batches import BYTES, JSON
 from gpusched.protocol.rest.jobs import Page
 from gpusched.protocol.rest.serving import BucketData, CancelledTask, EndpointData, SubmittedTasks, TaskData
 
 T = TypeVar("T")
 # Of one read of tasks, and of one submit.
 MAX_IDS, MAX_INPUTS = 500, 1000
+MAX_INLINE_BYTES = 256 << 10
 
 
 class EndpointOptions(TypedDict, total=False):
@@ -65,6 +69,38 @@ def submit_tasks(
     """Submit tasks, all or none. `waits_for_room`: retry while the queue is full."""
     body = without_none(endpoint=endpoint, tenant=tenant, inputs=list(inputs), units=units)
     return replace(write("POST", "/tasks", SubmittedTasks, body), repeats_refused=waits_for_room)
+
+
+def is_bytes(value: object) -> bool:
+    return isinstance(value, bytes | bytearray | memoryview)
+
+
+def submit_inputs(
+    endpoint: str, inputs: Sequence[Any], tenant: str | None, units: float, *, waits_for_room: bool
+) -> Call[SubmittedTasks]:
+    """Submit JSON inputs, all or none, or one input of any type."""
+    if len(inputs) == 1:
+        return replace(submit_task(endpoint, inputs[0], tenant, units, None), repeats_refused=waits_for_room)
+    return submit_tasks(endpoint, inputs, tenant, units, waits_for_room=waits_for_room)
+
+
+def submit_task(
+    endpoint: str, input: Any, tenant: str | None, units: float, content_type: str | None
+) -> Call[SubmittedTasks]:
+    """Submit one task. Bytes and large JSON are sent as the body of the request."""
+    if is_bytes(input):
+        content, kind = bytes(input), content_type or BYTES
+    elif len(content := msgspec.json.encode(input)) > MAX_INLINE_BYTES:
+        kind = JSON
+    else:
+        return submit_tasks(endpoint, [input], tenant, units)
+    query = {"endpoint": endpoint, "tenant": tenant, "units": None if units == 1.0 else f"{units:g}"}
+    return upload("/tasks", SubmittedTasks, content, kind, **query)
+
+
+def task_result(task_id: int) -> Call[bytes]:
+    """Return the result of a completed task as bytes, of any type and size."""
+    return get_bytes(f"/tasks/{task_id}/result")
 
 
 def task(task_id: int) -> Call[SubmittedTasks]:

@@ -19,6 +19,7 @@ class ServingMethods(Connection):
     remove_endpoint = single(serving.remove_endpoint)
     tasks = items(serving.tasks)
     cancel_task = single(serving.cancel_task)
+    task_result = single(serving.task_result)
     buckets = items(serving.buckets)
     create_bucket = single(serving.create_bucket)
     delete_bucket = single(serving.delete_bucket)
@@ -34,9 +35,22 @@ class ServingMethods(Connection):
         """Create an endpoint; `template` is the job request of a replica, like {"command": [...], "gpu_count": 1}."""
         return self.send(serving.create_endpoint(name, tenant or self.config.tenant, template, options))
 
-    def submit_task(self, endpoint: str, input: Any, *, tenant: str | None = None, units: float = 1.0) -> TaskData:
-        """Submit one input (any JSON) and return the task as queued; see `wait_task`."""
-        return (self.send(serving.submit_tasks(endpoint, [input], tenant, units))).items[0]
+    def submit_task(
+        self,
+        endpoint: str,
+        input: Any,
+        *,
+        tenant: str | None = None,
+        units: float = 1.0,
+        content_type: str | None = None,
+    ) -> TaskData:
+        """Submit one input, any JSON or bytes, and return the task as queued; see `wait_task` and `task_output`.
+        `content_type`: of bytes, application/octet-stream by default."""
+        return (self.send(serving.submit_task(endpoint, input, tenant, units, content_type))).items[0]
+
+    def task_output(self, task: TaskData) -> Any:
+        """Return the result of a completed task: JSON values, or bytes of any other type."""
+        return tasks.output(self, task)
 
     def task(self, task_id: int) -> TaskData:
         """Return a task, with its result if it has ended."""
@@ -63,8 +77,8 @@ class ServingMethods(Connection):
         units: float = 1.0,
         timeout: float | None = None,
     ) -> Iterator[Any]:
-        """Submit all inputs, and yield their results in order, each as soon as it is there. Submits more while the
-        queue of the endpoint has room, so `inputs` may have any length. Survives server restarts.
+        """Submit all inputs, JSON or bytes, and yield their results in order, each as soon as it is there. Submits
+        more while the queue of the endpoint has room, so `inputs` may have any length. Survives server restarts.
 
         Raises TaskFailed for the first input without a result, and Timeout after `timeout` seconds; other tasks
         continue."""

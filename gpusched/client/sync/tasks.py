@@ -8,10 +8,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+import msgspec
+
 from gpusched.client.calls import serving
 from gpusched.client.errors import Invalid, RateLimited, TaskFailed, Timeout
 from gpusched.client.sync.connection import Connection
 from gpusched.client.transport import polling
+from gpusched.protocol.batches import JSON
 from gpusched.protocol.rest.serving import TaskData
 
 # Tasks that `results` keeps in the queue: enough for a server that is far away.
@@ -52,7 +55,7 @@ def results(
                 break
             order += new
         while order and order[0] in arrived:
-            yield _output(arrived.pop(order.popleft()))
+            yield _output(client, arrived.pop(order.popleft()))
         waiting = [number for number in order if number not in arrived]
         if not waiting:
             return
@@ -76,9 +79,9 @@ class _Submits:
         room now and the caller does not wait for it."""
         self._unsent += islice(self._inputs, serving.MAX_INPUTS - len(self._unsent))
         while self._unsent:
-            size = min(self._size, len(self._unsent))
+            size = 1 if serving.is_bytes(self._unsent[0]) else self._next_size()
             is_patient = waits_for_room and size == 1
-            call = serving.submit_tasks(
+            call = serving.submit_inputs(
                 self._endpoint, self._unsent[:size], self._tenant, self._units, waits_for_room=is_patient
             )
             try:
@@ -90,7 +93,8 @@ class _Submits:
                 if not waits_for_room:
                     break
             except Invalid as error:
-                if size == 1 or not (error.code == "exceeds_burst" or error.status == _TOO_LARGE):
+                is_too_large = error.status == _TOO_LARGE or any(field.code == "too_long" for field in error.errors)
+                if size == 1 or not (error.code == "exceeds_burst" or is_too_large):
                     raise
                 self._size = self._max_size = size // 2
             else:
@@ -98,6 +102,11 @@ class _Submits:
                 self._size = min(2 * self._size, self._max_size)
                 return [task.id for task in submitted.items]
         return []
+
+    def _next_size(self) -> int:
+        """Return how many of the next inputs go together: those before the next bytes, which go alone."""
+        part = self._unsent[: self._size]
+        return next((n for n, value in enumerate(part) if serving.is_bytes(value)), len(part))
 
 
 def _next_ended(client: Connection, waiting: Sequence[int], deadline: float) -> list[TaskData]:
@@ -125,7 +134,15 @@ def _patience(deadline: float) -> float:
     return min(polling.RETRY_SECONDS, max(0.0, deadline - time.monotonic()))
 
 
-def _output(task: TaskData) -> Any:
+def output(client: Connection, task: TaskData) -> Any:
+    """Return the result of a completed task: JSON values, or bytes of any other type."""
+    if task.output_type == JSON and (task.output_bytes or 0) <= serving.MAX_INLINE_BYTES:
+        return task.output
+    content = client.send(serving.task_result(task.id))
+    return msgspec.json.decode(content) if task.output_type == JSON else content
+
+
+def _output(client: Connection, task: TaskData) -> Any:
     if task.state != "completed":
         raise TaskFailed(f"task {task.id} {task.state}: {task.error or task.error_code}", code=task.error_code)
-    return task.output
+    return output(client, task)

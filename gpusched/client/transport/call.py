@@ -23,7 +23,8 @@ class Call(Generic[T]):
     """A request and the parser of its answer.
 
     `is_repeatable`: sending it twice has the effect of sending it once, perhaps through its idempotency key, so it can
-    be retried when it may have arrived. `repeats_refused`: retry a 429. `max_seconds`: a shorter timeout than usual."""
+    be retried when it may have arrived. `repeats_refused`: retry a 429. `max_seconds`: a shorter timeout than usual.
+    `content`: the body as it is sent, with its `Content-Type` in `headers`; `body` is sent as JSON."""
 
     method: str
     path: str
@@ -34,6 +35,7 @@ class Call(Generic[T]):
     is_repeatable: bool = True
     repeats_refused: bool = True
     max_seconds: float | None = None
+    content: bytes | None = None
 
 
 def get(path: str, kind: type[T], /, **query: str | int | None) -> Call[T]:
@@ -67,6 +69,17 @@ def delete(path: str, *, is_repeatable: bool = False) -> Call[None]:
     """Return a DELETE without an answer. By default it is not repeatable: a second one would not find what the first
     deleted."""
     return Call("DELETE", API + path, no_content, is_repeatable=is_repeatable)
+
+
+def upload(path: str, kind: type[T], content: bytes, content_type: str, /, **query: str | None) -> Call[T]:
+    """Return a POST of bytes with a JSON answer and a new idempotency key."""
+    headers = {"Idempotency-Key": uuid.uuid4().hex, "Content-Type": content_type}
+    return Call("POST", API + path, json_as(kind), without_none(**query), headers=headers, content=content)
+
+
+def get_bytes(path: str) -> Call[bytes]:
+    """Return a GET of bytes of any type."""
+    return Call("GET", API + path, lambda response: response.content, headers={"Accept": "*/*"})
 
 
 def json_as(kind: type[T]) -> "Callable[[httpx.Response], T]":

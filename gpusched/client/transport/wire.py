@@ -36,7 +36,9 @@ def request(call: Call[Any]) -> dict[str, Any]:
     if call.max_seconds is not None:
         timeout = min(call.max_seconds, _READ_SECONDS)
         arguments["timeout"] = httpx.Timeout(timeout, connect=min(timeout, _CONNECT_SECONDS))
-    if call.body is not None:
+    if call.content is not None:
+        arguments["content"] = call.content
+    elif call.body is not None:
         arguments["content"] = msgspec.json.encode(call.body)
         arguments["headers"]["Content-Type"] = "application/json"
     return arguments

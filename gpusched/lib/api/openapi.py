@@ -156,17 +156,19 @@ def documented(
     media_types: tuple[str, ...] = ("application/json",),
     also: Mapping[int, Any] | None = None,
     has_dry_run: bool = True,
+    takes_bytes: bool = False,
 ) -> Callable[[Any], Any]:
     """Document a method of a view. `who`: the minimum role in the tenant, `admin`, `anybody` with a token, …
     `description` replaces the docstring. `answer` and `body`: msgspec types, or tuples of alternatives; none with 204.
     `parameters`: query parameters and their descriptions. `also`: answers of other successful statuses.
-    `has_dry_run`: whether a write has it (gpusched/lib/api/dry_run.py)."""
+    `has_dry_run`: whether a write has it (gpusched/lib/api/dry_run.py). `takes_bytes`: the body may also be
+    bytes of any type."""
     documents = extend_schema(
         summary=f"{summary} ({who})" if who in ("admin", "owner", "no token") else summary,
         description=description,
         tags=[tag],
         operation_id=operation_id,
-        request={"application/json": _schema(body)} if body is not None else None,
+        request=_request(body, takes_bytes=takes_bytes) if body is not None else None,
         responses={**_answers(status, answer, media_types, also or {}), **_refusals(refusals)},
         parameters=[
             OpenApiParameter(n, schema_of(n, text), description=text) for n, text in (parameters or {}).items()
@@ -181,6 +183,11 @@ def documented(
         return documents(method)
 
     return mark
+
+
+def _request(body: Any, *, takes_bytes: bool) -> dict[str, Any]:
+    types = {"application/json": _schema(body)}
+    return types | ({"application/octet-stream": {"type": "string", "format": "binary"}} if takes_bytes else {})
 
 
 def _refusals(codes: tuple[int, ...]) -> dict[Any, OpenApiResponse]:

@@ -57,7 +57,7 @@ CODES: dict[str, tuple[int, str]] = {
         "at once (agents)",
     ),
     "address_too_long": (414, f"an address over {limits.MAX_HEAD_BYTES >> 10} KiB"),
-    "unsupported_media_type": (415, "not `application/json`"),
+    "unsupported_media_type": (415, "not `application/json`; for the input of a task: no media type, or a form"),
     "never_fits": (
         422,
         "the job fits on no node, or not on all nodes together; the detail names the largest possible request",

@@ -54,9 +54,9 @@ def invalid(errors: Sequence[FieldError]) -> Problem:
     return Problem(400, "invalid", detail, next_step="correct the fields named in errors", errors=errors)
 
 
-def too_large() -> Problem:
-    """Return a 413 for a body."""
-    maximum = settings.DATA_UPLOAD_MAX_MEMORY_SIZE >> 20
+def too_large(max_bytes: int | None = None) -> Problem:
+    """Return a 413 for a body. `max_bytes` None: the limit of most bodies."""
+    maximum = (max_bytes or settings.DATA_UPLOAD_MAX_MEMORY_SIZE) >> 20
     return Problem(413, "too_large", f"the body has more than {maximum} MiB", next_step="send less at once")
 
 

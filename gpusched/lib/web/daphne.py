@@ -62,10 +62,13 @@ class ErrorChannel(HTTPChannel):
     400."""
 
     MAX_LENGTH = totalHeadersSize = MAX_HEAD_BYTES  # noqa: N815
+    path = ""  # of the latest request, without its query
     _head_size = 0
     _is_refused = False
 
     def lineReceived(self, line: bytes) -> None:  # noqa: N802
+        if not self._head_size:
+            self.path = line.partition(b" ")[2].partition(b" ")[0].partition(b"?")[0].decode("ascii", "replace")
         self._head_size += len(line)
         super().lineReceived(line)
 
@@ -125,12 +128,12 @@ class BoundedRequest(WebRequest):  # type: ignore[misc]
     def gotLength(self, length: int | None) -> None:  # noqa: N802
         """Check the length once the headers have arrived. None: the body comes in chunks."""
         super().gotLength(length)
-        if length is not None and length > settings.DATA_UPLOAD_MAX_MEMORY_SIZE:
+        if length is not None and length > self._max_bytes():
             self._refuse()
 
     def handleContentChunk(self, data: bytes) -> None:  # noqa: N802
         self._received += len(data)
-        if self._received > settings.DATA_UPLOAD_MAX_MEMORY_SIZE and not self._is_refused:
+        if self._received > self._max_bytes() and not self._is_refused:
             self._refuse()
         if not self._is_refused:
             super().handleContentChunk(data)
@@ -145,11 +148,15 @@ class BoundedRequest(WebRequest):  # type: ignore[misc]
                 self.requestHeaders.setRawHeaders(b"content-length", [b"%d" % self._received])
             super().requestReceived(command, path, version)
 
+    def _max_bytes(self) -> int:
+        """Return the limit of the body. Twisted sets the address of a request only once its body is complete."""
+        return int(settings.UPLOAD_MAX_BYTES.get(self.channel.path, settings.DATA_UPLOAD_MAX_MEMORY_SIZE))
+
     def _refuse(self) -> None:
         self._is_refused = True
         self.content.truncate(0)
         self.requestHeaders.removeHeader(b"expect")  # the client must not be asked to continue
-        answer_and_close(self.channel, too_large())
+        answer_and_close(self.channel, too_large(self._max_bytes()))
 
 
 class Factory(HTTPFactory):  # type: ignore[misc]

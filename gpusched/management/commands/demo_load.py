@@ -1,6 +1,7 @@
-"""Submit a steady stream of small jobs to the demo, as three users through the SDK."""
+"""Submit a steady stream of small jobs and inference requests to the demo, as three users through the SDK."""
 
 import random
+import socket
 import sys
 import time
 from argparse import ArgumentParser
@@ -11,16 +12,23 @@ from django.conf import settings
 from django.core.management.base import BaseCommand
 
 from gpusched.client import Client
-from gpusched.client.errors import GpuschedError
+from gpusched.client.errors import Conflict, GpuschedError
 
 USERS = {"ada": "nlp", "grace": "vision", "linus": "students"}
 # Enough pending jobs to show a working queue without filling it.
 MAX_WAITING = 25
+TEXTS = (
+    "the quick brown fox",
+    "a fast dark fox",
+    "stocks fell sharply today",
+    "how do I reset my password",
+    "ein Haus am See",
+)
 EXAMPLES = Path(__file__).resolve().parents[3] / "deploy" / "demo"
 
 
 class Command(BaseCommand):
-    help = "Submit small jobs to the demo until it is stopped."
+    help = "Submit small jobs and inference requests to the demo until it is stopped."
     requires_system_checks = []  # they would double the start-up time
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -31,14 +39,35 @@ class Command(BaseCommand):
         chance = random.Random()  # noqa: S311 - variety, not a secret
         tokens = Path(settings.DATA_DIR) / "tokens"
         clients = {user: Client(options["url"], (tokens / user).read_text().strip()) for user in USERS}
+        has_endpoints = False
         while True:
             user = chance.choice(list(USERS))
             try:
                 if clients[user].status().pending_jobs < MAX_WAITING:
                     clients[user].submit(tenant=USERS[user], **_job(chance))
+                has_endpoints = has_endpoints or _create_endpoints(clients["ada"])
+                for _ in range(chance.randint(1, 6)):
+                    clients["ada"].submit_task("embed", {"text": chance.choice(TEXTS)}, tenant="nlp")
             except GpuschedError as error:
                 self.stderr.write(f"not submitted, continuing: {error}")
             time.sleep(options["seconds_between"])
+
+
+def _create_endpoints(client: Client) -> bool:
+    """Create an endpoint of each protocol, unless an earlier start of the demo has."""
+    command = [sys.executable, str(EXAMPLES / "embeddings.py")]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    for name, arguments, options in (
+        ("embed", [], {"max_batch": 32, "max_wait_ms": 50, "max_replicas": 2, "memory_per_request_mb": 20}),
+        ("embed-openai", ["--port", str(port)], {"protocol": "openai", "port": port, "idle_seconds": 120}),
+    ):
+        template = {"command": command + arguments, "gpu_count": 1, "gpu_memory_mb": 2000}
+        try:
+            client.create_endpoint(name, template, tenant="nlp", type="embedding", timeout_seconds=120, **options)
+        except Conflict:
+            continue
+    return True
 
 
 def _job(chance: random.Random) -> dict[str, Any]:

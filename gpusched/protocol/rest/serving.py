@@ -43,8 +43,9 @@ class EndpointData(msgspec.Struct, kw_only=True):
 
 
 class TaskData(msgspec.Struct, kw_only=True):
-    """An inference request. `output`: the result if it is JSON; other results are fetched from tasks/{id}/result.
-    `batch_size` and `flush_reason`: of the batch that it ran in."""
+    """An inference request. `output`: the result if it is JSON of at most 256 KiB; other results have `output_type` and
+    `output_bytes`, and are fetched from tasks/{id}/result. `batch_size` and `flush_reason`: of the batch that it ran
+    in."""
 
     id: int
     endpoint: str
@@ -55,6 +56,8 @@ class TaskData(msgspec.Struct, kw_only=True):
     attempt: int = 0
     output: Any = None
     output_type: str = ""
+    output_bytes: int | None = None
+    input_bytes: int = 0
     error_code: str = ""
     error: str = ""
     batch_size: int | None = None
