@@ -38,7 +38,7 @@ BULK = 1000
 
 
 def main() -> None:
-    options = arguments(__doc__ or "", requests=20_000, submits=2000, lone=500, seconds=15, only=0)
+    options = arguments(__doc__ or "", requests=20_000, submits=2000, lone=500, seconds=15, web_processes=1, only=0)
     groups: dict[int, Callable[[Stack], tuple[Figures, int]]] = {
         1: lambda stack: completed(stack, options.requests),
         2: lambda stack: batching(stack, options.seconds),
@@ -47,7 +47,7 @@ def main() -> None:
     }
     figures: Figures = {}
     failed = 0
-    with Stack() as stack:
+    with Stack(web_processes=options.web_processes) as stack:
         stack.fleet(1)
         for number, measure in groups.items():
             if options.only in (0, number):

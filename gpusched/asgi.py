@@ -19,7 +19,6 @@ from typing import IO, Any
 sys.setswitchinterval(0.0005)
 
 import django
-from asgiref.sync import sync_to_async
 
 from gpusched.env import SettingError
 
@@ -105,7 +104,7 @@ class OneHopHandler(ASGIHandler):
             logger.info("a response ends early: %s", error)
             daphne.abort(scope)
         finally:
-            await sync_to_async(response.close)()
+            await answered(self._threads, response.close)  # Django's own way starts a thread for each
 
     def _respond(self, scope: dict[str, Any], body: IO[bytes]) -> HttpResponseBase:
         with body:

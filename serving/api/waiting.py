@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -13,6 +13,7 @@ from django.http.response import HttpResponseBase
 from gpusched.lib.api.concurrency_limit import ConcurrencyLimiter
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.threads import DatabaseAway, WorkFailed
+from gpusched.lib.web.deferred import DeferredResponse
 from gpusched.protocol.batches import JSON
 from serving.models import OPEN_STATES
 from serving.requests import representation
@@ -52,22 +53,25 @@ def answer(
 ) -> HttpResponseBase:
     """Return these tasks, which the caller may see; with `seconds`, once all have ended or after that time.
     `is_first_enough`: only those that have ended, once there are any. Too many waiting clients get all at once."""
-    options: dict[str, Any] = {"content_type": JSON, "status": status}
+
+    def response(items: Sequence[Mapping[str, Any]]) -> HttpResponse:
+        content = msgspec.json.encode({"items": items, **(more or {})})
+        return HttpResponse(content, content_type=JSON, status=status, headers=headers)
+
+    async def wait() -> HttpResponse:
+        try:
+            with _limiter.slot(caller.username):
+                return response(await _once_ended(ids, seconds, is_first_enough))
+        except Problem:
+            return response(await _once_ended(ids, 0.0, is_first_enough))
+
     if seconds:
-        content = _once_ended(ids, seconds, more or {}, is_first_enough)
-        with suppress(Problem):
-            streamed = {**(headers or {}), "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-            return _limiter.streamed(caller.username, content, headers=streamed, **options)
-    items = representation.tasks(ids, caller.visible_tenants())
-    if seconds and is_first_enough:
-        items = [item for item in items if item["state"] not in OPEN_STATES]
-    return HttpResponse(msgspec.json.encode({"items": items, **(more or {})}), headers=headers, **options)
+        return DeferredResponse(wait)
+    return response(representation.tasks(ids, caller.visible_tenants()))
 
 
-async def _once_ended(
-    ids: Sequence[int], seconds: float, more: Mapping[str, Any], is_first_enough: bool
-) -> AsyncIterator[bytes]:
-    """Yield one answer. An outage of the database does not end the wait."""
+async def _once_ended(ids: Sequence[int], seconds: float, is_first_enough: bool) -> list[dict[str, Any]]:
+    """Return the tasks as they are once they have ended. An outage of the database does not end the wait."""
     ends_at = time.monotonic() + seconds
     known: Rows = {}
     with waiting_clients.watch(ids) as changed:
@@ -85,4 +89,4 @@ async def _once_ended(
             if len(open_ids) > 1:
                 await asyncio.sleep(min(GATHER_SECONDS, max(0.0, ends_at - time.monotonic())))
     shown = ended if is_first_enough else [number for number in ids if number in known]
-    yield msgspec.json.encode({"items": [known[number] for number in shown], **more})
+    return [known[number] for number in shown]

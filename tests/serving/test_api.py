@@ -50,17 +50,6 @@ def complete(task_id, result=b'{"x": 1}', kind="application/json"):
     results.record([Outcome(task_id, claimed.attempt, result, kind)])
 
 
-def text_of(answer):
-    """Return the content of an answer that waits."""
-    if not answer.streaming:
-        return answer.content
-
-    async def read():
-        return b"".join([part async for part in answer.streaming_content])
-
-    return asyncio.run(read())
-
-
 def test_endpoint_is_created_listed_changed_drained_and_removed(endpoint, token):
     assert (endpoint["cost"], endpoint["owner"], endpoint["queued"], endpoint["state"]) == (10.0, "ada", 0, "active")
     assert [item["name"] for item in call("GET", "/api/v1/endpoints", token).json()["items"]] == ["embed"]
@@ -133,7 +122,7 @@ def test_wait_returns_the_result_of_a_task_that_has_ended(endpoint, token):
     [task] = call("POST", "/api/v1/tasks", token, {"endpoint": "embed", "input": 1}).json()["items"]
     complete(task["id"])
     answer = call("GET", f"/api/v1/tasks/{task['id']}?wait=30", token)
-    assert json.loads(text_of(answer))["items"][0]["output"] == {"x": 1}
+    assert json.loads(asyncio.run(answer.resolve()).content)["items"][0]["output"] == {"x": 1}
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from asgiref.sync import sync_to_async
 
 from gpusched.lib.bus import events
+from serving.api import waiting
 from tests.api.test_access import call
 from tests.factories import make_member, make_tenant, make_token
 from tests.serving.test_api import admin, complete, endpoint, tenant, token, user  # noqa: F401 fixtures
@@ -21,7 +22,7 @@ def submitted(token, count):  # noqa: F811
 
 
 async def items_of(answer):
-    return json.loads(b"".join([part async for part in answer.streaming_content]))["items"]
+    return json.loads((await answer.resolve()).content)["items"]
 
 
 def many(ids, **filters):
@@ -63,6 +64,16 @@ def test_wait_for_many_ends_soon_after_the_first_task(endpoint, token):  # noqa:
 
     call_async = call("GET", many(ids, wait=30), token)
     assert [item["id"] for item in asyncio.run(scenario())] == [ids[0]]
+
+
+def test_wait_is_answered_at_once_when_too_many_clients_wait(endpoint, token, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(waiting._limiter, "maximum", 0)
+    ids = submitted(token, 2)
+    began = time.monotonic()
+    answer = asyncio.run(call("GET", f"/api/v1/tasks/{ids[0]}?wait=30", token).resolve())
+    assert json.loads(answer.content)["items"][0]["state"] == "queued"
+    assert asyncio.run(items_of(call("GET", many(ids, wait=30), token))) == []
+    assert time.monotonic() - began < 20
 
 
 def test_wait_for_many_returns_nothing_after_its_time(endpoint, token):  # noqa: F811
