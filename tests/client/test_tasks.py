@@ -66,7 +66,9 @@ class Tasks:
     def task(self, number: int, state: str) -> dict[str, Any]:
         output = 2 * self.inputs[number] if state == "completed" else None
         return {"id": number, "endpoint": "twice", "tenant": "nlp", "user": "ada", "state": state, "cost": 1.0,
-                "output": output, "error": "no" if state == "failed" else ""}  # fmt: skip
+                "output": output, "output_type": "" if output is None else "application/json",
+                "output_bytes": None if output is None else len(str(output)),
+                "error": "no" if state == "failed" else ""}  # fmt: skip
 
 
 def mapped(server: FakeServer, count: int, **options: Any) -> list[Any]:
