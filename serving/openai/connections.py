@@ -36,7 +36,7 @@ class Connections:
             try:
                 return await connection.exchange("POST", path, headers, body)
             except (ReplicaLost, BadResponse):
-                if is_new:
+                if is_new or not connection.is_silent:
                     raise
                 connection.close()  # the program may close an idle connection at any moment
 
