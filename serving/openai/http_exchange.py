@@ -40,15 +40,17 @@ class Response:
 
 
 class HttpConnection:
-    """A stream that carries one request after the other."""
+    """A stream that carries one request after the other. `is_silent`: nothing has arrived since the latest one."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._http = h11.Connection(h11.CLIENT)
+        self.is_silent = True
 
     async def exchange(self, method: str, path: str, headers: Headers, body: bytes) -> Response:
         """Send a request and return its response as soon as its head has arrived. Raises BadResponse, and what the
         stream raises."""
+        self.is_silent = True
         own = [(b"host", b"replica"), (b"content-length", b"%d" % len(body))]
         request = h11.Request(method=method, target=path, headers=[*own, *headers])
         events = [request, *([h11.Data(data=body)] if body else []), h11.EndOfMessage()]
@@ -85,7 +87,9 @@ class HttpConnection:
             except h11.RemoteProtocolError as error:
                 raise BadResponse(str(error)) from error
             if event is h11.NEED_DATA:
-                self._http.receive_data(await self._stream.read())
+                data = await self._stream.read()
+                self.is_silent &= not data
+                self._http.receive_data(data)
             elif isinstance(event, h11.ConnectionClosed):
                 raise BadResponse("the program closed the connection before its response")
             else:

@@ -103,8 +103,8 @@ class Prober:
             if probe.done() or job_id not in self._unproven:
                 self._probes.pop(job_id).cancel()
         for job_id in self._unproven.keys() - self._probes.keys():
-            work = self._probe(dispatcher, job_id)
-            self._probes[job_id] = asyncio.get_running_loop().create_task(work, name=f"probe of {job_id}")
+            probing = self._probe(dispatcher, job_id)
+            self._probes[job_id] = asyncio.get_running_loop().create_task(probing, name=f"probe of {job_id}")
 
     async def _probe(self, dispatcher: int, job_id: int) -> None:
         """Probe a replica until it answers, or must be replaced."""

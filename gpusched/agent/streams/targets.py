@@ -126,17 +126,12 @@ def _require_own(own: Callable[[], list[int]], port: int, from_port: int) -> Non
     """Raise Refused unless a connection is one to the rank: accepted by it, or waiting at its socket. A program that
     serves one connection may have closed its listening socket by now, or have ended."""
     for _ in range(_CHECKS):
-        inodes = _concerned(port, from_port)
+        inodes = ports.concerned(port, from_port)
         if not inodes or ports.are_owned(inodes, own()):
             return
-        if _concerned(port, from_port) == inodes:  # else their process has just ended
+        if ports.concerned(port, from_port) == inodes:  # else their process has just ended
             break
     raise _not_listening(port)
-
-
-def _concerned(port: int, from_port: int) -> set[str]:
-    listeners, accepted = ports.listeners(port), ports.accepted(port, from_port)
-    return {*(listeners.inodes if listeners else ()), *([accepted] if accepted else [])}
 
 
 def _not_listening(port: int) -> Refused:
