@@ -302,3 +302,16 @@ def test_csv_has_no_formulas_and_no_escape_sequences(server: FakeServer) -> None
     [row] = csv.DictReader(io.StringIO(call(server.url, "ps", "-a", "-o", "csv").stdout))
     assert (row["name"], row["user"]) == ('\'=HYPERLINK("http://evil","x")\\x1b[31m', "'-1+1")
     assert row["priority"] == "-5"
+
+
+@pytest.mark.parametrize("separator", [[], ["--"]])
+def test_endpoint_create_sends_the_program_without_its_separator(full: FakeServer, separator: list[str]) -> None:
+    result = call(full.url, "endpoint", "create", "embed", *separator, "python", "-u", "serve.py")
+    assert result.exit_code == 0, result.stderr
+    template = json.loads(full.requests[-1].body)["template"]
+    assert (template["command"], template["args"]) == (["python"], ["-u", "serve.py"])
+
+
+def test_endpoint_create_without_a_program_is_wrong_usage(full: FakeServer) -> None:
+    assert call(full.url, "endpoint", "create", "embed", "--").exit_code == 2
+    assert full.requests == []

@@ -60,7 +60,10 @@ def create(
     gpusched endpoint create --gpus 1 --type embedding embed -- python serve_embed.py
     gpusched endpoint create --gpus 1 --type llm --port 8000 chat -- vllm serve MODEL
     """
-    template = {"command": command[:1], "args": command[1:], "gpu_count": gpus, "gpu_memory_mb": gpu_memory}
+    program = command[1:] if command[0] == "--" else command  # click keeps it after NAME
+    if not program:
+        raise typer.BadParameter("is missing", param_hint="COMMAND")
+    template = {"command": program[:1], "args": program[1:], "gpu_count": gpus, "gpu_memory_mb": gpu_memory}
     if gpu_memory is not None:
         template["gpu_sharing"] = "shared"
     if image is not None:
