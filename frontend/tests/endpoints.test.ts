@@ -7,7 +7,8 @@ import { batches, costs, head, list, replicas, sizes } from "../src/pages/endpoi
 import { list as lazyList } from "../src/pages/endpoints/lazy";
 import type { BatchRow, EndpointRow, ReplicaRow } from "../src/pages/endpoints/rows";
 import { latency } from "../src/pages/endpoints/rows";
-import { type Task, pretty, resultOf, tryOnce } from "../src/pages/endpoints/try";
+import { pretty } from "../src/pages/endpoints/result";
+import { type Task, resultOf, tryOnce } from "../src/pages/endpoints/try";
 
 const ENDPOINT: EndpointRow = {
   name: "embed", tenant: "nlp", state: "active", type: "embedding", protocol: "batch", problem: "", max_queue: 1000, max_replicas: 2,
@@ -208,5 +209,51 @@ describe("try it", () => {
 
   it("writes lists of plain values on one line", () => {
     expect(pretty({ a: [1, "x", null], b: [{ c: 1 }], d: {}, e: [] })).toBe('{\n  "a": [1, "x", null],\n  "b": [\n    {\n      "c": 1\n    }\n  ],\n  "d": {},\n  "e": []\n}');
+  });
+
+  const prompt = async (kind: string, response: Response): Promise<void> => {
+    form.dataset.try = kind;
+    (form.elements.namedItem("input") as HTMLTextAreaElement).value = "count to 3";
+    asked.mockResolvedValue(response);
+    await tryOnce(form);
+  };
+  const stream = (...parts: string[]): Response => {
+    const bytes = new ReadableStream<Uint8Array>({
+      start(controller) {
+        for (const part of parts) controller.enqueue(new TextEncoder().encode(part));
+        controller.close();
+      },
+    });
+    return new Response(bytes, { headers: { "Content-Type": "text/event-stream", "X-Replica-Job": "7" } });
+  };
+  const chunk = (text: string): string => `data: ${JSON.stringify({ choices: [{ delta: { content: text } }] })}\n\n`;
+
+  it("shows a chat as it arrives, also if events are cut anywhere", async () => {
+    const [one, two] = [chunk("one "), chunk("two ü")];
+    await prompt("chat", stream(one.slice(0, 9), one.slice(9) + two.slice(0, -1), "\ndata: [DONE]\n\n"));
+    expect(asked.mock.calls[0]?.[0]).toBe("/v1/chat/completions");
+    const body = JSON.parse(String(asked.mock.calls[0]?.[1]?.body)) as object;
+    expect(body).toEqual({ model: "nlp/embed", messages: [{ role: "user", content: "count to 3" }], stream: true });
+    expect(document.querySelector("[data-try-result] pre")?.textContent).toBe("one two ü");
+    expect(result()).toContain("Answered by job 7, first text after");
+  });
+
+  it("keeps the text of a chat that breaks off, and says so", async () => {
+    await prompt("chat", stream(chunk("one ")));
+    expect(result()).toContain("one ");
+    expect(result()).toContain("The answer broke off");
+  });
+
+  it("shows an error in the stream, and one instead of it", async () => {
+    await prompt("chat", stream(chunk("one "), 'data: {"error": {"message": "the replica broke"}}\n\n'));
+    expect(result()).toContain("the replica broke");
+    await prompt("chat", new Response(JSON.stringify({ error: { message: "no such model", code: "model_not_found" } }), { status: 404 }));
+    expect(result()).toContain("404 model_not_found: no such model");
+  });
+
+  it("shows an embedding on one line", async () => {
+    await prompt("embedding", new Response(JSON.stringify({ data: [{ embedding: [0.5, 1] }] }), { headers: { "Content-Type": "application/json" } }));
+    expect(asked.mock.calls[0]?.[0]).toBe("/v1/embeddings");
+    expect(document.querySelector("[data-try-result] pre")?.textContent).toBe("[0.5, 1]");
   });
 });

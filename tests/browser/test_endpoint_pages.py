@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import TIMEOUT, log_in
 from tests.browser.test_every_page import look_at
-from tests.system.stack import ROOT, Stack
+from tests.system.stack import ROOT, Stack, free_port
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.browser
@@ -79,13 +79,40 @@ def test_form_shows_errors_as_they_are(page: Page, warm: None) -> None:
     expect(alert).to_contain_text("no such text")
 
 
+@pytest.fixture(scope="module")
+def chat(stack: Stack) -> Iterator[str]:
+    client = stack.client()
+    port = free_port()
+    template = {"command": [sys.executable, str(ROOT / "tests/serving/openai_replica.py"), str(port)], "gpu_count": 1}
+    client.create_endpoint("talk", template, type="llm", protocol="openai", port=port, timeout_seconds=120)
+    yield "talk"
+    client.remove_endpoint("talk", with_queue=True)
+
+
+def test_prompt_shows_the_stream_of_a_real_replica(page: Page, chat: str) -> None:
+    page.goto(f"/endpoints/default/{chat}/")
+    send(page, "count 3 0.1")
+    result = page.locator("[data-try-result]")
+    expect(result.get_by_role("region", name="Result")).to_contain_text("word0 word1 word2", timeout=2 * TIMEOUT)
+    expect(result).to_contain_text("first text after")
+    job = page.locator("[data-view=endpoint-replicas] tbody a").inner_text()
+    expect(result).to_contain_text(f"Answered by job {job}")
+    send(page, "long")
+    expect(result.get_by_role("alert")).to_contain_text("too many tokens")
+    send(page, "count 5 0.2")
+    expect(result.get_by_role("region", name="Result")).to_have_text("word0 ")
+    send_button = page.get_by_role("button", name="Send")
+    expect(send_button).to_have_attribute("aria-disabled", "true")
+    expect(result.get_by_role("region", name="Result")).to_contain_text("word4")
+
+
 def test_pages_follow_requests_live(page: Page, stack: Stack, warm: None, endpoint: str) -> None:
     page.goto("/endpoints/")
     row = page.locator("[data-view=endpoints] tbody tr", has_text=endpoint)
     expect(row.locator("[data-label=Replicas]")).to_contain_text("1 warm")
     cost = row.locator("[data-label='Cost, 24 h']")
     before = float(cost.inner_text().split()[0])
-    stack.client().map(endpoint, [str(number) for number in range(6)])
+    list(stack.client().map(endpoint, [str(number) for number in range(6)]))
     expect(cost).to_contain_text(f"{before + 6:g}")
     expect(row.locator("[data-label=p50]")).to_contain_text("s")
     expect(row.locator("[data-label=Waiting]")).to_contain_text("0 of 1,000")

@@ -210,6 +210,15 @@ class TestPage:
         page = text_of(browser(make_member(nlp)).get(PATH))
         assert "You are not among the users of endpoint" in page and '<fieldset class="stack" disabled>' in page
 
+    @pytest.mark.parametrize(("kind", "form"), [("llm", "chat"), ("embedding", "embedding")])
+    def test_form_sends_prompts_to_the_openai_api(self, nlp, member, kind, form):
+        make_node(gpus=2)
+        fields = {"name": "talk", "template": {"command": ["true"]}, "type": kind, "protocol": "openai", "port": 8000}
+        actions.create(nlp.pk, fields, identity_for(member))
+        page = text_of(browser(member).get("/endpoints/nlp/talk/"))
+        assert f'data-try="{form}"' in page and "Prompt" in page and "OpenAI API on port 8000" in page
+        assert 'data-view="endpoint-batches"' not in page
+
     def test_empty_list_says_how_to_create_one(self, member):
         assert "gpusched endpoint create" in text_of(browser(member).get("/endpoints/"))
 

@@ -12,7 +12,7 @@ from gpusched.protocol.job_request import FieldError
 from serving.endpoints import activity
 from serving.endpoints import endpoints as actions
 from serving.endpoints.representation import represent_endpoints
-from serving.models import Endpoint, EndpointState, Protocol
+from serving.models import Endpoint, EndpointState, ModelType, Protocol
 from tenants import buckets
 from tenants.api.tenants import find_tenant
 from tenants.auth.identity import Identity
@@ -49,6 +49,7 @@ def endpoint(request: HttpRequest, identity: Identity, tenant: str, name: str) -
         "buckets": buckets.standing(model.tenant_id, identity.user_id, BucketUse.TASKS),
         "refusal": _refusal(model, identity),
         "may_change": identity.has(identity.role_for(model.owner_id), model.tenant_id),
+        "try_kind": _try_kind(model),
         "is_openai": model.protocol == Protocol.OPENAI,
         "is_active": model.state == EndpointState.ACTIVE,
     }
@@ -95,6 +96,13 @@ def _refusal(model: Endpoint, identity: Identity) -> str:
     except Problem as problem:
         return refusal(problem)
     return ""
+
+
+def _try_kind(model: Endpoint) -> str:
+    """Return what the form sends: a task, or a prompt to the OpenAI API."""
+    if model.protocol != Protocol.OPENAI:
+        return "batch"
+    return "embedding" if model.type == ModelType.EMBEDDING else "chat"
 
 
 def _written(number: float) -> str:

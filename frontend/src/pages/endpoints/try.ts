@@ -1,7 +1,10 @@
-// The form that sends one request to the endpoint and shows its result: <form data-try="batch">.
+// The form that sends one request to the endpoint and shows its result: <form data-try="batch">, or "chat" or "embedding"
+// for the OpenAI API.
 import { type Child, h, refill } from "../../ui/dom";
 import { unexpected, whyFailed } from "../../ui/fetch_errors";
+import { failed, pretty } from "./result";
 import { amount, latency } from "./rows";
+import { promptOnce } from "./try_openai";
 
 /** The server answers earlier, once the request has ended. */
 const WAIT_SECONDS = 60;
@@ -49,20 +52,24 @@ export async function tryOnce(form: HTMLFormElement): Promise<void> {
   button.setAttribute("aria-disabled", "true");
   refill(result, h("p", { class: "muted after" }, "Waiting for the result…"));
   const began = performance.now();
-  const show = await answerOf(form).catch((error: unknown) => failed(whyFailed(error)));
+  const show = await answerOf(form, (...parts) => refill(result, ...parts)).catch((error: unknown) => failed(whyFailed(error)));
   button.removeAttribute("aria-disabled");
   refill(result, ...show, h("p", { class: "muted small" }, `Answered after ${latency((performance.now() - began) / 1000)}.`));
 }
 
-async function answerOf(form: HTMLFormElement): Promise<Child[]> {
+async function answerOf(form: HTMLFormElement, show: (...parts: Child[]) => void): Promise<Child[]> {
   const fields = new FormData(form);
-  const input = String(fields.get("input"));
+  const [input, secret] = [String(fields.get("input")), String(fields.get("csrfmiddlewaretoken"))];
+  const { try: kind = "", endpoint = "", tenant = "" } = form.dataset;
+  return kind === "batch" ? taskOf(endpoint, tenant, input, secret) : promptOnce(kind, `${tenant}/${endpoint}`, input, secret, show);
+}
+
+async function taskOf(endpoint: string, tenant: string, input: string, secret: string): Promise<Child[]> {
   const problem = whyNotJson(input);
   if (problem !== "") return failed(`The input is not JSON: ${problem}`);
-  const { endpoint = "", tenant = "" } = form.dataset;
   // The text itself: JSON.parse would change large numbers.
   const body = `{"endpoint":${JSON.stringify(endpoint)},"tenant":${JSON.stringify(tenant)},"input":${input}}`;
-  const headers = { "Content-Type": "application/json", Accept: "application/json", "X-CSRFToken": String(fields.get("csrfmiddlewaretoken")) };
+  const headers = { "Content-Type": "application/json", Accept: "application/json", "X-CSRFToken": secret };
   const answer = await fetch(`/api/v1/tasks?wait=${WAIT_SECONDS}`, { method: "POST", body, headers, credentials: "same-origin", redirect: "manual" });
   if (!answer.ok) return refusalOf(answer);
   const [task] = ((await answer.json()) as { items: Task[] }).items;
@@ -87,11 +94,6 @@ async function refusalOf(answer: Response): Promise<Child[]> {
   return failed(words.join("; "), problem.next_step ?? "", answer.headers.get("Retry-After"));
 }
 
-function failed(sentence: string, next = "", retryAfter: string | null = null): Child[] {
-  const steps = [next, retryAfter === null ? "" : `Retry-After: ${retryAfter} s`].filter(Boolean).join(". ");
-  return [h("p", { class: "note bad after", role: "alert" }, sentence, steps === "" ? null : h("span", { class: "next-step block" }, steps))];
-}
-
 /** A task that has ended, or still waits. */
 export function resultOf(task: Task): Child[] {
   const facts = factsOf(task);
@@ -104,16 +106,6 @@ function outputOf(task: Task): Child {
   const type = task.output_type ?? "";
   if (type !== "" && type !== "application/json") return h("a", { href: `/api/v1/tasks/${task.id}/result` }, `Download the result (${type})`);
   return pretty(task.output);
-}
-
-/** JSON with a line for each member, but lists of plain values on one line: an embedding has hundreds. */
-export function pretty(value: unknown, indent = ""): string {
-  if (typeof value !== "object" || value === null) return JSON.stringify(value) ?? "null";
-  const inner = `${indent}  `;
-  const isPlain = (entry: unknown): boolean => typeof entry !== "object" || entry === null;
-  const wrap = (open: string, lines: string[], close: string): string => (lines.length === 0 ? open + close : `${open}\n${inner}${lines.join(`,\n${inner}`)}\n${indent}${close}`);
-  if (!Array.isArray(value)) return wrap("{", Object.entries(value).map(([key, entry]) => `${JSON.stringify(key)}: ${pretty(entry, inner)}`), "}");
-  return value.every(isPlain) ? `[${value.map((entry) => JSON.stringify(entry)).join(", ")}]` : wrap("[", value.map((entry) => pretty(entry, inner)), "]");
 }
 
 function factsOf(task: Task): Child {
