@@ -17,7 +17,6 @@ def queued(server: FakeServer) -> None:
 
 
 def completed(server: FakeServer, result: Any = None, **fields: Any) -> None:
-    server.on("GET", "/tasks/7", Answer(200, {"items": [{**DONE, **fields}]}))
     server.on("GET", "/tasks", Answer(200, {"items": [{**DONE, **fields}], "next_cursor": None}))
     server.on("GET", "/tasks/7/result", Answer(200, result))
 

@@ -140,7 +140,7 @@ def _print_or_fail(task: "TaskData", form: Format) -> None:
 def _print(task: "TaskData", form: Format) -> bool:
     """Print the result on stdout and the rest on stderr. Return False if the task ended without a result."""
     if task.state == "completed":
-        is_inline = task.output_type == JSON and (task.output is not None or (task.output_bytes or 0) <= len(b"null"))
+        is_inline = task.output_type in ("", JSON) and (task.output is not None or (task.output_bytes or 0) <= 4)
         summary = f"{task.output_bytes} bytes of {task.output_type}: gpusched task result {task.id}"
         text = json.dumps(task.output, ensure_ascii=False) if is_inline else summary
         messages.note(f"task {task.id} completed in a batch of {task.batch_size} ({task.flush_reason})")

@@ -136,7 +136,7 @@ def _patience(deadline: float) -> float:
 
 def output(client: Connection, task: TaskData) -> Any:
     """Return the result of a completed task: JSON values, or bytes of any other type."""
-    if task.output_type == JSON and (task.output_bytes or 0) <= serving.MAX_INLINE_BYTES:
+    if task.output_type in ("", JSON) and (task.output_bytes or 0) <= serving.MAX_INLINE_BYTES:
         return task.output
     content = client.send(serving.task_result(task.id))
     return msgspec.json.decode(content) if task.output_type == JSON else content
