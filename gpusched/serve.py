@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,6 +21,7 @@ from gpusched.protocol.batches import BYTES, JSON, SOCKET_NAME, BadFrame, Body, 
 _MAX_MESSAGE = 2000
 _MIB = 1 << 20
 Function = Callable[[list[Any]], Sequence[Any]]
+Functions = Mapping[str, Function]
 Work = tuple[socket.socket, Frame]
 
 
@@ -28,12 +29,15 @@ class _Stopped(Exception):
     """SIGTERM arrived while no batch was running."""
 
 
-def serve(function: Function, *, max_batch: int | None = None) -> None:
+def serve(function: Function | Functions, *, max_batch: int | None = None) -> None:
     """Serve until SIGTERM; a batch in progress is finished first.
 
     `function` gets a list of requests, each as decoded from JSON or as bytes, and returns a list of equal length: JSON
     values or bytes. An exception as an entry fails that request alone. An exception raised fails the batch, whose
     requests are then retried one by one. `max_batch`: the most requests that it accepts, below the endpoint's own.
+
+    For a replica that several endpoints share, `function` is a mapping {name of the endpoint: function}; a batch has
+    requests of one endpoint, and the endpoints take turns.
 
     Raises RuntimeError outside of a job that serves an endpoint."""
     folder = os.environ.get("GPUSCHED_SOCKET_DIR")
@@ -95,18 +99,18 @@ def _read(connection: socket.socket, hello: bytes, work: "queue.SimpleQueue[Work
         connection.shutdown(socket.SHUT_RDWR)
 
 
-def _answer(connection: socket.socket, frame: Frame, function: Function) -> None:
+def _answer(connection: socket.socket, frame: Frame, function: Function | Functions) -> None:
     answer = encode(_run(frame, function))
     with contextlib.suppress(OSError):  # the connection broke: the control plane has queued the requests again
         connection.sendall(answer)
 
 
-def _run(frame: Frame, function: Function) -> Frame:
+def _run(frame: Frame, function: Function | Functions) -> Frame:
     """Return the frame with the results of a batch, or with the reason why it failed as a whole."""
     batch = {"batch": frame.values.get("batch")}
     try:
         requests = [_decode(body) for body in frame.bodies]
-        results = function(requests)
+        results = _function_of(frame, function)(requests)
         bodies = [_limited(_encode(result), frame) for result in results]
     except Exception as error:  # noqa: BLE001 - of the user's function: reported, and the next batch goes on
         traceback.print_exc()
@@ -119,6 +123,16 @@ def _run(frame: Frame, function: Function) -> Frame:
         message = f"the results of the batch have {size} bytes together, more than {limit}"
         return Frame("failed", {**batch, "code": "results_too_large", "message": message})
     return Frame("results", batch, bodies)
+
+
+def _function_of(frame: Frame, function: Function | Functions) -> Function:
+    """Return the function of the batch's endpoint."""
+    if not isinstance(function, Mapping):
+        return function
+    name = str(frame.values.get("endpoint"))
+    if name not in function:
+        raise LookupError(f"serve() has no function for the endpoint '{name}', only for {', '.join(sorted(function))}")
+    return function[name]
 
 
 def _decode(body: Body) -> Any:

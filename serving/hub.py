@@ -129,7 +129,8 @@ class ServingHub:
 
     def _serve(self, dispatcher: Dispatcher, adopted: upkeep.Upkeep) -> None:
         for row in adopted.endpoints:
-            fields = {name: value for name, value in row.items() if name != "memory_per_request_mb"}
+            hidden = ("memory_per_request_mb", "replicas_of")
+            fields = {name: value for name, value in row.items() if name not in hidden}
             known = dispatcher.endpoints.get(row["id"])
             if known is None:
                 dispatcher.endpoints[row["id"]] = ServedEndpoint(**fields)
@@ -139,5 +140,6 @@ class ServingHub:
         for job_id, is_out_of_memory in adopted.losses:
             dispatcher.explain_loss(job_id, is_out_of_memory=is_out_of_memory)
         for job_id, endpoint_id, memory_mb in adopted.replicas:
-            dispatcher.add_replica(job_id, [endpoint_id], memory_mb)
+            served = [row["id"] for row in adopted.endpoints if row["replicas_of"] == endpoint_id]
+            dispatcher.add_replica(job_id, served, memory_mb)
         dispatcher.wake()

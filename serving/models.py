@@ -61,7 +61,7 @@ def _between(low: float, high: float) -> list[MinValueValidator | MaxValueValida
 class Endpoint(models.Model):
     """A model that a tenant serves. `template`: the job request of a replica. `allowed_users`: those who may submit
     requests; null: all members of the tenant. `seconds_per_cost` and `cold_start_seconds`: moving averages. `problem`:
-    why it gets no more replicas."""
+    why it gets no more replicas. `replicas_of`: the endpoint whose replicas it shares, of the same template."""
 
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
     name = models.CharField(
@@ -74,7 +74,8 @@ class Endpoint(models.Model):
     allowed_users = ArrayField(models.BigIntegerField(), null=True, blank=True)
     type = models.CharField(max_length=10, choices=ModelType.choices, default=ModelType.OTHER)
     cost = models.FloatField(validators=_between(0.001, 1e6))
-    template = models.JSONField()
+    template = models.JSONField(blank=True)
+    replicas_of = models.ForeignKey("self", null=True, blank=True, on_delete=models.PROTECT, related_name="+")
     protocol = models.CharField(max_length=10, choices=Protocol.choices, default=Protocol.BATCH)
     port = models.PositiveIntegerField(null=True, blank=True, validators=_between(1, 65535))
     max_batch = models.PositiveIntegerField(default=8, validators=_between(1, MAX_BATCH))

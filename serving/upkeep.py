@@ -50,8 +50,9 @@ _REPLICAS = """
 """
 _ENDPOINTS = """
     SELECT id, name, max_batch, max_wait_ms / 1000.0::float8 AS max_wait_seconds, timeout_seconds,
-           state = 'draining' AS is_draining, memory_per_request_mb
-      FROM serving_endpoint WHERE id = ANY(%s)
+           state = 'draining' AS is_draining, memory_per_request_mb, coalesce(replicas_of_id, id) AS replicas_of
+      FROM serving_endpoint
+     WHERE id = ANY(%(owners)s) OR replicas_of_id = ANY(%(owners)s) AND state <> 'removed' ORDER BY id
 """
 # Of the attempt that ended last.
 _LOSSES = """
@@ -148,7 +149,7 @@ def adopt(dispatcher: int, local_nodes: Collection[int], lost: Sequence[int]) ->
     losses = query(_LOSSES, [[ExitClass.CUDA_OOM, ExitClass.HOST_OOM], list(lost)]) if lost else []
     return Upkeep(
         [(row["job_id"], row["endpoint_id"], row["memory_mb"]) for row in own if not row["is_draining"]],
-        query(_ENDPOINTS, [sorted({row["endpoint_id"] for row in own})]),
+        query(_ENDPOINTS, {"owners": sorted({row["endpoint_id"] for row in own})}),
         [(row["job_id"], row["is_out_of_memory"]) for row in losses],
         frozenset(row["job_id"] for row in replicas),
     )

@@ -35,11 +35,13 @@ _OF_TENANT = {"tenant": "name of the tenant; needed if several of yours have an 
 
 class NewEndpoint(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """`template`: the job request of a replica, as for POST /jobs. `cost` null: 1 for embedding and other, 5 for llm,
-    10 for diffusion. `allowed_users` null: all members of the tenant."""
+    10 for diffusion. `shares_replicas_with`: the name of an endpoint of the tenant whose replicas serve this one, too,
+    taking turns; its template is then that one's. `allowed_users` null: all members of the tenant."""
 
     name: str
     tenant: str
-    template: dict[str, Any]
+    template: dict[str, Any] = msgspec.field(default_factory=dict)
+    shares_replicas_with: str | None = None
     type: Type = "other"
     cost: float | None = None
     protocol: Literal["batch", "openai"] = "batch"

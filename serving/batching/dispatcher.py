@@ -69,6 +69,7 @@ class _Worker:
     job_id: int
     turns: list[int]
     memory_mb: int | None
+    max_batch: int | None = None
     is_free: bool = False
     # By the monotonic clock: since when it accepts batches, and the end of its latest one.
     warm_at: float | None = None
@@ -98,8 +99,13 @@ class Dispatcher:
         self._wake.set()
 
     def add_replica(self, job_id: int, endpoints: Sequence[int], memory_mb: int | None) -> None:
-        """Serve the requests of these endpoints with a running job, until its connection ends."""
-        if job_id not in self._workers:
+        """Serve the requests of these endpoints with a running job, until its connection ends. Call it again when its
+        endpoints change: they keep their turns, and new ones come last."""
+        if worker := self._workers.get(job_id):
+            kept = [endpoint for endpoint in worker.turns if endpoint in endpoints]
+            worker.turns = kept + [endpoint for endpoint in endpoints if endpoint not in kept]
+            self._limit_batches(worker)
+        else:
             worker = self._workers[job_id] = _Worker(job_id, list(endpoints), memory_mb)
             worker.task = asyncio.get_running_loop().create_task(self._serve(worker), name=f"replica {job_id}")
 
@@ -193,8 +199,7 @@ class Dispatcher:
                 self._return_later(requests, alone=False)
                 continue
             worker.is_free = False
-            worker.turns.remove(batch.endpoint)
-            worker.turns.append(batch.endpoint)
+            worker.turns = [endpoint for endpoint in worker.turns if endpoint != batch.endpoint] + [batch.endpoint]
             worker.batches.put_nowait((batch, requests))
 
     async def _serve(self, worker: _Worker) -> None:
@@ -202,9 +207,8 @@ class Dispatcher:
         try:
             stream = await self._open_stream(worker.job_id)
             connection = await ReplicaConnection.connect(stream, CONNECT_SECONDS)
-            if connection.max_batch:
-                for endpoint in self._endpoints_of(worker):
-                    endpoint.replica_max = connection.max_batch
+            worker.max_batch = connection.max_batch
+            self._limit_batches(worker)
             worker.warm_at = time.monotonic()
             while True:
                 worker.is_free = True
@@ -255,8 +259,11 @@ class Dispatcher:
         endpoint.limit.record_success(len(requests), endpoint.configured_limit(), time.monotonic())
         return outcomes
 
-    def _endpoints_of(self, worker: _Worker) -> list[ServedEndpoint]:
-        return [self.endpoints[endpoint] for endpoint in worker.turns if endpoint in self.endpoints]
+    def _limit_batches(self, worker: _Worker) -> None:
+        """Limit the batches of the worker's endpoints to what its replica accepts."""
+        for endpoint in worker.turns:
+            if worker.max_batch and endpoint in self.endpoints:
+                self.endpoints[endpoint].replica_max = worker.max_batch
 
     def _return_later(self, requests: Sequence[Claimed], *, alone: bool) -> None:
         attempts = {request.id: request.attempt for request in requests}

@@ -14,6 +14,7 @@ from gpusched.lib.db.sql import prepared, violates
 from gpusched.protocol.job_request import FieldError, JobRequest, validate
 from gpusched.protocol.states import Role
 from jobs.submit import admission
+from serving.endpoints import sharing
 from serving.models import DEFAULT_COSTS, Endpoint, EndpointState, InferenceRequest, ModelType, Protocol, RequestState
 from tenants.auth.identity import Identity
 from tenants.models import Tenant
@@ -33,18 +34,21 @@ def create(tenant_id: int, fields: Mapping[str, Any], identity: Identity) -> End
     identity.require(Role.MEMBER, tenant_id, "this tenant")
     values = dict(fields)
     values["cost"] = values.get("cost") or DEFAULT_COSTS[ModelType(values.get("type", ModelType.OTHER))]
-    endpoint = Endpoint(tenant_id=tenant_id, owner_id=identity.user_id, **values)
-    require_open(endpoint)
-    _check(endpoint, identity)
+    shared = values.pop(sharing.FIELD, None)
     try:
         with transaction.atomic():
+            endpoint = Endpoint(tenant_id=tenant_id, owner_id=identity.user_id, **values)
+            require_open(endpoint)
+            if shared is not None:
+                endpoint.replicas_of = sharing.shared_endpoint(tenant_id, shared, identity)
+            _check(endpoint, identity, values)
             endpoint.save(force_insert=True)
             log.record("endpoint.create", f"endpoint {endpoint.name}", None, _facts(endpoint))
             events.changed("endpoints", [endpoint.pk])
     except IntegrityError as error:
         if not violates(error, "endpoint_name_is_unique"):
             raise
-        detail = f"the tenant already has an endpoint '{endpoint.name}'"
+        detail = f"the tenant already has an endpoint '{values['name']}'"
         raise Problem(409, "name_taken", detail, next_step="choose another name") from error
     return endpoint
 
@@ -59,9 +63,10 @@ def change(endpoint_id: int, changes: Mapping[str, Any], identity: Identity, ver
         before = _facts(endpoint)
         for name, value in changes.items():
             setattr(endpoint, name, value)
-        _check(endpoint, identity)
+        _check(endpoint, identity, changes)
         endpoint.version += 1
         endpoint.save()
+        sharing.copy_template(endpoint)
         log.record("endpoint.change", f"endpoint {endpoint.name}", before, _facts(endpoint))
         events.changed("endpoints", [endpoint_id])
     return endpoint
@@ -86,6 +91,7 @@ def remove(endpoint_id: int, identity: Identity, *, with_queue: bool = False) ->
         if unfinished and not with_queue:
             detail = f"endpoint '{endpoint.name}' has {unfinished} unfinished requests"
             raise Problem(409, "not_empty", detail, next_step="drain it first, or remove it with its queue")
+        sharing.require_unshared(endpoint)
         _set_state(endpoint, EndpointState.REMOVED, "endpoint.remove")
 
 
@@ -160,8 +166,11 @@ def _set_state(endpoint: Endpoint, state: EndpointState, action: str) -> None:
     events.changed("endpoints", [endpoint.pk])
 
 
-def _check(endpoint: Endpoint, identity: Identity) -> None:
-    errors: list[FieldError] = []
+def _check(endpoint: Endpoint, identity: Identity, values: Mapping[str, Any]) -> None:
+    """Raise the problem of an endpoint whose fields do not fit. `values`: those that the caller sets."""
+    errors = list(sharing.errors(endpoint, values))
+    if endpoint.replicas_of is not None:
+        endpoint.template = endpoint.replicas_of.template
     try:
         endpoint.full_clean(validate_unique=False, validate_constraints=False)
     except ValidationError as error:
@@ -193,5 +202,8 @@ def _template_errors(endpoint: Endpoint) -> Sequence[FieldError]:
 
 def _facts(endpoint: Endpoint) -> dict[str, Any]:
     names = [field.name for field in Endpoint._meta.concrete_fields if field.editable and field.name != "id"]
-    values = {name: getattr(endpoint, name) for name in names if name not in ("tenant", "owner", "created_at")}
+    hidden = ("tenant", "owner", "created_at", "replicas_of")
+    values = {name: getattr(endpoint, name) for name in names if name not in hidden}
+    if endpoint.replicas_of is not None:
+        values[sharing.FIELD] = endpoint.replicas_of.name
     return {name: str(value) if isinstance(value, str) else value for name, value in values.items()}

@@ -8,6 +8,7 @@ from gpusched.lib.times import rfc3339
 
 _ENDPOINTS = """
     SELECT e.id, e.name, t.name AS tenant, o.username AS owner, e.state, e.type, e.cost, e.protocol, e.template,
+           (SELECT s.name FROM serving_endpoint s WHERE s.id = e.replicas_of_id) AS shares_replicas_with,
            e.port, e.max_batch, e.max_wait_ms, e.memory_per_request_mb, e.max_queue, e.timeout_seconds, e.min_replicas,
            e.max_replicas, e.idle_seconds, e.version, e.seconds_per_cost, e.cold_start_seconds, e.problem, e.created_at,
            CASE WHEN e.allowed_users IS NOT NULL THEN
@@ -23,7 +24,8 @@ _ENDPOINTS = """
                   WHERE state = 'running' GROUP BY endpoint_id) g ON g.endpoint_id = e.id
       LEFT JOIN LATERAL (
            SELECT count(*) AS replicas, count(warm_at) AS warm
-             FROM serving_replica WHERE endpoint_id = e.id AND ended_at IS NULL) r ON true
+             FROM serving_replica
+            WHERE endpoint_id = coalesce(e.replicas_of_id, e.id) AND ended_at IS NULL) r ON true
      WHERE e.state <> 'removed' AND (%(ids)s::bigint[] IS NULL OR e.id = ANY(%(ids)s))
        AND (%(visible)s::bigint[] IS NULL OR e.tenant_id = ANY(%(visible)s))
        AND (%(after)s::text[] IS NULL OR (t.name, e.name) > ((%(after)s::text[])[1], (%(after)s::text[])[2]))

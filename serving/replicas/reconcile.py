@@ -34,7 +34,9 @@ _DEMANDS = """
       LEFT JOIN LATERAL (
            SELECT sum(cost) FILTER (WHERE state = 'queued') AS cost,
                   count(*) FILTER (WHERE state = 'running') AS running
-             FROM serving_inferencerequest WHERE endpoint_id = e.id AND state IN ('queued', 'running')) q ON true
+             FROM serving_inferencerequest
+            WHERE endpoint_id IN (SELECT s.id FROM serving_endpoint s WHERE s.id = e.id OR s.replicas_of_id = e.id)
+              AND state IN ('queued', 'running')) q ON true
       CROSS JOIN LATERAL (
            SELECT coalesce(json_agg(json_build_array(r.job_id, CASE WHEN r.warm_at IS NOT NULL AND NOT EXISTS (
                       SELECT 1 FROM serving_inferencerequest b
@@ -48,8 +50,8 @@ _DEMANDS = """
               AND r.ended_at > clock_timestamp() - interval '1 hour'
               AND r.ended_at > coalesce((SELECT max(w.warm_at) FROM serving_replica w WHERE w.endpoint_id = e.id),
                                         '-infinity')) f
-     WHERE e.state <> 'removed' OR EXISTS (
-           SELECT 1 FROM serving_replica l WHERE l.endpoint_id = e.id AND l.ended_at IS NULL)
+     WHERE e.replicas_of_id IS NULL AND (e.state <> 'removed' OR EXISTS (
+           SELECT 1 FROM serving_replica l WHERE l.endpoint_id = e.id AND l.ended_at IS NULL))
      ORDER BY e.id
 """
 # A preempted replica, or one of a lost node, waits to run again.

@@ -89,3 +89,15 @@ def test_command_refuses_a_file_beside_an_input_and_one_that_is_missing(server: 
     assert call(server.url, "task", "submit", "embed", "text", "--file", "a.png").exit_code == 2
     assert call(server.url, "task", "submit", "embed", "--file", str(tmp_path / "no.png")).exit_code == 2
     assert server.requests == []
+
+
+def test_command_creates_an_endpoint_that_shares_replicas_without_a_program(server: FakeServer) -> None:
+    endpoint = {"name": "rerank", "tenant": "nlp", "owner": "ada", "state": "active", "type": "other", "cost": 1.0,
+                "protocol": "batch", "template": {}, "shares_replicas_with": "embed"}  # fmt: skip
+    server.on("POST", "/endpoints", Answer(201, endpoint))
+    create = ("endpoint", "create", "--shares-replicas-with", "embed")
+    assert call(server.url, *create, "rerank").exit_code == 0
+    assert server.requests[0].json["shares_replicas_with"] == "embed"
+    assert server.requests[0].json["template"] == {}
+    assert call(server.url, *create, "rerank", "--", "serve").exit_code == 2
+    assert call(server.url, "endpoint", "create", "rerank").exit_code == 2

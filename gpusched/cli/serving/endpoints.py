@@ -1,6 +1,6 @@
 """The commands for endpoints: models that a tenant serves."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -34,7 +34,9 @@ _COLUMNS: "tuple[Column[EndpointData], ...]" = (
 def create(
     ctx: typer.Context,
     name: str,
-    command: Annotated[list[str], typer.Argument(help="The program of a replica, and its arguments.")],
+    command: Annotated[
+        list[str] | None, typer.Argument(help="The program of a replica, and its arguments.", show_default=False)
+    ] = None,
     tenant: TenantOption = None,
     gpus: Annotated[int, typer.Option("--gpus", "-g", help="GPUs of a replica.")] = 0,
     gpu_memory: Annotated[
@@ -46,6 +48,10 @@ def create(
     port: Annotated[
         int | None,
         typer.Option(help="The replica serves the OpenAI API on this port, instead of batches.", show_default=False),
+    ] = None,
+    shares_replicas_with: Annotated[
+        str | None,
+        typer.Option(help="Take turns on the replicas of this endpoint, without a program.", show_default=False),
     ] = None,
     max_batch: Annotated[int, typer.Option(help="Requests of a batch.")] = 8,
     max_wait_ms: Annotated[int, typer.Option(help="Milliseconds that a request may wait for others.")] = 10,
@@ -59,11 +65,18 @@ def create(
     \b
     gpusched endpoint create --gpus 1 --type embedding embed -- python serve_embed.py
     gpusched endpoint create --gpus 1 --type llm --port 8000 chat -- vllm serve MODEL
+    gpusched endpoint create --shares-replicas-with embed rerank
     """
-    program = command[1:] if command[0] == "--" else command  # click keeps it after NAME
-    if not program:
-        raise typer.BadParameter("is missing", param_hint="COMMAND")
-    template = {"command": program[:1], "args": program[1:], "gpu_count": gpus, "gpu_memory_mb": gpu_memory}
+    program = command or []
+    program = program[1:] if program[:1] == ["--"] else program  # click keeps it after NAME
+    if bool(program) == (shares_replicas_with is not None):
+        raise typer.BadParameter("give either a program or --shares-replicas-with", param_hint="COMMAND")
+    template: dict[str, Any] = {
+        "command": program[:1],
+        "args": program[1:],
+        "gpu_count": gpus,
+        "gpu_memory_mb": gpu_memory,
+    }
     if gpu_memory is not None:
         template["gpu_sharing"] = "shared"
     if image is not None:
@@ -72,6 +85,8 @@ def create(
         "type": kind, "max_batch": max_batch, "max_wait_ms": max_wait_ms, "min_replicas": min_replicas,
         "max_replicas": max_replicas, "idle_seconds": idle_seconds,
     }  # fmt: skip
+    if shares_replicas_with is not None:
+        template, options["shares_replicas_with"] = {}, shares_replicas_with
     if port is not None:
         options |= {"protocol": "openai", "port": port}
     with connect(ctx) as client:

@@ -25,6 +25,7 @@ class EndpointOptions(TypedDict, total=False):
     cost: float
     protocol: str
     port: int
+    shares_replicas_with: str
     allowed_users: Sequence[str]
     max_batch: int
     max_wait_ms: int

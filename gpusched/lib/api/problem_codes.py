@@ -31,6 +31,7 @@ CODES: dict[str, tuple[int, str]] = {
     "already_exists": (409, "the tenant has a token bucket of that scope, user and kind of limit"),
     "endpoint_draining": (409, "the endpoint drains and accepts no tasks"),
     "not_empty": (409, "the endpoint to remove has unfinished tasks"),
+    "replicas_shared": (409, "other endpoints share the replicas of the endpoint to remove"),
     "no_result": (409, "the task has no result: it has not ended, or ended without one"),
     "tenant_archived": (409, "the tenant of the job or the endpoint is archived"),
     "tenant_has_jobs": (409, "the tenant to archive has pending or running jobs"),
@@ -76,6 +77,7 @@ CODES: dict[str, tuple[int, str]] = {
         f"more than `GPUSCHED_RATE_LIMIT_PER_MINUTE` requests with a token, or {limits.BAD_TOKENS_PER_MINUTE} requests "
         "with invalid tokens from an address; with `Retry-After`",
     ),
+    "too_many_uploads": (429, "8 large inputs of tasks at once per web process, and 4 per caller"),
     "too_many_downloads": (
         429,
         f"{limits.MAX_DOWNLOADS} log downloads are in progress in this web process, or "

@@ -20,6 +20,7 @@ class EndpointData(msgspec.Struct, kw_only=True):
     protocol: str
     template: dict[str, Any]
     allowed_users: list[str] | None = None
+    shares_replicas_with: str | None = None
     port: int | None = None
     max_batch: int = 8
     max_wait_ms: int = 10

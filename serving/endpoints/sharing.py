@@ -1,0 +1,64 @@
+"""Endpoints that share the replicas of another one: of the same tenant and template, which take turns on them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpusched.lib.api.problems import Problem, invalid
+from gpusched.protocol.job_request import FieldError
+from serving.models import Endpoint, EndpointState, Protocol
+from tenants.auth.identity import Identity
+
+FIELD = "shares_replicas_with"
+
+
+def shared_endpoint(tenant_id: int, name: str, identity: Identity) -> Endpoint:
+    """Lock and return the endpoint whose replicas a new one shares, so that it is not removed meanwhile. 400 if it
+    cannot be shared, 403 for a caller who may not change it."""
+    matches = Endpoint.objects.exclude(state=EndpointState.REMOVED).select_for_update(of=("self",))
+    endpoint = matches.filter(tenant_id=tenant_id, name=name).first() if "\x00" not in name else None
+    if endpoint is None:
+        raise _refusal("unknown_value", f"the tenant has no endpoint '{name[:63]}'")
+    identity.require(identity.role_for(endpoint.owner_id), tenant_id, f"endpoint '{name}'")
+    if endpoint.protocol != Protocol.BATCH:
+        raise _refusal("conflict", f"endpoint '{name}' has the protocol openai; only replicas of batch can be shared")
+    if endpoint.replicas_of is not None:
+        text = f"endpoint '{name}' has no replicas of its own; share those of '{endpoint.replicas_of.name}'"
+        raise _refusal("conflict", text)
+    return endpoint
+
+
+def errors(endpoint: Endpoint, values: Mapping[str, Any]) -> Sequence[FieldError]:
+    """Return what does not go with the endpoint's sharing, of the fields that the caller sets."""
+    owner = endpoint.replicas_of
+    if owner is None:
+        return []
+    found = []
+    if values.get("template") not in (None, {}, owner.template):
+        found.append(FieldError("template", "conflict", f"is that of endpoint '{owner.name}'; leave it out"))
+    if endpoint.protocol != Protocol.BATCH:
+        found.append(FieldError("protocol", "conflict", "must be batch to share replicas"))
+    if endpoint.min_replicas:
+        text = f"does not apply: set it of endpoint '{owner.name}', which has the replicas"
+        found.append(FieldError("min_replicas", "conflict", text))
+    return found
+
+
+def require_unshared(endpoint: Endpoint) -> None:
+    """Raise 409 if other endpoints share the replicas of this one."""
+    names = sorted(_sharing(endpoint).values_list("name", flat=True))
+    if names:
+        detail = f"endpoint '{endpoint.name}' has the replicas of {', '.join(names)}"
+        raise Problem(409, "replicas_shared", detail, next_step="remove those endpoints first")
+
+
+def copy_template(endpoint: Endpoint) -> None:
+    """Write the template of an endpoint to those that share its replicas."""
+    _sharing(endpoint).update(template=endpoint.template)
+
+
+def _sharing(endpoint: Endpoint) -> Any:
+    return Endpoint.objects.exclude(state=EndpointState.REMOVED).filter(replicas_of=endpoint)
+
+
+def _refusal(code: str, text: str) -> Problem:
+    return invalid([FieldError(FIELD, code, text)])
