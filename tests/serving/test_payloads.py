@@ -26,7 +26,6 @@ from serving.requests.results import Outcome
 from serving.requests.submit import NewRequest, submit
 from tenants.models import BucketScope, BucketUse, TokenBucket
 from tests.factories import identity_for, make_member, make_tenant, make_token
-from tests.serving.test_api import text_of
 from tests.serving.test_dispatcher import Replicas, dispatching, ended, until
 from tests.serving.test_former import queue, run, waiting
 from tests.serving.test_requests import claim, make_endpoint
@@ -180,15 +179,24 @@ def test_replica_gets_bytes_and_returns_bytes_of_any_size(replicas, tmp_path):
 
     ids = asyncio.run(serve_all())
     token = make_token(user)
-    found = [
-        text_of(Client().get(f"/api/v1/tasks/{n}/result", headers={"Authorization": f"Bearer {token}"})) for n in ids
-    ]
+    found = [content_of(f"/api/v1/tasks/{number}/result", token) for number in ids]
     assert found == [PNG[::-1], datas[1][::-1] * 40, datas[2][::-1], datas[3][::-1]]
     rows = InferenceRequest.objects.filter(pk__in=ids).order_by("id")
     assert [row.result_bytes for row in rows] == [len(result) for result in found]
     assert [bool(row.result_file) for row in rows] == [False, True, True, True]
     shown = Client().get(f"/api/v1/tasks/{ids[1]}", headers={"Authorization": f"Bearer {token}"}).json()["items"][0]
     assert (shown["output"], shown["output_bytes"]) == (None, len(found[1]))
+
+
+def content_of(path, token):
+    answer = Client().get(path, headers={"Authorization": f"Bearer {token}"})
+    if not answer.streaming:
+        return answer.content
+
+    async def read():
+        return b"".join([part async for part in answer.streaming_content])
+
+    return asyncio.run(read())
 
 
 @pytest.mark.django_db(transaction=True)
