@@ -161,7 +161,7 @@ urlpatterns = [
     path("v1/chat/completions", serving.api.openai.Completions.as_view()),
     path("v1/completions", serving.api.openai.Completions.as_view()),
     path("v1/embeddings", serving.api.openai.Completions.as_view()),
-    path("v1/<path:rest>", serving.api.openai.Unknown.as_view()),
+    path("v1/<path:rest>", serving.api.openai.unknown),
     path("health", scheduling.api.queue.Health.as_view()),
     path("ready", scheduling.api.queue.Ready.as_view()),
     path("metrics", metrics),

@@ -5,8 +5,9 @@ from typing import Any
 
 import msgspec
 from django.db import transaction
-from django.http import HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
+from django.views.decorators.csrf import csrf_exempt
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.views import APIView
@@ -98,15 +99,11 @@ class Completions(_OpenAIView):
         return DeferredResponse(lambda: openai.proxy.forward(forwarded))
 
 
-@extend_schema(exclude=True)
-class Unknown(_OpenAIView):
-    """Any other address below /v1."""
-
-    def get(self, request: Request, rest: str) -> HttpResponse:
-        detail = f"there is no {request.method} /v1/{rest[:100]} here"
-        raise Problem(404, "not_found", detail, next_step="use models, chat/completions, completions or embeddings")
-
-    post = put = patch = delete = get
+@csrf_exempt
+def unknown(request: HttpRequest, rest: str) -> HttpResponse:
+    """Answer any other address below /v1."""
+    step = "use models, chat/completions, completions or embeddings"
+    return error_of(Problem(404, "not_found", f"there is no {request.method} /v1/{rest[:100]} here", next_step=step))
 
 
 def _body(request: Request) -> bytes:
