@@ -145,6 +145,12 @@ OTHERS: dict[str, tuple[int, ...]] = {
     "/admin/": (302,),
     "/login/": (200,),
     "/logout/": (405,),
+    "/v1/models": (401,),
+    "/v1/models/x": (401,),
+    "/v1/chat/completions": (401,),
+    "/v1/completions": (401,),
+    "/v1/embeddings": (401,),
+    "/v1/x": (401,),
 }
 
 
@@ -164,7 +170,7 @@ def test_every_other_address_is_intentionally_public_or_authenticates():
 
 def _addresses(patterns, prefix):
     for operation in patterns:
-        path = prefix + re.sub(r"<id:\w+>", "1", re.sub(r"<str:\w+>", "x", str(operation.pattern)))
+        path = prefix + re.sub(r"<id:\w+>", "1", re.sub(r"<(str|path):\w+>", "x", str(operation.pattern)))
         if not isinstance(operation, URLResolver) or path == "/admin/":
             yield path
         elif path != "/api/v1/":  # in the matrix

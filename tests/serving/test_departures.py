@@ -1,0 +1,61 @@
+"""Clients that leave while they wait, and endpoints that are removed with a queue (A68)."""
+
+import asyncio
+import json
+
+import pytest
+from asgiref.sync import sync_to_async
+
+from serving import upkeep
+from serving.api.waiting import _limiter
+from serving.models import InferenceRequest
+from tenants.models import BucketLevel
+from tests.api.test_access import call
+from tests.serving.test_api import admin, complete, endpoint, tenant, token, user  # noqa: F401 fixtures
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def submit_and_wait(token):  # noqa: F811
+    return call("POST", "/api/v1/tasks?wait=30", token, {"endpoint": "embed", "input": 1})
+
+
+def test_client_that_leaves_frees_its_place_and_its_task_goes_on(endpoint, token):  # noqa: F811
+    answer = submit_and_wait(token)
+    assert _limiter.now["ada"] == 1
+
+    async def leave():
+        reading = asyncio.ensure_future(anext(aiter(answer.streaming_content)))
+        await asyncio.sleep(0)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+
+    asyncio.run(leave())
+    answer.close()
+    assert _limiter.now["ada"] == 0
+    task = InferenceRequest.objects.get()
+    assert task.state == "queued"
+    complete(task.pk)
+    [item] = call("GET", f"/api/v1/tasks/{task.pk}", token).json()["items"]
+    assert (item["state"], item["output"]) == ("completed", {"x": 1})
+
+
+def test_endpoint_removed_with_its_queue_answers_those_that_wait(endpoint, token, admin):  # noqa: F811
+    bucket = {"tenant": "nlp", "scope": "user", "rate_per_second": 0, "burst": 30}
+    assert call("POST", "/api/v1/buckets", admin, bucket).status_code == 201
+    answer = submit_and_wait(token)
+    assert BucketLevel.objects.get().level == 20
+    refused = call("DELETE", "/api/v1/endpoints/embed", token)
+    assert (refused.status_code, refused.json()["code"]) == (409, "not_empty")
+    assert call("DELETE", "/api/v1/endpoints/embed?with_queue=true", token).status_code == 204
+
+    async def read():
+        await sync_to_async(upkeep.keep_queue)()
+        return b"".join([part async for part in answer.streaming_content])
+
+    [item] = json.loads(asyncio.run(read()))["items"]
+    assert (item["state"], item["error_code"]) == ("refused", "endpoint_removed")
+    assert BucketLevel.objects.get().level == 30, "its tokens return"
+    again = call("POST", "/api/v1/tasks", token, {"endpoint": "embed", "input": 1})
+    assert again.status_code == 404
