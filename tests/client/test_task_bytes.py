@@ -92,7 +92,7 @@ def test_command_refuses_a_file_beside_an_input_and_one_that_is_missing(server: 
 
 
 def test_command_creates_an_endpoint_that_shares_replicas_without_a_program(server: FakeServer) -> None:
-    endpoint = {"name": "rerank", "tenant": "nlp", "owner": "ada", "state": "active", "type": "other", "cost": 1.0,
+    endpoint = {"id": 3, "name": "rerank", "tenant": "nlp", "owner": "ada", "state": "active", "type": "other", "cost": 1.0,
                 "protocol": "batch", "template": {}, "shares_replicas_with": "embed"}  # fmt: skip
     server.on("POST", "/endpoints", Answer(201, endpoint))
     create = ("endpoint", "create", "--shares-replicas-with", "embed")
