@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import psutil
 
 from benchmarks.bucket_rate import bucket_rate
+from benchmarks.first_token import first_token
 from benchmarks.report import arguments, percentile, publish
 from benchmarks.submit import connected, request_of, send
 from tests.system.stack import ROOT, Stack
@@ -38,11 +39,14 @@ BULK = 1000
 
 
 def main() -> None:
-    options = arguments(__doc__ or "", requests=20_000, submits=2000, lone=500, seconds=15, web_processes=1, only=0)
+    options = arguments(
+        __doc__ or "", requests=20_000, submits=2000, lone=500, seconds=15, streams=200, web_processes=1, only=0
+    )
     groups: dict[int, Callable[[Stack], tuple[Figures, int]]] = {
         1: lambda stack: completed(stack, options.requests),
         2: lambda stack: batching(stack, options.seconds),
         4: lambda stack: lone(stack, options.lone),
+        5: lambda stack: first_token(stack, options.lone // 2, options.streams),
         3: lambda stack: submits(stack, options.submits),  # last: it takes all GPUs
     }
     figures: Figures = {}

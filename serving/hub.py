@@ -18,8 +18,8 @@ from serving.batching.dispatcher import Dispatcher, OpenStream, ServedEndpoint
 TICK_SECONDS = 1.0
 RENEW_SECONDS = 0.9
 FORGET_SECONDS = 60.0
-# Events that come together need one tick.
-GATHER_SECONDS = 0.05
+# Events that come together need one tick, and a stream of them, such as of submits, need no more than two a second.
+GATHER_SECONDS, PACE_SECONDS = 0.05, 0.5
 
 
 class ServingHub:
@@ -81,6 +81,7 @@ class ServingHub:
 
     async def _keep_up(self) -> None:
         while True:
+            began = time.monotonic()
             try:
                 await self._tick()
             except (DatabaseAway, WorkFailed):
@@ -88,7 +89,7 @@ class ServingHub:
             try:
                 async with asyncio.timeout(TICK_SECONDS):
                     await self._changed.wait()
-                await asyncio.sleep(GATHER_SECONDS)
+                await asyncio.sleep(max(GATHER_SECONDS, began + PACE_SECONDS - time.monotonic()))
             except TimeoutError:
                 pass
             self._changed.clear()

@@ -22,8 +22,8 @@ from serving.replicas.connection import ReplicaLost
 
 logger = logging.getLogger(__name__)
 TICK_SECONDS = 1.0
-# Events that come together need one tick.
-GATHER_SECONDS = 0.05
+# Events that come together need one tick, and a stream of them, such as of submits, need no more than two a second.
+GATHER_SECONDS, PACE_SECONDS = 0.05, 0.5
 PROBE_SECONDS = 5.0
 PAUSE_SECONDS = 0.25
 # A replica that does not answer for this long is replaced: before its first answer, and after one while it is idle.
@@ -77,6 +77,7 @@ class Prober:
 
     async def _run(self) -> None:
         while True:
+            began = time.monotonic()
             try:
                 await self._tick()
             except (DatabaseAway, WorkFailed):
@@ -84,7 +85,7 @@ class Prober:
             try:
                 async with asyncio.timeout(TICK_SECONDS):
                     await self._changed.wait()
-                await asyncio.sleep(GATHER_SECONDS)
+                await asyncio.sleep(max(GATHER_SECONDS, began + PACE_SECONDS - time.monotonic()))
             except TimeoutError:
                 pass
             self._changed.clear()
