@@ -206,7 +206,7 @@ def _open(stack: Stack) -> int:
 
 
 _TASKS = """
-    SELECT id, state, cost, attempt, convert_from(result, 'UTF8'), started_at IS NULL FROM serving_inferencerequest
+    SELECT id, state, cost, attempt, convert_from(result, 'UTF8'), attempt = 0 FROM serving_inferencerequest
 """
 _USE = "SELECT coalesce(sum(requests), 0)::bigint, coalesce(sum(cost), 0) FROM serving_use"
 
