@@ -8,6 +8,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -189,7 +190,7 @@ def test_replica_gets_bytes_and_returns_bytes_of_any_size(replicas, tmp_path):
 
 
 def content_of(path, token):
-    answer = Client().get(path, headers={"Authorization": f"Bearer {token}"})
+    answer: Any = Client().get(path, headers={"Authorization": f"Bearer {token}"})
     if not answer.streaming:
         return answer.content
 
