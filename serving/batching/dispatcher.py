@@ -76,6 +76,7 @@ class _Worker:
     busy_at: float | None = None
     batches: asyncio.Queue[tuple[Batch, list[Claimed]]] = field(default_factory=asyncio.Queue)
     task: asyncio.Task[None] | None = None
+    requests: Sequence[Claimed] = ()  # of its latest batch
 
 
 class Dispatcher:
@@ -88,6 +89,7 @@ class Dispatcher:
         self._workers: dict[int, _Worker] = {}
         self._outcomes: list[Outcome] = []
         self._wake = asyncio.Event()
+        self._has_unknown = False  # whether a claim may have been committed without an answer
         self._returning: set[asyncio.Task[None]] = set()
         self._again_at: float | None = None
         # By job: the endpoint and size of the batch in which its replica ended, and when.
@@ -147,10 +149,15 @@ class Dispatcher:
             replicas = [Replica(worker.job_id, worker.turns, worker.memory_mb) for worker in free]
             names = {endpoint for worker in free for endpoint in worker.turns if endpoint in self.endpoints}
             served = [self._served(self.endpoints[endpoint], now) for endpoint in sorted(names)]
+            if self._has_unknown and not await self._return_unknown():
+                self._outcomes = outcomes + self._outcomes
+                self._again_at = now + RETRY_SECONDS
+                continue
             work = partial(rounds.run_round, self.id, outcomes, served, replicas, now)
             try:
                 result = await run_in_thread(self._thread, work)
             except DatabaseAway:
+                self._has_unknown = True
                 self._outcomes = outcomes + self._outcomes
                 self._again_at = now + RETRY_SECONDS
                 await asyncio.sleep(RETRY_SECONDS)
@@ -200,6 +207,7 @@ class Dispatcher:
                 continue
             worker.is_free = False
             worker.turns = [endpoint for endpoint in worker.turns if endpoint != batch.endpoint] + [batch.endpoint]
+            worker.requests = requests
             worker.batches.put_nowait((batch, requests))
 
     async def _serve(self, worker: _Worker) -> None:
@@ -270,6 +278,18 @@ class Dispatcher:
         task = asyncio.get_running_loop().create_task(self._return(attempts, alone=alone))
         self._returning.add(task)
         task.add_done_callback(self._returning.discard)
+
+    async def _return_unknown(self) -> bool:
+        """Return the requests of a claim whose commit was not answered to the queue. Return False if that failed."""
+        # By attempt: one that was returned to the queue, and claimed again without an answer, is unknown.
+        held = [(request.id, request.attempt) for worker in self._workers.values() for request in worker.requests]
+        work = partial(claims.return_unknown, self.id, list(self.endpoints), held)
+        try:
+            await run_in_thread(self._thread, work)
+        except (DatabaseAway, WorkFailed):
+            return False
+        self._has_unknown = False
+        return True
 
     async def _return(self, attempts: dict[int, int], *, alone: bool) -> None:
         """Return requests to the queue, however long the database is away."""

@@ -55,6 +55,10 @@ _RETURN = """
 _RETURN_ATTEMPTS = _RETURN.format(
     of="(id, attempt) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(attempts)s::int[])) AND dispatcher = %(dispatcher)s"
 )
+_RETURN_UNKNOWN = _RETURN.format(
+    of="dispatcher = %(dispatcher)s AND endpoint_id = ANY(%(endpoints)s::bigint[])"
+    " AND (id, attempt) NOT IN (SELECT * FROM unnest(%(ids)s::bigint[], %(attempts)s::int[]))"
+)
 _RETURN_SILENT = _RETURN.format(
     of="dispatcher IN (SELECT id FROM serving_dispatcher WHERE seen_at < clock_timestamp() - interval '{seconds} s')"
 )
@@ -109,6 +113,14 @@ def return_to_queue(dispatcher: int, attempts: Mapping[int, int], *, alone: bool
     one of them may be at fault."""
     values = {"ids": list(attempts), "attempts": list(attempts.values()), "dispatcher": dispatcher, "alone": alone}
     prepared(_RETURN_ATTEMPTS, values)
+
+
+def return_unknown(dispatcher: int, endpoints: Collection[int], held: Sequence[tuple[int, int]]) -> None:
+    """Return the requests of these endpoints that a dispatcher has in progress without knowing of them: the database
+    went away while it answered a commit. `held`: those that it knows of, as (id, attempt)."""
+    ids, attempts = columns(held, 2)
+    values = {"dispatcher": dispatcher, "endpoints": list(endpoints), "ids": ids, "attempts": attempts, "alone": False}
+    prepared(_RETURN_UNKNOWN, values)
 
 
 def return_of_silent(silent_seconds: float) -> set[int]:
