@@ -9,10 +9,13 @@ from collections.abc import Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import psycopg
 import pytest
 from asgiref.sync import sync_to_async
 
+from gpusched.lib.db import outages
 from gpusched.protocol.batches import SOCKET_NAME
+from serving.batching import rounds
 from serving.batching.dispatcher import Dispatcher, ServedEndpoint
 from serving.models import InferenceRequest, Use
 from tests.factories import make_member, make_tenant
@@ -280,3 +283,24 @@ def test_lone_request_is_not_delayed_until_max_wait(replicas, tenant, user):
 
     asyncio.run(serve_one())
     assert InferenceRequest.objects.get().flush_reason == "idle"
+
+
+def test_claim_whose_commit_was_not_answered_returns_to_the_queue(replicas, tenant, user, monkeypatch):
+    """The database goes away while it answers: the batch is claimed, and its dispatcher does not know of it."""
+    run_round = rounds.run_round
+    unanswered = []
+
+    def commit_without_answer(*arguments):
+        result = run_round(*arguments)
+        if result.batches and not unanswered:
+            unanswered.extend(request.id for _, requests in result.batches for request in requests)
+            error = psycopg.OperationalError("server closed the connection unexpectedly")
+            outages.note_connection(error, None)
+            raise error
+        return result
+
+    monkeypatch.setattr(rounds, "run_round", commit_without_answer)
+    monkeypatch.setattr("serving.batching.dispatcher.RETRY_SECONDS", 0.05)
+    endpoint = make_endpoint(tenant, user)
+    assert run(replicas, endpoint, user, "a", "b", "c") == [got("a"), got("b"), got("c")]
+    assert set(InferenceRequest.objects.filter(pk__in=unanswered).values_list("attempt", flat=True)) == {2}
