@@ -150,7 +150,7 @@ OTHERS: dict[str, tuple[int, ...]] = {
     "/v1/chat/completions": (401,),
     "/v1/completions": (401,),
     "/v1/embeddings": (401,),
-    "/v1/x": (401,),
+    "/v1/x": (404,),
 }
 
 

@@ -105,6 +105,7 @@ COMMANDS: dict[str, list[str]] = {
     "task submit --wait": ["task", "submit", "--wait", "embed", "a text"],
     "task status": ["task", "status", "17"],
     "task wait": ["task", "wait", "17"],
+    "task result": ["task", "result", "17"],
     "task cancel": ["task", "cancel", "17"],
     "whoami": ["whoami"],
     "secret set": ["secret", "set", "wandb", "-t", "nlp"],

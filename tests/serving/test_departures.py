@@ -12,6 +12,7 @@ from serving.models import InferenceRequest
 from tenants.models import BucketLevel
 from tests.api.test_access import call
 from tests.serving.test_api import admin, complete, endpoint, tenant, token, user  # noqa: F401 fixtures
+from tests.serving.test_dispatcher import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -22,17 +23,15 @@ def submit_and_wait(token):  # noqa: F811
 
 def test_client_that_leaves_frees_its_place_and_its_task_goes_on(endpoint, token):  # noqa: F811
     answer = submit_and_wait(token)
-    assert _limiter.now["ada"] == 1
 
     async def leave():
-        reading = asyncio.ensure_future(anext(aiter(answer.streaming_content)))
-        await asyncio.sleep(0)
-        reading.cancel()
+        waiting = asyncio.ensure_future(answer.resolve())
+        await until(lambda: _limiter.now["ada"] == 1)
+        waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await reading
+            await waiting
 
     asyncio.run(leave())
-    answer.close()
     assert _limiter.now["ada"] == 0
     task = InferenceRequest.objects.get()
     assert task.state == "queued"
@@ -52,7 +51,7 @@ def test_endpoint_removed_with_its_queue_answers_those_that_wait(endpoint, token
 
     async def read():
         await sync_to_async(upkeep.keep_queue)()
-        return b"".join([part async for part in answer.streaming_content])
+        return (await answer.resolve()).content
 
     [item] = json.loads(asyncio.run(read()))["items"]
     assert (item["state"], item["error_code"]) == ("refused", "endpoint_removed")
