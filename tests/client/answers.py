@@ -132,6 +132,7 @@ def answer_about_serving(server: FakeServer) -> None:
     server.on("GET", "/tasks", Answer(200, {"items": [TASK]}))
     server.on("POST", "/tasks", Answer(201, {"items": [{**TASK, "state": "queued", "output": None}], "queued": 1}))
     server.on("GET", "/tasks/17", Answer(200, {"items": [TASK]}))
+    server.on("GET", "/tasks/17/result", Answer(200, b"[3]", {"Content-Disposition": "attachment"}))
     server.on("POST", "/tasks/17/cancel", Answer(200, {"id": 17, "status": "cancelled", "state": "cancelled"}))
     server.on("GET", "/buckets", Answer(200, {"items": [BUCKET]}))
     server.on("POST", "/buckets", Answer(201, BUCKET))

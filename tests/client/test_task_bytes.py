@@ -18,7 +18,7 @@ def queued(server: FakeServer) -> None:
 
 def completed(server: FakeServer, result: Any = None, **fields: Any) -> None:
     server.on("GET", "/tasks", Answer(200, {"items": [{**DONE, **fields}], "next_cursor": None}))
-    server.on("GET", "/tasks/7/result", Answer(200, result))
+    server.on("GET", "/tasks/7/result", Answer(200, result, {"Content-Disposition": "attachment"}))
 
 
 def test_small_json_is_sent_in_an_envelope(server: FakeServer) -> None:

@@ -78,8 +78,15 @@ def upload(path: str, kind: type[T], content: bytes, content_type: str, /, **que
 
 
 def get_bytes(path: str) -> Call[bytes]:
-    """Return a GET of bytes of any type."""
-    return Call("GET", API + path, lambda response: response.content, headers={"Accept": "*/*"})
+    """Return a GET of bytes of any type, which the server sends as an attachment."""
+    return Call("GET", API + path, _attachment, headers={"Accept": "*/*"})
+
+
+def _attachment(response: "httpx.Response") -> bytes:
+    """Return the content. Any other answer comes from another server, such as a proxy."""
+    if not response.headers.get("Content-Disposition", "").startswith("attachment"):
+        raise ValueError("it is no attachment")
+    return response.content
 
 
 def json_as(kind: type[T]) -> "Callable[[httpx.Response], T]":
