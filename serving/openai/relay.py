@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 
 import msgspec
 
@@ -14,6 +15,9 @@ from serving.requests.results import Outcome
 
 Finish = Callable[[Place, int, Outcome | Ending], None]
 _END_OF_EVENT = (b"\n\n", b"\r\n\r\n")
+_DONE = tuple(b"data: [DONE]" + end for end in _END_OF_EVENT)
+# For the end of the response after its last event.
+DONE_SECONDS = 0.1
 
 
 def client_left(request_id: int) -> Ending:
@@ -52,6 +56,12 @@ class Relay:
             pieces = aiter(self._response.body)
             while (piece := await self._next(pieces)) is not None:
                 self._is_between_events = piece.endswith(_END_OF_EVENT)
+                if self._response.is_event_stream and piece.endswith(_DONE):
+                    # Clients leave at this event. The request is complete, and its connection can serve the next one.
+                    await self._read_end(pieces)
+                    self._end(outcome_of(self._place, self._response.status))
+                    yield piece
+                    return
                 yield piece
             ending = outcome_of(self._place, self._response.status)
         except (ReplicaLost, BadResponse, TimeoutError) as error:
@@ -69,6 +79,11 @@ class Relay:
     async def _next(self, pieces: AsyncIterator[bytes]) -> bytes | None:
         async with asyncio.timeout(self._timeout_seconds):
             return await anext(pieces, None)
+
+    async def _read_end(self, pieces: AsyncIterator[bytes]) -> None:
+        with suppress(ReplicaLost, BadResponse, TimeoutError):
+            async with asyncio.timeout(DONE_SECONDS):
+                await anext(pieces, None)
 
     def _end(self, ending: Outcome | Ending) -> None:
         if not self._is_finished:

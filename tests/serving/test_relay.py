@@ -1,0 +1,54 @@
+"""The content of a streamed response of the OpenAI API, and how its request ends."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from serving.openai import relay
+from serving.openai.http_exchange import Response
+from serving.openai.places import Place
+from serving.openai.recorder import Ending
+from serving.openai.relay import Relay
+from serving.requests.results import Outcome
+
+EVENT, DONE = b'data: {"choices": []}\n\n', b"data: [DONE]\n\n"
+PLACE = Place(7, 1, 42)
+
+
+def ending_at(pieces, last, *, is_cut=False):
+    """Read a stream up to the piece `last`, leave, and return how its request ended."""
+    endings, ended = [], []
+
+    async def body():
+        for piece in pieces:
+            yield piece
+        if is_cut:
+            await asyncio.sleep(600)
+        ended.append(True)
+
+    async def read():
+        response = Response(200, [(b"content-type", b"text/event-stream")], body())
+        content: Any = aiter(Relay(b"", response, PLACE, 30.0, lambda place, status, ending: endings.append(ending)))
+        async for piece in content:
+            if piece == last:
+                await content.aclose()
+        return [*endings, *ended]
+
+    return asyncio.run(read())
+
+
+@pytest.mark.parametrize("done", [DONE, b"data: [DONE]\r\n\r\n"])
+def test_client_that_leaves_at_the_last_event_has_a_complete_response(done):
+    """The connection is read to its end, so that it can serve the next request."""
+    assert ending_at([EVENT, EVENT, done], done) == [Outcome(7, 1), True]
+
+
+def test_client_that_leaves_before_the_last_event_cancels_its_request():
+    [ending] = ending_at([EVENT, EVENT + b" ", DONE], EVENT)
+    assert isinstance(ending, Ending) and (ending.state, ending.code) == ("cancelled", "client_left")
+
+
+def test_replica_that_does_not_end_its_response_delays_the_last_event_little(monkeypatch):
+    monkeypatch.setattr(relay, "DONE_SECONDS", 0.01)
+    assert ending_at([EVENT, DONE], DONE, is_cut=True) == [Outcome(7, 1)]
