@@ -1,11 +1,13 @@
 """A TCP proxy before the PostgreSQL of the tests that fails as networks and servers do."""
 
+import asyncio
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.db import connection, connections
 
 from gpusched.lib.db.connections import connection_parameters
@@ -101,6 +103,7 @@ def proxied() -> Iterator[Proxy]:
 
 def _point_at(place: dict[str, Any]) -> None:
     connection.close()
+    asyncio.run(sync_to_async(connections.close_all)())  # in the thread of consumers, where other tests leave one
     # Of this thread's connection, and of those that other threads will make.
     for settings in (connection.settings_dict, connections.databases["default"]):
         settings.update(place)

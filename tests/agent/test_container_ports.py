@@ -69,8 +69,14 @@ def repeats(control: SocketControl, key: str, port: int) -> bool:
 def helpers(agent: Agent) -> list[int]:
     """The processes of the agent in networks of containers."""
     assert agent.process is not None
-    below = [psutil.Process(pid) for pid in processes.descendants(agent.process.pid)]
-    return [each.pid for each in below if any("container_network" in word for word in each.cmdline())]
+    return [pid for pid in processes.descendants(agent.process.pid) if "container_network" in _command_line(pid)]
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return " ".join(psutil.Process(pid).cmdline())
+    except psutil.NoSuchProcess:
+        return ""
 
 
 def test_port_in_a_containers_own_network_is_reached(start: Start, agent: Agent, control: SocketControl) -> None:

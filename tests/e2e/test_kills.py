@@ -108,7 +108,7 @@ def _kill(stack: Stack, part: str) -> None:
         stack.up.wait()
         stack.start()
     else:
-        assert stack.kill(KILLS[part])
+        wait_for(lambda: stack.kill(KILLS[part]), 30, f"{part} to run")  # it may not have started again yet
 
 
 def _open_jobs(stack: Stack) -> int:

@@ -11,6 +11,7 @@ from gpusched.protocol.agent_messages import Reading
 from nodes.models import Node
 from tests.factories import make_member, make_node, make_tenant, make_user, run_cycle, submit
 from tests.frontend.browsing import PAGES
+from tests.serving.test_requests import make_endpoint
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -27,6 +28,7 @@ def agent():
 
 def name_them_everywhere(agent, user, tenant):
     """A job of theirs, and texts of the fleet that name them and it."""
+    make_endpoint(tenant, user, name="zebra")
     job_id = submit(user, tenant, name="zebra")
     run_cycle()
     agent.start_all()
@@ -43,7 +45,9 @@ def name_them_everywhere(agent, user, tenant):
 
 def topics_of(job_id, agent):
     """One topic of each kind."""
+    [[endpoint]] = rows("SELECT id FROM serving_endpoint")
     named = {"job": f"job:{job_id}", "node": f"node:{agent.name}", "tenant": "tenant:theirs"}
+    named |= {kind: f"{kind}:{endpoint}" for kind in ("endpoint", "endpoint-settings")}
     return {kind: named.get(kind, kind) for kind in topics.topics() if kind != "activity"}
 
 

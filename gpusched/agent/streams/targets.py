@@ -5,7 +5,7 @@ import asyncio
 import os
 import socket
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from gpusched.protocol.streams import SOCKET_NAME, Open, Reason
 
 CONNECT_SECONDS = 5.0
 _CHECKS = 5
+_LOOPBACK = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _ENTRY = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -37,32 +38,11 @@ async def connect(lane: Lane, networks: Networks, directory: Path, target: Open)
     after the other."""
     if target.port is None:
         return await lane.run(partial(_unix, directory, target.socket or ""))
-    container = await lane.run(partial(_container, networks, directory))
-    if container is not None and container.has_own_network:
-        return await _connect_inside(lane, networks, container.process, target.port)
-    own = partial(_processes, directory, container)
-    listeners = await lane.run(partial(_owned, own, target.port))
-    family = socket.AF_INET6 if ":" in listeners.host else socket.AF_INET
-    connection = await _connected_tcp(socket.socket(family), listeners.host, target.port)
+    port = await lane.run(partial(_find, networks, directory, target.port))
+    connection = await _connected_tcp(lane, port)
     try:
         # Another process may have taken the port meanwhile.
-        await lane.run(partial(_require_own, own, target.port, connection.getsockname()[1]))
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-async def _connected_tcp(connection: socket.socket, host: str, port: int) -> socket.socket:
-    """Connect a socket. Raises Refused, and closes it then."""
-    try:
-        connection.setblocking(False)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        await asyncio.wait_for(asyncio.get_running_loop().sock_connect(connection, (host, port)), CONNECT_SECONDS)
-    except OSError as error:
-        connection.close()
-        detail = f"port {port} accepts no connection: {error or 'it does not answer'}"
-        raise Refused(Reason.NOT_LISTENING, detail) from error
+        await lane.run(partial(port.require_own, connection.getsockname()[1]))
     except BaseException:
         connection.close()
         raise
@@ -70,56 +50,78 @@ async def _connected_tcp(connection: socket.socket, host: str, port: int) -> soc
 
 
 @dataclass(frozen=True)
-class _Box:
-    process: Container
-    has_own_network: bool
+class _Port:
+    """A port of a rank. `addresses`: the loopback addresses to try. `make_socket` returns a socket in the network of
+    the rank. `require_own` gets the connection's own port, and raises Refused if it is not one to the rank."""
+
+    number: int
+    addresses: Sequence[tuple[socket.AddressFamily, str]]
+    make_socket: Callable[[socket.AddressFamily], socket.socket]
+    require_own: Callable[[int], None]
 
 
-def _container(networks: Networks, directory: Path) -> _Box | None:
-    """Return the container of a rank; None if it runs without one. Raises Refused."""
+async def _connected_tcp(lane: Lane, port: _Port) -> socket.socket:
+    """Connect to the first address that accepts. Raises Refused."""
+    failure = "it does not answer"
+    for family, host in port.addresses:
+        connection = await lane.run(partial(port.make_socket, family))
+        try:
+            connection.setblocking(False)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            address = (host, port.number)
+            await asyncio.wait_for(asyncio.get_running_loop().sock_connect(connection, address), CONNECT_SECONDS)
+        except OSError as error:
+            connection.close()
+            failure = str(error) or failure
+        except BaseException:
+            connection.close()
+            raise
+        else:
+            return connection
+    raise Refused(Reason.NOT_LISTENING, f"port {port.number} accepts no connection: {failure}")
+
+
+def _find(networks: Networks, directory: Path, port: int) -> _Port:
+    """Return a port of a rank. Raises Refused."""
     spec = rank_dir.read(directory, rank_dir.SPEC) or {}
     if "container" not in spec:
-        return None
+        return _own_port(partial(_processes, directory), port)
     try:
-        process = networks.container(spec)
-        return _Box(process, process.has_own_network())
+        container = networks.container(spec)
+        if container.has_own_network():  # whatever listens there belongs to the rank
+            return _Port(port, _LOOPBACK, partial(_socket_inside, networks, container), lambda _: None)
     except Unreachable as error:
         raise Refused(Reason.NOT_LISTENING, str(error)) from error
     except OSError as error:
         raise Refused(Reason.NOT_LISTENING, "the rank's container does not run") from error
+    return _own_port(partial(_processes_of, container), port)
 
 
-async def _connect_inside(lane: Lane, networks: Networks, container: Container, port: int) -> socket.socket:
-    """Connect in the network of a container: whatever listens there belongs to the rank."""
-    refusal: Refused | None = None
-    for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
-        try:
-            connection = await lane.run(partial(networks.socket, container, family))
-            return await _connected_tcp(connection, host, port)
-        except Unreachable as error:
-            refusal = refusal or Refused(Reason.NOT_LISTENING, str(error))
-        except Refused as error:
-            refusal = refusal or error
-    assert refusal is not None
-    raise refusal
+def _socket_inside(networks: Networks, container: Container, family: socket.AddressFamily) -> socket.socket:
+    try:
+        return networks.socket(container, family)
+    except Unreachable as error:
+        raise Refused(Reason.NOT_LISTENING, str(error)) from error
 
 
-def _processes(directory: Path, container: _Box | None) -> list[int]:
-    """Return the processes of a rank."""
-    if container is not None:
-        pid = container.process.pid
-        return [pid, *processes.descendants(pid)] if container.process.is_alive() else []
+def _processes(directory: Path) -> list[int]:
+    """Return the processes of a rank without a container."""
     supervisor = rank_dir.holder(directory)
     return processes.descendants(supervisor) if supervisor else []
 
 
-def _owned(own: Callable[[], list[int]], port: int) -> ports.Listeners:
-    """Return the sockets of the rank that listen on a port. Raises Refused, with the same reason if another process
-    listens there: which services a node has is no business of a job."""
+def _processes_of(container: Container) -> list[int]:
+    return [container.pid, *processes.descendants(container.pid)] if container.is_alive() else []
+
+
+def _own_port(own: Callable[[], list[int]], port: int) -> _Port:
+    """Return a port in the network of the node, if processes of the rank listen there. Raises Refused, with the same
+    reason if another process does: which services a node has is no business of a job."""
     listeners = ports.listeners(port)
     if listeners is None or not ports.are_owned(listeners.inodes, own()):
         raise _not_listening(port)
-    return listeners
+    family = socket.AF_INET6 if ":" in listeners.host else socket.AF_INET
+    return _Port(port, [(family, listeners.host)], socket.socket, partial(_require_own, own, port))
 
 
 def _require_own(own: Callable[[], list[int]], port: int, from_port: int) -> None:
