@@ -185,7 +185,7 @@ def lone(stack: Stack, number: int) -> tuple[Figures, int]:
 
 
 def cpu_seconds(stack: Stack) -> dict[str, float]:
-    """Return the processor time of each part. On a busy machine it says more than the rate."""
+    """Return the processor time of each part. On a busy machine it is more reliable than the rate."""
     parts = {"web": stack.pids("daphne"), "database": stack.pids("postgres"), "agent": [stack.agents[0].pid]}
     parts["client"] = [os.getpid()]
     return {name: sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids) for name, pids in parts.items()}

@@ -171,7 +171,7 @@ class _OpenQueue:
         """Return the next batch for a replica with this much free memory, by deficit round-robin.
 
         Each user in turn gets a quantum and spends it on requests. The quantum is the lowest cost at the head of a
-        user's queue, so that each round serves somebody, and a newcomer waits for one round only."""
+        user's queue, so that each round serves a request, and a newcomer waits for one round only."""
         users = sorted(user for user, requests in self._by_user.items() if _fits(requests[0].memory_mb, memory_mb))
         positions = dict.fromkeys(users, 0)
         deficits = {user: self.credit.by_user.get(user, 0.0) for user in users}

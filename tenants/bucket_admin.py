@@ -74,6 +74,6 @@ class BucketAdmin(ModelAdmin):  # type: ignore[misc]
             bucket_limits.delete(bucket.pk)
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
-        """Show the buckets alone: their levels have no admin page, and nobody needs a permission to delete them."""
+        """Show the buckets alone: their levels have no admin page, and their deletion needs no permission."""
         names = [str(bucket) for bucket in objs]
         return names, {TokenBucket._meta.verbose_name_plural: len(names)}, set(), []

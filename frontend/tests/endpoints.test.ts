@@ -87,7 +87,7 @@ describe("one endpoint", () => {
     expect(region.textContent).toContain("10 completed, 2 expired");
   });
 
-  it("says that nothing ended lately, and why there are no more replicas", () => {
+  it("shows that nothing ended lately, and why there are no more replicas", () => {
     const region = drawn(head, { endpoint: { ...ENDPOINT, problem: "no quota" } });
     expect(region.textContent).toContain("No request ended lately.");
     expect(region.querySelector(".note")?.textContent).toBe("It gets no more replicas: no quota.");
@@ -238,7 +238,7 @@ describe("try it", () => {
     expect(result()).toContain("Answered by job 7, first text after");
   });
 
-  it("keeps the text of a chat that breaks off, and says so", async () => {
+  it("keeps the text of a chat that breaks off, and shows it", async () => {
     await prompt("chat", stream(chunk("one ")));
     expect(result()).toContain("one ");
     expect(result()).toContain("The answer broke off");

@@ -153,7 +153,7 @@ class TaskResult(APIView):
         """With the media type that its replica returned. 409 while there is none."""
         caller = identity(request)
         found = _find(task_id, caller)
-        # Never as a page of this site, whatever the replica says.
+        # Never as a page of this site, whatever the type of the result is.
         headers = {"Content-Disposition": "attachment", "X-Content-Type-Options": "nosniff"}
         kind = found.result_type or None
         if found.result_file:

@@ -1,4 +1,4 @@
-"""Turn what a replica answers into outcomes. A replica runs a user's program: nothing that it says is trusted."""
+"""Turn what a replica answers into outcomes. A replica runs a user's program: nothing that it sends is trusted."""
 
 import re
 

@@ -26,7 +26,7 @@ class Stream(Protocol):
 
 
 class ReplicaLost(Exception):
-    """The connection cannot be used any more; the text says why. Its requests in progress have no result."""
+    """The connection cannot be used any more; the text is the reason. Its requests in progress have no result."""
 
 
 class ReplicaHung(ReplicaLost):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 # Replicas are started for this part of their capacity, so that a burst finds some room.
 TARGET_UTILISATION = 0.7
-# An idle replica gives its GPUs to waiting jobs after this time, whatever idle_seconds says.
+# An idle replica gives its GPUs to waiting jobs after this time, even with a longer idle_seconds.
 YIELD_SECONDS = 10.0
 MAX_PAUSE_SECONDS = 300.0
 

@@ -94,7 +94,7 @@ def waiting(endpoints: Collection[int], heads: int, now: float) -> dict[int, lis
 
 
 def claim(dispatcher: int, batches: Sequence[Batch]) -> list[list[Claimed]]:
-    """Claim the requests of these batches, and return those of each that nobody else had claimed."""
+    """Claim the requests of these batches, and return those of each that no other dispatcher had claimed."""
     chosen = [
         (request, batch.replica, number, len(batch.requests), batch.reason.value)
         for number, batch in enumerate(batches)

@@ -1,6 +1,6 @@
 """A replica of the OpenAI API without a model: python openai_replica.py PORT [SECONDS UNTIL IT LISTENS].
 
-The last message of a chat says what to do: `count N` streams N words, `count N PAUSE` with pauses in seconds, `hang`
+The last message of a chat is a command: `count N` streams N words, `count N PAUSE` with pauses in seconds, `hang`
 sends nothing, `stall` stops after a word, `die` ends the process after two words, `cut` ends the connection in the
 middle of an event, `rubbish` answers with something else than HTTP, `fail` with status 500, `long` with a context
 that is too long, and `headers` with the headers and the body that have arrived."""

@@ -46,7 +46,7 @@ STUCK_SECONDS = 180.0
 @dataclass
 class Outcome:
     """The outcome of a storm. The first eight must be 0. `lost`: acknowledged requests that do not exist; `doubled`:
-    those that nobody was told of; `stuck`: without an end; `not_completed`: failed, expired or refused;
+    those whose submit was not acknowledged; `stuck`: without an end; `not_completed`: failed, expired or refused;
     `wrong_results`: completed ones with another result; `twice`: more results in the cost ledger than completed
     requests."""
 
