@@ -288,7 +288,7 @@ def test_lone_request_is_not_delayed_until_max_wait(replicas, tenant, user):
 def test_claim_whose_commit_was_not_answered_returns_to_the_queue(replicas, tenant, user, monkeypatch):
     """The database goes away while it answers: the batch is claimed, and its dispatcher does not know of it."""
     run_round = rounds.run_round
-    unanswered = []
+    unanswered: list[int] = []
 
     def commit_without_answer(*arguments):
         result = run_round(*arguments)
