@@ -1,6 +1,6 @@
 """Count what happens to inference requests, for the metrics: ended requests with their latency, and batches.
 
-The counts are kept by the id of the endpoint and end with it, so a new endpoint of the same name begins at zero."""
+The counts are stored under the id of the endpoint and end with it, so a new endpoint of that name begins at zero."""
 
 from functools import partial
 

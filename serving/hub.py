@@ -12,14 +12,12 @@ from gpusched.lib import histograms
 from gpusched.lib.bus.listener import listener
 from gpusched.lib.db.threads import DatabaseAway, WorkFailed, run_in_thread
 from gpusched.lib.process.supervised import supervised
-from serving import upkeep
+from serving import ticks, upkeep
 from serving.batching.dispatcher import Dispatcher, OpenStream, ServedEndpoint
+from serving.ticks import Ticks
 
-TICK_SECONDS = 1.0
 RENEW_SECONDS = 0.9
 FORGET_SECONDS = 60.0
-# Events that come together need one tick, and a stream of them, such as of submits, need no more than two a second.
-GATHER_SECONDS, PACE_SECONDS = 0.05, 0.5
 
 
 class ServingHub:
@@ -31,7 +29,7 @@ class ServingHub:
     ) -> None:
         self._open_stream, self._local_nodes, self._replace = open_stream, local_nodes, replace
         self._dispatcher: Dispatcher | None = None
-        self._changed = asyncio.Event()
+        self._ticks = Ticks()
         self._hung: set[int] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="serving-upkeep")
@@ -64,39 +62,25 @@ class ServingHub:
         if "endpoints" in changed:
             if self._dispatcher:
                 self._dispatcher.wake()
-            self._changed.set()
-        jobs = changed.get("jobs")
-        if jobs is not None and self._replica_jobs and (not jobs or not self._replica_jobs.isdisjoint(jobs)):
-            self._changed.set()
+            self._ticks.soon()
+        self._ticks.soon_after(changed, self._replica_jobs)
 
     async def _dispatch(self) -> None:
         while self._dispatcher is None:
             try:
                 number = await run_in_thread(self._thread, upkeep.new_dispatcher)
             except DatabaseAway:
-                await asyncio.sleep(TICK_SECONDS)
+                await asyncio.sleep(ticks.TICK_SECONDS)
             else:
                 self._dispatcher = Dispatcher(number, self._open_stream, self._hung.add)
         await self._dispatcher.run()
 
     async def _keep_up(self) -> None:
-        while True:
-            began = time.monotonic()
-            try:
-                await self._tick()
-            except (DatabaseAway, WorkFailed):
-                await asyncio.sleep(TICK_SECONDS)
-            try:
-                async with asyncio.timeout(TICK_SECONDS):
-                    await self._changed.wait()
-                await asyncio.sleep(max(GATHER_SECONDS, began + PACE_SECONDS - time.monotonic()))
-            except TimeoutError:
-                pass
-            self._changed.clear()
+        await self._ticks.run(self._tick)
 
     async def _flush_counts(self) -> None:
         while True:
-            await asyncio.sleep(TICK_SECONDS)
+            await asyncio.sleep(ticks.TICK_SECONDS)
             if histograms.pending:
                 with suppress(DatabaseAway, WorkFailed):  # they stay pending
                     await run_in_thread(self._thread, histograms.pending.flush)

@@ -186,7 +186,7 @@ class InferenceRequest(models.Model):
 
 
 class Use(models.Model):
-    """What a user's completed requests to an endpoint cost, by hour: written with their results, so never off by
+    """The cost of a user's completed requests to an endpoint, by hour: written with their results, so never off by
     one."""
 
     endpoint = models.ForeignKey(Endpoint, on_delete=models.CASCADE, related_name="+")

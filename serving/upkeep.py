@@ -159,5 +159,10 @@ def save(warm: Sequence[tuple[int, float, float | None]], learned: Sequence[tupl
     """Record what a dispatcher knows of its replicas and endpoints; see Dispatcher."""
     if warm:
         execute(_SAVE_WARM, columns(warm, 3))
+    save_speeds(learned)
+
+
+def save_speeds(learned: Sequence[tuple[int, float]]) -> None:
+    """Record the measured seconds per cost of endpoints, as (endpoint, seconds)."""
     if learned:
         execute(_SAVE_SPEED, columns(learned, 2))

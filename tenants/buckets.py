@@ -73,8 +73,8 @@ _UNITS = {BucketUse.TASKS: "cost of tasks", BucketUse.JOBS: "jobs"}
 
 
 class Room(NamedTuple):
-    """What a take left in the bucket with the fewest tokens, for the headers RateLimit-*. `reset_seconds`: until it is
-    full again."""
+    """The rest in the bucket with the fewest tokens after a take, for the headers RateLimit-*. `reset_seconds`: until
+    it is full again."""
 
     limit: int
     remaining: int

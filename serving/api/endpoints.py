@@ -26,7 +26,7 @@ from gpusched.protocol.rest.serving import EndpointData
 from serving.endpoints import endpoints
 from serving.endpoints.representation import represent_endpoints
 from serving.models import Endpoint
-from tenants.api.tenants import find_tenant
+from tenants.api.tenants import find_tenant, selected_tenants
 from tenants.auth.identity import Identity, identity
 
 Type = Literal["embedding", "llm", "diffusion", "other"]
@@ -86,9 +86,7 @@ class Endpoints(APIView):
     def get(self, request: Request) -> Response:
         """Those of your own tenants, with their load now, by tenant and name."""
         caller, filters = identity(request), read_query(request)
-        visible = caller.visible_tenants()
-        if "tenant" in filters:
-            visible = [find_tenant(filters["tenant"], caller).pk]
+        visible = selected_tenants(filters, caller)
         limit = page_limit(filters)
         after = decode_cursor(filters["cursor"], "endpoints", tuple[str, str]) if "cursor" in filters else None
         items = represent_endpoints(visible, after=after, limit=limit)

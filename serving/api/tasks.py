@@ -110,8 +110,8 @@ class Tasks(APIView):
         },
     )
     def get(self, request: Request) -> HttpResponseBase:
-        """Of your own tenants. Ended ones are kept for 24 hours. With `ids` and `wait`, the answer comes as soon as
-        some of these tasks have ended, and has only those; ask again for the others."""
+        """Of your own tenants. Ended ones are deleted after 24 hours. With `ids` and `wait`, the answer comes as soon
+        as some of these tasks have ended, and has only those; ask again for the others."""
         caller, filters = identity(request), read_query(request)
         seconds = _wait_seconds(request)
         if "ids" in filters:

@@ -16,6 +16,7 @@ from serving.batching import rounds, transfers
 from serving.batching.batch_limit import BatchLimit
 from serving.former import Batch, Credit, Replica
 from serving.replicas.connection import BatchFailed, ReplicaConnection, ReplicaHung, ReplicaLost, Stream
+from serving.replicas.scaling import smoothed
 from serving.requests import claims
 from serving.requests.claims import Claimed
 from serving.requests.results import Outcome
@@ -27,8 +28,6 @@ CONNECT_SECONDS = 10.0
 MAX_ATTEMPTS = 5
 # An agent reports the end of a process within this time, or is away.
 EXPLAIN_SECONDS = 60.0
-# Weight of the latest batch in the moving average of seconds per cost.
-_SMOOTHING = 0.1
 _RATE_SECONDS = 1.0
 # While a batch is being gathered, requests that arrive this close together need one round.
 _GATHER_SECONDS = 0.003
@@ -262,8 +261,7 @@ class Dispatcher:
                 self._return_later(requests, alone=True)
             raise
         seconds = (time.monotonic() - began) / sum(request.cost for request in requests)
-        previous = endpoint.seconds_per_cost
-        endpoint.seconds_per_cost = seconds if previous is None else previous + _SMOOTHING * (seconds - previous)
+        endpoint.seconds_per_cost = smoothed(endpoint.seconds_per_cost, seconds)
         endpoint.limit.record_success(len(requests), endpoint.configured_limit(), time.monotonic())
         return outcomes
 

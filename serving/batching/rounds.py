@@ -33,12 +33,11 @@ class Served:
 
 @dataclass(frozen=True)
 class Round:
-    """`batches` with their claimed requests. `again_at`: see Formed. `queued`: requests that waited, by endpoint."""
+    """`batches` with their claimed requests. `again_at`: see Formed."""
 
     batches: list[tuple[Batch, list[Claimed]]]
     credits: Mapping[int, Credit]
     again_at: float | None
-    queued: Mapping[int, int]
 
 
 def run_round(
@@ -49,7 +48,7 @@ def run_round(
         if ended := results.record(outcomes):
             events.changed("tasks", ended)
         if not replicas:
-            return Round([], {}, None, {})
+            return Round([], {}, None)
         heads = max(endpoint.max_batch for endpoint in endpoints) * len(replicas)
         waiting = claims.waiting([endpoint.id for endpoint in endpoints], heads, now)
         formed = form([_queue(endpoint, waiting.get(endpoint.id, [])) for endpoint in endpoints], replicas, now)
@@ -57,8 +56,7 @@ def run_round(
     batches = [(batch, requests) for batch, requests in zip(formed.batches, claimed, strict=True) if requests]
     for batch, requests in batches:
         counts.count_batch(batch.endpoint, batch.reason, len(requests))
-    queued = {endpoint: len(requests) for endpoint, requests in waiting.items()}
-    return Round(batches, formed.credits, formed.again_at, queued)
+    return Round(batches, formed.credits, formed.again_at)
 
 
 def _queue(endpoint: Served, requests: Sequence[Waiting]) -> Queue:

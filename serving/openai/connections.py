@@ -1,4 +1,4 @@
-"""Connections to the ports of replicas that are kept for the next request.
+"""Reusable connections to the ports of replicas.
 
 A new stream to a port costs its agent several milliseconds, because it checks who listens there."""
 

@@ -1,10 +1,9 @@
-"""What this web process learns about replicas of the OpenAI API from the requests that it forwards."""
+"""Measure the speed of replicas of the OpenAI API by the requests that this web process forwards."""
 
 import time
 from typing import Protocol
 
-# Weight of the latest request in the moving average of seconds per cost.
-_SMOOTHING = 0.1
+from serving.replicas.scaling import smoothed
 
 
 class Measured(Protocol):
@@ -30,8 +29,9 @@ class Measurements:
         self._ended_at[job_id] = time.monotonic()
         if status < 400:
             value = seconds / request.cost / request.max_batch
-            previous = self._seconds_per_cost.get(request.endpoint_id, value)
-            self._seconds_per_cost[request.endpoint_id] = previous + _SMOOTHING * (value - previous)
+            self._seconds_per_cost[request.endpoint_id] = smoothed(
+                self._seconds_per_cost.get(request.endpoint_id), value
+            )
 
     def take(self) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
         """Return the seconds per cost of endpoints, and how many seconds ago the latest request of each replica ended:

@@ -19,11 +19,9 @@ from serving.openai.http_exchange import BadResponse
 from serving.openai.measurements import Measurements
 from serving.openai.upkeep import Unproven
 from serving.replicas.connection import ReplicaLost
+from serving.ticks import Ticks
 
 logger = logging.getLogger(__name__)
-TICK_SECONDS = 1.0
-# Events that come together need one tick, and a stream of them, such as of submits, need no more than two a second.
-GATHER_SECONDS, PACE_SECONDS = 0.05, 0.5
 PROBE_SECONDS = 5.0
 PAUSE_SECONDS = 0.25
 # A replica that does not answer for this long is replaced: before its first answer, and after one while it is idle.
@@ -48,7 +46,7 @@ class Prober:
         self._connections, self._local_nodes, self._replace = connections, local_nodes, replace
         self._dispatcher, self._in_flight, self._measurements = dispatcher, in_flight, measurements
         self._notifications = notifications
-        self._changed = asyncio.Event()
+        self._ticks = Ticks()
         self._task: asyncio.Task[None] | None = None
         self._probes: dict[int, asyncio.Task[None]] = {}
         self._unproven: dict[int, Unproven] = {}
@@ -71,24 +69,10 @@ class Prober:
         self._thread.shutdown()
 
     def _on_change(self, changed: dict[str, list[int]]) -> None:
-        jobs = changed.get("jobs")
-        if jobs is not None and self._starting and (not jobs or not self._starting.isdisjoint(jobs)):
-            self._changed.set()
+        self._ticks.soon_after(changed, self._starting)
 
     async def _run(self) -> None:
-        while True:
-            began = time.monotonic()
-            try:
-                await self._tick()
-            except (DatabaseAway, WorkFailed):
-                await asyncio.sleep(TICK_SECONDS)
-            try:
-                async with asyncio.timeout(TICK_SECONDS):
-                    await self._changed.wait()
-                await asyncio.sleep(max(GATHER_SECONDS, began + PACE_SECONDS - time.monotonic()))
-            except TimeoutError:
-                pass
-            self._changed.clear()
+        await self._ticks.run(self._tick)
 
     async def _tick(self) -> None:
         self._connections.prune()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from gpusched.lib.bus import events
 from gpusched.lib.db.sql import columns, execute, query, rows
 from serving.requests import endings
-from serving.upkeep import SILENT_SECONDS
+from serving.upkeep import SILENT_SECONDS, save_speeds
 
 # A request in progress whose web process knows nothing of it has lost its answer somewhere: its place must not be lost.
 UNKNOWN_SECONDS = 60.0
@@ -43,10 +43,6 @@ _SAVE_BUSY = """
     UPDATE serving_replica r SET busy_at = greatest(r.busy_at, clock_timestamp() - make_interval(secs => b.seconds))
       FROM unnest(%s::bigint[], %s::float8[]) AS b (job_id, seconds) WHERE r.job_id = b.job_id
 """
-_SAVE_SPEED = """
-    UPDATE serving_endpoint e SET seconds_per_cost = s.seconds
-      FROM unnest(%s::bigint[], %s::float8[]) AS s (id, seconds) WHERE e.id = s.id
-"""
 _UNKNOWN = f"""
     SELECT r.id FROM serving_inferencerequest r JOIN serving_endpoint e ON e.id = r.endpoint_id
      WHERE r.dispatcher = %s AND r.state = 'running' AND e.protocol = 'openai'
@@ -76,8 +72,7 @@ def keep_up(
     replicas that do not run yet, and the replicas on these nodes that must be probed."""
     if not rows(_IS_USED)[0][0]:
         return frozenset(), []
-    if learned:
-        execute(_SAVE_SPEED, columns(learned, 2))
+    save_speeds(learned)
     if ended:
         execute(_SAVE_BUSY, columns(ended, 2))
     over = endings.end_abandoned(SILENT_SECONDS)

@@ -9,6 +9,13 @@ TARGET_UTILISATION = 0.7
 # An idle replica gives its GPUs to waiting jobs after this time, even with a longer idle_seconds.
 YIELD_SECONDS = 10.0
 MAX_PAUSE_SECONDS = 300.0
+# Weight of the latest measurement in the moving average of seconds per cost.
+_SMOOTHING = 0.1
+
+
+def smoothed(previous: float | None, seconds_per_cost: float) -> float:
+    """Return the moving average of seconds per cost after another measurement."""
+    return seconds_per_cost if previous is None else previous + _SMOOTHING * (seconds_per_cost - previous)
 
 
 @dataclass(frozen=True)

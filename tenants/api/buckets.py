@@ -12,7 +12,7 @@ from gpusched.lib.api.rest import PAGED, cursor_number, page_limit, paged, read_
 from gpusched.protocol.rest.jobs import Page
 from gpusched.protocol.rest.serving import BucketData
 from tenants import bucket_limits
-from tenants.api.tenants import find_tenant
+from tenants.api.tenants import find_tenant, selected_tenants
 from tenants.auth.identity import identity
 
 
@@ -48,9 +48,7 @@ class Buckets(APIView):
     def get(self, request: Request) -> Response:
         """Those of your own tenants, oldest first."""
         caller, filters = identity(request), read_query(request)
-        visible = caller.visible_tenants()
-        if "tenant" in filters:
-            visible = [find_tenant(filters["tenant"], caller).pk]
+        visible = selected_tenants(filters, caller)
         limit = page_limit(filters)
         items = bucket_limits.represent(visible, after=cursor_number(filters, "buckets"), limit=limit)
         return Response(paged(items, limit, "buckets"))

@@ -1,5 +1,6 @@
 """REST for tenants and their quotas."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -108,6 +109,11 @@ def find_tenant(name: str, caller: Identity) -> Tenant:
     if tenant is None or not caller.sees(tenant.pk):
         raise not_found(f"tenant '{name[:63]}'")
     return tenant
+
+
+def selected_tenants(filters: Mapping[str, str], caller: Identity) -> Sequence[int] | None:
+    """Return the tenant that a list is filtered by, else those that the caller sees; None: all."""
+    return [find_tenant(filters["tenant"], caller).pk] if "tenant" in filters else caller.visible_tenants()
 
 
 class Tenants(APIView):

@@ -9,21 +9,21 @@ MAX_RATE, MAX_BURST, MAX_DAILY = 1e6, 1e7, 1e12
 
 
 class BucketScope(models.TextChoices):
-    """Who shares the tokens of a bucket."""
+    """The users that share the tokens of a bucket."""
 
     TENANT = "tenant"  # all users of the tenant together
     USER = "user"  # the named user, or each user of the tenant
 
 
 class BucketUse(models.TextChoices):
-    """What takes tokens."""
+    """The submits that take tokens."""
 
     TASKS = "tasks"  # an inference request takes its cost
     JOBS = "jobs"  # a submitted job takes one
 
 
 class TokenBucket(models.Model):
-    """A limit: `rate_per_second` tokens flow in, at most `burst` are kept, and at most `daily_budget` are taken in a
+    """A limit: `rate_per_second` tokens flow in, at most `burst` accumulate, and at most `daily_budget` are taken in a
     day of the tenant's time zone. A bucket of a named user replaces the one for each user."""
 
     tenant = models.ForeignKey("tenants.Tenant", on_delete=models.CASCADE, related_name="+")

@@ -117,7 +117,7 @@ def test_hub_without_a_database_goes_on_when_it_is_back(replicas, monkeypatch):
 
     monkeypatch.setattr(upkeep, "is_used", lambda: True)
     monkeypatch.setattr(upkeep, "keep_queue", away)
-    monkeypatch.setattr("serving.hub.TICK_SECONDS", 0.01)
+    monkeypatch.setattr("serving.ticks.TICK_SECONDS", 0.01)
 
     async def scenario():
         hub = ServingHub(replicas.open, list, lambda job_id: None)
@@ -138,7 +138,7 @@ def test_hub_writes_nothing_on_a_server_without_endpoints(replicas, monkeypatch)
     monkeypatch.setattr(upkeep, "is_used", check)
     for name in ("renew_lease", "save", "keep_queue", "adopt"):
         monkeypatch.setattr(upkeep, name, lambda *_, name=name: writes.append(name))
-    monkeypatch.setattr("serving.hub.TICK_SECONDS", 0.01)
+    monkeypatch.setattr("serving.ticks.TICK_SECONDS", 0.01)
 
     async def scenario():
         hub = ServingHub(replicas.open, list, lambda job_id: None)
@@ -154,7 +154,7 @@ def test_hub_writes_pending_counts(replicas, monkeypatch):
     """Also on a server without endpoints: streams and buckets are counted, too."""
     pending = histograms.Pending()
     monkeypatch.setattr(histograms, "pending", pending)
-    monkeypatch.setattr("serving.hub.TICK_SECONDS", 0.01)
+    monkeypatch.setattr("serving.ticks.TICK_SECONDS", 0.01)
     pending.add("counted", "label", 1.0)
 
     async def scenario():

@@ -19,7 +19,7 @@ MAX_INLINE_BYTES = 256 << 10
 
 
 class EndpointOptions(TypedDict, total=False):
-    """What an endpoint may have besides its name, tenant and template; docs/reference/rest.md, POST /endpoints."""
+    """Options of an endpoint besides its name, tenant and template; docs/reference/rest.md, POST /endpoints."""
 
     type: str
     cost: float

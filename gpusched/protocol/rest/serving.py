@@ -85,7 +85,7 @@ class CancelledTask(msgspec.Struct, kw_only=True):
 
 
 class BucketData(msgspec.Struct, kw_only=True):
-    """A limit on the speed of submits: `rate_per_second` tokens flow in, at most `burst` are kept, and at most
+    """A limit on the speed of submits: `rate_per_second` tokens flow in, at most `burst` accumulate, and at most
     `daily_budget` are taken in a day of the tenant's time zone. `user` of the scope `user`: null is each user."""
 
     id: int
