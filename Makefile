@@ -9,26 +9,30 @@ endif
 PY = .venv/bin/python
 # With this variable, every process would recompile all its modules at each start: seconds instead of tenths.
 unexport PYTHONDONTWRITEBYTECODE
+export TLS
 
-.PHONY: demo up test check bench setup setup-dev clean openapi reference rules client
+.PHONY: demo up test test-hosts check bench release setup setup-dev clean openapi reference rules client
 
 demo: DATA := $(DATA)-demo
 demo: export GPUSCHED_DATA_DIR ?= $(DATA)
 demo: setup        ## a simulated fleet, three tenants and a trickle of real jobs
 	@exec $(PY) manage.py up --demo
 
-up: setup          ## database, web server, workers and an agent on this machine
-	@exec $(PY) manage.py up
+up: setup          ## database, web server, workers and an agent on this machine; TLS=NAME: with HTTPS
+	@exec $(PY) manage.py up $(if $(TLS),--tls $(TLS))
 
 test: setup-dev    ## every test
 	@bash deploy/test.sh
+
+test-hosts: setup-dev ## failover of several hosts, on network namespaces (root on Debian): ROUNDS=50
+	@bash deploy/test_hosts.sh $(if $(ROUNDS),--rounds $(ROUNDS))
 
 check: setup-dev   ## style, types, import contracts, TypeScript
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports
-	.venv/bin/bandit -q -c pyproject.toml -r gpusched tenants jobs nodes scheduling serving frontend deploy manage.py
+	.venv/bin/bandit -q -c pyproject.toml -r gpusched tenants jobs nodes scheduling serving notifications frontend deploy manage.py
 	$(PY) deploy/check_tree.py
 	$(PY) deploy/check_api.py
 	$(PY) -m deploy.reference --check
@@ -37,6 +41,9 @@ check: setup-dev   ## style, types, import contracts, TypeScript
 
 bench: setup-dev   ## the figures of the README
 	@set -e; for name in latency submit start_1600 agents memory; do echo "== $$name"; $(PY) benchmarks/$$name.py; done
+
+release: setup-dev ## build the wheel in dist/, check it, and list its parts and their licences (SBOM)
+	$(PY) deploy/release.py
 
 reference: openapi ## generate docs/reference/ and the marked parts of other documents
 	$(PY) -m deploy.reference

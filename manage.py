@@ -1,16 +1,7 @@
 #!/usr/bin/env python
-"""Django's command line for this project."""
+"""Django's command line for this project; `gpusched-server` is the same, installed."""
 
-import os
-import sys
+from gpusched.server import main
 
 if __name__ == "__main__":
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpusched.settings")
-    from django.core.management import execute_from_command_line
-
-    from gpusched.env import SettingError
-
-    try:
-        execute_from_command_line(sys.argv)
-    except SettingError as error:
-        sys.exit(f"gpusched: {error}")
+    main()

@@ -17,6 +17,7 @@ from typing import Any
 
 from scheduling.engine.affinity import Expression, Preference, Taint, Toleration
 from scheduling.engine.model import (
+    Booking,
     Device,
     DeviceHold,
     Job,
@@ -41,6 +42,9 @@ def main() -> None:
     arguments = _arguments()
     if arguments.curve:
         _print_curve(arguments)
+        return
+    if arguments.bookings:
+        _print_bookings(arguments)
         return
     results = _results(arguments.pending, arguments.nodes, arguments)
     rss_mb = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
@@ -164,6 +168,65 @@ def _print_curve(arguments: argparse.Namespace) -> None:
         print(f"{pending:>8} {nodes:>6} {p50[0]:>8.1f} {p50[1]:>8.1f} {p50[2]:>11.1f}")
 
 
+def booked(snapshot: Snapshot, number: int, seed: int = 1) -> Snapshot:
+    """Return the snapshot with bookings of 1 to 8 GPUs of a node for 1 to 12 hours within the next two weeks; an eighth
+    of them are active. No device is booked twice at a time. A tenth are soft.
+
+    Devices that jobs hold are booked from the end of their jobs on."""
+    rng = random.Random(seed)
+    free_at = {device.id: NOW for node in snapshot.nodes for device in node.devices}
+    for job in snapshot.running:
+        for hold in job.ranks[0].holds:
+            free_at[hold.device_id] = (job.ends_by or NOW) + job.grace_seconds
+    bookings: list[Booking] = []
+    windows: dict[int, list[tuple[float, float]]] = {device_id: [] for device_id in free_at}
+    while len(bookings) < number:
+        node, gpus = rng.choice(snapshot.nodes), rng.choice((1, 1, 2, 4, 8))
+        starts_at = NOW - 600 if rng.random() < 0.125 else NOW + rng.randrange(14 * 86_400)
+        ends_at = max(starts_at, NOW) + 3600 * rng.randint(1, 12)
+        ids = rng.sample([device.id for device in node.devices], gpus)
+        is_free = all(
+            free_at[id] <= max(starts_at, NOW)
+            and all(end <= starts_at or ends_at <= start for start, end in windows[id])
+            for id in ids
+        )
+        if not is_free and not (snapshot.running and starts_at <= NOW):
+            continue
+        starts_at = starts_at if is_free else max(free_at[id] for id in ids)
+        if not is_free and any(starts_at < end and start < ends_at for id in ids for start, end in windows[id]):
+            continue
+        for id in ids:
+            windows[id].append((starts_at, max(ends_at, starts_at + 3600)))
+        rank = RankPlacement(0, node.id, 8_000 * gpus, 64_000 * gpus, tuple(DeviceHold(id) for id in sorted(ids)))
+        bookings.append(
+            Booking(len(bookings) + 1, rng.randrange(TENANTS), starts_at, max(ends_at, starts_at + 3600), (rank,),
+                    is_hard=rng.random() < 0.9)
+        )  # fmt: skip
+    return replace(snapshot, bookings=tuple(bookings))
+
+
+def _print_bookings(arguments: argparse.Namespace) -> None:
+    """Print how much longer plans take beside bookings: the same snapshots, in turns.
+
+    `unlimited`: the empty cluster, and no job has a time limit, so all later bookings are in the way."""
+    rows = {}
+    for case in ("empty", "full", "unlimited"):
+        plain = made_up(arguments.pending, arguments.nodes, is_full=case == "full", seed=arguments.seed)
+        if case == "unlimited":
+            plain = replace(plain, jobs=tuple(replace(job, max_runtime_seconds=None) for job in plain.jobs))
+        snapshots = plain, booked(plain, arguments.bookings, arguments.seed)
+        seconds: tuple[list[float], list[float]] = ([], [])
+        started = [0, 0]
+        for _ in range(arguments.repeat):
+            for index, snapshot in enumerate(snapshots):
+                [took], started[index] = _measure(snapshot, 1)
+                seconds[index].append(took)
+        before, after = (_summary(times) for times in seconds)
+        rows[case] = {"without_ms": before, "with_ms": after, "started": started,
+                      "ratio": round(after["p50"] / before["p50"], 2)}  # fmt: skip
+    print(json.dumps({"bookings": arguments.bookings, "pending": arguments.pending, "cases": rows}))
+
+
 def _summary(seconds: Sequence[float]) -> dict[str, float]:
     ordered = sorted(seconds)
     at = {"p50": len(ordered) // 2, "p95": min(len(ordered) - 1, int(len(ordered) * 0.95))}
@@ -184,6 +247,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, default=200)
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--affinity", type=int, default=0, metavar="P", help="P percent of the shapes have some")
+    parser.add_argument("--bookings", type=int, default=0, metavar="N", help="compare plans beside N bookings and none")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--curve", action="store_true", help="also 10 times the jobs, 5 times the nodes, and both")
     parser.add_argument("--json", action="store_true", help="the last line is JSON")

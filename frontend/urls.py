@@ -3,6 +3,7 @@
 from django.urls import URLPattern, path
 
 from frontend import poll
+from frontend.pages.calendar import view as calendar
 from frontend.pages.endpoints import view as endpoints
 from frontend.pages.fleet import view as cluster
 from frontend.pages.health import view as health
@@ -14,6 +15,7 @@ from frontend.pages.my_work import view as mine
 from frontend.pages.node import gpu_panel
 from frontend.pages.node import view as node
 from frontend.pages.notices import view as notices
+from frontend.pages.notifications import view as notifications
 from frontend.pages.overview import view as overview
 from frontend.pages.search import view as search
 from frontend.pages.submit import view as submit
@@ -60,14 +62,21 @@ urlpatterns: list[URLPattern] = [
     path("endpoints/", endpoints.endpoints, name="endpoints"),
     path("endpoints/<str:tenant>/<str:name>/", endpoints.endpoint, name="endpoint"),
     path("endpoints/<str:tenant>/<str:name>/drain/", endpoints.drain, name="endpoint-drain"),
+    path("endpoints/<str:tenant>/<str:name>/prewarming/", endpoints.switch_prewarming, name="endpoint-prewarming"),
     path("endpoints/<str:tenant>/<str:name>/limits/", endpoints.change_limits, name="endpoint-limits"),
     path("cluster/health/", health.health, name="health"),
+    path("calendar/", calendar.calendar, name="calendar"),
+    path("calendar/book/", calendar.book, name="calendar-book"),
+    path("calendar/<id:reservation_id>/<str:verb>/", calendar.end, name="calendar-end"),
     path("usage/", usage.usage, name="usage"),
     path("submit/", submit.submit, name="submit"),
     path("submit/preview/", submit.preview, name="submit-preview"),
     path("live/", poll.poll, name="live-poll"),
     path("notices/seen/", notices.mark_read, name="notices-seen"),
     path("search/", search.search, name="search"),
+    path("notifications/", notifications.notifications, name="notifications"),
+    path("notifications/<id:route_id>/<str:verb>/", notifications.act, name="notification-act"),
+    path("notifications/deliveries/<id:delivery_id>/replay/", notifications.replay, name="notification-replay"),
     path("tokens/", tokens.tokens, name="tokens"),
     path("tokens/<id:token_id>/revoke/", tokens.revoke, name="token-revoke"),
 ]

@@ -55,10 +55,28 @@ class Env:
         "", "trusted proxies, whose X-Forwarded-… headers count: addresses or networks, by comma"
     )
     behind_tls: bool = _setting(False, "clients connect over HTTPS through a trusted proxy: secure cookies, HSTS")
+    tls_name: str = _setting(
+        "", "public name of the server; `up` then starts Caddy with TLS in front of it; empty: no TLS"
+    )
+    tls_issuer: str = _setting(
+        "auto",
+        "who certifies the name: acme (Let's Encrypt), internal (an authority of Caddy's own), or auto: acme for names"
+        " that can be public",
+        choices=("auto", "acme", "internal"),
+    )
+    tls_https_port: int = _setting(443, "port of Caddy for HTTPS", between=(1, 65_535))
+    tls_http_port: int = _setting(80, "port of Caddy that redirects to HTTPS", between=(1, 65_535))
+    tls_agent_ca: str = _setting(
+        "", "file of the authority whose certificates agents must have (mutual TLS); empty: they need none"
+    )
     http_host: str = _setting("127.0.0.1", "address that the web server listens on")
     http_port: int = _setting(8000, "port that the web server listens on", between=(1, 65_535))
     rate_limit_per_minute: int = _setting(
         60_000, "requests of one token, or of one user on the pages; 0: no limit", between=(0, 1_000_000_000)
+    )
+    mcp: bool = _setting(True, "answer AI agents at /mcp, with the rights of their tokens to read")
+    mcp_writes: bool = _setting(
+        False, "let AI agents also submit and change jobs, if their token has the scope write; each write is confirmed"
     )
     max_streams_per_user: int = _setting(
         256, "byte streams into jobs that a user can have open in one web process", between=(1, 100_000)
@@ -125,6 +143,20 @@ class Env:
         10.0, "a device that is dirty for this time is quarantined; 0: never", between=(0, 43_200)
     )
     retry_backoff_seconds: float = _setting(10.0, "wait before the first retry; doubles each time", between=(0, 3600))
+    reservation_claim_minutes: float = _setting(
+        15.0,
+        "a hard reservation in which no job has started for this time is released, and counts as a no-show",
+        between=(0.1, 43_200),
+    )
+    reservation_max_no_shows: int = _setting(
+        3, "so many no-shows in 30 days, and a user may book soft reservations only; 0: no limit", between=(0, 10_000)
+    )
+    reservation_notice_minutes: float = _setting(
+        10.0, "so long before the end of a reservation its running jobs are warned", between=(0, 1440)
+    )
+    reservation_weeks_ahead: int = _setting(
+        4, "recurring reservations are booked for this many weeks ahead", between=(1, 52)
+    )
     held_idle_policy: str = _setting(
         "monitor",
         "jobs that hold idle GPUs: off, monitor (report what would be done) or enforce (warn twice, then end)",
@@ -146,15 +178,22 @@ class Env:
     rollup_retention_days: float = _setting(
         395.0, "time after which 5-minute roll-ups and old incidents are deleted; 0: never", between=_DAYS
     )
+    predictions: bool = _setting(
+        True, "learn run times from history, show predictions, and order by those that beat the median of the user"
+    )
+    prewarming: bool = _setting(True, "keep or start a replica of an endpoint when requests are likely, by its history")
     cycle_retention_days: float = _setting(7.0, "time after which rows of cycles are deleted; 0: never", between=_DAYS)
     cycle_recordings_mb: int = _setting(
         256,
         "disk space for recordings of the latest cycles, for `gpusched cycles replay`; 0: none",
         between=(0, 1 << 20),
     )
+    files_dir: str = _setting(
+        "", "directory of logs, and of large inputs and results of tasks, shared by all heads; empty: DATA_DIR"
+    )
     log_max_mb: int = _setting(1024, "longer logs lose their middle", between=(1, 1 << 20))
     log_storage: str = _setting(
-        "", "a Django storage class for logs, and large inputs and results of tasks; empty: files in DATA_DIR"
+        "", "a Django storage class for logs, and large inputs and results of tasks; empty: files in FILES_DIR"
     )
     log_storage_options: str = _setting("", "arguments of the class, as a JSON object", is_secret=True)
     task_max_mb: int = _setting(64, "the largest input or result of a task", between=(1, 512))
@@ -170,6 +209,20 @@ class Env:
     )
     task_retention_hours: float = _setting(
         24.0, "time after which ended tasks of endpoints are deleted with their results; 0: never", between=(0, 876_000)
+    )
+    notify_allowed_networks: str = _setting(
+        "",
+        "private addresses or networks, by comma, that notifications and webhooks may connect to;"
+        " empty: public addresses only",
+    )
+    notify_give_up_hours: float = _setting(
+        24.0, "a delivery that fails for this time is given up", between=(0.01, 8760)
+    )
+    notify_about_to_end_minutes: float = _setting(
+        15.0, "time before its limit at which a running job is reported as about to end", between=(1, 1440)
+    )
+    notify_retention_days: float = _setting(
+        30.0, "time after which ended deliveries are deleted, with what they reported; 0: never", between=_DAYS
     )
     currency: str = _setting(
         "credits",
@@ -247,6 +300,10 @@ def _consistent(env: Env) -> Env:
         )
     if env.behind_tls and not proxies:
         raise SettingError(f"{PREFIX}BEHIND_TLS needs {PREFIX}TRUSTED_PROXIES: it tells which requests came over TLS")
+    try:
+        _ = [ip_network(part.strip()) for part in env.notify_allowed_networks.split(",") if part.strip()]
+    except ValueError as error:
+        raise SettingError(f"{PREFIX}NOTIFY_ALLOWED_NETWORKS: {error}") from error
     for name in ("job_retention_days", "job_detail_retention_days"):
         try:
             retention_days(getattr(env, name))

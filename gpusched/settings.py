@@ -7,12 +7,14 @@ from pathlib import Path
 from django.templatetags.static import static
 
 from gpusched import __version__, env
+from gpusched.installation import SERVER_ROOT
 from gpusched.lib.db.connections import django_database
 from gpusched.lib.limits import MAX_BODY_BYTES
 
 ENV = env.read()
-ROOT = Path(__file__).resolve().parent.parent
 DATA_DIR = ENV.data_dir.absolute()
+# None: in DATA_DIR.
+FILES_DIR = Path(ENV.files_dir).absolute() if ENV.files_dir else None
 
 
 def _secret_key() -> str:
@@ -34,7 +36,7 @@ def _secret_key() -> str:
     return path.read_text().strip()
 
 
-def _database_url() -> str:
+def database_url() -> str:
     """Return the configured database, or the one that the embedded server recorded when it started."""
     written = DATA_DIR / "database_url"
     if ENV.database_url or not written.exists():
@@ -71,6 +73,7 @@ INSTALLED_APPS = [
     "nodes",
     "scheduling",
     "serving",
+    "notifications",
     "frontend",
 ]
 if ENV.oidc_issuer:  # otherwise not even imported
@@ -100,6 +103,9 @@ MIDDLEWARE = [
 HOOKS = {
     "admission_check": "scheduling.admission.check_request",
     "submit_simulation": "scheduling.whatif.simulate_submit.simulate",
+    "gpu_memory_choice": "scheduling.auto_memory.choose",
+    "largest_gpu_mb": "scheduling.auto_memory.largest_gpu_mb",
+    "predicted_run_time": "scheduling.history.shown.predicted_of_job",
     "quota_effect": "scheduling.whatif.edit_effects.quota_effect",
     "policy_values": "scheduling.policy.values",
     "tenant_use": "nodes.allocation.tenant_use.TENANT_USE",
@@ -108,13 +114,15 @@ HOOKS = {
     "job_names": "jobs.listing.representation.NAMES",
     "spare_jobs": "serving.replicas.spare.SPARE_JOBS",
     "endpoint_metrics": "serving.metrics.collect",
+    "notify": "notifications.outbox.enqueue",
+    "notification_metrics": "notifications.metrics.collect",
 }
 if ENV.oidc_issuer:
     MIDDLEWARE.append("allauth.account.middleware.AccountMiddleware")
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
-        "DIRS": [ROOT / "templates"],
+        "DIRS": [SERVER_ROOT / "templates"],
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [
@@ -127,7 +135,7 @@ TEMPLATES = [
     },
 ]
 
-DATABASES = {"default": django_database(_database_url())}
+DATABASES = {"default": django_database(database_url())}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 STORAGES = {

@@ -23,8 +23,12 @@ import nodes.api.idle_exemptions
 import nodes.api.labels
 import nodes.api.nodes
 import nodes.api.samples
+import notifications.api.deliveries
+import notifications.api.routes
+import notifications.api.webhooks
 import scheduling.api.policy
 import scheduling.api.queue
+import scheduling.api.reservations
 import scheduling.api.time_limit
 import serving.api.endpoints
 import serving.api.openai
@@ -39,6 +43,7 @@ import tenants.api.tenants
 import tenants.api.tokens
 import tenants.api.usage
 import tenants.api.users
+from frontend.mcp.view import Mcp
 from frontend.ui.errors import page_error, page_of_outage
 from gpusched.lib.api.problems import Problem, database_unavailable, not_found, response_for, too_large, wants_problem
 from gpusched.lib.db.outages import is_outage, outcome
@@ -63,6 +68,7 @@ _JOB = "jobs/<id:job_id>"
 _TENANT = "tenants/<str:name>"
 _USER = "users/<path:username>"
 _NODE = "nodes/<str:name>"
+_RESERVATION = "reservations/<id:reservation_id>"
 
 api = [
     path(pattern, view)
@@ -138,6 +144,22 @@ api = [
         ("tasks/<id:task_id>/cancel", serving.api.tasks.CancelTask.as_view()),
         ("buckets", tenants.api.buckets.Buckets.as_view()),
         ("buckets/<id:bucket_id>", tenants.api.buckets.OneBucket.as_view()),
+        ("notifications/routes", notifications.api.routes.Routes.as_view()),
+        ("notifications/routes/<id:route_id>", notifications.api.routes.OneRoute.as_view()),
+        ("notifications/routes/<id:route_id>/test", notifications.api.routes.TestRoute.as_view()),
+        ("notifications/deliveries", notifications.api.deliveries.Deliveries.as_view()),
+        ("notifications/deliveries/<id:delivery_id>", notifications.api.deliveries.OneDelivery.as_view()),
+        ("notifications/deliveries/<id:delivery_id>/replay", notifications.api.deliveries.ReplayDelivery.as_view()),
+        ("webhooks", notifications.api.webhooks.Webhooks.as_view()),
+        ("webhooks/<id:webhook_id>", notifications.api.webhooks.OneWebhook.as_view()),
+        ("webhooks/<id:webhook_id>/test", notifications.api.webhooks.TestWebhook.as_view()),
+        ("webhooks/<id:webhook_id>/rotate-secret", notifications.api.webhooks.RotateSecret.as_view()),
+        ("reservations", scheduling.api.reservations.Reservations.as_view()),
+        ("reservations/next-slot", scheduling.api.reservations.NextFreeSlot.as_view()),
+        (_RESERVATION, scheduling.api.reservations.OneReservation.as_view()),
+        (f"{_RESERVATION}/shorten", scheduling.api.reservations.ShortenReservation.as_view()),
+        (f"{_RESERVATION}/cancel", scheduling.api.reservations.CancelReservation.as_view()),
+        (f"{_RESERVATION}/renew", scheduling.api.reservations.RenewReservation.as_view()),
         ("queue", scheduling.api.queue.Queue.as_view()),
         ("queue/usage", scheduling.api.queue.Usage.as_view()),
         ("scheduling/shares", scheduling.api.queue.Shares.as_view()),
@@ -162,6 +184,7 @@ urlpatterns = [
     path("v1/completions", serving.api.openai.Completions.as_view()),
     path("v1/embeddings", serving.api.openai.Completions.as_view()),
     path("v1/<path:rest>", serving.api.openai.unknown),
+    path("mcp", Mcp.as_view()),
     path("health", scheduling.api.queue.Health.as_view()),
     path("ready", scheduling.api.queue.Ready.as_view()),
     path("metrics", metrics),

@@ -50,6 +50,9 @@ class Job(models.Model):
     priority = models.IntegerField(default=500)
     gpu_count = models.PositiveIntegerField(default=0)
     gpu_memory_mb = models.PositiveIntegerField(null=True)
+    # The choice for `gpu_memory_mb: "auto"` at the submit (jobs/submit/auto_memory.py), and retries with more.
+    gpu_memory_auto = models.JSONField(null=True)
+    memory_retries = models.SmallIntegerField(default=0, db_default=0)
     gpu_models = ArrayField(models.CharField(max_length=200), default=list)
     gpu_sharing = models.CharField(max_length=10, default=Sharing.EXCLUSIVE)
     cpu_milli = models.PositiveIntegerField(default=1000)
@@ -58,6 +61,7 @@ class Job(models.Model):
     ranks = models.PositiveIntegerField(null=True)
     workload_class = models.CharField(max_length=10, default=WorkloadClass.BATCH)
     max_runtime_seconds = models.PositiveIntegerField(null=True)
+    has_default_limit = models.BooleanField(default=False, db_default=False)  # the limit is its tenant's default
     limit_version = models.PositiveIntegerField(default=0, db_default=0)  # counts the changes of the limit
     signal_count = models.PositiveIntegerField(default=0, db_default=0)  # counts the signals to this attempt
     predicted_seconds = models.PositiveIntegerField(null=True)
@@ -77,6 +81,7 @@ class Job(models.Model):
     tolerations = models.JSONField(default=list, db_default=models.Value([], output_field=models.JSONField()))
     topology = models.CharField(max_length=20, default=Topology.ANY, db_default=Topology.ANY)
     anti_affinity = models.CharField(max_length=64, blank=True, default="", db_default="")
+    reservation = models.BigIntegerField(null=True)  # it starts only in this one (scheduling/reservations)
     # For arrays, which have no attempts: `array_waiting` are the elements that are no jobs yet, `array_cancelled` those
     # that were cancelled before. The other elements are jobs with the array's id as `array`, and without a payload.
     array_count = models.PositiveIntegerField(null=True)

@@ -12,8 +12,9 @@ from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from unfold.admin import ModelAdmin
 
+from gpusched.lib.audit.admin import ReadOnly
 from scheduling import policy
-from scheduling.models import SchedulingPolicy
+from scheduling.models import Reservation, SchedulingPolicy
 from scheduling.whatif import edit_effects
 
 
@@ -85,3 +86,12 @@ class SchedulingPolicyAdmin(ModelAdmin):  # type: ignore[misc]
 
 def _changes(changes: dict[str, dict[str, Any]]) -> str:
     return "; ".join(f"{name}: {values['from']} → {values['to']}" for name, values in changes.items())
+
+
+@admin.register(Reservation)
+class ReservationAdmin(ReadOnly):
+    """Show reservations. Book and change them on the calendar, by the API or by the command."""
+
+    list_display = ("id", "tenant", "user", "state", "gpus", "starts_at", "ends_at", "is_hard", "is_lease", "problem")
+    list_filter = ("state", "is_hard", "is_lease", "tenant")
+    search_fields = ("note",)

@@ -18,6 +18,7 @@ from scheduling.engine.limits.budgets import budget_reason, is_exhausted
 from scheduling.engine.model import Node, PendingReason, Policy, Request, Tenant
 from scheduling.engine.whatif.effects import in_use
 from scheduling.policy import policy
+from scheduling.reservations import bookings
 from scheduling.whatif.simulate_submit import to_engine_request
 from tenants.auth.identity import Identity
 
@@ -63,9 +64,11 @@ _clusters: Cache[None, _Cluster] = Cache(seconds=_CACHE_SECONDS, stale_seconds=_
 def check_request(request: JobRequest, tenant_id: int, identity: Identity) -> Problem | None:
     """Return why the request can never run, or None.
 
-    422 for a request that no node, or all nodes together, can hold; 403 for one above the tenant's limit (A04), and
-    while the tenant's budget is used up."""
+    400 for a reservation that it may not use; 422 for a request that no node, or all nodes together, can hold; 403 for
+    one above the tenant's limit (A04), and while the tenant's budget is used up."""
     engine_request, is_online = to_engine_request(request, tenant_id), request.workload_class == "online"
+    if problem := bookings.why_not_in(request, tenant_id, identity):
+        return problem
     cluster = _recent(identity.quota_edits)
     verdict = None
     if tenant_id in cluster.tenants:

@@ -11,6 +11,14 @@ from django.db.models import Q
 
 from jobs.models import Job
 from scheduling.engine.policies import LIVE_POLICIES
+from scheduling.history.tables import LearningProgress as LearningProgress
+from scheduling.history.tables import PredictionScore as PredictionScore
+from scheduling.history.tables import RangeTracker as RangeTracker
+from scheduling.history.tables import RunHistory as RunHistory
+from scheduling.history.tables import TenantPrediction as TenantPrediction
+from scheduling.reservations.tables import Reservation as Reservation
+from scheduling.reservations.tables import ReservationUse as ReservationUse
+from scheduling.reservations.tables import ReservedDevice as ReservedDevice
 
 
 class Cycle(models.Model):
@@ -224,6 +232,22 @@ class Beat(models.Model):
 
     def __str__(self) -> str:
         return f"{self.worker} at {self.at}"
+
+
+class Term(models.Model):
+    """The number of the present term, and the worker that leads in it, in one row. Each leader counts it up
+    (worker/leadership.py)."""
+
+    term = models.BigIntegerField()
+    leader = models.CharField(max_length=100)
+    session = models.IntegerField(help_text="The leader's process in PostgreSQL")
+    began_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.CheckConstraint(condition=Q(id=1), name="term_one_row")]
+
+    def __str__(self) -> str:
+        return f"term {self.term} of {self.leader}"
 
 
 class Claim(models.Model):

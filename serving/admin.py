@@ -19,7 +19,7 @@ from tenants.auth.identity import Identity, identity_of_user
 
 LIMITS = (
     "cost", "max_batch", "max_wait_ms", "memory_per_request_mb", "max_queue", "timeout_seconds", "min_replicas",
-    "max_replicas", "idle_seconds",
+    "max_replicas", "idle_seconds", "prewarming", "warm_up_seconds",
 )  # fmt: skip
 
 
@@ -61,10 +61,10 @@ class EndpointAdmin(ReadOnly):
     list_select_related = ("tenant", "owner")
     search_fields = ("name",)
     readonly_fields = (
-        "name", "tenant", "owner", "state", "type", "protocol", "port", "template", "allowed_users", "seconds_per_cost",
-        "cold_start_seconds", "problem", "version", "created_at",
+        "name", "tenant", "owner", "state", "type", "protocol", "port", "template", "warm_up", "allowed_users",
+        "seconds_per_cost", "cold_start_seconds", "problem", "version", "created_at",
     )  # fmt: skip
-    fields = (*readonly_fields[:9], *LIMITS, *readonly_fields[9:])
+    fields = (*readonly_fields[:10], *LIMITS, *readonly_fields[10:])
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return obj is None or obj.state != "removed"

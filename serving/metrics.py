@@ -42,6 +42,22 @@ def _present(loads: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
         if row["cold_start_seconds"] is not None:
             starts.add_metric(labels, row["cold_start_seconds"])
     yield from (queued, waits, replicas, problem, starts)
+    yield from _prewarming(loads)
+
+
+def _prewarming(loads: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
+    arrivals, avoided = (
+        gauge("gpu_scheduler_endpoint_arrivals"),
+        gauge("gpu_scheduler_endpoint_cold_starts_avoided"),
+    )
+    wasted = gauge("gpu_scheduler_endpoint_wasted_gpu_hours")
+    for row in loads:
+        labels = [row["tenant"], row["name"]]
+        arrivals.add_metric([*labels, "hit"], row["prewarming_hits"])
+        arrivals.add_metric([*labels, "miss"], row["prewarming_misses"])
+        avoided.add_metric(labels, row["cold_starts_avoided"])
+        wasted.add_metric(labels, row["gpu_hours_wasted"])
+    yield from (arrivals, avoided, wasted)
 
 
 def _counted(loads: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:

@@ -60,8 +60,10 @@ def _between(low: float, high: float) -> list[MinValueValidator | MaxValueValida
 
 class Endpoint(models.Model):
     """A model that a tenant serves. `template`: the job request of a replica. `allowed_users`: those who may submit
-    requests; null: all members of the tenant. `seconds_per_cost` and `cold_start_seconds`: moving averages. `problem`:
-    why it gets no more replicas. `replicas_of`: the endpoint whose replicas it shares, of the same template."""
+    requests; null: all members of the tenant. `seconds_per_cost` and `cold_start_seconds`: moving averages.
+    `prewarming`: keep or start a replica when requests are likely. `warm_up`: the command that such a replica runs
+    before its own, for at most `warm_up_seconds`; null: none. `problem`: why no replica starts. `replicas_of`: the
+    endpoint whose replicas it shares, of the same template."""
 
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
     name = models.CharField(
@@ -86,6 +88,9 @@ class Endpoint(models.Model):
     min_replicas = models.PositiveIntegerField(default=0, validators=_between(0, MAX_REPLICAS))
     max_replicas = models.PositiveIntegerField(default=1, validators=_between(1, MAX_REPLICAS))
     idle_seconds = models.PositiveIntegerField(default=300, validators=_between(1, 31 * 86_400))
+    prewarming = models.BooleanField(default=True, db_default=True)
+    warm_up = ArrayField(models.CharField(max_length=4096, blank=True), null=True, blank=True, size=256)
+    warm_up_seconds = models.PositiveIntegerField(default=300, db_default=300, validators=_between(1, 3600))
     state = models.CharField(max_length=10, choices=EndpointState.choices, default=EndpointState.ACTIVE)
     seconds_per_cost = models.FloatField(null=True, editable=False)
     cold_start_seconds = models.FloatField(null=True, editable=False)
@@ -127,6 +132,45 @@ class Replica(models.Model):
 
     def __str__(self) -> str:
         return f"job {self.job_id} of {self.endpoint_id}"
+
+
+class Arrival(models.Model):
+    """A request after a gap without any. `was_warm`: it met a warm replica. `gpus`: of a replica. `kept_seconds`: how
+    long a replica was warm and idle in the gap while pre-warming decided that. `idle_seconds`: of the endpoint then."""
+
+    endpoint = models.ForeignKey(Endpoint, on_delete=models.CASCADE, related_name="+")
+    at = models.DateTimeField()
+    gap_seconds = models.FloatField()
+    was_warm = models.BooleanField()
+    gpus = models.PositiveIntegerField()
+    kept_seconds = models.FloatField()
+    idle_seconds = models.PositiveIntegerField()
+
+    class Meta:
+        indexes = [models.Index(fields=["endpoint", "at"], name="arrival_of_endpoint")]
+
+    def __str__(self) -> str:
+        return f"endpoint {self.endpoint_id} at {self.at}"
+
+
+class Prewarming(models.Model):
+    """The state of pre-warming of an endpoint. `active_at`: when it had a request last. `seen_at`: the latest round.
+    `worth`: see serving/prewarming/keeping.py; null: nothing is better than a fixed keep-alive. `is_kept`: a replica
+    should be warm now. `chance`: of a request in the next minute, which decided that; null: pre-warming is not in
+    force. `is_over_budget`: the tenant's kept replicas have wasted too much."""
+
+    endpoint = models.OneToOneField(Endpoint, primary_key=True, on_delete=models.CASCADE, related_name="+")
+    active_at = models.DateTimeField()
+    seen_at = models.DateTimeField()
+    judged_at = models.DateTimeField(null=True)
+    worth = models.FloatField(null=True)
+    is_over_budget = models.BooleanField(default=False, db_default=False)
+    is_kept = models.BooleanField(default=False, db_default=False)
+    kept_seconds = models.FloatField(default=0.0, db_default=0.0)
+    chance = models.FloatField(null=True)
+
+    def __str__(self) -> str:
+        return f"endpoint {self.endpoint_id}"
 
 
 class InferenceRequest(models.Model):

@@ -30,11 +30,11 @@ _UNUSED = """
 
 
 class TaskFiles(FileSystemStorage):
-    """Files in the data directory."""
+    """Files in FILES_DIR or DATA_DIR."""
 
     @cached_property
     def base_location(self) -> str:
-        return str(settings.DATA_DIR)
+        return str(settings.FILES_DIR or settings.DATA_DIR)
 
     def sync(self, name: str) -> None:
         """Wait until a file is on the disk, since its task is durable then."""

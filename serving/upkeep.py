@@ -13,6 +13,7 @@ from gpusched.lib.db.sql import columns, execute, query, rows
 from gpusched.protocol.exits import ExitClass
 from serving import counts, payloads
 from serving.models import EndpointState
+from serving.prewarming import rounds
 from serving.replicas.reconcile import reconcile
 from serving.requests import claims, endings
 
@@ -132,6 +133,7 @@ def forget_old() -> None:
     while hours and endings.forget(hours) == endings.MAX_AT_ONCE:
         pass
     execute(_FORGET_REPLICAS)
+    rounds.forget_old()
     if _swept.last(None, float("-inf")) < time.monotonic() - SWEEP_SECONDS:
         _swept.put(None, time.monotonic())
         payloads.sweep()

@@ -85,6 +85,7 @@ LIMITS = (
     "max_gpus_by_model",
     "max_queued_jobs",
     "max_deferred_jobs",
+    "default_runtime_minutes",
 )
 
 

@@ -1,5 +1,6 @@
 """Looking at processes that a test started, from outside."""
 
+import os
 from pathlib import Path
 
 
@@ -9,3 +10,18 @@ def is_alive(pid: int) -> bool:
         return b"State:\tZ" not in Path(f"/proc/{pid}/status").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def processes_naming(*marks: bytes) -> list[int]:
+    """Return the processes, except this one, that have one of these texts in their command line or environment."""
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    texts = {pid: read(f"/proc/{pid}/cmdline") + b"\0" + read(f"/proc/{pid}/environ") for pid in pids}
+    return [pid for pid, text in texts.items() if pid != os.getpid() and any(mark in text for mark in marks)]
+
+
+def read(path: str) -> bytes:
+    """Return the content of a file of a process; nothing once the process has ended."""
+    try:
+        return Path(path).read_bytes()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return b""

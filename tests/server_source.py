@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-APPS = ("gpusched", "tenants", "jobs", "nodes", "scheduling", "serving", "frontend")
+APPS = ("gpusched", "tenants", "jobs", "nodes", "scheduling", "serving", "notifications", "frontend")
 
 
 def server_files() -> Iterator[str]:

@@ -23,6 +23,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "routes-users": partial(rest.overview, "users"),
     "routes-money": partial(rest.overview, "usage"),
     "routes-serving": partial(rest.overview, "serving"),
+    "routes-notifications": partial(rest.overview, "notifications"),
+    "routes-reservations": partial(rest.overview, "reservations"),
     "routes-nodes": partial(rest.overview, "nodes"),
     "routes-cluster": partial(rest.overview, "scheduling", "cluster"),
     "job-request": rest.job_request,

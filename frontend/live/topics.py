@@ -27,6 +27,7 @@ MODULES = (
     "frontend.pages.notices.rows",
     "frontend.pages.health.rows",
     "frontend.pages.endpoints.rows",
+    "frontend.pages.calendar.rows",
 )
 
 Row = dict[str, Any]

@@ -3,7 +3,7 @@ import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import type { Hub } from "../src/live/hub";
 import type { MakeView } from "../src/live/regions";
 import { NOTHING, type TopicState } from "../src/live/store";
-import { batches, costs, head, list, replicas, sizes } from "../src/pages/endpoints/endpoints";
+import { batches, costs, head, list, prewarmed, replicas, sizes } from "../src/pages/endpoints/endpoints";
 import { list as lazyList } from "../src/pages/endpoints/lazy";
 import type { BatchRow, EndpointRow, ReplicaRow } from "../src/pages/endpoints/rows";
 import { latency } from "../src/pages/endpoints/rows";
@@ -12,7 +12,8 @@ import { type Task, resultOf, tryOnce } from "../src/pages/endpoints/try";
 
 const ENDPOINT: EndpointRow = {
   name: "embed", tenant: "nlp", state: "active", type: "embedding", protocol: "batch", problem: "", max_queue: 1000, max_replicas: 2,
-  cold_start_seconds: 3.71, queued: 0, oldest_at: null, running: 0, replicas: 0, warm: 0, p50_seconds: null, p95_seconds: null, p99_seconds: null,
+  cold_start_seconds: 3.71, prewarming: true, is_kept_warm: false, is_over_budget: false, request_chance: null, keep_from_chance: null, prewarming_hits: 0, prewarming_misses: 0, cold_starts_avoided: 0,
+  gpu_hours_wasted: 0, queued: 0, oldest_at: null, running: 0, replicas: 0, warm: 0, p50_seconds: null, p95_seconds: null, p99_seconds: null,
   completed: 0, failed: 0, expired: 0, cancelled: 0, refused: 0, cost: 0, cost_users: 0, costs: [],
 };
 const REPLICA: ReplicaRow = { job_id: 7, job_state: "running", created_at: "2026-01-31T08:00:00Z", warm_at: null, is_draining: false, cold_start_seconds: null, running: 0, used_at: null };
@@ -37,6 +38,18 @@ describe("numbers", () => {
   it.each([[1, 1, "1"], [2, 2, "2"], [3, 4, "3–4"]])("writes sizes %d to %d", (from, to, text) => expect(sizes({ from, to })).toBe(text));
 });
 
+describe("pre-warming", () => {
+  it("tells its state and its figures", () => {
+    expect(prewarmed({ ...ENDPOINT, prewarming: false })).toBe("Pre-warming is off.");
+    expect(prewarmed(ENDPOINT)).toBe("Pre-warming learns from the times of requests.");
+    const row = { ...ENDPOINT, prewarming_hits: 12, prewarming_misses: 3, cold_starts_avoided: 8, gpu_hours_wasted: 0.42, is_kept_warm: true, request_chance: 0.35, keep_from_chance: 0.05 };
+    expect(prewarmed(row)).toBe("Pre-warming keeps a replica warm now: a request within the next minute is 35 % likely, and a replica is worth keeping from 5 %. Of 15 requests after a pause, 12 met a warm replica: 8 cold starts avoided, 0.4 GPU-hours wasted in six weeks.");
+    expect(prewarmed({ ...row, is_kept_warm: false, request_chance: 0.01 })).toContain("keeps no replica now: a request within the next minute is 1 % likely, and");
+    expect(prewarmed({ ...row, is_kept_warm: false, request_chance: null, keep_from_chance: null })).toContain("has too little history");
+    expect(prewarmed({ ...row, is_over_budget: true })).toContain("is off: its budget is used up");
+  });
+});
+
 describe("list", () => {
   it("shows the load of each endpoint, ordered by tenant and name", () => {
     const busy = { ...ENDPOINT, tenant: "a", name: "z", queued: 1200, running: 3, replicas: 3, warm: 2, p50_seconds: 0.012, p95_seconds: 0.4, p99_seconds: 2, cost: 1234.5, cost_users: 5, costs: [["ada", 900], ["bea", 300]] };
@@ -49,9 +62,9 @@ describe("list", () => {
     expect((first as HTMLElement).dataset.href).toBe("/endpoints/a/z/");
   });
 
-  it("marks an endpoint that gets no more replicas, with the reason", () => {
+  it("marks an endpoint whose replicas fail, with the reason", () => {
     const region = drawn(list, { 1: { ...ENDPOINT, problem: "the tenant has no quota left" } });
-    expect(region.querySelector("[data-label=State] .state-amber")?.textContent).toContain("no more replicas");
+    expect(region.querySelector("[data-label=State] .state-amber")?.textContent).toContain("replicas fail");
     expect(region.textContent).toContain("the tenant has no quota left");
   });
 
@@ -87,10 +100,10 @@ describe("one endpoint", () => {
     expect(region.textContent).toContain("10 completed, 2 expired");
   });
 
-  it("shows that nothing ended lately, and why there are no more replicas", () => {
+  it("shows that nothing ended lately, and why a replica could not start", () => {
     const region = drawn(head, { endpoint: { ...ENDPOINT, problem: "no quota" } });
     expect(region.textContent).toContain("No request ended lately.");
-    expect(region.querySelector(".note")?.textContent).toBe("It gets no more replicas: no quota.");
+    expect(region.querySelector(".note")?.textContent).toBe("A replica could not start: no quota.");
   });
 
   it("draws batches by size, with a part of the bar for each reason", () => {

@@ -18,11 +18,13 @@ _PAGES = (
     ("queue", "Queue"),
     ("jobs", "Jobs"),
     ("nodes", "Nodes"),
+    ("calendar", "Calendar"),
     ("endpoints", "Endpoints"),
     ("tenants", "Tenants"),
     ("usage", "Usage"),
     ("health", "Health"),
     ("submit", "Submit"),
+    ("notifications", "Notifications"),
     ("tokens", "Tokens"),
 )
 _PARENTS = {
@@ -33,6 +35,7 @@ _PARENTS = {
     "tenant": "tenants",
     "tenant-quota": "tenants",
     "home": "overview",
+    "notification-act": "notifications",
 }
 _pretend: Cache[None, bool] = Cache(seconds=2.0)
 

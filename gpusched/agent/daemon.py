@@ -12,13 +12,14 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from gpusched import tls
 from gpusched.agent import identity as identities
 from gpusched.agent import threads
 from gpusched.agent.host.machine import Machine
@@ -28,6 +29,7 @@ from gpusched.agent.log_shipping import run_shipping
 from gpusched.agent.node import Node
 from gpusched.agent.ranks.launcher import Launcher
 from gpusched.agent.supervision import Pulse, end_process, keep_running
+from gpusched.protocol.addresses import split
 
 logger = logging.getLogger(__name__)
 # Longer than all jobs take to end at their short grace, shorter than `up` waits for its parts.
@@ -51,6 +53,8 @@ class Plan:
     own_jobs: bool = False
     heartbeat_seconds: float | None = None
     log_max_mb: int = 1024
+    ca_file: str = ""
+    certificate_file: str = ""
 
 
 def run(plan: Plan) -> None:
@@ -77,8 +81,17 @@ def directory_of(data_dir: Path, name: str) -> Path:
 def _identity(plan: Plan, name: str) -> Identity:
     """Return the node's identity. Without one, join first, and wait for a server that is not up yet."""
     directory = directory_of(plan.data_dir, name)
-    current = identities.load(directory, name)
-    is_moved = bool(plan.url) and current.url != plan.url.rstrip("/")
+    current = identities.with_tls(identities.load(directory, name), plan.ca_file, plan.certificate_file)
+    try:
+        tls.verify(plan.url or current.url, current.ca_file, current.certificate_file)
+    except tls.TlsFileError as error:
+        raise JoinError(str(error)) from error
+    urls = split(plan.url)
+    if urls and urls != split(current.url) and set(urls) & set(split(current.url)):
+        # Another list of addresses of the same control plane.
+        current = replace(current, url=",".join(urls))
+        identities.save(directory, current)
+    is_moved = bool(urls) and split(current.url) != urls
     logged = ""
     while not current.credential or is_moved:
         if not plan.url or not plan.join_token:
@@ -109,8 +122,9 @@ async def _run(plan: Plan, joined: Sequence[Identity], pool: ThreadPoolExecutor)
         nodes[str(directory / "ranks")] = node
     notifications = _open_socket(plan.data_dir / "doorbell")
     limits = httpx.Limits(max_connections=8, max_keepalive_connections=8)
-    secure = any(identity.url.startswith("https:") for identity in joined)
-    async with httpx.AsyncClient(timeout=10, limits=limits, verify=secure) as http:
+    secure = next((identity for identity in joined if identity.url.startswith("https:")), None)
+    verify = tls.verify(secure.url, secure.ca_file, secure.certificate_file) if secure else False
+    async with httpx.AsyncClient(timeout=10, limits=limits, verify=verify) as http:
         lost: asyncio.Future[None] = loop.create_future()
         parts = [keep_running(partial(_keep_listening, notifications, nodes), "the notification socket", "")]
         for node in nodes.values():

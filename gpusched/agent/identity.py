@@ -8,8 +8,10 @@ from pathlib import Path
 import httpx
 import msgspec
 
+from gpusched import tls
 from gpusched.agent import answers
 from gpusched.agent.rank_files import rank_dir
+from gpusched.protocol.addresses import split
 from gpusched.protocol.agent_messages import Join, Joined, NodeFacts
 
 FILE = "identity.json"
@@ -29,7 +31,9 @@ class JoinError(Exception):
 @dataclass(frozen=True)
 class Identity:
     """`node_key` is created once per directory: joining again with it yields the same node. No `credential`: not
-    joined."""
+    joined. `url`: one address of the control plane, or several, separated by commas. `ca_file`: the authorities to
+    trust, if not the machine's. `certificate_file`: the node's own certificate with its key, for a server that asks for
+    one."""
 
     name: str
     node_key: str
@@ -37,6 +41,8 @@ class Identity:
     node_id: int = 0
     credential: str = ""
     heartbeat_seconds: float = 2.0
+    ca_file: str = ""
+    certificate_file: str = ""
 
 
 def load(directory: Path, name: str) -> Identity:
@@ -46,18 +52,51 @@ def load(directory: Path, name: str) -> Identity:
         # Ignore the fields of a newer agent: this one may be a downgrade.
         return Identity(**{field.name: record[field.name] for field in fields(Identity) if field.name in record})
     identity = Identity(name=name, node_key=secrets.token_hex(16))
-    _save(directory, identity)
+    save(directory, identity)
     return identity
 
 
+def with_tls(identity: Identity, ca_file: str, certificate_file: str) -> Identity:
+    """Return the identity with these files, absolute; an empty name keeps the present one."""
+    return replace(
+        identity,
+        ca_file=str(Path(ca_file).absolute()) if ca_file else identity.ca_file,
+        certificate_file=str(Path(certificate_file).absolute()) if certificate_file else identity.certificate_file,
+    )
+
+
 def is_near(url: str) -> bool:
-    """Return True if traffic to this address stays on the machine."""
-    return httpx.URL(url).host in ("localhost", "127.0.0.1", "::1")
+    """Return True if traffic to these addresses stays on the machine."""
+    return all(httpx.URL(address).host in ("localhost", "127.0.0.1", "::1") for address in split(url))
 
 
 def join(directory: Path, previous: Identity, url: str, token: str, facts: NodeFacts) -> Identity:
-    """Join, or join again, and store the credential. Raises JoinError."""
-    url = url.rstrip("/")
+    """Join, or join again, at the first of the addresses that answers, and store the credential. Raises JoinError."""
+    urls = split(url)
+    joined = None
+    sentences: list[str] = []
+    for address in urls:
+        try:
+            joined = _join_at(address, previous, token, facts)
+            break
+        except JoinError as error:
+            sentences.append(str(error))
+            if not error.may_retry:
+                raise
+    if joined is None:
+        raise JoinError("; ".join(sentences), may_retry=True)
+    identity = replace(
+        previous,
+        url=",".join(urls),
+        node_id=joined.node_id,
+        credential=joined.credential,
+        heartbeat_seconds=joined.heartbeat_seconds,
+    )
+    save(directory, identity)
+    return identity
+
+
+def _join_at(url: str, previous: Identity, token: str, facts: NodeFacts) -> Joined:
     message = Join(name=previous.name, node_key=previous.node_key, facts=facts)
     try:
         answer = httpx.post(
@@ -65,25 +104,20 @@ def join(directory: Path, previous: Identity, url: str, token: str, facts: NodeF
             content=msgspec.json.encode(message),
             headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
             timeout=JOIN_SECONDS,
-            verify=url.startswith("https:"),
+            verify=tls.verify(url, previous.ca_file, previous.certificate_file),
         )
+    except tls.TlsFileError as error:
+        raise JoinError(str(error)) from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:
+        if why := tls.distrust(error):
+            raise JoinError(f"{url} cannot be trusted: {why}; {tls.NEXT_STEP}") from error
         raise JoinError(f"{url} cannot be reached: {error}", may_retry=isinstance(error, httpx.HTTPError)) from error
     if answer.status_code != 200:
         raise JoinError(f"{url} refused node {previous.name}: {_sentence(answer)}", may_retry=answer.status_code >= 500)
     try:
-        joined = answers.read(_decode, answer.content, url)
+        return answers.read(_decode, answer.content, url)
     except answers.NotTheServer as error:
         raise JoinError(str(error), may_retry=True) from error
-    identity = replace(
-        previous,
-        url=url,
-        node_id=joined.node_id,
-        credential=joined.credential,
-        heartbeat_seconds=joined.heartbeat_seconds,
-    )
-    _save(directory, identity)
-    return identity
 
 
 def _sentence(answer: httpx.Response) -> str:
@@ -94,7 +128,8 @@ def _sentence(answer: httpx.Response) -> str:
         return f"HTTP {answer.status_code}"
 
 
-def _save(directory: Path, identity: Identity) -> None:
+def save(directory: Path, identity: Identity) -> None:
+    """Store the identity durably."""
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     previous = os.umask(0o077)
     try:

@@ -3,19 +3,21 @@
 import asyncio
 import logging
 import random
+import ssl
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from socket import IPPROTO_TCP
+from socket import IPPROTO_TCP, TCP_USER_TIMEOUT
 
 import httpx
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, ConnectionClosedOK, InvalidHandshake, WebSocketException
 
+from gpusched import tls
 from gpusched.agent import answers
 from gpusched.agent.answers import NotTheServer
-from gpusched.agent.identity import JoinError
+from gpusched.agent.identity import Identity, JoinError
 from gpusched.agent.node import Node
 from gpusched.agent.streams.streams import Streams
 from gpusched.agent.supervision import Pulse, until_first
@@ -32,6 +34,10 @@ NOT_AUTHENTICATED = 4401
 MAX_BYTES = 16 << 20
 # A report waits behind at most this much unsent data of streams in the kernel, and as much in this process.
 MAX_UNSENT_BYTES = 128 << 10
+# A message that a lost host does not acknowledge for this time ends the connection, if there is another address.
+LOST_MILLISECONDS = 3000
+# Until the next address is tried, if the host of one does not answer at all.
+OPEN_SECONDS, NEXT_SECONDS = 10.0, 2.0
 _TCP_NOTSENT_LOWAT = 25  # the socket module does not name it
 
 
@@ -51,17 +57,23 @@ async def run_connection(node: Node, heartbeat_seconds: float, http: httpx.Async
     """Keep the connection until a part of the agent itself fails. Without the control plane, retry; the ranks
     continue."""
     pause = FIRST_PAUSE_SECONDS
-    logged = ""
+    logged: dict[str, str] = {}
+    tries = 0
     while True:
-        started_at = time.monotonic()
+        started_at, address = time.monotonic(), node.url
         node.begin()
         problem = await _converse(node, heartbeat_seconds, http, pulse)
         pulse.beat()
+        node.addresses.move_on(address)
         if time.monotonic() - started_at > 5:
-            pause, logged = FIRST_PAUSE_SECONDS, ""
-        if problem and problem != logged:
+            pause, tries = FIRST_PAUSE_SECONDS, 0
+            logged.clear()
+        if problem and problem != logged.get(address):
             logger.warning("%s: %s; trying again", node.identity.name, problem, extra={"node": node.identity.name})
-            logged = problem
+            logged[address] = problem
+        tries += 1
+        if tries % len(node.addresses):
+            continue  # the next address may be up
         await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads 200 agents, hides nothing
         pause = min(MAX_PAUSE_SECONDS, pause * 2)
 
@@ -99,9 +111,11 @@ def _network(node: Node) -> Iterator[None]:
     except ConnectionClosed as closed:
         if closed.rcvd is not None and closed.rcvd.code == NOT_AUTHENTICATED:
             raise Refused from closed
-        raise Unreachable(f"{node.identity.url}: {closed}") from closed
+        raise Unreachable(f"{node.url}: {closed}") from closed
     except (OSError, WebSocketException, httpx.HTTPError) as error:
-        raise Unreachable(f"{node.identity.url}: {error or type(error).__name__}") from error
+        if why := tls.distrust(error):
+            raise Unreachable(f"{node.url} cannot be trusted: {why}; {tls.NEXT_STEP}") from error
+        raise Unreachable(f"{node.url}: {error or type(error).__name__}") from error
 
 
 async def _over_websocket(node: Node, heartbeat_seconds: float, pulse: Pulse) -> None:
@@ -119,17 +133,37 @@ async def _over_websocket(node: Node, heartbeat_seconds: float, pulse: Pulse) ->
 
 
 async def _connected(node: Node) -> ClientConnection:
-    url = node.identity.url.replace("http", "ws", 1) + "/ws/agent/"
+    url = node.url.replace("http", "ws", 1) + "/ws/agent/"
     headers = {"Authorization": f"Bearer {node.identity.credential}", HEADER: HEADER_VALUE}
     with _network(node):
         try:
             connection = await connect(
-                url, additional_headers=headers, compression=None, max_size=MAX_BYTES, open_timeout=10, close_timeout=1
+                url,
+                ssl=_tls_context(node.identity),
+                additional_headers=headers,
+                compression=None,
+                max_size=MAX_BYTES,
+                open_timeout=NEXT_SECONDS if len(node.addresses) > 1 else OPEN_SECONDS,
+                close_timeout=1,
             )
         except InvalidHandshake as error:
             raise NoWebSocket(str(error)) from error
-        connection.transport.get_extra_info("socket").setsockopt(IPPROTO_TCP, _TCP_NOTSENT_LOWAT, MAX_UNSENT_BYTES)
+        options = {_TCP_NOTSENT_LOWAT: MAX_UNSENT_BYTES}
+        if len(node.addresses) > 1:
+            options[TCP_USER_TIMEOUT] = LOST_MILLISECONDS
+        for option, value in options.items():
+            connection.transport.get_extra_info("socket").setsockopt(IPPROTO_TCP, option, value)
         return connection
+
+
+def _tls_context(identity: Identity) -> ssl.SSLContext | None:
+    """Return the context for https; None for http."""
+    if not identity.url.startswith("https:"):
+        return None
+    try:
+        return tls.context(identity.ca_file, identity.certificate_file)
+    except tls.TlsFileError as error:
+        raise Unreachable(str(error)) from error
 
 
 class _LastAnswer:
@@ -145,7 +179,7 @@ async def _receive(node: Node, socket: ClientConnection, last_answer: _LastAnswe
             streams.receive(text)
             continue
         last_answer.at = time.monotonic()
-        await node.handle_answer(answers.read(_decode, text, node.identity.url))
+        await node.handle_answer(answers.read(_decode, text, node.url))
 
 
 async def _send_streams(node: Node, socket: ClientConnection, streams: Streams) -> None:
@@ -183,7 +217,7 @@ async def _send(
         wait = heartbeat_seconds
         if time.monotonic() - last_answer.at > timeout:
             # A half-open connection: our messages go nowhere.
-            raise Unreachable(f"{node.identity.url} has not answered for {timeout:g} s")
+            raise Unreachable(f"{node.url} has not answered for {timeout:g} s")
 
 
 async def _over_http(node: Node, heartbeat_seconds: float, http: httpx.AsyncClient, pulse: Pulse) -> str:
@@ -194,7 +228,7 @@ async def _over_http(node: Node, heartbeat_seconds: float, http: httpx.AsyncClie
         message = await node.message()
         with _network(node):
             answer = await http.post(
-                f"{node.identity.url}/agent/sync",
+                f"{node.url}/agent/sync",
                 content=msgspec.json.encode(message),
                 headers={"Authorization": f"Bearer {node.identity.credential}"},
             )
@@ -202,8 +236,8 @@ async def _over_http(node: Node, heartbeat_seconds: float, http: httpx.AsyncClie
         if answer.status_code == 401:
             return await _join_again(node)
         if answer.status_code != 200:
-            return f"{node.identity.url} answers HTTP {answer.status_code}"
-        await node.handle_answer(answers.read(_decode, answer.content, node.identity.url))
+            return f"{node.url} answers HTTP {answer.status_code}"
+        await node.handle_answer(answers.read(_decode, answer.content, node.url))
         try:
             await asyncio.wait_for(node.dirty.wait(), heartbeat_seconds)
         except TimeoutError:

@@ -125,7 +125,7 @@ def _parts(node: Node, rank: RankState) -> list[log_truncation.Part]:
 
 async def _send(node: Node, rank: RankState, offset: int, data: bytes, http: httpx.AsyncClient) -> None:
     answer = await http.post(
-        f"{node.identity.url}/agent/logs",
+        f"{node.url}/agent/logs",
         params={"key": rank.key, "offset": str(offset)},
         content=data,
         headers={"Authorization": f"Bearer {node.identity.credential}"},
@@ -136,7 +136,7 @@ async def _send(node: Node, rank: RankState, offset: int, data: bytes, http: htt
     elif answer.status_code != 200:
         raise _NotNow(f"HTTP {answer.status_code}")
     else:
-        stored = answers.read(_decode, answer.content, node.identity.url)
+        stored = answers.read(_decode, answer.content, node.url)
         rank.log_sent = stored.size
         node.ranks.limit_logs(stored.most_bytes)
 

@@ -16,6 +16,8 @@ from gpusched.agent.host import service
 from gpusched.agent.host.machine import Machine, PretendMachine, PretendSpec, RealMachine
 from gpusched.agent.identity import JoinError
 from gpusched.json_log import JsonLines
+from gpusched.protocol.findings import as_json as json_of
+from gpusched.protocol.findings import as_lines
 
 app = typer.Typer(
     help="Run jobs on this node for a gpusched control plane.", no_args_is_help=True, pretty_exceptions_enable=False
@@ -54,6 +56,20 @@ LogFormat = Annotated[
         help="Format of the agent's own log: line (text), or json (an object per line, as the server's).",
     ),
 ]
+CaFile = Annotated[
+    str,
+    typer.Option(
+        envvar="GPUSCHED_CA_FILE", help="Trust only the authorities in this file for https.", show_default=False
+    ),
+]
+CertificateFile = Annotated[
+    str,
+    typer.Option(
+        envvar="GPUSCHED_CERTIFICATE_FILE",
+        help="The node's own certificate with its key (PEM), if the server asks agents for one.",
+        show_default=False,
+    ),
+]
 OwnJobs = Annotated[bool, typer.Option("--own-jobs", help="Jobs end with the agent instead of outliving it.")]
 NamePrefix = Annotated[str, typer.Option(help="Prefix of the names of pretend nodes.")]
 Pretend = Annotated[
@@ -76,21 +92,27 @@ def main() -> None:
 
 @app.command()
 def join(
-    url: Annotated[str, typer.Argument(help="Address of the control plane, such as http://head:8000.")],
+    url: Annotated[
+        str, typer.Argument(help="Address of the control plane, such as http://head:8000; several by comma.")
+    ],
     token: Annotated[str, typer.Argument(help="A join token, from the Nodes page or `gpusched node join-token`.")],
     name: Annotated[str, typer.Option(help="Name of the node; by default the host's.")] = "",
     data_dir: DataDir = DEFAULT_DIR,
+    ca_file: CaFile = "",
+    certificate_file: CertificateFile = "",
 ) -> None:
     """Make this machine a node. Safe to repeat.
 
     \b
     gpusched-agent join http://head:8000 TOKEN
     gpusched-agent join --name gpu-07 https://gpusched.example TOKEN
+    gpusched-agent join https://head1.example,https://head2.example TOKEN
     """
     config.current()
     name = name or _hostname()
     directory = daemon.directory_of(data_dir, name)
-    joined = identity.join(directory, identity.load(directory, name), url, token, RealMachine().facts())
+    previous = identity.with_tls(identity.load(directory, name), ca_file, certificate_file)
+    joined = identity.join(directory, previous, url, token, RealMachine().facts())
     typer.echo(f"joined {joined.url} as node {joined.name}")
     if joined.url.startswith("http:") and not identity.is_near(joined.url):
         typer.echo("note: http is not encrypted; put TLS in front of the server, and join over https", err=True)
@@ -107,6 +129,8 @@ def run(
     heartbeat_seconds: HeartbeatSeconds = None,
     log_max_mb: LogMaxMb = 1024,
     log_format: LogFormat = "line",
+    ca_file: CaFile = "",
+    certificate_file: CertificateFile = "",
     own_jobs: OwnJobs = False,
     name_prefix: NamePrefix = "pretend-",
     pretend: Pretend = None,
@@ -129,6 +153,8 @@ def run(
         own_jobs=own_jobs,
         heartbeat_seconds=heartbeat_seconds,
         log_max_mb=log_max_mb,
+        ca_file=ca_file,
+        certificate_file=certificate_file,
     )
     daemon.run(plan)
 
@@ -170,7 +196,7 @@ def doctor(
     os.environ.update({name: value for name, value in environment.items() if name not in os.environ})
     place = doctors.run_as_service(user, unit)
     findings = [place, *doctors.examine(daemon.directory_of(data_dir, name or _joined_name(data_dir)), unit)]
-    typer.echo(doctors.as_json(findings) if as_json else doctors.as_lines(findings))
+    typer.echo(json_of(findings) if as_json else as_lines(findings))
     raise SystemExit(any(finding.level == "fail" for finding in findings))
 
 

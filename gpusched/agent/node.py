@@ -21,6 +21,7 @@ from gpusched.agent.ranks.launcher import Launcher
 from gpusched.agent.ranks.ranks import Ranks
 from gpusched.agent.streams.streams import Streams
 from gpusched.agent.threads import Lane
+from gpusched.protocol.addresses import Addresses
 from gpusched.protocol.agent_messages import Desired, NodeFacts, Reading, Sync
 from gpusched.protocol.reasons import EndReason
 
@@ -46,6 +47,7 @@ class Node:
         self, directory: Path, identity: Identity, machine: Machine, launcher: Launcher, token: str, log_max_bytes: int
     ) -> None:
         self.identity = identity
+        self.addresses = Addresses(identity.url)
         self.dirty = asyncio.Event()
         self.log_grew = asyncio.Event()
         self._directory = directory
@@ -68,6 +70,11 @@ class Node:
         # The disk and the driver may be slow; each does one piece of work at a time, in order, beside the event loop.
         self._disk, self._driver, self._processes = Lane(), Lane(), Lane()
         self._release_check = ReleaseCheck(self.ranks.devices_of, self._occupants_of, self._read_devices, self._driver)
+
+    @property
+    def url(self) -> str:
+        """The address of the control plane to use."""
+        return self.addresses.current
 
     @property
     def _about(self) -> dict[str, str]:
@@ -120,6 +127,10 @@ class Node:
             received_at = time.monotonic()
             await self.in_thread(lambda: self.ranks.obey(answer.assignments, received_at))
             # A rank that never started ends at once when it is stopped.
+            if self.ranks.has_unreported_end():
+                self.dirty.set()
+        if answer.missing:
+            await self.in_thread(lambda: self.ranks.repeat_ends(answer.missing))
             if self.ranks.has_unreported_end():
                 self.dirty.set()
         if answer.limits:

@@ -5,8 +5,10 @@ from typing import Annotated
 import typer
 
 from gpusched import __version__
-from gpusched.cli.cluster import cycles, gpus, nodes, policy, records, simulate, top
+from gpusched.cli.cluster import cycles, gpus, mcp, nodes, policy, records, simulate, top, watch
 from gpusched.cli.jobs import arrays, extend, forward, jobs, queue, signal, submit
+from gpusched.cli.notifications import notify
+from gpusched.cli.reservations import lease, reserve
 from gpusched.cli.serving import endpoints, tasks
 from gpusched.cli.tenants import audit, billing, members, secrets, tenants, tokens, users
 from gpusched.cli.terminal import messages
@@ -38,9 +40,13 @@ def options(
     token_file: Annotated[
         str | None, typer.Option(help="File with the token [GPUSCHED_TOKEN, GPUSCHED_TOKEN_FILE].", show_default=False)
     ] = None,
+    ca_file: Annotated[
+        str | None,
+        typer.Option(help="Trust only the authorities in this file for https [GPUSCHED_CA_FILE].", show_default=False),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print only errors on stderr, no notes.")] = False,
 ) -> None:
-    ctx.obj = Globals(url, token_file)
+    ctx.obj = Globals(url, token_file, ca_file)
     messages.be_quiet(quiet)
 
 
@@ -91,8 +97,11 @@ for _command in (
     app.command()(_command)
 app.add_typer(nodes.app, name="node")
 app.add_typer(gpus.app, name="gpu")
+app.add_typer(reserve.app, name="reserve")
+app.add_typer(lease.app, name="lease")
 app.add_typer(endpoints.app, name="endpoint")
 app.add_typer(tasks.app, name="task")
+app.add_typer(notify.app, name="notify")
 app.command()(tenants.quota)
 app.command()(policy.policy)
 app.command()(billing.usage)
@@ -103,6 +112,8 @@ app.command()(records.incidents)
 app.add_typer(cycles.app, name="cycles")
 app.add_typer(records.app, name="exempt")
 app.command()(records.whoami)
+app.command()(mcp.mcp)
+app.command()(watch.watch)
 app.add_typer(tenants.app, name="tenant")
 app.add_typer(users.app, name="user")
 app.add_typer(members.app, name="member")

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gpusched.client.errors import Invalid
+from gpusched.protocol import addresses
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 _OTHER_FILE = "correct it, or set GPUSCHED_CONFIG to another file; the server's settings file uses the same variable"
@@ -19,11 +20,13 @@ _OTHER_FILE = "correct it, or set GPUSCHED_CONFIG to another file; the server's 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """`tenant` is the default tenant of submits."""
+    """`url`: one address, or several of one control plane, separated by commas. `tenant` is the default tenant of
+    submits. `ca_file`: the authorities to trust, if not the machine's."""
 
     url: str
     token: str | None = field(default=None, repr=False)
     tenant: str | None = None
+    ca_file: str = ""
 
 
 def resolve(
@@ -31,6 +34,7 @@ def resolve(
     token: str | None = None,
     tenant: str | None = None,
     environ: Mapping[str, str] | None = None,
+    ca_file: str | None = None,
 ) -> Config:
     """Return the configuration in force. Raises Invalid if a part of it is invalid or cannot be read."""
     env = os.environ if environ is None else environ
@@ -38,11 +42,13 @@ def resolve(
     server = stored_url(stored) or DEFAULT_URL
     url = _clean_url(url or env.get("GPUSCHED_URL") or server)
     token = token or _env_token(env)
-    if token is None and url == server:
-        # Send a stored token only to the server that issued it, never to another one that --url or the environment
+    if token is None and set(url.split(",")) <= set(server.split(",")):
+        # Send a stored token only to the servers that it is for, never to another one that --url or the environment
         # names.
         token = stored.get("token")
-    return Config(url, _clean_token(token), tenant or env.get("GPUSCHED_TENANT") or stored.get("tenant") or None)
+    tenant = tenant or env.get("GPUSCHED_TENANT") or stored.get("tenant") or None
+    ca_file = ca_file or env.get("GPUSCHED_CA_FILE") or stored.get("ca_file") or ""
+    return Config(url, _clean_token(token), tenant, ca_file)
 
 
 def stored_url(stored: Mapping[str, str]) -> str | None:
@@ -112,6 +118,13 @@ def _env_token(env: Mapping[str, str]) -> str | None:
 
 
 def _clean_url(text: str) -> str:
+    urls = [_clean_address(part) for part in addresses.split(text) or (text,)]
+    if len({urlsplit(url).scheme for url in urls}) > 1:
+        raise Invalid(f"{text!r} mixes http and https", next_step="use https for all addresses")
+    return ",".join(dict.fromkeys(urls))
+
+
+def _clean_address(text: str) -> str:
     url = text.strip().rstrip("/")
     try:
         parts = urlsplit(url)

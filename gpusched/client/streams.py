@@ -1,6 +1,7 @@
 """Byte streams into a running job, over a WebSocket of the server. Nothing on the node listens on the network."""
 
 import asyncio
+import ssl
 from types import TracebackType
 from typing import Protocol, Self
 from urllib.parse import urlencode
@@ -9,9 +10,10 @@ import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, WebSocketException
 
-from gpusched import __version__
+from gpusched import __version__, tls
 from gpusched.client.config import Config
-from gpusched.client.errors import GpuschedError, Unreachable, from_answer
+from gpusched.client.errors import GpuschedError, Invalid, Unreachable, from_answer
+from gpusched.protocol.addresses import Addresses
 
 _OPEN_SECONDS = 20.0
 _MESSAGE_BYTES = 64 << 10
@@ -107,22 +109,38 @@ class Configured(Protocol):
     @property
     def config(self) -> Config: ...
 
+    @property
+    def addresses(self) -> Addresses: ...
+
 
 async def open_stream(
     client: Configured, job_id: int, *, port: int | None = None, socket: str | None = None, rank: int = 0
 ) -> JobStream:
     """Open a byte stream to a TCP port of a running job, or to a Unix socket in its GPUSCHED_SOCKET_DIR. Raises
     Conflict while nothing listens there."""
-    config = client.config
     given = {"port": port, "socket": socket, "rank": rank}
     query = urlencode({name: value for name, value in given.items() if value is not None})
-    url = f"{config.url.replace('http', 'ws', 1)}/ws/jobs/{job_id}/stream?{query}"
+    failures = []
+    for _ in client.addresses.all:
+        address = client.addresses.current
+        try:
+            return await _open(address, client.config, f"/ws/jobs/{job_id}/stream?{query}")
+        except Unreachable as error:
+            client.addresses.move_on(address)
+            failures.append(error)
+    if len(failures) == 1:
+        raise failures[0]
+    raise Unreachable("; ".join(str(failure) for failure in failures), next_step=failures[-1].next_step)
+
+
+async def _open(address: str, config: Config, path: str) -> JobStream:
     headers = {"User-Agent": f"gpusched/{__version__}"}
     if config.token:
         headers["Authorization"] = f"Bearer {config.token}"
     try:
         connection = await connect(
-            url,
+            address.replace("http", "ws", 1) + path,
+            ssl=_tls_context(config),
             additional_headers=headers,
             user_agent_header=None,
             compression=None,
@@ -132,18 +150,30 @@ async def open_stream(
             max_queue=4,
         )
     except (OSError, InvalidHandshake, WebSocketException) as error:
+        if why := tls.distrust(error):
+            raise Unreachable(f"cannot trust {address}: {why}", next_step=tls.NEXT_STEP) from error
         step = "check the URL, and that a proxy in between passes WebSockets"
-        raise Unreachable(f"cannot open a stream at {config.url}: {error}", next_step=step) from error
+        raise Unreachable(f"cannot open a stream at {address}: {error}", next_step=step) from error
     stream = JobStream(connection)
     try:
         await asyncio.wait_for(stream.opened(), _OPEN_SECONDS)
     except TimeoutError as error:
         await stream.close()
-        raise Unreachable(f"{config.url} did not answer in time") from error
+        raise Unreachable(f"{address} did not answer in time") from error
     except BaseException:
         await stream.close()
         raise
     return stream
+
+
+def _tls_context(config: Config) -> "ssl.SSLContext | None":
+    """Return the context for https; None for http."""
+    if not config.url.startswith("https:"):
+        return None
+    try:
+        return tls.context(config.ca_file)
+    except tls.TlsFileError as error:
+        raise Invalid(f"{tls.CA_FILE}: {error}") from error
 
 
 def _failure(problem: bytes) -> GpuschedError:

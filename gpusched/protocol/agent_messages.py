@@ -247,7 +247,8 @@ class Desired(msgspec.Struct, kw_only=True, frozen=True):
     """Server to agent, as the answer to a sync (`seq` then repeats the sync's) or unrequested (`seq` 0) when something
     changed. `acknowledged`: keys whose `ended` report the server has stored (the agent drops them once their log is
     shipped); `started`: keys whose `started` report the server has stored; `limits`: time limits that were changed
-    after the start; `signals`: those not yet sent. An absent key means nothing."""
+    after the start; `signals`: those not yet sent; `missing`: keys that run by the server's database, which may be a
+    restored backup, and that the agent does not list: it repeats their ends. An absent key means nothing."""
 
     seq: int = 0
     assignments: list[Run | Stop] = []
@@ -255,6 +256,7 @@ class Desired(msgspec.Struct, kw_only=True, frozen=True):
     signals: list[Signal] = []
     acknowledged: list[str] = []
     started: list[str] = []
+    missing: list[str] = []
     error: str | None = None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from gpusched.protocol.dependencies import cycle_in
-from gpusched.protocol.job_request import RESERVED, VARIABLE, FieldError, JobRequest, validate, validate_text
+from gpusched.protocol.job_request import AUTO, RESERVED, VARIABLE, FieldError, JobRequest, validate, validate_text
 
 MAX_JOBS = 10_000
 # Total of all jobs. Each edge is a row to write and to delete; this many take three seconds.
@@ -44,7 +44,8 @@ def first_identical(requests: Sequence[JobRequest]) -> list[int]:
     for number, request in enumerate(requests):
         values = msgspec.structs.astuple(request)
         fixed = [values[part] for part in _PARTS]
-        like = next((other for other, theirs in compared if theirs == fixed), number)
+        is_auto = request.gpu_memory_mb == AUTO  # it depends on the arguments
+        like = number if is_auto else next((other for other, theirs in compared if theirs == fixed), number)
         if like == number:
             compared.appendleft((number, fixed))
         numbers.append(like)

@@ -24,7 +24,8 @@ _JOB_FIELDS: dict[str, str] = {
     "name": "a name to find it by; empty: derived from the command",
     "priority": "jobs with a higher priority start first; in bands: docs/glossary.md, Jobs",
     "gpu_count": "GPUs in total; 0: a job without GPUs",
-    "gpu_memory_mb": "minimum memory of each GPU; with `shared` also the job's part of it, and then required",
+    "gpu_memory_mb": "minimum memory of each GPU; with `shared` also the job's part of it, and then required. "
+    '`"auto"`: the server chooses it from earlier runs of the program (docs/prediction.md)',
     "gpu_model": "words that the model's name must contain, alternatives separated by `|`: `A100|H100`",
     "gpu_sharing": "`shared`: uses a part of a GPU's memory",
     "cpu_cores": "in total, divided evenly over ranks",
@@ -48,7 +49,8 @@ _JOB_FIELDS: dict[str, str] = {
     "divide `gpu_count`",
     "workload_class": "`online`: of the part of the cluster that `online_percent` sets aside, if it does "
     "(docs/settings.md)",
-    "max_runtime_minutes": "time limit, enforced on the node; it lets the job start before a reservation. Null: none",
+    "max_runtime_minutes": "time limit, enforced on the node; it lets the job start before a reservation. Null: "
+    "the tenant's default (`default_runtime_minutes` of its quota), if any",
     "predicted_runtime_minutes": "expected run time: orders the queue under the policy `shortest`; never enforced",
     "preemptible": "false: never stopped for another job",
     "requeue": "after a fault of the node the job returns to the queue; otherwise it fails",
@@ -68,6 +70,8 @@ _JOB_FIELDS: dict[str, str] = {
     "anti_affinity": "a word: jobs of the tenant with the same word never share a node",
     "topology": "`nvlink`, `numa`: the GPUs of each rank are in one NVLink island, on one NUMA node; `prefer_nvlink`, "
     "`prefer_numa`: where possible",
+    "reservation": "id of a reservation of the tenant: it starts only in that one. Without it, it starts in an active "
+    "reservation that suits it if there is one, else anywhere",
     "depends_on": f"jobs of the tenant that must end first, at most {MAX_DEPENDENCIES:,}: `41`, or "
     '`{"job": 41, "kind": "after_any"}`; docs/rest.md, Dependencies',
     "ref": "only in a bulk: a word by which other jobs of the bulk depend on this one; not stored",

@@ -1,6 +1,7 @@
 """The job request: its fields, its defaults, and every check that needs no database."""
 
 import re
+from typing import Literal
 
 import msgspec
 
@@ -20,6 +21,7 @@ RUNTIMES = ("auto", "process", "podman", "docker", "apptainer")
 SECRET_NAME = re.compile(r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}\Z")
 SECRET_NAME_RULE = "1 to 100 letters, digits, . _ -, and no dot first"
 MAX_SECRETS = MAX_MOUNTS = 32  # of one job
+AUTO = "auto"  # the value of `gpu_memory_mb` with which the server chooses the amount
 RESERVED = ("GPUSCHED_", "CUDA_VISIBLE_DEVICES", "LD_PRELOAD")
 
 
@@ -49,7 +51,7 @@ class JobRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
     name: str = ""
     priority: int = 500
     gpu_count: int = 0
-    gpu_memory_mb: int | None = None
+    gpu_memory_mb: int | Literal["auto"] | None = None
     gpu_model: str | None = None
     gpu_sharing: Sharing = Sharing.EXCLUSIVE
     cpu_cores: float = 1.0
@@ -77,6 +79,7 @@ class JobRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
     tolerations: list[Toleration] = []
     anti_affinity: str | None = None
     topology: Topology = Topology.ANY
+    reservation: int | None = None
     image: str | None = None
     runtime: str = "auto"
     mounts: list[str] = []
@@ -89,6 +92,11 @@ class JobRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
     def dependencies(self) -> tuple[Dependency, ...]:
         """`depends_on`, each entry with its kind."""
         return tuple([dependency_of(entry) for entry in self.depends_on])
+
+    @property
+    def fixed_gpu_memory_mb(self) -> int | None:
+        """`gpu_memory_mb`, or None while the server has yet to choose it (`auto`)."""
+        return None if isinstance(self.gpu_memory_mb, str) else self.gpu_memory_mb
 
     @property
     def gpu_models(self) -> tuple[str, ...]:
@@ -105,6 +113,7 @@ class JobRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_field
         return {**self.node_selector, runtime_label("" if runtime == "auto" else runtime): "yes"}
 
 
+MAX_RUNTIME_MINUTES = 5_256_000  # ten years
 RANGES: tuple[tuple[str, float, float], ...] = (
     ("priority", 100, 9999),
     ("gpu_count", 0, 100_000),
@@ -112,10 +121,11 @@ RANGES: tuple[tuple[str, float, float], ...] = (
     ("cpu_cores", 0, 1_000_000),
     ("memory_mb", 0, 2_000_000_000),
     ("ranks", 1, 10_000),
-    ("max_runtime_minutes", 0.01, 5_256_000),
-    ("predicted_runtime_minutes", 0.01, 5_256_000),
+    ("max_runtime_minutes", 0.01, MAX_RUNTIME_MINUTES),
+    ("predicted_runtime_minutes", 0.01, MAX_RUNTIME_MINUTES),
     ("max_retries", 0, 100),
     ("grace_seconds", 0, 3600),
+    ("reservation", 1, 2**63 - 1),
 )
 # Maximum length of texts, in characters.
 MAX_LENGTHS = (("name", 200), ("workdir", 4096), ("script", 1 << 20), ("gpu_model", 500))
@@ -126,7 +136,7 @@ def validate(request: JobRequest) -> list[FieldError]:
     problems = [
         FieldError(f, "out_of_range", f"must be between {lo} and {hi}")
         for f, lo, hi in RANGES
-        if (value := getattr(request, f)) is not None and not lo <= value <= hi
+        if (value := getattr(request, f)) not in (None, AUTO) and not lo <= value <= hi
     ]
     problems += _command_problems(request)
     problems += _shape_problems(request)

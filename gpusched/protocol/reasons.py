@@ -32,6 +32,9 @@ class Pending(StrEnum):
     PREEMPT_DELAY = "preempt_delay"
     PRIORITY = "priority"
     RESERVED = "reserved"
+    RESERVED_SOON = "reserved_soon"
+    RESERVATION_PENDING = "reservation_pending"
+    RESERVATION_ENDED = "reservation_ended"
     MAINTENANCE = "maintenance"
     FRAGMENTED = "fragmented"
     TOPOLOGY = "topology"
@@ -49,6 +52,7 @@ class Notice(StrEnum):
     """A notice for the owner of a running job, in place of a waiting job's reason."""
 
     IDLE_GPUS = "idle_gpus"
+    RESERVATION_ENDS = "reservation_ends"
 
 
 class EndReason(StrEnum):
@@ -135,6 +139,18 @@ PENDING: dict[str, tuple[str, str]] = {
         "{free} suitable GPUs are free but reserved for {holder}, which starts at {at} at the latest",
         "set a time limit that ends before then, and it may start first",
     ),
+    Pending.RESERVED_SOON: (
+        "{free} suitable GPUs are free but part of {holder} from {at} to {until}",
+        "set a time limit that ends before the reservation starts, or wait until it has ended",
+    ),
+    Pending.RESERVATION_PENDING: (
+        "waits for room in its reservation {reservation}, which lasts from {at} to {until}",
+        "nothing to do; it starts there then, or submit it without a reservation",
+    ),
+    Pending.RESERVATION_ENDED: (
+        "reservation {reservation}, in which alone it may start, has ended",
+        "cancel it, and submit it in another reservation or without one",
+    ),
     Pending.MAINTENANCE: (
         "cordoned, draining or not reporting: {nodes} nodes that would fit",
         "bring a lost node back (start it and its agent), uncordon a closed one, or wait",
@@ -176,6 +192,10 @@ NOTICES: dict[str, tuple[str, str]] = {
     Notice.IDLE_GPUS: (
         "its {gpus} GPUs have been under {percent} % since {since}; {then}",
         "use them or end the job; an admin can exempt it",
+    ),
+    Notice.RESERVATION_ENDS: (
+        "its reservation {reservation} ends at {at}; then it is stopped and returns to the queue",
+        "save its state, or renew the reservation (gpusched lease renew)",
     ),
 }
 
@@ -220,6 +240,7 @@ CHANGES: dict[str, str] = {
     "apart": "if it could share a node with the jobs of its anti-affinity",
     "max_runtime_seconds": "with a time limit of {to}",
     "workload_class": "with workload_class {to}",
+    "booking": "without its reservation",
     "comes_first": "if it came first in the queue",
     "wait_seconds": "in {to}",
     "jobs_ended": "after the end of {whom}",
@@ -263,10 +284,22 @@ def sentence(code: str, evidence: Evidence) -> str:
         text = f"{evidence['detail']} on node {evidence.get('node')}"
     is_waiting = code in PENDING
     if clause := CLAUSES.get(str(evidence.get("class"))):
+        clause += memory_clause(evidence)
         return f"{text} (the last one: {clause})" if is_waiting else f"{text}: {clause}"
     if times := evidence.get("in_a_row"):
         return f"{text} (faults of nodes in a row: {times})" if is_waiting else f"{text}, {times} times in a row"
     return text
+
+
+def memory_clause(evidence: Evidence) -> str:
+    """Return why a job with `gpu_memory_mb: "auto"` that ran out of GPU memory is not retried with more; else an
+    empty text."""
+    had = evidence.get("had_gpu_memory_mb")
+    texts = {
+        "used": f", again with {had} MiB after one retry with more",
+        "no_larger_gpu": f", and no suitable GPU has more than the {had} MiB that it had",
+    }
+    return texts.get(str(evidence.get("memory_retry")), "")
 
 
 def _without_empty_counts(sentence: str, evidence: Evidence) -> str:

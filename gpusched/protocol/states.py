@@ -68,6 +68,14 @@ class Sharing(StrEnum):
     SHARED = "shared"
 
 
+class LimitSource(StrEnum):
+    """Where the time limit of a job comes from."""
+
+    REQUEST = "request"
+    TENANT = "tenant"  # the default of its tenant
+    CHANGED = "changed"  # since the submit
+
+
 class WorkloadClass(StrEnum):
     ONLINE = "online"
     BATCH = "batch"

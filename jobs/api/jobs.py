@@ -12,6 +12,7 @@ from gpusched.lib.api.openapi import documented
 from gpusched.lib.api.problems import not_found
 from gpusched.lib.api.rest import PAGED, cursor_number, page_limit, paged, raw_body, read_body, read_query
 from gpusched.lib.db.sql import query
+from gpusched.lib.hooks import hook
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.job_request import JobRequest, validate
 from gpusched.protocol.rest.events import Event
@@ -107,7 +108,8 @@ class Job(APIView):
     @documented("Read a job", tag="jobs", who="viewer", answer=JobData)
     def get(self, request: Request, job_id: int) -> Response:
         visible_job(request, job_id)
-        return Response(representation.select("j.id = %s", [job_id])[0])
+        job = representation.select("j.id = %s", [job_id])[0]
+        return Response({**job, "predicted": hook("predicted_run_time")(job_id, identity(request).user_id)})
 
     @documented("Cancel a job", tag="jobs", who="own jobs: member, else owner", answer=Acted)
     def delete(self, request: Request, job_id: int) -> Response:

@@ -27,10 +27,10 @@ class Materialized:
 
 # Only the agent needs the payload, so it stays with the array: a script is not copied 100,000 times.
 _COPIED_COLUMNS = """
-    tenant_id, user_id, priority, gpu_count, gpu_memory_mb, gpu_models, gpu_sharing, cpu_milli, memory_mb,
-    gang_scheduling, ranks, workload_class, max_runtime_seconds, predicted_seconds, preemptible, requeue, max_retries,
-    retry_on, grace_seconds, not_before, eligible_at, labels, node_selector, node_affinity, tolerations, topology,
-    anti_affinity, submitted_at"""
+    tenant_id, user_id, priority, gpu_count, gpu_memory_mb, gpu_memory_auto, gpu_models, gpu_sharing, cpu_milli,
+    memory_mb, gang_scheduling, ranks, workload_class, max_runtime_seconds, has_default_limit, predicted_seconds,
+    preemptible, requeue, max_retries, retry_on, grace_seconds, not_before, eligible_at, labels, node_selector,
+    node_affinity, tolerations, topology, anti_affinity, reservation, submitted_at"""
 _INSERT_ELEMENTS = f"""
     INSERT INTO jobs_job ({_COPIED_COLUMNS}, array_id, array_index, name, payload, state, attempt, retries_used, reason,
                           evidence, reason_since, stop_reason, stop_evidence)

@@ -34,6 +34,8 @@ def exit_class(reason: str, exit_code: int | None, reported: str | None) -> Exit
 MAX_SUPERVISORS_LOST = 5
 # The scheduler avoids a node that lacks the user for ten minutes (nodes/health/missing_users.py), so this is slow.
 MAX_WITHOUT_USER = 10
+# A job whose GPU memory the server chose is retried so often with more of it, beside its own retries.
+MAX_MEMORY_RETRIES = 1
 LONGEST_RETRY_PAUSE_SECONDS = 3600.0
 LONGEST_FAULT_PAUSE_SECONDS = 600.0
 
@@ -66,17 +68,21 @@ NO_STREAK = FaultStreak()
 
 @dataclass(frozen=True)
 class Transition:
-    """A job's next state after an attempt."""
+    """A job's next state after an attempt. `gpu_memory_mb`: its new amount, for a retry with more; None: unchanged."""
 
     state: str
     reason: str
     evidence: dict[str, Any]
     retries_used: int
     eligible_at: datetime | None = None
+    gpu_memory_mb: int | None = None
 
 
-def next_state(job: dict[str, Any], outcome: AttemptOutcome, streak: FaultStreak = NO_STREAK) -> Transition:
-    """Return the job's state after an attempt's end. `streak`: the faults just before it."""
+def next_state(
+    job: dict[str, Any], outcome: AttemptOutcome, streak: FaultStreak = NO_STREAK, raised_mb: int | None = None
+) -> Transition:
+    """Return the job's state after an attempt's end. `streak`: the faults just before it. `raised_mb`: the GPU memory
+    for a retry with more; None: there is no more."""
     used = job["retries_used"]
     if outcome.reason == EndReason.EXITED and outcome.exit_code == 0 and job["stop_reason"] != EndReason.RANK_FAILED:
         return Transition(JobState.COMPLETED, outcome.reason, outcome.evidence, used)
@@ -91,6 +97,13 @@ def next_state(job: dict[str, Any], outcome: AttemptOutcome, streak: FaultStreak
         return Transition(JobState.PENDING, Pending.SCHEDULER_BEHIND, {}, used)
     if outcome.reason in NODE_FAULTS:
         return _after_fault(job, outcome, streak)
+    if job["is_memory_auto"] and outcome.evidence.get("class") == ExitClass.CUDA_OOM:
+        if job["memory_retries"] < MAX_MEMORY_RETRIES and raised_mb is not None:
+            evidence = {"had_gpu_memory_mb": outcome.evidence.get("had_gpu_memory_mb"), "gpu_memory_mb": raised_mb}
+            return Transition(JobState.PENDING, Pending.SCHEDULER_BEHIND, evidence, used, gpu_memory_mb=raised_mb)
+        if ExitClass.CUDA_OOM not in job["retry_on"]:  # a retry with the same memory would fail again
+            why = "used" if job["memory_retries"] else "no_larger_gpu"
+            return Transition(JobState.FAILED, outcome.reason, {**outcome.evidence, "memory_retry": why}, used)
     if used < job["max_retries"] and _may_retry(job, outcome):
         evidence = {"retry": used + 1, "max_retries": job["max_retries"], **_class(outcome)}
         return _retry_after(_pause(used, LONGEST_RETRY_PAUSE_SECONDS), evidence, used + 1)

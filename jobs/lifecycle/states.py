@@ -13,7 +13,7 @@ from gpusched.lib.histograms import observe
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import FINAL, JobState
 from jobs.events.record import insert_sql, record_event
-from jobs.lifecycle import dependencies
+from jobs.lifecycle import dependencies, memory_retry
 from jobs.lifecycle.attempt_end import NO_STREAK, AttemptOutcome, Transition, fault_streaks, next_state
 from jobs.redaction import redact_preemptor
 
@@ -187,7 +187,8 @@ def release(job_ids: Sequence[int], reasons: Sequence[Pending], actor: str) -> l
 
 
 _RETRIED = f"""reason = '{Pending.SCHEDULER_BEHIND}', evidence = '{{}}', reason_since = now(), ended_at = NULL,
-    started_at = NULL, exit_code = NULL, signal = NULL, retries_used = 0, eligible_at = not_before"""
+    started_at = NULL, exit_code = NULL, signal = NULL, retries_used = 0, memory_retries = 0,
+    eligible_at = not_before"""
 _RETRY_JOB = move_sql("'pending'", _RETRIED, "id = %s AND state = ANY(%s)")
 _RETRY_ELEMENTS = move_sql(
     "'pending'", _RETRIED, "array_id = %s AND array_index <@ %s::int4multirange AND state = ANY(%s)"
@@ -241,6 +242,8 @@ _END_JOBS = move_sql(
     "e.state",
     """reason = e.reason, evidence = e.evidence, reason_since = now(), stop_reason = '', stop_evidence = '{}',
        retries_used = e.retries_used, eligible_at = e.eligible_at,
+       gpu_memory_mb = coalesce(e.gpu_memory_mb, j.gpu_memory_mb),
+       memory_retries = j.memory_retries + CASE WHEN e.gpu_memory_mb IS NULL THEN 0 ELSE 1 END,
        ended_at = CASE WHEN e.state = 'pending' THEN NULL ELSE greatest(e.ended_at, j.started_at) END,
        started_at = CASE WHEN e.state = 'pending' THEN NULL ELSE j.started_at END,
        exit_code = CASE WHEN e.state = 'pending' THEN NULL ELSE e.exit_code END,
@@ -252,8 +255,9 @@ _END_JOBS = move_sql(
 _FINISH = f"""
     WITH ends AS (
         SELECT * FROM unnest(%s::bigint[], %s::int[], %s::text[], %s::text[], %s::jsonb[], %s::int[],
-                             %s::timestamptz[], %s::timestamptz[], %s::int[], %s::int[])
-            AS e (job_id, attempt, state, reason, evidence, retries_used, eligible_at, ended_at, exit_code, signal))
+                             %s::timestamptz[], %s::timestamptz[], %s::int[], %s::int[], %s::int[])
+            AS e (job_id, attempt, state, reason, evidence, retries_used, eligible_at, ended_at, exit_code, signal,
+                  gpu_memory_mb))
     {_END_JOBS}
 """
 _END_ATTEMPT = """
@@ -265,7 +269,8 @@ _END_ATTEMPT = """
      WHERE a.job_id = e.job_id AND a.number = e.number AND a.ended_at IS NULL
 """
 _TO_END = """
-    SELECT id, attempt, state, stop_reason, stop_evidence, retries_used, max_retries, retry_on, requeue
+    SELECT id, attempt, state, stop_reason, stop_evidence, retries_used, max_retries, retry_on, requeue,
+           gpu_memory_mb, gpu_models, gpu_sharing, gpu_memory_auto IS NOT NULL AS is_memory_auto, memory_retries
       FROM jobs_job WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE
 """
 
@@ -277,10 +282,13 @@ def finish(outcomes: Sequence[AttemptOutcome]) -> dict[int, str]:
     jobs = {row["id"]: row for row in query(_TO_END, [[o.job_id for o in outcomes]])}
     current = [o for o in outcomes if o.job_id in jobs and jobs[o.job_id]["attempt"] == o.attempt]
     streaks = fault_streaks(current)
-    nexts = [(o, next_state(jobs[o.job_id], o, streaks.get(o.job_id, NO_STREAK))) for o in current]
+    current, raised = memory_retry.with_memory(current, jobs)
+    nexts = [
+        (o, next_state(jobs[o.job_id], o, streaks.get(o.job_id, NO_STREAK), raised.get(o.job_id))) for o in current
+    ]
     ends = [
         (o.job_id, o.attempt, n.state, n.reason, as_json(n.evidence), n.retries_used, n.eligible_at, o.ended_at,
-         o.exit_code, o.signal)
+         o.exit_code, o.signal, n.gpu_memory_mb)
         for o, n in nexts
     ]  # fmt: skip
     attempts = [
@@ -288,7 +296,7 @@ def finish(outcomes: Sequence[AttemptOutcome]) -> dict[int, str]:
         for o in current
     ]
     execute(_END_ATTEMPT, columns(attempts, 7))
-    moved = {row["id"]: row["state"] for row in query(_FINISH, columns(ends, 10))}
+    moved = {row["id"]: row["state"] for row in query(_FINISH, columns(ends, 11))}
     _end_events([(replace(o, evidence=_end_evidence(o, jobs[o.job_id])), n) for o, n in nexts if o.job_id in moved])
     resolve_dependents({job_id: state for job_id, state in moved.items() if state in FINAL})
     return moved

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from gpusched.lib.api.problems import invalid
-from gpusched.lib.api.rest import cursor_number, encode_cursor, parse_moment, whole_number
+from gpusched.lib.api.rest import cursor_number, encode_cursor, read_moment, whole_number
 from gpusched.lib.db.sql import query, rows
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.states import FINAL, LIVE, WAITING, JobState
@@ -24,12 +25,16 @@ MARGIN = timedelta(minutes=10)
 
 
 Condition = tuple[list[str], list[Any]]
+_moment = partial(read_moment, spare=2 * MARGIN)
 
 
 def _submitted_condition(filters: Mapping[str, str], *, of_array: bool) -> Condition:
     """Return the condition on `submitted_at`, with bounds of ids that let PostgreSQL skip the rest. Elements have the
     `submitted_at` of their array, but their ids come from their placement, so they get no bounds."""
-    after_moment, before_moment = _moment(filters, "submitted_after"), _moment(filters, "submitted_before")
+    after_moment, before_moment = (
+        _moment(filters, "submitted_after"),
+        _moment(filters, "submitted_before"),
+    )
     # A job that ended before a moment was submitted before it.
     bounds = (before_moment, _moment(filters, "ended_before"))
     latest = min([moment for moment in bounds if moment is not None], default=None)
@@ -68,10 +73,6 @@ def ended_ids(filters: Mapping[str, str], maximum: int) -> list[int] | None:
     sql = f"SELECT j.id FROM jobs_job j WHERE {condition} ORDER BY j.ended_at LIMIT %s"
     matches = rows(sql, [*params, maximum + 1])
     return None if len(matches) > maximum else [job_id for (job_id,) in matches]
-
-
-def _moment(filters: Mapping[str, str], name: str) -> datetime | None:
-    return parse_moment(name, filters[name], spare=2 * MARGIN) if name in filters else None
 
 
 _HALVES = """

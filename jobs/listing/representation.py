@@ -8,7 +8,7 @@ from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
 from gpusched.protocol.job_request import user_labels
-from gpusched.protocol.states import FINAL, WAITING, JobState
+from gpusched.protocol.states import FINAL, WAITING, JobState, LimitSource
 from jobs.redaction import visible_evidence
 
 # Put into reports of use, which name jobs (HOOKS in gpusched/settings.py).
@@ -107,6 +107,7 @@ def represent(row: dict[str, Any], elements: Mapping[str, int]) -> dict[str, Any
         "priority": row["priority"],
         "gpu_count": row["gpu_count"],
         "gpu_memory_mb": row["gpu_memory_mb"],
+        "gpu_memory_auto": _memory_choice(row),
         "gpu_model": "|".join(row["gpu_models"]) or None,
         "gpu_sharing": row["gpu_sharing"],
         "cpu_cores": row["cpu_milli"] / 1000,
@@ -116,7 +117,9 @@ def represent(row: dict[str, Any], elements: Mapping[str, int]) -> dict[str, Any
         "ranks": row["ranks"],
         "workload_class": row["workload_class"],
         "max_runtime_minutes": None if row["max_runtime_seconds"] is None else row["max_runtime_seconds"] / 60,
+        "max_runtime_source": _limit_source(row),
         "predicted_runtime_minutes": None if row["predicted_seconds"] is None else row["predicted_seconds"] / 60,
+        "predicted": None,
         "preemptible": row["preemptible"],
         "requeue": row["requeue"],
         "max_retries": row["max_retries"],
@@ -133,8 +136,26 @@ def represent(row: dict[str, Any], elements: Mapping[str, int]) -> dict[str, Any
         "tolerations": row["tolerations"],
         "anti_affinity": row["anti_affinity"] or None,
         "topology": row["topology"],
+        "reservation": row["reservation"],
         **_execution(row),
     }
+
+
+def _memory_choice(row: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the server's choice of GPU memory; None if the submitter set the amount."""
+    choice = row["gpu_memory_auto"]
+    if choice is None:
+        return None
+    return {**{name: choice[name] for name in ("gpu_memory_mb", "n", "source")}, "retries": row["memory_retries"]}
+
+
+def _limit_source(row: dict[str, Any]) -> str | None:
+    """Return where a job's time limit comes from; None without a limit."""
+    if row["max_runtime_seconds"] is None:
+        return None
+    if row["limit_version"]:
+        return LimitSource.CHANGED
+    return LimitSource.TENANT if row["has_default_limit"] else LimitSource.REQUEST
 
 
 def _program(payload: dict[str, Any]) -> dict[str, Any]:
@@ -181,7 +202,7 @@ def deadline(row: dict[str, Any]) -> datetime | None:
 
 _NEW_JOB = {
     "state": "pending", "attempt": 0, "retries_used": 0, "started_at": None, "ended_at": None, "exit_code": None,
-    "signal": None, "stop_reason": "", "stop_evidence": {}, "placement": [],
+    "signal": None, "limit_version": 0, "memory_retries": 0, "stop_reason": "", "stop_evidence": {}, "placement": [],
     "array_id": None, "array_index": None, "elements_cancelled": 0, "whole_payload": None,
 }  # fmt: skip
 

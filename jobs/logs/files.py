@@ -1,4 +1,4 @@
-"""Store logs as files in the data directory, appended in place: the default storage of logs."""
+"""Store logs as files in a directory, appended in place: the default storage of logs."""
 
 import os
 
@@ -8,11 +8,11 @@ from django.utils.functional import cached_property
 
 
 class LogFiles(FileSystemStorage):
-    """Files below DATA_DIR/logs, readable by the server's user and group."""
+    """Files below `logs` of FILES_DIR or DATA_DIR, readable by the server's user and group."""
 
     @cached_property
     def base_location(self) -> str:
-        return str(settings.DATA_DIR / "logs")
+        return str((settings.FILES_DIR or settings.DATA_DIR) / "logs")
 
     def append(self, name: str, offset: int, data: bytes) -> int:
         """Write bytes at an offset of a file and return its size. Keep stored bytes; write nothing that would leave a

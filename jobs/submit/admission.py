@@ -21,7 +21,7 @@ def shape_key(request: JobRequest) -> tuple[Hashable, ...]:
     return (
         request.gpu_count, request.gpu_memory_mb, request.gpu_model, request.gpu_sharing, request.cpu_cores,
         request.memory_mb, request.gang_scheduling, request.ranks, request.workload_class, request.topology,
-        request.anti_affinity, request.image, request.runtime, tuple(request.secrets),
+        request.anti_affinity, request.reservation, request.image, request.runtime, tuple(request.secrets),
         tuple(sorted(request.node_selector.items())), msgspec.json.encode(request.node_affinity),
         msgspec.json.encode(request.tolerations),
     )  # fmt: skip

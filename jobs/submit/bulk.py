@@ -15,7 +15,7 @@ from gpusched.protocol.dependencies import Dependency
 from gpusched.protocol.job_request import FieldError, JobRequest
 from jobs.lifecycle import dependencies
 from jobs.lifecycle.dependencies import DependencyEdge
-from jobs.submit import admission, queue_limits, queue_locks, refusals
+from jobs.submit import admission, auto_memory, queue_limits, queue_locks, refusals
 from jobs.submit.job_row import VARYING_COLUMNS, insert_jobs, job_row, new_ids, resolve_tenant, vary_row
 from jobs.submit.queue_limits import Incoming, Load
 from tenants import buckets, secrets
@@ -128,6 +128,7 @@ def _rows(requests: Sequence[JobRequest], originals: Sequence[int], identity: Id
     """Return the rows of the jobs, all admissible. Equal tenants and shapes are checked once."""
     tenants: dict[str | None, tuple[int, str]] = {}
     admissible: set[Hashable] = set()
+    choices: dict[Hashable, dict[str, Any]] = {}
     rows: list[dict[str, Any]] = []
     for number, (request, original) in enumerate(zip(requests, originals, strict=True)):
         if original != number:
@@ -137,13 +138,14 @@ def _rows(requests: Sequence[JobRequest], originals: Sequence[int], identity: Id
             if request.tenant not in tenants:
                 tenants[request.tenant] = resolve_tenant(request, identity)
             tenant_id, tenant = tenants[request.tenant]
+            request, choice = auto_memory.resolve(request, tenant_id, identity, choices)
             shape = (tenant_id, *admission.shape_key(request))
             if shape not in admissible:
                 with refusals.paced(tenant_id):
                     secrets.require_known(request.secrets, tenant_id, tenant)
                     admission.require_admissible(request, tenant_id, identity)
                 admissible.add(shape)
-            rows.append(job_row(request, tenant_id, identity))
+            rows.append(job_row(request, tenant_id, identity, choice))
         except Problem as problem:
             raise _of_job(number, problem) from problem
     return rows

@@ -27,10 +27,12 @@ _COLUMNS = {
     "tenant_id": "bigint", "user_id": "bigint", "name": "text", "priority": "int", "gpu_count": "int",
     "gpu_memory_mb": "int", "gpu_models": "text[]", "gpu_sharing": "text", "cpu_milli": "int", "memory_mb": "bigint",
     "gang_scheduling": "bool", "ranks": "int", "workload_class": "text", "max_runtime_seconds": "int",
+    "has_default_limit": "bool", "gpu_memory_auto": "jsonb",
     "preemptible": "bool", "requeue": "bool", "max_retries": "int", "retry_on": "text[]", "grace_seconds": "int",
     "not_before": "timestamptz", "labels": "jsonb", "node_selector": "jsonb", "payload": "jsonb",
     "node_affinity": "jsonb", "tolerations": "jsonb",
     "eligible_at": "timestamptz", "predicted_seconds": "int", "topology": "text", "anti_affinity": "text",
+    "reservation": "bigint",
     "depends_on": "jsonb", "open_dependencies": "int", "reason": "text", "evidence": "jsonb",
     "array_count": "int", "array_max_parallel": "int", "array_waiting": "int4multirange",
     "array_cancelled": "int4multirange", "traceparent": "text",
@@ -200,16 +202,21 @@ def _tenant_named(name: str, identity: Identity) -> tuple[int, bool]:
     return rows[0]["id"], rows[0]["is_archived"]
 
 
-def job_row(request: JobRequest, tenant_id: int, identity: Identity) -> dict[str, Any]:
-    """Return the columns that `insert_job` takes, of a valid request."""
+def job_row(
+    request: JobRequest, tenant_id: int, identity: Identity, memory_choice: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the columns that `insert_job` takes, of a valid request. `memory_choice`: its amount of GPU memory was
+    chosen so (jobs/submit/auto_memory.py)."""
     not_before = _not_before(request.not_before)
+    default_minutes = identity.default_minutes.get(tenant_id) if request.max_runtime_minutes is None else None
     return {
         "tenant_id": tenant_id,
         "user_id": identity.user_id,
         "name": request.name or _default_name(request),
         "priority": request.priority,
         "gpu_count": request.gpu_count,
-        "gpu_memory_mb": request.gpu_memory_mb,
+        "gpu_memory_mb": request.fixed_gpu_memory_mb,
+        "gpu_memory_auto": memory_choice,
         "gpu_models": request.gpu_models,
         "gpu_sharing": request.gpu_sharing,
         "cpu_milli": math.ceil(request.cpu_cores * 1000),
@@ -217,7 +224,8 @@ def job_row(request: JobRequest, tenant_id: int, identity: Identity) -> dict[str
         "gang_scheduling": request.gang_scheduling,
         "ranks": request.ranks,
         "workload_class": request.workload_class,
-        "max_runtime_seconds": _seconds(request.max_runtime_minutes),
+        "max_runtime_seconds": _seconds(request.max_runtime_minutes or default_minutes),
+        "has_default_limit": default_minutes is not None,
         "predicted_seconds": _seconds(request.predicted_runtime_minutes),
         "preemptible": request.preemptible,
         "requeue": request.requeue,
@@ -237,6 +245,7 @@ def job_row(request: JobRequest, tenant_id: int, identity: Identity) -> dict[str
         "tolerations": msgspec.to_builtins(request.tolerations),
         "topology": request.topology,
         "anti_affinity": request.anti_affinity or "",
+        "reservation": request.reservation,
         "payload": _payload(request),
         "traceparent": traceparent(),
     }

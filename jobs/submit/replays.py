@@ -35,11 +35,13 @@ def find_by_key(identity: Identity, key: str) -> list[dict[str, Any]]:
 
 def original_job(identity: Identity, key: str, request_hash: str) -> dict[str, Any]:
     """Return that job as it was when submitted; 409 if the request was another one. Of the fields in the answer to a
-    submit, only the time limit may have changed since."""
+    submit, only the time limit and an amount of GPU memory that the server chose may have changed since."""
     [job] = find_by_key(identity, key)
     if job["request_hash"] != request_hash:
         raise idempotency.key_reused()
     job["evidence"] = job["waited_for"]
     job["reason"] = Pending.DEPENDENCY if job["waited_for"] else Pending.SCHEDULER_BEHIND
     job["max_runtime_seconds"] = original_limit(job)
+    if job["gpu_memory_auto"]:
+        job["gpu_memory_mb"] = job["gpu_memory_auto"]["gpu_memory_mb"]
     return job

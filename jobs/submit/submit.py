@@ -19,7 +19,7 @@ from gpusched.protocol.job_request import FieldError, JobRequest, validate
 from jobs.lifecycle import dependencies
 from jobs.lifecycle.dependencies import DependencyEdge
 from jobs.listing import representation
-from jobs.submit import admission, queue_limits, refusals, replays
+from jobs.submit import admission, auto_memory, queue_limits, refusals, replays
 from jobs.submit.job_row import insert_job, job_row, resolve_tenant
 from jobs.submit.queue_limits import Incoming
 from tenants import buckets, secrets
@@ -43,13 +43,13 @@ class Submitted:
 def simulate(request: JobRequest, identity: Identity) -> dict[str, Any]:
     """Predict the outcome of a request if it were submitted now (docs/rest.md), or raise the refusals of a submit.
     Write nothing."""
-    row, tenant_id, tenant = _validated(request, identity)
+    request, row, tenant_id, tenant = _validated(request, identity)
     with refusals.paced(tenant_id):
         _require_possible(request, tenant_id, tenant, identity)
         queue_limits.require(_incoming(request, row), is_exact=False)
     _mark_waiting(request, row)
     preview = hook("submit_simulation")(request, row, identity.visible_tenants())
-    return {"tenant": tenant, **(_dependency_answer(row) if row["open_dependencies"] else preview)}
+    return {"tenant": tenant, **preview, **(_dependency_answer(row) if row["open_dependencies"] else {})}
 
 
 def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = b"") -> Submitted:
@@ -57,7 +57,7 @@ def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = 
     another body, or for another tenant (tokens may be limited to one). 400 for a bad request, 422 for one that can
     never run, 429 when the queue is full or a bucket of the tenant is empty."""
     try:
-        row, tenant_id, tenant = _validated(request, identity)
+        request, row, tenant_id, tenant = _validated(request, identity)
     except Problem:
         # The tenant may have been archived or renamed since the first submit.
         earlier = replays.find_by_key(identity, key) if key else []
@@ -94,12 +94,14 @@ def _request_hash(tenant_id: int, raw: bytes) -> str:
     return hashlib.sha256(b"%d\n%s" % (tenant_id, raw)).hexdigest()
 
 
-def _validated(request: JobRequest, identity: Identity) -> tuple[dict[str, Any], int, str]:
-    """Return the row of a request, and its tenant's id and name; refuse a request that is invalid in itself."""
+def _validated(request: JobRequest, identity: Identity) -> tuple[JobRequest, dict[str, Any], int, str]:
+    """Return the request with its amount of GPU memory, its row, and its tenant's id and name; refuse a request that is
+    invalid in itself."""
     if errors := [*validate(request), *_bulk_only_errors(request)]:
         raise invalid(errors)
     tenant_id, tenant = resolve_tenant(request, identity)
-    return job_row(request, tenant_id, identity), tenant_id, tenant
+    request, choice = auto_memory.resolve(request, tenant_id, identity)
+    return request, job_row(request, tenant_id, identity, choice), tenant_id, tenant
 
 
 def _incoming(request: JobRequest, row: dict[str, Any]) -> Incoming:

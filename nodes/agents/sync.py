@@ -84,6 +84,7 @@ def _process(batch: Sequence[tuple[int, Sync]], sent_runs: SentRuns) -> list[Des
     # 2. Compare what runs on the nodes with what should; mark the nodes alive.
     latest = dict(batch)
     rows_of = live_ranks(sorted(latest))
+    missing = {node_id: _absent(rows, latest[node_id]) for node_id, rows in rows_of.items()}
     faulty = _watch_missing(rows_of, latest)
     _record_limits(rows_of, latest)
     existing = telemetry.record_heartbeats(
@@ -102,7 +103,7 @@ def _process(batch: Sequence[tuple[int, Sync]], sent_runs: SentRuns) -> list[Des
     orders = desired(rows_of, agent_keys, sent_runs, {node_id: sync.limits for node_id, sync in latest.items()})
     signals = pending_signals(rows_of, {node_id: sync.signalled for node_id, sync in latest.items()})
     return [
-        _answer(orders[node_id], signals.get(node_id, []), sync)
+        _answer(orders[node_id], signals.get(node_id, []), sync, missing.get(node_id, []))
         if node_id in existing
         else Desired(seq=sync.seq, error=removal.REFUSAL)
         for node_id, sync in batch
@@ -143,7 +144,7 @@ def _unsettled(sync: Sync) -> list[str]:
     return [key for key in sync.held if key not in ended]
 
 
-def _answer(orders: Desired, signals: list[Signal], sync: Sync) -> Desired:
+def _answer(orders: Desired, signals: list[Signal], sync: Sync, missing: list[str]) -> Desired:
     return Desired(
         seq=sync.seq,
         assignments=orders.assignments,
@@ -151,11 +152,19 @@ def _answer(orders: Desired, signals: list[Signal], sync: Sync) -> Desired:
         signals=signals,
         acknowledged=[r.key for r in sync.reports if isinstance(r, Ended)],
         started=[r.key for r in sync.reports if isinstance(r, Started)],
+        missing=missing,
     )
 
 
 def _key(row: dict[str, Any]) -> str:
     return rank_key(row["job_id"], row["number"], row["rank"])
+
+
+def _absent(rows: list[dict[str, Any]], sync: Sync) -> list[str]:
+    """Return the ranks that run by the database and that the agent does not list. After a restore, the agent may have
+    reported their ends to the database as it was later, and reports them again."""
+    running = set(sync.running)
+    return [key for row in rows if row["state"] == RankState.RUNNING and (key := _key(row)) not in running]
 
 
 def _is_clean(rows: list[dict[str, Any]], sync: Sync) -> bool:

@@ -9,6 +9,8 @@ import msgspec
 from django.db import IntegrityError, transaction
 
 from gpusched.lib.bus import events, wake
+from gpusched.lib.db import locks
+from gpusched.lib.db.locks import Lock
 from gpusched.lib.db.sql import as_json, columns, query, retry_atomic
 from gpusched.protocol.reasons import Pending
 from jobs.arrays import materialize
@@ -16,9 +18,12 @@ from jobs.lifecycle import pending_reasons, states
 from jobs.lifecycle.states import PlacementDecision
 from nodes.allocation import allocations
 from nodes.allocation.allocations import RankAllocation
+from scheduling.cycle.late_bookings import LateBookings
 from scheduling.cycle.preemptions import preempt
 from scheduling.cycle.snapshot import CommitBasis
 from scheduling.engine.model import Node, PendingGroup, Placement, Plan, Snapshot, public_id
+from scheduling.reservations import bookings
+from scheduling.reservations.bookings import Start
 
 # Their evidence is a time that was written with the code and is more exact than the engine's.
 _TIMED = frozenset({Pending.NOT_BEFORE, Pending.RETRY_BACKOFF})
@@ -38,29 +43,36 @@ def commit(plan: Plan, snapshot: Snapshot, basis: CommitBasis) -> Committed:
     """Write placements first, so that agents get them at once, then preemptions, then pending reasons."""
     placed = stale = 0
     if plan.placements:
+        late = LateBookings(snapshot, plan.placements, basis.now)
         try:
-            placed = retry_atomic(lambda: _place(plan.placements, snapshot, basis))
+            placed = retry_atomic(lambda: _place(plan.placements, snapshot, basis, late))
             stale = len(plan.placements) - placed
         except IntegrityError:
             # A placement that the database rejects (a device changed under the plan) must not affect the others.
-            placed, stale = _one_by_one(plan.placements, snapshot, basis)
+            placed, stale = _one_by_one(plan.placements, snapshot, basis, late)
     preempted = preempt(plan, snapshot, {array.id for array in basis.arrays}) if plan.claims or snapshot.claims else 0
     return Committed(placed, stale, _write_reasons([*basis.pending_groups, *plan.waits], basis), preempted)
 
 
-def _one_by_one(placements: Sequence[Placement], snapshot: Snapshot, basis: CommitBasis) -> tuple[int, int]:
+def _one_by_one(
+    placements: Sequence[Placement], snapshot: Snapshot, basis: CommitBasis, late: LateBookings
+) -> tuple[int, int]:
     placed = stale = 0
     for placement in placements:
         try:
-            number = retry_atomic(lambda: _place([placement], snapshot, basis))  # noqa: B023
+            number = retry_atomic(lambda: _place([placement], snapshot, basis, late))  # noqa: B023
         except IntegrityError:
             number = 0
         placed, stale = placed + number, stale + 1 - number
     return placed, stale
 
 
-def _place(placements: Sequence[Placement], snapshot: Snapshot, basis: CommitBasis) -> int:
+def _place(placements: Sequence[Placement], snapshot: Snapshot, basis: CommitBasis, late: LateBookings) -> int:
+    # Before anything is read: what is booked from now on sees these placements, and they see what was booked before.
+    locks.acquire_in_transaction(Lock.RESERVATIONS, shared=True)
     nodes = {node.id: node for node in snapshot.nodes}
+    if refused := late.without_room(placements):
+        placements = [p for p in placements if p.job_id not in refused]
     placements = _with_elements(placements, basis)
     device_facts = _device_facts(placements)
     decided = [
@@ -90,6 +102,10 @@ def _place(placements: Sequence[Placement], snapshot: Snapshot, basis: CommitBas
         for rank in p.ranks
     ]
     allocations.allocate(allocated)
+    bookings.record_starts(
+        [Start(p.job_id, attempts[p.job_id][1], p.booking_id) for p in placements if p.job_id in attempts],
+        [(rank.job_id, device_id) for rank in allocated for device_id, _ in rank.devices],
+    )
     if attempts:
         events.changed("assignments", {taking.node_id for taking in allocated})
         events.changed("jobs", attempts)

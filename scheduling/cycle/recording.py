@@ -7,9 +7,9 @@ import msgspec
 from scheduling.engine.model import Plan, Policy, Snapshot
 from scheduling.engine.whatif.replay import Recording
 
-FORMAT = 3
-# Format 2 has no taints, tolerations or affinities: without them a plan is the same.
-_READABLE_FORMATS = (2, FORMAT)
+FORMAT = 4
+# Format 2 has no taints, tolerations or affinities, format 3 no bookings: without them a plan is the same.
+_READABLE_FORMATS = (2, 3, FORMAT)
 
 
 class _File(msgspec.Struct):
@@ -45,7 +45,7 @@ def decode(content: bytes) -> RecordedCycle:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"this is not a recorded cycle: {error}") from error
     if file.format not in _READABLE_FORMATS:
-        readable = " and ".join(map(str, _READABLE_FORMATS))
+        readable = ", ".join(map(str, _READABLE_FORMATS))
         raise ValueError(f"this recording has format {file.format}; this version reads {readable}")
     # Fields that an older format lacks have their defaults, so that the plan can be compared.
     written = bytes(file.plan) if file.format == FORMAT else encode_plan(plan)

@@ -1,4 +1,4 @@
-"""Run scheduling cycles: one at a time over all workers, without losing a wake-up."""
+"""Run scheduling cycles. Only the worker that leads does (scheduling/worker/leadership.py)."""
 
 import gc
 import logging
@@ -10,12 +10,11 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from django.db import transaction
 from django.utils import timezone
 
 from gpusched import tracing
 from gpusched.lib.cache import Cache
-from gpusched.lib.db import locks
-from gpusched.lib.db.locks import Lock
 from gpusched.lib.db.sql import execute
 from gpusched.lib.histograms import observe
 from jobs.arrays.materialize import end_finished_arrays
@@ -56,27 +55,15 @@ def run_paced(trigger: str) -> None:
         _times.put("pause", ended + min(PACE_FACTOR * (ended - began), MAX_PACE_SECONDS))
 
 
-def run(trigger: str) -> Committed | None:
-    """Run a cycle, or leave it to the one that is about to start.
-
-    Returning because another cycle runs would lose this wake-up: its change may be newer than that cycle's snapshot. So
-    one caller runs and one waits. A third caller can return: the waiter has not taken its snapshot yet, and will see
-    everything committed until now."""
-    if not locks.try_acquire(Lock.CYCLE_WAITING):
-        return None
-    try:
-        locks.acquire(Lock.CYCLE_RUNNING)
-    finally:
-        locks.release(Lock.CYCLE_WAITING)  # before the snapshot is loaded: later wake-ups need their own cycle
+def run(trigger: str) -> Committed:
     gc.disable()  # a snapshot has many objects and no garbage: scanning them may cost as much as the plan
     try:
         with tracing.span("cycle", {"gpusched.trigger": trigger}):
             committed, decision = _run(trigger)
     finally:
         gc.enable()
-        locks.release(Lock.CYCLE_RUNNING)
     if decision is not None:
-        _store_recording(decision)  # after the release of the lock: the next cycle does not wait for it
+        _store_recording(decision)
     return committed
 
 
@@ -121,8 +108,9 @@ def _run(trigger: str) -> tuple[Committed, _Decision | None]:
         _times.put("evidence", time.monotonic())
     phases = {phase.removesuffix("_ms"): [ms / 1000] for phase, ms in clock.ms.items()}
     observe("gpu_scheduler_scheduling_latency_seconds", phases)
-    execute(_BEAT, [sum(clock.ms.values()), _worker()])
-    cycle_id = _record(trigger, started_at, clock, snapshot, decided, committed)
+    with transaction.atomic():
+        execute(_BEAT, [sum(clock.ms.values()), worker_name()])
+        cycle_id = _record(trigger, started_at, clock, snapshot, decided, committed)
     if cycle_id is None or not snapshot.jobs:
         return committed, None
     # `now` is the time of the snapshot, which follows the sweep.
@@ -131,7 +119,7 @@ def _run(trigger: str) -> tuple[Committed, _Decision | None]:
     return committed, _Decision(cycle_id, Recording(basis.now, basis.policy, snapshot, decided), committed_at)
 
 
-def _worker() -> str:
+def worker_name() -> str:
     """Return the worker's name. Not a constant: another process loads this module than runs cycles."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
@@ -173,7 +161,7 @@ def _record(
     row = Cycle.objects.create(
         started_at=started_at,
         trigger=trigger,
-        worker=_worker(),
+        worker=worker_name(),
         pending=len(snapshot.jobs),
         placed=committed.placed,
         preempted=committed.preempted,

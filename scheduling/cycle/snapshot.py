@@ -32,7 +32,9 @@ from scheduling.engine.model import (
     RunningJob,
     Snapshot,
 )
+from scheduling.history.current import with_predictions
 from scheduling.policy import policy
+from scheduling.reservations.bookings import load_bookings, mark_inside
 
 
 def require_unix_users(snapshot: Snapshot) -> Snapshot:
@@ -76,7 +78,8 @@ _JOBS = f"""
     SELECT j.row_version, j.attempt, j.reason, j.evidence::text, j.array_id,
            j.id, j.tenant_id, j.user_id, j.priority, {COLUMNS},
            extract(epoch FROM j.submitted_at)::float8, extract(epoch FROM j.eligible_at)::float8,
-           j.max_runtime_seconds, j.predicted_seconds, j.workload_class = 'online'
+           j.max_runtime_seconds, j.predicted_seconds, j.workload_class = 'online', j.reservation,
+           j.grace_seconds::float8
       FROM jobs_all j WHERE """
 _PENDING, _JOBS_BY_ID = f"{_JOBS} {_IS_PLANNED}", f"{_JOBS} j.id = ANY(%s::bigint[])"
 # A spare job, such as an idle replica, does no work: it counts as of the lowest priority, and its end loses nothing.
@@ -178,7 +181,8 @@ def load(*, is_whole: bool = False, released: Sequence[int] = ()) -> tuple[Snaps
         if not (basis.waiting or is_whole):
             # No job is pending, so nothing else is needed; the commit drops claims that are left.
             return Snapshot((), (), (), (), claims=load_nominations()), basis
-        live = running()
+        bookings = load_bookings()
+        live = mark_inside(running(), bookings)
         free_nodes = nodes(live)
         view = _array_view(opened, waiting, heads, now, None if is_whole else free_nodes)
         basis.pending_groups = view.pending_groups
@@ -193,7 +197,9 @@ def load(*, is_whole: bool = False, released: Sequence[int] = ()) -> tuple[Snaps
             claims=load_nominations(),
             mix=recent_mix(),
             behind=view.hidden_counts,
+            bookings=bookings,
         )
+        snapshot = with_predictions(snapshot, now)
     return require_unix_users(snapshot), basis
 
 
@@ -242,7 +248,7 @@ def _load_jobs(job_ids: Sequence[int]) -> Iterator[PendingJob]:
 
 def _read(sql: str, params: Sequence[Any] = ()) -> Iterator[PendingJob]:
     for version, attempt, reason, evidence, array_id, job_id, tenant_id, user_id, priority, *shape in rows(sql, params):
-        *shape, queued_at, eligible_at, limit, predicted, is_online = shape
+        *shape, queued_at, eligible_at, limit, predicted, is_online, booking_id, grace_seconds = shape
         shape[2] = tuple(shape[2])
         job = Job(
             id=job_id,
@@ -256,6 +262,8 @@ def _read(sql: str, params: Sequence[Any] = ()) -> Iterator[PendingJob]:
             max_runtime_seconds=limit,
             predicted_seconds=predicted,
             is_online=is_online,
+            booking_id=booking_id,
+            grace_seconds=grace_seconds,
         )
         yield PendingJob(version, job, attempt, reason, evidence, array_id)
 

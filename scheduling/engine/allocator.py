@@ -1,12 +1,15 @@
 """Allocates the cluster's resources job by job in a cycle: places, starts, nominations, promises."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import replace
+from functools import cached_property, partial
 from math import inf
 
 from scheduling.engine.board.board import Board
 from scheduling.engine.board.shapes import Shape
+from scheduling.engine.bookings.booked_promise import promise_beside
+from scheduling.engine.bookings.bookings import Bookings, avoided_devices
+from scheduling.engine.bookings.own_bookings import OwnBookings
 from scheduling.engine.explain.explain import ClusterState, preempt_delay, reclaim_pending
 from scheduling.engine.explain.feasibility import minimum_use_in
 from scheduling.engine.explain.inventory import eligible, fits
@@ -14,6 +17,7 @@ from scheduling.engine.limits.accounts import Accounts, ExceededLimit
 from scheduling.engine.limits.online_split import limits_now
 from scheduling.engine.limits.quotas import Use, gpu_memory_of, models_of, use_of
 from scheduling.engine.model import (
+    Booking,
     Job,
     Nomination,
     PendingReason,
@@ -30,25 +34,17 @@ from scheduling.engine.placement.fit_to_limits import avoid_exhausted_models, fi
 from scheduling.engine.placement.placement import place
 from scheduling.engine.placement.scorers import scorer_of
 from scheduling.engine.preemption.preemption import VictimSelector
+from scheduling.engine.preemption.sparing import is_better_to_wait
 from scheduling.engine.promise.backfill import JobEnd, PromiseGuard, ends_at, ends_of, promise
 from scheduling.engine.promise.nominations import nominated_placement
 from scheduling.engine.promise.promise_policy import PromisePolicy
 from scheduling.engine.queue.fairshare import standings
+from scheduling.engine.request_groups import RequestGroups
 
 # A job that has not stopped this long after its grace period is no longer expected to stop.
 _HANGING_SECONDS = 30.0
 # The candidates of this many placements of a plan are recorded: thousands at once would be of no use to a reader.
 _MAX_CONSIDERED = 16
-
-
-@dataclass(slots=True)
-class RequestGroups:
-    """The state of each distinct request in this cycle. The board only fills up, so a failure is final."""
-
-    shapes: list[Shape]
-    minimum_uses: list[Use]
-    full: set[int] = field(default_factory=set)
-    full_for_long: set[int] = field(default_factory=set)
 
 
 class Allocator:
@@ -64,11 +60,17 @@ class Allocator:
     ) -> None:
         """`waiting`: the distinct requests and the number of jobs of each."""
         self.snapshot, self.policy, self.now, self.promise_policy = snapshot, policy, now, promise_policy
-        self.board = Board(snapshot.nodes, thermal=policy.thermal, running=snapshot.running)
+        avoided = avoided_devices(snapshot, now)
+        self.board = Board(snapshot.nodes, thermal=policy.thermal, running=snapshot.running, avoided=avoided)
         self.board.scorer = scorer_of(snapshot.mix or waiting, self.board, policy)
+        self.bookings: Bookings | None = None
+        if snapshot.bookings:
+            self.bookings = Bookings(snapshot, now, self.board)
+            self.own_bookings = OwnBookings(self.bookings)
+            self.board = self.bookings.present
         self.placements: list[Placement] = []
         self.nominations: list[Nomination] = []
-        self.cluster = ClusterState(snapshot, policy, self.board, self.placements, self.nominations)
+        self.cluster = ClusterState(snapshot, policy, self.board, self.placements, self.nominations, self.bookings)
         shapes = [Shape(request, self.board, policy) for request, _ in waiting]
         minimum_uses = [minimum_use_in(request, self.cluster.inventory, policy) for request, _ in waiting]
         self.requests = RequestGroups(shapes, minimum_uses)
@@ -106,20 +108,22 @@ class Allocator:
     def within_limits(
         self, job: Job, number: int, ranks: tuple[RankPlacement, ...], until: float
     ) -> tuple[tuple[RankPlacement, ...], Use, ExceededLimit | None]:
+        return self._within_limits(self._board_for(job, until), job, number, ranks, until)
+
+    def _within_limits(
+        self, board: Board, job: Job, number: int, ranks: tuple[RankPlacement, ...], until: float
+    ) -> tuple[tuple[RankPlacement, ...], Use, ExceededLimit | None]:
         def blocked(ranks: tuple[RankPlacement, ...]) -> tuple[Use, ExceededLimit | None]:
             use = self.use(job, ranks)
             return use, self.accounts.block(job, use, until)
 
-        return fit_to_limits(
-            self._board_for(until),
-            self.requests.shapes[number],
-            ranks,
-            blocked,
-            partial(self._without_exhausted_models, job, number),
-        )
+        exhausted = partial(self._without_exhausted_models, job, number)
+        return fit_to_limits(board, self.requests.shapes[number], ranks, blocked, exhausted)
 
-    def place(self, number: int, until: float) -> tuple[RankPlacement, ...] | None:
-        board = self._board_for(until)
+    def place(self, job: Job, number: int, until: float) -> tuple[RankPlacement, ...] | None:
+        if self.bookings is not None:
+            return self._place_beside(self.bookings, job, number, until)
+        board = self._base_for(until)
         if number in self.requests.full or (board is not self.board and number in self.requests.full_for_long):
             return None
         shape = self.requests.shapes[number]
@@ -131,16 +135,64 @@ class Allocator:
                 self.requests.full.add(number)
         return ranks
 
-    def start(self, job: Job, number: int, ranks: tuple[RankPlacement, ...], until: float) -> None:
+    def start(
+        self, job: Job, number: int, ranks: tuple[RankPlacement, ...], until: float, booking_id: int | None = None
+    ) -> None:
         candidates = None
         if len(self.placements) < _MAX_CONSIDERED:
-            candidates = candidate_set(self._board_for(until), self.requests.shapes[number], ranks)
-        self.placements.append(Placement(job.id, ranks, candidates))
-        self.board.allocate(ranks)
-        if self.guard is not None:
-            self.guard.allocate(self.board, ranks, until)
+            candidates = candidate_set(self._board_for(job, until), self.requests.shapes[number], ranks)
+        self.placements.append(Placement(job.id, ranks, candidates, booking_id))
+        self._allocate(ranks, until, until + job.grace_seconds)
         self.ends.append(JobEnd(self._bound(until), job.id, ranks))
         self._count_started(job, ranks, until)
+
+    def start_in_booking(self, job: Job, number: int) -> bool:
+        """Start the job in an active booking of its tenant; return False if there is none with room for it."""
+        if self.bookings is None:
+            return False
+        for booking in self.own_bookings.usable_by(job, number):
+            until = ends_at(job.max_runtime_seconds, self.now)
+            if booking.is_hard:
+                until = min(until, booking.ends_at)
+                beside = self._base_for(booking.ends_at)
+            else:
+                beside = self._board_for(job, until)
+            board = self.own_bookings.board(booking, beside)
+            ranks, block = place(board, self.requests.shapes[number]), None
+            if ranks is not None:
+                ranks, _, block = self._within_limits(board, job, number, ranks, until)
+            if ranks is None or block is not None:
+                self.own_bookings.mark_full(booking, number)
+                continue
+            if booking.is_hard:
+                self._start_inside(booking, job, ranks, until)
+            else:
+                self.start(job, number, ranks, until, booking.id)
+            return True
+        return False
+
+    def may_start_beside(self, booking_id: int) -> bool:
+        """Return whether a job that insists on the booking may also start elsewhere: an active soft one is a preference
+        only."""
+        booking = None if self.bookings is None else self.bookings.by_id.get(booking_id)
+        return booking is not None and not booking.is_hard and booking.starts_at <= self.now
+
+    def is_full_for_all(self, number: int) -> bool:
+        """Return whether the request fits for no waiting job beside the bookings, however short it is."""
+        if number in self.requests.full or self.bookings is None:
+            return True
+        level = self.requests.full_levels.get((number, False))
+        return level is not None and level <= self._shortest_level
+
+    def may_fit(self, job: Job, number: int) -> bool:
+        """Return whether the job may still start in this cycle, in a booking of its tenant or beside all bookings."""
+        if not self._is_known_full(job, number, ends_at(job.max_runtime_seconds, self.now)):
+            return True
+        return self.can_use_booking(job, number)
+
+    def can_use_booking(self, job: Job, number: int) -> bool:
+        """Return whether a booking of its tenant may still have room for the job."""
+        return self.bookings is not None and bool(self.own_bookings.usable_by(job, number))
 
     def place_nominated(self, job: Job, number: int) -> bool:
         """Start a job for which others were preempted, or keep their resources for it until it can start.
@@ -152,21 +204,22 @@ class Allocator:
         nomination = next(entry for entry in self.snapshot.claims if entry.job_id == job.id)
         promised = nomination.ranks
         if self.accounts.block(job, minimum_use, until) is None:
-            ranks = nominated_placement(self.board, shape, promised)
+            board = self._board_for(job, until)
+            ranks = nominated_placement(board, shape, promised)
             if ranks is not None and self._is_within(job, ranks, until):
                 self.start(job, number, ranks, until)
                 return True
             # Count every job that is stopping there: a victim that was cancelled meanwhile releases the same resources.
             stopping = self._stopping(lambda node_id: any(node_id == rank.node_id for rank in promised))
-            ranks = nominated_placement(self.board, shape, promised, stopping) if stopping else None
-            if ranks is not None and self._is_within(job, ranks, until):
+            ranks = nominated_placement(board, shape, promised, stopping) if stopping else None
+            if ranks is not None and self._is_allowed(job, ranks, until, stopping):
                 self._nominate(job, replace(nomination, ranks=ranks), until, stopping)
                 return True
         return False
 
     def preempt(self, job: Job, number: int, until: float) -> bool:
         """Preempt others for a job that does not fit, if the rules allow it and its delay is over."""
-        shape, board = self._without_exhausted_models(job, number), self._board_for(until)
+        shape, board = self._without_exhausted_models(job, number), self._board_for(job, until)
         closed = self.guard.node_ids if self.guard is not None else frozenset[int]()
         if not self._fits_in_service(job):
             return False
@@ -177,8 +230,12 @@ class Allocator:
         if stopping and nominated_placement(board, shape, None, stopping) is not None:
             return False  # jobs that end anyway suffice
         victim_set = self.victims.search(board, shape, job, closed=closed)
-        if victim_set is not None and not self._is_within(job, victim_set.preemption.ranks, until):
+        if victim_set is not None and not self._is_allowed(job, victim_set.preemption.ranks, until, victim_set.victims):
             return False
+        if victim_set is not None and self.victims.is_predicted:
+            lost = victim_set.preemption.lost_gpu_seconds
+            if is_better_to_wait(board, shape, job, self.snapshot.running, closed, lost, self.now):
+                return False
         if victim_set is not None and may_at <= self.now:
             self.victims.stop(victim_set)
             self._nominate(
@@ -199,13 +256,28 @@ class Allocator:
         by_limits = self.accounts.earliest(job, use, self.now)
         if by_limits == inf or not self._fits_in_service(job):
             return
-        promised = promise(self.board, shape, job.id, self.ends, self.now, by_limits)
+        seconds = ends_at(job.max_runtime_seconds, 0.0) + job.grace_seconds
+        if self.bookings is None:
+            promised = promise(self.board, shape, job.id, self.ends, self.now, by_limits)
+        else:
+            unbooked, first = self.cluster.present_unbooked(), max(self.now, by_limits)
+            promised = promise_beside(self.bookings, unbooked, shape, job.id, seconds, self.ends, first)
         if promised is None:
             return
-        job_promise, future = promised
-        self.guard = PromiseGuard(job_promise, self.board, future)
+        job_promise, later = promised
+        self.guard = PromiseGuard(job_promise, self.board, later)
+        if self.bookings is not None:
+            self.bookings.boards.set_lasting(self.guard.lasting, self.guard.node_ids)
+            self.bookings.count(job_promise.ranks, job_promise.at, job_promise.at + seconds)
         self.promised = job
         self.accounts.promise(job, use, job_promise.at)
+
+    @cached_property
+    def _shortest_level(self) -> int:
+        """Return the level of the shortest waiting job among the bookings."""
+        limits = {(job.max_runtime_seconds, job.grace_seconds) for job in self.snapshot.jobs}
+        lasts = [ends_at(limit, self.now) + grace for limit, grace in limits]
+        return 0 if self.bookings is None else self.bookings.level(min(lasts, default=inf))
 
     def _count_running(self) -> None:
         """Count identical jobs at once, in a fixed order, as the shares are sums of floats."""
@@ -244,8 +316,60 @@ class Allocator:
     def _without_exhausted_models(self, job: Job, number: int) -> Shape:
         return avoid_exhausted_models(self.accounts, self.board, self.policy, job, self.requests.shapes[number])
 
-    def _board_for(self, until: float) -> Board:
+    def _is_allowed(
+        self, job: Job, ranks: tuple[RankPlacement, ...], until: float, ending: Sequence[RunningJob]
+    ) -> bool:
+        """Return whether limits and bookings allow these ranks once some running jobs have ended."""
+        if not self._is_within(job, ranks, until):
+            return False
+        return self.bookings is None or self.bookings.allows(ranks, until + job.grace_seconds, ending)
+
+    def _base_for(self, until: float) -> Board:
         return self.board if self.guard is None or until <= self.guard.promise.at else self.guard.lasting
+
+    def _board_for(self, job: Job, until: float) -> Board:
+        base = self._base_for(until)
+        return base if self.bookings is None else self.bookings.board(base, until + job.grace_seconds)
+
+    def _place_beside(
+        self, bookings: Bookings, job: Job, number: int, until: float
+    ) -> tuple[RankPlacement, ...] | None:
+        requests, shape, base = self.requests, self.requests.shapes[number], self._base_for(until)
+        if number not in requests.tried and not bookings.boards.are_built:
+            # If it does not fit at all, no job with this request can pass, however short it is, and needs no board.
+            requests.tried.add(number)
+            if place(self.board, shape) is None:
+                requests.full.add(number)
+        if self._is_known_full(job, number, until):
+            return None
+        ranks = place(bookings.board(base, until + job.grace_seconds), shape)
+        if ranks is None:
+            requests.full_levels[number, base is not self.board] = bookings.level(until + job.grace_seconds)
+            if place(self.board, shape) is None:
+                requests.full.add(number)
+        return ranks
+
+    def _is_known_full(self, job: Job, number: int, until: float) -> bool:
+        """Return whether the request fitted for no job that lasts as long as this one."""
+        if self.bookings is None:
+            return number in self.requests.full
+        is_lasting = self._base_for(until) is not self.board
+        return self.requests.is_full(number, self.bookings.level(until + job.grace_seconds), is_lasting)
+
+    def _allocate(self, ranks: tuple[RankPlacement, ...], until: float, latest_end: float) -> None:
+        self.board.allocate(ranks)
+        if self.guard is not None:
+            self.guard.allocate(self.board, ranks, until)
+        if self.bookings is not None:
+            self.bookings.count(ranks, self.now, latest_end)
+
+    def _start_inside(self, booking: Booking, job: Job, ranks: tuple[RankPlacement, ...], until: float) -> None:
+        self.own_bookings.bookings.inside[job.id] = booking.id
+        self.placements.append(Placement(job.id, ranks, None, booking.id))
+        beside = self.own_bookings.start(booking, ranks)
+        self._allocate(beside, booking.ends_at, booking.ends_at)
+        self.ends.append(JobEnd(self._bound(until), job.id, ranks))
+        self._count_started(job, ranks, until)
 
     def _bound(self, until: float) -> float:
         return self.now + self.policy.unlimited_runtime_seconds if until == inf else until
@@ -263,6 +387,9 @@ class Allocator:
         self.board.withhold(nomination.ranks)
         if self.guard is not None:
             self.guard.withhold(self.board, nomination.ranks, until)
+        if self.bookings is not None:
+            self.bookings.end(stopping)
+            self.bookings.count(nomination.ranks, self.now, until + job.grace_seconds)
         self._count_started(job, nomination.ranks, until)
         self.nominations.append(nomination)
         self.job_reasons[job.id] = reclaim_pending(stopping, nomination.rule, self.now)

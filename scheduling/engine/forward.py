@@ -19,16 +19,16 @@ from scheduling.engine.model import (
 
 def started(snapshot: Snapshot, placements: Iterable[Placement], now: float) -> Snapshot:
     """Return the snapshot once these placements, made for it, have started."""
-    placed = {placement.job_id: placement.ranks for placement in placements}
+    placed = {placement.job_id: placement for placement in placements}
     if not placed:
         return snapshot
     jobs = {job.id: job for job in snapshot.jobs if job.id in placed}
-    new = tuple(_running(jobs[job_id], ranks, now) for job_id, ranks in placed.items())
+    new = tuple(_running(jobs[job_id], placement, now) for job_id, placement in placed.items())
     return replace(
         snapshot,
         jobs=tuple(job for job in snapshot.jobs if job.id not in placed),
         running=(*snapshot.running, *new),
-        nodes=_nodes(snapshot.nodes, [rank for ranks in placed.values() for rank in ranks], 1),
+        nodes=_nodes(snapshot.nodes, [rank for placement in placed.values() for rank in placement.ranks], 1),
         claims=tuple(nomination for nomination in snapshot.claims if nomination.job_id not in placed),
     )
 
@@ -76,18 +76,20 @@ def restored(snapshot: Snapshot, running: Sequence[RunningJob]) -> Snapshot:
     )
 
 
-def _running(job: Job, ranks: tuple[RankPlacement, ...], now: float) -> RunningJob:
+def _running(job: Job, placement: Placement, now: float) -> RunningJob:
     return RunningJob(
         job_id=job.id,
         tenant_id=job.tenant_id,
         request=job.request,
-        ranks=ranks,
+        ranks=placement.ranks,
         started_at=now,
         ends_by=None if job.max_runtime_seconds is None else now + job.max_runtime_seconds,
         priority=job.priority,
         user_id=job.user_id,
         is_online=job.is_online,
+        grace_seconds=job.grace_seconds,
         waited_seconds=max(now - max(job.queued_at, job.eligible_at), 0.0),
+        booking_id=placement.booking_id,
     )
 
 
@@ -101,6 +103,7 @@ def _waiting(job: RunningJob) -> Job:
         user_id=job.user_id,
         queued_at=job.started_at - job.waited_seconds,
         max_runtime_seconds=limit,
+        grace_seconds=job.grace_seconds,
         is_online=job.is_online,
     )
 

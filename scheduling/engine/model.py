@@ -95,7 +95,8 @@ class Request:
 @dataclass(frozen=True, slots=True)
 class Job:
     """A waiting job. `queued_at`: its original queue time; `eligible_at`: later with not_before or a back-off;
-    `predicted_seconds`: its probable run time, if a prediction was supplied."""
+    `predicted_seconds`: its probable run time, if a prediction was supplied. `booking_id`: the booking that it insists
+    on; None: it may start anywhere, and in its tenant's active bookings first. `grace_seconds`: as in `RunningJob`."""
 
     id: int
     tenant_id: int
@@ -108,6 +109,8 @@ class Job:
     max_runtime_seconds: int | None = None
     predicted_seconds: float | None = None
     is_online: bool = False
+    booking_id: int | None = None
+    grace_seconds: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +134,30 @@ class RankPlacement:
 
 
 @dataclass(frozen=True, slots=True)
+class Booking:
+    """Capacity that a tenant has reserved from `starts_at` until before `ends_at`: the devices, CPU and memory of
+    `ranks`. `user_ids`: only jobs of these users may use it; empty: all of the tenant.
+
+    `is_hard` False: a preference only; the jobs of others avoid its devices while there are others that suit them.
+    """
+
+    id: int
+    tenant_id: int
+    starts_at: float
+    ends_at: float
+    ranks: tuple[RankPlacement, ...]
+    user_ids: frozenset[int] = frozenset()
+    is_hard: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class RunningJob:
     """A job that holds the resources of its ranks. `ends_by` None: it has no time limit.
 
     `saved_at`: its last checkpoint, which keeps the work before it; None: its start. `is_stopping`: it is ending
     already, so it cannot be a victim; `stopping_for`: the job that waits for its resources. `waited_seconds`: how long
-    it had waited when it started.
+    it had waited when it started. `booking_id`: the booking in whose capacity it runs.
+    `predicted_end_at`: its probable end; None: no prediction, or it has outlived it.
     """
 
     job_id: int
@@ -154,6 +175,8 @@ class RunningJob:
     is_stopping: bool = False
     stopping_for: int | None = None
     waited_seconds: float = 0.0
+    booking_id: int | None = None
+    predicted_end_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,15 +261,18 @@ class Snapshot:
     claims: tuple[Nomination, ...] = ()
     mix: tuple[tuple[Request, float], ...] = ()
     behind: tuple[tuple[int, int], ...] = ()
+    bookings: tuple[Booking, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A job that starts. `considered`: the candidates of the first placements of a plan, unless they span nodes."""
+    """A job that starts. `considered`: the candidates of the first placements of a plan, unless they span nodes.
+    `booking_id`: the booking in whose capacity it starts."""
 
     job_id: int
     ranks: tuple[RankPlacement, ...]
     considered: CandidateSet | None = None
+    booking_id: int | None = None
 
 
 class Reason(NamedTuple):

@@ -5,12 +5,13 @@ from functools import partial
 from heapq import heapify, heappop, heapreplace
 
 from scheduling.engine.allocator import Allocator
+from scheduling.engine.explain.booked import insisting
 from scheduling.engine.explain.explain import not_yet
 from scheduling.engine.explain.pending_reasons import CycleOutcome, RefusedGroup, pending_reasons
 from scheduling.engine.limits.accounts import ExceededLimit
 from scheduling.engine.limits.budgets import drop_over_budget
 from scheduling.engine.limits.quotas import Use
-from scheduling.engine.model import Job, Key, PendingGroup, Plan, Policy, Request, Snapshot
+from scheduling.engine.model import Job, Key, PendingGroup, PendingReason, Plan, Policy, Request, Snapshot
 from scheduling.engine.policies import policy_rules
 from scheduling.engine.promise.backfill import ends_at
 from scheduling.engine.queue.ordering import JobGroup, Queue, TenantQueue, band
@@ -51,6 +52,7 @@ class _Cycle:
         self.queue = Queue(snapshot.jobs, promise_policy.next_job_id(), now, snapshot.claims, key)
         self.allocator = Allocator(snapshot, policy, now, promise_policy, _waiting(self.queue))
         self.refused: list[RefusedGroup] = []
+        self.booked_groups: list[tuple[tuple[int, ...], PendingReason]] = []
         self.is_blocked = False  # by a job that does not fit, under a policy that lets no other pass it
         self.jobs_ahead = self.gpus_ahead = 0
         self.hidden_counts = dict(snapshot.behind)
@@ -80,7 +82,8 @@ class _Cycle:
         end = self.allocator
         outcome = CycleOutcome(end.cluster, end.requests.shapes, end.accounts.tenants, end.promised, end.promise)
         job_reasons = {job.id: not_yet(job) for job in self.queue.later} | end.job_reasons
-        return pending_reasons(outcome, self.refused, job_reasons)
+        yield from pending_reasons(outcome, self.refused, job_reasons)
+        yield from [PendingGroup(job_ids, *reason) for job_ids, reason in self.booked_groups]
 
     def job_key(self, job: Job) -> Key:
         return self.rules.job_key(job, self.policy, self.now)
@@ -116,7 +119,13 @@ class _Cycle:
         if block is not None:
             self._refuse_for_limit(tenant_queue, group, minimum_use, block)
             return
-        ranks = None if self.is_blocked else self.allocator.place(number, until)
+        if self.allocator.start_in_booking(job, number):
+            tenant_queue.advance(self.job_key)
+            return
+        if job.booking_id is not None and not self.allocator.may_start_beside(job.booking_id):
+            self._refuse_for_booking(tenant_queue, group)
+            return
+        ranks = None if self.is_blocked else self.allocator.place(job, number, until)
         if ranks is None:
             self._refuse_for_capacity(tenant_queue, group, until)
             return
@@ -154,11 +163,32 @@ class _Cycle:
         if guard is None and allocator.promise_policy.may_promise(group.head):
             allocator.promise_place(group.head, number, allocator.requests.minimum_uses[number])
         self.is_blocked = self.rules.head_blocks
-        is_full = number in allocator.requests.full
-        at = None if is_full or guard is None else guard.promise.at
-        refused = self._refuse(tenant_queue, group, None, at)
+        if allocator.bookings is not None:
+            refused = self._refuse(tenant_queue, group, None, None, self._unaffected_by_bookings(group))
+        else:
+            is_full = number in allocator.requests.full
+            at = None if is_full or guard is None else guard.promise.at
+            refused = self._refuse(tenant_queue, group, None, at)
         self.jobs_ahead += refused
         self.gpus_ahead += refused * group.head.request.gpu_count
+
+    def _refuse_for_booking(self, tenant_queue: TenantQueue, group: JobGroup) -> None:
+        """Refuse a job that insists on a booking that has not started, or has no room for it."""
+        number = group.request_number
+        can_use = partial(self.allocator.can_use_booking, number=number)
+        job_ids = tenant_queue.refuse(self.job_key, can_use)
+        self.booked_groups.append((job_ids, insisting(self.allocator.cluster, group.head)))
+
+    def _unaffected_by_bookings(self, group: JobGroup) -> Callable[[Job], bool] | None:
+        """Return which jobs may start though an identical one does not fit: in a booking, or before one starts; None:
+        none of them."""
+        number = group.request_number
+        can_use_booking = self.allocator.own_bookings.has_room(group.head, number)
+        if not can_use_booking and (self.is_blocked or self.allocator.is_full_for_all(number)):
+            return None
+        if self.is_blocked:
+            return partial(self.allocator.can_use_booking, number=number)
+        return partial(self.allocator.may_fit, number=number)
 
     def _refuse(
         self,

@@ -149,6 +149,12 @@ def scheduler_lag() -> dict[str, Any]:
     }
 
 
+def term() -> int:
+    """Return the number of the present leader's term; 0 before the first."""
+    rows = prepared("SELECT term FROM scheduling_term")
+    return int(rows[0]["term"]) if rows else 0
+
+
 def cycles(limit: int, older_than: int | None = None) -> list[dict[str, Any]]:
     """Return cycles, newest first. `older_than`: only those before the cycle with this id."""
     rows = query(

@@ -80,6 +80,10 @@ FAMILIES = {
             "1 if a cycle ended within the last 15 s (or five `GPUSCHED_TICK_SECONDS`), else 0",
         ),
         Family(
+            "gpu_scheduler_cycle_term", "gauge", (),
+            "number of the term of the worker that runs cycles: each worker process that takes over counts it up",
+        ),
+        Family(
             "gpu_scheduler_scheduling_latency_seconds", "histogram", ("phase",),
             "time of each phase of a cycle: `sweep`, `snapshot`, `plan`, `commit`",
         ),
@@ -108,6 +112,18 @@ FAMILIES = {
             "1 if the endpoint needs a replica that is refused, as by a quota, else 0",
         ),
         Family(
+            "gpu_scheduler_endpoint_arrivals", "gauge", ("tenant", "endpoint", "outcome"),
+            "requests after a pause in the last six weeks: hit (a replica was warm) or miss (a cold start)",
+        ),
+        Family(
+            "gpu_scheduler_endpoint_cold_starts_avoided", "gauge", ("tenant", "endpoint"),
+            "hits of the last six weeks after more than idle_seconds: pre-warming kept or started the replica",
+        ),
+        Family(
+            "gpu_scheduler_endpoint_wasted_gpu_hours", "gauge", ("tenant", "endpoint"),
+            "GPU-hours of the last six weeks in which pre-warming kept a replica without requests",
+        ),
+        Family(
             "gpu_scheduler_endpoint_cold_start_seconds", "gauge", ("tenant", "endpoint"),
             "from the submit of a replica until it is warm: the median of 7 days; none before the first",
         ),
@@ -131,8 +147,47 @@ FAMILIES = {
             "submits that a token bucket refused, of `tasks` or `jobs`; only tenants with refusals",
         ),
         Family(
+            "gpu_scheduler_notifications_pending", "gauge", (),
+            "deliveries of notifications that wait, also for quiet hours and digests",
+        ),
+        Family(
+            "gpu_scheduler_notifications_oldest_seconds", "gauge", (),
+            "age of the oldest of them that was tried, and so fails or is being sent; 0 if there is none",
+        ),
+        Family(
+            "gpu_scheduler_notifications_sender_age_seconds", "gauge", (),
+            "seconds since a sender of notifications last worked (it does so every 5 s); none before the first time",
+        ),
+        Family(
+            "gpu_scheduler_notification_attempts_total", "counter", ("result",),
+            "deliveries tried: `sent`, `failed` (and repeated later) or `given_up`",
+        ),
+        Family(
+            "gpu_scheduler_prediction_coverage_percent", "gauge", ("tenant",),
+            "ends of the last 7 days whose run time lay from the predicted p10 to p90; the aim is 80",
+        ),
+        Family(
+            "gpu_scheduler_prediction_rank_correlation", "gauge", ("tenant",),
+            "Spearman's correlation of predicted and real run times in the last 7 days",
+        ),
+        Family(
+            "gpu_scheduler_prediction_pinball_loss", "gauge", ("tenant", "of"),
+            "loss of the median of log(run time) in the last 7 days, of the `prediction` and of the `user_median`",
+        ),
+        Family(
+            "gpu_scheduler_prediction_used", "gauge", ("tenant",),
+            "1 if the scheduler uses the predictions of the tenant, else 0",
+        ),
+        Family(
             "gpu_scheduler_streams", "gauge", (),
             "open streams into jobs over the agents that are connected to this web process",
+        ),
+        Family(
+            "gpu_scheduler_reservations", "gauge", ("state",), "reservations, hard and soft: `planned` or `active`",
+        ),
+        Family(
+            "gpu_scheduler_reserved_gpus", "gauge", ("use",),
+            "GPUs that hard reservations have now: `used` by jobs in them, or `idle`, which is charged to their owners",
         ),
         Family(
             "gpu_scheduler_stream_bytes_total", "counter", ("direction",), "bytes of streams: `to_job` or `from_job`",

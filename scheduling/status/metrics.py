@@ -10,6 +10,7 @@ from prometheus_client.core import Metric
 from gpusched.lib import histograms
 from gpusched.lib.api import rate_limits
 from gpusched.lib.api.problems import Problem, not_allowed, response_for
+from gpusched.lib.cache import Cache
 from gpusched.lib.db.sql import query
 from gpusched.lib.hooks import hook
 from gpusched.protocol.reasons import EndReason
@@ -21,6 +22,8 @@ from nodes.streams.agents import BYTES, registry
 from nodes.telemetry import samples
 from scheduling.engine.whatif import capacity
 from scheduling.engine.whatif.calibration import MIN_OUTCOMES, coverage_percent
+from scheduling.history.scores import Score, scores
+from scheduling.reservations.figures import figures
 from scheduling.status import cluster
 from scheduling.status.metric_families import FAMILIES, counter, gauge, histogram
 from scheduling.whatif import current, outcomes
@@ -46,9 +49,12 @@ class _Database:
         yield _histogram("gpu_scheduler_submit_to_start_seconds")
         yield _preemptions()
         yield _estimates()
+        yield from _predictions(self._tenants)
         yield _largest_gang()
+        yield from _reservations()
         yield from _streams()
         yield from hook("endpoint_metrics")(self._tenants)
+        yield from hook("notification_metrics")()
 
 
 def _streams() -> Iterator[Metric]:
@@ -90,11 +96,40 @@ def _estimates() -> Metric:
     return coverage
 
 
+_scores: Cache[None, list[Score]] = Cache(seconds=60.0)
+
+
+def _predictions(visible: Collection[str] | None) -> Iterator[Metric]:
+    coverage = gauge("gpu_scheduler_prediction_coverage_percent")
+    correlation = gauge("gpu_scheduler_prediction_rank_correlation")
+    loss, used = gauge("gpu_scheduler_prediction_pinball_loss"), gauge("gpu_scheduler_prediction_used")
+    for score in _scores.get(None, lambda: scores(7.0)):
+        if visible is not None and score.tenant not in visible:
+            continue
+        coverage.add_metric([score.tenant], score.coverage_percent)
+        if score.rank_correlation is not None:
+            correlation.add_metric([score.tenant], score.rank_correlation)
+        loss.add_metric([score.tenant, "prediction"], score.loss)
+        loss.add_metric([score.tenant, "user_median"], score.baseline_loss)
+        used.add_metric([score.tenant], int(score.is_on))
+    yield from (coverage, correlation, loss, used)
+
+
 def _largest_gang() -> Metric:
     largest = gauge("gpu_scheduler_largest_startable_gang")
     view = current.cluster()
-    largest.add_metric([], capacity.largest_startable_gang(view.snapshot, view.policy))
+    largest.add_metric([], capacity.largest_startable_gang(view.snapshot, view.policy, view.now))
     return largest
+
+
+def _reservations() -> Iterator[Metric]:
+    now = figures()
+    states, gpus = gauge("gpu_scheduler_reservations"), gauge("gpu_scheduler_reserved_gpus")
+    states.add_metric(["planned"], now.planned)
+    states.add_metric(["active"], now.active)
+    gpus.add_metric(["used"], now.used_gpus)
+    gpus.add_metric(["idle"], now.idle_gpus)
+    yield from (states, gpus)
 
 
 _READINGS = """
@@ -153,6 +188,9 @@ def _control_plane() -> Iterator[Metric]:
     leader = gauge("gpu_scheduler_cycle_leader")
     leader.add_metric([], 1 if cluster.scheduler_lag()["is_alive"] else 0)
     yield leader
+    term = gauge("gpu_scheduler_cycle_term")
+    term.add_metric([], cluster.term())
+    yield term
     unheard = gauge("gpu_scheduler_agents_unheard_seconds")
     unheard.add_metric([], hub.waiting_seconds())
     yield unheard

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from gpusched.installation import SERVER_ROOT
 from gpusched.lib.api.concurrency_limit import ConcurrencyLimiter
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.audit.log import actor
@@ -25,7 +25,6 @@ from scheduling.engine.whatif.questions import Present
 from scheduling.whatif import process
 
 logger = logging.getLogger(__name__)
-ROOT = Path(__file__).resolve().parents[2]
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -185,7 +184,7 @@ class _Child:
         self._process = subprocess.Popen(
             # It needs no packages, and starts in half the time without them.
             [sys.executable, "-E", "-S", "-m", process.__name__],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=SERVER_ROOT,
         )  # fmt: skip
         self._sent: dict[int, Present] = {}
         self._number = 0

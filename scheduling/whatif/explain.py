@@ -16,6 +16,7 @@ from scheduling.cycle import recorded_cycles
 from scheduling.engine.whatif.changes import Change
 from scheduling.engine.whatif.counterfactual import Step
 from scheduling.engine.whatif.questions import Outlook
+from scheduling.history.shown import predicted_of_job
 from scheduling.whatif import current
 from scheduling.whatif.presenters import present_change, present_estimate, present_reason, why_no_estimate
 from tenants.auth.identity import Identity
@@ -40,6 +41,7 @@ def current_reason(job_id: int, identity: Identity) -> dict[str, Any]:
         **reason,
         "position": position(job_id) if is_waiting else None,
         "history": _history(job),
+        "predicted": predicted_of_job(job_id, identity.user_id),
         "cycle_id": recorded_cycles.deciding(job_id) if identity.is_admin else None,
     }
 

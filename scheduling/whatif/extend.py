@@ -1,10 +1,14 @@
 """Change the time limit of a job: who may change it, by how much, and which starts it would delay."""
 
 from datetime import UTC, datetime, timedelta
+from math import floor
 from typing import Any
 
 from gpusched.lib.api.problems import Problem, invalid
-from gpusched.lib.times import rfc3339
+from gpusched.lib.db import locks
+from gpusched.lib.db.locks import Lock
+from gpusched.lib.db.sql import retry_atomic
+from gpusched.lib.times import readable, rfc3339
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.rest.time_limits import Extension
 from gpusched.protocol.states import Role
@@ -14,6 +18,8 @@ from scheduling import policy
 from scheduling.engine.explain.explain import timestamp
 from scheduling.engine.whatif import questions
 from scheduling.engine.whatif.questions import Broken, Delayed
+from scheduling.reservations import bookings
+from scheduling.reservations.bookings import Crossed
 from scheduling.whatif import current
 from scheduling.whatif.client import ask
 from tenants.auth.identity import Identity
@@ -65,8 +71,9 @@ def _extend(
         broken, delayed, unknown = None, [], _UNKNOWN
     if broken and not extension.force:
         raise _promise_problem(broken, job, identity)
-    if seconds != job.limit and not is_dry_run:
-        time_limit.change(job, seconds, identity, {"forced": True} if broken or unknown else {})
+    if seconds != job.limit:
+        evidence = {"forced": True} if broken or unknown else {}
+        retry_atomic(lambda: _change(job, seconds, identity, evidence, is_dry_run=is_dry_run))
     visible = [delay for delay in delayed if identity.sees(delay.tenant_id)]
     status = "unchanged" if seconds == job.limit else "would_be_changed" if is_dry_run else "changed"
     return {
@@ -79,6 +86,33 @@ def _extend(
         ],
         "others_delayed": len(delayed) - len(visible),
     }
+
+
+def _change(
+    job: TimeLimitState, seconds: int, identity: Identity, evidence: dict[str, Any], *, is_dry_run: bool
+) -> None:
+    """Change the limit, unless the job would cross a reservation: that is never forced."""
+    if job.live and _is_longer(job, seconds):
+        locks.acquire_in_transaction(Lock.RESERVATIONS, shared=True)
+        if crossed := bookings.first_crossed(job.live, seconds):
+            raise _reserved_problem(crossed, job, identity)
+    if not is_dry_run:
+        time_limit.change(job, seconds, identity, evidence)
+
+
+def _reserved_problem(crossed: Crossed, job: TimeLimitState, identity: Identity) -> Problem:
+    reservation = "a reservation of another tenant"
+    if identity.sees(crossed.tenant_id):
+        reservation = f"reservation {crossed.reservation_id}"
+    longest = max(crossed.seconds, job.limit or 0) / 60
+    return Problem(
+        409,
+        "reserved",
+        f"{reservation} has its GPUs from {readable(crossed.starts_at)}, so its limit may be at most "
+        f"{floor(longest * 100) / 100:g} minutes",
+        next_step="set a limit that ends before then, or save its state and submit it again",
+        errors=[FieldError("max_runtime_minutes", "reserved", "would cross a reservation")],
+    )
 
 
 def _requested_seconds(job: TimeLimitState, extension: Extension) -> int:

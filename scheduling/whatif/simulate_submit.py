@@ -14,6 +14,9 @@ from scheduling.cycle.request_shapes import with_constraints
 from scheduling.engine.model import ELEMENT_ID_STEP, DeviceHold, Job, Preemption, RankPlacement, Request, Snapshot
 from scheduling.engine.whatif import questions
 from scheduling.engine.whatif.questions import Present
+from scheduling.history.advice import advice
+from scheduling.history.current import order_seconds
+from scheduling.history.shown import kind_of_row, predicted_of_row
 from scheduling.whatif import current
 from scheduling.whatif.client import ask
 from scheduling.whatif.presenters import present_change, present_estimate, present_reason
@@ -26,6 +29,10 @@ _MAX_ELEMENTS = 10_000
 def simulate(request: JobRequest, row: dict[str, Any], visible: Collection[int] | None) -> dict[str, Any]:
     """Return the answer of POST /jobs/simulate (docs/rest.md). `row`: the columns of the job. `visible`: the tenants
     whose jobs can be named; None: all."""
+    return {**_answer(request, row, visible), "predicted": predicted_of_row(row), "advice": advice(request, row)}
+
+
+def _answer(request: JobRequest, row: dict[str, Any], visible: Collection[int] | None) -> dict[str, Any]:
     view = current.take_snapshot()
     job = _job(request, row, view)
     jobs = [replace(job, id=job.id + n * ELEMENT_ID_STEP) for n in range(_elements(request.array, job, view.snapshot))]
@@ -67,7 +74,7 @@ def to_engine_request(request: JobRequest, tenant_id: int) -> Request:
     """Convert a job request to the engine's request."""
     engine_request = Request(
         gpu_count=request.gpu_count,
-        gpu_memory_mb=request.gpu_memory_mb,
+        gpu_memory_mb=request.fixed_gpu_memory_mb,
         gpu_models=request.gpu_models,
         shared=request.gpu_sharing == "shared",
         cpu_milli=ceil(request.cpu_cores * 1000),
@@ -92,9 +99,16 @@ def _job(request: JobRequest, row: dict[str, Any], view: Present) -> Job:
         queued_at=view.now,
         eligible_at=eligible_at.timestamp() if eligible_at else 0.0,
         max_runtime_seconds=row["max_runtime_seconds"],
-        predicted_seconds=row["predicted_seconds"],
+        predicted_seconds=_predicted_seconds(row, view),
         is_online=row["workload_class"] == "online",
     )
+
+
+def _predicted_seconds(row: dict[str, Any], view: Present) -> float | None:
+    """Return the submitter's expectation, or else the run time by which the scheduler would order the job."""
+    if row["predicted_seconds"] is not None:
+        return float(row["predicted_seconds"])
+    return order_seconds(kind_of_row(row), view.now, row["max_runtime_seconds"])
 
 
 def _represent_start(ranks: Sequence[RankPlacement], snapshot: Snapshot) -> dict[str, Any]:

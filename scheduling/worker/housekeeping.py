@@ -3,7 +3,7 @@
 from gpusched.lib.db.sql import query
 
 # Name of a task (scheduling/worker/tasks.py) → minutes from one run to the next.
-EVERY_MINUTES = {"mend": 1, "roll_up": 1, "forecast": 1, "drop_old": 60, "drop_old_jobs": 1}
+EVERY_MINUTES = {"mend": 1, "roll_up": 1, "forecast": 1, "learn": 1, "drop_old": 60, "drop_old_jobs": 1}
 # django-q2 checks its schedules every 30 s, and tasks wait for each other.
 TIMEOUT_SECONDS = 300.0
 

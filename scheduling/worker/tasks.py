@@ -13,14 +13,24 @@ from nodes import retention
 from nodes.health import auto_cordon, device_health, missing_users
 from nodes.telemetry import samples
 from scheduling.cycle import run as cycles
+from scheduling.history import learning
+from scheduling.reservations import recurrence
 from scheduling.whatif import forecasting
-from scheduling.worker import chores, thermal_moves
+from scheduling.worker import chores, leadership, thermal_moves
+
+# A standby waits this long in one task. It is longer than most ticks, so that the next task is there, and shorter than
+# the timeout of tasks.
+STANDBY_SECONDS = 60.0
 
 
 def cycle(trigger: str) -> None:
+    """Run a cycle and the chores if this worker leads, or soon does. Another leader has received the same wake-up."""
     tracing.start("gpusched-worker")  # here, because django-q2 forks a new process from time to time
-    cycles.run_paced(trigger)
-    chores.run_due()
+    if (term := leadership.wait_for_term(STANDBY_SECONDS)) is None:
+        return
+    with leadership.fenced(term):
+        cycles.run_paced(trigger)
+        chores.run_due()
 
 
 def mend() -> int:
@@ -28,6 +38,7 @@ def mend() -> int:
         device_health.quarantine_stale_dirty(settings.ENV.dirty_minutes)
         + retry_atomic(auto_cordon.uncordon_due)
         + thermal_moves.move_off_hot_gpus()
+        + recurrence.extend_series()
     )
 
 
@@ -38,6 +49,10 @@ def roll_up() -> int:
 
 def forecast() -> int:
     return forecasting.note()
+
+
+def learn() -> int:
+    return learning.learn()
 
 
 def drop_old() -> int:
@@ -63,5 +78,5 @@ def drop_old_jobs() -> int:
 def _delete_related(job_ids: Sequence[int], attempt_ids: Sequence[int]) -> None:
     retention.delete_assignments(attempt_ids)
     retention.delete_idle_records(job_ids)
-    for table in ("scheduling_claim", "scheduling_forecast"):
+    for table in ("scheduling_claim", "scheduling_forecast", "scheduling_reservationuse"):
         execute(f"DELETE FROM {table} WHERE job_id = ANY(%s::bigint[])", [list(job_ids)])

@@ -36,7 +36,8 @@ _OF_TENANT = {"tenant": "name of the tenant; needed if several of yours have an 
 class NewEndpoint(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """`template`: the job request of a replica, as for POST /jobs. `cost` null: 1 for embedding and other, 5 for llm,
     10 for diffusion. `shares_replicas_with`: the name of an endpoint of the tenant whose replicas serve this one, too,
-    taking turns; its template is then that one's. `allowed_users` null: all members of the tenant."""
+    taking turns; its template is then that one's. `allowed_users` null: all members of the tenant. `warm_up`: a command
+    that a replica runs before its own, for at most `warm_up_seconds`, if pre-warming starts it."""
 
     name: str
     tenant: str
@@ -55,6 +56,9 @@ class NewEndpoint(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     min_replicas: int = 0
     max_replicas: int = 1
     idle_seconds: int = 300
+    prewarming: bool = True
+    warm_up: list[str] | None = None
+    warm_up_seconds: int = 300
 
 
 class EndpointChanges(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -72,6 +76,9 @@ class EndpointChanges(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_
     min_replicas: int | msgspec.UnsetType = msgspec.UNSET
     max_replicas: int | msgspec.UnsetType = msgspec.UNSET
     idle_seconds: int | msgspec.UnsetType = msgspec.UNSET
+    prewarming: bool | msgspec.UnsetType = msgspec.UNSET
+    warm_up: list[str] | msgspec.UnsetType | None = msgspec.UNSET
+    warm_up_seconds: int | msgspec.UnsetType = msgspec.UNSET
     version: int | None = None
 
 

@@ -28,6 +28,8 @@ CONNECT_SECONDS = 10.0
 MAX_ATTEMPTS = 5
 # An agent reports the end of a process within this time, or is away.
 EXPLAIN_SECONDS = 60.0
+# Requests in progress that the dispatcher does not know of return to the queue this often, and after each failure.
+RECONCILE_SECONDS = 10.0
 _RATE_SECONDS = 1.0
 # While a batch is being gathered, requests that arrive this close together need one round.
 _GATHER_SECONDS = 0.003
@@ -88,8 +90,9 @@ class Dispatcher:
         self._workers: dict[int, _Worker] = {}
         self._outcomes: list[Outcome] = []
         self._wake = asyncio.Event()
-        self._has_unknown = False  # whether a claim may have been committed without an answer
-        self._returning: set[asyncio.Task[None]] = set()
+        self._reconciles_at = 0.0
+        # The requests that each task returns to the queue, as (id, attempt).
+        self._returning: dict[asyncio.Task[None], list[tuple[int, int]]] = {}
         self._again_at: float | None = None
         # By job: the endpoint and size of the batch in which its replica ended, and when.
         self._lost: dict[int, tuple[int, int, float]] = {}
@@ -143,24 +146,24 @@ class Dispatcher:
             outcomes, self._outcomes = self._outcomes, []
             now = time.monotonic()
             free = [w for w in self._workers.values() if w.is_free and any(e in self.endpoints for e in w.turns)]
+            if now >= self._reconciles_at and not await self._reconcile(outcomes):
+                self._outcomes = outcomes + self._outcomes
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
             if not outcomes and not free:
                 continue
             replicas = [Replica(worker.job_id, worker.turns, worker.memory_mb) for worker in free]
             names = {endpoint for worker in free for endpoint in worker.turns if endpoint in self.endpoints}
             served = [self._served(self.endpoints[endpoint], now) for endpoint in sorted(names)]
-            if self._has_unknown and not await self._return_unknown():
-                self._outcomes = outcomes + self._outcomes
-                self._again_at = now + RETRY_SECONDS
-                continue
             work = partial(rounds.run_round, self.id, outcomes, served, replicas, now)
             try:
                 result = await run_in_thread(self._thread, work)
             except DatabaseAway:
-                self._has_unknown = True
+                self._reconciles_at = 0.0  # the claim may have been committed
                 self._outcomes = outcomes + self._outcomes
-                self._again_at = now + RETRY_SECONDS
                 await asyncio.sleep(RETRY_SECONDS)
             except WorkFailed:
+                self._reconciles_at = 0.0
                 await self._return({outcome.id: outcome.attempt for outcome in outcomes}, alone=True)
             else:
                 self._hand_out(result, now)
@@ -177,7 +180,10 @@ class Dispatcher:
         self._thread.shutdown()
 
     async def _wait(self) -> None:
-        timeout = None if self._again_at is None else max(0.0, self._again_at - time.monotonic())
+        # Without endpoints nothing is in progress, and an idle process does not wake up.
+        times = [self._again_at, self._reconciles_at if self.endpoints else None]
+        due = min((at for at in times if at is not None), default=None)
+        timeout = None if due is None else max(0.0, due - time.monotonic())
         try:
             async with asyncio.timeout(timeout):
                 await self._wake.wait()
@@ -224,12 +230,16 @@ class Dispatcher:
                 loaded, failed = await transfers.load(requests)
                 self._outcomes += failed
                 if loaded:
-                    self._outcomes += await transfers.store(await self._run(connection, batch, loaded))
+                    # Not `+= await`: the list that it adds to would be read before the batch runs.
+                    outcomes = await transfers.store(await self._run(connection, batch, loaded))
+                    self._outcomes += outcomes
                 worker.busy_at = time.monotonic()
         except (ReplicaLost, OSError) as error:
             logger.info("the connection to replica %d ended: %s", worker.job_id, error)
             if isinstance(error, ReplicaHung):
                 self._on_hung(worker.job_id)
+        except Exception:
+            logger.exception("serving with replica %d failed", worker.job_id)
         finally:
             worker.is_free = False
             self._workers.pop(worker.job_id, None)
@@ -274,19 +284,22 @@ class Dispatcher:
     def _return_later(self, requests: Sequence[Claimed], *, alone: bool) -> None:
         attempts = {request.id: request.attempt for request in requests}
         task = asyncio.get_running_loop().create_task(self._return(attempts, alone=alone))
-        self._returning.add(task)
-        task.add_done_callback(self._returning.discard)
+        self._returning[task] = list(attempts.items())
+        task.add_done_callback(self._returning.pop)
 
-    async def _return_unknown(self) -> bool:
-        """Return the requests of a claim whose commit was not answered to the queue. Return False if that failed."""
+    async def _reconcile(self, outcomes: Sequence[Outcome]) -> bool:
+        """Return the requests in progress that this dispatcher does not know of to the queue, such as those of a claim
+        whose commit was not answered. `outcomes`: those about to be recorded. Return False if that failed."""
         # By attempt: one that was returned to the queue, and claimed again without an answer, is unknown.
-        held = [(request.id, request.attempt) for worker in self._workers.values() for request in worker.requests]
-        work = partial(claims.return_unknown, self.id, list(self.endpoints), held)
+        known = [(request.id, request.attempt) for worker in self._workers.values() for request in worker.requests]
+        known += [(outcome.id, outcome.attempt) for outcome in (*outcomes, *self._outcomes)]
+        known += [attempt for attempts in self._returning.values() for attempt in attempts]
+        work = partial(claims.return_unknown, self.id, list(self.endpoints), known)
         try:
             await run_in_thread(self._thread, work)
         except (DatabaseAway, WorkFailed):
             return False
-        self._has_unknown = False
+        self._reconciles_at = time.monotonic() + RECONCILE_SECONDS
         return True
 
     async def _return(self, attempts: dict[int, int], *, alone: bool) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpusched.lib.db.sql import prepared
+from serving.prewarming.results import COLUMNS, JOINS
 
 Row = dict[str, Any]
 # Latencies and batches are those of this many requests that ended last, if they ended within these minutes.
@@ -13,10 +14,11 @@ WINDOW_REQUESTS, WINDOW_MINUTES = 1000, 15
 COST_HOURS = 24
 MAX_USERS, MAX_REPLICAS = 10, 100
 PERCENTILES = ("p50_seconds", "p95_seconds", "p99_seconds")
-_LOADS = """
+_LOADS = f"""
     SELECT e.id, e.tenant_id, e.name, t.name AS tenant, e.state, e.version, e.type, e.protocol, e.problem, e.max_queue,
-           e.max_replicas, e.cold_start_seconds, q.queued, q.oldest_at, coalesce(g.running, 0) AS running, r.replicas,
-           r.warm, date_part('epoch', now() - q.oldest_at) AS oldest_wait_seconds
+           e.max_replicas, e.cold_start_seconds, e.prewarming, q.queued, q.oldest_at, coalesce(g.running, 0) AS running,
+           r.replicas, r.warm, date_part('epoch', now() - q.oldest_at) AS oldest_wait_seconds,
+           {COLUMNS}
       FROM serving_endpoint e JOIN tenants_all t ON t.id = e.tenant_id
      CROSS JOIN LATERAL (
            SELECT count(*) AS queued, min(queued_at) AS oldest_at
@@ -26,6 +28,7 @@ _LOADS = """
              FROM serving_replica WHERE endpoint_id = e.id AND ended_at IS NULL) r
       LEFT JOIN (SELECT endpoint_id, count(*) AS running FROM serving_inferencerequest
                   WHERE state = 'running' GROUP BY endpoint_id) g ON g.endpoint_id = e.id
+      {JOINS}
      WHERE e.state <> 'removed' AND (%(ids)s::bigint[] IS NULL OR e.id = ANY(%(ids)s))
      ORDER BY t.name, e.name
 """

@@ -179,10 +179,22 @@ def _check(endpoint: Endpoint, identity: Identity, values: Mapping[str, Any]) ->
         errors.append(FieldError("min_replicas", "out_of_range", "must be at most max_replicas"))
     if (endpoint.protocol == Protocol.OPENAI) != (endpoint.port is not None):
         errors.append(FieldError("port", "conflict", "is required for the protocol openai, and only for it"))
-    errors += _template_errors(endpoint)
+    errors += [*_warm_up_errors(endpoint), *_template_errors(endpoint)]
     if errors:
         raise invalid(errors)
     admission.require_admissible(template_request(endpoint), endpoint.tenant_id, identity)
+
+
+def _warm_up_errors(endpoint: Endpoint) -> Sequence[FieldError]:
+    if endpoint.warm_up is None:
+        return []
+    if not endpoint.warm_up or not endpoint.warm_up[0]:
+        return [FieldError("warm_up", "required", 'give a command as an array, like ["cat", "/data/model"], or null')]
+    if any("\x00" in word for word in endpoint.warm_up):
+        return [FieldError("warm_up", "invalid", "must not contain the character NUL")]
+    if "script" in endpoint.template:
+        return [FieldError("warm_up", "conflict", "needs a template with a command; a script can do it first itself")]
+    return []
 
 
 def _template_errors(endpoint: Endpoint) -> Sequence[FieldError]:
@@ -195,7 +207,8 @@ def _template_errors(endpoint: Endpoint) -> Sequence[FieldError]:
         return [FieldError("template", "invalid", str(error))]
     errors = [FieldError(f"template.{error.field}", error.code, error.message) for error in validate(request)]
     memory = endpoint.memory_per_request_mb
-    if request.gpu_memory_mb is not None and memory > request.gpu_memory_mb * max(request.gpu_count, 1):
+    gpu_memory_mb = request.fixed_gpu_memory_mb
+    if gpu_memory_mb is not None and memory > gpu_memory_mb * max(request.gpu_count, 1):
         errors.append(FieldError("memory_per_request_mb", "out_of_range", "is more than the GPU memory of a replica"))
     return errors
 

@@ -40,6 +40,9 @@ def errors(endpoint: Endpoint, values: Mapping[str, Any]) -> Sequence[FieldError
     if endpoint.min_replicas:
         text = f"does not apply: set it of endpoint '{owner.name}', which has the replicas"
         found.append(FieldError("min_replicas", "conflict", text))
+    if endpoint.warm_up:
+        text = f"does not apply: set it of endpoint '{owner.name}', which has the replicas"
+        found.append(FieldError("warm_up", "conflict", text))
     return found
 
 

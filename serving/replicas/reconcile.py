@@ -1,21 +1,25 @@
 """Start and stop the jobs of replicas, as the load of their endpoints wants."""
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
+from django.conf import settings
 from django.db import transaction
 
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.bus import events
 from gpusched.lib.db.locks import Lock
 from gpusched.lib.db.sql import execute, query, rows
-from gpusched.protocol.reasons import Pending
+from gpusched.protocol.reasons import Pending, sentence
 from jobs.actions import job_actions
 from jobs.submit import submit
 from serving.endpoints.endpoints import template_request
 from serving.models import Endpoint, EndpointState, Protocol
+from serving.prewarming import rounds
 from serving.replicas.place_lock import lock_places
 from serving.replicas.scaling import Decision, Demand, LiveReplica, decide
+from serving.replicas.warm_up import with_warm_up
 from tenants.auth.identity import identity_of_server, identity_of_user
 
 _ONE_AT_A_TIME = "SELECT pg_try_advisory_xact_lock(%s)"
@@ -27,10 +31,13 @@ _END = """
      WHERE r.job_id = e.job_id
 """
 _DEMANDS = """
-    SELECT e.id, e.tenant_id, e.state, e.min_replicas, e.max_replicas, e.idle_seconds, e.seconds_per_cost,
+    SELECT e.id, e.tenant_id, e.state, e.problem, e.min_replicas, e.max_replicas, e.idle_seconds, e.seconds_per_cost,
            coalesce(q.cost, 0) AS queued_cost, coalesce(q.running, 0) AS running, r.replicas, f.failures,
-           f.failed_seconds
-      FROM serving_endpoint e
+           f.failed_seconds, f.failed_job,
+           coalesce(e.prewarming AND p.worth IS NOT NULL AND NOT p.is_over_budget, false) AS is_prewarmed,
+           coalesce(p.is_kept, false) AS is_kept,
+           coalesce((e.template ->> 'gpu_count')::int, 0) > 0 AS holds_gpus
+      FROM serving_endpoint e LEFT JOIN serving_prewarming p ON p.endpoint_id = e.id
       LEFT JOIN LATERAL (
            SELECT sum(cost) FILTER (WHERE state = 'queued') AS cost,
                   count(*) FILTER (WHERE state = 'running') AS running
@@ -44,7 +51,8 @@ _DEMANDS = """
                   THEN date_part('epoch', clock_timestamp() - greatest(r.warm_at, r.busy_at)) END)), '[]') AS replicas
              FROM serving_replica r WHERE r.endpoint_id = e.id AND r.ended_at IS NULL AND NOT r.is_draining) r
       CROSS JOIN LATERAL (
-           SELECT count(*) AS failures, date_part('epoch', clock_timestamp() - max(r.ended_at)) AS failed_seconds
+           SELECT count(*) AS failures, date_part('epoch', clock_timestamp() - max(r.ended_at)) AS failed_seconds,
+                  (array_agg(r.job_id ORDER BY r.ended_at DESC, r.job_id DESC))[1] AS failed_job
              FROM serving_replica r
             WHERE r.endpoint_id = e.id AND r.warm_at IS NULL AND NOT r.is_draining
               AND r.ended_at > clock_timestamp() - interval '1 hour'
@@ -89,10 +97,14 @@ def reconcile() -> bool:
         execute(_END)
         execute(_COLD)
         [(by_all, by_tenants)] = rows(_WAITING_FOR_GPUS, {"of_all": list(_OF_ALL), "of_tenant": list(_OF_TENANT)})
+        rounds.update()
         for row in query(_DEMANDS):
-            decision = decide(_demand(row, by_all or row["tenant_id"] in by_tenants))
-            if decision.start or decision.stop:
-                _act(row["id"], decision)
+            are_gpus_needed = row["holds_gpus"] and (by_all or row["tenant_id"] in by_tenants)
+            decision = decide(_demand(row, are_gpus_needed))
+            is_ahead = not row["queued_cost"] and not row["running"] and row["is_prewarmed"] and row["is_kept"]
+            refusal = _act(row["id"], decision, is_ahead) if decision.start or decision.stop else ""
+            failure = _failure(row["failed_job"]) if row["failures"] and not refusal else ""
+            _set_problem(row["id"], row["problem"], refusal or failure)
     return True
 
 
@@ -110,27 +122,42 @@ def _demand(row: dict[str, Any], are_gpus_needed: bool) -> Demand:
         are_gpus_needed=are_gpus_needed,
         failures=row["failures"],
         failed_seconds=row["failed_seconds"] if row["failures"] else float("inf"),
+        is_prewarmed=settings.ENV.prewarming and row["is_prewarmed"],
+        is_kept=row["is_kept"],
     )
 
 
-def _act(endpoint_id: int, decision: Decision) -> None:
+def _act(endpoint_id: int, decision: Decision, is_ahead: bool) -> str:
     """Start the jobs of replicas in the name of the endpoint's owner, and stop them in that of the server, as the owner
-    may have lost the right. A start that is refused, as by a limit of the tenant, is the endpoint's problem, and tried
-    again in the next round."""
+    may have lost the right. Return why a start was refused, as by a limit of the tenant; the next round tries again.
+
+    `is_ahead`: pre-warming starts replicas, without a request that waits, so there is time for a warm-up."""
     endpoint = Endpoint.objects.select_related("tenant", "owner").get(pk=endpoint_id)
     refusal = ""
     try:
         for _ in range(decision.start):
             with transaction.atomic():
-                _start(endpoint)
+                _start(endpoint, is_ahead)
     except Problem as problem:
-        refusal = problem.detail[:1000]
-    if refusal != endpoint.problem:
-        execute("UPDATE serving_endpoint SET problem = %s WHERE id = %s", [refusal, endpoint_id])
-        events.changed("endpoints", [endpoint_id])
+        refusal = problem.detail
     for job_id in decision.stop:
         with transaction.atomic():
             _stop(endpoint, job_id)
+    return refusal
+
+
+def _failure(job_id: int) -> str:
+    """Return why a replica ended before it accepted requests."""
+    ended = query("SELECT reason, evidence FROM jobs_all WHERE id = %s", [job_id])
+    why = f": {sentence(ended[0]['reason'], ended[0]['evidence'])}" if ended and ended[0]["reason"] else ""
+    return f"job {job_id}, its latest replica, ended before it accepted requests{why}"
+
+
+def _set_problem(endpoint_id: int, previous: str, problem: str) -> None:
+    problem = problem[:1000]
+    if problem != previous:
+        execute("UPDATE serving_endpoint SET problem = %s WHERE id = %s", [problem, endpoint_id])
+        events.changed("endpoints", [endpoint_id])
 
 
 def _stop(endpoint: Endpoint, job_id: int) -> None:
@@ -141,11 +168,16 @@ def _stop(endpoint: Endpoint, job_id: int) -> None:
         job_actions.cancel(job_id, identity_of_server())
 
 
-def _start(endpoint: Endpoint) -> None:
+def _start(endpoint: Endpoint, is_ahead: bool) -> None:
     if not endpoint.owner.is_active:
         detail = f"the account of its owner, {endpoint.owner.get_username()}, is disabled"
         raise Problem(403, "not_permitted", detail, next_step="create the endpoint as another user")
-    submitted = submit.submit(template_request(endpoint), identity_of_user(endpoint.owner))
+    request = template_request(endpoint)
+    if is_ahead and endpoint.warm_up:
+        request = with_warm_up(request, endpoint.warm_up, endpoint.warm_up_seconds)
+    # A replica runs until it is scaled down, so the tenant's default time limit does not apply to it.
+    owner = replace(identity_of_user(endpoint.owner), default_minutes={})
+    submitted = submit.submit(request, owner)
     job_id = msgspec.json.decode(submitted.answer)["job_id"]
     sql = "INSERT INTO serving_replica (job_id, endpoint_id, is_draining) VALUES (%s, %s, false)"
     execute(sql, [job_id, endpoint.pk])

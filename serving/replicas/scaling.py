@@ -29,7 +29,8 @@ class LiveReplica:
 @dataclass(frozen=True)
 class Demand:
     """An endpoint now. `failures`: replicas that ended before they were warm, one after the other, the latest
-    `failed_seconds` ago. `are_gpus_needed`: jobs wait for GPUs."""
+    `failed_seconds` ago. `are_gpus_needed`: jobs wait for GPUs. `is_prewarmed`: pre-warming decides how long the last
+    replica stays; `is_kept`: it wants one now."""
 
     queued_cost: float
     running: int
@@ -43,6 +44,8 @@ class Demand:
     are_gpus_needed: bool = False
     failures: int = 0
     failed_seconds: float = math.inf
+    is_prewarmed: bool = False
+    is_kept: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,9 @@ def wanted_replicas(demand: Demand) -> int:
     load = 0
     if demand.queued_cost > 0 or demand.running:
         load = math.ceil(demand.queued_cost * (demand.seconds_per_cost or 0.0) / TARGET_UTILISATION) or 1
-    return min(max(load, 0 if demand.is_draining else demand.min_replicas), demand.max_replicas)
+    is_kept = demand.is_prewarmed and demand.is_kept and not demand.are_gpus_needed
+    least = max(demand.min_replicas, int(is_kept))
+    return min(max(load, 0 if demand.is_draining else least), demand.max_replicas)
 
 
 def decide(demand: Demand) -> Decision:
@@ -72,7 +77,7 @@ def decide(demand: Demand) -> Decision:
     if wanted > live:
         return Decision(0 if _is_paused(demand) else wanted - live, ())
     after = 0.0 if demand.is_draining else demand.idle_seconds
-    if demand.are_gpus_needed:
+    if demand.are_gpus_needed or (demand.is_prewarmed and wanted == 0):
         after = min(after, YIELD_SECONDS)
     idle = [(replica.idle_seconds, replica.job_id) for replica in demand.replicas if replica.idle_seconds is not None]
     longest_first = sorted(idle, reverse=True)

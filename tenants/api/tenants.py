@@ -27,7 +27,8 @@ Limit = int | None
 
 class QuotaFields(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """Limits on what a tenant holds at once; null: no limit. `max_queued_jobs` and `max_deferred_jobs` limit its queue;
-    null: the server's settings. `version`, as read, prevents lost updates."""
+    null: the server's settings. `default_runtime_minutes` is the time limit of jobs submitted without one. `version`,
+    as read, prevents lost updates."""
 
     max_gpus: Limit = None
     max_gpu_memory_mb: Limit = None
@@ -38,6 +39,7 @@ class QuotaFields(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     max_gpus_by_model: dict[str, int] = {}
     max_queued_jobs: Limit = None
     max_deferred_jobs: Limit = None
+    default_runtime_minutes: Limit = None
     guaranteed_gpus: int = 0
     version: Limit = None
 
@@ -84,6 +86,7 @@ _TENANTS = """
                'max_concurrent_jobs', q.max_concurrent_jobs, 'max_gpus_per_user', q.max_gpus_per_user,
                'max_queued_jobs', q.max_queued_jobs, 'max_deferred_jobs', q.max_deferred_jobs,
                'max_gpus_by_model', coalesce(q.max_gpus_by_model, '{{}}'),
+               'default_runtime_minutes', q.default_runtime_minutes,
                'guaranteed_gpus', coalesce(q.guaranteed_gpus, 0), 'version', coalesce(q.version, 0)) AS quota,
            u.in_use, u.pending_jobs
       FROM tenants_tenant t LEFT JOIN tenants_quota q ON q.tenant_id = t.id CROSS JOIN LATERAL ({tenant_use}) u

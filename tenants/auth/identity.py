@@ -42,6 +42,7 @@ class Identity:
     expires_at: datetime | None = None  # of a token
     quota_edits: int = 0  # the number of quota edits at the time of this query
     job_buckets: frozenset[int] = frozenset()  # tenants, of those that the user reaches, that limit submits of jobs
+    default_minutes: dict[int, int] = field(default_factory=dict)  # of these tenants: quota.default_runtime_minutes
 
     @property
     def token_prefix(self) -> str | None:
@@ -100,10 +101,16 @@ _JOB_BUCKETS = f"""
      WHERE b.limits = '{BucketUse.JOBS}' AND ({{is_admin}} OR EXISTS (
            SELECT 1 FROM tenants_membership v WHERE v.tenant_id = b.tenant_id AND v.user_id = {{user}}))
 """
+_DEFAULT_MINUTES = """
+    SELECT coalesce(json_object_agg(q.tenant_id, q.default_runtime_minutes), '{{}}') AS minutes FROM tenants_quota q
+     WHERE q.default_runtime_minutes IS NOT NULL AND ({is_admin} OR EXISTS (
+           SELECT 1 FROM tenants_membership w WHERE w.tenant_id = q.tenant_id AND w.user_id = {user}))
+"""
 _BY_TOKEN = f"""
     SELECT t.id, t.secret_hash, t.scopes, t.tenant_id, t.expires_at, t.user_id, u.username, u.is_superuser,
            ({_QUOTA_EDITS}) AS quota_edits,
            ({_JOB_BUCKETS.format(is_admin="u.is_superuser", user="u.id")}) AS job_buckets,
+           ({_DEFAULT_MINUTES.format(is_admin="u.is_superuser", user="u.id")}) AS default_minutes,
            t.last_used_at IS NULL OR t.last_used_at < now() - interval '1 minute' AS is_stale,
            (SELECT coalesce(json_agg(json_build_array(m.tenant_id, m.role, n.name, n.archived_at IS NOT NULL)), '[]')
               FROM tenants_membership m JOIN tenants_tenant n ON n.id = m.tenant_id
@@ -132,8 +139,8 @@ def identity_of_token(header: str) -> Identity | None:
         memberships = [[r["id"], Role.OWNER, r["name"], r["is_archived"]] for r in query(_TENANT, [row["tenant_id"]])]
     scopes = frozenset(row["scopes"])
     via, more = f"token {prefix}", (row["tenant_id"], row["expires_at"], int(row["quota_edits"]))
-    limited = frozenset(row["job_buckets"])
-    return Identity(row["user_id"], row["username"], is_admin, scopes, *_roles(memberships), via, *more, limited)
+    submits = (frozenset(row["job_buckets"]), _by_tenant(row["default_minutes"]))
+    return Identity(row["user_id"], row["username"], is_admin, scopes, *_roles(memberships), via, *more, *submits)
 
 
 def identity_of_user(user: AbstractBaseUser) -> Identity:
@@ -141,17 +148,24 @@ def identity_of_user(user: AbstractBaseUser) -> Identity:
     assert isinstance(user, User)
     rows = query(
         f"""SELECT m.tenant_id, m.role, n.name, n.archived_at IS NOT NULL AS is_archived, e.n AS quota_edits,
-                   b.tenants AS job_buckets
+                   b.tenants AS job_buckets, d.minutes AS default_minutes
               FROM ({_QUOTA_EDITS}) e
               CROSS JOIN ({_JOB_BUCKETS.format(is_admin="%(is_admin)s", user="%(user)s")}) b
+              CROSS JOIN ({_DEFAULT_MINUTES.format(is_admin="%(is_admin)s", user="%(user)s")}) d
               LEFT JOIN tenants_membership m ON m.user_id = %(user)s
               LEFT JOIN tenants_tenant n ON n.id = m.tenant_id""",
         {"user": user.pk, "is_admin": user.is_superuser},
     )
     roles = _roles([[r["tenant_id"], r["role"], r["name"], r["is_archived"]] for r in rows if r["tenant_id"]])
-    edits, limited = int(rows[0]["quota_edits"]), frozenset(rows[0]["job_buckets"])
     return Identity(
-        user.pk, user.username, user.is_superuser, ALL_SCOPES, *roles, quota_edits=edits, job_buckets=limited
+        user.pk,
+        user.username,
+        user.is_superuser,
+        ALL_SCOPES,
+        *roles,
+        quota_edits=int(rows[0]["quota_edits"]),
+        job_buckets=frozenset(rows[0]["job_buckets"]),
+        default_minutes=_by_tenant(rows[0]["default_minutes"]),
     )
 
 
@@ -166,14 +180,22 @@ def _roles(memberships: list[list[Any]]) -> tuple[dict[int, Role], dict[int, str
     return {m[0]: Role(m[1]) for m in memberships}, {m[0]: m[2] for m in memberships}, archived
 
 
+def _by_tenant(minutes: dict[str, int]) -> dict[int, int]:
+    """Return a JSON object of values by tenant id with numbers as keys."""
+    return {int(tenant_id): value for tenant_id, value in minutes.items()}
+
+
 class _Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of a write without fields: empty, or {}."""
 
 
 class TokenAuthentication(BaseAuthentication):
-    """`Authorization: Bearer <prefix>.<secret>`."""
+    """`Authorization: Bearer <prefix>.<secret>`; or a call inside this process, whose `caller` is known already."""
 
     def authenticate(self, request: Request) -> tuple[Any, Identity] | None:
+        caller: Identity | None = getattr(request._request, "caller", None)
+        if caller is not None:
+            return request._request.user, caller
         header = request.META.get("HTTP_AUTHORIZATION", "")
         if not header:
             return None

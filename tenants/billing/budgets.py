@@ -13,7 +13,7 @@ from gpusched.lib.api.problems import Problem, invalid
 from gpusched.lib.audit import log
 from gpusched.lib.bus import events, wake
 from gpusched.lib.cache import Cache
-from gpusched.lib.db.sql import query, rows
+from gpusched.lib.db.sql import execute, query, rows
 from gpusched.lib.hooks import hook
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import amounts
@@ -173,11 +173,11 @@ def note_crossings() -> None:
         if hours is not None and status.used_gpu_hours >= hours
     ]
     for tenant_id, bound, hours, version in crossed:
-        created = query(
+        created = execute(
             "INSERT INTO tenants_budgetcrossing (tenant_id, bound, gpu_hours, version, period)"
             " SELECT %s, %s, %s, %s, CASE WHEN days IS NULL THEN date_trunc('month', now(), 'UTC')"
             "                             ELSE date_trunc('day', now(), 'UTC') END"
-            "   FROM tenants_budget WHERE tenant_id = %s ON CONFLICT DO NOTHING RETURNING id",
+            "   FROM tenants_budget WHERE tenant_id = %s ON CONFLICT DO NOTHING",
             [tenant_id, bound, hours, version, tenant_id],
         )
         if created:

@@ -15,11 +15,17 @@ from gpusched.protocol.reasons import NODE_FAULTS, EndReason
 REFUNDED = NODE_FAULTS - {EndReason.SUPERVISOR_LOST}
 
 
+RESERVED = "reserved"
+
+
 class Charge(NamedTuple):
-    """The use of a device by a rank, a row of the ledger. `gpus`: 1, or the fraction of a shared device's memory."""
+    """The use of a device by a rank, a row of the ledger. `gpus`: 1, or the fraction of a shared device's memory.
+
+    Of idle reserved time, `cause` is RESERVED, `job_id` 0, `attempt` the reservation, and `rank` counts its entries for
+    the device."""
 
     tenant_id: int
-    user_id: int
+    user_id: int | None
     job_id: int
     attempt: int
     rank: int

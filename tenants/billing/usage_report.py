@@ -52,14 +52,16 @@ _PARTS = """,
                coalesce(sum(seconds) FILTER (WHERE is_refunded), 0) AS refunded_gpu_seconds,
                sum(seconds - priced_seconds) AS unpriced_gpu_seconds,
                coalesce(sum(price) FILTER (WHERE NOT is_refunded), 0) AS cost,
-               coalesce(sum(price) FILTER (WHERE is_refunded), 0) AS refunded_cost, count(DISTINCT job_id) AS jobs
+               coalesce(sum(price) FILTER (WHERE is_refunded), 0) AS refunded_cost,
+               count(DISTINCT nullif(job_id, 0)) AS jobs
           FROM priced x {join} GROUP BY 1)
 """
 _SUMS = ("gpu_seconds", "running_gpu_seconds", "refunded_gpu_seconds", "unpriced_gpu_seconds", "cost", "refunded_cost")
 _PAGE = f"""
     SELECT NULL AS key, NULL AS name, NULL AS "user",
            {", ".join(f"coalesce(sum({name}), 0) AS {name}" for name in _SUMS)},
-           (SELECT count(DISTINCT job_id) FROM held) AS jobs, least(statement_timestamp(), %(end)s) AS end_at FROM parts
+           (SELECT count(DISTINCT nullif(job_id, 0)) FROM held) AS jobs,
+           least(statement_timestamp(), %(end)s) AS end_at FROM parts
      UNION ALL
     (SELECT p.key, j.name, u.username, {", ".join(f"p.{name}" for name in _SUMS)}, p.jobs, NULL
        FROM parts p LEFT JOIN ({{job_names}}) j ON {{is_its_job}} LEFT JOIN auth_user u ON u.id = p.user_id

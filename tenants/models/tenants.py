@@ -12,6 +12,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator, RegexVa
 from django.db import models
 from django.db.models import F, Q
 
+from gpusched.protocol.job_request import MAX_RUNTIME_MINUTES
 from gpusched.protocol.reasons import fix_plurals
 from gpusched.protocol.states import Role
 
@@ -125,6 +126,12 @@ class Quota(models.Model):
     )
     max_deferred_jobs = models.PositiveIntegerField(
         null=True, blank=True, help_text="Jobs that cannot start yet; empty: GPUSCHED_MAX_DEFERRED_JOBS_PER_TENANT"
+    )
+    default_runtime_minutes = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1), MaxValueValidator(MAX_RUNTIME_MINUTES)],
+        help_text="The time limit, in minutes, of jobs that are submitted without one; empty: they have none",
     )
     guaranteed_gpus = models.PositiveIntegerField(default=0, help_text="Served first while it holds fewer than these")
     version = models.PositiveIntegerField(default=1, editable=False)

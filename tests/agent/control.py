@@ -41,6 +41,7 @@ class Control:
         self.is_away = False
         self.is_acknowledging = True
         self.unknown: set[str] = set()
+        self.missing: list[str] = []
         self._lock = threading.Lock()
         control = self
 
@@ -101,6 +102,7 @@ class Control:
             assignments=[order for order in self.orders.values() for _ in range(2)],  # each one twice, always
             limits=self.limits,
             signals=self.signals,
+            missing=self.missing,
             acknowledged=[r.key for r in sync.reports if isinstance(r, Ended) and r.key in acknowledged_keys],
             started=[r.key for r in sync.reports if isinstance(r, Started) and r.key in acknowledged_keys],
         )

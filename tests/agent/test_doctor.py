@@ -17,9 +17,9 @@ from gpusched.agent import config, identity
 from gpusched.agent.containers import gpu_support
 from gpusched.agent.gpus.nvml import Nvml
 from gpusched.agent.host import doctor
-from gpusched.agent.host.doctor import Finding
 from gpusched.agent.identity import Identity
 from gpusched.agent.isolation import cgroup
+from gpusched.protocol.findings import Finding
 from tests.agent.conftest import A100, set_devices
 from tests.agent.test_join import gpusched_agent, written
 
@@ -62,7 +62,7 @@ def node(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> Pat
     """A node that has joined the server."""
     monkeypatch.setenv("GPUSCHED_AGENT_RUNTIMES", "")
     directory = tmp_path / "nodes" / "gpu-1"
-    identity._save(directory, Identity("gpu-1", "k" * 32, server.url, 1, "n1.secret"))
+    identity.save(directory, Identity("gpu-1", "k" * 32, server.url, 1, "n1.secret"))
     return directory
 
 

@@ -12,11 +12,14 @@ from gpusched.lib.db.sql import execute, query, rows
 from gpusched.protocol.affinity import NodeAffinity, Toleration, TolerationOperator, expression_of, preference_of
 from gpusched.protocol.agent_messages import Isolation, Reading
 from gpusched.protocol.arrays import ArrayRequest
+from jobs.models import Attempt
 from nodes.telemetry import samples
+from scheduling.history import learning
 from tenants.billing import budgets
 from tests.api.operations import BODIES, complete
 from tests.api.test_access import call
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
+from tests.scheduling.history import ran
 from tests.tenants.test_usage import entry
 
 API = "/api/v1"
@@ -65,6 +68,9 @@ def everything() -> Iterator[Answered]:
     yield from nodes(world)
     yield from cluster(world)
     yield from serving(world)
+    yield from notifications(world)
+    yield from reservations(world)
+    yield from history(world)
     yield from tenants(world)
     yield from people(world)
 
@@ -95,6 +101,65 @@ def serving(world: World) -> Iterator[Answered]:
     yield world.ask("DELETE /buckets/{bucket_id}", bucket_id=bucket[1].json()["id"])
     yield world.ask("POST /endpoints/{name}/drain", name="embed")
     yield world.ask("DELETE /endpoints/{name}", name="embed")
+
+
+def history(world: World) -> Iterator[Answered]:
+    """Three earlier runs of a command, from which its run time and memory are predicted."""
+    tenant = make_tenant("returning")
+    user = make_member(tenant)
+    runs = ran(user, tenant, [600, 660, 720])
+    outcomes = {"0": {"peak_memory_mb": 5000, "peak_memory_of": "rank"}}
+    Attempt.objects.filter(job_id__in=runs).update(outcomes=outcomes)
+    learning.learn()
+    request = {"tenant": tenant.name, "command": ["python", "train.py"]}
+    yield world.ask("POST /jobs/simulate", body=request, token=make_token(user))
+    job = submit(user, tenant, command=request["command"])
+    for path in ("", "/explain"):
+        yield world.ask(f"GET /jobs/{{job_id}}{path}", job_id=job)
+
+
+def notifications(world: World) -> Iterator[Answered]:
+    for path, number in (("/notifications/routes", "route_id"), ("/webhooks", "webhook_id")):
+        one = f"{path}/{{{number}}}"
+        yield world.ask(f"POST {path}", "?dry_run=true")
+        created = world.ask(f"POST {path}")
+        yield created
+        ids = {number: created[1].json()["id"]}
+        yield world.ask(f"GET {path}")
+        yield world.ask(f"GET {one}", **ids)
+        yield world.ask(f"PATCH {one}", **ids)
+        yield world.ask(f"POST {one}/test", **ids)
+        tested = world.ask(f"POST {one}/test", **ids)
+        yield tested
+        execute("UPDATE notifications_delivery SET state = 'sent', ended_at = now()")
+        delivery = tested[1].json()["id"]
+        yield world.ask("GET /notifications/deliveries")
+        yield world.ask("GET /notifications/deliveries/{delivery_id}", delivery_id=delivery)
+        yield world.ask("POST /notifications/deliveries/{delivery_id}/replay", delivery_id=delivery)
+        if path == "/webhooks":
+            yield world.ask(f"POST {one}/rotate-secret", **ids)
+        yield world.ask(f"DELETE {one}", **ids)
+
+
+def reservations(world: World) -> Iterator[Answered]:
+    make_node(gpus=8, name="n9")
+    yield world.ask("POST /reservations", "?dry_run=true", token=world.member)
+    yield world.ask("POST /reservations", token=world.member)
+    rich = {"tenant": "nlp", "gpus": 2, "for_seconds": 3600, "lease": True, "users": ["ada"], "note": "the paper",
+            "gpu_model": "A100", "gpu_memory_mb": 1000, "confidence": 0.5}  # fmt: skip
+    created = world.ask("POST /reservations", token=world.member, body=rich)
+    yield created
+    reservation_id = created[1].json()["id"]
+    yield world.ask("GET /reservations/next-slot", "?gpus=4&for_seconds=600")
+    yield world.ask("GET /reservations")
+    yield world.ask("GET /reservations/{reservation_id}", reservation_id=reservation_id)
+    for verb in ("renew", "shorten", "cancel"):
+        path = f"POST /reservations/{{reservation_id}}/{verb}"
+        yield world.ask(path, "?dry_run=true", reservation_id=reservation_id)
+    yield world.ask("POST /reservations/{reservation_id}/renew", reservation_id=reservation_id)
+    yield world.ask("POST /reservations/{reservation_id}/shorten", reservation_id=reservation_id)
+    another = world.ask("POST /reservations", token=world.member)[1].json()["id"]
+    yield world.ask("POST /reservations/{reservation_id}/cancel", reservation_id=another)
 
 
 def money(world: World) -> Iterator[Answered]:
@@ -177,7 +242,7 @@ def one_job(world: World, running: int) -> Iterator[Answered]:
 def waiting(world: World, running: int) -> Iterator[Answered]:
     previous = submit(world.user, world.tenant, gpu_count=3, priority=200, name="b", max_runtime_minutes=5)
     far = submit(world.user, world.tenant, gpu_count=8, node_selector={"zone": "b"}, depends_on=[running], name="c")
-    allocated = submit(world.user, world.tenant, gpu_count=8, name="d")
+    allocated = submit(world.user, world.tenant, gpu_count=8, gpu_memory_mb="auto", name="d")
     world.ask("POST /jobs/{job_id}/hold", job_id=allocated)
     run_cycle()
     for job in (previous, far, allocated):

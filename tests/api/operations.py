@@ -46,8 +46,24 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /api/v1/endpoints": {"name": "new", "tenant": "nlp", "template": {"command": ["x"], "gpu_count": 1}},
     "PATCH /api/v1/endpoints/{name}": {"max_batch": 4},
     "POST /api/v1/tasks": {"endpoint": "embed", "input": {"text": "x"}},
+    "POST /api/v1/reservations": {"tenant": "nlp", "gpus": 1, "for_seconds": 600},
+    "POST /api/v1/reservations/{reservation_id}/renew": {"for_seconds": 7200},
     "POST /api/v1/buckets": {"tenant": "other", "scope": "user", "rate_per_second": 1, "burst": 10},
     "PATCH /api/v1/buckets/{bucket_id}": {"burst": 20},
+    "POST /api/v1/notifications/routes": {
+        "tenant": "nlp",
+        "name": "new",
+        "target": "ntfy://topic",
+        "kinds": ["job_failed"],
+    },
+    "PATCH /api/v1/notifications/routes/{route_id}": {"kinds": ["budget"]},
+    "POST /api/v1/webhooks": {
+        "tenant": "nlp",
+        "name": "new",
+        "url": "https://hooks.example.com/x",
+        "kinds": ["job_failed"],
+    },
+    "PATCH /api/v1/webhooks/{webhook_id}": {"kinds": ["budget"]},
 }
 # In which state a job is to be so that this can be done to it, or that it has most to say; else `pending` for what
 # changes it, and `running`.
@@ -156,7 +172,20 @@ class Stage:
                 "id"
             ],
         }
+        lease = {"tenant": "nlp", "gpus": 1, "for_seconds": 3600, "lease": True}
+        make_node(name="n3", gpus=4)
+        self._made["reservation_id"] = self._make("reservations", lease, token=self.member)["id"]
         self.tasks = self._serve()
+        self._made |= self._notify()
+
+    def _notify(self) -> dict[str, int]:
+        """Create a route and a webhook of the tenant, and a delivery that was sent."""
+        wanted = {"tenant": "nlp", "name": "team", "kinds": ["job_failed"]}
+        route = self._make("notifications/routes", {**wanted, "target": "ntfy://topic"})
+        webhook = self._make("webhooks", {**wanted, "url": "https://hooks.example.com/x"})
+        delivery = self._make(f"webhooks/{webhook['id']}/test")
+        execute("UPDATE notifications_delivery SET state = 'sent', ended_at = now()")
+        return {"route_id": route["id"], "webhook_id": webhook["id"], "delivery_id": delivery["id"]}
 
     def _serve(self) -> dict[str, int]:
         """Create endpoints of the member, the second without tasks. Return tasks of the first by their state."""

@@ -9,7 +9,8 @@ CALLERS = ("anonymous", "stranger", "viewer", "colleague", "member", "owner", "a
 LEAST = {
     "no token": "anonymous", "anybody": "stranger", "viewer": "viewer", "member": "colleague",
     "own jobs: member, else owner": "member", "own endpoints: member, else owner": "member",
-    "own tasks: member, else owner": "member", "owner": "owner", "admin": "admin", "its user": "admin",
+    "own tasks: member, else owner": "member", "own reservations: member, else owner": "member", "own routes: anybody, else owner": "owner",
+    "own routes: anybody, else member": "colleague", "owner": "owner", "admin": "admin", "its user": "admin",
 }  # fmt: skip
 _OPERATIONS = {
     "no token": """
@@ -24,6 +25,9 @@ _OPERATIONS = {
         GET /api/v1/gpus
         GET /api/v1/gpus/{device_id}/samples
         GET /api/v1/me
+        GET /api/v1/notifications/deliveries
+        GET /api/v1/notifications/routes
+        GET /api/v1/webhooks
         GET /api/v1/nodes
         GET /api/v1/nodes/{name}
         GET /api/v1/nodes/{name}/labels
@@ -31,6 +35,7 @@ _OPERATIONS = {
         GET /api/v1/queue
         GET /api/v1/queue/usage
         GET /api/v1/rates
+        GET /api/v1/reservations/next-slot
         GET /api/v1/scheduling/policy
         GET /api/v1/scheduling/shares
         GET /api/v1/tenants
@@ -54,6 +59,8 @@ _OPERATIONS = {
         GET /api/v1/jobs/{job_id}/events
         GET /api/v1/jobs/{job_id}/explain
         GET /api/v1/jobs/{job_id}/logs
+        GET /api/v1/reservations
+        GET /api/v1/reservations/{reservation_id}
         GET /api/v1/tasks
         GET /api/v1/tasks/{task_id}
         GET /api/v1/tasks/{task_id}/result
@@ -68,13 +75,36 @@ _OPERATIONS = {
         POST /api/v1/jobs
         POST /api/v1/jobs/bulk
         POST /api/v1/jobs/simulate
+        POST /api/v1/reservations
         POST /api/v1/tasks
         GET /api/v1/tenants/{name}/secrets
+    """,
+    "own routes: anybody, else member": """
+        GET /api/v1/notifications/deliveries/{delivery_id}
+        GET /api/v1/notifications/routes/{route_id}
+        GET /api/v1/webhooks/{webhook_id}
+    """,
+    "own routes: anybody, else owner": """
+        POST /api/v1/notifications/deliveries/{delivery_id}/replay
+        POST /api/v1/notifications/routes
+        PATCH /api/v1/notifications/routes/{route_id}
+        DELETE /api/v1/notifications/routes/{route_id}
+        POST /api/v1/notifications/routes/{route_id}/test
+        POST /api/v1/webhooks
+        PATCH /api/v1/webhooks/{webhook_id}
+        DELETE /api/v1/webhooks/{webhook_id}
+        POST /api/v1/webhooks/{webhook_id}/rotate-secret
+        POST /api/v1/webhooks/{webhook_id}/test
     """,
     "own endpoints: member, else owner": """
         PATCH /api/v1/endpoints/{name}
         DELETE /api/v1/endpoints/{name}
         POST /api/v1/endpoints/{name}/drain
+    """,
+    "own reservations: member, else owner": """
+        POST /api/v1/reservations/{reservation_id}/cancel
+        POST /api/v1/reservations/{reservation_id}/renew
+        POST /api/v1/reservations/{reservation_id}/shorten
     """,
     "own tasks: member, else owner": """
         POST /api/v1/tasks/{task_id}/cancel
@@ -142,7 +172,8 @@ _OPERATIONS = {
 }
 WHO: dict[str, str] = {line.strip(): who for who, lines in _OPERATIONS.items() for line in lines.strip().splitlines()}
 # Lists of what one may see, which are empty for strangers.
-_LISTS = tuple(f"GET /api/v1/{path}" for path in ("jobs", "jobs/count", "events", "endpoints", "tasks", "buckets"))
+_LISTS = tuple(f"GET /api/v1/{path}" for path in ("jobs", "jobs/count", "events", "endpoints", "tasks", "buckets",
+                                              "reservations"))  # fmt: skip
 DONE = 200  # for any good status
 
 

@@ -82,6 +82,24 @@ ENTRIES = {
     ),
     "PATCH buckets/{bucket_id}": Kept("bucket.change", True, True, {"burst": 20}),
     "DELETE buckets/{bucket_id}": Kept("bucket.delete", True, False),
+    "POST notifications/routes": Kept(
+        "route.create", False, True, {"name": "new", "target": "ntfy://topic", "kinds": ["budget"], "tenant": "nlp"}
+    ),
+    "PATCH notifications/routes/{route_id}": Kept("route.change", True, True, {"kinds": ["budget"]}),
+    "DELETE notifications/routes/{route_id}": Kept("route.delete", True, False),
+    "POST notifications/routes/{route_id}/test": Kept("route.test", False, True),
+    "POST notifications/deliveries/{delivery_id}/replay": Kept("delivery.replay", False, True),
+    "POST webhooks": Kept(
+        "webhook.create", False, True, {"name": "new", "url": "https://example.com/x", "kinds": ["budget"]}
+    ),
+    "PATCH webhooks/{webhook_id}": Kept("webhook.change", True, True, {"enabled": False}),
+    "DELETE webhooks/{webhook_id}": Kept("webhook.delete", True, False),
+    "POST webhooks/{webhook_id}/test": Kept("webhook.test", False, True),
+    "POST webhooks/{webhook_id}/rotate-secret": Kept("webhook.rotate_secret", False, True),
+    "POST reservations": Kept("reservation.create", False, True, {"tenant": "nlp", "gpus": 1, "for_seconds": 600}),
+    "POST reservations/{reservation_id}/renew": Kept("reservation.renew", True, True, {"for_seconds": 7200}),
+    "POST reservations/{reservation_id}/shorten": Kept("reservation.shorten", True, True),
+    "POST reservations/{reservation_id}/cancel": Kept("reservation.cancel", True, True),
     "PATCH scheduling/policy": Kept("policy.change", True, True, {"online_percent": 20}),
 }
 # Writes of jobs, with their bodies.
@@ -139,6 +157,11 @@ def existing(admin):
         "exemption_id": made("idle-exemptions", {"tenant": "nlp"})["id"],
         "bucket_id": made("buckets", {"tenant": "nlp", "scope": "user", "rate_per_second": 1, "burst": 10})["id"],
     }
+    wanted = {"tenant": "nlp", "name": "team", "kinds": ["job_failed"]}
+    result["route_id"] = made("notifications/routes", {**wanted, "target": "ntfy://topic"})["id"]
+    result["webhook_id"] = made("webhooks", {**wanted, "url": "https://hooks.example.com/x"})["id"]
+    result["delivery_id"] = made(f"webhooks/{result['webhook_id']}/test")["id"]
+    execute("UPDATE notifications_delivery SET state = 'sent', ended_at = now()")
     node = make_node(gpus=2, name="n1")
     for name in ("embed", "idle"):
         made("endpoints", {"name": name, "tenant": "nlp", "template": {"command": ["x"]}})
@@ -153,7 +176,9 @@ def existing(admin):
     make_node(gpus=0, name="n2")
     made("nodes/n2/drain")
     [device] = query("SELECT id FROM nodes_device WHERE held_whole = 0")
-    return result | {"device_id": device["id"]}
+    make_node(gpus=2, name="n3")
+    lease = {"tenant": "nlp", "gpus": 1, "for_seconds": 3600, "lease": True}
+    return result | {"device_id": device["id"], "reservation_id": made("reservations", lease)["id"]}
 
 
 def prepare(route: str, admin: str, existing: dict[str, Any]) -> None:

@@ -145,6 +145,7 @@ OTHERS: dict[str, tuple[int, ...]] = {
     "/admin/": (302,),
     "/login/": (200,),
     "/logout/": (405,),
+    "/mcp": (401,),
     "/v1/models": (401,),
     "/v1/models/x": (401,),
     "/v1/chat/completions": (401,),

@@ -1,9 +1,11 @@
 """The pages of endpoints in Chromium, with a replica that is a real job: the form that tries one, live load, drain and
 limits, keys, both themes and a phone."""
 
+import re
+import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -47,6 +49,8 @@ def warm(stack: Stack, endpoint: str) -> None:
 
 
 def send(page: Page, text: str) -> None:
+    """Fill and send the form once the page's script runs."""
+    expect(page.locator("[data-view=endpoint-head]")).to_have_class(re.compile("is-on"))
     page.locator("form[data-try] textarea").fill(text)
     page.get_by_role("button", name="Send").click()
 
@@ -77,6 +81,15 @@ def test_form_shows_errors_as_they_are(page: Page, warm: None) -> None:
     send(page, '"fail"')
     expect(alert).to_contain_text("is failed: ")
     expect(alert).to_contain_text("no such text")
+
+
+def test_form_sends_nothing_before_its_script_runs(page: Page, endpoint: str) -> None:
+    page.route("**/endpoints.js", lambda route: route.abort())
+    page.goto(PATH)
+    page.locator("form[data-try] textarea").fill('"kept"')
+    page.get_by_role("button", name="Send").click()
+    expect(page).to_have_url(re.compile(PATH + "$"))
+    expect(page.locator("form[data-try] textarea")).to_have_value('"kept"')
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +177,36 @@ def test_pages_are_accessible_at_every_width(
         findings += look_at(page, f"{path} {theme} {width}", width)
     context.close()
     assert not findings, "\n".join(findings)
+
+
+def test_endpoint_is_kept_warm_with_the_reason_until_prewarming_is_switched_off(page: Page, stack: Stack) -> None:
+    """A74: and the replica runs the warm-up command first, whose failure it survives."""
+    client = stack.client()
+    template: dict[str, Any] = {"command": [sys.executable, "-c", _SERVE]}
+    warm_up = ["sh", "-c", "echo read the data; exit 3"]
+    created = client.create_endpoint("regular", template, idle_seconds=20, warm_up=warm_up)
+    history = (
+        "import random, time\nfrom serving.prewarming import demo_history\n"
+        f"demo_history.store({created.id}, time.time(), random.Random(1))"
+    )
+    words = [sys.executable, "manage.py", "shell", "-v0", "-c", history]
+    subprocess.run(words, cwd=ROOT, env=stack.environment(), check=True)
+    page.goto("/endpoints/default/regular/")
+    head = page.locator("[data-view=endpoint-head]")
+    expect(head).to_contain_text("Pre-warming keeps a replica warm now: a request within the next minute is ")
+    expect(head).to_contain_text(re.compile(r"[\d,]+ cold starts avoided, 0\.0 GPU-hours wasted"))
+    expect(page.locator("[data-view=endpoint-replicas] tbody tr")).to_contain_text("warm, idle")
+    job_id = int(page.locator("[data-view=endpoint-replicas] tbody a").inner_text())
+    log = client.logs(job_id).text
+    assert log.index("read the data") < log.index("warm-up command ended with status 3; the replica starts without it")
+    for theme, width in (("light", 1400), ("dark", 390)):
+        page.emulate_media(color_scheme=cast(Literal["light", "dark"], theme))
+        page.set_viewport_size({"width": width, "height": 900})
+        assert look_at(page, f"kept warm {theme} {width}", width) == []
+    page.get_by_role("button", name="Turn off").click()
+    expect(head).to_contain_text("Pre-warming is off.")
+    expect(page.get_by_role("button", name="Turn on")).to_be_visible()
+    client.remove_endpoint("regular")
 
 
 def test_limits_and_drain_change_the_page_in_place(page: Page, stack: Stack, endpoint: str) -> None:

@@ -22,7 +22,7 @@ AXE = ROOT / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
 _WITH_FEED = r"(?!admin)(?!.*-(loading|polling|offline)$).*"
 # What only admins have, and what was not looked at with the others.
 _OF_ADMINS = r"quota.*|join.*|node|fleet-chosen|cluster-health|tenants|job-cancel|.*-(loading|polling|offline)"
-_RUN_AXE = """async () => {
+RUN_AXE = """async () => {
   const found = await axe.run(document, {resultTypes: ['violations'],
     runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'],
     rules: {'target-size': {enabled: true}, 'label-content-name-mismatch': {enabled: true}}});
@@ -83,7 +83,7 @@ def look_at(page: Page, name: str, width: int) -> list[str]:
     """Return what is too wide, and what axe reports."""
     wide = page.evaluate("document.documentElement.scrollWidth")
     page.evaluate(Path(AXE).read_text())
-    result = [f"{name} {finding}" for finding in page.evaluate(_RUN_AXE)]
+    result = [f"{name} {finding}" for finding in page.evaluate(RUN_AXE)]
     cut = page.evaluate(
         "[...document.querySelectorAll('tr.detail')].filter(e => e.scrollHeight > e.clientHeight + 1).length"
     )

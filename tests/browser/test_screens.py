@@ -47,6 +47,7 @@ def test_columns_fit_at_every_width(page: Page, stack: Stack) -> None:
         "/nodes/",
         f"/nodes/{node}/",
         "/tenants/",
+        "/notifications/",
         "/tokens/",
     )
     for path in (*paths, "/fleet/?view=table", f"/fleet/?view=table&gpu={node}/0", "/usage/", "/cluster/health/"):

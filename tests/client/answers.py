@@ -56,11 +56,17 @@ REPLAY = {
     "promised_job_id": 50,
     "promised_at": "2030-01-01T12:00:00Z",
 }
+ROUTE = {"id": 4, "name": "mail", "tenant": "nlp", "target": "E-mail (ada@example.com)", "kinds": ["job_failed"]}
+WEBHOOK = {"id": 5, "name": "ci", "tenant": None, "url": "https://hooks.example.com/…", "kinds": ["job_failed"]}
+DELIVERY = {"id": 8, "uid": "6448207e-27a7-41b0-93f3-134987adfe08", "route_id": 4, "route": "mail", "kind": "test",
+            "state": "sent", "attempts": 1}  # fmt: skip
 ENDPOINT = {"id": 1, "name": "embed", "tenant": "nlp", "owner": "ada", "state": "active", "type": "embedding",
             "cost": 1.0, "protocol": "batch", "template": {"command": ["python", "serve.py"], "gpu_count": 1}}  # fmt: skip
 TASK = {"id": 17, "endpoint": "embed", "tenant": "nlp", "user": "ada", "state": "completed", "cost": 1.0,
         "output": [0.5], "output_type": "application/json", "batch_size": 8, "flush_reason": "size"}  # fmt: skip
 BUCKET = {"id": 4, "tenant": "nlp", "scope": "user", "user": "kim", "rate_per_second": 5.0, "burst": 50.0}
+RESERVATION = {"id": 7, "tenant": "nlp", "user": "ada", "state": "planned", "starts_at": "2030-01-01T08:00:00Z",
+               "ends_at": "2030-01-01T10:00:00Z", "gpus": 2, "devices": [{"node": "n1", "index": 0}]}  # fmt: skip
 EXEMPTION = {"id": 5, "job_id": 42, "note": "by night", "created_by": "ada", "created_at": "2030-01-01T10:00:00Z"}
 TOKEN = {"id": 7, "name": "ci", "prefix": "u12ab", "scopes": ["read"], "expires_at": "2030-04-01T00:00:00Z"}
 
@@ -124,9 +130,30 @@ def answer_all(server: FakeServer) -> None:
 
 
 def answer_about_serving(server: FakeServer) -> None:
+    server.on("GET", "/notifications/routes", Answer(200, {"items": [ROUTE]}))
+    server.on("POST", "/notifications/routes", Answer(201, {**ROUTE, "status": "created"}))
+    server.on("GET", "/notifications/routes/4", Answer(200, ROUTE))
+    server.on("PATCH", "/notifications/routes/4", Answer(200, {**ROUTE, "status": "changed"}))
+    server.on("DELETE", "/notifications/routes/4", Answer(204, b""))
+    server.on("POST", "/notifications/routes/4/test", Answer(200, DELIVERY))
+    server.on("GET", "/webhooks", Answer(200, {"items": [WEBHOOK]}))
+    server.on("POST", "/webhooks", Answer(201, {**WEBHOOK, "secret": "whsec_x", "status": "created"}))
+    server.on("GET", "/webhooks/5", Answer(200, WEBHOOK))
+    server.on("POST", "/webhooks/5/rotate-secret", Answer(200, {**WEBHOOK, "secret": "whsec_y", "status": "changed"}))
+    server.on("GET", "/notifications/deliveries", Answer(200, {"items": [DELIVERY], "next_cursor": None}))
+    server.on("GET", "/notifications/deliveries/8", Answer(200, DELIVERY))
+    server.on("POST", "/notifications/deliveries/8/replay", Answer(200, DELIVERY))
+    server.on("GET", "/reservations", Answer(200, {"items": [RESERVATION]}))
+    server.on("POST", "/reservations", Answer(201, {**RESERVATION, "status": "booked"}))
+    server.on("GET", "/reservations/7", Answer(200, RESERVATION))
+    for verb, state in (("shorten", "released"), ("cancel", "cancelled"), ("renew", "active")):
+        server.on("POST", f"/reservations/7/{verb}", Answer(200, {**RESERVATION, "state": state}))
+    slot = {"starts_at": "2030-01-01T08:00:00Z", "ends_at": "2030-01-01T10:00:00Z", "nodes": ["n1"]}
+    server.on("GET", "/reservations/next-slot", Answer(200, slot))
     server.on("GET", "/endpoints", Answer(200, {"items": [ENDPOINT]}))
     server.on("POST", "/endpoints", Answer(201, {**ENDPOINT, "status": "created"}))
     server.on("GET", "/endpoints/embed", Answer(200, ENDPOINT))
+    server.on("PATCH", "/endpoints/embed", Answer(200, ENDPOINT))
     server.on("POST", "/endpoints/embed/drain", Answer(200, {**ENDPOINT, "state": "draining"}))
     server.on("DELETE", "/endpoints/embed", Answer(204, b""))
     server.on("GET", "/tasks", Answer(200, {"items": [TASK]}))

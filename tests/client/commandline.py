@@ -96,9 +96,18 @@ COMMANDS: dict[str, list[str]] = {
     "exempt list": ["exempt", "list"],
     "exempt add": ["exempt", "add", "--job", "42", "--note", "by night"],
     "exempt end": ["exempt", "end", "5"],
+    "reserve create": ["reserve", "create", "--gpus", "2", "--from", "2030-01-01T08:00:00Z", "--for", "2h"],
+    "reserve list": ["reserve", "list"],
+    "reserve next": ["reserve", "next", "--gpus", "2", "--for", "90m"],
+    "reserve shorten": ["reserve", "shorten", "7"],
+    "reserve cancel": ["reserve", "cancel", "--yes", "7"],
+    "lease": ["lease", "--gpus", "2", "--for", "2h"],
+    "lease renew": ["lease", "renew", "7", "--for", "1d12h"],
+    "lease end": ["lease", "end", "7"],
     "endpoint create": ["endpoint", "create", "--gpus", "1", "embed", "--", "python", "serve.py"],
     "endpoint list": ["endpoint", "list"],
     "endpoint show": ["endpoint", "show", "embed"],
+    "endpoint set": ["endpoint", "set", "--max", "2", "embed"],
     "endpoint drain": ["endpoint", "drain", "embed"],
     "endpoint rm": ["endpoint", "rm", "--yes", "embed"],
     "task submit": ["task", "submit", "embed", "a text"],
@@ -107,6 +116,15 @@ COMMANDS: dict[str, list[str]] = {
     "task wait": ["task", "wait", "17"],
     "task result": ["task", "result", "17"],
     "task cancel": ["task", "cancel", "17"],
+    "notify add": ["notify", "add", "mail", "--kind", "job_failed"],
+    "notify webhook": ["notify", "webhook", "ci", "--kind", "job_failed"],
+    "notify list": ["notify", "list"],
+    "notify edit": ["notify", "edit", "4", "--off"],
+    "notify test": ["notify", "test", "4"],
+    "notify rotate": ["notify", "rotate", "5"],
+    "notify remove": ["notify", "remove", "4", "--yes"],
+    "notify deliveries": ["notify", "deliveries", "--route", "4"],
+    "notify replay": ["notify", "replay", "8"],
     "whoami": ["whoami"],
     "secret set": ["secret", "set", "wandb", "-t", "nlp"],
     "secret list": ["secret", "list", "-t", "nlp"],
@@ -115,8 +133,8 @@ COMMANDS: dict[str, list[str]] = {
     "version": ["version", "--server"],
 }
 
-# This needs no server.
-OFFLINE = {"simulate"}
+# The first needs no server; the others read messages or rules first (tests/e2e/test_mcp.py, tests/client/test_watch.py).
+OFFLINE = {"simulate", "mcp", "watch"}
 # This runs until it is stopped, if it does not fail.
 ENDLESS = {"forward": ["forward", "42", "0:8888"]}
 

@@ -22,7 +22,21 @@ sys.meta_path.insert(0, Refuse())
 
 @pytest.mark.parametrize(
     "module",
-    ["cli.main", "cli.app", "client", "client.sync.client", "client.aio.client", "agent", "agent.main", "serve"],
+    [
+        "cli.main",
+        "cli.app",
+        "client",
+        "client.sync.client",
+        "client.aio.client",
+        "agent",
+        "agent.main",
+        "serve",
+        "embedded",
+        "watch.runner",
+        "watch.sources",
+        "watch.judge",
+        "watch.dry_run",
+    ],
 )
 def test_client_imports_without_django(module: str) -> None:
     code = f"{WITHOUT_SERVER}\nimport importlib; importlib.import_module('gpusched.{module}')"

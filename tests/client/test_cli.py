@@ -244,8 +244,8 @@ def test_retry_is_noted_once(full: FakeServer) -> None:
 
 def test_help_shows_examples_before_options(server: FakeServer) -> None:
     for args in COMMANDS.values():
-        groups = ("node", "gpu", "tenant", "user", "member", "token", "secret", "rate", "exempt", "cycles", "endpoint",
-                  "task")  # fmt: skip
+        groups = ("node", "gpu", "tenant", "user", "member", "token", "secret", "rate", "exempt", "cycles", "reserve",
+                  "endpoint", "task", "notify")  # fmt: skip
         command = args[:2] if args[0] in groups else args[:1]
         text = call(server.url, *command, "--help").stdout
         assert 0 < text.index(f"  gpusched {' '.join(command)}") < text.index("Options:"), command
@@ -315,3 +315,12 @@ def test_endpoint_create_sends_the_program_without_its_separator(full: FakeServe
 def test_endpoint_create_without_a_program_is_wrong_usage(full: FakeServer) -> None:
     assert call(full.url, "endpoint", "create", "embed", "--").exit_code == 2
     assert full.requests == []
+
+
+def test_endpoint_set_sends_only_the_named_options(full: FakeServer) -> None:
+    result = call(full.url, "endpoint", "set", "--max", "4", "--cost", "0", "embed")
+    assert result.exit_code == 0, result.stderr
+    assert (full.requests[-1].method, json.loads(full.requests[-1].body)) == ("PATCH", {"max_replicas": 4, "cost": 0})
+    sent = len(full.requests)
+    assert call(full.url, "endpoint", "set", "embed").exit_code == 2
+    assert len(full.requests) == sent

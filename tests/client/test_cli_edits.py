@@ -43,6 +43,13 @@ def test_quota_change_prints_its_effect(full: FakeServer) -> None:
     assert put.json["max_gpus"] == 8
 
 
+@pytest.mark.parametrize(("text", "minutes"), [("480", 480), ("none", None)])
+def test_default_time_limit_of_a_tenant_is_set_and_removed(full: FakeServer, text: str, minutes: int | None) -> None:
+    assert call(full.url, "quota", "nlp", "--default-runtime-minutes", text).exit_code == 0
+    [put] = [request for request in full.requests if request.method == "PUT"]
+    assert put.json["default_runtime_minutes"] == minutes
+
+
 @pytest.mark.parametrize("text", ["A100", "A100=", "=4", "A100=x", "A100=4,"])
 def test_limits_by_model_are_parsed_or_refused(full: FakeServer, text: str) -> None:
     assert call(full.url, "quota", "nlp", "--max-gpus-by-model", text).exit_code == 2
@@ -134,3 +141,12 @@ def test_node_label_and_taint_send_additions_and_removals(full: FakeServer) -> N
 def test_invalid_node_label_or_taint_is_refused(full: FakeServer, arguments: tuple[str, ...]) -> None:
     assert call(full.url, "node", *arguments).exit_code == 2
     assert not [request for request in full.requests if request.method == "PATCH"]
+
+
+@pytest.mark.parametrize(("text", "sent"), [("auto", "auto"), ("4096", 4096), ("lots", None)])
+def test_gpu_memory_is_a_number_or_auto(full: FakeServer, text: str, sent: str | int | None) -> None:
+    result = call(full.url, "submit", "--gpus", "1", "--gpu-memory-mb", text, "--", "true")
+    posts = [request for request in full.requests if request.method == "POST"]
+    assert [request.json["gpu_memory_mb"] for request in posts] == ([] if sent is None else [sent])
+    assert result.exit_code == (2 if sent is None else 0)
+    assert sent is not None or "--gpu-memory-mb lots is neither" in result.stderr

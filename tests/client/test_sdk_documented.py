@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpusched.client import AsyncClient, Client, NotPermitted
-from gpusched.client.calls import access, billing, cluster, people, records, serving
+from gpusched.client.calls import access, billing, cluster, notifications, people, records, serving
 from gpusched.client.transport import polling
 from gpusched.client.transport.call import Call, no_content
 from tests.client.answers import HAPPENED
@@ -67,6 +67,8 @@ def test_every_example_runs(documented: dict[str, Any], code: str, capsys: pytes
         (cluster.remove_node("n"), "/nodes/{name}"),
         (serving.remove_endpoint("e"), "/endpoints/{name}"),
         (serving.delete_bucket(1), "/buckets/{bucket_id}"),
+        (notifications.delete_notification_route(1), "/notifications/routes/{route_id}"),
+        (notifications.delete_webhook(1), "/webhooks/{webhook_id}"),
     ],
 )
 def test_deletion_expects_the_documented_answer(call: Call[Any], path: str) -> None:

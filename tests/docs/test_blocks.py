@@ -61,7 +61,7 @@ def parse(parser: Any, tokens: list[str]) -> None:
     options: list[str] = []
     while tokens and tokens[0].startswith("-"):
         options.append(tokens.pop(0))
-    if options[-1:] in (["--url"], ["--token-file"]):
+    if options[-1:] in (["--url"], ["--token-file"], ["--ca-file"]):
         tokens.pop(0)
     while hasattr(parser, "commands") and tokens and not (parser.invoke_without_command and tokens[0].startswith("-")):
         assert tokens[0] in parser.commands, f"there is no command {tokens[0]}"
@@ -119,4 +119,4 @@ def test_other_blocks_parse(block: Block) -> None:
         case "toml":
             tomllib.loads(block.text)
         case kind:
-            assert kind in ("text", "nginx", "http"), f"no test checks blocks of {kind}"
+            assert kind in ("text", "nginx", "caddy", "http"), f"no test checks blocks of {kind}"

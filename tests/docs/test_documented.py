@@ -21,7 +21,7 @@ from gpusched.protocol.states import JobState
 from scheduling.admission import REFUSED_AS
 from tests.docs.reading import ROOT, first_words, rows, section, text_of
 
-SERVER = ("gpusched", "tenants", "jobs", "nodes", "scheduling", "serving", "frontend")
+SERVER = ("gpusched", "tenants", "jobs", "nodes", "scheduling", "serving", "notifications", "frontend")
 
 
 # --- routes -----------------------------------------------------------------------------------------------------------
@@ -110,8 +110,11 @@ def test_metrics_have_the_documented_types_and_labels(monkeypatch: pytest.Monkey
     """A54."""
     from jobs.listing import tally
     from nodes.telemetry import samples
+    from notifications import heartbeat
+    from notifications import metrics as notification_metrics
     from scheduling.engine.model import Policy, Snapshot
     from scheduling.engine.whatif.questions import Present
+    from scheduling.reservations.figures import Figures
     from scheduling.status import cluster, metric_families, metrics
     from scheduling.whatif import current, outcomes
     from scheduling.worker import housekeeping
@@ -120,9 +123,14 @@ def test_metrics_have_the_documented_types_and_labels(monkeypatch: pytest.Monkey
     from tenants.billing import budgets
 
     monkeypatch.setattr(serving_metrics, "query", lambda *args: [])
+    monkeypatch.setattr(notification_metrics, "query", lambda *args: [])
+    monkeypatch.setattr(heartbeat, "query", lambda *args: [])
     monkeypatch.setattr(activity, "loads", dict)
     monkeypatch.setattr(metrics, "query", lambda *args: [])
+    monkeypatch.setattr(metrics, "scores", lambda days: [])
+    monkeypatch.setattr(metrics, "figures", lambda: Figures(0, 0, 0, 0))
     monkeypatch.setattr(metrics, "by_state", dict)
+    monkeypatch.setattr(cluster, "term", lambda: 1)
     monkeypatch.setattr(tally, "query", lambda *args: [])
     monkeypatch.setattr(outcomes, "query", lambda *args: [])
     monkeypatch.setattr(samples, "query", lambda *args: [])

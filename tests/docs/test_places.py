@@ -13,6 +13,7 @@ TOP_FOLDERS = (
     "nodes",
     "scheduling",
     "serving",
+    "notifications",
     "frontend",
     "templates",
     "tests",

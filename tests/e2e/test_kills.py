@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import httpx
+import psycopg
 import pytest
 
 from gpusched.agent.processes import descendants
@@ -125,23 +126,30 @@ def test_second_worker_takes_over_when_the_active_one_is_killed(stack: Stack) ->
     )
     client = stack.client()
 
-    def has_worked() -> bool:
-        client.wait(client.submit(["true"], gpus=1).id, timeout=20)
-        workers = {int(str(cycle["worker"]).split(":")[1]) for cycle in _cycles(stack)}
-        return bool(workers & set(descendants(second.pid)))
-
     try:
-        wait_for(has_worked, 60, "the second worker to run a cycle")
+        wait_for(lambda: _is_standing_by(stack), 60, "the second worker to stand by")
         stack.kill("worker cycles")
         done = client.wait(client.submit(["true"], gpus=1).id, timeout=20)
         assert done.started_at is not None and done.submitted_at is not None
         assert (done.started_at - done.submitted_at).total_seconds() < 2
+        workers = {int(str(cycle["worker"]).split(":")[1]) for cycle in _cycles(stack)}
+        assert workers & set(descendants(second.pid))
         while len(spans := sorted(_span(cycle) for cycle in _cycles(stack))) <= 10:
             client.wait(client.submit(["true"], gpus=1).id, timeout=20)
         assert all(first[1] <= then[0] for first, then in pairwise(spans))
     finally:
         os.killpg(second.pid, signal.SIGKILL)
         second.wait()
+
+
+def _is_standing_by(stack: Stack) -> bool:
+    """Return whether the latest statement of a session was an attempt to become the leader."""
+    attempts = (
+        "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_try_advisory_lock%' AND pid <> pg_backend_pid()"
+    )
+    with psycopg.connect(stack.database_url()) as database:
+        row = database.execute(attempts).fetchone()
+    return row is not None and row[0] > 0
 
 
 def _cycles(stack: Stack) -> list[dict[str, float | str]]:

@@ -50,3 +50,29 @@ def test_urgent_job_preempts_and_the_victim_resumes(stack: Stack, tmp_path: Path
     client.cancel(victim.id)
     assert client.wait(victim.id, timeout=40).state == "cancelled"
     assert client.status().available_gpus == 8
+
+
+# Runs out of GPU memory, as PyTorch reports it, in its first attempt.
+OUT_OF_MEMORY = """#!/bin/sh
+[ "$GPUSCHED_ATTEMPT" = 1 ] || exit 0
+echo "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB" >&2
+exit 1
+"""
+
+
+def test_job_that_runs_out_of_chosen_gpu_memory_is_retried_on_a_larger_gpu(stack: Stack) -> None:
+    """A70: a real process, its class from its output, one retry that costs none of its own."""
+    client = stack.client()
+    [large] = [node.name for node in client.nodes()]
+    client.cordon(large)
+    stack.agent("--pretend", "1:NVIDIA L4:24576:1:8:65536", name="small")
+    job = client.submit(script=OUT_OF_MEMORY, gpus=1, gpu_memory_mb="auto")
+    wait_for(lambda: client.get(job.id).gpu_memory_mb == 36_864, 60, "the retry with more memory")
+    waiting = client.get(job.id)
+    assert (waiting.state, waiting.attempt, waiting.retries_used) == ("pending", 1, 0)
+    client.uncordon(large)
+    done = client.wait(job.id, timeout=30)
+    assert (done.state, done.attempt, done.nodes) == ("completed", 2, [large])
+    assert done.gpu_memory_auto is not None and done.gpu_memory_auto.retries == 1
+    [first, _] = client.attempts(job.id)
+    assert first.exit_class == "cuda_oom"

@@ -158,6 +158,8 @@ def run(snapshot: Snapshot, job: Job, placement: Placement, now: float = NOW) ->
         job.priority,
         user_id=job.user_id,
         is_online=job.is_online,
+        grace_seconds=job.grace_seconds,
+        booking_id=placement.booking_id,
     )
     return replace(
         snapshot,

@@ -35,10 +35,10 @@ def test_no_legal_placement_is_overlooked(snapshot: Snapshot, policy: Policy) ->
         if job.eligible_at > NOW:
             continue
         for ranks in oracle.legal_placements(job.request, after.nodes, policy, after.running):
-            if _mixes_limited_models(after, job, ranks):
+            if mixes_limited_models(after, job, ranks):
                 continue  # it is not spread over models to use up what the limit of one leaves
             if oracle.is_within_limits(after, job, ranks) and oracle.is_within_parts(after, policy, job, lending=False):
-                assert is_kept[job.id] or _delays(after, new_plan, policy, job, ranks), (job, ranks)
+                assert is_kept[job.id] or delays(after, new_plan, policy, job, ranks), (job, ranks)
 
 
 @in_small_states
@@ -129,12 +129,12 @@ def test_feasibility_agrees_with_the_plan_on_the_empty_cluster(snapshot: Snapsho
             assert new_plan.reasons[0].code in ("constraint", "taint", "quota_wait")
 
 
-def _mixes_limited_models(after: Snapshot, job: Job, ranks: tuple[RankPlacement, ...]) -> bool:
+def mixes_limited_models(after: Snapshot, job: Job, ranks: tuple[RankPlacement, ...]) -> bool:
     (tenant,) = [tenant for tenant in after.tenants if tenant.id == job.tenant_id]
     return bool(tenant.max_gpus_by_model) and len(set(oracle.models(after, ranks))) > 1
 
 
-def _delays(after: Snapshot, new_plan: Plan, policy: Policy, job: Job, ranks: tuple[RankPlacement, ...]) -> bool:
+def delays(after: Snapshot, new_plan: Plan, policy: Policy, job: Job, ranks: tuple[RankPlacement, ...]) -> bool:
     """With these ranks taken too, could the promised job not start at its time in its place?"""
     promise = new_plan.reservation
     if promise is None or promise.job_id == job.id:

@@ -181,6 +181,17 @@ def test_promised_starving_job_keeps_its_place_when_another_is_older() -> None:
     assert new_plan.reservation is not None and new_plan.reservation.job_id == 1
 
 
+@pytest.mark.parametrize("minutes", [1, 25, 600, 100_000])
+def test_promised_job_keeps_its_place_when_predictions_of_other_jobs_rise(minutes: float) -> None:
+    """A12, A70: predictions of others raise the backlog, and with it the time after which a job starves."""
+    others = [predicted(id, 8, minutes, age=60.0) for id in range(3, 6)]
+    first = decide(half_full(job(1, gpus=8, age=9 * HOUR), predicted(2, 8, 1)), SHORTEST).reservation
+    assert first is not None and first.job_id == 1
+    state = replace(half_full(job(1, gpus=8, age=9 * HOUR), *others), reserved_job_id=1)
+    second = decide(state, SHORTEST).reservation
+    assert second is not None and (second.job_id, second.at) == (1, first.at)
+
+
 def test_a_starving_job_of_a_higher_band_takes_its_place() -> None:
     for tenant in (1, 2):
         urgent = job(3, gpus=8, age=14.9 * HOUR, priority=1000, tenant=tenant)
@@ -204,3 +215,9 @@ def test_age_alone_lets_no_starving_job_go_before_a_higher_band() -> None:
     """A13."""
     high = [predicted(id, 1, 25, age=60.0, priority=1500) for id in range(11, 30)]
     assert len(decide(half_full(OLD, *high), SHORTEST).placements) == 6
+
+
+def test_cost_aware_counts_a_job_that_ends_within_the_window_by_its_run_time() -> None:
+    policy = replace(COST, window_seconds=600.0)
+    jobs = (predicted(1, 2, 60, age=60.0), predicted(2, 4, 1, age=60.0), job(3, 3, age=60.0))
+    assert order(policy, *jobs) == [2, 1, 3]

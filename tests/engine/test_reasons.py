@@ -9,7 +9,7 @@ import pytest
 from gpusched.protocol import reasons
 from scheduling.engine.affinity import Expression, Taint
 from scheduling.engine.explain.explain import count_in_words
-from scheduling.engine.model import Device, DeviceHold, Node, RankPlacement, RunningJob, Snapshot, Tenant
+from scheduling.engine.model import Booking, Device, DeviceHold, Job, Node, RankPlacement, RunningJob, Snapshot, Tenant
 from tests.engine.scenario import NOW, ask, cluster, decide, gpu, job, node, occupy, reason, running_on
 
 
@@ -69,10 +69,48 @@ def apart() -> Snapshot:
     return replace(state, jobs=(job(1, apart="web"),))
 
 
+def booked(starts_in: float, waiting_job: Job) -> Snapshot:
+    """Make a node with one GPU, which tenant 2 has booked for its user 3 for an hour."""
+    ranks = (RankPlacement(0, 1, 8000, 1000, (DeviceHold(100),)),)
+    booking = Booking(5, 2, NOW + starts_in, NOW + starts_in + 3600, ranks, frozenset({3}))
+    return replace(cluster(node(1, gpus=1), jobs=[waiting_job], tenants=[Tenant(2, "t2")]), bookings=(booking,))
+
+
 SICK = [gpu(n, is_healthy=n > 1) for n in range(4)]
 NODE = "8 GPUs of 80000 MiB with 64 CPU cores and 256000 MiB of memory on one node"
 CASES = {
     "no node at all": (alone(), "constraint", "no node matches the request: none has joined yet"),
+    "devices booked ahead": (
+        booked(600, job(1, gpus=1)),
+        "reserved_soon",
+        "1 suitable GPU is free but part of a reservation of another tenant from 1970-01-12 13:56:40 UTC to "
+        "1970-01-12 14:56:40 UTC",
+    ),
+    "devices booked now by its own tenant for another user": (
+        booked(-600, job(1, gpus=1, tenant=2, user=4)),
+        "reserved_soon",
+        "1 suitable GPU is free but part of reservation 5 from 1970-01-12 13:36:40 UTC to 1970-01-12 14:36:40 UTC",
+    ),
+    "insists on a booking that has not started": (
+        booked(600, replace(job(1, gpus=1, tenant=2, user=3), booking_id=5)),
+        "reservation_pending",
+        "waits for room in its reservation 5, which lasts from 1970-01-12 13:56:40 UTC to 1970-01-12 14:56:40 UTC",
+    ),
+    "insists on a booking that is over": (
+        booked(-6000, replace(job(1, gpus=1, tenant=2, user=3), booking_id=5)),
+        "reservation_ended",
+        "reservation 5, in which alone it may start, has ended",
+    ),
+    "insists on the booking of others": (
+        booked(-600, replace(job(1, gpus=1), booking_id=5)),
+        "constraint",
+        "no node matches the request: reservation 5 is for others",
+    ),
+    "insists on a booking that is too small": (
+        booked(-600, replace(job(1, gpus=2, tenant=2, user=3), booking_id=5)),
+        "constraint",
+        "no node matches the request: reservation 5 has 1 GPU",
+    ),
     "no such label": (
         alone(node(1), node_selector=(("zone", "b"),)),
         "constraint",

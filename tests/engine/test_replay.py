@@ -31,10 +31,12 @@ def test_recording_replays_to_the_recorded_plan_byte_for_byte(snapshot: Snapshot
     assert recording.encode_plan(rerun(read.recording)) == read.plan
 
 
-def test_recording_of_format_2_still_replays() -> None:
-    """A22: a recording without taints and affinities, with starts, a preemption, a promise and waits. The evidence of
-    reasons may have changed since."""
-    recorded = recording.decode((Path(__file__).parent / "recorded" / "format_2.json").read_bytes()).recording
+@pytest.mark.parametrize("number", [2, 3])
+def test_recording_of_an_older_format_still_replays(number: int) -> None:
+    """A22: a recording without taints and affinities (2) or bookings (3), with starts, a preemption, a promise and
+    waits. The evidence of reasons may have changed since."""
+    file = Path(__file__).parent / "recorded" / f"format_{number}.json"
+    recorded = recording.decode(file.read_bytes()).recording
     assert recorded.plan.placements and recorded.plan.preemptions and recorded.plan.waits
     second_plan = rerun(recorded)
     for name in ("placements", "preemptions", "claims", "reservation"):
@@ -166,6 +168,6 @@ def test_decode_refuses_a_file_that_is_no_recording(content: str) -> None:
 
 
 def test_decode_names_an_unreadable_format(file: Path) -> None:
-    content = file.read_bytes().replace(b'{"format":3', b'{"format":7', 1)
-    with pytest.raises(ValueError, match="has format 7; this version reads 2 and 3"):
+    content = file.read_bytes().replace(b'{"format":4', b'{"format":7', 1)
+    with pytest.raises(ValueError, match="has format 7; this version reads 2, 3, 4"):
         recording.decode(content)

@@ -13,11 +13,13 @@ PAGES = (
     "/jobs/",
     "/nodes/",
     "/endpoints/",
+    "/calendar/",
     "/join/",
     "/tenants/",
     "/usage/",
     "/cluster/health/",
     "/submit/",
+    "/notifications/",
     "/tokens/",
 )
 HOSTILE = '<script>alert("x")</script>\'"&{{ 7 }}'

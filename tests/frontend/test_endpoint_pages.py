@@ -238,6 +238,19 @@ class TestActions:
         assert answer.json()["is_done"] is False
         assert Endpoint.objects.get().state == "active"
 
+    def test_prewarming_is_switched_by_those_who_may_change_the_endpoint(self, endpoint, nlp, member):
+        """A74"""
+        path, asks = f"{PATH}prewarming/", {"HTTP_ACCEPT": "application/json"}
+        colleague = browser(make_member(nlp))
+        assert path not in text_of(colleague.get(PATH))
+        assert colleague.post(path, {"prewarming": "off"}, **asks).json()["is_done"] is False
+        client = browser(member)
+        assert path in text_of(client.get(PATH))
+        assert client.post(path, {"prewarming": "off"}, **asks).json()["is_done"]
+        assert Endpoint.objects.get().prewarming is False
+        assert "Turn on" in text_of(client.get(PATH))
+        assert "must be on or off" in client.post(path, {"prewarming": "maybe"}, **asks).json()["sentence"]
+
     def limits(self, client, **changes):
         page = text_of(client.get(PATH))
         form = page[page.index("/limits/") : page.index("Save limits")]

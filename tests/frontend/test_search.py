@@ -6,6 +6,7 @@ from django.test import Client
 from jobs.models import Job
 from tests.factories import make_member, make_node, make_tenant, make_user, submit
 from tests.frontend.browsing import browser
+from tests.serving.test_requests import make_endpoint
 
 pytestmark = pytest.mark.django_db
 
@@ -60,6 +61,15 @@ def test_search_hides_other_tenants():
         assert found(client, text) == []
     assert found(browser(make_user(admin=True)), "top-secret") == [("job", f"/jobs/{secret}/")]
     assert Job.objects.filter(pk=secret).exists()
+
+
+def test_search_finds_endpoints_of_own_tenants():
+    tenant = make_tenant("nlp")
+    member = make_member(tenant)
+    make_endpoint(tenant, member, name="embed-text")
+    address = ("endpoint", "/endpoints/nlp/embed-text/")
+    assert found(browser(member), "embed") == found(browser(member), "endpoint text") == [address]
+    assert found(browser(make_member(make_tenant("ours"))), "embed") == []
 
 
 def test_search_needs_login():

@@ -12,7 +12,7 @@ from gpusched.protocol.job_request import FieldError, JobRequest, validate
 from jobs.submit.job_row import job_row, vary_row
 from tenants.auth.identity import Identity
 
-IDENTITY = cast(Identity, SimpleNamespace(user_id=1))
+IDENTITY = cast(Identity, SimpleNamespace(user_id=1, default_minutes={}))
 names = st.sampled_from(["", "trial 1", "x" * 200, "x" * 201, "a\x00b"])
 arguments = st.lists(st.sampled_from(["--seed", "7", "a\x00", "y" * 70_000]), max_size=3)
 variables = st.dictionaries(

@@ -67,7 +67,7 @@ def test_dry_run_considers_runtimes_and_blames_no_selector(user, tenant):
 
     make_node()
     request = JobRequest(command=["x"], gpu_count=1, image="ubuntu", tenant=tenant.name)
-    row, _, _ = _validated(request, identity_for(user))
+    request, row, _, _ = _validated(request, identity_for(user))
     answer = simulate(request, row, None)
     assert answer["reason"]["code"] == "constraint"
     assert "node_selector" not in [way["change"] for way in answer["alternatives"]]

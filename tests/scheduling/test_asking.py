@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from gpusched.installation import SERVER_ROOT
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.audit import log
 from gpusched.lib.web.request_threads import RequestThreads
@@ -157,7 +158,7 @@ Path({str(path) + ".new"!r}).rename({str(path)!r})
 threading.Event().wait(60)
 """
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "gpusched.settings"}
-    web = subprocess.Popen([sys.executable, "-c", script], cwd=client.ROOT, env=environment)
+    web = subprocess.Popen([sys.executable, "-c", script], cwd=SERVER_ROOT, env=environment)
     try:
         wait_for(lambda: path.exists() or web.poll() is not None)
         pid = int(path.read_text())

@@ -98,9 +98,17 @@ class TestReady:
     @pytest.mark.parametrize(
         ("ages", "is_working", "lag"),
         [
-            ({"mend": 50, "roll_up": 70, "drop_old": 3000, "drop_old_jobs": 40, "forecast": 50}, True, 10),
-            ({"mend": 400, "roll_up": 30, "drop_old": 3000, "drop_old_jobs": 40, "forecast": 50}, False, 340),
-            ({"mend": 30, "roll_up": 30, "drop_old": 7200, "drop_old_jobs": 40, "forecast": 50}, False, 3600),
+            ({"mend": 50, "roll_up": 70, "drop_old": 3000, "drop_old_jobs": 40, "forecast": 50, "learn": 50}, True, 10),
+            (
+                {"mend": 400, "roll_up": 30, "drop_old": 3000, "drop_old_jobs": 40, "forecast": 50, "learn": 50},
+                False,
+                340,
+            ),
+            (
+                {"mend": 30, "roll_up": 30, "drop_old": 7200, "drop_old_jobs": 40, "forecast": 50, "learn": 50},
+                False,
+                3600,
+            ),
             ({"mend": 30, "roll_up": 30}, False, None),
         ],
     )

@@ -9,7 +9,7 @@ from nodes.telemetry import samples
 from scheduling.cycle import run
 from scheduling.policy import env_defaults
 from scheduling.whatif import forecasting
-from scheduling.worker import chores, housekeeping, tasks
+from scheduling.worker import chores, housekeeping, leadership, tasks
 
 
 @pytest.fixture
@@ -48,9 +48,13 @@ def test_failed_chore_stops_nothing_else_and_is_retried(done, monkeypatch):
 
 def test_worker_runs_chores_after_each_cycle(monkeypatch):
     order = []
+    monkeypatch.setattr(leadership, "wait_for_term", lambda seconds: 1)
     monkeypatch.setattr(run, "run_paced", lambda trigger: order.append(trigger))
     monkeypatch.setattr(chores, "run_due", lambda: order.append("upkeep"))
     tasks.cycle("tick")
+    assert order == ["tick", "upkeep"]
+    monkeypatch.setattr(leadership, "wait_for_term", lambda seconds: None)
+    tasks.cycle("tick")  # another worker leads
     assert order == ["tick", "upkeep"]
 
 

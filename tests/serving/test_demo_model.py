@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import httpx
 import pytest
@@ -36,6 +37,14 @@ def start(tmp_path):
         process.wait()
 
 
+def is_listening(path):
+    """Return whether the socket takes connections; it exists a moment earlier. A connection would be the replica's."""
+    accepts = "00010000"
+    return any(
+        f" {accepts} " in line and line.endswith(f" {path}") for line in Path("/proc/net/unix").read_text().splitlines()
+    )
+
+
 def similarity(one, other):
     return sum(a * b for a, b in zip(one, other, strict=True))
 
@@ -50,7 +59,7 @@ def require_meaning(rows):
 def test_batch_of_texts_is_answered_with_embeddings(start, tmp_path):
     start()
     path = tmp_path / SOCKET_NAME
-    wait_for(path.exists, 60)
+    wait_for(lambda: is_listening(path), 60)
 
     async def ask():
         connection = await ReplicaConnection.connect(UnixStream(*await asyncio.open_unix_connection(str(path))), 60)

@@ -15,7 +15,7 @@ from asgiref.sync import sync_to_async
 
 from gpusched.lib.db import outages
 from gpusched.protocol.batches import SOCKET_NAME
-from serving.batching import rounds
+from serving.batching import rounds, transfers
 from serving.batching.dispatcher import Dispatcher, ServedEndpoint
 from serving.models import InferenceRequest, Use
 from tests.factories import make_member, make_tenant
@@ -38,6 +38,8 @@ def function(requests):
         os._exit(1)
     if "hang" in requests:
         time.sleep(60)
+    if "slow" in requests:
+        time.sleep(0.5)
     if "few" in requests:
         return []
     if len(requests) > 1 and "memory" in requests:
@@ -283,6 +285,43 @@ def test_lone_request_is_not_delayed_until_max_wait(replicas, tenant, user):
 
     asyncio.run(serve_one())
     assert InferenceRequest.objects.get().flush_reason == "idle"
+
+
+def test_results_of_a_batch_survive_a_longer_batch_of_another_replica(replicas, tenant, user, monkeypatch):
+    """Results wait in memory until they are recorded. A batch that began earlier ends while they wait."""
+    monkeypatch.setattr("serving.batching.dispatcher.RETRY_SECONDS", 1.0)
+    run_round = rounds.run_round
+    rounds_with_results: list[int] = []
+
+    def refuse_second_results(dispatcher, outcomes, *arguments):
+        rounds_with_results.extend([len(outcomes)] if outcomes else [])
+        if outcomes and len(rounds_with_results) == 2:
+            error = psycopg.OperationalError("server closed the connection unexpectedly")
+            outages.note_connection(error, None)
+            raise error
+        return run_round(dispatcher, outcomes, *arguments)
+
+    monkeypatch.setattr(rounds, "run_round", refuse_second_results)
+    endpoint = make_endpoint(tenant, user)
+    answers = run(replicas, endpoint, user, "slow", "b", "c", jobs=(1, 2), max_batch=1)
+    assert answers == [got("slow"), got("b"), got("c")]
+    assert set(InferenceRequest.objects.values_list("attempt", flat=True)) == {1}
+
+
+def test_batch_with_an_unexpected_failure_is_retried(replicas, tenant, user, monkeypatch):
+    store = transfers.store
+    failures: list[str] = []
+
+    async def fail_once(outcomes):
+        if not failures:
+            failures.append("store")
+            raise RuntimeError("unexpected")
+        return await store(outcomes)
+
+    monkeypatch.setattr(transfers, "store", fail_once)
+    monkeypatch.setattr("serving.batching.dispatcher.RECONCILE_SECONDS", 0.2)
+    endpoint = make_endpoint(tenant, user)
+    assert run(replicas, endpoint, user, "a", jobs=(1, 2)) == [got("a")]
 
 
 def test_claim_whose_commit_was_not_answered_returns_to_the_queue(replicas, tenant, user, monkeypatch):

@@ -31,11 +31,19 @@ _ORDER = (
     "bound",
     "task",
     "limits",
+    "outcome",
     "state",
     "reason",
     "direction",
     "le",
 )
+
+
+def _place(name):
+    """Return the place of a label; those of other apps come last."""
+    return _ORDER.index(name) if name in _ORDER else len(_ORDER)
+
+
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
@@ -76,7 +84,7 @@ def scrape(user=None):
 
 
 def _labels(labels):
-    return " ".join(labels[name] for name in sorted(labels, key=_ORDER.index))
+    return " ".join(labels[name] for name in sorted(labels, key=_place))
 
 
 def complete(number, code=""):
@@ -134,11 +142,18 @@ def test_present_load_is_a_gauge(endpoint, user):
     )
     execute("INSERT INTO serving_replica (job_id, endpoint_id, is_draining) VALUES (2, %s, false)", [endpoint.pk])
     execute("UPDATE serving_endpoint SET problem = 'no quota', cold_start_seconds = 7")
+    execute(
+        "INSERT INTO serving_arrival (endpoint_id, at, gap_seconds, was_warm, gpus, kept_seconds, idle_seconds)"
+        " SELECT e.id, now(), 400, n > 1, 2, 900, 300 FROM serving_endpoint e, generate_series(1, 4) AS n"
+    )
     seen = scrape(user)
     assert seen["endpoint_queued", "nlp embed"] == 3
     assert 20 <= seen["endpoint_oldest_wait_seconds", "nlp embed"] < 40
     assert [seen["endpoint_replicas", f"nlp embed {state}"] for state in ("warm", "cold")] == [1, 1]
     assert (seen["endpoint_problem", "nlp embed"], seen["endpoint_cold_start_seconds", "nlp embed"]) == (1, 7)
+    assert (seen["endpoint_arrivals", "nlp embed hit"], seen["endpoint_arrivals", "nlp embed miss"]) == (3, 1)
+    assert seen["endpoint_cold_starts_avoided", "nlp embed"] == 3
+    assert seen["endpoint_wasted_gpu_hours", "nlp embed"] == 2
 
 
 def test_refusals_of_buckets_are_counted(tenant, endpoint, user):

@@ -180,6 +180,29 @@ def test_failed_replica_is_replaced_after_a_pause(tenant, user, node):
     assert live() != [first]
 
 
+def test_replica_that_fails_at_its_start_is_the_problem_of_its_endpoint(tenant, user, node):
+    endpoint = make(tenant, user, min_replicas=1)
+    reconcile()
+    [first] = live()
+    run_cycle()
+    node.start_all()
+    node.end(f"{first}.1.0", exit_code=2)
+    reconcile()
+    endpoint.refresh_from_db()
+    assert endpoint.problem == (
+        f"job {first}, its latest replica, ended before it accepted requests: exited with code 2"
+    )
+    execute("UPDATE serving_replica SET ended_at = ended_at - interval '3 s'")
+    reconcile()
+    [second] = live()
+    run_cycle()
+    node.start_all()
+    make_warm(second, idle_seconds=-600)  # after the end of the first, by the clock of this transaction
+    reconcile()
+    endpoint.refresh_from_db()
+    assert endpoint.problem == ""
+
+
 @pytest.mark.parametrize(("exit_class", "expected"), [("host_oom", True), ("cuda_oom", True), (None, False)])
 def test_end_of_a_replica_is_explained_to_its_dispatcher(tenant, user, node, exit_class, expected):
     ask(make(tenant, user), user)

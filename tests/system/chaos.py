@@ -2,7 +2,6 @@
 agents while short jobs flow. Then counts jobs that were lost, run twice or stuck, processes left behind, errors of the
 ledger, and answers of 5xx other than 503."""
 
-import os
 import random
 import signal
 import tempfile
@@ -21,6 +20,7 @@ import psycopg
 
 from gpusched.agent.processes import signal_all
 from gpusched.client.errors import GpuschedError
+from tests.processes import processes_naming, read
 from tests.system.stack import A100, Stack
 from tests.waiting import until_random_moment, wait_for
 
@@ -89,7 +89,7 @@ def storm(jobs: int, seconds: float, seed: int, faults_every: float) -> Outcome:
         flow = Flow(stack, ran, jobs, seconds, random.Random(seed))
         kills = _kill_until(agents, flow, random.Random(seed + 1))
         acknowledged = flow.finish()
-        wait_for(lambda: _is_over(stack), 180, "all jobs to end", pause=0.5)
+        wait_for(lambda: is_over(stack), 180, "all jobs to end", pause=0.5)
         orphans = _orphans(stack)
         agents.close()
         return _outcome(agents, flow, acknowledged, ran, orphans, kills, time.monotonic() - began)
@@ -268,11 +268,11 @@ def kill_part(agents: Agents, victim: str, rng: random.Random) -> None:
 def _launchers(agent: int) -> list[int]:
     """Return the launchers of an agent, which fork its supervisors: only their parent distinguishes them from those."""
     threads = Path(f"/proc/{agent}/task").glob("*/children")
-    children = [int(pid) for thread in threads for pid in _read(str(thread)).split()]
-    return [pid for pid in children if b"launcher import main" in _read(f"/proc/{pid}/cmdline")]
+    children = [int(pid) for thread in threads for pid in read(str(thread)).split()]
+    return [pid for pid in children if b"launcher import main" in read(f"/proc/{pid}/cmdline")]
 
 
-def _is_over(stack: Stack) -> bool:
+def is_over(stack: Stack) -> bool:
     try:
         return not stack.client().list(state=OPEN, limit=1)
     except GpuschedError:
@@ -289,26 +289,14 @@ def _orphans(stack: Stack) -> int:
 def processes_of_jobs(stack: Stack) -> list[int]:
     """Return the processes of jobs and their supervisors, by their working directory."""
     mark = str(stack.directory / "storm").encode()
-    excluded = {os.getpid(), *(agent.pid for agent in stack.agents)}
+    excluded = {agent.pid for agent in stack.agents}
     excluded |= {pid for agent in stack.agents for pid in _launchers(agent.pid)}
-    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    return [
-        pid
-        for pid in pids
-        if pid not in excluded and (mark in _read(f"/proc/{pid}/environ") or mark in _read(f"/proc/{pid}/cmdline"))
-    ]
+    return [pid for pid in processes_naming(mark) if pid not in excluded]
 
 
-def _read(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return b""
-
-
-_JOBS = "SELECT id, state FROM jobs_job WHERE id = ANY(%s)"
+JOBS = "SELECT id, state FROM jobs_job WHERE id = ANY(%s)"
 _RERUNS = "SELECT reason, count(*) FROM jobs_attempt WHERE reason <> 'completed' GROUP BY 1 ORDER BY 1"
-_TIMES = """
+TIMES = """
     SELECT s.job_id, s.number, extract(epoch FROM s.ended_at - s.started_at)::float8,
            (SELECT sum(u.gpus * extract(epoch FROM u.ended_at - u.started_at))::float8 FROM tenants_usageentry u
              WHERE u.job_id = s.job_id AND u.attempt = s.number)
@@ -322,27 +310,27 @@ def _outcome(
     stack = agents.stack
     lines = [line.split() for line in ran.read_text().splitlines()]
     begun = Counter(attempt for mark, attempt, _ in lines if mark == "begin")
-    moments = _moments(lines)
-    ended = Counter(attempt.split(".")[0] for attempt, marks in moments.items() if "end" in marks)
+    times = moments(lines)
+    ended = Counter(attempt.split(".")[0] for attempt, marks in times.items() if "end" in marks)
     with psycopg.connect(stack.database_url()) as database:
-        states: dict[int, str] = dict(database.execute(_JOBS, [acknowledged]).fetchall())
+        states: dict[int, str] = dict(database.execute(JOBS, [acknowledged]).fetchall())
         held: Any = database.execute("SELECT count(*) FROM nodes_allocation").fetchone()
-        charged = database.execute(_TIMES).fetchall()
+        charged = database.execute(TIMES).fetchall()
         reruns = database.execute(_RERUNS).fetchall()
     errors = [abs((ledger or 0.0) - wall) for _, _, wall, ledger in charged]
     return Outcome(
         lost=len(set(acknowledged) - states.keys()),
         not_completed=sum(state != "completed" for state in states.values()),
-        run_twice=sum(times > 1 for times in begun.values()) + sum(times > 1 for times in ended.values()),
+        run_twice=sum(count > 1 for count in begun.values()) + sum(count > 1 for count in ended.values()),
         orphans=orphans,
         devices_held=held[0],
-        ledger_wrong=sum(error > 0.001 for error in errors) + _wrongly_charged(charged, moments),
+        ledger_wrong=sum(error > 0.001 for error in errors) + wrongly_charged(charged, times),
         jobs=len(set(acknowledged)),
         bad_answers=len(flow.bad),
         clean_exits=agents.clean_exits,
         kills=kills.total() - kills[RESTART],
         restarts_of_postgresql=kills[RESTART],
-        exceptions_in_agents=_read(str(agents.faults)).count(b"\n"),
+        exceptions_in_agents=read(str(agents.faults)).count(b"\n"),
         agents_started_again=agents.started_again,
         answers_503=flow.statuses[503],
         reruns=", ".join(f"{reason} {times}" for reason, times in reruns),
@@ -351,16 +339,16 @@ def _outcome(
     )
 
 
-def _moments(lines: list[list[str]]) -> dict[str, dict[str, float]]:
+def moments(lines: list[list[str]]) -> dict[str, dict[str, float]]:
     """Return for each attempt the times of its first and its last line, by the job's own clock."""
-    moments: dict[str, dict[str, float]] = {}
+    times: dict[str, dict[str, float]] = {}
     for mark, attempt, at in lines:
-        moments.setdefault(attempt, {})[mark] = float(at)
-    return moments
+        times.setdefault(attempt, {})[mark] = float(at)
+    return times
 
 
-def _wrongly_charged(charged: list[Any], moments: dict[str, dict[str, float]]) -> int:
+def wrongly_charged(charged: list[Any], times: dict[str, dict[str, float]]) -> int:
     """Count the attempts whose charge is not the time between their lines, or at most a second more."""
     ledgers = {f"{job}.{number}": ledger or 0.0 for job, number, _, ledger in charged}
-    spans = {attempt: marks["end"] - marks["begin"] for attempt, marks in moments.items() if "end" in marks}
+    spans = {attempt: marks["end"] - marks["begin"] for attempt, marks in times.items() if "end" in marks}
     return sum(not 0 <= ledgers.get(attempt, 0.0) - span <= 1.0 for attempt, span in spans.items())

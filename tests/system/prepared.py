@@ -14,8 +14,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from gpusched.installation import SERVER_ROOT
 from gpusched.lib.db.embedded import Server
-from gpusched.lib.process.one_machine import ROOT
 
 _PASSWORD = "admin_password"
 _POSTGRES = "postgres"
@@ -73,7 +73,7 @@ def _make(template: Path) -> None:
     try:
         variables = {"GPUSCHED_DATA_DIR": str(template), "GPUSCHED_DATABASE_URL": database.url()}
         result = subprocess.run(
-            [sys.executable, "manage.py", "bootstrap"], cwd=ROOT, env={**outside(), **variables}, text=True,
+            [sys.executable, "manage.py", "bootstrap"], cwd=SERVER_ROOT, env={**outside(), **variables}, text=True,
             stdout=subprocess.PIPE, check=True,
         )  # fmt: skip
     finally:

@@ -83,6 +83,22 @@ def change_limits(request: HttpRequest, identity: Identity, tenant: str, name: s
     return perform(request, "endpoint", do, tenant, name)
 
 
+@require_POST
+@page
+def switch_prewarming(request: HttpRequest, identity: Identity, tenant: str, name: str) -> HttpResponse:
+    """Turn pre-warming of the endpoint on or off."""
+    model = _find(identity, tenant, name)
+
+    def do() -> str:
+        value = request.POST.get("prewarming", "")
+        if value not in ("on", "off"):
+            raise invalid([FieldError("prewarming", "unknown_value", "must be on or off")])
+        actions.change(model.pk, {"prewarming": value == "on"}, identity)
+        return f"pre-warming of endpoint {name} is {value}"
+
+    return perform(request, "endpoint", do, tenant, name)
+
+
 def _find(identity: Identity, tenant: str, name: str) -> Endpoint:
     return actions.find(name, find_tenant(tenant, identity).pk, identity)
 

@@ -38,7 +38,8 @@ _UPKEEP = """
     SELECT (SELECT counted_until FROM nodes_gpu_clock WHERE id = 1) AS samples_until,
            (SELECT max(at) + interval '5 minutes' FROM nodes_rollups) AS rolled_up_until,
            (SELECT seen_at FROM nodes_listener WHERE id = 1) AS listening_at,
-           (SELECT worker FROM scheduling_beats WHERE id = 1) AS worker
+           (SELECT worker FROM scheduling_beats WHERE id = 1) AS worker,
+           (SELECT term FROM scheduling_terms) AS term
 """
 
 

@@ -102,6 +102,8 @@ def sentence(kind: str, actor: str, data: Row) -> str:
         return reasons.sentence(data["reason"], data)
     if kind == "idle_over":
         return "its GPUs are used again, or it is exempt"
+    if kind == "requeued" and "gpu_memory_mb" in data:
+        return f"waits for another attempt with {data['gpu_memory_mb']:,} MiB of memory per GPU"
     if kind == "requeued":
         return "waits for another attempt"
     return f"{kind.replace('_', ' ')}{by}"

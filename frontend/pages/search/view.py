@@ -1,4 +1,4 @@
-"""Search for the command palette: jobs by id or name, nodes and tenants that the caller can see."""
+"""Search for the command palette: jobs by id or name, nodes, tenants and endpoints that the caller can see."""
 
 import re
 from collections.abc import Callable, Collection
@@ -38,6 +38,13 @@ _TENANTS = """
     SELECT name FROM tenants_all
      WHERE (%(tenants)s::bigint[] IS NULL OR id = ANY(%(tenants)s)) AND name ILIKE ALL(%(words)s)
      ORDER BY name LIMIT %(most)s
+"""
+_ENDPOINTS = """
+    SELECT e.name, e.state, t.name AS tenant
+      FROM serving_endpoints e JOIN tenants_all t ON t.id = e.tenant_id
+     WHERE e.state <> 'removed' AND (%(tenants)s::bigint[] IS NULL OR e.tenant_id = ANY(%(tenants)s))
+       AND e.name ILIKE ALL(%(words)s)
+     ORDER BY e.name, t.name LIMIT %(most)s
 """
 
 
@@ -101,4 +108,21 @@ def _tenants(params: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-_KINDS: dict[str, Callable[[dict[str, Any]], list[dict[str, Any]]]] = {"job": _jobs, "node": _nodes, "tenant": _tenants}
+def _endpoints(params: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {
+            "kind": "endpoint",
+            "name": row["name"],
+            "about": f"{row['state']} · {row['tenant']}",
+            "href": reverse("endpoint", args=[row["tenant"], row["name"]]),
+        }
+        for row in query(_ENDPOINTS, params)
+    ]
+
+
+_KINDS: dict[str, Callable[[dict[str, Any]], list[dict[str, Any]]]] = {
+    "job": _jobs,
+    "node": _nodes,
+    "tenant": _tenants,
+    "endpoint": _endpoints,
+}

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from gpusched.protocol.affinity import NodeAffinity, Toleration, expression_text, preference_text, toleration_text
-from gpusched.protocol.job_request import JobRequest
+from gpusched.protocol.job_request import AUTO, JobRequest
 
 # In the order of typical use.
 _FLAGS = {
@@ -20,6 +20,7 @@ _FLAGS = {
     "ranks": "--ranks",
     "topology": "--topology",
     "anti_affinity": "--anti-affinity",
+    "reservation": "--reservation",
     "cpu_cores": "--cpu-cores",
     "memory_mb": "--memory-mb",
     "priority": "--priority",
@@ -72,6 +73,8 @@ def as_json(fields: Mapping[str, Any]) -> str:
 def request_of(job: Mapping[str, Any]) -> dict[str, Any]:
     """Return the request of a job, without defaults. `job`: as REST represents it."""
     fields = {name: _round(job[name]) for name in _FIELDS if name in job and not is_default(name, job[name])}
+    if job.get("gpu_memory_auto"):
+        fields["gpu_memory_mb"] = AUTO
     if array := fields.get("array"):
         # Progress is not part of the request.
         fields["array"] = {name: array[name] for name in ("count", "max_parallel") if array[name] is not None}

@@ -16,7 +16,7 @@ from gpusched.lib.api.problems import Problem
 from gpusched.lib.api.rest import decode
 from gpusched.protocol.affinity import expression_of, preference_of, toleration_of
 from gpusched.protocol.arrays import array_of
-from gpusched.protocol.job_request import RUNTIMES, FieldError, JobRequest, validate
+from gpusched.protocol.job_request import AUTO, RUNTIMES, FieldError, JobRequest, validate
 from gpusched.protocol.states import Sharing, Topology, WorkloadClass
 
 _SHARING = ((Sharing.EXCLUSIVE, "whole GPUs"), (Sharing.SHARED, "part of a GPU's memory"))
@@ -50,7 +50,7 @@ class SubmitForm(forms.Form):
     command = forms.CharField(required=False, strip=True)
     script = forms.CharField(required=False, strip=False)
     gpu_count = forms.IntegerField(required=False, initial=1)
-    gpu_memory_mb = forms.IntegerField(required=False)
+    gpu_memory_mb = forms.CharField(required=False)
     gpu_model = forms.CharField(required=False)
     gpu_sharing = forms.ChoiceField(required=False, choices=_SHARING, initial=Sharing.EXCLUSIVE)
     cpu_cores = forms.FloatField(required=False, initial=1)
@@ -75,6 +75,7 @@ class SubmitForm(forms.Form):
     ranks = forms.IntegerField(required=False)
     topology = forms.ChoiceField(required=False, choices=_TOPOLOGIES, initial=Topology.ANY)
     anti_affinity = forms.CharField(required=False)
+    reservation = forms.IntegerField(required=False)
     workload_class = forms.ChoiceField(required=False, choices=_CLASSES, initial=WorkloadClass.BATCH)
     preemptible = forms.ChoiceField(required=False, choices=_YES_NO, initial="yes")
     requeue = forms.ChoiceField(required=False, choices=_YES_NO, initial="yes")
@@ -92,6 +93,14 @@ class SubmitForm(forms.Form):
             return shlex.split(self.cleaned_data["command"])
         except ValueError as error:
             raise ValidationError("a quote is not closed: write it as in a shell") from error
+
+    def clean_gpu_memory_mb(self) -> int | str | None:
+        text = self.cleaned_data["gpu_memory_mb"].strip().lower()
+        if text in ("", AUTO):
+            return text or None
+        if not (text.isascii() and text.isdigit() and len(text) < 10):
+            raise ValidationError("Enter a whole number, or auto.")
+        return int(text)
 
     def clean_array(self) -> dict[str, int] | None:
         if not (text := self.cleaned_data["array"].strip()):
@@ -170,8 +179,8 @@ _MESSAGES = {("command", "required"): "enter a command, or a script below"}
 # Folded until needed.
 MORE = ("array", "secrets", "labels", "node_selector", "affinity", "prefer", "tolerations", "depends_on",
         "not_before", "workdir", "image", "runtime",
-        "mounts", "gang_scheduling", "ranks", "topology", "anti_affinity", "workload_class", "preemptible", "requeue",
-        "max_retries", "grace_seconds", "environment")  # fmt: skip
+        "mounts", "gang_scheduling", "ranks", "topology", "anti_affinity", "reservation", "workload_class",
+        "preemptible", "requeue", "max_retries", "grace_seconds", "environment")  # fmt: skip
 
 
 def _field(error: FieldError) -> str:

@@ -58,6 +58,7 @@ class QuotaForm(forms.Form):
     max_cpu_cores = _limit("CPU cores")
     max_memory_mb = _limit("Memory")
     max_gpu_memory_mb = _limit("GPU memory")
+    default_runtime_minutes = _limit("Default time limit")
     version = forms.IntegerField(min_value=0, widget=forms.HiddenInput)
     go_ahead = forms.BooleanField(required=False)
 

@@ -215,6 +215,7 @@ export interface JobDetail extends JobRow {
   cpu_cores: number;
   memory_mb: number;
   max_runtime_minutes: number | null;
+  max_runtime_source?: string | null;
   signal: number | null;
   devices: { node: string; index: number | null; model: string }[];
   array_id?: number | null;

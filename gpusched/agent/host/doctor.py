@@ -1,17 +1,18 @@
 """`gpusched-agent doctor`: check everything that the agent needs of its machine and its server, and change nothing."""
 
-import json
 import os
 import pwd
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 import httpx
 
+from gpusched import tls
 from gpusched.agent import config
+from gpusched.agent import identity as identities
 from gpusched.agent.config import Config, ConfigError
 from gpusched.agent.containers import gpu_support, runtimes
 from gpusched.agent.gpus.nvml import Nvml
@@ -21,26 +22,15 @@ from gpusched.agent.identity import FILE, Identity
 from gpusched.agent.isolation import cgroup, unix_user
 from gpusched.agent.isolation.unix_user import AccountError
 from gpusched.agent.rank_files import rank_dir
+from gpusched.protocol.addresses import split
 from gpusched.protocol.agent_messages import Hint
+from gpusched.protocol.findings import FAIL, MAX_SKEW_SECONDS, OK, SOME_SKEW_SECONDS, WARN, Finding
 
-OK, WARN, FAIL = "ok", "warn", "fail"
 # Below the minimum perhaps only the ends of jobs can still be written; logs and jobs soon use ten times that.
 MIN_FREE_MB, FEW_FREE_MB = 512, 5120
 MIN_FREE_FILES = 10_000
-# The Date header counts seconds.
-SOME_SKEW_SECONDS, MAX_SKEW_SECONDS = 3.0, 60.0
 SERVER_SECONDS = 10.0
 DRIVER = Path("/proc/driver/nvidia/version")
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A line of the result: `level` is `ok`, `warn` or `fail`; `next_step` is empty if there is nothing to do."""
-
-    check: str
-    level: str
-    says: str
-    next_step: str = ""
 
 
 def run_as_service(user: str, unit: Service | None) -> Finding:
@@ -94,20 +84,6 @@ def hints(
         # A node without GPUs is healthy; its page explains how to set up the driver.
         if finding.level != OK and (finding.check, finding.level) != ("driver", WARN)
     ]
-
-
-def as_lines(findings: Sequence[Finding]) -> str:
-    """Return the findings for people, one line each."""
-    width = max(len(finding.check) for finding in findings)
-    lines = [f"{finding.level:<4}  {finding.check:<{width}}  {finding.says}" for finding in findings]
-    return "\n".join(
-        f"{line}; {finding.next_step}" if finding.next_step else line
-        for line, finding in zip(lines, findings, strict=True)
-    )
-
-
-def as_json(findings: Sequence[Finding]) -> str:
-    return json.dumps([asdict(finding) for finding in findings], indent=2)
 
 
 def _driver(nvml: Nvml, devices: int) -> Iterator[Finding]:
@@ -200,7 +176,8 @@ def _server(directory: Path) -> Iterator[Finding]:
     if record is None or not record.get("credential"):
         yield Finding("joined", FAIL, f"there is no node in {directory}", "gpusched-agent join URL TOKEN")
         return
-    identity = Identity(**record)
+    files = (os.environ.get(name, "") for name in (tls.CA_FILE, tls.CERTIFICATE_FILE))
+    identity = identities.with_tls(Identity(**record), *files)
     mode = (directory / FILE).stat().st_mode & 0o077
     if mode:
         yield Finding(
@@ -208,15 +185,24 @@ def _server(directory: Path) -> Iterator[Finding]:
         )
     else:
         yield Finding("joined", OK, f"node {identity.name} of {identity.url}")
-    yield from _reach(identity)
+    for address in split(identity.url):
+        yield from _reach(replace(identity, url=address))
 
 
 def _reach(identity: Identity) -> Iterator[Finding]:
     try:
-        with httpx.Client(timeout=SERVER_SECONDS, verify=identity.url.startswith("https:")) as http:
+        with httpx.Client(
+            timeout=SERVER_SECONDS, verify=tls.verify(identity.url, identity.ca_file, identity.certificate_file)
+        ) as http:
             # The shortest request that needs the credential: the server checks that before the key.
             answer = http.post(f"{identity.url}/agent/logs", headers={"Authorization": f"Bearer {identity.credential}"})
+    except tls.TlsFileError as error:
+        yield Finding("server", FAIL, str(error), "correct --ca-file or --certificate-file, and join again")
+        return
     except (httpx.HTTPError, httpx.InvalidURL) as error:
+        if why := tls.distrust(error):
+            yield Finding("server", FAIL, f"{identity.url} cannot be trusted: {why}", tls.NEXT_STEP)
+            return
         sentence = f"{identity.url} cannot be reached: {error or type(error).__name__}"
         yield Finding(
             "server", FAIL, sentence, "check that it runs, and that no firewall blocks it; jobs here continue meanwhile"

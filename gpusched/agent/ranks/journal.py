@@ -8,7 +8,7 @@ import os
 import signal
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,8 @@ class Journal:
             confinement.open_way(path)
         self.boot_id = boot_id
         self._dropped_file = directory / "forgotten"
+        # Beside it, so that an older agent still reads that one.
+        self._ends_file = directory / "ends"
         self.joined(credential)
         self._dropped = dict(self._read_dropped())
         self._trash = directory / "trash"
@@ -137,6 +139,7 @@ class Journal:
         """Drop a rank whose end and log the server has. Record the key before the directory goes: one of both always
         exists."""
         if not self.is_dropped(key):
+            self._record_end(key)
             with self._dropped_file.open("a") as file:
                 file.write(f"{key}{self._plane} {time.time():.0f}\n")
             self._dropped[f"{key}{self._plane}"] = time.time()
@@ -145,6 +148,22 @@ class Journal:
         )  # of one that never started
         socket_dir.remove(self.ranks / key)
         self._discard(key)
+
+    def dropped_ends(self, keys: Iterable[str]) -> Iterator[Ended]:
+        """Yield the ends of those of these ranks that were dropped, as they were reported."""
+        names = {f"{key}{self._plane}".encode() for key in keys if self.is_dropped(key)}
+        if not names or not self._ends_file.exists():
+            return
+        lines = (line.partition(b" ") for line in self._ends_file.read_bytes().splitlines())
+        for fact in {name: fact for name, _, fact in lines if name in names}.values():
+            with contextlib.suppress(msgspec.MsgspecError):  # cut off by a crash
+                yield msgspec.json.decode(fact, type=Ended)
+
+    def _record_end(self, key: str) -> None:
+        if (ended := self._end(key)) is not None:
+            with self._ends_file.open("ab") as file:
+                fact = msgspec.json.encode(msgspec.structs.replace(ended, seconds_ago=None, log_bytes=0, left={}))
+                file.write(f"{key}{self._plane} ".encode() + fact + b"\n")
 
     def _discard(self, key: str) -> None:
         """Move a rank out of the way, whatever its job put into its directory; `empty_trash` removes it."""
@@ -262,7 +281,16 @@ class Journal:
             rewritten = self._dropped_file.with_suffix(".new")
             rewritten.write_text("".join(f"{key} {at:.0f}\n" for key, at in young))
             rewritten.rename(self._dropped_file)
+            self._prune_ends({key for key, _ in young})
         yield from young
+
+    def _prune_ends(self, names: set[str]) -> None:
+        """Remove the ends of ranks that are no longer remembered."""
+        if self._ends_file.exists():
+            lines = self._ends_file.read_bytes().splitlines(keepends=True)
+            rewritten = self._ends_file.with_suffix(".new")
+            rewritten.write_bytes(b"".join(line for line in lines if line.partition(b" ")[0].decode() in names))
+            rewritten.rename(self._ends_file)
 
 
 def wake_supervisor(directory: Path) -> None:

@@ -145,6 +145,11 @@ class Ranks:
             detail = "it ran here before, and its end was reported"
             self.table.add(key).ended = Ended(key=key, at=rank_dir.now(), reason=reason, detail=detail)
 
+    def repeat_ends(self, keys: Iterable[str]) -> None:
+        """Report the ends of dropped ranks again: a server with a restored database still has them running."""
+        for ended in self._journal.dropped_ends(key for key in keys if self.table.get(key) is None):
+            self.table.add(ended.key).ended = ended
+
     def joined(self, credential: str) -> None:
         """Take the following orders from another control plane."""
         self._journal.joined(credential)

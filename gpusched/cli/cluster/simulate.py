@@ -1,15 +1,13 @@
-"""The command `simulate`: pass a trace to the simulator, if the server is installed."""
+"""The command `simulate`: pass a trace to the simulator."""
 
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-import gpusched
-from gpusched.client.errors import Invalid
+from gpusched.installation import SERVER_ROOT
 
 
 def simulate(
@@ -24,17 +22,8 @@ def simulate(
 
     `gpusched simulate --help` lists the options, as does docs/simulator.md.
     """
-    options, checkout = arguments or [], Path(gpusched.__file__).parents[1]
-    if not (checkout / "scheduling" / "simulator").exists():
-        if {"-h", "--help"} & set(options):
-            print(ctx.get_help())
-            return
-        raise Invalid(
-            "the simulator is part of the server, which is not installed here",
-            next_step="run it in a checkout, or see `gpusched submit --dry-run`",
-        )
     # Not through the SDK: this machine reads and computes the trace of months. The child shares the terminal, and its
     # Ctrl-C. -P: files in the current folder must not shadow our modules.
-    path = os.pathsep.join(filter(None, [str(checkout), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, "-P", "-m", "scheduling.simulator", *options]
+    path = os.pathsep.join(filter(None, [str(SERVER_ROOT), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, "-P", "-m", "scheduling.simulator", *(arguments or [])]
     raise typer.Exit(subprocess.call(command, env={**os.environ, "PYTHONPATH": path}))

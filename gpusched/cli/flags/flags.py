@@ -16,6 +16,7 @@ from gpusched.cli.terminal import messages
 from gpusched.client.errors import Invalid
 from gpusched.protocol.affinity import expression_of, preference_of, toleration_of
 from gpusched.protocol.arrays import array_of
+from gpusched.protocol.job_request import AUTO
 
 # Typer exports only this exception of its parser.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -42,7 +43,8 @@ FLAGS: tuple[inspect.Parameter, ...] = (
     _flag("tenant", str, "The job's tenant; required only if you belong to several.", "--tenant", "-t"),
     _flag("name", str, "A name for the job.", "--name", "-n"),
     _flag("gpu_count", int, "GPUs in total.", "--gpus", "-g"),
-    _flag("gpu_memory_mb", int, "Minimum memory of each GPU, in MiB; on a shared GPU, the job's part."),
+    _flag("gpu_memory_mb", str, "Minimum memory of each GPU, in MiB; on a shared GPU, the job's part. auto: as earlier"
+          " runs used.", metavar="N|auto"),
     _flag("gpu_model", str, "Accepted models, such as 'A100|H100'."),
     _flag("gpu_sharing", str, "exclusive or shared.", metavar="MODE"),
     _flag("cpu_cores", float, "CPU cores in total.", "--cpu-cores", "-c"),
@@ -78,6 +80,7 @@ FLAGS: tuple[inspect.Parameter, ...] = (
     _flag("tolerations", list[str], "A taint of nodes that the job accepts; NAME alone accepts any value, * any taint.",
           "--toleration", metavar="NAME[=VALUE][:EFFECT]"),
     _flag("anti_affinity", str, "Your tenant's jobs with the same word never share a node.", metavar="WORD"),
+    _flag("reservation", int, "Start only in this reservation.", metavar="ID"),
     _flag("topology", str, "any, nvlink, numa, prefer_nvlink or prefer_numa: how close its GPUs are.", metavar="HOW"),
 )  # fmt: skip
 
@@ -180,6 +183,8 @@ def _override(fields: dict[str, Any], flags: Mapping[str, Any]) -> None:
         changes["secrets"] = _secrets(fields.get("secrets", []), changes["secrets"])
     if "depends_on" in changes and isinstance(existing := fields.get("depends_on"), list):
         changes["depends_on"] = [*existing, *changes["depends_on"]]
+    if "gpu_memory_mb" in changes:
+        changes["gpu_memory_mb"] = _gpu_memory(changes["gpu_memory_mb"])
     if "array" in changes:
         changes["array"] = _array(changes["array"])
     for field, flag in (("labels", "--label"), ("node_selector", "--node-selector")):
@@ -219,6 +224,12 @@ def _array(text: str) -> dict[str, int]:
     except ValueError as error:
         raise Invalid(f"--array {text} {error}") from error
     return {"count": array.count, **({} if array.max_parallel is None else {"max_parallel": array.max_parallel})}
+
+
+def _gpu_memory(text: str) -> int | str:
+    if text != AUTO and not (text.isascii() and text.isdigit()):
+        raise Invalid(f"--gpu-memory-mb {text} is neither a whole number of MiB nor {AUTO}")
+    return text if text == AUTO else int(text)
 
 
 def _mapping(fields: Mapping[str, Any], field: str) -> dict[str, Any]:

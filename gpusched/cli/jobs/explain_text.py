@@ -27,7 +27,7 @@ def explanation_lines(it: "Explanation") -> str:
     if it.position:
         ahead = fix_plurals(f"{it.position.jobs} jobs, {it.position.gpus:g} GPUs") if it.position.jobs else "no job"
         lines.append(f"ahead: {ahead} by priority and age; shares decide before that")
-    lines += _start(it)
+    lines += [*_start(it), *_run_time(it)]
     if len(it.history) > 1:
         periods = it.history[-_MAX_PERIODS:]
         lines.append("was:   " + ", ".join(f"{period.code} {_duration(period.seconds)}" for period in periods))
@@ -45,7 +45,8 @@ def simulation_lines(it: "Simulation") -> str:
     if it.victims:
         stopped = fix_plurals(f"{it.victims.jobs} jobs, {it.victims.gpus} GPUs")
         lines.append(f"stops: {stopped} (by {it.victims.rule})")
-    lines += _start(it)
+    lines += [*_start(it), *_run_time(it)]
+    lines += [f"advice: {item.sentence}" for item in it.advice]
     lines += [f"or:    {way.sentence}" for way in it.alternatives]
     return "\n".join(lines)
 
@@ -53,6 +54,10 @@ def simulation_lines(it: "Simulation") -> str:
 def _start(it: "Explanation | Simulation") -> list[str]:
     sentence = it.estimate.sentence if it.estimate else it.estimate_reason
     return [f"start: {sentence}"] if sentence else []
+
+
+def _run_time(it: "Explanation | Simulation") -> list[str]:
+    return [f"runs:  {it.predicted.source}"] if it.predicted else []
 
 
 def _gpus(numbers: list[int], models: list[str]) -> str:

@@ -1,5 +1,6 @@
 """The commands for endpoints: models that a tenant serves."""
 
+import shlex
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,6 +18,16 @@ app = group("Serve models: each endpoint queues requests, batches them, and star
 TenantOption = Annotated[
     str | None,
     typer.Option("--tenant", "-t", help="The tenant; required only if you belong to several.", show_default=False),
+]
+WarmUpOption = Annotated[
+    str | None,
+    typer.Option(
+        help='Command that a replica runs before its own if pre-warming starts it, as "cat /data/model"; "": none.',
+        show_default=False,
+    ),
+]
+WarmUpSecondsOption = Annotated[
+    int | None, typer.Option(help="Seconds that the warm-up command may take; 300 if not set.", show_default=False)
 ]
 _COLUMNS: "tuple[Column[EndpointData], ...]" = (
     Column("NAME", lambda e: e.name),
@@ -58,6 +69,8 @@ def create(
     min_replicas: Annotated[int, typer.Option("--min", help="Replicas that always run.")] = 0,
     max_replicas: Annotated[int, typer.Option("--max", help="Replicas at most.")] = 1,
     idle_seconds: Annotated[int, typer.Option(help="Stop a replica after this time without requests.")] = 300,
+    warm_up: WarmUpOption = None,
+    warm_up_seconds: WarmUpSecondsOption = None,
     form: output.OutputOption = Format.TABLE,
 ) -> None:
     """Create an endpoint. Options stand before NAME and the program.
@@ -87,6 +100,10 @@ def create(
     }  # fmt: skip
     if shares_replicas_with is not None:
         template, options["shares_replicas_with"] = {}, shares_replicas_with
+    if warm_up:
+        options["warm_up"] = shlex.split(warm_up)
+    if warm_up_seconds is not None:
+        options["warm_up_seconds"] = warm_up_seconds
     if port is not None:
         options |= {"protocol": "openai", "port": port}
     with connect(ctx) as client:
@@ -117,6 +134,56 @@ def show(ctx: typer.Context, name: str, tenant: TenantOption = None, form: outpu
     with connect(ctx) as client:
         endpoint = client.endpoint(name, tenant=tenant)
     output.one(endpoint, form, text=_text(endpoint), name=endpoint.state)
+
+
+@app.command("set")
+def set_options(
+    ctx: typer.Context,
+    name: str,
+    tenant: TenantOption = None,
+    cost: Annotated[float | None, typer.Option(help="Cost of a request.", show_default=False)] = None,
+    max_batch: Annotated[int | None, typer.Option(help="Requests of a batch.", show_default=False)] = None,
+    max_wait_ms: Annotated[
+        int | None, typer.Option(help="Milliseconds that a request may wait for others.", show_default=False)
+    ] = None,
+    max_queue: Annotated[int | None, typer.Option(help="Requests that may wait.", show_default=False)] = None,
+    min_replicas: Annotated[
+        int | None, typer.Option("--min", help="Replicas that always run.", show_default=False)
+    ] = None,
+    max_replicas: Annotated[int | None, typer.Option("--max", help="Replicas at most.", show_default=False)] = None,
+    idle_seconds: Annotated[
+        int | None, typer.Option(help="Stop a replica after this time without requests.", show_default=False)
+    ] = None,
+    prewarming: Annotated[
+        bool | None,
+        typer.Option(help="Keep or start a replica when requests are likely, by the history.", show_default=False),
+    ] = None,
+    warm_up: WarmUpOption = None,
+    warm_up_seconds: WarmUpSecondsOption = None,
+    timeout_seconds: Annotated[
+        float | None, typer.Option(help="Seconds that a batch may take.", show_default=False)
+    ] = None,
+    form: output.OutputOption = Format.TABLE,
+) -> None:
+    """Change options of an endpoint; others stay.
+
+    \b
+    gpusched endpoint set --max 4 --idle-seconds 60 embed
+    """
+    options = {
+        "cost": cost, "max_batch": max_batch, "max_wait_ms": max_wait_ms, "max_queue": max_queue,
+        "min_replicas": min_replicas, "max_replicas": max_replicas, "idle_seconds": idle_seconds,
+        "timeout_seconds": timeout_seconds, "prewarming": prewarming,
+        "warm_up_seconds": warm_up_seconds,
+    }  # fmt: skip
+    changes: dict[str, Any] = {option: value for option, value in options.items() if value is not None}
+    if warm_up is not None:
+        changes["warm_up"] = shlex.split(warm_up) or None
+    if not changes:
+        raise typer.BadParameter("name at least one option to change, like --max 4", param_hint="NAME")
+    with connect(ctx) as client:
+        changed = client.change_endpoint(name, changes, tenant=tenant)
+    output.one(changed, form, text=_text(changed), name=changed.name)
 
 
 @app.command("drain")
@@ -157,4 +224,14 @@ def _text(endpoint: "EndpointData") -> str:
         f"replicas {endpoint.replicas} ({endpoint.warm} warm), from {endpoint.min_replicas} to {endpoint.max_replicas}",
         f"batches of up to {endpoint.max_batch} requests, after {endpoint.max_wait_ms} ms at the latest",
     ]
+    if endpoint.request_chance is not None and endpoint.keep_from_chance is not None:
+        lines.append(
+            f"kept warm: {'yes' if endpoint.is_kept_warm else 'no'}, a request within the next minute is "
+            f"{endpoint.request_chance:.0%} likely, and a replica is worth keeping from {endpoint.keep_from_chance:.0%}"
+        )
+    if endpoint.prewarming_hits or endpoint.prewarming_misses:
+        lines.append(
+            f"pre-warming: {endpoint.prewarming_hits} hits, {endpoint.prewarming_misses} misses, "
+            f"{endpoint.cold_starts_avoided} cold starts avoided, {endpoint.gpu_hours_wasted:.1f} GPU-hours wasted"
+        )
     return "\n".join([*lines, *([f"problem: {endpoint.problem}"] if endpoint.problem else [])])

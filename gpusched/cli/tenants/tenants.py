@@ -25,10 +25,13 @@ MaxQueued = Annotated[Limit, typer.Option(metavar="N|none", help="Waiting jobs; 
 MaxDeferred = Annotated[
     Limit, typer.Option(metavar="N|none", help="Jobs that cannot start yet; none: the server's setting.")
 ]
+DefaultRuntime = Annotated[
+    Limit, typer.Option(metavar="N|none", help="Time limit, in minutes, of jobs submitted without one.")
+]
 Guaranteed = Annotated[Limit, typer.Option(metavar="N", help="GPUs that it can always get back.")]
 _LIMITS = (
     "max_gpus", "max_gpu_memory_mb", "max_cpu_cores", "max_memory_mb", "max_concurrent_jobs", "max_gpus_per_user",
-    "max_queued_jobs", "max_deferred_jobs", "guaranteed_gpus",
+    "max_queued_jobs", "max_deferred_jobs", "default_runtime_minutes", "guaranteed_gpus",
 )  # fmt: skip
 
 _COLUMNS: "tuple[Column[Tenant], ...]" = (
@@ -40,6 +43,7 @@ _COLUMNS: "tuple[Column[Tenant], ...]" = (
     Column("GPU MEMORY", lambda t: _of(t.in_use.gpu_memory_mb, t.quota.max_gpu_memory_mb), is_wide=True),
     Column("CPU CORES", lambda t: _of(t.in_use.cpu_cores, t.quota.max_cpu_cores), is_wide=True),
     Column("MEMORY", lambda t: _of(t.in_use.memory_mb, t.quota.max_memory_mb), is_wide=True),
+    Column("TIME LIMIT", lambda t: _minutes(t.quota.default_runtime_minutes), is_wide=True),
     Column("WEIGHT", lambda t: t.weight),
     Column("TIER", lambda t: t.tier),
     Column("ARCHIVED", lambda t: t.archived_at, is_wide=True),
@@ -169,6 +173,7 @@ def quota(
     max_gpus_by_model: MaxGpusByModel = None,
     max_queued_jobs: MaxQueued = None,
     max_deferred_jobs: MaxDeferred = None,
+    default_runtime_minutes: DefaultRuntime = None,
     guaranteed_gpus: Guaranteed = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Preview the effect; change nothing.")] = False,
 ) -> None:
@@ -179,6 +184,7 @@ def quota(
     gpusched quota nlp
     gpusched quota nlp --max-gpus 16 --guaranteed-gpus 8
     gpusched quota nlp --max-gpus-by-model A100=8 --dry-run
+    gpusched quota nlp --default-runtime-minutes 480
 
     Omitted limits stay unchanged. A lower limit stops no job; --dry-run lists the jobs that would start, wait or
     be stopped. Only admins can change limits.
@@ -240,6 +246,10 @@ def _by_model(text: str) -> dict[str, int]:
 
 def _of(used: float, limit: float | None) -> str:
     return f"{used:g}/{'-' if limit is None else f'{limit:g}'}"
+
+
+def _minutes(minutes: int | None) -> str | None:
+    return None if minutes is None else f"{minutes} min"
 
 
 def _described(tenant: "Tenant") -> str:

@@ -1,5 +1,6 @@
 """The commands for API tokens, and the login that stores one in the config file."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -124,7 +125,8 @@ def login(
     """
     from gpusched.client import Client, config
 
-    base = config.resolve(url or ctx.obj.url).url
+    resolved = config.resolve(url or ctx.obj.url, ca_file=ctx.obj.ca_file)
+    base, ca_file = resolved.url, str(Path(resolved.ca_file).absolute()) if resolved.ca_file else ""
     file = config.path()
     config.require_own(file)  # before creating a token that could not be stored
     if token_stdin:
@@ -132,14 +134,17 @@ def login(
     else:
         username = username or passwords.ask("Username", is_secret=False)
         password = passwords.line_of_stdin().rstrip("\r\n") if password_stdin else passwords.ask("Password")
-        with Client(base) as client:
+        with Client(base, ca_file=ca_file) as client:
             token = _log_in(client, username, password, is_from_stdin=password_stdin)
-    with Client(base, token) as client:
+    with Client(base, token, ca_file=ca_file) as client:
         me = client.me()
     stored = config.read_file(file)
     previous_url = config.stored_url(stored)
     dropped_tenant = stored.pop("tenant", None) if previous_url not in (None, base) else None
-    changed = {"url": base, "token": token, **({"tenant": tenant} if tenant else {})}
+    if previous_url != base:
+        stored.pop("ca_file", None)
+    optional = {"tenant": tenant, "ca_file": ca_file}
+    changed = {"url": base, "token": token, **{name: value for name, value in optional.items() if value}}
     config.write_file(file, {**stored, **changed})
     messages.note(f"logged in to {base} as {me.user}; the token is in {file}")
     if dropped_tenant and not tenant:

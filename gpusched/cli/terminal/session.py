@@ -18,6 +18,7 @@ class Globals:
 
     url: str | None = None
     token_file: str | None = None
+    ca_file: str | None = None
 
 
 def connect(ctx: typer.Context) -> "Client":
@@ -28,7 +29,7 @@ def connect(ctx: typer.Context) -> "Client":
     warnings.showwarning = lambda message, *_: messages.note(f"warning: {message}")
     options: Globals = ctx.obj
     token = read_secret(options.token_file, "--token-file") if options.token_file else None
-    return Client(options.url, token, on_retry=_Outage())
+    return Client(options.url, token, ca_file=options.ca_file, on_retry=_Outage())
 
 
 class _Outage:

@@ -7,6 +7,8 @@ from gpusched.client.aio import following
 from gpusched.client.aio.cluster import AsyncClusterMethods
 from gpusched.client.aio.connection import items, single
 from gpusched.client.aio.handles import AsyncArrayElement, AsyncJob
+from gpusched.client.aio.notifications import AsyncNotificationMethods
+from gpusched.client.aio.reservations import AsyncReservationMethods
 from gpusched.client.aio.serving import AsyncServingMethods
 from gpusched.client.calls import jobs
 from gpusched.client.errors import NotFound
@@ -37,7 +39,7 @@ def _job_call(
     return method
 
 
-class AsyncClient(AsyncClusterMethods, AsyncServingMethods):
+class AsyncClient(AsyncClusterMethods, AsyncServingMethods, AsyncNotificationMethods, AsyncReservationMethods):
     """A client of one server. URL, token and tenant come from the arguments, the environment, or the config file.
 
     `patience_seconds`: how long to retry a repeatable call while the server cannot be reached or is too busy.

@@ -11,7 +11,17 @@ import httpx
 from gpusched.client import config
 from gpusched.client.transport import wire
 from gpusched.client.transport.call import Call
-from gpusched.client.transport.retries import RETRY_TIMEOUT_SECONDS, NoResponse, Retries, is_success, read
+from gpusched.client.transport.retries import (
+    RETRY_TIMEOUT_SECONDS,
+    NoResponse,
+    Retries,
+    is_away,
+    is_success,
+    may_repeat,
+    of_all,
+    read,
+)
+from gpusched.protocol.addresses import Addresses
 from gpusched.protocol.rest.jobs import Page
 
 P = ParamSpec("P")
@@ -20,8 +30,10 @@ _MAX_PER_PAGE = 1000
 
 
 class AsyncConnection:
-    """A connection to one server. URL, token and tenant come from the arguments, the environment, or the config file.
+    """A connection to one control plane. URL, token and tenant come from the arguments, the environment, or the config
+    file. With several addresses, separated by commas, a call that fails at one goes to the next while that is safe.
 
+    `ca_file`: trust only the authorities in this file, not those of the machine.
     `patience_seconds`: how long to retry a repeatable call while the server cannot be reached or is too busy.
     `on_retry`: called with the reason before each retry."""
 
@@ -31,12 +43,14 @@ class AsyncConnection:
         token: str | None = None,
         *,
         tenant: str | None = None,
+        ca_file: str | None = None,
         patience_seconds: float = RETRY_TIMEOUT_SECONDS,
         on_retry: Callable[[str], None] | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self.config = config.resolve(url, token, tenant)
+        self.config = config.resolve(url, token, tenant, ca_file=ca_file)
         self.patience_seconds, self.on_retry = patience_seconds, on_retry
+        self.addresses = Addresses(self.config.url)
         self._http = httpx.AsyncClient(**wire.options(self.config), transport=transport)
 
     async def __aenter__(self) -> Self:
@@ -64,10 +78,24 @@ class AsyncConnection:
             await asyncio.sleep(seconds)
 
     async def _request(self, call: Call[Any]) -> httpx.Response | NoResponse:
+        """Send a call to one address after the other, while that is safe, until one answers."""
+        failures: list[httpx.Response | NoResponse] = []
+        for _ in self.addresses.all:
+            address = self.addresses.current
+            outcome = await self._request_at(address, call)
+            if not is_away(outcome):
+                return outcome
+            self.addresses.move_on(address)
+            failures.append(outcome)
+            if not may_repeat(call, outcome):
+                break
+        return of_all(failures)
+
+    async def _request_at(self, address: str, call: Call[Any]) -> httpx.Response | NoResponse:
         try:
-            return await self._http.request(**wire.request(call))
+            return await self._http.request(**wire.request(call, address))
         except httpx.RequestError as error:
-            return wire.lost(error, self.config.url)
+            return wire.lost(error, address)
 
     async def _items(self, call: Call[Page[T]], limit: int | None = None, *, is_sized: bool = False) -> list[T]:
         """Return up to `limit` items (None: all), from as many pages as needed. `is_sized`: the call has a `limit`

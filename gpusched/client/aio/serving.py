@@ -14,6 +14,7 @@ class AsyncServingMethods(AsyncConnection):
 
     endpoints = items(serving.endpoints)
     endpoint = single(serving.endpoint)
+    change_endpoint = single(serving.change_endpoint)
     drain_endpoint = single(serving.drain_endpoint)
     remove_endpoint = single(serving.remove_endpoint)
     tasks = items(serving.tasks)
@@ -21,6 +22,7 @@ class AsyncServingMethods(AsyncConnection):
     task_result = single(serving.task_result)
     buckets = items(serving.buckets)
     create_bucket = single(serving.create_bucket)
+    change_bucket = single(serving.change_bucket)
     delete_bucket = single(serving.delete_bucket)
 
     async def create_endpoint(

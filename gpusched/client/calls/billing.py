@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import date, datetime
 
-from gpusched.client.transport.call import Call, delete, get, segment, without_none, write
+from gpusched.client.transport.call import Call, delete, get, moment, segment, without_none, write
 from gpusched.protocol.rest.billing import BudgetData, RateData, Usage
 from gpusched.protocol.rest.jobs import Page
 
@@ -14,13 +14,13 @@ _MAX_PER_PAGE = 1000
 
 def usage(tenant: str, by: str, start: Moment | None, end: Moment | None) -> Call[Usage]:
     """Return a tenant's use and its cost."""
-    times = without_none(**{"from": _moment(start), "to": _moment(end)})
+    times = without_none(**{"from": moment(start), "to": moment(end)})
     return get(f"/tenants/{segment(tenant)}/usage", Usage, by=by, limit=_MAX_PER_PAGE, **times)
 
 
 def usage_after(call: Call[Usage], page: Usage) -> Call[Usage]:
     """Return the call for the next page, which counts up to the same moment as this one."""
-    return replace(call, query={**call.query, "to": _moment(page.end_at) or "", "cursor": page.next_cursor or ""})
+    return replace(call, query={**call.query, "to": moment(page.end_at) or "", "cursor": page.next_cursor or ""})
 
 
 def rates() -> Call[Page[RateData]]:
@@ -34,7 +34,7 @@ def set_rate(
     """Set a rate from now, or from a later time on (admins). `gpu_model`: words of the driver's name, or * for all
     others."""
     body = {"gpu_model": gpu_model, "price_per_gpu_hour": price_per_gpu_hour}
-    times = without_none(starts_at=_moment(starts_at), ends_at=_moment(ends_at))
+    times = without_none(starts_at=moment(starts_at), ends_at=moment(ends_at))
     return write("POST", "/rates", RateData, {**body, **times})
 
 
@@ -62,7 +62,3 @@ def set_budget(
     body = {"soft_gpu_hours": soft_gpu_hours, "hard_gpu_hours": hard_gpu_hours, "days": days}
     path = f"/tenants/{segment(tenant)}/budget"
     return write("PUT", path, BudgetData, body, version=version, is_dry_run=dry_run)
-
-
-def _moment(moment: Moment | None) -> str | None:
-    return moment if isinstance(moment, str) or moment is None else moment.isoformat()

@@ -1,7 +1,7 @@
 """The calls for jobs: submit, read, act on, explain, logs, and the queue."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import msgspec
 
@@ -29,7 +29,7 @@ class JobOptions(TypedDict, total=False):
     tenant: str | None
     name: str
     priority: int
-    gpu_memory_mb: int | None
+    gpu_memory_mb: int | Literal["auto"] | None
     gpu_model: str | None
     gpu_sharing: str
     cpu_cores: float
@@ -62,6 +62,7 @@ class JobOptions(TypedDict, total=False):
     tolerations: list[Toleration]
     anti_affinity: str | None
     topology: str
+    reservation: int | None
 
 
 class JobFilters(TypedDict, total=False):

@@ -35,6 +35,9 @@ class EndpointOptions(TypedDict, total=False):
     min_replicas: int
     max_replicas: int
     idle_seconds: int
+    prewarming: bool
+    warm_up: Sequence[str]
+    warm_up_seconds: int
 
 
 def endpoints(tenant: str | None = None) -> Call[Page[EndpointData]]:
@@ -52,6 +55,15 @@ def create_endpoint(
 ) -> Call[EndpointData]:
     """Create an endpoint; `template` is the job request of a replica."""
     return write("POST", "/endpoints", EndpointData, {"name": name, "tenant": tenant, "template": template, **options})
+
+
+def change_endpoint(
+    name: str, changes: Mapping[str, Any], *, tenant: str | None = None, version: int | None = None
+) -> Call[EndpointData]:
+    """Change fields of an endpoint, like {"max_replicas": 4}; running replicas continue as they started. `version`, as
+    read, prevents lost updates."""
+    path = f"/endpoints/{segment(name)}"
+    return _with(write("PATCH", path, EndpointData, dict(changes), version=version), tenant=tenant)
 
 
 def drain_endpoint(name: str, *, tenant: str | None = None) -> Call[EndpointData]:
@@ -145,6 +157,11 @@ def create_bucket(
     """Create a token bucket (admins). `scope`: user, each or the named one, or tenant, all users together."""
     body = {"tenant": tenant, "scope": scope, "user": user, "limits": limits, "daily_budget": daily_budget}
     return write("POST", "/buckets", BucketData, {**body, "rate_per_second": rate_per_second, "burst": burst})
+
+
+def change_bucket(bucket_id: int, changes: Mapping[str, Any]) -> Call[BucketData]:
+    """Change the rate, burst or daily budget of a token bucket (admins), like {"rate_per_second": 5}."""
+    return write("PATCH", f"/buckets/{bucket_id}", BucketData, dict(changes))
 
 
 def delete_bucket(bucket_id: int) -> Call[None]:

@@ -10,6 +10,8 @@ from gpusched.client.sync import following
 from gpusched.client.sync.cluster import ClusterMethods
 from gpusched.client.sync.connection import items, single
 from gpusched.client.sync.handles import ArrayElement, Job
+from gpusched.client.sync.notifications import NotificationMethods
+from gpusched.client.sync.reservations import ReservationMethods
 from gpusched.client.sync.serving import ServingMethods
 from gpusched.client.transport import polling, wire
 from gpusched.client.transport.call import Call
@@ -38,7 +40,7 @@ def _job_call(
     return method
 
 
-class Client(ClusterMethods, ServingMethods):
+class Client(ClusterMethods, ServingMethods, NotificationMethods, ReservationMethods):
     """A client of one server. URL, token and tenant come from the arguments, the environment, or the config file.
 
     `patience_seconds`: how long to retry a repeatable call while the server cannot be reached or is too busy.

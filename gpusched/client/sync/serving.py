@@ -15,6 +15,7 @@ class ServingMethods(Connection):
 
     endpoints = items(serving.endpoints)
     endpoint = single(serving.endpoint)
+    change_endpoint = single(serving.change_endpoint)
     drain_endpoint = single(serving.drain_endpoint)
     remove_endpoint = single(serving.remove_endpoint)
     tasks = items(serving.tasks)
@@ -22,6 +23,7 @@ class ServingMethods(Connection):
     task_result = single(serving.task_result)
     buckets = items(serving.buckets)
     create_bucket = single(serving.create_bucket)
+    change_bucket = single(serving.change_bucket)
     delete_bucket = single(serving.delete_bucket)
 
     def create_endpoint(

@@ -4,6 +4,7 @@ import math
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import date
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import quote
 
@@ -63,6 +64,11 @@ def write(
         is_repeatable = is_dry_run
     query = {"dry_run": "true"} if is_dry_run else {}
     return Call(method, API + path, json_as(kind), query, body, headers, is_repeatable)
+
+
+def moment(value: str | date | None) -> str | None:
+    """Return a time or a day as text."""
+    return value.isoformat() if isinstance(value, date) else value
 
 
 def delete(path: str, *, is_repeatable: bool = False) -> Call[None]:

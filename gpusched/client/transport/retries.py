@@ -3,7 +3,8 @@
 import random
 import time
 import warnings
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeGuard, TypeVar
 
 import httpx
@@ -18,15 +19,19 @@ T = TypeVar("T")
 RETRY_TIMEOUT_SECONDS = 6.0
 # A server that answers 503 with Retry-After is up, and waits for its database; recovery after a crash takes longer.
 OUTAGE_FACTOR = 5
+# A proxy or a server that cannot answer at present.
+_AWAY = (502, 503, 504)
 _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.2, 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class NoResponse:
-    """The outcome of a request without an answer. `was_sent`: the server may have carried it out."""
+    """The outcome of a request without an answer. `was_sent`: the server may have carried it out. `next_step`: what to
+    do about a failure that lasts, so that the client does not repeat the request."""
 
     sentence: str
     was_sent: bool
+    next_step: str = ""
 
 
 class Retries:
@@ -44,7 +49,7 @@ class Retries:
         seconds = _pause_seconds(outcome, self._tries)
         self._max_seconds = max(self._max_seconds, self._patience_seconds * _factor(outcome))
         waited = time.monotonic() - self._started_at
-        if not _may_repeat(self._call, outcome) or waited + seconds > self._max_seconds:
+        if not may_repeat(self._call, outcome) or waited + seconds > self._max_seconds:
             raise error
         self._tries += 1
         return seconds, str(error)
@@ -69,13 +74,30 @@ def read(call: Call[T], response: httpx.Response) -> T:
         ) from error
 
 
-def _may_repeat(call: Call[Any], outcome: httpx.Response | NoResponse) -> bool:
+def is_away(outcome: httpx.Response | NoResponse) -> bool:
+    """Return whether another address of the control plane may do better."""
+    return isinstance(outcome, NoResponse) or outcome.status_code in _AWAY
+
+
+def may_repeat(call: Call[Any], outcome: httpx.Response | NoResponse) -> bool:
+    """Return whether sending the call again cannot carry it out twice."""
     if isinstance(outcome, NoResponse):
-        return call.is_repeatable or not outcome.was_sent
+        return not outcome.next_step and (call.is_repeatable or not outcome.was_sent)
     # The server refuses with a 429 before doing anything; behind a proxy's 502 or 504 it may have acted.
     if outcome.status_code == 429:
         return call.repeats_refused
-    return outcome.status_code in (502, 503, 504) and call.is_repeatable
+    return outcome.status_code in _AWAY and call.is_repeatable
+
+
+def of_all(outcomes: Sequence[httpx.Response | NoResponse]) -> httpx.Response | NoResponse:
+    """Return the outcome of a call that failed at every address: the last answer, or all failures to get one."""
+    failures: list[NoResponse] = []
+    for outcome in reversed(outcomes):
+        if isinstance(outcome, httpx.Response):
+            return outcome
+        failures.insert(0, outcome)
+    sentence = "; ".join(failure.sentence for failure in failures)
+    return replace(failures[-1], sentence=sentence, was_sent=any(failure.was_sent for failure in failures))
 
 
 def _factor(outcome: httpx.Response | NoResponse) -> int:
@@ -106,5 +128,6 @@ def _error(call: Call[Any], outcome: httpx.Response | NoResponse) -> GpuschedErr
         )
     return Unreachable(
         outcome.sentence,
-        next_step="check that the server runs and that the URL is right (--url, GPUSCHED_URL or gpusched login)",
+        next_step=outcome.next_step
+        or "check that the server runs and that the URL is right (--url, GPUSCHED_URL or gpusched login)",
     )

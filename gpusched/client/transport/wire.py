@@ -8,13 +8,16 @@ from typing import Any
 import httpx
 import msgspec
 
-from gpusched import __version__
+from gpusched import __version__, tls
 from gpusched.client.config import Config
+from gpusched.client.errors import Invalid
 from gpusched.client.transport.call import Call
 from gpusched.client.transport.retries import NoResponse
 
 # A submit waits for a durable commit; reads of a busy server can take a while. Connecting is quick or hopeless.
 _READ_SECONDS, _CONNECT_SECONDS = 30.0, 5.0
+# Until the next address is tried, if the host of one does not answer at all.
+_NEXT_SECONDS = 2.0
 TIMEOUT = httpx.Timeout(_READ_SECONDS, connect=_CONNECT_SECONDS)
 
 
@@ -24,13 +27,18 @@ def options(config: Config) -> dict[str, Any]:
     if config.token:
         headers["Authorization"] = f"Bearer {config.token}"
     # Loading all certificate authorities takes longer than a request, and plain http needs none: trust no authority.
-    verify = True if config.url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    return {"base_url": config.url, "headers": headers, "timeout": TIMEOUT, "verify": verify}
+    is_tls = config.url.startswith("https:")
+    try:
+        verify = tls.verify(config.url, config.ca_file) if is_tls else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    except tls.TlsFileError as error:
+        raise Invalid(f"{tls.CA_FILE}: {error}") from error
+    timeout = httpx.Timeout(_READ_SECONDS, connect=_NEXT_SECONDS) if "," in config.url else TIMEOUT
+    return {"headers": headers, "timeout": timeout, "verify": verify}
 
 
-def request(call: Call[Any]) -> dict[str, Any]:
+def request(call: Call[Any], address: str) -> dict[str, Any]:
     """Return the arguments of httpx's `request`."""
-    arguments: dict[str, Any] = {"method": call.method, "url": call.path, "headers": dict(call.headers)}
+    arguments: dict[str, Any] = {"method": call.method, "url": address + call.path, "headers": dict(call.headers)}
     if call.query:
         arguments["params"] = dict(call.query)
     if call.max_seconds is not None:
@@ -46,6 +54,8 @@ def request(call: Call[Any]) -> dict[str, Any]:
 
 def lost(error: httpx.HTTPError, url: str) -> NoResponse:
     """Return the outcome of a request that got no answer."""
+    if why := tls.distrust(error):
+        return NoResponse(f"cannot trust {url}: {why}", was_sent=False, next_step=tls.NEXT_STEP)
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
         return NoResponse(f"cannot reach {url} ({_reason(error)})", was_sent=False)
     if isinstance(error, httpx.TimeoutException):

@@ -15,6 +15,7 @@ CODES: dict[str, tuple[int, str]] = {
     "quota_exceeded": (403, "the job requests more than its tenant may ever hold"),
     "budget_used_up": (403, "the job requests GPUs, and the budget of its tenant is used up until it is renewed"),
     "extension_too_long": (403, "it is more than a member may extend a running job"),
+    "too_many_no_shows": (403, "too many hard reservations of the caller were not used: soft ones only"),
     "not_admitted": (403, "a login by OpenID Connect of a user without access, on its page"),
     "node_removed": (
         401,
@@ -48,6 +49,8 @@ CODES: dict[str, tuple[int, str]] = {
     "in_use": (409, "a job holds the GPU to retire, or resources of the node to remove"),
     "wrong_state": (409, "the state of the job, or of the GPU, does not allow it"),
     "changed_meanwhile": (409, "another request changed the job at the same moment"),
+    "no_room": (409, "the GPUs are reserved or in use at that time; the detail names what is in the way"),
+    "reserved": (409, "a longer time limit would cross a reservation of the job's GPUs"),
     "promised": (409, "a longer time limit would delay the promised start of a pending job"),
     "not_listening": (409, "no process of the rank listens on the port or socket of the stream"),
     "other_format": (409, "the cycle was recorded in the format of another version of gpusched"),

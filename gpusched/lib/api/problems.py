@@ -176,4 +176,4 @@ def response_for(problem: Problem) -> HttpResponse:
 
 
 def wants_problem(request: HttpRequest) -> bool:
-    return request.path.startswith(("/api/", "/v1/", "/agent/", "/health", "/ready", "/metrics"))
+    return request.path.startswith(("/api/", "/v1/", "/mcp", "/agent/", "/health", "/ready", "/metrics"))

@@ -204,6 +204,11 @@ def parse_moment(name: str, text: str, *, spare: timedelta = timedelta()) -> dat
         raise invalid([FieldError(name, "wrong_type", message)]) from error
 
 
+def read_moment(filters: Mapping[str, str], name: str, *, spare: timedelta = timedelta()) -> datetime | None:
+    """Return the time that a query names, or None if it names none; as `parse_moment`."""
+    return parse_moment(name, filters[name], spare=spare) if name in filters else None
+
+
 def page_limit(query: Mapping[str, str]) -> int:
     return whole_number(query, "limit", DEFAULT_LIMIT, 1, MAX_LIMIT)
 

@@ -20,7 +20,8 @@ VIA = "gpusched.via"
 
 @dataclass(frozen=True)
 class Acting:
-    """The actor of a request. `via`: page, admin, password (login), `token` and its prefix, or command. `agent`: the
+    """The actor of a request. `via`: page, admin, password (login), `token` or `mcp` and the
+    token's prefix, or command. `agent`: the
     User-Agent."""
 
     actor: str = "system"

@@ -13,7 +13,10 @@ from gpusched.lib.bus.notifier import notifier
 
 # "assignments": nodes with new orders. "stops": jobs to stop, or whose time limit changed. "notices": users who have
 # read theirs. "endpoints": those with new requests. "tasks": requests that have ended.
-Topic = Literal["jobs", "nodes", "tenants", "readings", "logs", "assignments", "stops", "notices", "endpoints", "tasks"]
+Topic = Literal[
+    "jobs", "nodes", "tenants", "readings", "logs", "assignments", "stops", "notices", "endpoints", "tasks",
+    "reservations",
+]  # fmt: skip
 
 
 def changed(topic: Topic, ids: Iterable[int] = ()) -> None:

@@ -1,9 +1,10 @@
 """Parameters of database connections: Django's, and those of listeners and notifiers."""
 
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
 
+import psycopg
 from django.db import connection
+from psycopg.conninfo import conninfo_to_dict
 
 # Bounds for a network that drops packets, in seconds (tcp_user_timeout: milliseconds); the URL can override them. The
 # connect timeout is half of that of a WebSocket's handshake and of a client.
@@ -14,25 +15,35 @@ SILENCE: dict[str, Any] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,
 }
+# The keywords of libpq; Django adds parameters of psycopg, such as cursor_factory, which only its own connections need.
+_KEYWORDS = frozenset(option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults())
 
 
 def django_database(url: str) -> dict[str, Any]:
     """Convert `postgresql://user:password@host:port/name?host=/socket/dir&sslmode=…` to a DATABASES entry.
 
-    An empty URL returns an entry that cannot connect, so that commands without a database still run. Each thread keeps
-    its connection: every process has a fixed number of threads that use the database."""
-    parts = urlsplit(url or "postgresql://nobody@127.0.0.1:1/no-database-yet")
-    if parts.scheme not in ("postgres", "postgresql"):
+    Several hosts, `host1:5432,host2:5432`, are a primary and its standbys: a connection goes to the one that accepts
+    writes. An empty URL returns an entry that cannot connect, so that commands without a database still run. Each
+    thread keeps its connection: every process has a fixed number of threads that use the database. Raises ValueError
+    for an invalid URL, without repeating it, as it has a password."""
+    url = url or "postgresql://nobody@127.0.0.1:1/no-database-yet"
+    if not url.startswith(("postgres://", "postgresql://")):
         raise ValueError("DATABASE_URL must start with postgresql://; gpusched needs PostgreSQL")
-    options: dict[str, Any] = dict(parse_qsl(parts.query))
-    host = options.pop("host", None) or parts.hostname or ""
+    try:
+        options: dict[str, Any] = conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        form = "postgresql://user:password@host:port/name; several hosts are separated by commas"
+        raise ValueError(f"DATABASE_URL is not a valid address of a database; its form is {form}") from None
+    host = options.pop("host", "")
+    if "," in host:
+        options.setdefault("target_session_attrs", "read-write")
     return {
         "ENGINE": "gpusched.lib.db.engine",
-        "NAME": unquote(parts.path.lstrip("/")),
-        "USER": unquote(parts.username or ""),
-        "PASSWORD": unquote(parts.password or ""),
+        "NAME": options.pop("dbname", ""),
+        "USER": options.pop("user", ""),
+        "PASSWORD": options.pop("password", ""),
         "HOST": host,
-        "PORT": str(options.pop("port", None) or parts.port or ""),
+        "PORT": str(options.pop("port", "")),
         "CONN_HEALTH_CHECKS": True,
         "CONN_MAX_AGE": None,
         # Only explicitly prepared statements are (gpusched.lib.db.sql.prepared); None, the default, would disable them.
@@ -42,5 +53,4 @@ def django_database(url: str) -> dict[str, Any]:
 
 def connection_parameters() -> dict[str, Any]:
     """Return the parameters of a psycopg connection: Django's, without those that only Django has."""
-    names = ("host", "port", "user", "password", "dbname", "sslmode", *SILENCE)
-    return {key: value for key, value in connection.get_connection_params().items() if key in names and value}
+    return {key: value for key, value in connection.get_connection_params().items() if key in _KEYWORDS and value}

@@ -68,6 +68,11 @@ class Server:
                 self.stop()
             raise
 
+    def publish(self, path: Path) -> None:
+        """Write the address into a file that only this user can read; the server's processes find it there."""
+        path.touch(mode=0o600)
+        path.write_text(self.url() + "\n")
+
     def stop(self) -> None:
         """Stop the server by fast shutdown: open transactions roll back, committed ones stay."""
         if self.process is not None and self.process.poll() is None:
@@ -219,6 +224,11 @@ def _as_user() -> dict[str, Any]:
 def _reachable(path: Path) -> bool:
     """Return whether every user may enter the path."""
     return all(parent.stat().st_mode & 0o001 for parent in (path, *path.parents))
+
+
+def client_program(name: str) -> Path:
+    """Return a client program of the wheel, such as pg_dump."""
+    return _wheel() / "pginstall" / "bin" / name
 
 
 def _wheel() -> Path:

@@ -8,14 +8,17 @@ from django.db import connection
 
 
 class Lock(IntEnum):
-    CYCLE_RUNNING = 7_001
-    CYCLE_WAITING = 7_002
+    LEADER = 7_001
     BOOTSTRAP = 7_003
     NODE_HOLDS = 7_004
     MIGRATE = 7_005
     QUEUE_OF_TENANT = 7_006
     REPLICAS = 7_007
     PLACES = 7_008
+    RESERVATIONS = 7_009
+    NOTIFICATION_ROUTES = 7_020
+    TERM = 7_021
+    SERIES = 7_022
 
 
 def try_acquire(lock: Lock) -> bool:
@@ -34,6 +37,13 @@ def acquire(lock: Lock) -> None:
 def release(lock: Lock) -> None:
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_unlock(%s)", [lock])
+
+
+def acquire_in_transaction(lock: Lock, *, shared: bool = False) -> None:
+    """Wait for a lock that ends with the transaction. `shared`: together with others that share it."""
+    sql = "SELECT pg_advisory_xact_lock_shared(%s)" if shared else "SELECT pg_advisory_xact_lock(%s)"
+    with connection.cursor() as cursor:
+        cursor.execute(sql, [lock])
 
 
 @contextmanager

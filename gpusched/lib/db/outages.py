@@ -9,7 +9,8 @@ from django.db import Error
 from django.http import HttpRequest
 
 # PostgreSQL shuts down, has crashed, starts or recovers; https://www.postgresql.org/docs/current/errcodes-appendix.html
-_STATES = ("57P01", "57P02", "57P03")
+# 25006: the server accepts only reads: it is a standby, or it is no longer the primary.
+_STATES = ("57P01", "57P02", "57P03", "25006")
 # 08: the connection failed. 53: no connection, memory or disk space is left.
 _CLASSES = ("08", "53")
 _NO_CONNECTION = "gpusched_no_connection"

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from types import NoneType
 from typing import Any, TypeVar
@@ -11,6 +11,8 @@ import msgspec
 import psycopg
 from django.db import IntegrityError, NotSupportedError, OperationalError, connection, transaction
 from psycopg import errors
+
+from gpusched.lib.db.fence import needs_transaction
 
 T = TypeVar("T")
 Params = Sequence[Any] | Mapping[str, Any]
@@ -80,8 +82,8 @@ def rows(sql: str, params: Params = ()) -> list[tuple[Any, ...]]:
 
 
 def execute(sql: str, params: Params = ()) -> int:
-    """Run a statement. Return the number of rows that it affected."""
-    with connection.cursor() as cursor:
+    """Run a statement. Return the number of rows that it affected. On a fenced connection it is a transaction."""
+    with transaction.atomic() if needs_transaction() else nullcontext(), connection.cursor() as cursor:
         cursor.execute(sql, params)
         return int(cursor.rowcount)
 

@@ -12,18 +12,22 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
 from gpusched.env import CONFIG, Env
+from gpusched.installation import SERVER_ROOT
 from gpusched.lib.db import embedded
+from gpusched.lib.process import tls_proxy
 from gpusched.lib.process.children import die_with_parent
+from gpusched.lib.process.tls_proxy import TlsProxy
 
-ROOT = Path(__file__).resolve().parents[3]
 # Two models, so that model constraints and best fit by memory have an effect.
 PRETEND_FLEET = ("2:NVIDIA A100-SXM4-40GB:40960:8:64:524288", "2:NVIDIA H100 80GB HBM3:81559:8:96:1048576")
+# They stop first, while the server still takes their last messages.
+_REPORTING = ("agent", "demo")
 # A busy machine takes more than a minute.
 START_SECONDS = 180.0
 # Above the limit of an agent's message (nodes/agents/websocket.py), whose check closes with an explicit code.
@@ -34,6 +38,19 @@ class StartError(RuntimeError):
     """The reason why it cannot start, as a sentence for the terminal."""
 
 
+def local_url(host: str, port: int) -> str:
+    """Return the address of the web server for clients on this machine."""
+    # The wildcard address is for listening, not for connecting.
+    return f"http://{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{port}"  # noqa: S104  # nosec B104
+
+
+def web_command(address: Sequence[str]) -> list[str]:
+    """Return the command of a web process. `address`: Daphne's options for its socket."""
+    limits = ["--websocket-max-message-size", str(_SOCKET_BYTES), "--websocket-max-frame-size", str(_SOCKET_BYTES)]
+    return [sys.executable, "-m", "daphne", *address, *limits, "--ping-interval", "20",
+            "--application-close-timeout", "2", "-v", "0", "gpusched.asgi:application"]  # fmt: skip
+
+
 @dataclass
 class Part:
     """A child process that is restarted when it ends."""
@@ -42,6 +59,7 @@ class Part:
     command: list[str]
     environment: dict[str, str]
     files: tuple[int, ...] = ()
+    directory: Path = SERVER_ROOT
     process: subprocess.Popen[bytes] | None = None
     started_at: float = 0.0
     pause: float = 0.0
@@ -49,15 +67,19 @@ class Part:
     def start(self, log: Path) -> None:
         with log.open("ab") as output:
             self.process = subprocess.Popen(
-                self.command, env=self.environment, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                start_new_session=True, preexec_fn=die_with_parent(signal.SIGTERM), pass_fds=self.files,
+                self.command, env=self.environment, cwd=self.directory, stdin=subprocess.DEVNULL, stdout=output,
+                stderr=output, start_new_session=True, preexec_fn=die_with_parent(signal.SIGTERM), pass_fds=self.files,
             )  # fmt: skip
         self.started_at = time.monotonic()
 
-    def stop(self, seconds: float) -> None:
-        if self.process is None or self.process.poll() is not None:
+    def terminate(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until the terminated process has ended, and kill it after `seconds`."""
+        if self.process is None:
             return
-        self.process.terminate()
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -67,7 +89,10 @@ class Part:
 
 @dataclass
 class Machine:
-    """All parts on this machine. `run` returns after SIGINT or SIGTERM, once every part has stopped."""
+    """All parts on this machine. `run` returns after SIGINT or SIGTERM, once every part has stopped.
+
+    `port` 0: any free one. `fleet`: the agent's pretend nodes; empty: it serves this machine. `tls_name`: the name
+    for which Caddy serves HTTPS; empty: no TLS."""
 
     data_dir: Path
     env: Env
@@ -75,6 +100,9 @@ class Machine:
     demo: bool
     agent: bool
     log: Callable[[str], None]
+    fleet: Sequence[str] = ()
+    tls_name: str = ""
+    database_settings: Mapping[str, str] = field(default_factory=dict)
     parts: list[Part] = field(default_factory=list)
     database: embedded.Server | None = None
     shared: socket.socket | None = None
@@ -84,6 +112,7 @@ class Machine:
         began = time.monotonic()
         self._lock()
         self._require_free_port()
+        self._require_proxy()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._on_signal)
         try:
@@ -98,9 +127,13 @@ class Machine:
 
     @property
     def url(self) -> str:
-        # The wildcard address is for listening, not for connecting.
-        host = "127.0.0.1" if self.env.http_host in ("0.0.0.0", "::") else self.env.http_host  # noqa: S104  # nosec B104
-        return f"http://{host}:{self.port}"
+        return local_url(self.env.http_host, self.port)
+
+    @property
+    def proxy(self) -> TlsProxy | None:
+        if not self.tls_name:
+            return None
+        return TlsProxy(self.tls_name, self.env, self.data_dir / "caddy", self.url.removeprefix("http://"))
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if not self.stopping:
@@ -119,9 +152,11 @@ class Machine:
     def _require_free_port(self) -> None:
         """Check the port. Several web processes share a socket that this process keeps open: while one of them
         restarts, another accepts its connections."""
-        is_shared = self.env.web_processes > 1
+        is_shared = self.env.web_processes > 1 or self.port == 0
         if is_shared and ":" in self.env.http_host:
-            raise StartError("GPUSCHED_WEB_PROCESSES above 1 needs an IPv4 address in GPUSCHED_HTTP_HOST")
+            raise StartError(
+                "GPUSCHED_WEB_PROCESSES above 1, or any free port, needs an IPv4 address in GPUSCHED_HTTP_HOST"
+            )
         probe = socket.socket()
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -135,26 +170,44 @@ class Machine:
         if is_shared:
             probe.listen(1024)
             self.shared = probe
+            self.port = probe.getsockname()[1]
         else:
             probe.close()
+
+    def _require_proxy(self) -> None:
+        """Check that Caddy is installed, and its ports free, before anything starts."""
+        if self.proxy is None:
+            return
+        try:
+            tls_proxy.program()
+        except FileNotFoundError as error:
+            raise StartError(str(error)) from error
+        for port in (self.env.tls_https_port, self.env.tls_http_port):
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind(("", port))
+                except OSError as error:
+                    raise StartError(
+                        f"Caddy cannot use port {port} ({error.strerror}); stop the process that uses it, start "
+                        f"as a user that may, or choose GPUSCHED_TLS_HTTPS_PORT and GPUSCHED_TLS_HTTP_PORT"
+                    ) from error
 
     def _start_database(self) -> None:
         if self.env.database_url:
             return
         self.log("starting the database")
-        self.database = embedded.Server(self.data_dir / "postgres")
+        self.database = embedded.Server(self.data_dir / "postgres", self.database_settings)
         try:
             # SIGINT is PostgreSQL's fast shutdown: it ends cleanly even if this process is killed.
             self.database.start(preexec=die_with_parent(signal.SIGINT))
         except embedded.PostgresError as error:
             raise StartError(str(error)) from error
-        path = self.data_dir / "database_url"
-        path.touch(mode=0o600)
-        path.write_text(self.database.url() + "\n")
+        self.database.publish(self.data_dir / "database_url")
 
     def _bootstrap(self) -> dict[str, str | None]:
         command = [sys.executable, "manage.py", "bootstrap", *(["--demo"] if self.demo else [])]
-        result = subprocess.run(command, cwd=ROOT, env=self._environment(), capture_output=True, text=True)
+        result = subprocess.run(command, cwd=SERVER_ROOT, env=self._environment(), capture_output=True, text=True)
         if result.returncode:
             raise StartError(f"the database could not be prepared:\n{result.stderr[-3000:]}")
         facts: dict[str, str | None] = json.loads(result.stdout.splitlines()[-1])
@@ -166,39 +219,45 @@ class Machine:
             "GPUSCHED_HTTP_PORT": str(self.port),
             "PYTHONUNBUFFERED": "1",
         }
+        if self.proxy:
+            settings |= self.proxy.settings()
         if config := os.environ.get(CONFIG):
             settings[CONFIG] = os.path.abspath(config)  # the parts run in another directory
         return {**os.environ, **settings, **more}
 
     def _start_parts(self, facts: dict[str, str | None]) -> None:
+        (self.data_dir / "output").mkdir(exist_ok=True)
+        self.log("starting web server, workers and agent")
+        self.parts = self.plan_parts(facts)
+        for part in self.parts:
+            part.start(self._output(part))
+
+    def plan_parts(self, facts: dict[str, str | None]) -> list[Part]:
+        """Return the processes to start, in this order."""
         python = sys.executable
         manage = [python, "manage.py"]
         files = (self.shared.fileno(),) if self.shared else ()
         address = ["--fd", str(files[0])] if files else ["-b", self.env.http_host, "-p", str(self.port)]
-        limits = ["--websocket-max-message-size", str(_SOCKET_BYTES), "--websocket-max-frame-size", str(_SOCKET_BYTES)]
-        web = [python, "-m", "daphne", *address, *limits, "--ping-interval", "20",
-               "--application-close-timeout", "2", "-v", "0", "gpusched.asgi:application"]  # fmt: skip
-        plan = [
-            *((f"web{number or ''}", web, self._environment()) for number in range(self.env.web_processes)),
-            ("cycles", [*manage, "worker", "cycles"], self._environment(Q_CLUSTER_NAME="cycles")),
-            ("housekeeping", [*manage, "worker", "housekeeping"], self._environment(Q_CLUSTER_NAME="housekeeping")),
+        web = web_command(address)
+        parts = [
+            Part(f"web{number or ''}", web, self._environment(), files) for number in range(self.env.web_processes)
         ]
+        for name in ("cycles", "housekeeping"):
+            parts.append(Part(name, [*manage, "worker", name], self._environment(Q_CLUSTER_NAME=name)))
+        if self.proxy:
+            command = self.proxy.write()
+            parts.append(Part("proxy", command, self._environment(), directory=self.proxy.directory))
         if self.agent:
-            plan.append(("agent", self._agent_command(), self._agent_environment(facts)))
+            parts.append(Part("agent", self._agent_command(), self._agent_environment(facts)))
         if self.demo:
-            plan.append(("demo", [*manage, "demo_load", "--url", self.url], self._environment()))
-        (self.data_dir / "output").mkdir(exist_ok=True)
-        self.log("starting web server, workers and agent")
-        for name, command, environment in plan:
-            part = Part(name, command, environment, files if command is web else ())
-            self.parts.append(part)
-            part.start(self._output(part))
+            parts.append(Part("demo", [*manage, "demo_load", "--url", self.url], self._environment()))
+        return parts
 
     def _agent_command(self) -> list[str]:
-        directory = self.data_dir / ("fleet" if self.demo else "agent")
+        directory = self.data_dir / ("fleet" if self.fleet else "agent")
         command = [sys.executable, "-m", "gpusched.agent.main", "run", "--url", self.url, "--own-jobs",
                    "--data-dir", str(directory)]  # fmt: skip
-        for nodes in PRETEND_FLEET if self.demo else ():
+        for nodes in self.fleet:
             command += ["--pretend", nodes]
         return command
 
@@ -224,7 +283,7 @@ class Machine:
         while time.monotonic() < deadline and not self.stopping:
             try:
                 with urllib.request.urlopen(f"{self.url}/ready", timeout=2) as answer:  # noqa: S310  # nosec B310
-                    if answer.status == 200:
+                    if answer.status == 200 and self._is_proxy_ready():
                         return True
             except (urllib.error.URLError, OSError):
                 pass
@@ -234,12 +293,31 @@ class Machine:
             raise StartError(f"the server did not become ready; see the logs in {self.data_dir / 'output'}")
         return False
 
+    def _is_proxy_ready(self) -> bool:
+        """Return whether Caddy listens, and has created its authority if clients need that."""
+        if self.proxy is None:
+            return True
+        with socket.socket() as probe:
+            probe.settimeout(2)
+            is_listening = probe.connect_ex(("127.0.0.1", self.env.tls_https_port)) == 0
+        return is_listening and (not self.proxy.is_internal or self.proxy.ca_file.exists())
+
+    def _publish_authority(self) -> str:
+        """Copy the authority's certificate to where every user can read it, and return the shell's words for it."""
+        if self.proxy is None or not self.proxy.is_internal:
+            return ""
+        public = self.data_dir / "ca.crt"
+        public.write_bytes(self.proxy.ca_file.read_bytes())
+        public.chmod(0o644)
+        return f" GPUSCHED_CA_FILE={shlex.quote(str(public))}"
+
     def _greet(self, facts: dict[str, str | None], seconds: float) -> None:
         token = shlex.quote(str(self.data_dir / "tokens" / "admin"))
-        self.log(f"\n  gpusched is ready after {seconds:.1f} s: {self.url}")
+        url, authority = self.proxy.url if self.proxy else self.url, self._publish_authority()
+        self.log(f"\n  gpusched is ready after {seconds:.1f} s: {url}")
         if facts["admin_password"]:
             self.log(f"  log in as admin with the password {facts['admin_password']}   (shown this once)")
-        self.log(f"  for the command line: export GPUSCHED_URL={self.url} GPUSCHED_TOKEN_FILE={token}")
+        self.log(f"  for the command line: export GPUSCHED_URL={url} GPUSCHED_TOKEN_FILE={token}{authority}")
         self.log(f"  logs are in {self.data_dir / 'output'}; Ctrl-C stops everything\n")
 
     def _watch(self) -> None:
@@ -268,8 +346,12 @@ class Machine:
     def _stop(self) -> None:
         self.stopping = True
         # Agents first: they report the ends of their jobs while the server still listens.
-        for part in reversed(self.parts):
-            part.stop(10.0)
+        reporting = [part for part in self.parts if part.name in _REPORTING]
+        for group in (reporting, [part for part in self.parts if part not in reporting]):
+            for part in group:
+                part.terminate()
+            for part in group:
+                part.wait(10.0)
         if self.shared:
             self.shared.close()
         if self.database:

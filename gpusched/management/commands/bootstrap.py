@@ -36,6 +36,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--demo", action="store_true", help="also create the demo's tenants and users")
+        parser.add_argument("--join-token-hours", type=float, default=1, help="validity of this machine's join token")
 
     def handle(self, *args: Any, **options: Any) -> None:
         executor = MigrationExecutor(connection)
@@ -47,7 +48,7 @@ class Command(BaseCommand):
             if options["demo"]:
                 for fields, quota, username in DEMO_TENANTS:
                     _demo_tenant(fields, quota, username)
-            facts["join_token"] = create_join_token(1, "this machine")[1]
+            facts["join_token"] = create_join_token(options["join_token_hours"], "this machine")[1]
         self.stdout.write(json.dumps(facts))
 
 

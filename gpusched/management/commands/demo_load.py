@@ -5,6 +5,7 @@ import socket
 import sys
 import time
 from argparse import ArgumentParser
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from django.core.management.base import BaseCommand
 
 from gpusched.client import Client
 from gpusched.client.errors import Conflict, GpuschedError
+from gpusched.installation import SERVER_ROOT
+from serving.prewarming import demo_history
 
 USERS = {"ada": "nlp", "grace": "vision", "linus": "students"}
 # Enough pending jobs to show a working queue without filling it.
@@ -24,7 +27,10 @@ TEXTS = (
     "how do I reset my password",
     "ein Haus am See",
 )
-EXAMPLES = Path(__file__).resolve().parents[3] / "deploy" / "demo"
+# An endpoint with pauses between its requests, which pre-warming keeps warm. Its replica needs no GPU: one that holds
+# GPUs would yield them to the demo's queue, which is never empty.
+KEPT_WARM = "search"
+EXAMPLES = SERVER_ROOT / "deploy" / "demo"
 
 
 class Command(BaseCommand):
@@ -39,15 +45,20 @@ class Command(BaseCommand):
         chance = random.Random()  # noqa: S311 - variety, not a secret
         tokens = Path(settings.DATA_DIR) / "tokens"
         clients = {user: Client(options["url"], (tokens / user).read_text().strip()) for user in USERS}
-        has_endpoints = False
+        has_endpoints = has_reservation = False
+        request_at = 0.0
         while True:
             user = chance.choice(list(USERS))
             try:
                 if clients[user].status().pending_jobs < MAX_WAITING:
                     clients[user].submit(tenant=USERS[user], **_job(chance))
                 has_endpoints = has_endpoints or _create_endpoints(clients["ada"])
+                has_reservation = has_reservation or _reserve(clients["grace"])
                 for _ in range(chance.randint(1, 6)):
                     clients["ada"].submit_task("embed", {"text": chance.choice(TEXTS)}, tenant="nlp")
+                if time.monotonic() >= request_at:
+                    clients["ada"].submit_task(KEPT_WARM, {"text": chance.choice(TEXTS)}, tenant="nlp")
+                    request_at = time.monotonic() + chance.uniform(*demo_history.GAP_SECONDS)
             except GpuschedError as error:
                 self.stderr.write(f"not submitted, continuing: {error}")
             time.sleep(options["seconds_between"])
@@ -58,15 +69,26 @@ def _create_endpoints(client: Client) -> bool:
     command = [sys.executable, str(EXAMPLES / "embeddings.py")]
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    for name, arguments, options in (
-        ("embed", [], {"max_batch": 32, "max_wait_ms": 50, "max_replicas": 2, "memory_per_request_mb": 20}),
-        ("embed-openai", ["--port", str(port)], {"protocol": "openai", "port": port, "idle_seconds": 120}),
+    one_gpu = {"gpu_count": 1, "gpu_memory_mb": 2000}
+    for name, arguments, gpus, options in (
+        ("embed", [], one_gpu, {"max_batch": 32, "max_wait_ms": 50, "max_replicas": 2, "memory_per_request_mb": 20}),
+        ("embed-openai", ["--port", str(port)], one_gpu, {"protocol": "openai", "port": port, "idle_seconds": 120}),
+        (KEPT_WARM, [], {}, {"idle_seconds": demo_history.IDLE_SECONDS}),
     ):
-        template = {"command": command + arguments, "gpu_count": 1, "gpu_memory_mb": 2000}
+        template = {"command": command + arguments, **gpus}
         try:
             client.create_endpoint(name, template, tenant="nlp", type="embedding", timeout_seconds=120, **options)
         except Conflict:
             continue
+    demo_history.store(client.endpoint(KEPT_WARM, tenant="nlp").id, datetime.now(UTC).timestamp(), random.Random(1))  # noqa: S311
+    return True
+
+
+def _reserve(client: Client) -> bool:
+    """Book GPUs soon and each day, unless an earlier start of the demo has. Jobs of the demo end within minutes."""
+    if not list(client.reservations(tenant="vision", state="planned,active")):
+        start = datetime.now(UTC) + timedelta(minutes=6)
+        client.reserve(4, start=start, for_seconds=3600, tenant="vision", recurrence="daily", note="demo for visitors")
     return True
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
-from gpusched.lib.process.one_machine import Machine, StartError
+from gpusched.lib.process.one_machine import PRETEND_FLEET, Machine, StartError
 
 
 class Command(BaseCommand):
@@ -16,6 +16,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--demo", action="store_true", help="a pretend fleet, three tenants and a trickle of jobs")
         parser.add_argument("--port", type=int, default=settings.ENV.http_port, help="port of the web server")
+        parser.add_argument("--tls", metavar="NAME", default=settings.ENV.tls_name, help="serve https://NAME by Caddy")
         parser.add_argument("--no-agent", action="store_true", help="no agent on this machine")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -26,6 +27,8 @@ class Command(BaseCommand):
             demo=options["demo"],
             agent=not options["no_agent"],
             log=self._print,
+            fleet=PRETEND_FLEET if options["demo"] else (),
+            tls_name=options["tls"],
         )
         try:
             machine.run()

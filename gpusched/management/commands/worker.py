@@ -30,12 +30,19 @@ class Command(BaseCommand):
             _plan_housekeeping()
         from django_q.cluster import Cluster
 
+        from notifications.sending import sender
+
         import_module("scheduling.worker.tasks")  # once for all its processes
         tracing.load()
         settle_heap()
         cluster = Cluster()
         cluster.start()
+        if options["cluster"] == "housekeeping":
+            # After the fork, in this process, which only waits for the cluster.
+            stopping = sender.start()
         cluster.sentinel.join()
+        if options["cluster"] == "housekeeping":
+            stopping.set()
 
 
 def _plan_housekeeping() -> None:

@@ -9,7 +9,7 @@ from gpusched.protocol.affinity import Taint
 
 class Quota(msgspec.Struct, kw_only=True):
     """The limits of a tenant; None is no limit. `max_queued_jobs`, `max_deferred_jobs`: limits of waiting jobs; None is
-    the server's setting."""
+    the server's setting. `default_runtime_minutes`: the time limit of jobs submitted without one; None is none."""
 
     max_gpus: int | None = None
     max_gpu_memory_mb: int | None = None
@@ -20,6 +20,7 @@ class Quota(msgspec.Struct, kw_only=True):
     max_gpus_by_model: dict[str, int] = {}
     max_queued_jobs: int | None = None
     max_deferred_jobs: int | None = None
+    default_runtime_minutes: int | None = None
     guaranteed_gpus: int = 0
     version: int = 0
 

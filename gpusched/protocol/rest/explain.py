@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gpusched.protocol.rest.jobs import Reason
+from gpusched.protocol.rest.jobs import Predicted, Reason
 
 
 class Position(msgspec.Struct, kw_only=True):
@@ -82,6 +82,7 @@ class Explanation(msgspec.Struct, kw_only=True):
     estimate_reason: str | None = None
     history: list[Period] = []
     cycle_id: int | None = None
+    predicted: Predicted | None = None
 
 
 class PlacedRank(msgspec.Struct, kw_only=True):
@@ -103,6 +104,15 @@ class Victims(msgspec.Struct, kw_only=True):
     own_jobs: list[int] = []
 
 
+class Advice(msgspec.Struct, kw_only=True):
+    """A change of the request that `n` earlier runs suggest: `field` should be `value`."""
+
+    field: str
+    value: int
+    n: int = 0
+    sentence: str = ""
+
+
 class Simulation(msgspec.Struct, kw_only=True):
     """The result of submitting a job now. `estimate_reason`: why it would wait without an estimate."""
 
@@ -115,6 +125,8 @@ class Simulation(msgspec.Struct, kw_only=True):
     estimate_reason: str | None = None
     victims: Victims | None = None
     alternatives: list[Counterfactual] = []
+    predicted: Predicted | None = None
+    advice: list[Advice] = []
 
 
 class WouldSubmit(msgspec.Struct, kw_only=True):

@@ -55,6 +55,29 @@ class ArrayData(msgspec.Struct, kw_only=True):
     by_state: dict[str, int] = {}
 
 
+class Predicted(msgspec.Struct, kw_only=True):
+    """The run time that the history predicts, in seconds: of ten such jobs one ends before `p10`, half before `p50` and
+    nine before `p90`; of a running job, in all. `source`: the runs it comes from, `n` of them. `is_used`: the scheduler
+    orders by it. Only of one job that waits or runs; null in lists and with fewer than two runs."""
+
+    p10: float
+    p50: float
+    p90: float
+    n: int = 0
+    source: str = ""
+    is_used: bool = False
+
+
+class GpuMemoryChoice(msgspec.Struct, kw_only=True):
+    """The server's choice for `gpu_memory_mb: "auto"`: the amount at the submit (None: whole GPUs of any size), its
+    source, `n` earlier runs, and `retries`: how often it was raised since, after the job ran out of GPU memory."""
+
+    gpu_memory_mb: int | None = None
+    n: int = 0
+    source: str = ""
+    retries: int = 0
+
+
 class JobData(msgspec.Struct, kw_only=True):
     """A job at one moment. `state` is a value of `gpusched.protocol.states.JobState`."""
 
@@ -67,6 +90,7 @@ class JobData(msgspec.Struct, kw_only=True):
     priority: int = 0
     gpu_count: int = 0
     gpu_memory_mb: int | None = None
+    gpu_memory_auto: GpuMemoryChoice | None = None
     gpu_model: str | None = None
     gpu_sharing: str = ""
     cpu_cores: float = 0.0
@@ -84,7 +108,9 @@ class JobData(msgspec.Struct, kw_only=True):
     ranks: int | None = None
     workload_class: str = ""
     max_runtime_minutes: float | None = None
+    max_runtime_source: str | None = None
     predicted_runtime_minutes: float | None = None
+    predicted: Predicted | None = None
     preemptible: bool = True
     requeue: bool = True
     max_retries: int = 0
@@ -101,6 +127,7 @@ class JobData(msgspec.Struct, kw_only=True):
     tolerations: list[Toleration] = []
     anti_affinity: str | None = None
     topology: str = "any"
+    reservation: int | None = None
     attempt: int = 0
     retries_used: int = 0
     submitted_at: datetime | None = None

@@ -8,7 +8,15 @@ import msgspec
 
 class EndpointData(msgspec.Struct, kw_only=True):
     """A model that a tenant serves. `queued` and `running`: requests now; `oldest_wait_seconds`: of those that wait.
-    `warm`: replicas that accept requests; `replicas`: all of them. `problem`: why it gets no more replicas."""
+    `warm`: replicas that accept requests; `replicas`: all of them. `problem`: why no replica starts.
+
+    `prewarming`: a replica stays or starts when requests are likely; `is_kept_warm`: one is wanted now. Of the last
+    six weeks: `prewarming_hits` and `prewarming_misses` count the requests after a pause that met a warm replica or
+    none; `cold_starts_avoided`: the hits after the idle time; `gpu_hours_wasted`: warm without requests. Beyond 5 % of
+    the tenant's GPU-hours of a week it is off (`is_over_budget`). `request_chance`: the chance of a request in the next
+    minute; from `keep_from_chance` on a replica is warm. Both are null while pre-warming has too little history, or
+    while a fixed keep-alive would be better. `warm_up`: the command that a replica runs before its own, for at most
+    `warm_up_seconds`, if pre-warming starts it."""
 
     id: int
     name: str
@@ -30,6 +38,9 @@ class EndpointData(msgspec.Struct, kw_only=True):
     min_replicas: int = 0
     max_replicas: int = 1
     idle_seconds: int = 300
+    prewarming: bool = True
+    warm_up: list[str] | None = None
+    warm_up_seconds: int = 300
     version: int = 1
     queued: int = 0
     running: int = 0
@@ -38,6 +49,14 @@ class EndpointData(msgspec.Struct, kw_only=True):
     warm: int = 0
     seconds_per_cost: float | None = None
     cold_start_seconds: float | None = None
+    is_kept_warm: bool = False
+    is_over_budget: bool = False
+    request_chance: float | None = None
+    keep_from_chance: float | None = None
+    prewarming_hits: int = 0
+    prewarming_misses: int = 0
+    cold_starts_avoided: int = 0
+    gpu_hours_wasted: float = 0.0
     problem: str = ""
     created_at: datetime | None = None
     status: str = ""

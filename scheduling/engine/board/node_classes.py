@@ -5,14 +5,19 @@ from typing import NamedTuple, Protocol
 
 
 class DeviceClass(NamedTuple):
-    """Devices that no request can tell apart. `memory_mb`, `numa`, `island` -1: unknown."""
+    """Devices that no request can tell apart. `memory_mb`, `numa`, `island` -1: unknown. `is_avoided`: a soft booking
+    wants it."""
 
     memory_mb: int
     model: str
     is_hot: bool = False
     numa: int = -1
     island: int = -1
+    is_avoided: bool = False
 
+
+# One hot device outweighs all that are only avoided.
+PER_HOT = 1024
 
 # Shared devices: (kind's number, MiB taken, measured use of its processors or -1) of each, sorted.
 Shared = tuple[tuple[int, int, float], ...]
@@ -31,7 +36,8 @@ class DevicePick(NamedTuple):
 
 
 class DeviceChoice(NamedTuple):
-    """Devices for each rank. `hot`: how many of them are hot; `misses`: ranks without the locality that they prefer;
+    """Devices for each rank. `hot`: how many of them are hot, times PER_HOT, plus how many are avoided; `misses`: ranks
+    without the locality that they prefer;
     `opened_mb`: memory of the free devices among them. `free`, `shared`: the rest, as in `NodeCapacity`."""
 
     ranks: tuple[tuple[DevicePick, ...], ...]
@@ -65,6 +71,10 @@ class NodeClass:
             "numa": _grouped([kind.numa for kind in self.device_classes]),
             "cell": _grouped([(kind.numa + 1) * 10_000 + kind.island + 1 for kind in self.device_classes]),
         }
+
+
+# (GPUs per rank, ranks, node class, its free and shared devices) -> the devices that so many ranks may get there.
+Choices = dict[tuple[int, int, NodeClass, tuple[int, ...], Shared], tuple[DeviceChoice, ...]]
 
 
 class NodeCapacity:

@@ -1,6 +1,7 @@
 """The free capacity of one node during a cycle: devices, CPU, memory, and the anti-affinity keys in use."""
 
 from bisect import bisect_left, insort
+from collections.abc import Collection
 
 from scheduling.engine.board.node_classes import NodeCapacity, NodeClass, Shared
 from scheduling.engine.model import DeviceHold, Node, RankPlacement
@@ -23,7 +24,6 @@ class NodeSlot:
         "node_class",
         "position",
         "shared",
-        "state",
     )
 
     def __init__(self, position: int, node: Node, node_class: NodeClass) -> None:
@@ -39,8 +39,6 @@ class NodeSlot:
         self.anti_affinity_counts: dict[str, int] = {}
         # The devices that may be offered at all; shared by copies, never written after the board is built.
         self.kind_of: dict[int, int] = {}
-        # The state under which the board has shelved it.
-        self.state: NodeCapacity | None = None
 
     def copy(self) -> "NodeSlot":
         twin = NodeSlot.__new__(NodeSlot)
@@ -49,7 +47,19 @@ class NodeSlot:
         twin.free = {kind: ids[:] for kind, ids in self.free.items()}
         twin.shared = dict(self.shared) if self.shared else {}
         twin.anti_affinity_counts = dict(self.anti_affinity_counts) if self.anti_affinity_counts else {}
-        twin.kind_of, twin.compute, twin.state = self.kind_of, self.compute, self.state
+        twin.kind_of, twin.compute = self.kind_of, self.compute
+        return twin
+
+    def copy_without(self, device_ids: Collection[int], kind_of: dict[int, int]) -> "NodeSlot":
+        """Return a copy on which these devices are out of service. `kind_of`: the other devices."""
+        twin = NodeSlot.__new__(NodeSlot)
+        twin.position, twin.node, twin.node_class = self.position, self.node, self.node_class
+        twin.cpu_milli, twin.memory_mb = self.cpu_milli, self.memory_mb
+        twin.free = {kind: [id for id in ids if id not in device_ids] for kind, ids in self.free.items()}
+        twin.free_count = sum(map(len, twin.free.values()))
+        twin.shared = {id: mb for id, mb in self.shared.items() if id not in device_ids} if self.shared else {}
+        twin.anti_affinity_counts = dict(self.anti_affinity_counts) if self.anti_affinity_counts else {}
+        twin.kind_of, twin.compute = kind_of, self.compute
         return twin
 
     def allocate(self, rank: RankPlacement) -> None:
@@ -88,6 +98,16 @@ class NodeSlot:
                 continue
             self.shared.pop(hold.device_id, None)
             self.kind_of = {device_id: kind for device_id, kind in self.kind_of.items() if device_id != hold.device_id}
+
+    def remove_devices(self, device_ids: Collection[int]) -> None:
+        """Take devices out of service on this slot, whether they are free or not."""
+        for kind, ids in self.free.items():
+            remaining = [device_id for device_id in ids if device_id not in device_ids]
+            self.free_count -= len(ids) - len(remaining)
+            self.free[kind] = remaining
+        if self.shared:
+            self.shared = {device_id: mb for device_id, mb in self.shared.items() if device_id not in device_ids}
+        self.kind_of = {device_id: kind for device_id, kind in self.kind_of.items() if device_id not in device_ids}
 
     def counted(self) -> tuple[tuple[int, ...], Shared]:
         """Return `NodeCapacity.free` and `NodeCapacity.shared` of the present state."""

@@ -25,6 +25,7 @@ class Shape:
     __slots__ = (
         "allowed",
         "ceiling",
+        "choices",
         "is_local",
         "kinds",
         "limits_mb",
@@ -62,6 +63,8 @@ class Shape:
         self.tiers = _tiers(self.penalties, self.allowed) if self.penalties else ()
         # (split, ranks) -> state -> the cost of that many ranks on a node in that state, and their devices.
         self.ratings: dict[tuple[int, int], dict[NodeCapacity, tuple[PlacementCost, DeviceChoice | None]]] = {}
+        # Shared by the requests that want the same devices: CPU and memory play no part.
+        self.choices = board.choices.setdefault((self.share_mb, self.kinds, self.near, self.is_local), {})
         # split -> state -> how many of its ranks fit on a node in that state.
         self.rank_capacities: dict[int, dict[NodeCapacity, int]] = {}
 

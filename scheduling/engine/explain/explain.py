@@ -8,12 +8,14 @@ from functools import cached_property, lru_cache
 from scheduling.engine.affinity import untolerated
 from scheduling.engine.board.board import Board, kind_of
 from scheduling.engine.board.shapes import Shape, is_selected, is_suitable
+from scheduling.engine.bookings.bookings import Bookings, free_kinds
 from scheduling.engine.explain.feasibility import blocked_by_taints, too_large, unmatched
 from scheduling.engine.explain.inventory import Inventory, eligible, fits, inventory_of, suitable_gpus
 from scheduling.engine.limits.accounts import ExceededLimit
 from scheduling.engine.limits.online_split import BATCH_GPUS, ONLINE_GPUS
 from scheduling.engine.limits.quotas import CPU_CORES, USER_GPUS
 from scheduling.engine.model import (
+    Booking,
     Device,
     Evidence,
     Job,
@@ -50,6 +52,7 @@ class ClusterState:
         board: Board,
         placements: Sequence[Placement],
         nominations: Sequence[Nomination],
+        bookings: Bookings | None = None,
     ) -> None:
         """`placements`, `nominations`: those of the cycle so far; both lists grow with it."""
         self.nodes = snapshot.nodes
@@ -59,6 +62,7 @@ class ClusterState:
         self._running = snapshot.running
         self._placements = placements
         self._nominations = nominations
+        self.bookings = bookings
 
     @cached_property
     def placed(self) -> tuple[int, int]:
@@ -108,7 +112,41 @@ class ClusterState:
         ]
         return self._filled(Board(nodes, thermal=self.policy.thermal, running=self._running))
 
+    @cached_property
+    def unbooked_board(self) -> Board:
+        return self.present_unbooked()
+
+    @cached_property
+    def booked_kinds(self) -> list[tuple[Booking, frozenset[int]]]:
+        """Return the active hard bookings, each with the kinds of its devices that would be free if it were not."""
+        active = [] if self.bookings is None else self.bookings.active
+        return [(booking, free_kinds(booking, self.unbooked_board)) for booking in active if booking.is_hard]
+
+    def present_unbooked(self) -> Board:
+        """Return the present board as if nothing were booked. It shares the nodes without an active booking, so it is
+        right until the present board changes."""
+        if self.bookings is None:
+            return self.board
+        board = self.board.overlay()
+        slots = self.bookings.active_slots()
+        for nomination in self._nominations:
+            for rank in nomination.ranks:
+                if (slot := slots.get(rank.node_id)) is not None:
+                    slot.withhold(rank)
+        for placement in self._placements:
+            for rank in placement.ranks:
+                if (slot := slots.get(rank.node_id)) is not None:
+                    slot.allocate(rank)
+        for slot in slots.values():
+            board.put(slot)
+        return board
+
     def _filled(self, board: Board) -> Board:
+        if self.bookings is not None:
+            self.bookings.withhold_active(board)
+        return self._allocated(board)
+
+    def _allocated(self, board: Board) -> Board:
         for nomination in self._nominations:
             board.withhold(nomination.ranks)
         for placement in self._placements:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from scheduling.engine.board.shapes import Shape
+from scheduling.engine.explain.booked import latest_end_of, name_booking, reserved_soon
 from scheduling.engine.explain.explain import (
     QUEUE_REASONS,
     ClusterState,
@@ -50,16 +51,21 @@ def pending_reasons(
 
     `job_reasons`: reasons of single jobs, which go before those of their groups.
     """
-    by_group: dict[int, PendingReason] = {}
+    by_group: dict[tuple[int, int], PendingReason] = {}
+    full: dict[int, bool] = {}
     for job_id, verdict in job_reasons.items():
         yield PendingGroup((job_id,), *verdict)
     for refused_group in refused:
         if refused_group.block is not None:
             verdict = _limit_verdict(outcome, refused_group.job, refused_group.block)
         else:
-            if refused_group.group not in by_group:
-                by_group[refused_group.group] = _capacity_verdict(outcome, refused_group.group)
-            verdict = _for_these(outcome, by_group[refused_group.group], refused_group)
+            number = refused_group.group
+            if number not in full:
+                full[number] = _is_full(outcome, number)
+            key = number, 0 if full[number] else _level(outcome, refused_group.job)
+            if key not in by_group:
+                by_group[key] = _capacity_verdict(outcome, refused_group, is_full=full[number])
+            verdict = _for_these(outcome, by_group[key], refused_group)
         ids = refused_group.job_ids
         if job_reasons and not job_reasons.keys().isdisjoint(ids):
             ids = tuple(job_id for job_id in ids if job_id not in job_reasons)
@@ -79,6 +85,8 @@ def _for_these(outcome: CycleOutcome, verdict: PendingReason, refused: RefusedGr
     if verdict.code == "reserved" and outcome.promised is not None:
         is_own = outcome.promised.tenant_id == refused.job.tenant_id
         return name_promised_job(verdict, outcome.promised.id, is_own=is_own)
+    if verdict.code == "reserved_soon" and outcome.cluster.bookings is not None:
+        return name_booking(outcome.cluster.bookings.by_id, verdict, refused.job.tenant_id)
     if verdict.code == "never_fits":
         return _never_fits(outcome, refused.job) or verdict
     return verdict
@@ -100,8 +108,29 @@ def _never_fits(outcome: CycleOutcome, job: Job) -> PendingReason | None:
     return too_large(job.request, inventory, policy, bounds)
 
 
-def _capacity_verdict(outcome: CycleOutcome, group: int) -> PendingReason:
-    shape, cluster = outcome.shapes[group], outcome.cluster
-    if outcome.promise is not None and place(cluster.board, shape) is not None:
-        return promised_to_other(cluster.board, shape, outcome.promise)
-    return blocked(cluster, shape)
+def _is_full(outcome: CycleOutcome, number: int) -> bool:
+    """Return whether a request does not fit now, however short the job is: all its jobs wait for the same reason then.
+
+    False if it does not matter, as there is neither a promise nor a booking.
+    """
+    cluster = outcome.cluster
+    if outcome.promise is None and cluster.bookings is None:
+        return False
+    return place(cluster.board, outcome.shapes[number]) is None
+
+
+def _level(outcome: CycleOutcome, job: Job) -> int:
+    """Return the level of a job among the bookings (see `Bookings`): jobs of one level wait for the same reason."""
+    bookings = outcome.cluster.bookings
+    return 0 if bookings is None else bookings.level(latest_end_of(bookings, job))
+
+
+def _capacity_verdict(outcome: CycleOutcome, refused: RefusedGroup, *, is_full: bool) -> PendingReason:
+    shape, cluster = outcome.shapes[refused.group], outcome.cluster
+    if outcome.promise is not None and not is_full:
+        board = cluster.board
+        if cluster.bookings is not None:
+            board = cluster.bookings.board(board, latest_end_of(cluster.bookings, refused.job))
+        if board is cluster.board or place(board, shape) is not None:
+            return promised_to_other(board, shape, outcome.promise)
+    return reserved_soon(cluster, shape, refused.job, is_full=is_full) or blocked(cluster, shape)

@@ -3,6 +3,7 @@
 from heapq import nsmallest
 
 from scheduling.engine.board.board import Board
+from scheduling.engine.board.node_classes import PER_HOT
 from scheduling.engine.board.node_index import taints_and_weight
 from scheduling.engine.board.shapes import Shape
 from scheduling.engine.candidates import Candidate, CandidateSet
@@ -32,4 +33,4 @@ def candidate_set(board: Board, shape: Shape, ranks: tuple[RankPlacement, ...]) 
 def _candidate(node_id: int, offer: Offer) -> Candidate:
     hot, misses, spoils, opened_mb, free_devices, _ = offer.rating
     taints, weight = taints_and_weight(offer.penalty)
-    return Candidate(node_id, hot, misses, spoils, opened_mb, free_devices, offer.alike - 1, taints, weight)
+    return Candidate(node_id, hot // PER_HOT, misses, spoils, opened_mb, free_devices, offer.alike - 1, taints, weight)

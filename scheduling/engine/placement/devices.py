@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from scheduling.engine.board.node_classes import DeviceChoice, DevicePick, NodeCapacity, NodeClass, Shared
+from scheduling.engine.board.node_classes import PER_HOT, DeviceChoice, DevicePick, NodeCapacity, NodeClass, Shared
 from scheduling.engine.board.node_slot import NodeSlot
 from scheduling.engine.board.shapes import Shape
 
@@ -178,11 +178,11 @@ def _without(units: list[DevicePick], picks: Sequence[DevicePick]) -> list[Devic
 
 
 def _price(node_class: NodeClass, picks: Sequence[DevicePick]) -> tuple[int, int]:
-    """Return (hot devices, MiB of the devices that are free until now)."""
+    """Return (hot and avoided devices as in `DeviceChoice.hot`, MiB of the devices that are free until now)."""
     hot = opened_mb = 0
     for pick in picks:
         kind = node_class.device_classes[pick.at]
-        hot += pick.number if kind.is_hot else 0
+        hot += pick.number * (PER_HOT * kind.is_hot + kind.is_avoided)
         if pick.allocated_mb < 0:
             opened_mb += pick.number * max(kind.memory_mb, 0)
     return hot, opened_mb

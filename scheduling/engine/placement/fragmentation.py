@@ -8,7 +8,7 @@ from math import floor
 from typing import NamedTuple
 
 from scheduling.engine.board.board import Board
-from scheduling.engine.board.node_classes import DeviceClass, NodeCapacity, NodeClass
+from scheduling.engine.board.node_classes import DeviceClass, NodeCapacity, NodeClass, Shared
 from scheduling.engine.board.shapes import is_suitable, rank_counts, share_mb
 from scheduling.engine.model import Policy, Request
 
@@ -72,6 +72,8 @@ class Fragmentation:
         self._cpus = sorted({entry.cpu_milli for entry in self._mix_entries})
         self._memories = sorted({entry.memory_mb for entry in self._mix_entries})
         self._groups: dict[NodeClass, list[tuple[tuple[int, ...], list[MixEntry]]]] = {}
+        # The devices of a state, and how many CPU and memory sizes of the mix it serves -> `_lost_to_mix`.
+        self._mix_lost: dict[tuple[NodeClass, tuple[int, ...], Shared, int, int], tuple[float, float]] = {}
         self._served: dict[tuple[NodeClass, int, int], list[tuple[tuple[int, ...], Served]]] = {}
 
     def score(self, before: NodeCapacity, after: NodeCapacity) -> int:
@@ -84,6 +86,20 @@ class Fragmentation:
         return state.fragments
 
     def _lost(self, state: NodeCapacity) -> float:
+        node_class = state.node_class
+        cpus, memories = bisect_right(self._cpus, state.cpu_milli), bisect_right(self._memories, state.memory_mb)
+        key = node_class, state.free, state.shared, cpus, memories
+        cached = self._mix_lost.get(key)
+        if cached is None:
+            cached = self._mix_lost[key] = self._lost_to_mix(state)
+        amount, lost = cached
+        if not amount:
+            return 0.0
+        lost += _short(amount, state.cpu_milli, self._cpu_per_gpu, node_class.cpu_milli, node_class.devices)
+        return lost + _short(amount, state.memory_mb, self._memory_per_gpu, node_class.memory_mb, node_class.devices)
+
+    def _lost_to_mix(self, state: NodeCapacity) -> tuple[float, float]:
+        """Return the free GPUs of a node, and how many of them are lost but for those that lack CPU or memory."""
         node_class, free, value = state.node_class, state.free, self._value
         amount = lost = 0.0
         for kind, count in zip(node_class.kinds, free, strict=True):
@@ -94,17 +110,14 @@ class Fragmentation:
         for kind, _, part in parts:
             amount += part
             lost -= part * value[kind]
-        if not amount:
-            return 0.0
         lost += amount
-        for indices, served in self._serve(state):
+        for indices, served in self._serve(state) if amount else ():
             count = sum([free[index] for index in indices])
             lost -= count * (served.by_gpus[count] + served.shared[-1])
             for kind, left_mb, part in parts:
                 if node_class.kinds.index(kind) in indices:
                     lost -= part * served.shared[bisect_right(served.shares_mb, left_mb)]
-        lost += _short(amount, state.cpu_milli, self._cpu_per_gpu, node_class.cpu_milli, node_class.devices)
-        return lost + _short(amount, state.memory_mb, self._memory_per_gpu, node_class.memory_mb, node_class.devices)
+        return amount, lost
 
     def _serve(self, state: NodeCapacity) -> list[tuple[tuple[int, ...], Served]]:
         """Return (indices of the node class's kinds, the entries served with this CPU and memory)."""

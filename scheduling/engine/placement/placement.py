@@ -34,11 +34,11 @@ class Offer(NamedTuple):
 def place(board: Board, shape: Shape) -> tuple[RankPlacement, ...] | None:
     """Return the ranks of a request on the board as it is, or None; the board is left unchanged.
 
-    On one node: the fewest hot devices, then the most welcome node (the fewest PreferNoSchedule taints, then the most
-    weight of its preferences), then the locality that it prefers, then the best score (see `Board.scorer`), then the
-    least total memory of the devices that it opens, then the fewest devices left free, then the fewest devices, then
-    node id. A gang takes the fewest ranks that fit, on the fewest nodes: the widest nodes first, of those the most
-    welcome, and the best that holds all remaining ranks at the end.
+    On one node: the fewest hot devices, then the fewest that a soft booking wants, then the most welcome node (the
+    fewest PreferNoSchedule taints, then the most weight of its preferences), then the locality that it prefers, then
+    the best score (see `Board.scorer`), then the least total memory of the devices that it opens, then the fewest
+    devices left free, then the fewest devices, then node id. A gang takes the fewest ranks that fit, on the fewest
+    nodes: the widest nodes first, of those the most welcome, and the best that holds all remaining ranks at the end.
     """
     for split in shape.splits:
         if shape.spread and _total_ranks_that_fit(board, shape, split) < split:
@@ -248,12 +248,19 @@ def _rated(
     board: Board, state: NodeCapacity, shape: Shape, split: int, ranks: int
 ) -> tuple[PlacementCost, DeviceChoice | None]:
     """Return the cost of the ranks on a node in this state, and their devices. The smallest cost is the best."""
-    _, cpu_milli, memory_mb = shape.part(split)
+    gpus, cpu_milli, memory_mb = shape.part(split)
+    cpu_left, memory_left = state.cpu_milli - cpu_milli * ranks, state.memory_mb - memory_mb * ranks
+    if (cpu_milli and cpu_left < 0) or (memory_mb and memory_left < 0):
+        return _DOES_NOT_FIT, None
+    # The devices are the same whatever CPU and memory are free.
+    key = gpus, ranks, state.node_class, state.free, state.shared
+    choices = shape.choices.get(key)
+    if choices is None:
+        choices = shape.choices[key] = tuple(device_choices(state, shape, split, ranks))
     best, best_choice = _DOES_NOT_FIT, None
-    for choice in device_choices(state, shape, split, ranks):
+    for choice in choices:
         score = 0
         if board.scorer is not None:
-            cpu_left, memory_left = state.cpu_milli - cpu_milli * ranks, state.memory_mb - memory_mb * ranks
             after = board.state(state.node_class, cpu_left, memory_left, choice.free, choice.shared)
             score = board.scorer.score(state, after)
         rating = (choice.hot, choice.misses, -score, choice.opened_mb, sum(choice.free), state.node_class.devices)
@@ -323,7 +330,7 @@ def _is_open(slot: NodeSlot, shape: Shape) -> bool:
 
 def _chosen(board: Board, slot: NodeSlot, shape: Shape, split: int, ranks: int) -> DeviceChoice:
     """Return the devices for which the node was chosen."""
-    state = slot.state or slot.current_capacity()
+    state = board.shelved_state(slot.position) or slot.current_capacity()
     cached = shape.ratings.get((split, ranks), {}).get(state)
     choice = (cached or _rated(board, state, shape, split, ranks))[1]
     if choice is None:

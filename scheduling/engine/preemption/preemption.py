@@ -77,14 +77,20 @@ class VictimSelector:
         self.by_class = {is_online: 0 for is_online in (False, True)}
         self.preemptions: list[Preemption] = []
         self.releases = 0
+        # A job inside a hard booking is stopped for no other.
+        hard = {booking.id for booking in snapshot.bookings if booking.is_hard}
         open_tenants = {tenant.id for tenant in snapshot.tenants if tenant.allow_preemption and policy.preemption}
         # Not sorted yet: most plans need no victim.
         self._unsorted: list[RunningJob] = []
+        # Without predictions, nothing is compared by them: most clusters have none.
+        self.is_predicted = False
         for running in snapshot.running:
+            if running.predicted_end_at is not None:
+                self.is_predicted = True
             if not running.is_stopping:
                 self.gpus_held[running.tenant_id] += running.request.gpu_count
                 self.by_class[running.is_online] += running.request.gpu_count
-                if running.preemptible and running.tenant_id in open_tenants:
+                if running.preemptible and running.tenant_id in open_tenants and running.booking_id not in hard:
                     self._unsorted.append(running)
         # The lowest band of all, which ends most searches early; None: there is no possible victim.
         self.lowest = min([band(job.priority) for job in self._unsorted], default=None)
@@ -182,9 +188,11 @@ class VictimSelector:
         return victim.started_at + self.policy.min_runtime_seconds
 
     def _order(self, victim: RunningJob) -> tuple[float, ...]:
-        """Return the sort key: lowest priority first, then the tenant most over its share, least loss, youngest, id."""
-        share = self._shares[victim.tenant_id]
-        return (victim.priority, -share, self.losses[victim.job_id], -victim.started_at, -victim.job_id)
+        """Return the sort key: lowest priority first, then the tenant most over its share, least loss, not about to
+        end, youngest, id."""
+        share, lost = self._shares[victim.tenant_id], self.losses[victim.job_id]
+        ends = -_probable_end(victim) if self.is_predicted else 0.0
+        return (victim.priority, -share, lost, ends, -victim.started_at, -victim.job_id)
 
     def _affordable(self, job: Job, possible: Iterable[RunningJob]) -> Iterable[RunningJob]:
         """Yield as many of these jobs, in order, as budgets and guarantees of their tenants allow together."""
@@ -212,7 +220,8 @@ class VictimSelector:
         return job.request.gpu_count > 0 or gpus == 0 or gpus_held > guaranteed
 
     def _on_one_node(self, board: Board, shape: Shape, job: Job, possible: list[RunningJob]) -> list[RunningJob] | None:
-        """Return the cheapest set that makes one node large enough: lowest top priority, least loss, fewest."""
+        """Return the cheapest set that makes one node large enough: lowest top priority, least loss, fewest, last
+        end."""
         by_node: dict[int, list[RunningJob]] = {}
         for victim in possible:
             ranks = victim.ranks
@@ -220,7 +229,7 @@ class VictimSelector:
                 by_node.setdefault(node_id, []).append(victim)
         # Nodes in the order of their minimum cost; once that exceeds the best, no other is better.
         bounds = sorted((self._minimum_cost(board, shape, node_id, jobs), node_id) for node_id, jobs in by_node.items())
-        best: tuple[tuple[float, ...], int, list[RunningJob]] | None = None
+        best: tuple[tuple[float, ...], float, int, list[RunningJob]] | None = None
         for bound, node_id in bounds:
             if best is not None and bound > best[0]:
                 break
@@ -228,9 +237,11 @@ class VictimSelector:
             if chosen is not None:
                 lost = sum(self.losses[victim.job_id] for victim in chosen)
                 cost = (max(victim.priority for victim in chosen), lost, len(chosen))
-                if best is None or (cost, node_id) < best[:2]:
-                    best = cost, node_id, chosen
-        return best[2] if best else None
+                # Of equal sets, the one whose first job ends last: a job that is about to end is spared.
+                ends = -min(map(_probable_end, chosen)) if self.is_predicted else 0.0
+                if best is None or (cost, ends, node_id) < best[:3]:
+                    best = cost, ends, node_id, chosen
+        return best[3] if best else None
 
     def _minimum_cost(self, board: Board, shape: Shape, node_id: int, possible: list[RunningJob]) -> tuple[float, ...]:
         """Return a lower bound of the cost of any set of these, in order, whose end lets the job onto the node.
@@ -321,6 +332,11 @@ class VictimSelector:
         rule = next(rule for rule in ("reclaim", "online", "priority") if rule in rules)
         preemption = Preemption(job.id, ids, rule, ranks, lost)
         return VictimSet(tuple(needed), preemption, max(map(self._ready_at, needed)))
+
+
+def _probable_end(victim: RunningJob) -> float:
+    """Return the predicted end; without a prediction inf, as nothing shows that it is about to end."""
+    return inf if victim.predicted_end_at is None else victim.predicted_end_at
 
 
 def loss(victim: RunningJob, now: float) -> float:

@@ -18,6 +18,10 @@ class JobEnd(NamedTuple):
     ranks: tuple[RankPlacement, ...]
 
 
+# The promised nodes, by id, when the promised job starts: without it and what lasts until then.
+LaterSlots = dict[int, NodeSlot]
+
+
 class PromiseGuard:
     """The promise during a cycle: `lasting` is the board for jobs that do not end before `promise.at`.
 
@@ -27,12 +31,13 @@ class PromiseGuard:
 
     __slots__ = ("_later", "lasting", "promise")
 
-    def __init__(self, promise: Promise, board: Board, future: Board) -> None:
+    def __init__(self, promise: Promise, board: Board, later: LaterSlots) -> None:
         self.promise = promise
         self.lasting = board.copy()
-        future.allocate(promise.ranks)
         # The promised nodes as they will be then, with the promised job.
-        self._later = {node_id: future.slot_of(node_id) for node_id in promise.node_ids}
+        self._later = later
+        for rank in promise.ranks:
+            later[rank.node_id].allocate(rank)
         for node_id in promise.node_ids:
             self._narrow(board, node_id)
 
@@ -58,15 +63,16 @@ class PromiseGuard:
         return frozenset(self._later)
 
     def _narrow(self, board: Board, node_id: int) -> None:
-        now, later = board.slot_of(node_id), self._later[node_id]
-        if now is not None and later is not None:
-            self.lasting.put(_common(now, later))
+        now = board.slot_of(node_id)
+        if now is not None:
+            self.lasting.put(_common(now, self._later[node_id]))
 
 
 def promise(
     board: Board, shape: Shape, job_id: int, ends: Iterable[JobEnd], now: float, not_before: float
-) -> tuple[Promise, Board] | None:
-    """Return the earliest time at which a job fits if all jobs run to their upper bounds, and the board of that time.
+) -> tuple[Promise, LaterSlots] | None:
+    """Return the earliest time at which a job fits if all jobs run to their upper bounds, and the promised nodes at
+    that time.
 
     None: it does not fit even when all running jobs have ended. `not_before`: its tenant's limits allow it only then.
 
@@ -77,7 +83,7 @@ def promise(
     limit that outlives `unlimited_runtime_seconds`, an extended limit), or a lost node, moves it.
     """
     future = board.copy()
-    if not any(_fits(ranks_per_node(future, shape, split), shape, split) for split in shape.splits):
+    if not any(has_room(ranks_per_node(future, shape, split), shape, split) for split in shape.splits):
         at = first_fit(future, shape, ends)
         if at is None:
             return None
@@ -86,8 +92,8 @@ def promise(
     ranks = place(future, shape)
     if ranks is None:
         return None
-    node_ids = tuple(sorted({rank.node_id for rank in ranks}))
-    return Promise(job_id, max(at, now, not_before), node_ids, ranks), future
+    later = {rank.node_id: slot for rank in ranks if (slot := future.slot_of(rank.node_id)) is not None}
+    return Promise(job_id, max(at, now, not_before), tuple(sorted(later)), ranks), later
 
 
 def ends_of(running: Sequence[RunningJob], policy: Policy, now: float) -> list[JobEnd]:
@@ -124,7 +130,7 @@ def first_fit(future: Board, shape: Shape, ends: Iterable[JobEnd]) -> float | No
     return None
 
 
-def _fits(counts: dict[int, int], shape: Shape, split: int) -> bool:
+def has_room(counts: dict[int, int], shape: Shape, split: int) -> bool:
     return max(counts.values(), default=0) >= split or (shape.spread and sum(counts.values()) >= split)
 
 

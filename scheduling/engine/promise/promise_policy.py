@@ -83,10 +83,14 @@ class Starving:
     the cluster needs for all the work that it holds (see `Backlog`). An older job that still waits then has been
     passed. The bound grows with the backlog, so under overload the order does not become that of arrival, and it is
     short while few jobs wait, when a promise costs little.
+
+    A job that has the promise keeps it until it starts. Otherwise predictions of other jobs, which raise the backlog,
+    would move its start.
     """
 
     def __init__(self, snapshot: Snapshot, policy: Policy, now: float) -> None:
         self._now = now
+        self._promised_id = snapshot.reserved_job_id
         self._backlog = backlog(snapshot, now)
         self._next_job_id = self._oldest(snapshot)
 
@@ -94,21 +98,19 @@ class Starving:
         return self._next_job_id
 
     def may_promise(self, job: Job) -> bool:
-        return self._starves(job)
+        return job.id == self._promised_id or self._starves(job)
 
     def started(self, job: Job) -> None:
         pass
 
     def _oldest(self, snapshot: Snapshot) -> int | None:
-        """Return the job that already holds the promise if it still starves, else the oldest that starves.
+        """Return the job that already holds the promise, else the oldest that starves.
 
         Bands play no part here: a higher band goes first in the order of tenants, and takes the promise if it starves.
-        A promise also lasts while nothing runs: the place is drained then, and the job can start in it.
         """
+        if any([job.id == self._promised_id for job in snapshot.jobs]):
+            return self._promised_id
         starving = [job for job in snapshot.jobs if self._starves(job)]
-        promised_id = snapshot.reserved_job_id
-        if any(job.id == promised_id for job in (starving if snapshot.running else snapshot.jobs)):
-            return promised_id
         return min(starving, key=_age).id if starving else None
 
     def _starves(self, job: Job) -> bool:

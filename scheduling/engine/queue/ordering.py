@@ -10,8 +10,8 @@ from typing import NamedTuple
 from scheduling.engine.model import Job, Key, Nomination, Policy, Request
 from scheduling.engine.queue.job_cost import window_cost
 
-# (tenant, request's number, priority).
-Likeness = tuple[int, int, int]
+# (tenant, request's number, priority, the booking that it insists on).
+Likeness = tuple[int, int, int, int | None]
 
 
 class IdenticalJobs(NamedTuple):
@@ -64,13 +64,13 @@ def _grouped(jobs: tuple[Job, ...], now: float) -> Grouped:
         if job.eligible_at > now:
             groups.later.append(job)
             continue
-        key = (job.tenant_id, id(job.request), job.priority)
+        key = (job.tenant_id, id(job.request), job.priority, job.booking_id)
         identical = by_identity.get(key)
         if identical is None:
             number = number_by_id.get(key[1])
             if number is None:
                 number = number_by_id[key[1]] = groups.numbers.setdefault(job.request, len(groups.numbers))
-            identical = by_identity[key] = by_likeness.setdefault((key[0], number, key[2]), [])
+            identical = by_identity[key] = by_likeness.setdefault((key[0], number, key[2], key[3]), [])
         identical.append(job)
     for likeness, identical in by_likeness.items():
         identical.sort(key=_age)
@@ -191,7 +191,7 @@ class Queue:
         self.promised: tuple[int, JobGroup] | None = None
         self.nominated: list[JobGroup] = []
         self.groups: dict[int, list[JobGroup]] = {}
-        for (tenant_id, number, _), identical in grouped.identical.items():
+        for (tenant_id, number, _, _), identical in grouped.identical.items():
             if special and not special.isdisjoint(identical.job_ids):
                 for job in identical.jobs:
                     if job.id in special:
@@ -264,10 +264,18 @@ def by_cost(job: Job, policy: Policy, now: float) -> Key:
     """
     return (
         -band(job.priority),
-        window_cost(job.request, policy) * 500.0 / worth(job, policy, now),
+        _probable_cost(job, policy) * 500.0 / worth(job, policy, now),
         job.queued_at,
         job.id,
     )
+
+
+def _probable_cost(job: Job, policy: Policy) -> float:
+    """Return the cost over the policy's window; of a job that is predicted to end within it, the cost until then."""
+    cost = window_cost(job.request, policy)
+    if job.predicted_seconds is None or job.predicted_seconds >= policy.window_seconds:
+        return cost
+    return cost * max(job.predicted_seconds, 1.0) / policy.window_seconds
 
 
 def by_remaining(job: Job, policy: Policy, now: float) -> Key:

@@ -2,6 +2,7 @@
 
 from scheduling.engine.board.board import Board
 from scheduling.engine.board.shapes import Shape
+from scheduling.engine.bookings.bookings import unbooked
 from scheduling.engine.model import Policy, Request, Snapshot
 from scheduling.engine.placement.placement import place
 
@@ -9,9 +10,9 @@ from scheduling.engine.placement.placement import place
 _MAX_TRIES = 16
 
 
-def largest_startable_gang(snapshot: Snapshot, policy: Policy) -> int:
+def largest_startable_gang(snapshot: Snapshot, policy: Policy, now: float) -> int:
     """Return its GPUs, of any model, held whole; one CPU core in all. Without gang scheduling it stays on one node."""
-    board = Board(snapshot.nodes, thermal=policy.thermal, running=snapshot.running)
+    board = unbooked(Board(snapshot.nodes, thermal=policy.thermal, running=snapshot.running), snapshot, now)
     free = sum(
         not (device.exclusive or device.shared_mb) for node in snapshot.nodes if node.is_open for device in node.devices
     )

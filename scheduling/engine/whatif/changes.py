@@ -48,6 +48,10 @@ def _runtime(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
     return _with_job(snapshot, replace(job, max_runtime_seconds=_as_int(change.to)))
 
 
+def _unbooked(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
+    return _with_job(snapshot, replace(job, booking_id=None))
+
+
 def _first(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
     """Remove all other waiting jobs."""
     return replace(snapshot, jobs=(job,), claims=(), reserved_job_id=None)
@@ -59,7 +63,12 @@ def _later(snapshot: Snapshot, job: Job, change: Change) -> Snapshot:
     jobs = tuple(
         replace(job, queued_at=job.queued_at - seconds, eligible_at=job.eligible_at - seconds) for job in snapshot.jobs
     )
-    return replace(snapshot, jobs=jobs, running=tuple(_older(job, seconds) for job in snapshot.running))
+    bookings = tuple(
+        replace(booking, starts_at=booking.starts_at - seconds, ends_at=booking.ends_at - seconds)
+        for booking in snapshot.bookings
+    )
+    running = tuple(_older(job, seconds) for job in snapshot.running)
+    return replace(snapshot, jobs=jobs, running=running, bookings=bookings)
 
 
 def _older(job: RunningJob, seconds: float) -> RunningJob:
@@ -210,6 +219,7 @@ CHANGES: dict[str, Callable[[Snapshot, Job, Change], Snapshot]] = {
     "apart": _of_request(lambda request, to: replace(request, apart="")),
     "max_runtime_seconds": _runtime,
     "workload_class": _class,
+    "booking": _unbooked,
     "comes_first": _first,
     "wait_seconds": _later,
     "jobs_ended": _ended,

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from scheduling.engine.board.board import Board
+from scheduling.engine.bookings.bookings import unbooked
 from scheduling.engine.model import Job, Plan, Policy, Reason, Snapshot
 from scheduling.engine.planner import plan
 from scheduling.engine.whatif.changes import Change, apply
@@ -15,7 +16,7 @@ JOB_CHANGES = frozenset(
     {
         "gpu_count", "gpu_memory_mb", "gpu_model", "cpu_cores", "memory_mb", "cpu_and_memory_percent",
         "gang_scheduling", "ranks", "node_selector", "node_affinity", "tolerations", "topology", "apart",
-        "max_runtime_seconds", "workload_class",
+        "max_runtime_seconds", "workload_class", "booking",
     }
 )  # fmt: skip
 # Maximum number of reasons in a row, and of cures tried for each.
@@ -115,7 +116,7 @@ def _cure(snapshot: Snapshot, policy: Policy, now: float, current_plan: Plan, re
 def _ways(
     snapshot: Snapshot, policy: Policy, now: float, current_plan: Plan, job: Job, reason: Reason
 ) -> Iterator[Change]:
-    board = Board(snapshot.nodes)
+    board = unbooked(Board(snapshot.nodes), snapshot, now)
     for placement in current_plan.placements:
         board.allocate(placement.ranks)
     preemption = next((entry for entry in current_plan.preemptions if entry.job_id == job.id), None)

@@ -17,9 +17,10 @@ MAX_WORK = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """When a job starts: `p50_at` if jobs use their limits as recent jobs did, `p90_at` if all use them up; None:
-    unknown. `after`: the end of the forecast, so it starts later. `jobs_ending`, `jobs_starting`: how many running jobs
-    end, and waiting ones start, before `p90_at`. `unlimited`: running jobs without a time limit."""
+    """When a job starts: `p50_at` if jobs run as predicted, or else use their limits as recent jobs did, `p90_at` if
+    all use them up; None: unknown. `after`: the end of the forecast, so it starts later. `jobs_ending`,
+    `jobs_starting`: how many running jobs end, and waiting ones start, before `p90_at`. `unlimited`: running jobs
+    without a time limit."""
 
     p50_at: float | None
     p90_at: float | None
@@ -58,7 +59,8 @@ def forecast(
     snapshot: Snapshot, policy: Policy, now: float, job_ids: Collection[int], *, part: float, work: int = MAX_WORK
 ) -> Forecast:
     """Return when these jobs start if each running job uses `part` of the rest of its time limit, and each new one
-    `part` of its limit; those without a limit never end. Nothing new is submitted, nothing fails, no node changes.
+    `part` of its limit; those without a limit never end. With a part below 1, predictions replace it. Nothing new is
+    submitted, nothing fails, no node changes.
 
     At most MAX_PLANS plans, fewer if many jobs wait; with more ends ahead than plans left, several are combined at
     the latest of them: never too early.
@@ -131,7 +133,12 @@ class _Course:
 
     def __init__(self, snapshot: Snapshot, now: float, part: float, plans: int) -> None:
         self.snapshot, self.now, self.part, self.plans_left = snapshot, now, part, plans
-        self.ends = {job.job_id: _end(job, now, part) for job in snapshot.running}
+        self.ends: dict[int, float] = {}
+        # When the jobs inside each hard booking are stopped; those that have not ended before wait again then.
+        self.stops = {booking.id: booking.ends_at for booking in snapshot.bookings if booking.is_hard}
+        self.stopped: set[int] = set()
+        for job in snapshot.running:
+            self._end_with_booking(job.job_id, _end(job, now, part), job.booking_id)
         self.starts: dict[int, float] = {}
         self.ending: dict[int, int] = {}
         self.starting: dict[int, int] = {}
@@ -143,14 +150,15 @@ class _Course:
     def follow(self, new_plan: Plan) -> None:
         """Apply the plan of one cycle: placed jobs start at once, preempted ones end when their grace is over."""
         self.plans_left -= 1
-        limits = {job.id: job.max_runtime_seconds for job in self.snapshot.jobs} if new_plan.placements else {}
+        jobs = {job.id: job for job in self.snapshot.jobs} if new_plan.placements else {}
         for placement in new_plan.placements:
-            job_id, limit = placement.job_id, limits[placement.job_id]
+            job_id = placement.job_id
             if job_id not in self.starts:
                 self.ending[job_id], self.starting[job_id] = self.ended, len(self.starts)
                 self.starts[job_id] = self.now
                 self.moments[job_id] = Start(self.snapshot, self.now, self.ended_jobs)
-            self.ends[job_id] = inf if limit is None else self.now + max(limit * self.part, 1.0)
+            end = self.now + _run_seconds(jobs[job_id], self.part)
+            self._end_with_booking(job_id, end, placement.booking_id)
         grace = {job.job_id: job.grace_seconds for job in self.snapshot.running} if new_plan.preemptions else {}
         for victim in (victim for preemption in new_plan.preemptions for victim in preemption.victims):
             self.ends[victim] = min(self.ends[victim], self.now + grace[victim])
@@ -161,7 +169,8 @@ class _Course:
 
     def events(self) -> list[float]:
         """Return the moments ahead at which something may change, in order."""
-        moments = {at for at in (*self.ends.values(), *self.wakes) if self.now < at < inf}
+        booked = [at for booking in self.snapshot.bookings for at in (booking.starts_at, booking.ends_at)]
+        moments = {at for at in (*self.ends.values(), *self.wakes, *booked) if self.now < at < inf}
         return sorted(moments)
 
     def go_on(self) -> bool:
@@ -172,13 +181,26 @@ class _Course:
         together = -(-len(events) // self.plans_left)
         self.now = events[min(together, len(events)) - 1]
         over = {job_id for job_id, at in self.ends.items() if at <= self.now}
-        preempted = [job.job_id for job in self.snapshot.running if job.is_stopping and job.stopping_for is not None]
+        preempted = [
+            job.job_id
+            for job in self.snapshot.running
+            if (job.is_stopping and job.stopping_for is not None) or job.job_id in self.stopped
+        ]
         self.ended_jobs += tuple(sorted((job for job in self.snapshot.running if job.job_id in over), key=self._end_of))
         self.snapshot = ended(self.snapshot, over, requeued=[job_id for job_id in preempted if job_id in over])
         for job_id in over:
             del self.ends[job_id]
         self.ended += len(over)
         return True
+
+    def _end_with_booking(self, job_id: int, end: float, booking_id: int | None) -> None:
+        """Note when a job ends; the end of its booking stops it."""
+        stop = max(self.stops.get(booking_id or 0, inf), self.now)
+        self.ends[job_id] = min(end, stop)
+        if stop < end:
+            self.stopped.add(job_id)
+        else:
+            self.stopped.discard(job_id)
 
     def _end_of(self, job: RunningJob) -> tuple[float, int]:
         return self.ends[job.job_id], job.job_id
@@ -187,7 +209,17 @@ class _Course:
 def _end(job: RunningJob, now: float, part: float) -> float:
     if job.is_stopping:
         return now + job.grace_seconds
+    if job.predicted_end_at is not None and part < 1.0:
+        return max(job.predicted_end_at, now + 1.0)
     return inf if job.ends_by is None else now + max((job.ends_by - now) * part, 1.0)
+
+
+def _run_seconds(job: Job, part: float) -> float:
+    """Return how long a new job runs: its prediction, or else this part of its limit. The whole limit is the upper
+    bound, which no prediction changes."""
+    if job.predicted_seconds is not None and part < 1.0:
+        return max(job.predicted_seconds, 1.0)
+    return inf if job.max_runtime_seconds is None else max(job.max_runtime_seconds * part, 1.0)
 
 
 def _wakes(new_plan: Plan, jobs: Iterable[Job]) -> set[float]:

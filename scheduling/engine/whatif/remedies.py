@@ -102,6 +102,24 @@ def _passing(case: _Case) -> Iterator[Change]:
     yield from _running(case)
 
 
+def _before_booking(case: _Case) -> Iterator[Change]:
+    """Make the job short enough to end before the booking starts, or wait until that has ended."""
+    seconds = floor(case.seconds_until("at") - case.job.grace_seconds)
+    if seconds >= 1:
+        yield Change("max_runtime_seconds", seconds)
+    yield from _smaller(case)
+    yield Change("wait_seconds", ceil(case.seconds_until("until") + 1))
+
+
+def _insisting(case: _Case) -> Iterator[Change]:
+    yield from _wait(case)
+    yield Change("booking")
+
+
+def _unbooked(case: _Case) -> Iterator[Change]:
+    yield Change("booking")
+
+
 def _impossible(case: _Case) -> Iterator[Change]:
     types = matching(case.request, inventory_of(case.snapshot.nodes))
 
@@ -121,6 +139,8 @@ def _impossible(case: _Case) -> Iterator[Change]:
 
 def _constraint(case: _Case) -> Iterator[Change]:
     request = case.request
+    if case.job.booking_id is not None:
+        yield Change("booking")
     if request.apart:
         yield Change("apart", "")
     if request.node_selector:
@@ -280,6 +300,9 @@ BY_CODE: dict[str, Callable[[_Case], Iterable[Change]]] = {
     "reclaim_pending": _victims,
     "priority": _first,
     "reserved": _passing,
+    "reserved_soon": _before_booking,
+    "reservation_pending": _insisting,
+    "reservation_ended": _unbooked,
     "never_fits": _impossible,
     "constraint": _constraint,
     "taint": _taint,

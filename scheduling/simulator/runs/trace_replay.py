@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from math import inf
+from typing import Protocol
 
 from scheduling.engine.forward import ended, started, stopping
 from scheduling.engine.model import Job, Plan, Policy, Snapshot
@@ -39,6 +40,16 @@ class JobResult:
         return self.ended_at - self.job.submitted_at
 
 
+class RunTimePredictor(Protocol):
+    """Predicts run times during a replay from the ends until then."""
+
+    def predicted_seconds(self, job_id: int, now: float) -> float | None: ...
+
+    def note_start(self, job_id: int, now: float) -> None: ...
+
+    def learn_end(self, job_id: int, now: float) -> None: ...
+
+
 # The snapshot after the plan of a moment, that moment, and the outcome of each job so far.
 Observer = Callable[[Snapshot, float, Mapping[int, JobResult]], None]
 
@@ -60,14 +71,15 @@ def replay(
     charge_seconds: float = 45.0,
     progress: Progress | None = None,
     observer: Observer | None = None,
+    predictor: RunTimePredictor | None = None,
 ) -> Run:
     """Run every job to its end. Jobs sorted by time of submission; each must fit on the empty cluster.
 
     A preempted job continues later from where it was, after holding its GPUs idle for `charge_seconds`.
     `progress` is called now and then with the number of jobs that have ended, `observer` after each plan that follows
-    an arrival.
+    an arrival. `predictor`: replaces the predictions of waiting jobs before each plan, and learns from the ends.
     """
-    clock = _Clock(jobs, cluster, policy, limits, charge_seconds)
+    clock = _Clock(jobs, cluster, policy, limits, charge_seconds, predictor)
     arrived = 0
     while clock.step():
         if observer is not None and clock.arrived > arrived:
@@ -82,9 +94,15 @@ class _Clock:
     """The state of one replay between two events."""
 
     def __init__(
-        self, jobs: Sequence[TraceJob], cluster: Cluster, policy: Policy, limits: str, charge_seconds: float
+        self,
+        jobs: Sequence[TraceJob],
+        cluster: Cluster,
+        policy: Policy,
+        limits: str,
+        charge_seconds: float,
+        predictor: RunTimePredictor | None = None,
     ) -> None:
-        self.policy, self.charge_seconds = policy, charge_seconds
+        self.policy, self.charge_seconds, self.predictor = policy, charge_seconds, predictor
         self.run = Run([JobResult(job) for job in jobs])
         self.results = {result.job.id: result for result in self.run.results}
         self.remaining_seconds = {job.id: job.run_seconds for job in jobs}
@@ -134,6 +152,8 @@ class _Clock:
         for job_id in due:
             self.results[job_id].ended_at = now
             self.free += self.by_id[job_id].request.gpu_count
+            if self.predictor is not None:
+                self.predictor.learn_end(job_id, now)
         self.done += len(due)
         self.snapshot = ended(self.snapshot, due)
         return bool(due)
@@ -141,6 +161,9 @@ class _Clock:
     def _plan(self, now: float) -> None:
         """Plan until no job is preempted: a preempted job releases everything at once."""
         self.recheck_at = inf
+        if self.predictor is not None:
+            jobs = tuple(self._predicted(job, self.predictor, now) for job in self.snapshot.jobs)
+            self.snapshot = replace(self.snapshot, jobs=jobs)
         while True:
             self.snapshot = replace(self.snapshot, tenants=self.ledger.tenants(now))
             new_plan = plan(self.snapshot, self.policy, now)
@@ -153,12 +176,18 @@ class _Clock:
         if any(group.code == "preempt_delay" for group in new_plan.waits):
             self.recheck_at = now + _RECHECK_SECONDS
 
+    def _predicted(self, job: Job, predictor: RunTimePredictor, now: float) -> Job:
+        seconds = predictor.predicted_seconds(job.id, now)
+        return job if seconds == job.predicted_seconds else replace(job, predicted_seconds=seconds)
+
     def _start(self, new_plan: Plan, now: float) -> None:
         for placement in new_plan.placements:
             result = self.results[placement.job_id]
             result.first_started_at = min(result.first_started_at, now)
             self.free -= self.by_id[placement.job_id].request.gpu_count
             heappush(self.ends, (now + self.remaining_seconds[placement.job_id], placement.job_id))
+            if self.predictor is not None:
+                self.predictor.note_start(placement.job_id, now)
         self.snapshot = started(self.snapshot, new_plan.placements, now)
         reservation = new_plan.reservation
         self.snapshot = replace(self.snapshot, reserved_job_id=reservation.job_id if reservation else None)

@@ -15,7 +15,7 @@ const latencyOf = (seconds: number | null): Child => (seconds === null ? na(NO_R
 
 function status(row: EndpointRow): Child[] {
   const problem = row.problem === "" ? null : h("small", { class: "next-step" }, row.problem);
-  return [row.problem === "" ? badge(row.state) : badge("amber", "no more replicas"), problem];
+  return [row.problem === "" ? badge(row.state) : badge("amber", "replicas fail"), problem];
 }
 
 /** The number of replicas: "2 warm, 1 cold". */
@@ -76,6 +76,25 @@ function endings(row: EndpointRow): string {
   return [`${amount(row.completed)} completed`, ...others.map((state) => `${amount(row[state])} ${state}`)].join(", ");
 }
 
+const percent = (chance: number): string => `${Math.round(100 * chance)} %`;
+
+/** What pre-warming does now, and why. */
+function prewarmingNow(row: EndpointRow): string {
+  if (row.is_over_budget) return "Pre-warming is off: its budget is used up.";
+  const { request_chance: chance, keep_from_chance: from } = row;
+  if (chance === null || from === null) return "Pre-warming has too little history, or stopping after five minutes without requests would be better.";
+  const why = `a request within the next minute is ${percent(chance)} likely, and a replica is worth keeping from ${percent(from)}`;
+  return `Pre-warming keeps ${row.is_kept_warm ? "a replica warm" : "no replica"} now: ${why}.`;
+}
+
+/** What pre-warming does, and did in the last six weeks. */
+export function prewarmed(row: EndpointRow): string {
+  if (!row.prewarming) return "Pre-warming is off.";
+  const arrivals = row.prewarming_hits + row.prewarming_misses;
+  if (arrivals === 0) return "Pre-warming learns from the times of requests.";
+  return `${prewarmingNow(row)} Of ${amount(arrivals)} requests after a pause, ${amount(row.prewarming_hits)} met a warm replica: ${amount(row.cold_starts_avoided)} cold starts avoided, ${row.gpu_hours_wasted.toFixed(1)} GPU-hours wasted in six weeks.`;
+}
+
 export const head: MakeView = (region) => {
   startTrying();
   return {
@@ -85,7 +104,7 @@ export const head: MakeView = (region) => {
       const isSome = row.completed > 0;
       refill(
         region,
-        row.problem === "" ? null : h("p", { class: "note amber", role: "note" }, `It gets no more replicas: ${row.problem}.`),
+        row.problem === "" ? null : h("p", { class: "note amber", role: "note" }, `A replica could not start: ${row.problem}.`),
         h(
           "div",
           { class: "counts" },
@@ -100,6 +119,7 @@ export const head: MakeView = (region) => {
           figure(latencyOf(row.p99_seconds), "p99"),
         ),
         h("p", { class: "muted small after" }, badge(row.state), " ", isSome || endings(row) !== "0 completed" ? `Latest requests: ${endings(row)}.` : "No request ended lately.", isSome && " Latencies are from submit to result, of completed ones."),
+        h("p", { class: "muted small after" }, ...(row.prewarming && row.is_kept_warm ? [badge("free", "kept warm"), " "] : []), prewarmed(row)),
       );
     },
   };

@@ -6,11 +6,23 @@ export interface EndpointRow {
   state: string;
   type: string;
   protocol: string;
-  /** Why it gets no more replicas; empty if it does. */
+  /** Why a replica could not start, or ended early; empty without a problem. */
   problem: string;
   max_queue: number;
   max_replicas: number;
   cold_start_seconds: number | null;
+  prewarming: boolean;
+  /** Pre-warming wants a replica now; beyond its budget it wants none. */
+  is_kept_warm: boolean;
+  is_over_budget: boolean;
+  /** The chance of a request in the next minute, and the one from which a replica is kept; null: not in force. */
+  request_chance: number | null;
+  keep_from_chance: number | null;
+  /** Requests after a pause in the last six weeks, that met a warm replica or none. */
+  prewarming_hits: number;
+  prewarming_misses: number;
+  cold_starts_avoided: number;
+  gpu_hours_wasted: number;
   queued: number;
   oldest_at: string | null;
   running: number;

@@ -36,6 +36,11 @@ function ran(job: JobDetail): HTMLElement | null {
 }
 
 /** The elements of an array by state, as links. */
+function timeLimit({ max_runtime_minutes: minutes, max_runtime_source: source }: JobDetail): string {
+  if (minutes === null) return "none";
+  return duration(minutes * 60) + (source === "tenant" ? ", the tenant's default" : "");
+}
+
 function elements({ id, array }: JobDetail): HTMLElement | null {
   if (!array) return null;
   const counts = Object.entries(array.by_state).flatMap(([name, count]) => [h("a", { href: `/jobs/${id}/?tab=elements&state=${name}` }, badge(name), ` ${count}`), " "]);
@@ -62,7 +67,7 @@ export const jobHead: MakeView = (region) => ({
         fact("Request", request(job)),
         fact("Submitted", ago(job.submitted_at)),
         ran(job),
-        fact("Time limit", job.max_runtime_minutes === null ? "none" : duration(job.max_runtime_minutes * 60)),
+        fact("Time limit", timeLimit(job)),
         (job.nodes ?? []).length + job.devices.length > 0 && fact("Nodes", ...placed(job)),
         job.ended_at !== null && fact("Ended", ago(job.ended_at)),
         ended(job) !== "" && fact("Exit", ended(job)),

@@ -8,11 +8,13 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, TypeVar
 
+import psycopg
 from django.db.backends.postgresql import base
 from django.db.utils import DatabaseErrorWrapper
 from django.utils.functional import cached_property
 from psycopg.errors import ConnectionTimeout
 
+from gpusched.lib.db.hosts import Hosts
 from gpusched.lib.db.outages import note_connection
 
 T = TypeVar("T")
@@ -55,6 +57,7 @@ class Gate:
 
 
 gate = Gate()
+hosts = Hosts()
 
 
 class _Errors(DatabaseErrorWrapper):
@@ -66,17 +69,35 @@ class _Errors(DatabaseErrorWrapper):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: Any) -> None:
         if kind is not None:
-            note_connection(error, self._wrapper.connection)
+            connection = self._wrapper.connection
+            if isinstance(error, psycopg.errors.ReadOnlySqlTransaction) and connection is not None:
+                connection.close()  # the next connection goes to the server that accepts writes
+            note_connection(error, connection)
             super().__exit__(kind, error, traceback)
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
+    # This commits the transactions of a fenced connection, or raises; then they are rolled back.
+    fence: Callable[[psycopg.Connection[Any]], None] | None = None
+
+    def commit(self) -> None:
+        if self.fence is not None and self.connection is not None:
+            with self.wrap_database_errors:
+                self.fence(self.connection)
+        super().commit()  # of a fenced connection only its own state
+
     @cached_property
     def wrap_database_errors(self) -> DatabaseErrorWrapper:
         return _Errors(self)
 
+    def get_connection_params(self) -> dict[str, Any]:
+        parameters: dict[str, Any] = super().get_connection_params()
+        return hosts.ordered(parameters)
+
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
-        return gate.connect(lambda: super(DatabaseWrapper, self).get_new_connection(conn_params))
+        connection = gate.connect(lambda: super(DatabaseWrapper, self).get_new_connection(conn_params))
+        hosts.note(connection)
+        return connection
 
     def is_usable(self) -> bool:
         """Return whether the connection works. Django runs a statement before the first one of each request: a tenth of

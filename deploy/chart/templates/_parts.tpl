@@ -1,0 +1,33 @@
+{{- define "gpusched.container" -}}
+image: {{ .root.Values.image }}
+args: {{ toJson .command }}
+env:
+  - {name: GPUSCHED_DATABASE_URL_FILE, value: /run/gpusched/database_url}
+  - {name: GPUSCHED_SECRET_KEY_FILE, value: /run/gpusched/secret_key}
+  - {name: GPUSCHED_ALLOWED_HOSTS, value: {{ printf "%s,127.0.0.1" .root.Values.host | quote }}}
+  - {name: GPUSCHED_TRUSTED_ORIGINS, value: {{ printf "https://%s" .root.Values.host | quote }}}
+  - {name: GPUSCHED_TRUSTED_PROXIES, value: {{ .root.Values.trustedProxies | quote }}}
+  - {name: GPUSCHED_BEHIND_TLS, value: "true"}
+  {{- range $name, $value := .root.Values.settings }}
+  - {name: {{ printf "GPUSCHED_%s" (upper $name) }}, value: {{ $value | toString | quote }}}
+  {{- end }}
+  {{- with .cluster }}
+  - {name: Q_CLUSTER_NAME, value: {{ . }}}
+  {{- end }}
+volumeMounts:
+  - {name: data, mountPath: /var/lib/gpusched}
+  - {name: secret, mountPath: /run/gpusched, readOnly: true}
+  - {name: tmp, mountPath: /tmp}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+{{- end -}}
+{{- define "gpusched.pod" -}}
+automountServiceAccountToken: false
+securityContext: {runAsNonRoot: true, runAsUser: 10001, fsGroup: 10001, seccompProfile: {type: RuntimeDefault}}
+volumes:
+  - {name: data, persistentVolumeClaim: {claimName: {{ .Release.Name }}-data}}
+  - {name: secret, secret: {secretName: {{ .Values.secret }}, defaultMode: 288}}
+  - {name: tmp, emptyDir: {}}
+{{- end -}}

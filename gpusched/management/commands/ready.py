@@ -1,0 +1,36 @@
+"""Ask this machine's web server whether it is ready, for supervisors and health checks."""
+
+import time
+import urllib.error
+import urllib.request
+from argparse import ArgumentParser
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+
+from gpusched.lib.process.one_machine import local_url
+
+
+class Command(BaseCommand):
+    help = "Exit with 0 if the web server of this machine is ready."
+    requires_system_checks = []
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--wait", type=float, default=0, help="seconds to wait for it")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        url = local_url(settings.ENV.http_host, settings.ENV.http_port) + "/health"
+        deadline = time.monotonic() + options["wait"]
+        while not _answers(url):
+            if time.monotonic() >= deadline:
+                raise CommandError(f"{url} does not answer")
+            time.sleep(0.2)
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310  # nosec B310
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False

@@ -1,0 +1,34 @@
+"""Replace the database and the secret key by those of a backup."""
+
+import fcntl
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+
+from gpusched.lib.db.embedded import PostgresError
+from gpusched.lib.process import backups
+from jobs.lifecycle.restored_ids import skip_ids
+
+
+class Command(BaseCommand):
+    help = "Replace the database and the secret key by those of a backup; stop gpusched first."
+    requires_system_checks = []
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("file", type=Path, help="a file that `backup` has written")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        data_dir = settings.DATA_DIR
+        data_dir.mkdir(parents=True, exist_ok=True)
+        with (data_dir / "up.lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                jobs = backups.restore(options["file"], data_dir, settings.ENV.database_url, skip_ids)
+            except BlockingIOError as error:
+                raise CommandError(f"gpusched is running with the data in {data_dir}; stop it first") from error
+            except (backups.BackupError, PostgresError) as error:
+                raise CommandError(str(error)) from error
+        self.stdout.write(f"restored {jobs} jobs of {options['file']}; now start gpusched")

@@ -1,0 +1,172 @@
+"""The checks of `gpusched-server doctor`: what an operator should correct before it costs a secret, a job or data.
+
+Each check takes its facts as arguments and returns findings; `examine` collects the facts."""
+
+import ipaddress
+import socket
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from django.db import OperationalError, connection
+from django.db.models import Q
+
+from gpusched.env import Env
+from gpusched.lib.process.backups import last_backup
+from gpusched.protocol.findings import FAIL, MAX_SKEW_SECONDS, OK, SOME_SKEW_SECONDS, WARN, Finding
+from nodes.models import Node
+from tenants.models import ApiToken
+
+OLD_TOKEN, UNUSED_TOKEN = timedelta(days=365), timedelta(days=90)
+RECENT_BACKUP, STALE_BACKUP = timedelta(days=2), timedelta(days=14)
+# Listeners, notifiers, workers and their children, and some for an operator.
+OTHER_CONNECTIONS = 20
+_LISTENING = "0A"
+_SETTINGS = (
+    "fsync",
+    "full_page_writes",
+    "synchronous_commit",
+    "max_connections",
+    "idle_session_timeout",
+    "idle_in_transaction_session_timeout",
+    "server_version_num",
+)
+
+
+def examine(env: Env, data_dir: Path, now: datetime) -> list[Finding]:
+    """Return all findings about this server. Without the database, return those that do not need it."""
+    findings = [*check_tls(env, listening(env.http_port)), *check_backup(last_backup(data_dir), now)]
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT clock_timestamp()")
+            database_time = cursor.fetchone()[0]
+            cursor.execute("SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", [list(_SETTINGS)])
+            values = dict(cursor.fetchall())
+        # By their state: only nodes that report have a clock to compare.
+        clocks = dict(Node.objects.filter(removed_at=None, state="online").values_list("name", "clock_off_seconds"))
+        tokens = _tokens(now)
+    except OperationalError as error:
+        step = "start it, or correct GPUSCHED_DATABASE_URL; its other checks did not run"
+        return [*findings, Finding("database", FAIL, f"it does not answer: {str(error).strip()}", step)]
+    findings += check_tokens(tokens)
+    findings += check_clocks((now - database_time).total_seconds(), clocks)
+    return [*findings, *check_database(values, env)]
+
+
+def listening(port: int) -> list[str]:
+    """Return the addresses of this machine that something listens on at this port."""
+    addresses = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            local, state = line.split()[1], line.split()[3]
+            host, _, number = local.partition(":")
+            if state == _LISTENING and int(number, 16) == port:
+                addresses.append(_address(host))
+    return addresses
+
+
+def check_tls(env: Env, addresses: Sequence[str]) -> Iterator[Finding]:
+    """Without TLS, tokens and passwords cross the network for everyone to read."""
+    at = list(addresses) or [env.http_host]
+    public = sorted({address for address in at if not _is_loopback(address)})
+    step = "set GPUSCHED_HTTP_HOST=127.0.0.1, and start with --tls NAME (docs/how-to/tls.md)"
+    if not public:
+        yield Finding("tls", OK, f"port {env.http_port} is open to this machine only")
+    elif env.behind_tls or env.tls_name:
+        sentence = f"port {env.http_port} is open on {', '.join(public)}, so clients can go past the TLS proxy"
+        yield Finding("tls", WARN, sentence, "set GPUSCHED_HTTP_HOST to the address that the proxy connects to")
+    else:
+        yield Finding("tls", FAIL, f"port {env.http_port} is open on {', '.join(public)} without TLS", step)
+
+
+def check_backup(last: "tuple[datetime, Path] | None", now: datetime) -> Iterator[Finding]:
+    step = "run gpusched-server backup daily, and copy its file to another machine"
+    if last is None:
+        yield Finding("backup", WARN, "there is no backup of this server", step)
+        return
+    at, file = last
+    sentence = f"the last one is {(now - at).total_seconds() / 86_400:.1f} days old: {file}"
+    if now - at > STALE_BACKUP:
+        yield Finding("backup", FAIL, sentence, step)
+    elif now - at > RECENT_BACKUP:
+        yield Finding("backup", WARN, sentence, step)
+    else:
+        yield Finding("backup", OK, sentence)
+
+
+def check_tokens(old: Sequence[str]) -> Iterator[Finding]:
+    """`old`: those valid tokens that are older than a year, or not used for three months."""
+    if old:
+        named = ", ".join(old[:5]) + (f" and {len(old) - 5} more" if len(old) > 5 else "")
+        sentence = f"{len(old)} valid tokens are older than a year, or unused for three months: {named}"
+        yield Finding("tokens", WARN, sentence, "gpusched token revoke ID, and create new ones with an end")
+    else:
+        yield Finding("tokens", OK, "none is older than a year or unused")
+
+
+def check_clocks(off_seconds: float, nodes: Mapping[str, float | None]) -> Iterator[Finding]:
+    """`off_seconds`: by which this machine is ahead of the database. `nodes`: by which each is ahead of the server."""
+    step = "run a time service on both (chrony, systemd-timesyncd)"
+    sentence = f"this machine and the database differ by {abs(off_seconds):.1f} s"
+    yield Finding("clock", level := _skew_level(off_seconds), sentence, step if level != OK else "")
+    wrong = {name: off for name, off in nodes.items() if off is not None and _skew_level(off) != OK}
+    if wrong:
+        worst = max(wrong.values(), key=abs)
+        named = ", ".join(f"{name} by {off:+.0f} s" for name, off in sorted(wrong.items())[:5])
+        yield Finding("node_clocks", _skew_level(worst), f"{len(wrong)} nodes differ from this server: {named}", step)
+    else:
+        yield Finding("node_clocks", OK, f"{len(nodes)} online nodes agree with this server")
+
+
+def check_database(values: Mapping[str, str], env: Env) -> Iterator[Finding]:
+    """Settings without which committed jobs can be lost, or connections be cut."""
+    for name in ("fsync", "full_page_writes", "synchronous_commit"):
+        if values[name] == "off":
+            sentence = f"{name} is off: a crash can lose jobs that clients were promised"
+            yield Finding(name, FAIL, sentence, f"ALTER SYSTEM SET {name} = on, and reload PostgreSQL")
+        else:
+            yield Finding(name, OK, values[name])
+    needed = env.web_threads * env.web_processes + OTHER_CONNECTIONS
+    if int(values["max_connections"]) < needed:
+        sentence = f"max_connections is {values['max_connections']}; this server can need {needed}"
+        yield Finding("max_connections", FAIL, sentence, "raise it, or lower GPUSCHED_WEB_THREADS")
+    else:
+        yield Finding("max_connections", OK, f"{values['max_connections']}; this server can need {needed}")
+    for name in ("idle_session_timeout", "idle_in_transaction_session_timeout"):
+        if values[name] != "0":
+            sentence = f"{name} is {values[name]} ms: PostgreSQL cuts connections that wait for changes"
+            yield Finding(name, WARN, sentence, f"ALTER ROLE … SET {name} = 0 for gpusched's user")
+        else:
+            yield Finding(name, OK, "none")
+    if (version := int(values["server_version_num"]) // 10_000) < 16:
+        yield Finding("version", WARN, f"PostgreSQL {version} is not tested", "upgrade it to 16")
+
+
+def _tokens(now: datetime) -> list[str]:
+    valid = ApiToken.objects.filter(revoked_at=None).filter(Q(expires_at=None) | Q(expires_at__gt=now))
+    unused = Q(created_at__lt=now - UNUSED_TOKEN) & (Q(last_used_at=None) | Q(last_used_at__lt=now - UNUSED_TOKEN))
+    old = valid.filter(Q(created_at__lt=now - OLD_TOKEN) | unused).select_related("user").order_by("created_at")
+    return [f"{token.pk} of {token.user.username} ({token.name})" for token in old]
+
+
+def _skew_level(seconds: float) -> str:
+    if abs(seconds) > MAX_SKEW_SECONDS:
+        return FAIL
+    return WARN if abs(seconds) > SOME_SKEW_SECONDS else OK
+
+
+def _address(text: str) -> str:
+    """Return the address that /proc writes as hexadecimal words in the machine's order of bytes."""
+    words = [int(text[start : start + 8], 16) for start in range(0, len(text), 8)]
+    family = socket.AF_INET if len(words) == 1 else socket.AF_INET6
+    return socket.inet_ntop(family, struct.pack(f"={len(words)}I", *words))
+
+
+def _is_loopback(address: str) -> bool:
+    if address == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False

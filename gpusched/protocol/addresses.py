@@ -1,0 +1,26 @@
+"""The addresses of one control plane, `https://a,https://b`: a client uses one, and the next if that fails."""
+
+
+def split(text: str) -> tuple[str, ...]:
+    """Return the addresses in a text, without spaces, final slashes and repetitions."""
+    return tuple(dict.fromkeys(part.strip().rstrip("/") for part in text.split(",") if part.strip()))
+
+
+class Addresses:
+    """At least one address; `current` is the one to use."""
+
+    def __init__(self, text: str) -> None:
+        self.all = split(text) or ("",)
+        self._index = 0
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    @property
+    def current(self) -> str:
+        return self.all[self._index]
+
+    def move_on(self, failed: str) -> None:
+        """Use the address after `failed`, unless another thread has already moved on from it."""
+        if self.current == failed:
+            self._index = (self._index + 1) % len(self.all)

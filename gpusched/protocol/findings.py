@@ -1,0 +1,33 @@
+"""The findings of `gpusched-agent doctor` and `gpusched-server doctor`."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+OK, WARN, FAIL = "ok", "warn", "fail"
+# Between two clocks.
+SOME_SKEW_SECONDS, MAX_SKEW_SECONDS = 3.0, 60.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A line of the result: `level` is `ok`, `warn` or `fail`; `next_step` is empty if there is nothing to do."""
+
+    check: str
+    level: str
+    says: str
+    next_step: str = ""
+
+
+def as_lines(findings: Sequence[Finding]) -> str:
+    """Return the findings for people, one line each."""
+    width = max(len(finding.check) for finding in findings)
+    lines = [f"{finding.level:<4}  {finding.check:<{width}}  {finding.says}" for finding in findings]
+    return "\n".join(
+        f"{line}; {finding.next_step}" if finding.next_step else line
+        for line, finding in zip(lines, findings, strict=True)
+    )
+
+
+def as_json(findings: Sequence[Finding]) -> str:
+    return json.dumps([asdict(finding) for finding in findings], indent=2)

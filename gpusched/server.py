@@ -1,0 +1,24 @@
+"""The command `gpusched-server`: Django's command line for this project, from a wheel or a checkout (manage.py)."""
+
+import importlib.util
+import os
+import sys
+
+from gpusched.installation import SERVER_ROOT
+
+
+def main() -> None:
+    """Run the management command in sys.argv, such as `up`."""
+    if importlib.util.find_spec("django") is None:
+        sys.exit("gpusched-server: the server is not installed; run: pip install 'gpusched[server]'")
+    if str(SERVER_ROOT) not in sys.path:
+        sys.path.insert(0, str(SERVER_ROOT))
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpusched.settings")
+    from django.core.management import execute_from_command_line
+
+    from gpusched.env import SettingError
+
+    try:
+        execute_from_command_line(sys.argv)
+    except SettingError as error:
+        sys.exit(f"gpusched: {error}")

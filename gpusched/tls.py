@@ -1,0 +1,52 @@
+"""TLS of clients and agents: which authorities they trust, and how they report a certificate that they do not trust.
+
+The handshake comes before the first byte of a request, so without trust no token, name or job leaves the machine."""
+
+import ssl
+from pathlib import Path
+
+CA_FILE, CERTIFICATE_FILE = "GPUSCHED_CA_FILE", "GPUSCHED_CERTIFICATE_FILE"
+NEXT_STEP = (
+    "nothing was sent. Check the address; if it is right, get the certificate of the server's authority from an admin, "
+    f"and name its file by --ca-file or {CA_FILE}"
+)
+
+
+class TlsFileError(ValueError):
+    """A file with certificates cannot be used. The text names it."""
+
+
+def verify(url: str, ca_file: str = "", certificate_file: str = "") -> "ssl.SSLContext | bool":
+    """Return httpx's `verify` for this address. Without files: the authorities that httpx trusts.
+
+    `ca_file`: trust only its authorities. `certificate_file`: the client's own certificate with its key, for a server
+    that asks for one. Raises TlsFileError."""
+    if not url.startswith("https:"):
+        return False  # loading certificates takes longer than a request
+    return context(ca_file, certificate_file) if ca_file or certificate_file else True
+
+
+def context(ca_file: str = "", certificate_file: str = "") -> ssl.SSLContext:
+    """Return a context that verifies servers. Raises TlsFileError."""
+    for name, use in ((ca_file, "authorities"), (certificate_file, "the certificate and its key")):
+        if name and not Path(name).is_file():
+            raise TlsFileError(f"{name} does not exist; it must be a PEM file with {use}")
+    try:
+        result = ssl.create_default_context(cafile=ca_file or None)
+    except (OSError, ssl.SSLError) as error:
+        raise TlsFileError(f"{ca_file} has no certificates in PEM that can be read: {error}") from error
+    if certificate_file:
+        try:
+            result.load_cert_chain(certificate_file)
+        except (OSError, ssl.SSLError) as error:
+            raise TlsFileError(f"{certificate_file} has no certificate with its key in PEM: {error}") from error
+    return result
+
+
+def distrust(error: BaseException | None) -> str:
+    """Return why the server's certificate is not trusted, if that made the request fail; else an empty string."""
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return f"its certificate is not trusted: {error.verify_message.rstrip('.')}"
+        error = error.__cause__ or error.__context__
+    return ""

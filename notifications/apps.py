@@ -1,0 +1,8 @@
+"""The Django app of notifications: routes to people, webhooks to programs, and what is delivered to both."""
+
+from django.apps import AppConfig
+
+
+class NotificationsConfig(AppConfig):
+    default_auto_field = "django.db.models.BigAutoField"
+    name = "notifications"

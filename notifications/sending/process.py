@@ -1,0 +1,171 @@
+"""The sending process: it sends one message at a time, and reports how that went.
+
+`child.py` starts it as `python -m notifications.sending.process`. It has neither database nor settings, and a guard
+around the network and files of this machine. stdin has a line of JSON per message, stdout one per result."""
+
+import logging
+import os
+import re
+import resource
+import signal
+import ssl
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from queue import SimpleQueue
+from threading import Thread
+
+import certifi
+import httpx
+import msgspec
+
+from notifications import services
+from notifications.addresses import parse_networks
+from notifications.sending.guard import Guard
+
+MAX_ERROR = 300
+_MAX_ANSWER_BYTES = 16_384
+# Of virtual memory: an endless answer ends this process, which is started again.
+_MAX_MEMORY_BYTES = 2 << 30
+_CONNECT_SECONDS, _READ_SECONDS = 10.0, 10.0
+
+
+_ERRNO = re.compile(r"^\[Errno -?\d+\] ")
+
+
+class Message(msgspec.Struct, kw_only=True):
+    """A message. Webhooks have `headers` and a body of JSON, other targets a title and a text."""
+
+    target: str
+    body: str
+    is_webhook: bool = False
+    title: str = ""
+    headers: dict[str, str] = {}
+
+
+class Result(msgspec.Struct, kw_only=True):
+    """How a send went. `error` names no secret of the target. `is_gone`: the receiver wants no more messages.
+    `retry_after`: seconds, as the receiver asked."""
+
+    is_sent: bool
+    status: int | None = None
+    error: str = ""
+    is_gone: bool = False
+    retry_after: float = 0.0
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal: the parent ends this process
+    results = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # so that printed text does not corrupt them
+    lines: SimpleQueue[bytes] = SimpleQueue()
+    networks = parse_networks(sys.stdin.buffer.readline().decode())
+    Thread(target=_listen, args=(lines,), daemon=True).start()
+    resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY_BYTES, _MAX_MEMORY_BYTES))
+    services.load_all()
+    sending = _Sending(Guard(networks))
+    while True:
+        result = sending.send(msgspec.json.decode(lines.get(), type=Message))
+        results.write(msgspec.json.encode(result) + b"\n")
+        results.flush()
+
+
+def _listen(lines: "SimpleQueue[bytes]") -> None:
+    """Receive messages. Exit when the parent has gone: another one sends what is not confirmed."""
+    try:
+        while line := sys.stdin.buffer.readline():
+            lines.put(line)
+    finally:
+        os._exit(0)
+
+
+class _Sending:
+    """A client for webhooks, whose connections last for several messages, and the guard."""
+
+    def __init__(self, guard: Guard) -> None:
+        context = ssl.create_default_context(cafile=certifi.where())
+        context.load_default_certs()
+        timeout = httpx.Timeout(_READ_SECONDS, connect=_CONNECT_SECONDS)
+        self._http = httpx.Client(verify=context, trust_env=False, follow_redirects=False, timeout=timeout)
+        self._guard = guard
+        guard.install()
+
+    def send(self, message: Message) -> Result:
+        """Send a message, and return how that went. Never raises."""
+        self._guard.take_refusal()
+        try:
+            result = self._request(message) if message.is_webhook else _notify(message)
+        except Exception as error:  # noqa: BLE001 whatever a library raises, the message was not sent
+            result = Result(is_sent=False, error=_described(error))
+        if not result.is_sent and (refusal := self._guard.take_refusal()):
+            result.error = refusal
+        return result
+
+    def _request(self, message: Message) -> Result:
+        with self._http.stream("POST", message.target, content=message.body, headers=message.headers) as answer:
+            received = 0
+            for part in answer.iter_raw():  # so that the connection can be used again
+                received += len(part)
+                if received > _MAX_ANSWER_BYTES:
+                    break
+        status = answer.status_code
+        if answer.is_success:
+            return Result(is_sent=True, status=status)
+        error = f"the receiver answered {status}"
+        if answer.has_redirect_location:
+            error += ", a redirect, which is not followed"
+        wait = answer.headers.get("Retry-After", "")
+        seconds = float(wait) if wait.isascii() and wait.isdigit() else 0.0
+        return Result(is_sent=False, status=status, error=error, is_gone=status == 410, retry_after=seconds)
+
+
+def _notify(message: Message) -> Result:
+    service = services.open_service(message.target)
+    with _warnings() as warnings:
+        is_sent = bool(service.sender.notify(body=message.body, title=message.title))
+    if is_sent:
+        return Result(is_sent=True)
+    text = "; ".join(warnings) or f"{service.name} did not accept it"
+    return Result(is_sent=False, error=_without_secrets(text, message.target)[:MAX_ERROR])
+
+
+@contextmanager
+def _warnings() -> Iterator[list[str]]:
+    """Collect the warnings of Apprise, which returns no reason."""
+    texts: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: texts.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("apprise")
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        yield texts
+    finally:
+        logger.removeHandler(handler)
+
+
+def _without_secrets(text: str, target: str) -> str:
+    """Replace the words of an address, which may be secrets, in a library's text."""
+    words = {word for word in _split(target.partition("://")[2]) if len(word) > 3}
+    for word in sorted(words, key=len, reverse=True):
+        text = text.replace(word, "…")
+    return text
+
+
+def _split(text: str) -> list[str]:
+    return "".join(character if character.isalnum() or character in "-_" else " " for character in text).split()
+
+
+def _described(error: Exception) -> str:
+    """Describe an error of a connection without its target."""
+    if isinstance(error, httpx.TimeoutException):
+        return "the receiver did not answer in time"
+    if isinstance(error, httpx.ConnectError):
+        return f"no connection: {_ERRNO.sub('', str(error))}"[:MAX_ERROR]
+    if isinstance(error, services.NotATarget):
+        return f"the target {error}"[:MAX_ERROR]
+    return f"the send failed ({type(error).__name__})"
+
+
+if __name__ == "__main__":
+    main()

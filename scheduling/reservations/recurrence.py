@@ -1,0 +1,80 @@
+"""Recurring reservations: the times of their occurrences, and the rows of the next weeks."""
+
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.db import locks
+from gpusched.lib.db.locks import Lock
+from scheduling.reservations import booking
+from scheduling.reservations.tables import Recurrence, Reservation, ReservationState
+from tenants.auth.identity import Identity, identity_of_server
+
+_DAYS = {Recurrence.DAILY: 1, Recurrence.WEEKLY: 7}
+
+
+def next_start(starts_at: datetime, recurrence: str, zone: str) -> datetime:
+    """Return the start of the next occurrence: at the same time of day in the tenant's time zone, also over a change
+    of the clocks."""
+    # Arithmetic within a time zone is that of the clock on the wall.
+    following = starts_at.astimezone(ZoneInfo(zone)) + timedelta(days=_DAYS[Recurrence(recurrence)])
+    return following.astimezone(starts_at.tzinfo)
+
+
+def extend_series(now: datetime | None = None) -> int:
+    """Book the occurrences of the next weeks of every series. Return how many rows were written.
+
+    Only one worker at a time does: two would book an occurrence twice."""
+    with locks.locked(Lock.SERIES):
+        return _extend_series(now or timezone.now())
+
+
+def _extend_series(now: datetime) -> int:
+    latest = (
+        Reservation.objects.exclude(recurrence="")
+        .exclude(series=None)
+        .order_by("series_id", "-starts_at")
+        .distinct("series_id")
+        .select_related("tenant")
+    )
+    return sum(book_following(reservation, identity_of_server(), now) for reservation in latest)
+
+
+def book_following(reservation: Reservation, identity: Identity, now: datetime) -> int:
+    """Book the occurrences that follow this one, within the weeks of the setting. One for which there is no room is
+    stored as refused, with the reason. Return how many rows were written."""
+    horizon = now + timedelta(weeks=settings.ENV.reservation_weeks_ahead)
+    latest, count = reservation, 0
+    while latest.recurrence and not latest.tenant.archived_at:
+        starts_at = next_start(latest.starts_at, latest.recurrence, latest.tenant.time_zone)
+        if starts_at > horizon:
+            break
+        latest, count = _book_occurrence(latest, starts_at, identity, now), count + 1
+    return count
+
+
+def _book_occurrence(previous: Reservation, starts_at: datetime, identity: Identity, now: datetime) -> Reservation:
+    following = _copy(previous, starts_at)
+    try:
+        if starts_at <= now:
+            raise Problem(409, "no_room", "its time passed while the server did not run")
+        with transaction.atomic():
+            return booking.book(following, identity)
+    except Problem as problem:
+        refused = _copy(previous, starts_at)
+        refused.state, refused.problem, refused.ended_at = ReservationState.REFUSED, problem.detail[:500], now
+        refused.save(force_insert=True)
+        return refused
+
+
+def _copy(previous: Reservation, starts_at: datetime) -> Reservation:
+    names = (
+        "tenant", "user", "user_ids", "gpus", "gpu_models", "gpu_memory_mb", "node_selector", "one_node", "recurrence",
+        "series", "is_hard", "source", "confidence", "note",
+    )  # fmt: skip
+    values = {name: getattr(previous, name) for name in names}
+    return Reservation(starts_at=starts_at, ends_at=starts_at + (previous.ends_at - previous.starts_at), **values)

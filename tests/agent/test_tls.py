@@ -1,0 +1,92 @@
+"""An agent over TLS: to a server that it does not trust it sends neither its join token nor its credential (A84)."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gpusched.agent import identity as identities
+from gpusched.agent.daemon import directory_of
+from gpusched.agent.identity import Identity
+from tests.agent.conftest import ROOT
+from tests.tls_server import Authority, RecordingServer
+from tests.waiting import wait_for
+
+JOIN_TOKEN, CREDENTIAL = "join-secret", "node-secret"
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def server(authority: Authority) -> Iterator[RecordingServer]:
+    with RecordingServer(authority.issue("localhost")) as running:
+        yield running
+
+
+def environment(**more: str) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("GPUSCHED_")}
+    return {**inherited, "GPUSCHED_AGENT_ALLOW_ROOT": "true", **more}
+
+
+def join(url: str, directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "gpusched.agent.main",
+        "join",
+        "--data-dir",
+        str(directory),
+        *options,
+        url,
+        JOIN_TOKEN,
+    ]
+    return subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=60)
+
+
+@contextmanager
+def running(directory: Path, log: Path, **variables: str) -> Iterator[None]:
+    command = [sys.executable, "-m", "gpusched.agent.main", "run", "--data-dir", str(directory), "--name", "n1"]
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, cwd=ROOT, env=environment(**variables), stdout=output, stderr=output)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def test_join_sends_no_token_to_a_server_that_it_does_not_trust(
+    server: RecordingServer, authority: Authority, tmp_path: Path
+) -> None:
+    """A84: the error names the remedy; with the authority's file the token is sent."""
+    result = join(server.url, tmp_path)
+    assert result.returncode == 1 and "certificate is not trusted" in result.stderr and "--ca-file" in result.stderr
+    assert server.received == b""
+    assert "not trusted" not in join(server.url, tmp_path, "--ca-file", str(authority.file)).stderr
+    assert JOIN_TOKEN.encode() in server.received
+
+
+def test_agent_sends_no_credential_to_a_server_that_it_does_not_trust(
+    server: RecordingServer, authority: Authority, tmp_path: Path
+) -> None:
+    """A84: a node that has joined, and whose server has another certificate now."""
+    directory, log = directory_of(tmp_path, "n1"), tmp_path / "agent.log"
+    identities.save(directory, Identity("n1", "key", url=server.url, node_id=1, credential=CREDENTIAL))
+    with running(tmp_path, log):
+        wait_for(lambda: "certificate is not trusted" in log.read_text(), 30, "the agent to refuse the server")
+    assert server.received == b""
+    with running(tmp_path, log, GPUSCHED_CA_FILE=str(authority.file)):
+        wait_for(lambda: CREDENTIAL.encode() in server.received, 30, "the agent to trust the server")
+
+
+def test_missing_ca_file_stops_the_start(server: RecordingServer, tmp_path: Path) -> None:
+    result = join(server.url, tmp_path, "--ca-file", str(tmp_path / "none.pem"))
+    assert result.returncode == 1 and "none.pem does not exist" in result.stderr and "Traceback" not in result.stderr
+    assert server.handshakes == 0

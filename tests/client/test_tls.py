@@ -1,0 +1,84 @@
+"""A client over TLS: it trusts the authorities of the machine or those of a file, and else sends nothing (A84)."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpusched.client import AsyncClient, Client
+from gpusched.client.errors import GpuschedError, Invalid, Unreachable
+from gpusched.client.streams import open_stream
+from tests.client.commandline import call
+from tests.tls_server import Authority, RecordingServer
+
+TOKEN = "gps_very_secret"
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def server(authority: Authority) -> Iterator[RecordingServer]:
+    with RecordingServer(authority.issue("localhost")) as running:
+        yield running
+
+
+def test_client_sends_nothing_to_a_server_that_it_does_not_trust(server: RecordingServer) -> None:
+    """A84: at once, without retries, and the error says what to do."""
+    with Client(server.url, TOKEN) as client, pytest.raises(Unreachable, match="certificate is not trusted") as caught:
+        client.submit(["train", "with", TOKEN], gpus=0)
+    assert "--ca-file or GPUSCHED_CA_FILE" in caught.value.next_step
+    assert (server.received, server.handshakes) == (b"", 1)
+
+
+def test_client_trusts_the_authority_in_its_file_only(
+    server: RecordingServer, authority: Authority, tmp_path: Path
+) -> None:
+    """The recorder sees a token that is sent; a file with another authority is as good as none."""
+    other = Authority(tmp_path, "another authority")
+    with Client(server.url, TOKEN, ca_file=str(other.file)) as client, pytest.raises(Unreachable):
+        client.health()
+    assert server.received == b""
+    with Client(server.url, TOKEN, ca_file=str(authority.file)) as client, pytest.raises(GpuschedError):
+        client.health()  # the recorder's answer is not a server's
+    assert TOKEN.encode() in server.received
+
+
+def test_stream_sends_nothing_to_a_server_that_it_does_not_trust(server: RecordingServer, authority: Authority) -> None:
+    """A84"""
+
+    async def open_one(ca_file: str | None) -> str:
+        async with AsyncClient(server.url, TOKEN, ca_file=ca_file) as client:
+            with pytest.raises(Unreachable) as caught:
+                await open_stream(client, 42, port=8888)
+        return str(caught.value)
+
+    assert "certificate is not trusted" in asyncio.run(open_one(None))
+    assert server.received == b""
+    assert "not trusted" not in asyncio.run(open_one(str(authority.file)))
+    assert TOKEN.encode() in server.received
+
+
+def test_unusable_ca_file_is_named(server: RecordingServer, tmp_path: Path) -> None:
+    (tmp_path / "empty.pem").write_text("")
+    for name, words in (("none.pem", "does not exist"), ("empty.pem", "has no certificates")):
+        with pytest.raises(Invalid, match=f"GPUSCHED_CA_FILE: .*{name} {words}"):
+            Client(server.url, TOKEN, ca_file=str(tmp_path / name))
+
+
+def test_command_explains_an_untrusted_certificate(
+    server: RecordingServer, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A84: without and with the file, by flag and by variable."""
+    result = call(server.url, "ps")
+    assert result.exit_code != 0 and "certificate is not trusted" in result.stderr and "--ca-file" in result.stderr
+    assert server.received == b""
+    assert "not trusted" not in call(server.url, "--ca-file", str(authority.file), "ps").stderr
+    assert server.received
+    server.received = b""
+    monkeypatch.setenv("GPUSCHED_CA_FILE", str(authority.file))
+    call(server.url, "ps")
+    assert server.received

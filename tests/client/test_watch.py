@@ -1,0 +1,386 @@
+"""`gpusched watch`: what it observes, how it judges, what it books, and that it sends no text to the control plane."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpusched.client.config import Config
+from gpusched.client.errors import GpuschedError, Invalid
+from gpusched.watch import booking, judge, sources
+from gpusched.watch.booking import Booked, ControlPlane, NotSent
+from gpusched.watch.judge import EndpointFailed, Llm
+from gpusched.watch.rules import Endpoint, Reserve, Rule, load
+from gpusched.watch.runner import Runner, Watched
+from tests.client.commandline import ROOT, call
+from tests.client.recorder import Recorder
+from tests.waiting import wait_for
+
+NOW = datetime(2030, 1, 31, 8, tzinfo=UTC)
+SECRET = "patient-4711-diagnosis"
+BOOKED = {"id": 5, "state": "planned"}
+# Fields of a request that may hold text of the user, and the whole text that they hold.
+FIXED = {"note": "watch: evaluation", "kind": "soft", "source": "agent"}
+
+
+def rule(**fields: Any) -> Rule:
+    return Rule(**{"name": "evaluation", "match": "epoch 9", "reserve": Reserve(gpus=2, in_minutes=10), **fields})
+
+
+class Texts:
+    """A source that shows what a test puts into it."""
+
+    def __init__(self) -> None:
+        self.new: list[str] = []
+
+    def observe(self) -> Sequence[str]:
+        texts, self.new = self.new, []
+        return texts
+
+
+class Books:
+    """Records bookings, after as many failures as a test wants."""
+
+    default_tenant: str | None = "nlp"
+
+    def __init__(self, *failures: Exception) -> None:
+        self.requests: list[tuple[dict[str, Any], str]] = []
+        self._failures = list(failures)
+
+    def book(self, request: dict[str, Any], key: str) -> Booked:
+        self.requests.append((request, key))
+        if self._failures:
+            raise self._failures.pop(0)
+        return Booked(id=5, state="planned")
+
+
+def runner(books: Books, asked: judge.Ask | None = None, **fields: Any) -> tuple[Runner, Texts, list[str]]:
+    source, lines = Texts(), list[str]()
+    return Runner([Watched(rule(**fields), source)], books, lines.append, asked), source, lines
+
+
+# --- rules ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rules: [{name: a, log: x, match: y, reserve: {gpus: 1}, cooldown: 3}]", "cooldown"),
+        ("rules: [{name: a, log: x, match: y, reserve: {gpus: one}}]", "int"),
+        ("rules: [{name: a, log: x, files: y, match: y, reserve: {gpus: 1}}]", "exactly one of"),
+        ("rules: [{name: a, match: y, reserve: {gpus: 1}}]", "exactly one of"),
+        ("rules: [{name: a, log: x, reserve: {gpus: 1}}]", "set `match`"),
+        ("rules: [{name: a, log: x, ask: is it, reserve: {gpus: 1}}]", "needs an `endpoint`"),
+        ("rules: [{name: a, log: x, match: '(', reserve: {gpus: 1}}]", "no regular expression"),
+        ("rules: [{name: a, log: x, match: y, confidence: 2, reserve: {gpus: 1}}]", "from 0 to 1"),
+        ("rules: [{name: a, log: x, match: y, reserve: {gpus: 0}}]", "gpus of at least 1"),
+        ("rules: [&r {name: a, log: x, match: y, reserve: {gpus: 1}}, *r]", "two rules"),
+        ("rules: [", "rules.yaml"),
+    ],
+)
+def test_wrong_rules_are_refused_with_their_place(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text(text)
+    with pytest.raises(Invalid) as caught:
+        load(path)
+    assert message in str(caught.value) and str(path) in str(caught.value)
+    result = call("http://127.0.0.1:9", "watch", str(path))
+    assert result.exit_code == 2 and message in result.stderr
+
+
+# --- sources ----------------------------------------------------------------------------------------------------------
+
+
+def test_log_shows_new_whole_lines_through_rotation_and_truncation(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text("old\n")
+    source = sources.create(rule(log=str(path)))
+    assert list(source.observe()) == []
+    with path.open("a") as file:
+        file.write("epoch 1\nepo")
+    assert list(source.observe()) == ["epoch 1"]
+    with path.open("a") as file:
+        file.write("ch 2\r\n")
+    assert list(source.observe()) == ["epoch 2"]
+    path.rename(tmp_path / "train.log.1")
+    assert list(source.observe()) == []
+    path.write_text("a line of the next file that is longer\n")
+    assert list(source.observe()) == ["a line of the next file that is longer"]
+    path.write_text("short\n")
+    assert list(source.observe()) == ["short"]
+
+
+def test_files_that_existed_before_are_not_new(tmp_path: Path) -> None:
+    (tmp_path / "1.pt").touch()
+    source = sources.create(rule(files=f"{tmp_path}/*.pt"))
+    assert list(source.observe()) == []
+    (tmp_path / "2.pt").touch()
+    assert list(source.observe()) == [f"{tmp_path}/2.pt"]
+    assert list(source.observe()) == []
+
+
+def test_process_is_observed_at_its_start_and_its_end() -> None:
+    source = sources.create(rule(process=r"sleep 81\.25"))
+    process = subprocess.Popen(["sleep", "81.25"])
+    started: list[str] = []
+
+    def has_started() -> bool:
+        started.extend(source.observe())
+        return bool(started)
+
+    wait_for(has_started)
+    assert started == [f"{process.pid} sleep 81.25"]
+    process.kill()
+    process.wait()
+    assert list(source.observe()) == [f"ended {process.pid} sleep 81.25"]
+
+
+def test_command_and_slurm_queue_show_new_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = tmp_path / "queue"
+    queue.write_text("7 PENDING train\n")
+    squeue = tmp_path / "squeue"
+    squeue.write_text(f'#!/bin/sh\n[ "$2" = --user=ada ] && [ "$3" = "--format=%i %T %j" ] && cat {queue}\n')
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    slurm, command = sources.create(rule(slurm="ada")), sources.create(rule(command=["cat", str(queue)]))
+    queue.write_text("7 RUNNING train\n8 PENDING eval\n")
+    assert list(slurm.observe()) == list(command.observe()) == ["7 RUNNING train", "8 PENDING eval"]
+    with pytest.raises(Invalid, match="no-such-program"):
+        sources.create(rule(command=["no-such-program"]))
+
+
+def test_monitor_of_your_own_is_a_class_with_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "backlog_monitor.py").write_text(
+        "class Backlog:\n    def __init__(self, limit): self.limit = limit\n"
+        "    def observe(self): return [f'epoch 9{self.limit}']\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    source = sources.create(rule(monitor="backlog_monitor:Backlog", options={"limit": 3}))
+    assert list(source.observe()) == ["epoch 93"]
+    for wrong in ("no_such_module:X", "backlog_monitor:X", "backlog_monitor:Backlog"):
+        with pytest.raises(Invalid, match="is no monitor"):
+            sources.create(rule(monitor=wrong))
+
+
+# --- what is booked ---------------------------------------------------------------------------------------------------
+
+
+def test_match_books_once_and_then_the_rule_cools_down() -> None:
+    books = Books()
+    watching, source, lines = runner(books, confidence=0.7)
+    source.new = ["epoch 1", f"epoch 9 {SECRET}", "epoch 9 again"]
+    assert watching.step(NOW) == NOW + timedelta(seconds=5)
+    [(request, key)] = books.requests
+    assert request == {
+        **FIXED, "gpus": 2, "tenant": "nlp", "node_selector": {}, "one_node": True, "confidence": 0.7,
+        "from": "2030-01-31T08:10:00+00:00", "until": "2030-01-31T09:10:00+00:00",
+    }  # fmt: skip
+    assert key.startswith("watch-") and lines == ["evaluation: reservation 5 of 2 GPUs is planned"]
+    source.new = ["epoch 9"]
+    watching.step(NOW + timedelta(minutes=29))
+    assert len(books.requests) == 1
+    watching.step(NOW + timedelta(minutes=31))  # the line of the cool-down is not new any more
+    assert len(books.requests) == 1
+    source.new = ["epoch 9"]
+    watching.step(NOW + timedelta(minutes=32))
+    assert len(books.requests) == 2 and books.requests[1][1] != key
+
+
+def test_booking_that_cannot_be_sent_is_repeated_with_its_key_for_ten_minutes() -> None:
+    books = Books(NotSent("busy"), NotSent("busy"))
+    watching, source, lines = runner(books)
+    source.new = ["epoch 9"]
+    for minutes in (0, 1, 2, 3):
+        watching.step(NOW + timedelta(minutes=minutes))
+    assert len(books.requests) == 3 and len({key for _, key in books.requests}) == 1
+    assert lines[-1].endswith("is planned")
+    never = Books(*[NotSent("busy")] * 9)
+    watching, source, lines = runner(never)
+    source.new = ["epoch 9"]
+    for minutes in (0, 9, 11, 12):
+        watching.step(NOW + timedelta(minutes=minutes))
+    assert len(never.requests) == 3 and "dropped" in lines[-1]
+
+
+def test_refused_booking_is_reported_and_cools_down() -> None:
+    books = Books(GpuschedError("tenant 'nlp' is archived"))
+    watching, source, lines = runner(books)
+    source.new = ["epoch 9"]
+    watching.step(NOW)
+    source.new = ["epoch 9"]
+    watching.step(NOW + timedelta(minutes=1))
+    assert len(books.requests) == 1 and lines == ["evaluation: not booked: tenant 'nlp' is archived"]
+
+
+def test_rule_goes_on_after_its_source_failed() -> None:
+    class Broken(Texts):
+        def observe(self) -> Sequence[str]:
+            if self.new == ["fail"]:
+                raise OSError("no permission")
+            return super().observe()
+
+    books, lines, source = Books(), list[str](), Broken()
+    watching = Runner([Watched(rule(), source)], books, lines.append)
+    source.new = ["fail"]
+    watching.step(NOW)
+    assert lines == ["evaluation: cannot observe: OSError: no permission"]
+    source.new = ["epoch 9"]
+    watching.step(NOW + timedelta(minutes=1))
+    assert len(books.requests) == 1
+
+
+# --- the endpoint -----------------------------------------------------------------------------------------------------
+
+
+def llm(recorder: Recorder, **environ: str) -> Llm:
+    return Llm(Endpoint(url=f"{recorder.address}/v1", model="small"), environ)
+
+
+def answer(text: str) -> dict[str, Any]:
+    return {"choices": [{"message": {"content": text}}]}
+
+
+@pytest.mark.parametrize(("text", "confidence"), [("0.85", 0.85), ("1", 1.0), ("Confidence: .5.", 0.5), ("0", 0.0)])
+def test_endpoint_judges_with_a_confidence(text: str, confidence: float) -> None:
+    with Recorder(200, answer(text)) as recorder:
+        assert llm(recorder, OPENAI_API_KEY="k").ask("soon over?", "epoch 99/100") == confidence
+        [body] = recorder.bodies()
+    assert b"Bearer k" in recorder.received and body["model"] == "small"
+    assert "epoch 99/100" in body["messages"][1]["content"]
+
+
+@pytest.mark.parametrize(
+    ("status", "body"), [(200, answer("yes")), (200, answer("7")), (200, {}), (500, {}), (302, {}), (200, "text")]
+)
+def test_endpoint_without_an_answer_books_nothing(status: int, body: Any) -> None:
+    with Recorder(status, body) as recorder:
+        asked = llm(recorder)
+        with pytest.raises(EndpointFailed):
+            asked.ask("?", "text")
+        books = Books()
+        watching, source, lines = runner(books, asked.ask, match="", ask="soon over?")
+        source.new = ["epoch 9"]
+        watching.step(NOW)
+    assert books.requests == [] and len(lines) == 1
+
+
+def test_expression_comes_before_the_endpoint_and_low_confidence_books_nothing() -> None:
+    asked: list[str] = []
+
+    def ask(question: str, text: str) -> float:
+        asked.append(text)
+        return 0.4 if "maybe" in text else 0.9
+
+    books = Books()
+    watching, source, _ = runner(books, ask, ask="soon over?")
+    source.new = ["epoch 1", "epoch 9 maybe"]
+    watching.step(NOW)
+    assert asked == ["epoch 9 maybe"] and books.requests == []
+    source.new = ["epoch 9"]
+    watching.step(NOW + timedelta(minutes=1))
+    assert books.requests[0][0]["confidence"] == 0.9
+
+
+def test_key_comes_from_the_keyring(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = SimpleNamespace(get_password=lambda service, user: "k" if (service, user) == ("llm", "ada") else None)
+    monkeypatch.setitem(sys.modules, "keyring", stored)
+    with Recorder(200, answer("1")) as recorder:
+        url = f"{recorder.address}/v1"
+        Llm(Endpoint(url=url, model="small", key_keyring="llm/ada"), {}).ask("?", "text")
+        assert b"Bearer k\r\n" in recorder.received
+        with pytest.raises(Invalid, match="no password"):
+            Llm(Endpoint(url=url, model="small", key_keyring="llm/bob"), {})
+    monkeypatch.setitem(sys.modules, "keyring", None)
+    with pytest.raises(Invalid, match="needs the library keyring"):
+        Llm(Endpoint(url="http://x/v1", model="small", key_keyring="llm/ada"), {})
+
+
+# --- what leaves the machine ------------------------------------------------------------------------------------------
+
+
+def test_no_byte_of_a_log_or_file_reaches_the_control_plane_and_no_third_address_is_called(tmp_path: Path) -> None:
+    """A75: the real command, with every byte recorded that it sends: to the control plane, to the endpoint, and to a
+    proxy that the environment names."""
+    for name in ("train.log", "ckpt"):
+        (tmp_path / name).touch() if name.endswith("log") else (tmp_path / name).mkdir()
+    with Recorder(201, BOOKED) as plane, Recorder(200, answer("0.9")) as endpoint, Recorder(200, {}) as third:
+        (tmp_path / "rules.yaml").write_text(f"""
+            endpoint: {{url: "{endpoint.address}/v1", model: small}}
+            rules:
+              - {{name: evaluation, log: "{tmp_path}/train.log", match: epoch 9, ask: soon over, every_seconds: 0.1,
+                 reserve: {{gpus: 1}}}}
+              - {{name: checkpoint, files: "{tmp_path}/ckpt/*", match: pt, every_seconds: 0.1, reserve: {{gpus: 1}}}}
+              - {{name: echo, command: [cat, "{tmp_path}/train.log"], match: epoch, every_seconds: 0.1,
+                 reserve: {{gpus: 1}}}}
+            """)
+        proxies = {f"{kind}_proxy": third.address for kind in ("http", "https", "all")}
+        config = {"GPUSCHED_URL": plane.address, "GPUSCHED_TOKEN": "u1.secret", "HOME": str(tmp_path)}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "gpusched.cli.main", "watch", str(tmp_path / "rules.yaml")], cwd=ROOT, text=True,
+            env={**os.environ, **config, **proxies, "NO_PROXY": "", "no_proxy": ""}, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )  # fmt: skip
+        assert process.stderr is not None and process.stderr.readline() == "watching 3 rules\n"
+        with (tmp_path / "train.log").open("a") as file:
+            file.write(f"epoch 9 {SECRET}\n")
+        (tmp_path / "ckpt" / f"{SECRET}.pt").write_text(SECRET)
+        try:
+            wait_for(lambda: plane.received.count(b"POST") == 3, 30, "three bookings")
+        finally:
+            process.terminate()
+            output, _ = process.communicate(timeout=30)
+        assert process.returncode == 0 and output.count("reservation 5") == 3
+    assert SECRET.encode() in endpoint.received and third.received == b""
+    assert SECRET.encode() not in plane.received and b"epoch" not in plane.received
+    assert str(tmp_path).encode() not in plane.received
+    names = {"evaluation", "checkpoint", "echo"}
+    for body in plane.bodies():
+        assert set(body) == {*FIXED, "gpus", "node_selector", "one_node", "confidence", "from", "until"}
+        assert body["note"].removeprefix("watch: ") in names
+
+
+def test_control_plane_follows_no_redirect_and_keeps_the_key() -> None:
+    request = booking.body(rule(), 0.8, NOW, None)
+    for status, error in ((307, GpuschedError), (503, NotSent), (429, NotSent), (422, GpuschedError)):
+        with Recorder(status, {"detail": "no free GPUs"}) as plane:
+            with pytest.raises(error) as caught:
+                ControlPlane(Config(plane.address, "u1.secret")).book(request, "watch-1")
+            assert plane.received.count(b"POST") == 1 and b"Idempotency-Key: watch-1" in plane.received.replace(
+                b"idempotency-key", b"Idempotency-Key"
+            )
+            assert status != 422 or "no free GPUs" in str(caught.value)
+    with pytest.raises(NotSent):
+        ControlPlane(Config("http://127.0.0.1:9", "u1.secret")).book(request, "watch-1")
+
+
+# --- a dry run --------------------------------------------------------------------------------------------------------
+
+
+def test_dry_run_reports_what_yesterdays_log_would_have_booked(tmp_path: Path) -> None:
+    log = tmp_path / "train.log.1"
+    log.write_text(
+        "2030-01-30 08:00:00,123Z epoch 8\n2030-01-30T09:00:00Z epoch 90\n2030-01-30T09:10:00Z epoch 91\n"
+        "  epoch 92 on a line without a time\n[2030-01-30T09:31:00Z] epoch 93\n"
+    )
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("rules: [{name: evaluation, log: /nowhere, match: epoch 9, reserve: {gpus: 2, in_minutes: 10}}]")
+    result = call("http://127.0.0.1:9", "watch", "--dry-run", "--log", str(log), str(rules))
+    assert result.exit_code == 0, result.stderr
+    first, second, total = result.stdout.splitlines()
+    assert "line 2 at 2030-01-30 09:00:00 would reserve 2 GPU(s) from 09:10:00 for 60 min" in first
+    assert "line 5 at 2030-01-30 09:31:00" in second and "2 reservation(s)" in total
+    assert SECRET not in result.stdout
+    missing = call("http://127.0.0.1:9", "watch", "--dry-run", str(rules))
+    assert missing.exit_code == 2 and "/nowhere" in missing.stderr
+    assert call("http://127.0.0.1:9", "watch", "--log", str(log), str(rules)).exit_code == 2
+
+
+def test_installed_command_of_the_unit_exists() -> None:
+    unit = (ROOT / "deploy/gpusched-watch.service").read_text()
+    assert "ExecStart=%h/.local/bin/gpusched watch %h/.config/gpusched/watch.yaml\n" in unit

@@ -1,0 +1,177 @@
+"""Two heads: each has its own data directory, web process and workers; database and files are shared."""
+
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from gpusched.agent.processes import signal_all
+from gpusched.client import Client
+from gpusched.client.errors import GpuschedError
+from gpusched.lib.db.embedded import Server
+from tests.e2e.test_two_webs import Page, log_in
+from tests.system import prepared
+from tests.system.stack import Stack
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(500)]
+TIMEOUT_SECONDS = 60.0
+# A82 allows 3 s for agents and pages, and 2 s for cycles, on a machine with nothing else to do.
+MOVE_SECONDS = 6.0
+
+
+class Head(Stack):
+    """A head with the database and the files of `shared`."""
+
+    is_prepared = False
+
+    def __init__(self, shared: Path, database_url: str, password: str) -> None:
+        secret_key = (shared / "secret_key").read_text().strip()
+        super().__init__(database_url=database_url, secret_key=secret_key, files_dir=shared / "files")
+        self._shared, self.password = shared, password
+
+    def token(self, user: str = "admin") -> str:
+        return (self._shared / "tokens" / user).read_text().strip()
+
+    def has(self, pid: int) -> bool:
+        return pid in self.pids("")
+
+    def die(self) -> None:
+        """Kill all processes of this head at once."""
+        signal_all(self.pids(""), signal.SIGKILL)
+
+
+class Heads:
+    """Two heads, and an agent that has the addresses of both."""
+
+    def __init__(self, first: Head, second: Head, database_url: str) -> None:
+        self.first, self.second, self._database_url = first, second, database_url
+        self.urls = f"{first.url},{second.url}"
+
+    def client(self) -> Client:
+        return Client(self.urls, self.first.token(), tenant="default")
+
+    def row(self, sql: str) -> tuple[Any, ...]:
+        with psycopg.connect(self._database_url, autocommit=True) as connection:
+            row = connection.execute(sql).fetchone()
+        assert row is not None
+        return tuple(row)
+
+    def leader(self) -> tuple[int, int]:
+        """Return the term, and the process of the worker that leads."""
+        term, leader = self.row("SELECT term, leader FROM scheduling_term")
+        return int(term), int(leader.rpartition(":")[2])
+
+    def beats_of(self, head: Head) -> bool:
+        return head.has(int(self.row("SELECT worker FROM scheduling_beat")[0].rpartition(":")[2]))
+
+
+@pytest.fixture(scope="module")
+def heads() -> Iterator[Heads]:
+    directory = Path(tempfile.mkdtemp(prefix="gpusched-heads-"))
+    directory.chmod(0o755)
+    shared = directory / "shared"
+    password = prepared.copy_to(shared)
+    database = Server(shared / "postgres")
+    with ExitStack() as stack:
+        stack.callback(database.remove)
+        database.start()
+        first, second = (stack.enter_context(Head(shared, database.url(), password)) for _ in range(2))
+        pair = Heads(first, second, database.url())
+        first.agent("--url", pair.urls, "--heartbeat-seconds", "0.5", "--pretend", "1:A100:81920:8:64:512000", name="n")
+        client = pair.client()
+        wait_for(lambda: client.status().online_nodes == 1, TIMEOUT_SECONDS, "the node")
+        yield pair
+
+
+def test_stopped_leader_changes_nothing_when_it_continues(heads: Heads) -> None:
+    """A81: another worker leads meanwhile, in a new term, within 2 s of the end of the session."""
+    client = heads.client()
+    term, pid = heads.leader()
+    head, other = (heads.first, heads.second) if heads.first.has(pid) else (heads.second, heads.first)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        heads.row("SELECT pg_terminate_backend(session) FROM scheduling_term")
+        began = time.monotonic()
+        wait_for(lambda: heads.beats_of(other), TIMEOUT_SECONDS, "a cycle of the other head")
+        assert time.monotonic() - began < MOVE_SECONDS
+        assert client.wait(client.submit(["true"], gpus=1).id, timeout=TIMEOUT_SECONDS).attempt == 1
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert heads.leader()[0] > term
+    jobs = [client.submit(["true"], gpus=1).id for _ in range(20)]
+    assert {client.wait(job, timeout=TIMEOUT_SECONDS).attempt for job in jobs} == {1}
+    assert not heads.beats_of(head)
+
+
+def test_agents_pages_and_streams_move_to_the_other_head(heads: Heads) -> None:
+    """A82: the head that dies is the one with the leader, the agent, the page and the clients; no event is delivered
+    twice, and no line of the log is lost."""
+    client = heads.client()
+    head, other = (heads.first, heads.second) if heads.beats_of(heads.first) else (heads.second, heads.first)
+    order = f"{head.url},{other.url}"
+    script = "import time\nfor i in range(60): print(i, flush=True); time.sleep(0.25)"
+    job = client.submit([sys.executable, "-c", script], gpus=1)
+    wait_for(lambda: client.logs(job.id).text, TIMEOUT_SECONDS, "the first line")
+    follower, events = Follower(order, client, job.id), Events(order, client)
+    with ExitStack() as sockets:
+        page = Page(sockets, other.url, log_in(other), "jobs")
+        page.until(lambda rows: str(job.id) in rows.get("jobs", {}))
+        wait_for(lambda: len(follower.text) > 4 and events.ids, TIMEOUT_SECONDS, "the streams")
+        head.die()
+        began = time.monotonic()
+        next_job = Client(order, head.token(), tenant="default").submit(["true"], gpus=1)
+        page.until(lambda rows: rows["jobs"].get(str(next_job.id), {}).get("state") == "completed")
+        moved_seconds = time.monotonic() - began
+    assert moved_seconds < MOVE_SECONDS
+    assert client.wait(job.id, timeout=TIMEOUT_SECONDS).attempt == 1
+    follower.thread.join(TIMEOUT_SECONDS)
+    assert follower.text.split() == [str(number) for number in range(60)]
+    wait_for(lambda: job.id in events.completed, TIMEOUT_SECONDS, "the event of the end")
+    assert len(events.ids) == len(set(events.ids))
+    assert events.failures == follower.failures == []
+
+
+class Follower:
+    """Follow the output of a job in a thread."""
+
+    def __init__(self, urls: str, client: Client, job_id: int) -> None:
+        self.text, self.failures = "", list[str]()
+        self._client = Client(urls, client.config.token)
+        self._job_id = job_id
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            for piece in self._client.follow(self._job_id):
+                self.text += getattr(piece, "text", "")
+        except GpuschedError as error:
+            self.failures.append(str(error))
+
+
+class Events:
+    """Follow the events of all jobs in a thread."""
+
+    def __init__(self, urls: str, client: Client) -> None:
+        self.ids, self.completed, self.failures = list[int](), set[int](), list[str]()
+        self._client = Client(urls, client.config.token)
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            for event in self._client.events(0, follow=True):
+                self.ids.append(event.id)
+                if event.kind == "ended":
+                    self.completed.add(event.job_id)
+        except GpuschedError as error:
+            self.failures.append(str(error))

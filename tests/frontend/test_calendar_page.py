@@ -1,0 +1,99 @@
+"""The calendar: who has reserved which node when, used or idle; the next free slot; and what other tenants see."""
+
+import re
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from frontend.pages.calendar.lanes import Window, node_lanes
+from scheduling.reservations.tables import Reservation
+from tests.factories import make_member, make_node, make_tenant, run_cycle, submit
+from tests.frontend.browsing import browser
+from tests.frontend.test_endpoint_pages import rows_of
+from tests.scheduling.reservations.booking import reserve
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def tenant():
+    return make_tenant("nlp")
+
+
+@pytest.fixture
+def user(tenant):
+    return make_member(tenant, name="ada")
+
+
+def text(response) -> str:
+    return " ".join(re.sub(r"<[^>]+>", " ", response.content.decode()).split())
+
+
+def bars(visible=None) -> dict[str, list[list[str]]]:
+    now = timezone.now()
+    window = Window(now - timedelta(hours=1), now + timedelta(hours=23))
+    return {
+        lane["node"]: [[bar["kind"] for bar in row] for row in lane["rows"]] for lane in node_lanes(window, visible)
+    }
+
+
+def test_calendar_shows_who_has_reserved_what_and_whether_it_is_used(user, tenant):
+    node = make_node(gpus=4, name="n1")
+    active = reserve(user, tenant, 0, 120, gpus=2, note="the paper")
+    reserve(user, tenant, 300, 60, gpus=4)
+    assert bars() == {"n1": [["idle", "planned"]]}
+    submit(user, tenant)
+    run_cycle()
+    node.start_all()
+    assert bars() == {"n1": [["used", "planned"]]}
+    shown = text(browser(user).get("/calendar/"))
+    assert f"reservation {active.pk}: 2 GPUs of nlp by ada, active, 1 used, the paper" in shown
+
+
+def test_reservations_that_overlap_have_rows_of_their_own(user, tenant):
+    make_node(gpus=4, name="n1")
+    for start, minutes in ((60, 120), (90, 30), (200, 30)):
+        reserve(user, tenant, start, minutes)
+    assert bars() == {"n1": [["planned", "planned"], ["planned"]]}
+
+
+def test_reservation_of_another_tenant_has_no_name(user, tenant):
+    """A08"""
+    make_node(gpus=4, name="n1")
+    secret = make_tenant("secret")
+    reservation = reserve(make_member(secret, name="eve"), secret, 60, 60, note="the secret")
+    response = browser(user).get("/calendar/")
+    shown = text(response)
+    assert "1 GPU of another tenant" in shown
+    assert not re.search(r"secret|eve\b", shown)
+    rows = rows_of("reservations", user)
+    assert rows.keys() == {"others"} and str(reservation.pk) not in rows
+
+
+def test_next_free_slot_is_found_and_booked(user, tenant):
+    make_node(gpus=2, name="n1")
+    first = reserve(user, tenant, 0, 60, gpus=2)
+    shown = browser(user).get("/calendar/?gpus=2&hours=1")
+    assert f"on n1; reservation {first.pk} holds some until" in text(shown)
+    start = re.search(r'name="from" value="([^"]+)"', shown.content.decode())
+    assert start is not None
+    values = {"tenant": "nlp", "gpus": "2", "hours": "1", "from": start[1]}
+    assert browser(user).post("/calendar/book/", values).status_code == 302
+    assert Reservation.objects.latest("id").starts_at == first.ends_at
+
+
+@pytest.mark.parametrize("query", ["gpus=x&hours=1", "gpus=1&hours=nan", "gpus=9&hours=1", "gpus=0&hours=1"])
+def test_impossible_slot_is_refused_in_words(user, query):
+    make_node(gpus=2)
+    response = browser(user).get(f"/calendar/?{query}")
+    assert response.status_code == 200
+    assert 'role="alert"' in response.content.decode()
+
+
+def test_buttons_cancel_and_end_reservations(user, tenant):
+    make_node(gpus=2)
+    active, planned = reserve(user, tenant, 0, 60), reserve(user, tenant, 60, 60)
+    browser(user).post(f"/calendar/{active.pk}/shorten/")
+    browser(user).post(f"/calendar/{planned.pk}/cancel/")
+    assert list(Reservation.objects.order_by("id").values_list("state", flat=True)) == ["released", "cancelled"]

@@ -1,0 +1,159 @@
+"""Several database hosts in one URL: the connection goes to the server that accepts writes, also after a failover."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from urllib.parse import quote
+
+import psycopg
+import pytest
+from django.db import OperationalError
+from django.db.backends.postgresql.base import DatabaseWrapper
+from django.db.utils import ConnectionHandler, InternalError
+from pytest_django import DjangoDbBlocker
+
+from gpusched.lib.db.connections import django_database
+from gpusched.lib.db.embedded import FAST, Server
+from gpusched.lib.db.hosts import Hosts
+from gpusched.lib.db.outages import is_outage
+
+
+@pytest.fixture
+def pair(django_db_blocker: DjangoDbBlocker) -> Iterator[tuple[Server, Server]]:
+    """A primary and a standby that follows it."""
+    # In a folder that PostgreSQL's user can enter, no data is under /var/lib.
+    folder = Path(tempfile.mkdtemp(prefix="gpusched-hosts-", dir="/tmp"))
+    folder.chmod(0o755)
+    primary, standby = Server(folder / "primary", FAST), Server(folder / "standby", FAST)
+    try:
+        primary.start()
+        primary.stop()
+        others = shutil.ignore_patterns("socket", "socket_directory", "log")
+        shutil.copytree(primary.data.parent, standby.data.parent, ignore=others, dirs_exist_ok=True)
+        _own_as(primary.data.parent, standby.data.parent)
+        primary.start()
+        (standby.data / "standby.signal").touch()
+        with (standby.data / "postgresql.auto.conf").open("a") as conf:
+            conf.write(f"primary_conninfo = '{primary.url('postgres')}'\n")
+        standby.start()
+        with django_db_blocker.unblock():  # these are not the database of the tests
+            yield primary, standby
+    finally:
+        standby.remove()
+        primary.remove()
+        shutil.rmtree(folder)
+
+
+def _own_as(source: Path, copy: Path) -> None:
+    for path in (source, *source.rglob("*")):
+        target = copy / path.relative_to(source)
+        if target.exists():
+            shutil.chown(target, path.stat().st_uid, path.stat().st_gid)
+
+
+def connect_to(*servers: Server) -> DatabaseWrapper:
+    """Return Django's connection to the primary of these servers."""
+    hosts = ",".join(quote(str(server._sockets()), safe="/") for server in servers)
+    url = f"{servers[0].url().split('?')[0]}?host={hosts}"
+    connection = ConnectionHandler({"default": django_database(url)})["default"]
+    assert isinstance(connection, DatabaseWrapper)
+    return connection
+
+
+def write(connection: DatabaseWrapper) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE IF NOT EXISTS written (id int)")
+        cursor.execute("INSERT INTO written VALUES (1)")
+
+
+def write_until_refused(connection: DatabaseWrapper) -> None:
+    for _ in range(1000):  # the server reads its settings between statements
+        write(connection)
+
+
+def test_connection_skips_a_standby_and_follows_a_promotion(pair: tuple[Server, Server]) -> None:
+    primary, standby = pair
+    connection = connect_to(standby, primary)
+    try:
+        write(connection)
+        primary.stop()
+        with pytest.raises(OperationalError):
+            write(connection)
+        connection.close_if_unusable_or_obsolete()
+        with psycopg.connect(standby.url(), autocommit=True) as other:
+            other.execute("SELECT pg_promote()")
+        write(connection)
+    finally:
+        connection.close()
+
+
+def test_connection_to_a_server_that_became_read_only_is_an_outage_and_is_replaced(pair: tuple[Server, Server]) -> None:
+    """As after a switchover: the old primary still answers, and refuses writes."""
+    primary, standby = pair
+    connection = connect_to(primary, standby)
+    try:
+        write(connection)
+        with psycopg.connect(primary.url(), autocommit=True) as other:
+            other.execute("ALTER SYSTEM SET default_transaction_read_only = on")
+            other.execute("SELECT pg_reload_conf()")
+        with psycopg.connect(standby.url(), autocommit=True) as other:
+            other.execute("SELECT pg_promote()")
+        with pytest.raises(InternalError) as refused:
+            write_until_refused(connection)
+        assert is_outage(refused.value)
+        connection.close_if_unusable_or_obsolete()  # as at the start of a request
+        write(connection)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT inet_server_port(), current_setting('data_directory')")
+            assert cursor.fetchone()[1] == str(standby.data)
+    finally:
+        connection.close()
+
+
+def test_next_connection_begins_with_the_host_of_the_latest_one(pair: tuple[Server, Server]) -> None:
+    """Else a host that is lost without a word would cost each connection its connect timeout."""
+    primary, standby = pair
+    connection = connect_to(standby, primary)
+    try:
+        write(connection)
+        assert connection.get_connection_params()["host"] == f"{primary._sockets()},{standby._sockets()}"
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "ordered"),
+    [
+        ("a,b,c", "", ("c,a,b", "5432,5432,5432")),
+        ("a,b,c", "1", ("a,b,c", "1,1,1")),
+        ("a,c,c", "1,2,5432", ("c,a,c", "5432,1,2")),
+        ("c", "", ("c", "")),
+    ],
+)
+def test_order_keeps_each_port_with_its_host(host: str, port: str, ordered: tuple[str, str]) -> None:
+    hosts = Hosts()
+    hosts.note(cast(psycopg.Connection[Any], SimpleNamespace(info=SimpleNamespace(host="c", port=5432))))
+    parameters = hosts.ordered({"host": host, "port": port})
+    assert (parameters["host"], parameters["port"]) == ordered
+
+
+def test_url_with_several_hosts_asks_for_the_primary() -> None:
+    entry = django_database("postgresql://gpusched:p%40ss@h1:5432,h2:5433/db?sslmode=verify-full&sslrootcert=/ca.pem")
+    assert (entry["HOST"], entry["PORT"], entry["NAME"], entry["PASSWORD"]) == ("h1,h2", "5432,5433", "db", "p@ss")
+    assert entry["OPTIONS"]["target_session_attrs"] == "read-write"
+    assert entry["OPTIONS"]["sslrootcert"] == "/ca.pem"
+    own = django_database("postgresql://h1,h2/db?target_session_attrs=any")
+    assert own["OPTIONS"]["target_session_attrs"] == "any"
+    assert "target_session_attrs" not in django_database("postgresql://h1/db")["OPTIONS"]
+
+
+@pytest.mark.parametrize(
+    "url", ["mysql://h/db", "postgresql://u:secret@[::1/db", "postgresql://u:secret@h/d?nothing=1"]
+)
+def test_invalid_url_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(ValueError, match="DATABASE_URL") as refused:
+        django_database(url)
+    assert "secret" not in str(refused.value)

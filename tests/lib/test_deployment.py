@@ -1,0 +1,91 @@
+"""The chart and the compose file: they render, Kubernetes' schema accepts them, and they use real commands and settings.
+
+After an intended change of the chart, write the golden file again: python -m tests.lib.test_deployment."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import helm_python
+import kubernetes_validate
+import pytest
+import yaml
+from django.core.management import get_commands
+
+from gpusched.env import Env
+
+ROOT = Path(__file__).parents[2]
+CHART, COMPOSE = ROOT / "deploy" / "chart", ROOT / "deploy" / "compose.yaml"
+GOLDEN = Path(__file__).parent / "golden" / "chart.yaml"
+VERSION = "1.31"
+SETTINGS = {f"GPUSCHED_{field.name.upper()}" for field in fields(Env)}
+
+
+def render(**values: Any) -> str:
+    with helm_python.Chart.load(str(CHART)) as chart:
+        files = chart.render(values, name="gpusched", namespace="default")
+    return "".join(text for _, text in sorted(files.items()) if text.strip())
+
+
+def objects(text: str) -> list[dict[str, Any]]:
+    return [document for document in yaml.safe_load_all(text) if document]
+
+
+def containers(text: str) -> list[dict[str, Any]]:
+    specs = [item["spec"]["template"]["spec"] for item in objects(text) if item["kind"] == "Deployment"]
+    return [container for spec in specs for container in (*spec["containers"], *spec.get("initContainers", ()))]
+
+
+def test_chart_renders_as_the_golden_file() -> None:
+    assert render() == GOLDEN.read_text()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {
+            "webReplicas": 3,
+            "ingressClassName": "nginx",
+            "storage": {"className": "fast"},
+            "settings": {"tick_seconds": 2},
+        },
+    ],
+)
+def test_kubernetes_accepts_the_chart(values: dict[str, Any]) -> None:
+    for item in objects(render(**values)):
+        kubernetes_validate.validate(item, VERSION, strict=True)
+
+
+def test_values_reach_the_manifests() -> None:
+    text = render(image="registry.example/gpusched:9", host="gpu.internal", webReplicas=3, settings={"mcp": False})
+    assert {container["image"] for container in containers(text)} == {"registry.example/gpusched:9"}
+    assert {"name": "GPUSCHED_MCP", "value": "false"} in containers(text)[0]["env"]
+    replicas = {
+        item["metadata"]["name"]: item["spec"]["replicas"] for item in objects(text) if item["kind"] == "Deployment"
+    }
+    assert replicas == {"gpusched-web": 3, "gpusched-cycles": 1, "gpusched-housekeeping": 1}
+    assert "host: gpu.internal" in text
+
+
+def test_chart_and_compose_run_real_commands_with_real_settings() -> None:
+    services = yaml.safe_load(COMPOSE.read_text())["services"]
+    server = {name: service for name, service in services.items() if name != "database"}
+    assert set(server) == {"migrate", "web", "cycles", "housekeeping"}
+    commands = [service["command"] for service in server.values()]
+    commands += [container["args"] for container in containers(render())]
+    assert {command[0] for command in commands} == {"migrate", "web", "worker"} <= set(get_commands())
+    for text in (COMPOSE.read_text(), render()):
+        names = set(re.findall(r"GPUSCHED_[A-Z_]+", text)) - {"GPUSCHED_NAME"}
+        assert {name.removesuffix("_FILE") for name in names} <= SETTINGS
+
+
+def test_containers_are_confined() -> None:
+    for container in containers(render()):
+        context = container["securityContext"]
+        assert context["readOnlyRootFilesystem"] and context["capabilities"] == {"drop": ["ALL"]}
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text(render())

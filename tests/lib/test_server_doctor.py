@@ -1,0 +1,120 @@
+"""The checks of `gpusched-server doctor`: each one notices its fault, and is silent without it."""
+
+import json
+import socket
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.db import OperationalError, connection
+
+from gpusched.env import Env
+from gpusched.management import server_doctor as doctor
+from tenants.models import ApiToken
+from tests.factories import make_token, make_user
+
+EVERY = "0.0.0.0"  # noqa: S104
+NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
+PROXIED = Env(trusted_proxies="127.0.0.1", behind_tls=True)
+HEALTHY = {
+    "fsync": "on", "full_page_writes": "on", "synchronous_commit": "on", "max_connections": "100",
+    "idle_session_timeout": "0", "idle_in_transaction_session_timeout": "0", "server_version_num": "160009",
+}  # fmt: skip
+
+
+def levels(findings: Any) -> dict[str, str]:
+    return {finding.check: finding.level for finding in findings}
+
+
+@pytest.mark.parametrize(
+    ("env", "addresses", "level"),
+    [
+        (Env(), ["127.0.0.1", "::1"], "ok"),
+        (Env(), [EVERY], "fail"),
+        (Env(), ["127.0.0.1", "10.0.0.7"], "fail"),
+        (Env(http_host=EVERY), [], "fail"),
+        (PROXIED, [EVERY], "warn"),
+        (PROXIED, ["127.0.0.1"], "ok"),
+    ],
+)
+def test_port_without_tls_is_noticed(env: Env, addresses: list[str], level: str) -> None:
+    assert levels(doctor.check_tls(env, addresses)) == {"tls": level}
+
+
+def test_listening_addresses_are_those_of_the_kernel() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as local,
+        socket.create_server(("::", 0), family=socket.AF_INET6) as any_,
+    ):
+        assert doctor.listening(local.getsockname()[1]) == ["127.0.0.1"]
+        assert doctor.listening(any_.getsockname()[1]) == ["::"]
+
+
+@pytest.mark.parametrize(("days", "level"), [(1, "ok"), (3, "warn"), (15, "fail")])
+def test_old_backup_is_noticed(days: int, level: str) -> None:
+    last = (NOW - timedelta(days=days), Path("x.tar"))
+    assert levels(doctor.check_backup(last, NOW)) == {"backup": level}
+    assert levels(doctor.check_backup(None, NOW)) == {"backup": "warn"}
+
+
+@pytest.mark.parametrize(("seconds", "level"), [(0.1, "ok"), (-5, "warn"), (90, "fail")])
+def test_clock_that_differs_is_noticed(seconds: float, level: str) -> None:
+    findings = doctor.check_clocks(seconds, {"n1": 0.2, "n2": None})
+    assert levels(findings) == {"clock": level, "node_clocks": "ok"}
+    [_, nodes] = doctor.check_clocks(0, {"n1": 0.2, "n2": seconds})
+    assert (nodes.level, "n2" in nodes.says) == (level, level != "ok")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "level"),
+    [
+        ("fsync", "off", "fail"), ("full_page_writes", "off", "fail"), ("synchronous_commit", "off", "fail"),
+        ("max_connections", "30", "fail"), ("idle_session_timeout", "60000", "warn"),
+        ("idle_in_transaction_session_timeout", "5000", "warn"),
+    ],
+)  # fmt: skip
+def test_setting_of_the_database_is_noticed(name: str, value: str, level: str) -> None:
+    assert set(levels(doctor.check_database(HEALTHY, Env())).values()) == {"ok"}
+    found = levels(doctor.check_database({**HEALTHY, name: value}, Env()))
+    assert {check for check, value in found.items() if value != "ok"} == {name} and found[name] == level
+
+
+@pytest.mark.django_db
+def test_old_and_unused_tokens_are_noticed() -> None:
+    """Valid ones only: a revoked or expired token can do nothing."""
+    user = make_user("ada")
+    for name, created, used, more in (
+        ("new", 10, None, {}), ("used", 200, 1, {}), ("unused", 100, None, {}), ("old", 400, 1, {}),
+        ("revoked", 400, None, {"revoked_at": NOW}), ("expired", 400, None, {"expires_at": NOW - timedelta(days=1)}),
+    ):  # fmt: skip
+        make_token(user)
+        token = ApiToken.objects.latest("pk")
+        used_at = None if used is None else NOW - timedelta(days=used)
+        ApiToken.objects.filter(pk=token.pk).update(
+            name=name, created_at=NOW - timedelta(days=created), last_used_at=used_at, **more
+        )
+    tokens = doctor._tokens(NOW)
+    assert [token.split("(")[1] for token in tokens] == ["old)", "unused)"]
+    assert levels(doctor.check_tokens(tokens)) == {"tokens": "warn"}
+    assert levels(doctor.check_tokens([])) == {"tokens": "ok"}
+
+
+@pytest.mark.django_db
+def test_doctor_reports_each_check_and_fails_if_one_does(capsys: pytest.CaptureFixture[str]) -> None:
+    """The tests' own database has fsync off."""
+    with pytest.raises(SystemExit) as end:
+        call_command("doctor", "--json")
+    assert end.value.code == 1
+    found = {finding["check"]: finding for finding in json.loads(capsys.readouterr().out)}
+    assert {"tls", "backup", "tokens", "clock", "node_clocks", "max_connections"} <= set(found)
+    assert found["fsync"]["level"] == "fail" and "ALTER SYSTEM" in found["fsync"]["next_step"]
+
+
+def test_doctor_without_database_reports_that(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(*_: object) -> None:
+        raise OperationalError("connection refused")
+
+    monkeypatch.setattr(connection, "cursor", refuse)
+    assert levels(doctor.examine(Env(), tmp_path, NOW))["database"] == "fail"

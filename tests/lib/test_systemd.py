@@ -1,0 +1,101 @@
+"""The units of systemd that `gpusched-server install` writes; systemd itself checks them where it is installed."""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+from django.core.management import call_command
+
+from gpusched.lib.process.systemd import Installation, agent_unit, notify_ready, server_units
+
+NAMES = {
+    "gpusched.target", "gpusched-database.service", "gpusched-web.service", "gpusched-cycles.service",
+    "gpusched-housekeeping.service",
+}  # fmt: skip
+# A newer key than that of systemd 252, which ignores it.
+IGNORED = re.compile("Unknown key (name )?'DelegateSubgroup'")
+ROOT = Path(__file__).parents[2]
+analyze = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """A folder with programs of our names: systemd checks that they exist."""
+    for name in ("gpusched-server", "gpusched-agent"):
+        (tmp_path / name).symlink_to("/bin/true")
+    return tmp_path
+
+
+def written(directory: Path, units: dict[str, str]) -> list[str]:
+    for name, text in units.items():
+        (directory / name).write_text(text)
+    return [str(directory / name) for name in units]
+
+
+@analyze
+def test_systemd_accepts_all_units(programs: Path) -> None:
+    units = {**server_units(Installation(programs, user="root")), "gpusched-agent.service": agent_unit(programs)}
+    files = written(programs, {name: text.replace("User=gpusched", "User=root") for name, text in units.items()})
+    command = ["systemd-analyze", "verify", "--man=no", *files]
+    environment = {**os.environ, "SYSTEMD_UNIT_PATH": f"{programs}:"}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    complaints = [line for line in result.stderr.splitlines() if str(programs) in line and not IGNORED.search(line)]
+    assert not complaints, result.stderr
+
+
+@analyze
+def test_parts_of_the_server_are_confined(programs: Path) -> None:
+    """By systemd's own measure, from 0 (safe) to 10; a unit without any of these settings has 9.6."""
+    for name, text in server_units(Installation(programs)).items():
+        if name.endswith(".service"):
+            [file] = written(programs, {name: text})
+            command = ["systemd-analyze", "security", "--offline=yes", "--threshold=20", "--no-pager", file]
+            result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+            assert result.returncode == 0, result.stdout[-600:] + result.stderr
+
+
+def test_units_have_an_order_and_a_readiness(programs: Path) -> None:
+    """Workers start after the web server, which has migrated and answers; everything after the database, if there is
+    one."""
+    units = server_units(Installation(programs))
+    assert set(units) == NAMES
+    assert "Type=notify" in units["gpusched-database.service"]
+    web = units["gpusched-web.service"]
+    assert [re.findall(r"(\w+)$", line.split("=")[0])[0] for line in re.findall(r"^Exec.*", web, re.M)] == [
+        "ExecStartPre", "ExecStart", "ExecStartPost"
+    ]  # fmt: skip
+    assert "After=network-online.target gpusched-database.service\n" in web
+    for name in ("cycles", "housekeeping"):
+        unit = units[f"gpusched-{name}.service"]
+        assert "gpusched-database.service gpusched-web.service\n" in unit and f"Q_CLUSTER_NAME={name}" in unit
+    without = server_units(Installation(programs, has_database=False))
+    assert set(without) == NAMES - {"gpusched-database.service"}
+    assert not [name for name, text in without.items() if "gpusched-database" in text]
+
+
+def test_install_writes_the_units_and_the_next_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call_command("install", "--into", str(tmp_path / "server"))
+    call_command("install", "--into", str(tmp_path / "agent"), "--agent")
+    assert {path.name for path in (tmp_path / "agent").iterdir()} == {"gpusched-agent.service"}
+    assert "gpusched.target" in {path.name for path in (tmp_path / "server").iterdir()}
+    printed = capsys.readouterr().out
+    assert "enable --now gpusched.target" in printed and "enable --now gpusched-agent" in printed
+
+
+def test_unit_of_the_agent_in_deploy_is_the_generated_one() -> None:
+    assert (ROOT / "deploy" / "gpusched-agent.service").read_text() == agent_unit(Path("/opt/gpusched/bin"))
+    assert "ExecStart=/srv/bin/gpusched-agent run\n" in agent_unit(Path("/srv/bin"))
+
+
+def test_readiness_is_reported_to_systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        notify_ready()
+        assert systemd.recv(100) == b"READY=1"
+    monkeypatch.delenv("NOTIFY_SOCKET")
+    notify_ready()

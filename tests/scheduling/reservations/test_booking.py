@@ -1,0 +1,273 @@
+"""Booking reservations: the choice of devices, refusals with what is in the way, quotas and recurrence (A72)."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from gpusched.lib.api.problems import Problem
+from scheduling.reservations import changes, recurrence
+from scheduling.reservations.booking import find_slot
+from scheduling.reservations.choice import Shape
+from scheduling.reservations.create import wish_of
+from scheduling.reservations.tables import Reservation, ReservedDevice
+from tests.factories import identity_for, make_member, make_node, make_tenant, make_user, run_cycle, submit
+from tests.scheduling.reservations.booking import at, device_ids, reserve
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_reservation_has_devices_of_one_node_with_their_part_of_cpu_and_memory(user, tenant):
+    make_node(gpus=2)
+    node = make_node(gpus=4)
+    reservation = reserve(user, tenant, gpus=3)
+    devices = ReservedDevice.objects.filter(reservation=reservation)
+    assert {device.node_id for device in devices} == {node.id}
+    assert {(device.cpu_milli, device.memory_mb) for device in devices} == {(16_000, 128_000)}
+    assert reservation.state == "planned"
+
+
+def test_reservation_takes_the_smallest_node_that_is_large_enough(user, tenant):
+    make_node(gpus=8)
+    small = make_node(gpus=2)
+    reservation = reserve(user, tenant, gpus=2)
+    assert {device.node_id for device in reservation.devices.all()} == {small.id}
+
+
+def test_hard_reservations_never_exceed_the_capacity_together(user, tenant):
+    """A72"""
+    make_node(gpus=2)
+    first = reserve(user, tenant, 60, 60)
+    second = reserve(user, tenant, 90, 60)
+    assert not device_ids(first) & device_ids(second)
+    with pytest.raises(Problem) as refused:
+        reserve(user, tenant, 100, 10)
+    assert (refused.value.status, refused.value.code) == (409, "no_room")
+    reserve(user, tenant, 120, 30)
+
+
+def test_database_refuses_two_live_reservations_of_a_device_at_one_time(user, tenant):
+    """A72: whatever the code does."""
+    make_node(gpus=1)
+    reservation = reserve(user, tenant, 60, 60)
+    [device] = reservation.devices.all()
+    device.pk = None
+    device.starts_at += timedelta(minutes=30)
+    device.ends_at += timedelta(minutes=30)
+    with pytest.raises(IntegrityError, match="reserved_device_once"), transaction.atomic():
+        device.save(force_insert=True)
+
+
+def test_refusal_names_the_reservation_in_the_way_and_the_next_free_slot(user, tenant):
+    make_node(gpus=1)
+    first = reserve(user, tenant, 60, 60)
+    with pytest.raises(Problem) as refused:
+        reserve(user, tenant, 90, 60)
+    assert f"reservation {first.pk} holds some until" in refused.value.detail
+    slot = find_slot(wish_of(Shape(1), at(90), 3600))
+    assert slot is not None
+    assert datetime.fromtimestamp(slot.starts_at, UTC) == first.ends_at
+    start = refused.value.next_step.split()[2].rstrip(",")
+    minutes = (datetime.fromisoformat(start) - timezone.now()).total_seconds() / 60
+    assert reserve(user, tenant, minutes, 60).starts_at >= first.ends_at
+
+
+def test_refusal_does_not_name_the_reservation_of_another_tenant(user, tenant):
+    make_node(gpus=1)
+    other = make_tenant()
+    first = reserve(make_member(other), other, 60, 60)
+    with pytest.raises(Problem) as refused:
+        reserve(user, tenant, 90, 60)
+    assert "a reservation of another tenant" in refused.value.detail
+    assert f"reservation {first.pk}" not in refused.value.detail
+
+
+def test_job_without_time_limit_is_in_the_way(user, tenant):
+    node = make_node(gpus=1)
+    job_id = submit(user, tenant)
+    run_cycle()
+    node.start_all()
+    with pytest.raises(Problem) as refused:
+        reserve(user, tenant)
+    assert f"job {job_id} has no time limit" in refused.value.detail
+
+
+def test_device_of_a_job_that_ends_before_the_start_can_be_reserved(user, tenant):
+    node = make_node(gpus=1)
+    submit(user, tenant, max_runtime_minutes=30, grace_seconds=60)
+    run_cycle()
+    node.start_all()
+    with pytest.raises(Problem):
+        reserve(user, tenant, 30.5)
+    assert device_ids(reserve(user, tenant, 32))
+
+
+def test_job_with_much_cpu_leaves_fewer_devices_to_reserve(user, tenant):
+    """The parts of CPU and memory of the reserved devices must be free as well."""
+    make_node(gpus=8)
+    submit(user, tenant, gpu_count=0, cpu_cores=32)
+    run_cycle()
+    with pytest.raises(Problem):
+        reserve(user, tenant, gpus=5)
+    assert reserve(user, tenant, gpus=4)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"gpus": 3}, {"gpu_model": "H100"}, {"gpu_memory_mb": 100_000}, {"node_selector": {"rack": "r9"}}]
+)
+def test_shape_that_no_node_has_can_never_be_reserved(user, tenant, fields):
+    make_node(gpus=2)
+    with pytest.raises(Problem) as refused:
+        reserve(user, tenant, **fields)
+    assert (refused.value.status, refused.value.code) == (422, "never_fits")
+
+
+def test_reservation_of_several_nodes_takes_as_few_as_possible(user, tenant):
+    make_node(gpus=2)
+    large = make_node(gpus=4)
+    reservation = reserve(user, tenant, gpus=5, one_node=False)
+    nodes = [device.node_id for device in reservation.devices.all()]
+    assert nodes.count(large.id) == 4 and len(nodes) == 5
+
+
+def test_node_out_of_service_is_not_reserved(user, tenant):
+    from nodes.models import Node
+
+    node = make_node(gpus=1)
+    Node.objects.filter(pk=node.id).update(intent="cordoned")
+    with pytest.raises(Problem) as refused:
+        reserve(user, tenant)
+    assert refused.value.code == "never_fits"
+
+
+def test_reservations_of_a_tenant_stay_within_its_quota():
+    make_node(gpus=8)
+    tenant = make_tenant(quota={"max_gpus": 4, "max_gpus_by_model": {"A100": 3}})
+    user = make_member(tenant)
+    reserve(user, tenant, 60, 60, gpus=2)
+    reserve(user, tenant, 120, 60, gpus=3)
+    with pytest.raises(Problem) as refused:
+        reserve(user, tenant, 90, 10, gpus=2)
+    assert (refused.value.status, refused.value.code) == (403, "quota_exceeded")
+    assert "requested=2, limit=3, reserved at that time=2" in refused.value.detail
+
+
+def test_viewer_may_not_reserve(tenant):
+    from gpusched.protocol.states import Role
+
+    make_node(gpus=1)
+    with pytest.raises(Problem) as refused:
+        reserve(make_member(tenant, Role.VIEWER), tenant)
+    assert refused.value.status == 403
+
+
+def test_admin_may_reserve_for_any_tenant(tenant):
+    make_node(gpus=1)
+    assert reserve(make_user(admin=True), tenant).source == "admin"
+
+
+def test_soft_reservation_is_in_the_way_of_nothing(user, tenant):
+    make_node(gpus=1)
+    soft = reserve(user, tenant, kind="soft")
+    assert device_ids(soft)
+    assert device_ids(reserve(user, tenant)) == device_ids(soft)
+    assert reserve(user, tenant, kind="soft")
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"start": -10}, "from"),
+        ({"start": 60 * 24 * 400}, "from"),
+        ({"minutes": 0.5}, "for_seconds"),
+        ({"gpus": 0}, "gpus"),
+        ({"until": "2030-01-01"}, "until"),
+        ({"confidence": 2}, "confidence"),
+        ({"users": ["unknown"]}, "users"),
+        ({"lease": True}, "lease"),
+        ({"node_selector": {"a b": "c"}}, "node_selector"),
+        ({"note": "x" * 300}, "note"),
+    ],
+)
+def test_wrong_fields_are_refused_by_name(user, tenant, fields, field):
+    make_node(gpus=1)
+    with pytest.raises(Problem) as refused:
+        reserve(user, tenant, **fields)
+    assert refused.value.status == 400
+    assert field in {error.field for error in refused.value.errors}
+
+
+def test_recurring_reservation_is_booked_for_the_next_weeks(user, tenant):
+    make_node(gpus=1)
+    head = reserve(user, tenant, 60, 60, recurrence="weekly")
+    series = list(Reservation.objects.filter(series_id=head.pk))
+    assert [row.starts_at - head.starts_at for row in series] == [timedelta(weeks=n) for n in range(4)]
+    later = timezone.now() + timedelta(weeks=2)
+    assert recurrence.extend_series(later) == 2
+    assert recurrence.extend_series(later) == 0
+
+
+def test_occurrence_without_room_is_stored_as_refused_with_the_reason(user, tenant):
+    make_node(gpus=1)
+    blocker = reserve(user, tenant, 60 + 7 * 24 * 60, 60)
+    head = reserve(user, tenant, 60, 60, recurrence="weekly")
+    states = list(Reservation.objects.filter(series_id=head.pk).values_list("state", flat=True))
+    assert states == ["planned", "refused", "planned", "planned"]
+    [refused] = Reservation.objects.filter(series_id=head.pk, state="refused")
+    assert f"reservation {blocker.pk} holds some until" in refused.problem
+
+
+def test_occurrences_keep_the_time_of_day_when_the_clocks_change():
+    start = datetime(2027, 3, 27, 8, tzinfo=UTC)  # 09:00 in Berlin, the day before its clocks go forward
+    assert recurrence.next_start(start, "daily", "Europe/Berlin") == datetime(2027, 3, 28, 7, tzinfo=UTC)
+    assert recurrence.next_start(start, "weekly", "UTC") == start + timedelta(weeks=1)
+
+
+def test_cancelled_reservation_frees_its_devices(user, tenant):
+    make_node(gpus=1)
+    first = reserve(user, tenant)
+    assert changes.cancel(first.pk, identity_for(user)).state == "cancelled"
+    assert reserve(user, tenant)
+    with pytest.raises(Problem) as refused:
+        changes.cancel(first.pk, identity_for(user))
+    assert refused.value.code == "wrong_state"
+
+
+def test_cancelled_series_books_no_more(user, tenant):
+    make_node(gpus=1)
+    head = reserve(user, tenant, recurrence="daily")
+    changes.cancel(head.pk, identity_for(user), series=True)
+    assert set(Reservation.objects.values_list("state", flat=True)) == {"cancelled"}
+    assert recurrence.extend_series(timezone.now() + timedelta(weeks=2)) == 0
+
+
+def test_shortened_reservation_ends_now(user, tenant):
+    make_node(gpus=1)
+    reservation = reserve(user, tenant, 0, 60)
+    now = timezone.now() + timedelta(minutes=5)
+    shortened = changes.shorten(reservation.pk, identity_for(user), now=now)
+    assert (shortened.state, shortened.ends_at) == ("released", now)
+    assert {device.ends_at for device in shortened.devices.all()} == {now}
+
+
+def test_lease_can_be_renewed_until_the_next_reservation_of_its_devices(user, tenant):
+    make_node(gpus=1)
+    lease = reserve(user, tenant, 0, 60, lease=True)
+    later = reserve(user, tenant, 120, 60)
+    renewed = changes.renew(lease.pk, 5400, identity_for(user))
+    assert 89 < (renewed.ends_at - timezone.now()).total_seconds() / 60 <= 90
+    with pytest.raises(Problem) as refused:
+        changes.renew(lease.pk, 10_000, identity_for(user))
+    assert f"reservation {later.pk} has its GPUs from" in refused.value.detail
+
+
+def test_member_may_not_change_the_reservation_of_another(user, tenant):
+    make_node(gpus=1)
+    reservation = reserve(user, tenant)
+    with pytest.raises(Problem) as refused:
+        changes.cancel(reservation.pk, identity_for(make_member(tenant)))
+    assert refused.value.status == 403
+    with pytest.raises(Problem) as missing:
+        changes.cancel(reservation.pk, identity_for(make_member(make_tenant())))
+    assert missing.value.status == 404

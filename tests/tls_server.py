@@ -1,0 +1,87 @@
+"""A TLS server that records what its clients send after the handshake, and certificates made for it."""
+
+import datetime
+import ipaddress
+import socket
+import ssl
+import threading
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+_ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
+
+
+class Authority:
+    """A certificate authority; `file` is its certificate."""
+
+    def __init__(self, directory: Path, name: str = "test authority") -> None:
+        self.directory = directory
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        certificate = self._builder(self._name, self._key).add_extension(x509.BasicConstraints(True, None), True)
+        self.file = directory / f"{name.replace(' ', '-')}.pem"
+        self.file.write_bytes(certificate.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+
+    def issue(self, name: str, address: str = "127.0.0.1") -> Path:
+        """Return a file with a certificate for `name` and `address`, and its key."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        names = x509.SubjectAlternativeName([x509.DNSName(name), x509.IPAddress(ipaddress.ip_address(address))])
+        certificate = self._builder(subject, key).add_extension(names, False).sign(self._key, hashes.SHA256())
+        file = self.directory / f"{name}.pem"
+        private = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        file.write_bytes(
+            certificate.public_bytes(serialization.Encoding.PEM)
+            + key.private_bytes(serialization.Encoding.PEM, *private)
+        )
+        return file
+
+    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+        now = datetime.datetime.now(datetime.UTC)
+        day = datetime.timedelta(days=1)
+        builder = x509.CertificateBuilder().subject_name(subject).issuer_name(self._name).public_key(key.public_key())
+        return builder.serial_number(x509.random_serial_number()).not_valid_before(now - day).not_valid_after(now + day)
+
+
+class RecordingServer:
+    """`with RecordingServer(file) as server:` accepts TLS connections; `received` is what clients sent, decrypted."""
+
+    def __init__(self, certificate_file: Path) -> None:
+        self.received = b""
+        self.handshakes = 0
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(certificate_file)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"https://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # the listener is closed
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        client.settimeout(10)
+        with suppress(OSError), client:
+            self.handshakes += 1
+            with self._context.wrap_socket(client, server_side=True) as secure:
+                while data := secure.recv(65536):
+                    self.received += data
+                    if b"\r\n\r\n" in self.received:
+                        secure.sendall(_ANSWER)
