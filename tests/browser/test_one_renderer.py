@@ -15,8 +15,8 @@ _REGIONS = "[data-live][data-view]:not([data-view=bell], [data-view=job-log], [d
 _TEXTS = f"""() => Object.fromEntries([...document.querySelectorAll("{_REGIONS}")].map((region) => [
   region.dataset.view, region.innerText || region.querySelector("canvas")?.parentElement.getAttribute("aria-label") || "",
 ]))"""
-# Ages and waits grow in the meantime, and readings and times of cycles change every second.
-_CHANGING = re.compile(r"just now|(in )?\b\d+ (s|min)\b( ago)?|\b[\d.,]+ (ms\b|%|[MG]iB|°C|k?W\b)")
+# Ages, waits and GPU-hours (two decimals) grow in the meantime, and readings and times of cycles change every second.
+_CHANGING = re.compile(r"just now|(in )?\b\d+ (s|min)\b( ago)?|\b[\d.,]+ (ms\b|%|[MG]iB|°C|k?W\b)|\b\d+\.\d\d\b")
 
 
 class HeldSocket:
