@@ -5,14 +5,13 @@ import os
 import pwd
 import signal
 from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
+from typing import NamedTuple
 
+from gpusched.agent.rank_files import raw_file
 from gpusched.agent.rank_files.rank_dir import SCOPE_VARIABLE
 
 
-@dataclass(frozen=True)
-class Process:
+class Process(NamedTuple):
     """A process as the kernel shows it. `start`: clock ticks since boot; (pid, start) stays unique when a pid is
     reused. `environment`: the one at its start; empty if we may not read it."""
 
@@ -27,7 +26,7 @@ class Process:
 def inspect(pid: int) -> Process | None:
     """Return a process; None if it does not exist or belongs to another process namespace."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        stat = raw_file.read(f"/proc/{pid}/stat").decode(errors="replace")
         owner = os.stat(f"/proc/{pid}").st_uid
     except OSError:
         return None
@@ -47,7 +46,7 @@ def ancestors(pid: int) -> list[int]:
     pids: list[int] = []
     while pid > 1 and len(pids) < 1000:
         try:
-            pid = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+            pid = int(raw_file.read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[1])
         except OSError:
             break
         pids.append(pid)
@@ -62,10 +61,7 @@ def _user(owner: int) -> str:
 
 
 def _environment(pid: int) -> dict[str, str]:
-    try:
-        pairs = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
-    except OSError:
-        return {}
+    pairs = raw_file.read_if_possible(f"/proc/{pid}/environ").decode(errors="replace").split("\0")
     return dict((name, value) for name, _, value in (pair.partition("=") for pair in pairs))
 
 
@@ -74,7 +70,7 @@ def children(pid: int) -> list[int]:
     pids: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
-            pids += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+            pids += map(int, raw_file.read(f"/proc/{pid}/task/{thread}/children").split())
     except (FileNotFoundError, ProcessLookupError):
         pass
     return pids
@@ -121,8 +117,9 @@ def end_all_children() -> None:
     """Kill all processes below this subreaper, and wait until the kernel confirms that none is left. A killed process
     hands its children to us, so killing direct children repeatedly suffices."""
     while True:
-        signal_all(children(os.getpid()), signal.SIGKILL)
         try:
+            os.waitpid(-1, os.WNOHANG)
+            signal_all(children(os.getpid()), signal.SIGKILL)
             os.waitpid(-1, 0)
         except ChildProcessError:
             return
@@ -136,12 +133,8 @@ def start_of(pid: int) -> int | None:
 
 def _stat(pid: int) -> list[str]:
     """Return the fields of /proc/PID/stat from the state on; empty if the process is gone or a zombie."""
-    try:
-        with open(f"/proc/{pid}/stat", errors="replace") as file:
-            fields = file.read().rpartition(")")[2].split()
-    except OSError:
-        return []
-    return [] if fields[0] == "Z" else fields
+    fields = raw_file.read_if_possible(f"/proc/{pid}/stat").decode(errors="replace").rpartition(")")[2].split()
+    return [] if fields[:1] == ["Z"] else fields
 
 
 def strays(scope: str, leader: tuple[int, int] | None = None) -> list[int]:
@@ -182,7 +175,5 @@ def _is_stray(pid: int, mark: bytes | None, session: int | None) -> bool:
         return False
     if session is not None and int(fields[3]) == session:
         return True
-    with contextlib.suppress(OSError):  # gone meanwhile, or an unreadable environment
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return mark is not None and mark in file.read().split(b"\0")
-    return False
+    # Empty: gone meanwhile, or an unreadable environment.
+    return mark is not None and mark in raw_file.read_if_possible(f"/proc/{pid}/environ").split(b"\0")

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.agent.isolation import cgroup
+from gpusched.agent.isolation import cgroup, cgroup_base
 from gpusched.agent.rank_files import rank_dir
 from tests.agent.conftest import Agent, supervisors
 from tests.agent.control import Control, eventually
 from tests.processes import is_alive
 
-LOOKUP = cgroup.find()
+LOOKUP = cgroup_base.find()
 needs_cgroups = pytest.mark.skipif(LOOKUP.base is None, reason=f"no cgroup2 of one's own here: {LOOKUP.reason}")
 CONTROLLERS = LOOKUP.base.controllers if LOOKUP.base else ()
 needs_memory = pytest.mark.skipif(
@@ -84,7 +84,7 @@ def test_process_that_escaped_a_killed_supervisor_is_found_by_its_cgroup(
 
 @needs_cgroups
 def test_process_outside_its_cgroup_is_killed_at_the_time_limit(agent: Agent, control: Control) -> None:
-    move = f'echo $$ > {cgroup.home_group()}/cgroup.procs && echo moved; trap "" TERM; while :; do sleep 0.1; done'
+    move = f'echo $$ > {cgroup_base.home_group()}/cgroup.procs && echo moved; trap "" TERM; while :; do sleep 0.1; done'
     key = control.run("sh", "-c", move, max_runtime_seconds=1, grace_seconds=0)
     agent.start()
     pid = control.start_of(key).pid
@@ -105,7 +105,7 @@ def test_sweep_removes_old_empty_cgroups(tmp_path: Path) -> None:
         Path(f"{used}/cgroup.procs").write_text(str(child.pid))
         for group in (stale, used, other):
             os.utime(group, (0, 0))
-        cgroup.sweep(base)
+        cgroup_base.sweep(base)
         assert [os.path.exists(group) for group in (stale, used, recent, other)] == [False, True, True, True]
     finally:
         child.kill()
@@ -156,7 +156,7 @@ def test_peak_memory_is_the_largest_process_when_no_cgroup_counts(agent: Agent, 
 
 
 def test_limits_are_those_enforced_by_the_kernel_and_requested_by_the_job() -> None:
-    every = cgroup.limits(("memory", "cpu", "pids"), cpu_cores=2.5, memory_mb=1024)
+    every = cgroup_base.limits(("memory", "cpu", "pids"), cpu_cores=2.5, memory_mb=1024)
     assert every == {
         "memory.max": "1073741824",
         "memory.swap.max": "0",
@@ -164,16 +164,18 @@ def test_limits_are_those_enforced_by_the_kernel_and_requested_by_the_job() -> N
         "cpu.weight": "250",
         "pids.max": "16384",
     }
-    assert cgroup.limits((), 2.5, 1024) == {}
-    assert cgroup.limits(("memory", "cpu"), 0, 0) == {"cpu.weight": "1"}
-    assert cgroup.limits(("cpu",), 5000, 0) == {"cpu.weight": "10000"}
+    assert cgroup_base.limits((), 2.5, 1024) == {}
+    assert cgroup_base.limits(("memory", "cpu"), 0, 0) == {"cpu.weight": "1"}
+    assert cgroup_base.limits(("cpu",), 5000, 0) == {"cpu.weight": "10000"}
 
 
 def test_config_makes_cpu_a_ceiling() -> None:
-    assert cgroup.limits(("cpu",), 2.5, 0, has_ceiling=True) == {"cpu.weight": "250", "cpu.max": "250000 100000"}
-    assert cgroup.limits(("cpu",), 0.001, 0, has_ceiling=True)["cpu.max"] == "1000 100000", "as little as there can be"
-    assert "cpu.max" not in cgroup.limits(("cpu",), 0, 0, has_ceiling=True), "who asked for none has no ceiling"
-    assert cgroup.limits(("memory",), 2.5, 0, has_ceiling=True) == {}
+    assert cgroup_base.limits(("cpu",), 2.5, 0, has_ceiling=True) == {"cpu.weight": "250", "cpu.max": "250000 100000"}
+    assert cgroup_base.limits(("cpu",), 0.001, 0, has_ceiling=True)["cpu.max"] == "1000 100000", (
+        "as little as there can be"
+    )
+    assert "cpu.max" not in cgroup_base.limits(("cpu",), 0, 0, has_ceiling=True), "who asked for none has no ceiling"
+    assert cgroup_base.limits(("memory",), 2.5, 0, has_ceiling=True) == {}
 
 
 def test_limits_are_written_before_a_process_enters_the_cgroup(tmp_path: Path) -> None:
@@ -216,9 +218,9 @@ def test_delegated_subgroup_holds_ranks_beside_the_agent(tmp_path: Path, monkeyp
     own_group = "0::/system.slice/gpusched-agent.service/agent\n"
     proc = machine(tmp_path, f"proc /proc proc rw 0 0\ncgroup2 {tmp_path}/fs cgroup2 rw 0 0\n", own_group)
     # Unlike the kernel, plain files do not release a process: find reports that, and does not rely on them.
-    assert cgroup.find(proc=proc) == cgroup.Lookup(None, f"{service} lets no process leave")
-    monkeypatch.setattr(cgroup, "_can_move", lambda base, proc: True)
-    lookup = cgroup.find(proc=proc)
+    assert cgroup_base.find(proc=proc) == cgroup_base.Lookup(None, f"{service} lets no process leave")
+    monkeypatch.setattr(cgroup_base, "_can_move", lambda base, proc: True)
+    lookup = cgroup_base.find(proc=proc)
     assert lookup.base is not None and lookup.base.path == str(service)
     assert (service / "cgroup.subtree_control").read_text() == "+pids", "each controller by itself, the last one here"
 
@@ -231,14 +233,14 @@ def test_scope_is_used_when_the_agent_is_alone_in_it(
     scope.mkdir(parents=True)
     (scope / "cgroup.procs").write_text(f"{os.getpid()}{other_pids}")
     proc = machine(tmp_path, f"cgroup2 {tmp_path}/fs cgroup2 rw 0 0\n", "0::/user.slice/run-1.scope\n")
-    monkeypatch.setattr(cgroup, "_can_move", lambda base, proc: True)
+    monkeypatch.setattr(cgroup_base, "_can_move", lambda base, proc: True)
     monkeypatch.setattr(os, "geteuid", lambda: 1234)
-    lookup = cgroup.find(proc=proc)
+    lookup = cgroup_base.find(proc=proc)
     assert (scope / "agent" / "cgroup.procs").exists() == is_used
     if is_used:
         assert lookup.base is not None and lookup.base.path == str(scope)
     else:
-        assert lookup == cgroup.Lookup(None, "no cgroup is delegated to this user")
+        assert lookup == cgroup_base.Lookup(None, "no cgroup is delegated to this user")
 
 
 @pytest.mark.parametrize(
@@ -250,5 +252,5 @@ def test_scope_is_used_when_the_agent_is_alone_in_it(
     ],
 )
 def test_find_explains_why_there_are_no_cgroups(tmp_path: Path, setting: str, mounts: str, sentence: str) -> None:
-    lookup = cgroup.find(setting, proc=machine(tmp_path, mounts, "0::/\n"))
+    lookup = cgroup_base.find(setting, proc=machine(tmp_path, mounts, "0::/\n"))
     assert lookup.base is None and sentence in lookup.reason

@@ -92,7 +92,7 @@ def test_rank_opens_only_its_own_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyP
     directory = Journal(tmp_path / "node", rank_dir.boot_id()).prepare("1.1.0", spec, "node")
     if (pid := os.fork()) == 0:
         signal.pthread_sigmask(signal.SIG_BLOCK, supervisor.SIGNALS)
-        supervisor.run(directory, f"{tmp_path}/doorbell", None)
+        supervisor.run(str(directory), f"{tmp_path}/doorbell", None)
         os._exit(0)
     os.waitpid(pid, 0)
     lines = (directory / rank_dir.LOG).read_text().splitlines()

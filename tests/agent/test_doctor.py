@@ -18,7 +18,7 @@ from gpusched.agent.containers import gpu_support
 from gpusched.agent.gpus.nvml import Nvml
 from gpusched.agent.host import doctor
 from gpusched.agent.identity import Identity
-from gpusched.agent.isolation import cgroup
+from gpusched.agent.isolation import cgroup_base
 from gpusched.protocol.findings import Finding
 from tests.agent.conftest import A100, set_devices
 from tests.agent.test_join import gpusched_agent, written
@@ -199,8 +199,14 @@ def test_doctor_names_the_user_of_jobs(
 
 
 def test_doctor_warns_when_cgroups_have_no_memory_controller(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for base, level in ((None, "warn"), (cgroup.Base("/g", ("cpu",)), "warn"), (cgroup.Base("/g", ("memory",)), "ok")):
-        monkeypatch.setattr(cgroup, "inspect", lambda *_, base=base, **__: cgroup.Lookup(base, "none is mounted"))
+    for base, level in (
+        (None, "warn"),
+        (cgroup_base.Base("/g", ("cpu",)), "warn"),
+        (cgroup_base.Base("/g", ("memory",)), "ok"),
+    ):
+        monkeypatch.setattr(
+            cgroup_base, "inspect", lambda *_, base=base, **__: cgroup_base.Lookup(base, "none is mounted")
+        )
         assert finding_of(node, "cgroup").level == level
 
 

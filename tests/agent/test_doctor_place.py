@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpusched.agent.host import doctor, service
-from gpusched.agent.isolation import cgroup
+from gpusched.agent.isolation import cgroup_base
 from tests.agent.test_join import gpusched_agent
 
 
@@ -23,13 +23,13 @@ def test_inspecting_cgroups_changes_nothing(tmp_path: Path) -> None:
     for place, result in ((mount, "cpu memory pids"), (mount / "unit", "memory")):
         (place / "cgroup.controllers").write_text(result)
     existing = sorted(tmp_path.rglob("*"))
-    by_group = cgroup.inspect(group="/unit", proc=str(tmp_path))
-    assert by_group.base == cgroup.Base(f"{mount}/unit", ("memory",))
-    own_group = cgroup.inspect(proc=str(tmp_path))
+    by_group = cgroup_base.inspect(group="/unit", proc=str(tmp_path))
+    assert by_group.base == cgroup_base.Base(f"{mount}/unit", ("memory",))
+    own_group = cgroup_base.inspect(proc=str(tmp_path))
     assert own_group.base == (
-        cgroup.Base(f"{mount}/gpusched", ("memory", "cpu", "pids")) if os.geteuid() == 0 else None
+        cgroup_base.Base(f"{mount}/gpusched", ("memory", "cpu", "pids")) if os.geteuid() == 0 else None
     )
-    assert cgroup.inspect(f"{tmp_path}/none/below").reason == f"{tmp_path}/none does not exist"
+    assert cgroup_base.inspect(f"{tmp_path}/none/below").reason == f"{tmp_path}/none does not exist"
     assert sorted(tmp_path.rglob("*")) == existing
 
 

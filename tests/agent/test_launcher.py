@@ -21,15 +21,25 @@ USER = 54321 if os.geteuid() == 0 else os.geteuid()
 LIMITED = f"""
 import os, resource, sys
 sys.path.insert(0, {str(ROOT)!r})
-from gpusched.agent.ranks import launcher
+from gpusched.agent.supervisor import launcher_process
 from gpusched.agent.supervisor import failure_class
 resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
 if os.geteuid() == 0:
     os.setgroups([])
     os.setresgid({USER}, {USER}, {USER})
     os.setresuid({USER}, {USER}, {USER})
-launcher.main()
+launcher_process.main()
 """
+
+
+# Modules whose memory each supervisor would inherit.
+LARGE = {"pathlib", "dataclasses", "inspect", "subprocess", "threading", "tempfile", "hashlib", "random", "msgspec"}
+
+
+def test_launcher_process_imports_no_large_module() -> None:
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import gpusched.agent.supervisor.launcher_process"
+    printed = subprocess.check_output([sys.executable, "-S", "-E", "-c", f"{code}; print(*sys.modules)"], text=True)
+    assert not LARGE & set(printed.split())
 
 
 @pytest.fixture

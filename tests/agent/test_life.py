@@ -137,7 +137,7 @@ def test_rank_without_a_time_limit_is_not_ended(tmp_path: Path, monkeypatch: pyt
     pid = os.fork()
     if pid == 0:
         signal.pthread_sigmask(signal.SIG_BLOCK, supervisor.SIGNALS)
-        supervisor.run(directory, f"{tmp_path}/doorbell", None)
+        supervisor.run(str(directory), f"{tmp_path}/doorbell", None)
         os._exit(0)
     os.waitpid(pid, 0)
     end = rank_dir.read(directory, rank_dir.EXIT)
@@ -150,7 +150,7 @@ def test_supervisor_ends_with_its_job_when_its_directory_is_removed(tmp_path: Pa
     directory = Journal(tmp_path, rank_dir.boot_id()).prepare("1.1.0", spec, "node")
     if (pid := os.fork()) == 0:
         signal.pthread_sigmask(signal.SIG_BLOCK, supervisor.SIGNALS)
-        supervisor.run(directory, f"{tmp_path}/doorbell", None)
+        supervisor.run(str(directory), f"{tmp_path}/doorbell", None)
         os._exit(0)
     eventually(lambda: os.waitpid(pid, os.WNOHANG)[0] == pid, 10, "the supervisor to end")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.agent.isolation import cgroup, confinement, private_tmp
+from gpusched.agent.isolation import cgroup_base, confinement, private_tmp
 from gpusched.agent.isolation.confinement import Confinement
 from gpusched.protocol.agent_messages import RankSpec
 from tests.agent.conftest import Agent
@@ -17,7 +17,7 @@ from tests.agent.control import Control, eventually
 
 USER = "nobody"
 needs_namespaces = pytest.mark.skipif(
-    not private_tmp.is_possible(), reason="mount namespaces need root, and a kernel that lets it have them"
+    not confinement.can_hide_tmp(), reason="mount namespaces need root, and a kernel that lets it have them"
 )
 
 
@@ -79,7 +79,7 @@ def test_agent_below_tmp_keeps_its_ranks_files_visible(directory: str, is_hidden
 
 def test_confinement_follows_the_config(tmp_path: Path) -> None:
     def policy_of(**policy: bool) -> Confinement:
-        return Confinement(cgroup.Lookup(cgroup.Base("/g", ("cpu",))), "", "", True, 0o077, **policy)
+        return Confinement(cgroup_base.Lookup(cgroup_base.Base("/g", ("cpu",))), "", "", True, 0o077, **policy)
 
     spec = RankSpec(name="x", job_id=1, attempt=1, rank=0, ranks=1, argv=["true"], cpu_cores=2.0)
     group = confinement.confined(policy_of(has_ceiling=True), tmp_path, spec, "s")["cgroup"]

@@ -153,10 +153,10 @@ def spec(**fields: Any) -> RankSpec:
 
 
 def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Config, **fields: Any) -> dict[str, Any]:
-    from gpusched.agent.isolation import cgroup
+    from gpusched.agent.isolation import cgroup_base
 
     monkeypatch.setattr(config, "current", lambda: settings)
-    node_isolation = Confinement(cgroup.Lookup(None, ""), "", "", True, 0o077)
+    node_isolation = Confinement(cgroup_base.Lookup(None, ""), "", "", True, 0o077)
     return job_spec(tmp_path, spec(**fields), "node", node_isolation)
 
 

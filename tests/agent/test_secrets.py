@@ -28,7 +28,7 @@ WAIT = 'cat "$GPUSCHED_SECRETS_DIR/token" > /dev/null && stat -c %a:%U "$GPUSCHE
 def secrets_of(agent: Agent, key: str) -> Path:
     spec = rank_dir.read(agent.ranks / key, rank_dir.SPEC)
     assert spec is not None
-    return Path(spec[secret_files.KEY])
+    return Path(spec[rank_dir.SECRETS_KEY])
 
 
 @pytest.mark.parametrize("user", ["", pytest.param(USER, marks=needs_root)])

@@ -117,7 +117,7 @@ def supervised(tmp_path: Path, **more: object) -> dict[str, Any]:
     if (pid := REAL_FORK()) == 0:
         os.setsid()
         signal.pthread_sigmask(signal.SIG_BLOCK, supervisor.SIGNALS)
-        supervisor.run(tmp_path, str(tmp_path / "bell"), None)
+        supervisor.run(str(tmp_path), str(tmp_path / "bell"), None)
         os._exit(0)
     os.waitpid(pid, 0)
     fact = rank_dir.read(tmp_path, rank_dir.EXIT)

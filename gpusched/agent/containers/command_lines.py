@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpusched.agent.isolation.cgroup import MAX_PROCESSES
+from gpusched.agent.isolation.cgroup_base import MAX_PROCESSES
 
 # Where podman looks for an init process that passes signals on. Without one, the job runs as process 1, which ignores
 # SIGTERM unless it handles it.

@@ -5,8 +5,7 @@ import math
 import os
 import sys
 import time
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpusched.agent.containers import client
 
@@ -17,8 +16,7 @@ _FORMAT = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}} {{.State.E
 _OUTPUT = os.O_WRONLY | os.O_APPEND
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """`status`: `running`, `ended`, `absent` (no container, or none was created), or `unknown`: the runtime does not
     answer. `code`: its exit code, if it exited by itself. `error`: why it could not be started."""
 
@@ -77,16 +75,16 @@ POLL_SECONDS = 1.0
 REMOVE_SECONDS = 60.0
 
 
-@dataclass
 class Watch:
     """The container as its supervisor knows it. `next_poll_at`: when to ask the runtime again, by the monotonic clock.
     `lost`: the wait status of a client that ended before its container. `fault`: why the container's end is unknown."""
 
-    next_poll_at: float = math.inf
-    lost: int | None = None
-    end: State | None = None
-    fault: str = ""
-    attached_at: float = -math.inf
+    def __init__(self) -> None:
+        self.next_poll_at = math.inf
+        self.lost: int | None = None
+        self.end: State | None = None
+        self.fault = ""
+        self.attached_at = -math.inf
 
 
 def poll(spec: dict[str, Any], watch: Watch, pid: int, status: int | None, log: str) -> tuple[int, int | None]:

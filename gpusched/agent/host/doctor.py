@@ -19,7 +19,7 @@ from gpusched.agent.gpus.nvml import Nvml
 from gpusched.agent.host import service
 from gpusched.agent.host.service import Service
 from gpusched.agent.identity import FILE, Identity
-from gpusched.agent.isolation import cgroup, unix_user
+from gpusched.agent.isolation import cgroup_base, unix_user
 from gpusched.agent.isolation.unix_user import AccountError
 from gpusched.agent.rank_files import rank_dir
 from gpusched.protocol.addresses import split
@@ -137,10 +137,10 @@ def _users(settings: Config) -> Iterator[Finding]:
 
 def _cgroup(settings: Config, unit: Service | None) -> Finding:
     step = "docs/agent.md, Cgroups"
-    if unit and not unit.group and unit.is_delegated and settings.cgroup == cgroup.AUTO:
+    if unit and not unit.group and unit.is_delegated and settings.cgroup == cgroup_base.AUTO:
         sentence = f"{service.UNIT} does not run; systemd creates its cgroup when it starts"
         return Finding("cgroup", WARN, sentence, "start it, and run doctor again")
-    groups = cgroup.inspect(settings.cgroup, group=unit.group if unit and unit.is_delegated else "")
+    groups = cgroup_base.inspect(settings.cgroup, group=unit.group if unit and unit.is_delegated else "")
     if groups.base is None:
         return Finding("cgroup", WARN, f"{groups.reason}: memory limits are not enforced", step)
     if "memory" not in groups.base.controllers:

@@ -1,175 +1,14 @@
-"""cgroup v2: find the directory for the groups of this node's ranks; create, limit and remove such a group. Standard
-library only, because supervisors use it, too."""
+"""cgroup v2: one group of a rank: create it with its limits, enter it, end its processes, read its counters, and remove
+it. Standard library only, because supervisors use it."""
 
 import contextlib
 import os
 import time
-from dataclasses import dataclass
-from pathlib import Path
 
-AUTO, OFF = "auto", "off"
-OFF_BY_CONFIG, NO_MOUNT = "switched off by the node's config", "no cgroup2 file system is mounted"
-CONTROLLERS = ("memory", "cpu", "pids")
-# Enough for any data loader, few enough that a fork bomb leaves the node usable.
-MAX_PROCESSES = 16_384
-# The agent's own leaf in its delegated group: a group with controllers for its children may hold no process.
-_LEAF = "agent"
-_MIN_WEIGHT, _MAX_WEIGHT = 1, 10_000
-_PERIOD, _MIN_QUOTA = 100_000, 1000  # microseconds; the kernel takes no quota below
+from gpusched.agent.rank_files import raw_file
+
 # After a kill: the kernel takes milliseconds, unless a driver blocks it.
 _GONE_SECONDS = 2.0
-_SCOPE_LENGTH = 32  # the name of a rank's group is its scope
-
-
-@dataclass(frozen=True)
-class Base:
-    """The directory that holds the groups of ranks, and the limits that the kernel enforces there."""
-
-    path: str
-    controllers: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Lookup:
-    """The base of the groups, or a sentence that says why there is none."""
-
-    base: Base | None
-    reason: str = ""
-
-
-def find(setting: str = AUTO, *, proc: str = "/proc") -> Lookup:
-    """Find the base of groups, and prove it: create a group, move this process in and out again. Call it once, before
-    other processes exist. `setting`: `auto`, `off`, or the directory of a cgroup2 mount that was delegated to this
-    user."""
-    if setting == OFF:
-        return Lookup(None, OFF_BY_CONFIG)
-    try:
-        base, is_alone = _delegated(proc) if setting == AUTO else (Path(setting), False)
-        if is_alone:
-            (base / _LEAF).mkdir(exist_ok=True)
-            enter(f"{base}/{_LEAF}")
-        base.mkdir(exist_ok=True)
-        return (
-            Lookup(Base(str(base), _enable(base)))
-            if _can_move(base, proc)
-            else Lookup(None, f"{base} lets no process leave")
-        )
-    except _NoGroup as refusal:
-        return Lookup(None, str(refusal))
-    except OSError as error:
-        return Lookup(None, f"{error.filename or setting}: {error.strerror}")
-
-
-def inspect(setting: str = AUTO, *, group: str = "", proc: str = "/proc") -> Lookup:
-    """Predict the result of `find` from reading alone: nothing is created, moved or switched on. `group`: the group of
-    the agent's service below the mount, if systemd delegates one; else this process's own group is checked."""
-    if setting == OFF:
-        return Lookup(None, OFF_BY_CONFIG)
-    try:
-        base = Path(setting) if setting != AUTO else _base(group, proc)
-    except _NoGroup as refusal:
-        return Lookup(None, str(refusal))
-    existing = base if base.exists() else base.parent
-    if not os.access(existing, os.W_OK):
-        return Lookup(None, f"{existing} {'is not writable' if existing.exists() else 'does not exist'}")
-    available = _text(f"{existing}/cgroup.controllers").split()
-    return Lookup(Base(str(base), tuple(controller for controller in CONTROLLERS if controller in available)))
-
-
-class _NoGroup(Exception):
-    pass
-
-
-def _base(group: str, proc: str) -> Path:
-    if not group:
-        return _delegated(proc)[0]
-    if (mount := mount_point(proc)) is None:
-        raise _NoGroup(NO_MOUNT)
-    return Path(f"{mount}{group}")
-
-
-def _delegated(proc: str) -> tuple[Path, bool]:
-    """Return the base of groups (of the whole machine for root, else the group that systemd has delegated), and whether
-    this process is alone in it and must move to a leaf first."""
-    mount, group = mount_point(proc), _own_group(proc)
-    if mount is None or group is None:
-        raise _NoGroup(NO_MOUNT)
-    current = Path(f"{mount}{group}")
-    if current.name == _LEAF and os.access(current.parent, os.W_OK):  # as DelegateSubgroup=agent puts it
-        return current.parent, False
-    if group.endswith(".scope") and os.geteuid() and _text(f"{current}/cgroup.procs").split() == [str(os.getpid())]:
-        # Alone in it, so systemd created it for this agent; a terminal's scope is left alone.
-        return current, True
-    if os.geteuid() == 0 and os.access(mount, os.W_OK):
-        return Path(mount) / "gpusched", False
-    raise _NoGroup("no cgroup is delegated to this user")
-
-
-def mount_point(proc: str = "/proc") -> str | None:
-    """Return the mount point of cgroup2; beside the old hierarchies it may be somewhere unusual."""
-    for line in _text(f"{proc}/self/mounts").splitlines():
-        fields = line.split()
-        if len(fields) > 2 and fields[2] == "cgroup2":
-            return fields[1]
-    return None
-
-
-def _own_group(proc: str) -> str | None:
-    groups = [line[3:] for line in _text(f"{proc}/self/cgroup").splitlines() if line.startswith("0::")]
-    return groups[0].rstrip("/") if groups else None
-
-
-def _enable(base: Path) -> tuple[str, ...]:
-    """Delegate the available controllers to the ranks; return those that worked."""
-    for group in (base.parent, base):
-        for controller in CONTROLLERS:
-            with contextlib.suppress(OSError):  # not of this kernel, or still bound to an old hierarchy
-                (group / "cgroup.subtree_control").write_text(f"+{controller}")
-    enabled = _text(f"{base}/cgroup.subtree_control").split()
-    return tuple(controller for controller in CONTROLLERS if controller in enabled)
-
-
-def _can_move(base: Path, proc: str) -> bool:
-    trial = base / f"trial-{os.getpid()}"
-    home = home_group(proc)
-    trial.mkdir()
-    try:
-        enter(str(trial))
-        enter(home)
-    finally:
-        with contextlib.suppress(OSError):
-            trial.rmdir()
-    return not trial.exists()
-
-
-def home_group(proc: str = "/proc") -> str:
-    """Return the directory of this process's group. OSError without cgroup2."""
-    mount, group = mount_point(proc), _own_group(proc)
-    if mount is None or group is None:
-        raise FileNotFoundError(0, NO_MOUNT, "cgroup2")
-    return mount + group
-
-
-# --- one group --------------------------------------------------------------------------------------------------------
-
-
-def limits(
-    controllers: tuple[str, ...], cpu_cores: float, memory_mb: int, *, has_ceiling: bool = False
-) -> dict[str, str]:
-    """Return file -> content of each limit that the kernel can enforce. `memory_mb` 0: the job requested none, so none
-    is set.
-
-    CPU is a weight: an idle machine's cores are free to use. `has_ceiling` caps them."""
-    files: dict[str, str] = {}
-    if "memory" in controllers and memory_mb:
-        files |= {"memory.max": str(memory_mb << 20), "memory.swap.max": "0", "memory.oom.group": "1"}
-    if "cpu" in controllers:
-        files["cpu.weight"] = str(max(_MIN_WEIGHT, min(_MAX_WEIGHT, round(cpu_cores * 100))))
-        if has_ceiling and cpu_cores > 0:
-            files["cpu.max"] = f"{max(_MIN_QUOTA, round(cpu_cores * _PERIOD))} {_PERIOD}"
-    if "pids" in controllers:
-        files["pids.max"] = str(MAX_PROCESSES)
-    return files
 
 
 def make(path: str, limits: dict[str, str]) -> None:
@@ -202,7 +41,7 @@ def kill(path: str) -> bool:
 
 def is_populated(path: str) -> bool:
     """Return True if a process of the group lives; False also if there is no such group."""
-    return "populated 1" in _text(f"{path}/cgroup.events").splitlines()
+    return b"populated 1" in raw_file.read_if_possible(f"{path}/cgroup.events").splitlines()
 
 
 def remove(path: str) -> bool:
@@ -219,31 +58,15 @@ def remove(path: str) -> bool:
         time.sleep(0.01)
 
 
-def sweep(base: str, seconds: float = 3600.0) -> None:
-    """Remove old, empty groups of ranks whose supervisor was killed and whose directory is gone. A new one may belong
-    to another agent that is about to enter it."""
-    with contextlib.suppress(OSError):
-        for name in os.listdir(base):
-            path = f"{base}/{name}"
-            with contextlib.suppress(OSError):
-                if len(name) == _SCOPE_LENGTH and os.stat(path).st_mtime < time.time() - seconds:
-                    for directory, _, _ in os.walk(path, topdown=False):
-                        os.rmdir(directory)  # the kernel refuses this while a process is in it
-
-
 def oom_kills(path: str) -> int | None:
     """Return the number of the group's processes that the kernel has killed for lack of memory; None if it does not
     count them."""
-    for line in _text(f"{path}/memory.events").splitlines():
-        name, _, value = line.partition(" ")
-        if name == "oom_kill" and value.isdigit():
-            return int(value)
-    return None
+    return counter(f"{path}/memory.events", "oom_kill")
 
 
 def peak_memory_mb(path: str) -> int | None:
     """Return the peak memory of the whole group; None if the kernel does not report it (before Linux 5.19)."""
-    text = _text(f"{path}/memory.peak").strip()
+    text = raw_file.read_if_possible(f"{path}/memory.peak").strip()
     return -(-int(text) // (1 << 20)) if text.isdigit() else None
 
 
@@ -256,9 +79,7 @@ def _write(path: str, value: str) -> None:
         os.close(handle)
 
 
-def _text(path: str) -> str:
-    try:
-        with open(path) as file:
-            return file.read()
-    except OSError:
-        return ""
+def counter(path: str, name: str) -> int | None:
+    """Return a counter of the kernel from a file with a name and a number in each line; None if it is not there."""
+    line = (b"\n" + raw_file.read_if_possible(path)).partition(f"\n{name} ".encode())[2].partition(b"\n")[0]
+    return int(line) if line.isdigit() else None

@@ -3,13 +3,14 @@ it into spec.json."""
 
 import contextlib
 import os
+import tempfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from gpusched.agent import config
-from gpusched.agent.isolation import cgroup, device_filter, private_tmp, unix_user
+from gpusched.agent.isolation import cgroup, cgroup_base, device_filter, private_tmp, unix_user
 from gpusched.agent.isolation.unix_user import AccountError
 from gpusched.agent.rank_files import rank_dir
 from gpusched.protocol.agent_messages import Isolation, RankSpec
@@ -20,7 +21,7 @@ class Confinement:
     """`home`: the agent's own cgroup, empty without cgroups. `filters_devices`: the kernel supports it. `has_ceiling`:
     no more CPU than requested. `hides_tmp`: another user's rank has its own /tmp."""
 
-    groups: cgroup.Lookup
+    groups: cgroup_base.Lookup
     home: str
     default_user: str
     allow_root: bool
@@ -34,8 +35,8 @@ class Confinement:
 def current() -> Confinement:
     """Return the isolation by this process's config and machine; detected once, before anything is launched."""
     settings = config.current()
-    groups = cgroup.find(settings.cgroup)
-    home = cgroup.home_group() if groups.base else ""
+    groups = cgroup_base.find(settings.cgroup)
+    home = cgroup_base.home_group() if groups.base else ""
     return Confinement(
         groups,
         home,
@@ -44,11 +45,27 @@ def current() -> Confinement:
         settings.umask,
         filters_devices=_can_filter(groups.base),
         has_ceiling=settings.cpu_ceiling,
-        hides_tmp=settings.private_tmp and private_tmp.is_possible(),
+        hides_tmp=settings.private_tmp and can_hide_tmp(),
     )
 
 
-def _can_filter(base: cgroup.Base | None) -> bool:
+def can_hide_tmp() -> bool:
+    """Try it in a child process: sandboxes and old kernels refuse it. Only root can."""
+    if os.geteuid():
+        return False
+    with tempfile.TemporaryDirectory() as directory:
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                private_tmp.enter(directory)
+                code = 0
+            finally:
+                os._exit(code)
+        return os.waitpid(pid, 0)[1] == 0
+
+
+def _can_filter(base: cgroup_base.Base | None) -> bool:
     if base is None:
         return False
     trial = f"{base.path}/devices-{os.getpid()}"
@@ -77,7 +94,9 @@ def confined(confinement: Confinement, directory: Path, spec: RankSpec, scope: s
     none. Prepare the rank's directory for that user."""
     fact: dict[str, Any] = {"umask": confinement.umask}
     if base := confinement.groups.base:
-        limits = cgroup.limits(base.controllers, spec.cpu_cores, spec.memory_mb, has_ceiling=confinement.has_ceiling)
+        limits = cgroup_base.limits(
+            base.controllers, spec.cpu_cores, spec.memory_mb, has_ceiling=confinement.has_ceiling
+        )
         fact["cgroup"] = {"path": f"{base.path}/{scope}", "home": confinement.home, "limits": limits}
         if confinement.filters_devices and (allowed := device_filter.minors(spec.device_uuids)) is not None:
             fact["cgroup"]["devices"] = allowed

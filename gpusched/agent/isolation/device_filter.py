@@ -9,7 +9,8 @@ import ctypes
 import os
 import struct
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+
+from gpusched.agent.rank_files import raw_file
 
 NVIDIA_MAJOR = 195  # /dev/nvidia0 and so on
 # Not GPUs from here on: nvidia-modeset, and nvidiactl, which every CUDA program opens.
@@ -28,8 +29,8 @@ def minors(uuids: Iterable[str], gpus: str = _GPUS) -> list[int] | None:
     GPU), or there is no driver."""
     minor_by_uuid: dict[str, int] = {}
     with contextlib.suppress(OSError):
-        for gpu in Path(gpus).iterdir():
-            text = (gpu / "information").read_text()
+        for gpu in os.listdir(gpus):
+            text = raw_file.read(f"{gpus}/{gpu}/information").decode(errors="replace")
             fields = {
                 name.strip(): value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())
             }

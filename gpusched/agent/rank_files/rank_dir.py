@@ -26,21 +26,26 @@ import os
 import struct
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
+from gpusched.agent.rank_files import raw_file
+
+Directory = str | os.PathLike[str]
 SPEC, STARTED, STOP, EXIT = "spec.json", "started.json", "stop.json", "exit.json"
 LOCK, LOG, SCRIPT, NOTICE, CHECKPOINT = "lock", "output.log", "script", "preempt.json", "checkpoint"
 TMP = "tmp"
+# In spec.json: directories outside of the rank's own that are removed with it.
+SECRETS_KEY, SOCKETS_KEY = "secrets_dir", "sockets_dir"
 LOG_LIMIT, LIMIT, DEADLINE, SIGNALS = "log_limit.json", "limit.json", "deadline.json", "signals.json"
 # In the environment of every process of a rank, so that strays of a killed supervisor can be found.
 SCOPE_VARIABLE = "GPUSCHED_SCOPE"
-# A closed file, a link to itself, a socket, or a path below a file: a job of the agent's own user can leave all these.
-_SPOILED = frozenset({errno.EACCES, errno.ELOOP, errno.ENXIO, errno.ENOTDIR, errno.ENAMETOOLONG})
+# A closed file, a link to itself, a socket, a pipe, or a path below a file: a job of the agent's own user can leave all
+# these.
+_SPOILED = frozenset({errno.EACCES, errno.EAGAIN, errno.ELOOP, errno.ENXIO, errno.ENOTDIR, errno.ENAMETOOLONG})
 _FLOCK = "hhqqi4x"  # struct flock on 64-bit Linux: type, whence, start, len, pid
 
 
-def write(directory: Path, name: str, fact: dict[str, Any], *, durable: bool = False, mode: int = 0o600) -> None:
+def write(directory: Directory, name: str, fact: dict[str, Any], *, durable: bool = False, mode: int = 0o600) -> None:
     """Write the file so that it appears complete. `durable`: it also survives a power cut."""
     # Plain calls: when 1,600 ranks start at once, path objects take a third of the agent's time.
     temporary = f"{directory}/.{name}.{os.getpid()}"
@@ -62,19 +67,19 @@ def write(directory: Path, name: str, fact: dict[str, Any], *, durable: bool = F
         os.rename(temporary, f"{directory}/{name}")
 
 
-def write_in_the_end(directory: Path, name: str, fact: dict[str, Any]) -> None:
+def write_in_the_end(directory: Directory, name: str, fact: dict[str, Any]) -> None:
     """Write the file, and retry until it is written; the process holds the rank meanwhile. Otherwise, on a full disk, a
     job that ended well would count as lost and run again. Without the directory, give up."""
     while True:
         try:
             return write(directory, name, fact)
         except OSError:
-            if not directory.exists():
+            if not os.path.exists(directory):
                 return None
             time.sleep(1.0)
 
 
-def read(directory: Path, name: str) -> dict[str, Any] | None:
+def read(directory: Directory, name: str) -> dict[str, Any] | None:
     """Return the fact, or None if it has not been written. A file that a power cut left empty counts as not written, as
     does an invalid or closed one from a job of the agent's own user."""
     try:
@@ -85,18 +90,13 @@ def read(directory: Path, name: str) -> dict[str, Any] | None:
         raise
 
 
-def read_own(directory: Path, name: str) -> dict[str, Any] | None:
+def read_own(directory: Directory, name: str) -> dict[str, Any] | None:
     """Return the fact in a file that jobs cannot reach. OSError if it exists and cannot be opened."""
     try:
-        with open(f"{directory}/{name}", "rb", opener=_at_once) as file:
-            fact = json.loads(file.read())
+        fact = json.loads(raw_file.read(f"{directory}/{name}"))
     except (FileNotFoundError, IsADirectoryError, ValueError, RecursionError):
         return None
     return fact if isinstance(fact, dict) else None
-
-
-def _at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # do not wait for the writer of a pipe
 
 
 def saved_at(directory: str) -> str | None:
@@ -109,7 +109,7 @@ def saved_at(directory: str) -> str | None:
         return None
 
 
-def holder(directory: Path) -> int | None:
+def holder(directory: Directory) -> int | None:
     """Return the pid of the process that holds the lock, or None."""
     try:
         handle = os.open(f"{directory}/{LOCK}", os.O_RDWR | os.O_CLOEXEC)
@@ -123,16 +123,15 @@ def holder(directory: Path) -> int | None:
     return None if kind == fcntl.F_UNLCK else int(pid)
 
 
-def try_lock(directory: Path) -> str | None:
+def try_lock(directory: Directory) -> str | None:
     """Return the boot in which a supervisor took the rank; None if none ever did."""
     try:
-        with open(f"{directory}/{LOCK}", errors="replace", opener=_at_once) as file:
-            return file.read() or None
+        return raw_file.read(f"{directory}/{LOCK}").decode(errors="replace") or None
     except (FileNotFoundError, IsADirectoryError):
         return None
 
 
-def lock(directory: Path) -> int | None:
+def lock(directory: Directory) -> int | None:
     """Take the lock until this process ends or closes the returned handle; return None if another process holds it."""
     handle = os.open(f"{directory}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -151,7 +150,7 @@ def is_taken(handle: int) -> bool:
 
 def boot_id() -> str:
     """Return the id of the machine's current boot."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return raw_file.read("/proc/sys/kernel/random/boot_id").decode().strip()
 
 
 def now() -> str:

@@ -1,5 +1,4 @@
-"""The secrets of a rank as files that only its user can read: in memory if possible, and removed with the rank.
-Standard library only."""
+"""The secrets of a rank as files that only its user can read: in memory if possible, and removed with the rank."""
 
 import contextlib
 import hashlib
@@ -10,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from gpusched.agent.rank_files import removal
+from gpusched.agent.rank_files.rank_dir import SECRETS_KEY
 
 # The only in-memory directory of Linux that exists for every user.
 MEMORY = "/dev/shm"  # noqa: S108 - only a checked directory of our own in it is used  # nosec B108
-KEY = "secrets_dir"  # in spec.json
 
 
 def write(directory: Path, secrets: Mapping[str, str], account: Mapping[str, Any] | None) -> str:
@@ -38,7 +37,7 @@ def write(directory: Path, secrets: Mapping[str, str], account: Mapping[str, Any
 
 def remove(directory: Path, spec: Mapping[str, Any] | None = None) -> None:
     """Remove the secrets of a rank, if it has any, even without a spec.json that names their directory."""
-    recorded = (spec or {}).get(KEY)
+    recorded = (spec or {}).get(SECRETS_KEY)
     for target in (recorded, *(f"{home}/{name_of(directory)}" for home in (in_memory(), directory))):
         if isinstance(target, str):
             removal.remove(target)

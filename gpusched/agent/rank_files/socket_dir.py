@@ -1,5 +1,5 @@
 """The folder of a rank for Unix sockets that streams reach: writable for the rank's user, on a path that is short
-enough for a socket, and removed with the rank. Standard library only."""
+enough for a socket, and removed with the rank."""
 
 import contextlib
 import os

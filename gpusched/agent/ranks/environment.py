@@ -43,12 +43,12 @@ def job_spec(directory: Path, spec: RankSpec, node: str, confinement: Confinemen
         **fact,
     }
     if "refusal" not in fact and (sockets := socket_dir.make(directory, account)) is not None:
-        spec_json["environment"][socket_dir.VARIABLE] = sockets
+        spec_json[rank_dir.SOCKETS_KEY] = spec_json["environment"][socket_dir.VARIABLE] = sockets
     if spec.unfit:
         spec_json["unfit"] = spec.unfit
     if spec.secrets and "refusal" not in fact:
-        spec_json[secret_files.KEY] = secret_files.write(directory, spec.secrets, account)
-        spec_json["environment"]["GPUSCHED_SECRETS_DIR"] = spec_json[secret_files.KEY]
+        spec_json[rank_dir.SECRETS_KEY] = secret_files.write(directory, spec.secrets, account)
+        spec_json["environment"]["GPUSCHED_SECRETS_DIR"] = spec_json[rank_dir.SECRETS_KEY]
     if spec.image is None or "refusal" in fact:
         return spec_json
     try:

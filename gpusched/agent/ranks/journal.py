@@ -17,7 +17,7 @@ import msgspec
 
 from gpusched.agent import processes
 from gpusched.agent.containers import client
-from gpusched.agent.isolation import cgroup, confinement
+from gpusched.agent.isolation import cgroup, cgroup_base, confinement
 from gpusched.agent.rank_files import rank_dir, removal, secret_files, socket_dir
 from gpusched.agent.ranks.environment import job_spec
 from gpusched.json_log import rank_fields
@@ -52,7 +52,7 @@ class Journal:
         secret_files.sweep(self.ranks)
         socket_dir.sweep(self.ranks)
         if base := self._confinement.groups.base:
-            cgroup.sweep(base.path)
+            cgroup_base.sweep(base.path)
 
     def on_disk(self) -> list[str]:
         """Return the keys that are not dropped. A dropped one that could not be moved away is tried again."""

@@ -4,8 +4,9 @@ processes killed for lack of memory. Standard library only."""
 import os
 import re
 import signal
-from pathlib import Path
 
+from gpusched.agent.isolation import cgroup
+from gpusched.agent.rank_files import raw_file
 from gpusched.protocol.exits import ExitClass
 from gpusched.protocol.reasons import EndReason
 
@@ -63,7 +64,7 @@ def failure_class(log: str, code: int, oom_kills_before: int | None, oom_kills_a
     `code`: the exit code, or minus the signal. `oom_kills_*`: the counter at the start and at the end."""
     if code == 0:
         return None
-    if code in _KILLED:
+    if was_killed(code):
         # The counter covers a cgroup or the machine, so another process may have been killed: hence "probably".
         if oom_kills_before is None or oom_kills_after is None:
             return None
@@ -89,13 +90,16 @@ def container_fault(log: str, code: int) -> str | None:
 def oom_kills(proc: str = "/proc", cgroups: str = "/sys/fs/cgroup") -> int | None:
     """Return the number of processes that the kernel has killed for lack of memory: in this process's cgroup, else on
     the machine. None if neither is known."""
-    group = _text(f"{proc}/self/cgroup").partition("0::/")[2].partition("\n")[0]
+    group = raw_file.read_if_possible(f"{proc}/self/cgroup").decode().partition("0::/")[2].partition("\n")[0]
     for path in (f"{cgroups}/{group}/memory.events", f"{proc}/vmstat"):
-        for line in _text(path).splitlines():
-            name, _, value = line.partition(" ")
-            if name == "oom_kill" and value.isdigit():
-                return int(value)
+        if (kills := cgroup.counter(path, "oom_kill")) is not None:
+            return kills
     return None
+
+
+def was_killed(code: int | None) -> bool:
+    """Return True for an end that may have been the kernel's, for lack of memory."""
+    return code in _KILLED
 
 
 def _class_by_output(tail: bytes) -> ExitClass | None:
@@ -114,10 +118,3 @@ def _tail(path: str) -> bytes:
             return file.read(TAIL_BYTES)
     except OSError:
         return b""
-
-
-def _text(path: str) -> str:
-    try:
-        return Path(path).read_text()
-    except OSError:
-        return ""

@@ -4,10 +4,9 @@ import contextlib
 import json
 import os
 import socket
-from pathlib import Path
 
 
-def notify(path: str, directory: Path) -> None:
+def notify(path: str, directory: str) -> None:
     """Ask the agent to read the rank in this directory. An agent that is down reads it when it is back."""
     home, _, name = path.rpartition("/")
     with (
@@ -17,6 +16,6 @@ def notify(path: str, directory: Path) -> None:
         # The kernel refuses socket paths of 108 bytes and more; a path through a handle of its directory always fits.
         handle = os.open(home, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            notifications.sendto(json.dumps(str(directory)).encode(), f"/proc/self/fd/{handle}/{name}")
+            notifications.sendto(json.dumps(directory).encode(), f"/proc/self/fd/{handle}/{name}")
         finally:
             os.close(handle)

@@ -5,7 +5,6 @@ import errno
 import os
 import signal
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from gpusched.agent.isolation import cgroup, device_filter, private_tmp
@@ -42,7 +41,7 @@ def enclose(spec: dict[str, Any]) -> None:
             device_filter.restrict(group["path"], device_filter.NVIDIA_MAJOR, group["devices"])
 
 
-def spawn(directory: Path, spec: dict[str, Any], environment: dict[str, str]) -> int:
+def spawn(directory: str, spec: dict[str, Any], environment: dict[str, str]) -> int:
     """Start the rank and return its pid, which is also its session id. Raises StartError; then no process is left.
 
     For the agent's own user without fork: a second copy of this process would cost more than everything else that a
@@ -60,7 +59,7 @@ def spawn(directory: Path, spec: dict[str, Any], environment: dict[str, str]) ->
         raise StartError(_describe(spec, error), getattr(error, "errno", None)) from error
 
 
-def _as_self(directory: Path, spec: dict[str, Any], environment: dict[str, str]) -> int:
+def _as_self(directory: str, spec: dict[str, Any], environment: dict[str, str]) -> int:
     return os.posix_spawnp(
         spec["argv"][0],
         spec["argv"],
@@ -94,7 +93,7 @@ def _inside(group: dict[str, Any], start: Callable[[], int]) -> int:
     return pid
 
 
-def _as_another(directory: Path, spec: dict[str, Any], environment: dict[str, str]) -> int:
+def _as_another(directory: str, spec: dict[str, Any], environment: dict[str, str]) -> int:
     """Start the process by fork. The child reports a failure through a pipe, which closes when the program starts."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
     with open(reader, "rb") as pipe:

@@ -8,17 +8,13 @@ import os
 import resource
 import signal
 import time
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from gpusched.agent import processes
 from gpusched.agent.containers import client, watch
 from gpusched.agent.isolation import cgroup
 from gpusched.agent.rank_files import rank_dir, removal
-from gpusched.agent.rank_files.secret_files import remove as remove_secrets
-from gpusched.agent.rank_files.socket_dir import remove as remove_sockets
 from gpusched.agent.supervisor import failure_class, signals, time_limit
 from gpusched.agent.supervisor.notify_agent import notify
 from gpusched.agent.supervisor.spawn import StartError, enclose, spawn
@@ -34,25 +30,26 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-@dataclass
 class Rank:
     """The state of one supervisor."""
 
-    directory: Path
-    spec: dict[str, Any]
-    pid: int = 0
-    started_at: datetime | None = None
-    started: float = 0.0
-    limit: float | None = None  # seconds from its start
-    signalled: int = 0  # sequence number of the latest signal sent to it
-    reason: str = ""
-    kill_at: float | None = None
-    status: int | None = None
-    oom_kills: int | None = None  # as the kernel counted them when it started
-    oom_kills_after: int | None = None  # and when it ended
-    peak_memory_mb: int | None = None  # of all its processes together, if a cgroup counts it
-    socket_path: str = field(default="")
-    box: watch.Watch = field(default_factory=watch.Watch)
+    def __init__(self, directory: str, spec: dict[str, Any], socket_path: str = "") -> None:
+        self.directory = directory
+        self.spec = spec
+        self.socket_path = socket_path
+        self.pid = 0
+        self.started_at: datetime | None = None
+        self.started = 0.0
+        self.limit: float | None = None  # seconds from its start
+        self.signalled = 0  # sequence number of the latest signal sent to it
+        self.reason = ""
+        self.kill_at: float | None = None
+        self.status: int | None = None
+        self.has_children = False
+        self.oom_kills: int | None = None  # as the kernel counted them when it started
+        self.oom_kills_after: int | None = None  # and when it was killed
+        self.peak_memory_mb: int | None = None  # of all its processes together, if a cgroup counts it
+        self.box = watch.Watch()
 
     @property
     def group(self) -> str:
@@ -60,7 +57,7 @@ class Rank:
         return str((self.spec.get("cgroup") or {}).get("path", ""))
 
 
-def run(directory: Path, socket_path: str, parent: int | None) -> None:
+def run(directory: str, socket_path: str, parent: int | None) -> None:
     """Supervise the rank from start to end. Do nothing if another supervisor has, or had, it.
 
     `parent`: end with this process (jobs that belong to their agent). The signals SIGNALS must be blocked."""
@@ -72,8 +69,8 @@ def run(directory: Path, socket_path: str, parent: int | None) -> None:
         return
     spec = rank_dir.read(directory, rank_dir.SPEC)
     if spec is None:
-        raise FileNotFoundError(directory / rank_dir.SPEC)
-    rank = Rank(directory, spec, socket_path=socket_path)
+        raise FileNotFoundError(f"{directory}/{rank_dir.SPEC}")
+    rank = Rank(directory, spec, socket_path)
     # After taking the rank: an agent that writes stop.json later sees the lock, and signals.
     if stop := rank_dir.read(directory, rank_dir.STOP):
         _finish(rank, stop["reason"])
@@ -95,7 +92,7 @@ def run(directory: Path, socket_path: str, parent: int | None) -> None:
     _finish(rank, rank.reason)
 
 
-def _acquire(directory: Path) -> bool:
+def _acquire(directory: str) -> bool:
     """Take the rank for ever and its lock for as long as this process lives; return False if it is or was another's.
     Retry briefly, because an agent may be writing a stop under the lock."""
     for _ in range(40):
@@ -138,7 +135,7 @@ def _start(rank: Rank) -> tuple[EndReason, str] | None:
         rank.pid = spawn(directory, spec, environment)
     except StartError as problem:
         return EndReason.NODE_FAULT if problem.is_of_node else EndReason.LAUNCH_FAILED, str(problem)
-    rank.started_at = started_at
+    rank.started_at, rank.has_children = started_at, True
     return None
 
 
@@ -220,13 +217,15 @@ def _kill_all(rank: Rank) -> None:
         return  # its client exits by itself, or is killed the next time
     if rank.group:
         cgroup.kill(rank.group)
-    # Even if that worked: a process may have moved to another group.
-    processes.signal_all(processes.descendants(os.getpid()), signal.SIGKILL)
+    # Even if that worked: a process may have moved to another group. Most jobs leave no process behind.
+    if rank.has_children:
+        processes.signal_all(processes.descendants(os.getpid()), signal.SIGKILL)
 
 
 def _leave(rank: Rank) -> None:
     """Store the cgroup's counters, and remove the cgroup."""
-    rank.oom_kills_after = _oom_kills(rank)
+    if failure_class.was_killed(_code(rank)):
+        rank.oom_kills_after = _oom_kills(rank)
     if rank.group:
         rank.peak_memory_mb = cgroup.peak_memory_mb(rank.group)
         cgroup.remove(rank.group)
@@ -237,6 +236,7 @@ def _reap(rank: Rank) -> None:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
+            rank.has_children = False
             return
         if pid == 0:
             return
@@ -247,14 +247,14 @@ def _reap(rank: Rank) -> None:
 def _finish(rank: Rank, reason: str, detail: str | None = None) -> None:
     """Write the end, and remove temporary files; no process of the rank lives any more."""
     removal.remove(f"{rank.directory}/{rank_dir.TMP}")
-    remove_secrets(rank.directory, rank.spec)
-    remove_sockets(rank.directory)
-    code = None if rank.status is None else os.waitstatus_to_exitcode(rank.status)
-    log, exit_class = rank.directory / rank_dir.LOG, None
+    for folder in (rank_dir.SECRETS_KEY, rank_dir.SOCKETS_KEY):  # the agent removes those that the specification lacks
+        if folder in rank.spec:
+            removal.remove(rank.spec[folder])
+    code, log, exit_class = _code(rank), f"{rank.directory}/{rank_dir.LOG}", None
     if not reason:
         boxed = ("box" in rank.spec, bool(rank.box.end and rank.box.end.is_out_of_memory))
         reason, exit_class, detail = failure_class.classify_end(
-            str(log), code, (rank.oom_kills, rank.oom_kills_after), *boxed
+            log, code, (rank.oom_kills, rank.oom_kills_after), *boxed
         )
         if rank.box.fault:
             reason, exit_class, detail = EndReason.NODE_FAULT, None, rank.box.fault
@@ -270,12 +270,17 @@ def _finish(rank: Rank, reason: str, detail: str | None = None) -> None:
         "started_at": _iso(rank.started_at) if rank.started_at else None,
         "detail": None if detail is None else detail[:MAX_DETAIL],
         **_peak(rank),
-        "log_bytes": log.stat().st_size if log.exists() else 0,
+        "log_bytes": os.stat(log).st_size if os.path.exists(log) else 0,
         "exit_class": exit_class,
         **_clock(rank),
     }
     rank_dir.write_in_the_end(rank.directory, rank_dir.EXIT, fact)
     notify(rank.socket_path, rank.directory)
+
+
+def _code(rank: Rank) -> int | None:
+    """Return the exit code, or minus the signal; None if it did not start."""
+    return None if rank.status is None else os.waitstatus_to_exitcode(rank.status)
 
 
 def _clock(rank: Rank) -> dict[str, Any]:

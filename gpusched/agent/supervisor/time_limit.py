@@ -3,13 +3,12 @@ only."""
 
 import contextlib
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from gpusched.agent.rank_files import rank_dir
 
 
-def change(directory: Path, version: int, seconds: int) -> bool:
+def change(directory: rank_dir.Directory, version: int, seconds: int) -> bool:
     """Write a limit in seconds from the start; return False if the current one is as new. Wake the supervisor
     afterwards. OSError on a full disk: the server repeats the limit."""
     if version <= version_of(directory):
@@ -18,7 +17,7 @@ def change(directory: Path, version: int, seconds: int) -> bool:
     return True
 
 
-def version_of(directory: Path) -> int:
+def version_of(directory: rank_dir.Directory) -> int:
     """Return the version of the current limit: 0 for the one of submission."""
     for name, field in ((rank_dir.LIMIT, "version"), (rank_dir.SPEC, "limit_version")):
         version = (rank_dir.read(directory, name) or {}).get(field, 0)
@@ -27,7 +26,7 @@ def version_of(directory: Path) -> int:
     return 0
 
 
-def seconds(directory: Path, spec: dict[str, Any]) -> float | None:
+def seconds(directory: rank_dir.Directory, spec: dict[str, Any]) -> float | None:
     """Return the longest run time of the rank; None: no limit."""
     for fact in (rank_dir.read(directory, rank_dir.LIMIT), spec):
         limit = (fact or {}).get("max_runtime_seconds")
@@ -36,7 +35,7 @@ def seconds(directory: Path, spec: dict[str, Any]) -> float | None:
     return None
 
 
-def write_deadline(directory: Path, spec: dict[str, Any], ends_at: datetime) -> None:
+def write_deadline(directory: rank_dir.Directory, spec: dict[str, Any], ends_at: datetime) -> None:
     """Write the deadline for the job to read: `{"deadline_at": …}`."""
     with contextlib.suppress(OSError):  # a full disk must not disable the limit
         fact = {"deadline_at": ends_at.isoformat()}
