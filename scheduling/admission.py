@@ -10,7 +10,7 @@ from gpusched.lib.db.sql import prepared
 from gpusched.protocol import reasons
 from gpusched.protocol.job_request import FieldError, JobRequest
 from gpusched.protocol.reasons import Pending
-from scheduling.cycle import snapshot
+from scheduling.cycle import free_nodes, running_jobs
 from scheduling.cycle.tenants import load_tenants
 from scheduling.engine.explain.feasibility import why_never_fits_in
 from scheduling.engine.explain.inventory import Inventory, inventory_of
@@ -35,7 +35,7 @@ REFUSED_AS: dict[str, tuple[int, str]] = {
 _VERSION = f"""
     SELECT (SELECT coalesce(sum(hashtextextended(concat_ws(' ', id, cpu_cores, memory_mb, labels, admin_labels, taints,
                                                             runtimes), 0)), 0)
-              FROM nodes_all n WHERE {snapshot.IS_CAPACITY}) AS nodes,
+              FROM nodes_all n WHERE {free_nodes.IS_CAPACITY}) AS nodes,
            (SELECT coalesce(sum(hashtextextended(
                        concat_ws(' ', id, node_id, model, coalesce(memory_mb, -1), coalesce(numa_node, -1),
                                  coalesce(nvlink_island, -1)), 0)), 0) FROM nodes_devices) AS devices,
@@ -94,7 +94,7 @@ def _problem(verdict: PendingReason, cluster: _Cluster, tenant_id: int, identity
     detail = reasons.sentence(verdict.code, verdict.evidence)
     if verdict.code == Pending.TENANT_LIMIT:
         tenant = cluster.tenants[tenant_id]
-        running = snapshot.running(tenant_id)
+        running = running_jobs.running(tenant_id)
         used = in_use(str(verdict.evidence["dimension"]), tenant, identity.user_id, running, cluster.nodes)
         evidence = {**verdict.evidence, "whose": f"tenant {tenant.name}", "in_use": used}
         detail = reasons.sentence(Pending.QUOTA_WAIT, evidence)
@@ -120,13 +120,13 @@ def _current(previous: _Cluster, tenant_id: int, quota_edits: int) -> _Cluster:
 
 
 def _version() -> Mapping[str, object]:
-    return prepared(_VERSION, {"capacity_seconds": snapshot.capacity_seconds()})[0]
+    return prepared(_VERSION, {"capacity_seconds": free_nodes.capacity_seconds()})[0]
 
 
 def _read(quota_edits: int) -> _Cluster:
     """Read the snapshot; the version first, so that a change in between shows as another version."""
     version = _version()
-    nodes, rules = snapshot.nodes(), policy()
+    nodes, rules = free_nodes.nodes(), policy()
     return _Cluster(
         version=version,
         quota_edits=quota_edits,

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any
 
 from gpusched.lib.bus import events, wake
-from gpusched.lib.db.sql import as_json, columns, query, retry_atomic
+from gpusched.lib.db.sql import as_json, columns, prepared, query, retry_atomic
 from gpusched.protocol import arrays
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import LIVE, JobState
@@ -102,7 +102,7 @@ _ALL_ENDED = f"""
 
 def end_finished_arrays() -> list[int]:
     """End arrays whose elements have all ended, in each cycle: every end of a job requests one. Return their ids."""
-    ids = [row["id"] for row in query(_ALL_ENDED)]
+    ids = [row["id"] for row in prepared(_ALL_ENDED)]
     return retry_atomic(lambda: end_arrays(ids)) if ids else []
 
 

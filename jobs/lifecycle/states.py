@@ -8,7 +8,7 @@ from typing import Any
 from django.utils import timezone
 
 from gpusched.lib.bus import events
-from gpusched.lib.db.sql import as_json, columns, execute, query
+from gpusched.lib.db.sql import as_json, columns, execute, prepared, query
 from gpusched.lib.histograms import observe
 from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import FINAL, JobState
@@ -66,7 +66,7 @@ _PLACE = f"""
 def place(decided: Sequence[PlacementDecision]) -> dict[int, tuple[int, int]]:
     """Move unchanged pending jobs to scheduled with a new attempt. Return {job_id: (attempt_id, number)} of them."""
     rows = [(p.job_id, p.seen_attempt, p.ranks, as_json(p.placement), as_json(p.considered)) for p in decided]
-    return {row["job_id"]: (row["attempt_id"], row["number"]) for row in query(_PLACE, columns(rows, 5))}
+    return {row["job_id"]: (row["attempt_id"], row["number"]) for row in prepared(_PLACE, columns(rows, 5))}
 
 
 _START_JOBS = move_sql(
@@ -102,7 +102,7 @@ def started(starts: Sequence[tuple[int, int, datetime]]) -> list[int]:
     for job_id, attempt, at in starts:
         earliest[job_id, attempt] = min(at, earliest.get((job_id, attempt), at))
     rows = [(job_id, attempt, at) for (job_id, attempt), at in sorted(earliest.items())]
-    moved = query(_START, columns(rows, 3))
+    moved = prepared(_START, columns(rows, 3))
     observe("gpu_scheduler_submit_to_start_seconds", {"": [max(0.0, r["waited"]) for r in moved if r["attempt"] == 1]})
     array_starts: dict[int, datetime] = {}
     for row in moved:
@@ -279,7 +279,7 @@ def finish(outcomes: Sequence[AttemptOutcome]) -> dict[int, str]:
     """End attempts and move their jobs to the next state. Return {job_id: new state} of the jobs that moved.
 
     An outcome of an attempt that is not the job's current one changes nothing."""
-    jobs = {row["id"]: row for row in query(_TO_END, [[o.job_id for o in outcomes]])}
+    jobs = {row["id"]: row for row in prepared(_TO_END, [[o.job_id for o in outcomes]])}
     current = [o for o in outcomes if o.job_id in jobs and jobs[o.job_id]["attempt"] == o.attempt]
     streaks = fault_streaks(current)
     current, raised = memory_retry.with_memory(current, jobs)
@@ -295,8 +295,8 @@ def finish(outcomes: Sequence[AttemptOutcome]) -> dict[int, str]:
         (o.job_id, o.attempt, o.ended_at, o.reason, as_json(_end_evidence(o, jobs[o.job_id])), o.exit_code, o.signal)
         for o in current
     ]
-    execute(_END_ATTEMPT, columns(attempts, 7))
-    moved = {row["id"]: row["state"] for row in query(_FINISH, columns(ends, 11))}
+    prepared(_END_ATTEMPT, columns(attempts, 7))
+    moved = {row["id"]: row["state"] for row in prepared(_FINISH, columns(ends, 11))}
     _end_events([(replace(o, evidence=_end_evidence(o, jobs[o.job_id])), n) for o, n in nexts if o.job_id in moved])
     resolve_dependents({job_id: state for job_id, state in moved.items() if state in FINAL})
     return moved
@@ -340,7 +340,7 @@ def _end_events(ended: Sequence[tuple[AttemptOutcome, Transition]]) -> None:
         if following.state == JobState.PENDING:
             note = {"reason": following.reason, **following.evidence}
             rows.append((outcome.job_id, timezone.now(), "requeued", outcome.attempt, as_json(note)))
-    execute(_END_EVENTS, columns(rows, 5))
+    prepared(_END_EVENTS, columns(rows, 5))
 
 
 def _record(job_ids: Sequence[int], kind: str, actor: str, data: dict[str, Any]) -> None:
@@ -350,4 +350,4 @@ def _record(job_ids: Sequence[int], kind: str, actor: str, data: dict[str, Any])
 
 def lock_jobs(ids: Sequence[int]) -> None:
     """Lock jobs in one order, before any other table: two transactions that do so cannot deadlock."""
-    query("SELECT id FROM jobs_job WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE", [sorted(set(ids))])
+    prepared("SELECT id FROM jobs_job WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE", [sorted(set(ids))])

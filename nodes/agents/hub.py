@@ -22,7 +22,7 @@ from nodes.inventory.removal import REFUSAL
 logger = logging.getLogger(__name__)
 GATHER_SECONDS = 0.02
 # A push waits a moment for others: the placements of a cycle on 200 nodes then need one query.
-PUSH_SECONDS = 0.003
+PUSH_SECONDS = 0.001
 MAX_AT_ONCE = 100
 LEASE_SECONDS = 1.0
 # After the database was unreachable.

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from gpusched import tracing
 from gpusched.json_log import job_fields
 from gpusched.lib.db.outages import is_outage
-from gpusched.lib.db.sql import columns, execute, query, retry_atomic
+from gpusched.lib.db.sql import columns, execute, prepared, query, retry_atomic
 from gpusched.protocol.agent_messages import Desired, Ended, Report, Signal, Started, Sync, rank_key
 from gpusched.protocol.states import RankState
 from nodes.health import auto_cordon
@@ -204,7 +204,7 @@ def _watch_missing(rows_of: dict[int, list[dict[str, Any]]], latest: dict[int, S
                 (present if "{}.{}.{}".format(*key) in running else absent).append(row["id"])
     if not absent and not present:
         return set()
-    rows_changed = query(
+    rows_changed = prepared(
         """UPDATE nodes_assignment SET missing_since = CASE WHEN id = ANY(%(absent)s)
                   THEN coalesce(missing_since, clock_timestamp()) END
             WHERE id = ANY(%(all)s) AND (id = ANY(%(absent)s)) <> (missing_since IS NOT NULL)

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.db import IntegrityError
 
-from gpusched.lib.db.sql import as_json, columns, execute, query
+from gpusched.lib.db.sql import as_json, columns, prepared
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ def allocate(ranks: Sequence[RankAllocation]) -> None:
          as_json([device for device, _ in t.devices]))
         for t in ranks
     ]  # fmt: skip
-    ids = {(row["job_id"], row["number"], row["rank"]): row["id"] for row in query(_ASSIGN, columns(rows, 8))}
-    if removed := query(_REMOVED, [sorted({t.node_id for t in ranks})]):
+    ids = {(row["job_id"], row["number"], row["rank"]): row["id"] for row in prepared(_ASSIGN, columns(rows, 8))}
+    if removed := prepared(_REMOVED, [sorted({t.node_id for t in ranks})]):
         raise IntegrityError(f"node {removed[0]['name']} was removed under the plan")
     holds = [(ids[t.job_id, t.number, t.rank], device, memory) for t in ranks for device, memory in t.devices]
     if holds:
-        execute(_ALLOCATE, columns(sorted(holds, key=lambda hold: hold[1]), 3))
+        prepared(_ALLOCATE, columns(sorted(holds, key=lambda hold: hold[1]), 3))
 
 
 _RELEASE = """
@@ -66,4 +66,4 @@ _RELEASE = """
 
 def release(assignment_ids: Sequence[int]) -> list[dict[str, Any]]:
     """Free what ended assignments held. Return the rows of `nodes_held` that are gone, with how their ranks ended."""
-    return query(_RELEASE, [list(assignment_ids)])
+    return prepared(_RELEASE, [list(assignment_ids)])

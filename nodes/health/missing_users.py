@@ -4,7 +4,7 @@ then the node is tried again."""
 from collections.abc import Collection
 
 from gpusched.lib.bus import events
-from gpusched.lib.db.sql import execute, query
+from gpusched.lib.db.sql import execute, prepared, query
 
 # A node is tried again after this time, or once an admin uncordons it: the user may exist by then.
 RETRY_MINUTES = 10
@@ -35,7 +35,7 @@ def record(assignment_ids: Collection[int]) -> None:
 def current() -> list[tuple[int, int, str]]:
     """Return (node, tenant, its Unix user) where jobs of the tenant cannot start at present. The user is empty for
     tenants without one, if the node has none for them."""
-    return [(row["node_id"], row["tenant_id"], row["unix_user"]) for row in query(_CURRENT, [RETRY_MINUTES])]
+    return [(row["node_id"], row["tenant_id"], row["unix_user"]) for row in prepared(_CURRENT, [RETRY_MINUTES])]
 
 
 def clear(node_id: int) -> None:

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from gpusched.lib.bus import events, wake
-from gpusched.lib.db.sql import columns, query
+from gpusched.lib.db.sql import columns, prepared
 from gpusched.protocol.agent_messages import Ended, Report, Started
 from gpusched.protocol.reasons import NODE_FAULTS, EndReason
 from jobs.lifecycle import states
@@ -122,7 +122,7 @@ _START = """
 def _start_ranks(starts: Sequence[tuple[RankKey, int, datetime, int]]) -> list[int]:
     if not starts:
         return []
-    rows = query(_START, columns([(*key, node_id, at, pid) for key, node_id, at, pid in starts], 6))
+    rows = prepared(_START, columns([(*key, node_id, at, pid) for key, node_id, at, pid in starts], 6))
     return states.started([(row["job_id"], row["number"], row["started_at"]) for row in rows]) if rows else []
 
 
@@ -153,7 +153,9 @@ _END = """
 def end_ranks(ends: Sequence[RankEnd]) -> list[int]:
     """End ranks, free their devices, and end or stop their attempts as needed. Return the ids of the changed jobs."""
     # 1. End the assignments. A rank that has ended before drops out here.
-    ended = query(_END, columns([_end_row(end) for end in {end.key: end for end in ends}.values()], 15)) if ends else []
+    ended = (
+        prepared(_END, columns([_end_row(end) for end in {end.key: end for end in ends}.values()], 15)) if ends else []
+    )
     if not ended:
         return []
     # 2. Free what they held, and charge its use.
@@ -220,7 +222,7 @@ def _finished_attempts(
     """Return the outcomes of attempts whose ranks have all ended, and the jobs of which a rank failed while others
     run."""
     ranks: dict[tuple[int, int], list[dict[str, Any]]] = {}
-    for row in query(_RANKS, columns(attempts, 2)):
+    for row in prepared(_RANKS, columns(attempts, 2)):
         ranks.setdefault((row["job_id"], row["number"]), []).append(row)
     finished: list[AttemptOutcome] = []
     failing: list[tuple[int, dict[str, Any]]] = []

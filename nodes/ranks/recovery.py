@@ -6,7 +6,7 @@ from django.conf import settings
 
 from gpusched.json_log import job_fields
 from gpusched.lib.bus import events
-from gpusched.lib.db.sql import query, retry_atomic
+from gpusched.lib.db.sql import prepared, query, retry_atomic
 from gpusched.protocol.reasons import EndReason
 from jobs.lifecycle import states
 from nodes.ranks import rank_end
@@ -41,7 +41,7 @@ def mark_silent_nodes_lost() -> list[int]:
 
 
 def _mark_lost() -> list[tuple[int, str]]:
-    rows = query(_SILENT, {"most": settings.ENV.node_lost_seconds})
+    rows = prepared(_SILENT, {"most": settings.ENV.node_lost_seconds})
     if not rows:
         return []
     ids = [row["id"] for row in rows]
@@ -77,7 +77,7 @@ _ON_LOST_DEVICES = """
 def stop_on_lost_devices() -> list[int]:
     """Stop jobs whose GPU has been lost for GPUSCHED_LOST_GPU_SECONDS. They end as node_fault, which is not counted as
     their failure. Return their ids."""
-    return retry_atomic(_stop_on_lost_devices) if query(_ON_LOST_DEVICES, [settings.ENV.lost_gpu_seconds]) else []
+    return retry_atomic(_stop_on_lost_devices) if prepared(_ON_LOST_DEVICES, [settings.ENV.lost_gpu_seconds]) else []
 
 
 def _stop_on_lost_devices() -> list[int]:

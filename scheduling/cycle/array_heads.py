@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from gpusched.lib.bus import events
 from gpusched.lib.cache import Cache
-from gpusched.lib.db.sql import rows
+from gpusched.lib.db.sql import prepared_rows
 from gpusched.protocol.reasons import Pending
 from scheduling.engine.model import ELEMENT_ID_STEP, Job, Node, PendingGroup, Request
 
@@ -56,7 +56,7 @@ def announce_changes(arrays: Sequence[OpenArray]) -> None:
 
 
 def load_open_arrays() -> list[OpenArray]:
-    return [OpenArray(*row) for row in rows(_OPEN)]
+    return [OpenArray(*row) for row in prepared_rows(_OPEN)]
 
 
 def represent(

@@ -11,7 +11,7 @@ from django.db import IntegrityError, transaction
 from gpusched.lib.bus import events, wake
 from gpusched.lib.db import locks
 from gpusched.lib.db.locks import Lock
-from gpusched.lib.db.sql import as_json, columns, query, retry_atomic
+from gpusched.lib.db.sql import as_json, columns, prepared, retry_atomic
 from gpusched.protocol.reasons import Pending
 from jobs.arrays import materialize
 from jobs.lifecycle import pending_reasons, states
@@ -145,7 +145,7 @@ def _device_facts(placements: Sequence[Placement]) -> dict[int, dict[str, Any]]:
     device no longer exists."""
     ids = sorted({(hold.device_id,) for p in placements for rank in p.ranks for hold in rank.holds})
     sql = "SELECT id, index, uuid, model, memory_mb FROM nodes_devices WHERE id = ANY(%s::bigint[])"
-    rows = query(sql, columns(ids, 1)) if ids else []
+    rows = prepared(sql, columns(ids, 1)) if ids else []
     if len(rows) < len(ids):
         raise IntegrityError("a device was retired, or its node removed, under the plan")
     return {row.pop("id"): row for row in rows}

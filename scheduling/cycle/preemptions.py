@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from gpusched.lib.bus import events
-from gpusched.lib.db.sql import columns, execute, query, retry_atomic
+from gpusched.lib.db.sql import columns, execute, prepared, retry_atomic
 from gpusched.lib.histograms import observe
 from jobs.arrays import materialize
 from jobs.lifecycle import states
@@ -42,7 +42,7 @@ def preempt(plan: Plan, snapshot: Snapshot, array_ids: Collection[int] = ()) -> 
 
 def load_nominations() -> tuple[Nomination, ...]:
     """Return the stored nominations, oldest first."""
-    rows = query("SELECT job_id, rule, ranks::text FROM scheduling_claim ORDER BY made_at, job_id")
+    rows = prepared("SELECT job_id, rule, ranks::text FROM scheduling_claim ORDER BY made_at, job_id")
     return tuple(
         Nomination(row["job_id"], msgspec.json.decode(row["ranks"], type=tuple[RankPlacement, ...]), row["rule"])
         for row in rows

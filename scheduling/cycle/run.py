@@ -35,13 +35,18 @@ IDLE_ROW_SECONDS = 60.0
 EVIDENCE_SECONDS = 5.0
 
 
+# Nodes are silent, and GPUs lost, for many seconds before anything follows: cycles on events look no more often.
+SWEEP_SECONDS = 0.5
+
+
 # After a cycle the worker pauses this many times as long as the cycle took, but at most this long: under a stream of
 # submits, several share a cycle, and the submits get the CPU.
 PACE_FACTOR, MAX_PACE_SECONDS = 3.0, 0.05
 
 
-# The times of this worker's last occasional writes (`idle row`, `evidence`), and until when it pauses (`pause`).
-_times: Cache[str, float] = Cache(max_entries=3)
+# The times of this worker's last sweep and occasional writes (`idle row`, `evidence`), and until when it pauses
+# (`pause`).
+_times: Cache[str, float] = Cache(max_entries=4)
 
 
 def run_paced(trigger: str) -> None:
@@ -86,8 +91,10 @@ def _store_recording(decision: _Decision) -> None:
 def _run(trigger: str) -> tuple[Committed, _Decision | None]:
     started_at, clock = timezone.now(), _Clock()
     with clock.phase("sweep"):
-        mark_silent_nodes_lost()
-        stop_on_lost_devices()
+        if trigger != "event" or time.monotonic() - _times.last("sweep", 0.0) > SWEEP_SECONDS:
+            mark_silent_nodes_lost()
+            stop_on_lost_devices()
+            _times.put("sweep", time.monotonic())
         end_finished_arrays()
     with clock.phase("snapshot"):
         snapshot, basis = load()

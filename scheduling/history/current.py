@@ -8,7 +8,7 @@ import msgspec
 from django.conf import settings
 
 from gpusched.lib.cache import Cache
-from gpusched.lib.db.sql import rows
+from gpusched.lib.db.sql import prepared_rows, rows
 from scheduling.engine.model import Job, RunningJob, Snapshot, public_id
 from scheduling.history.commands import command_of
 from scheduling.prediction.ends import Summary
@@ -81,7 +81,7 @@ def with_predictions(snapshot: Snapshot, now: float) -> Snapshot:
 
 def load_learned() -> Learned:
     """Return what was learned; rows that have not changed since the last call are not read again."""
-    progress = rows("SELECT version FROM scheduling_learningprogress")
+    progress = prepared_rows("SELECT version FROM scheduling_learningprogress")
     version = progress[0][0] if progress else 0
     last = _learned.last(None, _NOTHING)
     if last.version == version:

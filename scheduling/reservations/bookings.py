@@ -8,7 +8,7 @@ from typing import NamedTuple
 from django.db import IntegrityError
 
 from gpusched.lib.api.problems import Problem, invalid
-from gpusched.lib.db.sql import columns, execute, query, rows
+from gpusched.lib.db.sql import columns, execute, prepared, prepared_rows, query, rows
 from gpusched.protocol.job_request import FieldError, JobRequest
 from scheduling.engine.model import Booking, DeviceHold, RankPlacement, RunningJob
 from tenants.auth.identity import Identity
@@ -36,7 +36,7 @@ def load_bookings(node_ids: Sequence[int] | None = None) -> tuple[Booking, ...]:
     """Return the open reservations as bookings, by id, with one rank per node. `node_ids`: only those that have devices
     of these nodes."""
     bookings: dict[int, Booking] = {}
-    for row in rows(_BOOKINGS, {"nodes": None if node_ids is None else list(node_ids)}):
+    for row in prepared_rows(_BOOKINGS, {"nodes": None if node_ids is None else list(node_ids)}):
         reservation_id, tenant_id, user_ids, is_hard, starts_at, ends_at, node_id, cpu_milli, memory_mb, devices = row
         known = bookings.get(reservation_id)
         ranks = known.ranks if known else ()
@@ -55,7 +55,8 @@ def load_bookings(node_ids: Sequence[int] | None = None) -> tuple[Booking, ...]:
 
 def mark_inside(running: tuple[RunningJob, ...], bookings: Sequence[Booking]) -> tuple[RunningJob, ...]:
     """Return the running jobs with the booking that each runs in. A hard one ends them at its end."""
-    inside = {job_id: (booking_id, ends_at) for job_id, booking_id, ends_at in rows(_INSIDE)} if bookings else {}
+    rows_inside = prepared_rows(_INSIDE) if bookings else []
+    inside = {job_id: (booking_id, ends_at) for job_id, booking_id, ends_at in rows_inside}
     if not inside:
         return running
     return tuple(_inside(job, *inside[job.job_id]) if job.job_id in inside else job for job in running)
@@ -104,7 +105,7 @@ def record_starts(starts: Sequence[Start], holds: Sequence[tuple[int, int]]) -> 
     of a hard reservation of others. Call it with the shared lock RESERVATIONS, after the allocation."""
     if inside := [start for start in starts if start.booking_id is not None]:
         execute(_RECORD, columns(inside, 3))
-    if holds and (conflicts := query(_RESERVED, columns(holds, 2))):
+    if holds and (conflicts := prepared(_RESERVED, columns(holds, 2))):
         raise IntegrityError(f"a device for job {conflicts[0]['job_id']} was reserved under the plan")
 
 

@@ -15,7 +15,7 @@ from django.db import connection
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.cache import Cache
 from gpusched.lib.db.sql import rows
-from scheduling.cycle import snapshot
+from scheduling.cycle import free_nodes, running_jobs, snapshot
 from scheduling.engine.model import Snapshot
 from scheduling.engine.whatif import questions
 from scheduling.engine.whatif.estimate import Estimate
@@ -62,8 +62,8 @@ def _read(released: Sequence[int] = ()) -> Present:
 
 def cluster() -> Present:
     """Return a view of nodes and running jobs, without pending ones."""
-    running = snapshot.running()
-    return Present(Snapshot((), running, snapshot.nodes(running), ()), policy(), time.time())
+    running = running_jobs.running()
+    return Present(Snapshot((), running, free_nodes.nodes(running), ()), policy(), time.time())
 
 
 def outlook(job_id: int, *, is_held: bool = False) -> Outlook | None:

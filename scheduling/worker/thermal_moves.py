@@ -2,7 +2,7 @@
 limited number of times.
 
 A moved job is preempted by the rule `heat`: notice, grace, back to the queue with its queue time. The GPU gets no work
-until it has cooled (see `_DEVICES` in snapshot.py)."""
+until it has cooled (see `_DEVICES` in free_nodes.py)."""
 
 import logging
 from collections.abc import Sequence

@@ -13,7 +13,7 @@ from gpusched.lib.api.problems import Problem, invalid
 from gpusched.lib.audit import log
 from gpusched.lib.bus import events, wake
 from gpusched.lib.cache import Cache
-from gpusched.lib.db.sql import execute, query, rows
+from gpusched.lib.db.sql import execute, prepared_rows, query, rows
 from gpusched.lib.hooks import hook
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import amounts
@@ -104,7 +104,9 @@ def statuses(tenant_ids: Collection[int] | None = None, *, with_archived: bool =
 
 def hard_budgets() -> Mapping[int, BudgetStatus]:
     """Return all hard budgets by tenant, at most _CACHE_SECONDS old. Edits count at once."""
-    key = rows("SELECT tenant_id, version FROM tenants_budget WHERE hard_gpu_hours IS NOT NULL ORDER BY tenant_id")
+    key = prepared_rows(
+        "SELECT tenant_id, version FROM tenants_budget WHERE hard_gpu_hours IS NOT NULL ORDER BY tenant_id"
+    )
     if not key:
         return {}
     ids = [tenant_id for tenant_id, _ in key]

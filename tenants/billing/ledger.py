@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from gpusched.lib.db.sql import columns, execute
+from gpusched.lib.db.sql import columns, execute, prepared
 from gpusched.lib.hooks import hook
 from gpusched.protocol.reasons import NODE_FAULTS, EndReason
 
@@ -68,7 +68,7 @@ def charge(charges: Sequence[Charge]) -> None:
     second charge for the same device, rank and attempt."""
     if not charges:
         return
-    execute(_LEDGER, columns(charges, len(Charge._fields)))
+    prepared(_LEDGER, columns(charges, len(Charge._fields)))
     execute(
         _BALANCE,
         {

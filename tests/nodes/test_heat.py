@@ -17,7 +17,7 @@ from jobs.models import Job
 from nodes.health.thermal import COOL_SECONDS, ThermalState, next_state
 from nodes.models import Device, Incident
 from scheduling import policy
-from scheduling.cycle import snapshot
+from scheduling.cycle import free_nodes
 from tests.factories import make_node, run_cycle, submit
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
@@ -207,5 +207,5 @@ class TestIntake:
         submit(user, tenant, gpu_sharing="shared", gpu_memory_mb=1000)
         run_cycle()
         read(node, 60, utilisation_percent=57)
-        [engine_node] = snapshot.nodes()
+        [engine_node] = free_nodes.nodes()
         assert [device.compute for device in engine_node.devices] == [0.5, None]

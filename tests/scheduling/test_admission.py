@@ -11,7 +11,7 @@ from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import execute
 from gpusched.protocol.states import Role
 from scheduling import admission
-from scheduling.cycle import snapshot
+from scheduling.cycle import free_nodes
 from tenants.tenancy.tenants import change_quota
 from tests.factories import make_member, make_node, make_tenant, submit
 
@@ -32,13 +32,13 @@ def user(tenant):
 def readings(monkeypatch):
     """Count how often submits read the nodes."""
     counted: list[int] = []
-    nodes = snapshot.nodes
+    nodes = free_nodes.nodes
 
     def counting():
         counted.append(1)
         return nodes()
 
-    monkeypatch.setattr(snapshot, "nodes", counting)
+    monkeypatch.setattr(free_nodes, "nodes", counting)
     return counted
 
 

@@ -75,3 +75,14 @@ def test_failed_forecasts_leave_the_other_tasks_alone(monkeypatch):
         tasks.forecast()
     assert tasks.roll_up() == 5
     assert "forecast" in housekeeping.EVERY_MINUTES
+
+
+@pytest.mark.django_db(transaction=True)
+def test_cycles_on_events_share_a_sweep_and_a_tick_has_its_own(monkeypatch):
+    swept: list[str] = []
+    monkeypatch.setattr(run, "mark_silent_nodes_lost", lambda: swept.append("sweep"))
+    for _ in range(3):
+        run.run("event")
+    assert len(swept) == 1
+    run.run("tick")
+    assert len(swept) == 2

@@ -47,6 +47,7 @@ class OccupancyChecker:
 
     def __init__(self, directory: Path | None = None) -> None:
         self._directory = directory
+        self._boot_id = rank_dir.boot_id()
         self._ours: set[tuple[int, int]] = set()  # (pid, start) of processes of live ranks that are on a device
         self._base_mb: dict[str, int] = {}
         self._was_allocated: set[str] = set()  # allocated to a live rank since it was last free and clear
@@ -58,14 +59,14 @@ class OccupancyChecker:
     def _read(self) -> dict[str, object]:
         fact = rank_dir.read(self._directory, FILE) if self._directory is not None else None
         # A boot clears the devices, and may bring another driver.
-        if isinstance(fact, dict) and fact.get("boot_id") == rank_dir.boot_id():
+        if isinstance(fact, dict) and fact.get("boot_id") == self._boot_id:
             with contextlib.suppress(KeyError, TypeError, ValueError):
                 self._base_mb = {str(uuid): int(mb) for uuid, mb in dict(fact["base_mb"]).items()}
                 self._was_allocated = set(map(str, fact["was_held"]))
         return self._fact()
 
     def _fact(self) -> dict[str, object]:
-        return {"boot_id": rank_dir.boot_id(), "base_mb": dict(self._base_mb), "was_held": sorted(self._was_allocated)}
+        return {"boot_id": self._boot_id, "base_mb": dict(self._base_mb), "was_held": sorted(self._was_allocated)}
 
     def _save(self) -> None:
         if self._directory is not None and (fact := self._fact()) != self._saved:

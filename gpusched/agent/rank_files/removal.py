@@ -5,6 +5,8 @@ import contextlib
 import os
 from itertools import count
 
+from gpusched.agent.rank_files import raw_file
+
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAME_ONLY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -115,5 +117,5 @@ def _open_up(above: int, name: str) -> None:
 
 def _mount(handle: int) -> str:
     """Return the mount of a handle: two mounts of one file system differ."""
-    with open(f"/proc/self/fdinfo/{handle}") as file:
-        return next((line for line in file if line.startswith("mnt_id:")), "")
+    lines = raw_file.read(f"/proc/self/fdinfo/{handle}").decode().splitlines()
+    return next((line for line in lines if line.startswith("mnt_id:")), "")

@@ -1,0 +1,133 @@
+"""Load the jobs that hold resources for the engine's snapshot."""
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from gpusched.lib.cache import Cache
+from gpusched.lib.db.sql import prepared_rows
+from gpusched.lib.hooks import hook
+from scheduling.cycle.request_shapes import request_of
+from scheduling.engine.model import DeviceHold, RankPlacement, RunningJob
+
+# A spare job, such as an idle replica, does no work: it counts as of the lowest priority, and its end loses nothing.
+_RUNNING = """
+    SELECT j.id, j.tenant_id, CASE WHEN i.job_id IS NULL THEN j.priority ELSE 0 END AS priority, j.gpu_count,
+           j.gpu_memory_mb, j.gpu_models, j.gpu_sharing = 'shared' AS shared, j.cpu_milli, j.memory_mb,
+           j.gang_scheduling, j.ranks, j.node_selector::text AS selector, j.topology, j.node_affinity::text AS affinity,
+           j.tolerations::text AS tolerations,
+           CASE WHEN j.anti_affinity = '' THEN '' ELSE j.tenant_id || '/' || j.anti_affinity END AS apart,
+           j.max_runtime_seconds, j.preemptible, j.user_id, j.workload_class = 'online' AS is_online, j.grace_seconds,
+           j.state = 'stopping' AS is_stopping, (j.stop_evidence->>'by_job')::bigint AS stopping_for,
+           extract(epoch FROM CASE WHEN j.state = 'stopping' THEN j.reason_since END)::float8 AS stopping_since,
+           extract(epoch FROM coalesce(j.started_at, a.scheduled_at))::float8 AS started_at,
+           extract(epoch FROM CASE WHEN i.job_id IS NULL THEN a.saved_at ELSE now() END)::float8 AS saved_at,
+           extract(epoch FROM greatest(j.submitted_at, j.eligible_at))::float8 AS queued_at,
+           s.rank, s.node_id, s.cpu_milli AS rank_cpu, s.memory_mb AS rank_memory,
+           (SELECT json_agg(json_build_array(l.device_id, l.memory_mb) ORDER BY l.device_id)::text
+              FROM nodes_allocations l WHERE l.assignment_id = s.id) AS holds
+      FROM nodes_ranks s JOIN jobs_all j ON j.id = s.job_id JOIN jobs_attempts a ON a.id = s.attempt_id
+      LEFT JOIN ({spare}) i ON i.job_id = j.id
+     WHERE s.state <> 'ended' AND (%(tenant)s::bigint IS NULL OR j.tenant_id = %(tenant)s) ORDER BY j.id, s.rank
+"""
+# Jobs with the rows that they were made from: most are unchanged since the last cycle.
+_running_jobs: Cache[None, dict[int, tuple[list[tuple[Any, ...]], RunningJob]]] = Cache()
+
+
+class _RunningRow(NamedTuple):
+    """A rank of a running job as read: the columns of _RUNNING."""
+
+    id: int
+    tenant_id: int
+    priority: int
+    gpu_count: int
+    gpu_memory_mb: int | None
+    gpu_models: list[str]
+    shared: bool
+    cpu_milli: int
+    memory_mb: int
+    gang_scheduling: bool
+    ranks: int | None
+    selector: str
+    topology: str
+    affinity: str
+    tolerations: str
+    apart: str
+    max_runtime_seconds: int | None
+    preemptible: bool
+    user_id: int
+    is_online: bool
+    grace_seconds: int
+    is_stopping: bool
+    stopping_for: int | None
+    stopping_since: float | None
+    started_at: float
+    saved_at: float | None
+    queued_at: float
+    rank: int
+    node_id: int
+    rank_cpu: int
+    rank_memory: int
+    holds: str | None
+
+
+def running(tenant_id: int | None = None) -> tuple[RunningJob, ...]:
+    """Load the jobs that hold resources, of one tenant or of all."""
+    by_job: dict[int, list[tuple[Any, ...]]] = {}
+    for row in prepared_rows(_RUNNING.format(spare=hook("spare_jobs")), {"tenant": tenant_id}):
+        by_job.setdefault(row[0], []).append(row)
+    previous, present = _running_jobs.last(None, {}), {}
+    for job_id, ranks in by_job.items():
+        known = previous.get(job_id)
+        present[job_id] = known if known is not None and known[0] == ranks else (ranks, _running_job(ranks))
+    if tenant_id is None:
+        _running_jobs.put(None, present)
+    return tuple([job for _, job in present.values()])
+
+
+def _running_job(ranks: list[tuple[Any, ...]]) -> RunningJob:
+    rows = [_RunningRow._make(row) for row in ranks]
+    first = rows[0]
+    return RunningJob(
+        job_id=first.id,
+        tenant_id=first.tenant_id,
+        request=request_of(
+            first.gpu_count, first.gpu_memory_mb, tuple(first.gpu_models), first.shared, first.cpu_milli,
+            first.memory_mb, first.gang_scheduling, first.ranks, first.selector, first.topology, first.apart,
+            first.affinity, first.tolerations,
+        ),
+        ranks=tuple([_rank_placement(row) for row in rows]),
+        started_at=first.started_at,
+        ends_by=_ends_by(first),
+        priority=first.priority,
+        preemptible=first.preemptible,
+        user_id=first.user_id,
+        is_online=first.is_online,
+        grace_seconds=first.grace_seconds,
+        saved_at=first.saved_at,
+        is_stopping=first.is_stopping,
+        stopping_for=first.stopping_for,
+        waited_seconds=max(first.started_at - first.queued_at, 0.0),
+    )  # fmt: skip
+
+
+def _rank_placement(row: _RunningRow) -> RankPlacement:
+    holds = msgspec.json.decode(row.holds, type=list[tuple[int, int | None]]) if row.holds else ()
+    return RankPlacement(
+        rank=row.rank,
+        node_id=row.node_id,
+        cpu_milli=row.rank_cpu,
+        memory_mb=row.rank_memory,
+        holds=tuple([DeviceHold(device, memory) for device, memory in holds]),
+        apart=row.apart,
+    )
+
+
+def _ends_by(row: _RunningRow) -> float | None:
+    """Return the latest end of a job: its time limit, or the end of its grace period if it is stopping."""
+    ends: list[float] = []
+    if row.max_runtime_seconds is not None:
+        ends.append(row.started_at + row.max_runtime_seconds)
+    if row.stopping_since is not None:
+        ends.append(row.stopping_since + row.grace_seconds)
+    return min(ends, default=None)
