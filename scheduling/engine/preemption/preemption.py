@@ -9,7 +9,7 @@ bands that run. A job without GPUs is covered by no guarantee, so it may not pus
 which would then reclaim.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from math import inf
 from typing import NamedTuple
@@ -20,21 +20,33 @@ from scheduling.engine.limits.online_split import borrowing_gpus, gpus_in_servic
 from scheduling.engine.model import Job, Policy, Preemption, RunningJob, Snapshot
 from scheduling.engine.placement.placement import is_offered, place, ranks_that_fit
 from scheduling.engine.preemption.rights import PreemptionRights
+from scheduling.engine.preemption.victim_pool import NodeVictims, VictimPool
 from scheduling.engine.promise.backfill import JobEnd, first_fit
 from scheduling.engine.queue.fairshare import TenantUse
 from scheduling.engine.queue.ordering import band
 
 
-def helps(shape: Shape, victim: RunningJob, slot: NodeSlot) -> bool:
-    """Return whether the victim holds a device on the node that suits the request.
+def helping(shape: Shape, victims: Iterable[RunningJob], slot: NodeSlot) -> list[RunningJob]:
+    """Return those of the victims on the node that hold a device there that suits the request.
 
-    For a request without GPUs, or if CPU or memory is short, anything that it holds there may help.
+    For a request without GPUs, or if CPU or memory is short, anything that they hold there may help.
     """
     _, cpu_milli, memory_mb = shape.part(shape.splits[-1])
-    ranks = [rank for rank in victim.ranks if rank.node_id == slot.node.id]
     if not shape.request.gpu_count or slot.cpu_milli < cpu_milli or slot.memory_mb < memory_mb:
-        return bool(ranks)
-    return any(slot.kind_of.get(hold.device_id) in shape.limits_mb for rank in ranks for hold in rank.holds)
+        return list(victims)
+    node_id, kind_of, suitable = slot.node.id, slot.kind_of, shape.limits_mb
+    return [
+        victim
+        for victim in victims
+        if any(
+            [
+                kind_of.get(hold.device_id) in suitable
+                for rank in victim.ranks
+                if rank.node_id == node_id
+                for hold in rank.holds
+            ]
+        )
+    ]
 
 
 def fits(shape: Shape, slot: NodeSlot) -> bool:
@@ -94,6 +106,8 @@ class VictimSelector:
                     self._unsorted.append(running)
         # The lowest band of all, which ends most searches early; None: there is no possible victim.
         self.lowest = min([band(job.priority) for job in self._unsorted], default=None)
+        self._stopped: set[int] = set()
+        self._pools: dict[tuple[object, ...], VictimPool] = {}
         self._shares = {id: standing.share for id, standing in standings.items()}
 
     @cached_property
@@ -113,9 +127,11 @@ class VictimSelector:
     def stop(self, victim_set: VictimSet) -> None:
         """Stop these victims: they cannot be chosen again, and no longer count for their tenants."""
         self.preemptions.append(victim_set.preemption)
-        stopped = {victim.job_id for victim in victim_set.victims}
-        self.candidates = [job for job in self.candidates if job.job_id not in stopped]
-        self.lowest = band(self.candidates[0].priority) if self.candidates else None
+        self._stopped |= {victim.job_id for victim in victim_set.victims}
+        lowest = next((job for job in self.candidates if job.job_id not in self._stopped), None)
+        self.lowest = None if lowest is None else band(lowest.priority)
+        for pool in self._pools.values():
+            pool.remove(victim_set.victims)
         for victim in victim_set.victims:
             self.gpus_held[victim.tenant_id] -= victim.request.gpu_count
             self.by_class[victim.is_online] -= victim.request.gpu_count
@@ -146,17 +162,23 @@ class VictimSelector:
             return False
         return self.lowest < band(job.priority) or self._is_covered(job) or self._is_online_covered(job)
 
-    def _possible(self, job: Job, closed: frozenset[int], ready_only: bool) -> list[RunningJob]:
-        """Return the jobs that some rule lets stop for the job, in order."""
+    def _possible(self, job: Job, closed: frozenset[int], ready_only: bool) -> VictimPool:
+        """Return the jobs that some rule lets stop for the job."""
         rights = self._rights(job)
-        latest = self.now - self.policy.min_runtime_seconds if ready_only else inf
-        return [
-            victim
-            for victim in self.candidates
-            if victim.started_at <= latest
-            and rights.rule(victim)
-            and not (closed and any(rank.node_id in closed for rank in victim.ranks))
-        ]
+        # Only a guarantee distinguishes the tenants.
+        key = (rights if rights.is_covered else rights._replace(tenant_id=0), closed, ready_only)
+        if key not in self._pools:
+            latest = self.now - self.policy.min_runtime_seconds if ready_only else inf
+            victims = [
+                victim
+                for victim in self.candidates
+                if victim.started_at <= latest
+                and victim.job_id not in self._stopped
+                and rights.rule(victim)
+                and not (closed and any(rank.node_id in closed for rank in victim.ranks))
+            ]
+            self._pools[key] = VictimPool(victims, self.losses)
+        return self._pools[key]
 
     def _is_covered(self, job: Job) -> bool:
         """Return whether its tenant's guarantee covers the job."""
@@ -204,7 +226,7 @@ class VictimSelector:
             budget = budgets[tenant_id]
             if budget == 0 or not self._leaves_guarantee(job, victim, gpus_held[tenant_id]):
                 continue
-            if rights.rule(victim) == "online":
+            if self.split is not None and rights.rule(victim) == "online":
                 if gpus > borrowed:
                     continue
                 borrowed -= gpus
@@ -219,21 +241,16 @@ class VictimSelector:
             return gpus_held - gpus >= guaranteed
         return job.request.gpu_count > 0 or gpus == 0 or gpus_held > guaranteed
 
-    def _on_one_node(self, board: Board, shape: Shape, job: Job, possible: list[RunningJob]) -> list[RunningJob] | None:
+    def _on_one_node(self, board: Board, shape: Shape, job: Job, possible: VictimPool) -> list[RunningJob] | None:
         """Return the cheapest set that makes one node large enough: lowest top priority, least loss, fewest, last
         end."""
-        by_node: dict[int, list[RunningJob]] = {}
-        for victim in possible:
-            ranks = victim.ranks
-            for node_id in {rank.node_id for rank in ranks} if len(ranks) != 1 else (ranks[0].node_id,):
-                by_node.setdefault(node_id, []).append(victim)
         # Nodes in the order of their minimum cost; once that exceeds the best, no other is better.
-        bounds = sorted((self._minimum_cost(board, shape, node_id, jobs), node_id) for node_id, jobs in by_node.items())
+        bounds = sorted(_minimum_costs(board, shape, possible.by_node))
         best: tuple[tuple[float, ...], float, int, list[RunningJob]] | None = None
         for bound, node_id in bounds:
             if best is not None and bound > best[0]:
                 break
-            chosen = self._on_node(board, shape, job, node_id, by_node[node_id])
+            chosen = self._on_node(board, shape, job, node_id, possible.by_node[node_id].jobs)
             if chosen is not None:
                 lost = sum(self.losses[victim.job_id] for victim in chosen)
                 cost = (max(victim.priority for victim in chosen), lost, len(chosen))
@@ -243,34 +260,18 @@ class VictimSelector:
                     best = cost, ends, node_id, chosen
         return best[3] if best else None
 
-    def _minimum_cost(self, board: Board, shape: Shape, node_id: int, possible: list[RunningJob]) -> tuple[float, ...]:
-        """Return a lower bound of the cost of any set of these, in order, whose end lets the job onto the node.
-
-        It counts only GPUs, as if all were as large as the largest and all GPUs of each on this node.
-        """
-        slot = board.slot_of(node_id)
-        short = shape.request.gpu_count - slot.free_count if slot is not None and shape.share_mb is None else 0
-        if short <= 0:
-            return (0.0, 0.0, 0.0)
-        fewest = min(-(-short // max(max(victim.request.gpu_count for victim in possible), 1)), len(possible))
-        losses = sorted([self.losses[victim.job_id] for victim in possible])
-        return (possible[fewest - 1].priority, sum(losses[:fewest]), fewest)
-
     def _on_node(
         self, board: Board, shape: Shape, job: Job, node_id: int, possible: list[RunningJob]
     ) -> list[RunningJob] | None:
         slot = board.slot_of(node_id)
         if slot is None or not is_offered(board, shape, slot.position):
             return None
-        gpus = sum(len(rank.holds) for victim in possible for rank in victim.ranks if rank.node_id == node_id)
-        if shape.share_mb is None and slot.free_count + gpus < shape.request.gpu_count:
-            return None
         chosen = self._greedy(shape, job, possible, slot)
         if chosen is not None or not self._is_protected(possible):
             return chosen
         # Budgets and guarantees may have been spent on victims that release nothing that the job could use.
-        helping = [victim for victim in possible if helps(shape, victim, slot)]
-        return self._greedy(shape, job, helping, slot) if len(helping) < len(possible) else None
+        helpful = helping(shape, possible, slot)
+        return self._greedy(shape, job, helpful, slot) if len(helpful) < len(possible) else None
 
     def _is_protected(self, possible: Iterable[RunningJob]) -> bool:
         """Return whether budgets or guarantees may forbid stopping all of these together."""
@@ -293,16 +294,14 @@ class VictimSelector:
                 return [victim for victim in reversed(chosen) if is_needed(shape, twin, victim)]
         return None
 
-    def _anywhere(self, board: Board, shape: Shape, job: Job, possible: list[RunningJob]) -> list[RunningJob] | None:
+    def _anywhere(self, board: Board, shape: Shape, job: Job, possible: VictimPool) -> list[RunningJob] | None:
         """Return the first jobs in order that suffice for a gang over several nodes."""
-        slots = {rank.node_id: board.slot_of(rank.node_id) for victim in possible for rank in victim.ranks}
-        offered = {id: slot for id, slot in slots.items() if slot and is_offered(board, shape, slot.position)}
-        helping = [
-            victim
-            for victim in possible
-            if any(helps(shape, victim, offered[rank.node_id]) for rank in victim.ranks if rank.node_id in offered)
-        ]
-        affordable = list(self._affordable(job, helping))
+        ids: set[int] = set()
+        for node_id, victims in possible.by_node.items():
+            slot = board.slot_of(node_id)
+            if slot is not None and is_offered(board, shape, slot.position):
+                ids.update([victim.job_id for victim in helping(shape, victims.jobs, slot)])
+        affordable = list(self._affordable(job, [victim for victim in possible.jobs if victim.job_id in ids]))
         self.releases += len(affordable)
         ends = [JobEnd(float(number), victim.job_id, victim.ranks) for number, victim in enumerate(affordable)]
         last = first_fit(board.copy(), shape, ends)
@@ -332,6 +331,18 @@ class VictimSelector:
         rule = next(rule for rule in ("reclaim", "online", "priority") if rule in rules)
         preemption = Preemption(job.id, ids, rule, ranks, lost)
         return VictimSet(tuple(needed), preemption, max(map(self._ready_at, needed)))
+
+
+def _minimum_costs(
+    board: Board, shape: Shape, by_node: Mapping[int, NodeVictims]
+) -> Iterator[tuple[tuple[float, ...], int]]:
+    """Yield (lower bound of the cost, node) of the nodes on which the victims hold enough GPUs."""
+    gpus = shape.request.gpu_count if shape.share_mb is None else 0
+    for node_id, victims in by_node.items():
+        slot = board.slot_of(node_id)
+        short = gpus - slot.free_count if slot is not None else 0
+        if short <= victims.gpus:
+            yield victims.minimum_cost(short), node_id
 
 
 def _probable_end(victim: RunningJob) -> float:
