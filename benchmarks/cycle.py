@@ -1,6 +1,6 @@
 """Scheduling cycles against PostgreSQL, phase by phase: one that places what fits and explains the rest, then cycles
-that have nothing to do. By default `--pending 10000 --nodes 200 --gpus 1`, of which 1,600 start; `--gpus 0` mixes jobs
-of 1 to 8 GPUs."""
+that have nothing to do, and cycles before each of which one job arrived. By default `--pending 10000 --nodes 200
+--gpus 1`, of which 1,600 start; `--gpus 0` mixes jobs of 1 to 8 GPUs."""
 
 import gc
 import os
@@ -24,9 +24,11 @@ def main() -> None:
         _fill(options.pending, options.nodes, options.gpus)
         first, placed = _cycle()
         later = [_cycle()[0] for _ in range(options.repeat)]
+        arrival = [_cycle_after_arrival(options.gpus) for _ in range(options.repeat)]
         figures = {f"first_{phase}_ms": ms for phase, ms in first.items()}
         figures["first_total_ms"] = sum(first.values())
         figures |= {f"later_{phase}_ms": percentile([ms[phase] for ms in later], 50) for phase in first}
+        figures |= {f"arrival_{phase}_ms": percentile([ms[phase] for ms in arrival], 50) for phase in first}
         publish({"placed": placed, **figures, "pending": options.pending, "nodes": options.nodes}, options.json)
 
 
@@ -55,7 +57,6 @@ def _fill(pending: int, nodes: int, gpus: int) -> None:
     from django.contrib.auth.models import User
     from django.utils import timezone
 
-    from jobs.models import Job
     from nodes.models import Device, Node
     from tenants.tenancy.tenants import create_tenant
 
@@ -72,16 +73,33 @@ def _fill(pending: int, nodes: int, gpus: int) -> None:
         for node in nodes_made
         for i in range(GPUS)
     )
-    user = User.objects.create_user("user")
-    tenants = [create_tenant({"name": f"team-{n}"}, actor="benchmark") for n in range(10)]
+    User.objects.create_user("user")
+    for n in range(10):
+        create_tenant({"name": f"team-{n}"}, actor="benchmark")
+    _submit(pending, gpus)
+
+
+def _submit(number: int, gpus: int) -> None:
+    from django.contrib.auth.models import User
+    from django.utils import timezone
+
+    from jobs.models import Job
+    from tenants.models import Tenant
+
+    user, tenants = User.objects.get(username="user"), list(Tenant.objects.filter(name__startswith="team-"))
     Job.objects.bulk_create(
         Job(
             tenant=tenants[n % 10], user=user, name="train", priority=500, gpu_count=gpus or SHAPES[n % 5][0],
             gpu_memory_mb=SHAPES[n % 5][1], cpu_milli=4000, memory_mb=16_000, max_runtime_seconds=3600,
-            payload={"command": ["true"]}, reason="scheduler_behind", submitted_at=now,
+            payload={"command": ["true"]}, reason="scheduler_behind", submitted_at=timezone.now(),
         )
-        for n in range(pending)
+        for n in range(number)
     )  # fmt: skip
+
+
+def _cycle_after_arrival(gpus: int) -> dict[str, float]:
+    _submit(1, gpus)
+    return _cycle()[0]
 
 
 def _cycle() -> tuple[dict[str, float], int]:
