@@ -56,6 +56,9 @@ class Control:
                 if control.is_away:
                     self.send_error(503)
                     return
+                if not control.admits(self.path, self.headers.get("Authorization", "")):
+                    self.send_error(401)
+                    return
                 status, answer = control.answer(self.path, body)
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(answer)))
@@ -79,6 +82,10 @@ class Control:
 
     def upgrade(self, request: BaseHTTPRequestHandler) -> None:
         request.send_error(404)  # no WebSocket here: agents fall back to HTTP
+
+    def admits(self, path: str, authorization: str) -> bool:
+        """Return False for a request that is to be answered 401."""
+        return True
 
     def answer(self, path: str, body: bytes) -> tuple[int, bytes]:
         with self._lock:
