@@ -2,6 +2,8 @@
 full of jobs that may be stopped for others (`preempting`, at most 32 in one cycle; beside `plan_ms`, not in it).
 
 The garbage collector is disabled meanwhile, as it is in the worker's cycles. `--curve`: how the times grow.
+`--case` measures one of them alone, so that its memory is its own; `--processor-time` is for a machine that others use,
+too. `--shapes S`: the jobs ask for S different things, instead of for 18.
 `--affinity P`: P % of the shapes have expressions, preferences or tolerations, and a tenth of the nodes a taint.
 """
 
@@ -36,6 +38,8 @@ NOW = 1_000_000.0
 GPUS_PER_NODE = 8
 DEVICE_MB = 81_920
 TENANTS = 20
+# Of the jobs that run, by case.
+_PRIORITIES = {"empty": 1000, "full": 1000, "preempting": 500}
 
 
 def main() -> None:
@@ -47,23 +51,30 @@ def main() -> None:
         _print_bookings(arguments)
         return
     results = _results(arguments.pending, arguments.nodes, arguments)
-    rss_mb = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
+    rss_mb = _peak_mb()
     if not arguments.json:
         _print_table(arguments, results, rss_mb)
         return
-    times = [seconds for case in ("empty", "full") for seconds in results[case][0]]
+    times = [seconds for case, (measured, _) in results.items() if case != "preempting" for seconds in measured]
     cases = {case: _summary(seconds) | {"started": started} for case, (seconds, started) in results.items()}
-    print(json.dumps({"plan_ms": _summary(times), "rss_mb": rss_mb, "cases": cases}))
+    answer = {"plan_ms": _summary(times)} if times else {}
+    print(json.dumps({**answer, "rss_mb": rss_mb, "cases": cases}))
+
+
+def _peak_mb() -> float:
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
 
 
 def made_up(
-    pending: int, nodes: int, *, is_full: bool, seed: int = 1, priority: int = 1000, affinity: int = 0
+    pending: int, nodes: int, *, is_full: bool, seed: int = 1, priority: int = 1000, affinity: int = 0, various: int = 0
 ) -> Snapshot:
     """A cluster of 8-GPU nodes, and jobs as labs submit them: mostly 1 to 8 GPUs, some gangs, some time limits.
 
     `is_full`: each GPU is held by a job of this `priority`; none of those that wait has a higher one than 1000."""
     rng = random.Random(seed)
     shapes = [_request(rng) for _ in range(60)]
+    if various:
+        shapes = [replace(_request(rng), memory_mb=8_000 + number) for number in range(various)]
     for number in range(60 * affinity // 100):
         shapes[number] = replace(shapes[number], **_AFFINITIES[number % len(_AFFINITIES)])
     jobs = tuple(
@@ -138,21 +149,26 @@ def _running(node: int, device: int, request: Request, priority: int, rng: rando
 def _results(pending: int, nodes: int, arguments: argparse.Namespace) -> dict[str, tuple[list[float], int]]:
     """Return case -> (seconds of each plan, how many jobs started)."""
     results = {}
-    for case, priority in (("empty", 1000), ("full", 1000), ("preempting", 500)):
+    for case, priority in _PRIORITIES.items():
+        if arguments.case not in (None, case):
+            continue
         snapshot = made_up(pending, nodes, is_full=case != "empty", seed=arguments.seed, priority=priority,
-                           affinity=arguments.affinity)  # fmt: skip
-        results[case] = _measure(snapshot, arguments.repeat)
+                           affinity=arguments.affinity, various=arguments.shapes)  # fmt: skip
+        if arguments.case and not arguments.json:
+            print(f"{_peak_mb()} MiB with the snapshot alone")
+        results[case] = _measure(snapshot, arguments.repeat, arguments.processor_time)
     return results
 
 
-def _measure(snapshot: Snapshot, repeat: int) -> tuple[list[float], int]:
+def _measure(snapshot: Snapshot, repeat: int, processor_time: bool = False) -> tuple[list[float], int]:
     seconds = []
+    clock = time.process_time if processor_time else time.perf_counter
     new_plan = Plan()
     gc.disable()
     for _ in range(repeat):
-        started = time.perf_counter()
+        started = clock()
         new_plan = plan(snapshot, Policy(), NOW)
-        seconds.append(time.perf_counter() - started)
+        seconds.append(clock() - started)
     gc.enable()
     assert len(new_plan.placements) + len(new_plan.reasons) == len(snapshot.jobs)
     return seconds, len(new_plan.placements)
@@ -246,6 +262,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--pending", type=int, default=10_000)
     parser.add_argument("--nodes", type=int, default=200)
     parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--shapes", type=int, default=0, metavar="S", help="different requests of the jobs")
+    parser.add_argument("--case", choices=_PRIORITIES, help="this one alone")
+    parser.add_argument("--processor-time", action="store_true", help="measure the processor's time, not the wall's")
     parser.add_argument("--affinity", type=int, default=0, metavar="P", help="P percent of the shapes have some")
     parser.add_argument("--bookings", type=int, default=0, metavar="N", help="compare plans beside N bookings and none")
     parser.add_argument("--seed", type=int, default=1)

@@ -124,6 +124,7 @@ api = [
         (_NODE, nodes.api.nodes.OneNode.as_view()),
         (f"{_NODE}/cordon", nodes.api.nodes.Cordon.as_view()),
         (f"{_NODE}/uncordon", nodes.api.nodes.Uncordon.as_view()),
+        (f"{_NODE}/rotate-credential", nodes.api.nodes.RotateCredential.as_view()),
         (f"{_NODE}/drain", nodes.api.nodes.Drain.as_view()),
         (f"{_NODE}/labels", nodes.api.labels.Labels.as_view()),
         (f"{_NODE}/taints", nodes.api.labels.Taints.as_view()),

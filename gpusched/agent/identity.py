@@ -1,5 +1,6 @@
 """This node's identity on the control plane: join, and store the credential where only its user can read it."""
 
+import hashlib
 import os
 import secrets
 from dataclasses import asdict, dataclass, fields, replace
@@ -33,7 +34,8 @@ class Identity:
     """`node_key` is created once per directory: joining again with it yields the same node. No `credential`: not
     joined. `url`: one address of the control plane, or several, separated by commas. `ca_file`: the authorities to
     trust, if not the machine's. `certificate_file`: the node's own certificate with its key, for a server that asks for
-    one."""
+    one. `next_credential`, `previous_credential`: see gpusched/agent/credentials.py. `control_plane`: what `plane`
+    was when the node joined, if its credential was replaced since."""
 
     name: str
     node_key: str
@@ -43,6 +45,17 @@ class Identity:
     heartbeat_seconds: float = 2.0
     ca_file: str = ""
     certificate_file: str = ""
+    next_credential: str = ""
+    previous_credential: str = ""
+    control_plane: str = ""
+
+    @property
+    def plane(self) -> str:
+        """Return a name of the control plane for the records of ranks; empty if not joined. It is the same for as long
+        as the node does not join again: with another name, ranks that ended would count as never seen."""
+        if not self.credential:
+            return ""
+        return self.control_plane or hashlib.sha256(self.credential.encode()).hexdigest()[:12]
 
 
 def load(directory: Path, name: str) -> Identity:
@@ -90,6 +103,9 @@ def join(directory: Path, previous: Identity, url: str, token: str, facts: NodeF
         url=",".join(urls),
         node_id=joined.node_id,
         credential=joined.credential,
+        next_credential="",
+        previous_credential="",
+        control_plane="",
         heartbeat_seconds=joined.heartbeat_seconds,
     )
     save(directory, identity)

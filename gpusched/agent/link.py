@@ -49,6 +49,10 @@ class NoWebSocket(Exception):
     """The server answers, but a proxy in between does not pass WebSockets."""
 
 
+class CredentialChanged(Exception):
+    """The node must connect anew, with another credential."""
+
+
 class Unreachable(Exception):
     """The network failed; the text is a sentence. The agent itself is well and retries for ever."""
 
@@ -60,11 +64,12 @@ async def run_connection(node: Node, heartbeat_seconds: float, http: httpx.Async
     logged: dict[str, str] = {}
     tries = 0
     while True:
-        started_at, address = time.monotonic(), node.url
+        started_at, address, credential = time.monotonic(), node.url, node.credentials.presented
         node.begin()
         problem = await _converse(node, heartbeat_seconds, http, pulse)
         pulse.beat()
-        node.addresses.move_on(address)
+        if node.credentials.presented == credential:
+            node.addresses.move_on(address)
         if time.monotonic() - started_at > 5:
             pause, tries = FIRST_PAUSE_SECONDS, 0
             logged.clear()
@@ -84,7 +89,9 @@ async def _converse(node: Node, heartbeat_seconds: float, http: httpx.AsyncClien
         try:
             await _over_websocket(node, heartbeat_seconds, pulse)
         except Refused:
-            return await _join_again(node)
+            return await _after_refusal(node)
+        except CredentialChanged:
+            return ""
         except NoWebSocket as error:
             return await _over_http(node, heartbeat_seconds, http, pulse) or f"no WebSocket: {error}"
     except (Unreachable, NotTheServer) as error:
@@ -92,7 +99,10 @@ async def _converse(node: Node, heartbeat_seconds: float, http: httpx.AsyncClien
     return ""
 
 
-async def _join_again(node: Node) -> str:
+async def _after_refusal(node: Node) -> str:
+    """Present another credential next, or join again. Return what went wrong, or was done."""
+    if node.credentials.try_another():
+        return ""
     try:
         if await node.join_again():
             return "joined again"
@@ -134,7 +144,7 @@ async def _over_websocket(node: Node, heartbeat_seconds: float, pulse: Pulse) ->
 
 async def _connected(node: Node) -> ClientConnection:
     url = node.url.replace("http", "ws", 1) + "/ws/agent/"
-    headers = {"Authorization": f"Bearer {node.identity.credential}", HEADER: HEADER_VALUE}
+    headers = {"Authorization": f"Bearer {node.credentials.presented}", HEADER: HEADER_VALUE}
     with _network(node):
         try:
             connection = await connect(
@@ -179,7 +189,8 @@ async def _receive(node: Node, socket: ClientConnection, last_answer: _LastAnswe
             streams.receive(text)
             continue
         last_answer.at = time.monotonic()
-        await node.handle_answer(answers.read(_decode, text, node.url))
+        if await node.handle_answer(answers.read(_decode, text, node.url)):
+            raise CredentialChanged
 
 
 async def _send_streams(node: Node, socket: ClientConnection, streams: Streams) -> None:
@@ -230,14 +241,15 @@ async def _over_http(node: Node, heartbeat_seconds: float, http: httpx.AsyncClie
             answer = await http.post(
                 f"{node.url}/agent/sync",
                 content=msgspec.json.encode(message),
-                headers={"Authorization": f"Bearer {node.identity.credential}"},
+                headers={"Authorization": f"Bearer {node.credentials.presented}"},
             )
         pulse.beat()
         if answer.status_code == 401:
-            return await _join_again(node)
+            return await _after_refusal(node)
         if answer.status_code != 200:
             return f"{node.url} answers HTTP {answer.status_code}"
-        await node.handle_answer(answers.read(_decode, answer.content, node.url))
+        if await node.handle_answer(answers.read(_decode, answer.content, node.url)):
+            return ""
         try:
             await asyncio.wait_for(node.dirty.wait(), heartbeat_seconds)
         except TimeoutError:

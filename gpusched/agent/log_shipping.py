@@ -128,7 +128,7 @@ async def _send(node: Node, rank: RankState, offset: int, data: bytes, http: htt
         f"{node.url}/agent/logs",
         params={"key": rank.key, "offset": str(offset)},
         content=data,
-        headers={"Authorization": f"Bearer {node.identity.credential}"},
+        headers={"Authorization": f"Bearer {node.credentials.presented}"},
     )
     if answer.status_code == 404 and _is_the_servers(answer):
         # The server does not assign this rank to the node: its log will never be read.

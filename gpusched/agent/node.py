@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpusched.agent import identity as identities
+from gpusched.agent.credentials import Credentials
 from gpusched.agent.gpus.occupancy import OccupancyChecker
 from gpusched.agent.gpus.orphans import OrphanKiller
 from gpusched.agent.gpus.release_check import ReleaseCheck
@@ -46,7 +47,7 @@ class Node:
     def __init__(
         self, directory: Path, identity: Identity, machine: Machine, launcher: Launcher, token: str, log_max_bytes: int
     ) -> None:
-        self.identity = identity
+        self.credentials = Credentials(directory, identity)
         self.addresses = Addresses(identity.url)
         self.dirty = asyncio.Event()
         self.log_grew = asyncio.Event()
@@ -54,9 +55,7 @@ class Node:
         self._machine = machine
         self._token = token
         self._boot_id = boot_id()
-        self.ranks = Ranks(
-            Journal(directory, self._boot_id, identity.credential), launcher, identity.name, log_max_bytes
-        )
+        self.ranks = Ranks(Journal(directory, self._boot_id, identity.plane), launcher, identity.name, log_max_bytes)
         self._seq = 0
         self._readings: list[Reading] = []
         self._occupancy = OccupancyChecker(directory)
@@ -70,6 +69,10 @@ class Node:
         # The disk and the driver may be slow; each does one piece of work at a time, in order, beside the event loop.
         self._disk, self._driver, self._processes = Lane(), Lane(), Lane()
         self._release_check = ReleaseCheck(self.ranks.devices_of, self._occupants_of, self._read_devices, self._driver)
+
+    @property
+    def identity(self) -> Identity:
+        return self.credentials.identity
 
     @property
     def url(self) -> str:
@@ -116,9 +119,13 @@ class Node:
             reports=self._release_check.with_verdicts(self.ranks.reports()),
             readings=readings,
             facts=facts,
+            next_credential_hash=self.credentials.offer,
         )
 
-    async def handle_answer(self, answer: Desired) -> None:
+    async def handle_answer(self, answer: Desired) -> bool:
+        """Do what the server says. Return True if the node must connect anew, with another credential."""
+        if not self.credentials.is_proven:
+            await self._store(self.credentials.worked)
         if answer.error:
             logger.warning("%s: the server reports an error: %s", self.identity.name, answer.error, extra=self._about)
             self._facts_sent = None  # the failed message may have contained them
@@ -139,6 +146,16 @@ class Node:
             await self.in_thread(lambda: self.ranks.signal(answer.signals))
         if answer.acknowledged:
             await self.in_thread(self.ranks.drop_settled)
+        if answer.rotate:
+            await self._store(self.credentials.prepare_next)
+        return self.credentials.accept(answer.next_credential_hash)
+
+    async def _store(self, work: Callable[[], None]) -> None:
+        """Store a change of the credentials. On a full disk the node goes on: the next answer tries again."""
+        try:
+            await self.in_thread(work)
+        except OSError as error:
+            logger.warning("%s: cannot store its credential: %s", self.identity.name, error, extra=self._about)
 
     async def join_again(self) -> bool:
         """Join again if the agent has a join token; return False without one. For a credential that the server does not
@@ -147,10 +164,10 @@ class Node:
             return False
         facts = await asyncio.to_thread(self._machine.facts)
         join = identities.join
-        self.identity = await asyncio.to_thread(
-            lambda: join(self._directory, self.identity, self.identity.url, self._token, facts)
+        self.credentials.joined(
+            await asyncio.to_thread(lambda: join(self._directory, self.identity, self.identity.url, self._token, facts))
         )
-        await self.in_thread(lambda: self.ranks.joined(self.identity.credential))
+        await self.in_thread(lambda: self.ranks.joined(self.identity.plane))
         return True
 
     # --- the ranks and devices ---

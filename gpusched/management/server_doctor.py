@@ -11,6 +11,7 @@ from pathlib import Path
 
 from django.db import OperationalError, connection
 from django.db.models import Q
+from django.db.models.functions import Coalesce
 
 from gpusched.env import Env
 from gpusched.lib.process.backups import last_backup
@@ -19,6 +20,7 @@ from nodes.models import Node
 from tenants.models import ApiToken
 
 OLD_TOKEN, UNUSED_TOKEN = timedelta(days=365), timedelta(days=90)
+SLOW_ROTATION = timedelta(days=1)
 RECENT_BACKUP, STALE_BACKUP = timedelta(days=2), timedelta(days=14)
 # Listeners, notifiers, workers and their children, and some for an operator.
 OTHER_CONNECTIONS = 20
@@ -45,11 +47,11 @@ def examine(env: Env, data_dir: Path, now: datetime) -> list[Finding]:
             values = dict(cursor.fetchall())
         # By their state: only nodes that report have a clock to compare.
         clocks = dict(Node.objects.filter(removed_at=None, state="online").values_list("name", "clock_off_seconds"))
-        tokens = _tokens(now)
+        tokens, agents = _tokens(now), _agents(now)
     except OperationalError as error:
         step = "start it, or correct GPUSCHED_DATABASE_URL; its other checks did not run"
         return [*findings, Finding("database", FAIL, f"it does not answer: {str(error).strip()}", step)]
-    findings += check_tokens(tokens)
+    findings += [*check_tokens(tokens), *check_agents(*agents)]
     findings += check_clocks((now - database_time).total_seconds(), clocks)
     return [*findings, *check_database(values, env)]
 
@@ -98,11 +100,23 @@ def check_backup(last: "tuple[datetime, Path] | None", now: datetime) -> Iterato
 def check_tokens(old: Sequence[str]) -> Iterator[Finding]:
     """`old`: those valid tokens that are older than a year, or not used for three months."""
     if old:
-        named = ", ".join(old[:5]) + (f" and {len(old) - 5} more" if len(old) > 5 else "")
-        sentence = f"{len(old)} valid tokens are older than a year, or unused for three months: {named}"
+        sentence = f"{len(old)} valid tokens are older than a year, or unused for three months: {_named(old)}"
         yield Finding("tokens", WARN, sentence, "gpusched token revoke ID, and create new ones with an end")
     else:
         yield Finding("tokens", OK, "none is older than a year or unused")
+
+
+def check_agents(old: Sequence[str], waiting: Sequence[str]) -> Iterator[Finding]:
+    """`old`: nodes whose agents' credentials are older than a year. `waiting`: online nodes that were asked for a new
+    one more than a day ago."""
+    if old:
+        sentence = f"the credentials of {len(old)} agents are older than a year: {_named(old)}"
+        yield Finding("agents", WARN, sentence, "gpusched node rotate-credential NODE")
+    if waiting:
+        sentence = f"{len(waiting)} agents have not replaced their credential since they were asked: {_named(waiting)}"
+        yield Finding("agents", WARN, sentence, "upgrade these agents, and read their logs")
+    if not old and not waiting:
+        yield Finding("agents", OK, "no credential is older than a year")
 
 
 def check_clocks(off_seconds: float, nodes: Mapping[str, float | None]) -> Iterator[Finding]:
@@ -148,6 +162,17 @@ def _tokens(now: datetime) -> list[str]:
     unused = Q(created_at__lt=now - UNUSED_TOKEN) & (Q(last_used_at=None) | Q(last_used_at__lt=now - UNUSED_TOKEN))
     old = valid.filter(Q(created_at__lt=now - OLD_TOKEN) | unused).select_related("user").order_by("created_at")
     return [f"{token.pk} of {token.user.username} ({token.name})" for token in old]
+
+
+def _agents(now: datetime) -> tuple[list[str], list[str]]:
+    nodes = Node.objects.filter(removed_at=None).annotate(issued_at=Coalesce("credential_at", "joined_at"))
+    old = nodes.filter(issued_at__lt=now - OLD_TOKEN).order_by("issued_at")
+    waiting = nodes.filter(state="online", rotation_asked_at__lt=now - SLOW_ROTATION).order_by("name")
+    return list(old.values_list("name", flat=True)), list(waiting.values_list("name", flat=True))
+
+
+def _named(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _skew_level(seconds: float) -> str:

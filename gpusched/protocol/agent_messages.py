@@ -228,7 +228,8 @@ class Sync(msgspec.Struct, kw_only=True, frozen=True):
     not dropped; `running`: those of them that may still have a live process; `reports` repeats each report until its
     key is in `acknowledged`. `facts` is sent with the first sync of a connection and when the hardware changed.
     `saved`: the time of each running rank's latest checkpoint, by key. `limits`: the versions of changed time limits in
-    force, by key. `signalled`: the sequence number of the latest signal sent, by key."""
+    force, by key. `signalled`: the sequence number of the latest signal sent, by key. `next_credential_hash`: the
+    SHA-256 of the secret with which the agent wants to replace that of its credential."""
 
     seq: int
     at: str
@@ -241,6 +242,7 @@ class Sync(msgspec.Struct, kw_only=True, frozen=True):
     reports: list[Report] = []
     readings: list[Reading] = []
     facts: NodeFacts | None = None
+    next_credential_hash: str = ""
 
 
 class Desired(msgspec.Struct, kw_only=True, frozen=True):
@@ -248,7 +250,9 @@ class Desired(msgspec.Struct, kw_only=True, frozen=True):
     changed. `acknowledged`: keys whose `ended` report the server has stored (the agent drops them once their log is
     shipped); `started`: keys whose `started` report the server has stored; `limits`: time limits that were changed
     after the start; `signals`: those not yet sent; `missing`: keys that run by the server's database, which may be a
-    restored backup, and that the agent does not list: it repeats their ends. An absent key means nothing."""
+    restored backup, and that the agent does not list: it repeats their ends. An absent key means nothing. `rotate`: an
+    admin wants the agent to replace its credential; `next_credential_hash`: the server accepts the secret with this
+    hash, and no other one after its first use. Older agents and servers do not know these."""
 
     seq: int = 0
     assignments: list[Run | Stop] = []
@@ -257,6 +261,8 @@ class Desired(msgspec.Struct, kw_only=True, frozen=True):
     acknowledged: list[str] = []
     started: list[str] = []
     missing: list[str] = []
+    rotate: bool = False
+    next_credential_hash: str = ""
     error: str | None = None
 
 

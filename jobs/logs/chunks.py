@@ -10,6 +10,7 @@ from django.core.files.base import ContentFile
 from django.core.files.storage import Storage
 
 MAX_SMALL = 64
+MAX_TRIES = 5
 SMALL_BYTES, LARGE_BYTES = 1 << 20, 8 << 20
 
 
@@ -32,13 +33,14 @@ def append(storage: Storage, log: str, offset: int, data: bytes) -> int:
 
 def read(storage: Storage, log: str, offset: int, limit: int) -> tuple[bytes, int]:
     """Return (up to `limit` bytes from an offset, size of the log). Retry when a concurrent merge removed a chunk."""
-    for attempt in (1, 2, 3):
+    for attempt in range(1, MAX_TRIES + 1):
         chain = _chain(_chunks(storage, log))
         size = chain[-1].end if chain else 0
         try:
             return _read(storage, log, chain, offset, limit), size
-        except FileNotFoundError:
-            if attempt == 3:
+        except Exception:
+            # A chunk that goes between its opening and its reading: each storage raises something of its own.
+            if attempt == MAX_TRIES or set(chain) <= set(_chunks(storage, log)):
                 raise
     raise AssertionError("unreachable")
 

@@ -16,6 +16,7 @@ from gpusched.lib.db.threads import DatabaseAway, WorkFailed, run_in_thread
 from gpusched.lib.process.supervised import supervised
 from gpusched.protocol.agent_messages import Desired, Run, Sync
 from nodes.agents.inbox import Inbox, QueuedMessage
+from nodes.agents.replaced import ReplacedCredentials
 from nodes.agents.sync import process, process_leniently, push
 from nodes.inventory.removal import REFUSAL
 
@@ -35,6 +36,7 @@ class AgentLink(Protocol):
     """A connected agent."""
 
     node_id: int
+    authorization: str
 
     def deliver(self, answer: Desired) -> None: ...
 
@@ -58,22 +60,25 @@ class AgentHub:
         self._tasks: list[asyncio.Task[None]] = []
         self._messages = ThreadPoolExecutor(1, thread_name_prefix="agent-messages")
         self._pushes = ThreadPoolExecutor(1, thread_name_prefix="agent-pushes")
+        self._replaced = ReplacedCredentials(self._pushes)
 
     def start(self) -> None:
         """Start the tasks, once. Called at the first request of the process: Daphne has no start-up hook."""
         if not self._tasks:
             listener.subscribe(self._on_change)
             loop = asyncio.get_running_loop()
-            works = (self._process, self._push, self._hold_lease)
+            works = (self._process, self._push, self._replaced.check, self._hold_lease)
             self._tasks = [loop.create_task(supervised(work, "a task of the agents' hub")) for work in works]
 
     def connect(self, link: AgentLink) -> None:
         self._links[link.node_id] = link
+        self._replaced.connect(link)
         self._sent_runs[link.node_id] = {}
         self._dirty_nodes.add(link.node_id)
         self._changed.set()
 
     def disconnect(self, link: AgentLink) -> None:
+        self._replaced.disconnect(link)
         if self._links.get(link.node_id) is link:
             del self._links[link.node_id], self._sent_runs[link.node_id]
 
@@ -91,6 +96,7 @@ class AgentHub:
         return 0.0 if since is None else time.monotonic() - since
 
     def _on_change(self, changed: dict[str, list[int]]) -> None:
+        self._replaced.on_change(changed)
         for topic, dirty in (("assignments", self._dirty_nodes), ("stops", self._dirty_jobs)):
             if topic in changed:
                 dirty.update(changed[topic])

@@ -13,7 +13,7 @@ from gpusched.lib.db.sql import columns, execute, prepared, query, retry_atomic
 from gpusched.protocol.agent_messages import Desired, Ended, Report, Signal, Started, Sync, rank_key
 from gpusched.protocol.states import RankState
 from nodes.health import auto_cordon
-from nodes.inventory import removal
+from nodes.inventory import removal, rotation
 from nodes.ranks import agent_clock, checkpoints, fault_attribution, rank_end
 from nodes.ranks.desired_state import desired, live_ranks
 from nodes.ranks.pending_signals import pending_signals
@@ -93,6 +93,8 @@ def _process(batch: Sequence[tuple[int, Sync]], sent_runs: SentRuns) -> list[Des
             for node_id, sync in latest.items()
         ]
     )
+    offers = [(node_id, sync.next_credential_hash) for node_id, sync in batch if existing.get(node_id)]
+    stored = rotation.store_offers(offers)
     # 3. Take faulty nodes out of service.
     reasons = auto_cordon.NODE_FAULT_REASONS
     faulty |= {node_id for node_id, report in reports if isinstance(report, Ended) and report.reason in reasons}
@@ -103,7 +105,11 @@ def _process(batch: Sequence[tuple[int, Sync]], sent_runs: SentRuns) -> list[Des
     orders = desired(rows_of, agent_keys, sent_runs, {node_id: sync.limits for node_id, sync in latest.items()})
     signals = pending_signals(rows_of, {node_id: sync.signalled for node_id, sync in latest.items()})
     return [
-        _answer(orders[node_id], signals.get(node_id, []), sync, missing.get(node_id, []))
+        replace(
+            _answer(orders[node_id], signals.get(node_id, []), sync, missing.get(node_id, [])),
+            rotate=existing[node_id],
+            next_credential_hash=sync.next_credential_hash if (node_id, sync.next_credential_hash) in stored else "",
+        )
         if node_id in existing
         else Desired(seq=sync.seq, error=removal.REFUSAL)
         for node_id, sync in batch

@@ -24,6 +24,7 @@ class AgentConsumer(HubSocket):
     """Pass messages to the hub, which answers through `deliver`."""
 
     node_id = 0
+    authorization = ""
     streams: AgentStreams | None = None
     _closing: asyncio.Task[None] | None = None
 
@@ -40,7 +41,7 @@ class AgentConsumer(HubSocket):
             # Accepted first: a rejected handshake carries no reason, a close code does.
             await self.close(code=NOT_AUTHENTICATED, reason=reason)
             return
-        self.node_id = node_id
+        self.node_id, self.authorization = node_id, header
         can_stream = headers.get(HEADER.lower().encode()) == HEADER_VALUE.encode()
         self.streams = AgentStreams(self.scope["output"], can_stream=can_stream)
         hub.start()
@@ -86,7 +87,8 @@ class AgentConsumer(HubSocket):
         self.send_text(msgspec.json.encode(answer).decode())
 
     def refuse(self, reason: str) -> None:
-        """Close the connection of a node that was removed. The hub calls it in the event loop."""
+        """Close the connection of a node that was removed, or whose credential was replaced. Called in the event
+        loop."""
         hub.disconnect(self)
         self._end_streams()
         self.node_id = 0

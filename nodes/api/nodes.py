@@ -19,7 +19,7 @@ from gpusched.protocol.rest.jobs import Page
 from gpusched.protocol.states import NodeIntent
 from nodes import not_found
 from nodes.health import cordon
-from nodes.inventory import join, removal, representation
+from nodes.inventory import join, removal, representation, rotation
 from tenants.auth.identity import identity
 
 
@@ -82,6 +82,17 @@ def _intent(verb: str, intent: NodeIntent, summary: str) -> type[APIView]:
 Cordon = _intent("cordon", NodeIntent.CORDONED, "Cordon a node: start no new jobs on it; notes up to 200 characters")
 Uncordon = _intent("uncordon", NodeIntent.OPEN, "Uncordon a node: start jobs on it again")
 Drain = _intent("drain", NodeIntent.DRAINING, "Drain a node: start no new jobs on it; running jobs continue")
+
+
+class RotateCredential(APIView):
+    @documented("Ask the agent of a node for a new credential", tag="nodes", who="admin", answer=NodeAction)
+    def post(self, request: Request, name: str) -> Response:
+        """Its jobs continue. The old credential is valid until the new one is used; `credential_at` of the node then
+        changes."""
+        identity(request).require_admin()
+        if "\x00" in name:
+            raise not_found.absent(name)
+        return Response({"node": name, "status": "asked", "message": rotation.ask(name)})
 
 
 class NewJoinToken(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):

@@ -8,11 +8,12 @@ from django.utils import timezone
 from gpusched.lib.api.problems import Problem, not_found
 from gpusched.lib.audit import log
 from gpusched.lib.auth import credentials
+from gpusched.lib.bus import events
 from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.agent_messages import Join, Joined
 from gpusched.protocol.states import NodeState
-from nodes.inventory import removal
+from nodes.inventory import removal, rotation
 from nodes.models import JoinToken, Node
 from nodes.telemetry import readings
 
@@ -73,8 +74,10 @@ def _join(message: Join, heartbeat_seconds: float, let_in_by: str) -> Joined:
             node = _reuse_lost_node(message) or Node(name=message.name, joined_at=timezone.now())
             node.node_key = message.node_key
         node.credential_prefix, node.credential_hash = credential.prefix, credential.secret_hash
+        node.credential_at, node.next_credential_hash, node.rotation_asked_at = timezone.now(), "", None
         node.let_in_by = let_in_by
         node.save()
+        events.changed("credentials", [node.pk])
         readings.store_facts(node.pk, message.facts)
     return Joined(node_id=node.pk, credential=credential.text, heartbeat_seconds=heartbeat_seconds)
 
@@ -102,14 +105,21 @@ def _name_taken(detail: str, next_step: str) -> Problem:
 
 
 def authenticate(header: str) -> int | None:
-    """Return the id of the node whose credential an Authorization header carries, or None.
+    """Return the id of the node whose credential an Authorization header carries, or None. The first use of a new
+    credential ends the old one.
 
     401 with the code `node_removed` if that node was removed."""
     prefix, secret = credentials.bearer(header)
-    sql = "SELECT id, credential_hash, removed_at FROM nodes_node WHERE credential_prefix = %s"
+    sql = "SELECT id, credential_hash, next_credential_hash, removed_at FROM nodes_node WHERE credential_prefix = %s"
     rows = query(sql, [prefix]) if prefix else []
-    if not rows or not credentials.proves(secret, rows[0]["credential_hash"]):
+    if not rows:
         return None
-    if rows[0]["removed_at"] is not None:
+    [node] = rows
+    is_present = credentials.proves(secret, node["credential_hash"])
+    if not is_present and not credentials.proves(secret, node["next_credential_hash"]):
+        return None
+    if node["removed_at"] is not None:
         raise Problem(401, "node_removed", removal.REFUSAL, next_step="gpusched node join-token makes one")
-    return int(rows[0]["id"])
+    if not is_present and not rotation.complete(node["id"], node["next_credential_hash"]):
+        return None
+    return int(node["id"])

@@ -11,6 +11,7 @@ _NODES = """
     SELECT n.id, n.name, n.state, n.intent, n.intent_note, n.pretend, n.cpu_cores, n.memory_mb,
            n.labels || n.admin_labels AS labels, n.taints, n.agent_version,
            n.driver_version, n.runtimes, n.isolation, n.hostname, n.last_seen_at, n.joined_at,
+           coalesce(n.credential_at, n.joined_at) AS credential_at, n.rotation_asked_at,
            n.clock_off_seconds,
            (SELECT jsonb_object_agg(m.unix_user, m.detail) FROM nodes_missinguser m
              WHERE m.node_id = n.id) AS missing_users,
@@ -62,6 +63,8 @@ def _node(row: dict[str, Any], devices: list[dict[str, Any]], visible: list[int]
         "memory_mb_free": row["memory_mb"] - int(row["memory_held"]),
         "last_seen_at": rfc3339(row["last_seen_at"]),
         "joined_at": rfc3339(row["joined_at"]),
+        "credential_at": rfc3339(row["credential_at"]),
+        "rotation_asked_at": rfc3339(row["rotation_asked_at"]),
         "jobs": _visible_jobs(row["jobs"], visible),
         "devices": devices,
     }

@@ -17,6 +17,12 @@ class Node(models.Model):
     node_key = models.CharField(max_length=64, editable=False)
     credential_prefix = models.CharField(max_length=12, unique=True, editable=False)
     credential_hash = models.CharField(max_length=64, editable=False)
+    next_credential_hash = models.CharField(
+        max_length=64, blank=True, default="", db_default="", editable=False,
+        help_text="Of the secret that replaces the present one when it is used first (nodes/inventory/rotation.py)",
+    )  # fmt: skip
+    credential_at = models.DateTimeField(null=True, editable=False, help_text="Of its issue; empty: when it joined")
+    rotation_asked_at = models.DateTimeField(null=True, editable=False)
     state = models.CharField(max_length=10, default=NodeState.JOINED)
     intent = models.CharField(max_length=10, default=NodeIntent.OPEN, choices=[(i, i) for i in NodeIntent])
     intent_note = models.CharField(max_length=200, blank=True, default="")

@@ -19,19 +19,19 @@ _HEARTBEAT = """
            state = CASE WHEN t.is_clean THEN 'online' ELSE n.state END
       FROM old, unnest(%s::bigint[], %s::text[], %s::bool[], %s::float8[]) AS t (id, boot_id, is_clean, off)
      WHERE n.id = old.id AND n.id = t.id
-    RETURNING n.id, old.state AS old_state, n.state
+    RETURNING n.id, old.state AS old_state, n.state, n.rotation_asked_at IS NOT NULL AS is_rotation_asked
 """
 
 
-def record_heartbeats(nodes: Sequence[tuple[int, str, bool, float | None]]) -> set[int]:
+def record_heartbeats(nodes: Sequence[tuple[int, str, bool, float | None]]) -> dict[int, bool]:
     """Mark nodes alive, as (node, boot id, is_clean, seconds that its clock is ahead). A node on which processes of
     ended attempts still run (not clean) does not come back online before they are gone: their devices must not go to
-    other jobs yet. Return the nodes that exist, without removed ones."""
+    other jobs yet. Return the nodes that exist, without removed ones, and whether each is to get a new credential."""
     rows = prepared(_HEARTBEAT, [[node[0] for node in nodes], *columns(nodes, 4)])
     if back := [row["id"] for row in rows if row["old_state"] != row["state"]]:
         events.changed("nodes", back)
         wake.request_cycle()
-    return {row["id"] for row in rows}
+    return {row["id"]: row["is_rotation_asked"] for row in rows}
 
 
 def store_facts(node_id: int, facts: NodeFacts) -> None:

@@ -1,5 +1,6 @@
 """A small control plane for agents under test, over HTTP: it orders, receives, and can be down."""
 
+import hashlib
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,6 +26,13 @@ from gpusched.protocol.agent_messages import (
 )
 from tests.waiting import wait_for
 
+JOINED = "n1.secret"
+
+
+def hash_of(credential: str) -> str:
+    """Return the hash of the secret in it, as the server stores it."""
+    return hashlib.sha256(credential.partition(".")[2].encode()).hexdigest()
+
 
 class Control:
     """`with Control() as control`: orders what `run` and `stop` say, with each answer, until the end is reported."""
@@ -42,6 +50,10 @@ class Control:
         self.is_acknowledging = True
         self.unknown: set[str] = set()
         self.missing: list[str] = []
+        # Of the credential; checked once a new one has been asked for.
+        self.secret_hash, self.next_hash = hash_of(JOINED), ""
+        self.is_checking = self.is_asking = False
+        self.on_step: Callable[[str], None] = lambda step: None
         self._lock = threading.Lock()
         control = self
 
@@ -55,6 +67,9 @@ class Control:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 if control.is_away:
                     self.send_error(503)
+                    return
+                if not control.admits(self.path, self.headers.get("Authorization", "")):
+                    self.send_error(401)
                     return
                 status, answer = control.answer(self.path, body)
                 self.send_response(status)
@@ -80,11 +95,23 @@ class Control:
     def upgrade(self, request: BaseHTTPRequestHandler) -> None:
         request.send_error(404)  # no WebSocket here: agents fall back to HTTP
 
+    def admits(self, path: str, authorization: str) -> bool:
+        """Return False for a request that is to be answered 401. The first use of a new credential ends the old one, as
+        in nodes/inventory/join.py."""
+        if not self.is_checking or path == "/agent/join":
+            return True
+        shown = hash_of(authorization.removeprefix("Bearer "))
+        if self.next_hash and shown == self.next_hash:
+            self.secret_hash, self.next_hash, self.is_asking = shown, "", False
+            self.on_step("used")
+        return shown == self.secret_hash
+
     def answer(self, path: str, body: bytes) -> tuple[int, bytes]:
         with self._lock:
             if path == "/agent/join":
                 self.joins.append(msgspec.json.decode(body, type=Join))
-                return 200, msgspec.json.encode(Joined(node_id=1, credential="n1.secret", heartbeat_seconds=0.05))
+                self.secret_hash, self.next_hash, self.is_asking = hash_of(JOINED), "", False
+                return 200, msgspec.json.encode(Joined(node_id=1, credential=JOINED, heartbeat_seconds=0.05))
             if path == "/agent/sync":
                 return 200, msgspec.json.encode(self._handle_sync(msgspec.json.decode(body, type=Sync)))
             return self._append(parse_qs(urlsplit(path).query), body)
@@ -96,6 +123,9 @@ class Control:
                 self.started[report.key] = report
             else:
                 self.ended.setdefault(report.key, []).append(report)
+        if self.is_asking and sync.next_credential_hash:
+            self.on_step("offered")
+            self.next_hash = sync.next_credential_hash
         acknowledged_keys = [report.key for report in sync.reports] if self.is_acknowledging else []
         return Desired(
             seq=sync.seq,
@@ -103,6 +133,8 @@ class Control:
             limits=self.limits,
             signals=self.signals,
             missing=self.missing,
+            rotate=self.is_asking,
+            next_credential_hash=self.next_hash,
             acknowledged=[r.key for r in sync.reports if isinstance(r, Ended) and r.key in acknowledged_keys],
             started=[r.key for r in sync.reports if isinstance(r, Started) and r.key in acknowledged_keys],
         )
@@ -126,6 +158,9 @@ class Control:
 
     def stop(self, key: str, reason: str = "cancelled", grace_seconds: int = 5) -> None:
         self.orders[key] = Stop(key=key, reason=reason, grace_seconds=grace_seconds)
+
+    def ask_for_credential(self) -> None:
+        self.is_checking = self.is_asking = True
 
     def limit(self, key: str, version: int, seconds: int) -> None:
         self.limits.append(Limit(key=key, version=version, max_runtime_seconds=seconds))

@@ -103,6 +103,7 @@ class SocketControl(Control):
 
     def _converse(self, request: BaseHTTPRequestHandler, protocol: ServerProtocol) -> None:
         self.has_stream_header = request.headers.get(streams.HEADER) == streams.HEADER_VALUE
+        is_admitted = self.admits("/ws/agent/", request.headers.get("Authorization", ""))
         request.connection.settimeout(0.005)
         while True:
             self._send_frames(protocol)
@@ -118,9 +119,9 @@ class SocketControl(Control):
                 continue
             protocol.receive_data(data) if data else protocol.receive_eof()
             for frame in protocol.events_received():
-                self._receive(protocol, frame)
+                self._receive(protocol, frame, is_admitted)
 
-    def _receive(self, protocol: ServerProtocol, frame: Any) -> None:
+    def _receive(self, protocol: ServerProtocol, frame: Any, is_admitted: bool) -> None:
         if frame.opcode == Opcode.BINARY:
             stream_id, kind, payload = streams.decode(bytes(frame.data))
             if (stream := self.streams.get(stream_id)) is not None:
@@ -128,8 +129,8 @@ class SocketControl(Control):
                     stream.endpoint.receive(kind, payload)
         if frame.opcode != Opcode.TEXT:
             return
-        if self.refusals:
-            self.refusals -= 1
+        if self.refusals or not is_admitted:
+            self.refusals = max(0, self.refusals - 1)
             protocol.send_close(NOT_AUTHENTICATED)
         else:
             with self._lock:

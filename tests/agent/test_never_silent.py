@@ -127,6 +127,8 @@ class Stage:
         self.control.is_refusing_logs = self.scenario == "logs refused"
         self.control.is_dropping_logs = self.scenario == "logs dropped"
         self.order_jobs()
+        if self.scenario in ("rotated", "rotated by http"):
+            self.control.ask_for_credential()
         if self.scenario == "stop":
             self.wait(lambda: "2.1.0" in self.control.started or self.fired(), 30, "the start")
             self.kill(signal.SIGTERM)
@@ -207,6 +209,8 @@ SCENARIOS = (
     "stop",
     "failing",
     "streams",
+    "rotated",
+    "rotated by http",
 )
 # In this scenario a part fails once, so that the sites of restarting it are passed.
 FAILING = "node.Node.keep_polling#1"

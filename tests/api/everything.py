@@ -275,6 +275,7 @@ def nodes(world: World) -> Iterator[Answered]:
         yield world.ask(f"POST /gpus/{{device_id}}/{verb}", device_id=device["id"])
     for verb in ("cordon", "drain", "uncordon"):
         yield world.ask(f"POST /nodes/{{name}}/{verb}", name="n1", body={"note": "disk"})
+    yield world.ask("POST /nodes/{name}/rotate-credential", name="n1")
     yield world.ask("PATCH /nodes/{name}/labels", name="n1", body={"labels": {"zone": "a"}})
     yield world.ask("PATCH /nodes/{name}/taints", name="n1", body={"add": [{"key": "spot"}]})
     for subject in ("", "/labels", "/taints"):

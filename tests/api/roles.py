@@ -147,6 +147,7 @@ _OPERATIONS = {
         POST /api/v1/nodes/{name}/drain
         PATCH /api/v1/nodes/{name}/labels
         PATCH /api/v1/nodes/{name}/taints
+        POST /api/v1/nodes/{name}/rotate-credential
         POST /api/v1/nodes/{name}/uncordon
         POST /api/v1/rates
         DELETE /api/v1/rates/{rate_id}

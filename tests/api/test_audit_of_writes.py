@@ -62,6 +62,7 @@ ENTRIES = {
     "POST nodes/{node}/cordon": Kept("node.intent", True, True),
     "POST nodes/{node}/uncordon": Kept("node.intent", True, True),
     "POST nodes/{node}/drain": Kept("node.intent", True, True),
+    "POST nodes/{node}/rotate-credential": Kept("node.rotate_credential", True, True),
     "PATCH nodes/{node}/labels": Kept("node.labels", True, True, {"labels": {"zone": "a"}}),
     "PATCH nodes/{node}/taints": Kept("node.taints", True, True, {"add": [{"key": "spot"}]}),
     "DELETE nodes/{closed}": Kept("node.remove", True, False),

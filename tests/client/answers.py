@@ -95,7 +95,7 @@ def answer_all(server: FakeServer) -> None:
         server.on("POST", f"/jobs/42/{verb}", acted(verb))
     server.on("GET", "/jobs/42/elements", Answer(200, {"items": [ELEMENT]}))
     server.on("POST", "/jobs/42/extend", Answer(200, EXTENDED))
-    for verb in ("cordon", "drain", "uncordon"):
+    for verb in ("cordon", "drain", "uncordon", "rotate-credential"):
         server.on("POST", f"/nodes/n1/{verb}", Answer(200, {"node": "n1", "status": verb, "message": f"n1: {verb}"}))
     server.on("DELETE", "/nodes/n1", Answer(200, {"node": "n1", "status": "removed", "message": "n1: removed"}))
     for verb, health in (("quarantine", "quarantined"), ("clear", "ok"), ("retire", "retired")):

@@ -50,6 +50,7 @@ COMMANDS: dict[str, list[str]] = {
     "node cordon": ["node", "cordon", "n1"],
     "node drain": ["node", "drain", "n1"],
     "node uncordon": ["node", "uncordon", "n1"],
+    "node rotate-credential": ["node", "rotate-credential", "n1"],
     "node remove": ["node", "remove", "n1", "--yes"],
     "gpu quarantine": ["gpu", "quarantine", "2", "--note", "noisy"],
     "gpu clear": ["gpu", "clear", "2"],

@@ -12,8 +12,9 @@ from django.db import OperationalError, connection
 
 from gpusched.env import Env
 from gpusched.management import server_doctor as doctor
+from nodes.models import Node
 from tenants.models import ApiToken
-from tests.factories import make_token, make_user
+from tests.factories import make_node, make_token, make_user
 
 EVERY = "0.0.0.0"  # noqa: S104
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
@@ -102,13 +103,31 @@ def test_old_and_unused_tokens_are_noticed() -> None:
 
 
 @pytest.mark.django_db
+def test_old_credentials_of_agents_are_noticed() -> None:
+    for name, joined, issued, asked in (
+        ("new", 10, None, None), ("replaced", 400, 30, None), ("old", 400, None, None), ("older", 900, 401, None),
+        ("slow", 30, None, 2), ("asked", 30, None, 0),
+    ):  # fmt: skip
+        agent = make_node(name=name, gpus=1)
+        days_ago = [None if days is None else NOW - timedelta(days=days) for days in (joined, issued, asked)]
+        fields = dict(zip(("joined_at", "credential_at", "rotation_asked_at"), days_ago, strict=True))
+        Node.objects.filter(pk=agent.id).update(**fields)
+    removed = make_node(name="removed", gpus=1)
+    Node.objects.filter(pk=removed.id).update(credential_at=NOW - timedelta(days=900), removed_at=NOW)
+    old, waiting = doctor._agents(NOW)
+    assert (old, waiting) == (["older", "old"], ["slow"])
+    assert [finding.level for finding in doctor.check_agents(old, waiting)] == ["warn", "warn"]
+    assert levels(doctor.check_agents([], [])) == {"agents": "ok"}
+
+
+@pytest.mark.django_db
 def test_doctor_reports_each_check_and_fails_if_one_does(capsys: pytest.CaptureFixture[str]) -> None:
     """The tests' own database has fsync off."""
     with pytest.raises(SystemExit) as end:
         call_command("doctor", "--json")
     assert end.value.code == 1
     found = {finding["check"]: finding for finding in json.loads(capsys.readouterr().out)}
-    assert {"tls", "backup", "tokens", "clock", "node_clocks", "max_connections"} <= set(found)
+    assert {"tls", "backup", "tokens", "agents", "clock", "node_clocks", "max_connections"} <= set(found)
     assert found["fsync"]["level"] == "fail" and "ALTER SYSTEM" in found["fsync"]["next_step"]
 
 

@@ -14,6 +14,7 @@ from nodes.inventory.removal import REFUSAL
 
 class Agent:
     node_id = 1
+    authorization = ""
 
     def __init__(self) -> None:
         self.answered = asyncio.Event()

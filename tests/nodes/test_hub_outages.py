@@ -30,6 +30,8 @@ def proxy():
 
 
 class Link:
+    authorization = ""
+
     def __init__(self, agent: FakeAgent) -> None:
         self.node_id = agent.id
         self.answers: list[Desired] = []

@@ -2,7 +2,6 @@
 jobs; its memory is a copy."""
 
 import contextlib
-import hashlib
 import logging
 import os
 import signal
@@ -33,7 +32,7 @@ LATE_SECONDS = 60.0
 class Journal:
     """The `ranks/` directory of one node and the keys that have ended and were dropped."""
 
-    def __init__(self, directory: Path, boot_id: str, credential: str = "") -> None:
+    def __init__(self, directory: Path, boot_id: str, plane: str = "") -> None:
         self.ranks = directory / "ranks"
         self.ranks.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._confinement = confinement.current()
@@ -44,7 +43,7 @@ class Journal:
         self._dropped_file = directory / "forgotten"
         # Beside it, so that an older agent still reads that one.
         self._ends_file = directory / "ends"
-        self.joined(credential)
+        self.joined(plane)
         self._dropped = dict(self._read_dropped())
         self._trash = directory / "trash"
         self._trash.mkdir(exist_ok=True, mode=0o700)
@@ -61,9 +60,9 @@ class Journal:
             self._discard(key)
         return [key for key in keys if not self.is_dropped(key)]
 
-    def joined(self, credential: str) -> None:
+    def joined(self, plane: str) -> None:
         """Record the control plane: another one numbers its jobs anew, so its keys differ."""
-        self._plane = f"@{hashlib.sha256(credential.encode()).hexdigest()[:12]}" if credential else ""
+        self._plane = f"@{plane}" if plane else ""
 
     def is_dropped(self, key: str) -> bool:
         """Return True if a key was here and has been dropped: it must never start again."""

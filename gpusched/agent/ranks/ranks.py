@@ -150,9 +150,9 @@ class Ranks:
         for ended in self._journal.dropped_ends(key for key in keys if self.table.get(key) is None):
             self.table.add(ended.key).ended = ended
 
-    def joined(self, credential: str) -> None:
+    def joined(self, plane: str) -> None:
         """Take the following orders from another control plane."""
-        self._journal.joined(credential)
+        self._journal.joined(plane)
 
     def prune(self) -> None:
         """Drop the oldest keys. Call it once a day."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # The server corrects only larger differences: smaller ones may be the delay of the message.
 _CLOCK_SECONDS = 5.0
 
-app = group("Manage nodes: cordon, drain, uncordon, label, taint, join, remove.")
+app = group("Manage nodes: cordon, drain, uncordon, label, taint, join, rotate credentials, remove.")
 
 
 class Label(NamedTuple):
@@ -197,6 +197,20 @@ def remove(
     """
     confirm(f"Remove {', '.join(names)} for good?", is_sure=yes)
     _perform(ctx, names, lambda client, name: client.remove_node(name))
+
+
+@app.command("rotate-credential")
+def rotate_credential(ctx: typer.Context, names: Names) -> None:
+    """Replace the credentials of nodes' agents; jobs continue.
+
+    \b
+    gpusched node rotate-credential gpu-3
+    gpusched nodes -o json | jq -r '.[].name' | xargs gpusched node rotate-credential
+
+    For admins. The agent makes the new one when it reports next. The old one is valid until the new one has been used;
+    `gpusched node show NODE -o json` then has a new `credential_at`.
+    """
+    _perform(ctx, names, lambda client, name: client.rotate_node_credential(name))
 
 
 @app.command()

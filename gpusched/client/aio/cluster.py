@@ -37,6 +37,7 @@ class AsyncClusterMethods(AsyncConnection):
     retire = single(cluster.retire)
     drain = single(cluster.drain)
     remove_node = single(cluster.remove_node)
+    rotate_node_credential = single(cluster.rotate_node_credential)
     join_token = single(access.join_token)
     tokens = items(access.tokens)
     create_token = single(access.create_token)

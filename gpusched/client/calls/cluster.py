@@ -154,6 +154,11 @@ def drain(name: str) -> Call[NodeAction]:
     return write("POST", f"/nodes/{segment(name)}/drain", NodeAction)
 
 
+def rotate_node_credential(name: str) -> Call[NodeAction]:
+    """Ask the agent of a node for a new credential; its jobs continue."""
+    return write("POST", f"/nodes/{segment(name)}/rotate-credential", NodeAction)
+
+
 def remove_node(name: str) -> Call[NodeAction]:
     """Remove a node that is lost, cordoned or drained and has no job left; its history stays."""
     return write("DELETE", f"/nodes/{segment(name)}", NodeAction)

@@ -11,11 +11,12 @@ from django.db import transaction
 
 from gpusched.lib.bus.notifier import notifier
 
-# "assignments": nodes with new orders. "stops": jobs to stop, or whose time limit changed. "notices": users who have
-# read theirs. "endpoints": those with new requests. "tasks": requests that have ended.
+# "assignments": nodes with new orders. "credentials": nodes whose credential was replaced. "stops": jobs to stop, or
+# whose time limit changed. "notices": users who have read theirs. "endpoints": those with new requests. "tasks":
+# requests that have ended.
 Topic = Literal[
     "jobs", "nodes", "tenants", "readings", "logs", "assignments", "stops", "notices", "endpoints", "tasks",
-    "reservations",
+    "reservations", "credentials",
 ]  # fmt: skip
 
 

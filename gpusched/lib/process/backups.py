@@ -67,17 +67,18 @@ def restore(archive: Path, data_dir: Path, database_url: str, prepare: Callable[
                 tar.extractall(place, [tar.getmember(DUMP), tar.getmember(KEY)], filter="data")
         except (OSError, KeyError, tarfile.TarError) as error:
             raise BackupError(f"{archive} is not a backup of gpusched: {error}") from error
-        with _database(data_dir, database_url) as url:
+        with database(data_dir, database_url) as url:
             options = ["--clean", "--if-exists", "--no-owner", "--single-transaction"]
-            database = conninfo_to_dict(url)["dbname"]
-            _run("pg_restore", [*options, f"--dbname={database}", str(Path(place) / DUMP)], url)
+            name = conninfo_to_dict(url)["dbname"]
+            _run("pg_restore", [*options, f"--dbname={name}", str(Path(place) / DUMP)], url)
             prepared = prepare(url)
         _write_key(data_dir / KEY, (Path(place) / KEY).read_text())
     return prepared
 
 
 @contextmanager
-def _database(data_dir: Path, database_url: str) -> Iterator[str]:
+def database(data_dir: Path, database_url: str) -> Iterator[str]:
+    """Yield the address of the database. Without `database_url`, start the embedded server meanwhile."""
     if database_url:
         yield database_url
         return

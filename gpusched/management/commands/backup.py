@@ -1,6 +1,9 @@
 """Write the database and the secret key into one file."""
 
+import fcntl
 from argparse import ArgumentParser
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -8,6 +11,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
+from gpusched.lib.db.embedded import PostgresError
 from gpusched.lib.process import backups
 from gpusched.settings import database_url
 
@@ -21,9 +25,24 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            file = backups.back_up(
-                settings.DATA_DIR, database_url(), settings.SECRET_KEY, options["into"], datetime.now(UTC)
-            )
-        except (backups.BackupError, OSError) as error:
+            with _database() as url:
+                file = backups.back_up(settings.DATA_DIR, url, settings.SECRET_KEY, options["into"], datetime.now(UTC))
+        except (backups.BackupError, PostgresError, OSError) as error:
             raise CommandError(str(error)) from error
         self.stdout.write(f"{file} ({file.stat().st_size >> 10} KiB); copy it to another machine")
+
+
+@contextmanager
+def _database() -> Iterator[str]:
+    """Yield the address of the database. The embedded one runs only while gpusched does: start it otherwise."""
+    with (settings.DATA_DIR / "up.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_embedded = not settings.ENV.database_url and (settings.DATA_DIR / "postgres").exists()
+        except BlockingIOError:
+            is_embedded = False  # gpusched runs, with its database
+        if is_embedded:
+            with backups.database(settings.DATA_DIR, "") as url:
+                yield url
+        else:
+            yield database_url()

@@ -174,7 +174,8 @@ class Isolation(msgspec.Struct, kw_only=True):
 
 class Node(msgspec.Struct, kw_only=True):
     """A node. `state` is observed, `intent` is the admin's. `clock_off_seconds`: how far its clock is ahead of the
-    server's; None: unknown."""
+    server's; None: unknown. `credential_at`: when its agent's credential was issued; `rotation_asked_at`: since when an
+    admin waits for a new one."""
 
     name: str
     state: str = ""
@@ -196,6 +197,8 @@ class Node(msgspec.Struct, kw_only=True):
     clock_off_seconds: float | None = None
     last_seen_at: datetime | None = None
     joined_at: datetime | None = None
+    credential_at: datetime | None = None
+    rotation_asked_at: datetime | None = None
     jobs: list[int] = []
     devices: list[Device] = []
 
