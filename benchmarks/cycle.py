@@ -4,7 +4,6 @@ that have nothing to do, and cycles before each of which one job arrived. By def
 
 import gc
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -36,8 +35,6 @@ def main() -> None:
 @contextmanager
 def database() -> Iterator[None]:
     """Django on an empty migrated database of its own, as durable as the product's."""
-    # Python puts a script's folder first; benchmarks/serving.py would then hide the app.
-    sys.path[:] = [path for path in sys.path if Path(path).resolve() != Path(__file__).resolve().parent]
     directory = Path(tempfile.mkdtemp(prefix="gpusched-cycle-"))
     directory.chmod(0o755)
     server = embedded.Server(directory)
