@@ -79,8 +79,8 @@ async def keep_running(
 
 
 async def cancel_all(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Cancel until all have ended. In Python 3.11 `wait_for` loses a cancellation if what it waits for arrives at the same
-    moment, and the task would go on for ever."""
+    """Cancel until all have ended. In Python 3.11 `wait_for` loses a cancellation if what it waits for arrives at the
+    same moment, and the task would go on for ever."""
     while pending := [task for task in tasks if not task.done()]:
         for task in pending:
             task.cancel()
