@@ -40,7 +40,7 @@ def install(outcome):
 def test_reader_that_waits_for_new_views_is_never_the_victim_of_a_deadlock(names):
     """It holds a view and waits for one that is dropped already. As it waited first, PostgreSQL would end it, not the
     migration."""
-    outcome = []
+    outcome: list[OperationalError] = []
     with reader() as requester, reader() as other:
         other.execute(f"LOCK TABLE {names[1]} IN ACCESS SHARE MODE")
         requester.execute(f"LOCK TABLE {names[0]} IN ACCESS SHARE MODE")

@@ -16,7 +16,7 @@ from tests.system.stack import ROOT, Stack
 from tests.waiting import wait_for
 
 PREVIOUS = ROOT / "deploy" / "previous_release.txt"
-STOP_SECONDS = 20.0
+STOP_SECONDS = 5.0
 
 
 class NoHistoryError(RuntimeError):
@@ -90,10 +90,15 @@ class Rolling(Stack):
             return False
 
     def stop_part(self, name: str) -> None:
-        """Stop a part as systemd does: SIGTERM, and it has to end by itself."""
+        """Stop a part as `up` and systemd do: SIGTERM, and SIGKILL if it does not end. A worker of the previous release
+        that waits for another one that leads does not."""
         process = self.parts.pop(name)
         process.send_signal(signal.SIGTERM)
-        process.wait(STOP_SECONDS)
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
     def replace(self, name: str, root: Path) -> None:
         self.stop_part(name)
