@@ -28,7 +28,7 @@ from gpusched.agent.link import run_connection
 from gpusched.agent.log_shipping import run_shipping
 from gpusched.agent.node import Node
 from gpusched.agent.ranks.launcher import Launcher
-from gpusched.agent.supervision import Pulse, end_process, keep_running
+from gpusched.agent.supervision import Pulse, cancel_all, end_process, keep_running
 from gpusched.protocol.addresses import split
 
 logger = logging.getLogger(__name__)
@@ -139,9 +139,7 @@ async def _run(plan: Plan, joined: Sequence[Identity], pool: ThreadPoolExecutor)
                 future.result()  # raises: none of these should end
         if plan.own_jobs:
             await asyncio.gather(*(node.stop_jobs(STOP_SECONDS) for node in nodes.values()))
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(tasks)
     launcher.close()
     notifications.close()
 

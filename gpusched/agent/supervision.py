@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, NoReturn
 
 logger = logging.getLogger(__name__)
@@ -19,6 +19,8 @@ FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.1, 1.0
 STEADY_SECONDS = 30.0
 # The same failure again is logged at most so often.
 REPEAT_SECONDS = 60.0
+# A task whose cancellation was lost is cancelled again after this time.
+CANCEL_SECONDS = 1.0
 
 
 class CannotReport(Exception):
@@ -74,6 +76,15 @@ async def keep_running(
             pause = FIRST_PAUSE_SECONDS
         await asyncio.sleep(pause)
         pause = min(MAX_PAUSE_SECONDS, pause * 2)
+
+
+async def cancel_all(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Cancel until all have ended. In Python 3.11 `wait_for` loses a cancellation if what it waits for arrives at the
+    same moment, and the task would go on for ever."""
+    while pending := [task for task in tasks if not task.done()]:
+        for task in pending:
+            task.cancel()
+        await asyncio.wait(pending, timeout=CANCEL_SECONDS)
 
 
 class _FailureLog:

@@ -79,7 +79,7 @@ class Submits:
         wait_for(lambda: len(self.statuses) >= until, 120, f"{number} more submits")
 
 
-def _says(output: IO[str], words: str) -> bool:
+def says(output: IO[str], words: str) -> bool:
     return words in output.readline()
 
 
@@ -99,7 +99,7 @@ def test_submits_succeed_while_a_migration_waits_for_their_tables(up: Stack) -> 
             reader.execute("SELECT count(*) FROM jobs_job")
             running = migrate(up, target)
             assert running.stderr is not None
-            wait_for(partial(_says, running.stderr, "trying again"), 120, "it to try again")
+            wait_for(partial(says, running.stderr, "trying again"), 120, "it to try again")
             submits.more(20)
             assert running.poll() is None
             reader.commit()

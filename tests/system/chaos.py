@@ -114,6 +114,11 @@ class Flow:
     def is_over(self) -> bool:
         return not any(thread.is_alive() for thread in self.threads)
 
+    def end(self) -> list[int]:
+        """Submit no more jobs than now, and finish."""
+        self._lengths.clear()
+        return self.finish()
+
     def finish(self) -> list[int]:
         for thread in self.threads:
             thread.join()

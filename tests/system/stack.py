@@ -118,8 +118,9 @@ class Stack:
         own_jobs: bool = True,
         module: str = "gpusched.agent.main",
         variables: Mapping[str, str] | None = None,
+        root: Path = ROOT,
     ) -> subprocess.Popen[bytes]:
-        """Start an agent process. `own_jobs`: its jobs end with it."""
+        """Start an agent process. `own_jobs`: its jobs end with it. `root`: where its version of gpusched is."""
         directory = self.directory / name
         command = [sys.executable, "-m", module, "run", "--url", self.url, "--data-dir", str(directory)]
         allowed = {"GPUSCHED_AGENT_ALLOW_ROOT": "true"}
@@ -132,7 +133,7 @@ class Stack:
         with (self.directory / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 [*command, *(["--own-jobs"] if own_jobs else []), "--name-prefix", f"{name}-", *arguments],
-                cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                cwd=root, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         self.agents.append(process)
         return process

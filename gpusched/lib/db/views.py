@@ -12,6 +12,10 @@ from django.db import models, transaction
 
 from gpusched.lib.db.sql import execute, rows
 
+# Readers hold some views while they wait for others. PostgreSQL breaks the circle after a second (deadlock_timeout)
+# and could end the reader, so this side gives up earlier.
+_DROP_SECONDS = 0.5
+
 
 def published(
     model: type[models.Model], *, without: tuple[str, ...] = (), also: Mapping[str, str] | None = None
@@ -25,20 +29,31 @@ def published(
 
 def install_views() -> None:
     """Create the views of all apps if one differs from the database. Views of an app may read those of lower apps, so
-    all are recreated in the order of the layers."""
-    views = _views()
-    digest = sha256(repr(views).encode()).hexdigest()
-    names = list(views)
-    is_current = rows("SELECT 1 FROM pg_class WHERE relname = ANY(%s) AND relkind = 'v' AND obj_description(oid) = %s"
-                      " HAVING count(*) = %s", [names, digest, len(names)])  # fmt: skip
-    if is_current:
+    all are recreated in the order of the layers. Raise OperationalError if readers hold them for too long."""
+    if are_current():
         return
+    views = _views()
+    digest = _digest(views)
     with transaction.atomic():
-        for name in reversed(names):
-            execute(f"DROP VIEW IF EXISTS {name}")
+        # One statement, so that the limit is one for all views.
+        execute("SELECT set_config('statement_timeout', %s, true)", [f"{_DROP_SECONDS * 1000:.0f}ms"])
+        execute(f"DROP VIEW IF EXISTS {', '.join(reversed(views))}")
+        execute("SET LOCAL statement_timeout TO DEFAULT")
         for name, sql in views.items():
             execute(f"CREATE VIEW {name} AS {sql}")
             execute(f"COMMENT ON VIEW {name} IS '{digest}'")
+
+
+def are_current() -> bool:
+    """Return whether the database has these views. It has not if a migration was killed before it created them."""
+    views = _views()
+    found = rows("SELECT 1 FROM pg_class WHERE relname = ANY(%s) AND relkind = 'v' AND obj_description(oid) = %s"
+                 " HAVING count(*) = %s", [list(views), _digest(views), len(views)])  # fmt: skip
+    return bool(found)
+
+
+def _digest(views: Mapping[str, str]) -> str:
+    return sha256(repr(views).encode()).hexdigest()
 
 
 def _views() -> dict[str, str]:

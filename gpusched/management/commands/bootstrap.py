@@ -13,9 +13,9 @@ from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.core.management.base import BaseCommand
 from django.db import connection
-from django.db.migrations.executor import MigrationExecutor
 
 from gpusched.lib.db.locks import Lock, locked
+from gpusched.management.commands import migrate
 from gpusched.protocol.states import Role, Scope
 from nodes.inventory.join import create_join_token
 from tenants.auth.tokens import create_token
@@ -39,8 +39,7 @@ class Command(BaseCommand):
         parser.add_argument("--join-token-hours", type=float, default=1, help="validity of this machine's join token")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        executor = MigrationExecutor(connection)
-        if executor.migration_plan(executor.loader.graph.leaf_nodes()):
+        if migrate.is_needed(connection):
             call_command("migrate", verbosity=0, interactive=False)
         with locked(Lock.BOOTSTRAP):
             facts: dict[str, Any] = {"admin_password": _admin()}

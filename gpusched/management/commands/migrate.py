@@ -8,16 +8,20 @@ from django.core.management.base import CommandError, CommandParser
 from django.core.management.commands import migrate
 from django.db import OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.loader import MigrationLoader
 from psycopg import errors
 
 from gpusched.lib.db.locks import Lock, locked
-from gpusched.lib.db.views import install_views
+from gpusched.lib.db.views import are_current, install_views
 
-# Requests queue behind a migration that waits for a table: short waits only slow them down.
-LOCK_SECONDS = 1.0
+# Requests queue behind a migration that waits for a table: short waits only slow them down. In a deadlock it gives up
+# first: PostgreSQL would end a request after a second (deadlock_timeout).
+LOCK_SECONDS = 0.5
 PAUSE_SECONDS = 1.0
-TRIES = 120
+TRIES = 160
+# The last one: PostgreSQL's statement_timeout, which limits the wait for all views.
+_BUSY = (errors.LockNotAvailable, errors.DeadlockDetected, errors.QueryCanceled)
 
 
 class Command(migrate.Command):
@@ -44,7 +48,7 @@ class Command(migrate.Command):
                 run()
                 return
             except OperationalError as error:
-                if not isinstance(error.__cause__, errors.LockNotAvailable | errors.DeadlockDetected):
+                if not isinstance(error.__cause__, _BUSY):
                     raise
                 if not remaining:
                     detail = f"a table was locked in each of {tries} tries of {LOCK_SECONDS:g} s: {error}".strip()
@@ -53,12 +57,22 @@ class Command(migrate.Command):
                 time.sleep(PAUSE_SECONDS)
 
 
+def is_needed(connection: BaseDatabaseWrapper) -> bool:
+    """Return whether migrations or views are missing. A newer version's views serve this one, too."""
+    executor = MigrationExecutor(connection)
+    if executor.migration_plan(executor.loader.graph.leaf_nodes()):
+        return True
+    return not _unknown(executor.loader) and not are_current()
+
+
+def _unknown(loader: MigrationLoader) -> set[tuple[str, str]]:
+    return set(loader.applied_migrations or ()) - set(loader.disk_migrations or ())
+
+
 def _require_known(connection: BaseDatabaseWrapper) -> None:
-    """Raise an error for a database of a development version, whose migrations 0.1.0 has replaced."""
-    loader = MigrationLoader(connection)
-    unknown = set(loader.applied_migrations or ()) - set(loader.disk_migrations or ())
-    if any(app in ("jobs", "nodes", "tenants", "scheduling") for app, _ in unknown):
+    """Raise an error for a database of a newer version, or of a development version whose migrations are replaced."""
+    if any(app in ("jobs", "nodes", "tenants", "scheduling") for app, _ in _unknown(MigrationLoader(connection))):
         raise CommandError(
-            "this database was made by a development version before 0.1.0, whose tables differ: choose a new database,"
-            " or a new data directory"
+            "this database was made by a newer version, or by a development version before 0.1.0, whose tables differ:"
+            " use the newer version, or choose a new database or a new data directory"
         )
