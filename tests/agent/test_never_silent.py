@@ -395,21 +395,3 @@ def test_report_deadlines_leave_five_seconds() -> None:
     once begins again in time, also if closing its socket takes the second that it may."""
     assert supervision.REPORT_SECONDS + 0.5 <= SECONDS
     assert supervision.MAX_PAUSE_SECONDS + 1.0 + 0.5 <= supervision.REPORT_SECONDS
-
-
-def test_agent_ends_although_a_task_loses_its_cancellation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `wait_for` of Python 3.11 loses it when what it waits for arrives at that moment."""
-    monkeypatch.setattr(supervision, "CANCEL_SECONDS", 0.01)
-
-    async def lose_one() -> None:
-        with suppress(asyncio.CancelledError):
-            await asyncio.Event().wait()
-        await asyncio.Event().wait()
-
-    async def end() -> bool:
-        task = asyncio.create_task(lose_one())
-        await asyncio.sleep(0)
-        await asyncio.wait_for(supervision.cancel_all([task]), SECONDS)
-        return task.cancelled()
-
-    assert asyncio.run(end())
