@@ -100,7 +100,7 @@ def test_database_of_an_earlier_moment_continues_and_runs_no_job_twice(stack: Ar
     place.mkdir(mode=0o777)
     place.chmod(0o777)
     base = stack.base_backup()
-    until = "while [ ! -e {}/{} ]; do sleep 0.1; done; exit 3"
+    until = "while [ -d {0} ] && [ ! -e {0}/{1} ]; do sleep 0.1; done; exit 3"
     running = client.submit(recording(place / "running", until.format(place, "later")), gpus=1)
     ending = client.submit(recording(place / "ending", until.format(place, "go")), gpus=1)
     done = client.submit(recording(place / "done", "true"), gpus=1)

@@ -47,7 +47,13 @@ def is_replaced(stack: Stack, old: str) -> bool:
 
 def test_credential_rotates_under_a_job_and_kills_of_agent_and_server(stack: Stack, tmp_path: Path) -> None:
     client, chance = stack.client(), random.Random(21)
-    job = client.submit(["sh", "-c", f"echo $$ > {tmp_path}/pid; while [ ! -e {tmp_path}/stop ]; do sleep 0.1; done"])
+    job = client.submit(
+        [
+            "sh",
+            "-c",
+            f"echo $$ > {tmp_path}/pid; while [ -e {tmp_path}/pid ] && [ ! -e {tmp_path}/stop ]; do sleep 0.1; done",
+        ]
+    )
     wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), 30, "the job to run")
     pid = int((tmp_path / "pid").read_text())
     process = stack.agents[0]

@@ -111,7 +111,7 @@ def test_guide_leads_from_one_machine_to_two_heads(machines: tuple[Head, Head, S
     old = client.wait(client.submit(["echo", "before"], gpus=0).id, timeout=60)
     (first.directory / "starts").touch()
     (first.directory / "starts").chmod(0o666)
-    script = f"echo $$ >> {first.directory}/starts; while [ ! -e {first.directory}/go ]; do sleep 0.2; done; echo after"
+    script = f"echo $$ >> {first.directory}/starts; while [ -e {first.directory}/starts ] && [ ! -e {first.directory}/go ]; do sleep 0.2; done; echo after"
     running = client.submit(["sh", "-c", script], gpus=0).id
     wait_for(lambda: (first.directory / "starts").read_text(), 60, "the job to run")
 

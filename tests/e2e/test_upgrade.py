@@ -115,9 +115,7 @@ def test_upgrade_and_rollback_under_load_lose_and_repeat_no_job(stack: Rolling, 
     """A83, A57. The documented order: migrations, web server, workers, agents; then back. What runs from before until
     after keeps running, and its exit code is known."""
     client, ran = stack.client(), stack.directory / "ran"
-    until = (
-        f"echo $GPUSCHED_JOB_ID.$GPUSCHED_ATTEMPT >> {ran}.long; while [ ! -e {ran}.go ]; do sleep 0.2; done; exit 7"
-    )
+    until = f"echo $GPUSCHED_JOB_ID.$GPUSCHED_ATTEMPT >> {ran}.long; while [ -e {ran}.long ] && [ ! -e {ran}.go ]; do sleep 0.2; done; exit 7"
     command = ["sh", "-c", until]
     long = [client.submit(command, gpus=1), client.submit(command, gpus=2, gang_scheduling=True, ranks=2)]
     for job in long:
