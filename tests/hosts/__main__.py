@@ -1,4 +1,4 @@
-"""Prove failover: break hosts, links and processes of a cluster while jobs flow, and count what it costs.
+"""Prove failover (A80): break hosts, links and processes of a cluster while jobs flow, and count what it costs.
 
     make test-hosts ROUNDS=50
 
