@@ -274,7 +274,7 @@ def _launchers(agent: int) -> list[int]:
     """Return the launchers of an agent, which fork its supervisors: only their parent distinguishes them from those."""
     threads = Path(f"/proc/{agent}/task").glob("*/children")
     children = [int(pid) for thread in threads for pid in read(str(thread)).split()]
-    return [pid for pid in children if b"launcher import main" in read(f"/proc/{pid}/cmdline")]
+    return [pid for pid in children if b"launcher_process.main" in read(f"/proc/{pid}/cmdline")]
 
 
 def is_over(stack: Stack) -> bool:
