@@ -4,6 +4,7 @@ import time
 
 from benchmarks.report import arguments, percentile, publish
 from tests.system.stack import Stack
+from tests.waiting import wait_for
 
 
 def main() -> None:
@@ -18,6 +19,8 @@ def main() -> None:
             # The job prints the time at which it runs: the latency ends with its first instruction.
             job = client.submit(["date", "+%s.%N"], gpus=1)
             job_run = client.wait(job.id, timeout=60)
+            # The end of a job may be known a moment before its output.
+            wait_for(lambda: client.logs(job.id).data, 10, "the output")  # noqa: B023
             text = client.logs(job.id).data
             if job_run.exit_code != 0 or not text:
                 failures += 1
