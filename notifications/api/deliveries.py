@@ -11,7 +11,7 @@ from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.rest.jobs import Page
 from gpusched.protocol.rest.notifications import DeliveryData
 from notifications import deliveries
-from notifications.api.routes import MEMBER, OWN
+from notifications.api.channels import MEMBER, OWN
 from notifications.models import DeliveryState
 from tenants.auth.identity import identity
 

@@ -1,24 +1,20 @@
 """REST for routes: where notices go, for people."""
 
-from typing import Any
-
 import msgspec
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from gpusched.lib.api.openapi import documented
-from gpusched.lib.api.rest import read_body, read_query
+from gpusched.lib.api.rest import read_body
 from gpusched.protocol.rest.jobs import Page
 from gpusched.protocol.rest.notifications import DeliveryData, NoticeKind, RouteData
-from notifications import deliveries, routes
+from notifications import routes
+from notifications.api import channels
+from notifications.api.channels import MEMBER, OF_TENANT, OWN, fields_of
 from notifications.models import Channel
 from tenants.api.tenants import find_tenant
 from tenants.auth.identity import identity
-
-OWN = "own routes: anybody, else owner"
-OF_TENANT = {"tenant": "name of a tenant; only those of this tenant"}
-MEMBER = "own routes: anybody, else member"
 
 
 class NewRoute(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -57,10 +53,7 @@ class Routes(APIView):
     )
     def get(self, request: Request) -> Response:
         """Your own, and those of tenants in which you are a member, without the secrets of their targets. Not paged."""
-        caller, filters = identity(request), read_query(request)
-        tenant = find_tenant(filters["tenant"], caller).pk if "tenant" in filters else None
-        items = routes.represent(routes.visible(Channel.APPRISE, tenant, caller))
-        return Response({"items": items, "next_cursor": None})
+        return channels.list_visible(request, Channel.APPRISE)
 
     @documented(
         "Create a route",
@@ -86,7 +79,7 @@ class OneRoute(APIView):
     @documented("Read a route", tag="notifications", who=MEMBER, answer=RouteData)
     def get(self, request: Request, route_id: int) -> Response:
         """Without the secrets of its target."""
-        return Response(routes.represent([routes.find(route_id, Channel.APPRISE, identity(request))])[0])
+        return channels.read(request, Channel.APPRISE, route_id)
 
     @documented(
         "Change a route",
@@ -98,15 +91,12 @@ class OneRoute(APIView):
     )
     def patch(self, request: Request, route_id: int) -> Response:
         """Turned off, it gets nothing, and what waits for it is given up."""
-        changes = fields_of(read_body(request, RouteChanges))
-        route = routes.change(route_id, Channel.APPRISE, changes, identity(request))
-        return Response({**routes.represent([route])[0], "status": "changed"})
+        return channels.change(request, Channel.APPRISE, route_id, fields_of(read_body(request, RouteChanges)))
 
     @documented("Delete a route", tag="notifications", who=OWN, status=204)
     def delete(self, request: Request, route_id: int) -> Response:
         """With its deliveries."""
-        routes.delete(route_id, Channel.APPRISE, identity(request))
-        return Response(status=204)
+        return channels.delete(request, Channel.APPRISE, route_id)
 
 
 class TestRoute(APIView):
@@ -119,14 +109,4 @@ class TestRoute(APIView):
     )
     def post(self, request: Request, route_id: int) -> Response:
         """Sent within about a second, also in quiet hours; read the delivery to see how it went."""
-        caller = identity(request)
-        delivery_id = routes.send_test(route_id, Channel.APPRISE, caller)
-        return Response(deliveries.find(delivery_id, caller))
-
-
-def fields_of(body: msgspec.Struct) -> dict[str, Any]:
-    """Return the fields that are present in a body, by the names of the model."""
-    values = {name: value for name, value in msgspec.structs.asdict(body).items() if value is not msgspec.UNSET}
-    if "enabled" in values:
-        values["is_enabled"] = values.pop("enabled")
-    return values
+        return channels.send_test(request, Channel.APPRISE, route_id)

@@ -8,11 +8,12 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from gpusched.lib.api.openapi import documented
-from gpusched.lib.api.rest import read_body, read_query
+from gpusched.lib.api.rest import read_body
 from gpusched.protocol.rest.jobs import Page
 from gpusched.protocol.rest.notifications import DeliveryData, NoticeKind, WebhookData, WebhookWithSecret
-from notifications import deliveries, routes
-from notifications.api.routes import MEMBER, OF_TENANT, OWN, fields_of
+from notifications import routes
+from notifications.api import channels
+from notifications.api.channels import MEMBER, OF_TENANT, OWN, fields_of
 from notifications.models import Channel
 from tenants.api.tenants import find_tenant
 from tenants.auth.identity import identity
@@ -41,10 +42,7 @@ class Webhooks(APIView):
     @documented("List webhooks", tag="notifications", who="anybody", answer=Page[WebhookData], parameters=OF_TENANT)
     def get(self, request: Request) -> Response:
         """Your own, and those of tenants in which you are a member, without their secrets. Not paged."""
-        caller, filters = identity(request), read_query(request)
-        tenant = find_tenant(filters["tenant"], caller).pk if "tenant" in filters else None
-        items = routes.represent(routes.visible(Channel.WEBHOOK, tenant, caller))
-        return Response({"items": items, "next_cursor": None})
+        return channels.list_visible(request, Channel.WEBHOOK)
 
     @documented(
         "Create a webhook",
@@ -69,7 +67,7 @@ class OneWebhook(APIView):
     @documented("Read a webhook", tag="notifications", who=MEMBER, answer=WebhookData)
     def get(self, request: Request, webhook_id: int) -> Response:
         """Without its secret."""
-        return Response(routes.represent([routes.find(webhook_id, Channel.WEBHOOK, identity(request))])[0])
+        return channels.read(request, Channel.WEBHOOK, webhook_id)
 
     @documented(
         "Change a webhook",
@@ -81,15 +79,12 @@ class OneWebhook(APIView):
     )
     def patch(self, request: Request, webhook_id: int) -> Response:
         """Turned off, it gets nothing, and what waits for it is given up."""
-        changes = _fields(read_body(request, WebhookChanges))
-        route = routes.change(webhook_id, Channel.WEBHOOK, changes, identity(request))
-        return Response({**routes.represent([route])[0], "status": "changed"})
+        return channels.change(request, Channel.WEBHOOK, webhook_id, _fields(read_body(request, WebhookChanges)))
 
     @documented("Delete a webhook", tag="notifications", who=OWN, status=204)
     def delete(self, request: Request, webhook_id: int) -> Response:
         """With its deliveries."""
-        routes.delete(webhook_id, Channel.WEBHOOK, identity(request))
-        return Response(status=204)
+        return channels.delete(request, Channel.WEBHOOK, webhook_id)
 
 
 class TestWebhook(APIView):
@@ -102,9 +97,7 @@ class TestWebhook(APIView):
     )
     def post(self, request: Request, webhook_id: int) -> Response:
         """Sent within about a second; read the delivery to see how it went."""
-        caller = identity(request)
-        delivery_id = routes.send_test(webhook_id, Channel.WEBHOOK, caller)
-        return Response(deliveries.find(delivery_id, caller))
+        return channels.send_test(request, Channel.WEBHOOK, webhook_id)
 
 
 class RotateSecret(APIView):

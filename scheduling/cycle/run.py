@@ -35,7 +35,7 @@ IDLE_ROW_SECONDS = 60.0
 EVIDENCE_SECONDS = 5.0
 
 
-# Nodes are silent, and GPUs lost, for many seconds before anything follows: cycles on events look no more often.
+# Nodes are silent, and GPUs lost, for many seconds before anything follows: cycles on events check no more often.
 SWEEP_SECONDS = 0.5
 
 

@@ -28,7 +28,7 @@ class Arrival(NamedTuple):
 
 
 class Chances:
-    """What the arrivals of the last weeks say about the next one."""
+    """The estimate of the next arrival from those of the last weeks."""
 
     def __init__(self, arrivals: Sequence[Arrival], now: float) -> None:
         recent = [arrival for arrival in arrivals if now - WEEKS * WEEK_SECONDS < arrival.at <= now]

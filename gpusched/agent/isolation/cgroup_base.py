@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpusched.agent.isolation.cgroup import enter
+from gpusched.agent.rank_files import raw_file
 
 AUTO, OFF = "auto", "off"
 OFF_BY_CONFIG, NO_MOUNT = "switched off by the node's config", "no cgroup2 file system is mounted"
@@ -181,8 +182,4 @@ def sweep(base: str, seconds: float = 3600.0) -> None:
 
 
 def _text(path: str) -> str:
-    try:
-        with open(path) as file:
-            return file.read()
-    except OSError:
-        return ""
+    return raw_file.read_if_possible(path).decode()
