@@ -1,6 +1,7 @@
 """Serving in this web process: its dispatcher, connected to the replicas, and the upkeep once a second."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,7 @@ class ServingHub:
     ) -> None:
         self._open_stream, self._local_nodes, self._replace = open_stream, local_nodes, replace
         self._dispatcher: Dispatcher | None = None
+        self._has_lease = threading.Event()
         self._ticks = Ticks()
         self._hung: set[int] = set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -47,6 +49,11 @@ class ServingHub:
     def dispatcher_id(self) -> int | None:
         """Return the id of this web process's lease; None: it has none yet."""
         return self._dispatcher.id if self._dispatcher else None
+
+    def wait_for_lease(self, seconds: float) -> int | None:
+        """Return the id of the lease in a request's thread; a web process that has just started gets it soon."""
+        self._has_lease.wait(seconds)
+        return self.dispatcher_id()
 
     async def stop(self) -> None:
         """Stop, for tests, each of which has its own event loop."""
@@ -73,6 +80,7 @@ class ServingHub:
                 await asyncio.sleep(ticks.TICK_SECONDS)
             else:
                 self._dispatcher = Dispatcher(number, self._open_stream, self._hung.add)
+                self._has_lease.set()
         await self._dispatcher.run()
 
     async def _keep_up(self) -> None:

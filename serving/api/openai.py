@@ -25,9 +25,11 @@ from serving.openai import places
 from serving.openai.errors import error_of
 from serving.openai.proxy import Forwarded
 from serving.requests.submit import NewRequest, Submitted, submit
-from serving.web import openai
+from serving.web import openai, serving
 from tenants import buckets
 from tenants.auth.identity import Identity, identity
+
+MAX_LEASE_SECONDS = 5.0
 
 
 class _Asked(msgspec.Struct, frozen=True):
@@ -72,7 +74,7 @@ class Completions(_OpenAIView):
         caller, body = identity(request), _body(request)
         asked = decode(body, _Asked)
         endpoint = _endpoint(asked.model, caller)
-        dispatcher = openai.dispatcher()
+        dispatcher = serving.wait_for_lease(MAX_LEASE_SECONDS)
         if dispatcher is None:
             raise Problem(503, "unanswered", "this web process has just started", next_step="try again", retry_after=1)
         with transaction.atomic():

@@ -25,7 +25,6 @@ class OpenAIService:
         dispatcher: Callable[[], int | None],
         notifications: Listener = listener,
     ) -> None:
-        self.dispatcher = dispatcher
         measurements, connections = Measurements(), Connections(open_port)
         self._recorder = Recorder(self._wake)
         self._balancer = Balancer(dispatcher, self._drop, notifications)

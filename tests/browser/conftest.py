@@ -1,10 +1,12 @@
 """The real page of a running system in Chromium."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import suppress
+from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Error, Page, expect, sync_playwright
 
 from tests.system.stack import Stack
 
@@ -29,6 +31,18 @@ def chromium() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Print what the page shows when its test fails: the failed expectation names only one element."""
+    report = yield
+    page = getattr(item, "funcargs", {}).get("page")
+    if report.when == "call" and report.failed and page is not None:
+        page.set_default_timeout(2_000)
+        with suppress(Error):
+            report.sections.append(("Page", f"{page.url}\n{page.locator('body').inner_text()[:20_000]}"))
+    return report
 
 
 @pytest.fixture

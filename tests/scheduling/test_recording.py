@@ -54,6 +54,7 @@ def test_unreadable_or_unwritable_file_is_a_sentence(busy, tmp_path):
             call_command(command, "/nowhere/x")
     file = tmp_path / "cycle.json"
     call_command("dump_snapshot", str(file))
-    for question in (["--why", "999"], ["--why-not", "999", "n1"], ["--why-not", str(busy[0]), "n9"]):
+    unknown = str(max(busy) + 1000)
+    for question in (["--why", unknown], ["--why-not", unknown, "n1"], ["--why-not", str(busy[0]), "n9"]):
         with pytest.raises(CommandError, match="in this recording"):
             call_command("replay", str(file), *question)

@@ -165,3 +165,19 @@ def test_hub_writes_pending_counts(replicas, monkeypatch):
 
     asyncio.run(scenario())
     assert sum(histograms.read("counted")["label"][0]) == 1
+
+
+def test_request_of_a_new_process_waits_for_its_lease(replicas):
+    """The hub starts with the first request of its process, so that request always comes before the lease."""
+
+    async def first_request():
+        hub = ServingHub(replicas.open, list, lambda job_id: None)
+        assert hub.wait_for_lease(0) is None
+        hub.start()
+        try:
+            lease = await asyncio.to_thread(hub.wait_for_lease, 30)
+            assert lease is not None and lease == hub.dispatcher_id()
+        finally:
+            await hub.stop()
+
+    asyncio.run(first_request())

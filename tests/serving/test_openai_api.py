@@ -9,7 +9,7 @@ from gpusched.lib.limits import MAX_OPENAI_BODY_BYTES
 from gpusched.lib.web.deferred import DeferredResponse
 from gpusched.protocol.states import Scope
 from serving.models import Dispatcher, InferenceRequest
-from serving.web import openai
+from serving.web import serving
 from tests.api.test_access import call
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user
 
@@ -31,7 +31,7 @@ def token(tenant):
 @pytest.fixture(autouse=True)
 def lease(monkeypatch):
     number = Dispatcher.objects.create().pk
-    monkeypatch.setattr(openai, "dispatcher", lambda: number)
+    monkeypatch.setattr(serving, "wait_for_lease", lambda seconds: number)
     return number
 
 
@@ -180,7 +180,7 @@ def test_draining_endpoint_refuses_with_a_status_that_clients_do_not_take_for_a_
 
 def test_process_without_a_lease_refuses(token, monkeypatch):
     create(token)
-    monkeypatch.setattr(openai, "dispatcher", lambda: None)
+    monkeypatch.setattr(serving, "wait_for_lease", lambda seconds: None)
     answer = ask(token)
     assert (answer.status_code, answer["Retry-After"]) == (503, "1")
 
