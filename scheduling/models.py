@@ -29,7 +29,7 @@ class Cycle(models.Model):
     worker = models.CharField(max_length=100)
     pending = models.PositiveIntegerField()
     placed = models.PositiveIntegerField()
-    preempted = models.PositiveIntegerField(default=0, help_text="Jobs that were told to stop for others")
+    preempted = models.PositiveIntegerField(default=0, help_text="Jobs that were stopped for other jobs")
     stale = models.PositiveIntegerField(help_text="Decided, but changed by someone else before the commit: skipped")
     reasons_written = models.PositiveIntegerField()
     reserved_job_id = models.BigIntegerField(null=True)
@@ -124,10 +124,10 @@ class SchedulingPolicy(models.Model):
     enable_gang_scheduling = models.BooleanField(default=True, help_text="Gangs may span nodes")
     enable_preemption = models.BooleanField(default=True, help_text="Running jobs may be stopped for others")
     min_runtime_seconds = models.FloatField(
-        default=600.0, validators=_between(0, 30 * 86400), help_text="Nobody is preempted before it has run this long"
+        default=600.0, validators=_between(0, 30 * 86400), help_text="Victims have run for at least this long"
     )
     preemption_delay_seconds = models.FloatField(
-        default=60.0, validators=_between(0, 86400), help_text="A job preempts nobody before it has waited this long"
+        default=60.0, validators=_between(0, 86400), help_text="A preempting job has waited at least this long"
     )
     enable_thermal_aware = models.BooleanField(default=True, help_text="Hot GPUs come last")
     thermal_threshold_celsius = models.PositiveSmallIntegerField(

@@ -1,4 +1,4 @@
-"""What all tests share: a real PostgreSQL, and a data directory of their own."""
+"""Shared by all tests: a real PostgreSQL, and a data directory of their own."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["GPUSCHED_DATA_DIR"] = tempfile.mkdtemp(prefix="gpusched-test-data-")
     os.environ["STACK_TEMPLATE"] = os.environ["GPUSCHED_DATA_DIR"] + "-template"  # tests/system/prepared.py
-    os.environ["GPUSCHED_AGENT_ALLOW_ROOT"] = "true"  # for tests in a container, where there is nobody else
+    os.environ["GPUSCHED_AGENT_ALLOW_ROOT"] = "true"  # for tests in a container, where there is no other user
     for name in ("URL", "TOKEN", "TOKEN_FILE", "TENANT", "CONFIG"):
         os.environ.pop(f"GPUSCHED_{name}", None)
     os.environ.pop("DATABASE_URL", None)

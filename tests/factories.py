@@ -58,7 +58,7 @@ def submit(user: User, tenant: Tenant, **fields: Any) -> int:
 
 
 class FakeAgent:
-    """The server's view of an agent: it says what it is told to say, and remembers what it was answered."""
+    """The server's view of an agent: it sends given messages and records the answers."""
 
     def __init__(
         self, name: str = "", gpus: int = 8, *, memory_mb: int = 81920, model: str = "NVIDIA A100-SXM4-80GB"
@@ -93,7 +93,7 @@ class FakeAgent:
         return answer
 
     def start_all(self) -> list[str]:
-        """Starts everything that it is told to run; gives the keys."""
+        """Start every assigned rank; return the keys."""
         runs = [order.key for order in self.sync().assignments if isinstance(order, Run)]
         self.held += runs
         self.sync(*(Started(key=key, at=now(), pid=4242) for key in runs))

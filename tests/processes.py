@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def is_alive(pid: int) -> bool:
-    """Whether it runs: it is there, and more than a corpse that nobody has buried. It may go while we look."""
+    """Return True if the process runs: it exists and is no zombie. It may end meanwhile."""
     try:
         return b"State:\tZ" not in Path(f"/proc/{pid}/status").read_bytes()
     except (FileNotFoundError, ProcessLookupError):

@@ -57,7 +57,7 @@ test("days are UTC and have no time of day", () => {
   expect(new Date(at * 1000).getDate()).toBe(19);
   expect([ofDays(days), ofDays({ ...days, kind: "line" }), ofDays({ ...days, step: 60 })]).toEqual([true, false, false]);
   expect([mark(at, 86_400, true), mark(at + 43_200, 43_200, true), moment(at, true)]).toEqual(["20 Nov", "", "20 Nov 2026"]);
-  // Everything else is told by the clock of who looks.
+  // All other times use the viewer's clock.
   expect([mark(at, 3600, false), mark(at, 86_400, false)]).toEqual(["16:00", "19 Nov"]);
   if (zone === undefined) delete process.env.TZ;
   else process.env.TZ = zone;

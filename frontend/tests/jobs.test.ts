@@ -186,8 +186,8 @@ test("only jobs that the user can act on are selectable", async () => {
   expect(boxes(await list('data-user="ann" data-member="red blue" data-owner="blue"'))).toEqual(["2", "1"]);
   const viewer = await list('data-user="ann" data-member="" data-owner=""');
   expect([boxes(viewer), viewer.querySelectorAll("[type=checkbox]").length]).toEqual([[], 0]);
-  const nobody = await list('data-user="eve" data-member="red" data-owner=""');
-  expect([boxes(nobody), nobody.querySelector<HTMLElement>("[type=checkbox]")?.hidden]).toEqual([[], true]);
+  const outsider = await list('data-user="eve" data-member="red" data-owner=""');
+  expect([boxes(outsider), outsider.querySelector<HTMLElement>("[type=checkbox]")?.hidden]).toEqual([[], true]);
   // The key selects what a box would.
   const ownCells = await list('data-user="ann" data-member="red" data-owner=""');
   const press = (id: number): unknown => ownCells.querySelector(`tr[data-key="${id}"]`)?.dispatchEvent(new KeyboardEvent("keydown", { key: "x", bubbles: true }));

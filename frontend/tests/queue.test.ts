@@ -179,7 +179,7 @@ test("estimates are requested for visible jobs, again only for new ones", async 
   const hidden = vi.spyOn(document, "hidden", "get").mockReturnValue(true);
   estimates.want([10]);
   await vi.advanceTimersByTimeAsync(400);
-  expect(get, "nobody looks").toHaveBeenCalledTimes(2);
+  expect(get, "the page is hidden").toHaveBeenCalledTimes(2);
   hidden.mockRestore();
   estimates.want(Array.from({ length: 501 }, (_, id) => id));
   await vi.advanceTimersByTimeAsync(400);

@@ -32,7 +32,7 @@ test("nothing is drawn before the first rows; an error is shown and removed", ()
   expect(region.textContent).toBe("2 rows");
   says({ topic: "jobs", error: "not_found" });
   expect(region.querySelector(".live-error")?.textContent).toContain("no longer exists");
-  expect(region.classList.contains("is-past"), "nobody takes what is still there for what is").toBe(true);
+  expect(region.classList.contains("is-past"), "old content is marked as old").toBe(true);
   says({ topic: "jobs", seq: 2, snapshot: {} });
   expect([region.textContent, region.classList.contains("is-past")]).toEqual(["0 rows", false]);
 });

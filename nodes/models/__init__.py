@@ -1,4 +1,4 @@
-"""Nodes, their devices, what holds them, and what is kept of readings."""
+"""Nodes, their devices, the allocations of devices, and stored readings."""
 
 from nodes.models.inventory import Allocation, Assignment, Device, Incident, JoinToken, ListenerLease, Node, Reading
 from nodes.models.telemetry import GpuClock, HeldDay, HeldIdle, IdleExemption, MissingUser, Rollup, Sample

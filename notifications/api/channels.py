@@ -1,4 +1,4 @@
-"""What the REST of routes and of webhooks share: both are routes, each of its own channel."""
+"""Shared by the REST of routes and of webhooks: both are routes, each of its own channel."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The life of reservations: they begin, are released if nobody uses them, warn their jobs, and end.
+"""The life of reservations: they begin, are released if no job uses them, warn their jobs, and end.
 
 The engine compares times itself, so a job starts in a reservation at its start, whenever this review runs."""
 

@@ -1,4 +1,4 @@
-"""What a tenant may reserve: GPUs within its quota, and hard reservations only without frequent no-shows."""
+"""Limit what a tenant may reserve: GPUs within its quota, and hard reservations only without frequent no-shows."""
 
 from collections import Counter
 from collections.abc import Sequence

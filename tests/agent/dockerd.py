@@ -39,7 +39,7 @@ sys.exit(125)
 
 
 class Container:
-    """`process`, who is attached to its output (what is printed meanwhile to nobody is lost), and what inspect says."""
+    """The `process`, the clients attached to its output (without one, output is lost), and the answer of inspect."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process, self.is_out_of_memory = process, False

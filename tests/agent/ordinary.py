@@ -1,4 +1,4 @@
-"""Work done as an ordinary user: for root as `nobody`, in a forked process that needs no file of the checkout."""
+"""Run work as an ordinary user: for root as `nobody`, in a forked process that needs no file of the checkout."""
 
 import os
 import pwd

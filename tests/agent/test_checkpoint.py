@@ -21,14 +21,16 @@ def test_agent_reports_checkpoints_of_running_ranks_even_after_a_restart(agent: 
     agent.start()
     control.start_of(silent)
     expected = {saving: "2023-11-14T22:13:20+00:00"}
-    eventually(lambda: last_saved(control) == expected, 10, "the checkpoint to be told")
+    eventually(lambda: last_saved(control) == expected, 10, "the checkpoint to be reported")
     agent.kill()
     syncs_before = len(control.syncs)
     agent.start()
-    eventually(lambda: len(control.syncs) > syncs_before and last_saved(control) == expected, 10, "it to be told again")
+    eventually(
+        lambda: len(control.syncs) > syncs_before and last_saved(control) == expected, 10, "it to be reported again"
+    )
     control.stop(saving, grace_seconds=0)
     control.end_of(saving)
-    eventually(lambda: not last_saved(control), 10, "the ended rank not to be told of any more")
+    eventually(lambda: not last_saved(control), 10, "the ended rank to be omitted")
 
 
 def test_each_attempt_has_its_own_checkpoint_file(agent: Agent, control: Control, tmp_path: Path) -> None:

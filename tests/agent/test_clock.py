@@ -19,7 +19,7 @@ def since(text: str) -> float:
 
 
 def test_events_during_an_outage_are_reported_with_their_age(agent: Agent, control: Control) -> None:
-    """A53, A32: over a restart of the agent, and anew each time that it is said."""
+    """A53, A32: across a restart of the agent, and in each repeated report."""
     key, lasts = control.run("sleep", "0.2"), control.run("sleep", "60", job=2)
     control.is_acknowledging = False
     agent.start()

@@ -102,7 +102,7 @@ class Server:
 @pytest.mark.parametrize("kill_at", STEPS)
 @pytest.mark.parametrize("is_answer_lost", [False, True])
 def test_each_step_may_be_the_last_one(tmp_path: Path, kill_at: str, is_answer_lost: bool) -> None:
-    """What the disk holds after each step lets the next agent connect, and finish."""
+    """After each step, the next agent can connect with the files on disk, and finish."""
     identities.save(tmp_path, IDENTITY)
     server, agent = Server(), Credentials(tmp_path, IDENTITY)
     for run in range(2):

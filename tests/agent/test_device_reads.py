@@ -17,7 +17,7 @@ from gpusched.agent.identity import Identity
 from gpusched.agent.node import Node
 from gpusched.agent.rank_files import rank_dir
 from gpusched.protocol.agent_messages import Ended, RankSpec, Reading, Run, Xid
-from tests.agent.test_forgotten import Recording
+from tests.agent.test_dropped_ranks import Recording
 
 GPU = "GPU-1"
 

@@ -162,7 +162,7 @@ def test_runtimes_are_listed_with_versions_and_missing_gpu_setup(
 def test_docker_gpu_support_comes_from_its_daemon(
     node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, level: str
 ) -> None:
-    """A tool of NVIDIA's on PATH says nothing of what the daemon was told."""
+    """A tool of NVIDIA's on PATH does not prove that the daemon is configured."""
     client = tmp_path / "docker"
     client.write_text(f"#!/bin/sh\n[ $1 = info ] && echo '{content}' || echo 27.1.2\n")
     (tmp_path / "nvidia-ctk").write_text("#!/bin/sh\n")
@@ -283,7 +283,7 @@ def test_unreadable_credential_is_a_finding_without_traceback(tmp_path: Path) ->
 
 
 def test_running_agent_sends_hints_about_its_machine(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page shows it: what is well is not in it, and neither is what only the server's page could not be told."""
+    """The page shows problems only, and none that only the server could know."""
     monkeypatch.setattr(doctor, "FEW_FREE_MB", 1 << 40)
     content = doctor.hints(config.load(), Nvml(), 0, {}, node)
     assert {hint.level for hint in content} <= {"warn", "fail"}

@@ -14,7 +14,7 @@ from tests.agent.test_join import gpusched_agent
 
 
 def test_inspecting_cgroups_changes_nothing(tmp_path: Path) -> None:
-    """In files that look like a kernel's: what cannot be told from reading is not tried."""
+    """On files that look like a kernel's: facts that need more than reading are not checked."""
     mount = tmp_path / "mount"
     (mount / "unit").mkdir(parents=True)
     (tmp_path / "self").mkdir()

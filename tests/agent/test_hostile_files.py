@@ -67,7 +67,7 @@ def test_tree_of_any_depth_and_mode_is_removed(tmp_path: Path) -> None:
     "text", ["[]", "{}", '{"at": 7, "reason": []}', "[" * 100_000, '{"reason": "\\ud800"}', "fifo", "dir"]
 )
 def test_invalid_fact_ends_only_its_rank(tmp_path: Path, spoiled: str, text: str) -> None:
-    """A job of the agent's own user can write there. It is told as one that lost its supervisor; the agent goes on."""
+    """A job of the agent's own user can write there. Its end is reported as a lost supervisor; the agent continues."""
     journal = Journal(tmp_path, rank_dir.boot_id())
     spec = RankSpec(job_id=1, attempt=1, rank=0, ranks=1, name="x", argv=["true"])
     directory = journal.prepare("1.1.0", spec, "node")
@@ -184,7 +184,7 @@ def test_invalid_notification_is_ignored(agent: Agent, control: Control) -> None
 
 @needs_root
 def test_agent_survives_depth_and_mounts_in_tmpdir(agent: Agent, control: Control) -> None:
-    """Both jobs are told as they ended, both are forgotten, and the agent goes on."""
+    """Both ends are reported, both ranks are dropped, and the agent continues."""
     deep = control.run(sys.executable, "-c", DEEP, job=1)
     mount = control.run("sh", "-c", "mkdir $TMPDIR/m; mount -t tmpfs none $TMPDIR/m; touch $TMPDIR/m/f", job=2)
     process = agent.start()

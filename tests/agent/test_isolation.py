@@ -66,7 +66,7 @@ def test_default_user_runs_jobs_without_a_tenant_user(agent: Agent, control: Con
 
 @needs_root
 def test_job_accesses_its_notice_and_checkpoint_but_no_control_file(agent: Agent, control: Control) -> None:
-    """A36 for another user: it is told of the deadline, and is stopped."""
+    """A36 for another user: its notice has the deadline, and it is stopped."""
     script = """
         cd "$(dirname "$GPUSCHED_PREEMPT_FILE")" || exit 9
         for file in spec.json lock started.json output.log; do cat $file 2>/dev/null && echo read $file; done
@@ -85,7 +85,7 @@ def test_job_accesses_its_notice_and_checkpoint_but_no_control_file(agent: Agent
     control.start_of(idle)
     # The file is there from the start, so that another user can touch it; that is no time of the job's.
     assert (agent.ranks / idle / "checkpoint").stat().st_uid == pwd.getpwnam(USER).pw_uid
-    eventually(lambda: list(control.syncs[-1].saved) == [key], 10, "the checkpoint of the one that saved to be told")
+    eventually(lambda: list(control.syncs[-1].saved) == [key], 10, "the checkpoint of the rank that saved")
     control.stop(key, "preempted")
     assert control.end_of(key).exit_code == 0
     lines = log_of(control, key).splitlines()

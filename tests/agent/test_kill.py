@@ -12,7 +12,7 @@ from gpusched.agent import processes
 from gpusched.agent.rank_files import rank_dir
 from tests.agent.conftest import Agent, supervisors
 from tests.agent.control import Control, eventually
-from tests.agent.test_life import seconds_between
+from tests.agent.test_rank_life import seconds_between
 from tests.processes import is_alive
 from tests.waiting import until_random_moment
 
@@ -47,7 +47,7 @@ def test_jobs_survive_a_sigkill_of_the_agent_at_any_moment(agent: Agent, control
 
 
 def test_job_outlives_its_agent_and_is_adopted(agent: Agent, control: Control) -> None:
-    """A31: the same process, and its end is told with its true time though no agent saw it."""
+    """A31: the same process; its end is reported with its true time although no agent ran."""
     long = control.run("sleep", "30", job=1)
     short = control.run("sh", "-c", "sleep 1; exit 7", job=2)
     agent.start()
@@ -68,7 +68,7 @@ def test_job_outlives_its_agent_and_is_adopted(agent: Agent, control: Control) -
 
 
 def test_jobs_continue_and_are_reported_after_an_outage_of_the_control_plane(agent: Agent, control: Control) -> None:
-    """A32: what ended meanwhile is told with its true time and code, and limits were kept."""
+    """A32: ends in between are reported with their true time and code, and limits were enforced."""
     ends = control.run("sh", "-c", "sleep 0.5; exit 5", job=1)
     limited = control.run("sleep", "60", job=2, max_runtime_seconds=1)
     lasts = control.run("sleep", "60", job=3)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.agent.conftest import Agent
 from tests.agent.control import Control, eventually
-from tests.agent.test_life import seconds_between
+from tests.agent.test_rank_life import seconds_between
 
 LOOP = "while :; do sleep 0.05; done"
 

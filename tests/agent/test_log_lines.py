@@ -24,7 +24,7 @@ def test_lines_are_json_and_name_job_attempt_rank_and_node(
     in_the_way = agent.ranks / "7.1.0"
     in_the_way.write_text("no room for a rank here")
     control.run("true", job=7)
-    eventually(lambda: "cannot be prepared" in log.read_text(), 20, "its trouble to be told")
+    eventually(lambda: "cannot be prepared" in log.read_text(), 20, "the error in the log")
     agent.kill()
     in_the_way.unlink()
     lines = [json.loads(line) for line in log.read_text().splitlines()]

@@ -47,7 +47,7 @@ class Keeping(Control):
             return 503, b""
         status, answer = super().answer(path, body)
         if is_log and self.chance.random() < 0.2:
-            return 502, b""  # kept, but nobody hears of it
+            return 502, b""  # stored, but not acknowledged
         return status, answer
 
     def _append(self, query: dict[str, list[str]], body: bytes) -> tuple[int, bytes]:

@@ -307,7 +307,7 @@ def sites(agents: Agents) -> list[tuple[str, str, bool]]:
 def test_node_reports_again_or_agent_exits_with_the_reason_whatever_raises(
     agents: Agents, sites: list[tuple[str, str, bool]], times: str, part: int
 ) -> None:
-    """A41. Of errors that come once, every other one is a cancellation that nobody asked for.
+    """A41. Of errors that come once, every other one is an unrequested cancellation.
 
     Six agents at once on a busy machine may need longer than 5 s, so a case that fails is repeated alone.
     """

@@ -13,7 +13,7 @@ import pytest
 from tests.agent import podman
 from tests.agent.conftest import Agent, supervisors
 from tests.agent.control import Control, eventually
-from tests.agent.test_life import seconds_between
+from tests.agent.test_rank_life import seconds_between
 from tests.processes import is_alive
 
 pytestmark = pytest.mark.e2e
@@ -128,7 +128,7 @@ def test_container_that_ignores_term_is_killed_after_the_grace_and_sees_the_noti
     key = run(control, "sh", "-c", script, mounts=[f"{tmp_path}/data:/data"])
     start()
     eventually(lambda: (tmp_path / "data" / "ready").exists(), 20, "the job to be ready")
-    eventually(lambda: control.syncs and control.syncs[-1].saved.get(key), 5, "the checkpoint to be told")
+    eventually(lambda: control.syncs and control.syncs[-1].saved.get(key), 5, "the checkpoint to be reported")
     control.stop(key, reason="preempted", grace_seconds=1)
     end = control.end_of(key)
     text = log_of(control, key)

@@ -50,7 +50,7 @@ def test_rank_has_a_private_tmp_that_is_removed_with_it(agent: Agent, control: C
         agent.start()
         assert control.end_of(second).exit_code == 0
         assert log_of(control, second) == "/tmp:\n\n/var/tmp:\n"
-        assert first not in control.ended, "nobody else can tell it to go by a file in /tmp"
+        assert first not in control.ended, "another user cannot release it by a file in /tmp"
         assert control.joins[0].facts.isolation is not None and "tmp" in control.joins[0].facts.isolation.limits
         control.stop(first)
         control.end_of(first)

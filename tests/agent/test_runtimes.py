@@ -247,7 +247,7 @@ def test_exit_code_of_a_container_is_the_jobs_and_no_value_is_in_a_command_line(
 def test_container_is_stopped_through_its_runtime(
     start: Callable[[], object], control: Control, docker: Dockerd, tmp_path: Path
 ) -> None:
-    """A36: TERM once, KILL after the grace, and the container is gone before the end is told."""
+    """A36: TERM once, KILL after the grace, and the container is removed before the end is reported."""
     script = f"trap 'echo told' TERM; touch {tmp_path}/ready; while :; do sleep 0.05; done"
     key = control.run("sh", "-c", script, image="ubuntu")
     start()
@@ -257,13 +257,13 @@ def test_container_is_stopped_through_its_runtime(
     assert docker.containers == {}
     signals = [call[2] for call in docker.calls if call[0] == "kill"]
     assert signals[:2] == ["TERM", "KILL"]
-    eventually(lambda: control.logs.get(key, b"").count(b"told") == 1, 5, "one SIGTERM to be told")
+    eventually(lambda: control.logs.get(key, b"").count(b"told") == 1, 5, "one SIGTERM in the log")
 
 
 def test_container_is_removed_when_client_and_supervisor_are_killed(
     start: Callable[[], object], agent: Agent, control: Control, docker: Dockerd
 ) -> None:
-    """A34: it is no descendant of the supervisor, and yet nothing of it is left when the end is told."""
+    """A34: it is no descendant of the supervisor, but no process of it is left when the end is reported."""
     key = control.run("sleep", "60", image="ubuntu")
     start()
     pid = control.start_of(key).pid

@@ -1,4 +1,4 @@
-"""What hostile callers send to any write of the API, and what they must be answered (A55); a little of it in tests/api,
+"""Hostile requests to every write of the API, and the required answers (A55); a part of them in tests/api,
 much in tests/e2e."""
 
 from collections.abc import Iterator, Mapping

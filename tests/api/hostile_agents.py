@@ -1,4 +1,4 @@
-"""What a hostile agent says with the credential of its node, in any message of the protocol, and what must not come of
+"""Hostile messages of an agent with the credential of its node, in any message of the protocol, and what must not come of
 it (A55): it speaks for itself alone, whatever it says."""
 
 import json
@@ -187,7 +187,7 @@ def post(fleet: Fleet, path: str, raw: bytes, credential: str) -> Any:
             assert contents() == previous
         now_others = of_others(fleet.agent.id)
         for name, rows in before_others.items():
-            # A join under another name makes another node, which is nobody's.
+            # A join under another name creates another node without an owner.
             assert now_others[name][: len(rows)] == rows, (name, path, raw)
             assert name in ("nodes", "devices") or len(now_others[name]) == len(rows), name
         assert store.read(*fleet.key_of_theirs, 0, 100).data == LOG

@@ -1,4 +1,4 @@
-"""What hostile pages and agents say over a WebSocket that is really connected, and what must not come of it (A55): they
+"""Hostile messages of pages and agents over a connected WebSocket, and what must not come of them (A55): they
 are answered or closed with a documented code, nothing of them stays, and their neighbours notice nothing."""
 
 import asyncio
@@ -80,7 +80,7 @@ def reports(at: Fleet) -> st.SearchStrategy[list[Message]]:
 
 @dataclass
 class Socket:
-    """A connected one, and what it was told."""
+    """A connection and the messages that it received."""
 
     link: WebsocketCommunicator
     heard: list[Any] = field(default_factory=list)
@@ -106,7 +106,7 @@ class Socket:
         return True
 
     async def attack(self, messages: Sequence[Message], last: str, has_answer: Any) -> None:
-        """Says all of it, then something sensible: that is answered, or it was closed with a code of ours."""
+        """Send all, then a valid message: it is answered, or the connection was closed with a code of ours."""
         for message in [*messages, last]:
             await self.say(message)
             while self.code is None and await self.listen(0.001):

@@ -46,7 +46,7 @@ def encoded(value: Any) -> bytes:
 @st.composite
 def mutated(draw: st.DrawFn, valid: dict[str, Any], remaining: tuple[Any, ...] = (), maximum: int = 3) -> bytes:
     """The valid message, or this with up to `most` changes: a value replaced by a hostile one or by one of `others`,
-    left out, moved elsewhere, put into an array, a field that nobody knows or twice; or cut off."""
+    left out, moved elsewhere, put into an array, an unknown field or a repeated one; or cut off."""
     value: Any = valid
     for _ in range(draw(st.integers(0, maximum))):
         path = draw(st.sampled_from(list(_paths(value))))

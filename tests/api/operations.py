@@ -203,7 +203,7 @@ class Stage:
         return answer.json()
 
     def ids(self, operation: Operation) -> dict[str, Any]:
-        """What there is for each parameter of its path: a new kind of parameter needs its line here."""
+        """Return a value for each path parameter: a new kind of parameter needs its line here."""
         verb = operation.path.rpartition("/")[2]
         is_program = "/service-tokens/" in operation.path
         allowed: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Who may do what: each operation with the least role, written by hand, and what everybody else is answered."""
+"""The least role for each operation, written by hand, and the answer to everybody else."""
 
 from tests.api.operations import Operation
 
@@ -185,6 +185,6 @@ def expected(caller: str, operation: Operation) -> int:
         return DONE
     if caller == "anonymous":
         return 401
-    # Of what they may not see, nobody learns that it exists; a token is seen by its user alone.
+    # Callers do not learn that hidden objects exist; only its user sees a token.
     is_hidden = who != "admin" or operation.path.startswith("/api/v1/tenants/{name}")
     return 404 if who == "its user" or (caller == "stranger" and is_hidden) else 403

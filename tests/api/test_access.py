@@ -33,7 +33,7 @@ def call(method, path, token, body=None):
 
 @pytest.mark.parametrize("caller", CALLERS)
 def test_each_role_has_its_permissions(caller):
-    """A08: the generated matrix, each operation done to something that is there. Nothing of it is kept."""
+    """A08: the generated matrix: each operation on an existing object. Every change is rolled back."""
     stage = Stage()
     token = token_of(caller, stage)
     wrong = {}

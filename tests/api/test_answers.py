@@ -182,7 +182,7 @@ def test_metrics_match_the_database(user, tenant):
 
 @pytest.mark.django_db(transaction=True)
 def test_metrics_of_a_tenant_need_access_to_it(user, tenant, token):
-    """A08: without a token nobody is told who there is; who sees one tenant is told of that one, an admin of all."""
+    """A08: without a token no tenant is named; a member sees one tenant, an admin all."""
     admin = make_token(make_user("root", admin=True))
     make_tenant("vision")
     assert call("PUT", "/api/v1/tenants/vision/budget", admin, {"hard_gpu_hours": 5}).status_code == 200

@@ -225,7 +225,7 @@ def test_task_names_its_user(admin, existing):
 
 
 def test_every_write_of_the_api_is_covered():
-    """A new one fails until it is told what it leaves."""
+    """A new operation fails until its audit entry is listed."""
     existing = {
         f"{method} {shape(str(endpoint.pattern))}" for endpoint in api for method in methods_of(endpoint) - {"GET"}
     }

@@ -1,4 +1,4 @@
-"""What every route answers to credentials that are no person's, no more, or allow less (A08): the other columns of the
+"""Answers of every route to credentials of programs, revoked ones, and ones with fewer scopes (A08): the other columns of the
 matrix (roles.py), each of which follows from it by a rule."""
 
 import re
@@ -39,7 +39,7 @@ def with_scope_read(operation):
 
 def with_scope_write(operation):
     if operation.name == "POST /api/v1/tokens":
-        return 400  # nobody gives a scope that they lack
+        return 400  # a caller cannot grant a scope that they lack
     return expected("member", operation) if operation.method != "GET" or is_open(operation) else 403
 
 
@@ -131,7 +131,7 @@ def test_page_session_without_csrf_token_changes_nothing():
     assert (answer.status_code, answer["Content-Type"]) == (403, "application/problem+json")
 
 
-# Addresses outside of the API: what somebody gets who is not logged in.
+# Addresses outside of the API: the answer without a login.
 OTHERS: dict[str, tuple[int, ...]] = {
     "/api/v1/openapi.json": (200,),
     "/api/v1/docs": (200,),

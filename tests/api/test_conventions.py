@@ -27,7 +27,7 @@ def stage():
 
 
 class Asking:
-    """Asks each of some operations, and looks at the refusal."""
+    """Call several operations and check the refusals."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -76,7 +76,7 @@ def test_each_operation_succeeds_as_documented(stage):
 
 
 def test_each_post_with_a_key_is_executed_once(stage):
-    """A03: the same again is answered as the first time, another body is refused, and a login is of nobody yet."""
+    """A03: a repeated request gets the first answer, another body is refused, and a login has no user yet."""
     for operation in (operation for operation in writes() if operation.method == "POST"):
         assert ("Idempotency-Key" in operation.parameters("header")) == operation.is_secured, operation.name
         if operation.is_secured and not _keeps_answers(operation):

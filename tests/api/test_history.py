@@ -79,7 +79,7 @@ ONE_EACH = {
 
 
 def test_no_pair_of_filters_scans_all_jobs(nlp):
-    """Whatever is documented, by any two together; for who sees one tenant, that is another filter."""
+    """All documented filters, in pairs; a member of one tenant has one more filter."""
     small, seldom = make_tenant("small"), make_user("seldom")
     grow(submit(make_member(nlp), nlp), make_member(nlp).pk, 8_000)
     grow(submit(make_member(small), small), seldom.pk, 20)

@@ -94,7 +94,7 @@ def test_pages_take_a_key():
 
 
 def test_login_has_no_key():
-    """Documented: it is of nobody yet, and each makes its own token."""
+    """Documented: a login has no user yet, and each creates its own token."""
     make_user("grace")
     body = b'{"username": "grace", "password": "correct horse battery"}'
     values: Any = {"content_type": "application/json", "headers": {"Idempotency-Key": "k"}}

@@ -44,7 +44,7 @@ def test_fourth_guess_at_a_name_is_refused_even_if_it_is_right():
 
 
 def test_guesses_with_a_key_count():
-    """With somebody's token a key would have what is refused taken back, and the count of the guess with it."""
+    """With a token, a key would roll back the refusal together with the count of the guess."""
     headers = {"Authorization": f"Bearer {make_token(make_user('viewer'))}"}
     body = b'{"username": "grace", "password": "wrong"}'
     answers = [

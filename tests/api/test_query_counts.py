@@ -68,7 +68,7 @@ def grow(tenant: Any, member: Any, name: str) -> None:
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, stage: Stage, row: Operation) -> int:
-    """Of the second time that it is asked: what is remembered for seconds is remembered then. Nothing of it is kept.
+    """Count the second call, when short-lived caches are filled. Every change is rolled back.
     Jobs are a member's, all else is an admin's."""
     token = stage.member if row.is_write and "/jobs" in row.path else stage.token
     for _ in range(2):

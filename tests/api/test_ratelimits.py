@@ -1,4 +1,4 @@
-"""A caller that runs away is told to slow down; nobody else notices."""
+"""A caller with too many requests is refused; other callers are not affected."""
 
 import pytest
 from django.conf import settings

@@ -1,4 +1,4 @@
-"""What scripts rely on stays: the server breaks nothing of the committed OpenAPI document, and that nothing of the one
+"""Compatibility for scripts: the server breaks nothing of the committed OpenAPI document, and that nothing of the one
 before it."""
 
 import json
@@ -63,7 +63,7 @@ TEXT, NUMBER, COUNT = {"type": "string"}, {"type": "number"}, {"type": "integer"
 OR_NONE = {"anyOf": [TEXT, {"type": "null"}]}
 AB, A = {"type": "string", "enum": ["a", "b"]}, {"type": "string", "enum": ["a"]}
 TOLD, SENT = "POST /x: 200", "POST /x: body"
-# before, after → what that breaks where it is told, and where it is sent.
+# before, after → the break in answers, and in requests.
 CHANGES = {
     "gone": (fields(a=TEXT), fields(), [".a is gone"], [".a is gone"]),
     "optional": (fields(("a",), a=TEXT), fields(a=TEXT), [".a may be missing now"], []),
@@ -183,6 +183,6 @@ class TestBaseline:
         assert previous_document() is None
 
     def test_intended_change_needs_a_reason(self, tmp_path, monkeypatch):
-        (tmp_path / "list").write_text("# how\nGET /x is gone  # nobody used it\n")
+        (tmp_path / "list").write_text("# how\nGET /x is gone  # unused\n")
         monkeypatch.setattr(check_api, "INTENDED", tmp_path / "list")
         assert intended_breaks() == {"GET /x is gone"}

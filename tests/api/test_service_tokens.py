@@ -1,4 +1,4 @@
-"""Tokens of programs are nobody's; no token makes one that is stronger than itself (A08)."""
+"""Tokens of programs belong to no person; no token creates a stronger one (A08)."""
 
 from datetime import timedelta
 
@@ -46,7 +46,7 @@ def test_service_token_submits_for_its_tenant_and_sees_no_other(nlp, owner):
 
 
 def test_last_use_is_stored_to_the_minute(owner):
-    """A token that nobody uses any more is found by that, and a busy one is not written with each request."""
+    """An unused token is recognized by its last use; a busy one is not written with each request."""
     created = make(owner)
     used = ApiToken.objects.filter(pk=created["id"])
     assert used.get().last_used_at is None

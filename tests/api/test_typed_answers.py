@@ -1,11 +1,11 @@
-"""What each operation really answers is what the OpenAPI document says of it, field by field, both ways (A54)."""
+"""The answers of each operation match the OpenAPI document, field by field, both ways (A54)."""
 
 import pytest
 from drf_spectacular.generators import SchemaGenerator
 
 from tenants.billing import budgets
-from tests.api.everything import everything
-from tests.api.strictly import Strict
+from tests.api.every_operation import everything
+from tests.api.strict_answers import Strict
 
 # What is in these is different from reason to reason, event to event, subject to subject.
 FREE = {
@@ -60,7 +60,7 @@ def test_every_real_answer_is_as_documented(document, settings, tmp_path, monkey
             schema = schemas[name, response.status_code]
             wrong += [f"{name}: {fault}" for fault in strict.faults(schema, response.json())]
     assert wrong == []
-    # A server that is not ready is asked in tests/scheduling.
+    # tests/scheduling covers a server that is not ready.
     assert {operation for operation in schemas if operation[1] != 503} <= requested
     promised = set().union(*(strict.documented(schema) for schema in schemas.values()))
     assert sorted(promised - strict.seen) == []

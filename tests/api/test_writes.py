@@ -1,4 +1,4 @@
-"""Writes do what they say and nothing else: dry runs, parameters that nobody knows, bodies without end."""
+"""Writes do what is documented and nothing else: dry runs, unknown parameters, endless bodies."""
 
 import base64
 import json
@@ -33,7 +33,7 @@ def test_dry_run_is_refused_like_the_submit(token):
 
 @pytest.mark.parametrize("query", ["dry_run=yes", "dryrun=true", "x=1"])
 def test_unknown_parameter_submits_nothing(token, query):
-    """A55: who asks for a dry run by another name must not get a real one."""
+    """A55: a misspelt dry run must not become a real write."""
     answer = call("POST", f"/api/v1/jobs?{query}", token, BODY)
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, query.split("=")[0])
     assert not Job.objects.exists()

@@ -22,7 +22,7 @@ def node(stack: Stack) -> Iterator[str]:
 
 
 def test_cordon_is_requested_confirmed_and_undone(page: Page, node: str) -> None:
-    """A second page, which nobody touches, follows."""
+    """A second, untouched page follows."""
     other = page.context.new_page()
     other.goto(f"/nodes/{node}/")
     page.goto("/nodes/")

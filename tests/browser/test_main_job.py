@@ -49,7 +49,7 @@ def test_submit_watch_and_read_the_log(page: Page) -> None:
 
 
 def test_running_job_is_cancelled(page: Page) -> None:
-    """The other page, which nobody touched, shows it too."""
+    """The other, untouched page shows it too."""
     job = submit(page, "sleep 600", name="to-cancel")
     other = page.context.new_page()
     other.goto("/jobs/")

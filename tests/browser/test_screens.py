@@ -9,7 +9,7 @@ from tests.waiting import wait_for
 
 pytestmark = pytest.mark.browser
 _WIDTHS = (641, 720, 1024, 1180, 1280, 1366, 1440, 1600)
-# What lies beyond the edge of something that cuts it off and that nobody can move.
+# Elements beyond the edge of a container that clips and does not scroll.
 _CUT_OFF = """() => [...document.querySelectorAll("main th")].filter((head) => {
   const end = head.getBoundingClientRect().right;
   for (let at = head.parentElement; at !== document.body; at = at.parentElement) {

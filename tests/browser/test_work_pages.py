@@ -153,7 +153,7 @@ def test_job_tabs_work(page: Page, client: Client) -> None:
 
 @pytest.mark.timeout(300)
 def test_request_is_confirmed_only_by_agent(page: Page, client: Client, stack: Stack) -> None:
-    """A30, A37: at once requested; after half a minute what is in the way, also for who comes anew; confirmed when the
+    """A30, A37: at once requested; after half a minute the obstacle, also on a new page; confirmed when the
     agent has answered, and what was shown of the page stays shown."""
     job = client.submit(["sleep", "600"], gpus=1, name="asked", max_runtime_minutes=60)
     wait_for(lambda: client.get(job.id).state == "running", 60, "it to run")
@@ -261,7 +261,7 @@ def test_pages_do_not_overflow_and_are_accessible(page: Page, client: Client, th
             row = page.locator("tr[data-href]").first
             for label in ("Owner", "Tenant", "Request", "Priority", "Why it waits"):
                 expect(row.locator(f"td[data-label='{label}']")).to_be_visible()
-            assert row.evaluate(CUT_OFF) == [], "who asks, for what and why is said on a phone too"
+            assert row.evaluate(CUT_OFF) == [], "user, request and reason are visible on a phone too"
         if page.evaluate("document.documentElement.scrollWidth") > width:
             findings.append(f"{path} is too wide")
         page.evaluate(AXE.read_text())

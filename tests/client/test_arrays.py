@@ -23,7 +23,7 @@ ELEMENTS = [
 
 
 def element_pages(request: Request) -> Answer:
-    """Two pages, or the one element that is asked for."""
+    """Two pages, or the one requested element."""
     if "index" in request.query:
         return Answer(200, {"items": [row for row in ELEMENTS if str(row["index"]) == request.query["index"]]})
     at = int(request.query.get("cursor", 0))

@@ -19,7 +19,7 @@ FAILURES: dict[str, tuple[Answer, int]] = {
     "not permitted": (problem(403, "not_permitted", "only an admin may do this", "ask an admin"), 4),
     "not found": (problem(404, "not_found", "there is no such thing", "check the id"), 3),
     "conflict": (problem(409, "wrong_state", "job 42 has ended", "submit it again"), 5),
-    "changed meanwhile": (problem(412, "version_conflict", "somebody changed it", "read it again"), 5),
+    "changed meanwhile": (problem(412, "version_conflict", "it has changed", "read it again"), 5),
     "never fits": (problem(422, "never_fits", "the largest node has 8 GPUs", "ask for less"), 6),
     "over the limit": (problem(403, "quota_exceeded", "quota exceeded for tenant nlp", "raise the quota"), 6),
     "after what failed": (problem(422, "dependency_failed", "can never start: job 7 is failed", "run it again"), 6),
@@ -162,7 +162,7 @@ def test_unreachable_server_exits_8(server: FakeServer, monkeypatch: pytest.Monk
     ],
 )
 def test_unwritable_output_exits_1_with_a_sentence(server: FakeServer, to: str, code: int, sentence: str) -> None:
-    """A58: but who reads no more is told nothing."""
+    """A58: a closed pipe gets no message."""
     server.on("GET", "/tenants", Answer(200, {"items": [{"name": "nlp"}], "next_cursor": None}))
     for args in ("tenant list", "version") if to != "| true" else ("tenant list",):
         line = f"set -o pipefail; {sys.executable} -m gpusched.cli.main {args} {to}"

@@ -90,7 +90,7 @@ def test_change_password_prompts_without_echo(full: FakeServer) -> None:
 def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 1000)
-    except OSError:  # nobody has the other end any more
+    except OSError:  # the other end is closed
         return b""
 
 

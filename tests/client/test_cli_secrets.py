@@ -84,7 +84,7 @@ def test_secret_prompt_does_not_echo(full: FakeServer) -> None:
 def _read(handle: int) -> bytes:
     try:
         return os.read(handle, 1000)
-    except OSError:  # nobody at the other end any more
+    except OSError:  # the other end is closed
         return b""
 
 

@@ -1,4 +1,4 @@
-"""A small OpenID Connect provider on loopback: it logs in whoever it is told to, and lies as it is told to."""
+"""A small OpenID Connect provider on loopback: it logs in the configured person, and returns the configured false claims."""
 
 import base64
 import hashlib

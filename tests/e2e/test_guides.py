@@ -87,7 +87,7 @@ def script(found: list[Block]) -> str:
 
 
 def run(guide: Path, place: Place) -> dict[int, str]:
-    """What each block printed on stdout, by its number. Fails with all output where a command does."""
+    """Return the stdout of each block by its number. Fail with all output if a command fails."""
     stack, directory = place.stack, place.directory
     with stack.client() as client:
         # What the guide before cancelled ends meanwhile, and then is history: the next one may replay or count it.

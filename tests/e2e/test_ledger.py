@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests.nodes.world import STEPS, World, live
+from tests.nodes.ledger_world import STEPS, World, live
 
 pytestmark = [pytest.mark.e2e, pytest.mark.django_db(transaction=True)]
 RUN = [("submit", "whole"), ("sync", 0), ("sync", 1)]

@@ -1,4 +1,4 @@
-"""What a newcomer does: start it, submit, look, stop it. Defaults only, through the commands they type."""
+"""The first steps of a newcomer: start, submit, look, stop. Defaults only, by the commands that they type."""
 
 import os
 import signal

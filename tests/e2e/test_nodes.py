@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from nodes.agents.websocket import MAX_BYTES, TOO_LARGE
-from tests.agent.test_life import DAEMONISE
+from tests.agent.test_rank_life import DAEMONISE
 from tests.client.commandline import as_at_a_terminal
 from tests.processes import is_alive
 from tests.system.joining import join
@@ -133,7 +133,7 @@ def test_run_passes_signals_and_the_exit_code(stack: Stack) -> None:
 
 
 def test_extended_job_outlives_its_old_limit_and_stops_at_the_new_one(stack: Stack, tmp_path: Path) -> None:
-    """A36: the running process reads the new deadline beside the old one; its end is told with the time that it had."""
+    """A36: the running process reads the new deadline beside the old one; its end is reported with that deadline."""
     client = stack.client()
     script = f"""#!/bin/sh
 trap 'cp $GPUSCHED_DEADLINE_FILE {tmp_path}/new; exit 0' TERM

@@ -81,7 +81,7 @@ def test_single_sign_on_and_logout(up: Stack, browser: httpx.Client) -> None:
 
 
 def test_roles_follow_the_groups_of_the_latest_login(browser: httpx.Client, provider: Provider) -> None:
-    """Who is in none any more is put out, with all that they had; a local membership elsewhere stays."""
+    """A person in no group any longer loses every membership of the provider; a local one stays."""
     for groups, expected in ((["ml", "leads"], {"nlp": "owner"}), (["ml"], {"nlp": "member"})):
         provider.person = {**GRACE, "groups": groups}
         log_in(browser)
@@ -130,7 +130,7 @@ def test_unsigned_answer_is_refused(browser: httpx.Client, provider: Provider, h
 
 
 def test_code_is_valid_once_and_only_for_the_requesting_browser(up: Stack, browser: httpx.Client) -> None:
-    """A state that nobody asked for, that of another browser, and one that was used."""
+    """An unrequested state, that of another browser, and a used one."""
     assert browser.get("/login/sso/callback/?code=x&state=made-up").status_code == 403
     asked = browser.get("/login/sso/", follow_redirects=False)
     back = browser.get(asked.headers["location"], follow_redirects=False).headers["location"]
@@ -150,7 +150,7 @@ def test_single_sign_on_takes_over_no_local_account(up: Stack, browser: httpx.Cl
 
 
 def test_login_of_another_person_does_not_reuse_the_session(browser: httpx.Client, provider: Provider) -> None:
-    """Another person of the provider who calls themselves as somebody who is known already."""
+    """Another person of the provider with the name of an existing user."""
     log_in(browser)
     assert (me(browser) or {})["user"] == "grace"
     with httpx.Client(base_url=browser.base_url, follow_redirects=True, timeout=60) as other:

@@ -12,7 +12,7 @@ from tests.waiting import wait_for
 
 pytestmark = pytest.mark.e2e
 
-# Writes down the notice that it was given when it is told to stop, as a trainer would save its work.
+# Saves the notice when it is stopped, as a trainer would save its work.
 TRAINER = """#!/bin/sh
 trap 'cp "$GPUSCHED_PREEMPT_FILE" "$1/notice-$GPUSCHED_ATTEMPT"; sleep 1; exit 0' TERM
 echo $$ > "$1/pid-$GPUSCHED_ATTEMPT"
@@ -22,7 +22,7 @@ while :; do sleep 0.1; done
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
-    """One pretend node of eight GPUs where nobody has to wait before they preempt."""
+    """One pretend node of eight GPUs without a delay before preemption."""
     with Stack(min_runtime_seconds="0", preemption_delay_seconds="0") as running:
         running.fleet(1)
         yield running

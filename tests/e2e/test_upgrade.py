@@ -80,7 +80,7 @@ def use(stack: Rolling, root: Path) -> None:
 
 
 def kill_and_repeat_migrations(stack: Rolling) -> None:
-    """Kill the migration in the middle: somebody holds a table for which it waits. Its second run completes it."""
+    """Kill the migration in the middle: another session holds a table that it waits for. Its second run completes it."""
     with psycopg.connect(stack.database_url()) as holder:
         holder.execute("LOCK TABLE serving_endpoint IN ACCESS SHARE MODE")
         running = subprocess.Popen([sys.executable, "manage.py", "migrate"], cwd=ROOT, env=stack.environment(),

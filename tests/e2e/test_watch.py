@@ -1,4 +1,4 @@
-"""What `gpusched watch` books is a soft reservation of the real server."""
+"""`gpusched watch` books soft reservations on the real server."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""Several web processes on one port: whichever of them dies, who comes meanwhile is answered by another."""
+"""Several web processes on one port: if one dies, another answers new requests."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ def stack() -> Iterator[Stack]:
 
 
 def answers(stack: Stack, number: int) -> list[int]:
-    """What so many submits are answered, each over a connection of its own."""
+    """Return the answers to this many submits, each over a connection of its own."""
     headers = {"Authorization": f"Bearer {stack.token()}"}
     body = {"tenant": "default", "command": ["true"]}
     return [

@@ -43,7 +43,7 @@ def test_estimate_is_a_future_range_or_none(snapshot: Snapshot, policy: Policy) 
           suppress_health_check=list(HealthCheck))  # fmt: skip
 @given(states.snapshots(), st.sampled_from([Policy(), Policy(min_runtime_seconds=0.0, preemption_delay_seconds=0.0)]))
 def test_estimate_does_not_depend_on_earlier_forecasts(snapshot: Snapshot, policy: Policy) -> None:
-    """Forecasts of one snapshot share their plans; each is what it would be alone, in whatever order they are asked."""
+    """Forecasts of one snapshot share their plans; each is what it would be alone, in any order of questions."""
     shared = estimate.Forecasts(snapshot, policy, NOW, decide(snapshot, policy))
     for work in (estimate.MAX_WORK, 1):
         for waiting in snapshot.jobs:
@@ -107,7 +107,7 @@ def test_estimate_has_bounded_cost_and_is_never_too_early(monkeypatch: pytest.Mo
 
 
 def test_estimate_names_the_end_of_a_short_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Later jobs run on one after the other: ends that nobody can see now."""
+    """Later jobs run on one after the other: ends that cannot be foreseen now."""
     monkeypatch.setattr(estimate, "MAX_PLANS", 8)
     first = [job(id, gpus=1, age=10_000 - id, minutes=10) for id in range(2, 60)]
     result = one(replace(full(10), jobs=(*first, job(1, age=0))))

@@ -71,7 +71,7 @@ def test_models_that_some_requests_require_are_used_last() -> None:
 
 
 def test_a_mix_of_few_requests_does_not_decide_alone() -> None:
-    """Only halves are asked for, and yet they are packed: whole devices may be wanted next."""
+    """Only halves are requested, but they are packed: whole devices may be requested next."""
     halves = [job(id, shared=True, gpu_memory_mb=30_000) for id in range(1, 5)]
     new_plan = decide(cluster(node(1, gpus=4), jobs=halves))
     gpus_held = [hold.device_id for placement in new_plan.placements for rank in placement.ranks for hold in rank.holds]

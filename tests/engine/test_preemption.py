@@ -1,4 +1,4 @@
-"""Which jobs are stopped for which, and which resources are kept for the nominated job."""
+"""Victims of a preemption, and the resources withheld for the nominated job."""
 
 from dataclasses import replace
 

@@ -108,7 +108,7 @@ def test_cpu_jobs_are_not_split() -> None:
 
 
 def test_a_large_batch_job_is_not_starved_by_small_ones_of_other_tenants() -> None:
-    """A12, for the parts: the batch part is kept free in time for the first waiting job, which is not named."""
+    """A12, for the parts: the batch part is free in time for the first waiting job, which is not named."""
     gpus_held = job(90, gpus=4, online=True, tenant=2), job(91, gpus=6, minutes=60, tenant=2)
     state = running_on(cluster(node(1, gpus=16), tenants=[Tenant(1, "t1"), Tenant(2, "t2")]), *gpus_held)
     jobs = (job(1, gpus=8), job(2, tenant=2, gpus=2), job(3, tenant=2, gpus=2, minutes=30))

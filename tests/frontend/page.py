@@ -25,16 +25,16 @@ _CLOCKED = {"oldest_wait_seconds", "p90_wait_seconds", "share", "usage_gpu_hours
 @asynccontextmanager
 async def live_hub(monkeypatch):
     """A hub of this test's event loop, and what ends it."""
-    doorbell = Listener()
-    created = LiveHub(doorbell)
+    listener = Listener()
+    created = LiveHub(listener)
     monkeypatch.setattr(hub, "hub", created)
     try:
         yield created
     finally:
         await created.stop()
-        if doorbell._task is not None:
-            doorbell._task.cancel()
-            await asyncio.gather(doorbell._task, return_exceptions=True)
+        if listener._task is not None:
+            listener._task.cancel()
+            await asyncio.gather(listener._task, return_exceptions=True)
 
 
 def cookie_of(user: User) -> str:

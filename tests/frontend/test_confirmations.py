@@ -65,7 +65,7 @@ def test_large_stop_requires_typed_job_id(verb: str, running: int, member: Any) 
 
 
 def test_bulk_stop_requires_same_confirmation(running: int, nlp: Any, member: Any) -> None:
-    """Of an array its elements count; of jobs that somebody may not see nothing is told."""
+    """Of an array its elements count; hidden jobs are not mentioned."""
     waiting = submit(member, nlp, gpu_count=4)
     client, ids = browser(member), f"{running},{waiting},{running}"
     ran(0.5)
@@ -115,7 +115,7 @@ def test_extension_preview_names_delayed_jobs_without_change(running: int, nlp: 
     assert f"Job {next_one} is promised a start" in foreseen("110")
     assert "No waiting job is expected to start later" in foreseen("50")
     assert ">Enter a number of minutes.<" in foreseen("x")
-    assert foreseen("") == foreseen(" ") == "", "nothing is said before anything is typed"
+    assert foreseen("") == foreseen(" ") == "", "no message before any input"
     refused = foreseen("-1")
     assert ">Time limit (minutes): the limit must be" in refused and "fields named in errors" not in refused
     assert query("SELECT max_runtime_seconds AS s FROM jobs_job WHERE id = %s", [running]) == [{"s": 3600}]

@@ -26,7 +26,7 @@ def admin():
 
 
 def causes(client):
-    """Of the incidents that are told: node and cause."""
+    """Return node and cause of the listed incidents."""
     page = text_of(client.get(PATH))
     cells = re.findall(r'(?s)<tr data-key="incident.*?/nodes/(n\d)/.*?data-label="Cause" class="wide">(.*?)</td>', page)
     return {(node, re.sub(r"<.*?>", "", cause).strip()) for node, cause in cells}

@@ -9,7 +9,7 @@ from tenants.auth.page_access import Session
 
 
 class Box:
-    """An outbox that remembers what it was told."""
+    """An outbox that records its messages."""
 
     def __init__(self) -> None:
         self.said: list[str] = []

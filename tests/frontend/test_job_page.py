@@ -51,7 +51,7 @@ def test_job_page_opens_on_reason_then_log(running, nlp, member):
     assert current(page := text_of(client.get(f"/jobs/{waiting}/?shown=log"))) == ["why"]
     assert ">Why it waits</a>" in page
     assert current(text_of(client.get(f"/jobs/{running}/?shown=why"))) == ["log"]
-    assert client.get(f"/jobs/{running}/?shown=log").status_code == 204  # somebody reads it
+    assert client.get(f"/jobs/{running}/?shown=log").status_code == 204  # the log is read
 
 
 def test_spec_tab_shows_command_and_json(running, member):
@@ -229,7 +229,7 @@ def limit_of(job_id):
 
 
 def undo_in(client, job_id):
-    """What the button that takes the last change back would send; None without one."""
+    """Return what the undo button would send; None without one."""
     page = text_of(client.get(f"/jobs/{job_id}/actions/"))
     result = re.search(
         r'data-key="undo".*?name="max_runtime_minutes" value="([^"]+)".*?name="seen" value="(\d+)"', page

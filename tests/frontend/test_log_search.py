@@ -32,7 +32,7 @@ def all_of(text):
         hits += result.hits
         if result.is_all:
             return hits, answers
-        assert result.next_offset > offset, "it would be asked in a circle"
+        assert result.next_offset > offset, "the search would never end"
         offset, line = result.next_offset, result.next_line
 
 

@@ -25,7 +25,7 @@ def set_health(health, note="", index=0):
 
 
 def lanes_of(client):
-    """Who held each GPU of n1 in the last hour, as markup."""
+    """Return the markup of the holders of each GPU of n1 in the last hour."""
     return re.findall(r'(?s)<div class="lane" .*?</div></div>', text_of(client.get("/nodes/n1/?span=1h")))
 
 
@@ -209,7 +209,7 @@ class TestOneNode:
 
 
 class TestPanel:
-    """What stands beside the fleet's map."""
+    """Return the panel beside the fleet's map."""
 
     @pytest.mark.django_db(transaction=True)
     def test_fleet_panel_offers_all_to_admins_and_cancel_to_owners(self, nlp, member, admin):

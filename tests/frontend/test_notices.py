@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def end_for(user, tenant, count):
-    """So many notices for the person: a job that was held by somebody else so often."""
+    """Create this many notices for the person: holds of their job by another user."""
     job_id = submit(user, tenant)
     job_actions.hold(job_id, identity_for(make_user(admin=True)))
     execute(

@@ -59,7 +59,7 @@ def addresses_of(job_id, agent, device_id):
 
 
 class TestHiddenTenants:
-    """A08: another tenant is told of as so many GPUs, by whichever text, topic, page or route."""
+    """A08: another tenant appears as a number of GPUs in every text, topic, page and route."""
 
     def test_pages_and_feed_never_name_other_tenants(self, anna, ours, agent, client):
         [[job_id]] = rows("SELECT id FROM jobs_job")
@@ -96,7 +96,7 @@ class TestHiddenTenants:
         )
 
     def test_admin_rows_do_not_leak_to_members(self, ours, agent):
-        """Rows are kept for those who see the same tenants, also over a look that finds nothing new."""
+        """Rows are cached for viewers of the same tenants, also after a load without changes."""
         existing = fleet.load()
         for repeated in (existing, fleet.reload(existing, None, ())):
             for visible in (None, [ours.pk], None, []):

@@ -72,7 +72,7 @@ def test_notice_counts_more_than_six_places():
 
 
 def test_idle_holders_are_named_only_if_visible(monkeypatch):
-    """Others are told how many GPUs it is, and of whom not."""
+    """Others see the number of GPUs, but not the tenant."""
     ours, theirs = make_tenant("ours"), make_tenant("theirs")
     agent = make_node(gpus=3)
     own_rows = submit(make_member(ours), ours, gpu_count=1)
@@ -110,7 +110,7 @@ def test_next_to_start_lists_visible_jobs_waiting_for_capacity():
 
 
 def test_next_to_start_excludes_jobs_waiting_for_repair():
-    """Nobody knows when a broken GPU works again: of two jobs only the one that waits for room is named."""
+    """The repair of a broken GPU cannot be predicted: of two jobs only the one that waits for capacity is named."""
     tenant = make_tenant()
     user = make_member(tenant)
     make_node(gpus=1)
@@ -217,7 +217,7 @@ def test_waiting_jobs_have_the_same_count_everywhere():
     assert [*counted, cluster_status()["pending_jobs"], represent_tenants(None)[0]["pending_jobs"]] == [3] * 6
     for job_id in jobs[1:]:
         hold(job_id, user)
-    assert feed.rows("overview", None)["status"]["oldest_wait_seconds"] is None, "nobody knows for how long"
+    assert feed.rows("overview", None)["status"]["oldest_wait_seconds"] is None, "the start of the wait is unknown"
 
 
 def test_under_guarantee_counts_only_jobs_waiting_for_gpus(client):

@@ -12,7 +12,7 @@ from scheduling.engine.model import Policy
 from tests.api.test_access import call
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
 from tests.frontend.browsing import browser, text_of
-from tests.frontend.test_own_feed import notices
+from tests.frontend.test_viewer_topics import notices
 
 pytestmark = pytest.mark.django_db(transaction=True)
 TABS = ("log", "timeline", "gpus", "why", "spec", "events")

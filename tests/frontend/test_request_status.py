@@ -185,4 +185,4 @@ def test_action_answers_json_to_scripts(nlp: Any, member: Any) -> None:
     client = browser(member)
     answer = client.post(f"/jobs/{job_id}/hold/", headers={"accept": "application/json"})
     assert answer.json() == {"is_done": True, "sentence": f"Job {job_id} is held."}
-    assert "is held." not in text_of(client.get(f"/jobs/{job_id}/")), "it was said already"
+    assert "is held." not in text_of(client.get(f"/jobs/{job_id}/")), "it is not repeated"

@@ -49,7 +49,7 @@ async def voice(send: Any) -> HubSocket:
         scopes.append(scope)
 
     async def receive() -> dict[str, Any]:
-        raise AssertionError("nobody speaks to it")
+        raise AssertionError("no message is expected")
 
     await bounded_output(application)({"type": "websocket"}, receive, send)
     consumer = HubSocket()

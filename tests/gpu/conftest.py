@@ -45,9 +45,9 @@ def real_gpu() -> None:
 
 @pytest.fixture
 def uuid(agent: Agent, control: Control) -> str:
-    """A running agent, and the UUID of its first GPU that nobody is on."""
+    """A running agent, and the UUID of its first unused GPU."""
     agent.start()
-    eventually(lambda: _free(control), 30, "a GPU that nobody is on (end what runs on this machine's GPUs)")
+    eventually(lambda: _free(control), 30, "an unused GPU (end what runs on this machine's GPUs)")
     return _free(control)[0]
 
 

@@ -1,4 +1,4 @@
-"""What the tools of `/mcp` return, for whom, and that text of others changes nothing (A76)."""
+"""Results of the tools of `/mcp` by caller; texts of others change nothing (A76)."""
 
 import json
 from typing import Any

@@ -72,7 +72,7 @@ class TestOccupied:
         assert len(woken) == 3
 
     def test_held_device_stays_held_and_a_heartbeat_does_not_mark_it_idle(self, user, tenant):
-        """A33: whatever the readings say of it, the job goes on and nobody else gets the device."""
+        """A33: whatever the readings are, the job continues and no other job gets the device."""
         node = make_node(gpus=1)
         job = submit(user, tenant)
         run_cycle()

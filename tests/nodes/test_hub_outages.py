@@ -91,7 +91,7 @@ def test_outage_costs_an_attempt_for_all_messages_and_loses_no_report(proxy, use
             hub._tasks = [asyncio.create_task(hub._process())]
             for seq in range(1, 60):
                 for link, key in zip(links, keys, strict=True):
-                    # The end is told once here: agents repeat it, but the hub does not rely on that.
+                    # The end is reported once here: agents repeat it, but the hub does not rely on that.
                     reports = (
                         [Ended(key=key, at=now(), reason="exited", exit_code=0, seconds_ago=0.0)] if seq == 1 else []
                     )

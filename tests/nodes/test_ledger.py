@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from gpusched.protocol.agent_messages import Ended, Started
 from nodes.ranks import agent_clock
 from tenants.models import UsageEntry
-from tests.nodes.world import STEPS, World, live
+from tests.nodes.ledger_world import STEPS, World, live
 
 pytestmark = pytest.mark.django_db(transaction=True)
 RUN = [("submit", "whole"), ("sync", 0), ("sync", 1), ("sync", 0), ("sync", 1), ("let_pass", 600)]
@@ -83,7 +83,7 @@ def test_nearly_right_clock_is_accepted(seconds_ago, off):
 @pytest.mark.parametrize("is_old", [False, True])
 @pytest.mark.parametrize("off", [300.0, 3600.0, -3600.0])
 def test_run_times_are_right_with_late_reports_and_a_wrong_clock(off, is_old):
-    """A32, A53, A57: nobody listened from the start to well after the end."""
+    """A32, A53, A57: the server was down from the start until well after the end."""
     world = World(is_old=is_old, off=off)
     live(world, [*RUN[:3], ("let_pass", 100), ("exit", 0, 0), ("exit", 1, 0), ("let_pass", 600)])
     [rank] = [rank for machine in world.machines for rank in machine.ranks.values()]

@@ -72,7 +72,7 @@ def test_instance_shows_its_parent_gpu():
 
 
 def test_reading_is_shown_in_full_with_null_for_unknown_values():
-    """A19: unknown is null, never zero; a zero that was told is zero."""
+    """A19: unknown is null, never zero; a reported zero is zero."""
     node = make_node(gpus=1)
     uuid = node.devices[0].uuid
     node.sync(readings=[Reading(uuid=uuid, sm_clock_mhz=1410, throttle_reasons=0x44, ecc_uncorrected=0)])
@@ -102,7 +102,7 @@ def test_impossible_numbers_are_unknown_and_affect_no_other_value():
 
 
 def test_replaced_instances_keep_no_node_cordoned_and_count_no_time():
-    """A39: the way back needs nobody, and the GPU-seconds are those of the devices that there are."""
+    """A39: recovery needs no admin, and the GPU-seconds are those of the existing devices."""
     node = divided(instance(0, "3g.40gb", 40448))
     node.sync(readings=[Reading(uuid=row.uuid) for row in node.devices])
     cordon.set_intent(node.name, NodeIntent.CORDONED, f"{redaction.AUTO_CORDON_NOTE}2 node faults")

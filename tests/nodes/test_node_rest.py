@@ -12,7 +12,7 @@ pytestmark = pytest.mark.django_db
 
 
 def test_node_shows_its_clock_offset(user):
-    """Null while nothing was heard that tells; negative: behind."""
+    """Null before the first report; negative: behind."""
     node, token = make_node(gpus=1), make_token(user)
 
     def told():

@@ -1,4 +1,4 @@
-"""A signal for a job: who may send it, what its agents are told until they have it, and that it is of one attempt."""
+"""Signals for jobs: permission, repetition until the agents have them, and their bond to one attempt."""
 
 import json
 from typing import Any

@@ -16,7 +16,7 @@ def messages() -> list[dict[str, Any]]:
 
 
 def with_later_ideas(message: Any) -> Any:
-    """The same from a version that knows more: a field that nobody knows in each object."""
+    """The same from a later version: an unknown field in each object."""
     if isinstance(message, list):
         return [with_later_ideas(part) for part in message]
     if not isinstance(message, dict):

@@ -117,7 +117,7 @@ def test_other_users_cannot_extend(user, tenant, running):
 
 
 def test_promise_to_a_pending_job_is_kept_unless_an_admin_forces_it(user, tenant, running):
-    """A12: the promised job is named to those who may see it, and to nobody else."""
+    """A12: the promised job is named only to viewers who may see it."""
     other = make_tenant("other")
     promised = submit(make_member(other), other, gpu_count=8, max_runtime_minutes=10)
     run_cycle()
@@ -155,7 +155,7 @@ def test_admin_can_force_an_extension_with_unknown_effects(user, tenant, running
 
 @pytest.mark.parametrize("is_own", [True, False])
 def test_delay_that_breaks_no_promise_is_reported(user, tenant, node, is_own):
-    """Two wait for the ends of two; the second one's place is promised to nobody. Of other tenants only how many."""
+    """Two wait for the ends of two; the second one's place is not promised to any job. Of other tenants only how many."""
     jobs = [submit(user, tenant, gpu_count=4, max_runtime_minutes=limit) for limit in (60, 120)]
     run_cycle()
     node.start_all()

@@ -96,7 +96,7 @@ def test_limits_per_model_that_leave_no_gpu_together_reject_a_submit(user, tenan
 
 @pytest.mark.parametrize("by", ["token", "page"])
 def test_acknowledged_edit_counts_for_the_next_submit(user, tenant, by):
-    """A04: whichever process made it, so by no doorbell; and while nobody edits, nothing more is asked."""
+    """A04: whichever process made the edit, without a notification; without edits there are no more queries."""
     make_node(gpus=8)
     header = f"Bearer {make_token(user)}"
 

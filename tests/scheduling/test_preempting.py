@@ -1,4 +1,4 @@
-"""Preemption through the whole server: victims are told to stop, their places kept, and both owners see who and why."""
+"""Preemption through the whole server: victims are stopped, their places withheld, and both owners see the cause."""
 
 import pytest
 

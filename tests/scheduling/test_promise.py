@@ -11,7 +11,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_promised_job_keeps_its_promise_over_cycles(user, tenant):
-    """A12: until it starts; then nobody holds a promise."""
+    """A12: until it starts; then no job holds a promise."""
     node = make_node(gpus=8)
     submit(user, tenant, gpu_count=4, max_runtime_minutes=60)
     run_cycle()

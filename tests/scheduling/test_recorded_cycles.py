@@ -1,4 +1,4 @@
-"""A63: recorded cycles: what is kept of them, and what a replay answers."""
+"""A63: recorded cycles: their storage, and the results of a replay."""
 
 import zlib
 from dataclasses import replace

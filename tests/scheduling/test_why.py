@@ -1,4 +1,4 @@
-"""What explain says of a waiting job beside its reason: what else, what if, when, and for how long each reason held."""
+"""The explanation of a waiting job beside its reason: other causes, what-ifs, estimates, and past reasons."""
 
 from datetime import timedelta
 

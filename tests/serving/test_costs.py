@@ -1,4 +1,4 @@
-"""What requests cost, and which of them get their tokens back."""
+"""Costs of requests, and refunds of tokens."""
 
 from datetime import UTC, datetime, timedelta
 

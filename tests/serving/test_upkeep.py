@@ -1,4 +1,4 @@
-"""What serving deletes, and when."""
+"""Deletion of old requests, results and files of serving."""
 
 from dataclasses import replace
 

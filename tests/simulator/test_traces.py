@@ -27,7 +27,7 @@ def test_srtf_on_muri_s_third_trace_completes_as_published() -> None:
 
 def test_shortest_neither_starves_nor_delays_on_the_smallest_philly_cluster() -> None:
     """Oct-Nov 2017, VC 103959 on 3 nodes, noisy predictions: far below the mean of 88 h and p99 of arrival order, and
-    nobody waits for longer than 550 h (free overtaking: about 700 h)."""
+    no job waits for longer than 550 h (free overtaking: about 700 h)."""
     trace = read_trace(TRACES / "philly" / "philly_tuning.csv.gz", "philly")
     october, december = 1_506_816_000.0, 1_512_086_400.0
     jobs = [job for job in trace if job.tenant == "103959" and october <= job.submitted_at < december]

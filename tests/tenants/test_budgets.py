@@ -1,4 +1,4 @@
-"""Budgets of GPU-hours: what counts, who is told, what waits, and what goes on."""
+"""Budgets of GPU-hours: what counts, notices, and which jobs wait or continue."""
 
 from datetime import UTC, datetime, timedelta
 

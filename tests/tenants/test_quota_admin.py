@@ -116,7 +116,7 @@ def test_admin_shows_the_effect_during_typing(user, tenant, browser):
 
 
 def test_admin_edit_of_an_outdated_version_is_rejected(tenant, browser):
-    """A07: nothing is undone silently; who changed it is told."""
+    """A07: nothing is overwritten silently; the answer names who changed it."""
     address = f"/admin/tenants/tenant/{tenant.pk}/change/"
     assert 'name="quota-0-seen_version" value="1"' in browser.get(address).content.decode()
     tenants.change_quota(tenant.pk, {"guaranteed_gpus": 3, "max_gpus": 5}, actor="ann")

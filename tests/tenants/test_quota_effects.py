@@ -152,7 +152,7 @@ def test_edit_is_not_refused_when_its_effect_is_unknown(user, tenant, admin, mon
     assert answer["max_gpus"] == 1
     assert answer["effect"]["sentences"][1] == "which jobs would start or stop could not be computed now"
     assert answer["effect"]["contradicts"] is True
-    unknown = put(admin, {"max_gpus": 2})["effect"]  # nothing is above it, and nobody knows what it would do
+    unknown = put(admin, {"max_gpus": 2})["effect"]  # nothing exceeds it, and its effect is unknown
     assert (unknown["running_over"], unknown["contradicts"]) == ([], True)
 
 

@@ -1,4 +1,4 @@
-"""Secrets of tenants: who may set, list and delete them, and what is kept of them (A56)."""
+"""Secrets of tenants: permission to set, list and delete them, and their storage (A56)."""
 
 import pytest
 from django.test import Client, override_settings

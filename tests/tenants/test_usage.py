@@ -1,4 +1,4 @@
-"""What a tenant is told that it used: equal to the ledger, to its attempts and to wall time, however it is cut
+"""Reported use of a tenant: equal to the ledger, to its attempts and to wall time, however it is cut
 (A53)."""
 
 import csv
@@ -18,7 +18,7 @@ from tenants.billing import rates, usage_report
 from tenants.models import UsageEntry, UsageRefund
 from tests.api.test_access import call
 from tests.factories import identity_for, make_member, make_node, make_tenant, make_token, run_cycle, submit
-from tests.nodes.world import World, live
+from tests.nodes.ledger_world import World, live
 
 pytestmark = pytest.mark.django_db
 START = datetime(2026, 3, 1, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""Accounts through REST: create, change, disable, enable, reset; and what nobody can do to the last admin."""
+"""Accounts through REST: create, change, disable, enable, reset; the last admin is protected."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""Reads files of comma-separated values, compressed or not; errors name the line and the column."""
+"""Read files of comma-separated values, compressed or not; errors name the line and the column."""
 
 import csv
 import gzip

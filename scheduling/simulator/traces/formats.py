@@ -1,4 +1,4 @@
-"""Reads traces in published formats as jobs: Philly's, Muri's, Gavel's, and our own history."""
+"""Read traces in published formats as jobs: Philly's, Muri's, Gavel's, and our own history."""
 
 import gzip
 import json

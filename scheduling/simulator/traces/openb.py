@@ -1,4 +1,4 @@
-"""Reads the node and pod lists of the openb trace (Alibaba's, published with FGD) as nodes and requests."""
+"""Read the node and pod lists of the openb trace (Alibaba's, published with FGD) as nodes and requests."""
 
 import csv
 import gzip

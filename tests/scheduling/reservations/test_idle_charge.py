@@ -88,7 +88,7 @@ class TestLedger:
         assert not reservation.devices.filter(is_settled=False).exists()
 
     def test_job_that_runs_over_the_end_is_charged_once(self, user, tenant):
-        """What a job uses is known when it ends, so the rest is charged then."""
+        """A job's use is known when it ends, so the rest is charged then."""
         node = make_node(gpus=1)
         reservation = reserve(user, tenant, 0, 60)
         submit(user, tenant)

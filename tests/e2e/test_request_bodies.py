@@ -1,4 +1,4 @@
-"""What is too large, or no HTTP, is refused while it arrives, by the real web server (A55)."""
+"""The real web server refuses oversized bodies and invalid HTTP while they arrive (A55)."""
 
 import json
 import socket
@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 
 def test_too_large_content_length_is_refused_before_the_body_is_sent(up: Stack) -> None:
-    """Also of somebody who waits to be told to go on, and of a smuggler who sends another request in it."""
+    """Also with `Expect: 100-continue`, and with a smuggled second request."""
     for more in ("", "Expect: 100-continue\r\n"):
         with socket.create_connection(("127.0.0.1", up.port), timeout=30) as link:
             head = f"POST /api/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {17 * MIB}\r\n{more}\r\n"

@@ -1,4 +1,4 @@
-"""What the web server writes arrives whole and in order, however slowly somebody reads."""
+"""Answers of the web server arrive complete and in order, however slowly a client reads."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""Reads answers by the OpenAPI document, strictly: what it does not name is wrong, and what of it was seen is kept."""
+"""Check answers strictly against the OpenAPI document: undocumented fields are errors, and seen fields are recorded."""
 
 from collections.abc import Iterator
 from copy import deepcopy

@@ -1,4 +1,4 @@
-"""Orders that nobody carries out: the job is taken from its node, which is at fault, and runs elsewhere."""
+"""Run orders that a node does not carry out: the node is at fault, and the job runs elsewhere."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""Asks every operation of the API, each where it has something to say: a small cluster in which everything happens."""
+"""Call every operation of the API on a small cluster where each has something to return."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -51,7 +51,7 @@ class World:
         )
 
     def ask(self, name: str, query_string: str = "", /, *, token: str = "", body: Any = None, **ids: Any) -> Answered:
-        """Asks as an admin unless told; the body is that of BODIES unless told."""
+        """Call as an admin with the body of BODIES, unless given others."""
         method, _, path = name.partition(" ")
         template = path if path in ("/health", "/ready") else API + path
         address = template.format(**{**HERE, **ids})

@@ -1,4 +1,4 @@
-"""What people ask is thought about in a process apart: its answers are the engine's, and neither it nor a question that
+"""The what-if process: its answers are the engine's, and neither it nor a question that
 goes wrong, takes too long or comes with many others holds up anybody else."""
 
 import os
@@ -27,7 +27,7 @@ from scheduling.whatif import client, current
 from scheduling.whatif.client import ask
 from tests.engine.scenario import NOW, cluster, job, node, running_on
 from tests.processes import is_alive
-from tests.scheduling import thoughts
+from tests.scheduling import whatif_questions
 from tests.waiting import wait_for
 
 
@@ -89,16 +89,16 @@ def test_answer_about_a_longer_limit_is_that_of_the_engine():
 def test_questions_about_one_view_share_cached_results(own_queue):
     """A view is sent once, and again after newer ones have displaced it."""
     other = [present() for _ in range(3)]
-    first = [ask(VIEW, thoughts.identity) for _ in range(3)]
+    first = [ask(VIEW, whatif_questions.identity) for _ in range(3)]
     assert len(set(first)) == 1
     assert [ask(future, questions.reason, 1).steps[0].reason.job_id for future in [*other, VIEW]] == [1] * 4
     assert ask(VIEW, questions.outlook, 1, 0.5) == questions.outlook(present(), 1, 0.5)
 
 
 def test_engine_error_reaches_its_caller_and_no_other(own_queue):
-    pid = ask(VIEW, thoughts.number)
+    pid = ask(VIEW, whatif_questions.number)
     with pytest.raises(RuntimeError, match="of the engine"):
-        ask(VIEW, thoughts.fails)
+        ask(VIEW, whatif_questions.fails)
     with pytest.raises(Exception, match="pickle"):
         ask(VIEW, lambda here: 1)
     assert ask(VIEW, questions.queue, 0.5) and pid
@@ -108,17 +108,17 @@ def test_engine_error_reaches_its_caller_and_no_other(own_queue):
 
 
 def test_killed_process_is_restarted(own_queue):
-    first = ask(VIEW, thoughts.number)
+    first = ask(VIEW, whatif_questions.number)
     os.kill(first, signal.SIGKILL)
-    second = ask(VIEW, thoughts.number)
+    second = ask(VIEW, whatif_questions.number)
     assert second != first
     assert not Path(f"/proc/{first}").exists()
 
 
 def test_question_is_repeated_once_after_the_process_died_over_it(own_queue, tmp_path):
-    assert ask(VIEW, thoughts.dies, str(tmp_path / "once"), 1) == "lived"
+    assert ask(VIEW, whatif_questions.dies, str(tmp_path / "once"), 1) == "lived"
     with pytest.raises(Problem) as refused:
-        ask(VIEW, thoughts.dies, str(tmp_path / "twice"), 2)
+        ask(VIEW, whatif_questions.dies, str(tmp_path / "twice"), 2)
     assert (refused.value.status, refused.value.code) == (503, "unanswered")
     assert refused.value.next_step
     assert ask(VIEW, questions.queue, 0.5)
@@ -127,7 +127,7 @@ def test_question_is_repeated_once_after_the_process_died_over_it(own_queue, tmp
 def test_slow_question_times_out(own_queue, tmp_path, monkeypatch):
     monkeypatch.setattr(client, "THINKING_SECONDS", 0.5)
     with pytest.raises(Problem) as refused:
-        ask(VIEW, thoughts.think_forever, str(tmp_path / "pid"))
+        ask(VIEW, whatif_questions.think_forever, str(tmp_path / "pid"))
     assert (refused.value.status, refused.value.code) == (503, "unanswered")
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text()}").exists()
     monkeypatch.setattr(client, "THINKING_SECONDS", 20.0)
@@ -135,9 +135,9 @@ def test_slow_question_times_out(own_queue, tmp_path, monkeypatch):
 
 
 def test_process_ends_after_a_while_without_questions(own_queue):
-    pid = ask(VIEW, thoughts.number)
+    pid = ask(VIEW, whatif_questions.number)
     wait_for(lambda: not Path(f"/proc/{pid}").exists())
-    assert ask(VIEW, thoughts.number) != pid
+    assert ask(VIEW, whatif_questions.number) != pid
 
 
 @pytest.mark.parametrize("question", ["number", "never"])
@@ -149,11 +149,11 @@ import threading
 from pathlib import Path
 import django
 django.setup()
-from tests.scheduling import thoughts
-from tests.scheduling.test_asking import VIEW, ask
+from tests.scheduling import whatif_questions
+from tests.scheduling.test_whatif_client import VIEW, ask
 if {question!r} == "never":
-    ask(VIEW, thoughts.think_forever, {str(path)!r})
-Path({str(path) + ".new"!r}).write_text(str(ask(VIEW, thoughts.number)))
+    ask(VIEW, whatif_questions.think_forever, {str(path)!r})
+Path({str(path) + ".new"!r}).write_text(str(ask(VIEW, whatif_questions.number)))
 Path({str(path) + ".new"!r}).rename({str(path)!r})
 threading.Event().wait(60)
 """
@@ -175,7 +175,7 @@ threading.Event().wait(60)
 def test_other_requests_continue_during_many_questions(own_queue, threads, tmp_path):
     """All threads for requests would be taken otherwise, and more; afterwards there are as many as before."""
     gate = tmp_path / "gate"
-    pending = [threads.submit(ask_as, f"user{n % 4}", thoughts.wait_for_gate, str(gate)) for n in range(20)]
+    pending = [threads.submit(ask_as, f"user{n % 4}", whatif_questions.wait_for_gate, str(gate)) for n in range(20)]
     wait_for(lambda: client.limiter.now.total() == 20)
     assert [threads.submit(lambda: "submitted").result(10) for _ in range(5)] == ["submitted"] * 5
     assert not any(future.done() for future in pending)
@@ -189,10 +189,10 @@ def test_other_requests_continue_during_many_questions(own_queue, threads, tmp_p
 def test_callers_take_turns(own_queue, tmp_path):
     gate, said = tmp_path / "gate", tmp_path / "said"
     with ThreadPoolExecutor(10) as pool:
-        pending = [pool.submit(ask_as, "first", thoughts.wait_for_gate, str(gate))]
+        pending = [pool.submit(ask_as, "first", whatif_questions.wait_for_gate, str(gate))]
         wait_for(lambda: client.limiter.now.total() == 1)
         for name in "aaaaabc":
-            pending.append(pool.submit(ask_as, name, thoughts.record_and_answer, str(said), name))
+            pending.append(pool.submit(ask_as, name, whatif_questions.record_and_answer, str(said), name))
             wait_for(lambda: client.limiter.now.total() == len(pending))
         gate.touch()
         for future in pending:
@@ -204,22 +204,22 @@ def test_questions_of_a_caller_are_limited(own_queue, tmp_path, monkeypatch):
     monkeypatch.setattr(client.limiter, "max_each", 1)
     gate = tmp_path / "gate"
     with ThreadPoolExecutor(2) as pool:
-        pending = pool.submit(ask_as, "ada", thoughts.wait_for_gate, str(gate))
+        pending = pool.submit(ask_as, "ada", whatif_questions.wait_for_gate, str(gate))
         wait_for(lambda: client.limiter.now["ada"] == 1)
         with pytest.raises(Problem) as refused:
-            pool.submit(ask_as, "ada", thoughts.number).result(20)
+            pool.submit(ask_as, "ada", whatif_questions.number).result(20)
         assert (refused.value.status, refused.value.code, refused.value.retry_after) == (429, "too_many_questions", 5)
-        other = pool.submit(ask_as, "bob", thoughts.number)
+        other = pool.submit(ask_as, "bob", whatif_questions.number)
         gate.touch()
         assert pending.result(20) and other.result(20)
 
 
 def test_question_of_a_disconnected_client_is_not_computed(own_queue, threads, tmp_path):
     gate, said = tmp_path / "gate", tmp_path / "said"
-    pending = [threads.submit(ask_as, "ada", thoughts.wait_for_gate, str(gate))]
+    pending = [threads.submit(ask_as, "ada", whatif_questions.wait_for_gate, str(gate))]
     for name in ("stays", "goes"):
         wait_for(lambda: client.limiter.now.total() == len(pending))
-        pending.append(threads.submit(ask_as, name, thoughts.record_and_answer, str(said), name))
+        pending.append(threads.submit(ask_as, name, whatif_questions.record_and_answer, str(said), name))
     wait_for(lambda: client.limiter.now.total() == len(pending))
     pending[2].cancel()
     gate.touch()
@@ -231,13 +231,13 @@ def test_question_of_a_disconnected_client_is_not_computed(own_queue, threads, t
 def test_question_without_a_turn_times_out(own_queue, threads, tmp_path, monkeypatch):
     monkeypatch.setattr(client, "WAITING_SECONDS", 0.2)
     gate, said = tmp_path / "gate", tmp_path / "said"
-    pending = threads.submit(ask_as, "ada", thoughts.wait_for_gate, str(gate))
+    pending = threads.submit(ask_as, "ada", whatif_questions.wait_for_gate, str(gate))
     wait_for(lambda: client.limiter.now.total() == 1)
-    refused = threads.submit(ask_as, "bob", thoughts.record_and_answer, str(said), "bob").exception(20)
+    refused = threads.submit(ask_as, "bob", whatif_questions.record_and_answer, str(said), "bob").exception(20)
     assert isinstance(refused, Problem) and refused.status == 503
     gate.touch()
     assert pending.result(20) == "waited"  # its turn had come
-    assert ask(VIEW, thoughts.number) and not said.exists()
+    assert ask(VIEW, whatif_questions.number) and not said.exists()
 
 
 def test_caller_that_arrives_during_questions_continues_with_their_answers(own_queue, tmp_path, monkeypatch):
@@ -248,7 +248,7 @@ def test_caller_that_arrives_during_questions_continues_with_their_answers(own_q
             monkeypatch.setattr(client, "ROUND_SECONDS", seconds)
             for gate in gates:
                 gate.unlink(missing_ok=True)
-            pending = [pool.submit(ask_as, "ada", thoughts.wait_for_gate, str(gate)) for gate in gates[:2]]
+            pending = [pool.submit(ask_as, "ada", whatif_questions.wait_for_gate, str(gate)) for gate in gates[:2]]
             wait_for(lambda: client.limiter.now["ada"] == 2)
             waiting = [pool.submit(client.wait_for_batch) for _ in range(3)]
             wait_for(lambda: client.limiter.now.total() == 5)
@@ -265,7 +265,7 @@ def test_caller_that_arrives_during_questions_continues_with_their_answers(own_q
 
 
 def test_caller_that_arrives_during_a_read_shares_the_next_one(monkeypatch):
-    """Never the one that had begun before: what somebody has just submitted might be missing there."""
+    """Never a load that began earlier: a job submitted since might be missing."""
     begun, gate = threading.Semaphore(0), threading.Semaphore(0)
     reads = []
 

@@ -69,7 +69,7 @@ class TestDirtForLong:
 
     @pytest.mark.parametrize("occupancy", ["foreign", "clear"])
     def test_other_health_states_are_not_quarantined(self, occupancy):
-        """Who a foreign process belongs to is not ours to judge; and what went by itself is over."""
+        """A foreign process is not judged by its user; a device that becomes free by itself is clean."""
         node = make_node(gpus=1)
         read(node, "dirty", ALICE)
         self.pass_minutes(60)

@@ -102,7 +102,7 @@ def test_rank_that_cannot_be_prepared_for_long_is_a_node_fault(
         ranks.obey([RUN])
         assert ends(ranks) == [(KEY, "node_fault")]
     ranks.obey([RUN])
-    assert launcher.launched == [], "once it was told, it never starts"
+    assert launcher.launched == [], "a reported end never starts again"
 
 
 def no_space(*_: object, **__: object) -> None:

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_claim_whose_job_is_gone_is_dropped_and_not_inherited(user, tenant, monkeypatch):
-    """Also when the queue is empty; a simulated job has a number that nobody's claim can have."""
+    """Also when the queue is empty; a simulated job has a number that no nomination can have."""
     monkeypatch.setattr(snapshot, "policy", lambda: Policy(min_runtime_seconds=0, preemption_delay_seconds=0))
     node = make_node(gpus=4)
     submit(user, tenant, gpu_count=4, priority=100, requeue=False)

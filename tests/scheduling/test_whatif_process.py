@@ -9,7 +9,7 @@ from scheduling.engine.whatif import questions
 from scheduling.engine.whatif.questions import Present
 from scheduling.whatif import client, process
 from tests.engine.scenario import NOW, cluster, job, node
-from tests.scheduling import thoughts
+from tests.scheduling import whatif_questions
 from tests.waiting import assert_stays
 
 VIEW = (cluster(node(1), jobs=[job(1, gpus=4)]), Policy(), NOW)
@@ -24,7 +24,7 @@ def test_process_keeps_only_the_latest_views():
         assert process._answer(presents, number, None, questions.queue, (0.5,), {})[0]
 
 
-@pytest.mark.parametrize(("present", "question"), [(VIEW, thoughts.fails), (None, questions.queue)])
+@pytest.mark.parametrize(("present", "question"), [(VIEW, whatif_questions.fails), (None, questions.queue)])
 def test_any_error_is_an_answer(present, question):
     """A question that fails, and one about a present that it does not have."""
     is_answered, error = process._answer({}, 1, present, question, (), {})
@@ -45,7 +45,7 @@ def test_answered_process_is_not_killed_later(monkeypatch):
     child = client._Child()
     try:
         monkeypatch.setattr(child._process, "kill", lambda: given_up.append(True))
-        question = client._Question(Present(*VIEW), (thoughts.number, (), {}), lambda: False)
+        question = client._Question(Present(*VIEW), (whatif_questions.number, (), {}), lambda: False)
         assert child.ask(question)[0]
         monkeypatch.setattr(client, "THINKING_SECONDS", 0.2)
         assert child.ask(question)[0]

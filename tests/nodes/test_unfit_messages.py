@@ -43,7 +43,7 @@ def test_duplicate_device_uuids_are_a_single_device(user, tenant):
 
 
 def test_unwritable_part_blocks_neither_its_node_nor_other_parts(user, tenant):
-    """The time is older than any that is kept, the name is one that PostgreSQL refuses."""
+    """The time is older than any stored one; PostgreSQL refuses the name."""
     node = make_node(gpus=1)
     Node.objects.update(last_seen_at=None)
     job_id = submit(user, tenant)

@@ -1,4 +1,4 @@
-"""Questions that the adviser of the tests is asked: as functions of the present like the real ones."""
+"""Questions for the what-if process in tests: functions of the present, like the real ones."""
 
 import os
 from pathlib import Path

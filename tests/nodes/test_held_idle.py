@@ -38,7 +38,7 @@ def review():
 
 
 class Clock:
-    """Minutes since the job started. Time passes in the tables: whatever is kept there becomes older."""
+    """Minutes since the job started. Time passes in the tables: their times move back."""
 
     def __init__(self, node):
         self.node = node

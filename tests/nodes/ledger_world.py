@@ -131,7 +131,7 @@ class Machine:
         if rank.ended is None:
             ago = None if self.is_old else now - rank.began
             return [] if rank.is_start_heard else [Started(key=key, at=started, pid=1, seconds_ago=ago)]
-        # The supervisor measures how long it ran by a clock that nobody sets.
+        # The supervisor measures how long it ran by a monotonic clock.
         at = self.time.text(rank.wall + rank.ended - rank.began)
         ago = None if self.is_old else now - rank.ended
         signal = 15 if rank.code is None else None
@@ -194,7 +194,7 @@ class World:
             getattr(job_actions, verb)(live.pk, identity_for(self.user))
 
     def lose(self, number: int) -> None:
-        """A node falls silent, while the other is heard."""
+        """Silence one node, while the other reports."""
         lost, other = self.machines[number], self.machines[1 - number]
         self.time.let_pass(20)
         other.sync()
@@ -206,11 +206,11 @@ class World:
         ListenerLease.objects.all().delete()
         for rank in lost.ranks.values():
             if not rank.is_end_heard and rank.counted_to is None:
-                # The ledger can only know what it was told: until when the node was heard.
+                # The ledger knows only the last report of the node.
                 rank.counted_to = lost.heard_at if rank.is_start_heard else rank.began
 
     def finish(self) -> None:
-        """Everything ends and is told."""
+        """End everything and report it."""
         for _ in range(3):
             for job in Job.objects.filter(tenant=self.tenant, ended_at=None):
                 job_actions.cancel(job.pk, identity_for(self.user))

@@ -121,7 +121,7 @@ class TestJobs:
 
 
 class TestHiddenJobs:
-    """The Overview counts everybody's jobs; who follows a number from there to fewer rows is told why."""
+    """The Overview counts all users' jobs; the page explains why a link from there shows fewer rows."""
 
     @pytest.mark.parametrize("path", ["/queue/", "/jobs/", "/queue/?reason=quota_wait", "/jobs/?state=running"])
     def test_lists_tell_members_about_hidden_jobs(self, path, nlp, member, other):
