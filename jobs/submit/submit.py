@@ -49,7 +49,8 @@ def simulate(request: JobRequest, identity: Identity) -> dict[str, Any]:
         queue_limits.require(_incoming(request, row), is_exact=False)
     _mark_waiting(request, row)
     preview = hook("submit_simulation")(request, row, identity.visible_tenants())
-    return {"tenant": tenant, **preview, **(_dependency_answer(row) if row["open_dependencies"] else {})}
+    answer = {"tenant": tenant, "gpu_memory_auto": row["gpu_memory_auto"], **preview}
+    return {**answer, **(_dependency_answer(row) if row["open_dependencies"] else {})}
 
 
 def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = b"") -> Submitted:

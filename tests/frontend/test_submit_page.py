@@ -20,7 +20,7 @@ from jobs.listing import representation
 from nodes.models import Node
 from tenants import secrets
 from tenants.billing import budgets, rates
-from tenants.models import Budget
+from tenants.models import Budget, Quota
 from tests.factories import make_node, run_cycle, submit
 from tests.frontend.browsing import browser, form, text_of
 
@@ -175,6 +175,18 @@ def test_preview_shows_cost_and_remaining_budget(nlp, member):
     assert "At most 200 GPU-hours, 400 at current rates" in text_of(browser(member).post("/submit/preview/", array))
     array = form(gpu_count="2", array="100%3")
     assert "each hour uses 6 GPU-hours" in text_of(browser(member).post("/submit/preview/", array))
+
+
+def test_preview_uses_the_default_time_limit_of_the_tenant(nlp, member):
+    make_node(name="n1")
+    rates.set_rate("*", Decimal(2), timezone.now() - timedelta(days=1), None, "test")
+    Quota.objects.filter(tenant=nlp).update(default_runtime_minutes=90)
+    page = unescape(text_of(browser(member).post("/submit/preview/", form(gpu_count="2"))))
+    assert "At most 3 GPU-hours, 6 at current rates, by the tenant's default time limit of 90 min." in page
+    own = text_of(browser(member).post("/submit/preview/", form(gpu_count="2", max_runtime_minutes="60")))
+    assert "At most 2 GPU-hours, 4 at current rates." in own
+    Budget.objects.create(tenant=nlp, hard_gpu_hours=1)
+    assert "More than the budget has left:" in text_of(browser(member).post("/submit/preview/", form(gpu_count="2")))
 
 
 def test_preview_does_not_read_ledger_per_key(nlp, member, monkeypatch):

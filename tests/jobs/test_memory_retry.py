@@ -7,17 +7,15 @@ from django.test import Client
 from django.utils import timezone
 
 from gpusched.protocol.arrays import ArrayRequest
-from gpusched.protocol.job_request import JobRequest
 from jobs.events.log import frontier
 from jobs.lifecycle.attempt_end import AttemptOutcome, next_state
 from jobs.lifecycle.memory_retry import raised_mb
 from jobs.lifecycle.states import finish
 from jobs.listing import representation
 from jobs.models import Job, JobEvent
-from jobs.submit.submit import simulate
 from nodes.models import Node
 from scheduling.history import learning
-from tests.factories import identity_for, make_member, make_node, make_token, run_cycle, submit
+from tests.factories import make_member, make_node, make_token, run_cycle, submit
 from tests.scheduling.history import ran
 from tests.scheduling.test_prediction_history import peaks
 from tests.waiting import wait_for
@@ -160,11 +158,25 @@ def test_jobs_of_a_bulk_get_the_amount_of_their_own_program_and_elements_that_of
 
 
 @database
-def test_simulated_submit_assumes_the_amount_and_gives_no_advice_on_it(user, tenant, history):
-    request = JobRequest(tenant=tenant.name, command=TRAIN, gpu_count=1, gpu_memory_mb="auto")
-    answer = simulate(request, identity_for(user))
-    assert answer["starts_now"]
-    assert "gpu_memory_mb" not in {item["field"] for item in answer["advice"]}
+@pytest.mark.parametrize("sharing", ["exclusive", "shared"])
+def test_simulated_submit_assumes_the_amount_of_a_real_one_and_shows_it(user, tenant, history, sharing):
+    """Of two GPUs of which only the larger has the chosen amount, both use the larger one."""
+    make_node(gpus=1, name="small", model="NVIDIA L4", memory_mb=20_480)
+    body = {"tenant": tenant.name, "command": TRAIN, "gpu_count": 1, "gpu_memory_mb": "auto", "gpu_sharing": sharing}
+    headers = {"Authorization": f"Bearer {make_token(user)}"}
+    answers = [
+        Client().post(f"/api/v1/{path}", body, content_type="application/json", headers=headers).json()
+        for path in ("jobs/simulate", "jobs?dry_run=true", "jobs")
+    ]
+    simulated, dry, submitted = answers[0], answers[1]["simulation"], answers[2]["job"]
+    assert simulated["gpu_memory_auto"]["gpu_memory_mb"] == 22_016
+    names = ("gpu_memory_mb", "n", "source")
+    for answer in (simulated, dry):
+        assert {name: answer["gpu_memory_auto"][name] for name in names} == {
+            name: submitted["gpu_memory_auto"][name] for name in names
+        }
+        assert [rank["models"] for rank in answer["placement"]] == [["NVIDIA A100-SXM4-80GB"]]
+        assert "gpu_memory_mb" not in {item["field"] for item in answer["advice"]}
 
 
 @database

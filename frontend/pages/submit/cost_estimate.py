@@ -12,7 +12,8 @@ from tenants.billing.budgets import BudgetStatus, recent
 
 @dataclass(frozen=True)
 class CostEstimate:
-    """Maximum use of `gpus` GPUs at once: `gpu_hours`, None without a time limit. `minimum`, `maximum`: its cost over
+    """Maximum use of `gpus` GPUs at once: `gpu_hours`, None without a time limit. `default_minutes`: the time limit if
+    it is the tenant's default, else None. `minimum`, `maximum`: its cost over
     the models that match."""
 
     gpus: int
@@ -20,6 +21,7 @@ class CostEstimate:
     minimum: float | None
     maximum: float | None
     budget: BudgetStatus | None
+    default_minutes: int | None = None
 
     @property
     def remaining(self) -> float | None:
@@ -35,20 +37,25 @@ class CostEstimate:
         return self.remaining is not None and self.gpu_hours is not None and self.gpu_hours > self.remaining
 
 
-def estimate_cost(fields: Mapping[str, Any], tenants: Mapping[str, int]) -> CostEstimate | None:
-    """Estimate the cost; None for a job without GPUs or a tenant outside `tenants`."""
+def estimate_cost(
+    fields: Mapping[str, Any], tenants: Mapping[str, int], default_minutes: Mapping[int, int]
+) -> CostEstimate | None:
+    """Estimate the cost; None for a job without GPUs or a tenant outside `tenants`. `default_minutes`: the time limits
+    of tenants for jobs without one."""
     gpus, minutes = fields.get("gpu_count", 0), fields.get("max_runtime_minutes")
     tenant = tenants.get(fields.get("tenant", ""))
     if not gpus or tenant is None or not 0 < gpus <= 1_000_000:
         return None
+    default = default_minutes.get(tenant) if minutes is None else None
+    minutes = default if minutes is None else minutes
     array = fields.get("array") or {"count": 1}
     hours = gpus * array["count"] * minutes / 60 if minutes and minutes > 0 else None
     gpus *= min(array["count"], array.get("max_parallel") or array["count"])
     prices = _prices(str(fields.get("gpu_model", "")))
     budget = recent(tenant)
     if hours is None or not prices:
-        return CostEstimate(gpus, hours, None, None, budget)
-    return CostEstimate(gpus, hours, hours * min(prices), hours * max(prices), budget)
+        return CostEstimate(gpus, hours, None, None, budget, default)
+    return CostEstimate(gpus, hours, hours * min(prices), hours * max(prices), budget, default)
 
 
 def _prices(expression: str) -> list[float]:

@@ -96,7 +96,7 @@ def _equivalent(form: SubmitForm, tenants: dict[str, int], identity: Identity) -
         "command_line": equivalent.command_line(fields),
         "json": equivalent.as_json(fields),
         "argv": fields.get("command"),
-        "price": estimate_cost(fields, tenants),
+        "price": estimate_cost(fields, tenants, identity.default_minutes),
     }
 
 

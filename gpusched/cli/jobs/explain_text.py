@@ -45,7 +45,7 @@ def simulation_lines(it: "Simulation") -> str:
     if it.victims:
         stopped = fix_plurals(f"{it.victims.jobs} jobs, {it.victims.gpus} GPUs")
         lines.append(f"stops: {stopped} (by {it.victims.rule})")
-    lines += [*_start(it), *_run_time(it)]
+    lines += [*_start(it), *_run_time(it), *_memory(it)]
     lines += [f"advice: {item.sentence}" for item in it.advice]
     lines += [f"or:    {way.sentence}" for way in it.alternatives]
     return "\n".join(lines)
@@ -58,6 +58,15 @@ def _start(it: "Explanation | Simulation") -> list[str]:
 
 def _run_time(it: "Explanation | Simulation") -> list[str]:
     return [f"runs:  {it.predicted.source}"] if it.predicted else []
+
+
+def _memory(it: "Simulation") -> list[str]:
+    """Return the line about GPU memory that the server would choose (`--gpu-memory-mb auto`)."""
+    choice = it.gpu_memory_auto
+    if choice is None:
+        return []
+    amount = f"{choice.gpu_memory_mb} MiB of each GPU: " if choice.gpu_memory_mb else ""
+    return [f"memory: {amount}{choice.source}"]
 
 
 def _gpus(numbers: list[int], models: list[str]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gpusched.protocol.rest.jobs import Predicted, Reason
+from gpusched.protocol.rest.jobs import GpuMemoryChoice, Predicted, Reason
 
 
 class Position(msgspec.Struct, kw_only=True):
@@ -126,6 +126,7 @@ class Simulation(msgspec.Struct, kw_only=True):
     victims: Victims | None = None
     alternatives: list[Counterfactual] = []
     predicted: Predicted | None = None
+    gpu_memory_auto: GpuMemoryChoice | None = None
     advice: list[Advice] = []
 
 
