@@ -13,6 +13,9 @@ register = template.Library()
 
 @register.simple_tag(takes_context=True)
 def carry(context: dict[str, Any], *topics: str) -> SafeString:
-    """Return the rows of topics for the page's script, which draws them before its socket connects."""
+    """Return the rows of topics for the page's script, which draws them before its socket connects. Nothing when the
+    script loads the page again for a region that the server draws: it has newer rows."""
+    if context.get("is_refresh"):
+        return SafeString("")
     caller = context.get("identity") or identity(context["request"])
     return snapshot.carried("snapshot", snapshot.load(topics, caller))

@@ -9,7 +9,7 @@ from django.utils import timezone
 from frontend.pages.calendar.lanes import Window, node_lanes
 from scheduling.reservations.tables import Reservation
 from tests.factories import make_member, make_node, make_tenant, run_cycle, submit
-from tests.frontend.browsing import browser
+from tests.frontend.browsing import browser, text_of
 from tests.frontend.test_endpoint_pages import rows_of
 from tests.scheduling.reservations.booking import reserve
 
@@ -97,3 +97,40 @@ def test_buttons_cancel_and_end_reservations(user, tenant):
     browser(user).post(f"/calendar/{active.pk}/shorten/")
     browser(user).post(f"/calendar/{planned.pk}/cancel/")
     assert list(Reservation.objects.order_by("id").values_list("state", flat=True)) == ["released", "cancelled"]
+
+
+def region(page: str, name: str) -> str:
+    """Return the words of the calendar's lanes in a page."""
+    found = re.search(rf'(?s)<div id="{name}"[^>]*>(.*?)<time ', page)
+    assert found, page
+    return " ".join(re.sub(r"<[^>]+>", " ", found[1]).split())
+
+
+def test_fleet_shows_the_lanes_of_the_calendar_above_its_map(user, tenant):
+    make_node(gpus=2, name="n1")
+    reserve(user, tenant, 0, 60, note="the deadline")
+    reserve(user, tenant, 60 * 24 * 2, 60)
+    fleet = text_of(browser(user).get("/fleet/"))
+    assert region(fleet, "bookings") == region(text_of(browser(user).get("/calendar/?days=1")), "calendar").replace(
+        "Reserved GPUs by node, UTC ", ""
+    )
+    assert "1 GPU of nlp by ada, active, idle, the deadline" in region(fleet, "bookings")
+    assert fleet.index('id="bookings"') < fleet.index('data-view="fleet"')
+    assert 'href="/calendar/"' in fleet and 'hx-get="/calendar/"' in fleet
+
+
+def test_fleet_has_one_line_without_reservations_and_hides_those_of_others(user):
+    make_node(gpus=2, name="n1")
+    assert "No GPUs are reserved in this time." in text_of(browser(user).get("/fleet/"))
+    secret = make_tenant("secret")
+    reserve(make_member(secret, name="eve"), secret, 0, 60)
+    shown = region(text_of(browser(user).get("/fleet/")), "bookings")
+    assert "1 GPU of another tenant" in shown and not re.search(r"secret|eve", shown)
+
+
+def test_reload_for_a_region_carries_no_rows(user):
+    """The script already has newer ones, and those of 200 nodes are half a megabyte."""
+    make_node(gpus=2, name="n1")
+    whole, again = (text_of(browser(user).get("/fleet/", headers=headers)) for headers in ({}, {"X-Again": "1"}))
+    assert "data-snapshot" in whole and "data-snapshot" not in again
+    assert 'id="bookings"' in again

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.utils import timezone
+
 from gpusched.lib.db.sql import query
 from gpusched.protocol.reasons import fix_plurals
 
@@ -39,6 +41,14 @@ class Window:
         """Return the position of a moment, 0 to 100."""
         part = (moment - self.begin) / (self.end - self.begin)
         return round(100 * min(1.0, max(0.0, part)), 3)
+
+
+def timeline(days: int, visible: Sequence[int] | None) -> dict[str, Any]:
+    """Return what `calendar/lanes.html` draws of some days, of which an eighth has passed: the lanes, the marks of the
+    axis, and the position of `now`."""
+    now, span = timezone.now(), timedelta(days=days)
+    window = Window(now - span / 8, now + span * 7 / 8)
+    return {"lanes": node_lanes(window, visible), "ticks": ticks(window), "now": window.percent(now)}
 
 
 def node_lanes(window: Window, visible: Sequence[int] | None) -> list[Row]:
