@@ -74,35 +74,48 @@ def change(route_id: int, channel: Channel, fields: Mapping[str, Any], identity:
     """Change fields. A new target, or an enabled route, is tried again at once."""
     with transaction.atomic():
         route = _locked(route_id, channel, identity)
-        before = _facts(route)
-        _set(route, fields, identity)
-        route.version += 1
-        route.retry_at, route.failures, route.failing_since, route.problem = timezone.now(), 0, None, ""
-        route.save()
-        if not route.is_enabled:
-            drop_pending(route.pk, "the route was turned off")
-        changed_target = {"target": "changed"} if "target" in fields else {}
-        log.record(f"{_noun(route)}.change", subject(route), before, {**_facts(route), **changed_target})
+        change_locked(route, fields, identity)
     return route
 
 
 def delete(route_id: int, channel: Channel, identity: Identity) -> None:
     """Delete a route with its deliveries."""
     with transaction.atomic():
-        route = _locked(route_id, channel, identity)
-        log.record(f"{_noun(route)}.delete", subject(route), _facts(route), None)
-        route.delete()
+        delete_locked(_locked(route_id, channel, identity))
 
 
 def send_test(route_id: int, channel: Channel, identity: Identity) -> int:
     """Queue a message for this route, which is sent at once. Return its delivery. 409 for a route that is off."""
     with transaction.atomic():
-        route = _locked(route_id, channel, identity)
-        if not route.is_enabled:
-            raise Problem(409, "wrong_state", f"{subject(route)} is off", next_step="enable it first")
-        text = f"{identity.username} tests {subject(route)}: it works."
-        [row] = query(_TEST, [route.tenant_id, route.user_id, as_json({"text": text}), route.pk])
-        log.record(f"{_noun(route)}.test", subject(route), None, {"delivery": row["id"]})
+        return send_test_locked(_locked(route_id, channel, identity), identity)
+
+
+def change_locked(route: Route, fields: Mapping[str, Any], identity: Identity) -> None:
+    """Change fields of a route that the caller has locked and may change."""
+    before = _facts(route)
+    _set(route, fields, identity)
+    route.version += 1
+    route.retry_at, route.failures, route.failing_since, route.problem = timezone.now(), 0, None, ""
+    route.save()
+    if not route.is_enabled:
+        drop_pending(route.pk, "the route was turned off")
+    changed_target = {"target": "changed"} if "target" in fields else {}
+    log.record(f"{_noun(route)}.change", subject(route), before, {**_facts(route), **changed_target})
+
+
+def delete_locked(route: Route) -> None:
+    """Delete a route that the caller has locked and may delete."""
+    log.record(f"{_noun(route)}.delete", subject(route), _facts(route), None)
+    route.delete()
+
+
+def send_test_locked(route: Route, identity: Identity) -> int:
+    """Queue a message for a route that the caller has locked and may test."""
+    if not route.is_enabled:
+        raise Problem(409, "wrong_state", f"{subject(route)} is off", next_step="enable it first")
+    text = f"{identity.username} tests {subject(route)}: it works."
+    [row] = query(_TEST, [route.tenant_id, route.user_id, as_json({"text": text}), route.pk])
+    log.record(f"{_noun(route)}.test", subject(route), None, {"delivery": row["id"]})
     return int(row["id"])
 
 
@@ -201,6 +214,11 @@ def require_change(route_id: int, identity: Identity, channel: Channel | None = 
 
 def _locked(route_id: int, channel: Channel, identity: Identity) -> Route:
     require_change(route_id, identity, channel)
+    return lock(route_id)
+
+
+def lock(route_id: int) -> Route:
+    """Return a route, locked, whoever may change it. 404 if there is none."""
     locked = Route.objects.select_for_update(of=("self",)).select_related("tenant").filter(pk=route_id).first()
     if locked is None:
         raise not_found(f"route {route_id}")
