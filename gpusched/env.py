@@ -76,7 +76,8 @@ class Env:
     )
     mcp: bool = _setting(True, "answer AI agents at /mcp, with the rights of their tokens to read")
     mcp_writes: bool = _setting(
-        False, "let AI agents also submit and change jobs, if their token has the scope write; each write is confirmed"
+        False,
+        "let AI agents also act on jobs and reservations, if their token has the scope write; each write is confirmed",
     )
     max_streams_per_user: int = _setting(
         256, "byte streams into jobs that a user can have open in one web process", between=(1, 100_000)

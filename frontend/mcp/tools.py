@@ -15,6 +15,9 @@ Answer = dict[str, Any]
 JobId = Annotated[int, Meta(ge=1, description="Id of the job.")]
 MAX_ITEMS, MAX_LOG_BYTES = 50, 16_384
 Limit = Annotated[int, Meta(ge=1, le=MAX_ITEMS)]
+_RESERVATION_FIELDS = (
+    "id", "state", "kind", "lease", "tenant", "user", "gpus", "used_gpus", "starts_at", "ends_at", "note", "problem",
+)  # fmt: skip
 _JOB_FIELDS = (
     "id", "state", "tenant", "user", "name", "reason", "gpu_count", "gpu_model", "priority", "submitted_at",
     "started_at", "ended_at", "exit_code", "nodes",
@@ -112,16 +115,25 @@ class SimulateArguments(Arguments, kw_only=True):
 
 
 def _simulate(rest: RestCalls, arguments: SimulateArguments) -> Answer:
-    answer: Answer = rest.simulate({"command": ["true"], **arguments.request})
+    request = arguments.request
+    # Room can be checked before there is a command.
+    placeholder = {} if request.keys() & {"command", "script"} else {"command": ["true"]}
+    answer: Answer = rest.simulate({**placeholder, **request})
     return answer
 
 
 class AvailabilityArguments(Arguments, kw_only=True):
     model: Annotated[str, Meta(description="Part of the GPU model; empty: all.")] = ""
+    gpus: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(description="Also find the next slot for so many GPUs of one node to reserve."),
+    ] = None
+    minutes: Annotated[int, Meta(ge=1, description="Length of the slot.")] = 60
 
 
 def _availability(rest: RestCalls, arguments: AvailabilityArguments) -> Answer:
-    """Return free, used and unusable GPUs by model, and the most that are free on one node."""
+    """Return free, used and unusable GPUs by model, the most that are free on one node, open reservations, and the next
+    free slot for a shape."""
     models: dict[tuple[str, int], Counter[str]] = {}
     free_by_node: dict[tuple[str, int], Counter[str]] = {}
     for gpu in rest.get("gpus")["items"]:
@@ -138,7 +150,23 @@ def _availability(rest: RestCalls, arguments: AvailabilityArguments) -> Answer:
             for key, counts in sorted(models.items())
         ],
         "pending_jobs": rest.get("cluster/status")["pending_jobs"],
+        "reservations": _reservations(rest),
+        "next_slot": _next_slot(rest, arguments),
     }  # fmt: skip
+
+
+def _reservations(rest: RestCalls) -> list[Answer]:
+    """Return the open reservations that the caller sees."""
+    items = rest.get("reservations", state="planned,active", limit=MAX_ITEMS)["items"]
+    return [{name: item[name] for name in _RESERVATION_FIELDS if item[name] not in (None, "")} for item in items]
+
+
+def _next_slot(rest: RestCalls, arguments: AvailabilityArguments) -> Answer | None:
+    if arguments.gpus is None:
+        return None
+    shape = {"gpus": arguments.gpus, "for_seconds": arguments.minutes * 60, "gpu_model": arguments.model or None}
+    answer: Answer = rest.get("reservations/next-slot", **shape)
+    return answer
 
 
 class TenantArguments(Arguments, kw_only=True):
@@ -199,7 +227,12 @@ READING = (
     Tool("triage", "Why a job failed: its last attempts, class of failure, end of its log.", JobArguments, _triage),
     Tool("log_tail", "The end of a job's output.", LogArguments, _log),
     Tool("simulate", "What would happen to a job submitted now. Submits nothing.", SimulateArguments, _simulate),
-    Tool("availability", "Free, used and unusable GPUs by model.", AvailabilityArguments, _availability),
+    Tool(
+        "availability",
+        "GPUs by model: free, used, unusable; open reservations; the next free slot.",
+        AvailabilityArguments,
+        _availability,
+    ),
     Tool("quota", "Limits, guarantee and current share of a tenant.", TenantArguments, _quota),
     Tool("usage", "GPU-hours and cost of a tenant.", UsageArguments, _usage),
     Tool("idle_report", "GPUs that jobs hold but do not use now.", Arguments, _idle),

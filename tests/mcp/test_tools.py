@@ -68,6 +68,7 @@ def test_each_tool_answers_a_reader(team):
     [model] = value(team.reader, "availability")["models"]
     assert (model["free"], model["used"], model["unusable"], model["most_free_on_one_node"]) == (1, 1, 0, 1)
     assert value(team.reader, "availability", model="H100")["models"] == []
+    assert value(team.reader, "availability")["next_slot"] is None
     quota = value(team.reader, "quota", tenant="nlp")
     assert quota["quota"]["guaranteed_gpus"] == 0 and quota["share"]["gpus_held"] == 1.0
     assert value(team.reader, "usage", tenant="nlp", by="user")["by"] == "user"
@@ -108,6 +109,7 @@ def test_tools_have_the_roles_of_the_rest_api(team):
         ("jobs", {"limit": 51}, "limit"),
         ("jobs", {"query": "x"}, "query"),
         ("simulate", {"request": {"gpus": 1}}, "gpus"),
+        ("availability", {"gpus": 0}, "gpus"),
         ("usage", {"tenant": "nlp", "from_day": "soon"}, "from"),
     ],
 )
@@ -223,12 +225,100 @@ def test_confirmed_submit_creates_one_job_when_repeated(team, writes):
     assert query("SELECT count(*) AS n FROM jobs_job WHERE name = 'once'")[0]["n"] == 1
 
 
+def reservations() -> list[dict[str, Any]]:
+    return query("SELECT id, state, source, gpus, ends_at FROM scheduling_reservation ORDER BY id")
+
+
+def confirmed(token: str, **arguments: Any) -> Any:
+    """Act with the confirmation of a dry run, twice: the second call must change nothing more."""
+    before = contents()
+    first = value(token, "act", **arguments)
+    assert first["done"] is False and contents() == before
+    text = first["confirmation"]
+    answers = [value(token, "act", **arguments, confirmation=text) for _ in range(2)]
+    assert answers[0] == answers[1]
+    return answers[0]["answer"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_reservation_is_booked_renewed_and_ended_with_confirmations(team, writes):
+    """A76: each in two calls, once, and with the channel in the audit log."""
+    request = {"tenant": "nlp", "gpus": 1, "for_seconds": 3600, "source": "user", "note": PLANTED[:100]}
+    booked = confirmed(team.writer, action="reserve", request=request)
+    assert [(row["id"], row["state"], row["source"]) for row in reservations()] == [(booked["id"], "active", "agent")]
+    listed = value(team.writer, "availability")["reservations"]
+    assert [(row["id"], row["gpus"], row["note"]) for row in listed] == [
+        (booked["id"], 1, {"untrusted": PLANTED[:100]})
+    ]
+    [before] = reservations()
+    confirmed(team.writer, action="renew_reservation", reservation_id=booked["id"], request={"for_seconds": 7200})
+    assert reservations()[0]["ends_at"] > before["ends_at"]
+    confirmed(team.writer, action="shorten_reservation", reservation_id=booked["id"])
+    later = {"tenant": "nlp", "gpus": 1, "from": "2098-01-01T00:00:00Z", "for_seconds": 3600}
+    refused, is_error = call(team.writer, "act", action="reserve", request=later)
+    assert is_error and "days from now" in json.dumps(refused)
+    soft = confirmed(team.writer, action="reserve", request={**request, "kind": "soft"})
+    confirmed(team.writer, action="cancel_reservation", reservation_id=soft["id"])
+    assert [row["state"] for row in reservations()] == ["released", "cancelled"]
+    audited = query("SELECT action, via, actor FROM lib_auditentry WHERE action LIKE 'reservation.%%' ORDER BY id")
+    assert [row["action"].removeprefix("reservation.") for row in audited] == [
+        "create", "renew", "shorten", "create", "cancel",
+    ]  # fmt: skip
+    assert {(row["via"], row["actor"]) for row in audited} == {(f"mcp {team.writer[:11]}", "ada")}
+
+
+def test_reservation_needs_setting_scope_and_the_rights_of_its_owner(team, settings):
+    """A76"""
+    request = {"tenant": "nlp", "gpus": 1, "for_seconds": 3600}
+    assert call(team.writer, "act", action="reserve", request=request)[1]
+    settings.ENV = settings.ENV.__class__(mcp_writes=True)
+    assert call(team.reader, "act", action="reserve", request=request)[1]
+    stranger = make_token(make_member(make_tenant("vision")), Scope.READ, Scope.WRITE)
+    assert call(stranger, "act", action="reserve", request=request)[0]["code"] == "not_found"
+    booked = confirmed(team.writer, action="reserve", request=request)
+    for action in ("shorten_reservation", "cancel_reservation"):
+        assert call(stranger, "act", action=action, reservation_id=booked["id"])[0]["code"] == "not_found"
+    assert value(stranger, "availability")["reservations"] == []
+    assert [row["state"] for row in reservations()] == ["active"]
+
+
+def test_confirmation_of_a_reservation_is_bound_to_its_exact_request(team, writes):
+    """A76"""
+    request = {"tenant": "nlp", "gpus": 1, "for_seconds": 3600}
+    text = value(team.writer, "act", action="reserve", request=request)["confirmation"]
+    for arguments in (
+        {"action": "reserve", "request": {**request, "for_seconds": 86400}},
+        {"action": "submit", "request": request},
+        {"action": "cancel_reservation", "reservation_id": 1},
+    ):
+        assert "confirms another write" in call(team.writer, "act", **arguments, confirmation=text)[0]["detail"]
+    assert reservations() == []
+
+
+def test_next_slot_of_a_shape_is_found(team):
+    slot = value(team.reader, "availability", gpus=2, minutes=30)["next_slot"]
+    assert slot["starts_at"] is None  # a running job without a time limit holds one of the two
+    assert value(team.reader, "availability", gpus=1, minutes=30)["next_slot"]["nodes"] == [{"untrusted": "n1"}]
+    assert call(team.reader, "availability", gpus=3)[0]["code"] == "never_fits"
+
+
+def test_time_limit_is_extended_with_a_confirmation(team, writes):
+    confirmed(team.writer, action="extend", job_id=team.pending, request={"max_runtime_minutes": 90})
+    assert query("SELECT max_runtime_seconds FROM jobs_job WHERE id = %s", [team.pending]) == [
+        {"max_runtime_seconds": 5400}
+    ]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         {"action": "submit"},
         {"action": "cancel"},
         {"action": "submit", "job_id": 1, "request": {}},
+        {"action": "cancel", "job_id": 1, "reservation_id": 1},
+        {"action": "cancel_reservation", "job_id": 1},
+        {"action": "renew_reservation", "reservation_id": 1},
+        {"action": "reserve"},
         {"action": "delete"},
     ],
 )
