@@ -26,13 +26,13 @@ def form(values: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def found(values: Mapping[str, str], identity: Identity) -> dict[str, Any]:
+def next_slot(values: Mapping[str, str], identity: Identity) -> dict[str, Any]:
     """Return the next free slot of the requested shape, or why there is none."""
     if "gpus" not in values:
         return {}
     try:
-        wanted, seconds = shape(values)
-        slot = booking.find_slot(create.wish_of(wanted, None, seconds))
+        requested, seconds = shape(values)
+        slot = booking.find_slot(create.wish_of(requested, None, seconds))
     except Problem as problem:
         return {"slot_problem": refusal(problem)}
     if slot is None:

@@ -37,7 +37,7 @@ def calendar(request: HttpRequest, identity: Identity) -> HttpResponse:
         "reservations": _open_reservations(visible),
         "tenants": _bookable(identity),
         **slot.form(request.GET),
-        **slot.found(request.GET, identity),
+        **slot.next_slot(request.GET, identity),
     }
     return show(request, identity, "calendar/page.html", context)
 
