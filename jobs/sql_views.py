@@ -17,7 +17,7 @@ VIEWS = {
             "elements_cancelled": "jobs_numbers(t.array_cancelled)",
         },
     ),
-    "jobs_attempts": published(Attempt),
+    "jobs_attempts": published(Attempt, also={"row_version": "t.xmin::text::bigint"}),
     "jobs_events": published(JobEvent),
     "jobs_reason_periods": published(JobReason),
 }

@@ -18,7 +18,7 @@ VIEWS = {
     "nodes_all": published(Node, without=("node_key", "credential_prefix", "credential_hash", "next_credential_hash")),
     "nodes_devices": published(Device),
     "nodes_readings": published(Reading),
-    "nodes_ranks": published(Assignment),
+    "nodes_ranks": published(Assignment, also={"row_version": "t.xmin::text::bigint"}),
     "nodes_allocations": published(Allocation),
     # A device, or part of its memory, that a rank holds. `gpu_weight` is the unit of quotas and billing.
     "nodes_held": """

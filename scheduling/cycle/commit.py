@@ -190,19 +190,17 @@ def _write_reasons(groups: Sequence[PendingGroup], basis: CommitBasis) -> int:
     for group in groups:
         if len(codes) > MAX_REASONS:
             break
-        text = ""
+        changes: dict[tuple[str, str], tuple[bool, int] | None] = {}  # thousands of jobs share reason and evidence
         for job_id in group.job_ids:
             job = basis.waiting.get(job_id)
             if job is None:
                 continue  # an array shows the reason of its next element
-            code = _new_code(job.reason, group)
-            is_same = job.reason == code
-            if is_same and (code in _TIMED or not basis.evidence_is_due):
-                continue
-            text = text or as_json(group.evidence)
-            if not is_same or not _same_json(text, job.evidence):
-                number = numbers.setdefault((code, text), len(numbers))
-                (evidence if is_same else codes).append((job_id, number))
+            present = job.reason, job.evidence
+            if present not in changes:
+                changes[present] = _change(group, *present, numbers, basis.evidence_is_due)
+            change = changes[present]
+            if change is not None:
+                (evidence if change[0] else codes).append((job_id, change[1]))
     rows = (codes + evidence)[:MAX_REASONS]
     if not rows:
         return 0
@@ -212,6 +210,21 @@ def _write_reasons(groups: Sequence[PendingGroup], basis: CommitBasis) -> int:
         if len(codes) > MAX_REASONS:
             wake.request_cycle()
     return written
+
+
+def _change(
+    group: PendingGroup, reason: str, evidence: str, numbers: dict[tuple[str, str], int], is_due: bool
+) -> tuple[bool, int] | None:
+    """Return whether the code of a job with this reason stays the same, and the number of what to write; None:
+    nothing. `numbers`: of each code and evidence so far."""
+    code = _new_code(reason, group)
+    is_same = reason == code
+    if is_same and (code in _TIMED or not is_due):
+        return None
+    text = as_json(group.evidence)
+    if is_same and _same_json(text, evidence):
+        return None
+    return is_same, numbers.setdefault((code, text), len(numbers))
 
 
 def _new_code(present: str, group: PendingGroup) -> str:

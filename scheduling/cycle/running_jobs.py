@@ -5,11 +5,19 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gpusched.lib.cache import Cache
-from gpusched.lib.db.sql import prepared_rows
+from gpusched.lib.db.sql import columns, prepared_rows
 from gpusched.lib.hooks import hook
+from scheduling.cycle.eras import Era, current_era
 from scheduling.cycle.request_shapes import request_of
 from scheduling.engine.model import DeviceHold, RankPlacement, RunningJob
 
+# What a rank holds never changes while it lives, so these versions change with everything that _RUNNING reads.
+_VERSIONS = """
+    SELECT s.job_id, s.row_version, j.row_version, a.row_version, i.job_id IS NOT NULL
+      FROM nodes_ranks s JOIN jobs_all j ON j.id = s.job_id JOIN jobs_attempts a ON a.id = s.attempt_id
+      LEFT JOIN ({spare}) i ON i.job_id = j.id
+     WHERE s.state <> 'ended' AND (%(tenant)s::bigint IS NULL OR j.tenant_id = %(tenant)s) ORDER BY s.job_id, s.rank
+"""
 # A spare job, such as an idle replica, does no work: it counts as of the lowest priority, and its end loses nothing.
 _RUNNING = """
     SELECT j.id, j.tenant_id, CASE WHEN i.job_id IS NULL THEN j.priority ELSE 0 END AS priority, j.gpu_count,
@@ -28,10 +36,10 @@ _RUNNING = """
               FROM nodes_allocations l WHERE l.assignment_id = s.id) AS holds
       FROM nodes_ranks s JOIN jobs_all j ON j.id = s.job_id JOIN jobs_attempts a ON a.id = s.attempt_id
       LEFT JOIN ({spare}) i ON i.job_id = j.id
-     WHERE s.state <> 'ended' AND (%(tenant)s::bigint IS NULL OR j.tenant_id = %(tenant)s) ORDER BY j.id, s.rank
+     WHERE s.state <> 'ended' AND s.job_id = ANY(%(ids)s::bigint[]) ORDER BY j.id, s.rank
 """
-# Jobs with the rows that they were made from: most are unchanged since the last cycle.
-_running_jobs: Cache[None, dict[int, tuple[list[tuple[Any, ...]], RunningJob]]] = Cache()
+# Jobs with the versions of their rows: most are unchanged since the last cycle.
+_running_jobs: Cache[Era, dict[int, tuple[list[tuple[int, int, int, bool]], RunningJob]]] = Cache()
 
 
 class _RunningRow(NamedTuple):
@@ -73,16 +81,32 @@ class _RunningRow(NamedTuple):
 
 def running(tenant_id: int | None = None) -> tuple[RunningJob, ...]:
     """Load the jobs that hold resources, of one tenant or of all."""
-    by_job: dict[int, list[tuple[Any, ...]]] = {}
-    for row in prepared_rows(_RUNNING.format(spare=hook("spare_jobs")), {"tenant": tenant_id}):
-        by_job.setdefault(row[0], []).append(row)
-    previous, present = _running_jobs.last(None, {}), {}
-    for job_id, ranks in by_job.items():
-        known = previous.get(job_id)
-        present[job_id] = known if known is not None and known[0] == ranks else (ranks, _running_job(ranks))
+    versions: dict[int, list[tuple[int, int, int, bool]]] = {}
+    for job_id, rank, job, attempt, is_spare in prepared_rows(
+        _VERSIONS.format(spare=hook("spare_jobs")), {"tenant": tenant_id}
+    ):
+        versions.setdefault(job_id, []).append((rank, job, attempt, is_spare))
+    era = current_era()
+    known = _running_jobs.last(era, {})
+    # What a spare job would lose depends on the time as well.
+    changed = [id for id, ranks in versions.items() if ranks[0][3] or id not in known or known[id][0] != ranks]
+    present = {id: known[id] for id in versions.keys() - set(changed)}
+    for job in _read(changed):
+        present[job.job_id] = versions[job.job_id], job
     if tenant_id is None:
-        _running_jobs.put(None, present)
-    return tuple([job for _, job in present.values()])
+        _running_jobs.put(era, present)
+    return tuple([present[id][1] for id in versions if id in present])
+
+
+def _read(job_ids: list[int]) -> list[RunningJob]:
+    """Read those of the jobs that still run."""
+    if not job_ids:
+        return []
+    by_job: dict[int, list[tuple[Any, ...]]] = {}
+    ids = columns([(id,) for id in job_ids], 1)[0]
+    for row in prepared_rows(_RUNNING.format(spare=hook("spare_jobs")), {"ids": ids}):
+        by_job.setdefault(row[0], []).append(row)
+    return [_running_job(ranks) for ranks in by_job.values()]
 
 
 def _running_job(ranks: list[tuple[Any, ...]]) -> RunningJob:

@@ -12,6 +12,7 @@ from gpusched.lib.db.sql import columns, execute, prepared_rows, retry_atomic
 from nodes.health import missing_users
 from scheduling.cycle import array_heads as arrays
 from scheduling.cycle.array_heads import ArrayView, OpenArray
+from scheduling.cycle.eras import Era, current_era
 from scheduling.cycle.free_nodes import nodes
 from scheduling.cycle.preemptions import load_nominations
 from scheduling.cycle.request_shapes import COLUMNS, recent_mix, request_of
@@ -105,7 +106,7 @@ class CommitBasis:
         self.evidence_is_due = True
 
 
-_pending_jobs: Cache[None, dict[int, PendingJob]] = Cache()
+_pending_jobs: Cache[Era, dict[int, PendingJob]] = Cache()
 
 
 def load(*, is_whole: bool = False, released: Sequence[int] = ()) -> tuple[Snapshot, CommitBasis]:
@@ -122,7 +123,8 @@ def _load(is_whole: bool, released: Sequence[int], is_own_transaction: bool) -> 
     if is_own_transaction:
         execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
     [(now,)] = prepared_rows("SELECT extract(epoch FROM now())::float8")
-    waiting = _pending_jobs.put(None, _waiting(_pending_jobs.last(None, {})))
+    era = current_era()
+    waiting = _pending_jobs.put(era, _waiting(_pending_jobs.last(era, {})))
     opened = arrays.load_open_arrays()
     heads = {pending.job.id: pending for pending in _load_jobs([array.id for array in opened if array.waiting])}
     basis = CommitBasis(now, {**waiting, **heads} if heads else waiting, policy(), opened)

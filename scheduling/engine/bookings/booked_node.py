@@ -35,10 +35,10 @@ class BookedNode:
 
     __slots__ = (
         "_cpu_milli",
+        "_first_devices",
         "_load",
         "_memory_mb",
         "_taken",
-        "_window_devices",
         "_window_starts",
         "_windows",
         "active",
@@ -58,7 +58,8 @@ class BookedNode:
             else:
                 self._windows.append((booking.starts_at, booking.ends_at, rank))
         self._window_starts = [start for start, _, _ in self._windows]
-        self._window_devices = [{hold.device_id for hold in rank.holds} for _, _, rank in self._windows]
+        # The devices of the first windows, for each number of them; filled as far as needed.
+        self._first_devices: list[frozenset[int]] = [frozenset()]
         self.starts = list(dict.fromkeys(self._window_starts))
         self._load = load
         # What the cycle has taken before the capacity at each start was needed.
@@ -108,10 +109,15 @@ class BookedNode:
         index = bisect_left(self.starts, at)
         return self.starts[index] if index < len(self.starts) else None
 
-    def booked_devices(self, from_at: float, until: float) -> set[int]:
+    def booked_devices(self, from_at: float, until: float) -> frozenset[int]:
         """Return the devices of the bookings that start after `from_at` and before `until`."""
         first, last = bisect_right(self._window_starts, from_at), bisect_left(self._window_starts, until)
-        return set().union(*self._window_devices[first:last])
+        if first:
+            return frozenset([hold.device_id for _, _, rank in self._windows[first:last] for hold in rank.holds])
+        for _, _, rank in self._windows[len(self._first_devices) - 1 : last]:
+            devices = [hold.device_id for hold in rank.holds]
+            self._first_devices.append(self._first_devices[-1].union(devices))
+        return self._first_devices[last]
 
     def booked_at(self, at: float, remaining: Sequence[Amount]) -> tuple[Amount, list[int]]:
         """Return the CPU and memory, and the devices, of the bookings that are active at a moment. `remaining`: what

@@ -52,9 +52,7 @@ class LevelBoards:
             return base
         view = self._present_views.get(level)
         if view is None:
-            end = self.starts[level] if level < len(self.starts) else inf
-            view = self._present_views[level] = _PresentView(self.present, self._booked, self.now, end)
-            view.seen = len(self._changed)
+            view = self._present_views[level] = self._new_view(level)
         self._catch_up(view)
         if base is self.present or self._lasting is None:
             return view.board
@@ -64,6 +62,19 @@ class LevelBoards:
             lasting_view.seen = len(self._changed)
         self._catch_up(lasting_view)
         return lasting_view.board
+
+    def _new_view(self, level: int) -> "_PresentView":
+        """Return the view of a level. It differs from that of a lower level only on the nodes that are booked between
+        them, so it begins as a copy of the highest one that exists."""
+        lower = max([other for other in self._present_views if other < level], default=0)
+        board, since = self.present, self.now
+        if lower:
+            board, since = self._present_views[lower].board, self.starts[lower]
+            self._catch_up(self._present_views[lower])
+        end = self.starts[level] if level < len(self.starts) else inf
+        view = _PresentView(self.present, self._booked, self.now, end, board.overlay(), since)
+        view.seen = len(self._changed)
+        return view
 
     def _catch_up(self, view: "_PresentView | _LastingView") -> None:
         if view.seen < len(self._changed):
@@ -77,14 +88,25 @@ class _PresentView:
 
     __slots__ = ("_devices", "_nodes", "_now", "_present", "_until", "board", "seen")
 
-    def __init__(self, present: Board, nodes: Mapping[int, BookedNode], now: float, until: float) -> None:
-        self.board, self.seen = present.overlay(), 0
+    def __init__(
+        self,
+        present: Board,
+        nodes: Mapping[int, BookedNode],
+        now: float,
+        until: float,
+        board: Board,
+        since: float,
+    ) -> None:
+        """`board`: becomes the view's own; it lacks what is booked from `since` on."""
+        self.board, self.seen = board, 0
         self._present, self._now, self._until = present, now, until
         self._nodes = {position: node for position, node in nodes.items() if node.starts[0] < until}
         # position -> what the present board offers there, which of it is booked, and the rest.
-        self._devices: dict[int, tuple[dict[int, int], set[int], dict[int, int]]] = {}
-        for position in self._nodes:
-            self.update(position)
+        self._devices: dict[int, tuple[dict[int, int], frozenset[int], dict[int, int]]] = {}
+        for position, node in self._nodes.items():
+            start = node.next_start(since)
+            if start is not None and start < until:
+                self.update(position)
 
     def update(self, position: int) -> None:
         if position in self._nodes:

@@ -152,12 +152,16 @@ def _cost(choice: DeviceChoice, shape: Shape) -> int:
 
 def _total_ranks_that_fit(board: Board, shape: Shape, split: int) -> int:
     """Return how many of the ranks all nodes hold together, ignoring anti-affinity; the count stops at `split`."""
-    ranks = 0
+    ranks, capacities = 0, shape.rank_capacities.setdefault(split, {})
     for shelf in reversed(board.shelves):
         for state, positions in shelf.items():
-            ranks += _rank_capacity(board.slots[positions[0]], state, shape, split) * len(positions)
-        if ranks >= split:
-            break
+            capacity = capacities.get(state)
+            if capacity is None:
+                capacity = _rank_capacity(board.slots[positions[0]], state, shape, split)
+            if capacity:
+                ranks += capacity * len(positions)
+                if ranks >= split:
+                    return ranks
     return ranks
 
 
@@ -197,6 +201,7 @@ def _best(board: Board, shape: Shape, split: int, ranks: int, used: set[int]) ->
     ratings = shape.ratings.setdefault((split, ranks), {})
     best: PlacementCost | None = None
     best_position = -1
+    is_any = shape.allowed is None and not used and not shape.request.apart
     for state, positions in _candidates(board, shape, need):
         rated = ratings.get(state)
         if rated is None:
@@ -204,7 +209,7 @@ def _best(board: Board, shape: Shape, split: int, ranks: int, used: set[int]) ->
         rating = rated[0]
         if rating is _DOES_NOT_FIT or (best is not None and rating > best):
             continue
-        position = _first_open(board, shape, positions, used)
+        position = positions[0] if is_any else _first_open(board, shape, positions, used)
         if position is not None and (best is None or (rating, position) < (best, best_position)):
             best, best_position = rating, position
     return None if best is None else board.slots[best_position]

@@ -11,6 +11,7 @@ which would then reclaim.
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
+from heapq import heapify, heappop
 from math import inf
 from typing import NamedTuple
 
@@ -34,19 +35,18 @@ def helping(shape: Shape, victims: Iterable[RunningJob], slot: NodeSlot) -> list
     _, cpu_milli, memory_mb = shape.part(shape.splits[-1])
     if not shape.request.gpu_count or slot.cpu_milli < cpu_milli or slot.memory_mb < memory_mb:
         return list(victims)
-    node_id, kind_of, suitable = slot.node.id, slot.kind_of, shape.limits_mb
-    return [
-        victim
-        for victim in victims
-        if any(
-            [
-                kind_of.get(hold.device_id) in suitable
-                for rank in victim.ranks
-                if rank.node_id == node_id
-                for hold in rank.holds
-            ]
-        )
-    ]
+    return [victim for victim in victims if _holds_any(victim, slot, shape.limits_mb)]
+
+
+def _holds_any(victim: RunningJob, slot: NodeSlot, kinds: Mapping[int, int]) -> bool:
+    """Return whether the victim holds a device of one of these kinds on the node."""
+    node_id, kind_of = slot.node.id, slot.kind_of
+    for rank in victim.ranks:
+        if rank.node_id == node_id:
+            for hold in rank.holds:
+                if kind_of.get(hold.device_id) in kinds:
+                    return True
+    return False
 
 
 def fits(shape: Shape, slot: NodeSlot) -> bool:
@@ -109,6 +109,14 @@ class VictimSelector:
         self._stopped: set[int] = set()
         self._pools: dict[tuple[object, ...], VictimPool] = {}
         self._shares = {id: standing.share for id, standing in standings.items()}
+
+    @cached_property
+    def _are_limited(self) -> bool:
+        """Return whether a budget, a guarantee or the online split may keep some possible victim running."""
+        tenants = [self.tenants[id] for id in {job.tenant_id for job in self._unsorted}]
+        return self.split is not None or any(
+            [tenant.preemptions_left is not None or tenant.guaranteed_gpus > 0 for tenant in tenants]
+        )
 
     @cached_property
     def losses(self) -> dict[int, float]:
@@ -218,6 +226,9 @@ class VictimSelector:
 
     def _affordable(self, job: Job, possible: Iterable[RunningJob]) -> Iterable[RunningJob]:
         """Yield as many of these jobs, in order, as budgets and guarantees of their tenants allow together."""
+        if not self._are_limited:
+            yield from possible
+            return
         budgets, gpus_held = dict(self.preemptions_left), dict(self.gpus_held)
         rights = self._rights(job)
         borrowed = borrowing_gpus(self.split, self.by_class[False]) if self.split else 0
@@ -245,9 +256,11 @@ class VictimSelector:
         """Return the cheapest set that makes one node large enough: lowest top priority, least loss, fewest, last
         end."""
         # Nodes in the order of their minimum cost; once that exceeds the best, no other is better.
-        bounds = sorted(_minimum_costs(board, shape, possible.by_node))
+        bounds = list(_minimum_costs(board, shape, possible.by_node))
+        heapify(bounds)
         best: tuple[tuple[float, ...], float, int, list[RunningJob]] | None = None
-        for bound, node_id in bounds:
+        while bounds:
+            bound, node_id = heappop(bounds)
             if best is not None and bound > best[0]:
                 break
             chosen = self._on_node(board, shape, job, node_id, possible.by_node[node_id].jobs)
@@ -301,7 +314,7 @@ class VictimSelector:
             slot = board.slot_of(node_id)
             if slot is not None and is_offered(board, shape, slot.position):
                 ids.update([victim.job_id for victim in helping(shape, victims.jobs, slot)])
-        affordable = list(self._affordable(job, [victim for victim in possible.jobs if victim.job_id in ids]))
+        affordable = list(self._affordable(job, possible.among(ids)))
         self.releases += len(affordable)
         ends = [JobEnd(float(number), victim.job_id, victim.ranks) for number, victim in enumerate(affordable)]
         last = first_fit(board.copy(), shape, ends)
@@ -338,11 +351,10 @@ def _minimum_costs(
 ) -> Iterator[tuple[tuple[float, ...], int]]:
     """Yield (lower bound of the cost, node) of the nodes on which the victims hold enough GPUs."""
     gpus = shape.request.gpu_count if shape.share_mb is None else 0
-    for node_id, victims in by_node.items():
-        slot = board.slot_of(node_id)
-        short = gpus - slot.free_count if slot is not None else 0
-        if short <= victims.gpus:
-            yield victims.minimum_cost(short), node_id
+    for slot in board.slots:
+        victims = by_node.get(slot.node.id)
+        if victims is not None and (short := gpus - slot.free_count) <= victims.gpus:
+            yield victims.costs.get(short) or victims.minimum_cost(short), slot.node.id
 
 
 def _probable_end(victim: RunningJob) -> float:

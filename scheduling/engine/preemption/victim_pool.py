@@ -9,12 +9,14 @@ from scheduling.engine.model import RunningJob
 
 class NodeVictims:
     """The possible victims on a node, in order. `gpus`: GPUs that they hold there; `largest`: most GPUs of one of them;
-    `lost[n]`: the least GPU-seconds of work that the ends of n of them lose."""
+    `lost[n]`: the least GPU-seconds of work that the ends of n of them lose; `costs`: known results of
+    `minimum_cost`."""
 
-    __slots__ = ("gpus", "jobs", "largest", "lost")
+    __slots__ = ("costs", "gpus", "jobs", "largest", "lost")
 
     def __init__(self, node_id: int, jobs: list[RunningJob], losses: Mapping[int, float]) -> None:
         self.jobs = jobs
+        self.costs: dict[int, tuple[float, ...]] = {}
         self.gpus = sum([len(rank.holds) for job in jobs for rank in job.ranks if rank.node_id == node_id])
         self.largest = max([job.request.gpu_count for job in jobs])
         self.lost = list(accumulate(sorted([losses[job.job_id] for job in jobs]), initial=0.0))
@@ -22,10 +24,12 @@ class NodeVictims:
     def minimum_cost(self, short: int) -> tuple[float, ...]:
         """Return a lower bound of the cost (top priority, loss, number) of victims whose end frees `short` GPUs. It
         counts only GPUs, as if all jobs were as large as the largest and held all their GPUs on this node."""
-        if short <= 0:
-            return (0.0, 0.0, 0.0)
-        fewest = min(-(-short // max(self.largest, 1)), len(self.jobs))
-        return (self.jobs[fewest - 1].priority, self.lost[fewest], fewest)
+        cost: tuple[float, ...] = (0.0, 0.0, 0.0)
+        if short > 0:
+            fewest = min(-(-short // max(self.largest, 1)), len(self.jobs))
+            cost = self.jobs[fewest - 1].priority, self.lost[fewest], fewest
+        self.costs[short] = cost
+        return cost
 
 
 class VictimPool:
@@ -42,9 +46,9 @@ class VictimPool:
                 on_node.setdefault(node_id, []).append(job)
         self.by_node = {node_id: NodeVictims(node_id, jobs, losses) for node_id, jobs in on_node.items()}
 
-    @property
-    def jobs(self) -> list[RunningJob]:
-        return [job for job in self._jobs if job.job_id not in self._stopped]
+    def among(self, job_ids: Collection[int]) -> list[RunningJob]:
+        """Return the jobs with these ids, which `by_node` has, in order."""
+        return [job for job in self._jobs if job.job_id in job_ids]
 
     def remove(self, stopped: Collection[RunningJob]) -> None:
         self._stopped |= {job.job_id for job in stopped}

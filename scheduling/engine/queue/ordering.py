@@ -157,14 +157,19 @@ class TenantQueue:
         if may_pass is None:
             heappop(self.groups)
             return group.remaining_ids()
-        jobs = group.jobs[group.next :]
-        passing = [job for job in jobs if may_pass(job)]
-        refused = group.remaining_ids() if not passing else tuple([job.id for job in jobs if not may_pass(job)])
+        passing: list[Job] = []
+        refused: list[int] = []
+        for job in group.jobs[group.next :]:
+            if may_pass(job):
+                passing.append(job)
+            else:
+                refused.append(job.id)
+        job_ids = tuple(refused) if passing else group.remaining_ids()
         if group.retain(passing):
             heapreplace(self.groups, (key(group.head), group))
         else:
             heappop(self.groups)
-        return refused
+        return job_ids
 
 
 class Queue:
