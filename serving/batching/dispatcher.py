@@ -25,8 +25,8 @@ from serving.requests.results import Outcome
 logger = logging.getLogger(__name__)
 RETRY_SECONDS = 1.0
 CONNECT_SECONDS = 10.0
-# A request that runs alone fails with its replica at this attempt, and sooner if the replica's program itself ended: the
-# request has then run in a batch and alone, and a replica that something else killed has had another chance.
+# A request that runs alone fails with its replica at this attempt, and sooner if the replica's program itself ended.
+# Not at the second one: something else may have killed that replica.
 MAX_ATTEMPTS, MAX_CRASHES = 5, 3
 # An agent reports the end of a process within this time, or is away.
 EXPLAIN_SECONDS = 60.0
