@@ -60,8 +60,8 @@ def record(outcomes: Sequence[Outcome]) -> list[int]:
     values = dict(zip(names, columns(outcomes, len(names)), strict=True))
     values["results"] = [outcome.result for outcome in outcomes]
     values["sizes"] = [_size(outcome) for outcome in outcomes]
-    results = {outcome.id: outcome.result for outcome in outcomes}
-    ended = [_ended(row, results[row["id"]]) for row in prepared(_RECORD, values)]
+    results = {(outcome.id, outcome.attempt): outcome.result for outcome in outcomes}
+    ended = [_ended(row, results[row["id"], row["attempt"]]) for row in prepared(_RECORD, values)]
     recent_ends.keep(ended)
     return [row["id"] for row in ended]
 

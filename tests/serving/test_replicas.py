@@ -325,8 +325,8 @@ def test_disabled_owner_gets_no_more_replicas(tenant, user, node):
 )
 def test_loss_of_a_replica_is_its_own_unless_its_job_was_stopped(user, tenant, reason, is_own):
     """Its agent may not have reported the end yet: then the attempt has no reason."""
-    job_id = submit(user, tenant)
-    Attempt.objects.create(job_id=job_id, number=1, scheduled_at=timezone.now(), reason=reason)
+    job_id, now = submit(user, tenant), timezone.now()
+    Attempt.objects.create(job_id=job_id, number=1, scheduled_at=now, ended_at=now if reason else None, reason=reason)
     assert ended_itself(job_id) is is_own
 
 
