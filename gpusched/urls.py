@@ -73,7 +73,9 @@ _RESERVATION = "reservations/<id:reservation_id>"
 api = [
     path(pattern, view)
     for pattern, view in (
+        # First the two that programs call all the time: Django tries one pattern after the other.
         ("jobs", jobs.api.jobs.Jobs.as_view()),
+        ("tasks", serving.api.tasks.Tasks.as_view()),
         ("jobs/count", jobs.api.jobs.Count.as_view()),
         ("jobs/bulk", jobs.api.bulk.Bulk.as_view()),
         ("events", jobs.api.events.Events.as_view()),
@@ -139,7 +141,6 @@ api = [
         ("endpoints", serving.api.endpoints.Endpoints.as_view()),
         ("endpoints/<str:name>", serving.api.endpoints.OneEndpoint.as_view()),
         ("endpoints/<str:name>/drain", serving.api.endpoints.DrainEndpoint.as_view()),
-        ("tasks", serving.api.tasks.Tasks.as_view()),
         ("tasks/<id:task_id>", serving.api.tasks.OneTask.as_view()),
         ("tasks/<id:task_id>/result", serving.api.tasks.TaskResult.as_view()),
         ("tasks/<id:task_id>/cancel", serving.api.tasks.CancelTask.as_view()),

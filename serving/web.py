@@ -3,15 +3,18 @@
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import query
 from gpusched.protocol.batches import SOCKET_NAME
-from gpusched.protocol.streams import StreamReset
+from gpusched.protocol.streams import Reason, StreamReset
 from jobs.actions import job_actions
 from nodes.streams.agents import registry
 from nodes.streams.opening import open_stream
 from nodes.streams.stream import Stream
 from serving.hub import ServingHub
 from serving.openai.service import OpenAIService
-from serving.replicas.connection import ReplicaLost
+from serving.replicas.connection import ReplicaExited, ReplicaLost
 from tenants.auth.identity import identity_of_server
+
+# Ends of a stream that the program of the replica causes.
+_EXITS = frozenset({Reason.BROKEN, Reason.RANK_ENDED})
 
 
 class ReplicaStream:
@@ -24,7 +27,7 @@ class ReplicaStream:
         try:
             return await self._stream.read()
         except StreamReset as error:
-            raise ReplicaLost(str(error)) from error
+            raise (ReplicaExited if error.reason in _EXITS else ReplicaLost)(str(error)) from error
 
     async def write(self, data: bytes) -> None:
         try:

@@ -106,6 +106,14 @@ describe("one endpoint", () => {
     expect(region.querySelector(".note")?.textContent).toBe("A replica could not start: no quota.");
   });
 
+  it("links the replica that failed", () => {
+    const problem = "job 7, its latest replica, ended before it accepted requests: it exited with code 1";
+    const region = drawn(head, { endpoint: { ...ENDPOINT, problem } });
+    const note = region.querySelector(".note");
+    expect(note?.textContent).toBe(`A replica could not start: ${problem}.`);
+    expect(note?.querySelector("a")?.getAttribute("href")).toBe("/jobs/7/");
+  });
+
   it("draws batches by size, with a part of the bar for each reason", () => {
     const rows: Record<string, BatchRow> = { "batch:16": { from: 9, to: 16, reasons: { wait: 10, size: 30 } }, "batch:1": { from: 1, to: 1, reasons: { idle: 20 } } };
     const region = drawn(batches, rows);

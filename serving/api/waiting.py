@@ -16,7 +16,7 @@ from gpusched.lib.db.threads import DatabaseAway, WorkFailed
 from gpusched.lib.web.deferred import DeferredResponse
 from gpusched.protocol.batches import JSON
 from serving.models import OPEN_STATES
-from serving.requests import representation
+from serving.requests import recent_ends, representation
 from serving.requests.shared_reads import Rows, SharedReads
 from serving.requests.waiting_clients import waiting_clients
 from tenants.auth.identity import Identity
@@ -50,9 +50,11 @@ def answer(
     headers: Mapping[str, str] | None = None,
     status: int = 200,
     is_first_enough: bool = False,
+    are_new: bool = False,
 ) -> HttpResponseBase:
     """Return these tasks, which the caller may see; with `seconds`, once all have ended or after that time.
-    `is_first_enough`: only those that have ended, once there are any. Too many waiting clients get all at once."""
+    `is_first_enough`: only those that have ended, once there are any. `are_new`: this request has submitted them. Too
+    many waiting clients get all at once."""
 
     def response(items: Sequence[Mapping[str, Any]]) -> HttpResponse:
         content = msgspec.json.encode({"items": items, **(more or {})})
@@ -61,7 +63,7 @@ def answer(
     async def wait() -> HttpResponse:
         try:
             with _limiter.slot(caller.username):
-                return response(await _once_ended(ids, seconds, is_first_enough))
+                return response(await _once_ended(ids, seconds, is_first_enough, are_new))
         except Problem:
             return response(await _once_ended(ids, 0.0, is_first_enough))
 
@@ -70,23 +72,39 @@ def answer(
     return response(representation.tasks(ids, caller.visible_tenants()))
 
 
-async def _once_ended(ids: Sequence[int], seconds: float, is_first_enough: bool) -> list[dict[str, Any]]:
+async def _once_ended(
+    ids: Sequence[int], seconds: float, is_first_enough: bool, are_new: bool = False
+) -> list[dict[str, Any]]:
     """Return the tasks as they are once they have ended. An outage of the database does not end the wait."""
     ends_at = time.monotonic() + seconds
     known: Rows = {}
     with waiting_clients.watch(ids) as changed:
+        if are_new:  # a read now would find them queued
+            await _set_or_after(changed, min(seconds, POLL_SECONDS))
         while True:
             changed.clear()
-            open_ids = [number for number in ids if number not in known or known[number]["state"] in OPEN_STATES]
-            with suppress(DatabaseAway, WorkFailed):
-                known.update(await _reads.rows(open_ids))
-            ended = [number for number in ids if number in known and known[number]["state"] not in OPEN_STATES]
+            open_ids = [number for number in ids if number not in known or not _has_ended(known[number])]
+            known.update(recent_ends.tasks(open_ids))
+            if unread := [number for number in open_ids if number not in known or not _has_ended(known[number])]:
+                with suppress(DatabaseAway, WorkFailed):
+                    known.update(await _reads.rows(unread))
+            ended = [number for number in ids if number in known and _has_ended(known[number])]
             remaining = ends_at - time.monotonic()
             if len(ended) == len(ids) or remaining <= 0 or (is_first_enough and ended):
                 break
-            with suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), min(remaining, POLL_SECONDS))
+            await _set_or_after(changed, min(remaining, POLL_SECONDS))
             if len(open_ids) > 1:
                 await asyncio.sleep(min(GATHER_SECONDS, max(0.0, ends_at - time.monotonic())))
     shown = ended if is_first_enough else [number for number in ids if number in known]
     return [known[number] for number in shown]
+
+
+def _has_ended(task: Mapping[str, Any]) -> bool:
+    return task["state"] not in OPEN_STATES
+
+
+async def _set_or_after(event: asyncio.Event, seconds: float) -> None:
+    """Wait until the event is set, or for this time."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()

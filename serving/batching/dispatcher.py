@@ -15,7 +15,8 @@ from gpusched.lib.db.threads import DatabaseAway, WorkFailed, run_in_thread
 from serving.batching import rounds, transfers
 from serving.batching.batch_limit import BatchLimit
 from serving.former import Batch, Credit, Replica
-from serving.replicas.connection import BatchFailed, ReplicaConnection, ReplicaHung, ReplicaLost, Stream
+from serving.replicas.connection import BatchFailed, ReplicaConnection, ReplicaExited, ReplicaHung, ReplicaLost, Stream
+from serving.replicas.losses import ended_itself
 from serving.replicas.scaling import smoothed
 from serving.requests import claims
 from serving.requests.claims import Claimed
@@ -24,8 +25,9 @@ from serving.requests.results import Outcome
 logger = logging.getLogger(__name__)
 RETRY_SECONDS = 1.0
 CONNECT_SECONDS = 10.0
-# A request that runs alone fails once this many attempts have lost their replica.
-MAX_ATTEMPTS = 5
+# A request that runs alone fails with its replica at this attempt, and sooner if the replica's program itself ended.
+# Not at the second one: something else may have killed that replica.
+MAX_ATTEMPTS, MAX_CRASHES = 5, 3
 # An agent reports the end of a process within this time, or is away.
 EXPLAIN_SECONDS = 60.0
 # Requests in progress that the dispatcher does not know of return to the queue this often, and after each failure.
@@ -77,7 +79,7 @@ class _Worker:
     busy_at: float | None = None
     batches: asyncio.Queue[tuple[Batch, list[Claimed]]] = field(default_factory=asyncio.Queue)
     task: asyncio.Task[None] | None = None
-    requests: Sequence[Claimed] = ()  # of its latest batch
+    requests: Sequence[Claimed] = ()  # of its batch, until they have outcomes or return to the queue
 
 
 class Dispatcher:
@@ -233,6 +235,7 @@ class Dispatcher:
                     # Not `+= await`: the list that it adds to would be read before the batch runs.
                     outcomes = await transfers.store(await self._run(connection, batch, loaded))
                     self._outcomes += outcomes
+                worker.requests = ()
                 worker.busy_at = time.monotonic()
         except (ReplicaLost, OSError) as error:
             logger.info("the connection to replica %d ended: %s", worker.job_id, error)
@@ -262,11 +265,9 @@ class Dispatcher:
             return []
         except ReplicaLost as lost:
             self._lost[batch.replica] = (batch.endpoint, len(requests), time.monotonic())
-            [first, *others] = requests
-            is_at_fault = isinstance(lost, ReplicaHung) or first.attempt >= MAX_ATTEMPTS
-            if not others and is_at_fault:
+            if len(requests) == 1 and await self._is_at_fault(requests[0], batch.replica, lost):
                 code = "timeout" if isinstance(lost, ReplicaHung) else "replica_lost"
-                self._outcomes.append(_failed(first, code, str(lost)))
+                self._outcomes.append(_failed(requests[0], code, str(lost)))
             else:
                 self._return_later(requests, alone=True)
             raise
@@ -274,6 +275,17 @@ class Dispatcher:
         endpoint.seconds_per_cost = smoothed(endpoint.seconds_per_cost, seconds)
         endpoint.limit.record_success(len(requests), endpoint.configured_limit(), time.monotonic())
         return outcomes
+
+    async def _is_at_fault(self, request: Claimed, job_id: int, lost: ReplicaLost) -> bool:
+        """Return whether a request that ran alone caused the loss of its replica."""
+        if isinstance(lost, ReplicaHung) or request.attempt >= MAX_ATTEMPTS:
+            return True
+        if request.attempt < MAX_CRASHES or not request.runs_alone or not isinstance(lost, ReplicaExited):
+            return False
+        try:
+            return await run_in_thread(self._thread, partial(ended_itself, job_id))
+        except (DatabaseAway, WorkFailed):
+            return False
 
     def _limit_batches(self, worker: _Worker) -> None:
         """Limit the batches of the worker's endpoints to what its replica accepts."""

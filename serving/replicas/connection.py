@@ -29,6 +29,10 @@ class ReplicaLost(Exception):
     """The connection cannot be used any more; the text is the reason. Its requests in progress have no result."""
 
 
+class ReplicaExited(ReplicaLost):
+    """The replica's program closed the connection or ended."""
+
+
 class ReplicaHung(ReplicaLost):
     """The replica did not answer in time: its job must be replaced."""
 
@@ -94,7 +98,7 @@ class ReplicaConnection:
                     while not self._frames:
                         data = await self._stream.read()
                         if not data:
-                            raise ReplicaLost("it closed the connection")
+                            raise ReplicaExited("it closed the connection")
                         self._frames += self._decoder.feed(data)
                     frame = self._frames.pop(0)
                     if batch is None or frame.values.get("batch") == batch:

@@ -41,7 +41,7 @@ _CLAIM = """
        SET state = 'running', attempt = r.attempt + 1, started_at = clock_timestamp(), replica_job_id = c.replica,
            dispatcher = %(dispatcher)s, batch_size = c.size, flush_reason = c.reason
       FROM chosen c WHERE r.id = c.id
-    RETURNING c.batch, r.id, r.attempt, r.payload, r.payload_type, r.cost, r.payload_file
+    RETURNING c.batch, r.id, r.attempt, r.payload, r.payload_type, r.cost, r.payload_file, r.runs_alone
 """
 _RETURN = """
     WITH locked AS (
@@ -65,7 +65,8 @@ _RETURN_SILENT = _RETURN.format(
 
 
 class Claimed(NamedTuple):
-    """A request in progress. (id, attempt) names it in its result. `payload_file`: where the payload is instead."""
+    """A request in progress. (id, attempt) names it in its result. `payload_file`: where the payload is instead.
+    `runs_alone`: it has been in a batch that failed or lost its replica."""
 
     id: int
     attempt: int
@@ -73,6 +74,7 @@ class Claimed(NamedTuple):
     payload_type: str
     cost: float
     payload_file: str = ""
+    runs_alone: bool = False
 
 
 def waiting(endpoints: Collection[int], heads: int, now: float) -> dict[int, list[Waiting]]:

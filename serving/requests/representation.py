@@ -12,15 +12,21 @@ from gpusched.protocol.batches import JSON
 from serving.models import Endpoint, RequestState
 from serving.requests.submit import NewRequest
 
-_TASKS = """
-    SELECT r.id, e.name AS endpoint, t.name AS tenant, u.username AS "user", r.user_id, r.state, r.cost, r.attempt,
-           r.result, r.result_type AS output_type, r.error_code, r.error, r.batch_size, r.flush_reason,
+# Of the request `r`, without its result; NAMES joins what they name.
+COLUMNS = """
+           r.id, e.name AS endpoint, t.name AS tenant, u.username AS "user", r.state, r.cost, r.attempt,
+           r.result_type AS output_type, r.error_code, r.error, r.batch_size, r.flush_reason,
            r.payload_bytes AS input_bytes, r.result_bytes AS output_bytes, r.replica_job_id,
            r.queued_at, r.started_at, r.ended_at
-      FROM serving_inferencerequest r JOIN serving_endpoint e ON e.id = r.endpoint_id
-      JOIN tenants_all t ON t.id = e.tenant_id JOIN tenants_people u ON u.id = r.user_id
-     WHERE {which} AND (%(visible)s::bigint[] IS NULL OR e.tenant_id = ANY(%(visible)s))
-     ORDER BY r.id {order} LIMIT %(limit)s
+"""
+NAMES = """
+      JOIN serving_endpoint e ON e.id = r.endpoint_id JOIN tenants_all t ON t.id = e.tenant_id
+      JOIN tenants_people u ON u.id = r.user_id
+"""
+_TASKS = f"""
+    SELECT {COLUMNS}, r.result FROM serving_inferencerequest r {NAMES}
+     WHERE {{which}} AND (%(visible)s::bigint[] IS NULL OR e.tenant_id = ANY(%(visible)s))
+     ORDER BY r.id {{order}} LIMIT %(limit)s
 """
 _BY_ID = _TASKS.format(which="r.id = ANY(%(ids)s::bigint[])", order="")
 _LISTED = _TASKS.format(
@@ -44,7 +50,7 @@ def visible_ids(ids: Sequence[int], visible: Sequence[int] | None) -> set[int]:
 
 def tasks(ids: Sequence[int], visible: Sequence[int] | None) -> list[dict[str, Any]]:
     """Return these requests in the order of their ids, without those of other tenants. `visible` None: all tenants."""
-    return [_represent(row) for row in prepared(_BY_ID, {"ids": list(ids), "visible": visible, "limit": len(ids)})]
+    return [represented(row) for row in prepared(_BY_ID, {"ids": list(ids), "visible": visible, "limit": len(ids)})]
 
 
 def queued(
@@ -70,12 +76,13 @@ def listed(
 ) -> list[dict[str, Any]]:
     """Return requests, newest first, those before the id `before`."""
     values = {"visible": visible, "limit": limit, "endpoint": endpoint, "before": before, "state": state}
-    return [_represent(row) for row in query(_LISTED, values)]
+    return [represented(row) for row in query(_LISTED, values)]
 
 
-def _represent(row: Mapping[str, Any]) -> dict[str, Any]:
+def represented(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the task of a row with COLUMNS and `result`."""
     result, times = row["result"], ("queued_at", "started_at", "ended_at")
-    task = {name: value for name, value in row.items() if name not in ("result", "user_id")}
+    task = {name: value for name, value in row.items() if name != "result"}
     is_json = result is not None and row["output_type"] == JSON
     output = msgspec.Raw(bytes(result)) if is_json else None
     return {**task, "output": output, **{name: rfc3339(row[name]) for name in times}}

@@ -18,6 +18,7 @@ from gpusched.protocol.batches import SOCKET_NAME
 from serving.batching import rounds, transfers
 from serving.batching.dispatcher import Dispatcher, ServedEndpoint
 from serving.models import InferenceRequest, Use
+from serving.requests import claims
 from tests.factories import make_member, make_tenant
 from tests.serving.test_requests import ask, make_endpoint
 
@@ -232,12 +233,19 @@ def test_batches_stay_below_the_size_that_ran_out_of_memory(replicas, tenant, us
 
 
 def test_request_that_kills_its_replica_fails_alone(replicas, tenant, user):
-    """A68"""
+    """A68: one replica is lost with the batch, and two more with the request alone."""
     endpoint = make_endpoint(tenant, user)
-    for job_id in range(1, 8):
-        replicas.start(job_id)
-    outcomes = run(replicas, endpoint, user, "a", "killed", "b", jobs=range(1, 8))
+    outcomes = run(replicas, endpoint, user, "a", "killed", "b", jobs=range(1, 5))
     assert outcomes == [got("a"), "replica_lost", got("b")]
+    assert list(InferenceRequest.objects.order_by("id").values_list("attempt", flat=True)) == [2, 3, 2]
+
+
+def test_request_whose_replicas_are_stopped_is_retried(replicas, tenant, user, monkeypatch):
+    """A replica whose job is preempted or cancelled says nothing about its request."""
+    monkeypatch.setattr("serving.batching.dispatcher.ended_itself", lambda job_id: False)
+    endpoint = make_endpoint(tenant, user)
+    assert run(replicas, endpoint, user, "killed", jobs=range(1, 6)) == ["replica_lost"]
+    assert InferenceRequest.objects.get().attempt == 5
 
 
 def test_replica_killed_for_its_memory_halves_the_batches(replicas, tenant, user):
@@ -343,3 +351,19 @@ def test_claim_whose_commit_was_not_answered_returns_to_the_queue(replicas, tena
     endpoint = make_endpoint(tenant, user)
     assert run(replicas, endpoint, user, "a", "b", "c") == [got("a"), got("b"), got("c")]
     assert set(InferenceRequest.objects.filter(pk__in=unanswered).values_list("attempt", flat=True)) == {2}
+
+
+def test_request_whose_return_to_the_queue_was_skipped_returns_later(replicas, tenant, user, monkeypatch):
+    """A return skips rows that another transaction has locked. The replica that failed the batch gets no other one."""
+    returned: list[dict[int, int]] = []
+
+    def skip_first(dispatcher, attempts, *, alone):
+        returned.append(attempts)
+        if len(returned) > 1:
+            return_to_queue(dispatcher, attempts, alone=alone)
+
+    return_to_queue = claims.return_to_queue
+    monkeypatch.setattr(claims, "return_to_queue", skip_first)
+    monkeypatch.setattr("serving.batching.dispatcher.RECONCILE_SECONDS", 0.2)
+    endpoint = make_endpoint(tenant, user)
+    assert run(replicas, endpoint, user, "a", "few") == [got("a"), "wrong_number_of_results"]

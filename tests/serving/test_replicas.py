@@ -1,16 +1,18 @@
 """Replicas are jobs: started for waiting requests, stopped when idle, replaced when they fail."""
 
 import pytest
+from django.utils import timezone
 
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import execute, query
 from gpusched.protocol.states import Role
-from jobs.models import Job
+from jobs.models import Attempt, Job
 from scheduling.cycle import snapshot
 from scheduling.engine.model import Policy
 from serving import upkeep
 from serving.endpoints import endpoints
 from serving.models import Endpoint, Replica
+from serving.replicas.losses import ended_itself
 from serving.replicas.reconcile import reconcile
 from serving.replicas.spare import SPARE_JOBS
 from tenants.models import Membership
@@ -315,3 +317,21 @@ def test_disabled_owner_gets_no_more_replicas(tenant, user, node):
     reconcile()
     endpoint.refresh_from_db()
     assert (live(), endpoint.problem) == ([], f"the account of its owner, {user.username}, is disabled")
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_own"),
+    [("", True), ("exited", True), ("signalled", True), ("preempted", False), ("node_lost", False)],
+)
+def test_loss_of_a_replica_is_its_own_unless_its_job_was_stopped(user, tenant, reason, is_own):
+    """Its agent may not have reported the end yet: then the attempt has no reason."""
+    job_id, now = submit(user, tenant), timezone.now()
+    Attempt.objects.create(job_id=job_id, number=1, scheduled_at=now, ended_at=now if reason else None, reason=reason)
+    assert ended_itself(job_id) is is_own
+
+
+def test_loss_of_a_replica_whose_job_is_stopping_is_not_its_own(user, tenant):
+    job_id = submit(user, tenant)
+    Attempt.objects.create(job_id=job_id, number=1, scheduled_at=timezone.now())
+    Job.objects.filter(pk=job_id).update(state="stopping", stop_reason="preempted", attempt=1)
+    assert not ended_itself(job_id)

@@ -9,7 +9,7 @@ from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import execute
 from serving.former import Batch, Flush
 from serving.models import Dispatcher, Endpoint, InferenceRequest, Use
-from serving.requests import claims, endings, results
+from serving.requests import claims, endings, recent_ends, results
 from serving.requests.results import Outcome
 from serving.requests.submit import NewRequest, submit
 from tenants.models import BucketLevel, BucketScope, BucketUse, TokenBucket
@@ -93,6 +93,21 @@ def test_result_of_an_earlier_attempt_is_ignored(endpoint, user):
     assert second.attempt == first.attempt + 1
     assert results.record([Outcome(number, first.attempt, b"old")]) == []
     assert results.record([Outcome(number, second.attempt, b"new")]) == [number]
+
+
+def test_waiting_client_gets_the_result_of_the_latest_attempt(endpoint, user, django_capture_on_commit_callbacks):
+    """Results of two attempts may come in one round."""
+    [number] = ask(endpoint, user)
+    [first] = claim([number])
+    claims.return_to_queue(1, {number: first.attempt}, alone=True)
+    [second] = claim([number])
+    with django_capture_on_commit_callbacks(execute=True):
+        results.record([Outcome(number, second.attempt, b"new"), Outcome(number, first.attempt, b"old")])
+        assert recent_ends.tasks([number]) == {}  # not before it is durable
+    assert recent_ends.tasks([number])[number]["attempt"] == 2
+    assert (
+        bytes(InferenceRequest.objects.get().result or b"") == recent_ends._recent.last(number, {})["result"] == b"new"
+    )
 
 
 def test_failed_request_costs_nothing(endpoint, user):

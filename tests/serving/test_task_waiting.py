@@ -8,7 +8,9 @@ import pytest
 from asgiref.sync import sync_to_async
 
 from gpusched.lib.bus import events
+from gpusched.lib.bus.listener import Listener
 from serving.api import waiting
+from serving.requests.waiting_clients import WaitingClients
 from tests.api.test_access import call
 from tests.factories import make_member, make_tenant, make_token
 from tests.serving.test_api import admin, complete, endpoint, tenant, token, user  # noqa: F401 fixtures
@@ -64,6 +66,41 @@ def test_wait_for_many_ends_soon_after_the_first_task(endpoint, token):  # noqa:
 
     call_async = call("GET", many(ids, wait=30), token)
     assert [item["id"] for item in asyncio.run(scenario())] == [ids[0]]
+
+
+class Notifications(Listener):
+    def subscribe(self, callback):
+        self.notify = callback
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+def test_submit_that_waits_is_answered_with_what_was_recorded(endpoint, token, monkeypatch, is_early):  # noqa: F811
+    """Without a read, also if the task ends before the wait begins."""
+    clients = WaitingClients(Notifications())
+    monkeypatch.setattr(waiting, "waiting_clients", clients)
+    reads: list[object] = []
+    monkeypatch.setattr(waiting._reads, "_read", lambda ids: reads.append(ids) or {})
+    deferred = call("POST", "/api/v1/tasks?wait=30", token, {"endpoint": "embed", "input": 1})
+    task_id = call("GET", "/api/v1/tasks", token).json()["items"][0]["id"]
+
+    def end():
+        complete(task_id, b"7")
+        return {"tasks": [task_id]}
+
+    async def scenario():
+        with clients.watch([]):  # the first wait of a process reads
+            pass
+        if is_early:
+            clients._notifications.notify(await sync_to_async(end)())
+        answer = asyncio.create_task(items_of(deferred))
+        if not is_early:
+            await asyncio.sleep(0.1)
+            clients._notifications.notify(await sync_to_async(end)())
+        async with asyncio.timeout(1.5):
+            return await answer
+
+    assert asyncio.run(scenario()) == call("GET", f"/api/v1/tasks/{task_id}", token).json()["items"]
+    assert reads == []
 
 
 def test_wait_is_answered_at_once_when_too_many_clients_wait(endpoint, token, monkeypatch):  # noqa: F811

@@ -18,6 +18,12 @@ function status(row: EndpointRow): Child[] {
   return [row.problem === "" ? badge(row.state) : badge("amber", "replicas fail"), problem];
 }
 
+/** A problem with a link to the job that it begins with: "job 7, its latest replica, ended before it accepted requests". */
+function linked(problem: string): Child[] {
+  const [, id = "", rest = ""] = /^job (\d+)(.*)$/s.exec(problem) ?? [];
+  return id === "" ? [problem] : [jobLink(Number(id), `job ${id}`), rest];
+}
+
 /** The number of replicas: "2 warm, 1 cold". */
 function replicaCounts({ replicas: all, warm }: EndpointRow): string {
   if (all === 0) return "none";
@@ -104,7 +110,7 @@ export const head: MakeView = (region) => {
       const isSome = row.completed > 0;
       refill(
         region,
-        row.problem === "" ? null : h("p", { class: "note amber", role: "note" }, `A replica could not start: ${row.problem}.`),
+        row.problem === "" ? null : h("p", { class: "note amber", role: "note" }, "A replica could not start: ", ...linked(row.problem), "."),
         h(
           "div",
           { class: "counts" },
