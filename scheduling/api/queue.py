@@ -14,6 +14,7 @@ from gpusched.lib.api.rest import (
     cursor_number,
     decode_cursor,
     encode_cursor,
+    is_true,
     page_limit,
     paged,
     read_body,
@@ -177,16 +178,19 @@ class Ready(APIView):
         who="no token",
         answer=Readiness,
         also={503: Readiness},
-        refusals=(),
+        parameters={"head": "true: for load balancers; whether this head and its database answer, and nothing else"},
+        refusals=(400,),
     )
     def get(self, request: Request) -> Response:
         """503 if database or scheduler fail, or if an agent's message has waited for more than 10 s. The answer also
-        reports lost agents and stalled housekeeping, which do not make the server unready."""
+        reports lost agents and stalled housekeeping, which do not make the server unready. With `head=true`, 503 only
+        if the database fails: while cycles or agents' messages are late, this head still answers requests."""
+        is_for_head = is_true(read_query(request), "head")
         late, unheard = None, hub.waiting_seconds()
         try:
             lag, agents = cluster.scheduler_lag(), cluster.agents()
             late = housekeeping.lag_seconds(housekeeping.task_ages())
-            is_ready = bool(lag["is_alive"]) and unheard <= MAX_UNHEARD_SECONDS
+            is_ready = is_for_head or (bool(lag["is_alive"]) and unheard <= MAX_UNHEARD_SECONDS)
             parts = {
                 "database": True,
                 "scheduler": bool(lag["is_alive"]),

@@ -16,7 +16,7 @@ from django_q.brokers import Broker
 from django_q.signing import SignedPackage
 
 from gpusched.lib.bus.notifier import CYCLE_CHANNEL
-from gpusched.lib.db.connections import connection_parameters
+from gpusched.lib.db.connections import connect
 
 logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.5
@@ -44,7 +44,7 @@ class CycleBroker(Broker):  # type: ignore[misc]
         if now >= self._next_tick:
             return self._cycle("tick")
         if self._connection is None or self._connection.closed:
-            self._connection = psycopg.connect(**connection_parameters(), autocommit=True)
+            self._connection = connect()
             self._connection.execute(f"LISTEN {CYCLE_CHANNEL}")
             return self._cycle("start")  # announcements before LISTEN were missed
         wait = max(0.001, min(POLL_SECONDS, self._next_tick - now))

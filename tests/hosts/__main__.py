@@ -1,9 +1,9 @@
-"""Prove failover (A80): break hosts, links and processes of a cluster while jobs flow, and count what it costs.
+"""Prove failover (A80, A82): break hosts, links and processes of a cluster while jobs flow, and count what it costs.
 
     make test-hosts ROUNDS=50
 
 Prints a summary; `--json` prints it as JSON. Exits with 1 if a job was lost, run twice or charged wrongly, if an answer
-was a 5xx other than 503, or if a bound was missed."""
+was a 5xx other than 503, if a page ends wrong, or if a bound was missed."""
 
 import argparse
 import json
@@ -12,176 +12,140 @@ import signal
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from itertools import pairwise
 from pathlib import Path
 from typing import cast
 
-import httpx
 import psycopg
 
-from gpusched.agent.processes import descendants, signal_all
 from tests.hosts.cluster import Cluster
-from tests.hosts.network import Host
+from tests.hosts.faults import Fault, faults
+from tests.hosts.observers import Pages, Submits, seconds_until_agents, seconds_until_cycle
 from tests.system.chaos import JOBS, TIMES, Flow, is_over, moments, wrongly_charged
 from tests.system.stack import Stack
 from tests.waiting import until_random_moment, wait_for
 
-# How long a fault lasts: longer than Patroni's ttl.
-FAULT_SECONDS = (25.0, 40.0)
-BOUNDS = {"database": 30.0, "head": 3.0}
-
-
-@dataclass
-class Fault:
-    """The fault of a round. `loses`: "database" if it takes PostgreSQL's primary away, "head" for a head."""
-
-    name: str
-    loses: str
-    begin: Callable[[], object]
-    end: Callable[[], object]
+# In seconds: writes after the loss of the primary (all, and their median), and what follows the loss of a head or worker.
+BOUNDS = {"writes": 30.0, "pages": 3.0, "agents": 3.0, "cycles": 2.0}
+WRITES_P50 = 20.0
+# Within which the jobs of a round are submitted, without the time in which none can be.
+ROUND_SECONDS = 25.0
+Seconds = dict[str, dict[str, list[float]]]
 
 
 @dataclass
 class Outcome:
-    """`lost` to `bad_answers` must be 0. Times in seconds from the fault until a submit succeeds again."""
+    """`lost` to `pages_wrong` must be 0. `ledger_wrong`: attempts that are charged for less than their processes ran, or
+    for over a second more; `ledger_differs`: for another time than the attempt's. `seconds`: for each kind of fault,
+    what it took until writes, pages, agents and cycles were back."""
 
     lost: int
     not_completed: int
     run_twice: int
     ledger_wrong: int
+    ledger_differs: int
     bad_answers: int
+    pages_wrong: int
     jobs: int
     rounds: int
-    write_gaps: dict[str, list[float]]
-    database_p50: float
-    database_max: float
-    head_max: float
+    seconds: Seconds
+    writes_p50: float
     statuses: dict[int, int]
-    seconds: float
+    duration: float
 
     def failures(self) -> list[str]:
-        names = ("lost", "not_completed", "run_twice", "ledger_wrong", "bad_answers")
+        names = (
+            "lost", "not_completed", "run_twice", "ledger_wrong", "ledger_differs", "bad_answers", "pages_wrong",
+        )  # fmt: skip
         broken = [f"{name}: {getattr(self, name)}" for name in names if getattr(self, name)]
-        late = {"database": self.database_max, "head": self.head_max}
-        return broken + [
-            f"{name}: {late[name]:.1f} s > {bound} s" for name, bound in BOUNDS.items() if late[name] > bound
+        broken += [
+            f"{fault}: {what} after {max(each):.1f} s > {BOUNDS[what]} s"
+            for fault, kinds in self.seconds.items()
+            for what, each in kinds.items()
+            if max(each) > BOUNDS[what]
         ]
+        return broken + ([f"writes: p50 {self.writes_p50} s"] if self.writes_p50 > WRITES_P50 else [])
 
 
-def faults(cluster: Cluster, chance: random.Random) -> list[Fault]:
-    """Return one fault of each kind, for the present primary."""
-    primary = cluster.primary()
-    frozen: list[int] = []
+class Rounds:
+    """Break one thing per round, each kind as often as the others, while jobs flow and pages are open."""
 
-    def freeze(pids: list[int]) -> None:
-        frozen.extend(pids)
-        signal_all(frozen, signal.SIGSTOP)
+    def __init__(self, cluster: Cluster, seed: int, only: str) -> None:
+        self._cluster, self._chance, self._only = cluster, random.Random(seed), only
+        self._order: list[int] = []
+        self.count = 0
+        self.seconds: Seconds = defaultdict(lambda: defaultdict(list))
+        self.lost_primary: list[float] = []
 
-    def thaw() -> None:
-        signal_all(frozen, signal.SIGCONT)
+    def run(self, submits: Submits, pages: Pages) -> None:
+        wait_for(self._cluster.is_healthy, 300, "a healthy cluster", pause=0.5)
+        fault = self._next()
+        print(f"{fault.name}: ", end="", file=sys.stderr, flush=True)
+        at, since, leader = time.monotonic(), datetime.now(UTC), self._cluster.leader()
+        fault.begin()
+        took = self._recover(fault, since, leader)
+        until_random_moment(self._chance, *fault.seconds)
+        fault.end()
+        wait_for(self._cluster.is_ready, 120, "the cluster after the fault", pause=0.2)
+        now = time.monotonic()
+        took["writes"] = submits.gap_after(at, now)
+        if fault.loses == "database":
+            self.lost_primary.append(took["writes"])
+        if fault.loses == "head":
+            took["pages"] = pages.delay(submits.between(at, now))
+        for what, seconds in took.items():
+            self.seconds[fault.name][what].append(round(seconds, 2))
+        self.count += 1
+        shown = ", ".join(f"{what} {seconds:.1f} s" for what, seconds in took.items())
+        print(f"{shown}, since {since:%H:%M:%S}", file=sys.stderr, flush=True)
 
-    def cut(name: str, loses: str, host: Host, direction: str = "both") -> Fault:
-        return Fault(name, loses, lambda: host.cut(direction), host.mend)  # type: ignore[arg-type]
+    def _next(self) -> Fault:
+        choices = [fault for fault in faults(self._cluster, self._chance) if self._only in fault.name]
+        self._order = self._order or self._chance.sample(range(len(choices)), len(choices))
+        return choices[self._order.pop()]
 
-    def kill(name: str, loses: str, host: Host) -> Fault:
-        service = cluster.services[host.name]
-        return Fault(name, loses, service.kill, service.start)
-
-    postmaster = cluster.postgres_of(primary)
-    machine = cluster.services[primary.name].pids()
-    head, node, member = chance.choice(cluster.heads), chance.choice(cluster.nodes), chance.choice(cluster.etcd)
-    return [
-        Fault("kill the primary", "database", lambda: signal_all([postmaster], signal.SIGKILL), lambda: None),
-        kill("kill the primary and Patroni", "database", primary),
-        Fault("freeze the primary", "database", lambda: freeze([postmaster, *descendants(postmaster)]), thaw),
-        Fault("freeze the host of the primary", "database", lambda: freeze(machine), thaw),
-        cut("cut the primary off", "database", primary),
-        cut("cut what the primary receives", "database", primary, "in"),
-        cut("cut what the primary sends", "database", primary, "out"),
-        cut("cut a member of etcd off", "", member),
-        kill("kill a member of etcd", "", member),
-        kill("kill a head", "head", head),
-        cut("cut a node off", "", node),
-    ]
-
-
-class Submits:
-    """The times of acknowledged submits, from a submitter of its own that needs no idle moment."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster, self.at = cluster, [time.monotonic()]
-        self._has_ended = threading.Event()
-        self._thread = threading.Thread(target=self._work)
-        self._thread.start()
-
-    def _work(self) -> None:
-        headers = {"Authorization": f"Bearer {self.cluster.token()}"}
-        body = {"tenant": "default", "command": ["true"], "gpu_count": 0}
-        while not self._has_ended.wait(0.2):
-            # A new connection each time, as a new client has; each try has its own key, as it is never repeated.
-            with suppress(httpx.HTTPError):
-                answer = httpx.post(f"{self.cluster.url}/api/v1/jobs", json=body, headers=headers, timeout=3)
-                if answer.status_code == 201:
-                    self.at.append(time.monotonic())
-
-    def gap_after(self, moment: float, until: float) -> float:
-        """Return the longest time without a successful submit between these moments."""
-        times = [moment, *(at for at in self.at if moment <= at <= until), until]
-        return max(later - earlier for earlier, later in pairwise(times))
-
-    def close(self) -> None:
-        self._has_ended.set()
-        self._thread.join()
+    def _recover(self, fault: Fault, since: datetime, leader: int) -> dict[str, float]:
+        took: dict[str, float] = {}
+        if fault.takes_leader:
+            took["cycles"] = seconds_until_cycle(self._cluster, since, leader)
+        if fault.loses == "head":
+            took["agents"] = seconds_until_agents(self._cluster, since)
+        return took
 
 
-def run(cluster: Cluster, rounds: int, jobs: int, seed: int, only: str) -> Outcome:
-    """Break one thing per round, each kind as often as the others, or only the faults with `only` in their names."""
-    began, chance = time.monotonic(), random.Random(seed)
-    gaps: dict[str, list[float]] = defaultdict(list)
-    lost_gaps: dict[str, list[float]] = defaultdict(list)
-    with tempfile.TemporaryDirectory(prefix="gpusched-ran-") as name:
+def run(cluster: Cluster, rounds: int, minutes: float, jobs: int, seed: int, only: str) -> Outcome:
+    """Break things for `rounds` rounds, and begin none after `minutes`, while `jobs` jobs flow; wait for all jobs, and
+    count."""
+    began, broken = time.monotonic(), Rounds(cluster, seed, only)
+    stack = cast(Stack, cluster)  # for what Flow and is_over use of it
+    with tempfile.TemporaryDirectory(prefix="gpusched-ran-") as name, ExitStack() as observers:
         ran = Path(name) / "ran"
-        stack = cast(Stack, cluster)  # for what Flow and is_over use of it
-        flow = Flow(stack, ran, jobs, rounds * 50.0, random.Random(seed))
+        pages = Pages(cluster)
+        observers.callback(pages.close)
         submits = Submits(cluster)
-        order: list[int] = []
+        flow = Flow(stack, ran, jobs, rounds * ROUND_SECONDS, random.Random(seed))
         try:
-            for number in range(rounds):
-                wait_for(cluster.is_healthy, 180, "a healthy cluster", pause=0.5)
-                choices = [fault for fault in faults(cluster, chance) if only in fault.name]
-                order = order or chance.sample(range(len(choices)), len(choices))
-                fault = choices[order.pop()]
-                print(f"{number + 1}/{rounds} {fault.name}: ", end="", file=sys.stderr, flush=True)
-                at = time.monotonic()
-                started = datetime.now(UTC)
-                fault.begin()
-                until_random_moment(chance, *FAULT_SECONDS)
-                fault.end()
-                wait_for(cluster.is_ready, 120, "the cluster after the fault", pause=0.2)
-                gap = submits.gap_after(at, time.monotonic())
-                gaps[fault.name].append(round(gap, 2))
-                lost_gaps[fault.loses].append(gap)
-                print(f"{gap:.1f} s without writes, since {started:%H:%M:%S}", file=sys.stderr, flush=True)
+            while broken.count < rounds and time.monotonic() - began < 60 * minutes:
+                print(f"{broken.count + 1}/{rounds} ", end="", file=sys.stderr)
+                broken.run(submits, pages)
         finally:
             submits.close()
             for host in cluster.network.hosts:
                 host.mend()
-        acknowledged = flow.finish()
+            acknowledged = flow.finish() if broken.count == rounds else flow.end()
         wait_for(lambda: is_over(stack), 600, "all jobs to end", pause=1.0)
         counts = count(cluster, acknowledged, ran)
+        pages_wrong = pages.wrong()
     return Outcome(
-        **counts, bad_answers=sum(count for status, count in flow.statuses.items() if status >= 500 and status != 503), jobs=len(set(acknowledged)), rounds=rounds, write_gaps=dict(gaps),
-        database_p50=round(statistics.median(lost_gaps["database"] or [0.0]), 2),
-        database_max=round(max(lost_gaps["database"], default=0.0), 2),
-        head_max=round(max(lost_gaps["head"], default=0.0), 2),
-        statuses=dict(flow.statuses), seconds=round(time.monotonic() - began, 1),
+        **counts, bad_answers=sum(count for status, count in flow.statuses.items() if status >= 500 and status != 503),
+        pages_wrong=pages_wrong, jobs=len(set(acknowledged)), rounds=broken.count,
+        seconds={fault: dict(kinds) for fault, kinds in broken.seconds.items()},
+        writes_p50=round(statistics.median(broken.lost_primary or [0.0]), 2),
+        statuses=dict(flow.statuses), duration=round(time.monotonic() - began, 1),
     )  # fmt: skip
 
 
@@ -198,11 +162,17 @@ def count(cluster: Cluster, acknowledged: list[int], ran: Path) -> dict[str, int
             " GROUP BY 1 HAVING count(*) > 1) AS twice"
         ).fetchone()
     assert completed is not None
+    for job, number, wall, ledger in charged:
+        span = marks.get(f"{job}.{number}", {})
+        if "end" in span and wrongly_charged([(job, number, wall, ledger)], {f"{job}.{number}": span}):
+            ran_for = span["end"] - span["begin"]
+            print(f"job {job}: charged {ledger} s, attempt of {wall:.3f} s, ran {ran_for:.3f} s", file=sys.stderr)
     return {
         "lost": len(set(acknowledged) - states.keys()),
         "not_completed": sum(state != "completed" for state in states.values()),
         "run_twice": sum(times > 1 for times in begun.values()) + int(completed[0]),
         "ledger_wrong": wrongly_charged(charged, marks),
+        "ledger_differs": sum(abs((ledger or 0.0) - (wall or 0.0)) > 0.001 for _, _, wall, ledger in charged),
     }
 
 
@@ -210,6 +180,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--patroni", type=Path, required=True, help="the program patroni")
     parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--minutes", type=float, default=120, help="begin no round after this time")
     parser.add_argument("--jobs", type=int, default=5000)
     parser.add_argument(
         "--databases",
@@ -224,7 +195,7 @@ def main() -> int:
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing is left behind
     with Cluster(options.patroni, options.databases, options.agents) as cluster:
-        outcome = run(cluster, options.rounds, options.jobs, options.seed, options.only)
+        outcome = run(cluster, options.rounds, options.minutes, options.jobs, options.seed, options.only)
     print(json.dumps(asdict(outcome)) if options.json else "\n".join(f"{k}: {v}" for k, v in asdict(outcome).items()))
     for failure in outcome.failures():
         print(f"FAILED {failure}", file=sys.stderr)

@@ -1,6 +1,7 @@
 """Everything that a cluster of several hosts needs, as real processes: etcd, Patroni, two heads, a proxy and agents."""
 
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -132,7 +133,7 @@ class Cluster:
             for path in (home, config):
                 os.chown(path, 65534, 65534)
             self._service(host, host.name, [*_NOBODY, str(self._patroni), str(config)])
-        wait_for(self.is_synchronous, 120, "a primary and a synchronous standby", pause=0.2)
+        wait_for(self.is_synchronous, 300, "a primary and a synchronous standby", pause=0.2)
         with psycopg.connect(self._conninfo("postgres", "postgres"), autocommit=True) as connection:
             connection.execute(f"CREATE ROLE gpusched LOGIN PASSWORD '{self._password}'")
             connection.execute("CREATE DATABASE gpusched OWNER gpusched")
@@ -187,7 +188,7 @@ class Cluster:
                 GPUSCHED_DATA_DIR=str(self.directory / host.name), GPUSCHED_FILES_DIR=str(shared),
                 GPUSCHED_SECRET_KEY_FILE=str(key), GPUSCHED_HTTP_HOST=host.address, GPUSCHED_ALLOWED_HOSTS=addresses,
             )  # fmt: skip
-            wait_for(partial(self.is_ready, f"http://{host.address}:{HEAD_PORT}"), 180, host.name, pause=0.2)
+            wait_for(partial(self.is_ready, f"http://{host.address}:{HEAD_PORT}"), 600, host.name, pause=0.5)
 
     def is_ready(self, url: str = "") -> bool:
         try:
@@ -198,6 +199,12 @@ class Cluster:
     def token(self, user: str = "admin") -> str:
         return (self.directory / "head1" / "tokens" / user).read_text().strip()
 
+    def password(self) -> str:
+        """Return the password of the admin, which the first head printed once."""
+        printed = re.search(r"as admin with the password (\S+)", (self.directory / "head1.log").read_text())
+        assert printed is not None
+        return printed[1]
+
     def client(self) -> Client:
         return Client(self.url, self.token())
 
@@ -206,6 +213,9 @@ class Cluster:
             f"  server {host.name} {host.address}:{HEAD_PORT} check inter 500ms fall 2 rise 1" for host in self.heads
         )
         config = self.directory / "haproxy.cfg"
+        # Instead of HAProxy's own 502, when a head dies before it has answered, and its 503, which has no Retry-After.
+        away = self.directory / "away.http"
+        away.write_text("HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n")
         config.write_text(f"""
 defaults
   mode http
@@ -216,11 +226,13 @@ defaults
   timeout tunnel 1h
   retries 3
   option redispatch 1
+  errorfile 502 {away}
+  errorfile 503 {away}
 frontend people
   bind {self.proxy.address}:{PROXY_PORT}
   default_backend heads
 backend heads
-  option httpchk GET /ready
+  option httpchk GET /ready?head=true
   http-check send hdr Host {self.proxy.address}
   default-server on-marked-down shutdown-sessions
 {servers}
@@ -239,7 +251,7 @@ backend heads
                  "--pretend", f"1:{A100}:81920:8:128:1048576"],
                 GPUSCHED_AGENT_ALLOW_ROOT="true", GPUSCHED_JOIN_TOKEN=token, GPUSCHED_DATA_DIR=str(self.directory / host.name),
             )  # fmt: skip
-        wait_for(lambda: self.online_nodes() >= len(self.nodes), 180, "all nodes online", pause=0.5)
+        wait_for(lambda: self.online_nodes() >= len(self.nodes), 600, "all nodes online", pause=0.5)
 
     def online_nodes(self) -> int:
         try:
@@ -247,9 +259,21 @@ backend heads
         except GpuschedError:
             return 0
 
-    def postgres_of(self, host: Host) -> int:
-        """Return the process id of the PostgreSQL server on a host."""
-        return int((self.directory / host.name / "data" / "postmaster.pid").read_text().split()[0])
+    def postgres_of(self, host: Host) -> list[int]:
+        """Return the processes of the PostgreSQL server on a host, the first one first."""
+        postmaster = int((self.directory / host.name / "data" / "postmaster.pid").read_text().split()[0])
+        return [postmaster, *descendants(postmaster)]
+
+    def processes_of(self, host: Host) -> list[int]:
+        """Return the processes of Patroni and PostgreSQL on a host; PostgreSQL is not a child of Patroni."""
+        return [*self.services[host.name].pids(), *self.postgres_of(host)]
+
+    def leader(self) -> int:
+        """Return the process of the worker that leads."""
+        with psycopg.connect(self.database_url(), autocommit=True) as database:
+            row = database.execute("SELECT leader FROM scheduling_term").fetchone()
+        assert row is not None
+        return int(row[0].rpartition(":")[2])
 
     def is_healthy(self) -> bool:
         heads = all(self.is_ready(f"http://{host.address}:{HEAD_PORT}") for host in self.heads)

@@ -1,8 +1,10 @@
 """Several database hosts in one URL: the connection goes to the server that accepts writes, also after a failover."""
 
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,10 +17,12 @@ from django.db.backends.postgresql.base import DatabaseWrapper
 from django.db.utils import ConnectionHandler, InternalError
 from pytest_django import DjangoDbBlocker
 
+from gpusched.agent.processes import descendants, signal_all
 from gpusched.lib.db.connections import django_database
 from gpusched.lib.db.embedded import FAST, Server
 from gpusched.lib.db.hosts import Hosts
 from gpusched.lib.db.outages import is_outage
+from tests.system.standby import start_pair
 
 
 @pytest.fixture
@@ -27,31 +31,19 @@ def pair(django_db_blocker: DjangoDbBlocker) -> Iterator[tuple[Server, Server]]:
     # In a folder that PostgreSQL's user can enter, no data is under /var/lib.
     folder = Path(tempfile.mkdtemp(prefix="gpusched-hosts-", dir="/tmp"))
     folder.chmod(0o755)
-    primary, standby = Server(folder / "primary", FAST), Server(folder / "standby", FAST)
+    primary = Server(folder / "primary", FAST)
     try:
         primary.start()
         primary.stop()
-        others = shutil.ignore_patterns("socket", "socket_directory", "log")
-        shutil.copytree(primary.data.parent, standby.data.parent, ignore=others, dirs_exist_ok=True)
-        _own_as(primary.data.parent, standby.data.parent)
-        primary.start()
-        (standby.data / "standby.signal").touch()
-        with (standby.data / "postgresql.auto.conf").open("a") as conf:
-            conf.write(f"primary_conninfo = '{primary.url('postgres')}'\n")
-        standby.start()
-        with django_db_blocker.unblock():  # these are not the database of the tests
-            yield primary, standby
+        standby = start_pair(primary, folder / "standby")
+        try:
+            with django_db_blocker.unblock():  # these are not the database of the tests
+                yield primary, standby
+        finally:
+            standby.remove()
     finally:
-        standby.remove()
         primary.remove()
         shutil.rmtree(folder)
-
-
-def _own_as(source: Path, copy: Path) -> None:
-    for path in (source, *source.rglob("*")):
-        target = copy / path.relative_to(source)
-        if target.exists():
-            shutil.chown(target, path.stat().st_uid, path.stat().st_gid)
 
 
 def connect_to(*servers: Server) -> DatabaseWrapper:
@@ -124,6 +116,43 @@ def test_next_connection_begins_with_the_host_of_the_latest_one(pair: tuple[Serv
         connection.close()
 
 
+def test_statement_on_a_stopped_primary_ends_when_a_standby_is_promoted(pair: tuple[Server, Server]) -> None:
+    """The kernel of a host whose PostgreSQL is stopped still acknowledges: no timeout of TCP ends the statement."""
+    primary, standby = pair
+    connection = connect_to(primary, standby)
+    connection.inc_thread_sharing()
+    write(connection)
+    postmaster = int((primary.data / "postmaster.pid").read_text().split()[0])
+    stopped = [postmaster, *descendants(postmaster)]
+    signal_all(stopped, signal.SIGSTOP)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(write, connection)
+            with pytest.raises(TimeoutError):
+                waiting.result(4)
+            with psycopg.connect(standby.url(), autocommit=True) as other:
+                other.execute("SELECT pg_promote()")
+            with pytest.raises(OperationalError) as dropped:
+                waiting.result(15)
+        assert is_outage(dropped.value)
+        connection.close_if_unusable_or_obsolete()
+        write(connection)
+    finally:
+        connection.close()
+        signal_all(stopped, signal.SIGCONT)
+
+
+def test_slow_statement_survives_the_search_for_another_primary(pair: tuple[Server, Server]) -> None:
+    primary, standby = pair
+    connection = connect_to(standby, primary)
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_sleep(4), 1")
+            assert cursor.fetchone()[1] == 1
+    finally:
+        connection.close()
+
+
 @pytest.mark.parametrize(
     ("host", "port", "ordered"),
     [
@@ -135,9 +164,22 @@ def test_next_connection_begins_with_the_host_of_the_latest_one(pair: tuple[Serv
 )
 def test_order_keeps_each_port_with_its_host(host: str, port: str, ordered: tuple[str, str]) -> None:
     hosts = Hosts()
-    hosts.note(cast(psycopg.Connection[Any], SimpleNamespace(info=SimpleNamespace(host="c", port=5432))))
+    connection = cast(psycopg.Connection[Any], SimpleNamespace(info=SimpleNamespace(host="c", port=5432)))
+    hosts.note(connection, {"host": "c"})
     parameters = hosts.ordered({"host": host, "port": port})
     assert (parameters["host"], parameters["port"]) == ordered
+
+
+def test_host_that_failed_comes_last_until_it_accepts_a_connection() -> None:
+    hosts = Hosts()
+    connection = cast(psycopg.Connection[Any], SimpleNamespace(info=SimpleNamespace(host="a", port=5432)))
+    hosts.note(connection, {"host": "a"})
+    hosts.note_failure()
+    assert hosts.ordered({"host": "a,b,c"})["host"] == "b,c,a"
+    hosts.note_failure()
+    assert hosts.ordered({"host": "a,b,c"})["host"] == "b,c,a"
+    hosts.note(connection, {"host": "a"})
+    assert hosts.ordered({"host": "a,b,c"})["host"] == "a,b,c"
 
 
 def test_url_with_several_hosts_asks_for_the_primary() -> None:

@@ -72,6 +72,8 @@ class TestReady:
         assert answer["cycle_age_seconds"] == pytest.approx(age, abs=3)
         text = Client().get("/metrics").content.decode()
         assert f"gpu_scheduler_cycle_leader {float(status == 200)}" in text
+        for_head = Client().get("/ready?head=true")
+        assert (for_head.status_code, for_head.json()["scheduler"]) == (200, status == 200)
 
     def test_lost_agents_are_reported_and_keep_the_server_ready(self):
         make_node()
@@ -92,6 +94,7 @@ class TestReady:
         result, answer = ready()
         assert (result, answer["scheduler"]) == (status, True)
         assert answer["agents_unheard_seconds"] == pytest.approx(seconds, abs=7)
+        assert Client().get("/ready?head=true").status_code == 200
         [line] = [one for one in Client().get("/metrics").content.decode().splitlines() if one.startswith(UNHEARD)]
         assert float(line.split()[1]) == pytest.approx(seconds, abs=7)
 
@@ -155,6 +158,7 @@ class TestReady:
 
         monkeypatch.setattr(cluster, "scheduler_lag", fails)
         assert ready()[1]["database"] is False and ready()[0] == 503
+        assert Client().get("/ready?head=true").status_code == 503
 
 
 class TestLargestGang:

@@ -11,7 +11,7 @@ import psycopg
 
 from gpusched.lib.bus.changes import EVERYTHING
 from gpusched.lib.bus.notifier import CHANNEL, DIRECT_TOPICS, notifier
-from gpusched.lib.db.connections import connection_parameters
+from gpusched.lib.db.connections import connect_async
 
 logger = logging.getLogger(__name__)
 RETRY_SECONDS = 0.3
@@ -45,7 +45,7 @@ class Listener:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _listen(self) -> None:
-        async with await psycopg.AsyncConnection.connect(**connection_parameters(), autocommit=True) as connection:
+        async with await connect_async() as connection:
             await connection.execute(f"LISTEN {CHANNEL}")
             self._notify(EVERYTHING)
             async for notification in connection.notifies():

@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 
 from gpusched.lib.bus.changes import Changes, add
-from gpusched.lib.db.connections import connection_parameters
+from gpusched.lib.db.connections import connect
 
 logger = logging.getLogger(__name__)
 CHANNEL, CYCLE_CHANNEL = "gpusched_events", "gpusched_cycle"
@@ -144,7 +144,7 @@ class Transport:
 
     def _notify(self, messages: list[tuple[str, str]]) -> None:
         if self._connection is None or self._connection.closed:
-            self._connection = psycopg.connect(**connection_parameters(), autocommit=True)
+            self._connection = connect()
             self._connected(self._connection.info.backend_pid)
         sql = ", ".join("pg_notify(%s, %s)" for _ in messages)
         try:

@@ -1,10 +1,12 @@
-"""Parameters of database connections: Django's, and those of listeners and notifiers."""
+"""Database connections: the parameters of Django's, and those of listeners and notifiers."""
 
 from typing import Any
 
 import psycopg
 from django.db import connection
 from psycopg.conninfo import conninfo_to_dict
+
+from gpusched.lib.db.hosts import hosts
 
 # Bounds for a network that drops packets, in seconds (tcp_user_timeout: milliseconds); the URL can override them. The
 # connect timeout is half of that of a WebSocket's handshake and of a client.
@@ -15,6 +17,8 @@ SILENCE: dict[str, Any] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,
 }
+# The connect timeout of each of several hosts: one that is lost delays the attempt that finds its successor.
+SEVERAL_SECONDS = 2
 # The keywords of libpq; Django adds parameters of psycopg, such as cursor_factory, which only its own connections need.
 _KEYWORDS = frozenset(option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults())
 
@@ -36,7 +40,7 @@ def django_database(url: str) -> dict[str, Any]:
         raise ValueError(f"DATABASE_URL is not a valid address of a database; its form is {form}") from None
     host = options.pop("host", "")
     if "," in host:
-        options.setdefault("target_session_attrs", "read-write")
+        options = {"target_session_attrs": "read-write", "connect_timeout": SEVERAL_SECONDS, **options}
     return {
         "ENGINE": "gpusched.lib.db.engine",
         "NAME": options.pop("dbname", ""),
@@ -51,6 +55,22 @@ def django_database(url: str) -> dict[str, Any]:
     }
 
 
+def connect() -> psycopg.Connection[Any]:
+    """Return a connection of its own, in autocommit mode."""
+    parameters = connection_parameters()
+    own = psycopg.connect(**parameters, autocommit=True)
+    hosts.note(own, parameters)
+    return own
+
+
+async def connect_async() -> psycopg.AsyncConnection[Any]:
+    """Return such a connection for the event loop."""
+    parameters = connection_parameters()
+    own = await psycopg.AsyncConnection.connect(**parameters, autocommit=True)
+    hosts.note(own, parameters)
+    return own
+
+
 def connection_parameters() -> dict[str, Any]:
-    """Return the parameters of a psycopg connection: Django's, without those that only Django has."""
+    """Return Django's parameters without those that only Django has."""
     return {key: value for key, value in connection.get_connection_params().items() if key in _KEYWORDS and value}

@@ -14,7 +14,7 @@ from django.db.utils import DatabaseErrorWrapper
 from django.utils.functional import cached_property
 from psycopg.errors import ConnectionTimeout
 
-from gpusched.lib.db.hosts import Hosts
+from gpusched.lib.db.hosts import hosts
 from gpusched.lib.db.outages import note_connection
 
 T = TypeVar("T")
@@ -57,7 +57,6 @@ class Gate:
 
 
 gate = Gate()
-hosts = Hosts()
 
 
 class _Errors(DatabaseErrorWrapper):
@@ -95,8 +94,15 @@ class DatabaseWrapper(base.DatabaseWrapper):
         return hosts.ordered(parameters)
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
-        connection = gate.connect(lambda: super(DatabaseWrapper, self).get_new_connection(conn_params))
-        hosts.note(connection)
+        return gate.connect(lambda: self._connect(conn_params))
+
+    def _connect(self, conn_params: dict[str, Any]) -> Any:
+        try:
+            connection = super().get_new_connection(conn_params)
+        except psycopg.OperationalError:
+            hosts.note_failure()
+            raise
+        hosts.note(connection, conn_params)
         return connection
 
     def is_usable(self) -> bool:
