@@ -31,6 +31,7 @@ REQUIRED = (
     "gpusched/_server/jobs/migrations/0001_initial.py",
     "gpusched/py.typed",
 )
+CHANGELOG_LINES = 80
 UNWANTED = re.compile(r"node_modules/|__pycache__|\.ts$|/tests/|\.pyc$")
 
 
@@ -92,8 +93,11 @@ def source_problems() -> Iterator[str]:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     if f'__version__ = "{version}"' not in (ROOT / "gpusched/__init__.py").read_text():
         yield f"gpusched/__init__.py has another version than pyproject.toml, {version}"
-    if not re.search(rf"^## \[{re.escape(version)}\]", (ROOT / "CHANGELOG.md").read_text(), re.M):
-        yield f"CHANGELOG.md has no section for {version}"
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    if not re.search(rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d$", changes, re.M):
+        yield f"CHANGELOG.md has no section with a date for {version}"
+    if len(changes.splitlines()) > CHANGELOG_LINES:
+        yield f"CHANGELOG.md has more than {CHANGELOG_LINES} lines"
     for package in bundled():
         text = LICENCES / f"{package}.txt"
         if not text.exists() or text.read_bytes() != (PACKAGES / package / "LICENSE").read_bytes():

@@ -18,10 +18,19 @@ FILES_DIR = Path(ENV.files_dir).absolute() if ENV.files_dir else None
 
 
 def _secret_key() -> str:
-    """Return the configured key, or one generated once and stored where only this user can read it."""
+    """Return the configured key, or one generated once and stored where only this user can read it.
+
+    Raises SettingError."""
     if ENV.secret_key:
         return ENV.secret_key
-    path = DATA_DIR / "secret_key"
+    try:
+        return _stored_key(DATA_DIR / "secret_key")
+    except OSError as error:
+        reason = f"{error.filename} cannot be used ({error.strerror})"
+        raise env.SettingError(f"{reason}; run as the user to whom it belongs, or set GPUSCHED_DATA_DIR") from error
+
+
+def _stored_key(path: Path) -> str:
     if not path.exists():
         DATA_DIR.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(f".{secrets.token_hex(4)}")

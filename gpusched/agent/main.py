@@ -3,6 +3,7 @@
 import logging
 import os
 import platform
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -198,6 +199,24 @@ def doctor(
     findings = [place, *doctors.examine(daemon.directory_of(data_dir, name or _joined_name(data_dir)), unit)]
     typer.echo(json_of(findings) if as_json else as_lines(findings))
     raise SystemExit(any(finding.level == "fail" for finding in findings))
+
+
+@app.command()
+def install(
+    into: Annotated[Path, typer.Option(help="Directory of the unit.")] = Path("/etc/systemd/system"),
+) -> None:
+    """Write the unit of systemd that runs this agent; starts nothing.
+
+    \b
+    gpusched-agent install
+    """
+    file = into / service.UNIT
+    try:
+        file.write_text(service.unit_text(Path(sys.executable).parent))
+    except OSError as error:
+        typer.echo(f"{file}: {error.strerror}; run it as root, or choose --into", err=True)
+        raise SystemExit(1) from error
+    typer.echo(f"wrote {file}\nnext: systemctl daemon-reload && systemctl enable --now {service.UNIT}")
 
 
 @app.command()

@@ -16,6 +16,7 @@ from django.db.models.functions import Coalesce
 from gpusched.env import Env
 from gpusched.lib.process.backups import last_backup
 from gpusched.protocol.findings import FAIL, MAX_SKEW_SECONDS, OK, SOME_SKEW_SECONDS, WARN, Finding
+from gpusched.settings import database_url
 from nodes.models import Node
 from tenants.models import ApiToken
 
@@ -49,8 +50,7 @@ def examine(env: Env, data_dir: Path, now: datetime) -> list[Finding]:
         clocks = dict(Node.objects.filter(removed_at=None, state="online").values_list("name", "clock_off_seconds"))
         tokens, agents = _tokens(now), _agents(now)
     except OperationalError as error:
-        step = "start it, or correct GPUSCHED_DATABASE_URL; its other checks did not run"
-        return [*findings, Finding("database", FAIL, f"it does not answer: {str(error).strip()}", step)]
+        return [*findings, _unreachable(data_dir, error)]
     findings += [*check_tokens(tokens), *check_agents(*agents)]
     findings += check_clocks((now - database_time).total_seconds(), clocks)
     return [*findings, *check_database(values, env)]
@@ -155,6 +155,14 @@ def check_database(values: Mapping[str, str], env: Env) -> Iterator[Finding]:
             yield Finding(name, OK, "none")
     if (version := int(values["server_version_num"]) // 10_000) < 16:
         yield Finding("version", WARN, f"PostgreSQL {version} is not tested", "upgrade it to 16")
+
+
+def _unreachable(data_dir: Path, error: OperationalError) -> Finding:
+    if not database_url():
+        step = "set GPUSCHED_DATA_DIR to the server's data directory, or GPUSCHED_DATABASE_URL"
+        return Finding("database", FAIL, f"no server has used the data directory {data_dir}", step)
+    step = "start it, or correct GPUSCHED_DATABASE_URL; its other checks did not run"
+    return Finding("database", FAIL, f"it does not answer: {str(error).strip()}", step)
 
 
 def _tokens(now: datetime) -> list[str]:

@@ -1,10 +1,16 @@
 """A setting that makes no sense stops the process at its start, by its name (docs/settings.md)."""
 
+import os
+import subprocess
+import sys
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
 from gpusched.env import Env, SettingError, read
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -49,3 +55,12 @@ def test_file_that_is_not_text_is_named(tmp_path):
     (tmp_path / "key").write_bytes(b"\xff\xfe")
     with pytest.raises(SettingError, match=r"GPUSCHED_SECRET_KEY_FILE: .*key is not text"):
         read({"GPUSCHED_SECRET_KEY_FILE": str(tmp_path / "key")})
+
+
+def test_data_directory_that_cannot_be_used_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    command = [sys.executable, "manage.py", "ready"]
+    environment = {**os.environ, "GPUSCHED_DATA_DIR": str(tmp_path / "file" / "data"), "GPUSCHED_SECRET_KEY": ""}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert f"{tmp_path}/file/data cannot be used (Not a directory); run as" in done.stderr

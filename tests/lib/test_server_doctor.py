@@ -1,8 +1,10 @@
 """The checks of `gpusched-server doctor`: each one notices its fault, and is silent without it."""
 
 import json
+import re
 import socket
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -136,4 +138,7 @@ def test_doctor_without_database_reports_that(monkeypatch: pytest.MonkeyPatch, t
         raise OperationalError("connection refused")
 
     monkeypatch.setattr(connection, "cursor", refuse)
-    assert levels(doctor.examine(Env(), tmp_path, NOW))["database"] == "fail"
+    for url, words in (("postgresql://db/x", "connection refused"), ("", f"no server has used .* {tmp_path}")):
+        monkeypatch.setattr(doctor, "database_url", partial(str, url))
+        [found] = [one for one in doctor.examine(Env(), tmp_path, NOW) if one.check == "database"]
+        assert found.level == "fail" and re.search(words, found.says)

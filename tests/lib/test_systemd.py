@@ -1,16 +1,18 @@
-"""The units of systemd that `gpusched-server install` writes; systemd itself checks them where it is installed."""
+"""The units of systemd that `gpusched-server install` and `gpusched-agent install` write; systemd itself checks them where it is installed."""
 
 import os
 import re
 import shutil
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from django.core.management import call_command
 
-from gpusched.lib.process.systemd import Installation, agent_unit, notify_ready, server_units
+from gpusched.agent.host.service import unit_text
+from gpusched.lib.process.systemd import Installation, notify_ready, server_units
 
 NAMES = {
     "gpusched.target", "gpusched-database.service", "gpusched-web.service", "gpusched-cycles.service",
@@ -38,7 +40,7 @@ def written(directory: Path, units: dict[str, str]) -> list[str]:
 
 @analyze
 def test_systemd_accepts_all_units(programs: Path) -> None:
-    units = {**server_units(Installation(programs, user="root")), "gpusched-agent.service": agent_unit(programs)}
+    units = {**server_units(Installation(programs, user="root")), "gpusched-agent.service": unit_text(programs)}
     files = written(programs, {name: text.replace("User=gpusched", "User=root") for name, text in units.items()})
     command = ["systemd-analyze", "verify", "--man=no", *files]
     environment = {**os.environ, "SYSTEMD_UNIT_PATH": f"{programs}:"}
@@ -63,12 +65,15 @@ def test_units_have_an_order_and_a_readiness(programs: Path) -> None:
     one."""
     units = server_units(Installation(programs))
     assert set(units) == NAMES
+    [wanted] = re.findall("^Wants=(.*)", units["gpusched.target"], re.M)
+    assert {"gpusched.target", *wanted.split()} == NAMES  # to enable and start the target is enough
     assert "Type=notify" in units["gpusched-database.service"]
     web = units["gpusched-web.service"]
     assert [re.findall(r"(\w+)$", line.split("=")[0])[0] for line in re.findall(r"^Exec.*", web, re.M)] == [
         "ExecStartPre", "ExecStart", "ExecStartPost"
     ]  # fmt: skip
     assert "After=network-online.target gpusched-database.service\n" in web
+    assert all("KillMode=mixed\n" in text for name, text in units.items() if name.endswith(".service"))
     for name in ("cycles", "housekeeping"):
         unit = units[f"gpusched-{name}.service"]
         assert "gpusched-database.service gpusched-web.service\n" in unit and f"Q_CLUSTER_NAME={name}" in unit
@@ -79,16 +84,19 @@ def test_units_have_an_order_and_a_readiness(programs: Path) -> None:
 
 def test_install_writes_the_units_and_the_next_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     call_command("install", "--into", str(tmp_path / "server"))
-    call_command("install", "--into", str(tmp_path / "agent"), "--agent")
-    assert {path.name for path in (tmp_path / "agent").iterdir()} == {"gpusched-agent.service"}
-    assert "gpusched.target" in {path.name for path in (tmp_path / "server").iterdir()}
-    printed = capsys.readouterr().out
-    assert "enable --now gpusched.target" in printed and "enable --now gpusched-agent" in printed
+    assert {path.name for path in (tmp_path / "server").iterdir()} == NAMES
+    assert "enable --now gpusched.target" in capsys.readouterr().out
+    command = [sys.executable, "-m", "gpusched.agent.main", "install", "--into"]
+    written = subprocess.run([*command, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "enable --now gpusched-agent" in written
+    assert str(Path(sys.executable).parent) in (tmp_path / "gpusched-agent.service").read_text()
+    refused = subprocess.run([*command, "/none"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert refused.returncode == 1 and "--into" in refused.stderr
 
 
 def test_unit_of_the_agent_in_deploy_is_the_generated_one() -> None:
-    assert (ROOT / "deploy" / "gpusched-agent.service").read_text() == agent_unit(Path("/opt/gpusched/bin"))
-    assert "ExecStart=/srv/bin/gpusched-agent run\n" in agent_unit(Path("/srv/bin"))
+    assert (ROOT / "deploy" / "gpusched-agent.service").read_text() == unit_text(Path("/opt/gpusched/bin"))
+    assert "ExecStart=/srv/bin/gpusched-agent run\n" in unit_text(Path("/srv/bin"))
 
 
 def test_readiness_is_reported_to_systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

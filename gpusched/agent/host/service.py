@@ -1,13 +1,15 @@
-"""Read the user and the environment of the agent's service from systemd, so that doctor can check the node as the
-service would."""
+"""The agent's service of systemd: its unit, and the user and the environment that it has, so that doctor can check the
+node as the service would."""
 
 import os
 import pwd
 import shlex
 import subprocess
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from gpusched.agent.isolation.unix_user import AccountError
+from gpusched.installation import SERVER_ROOT
 
 UNIT = "gpusched-agent.service"
 _PROPERTIES = ("LoadState", "User", "Environment", "Delegate", "ControlGroup")
@@ -23,6 +25,12 @@ class Service:
     environment: dict[str, str] = field(default_factory=dict)
     is_delegated: bool = False
     group: str = ""
+
+
+def unit_text(programs: Path) -> str:
+    """Return the unit for an installation whose programs are in this folder."""
+    template = SERVER_ROOT / "deploy" / UNIT
+    return template.read_text().replace("/opt/gpusched/bin", str(programs))
 
 
 def installed() -> Service | None:

@@ -18,6 +18,7 @@ from gpusched.lib.db import embedded
 
 DUMP, KEY = "database.dump", "secret_key"
 _LAST = "last_backup.json"
+_NO_TLS = "\nThe embedded program has no TLS; if the database requires it, install PostgreSQL's client programs"
 # The variable of each keyword of an address that has one.
 _VARIABLES = {
     option.keyword.decode(): option.envvar.decode() for option in psycopg.pq.Conninfo.get_defaults() if option.envvar
@@ -63,8 +64,7 @@ def restore(archive: Path, data_dir: Path, database_url: str, prepare: Callable[
     `database_url`: empty for the embedded server, which this starts meanwhile."""
     with tempfile.TemporaryDirectory() as place:
         try:
-            with tarfile.open(archive) as tar:
-                tar.extractall(place, [tar.getmember(DUMP), tar.getmember(KEY)], filter="data")
+            _unpack(archive, Path(place))
         except (OSError, KeyError, tarfile.TarError) as error:
             raise BackupError(f"{archive} is not a backup of gpusched: {error}") from error
         with database(data_dir, database_url) as url:
@@ -90,6 +90,17 @@ def database(data_dir: Path, database_url: str) -> Iterator[str]:
         server.stop()
 
 
+def _unpack(archive: Path, place: Path) -> None:
+    """Write the two files of a backup into `place`. Not by `extractall`: Python 3.11.2 of Debian 12 has no `filter`."""
+    with tarfile.open(archive) as tar:
+        for name in (DUMP, KEY):
+            content = tar.extractfile(name)
+            if content is None:
+                raise KeyError(f"{name} is not a file")
+            with content, (place / name).open("wb") as target:
+                shutil.copyfileobj(content, target)
+
+
 def _write_key(path: Path, text: str) -> None:
     path.unlink(missing_ok=True)
     path.touch(mode=0o600)
@@ -106,4 +117,5 @@ def _run(program: str, arguments: list[str], url: str) -> None:
     command = [path or str(embedded.client_program(program)), *arguments]
     result = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True)
     if result.returncode:
-        raise BackupError(f"{program} failed: {result.stderr.strip()[-2000:]}")
+        step = "" if path or is_embedded else _NO_TLS
+        raise BackupError(f"{program} failed: {result.stderr.strip()[-2000:]}{step}")

@@ -1,12 +1,10 @@
-"""Units of systemd for the parts of a server and for an agent, and readiness as systemd expects it."""
+"""Units of systemd for the parts of a server, and readiness as systemd expects it."""
 
 import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-from gpusched.installation import SERVER_ROOT
 
 TARGET = "gpusched.target"
 # Of the server's parts, which need the network and their own directory only.
@@ -53,16 +51,15 @@ EnvironmentFile=-/etc/gpusched/server.env
 Environment=GPUSCHED_DATA_DIR=/var/lib/gpusched PYTHONUNBUFFERED=1{environment}
 {commands}Restart=always
 RestartSec=1
+# Stop the part only, which ends its own children: a worker whose children get the signal, too, waits for them for ever.
+KillMode=mixed
 TimeoutStartSec=300
-{hardening}
-[Install]
-WantedBy={target}
-"""
+{hardening}"""
 _TARGET = """\
 # Written by `gpusched-server install`: starts and stops all parts of the server.
 [Unit]
 Description=gpusched
-After=network-online.target
+Wants={wants}
 
 [Install]
 WantedBy=multi-user.target
@@ -82,7 +79,7 @@ class Installation:
 def server_units(where: Installation) -> dict[str, str]:
     """Return the units of the server by file name."""
     server = where.programs / "gpusched-server"
-    units = {TARGET: _TARGET}
+    units = {}
     if where.has_database:
         units[_DATABASE] = _unit(where, _DATABASE, "database", [f"ExecStart={server} database"], type="notify")
     # The web server migrates first, and counts as started once it answers.
@@ -92,13 +89,7 @@ def server_units(where: Installation) -> dict[str, str]:
         unit = f"gpusched-{name}.service"
         variables = {"Q_CLUSTER_NAME": name}
         units[unit] = _unit(where, unit, name, [f"ExecStart={server} worker {name}"], variables)
-    return units
-
-
-def agent_unit(programs: Path) -> str:
-    """Return the agent's unit, which installs as gpusched-agent.service."""
-    template = SERVER_ROOT / "deploy" / "gpusched-agent.service"
-    return template.read_text().replace("/opt/gpusched/bin", str(programs))
+    return {TARGET: _TARGET.format(wants=" ".join(units)), **units}
 
 
 def notify_ready() -> None:

@@ -28,8 +28,7 @@ _CADDYFILE = """\
 }
 
 %(name)s {
-	tls%(issuer)s%(client_auth)s
-	# It names nodes, and needs no login.
+%(tls)s	# It names nodes, and needs no login.
 	@metrics {
 		path /metrics
 		not remote_ip private_ranges
@@ -101,11 +100,13 @@ class TlsProxy:
     def caddyfile(self) -> str:
         """Return Caddy's configuration."""
         agent_ca = self.env.tls_agent_ca
+        issuer = " internal" if self.is_internal else ""
+        client_auth = _CLIENT_AUTH % json.dumps(str(Path(agent_ca).absolute())) if agent_ca else ""
         redirect = "" if self.env.tls_https_port == 443 else _REDIRECT % (self.name, self.url)
         site = _CADDYFILE % {
             "name": self.name,
-            "issuer": " internal" if self.is_internal else "",
-            "client_auth": _CLIENT_AUTH % json.dumps(str(Path(agent_ca).absolute())) if agent_ca else "",
+            # Caddy refuses a directive `tls` without an argument.
+            "tls": f"\ttls{issuer}{client_auth}\n" if issuer or client_auth else "",
             "agents": _AGENTS if agent_ca else "",
             "storage": json.dumps(str(self.directory.absolute())),
             "http_port": self.env.tls_http_port,

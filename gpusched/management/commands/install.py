@@ -1,4 +1,4 @@
-"""Write units of systemd for this installation."""
+"""Write units of systemd for this installation's server; `gpusched-agent install` writes the agent's."""
 
 import sys
 from argparse import ArgumentParser
@@ -8,24 +8,20 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
-from gpusched.lib.process.systemd import TARGET, Installation, agent_unit, server_units
+from gpusched.lib.process.systemd import TARGET, Installation, server_units
 
 
 class Command(BaseCommand):
-    help = "Write units of systemd for web server, workers and housekeeping, or for the agent; starts nothing."
+    help = "Write units of systemd for web server, workers and housekeeping; starts nothing."
     requires_system_checks = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--into", type=Path, default=Path("/etc/systemd/system"), help="directory of the units")
         parser.add_argument("--user", default="gpusched", help="Unix user of the server's parts")
-        parser.add_argument("--agent", action="store_true", help="the agent's unit instead of the server's")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        programs = Path(sys.executable).parent
-        if options["agent"]:
-            units = {"gpusched-agent.service": agent_unit(programs)}
-        else:
-            units = server_units(Installation(programs, options["user"], not settings.ENV.database_url))
+        where = Installation(Path(sys.executable).parent, options["user"], not settings.ENV.database_url)
+        units = server_units(where)
         try:
             options["into"].mkdir(parents=True, exist_ok=True)
             for name, text in units.items():
@@ -33,5 +29,4 @@ class Command(BaseCommand):
         except OSError as error:
             raise CommandError(f"{error.filename}: {error.strerror}; run it as root, or choose --into") from error
         self.stdout.write("\n".join(f"wrote {options['into'] / name}" for name in units))
-        start = "gpusched-agent" if options["agent"] else TARGET
-        self.stdout.write(f"next: systemctl daemon-reload && systemctl enable --now {start}")
+        self.stdout.write(f"next: systemctl daemon-reload && systemctl enable --now {TARGET}")

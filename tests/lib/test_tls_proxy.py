@@ -1,0 +1,40 @@
+"""Caddy's configuration for each kind of name; tests/e2e/test_tls.py runs it for a private one."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gpusched.env import Env
+from gpusched.lib.process.tls_proxy import TlsProxy, program
+
+
+@pytest.mark.parametrize("agent_ca", ["", "agents.pem"])
+@pytest.mark.parametrize("https_port", [443, 8443])
+@pytest.mark.parametrize(
+    ("name", "issuer", "is_internal"),
+    [
+        ("gpu.example.org", "auto", False),
+        ("gpu.example.org", "internal", True),
+        ("head", "auto", True),
+        ("gpu.internal", "auto", True),
+        ("gpu.internal", "acme", False),
+        ("10.0.0.7", "auto", True),
+    ],
+)
+def test_caddy_accepts_the_configuration(
+    tmp_path: Path, name: str, issuer: str, is_internal: bool, https_port: int, agent_ca: str
+) -> None:
+    env = Env(tls_issuer=issuer, tls_https_port=https_port, tls_agent_ca=agent_ca)
+    proxy = TlsProxy(name, env, tmp_path / "caddy", "127.0.0.1:8000")
+    proxy.write()
+    command = [program(), "adapt", "--config", "Caddyfile", "--adapter", "caddyfile"]
+    done = subprocess.run(command, cwd=proxy.directory, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    text = done.stdout
+    policies = json.loads(text)["apps"].get("tls", {}).get("automation", {}).get("policies", [])
+    issuers = [issuer["module"] for policy in policies for issuer in policy.get("issuers", ())]
+    assert issuers == (["internal"] if is_internal else [])
+    assert ("verify_if_given" in text) == bool(agent_ca)
+    assert name in text and (f":{https_port}" in text)
