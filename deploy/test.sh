@@ -33,11 +33,13 @@ tier() {
 }
 # Three processes on two cores, as tests wait for processes much of their time. Longest files first (tests/conftest.py).
 pytest() { .venv/bin/pytest -q --durations=25 -n 3 --dist loadfile --no-loadscope-reorder "$@"; }
+# The files with tests of this mark. To import all files would cost each process more than ten seconds of processor time.
+marked() { grep -rlE --include="test_*.py" "mark\.$1\b" tests | sort; }
 tier "page, unit tests" npm --prefix frontend run --silent test
-tier "without and with the database" pytest -m "not e2e and not browser" "$@"
-tier "the whole system as real processes" pytest -m "e2e and not browser" "$@"
+tier "without and with the database" pytest -m "not e2e and not browser" --ignore=tests/e2e --ignore=tests/browser "$@"
+tier "the whole system as real processes" pytest -m "e2e and not browser" "$@" $(marked e2e)
 # Separate, because Playwright keeps an event loop in its process, in which Django's database tests cannot run.
-tier "the page in Chromium" pytest -m browser "$@"
+tier "the page in Chromium" pytest -m browser "$@" $(marked browser)
 if [ ${#failed[@]} -gt 0 ]; then
   for name in "${failed[@]}"; do
     echo "== failed: $name"

@@ -17,8 +17,13 @@ def main() -> None:
     from django.core.management import execute_from_command_line
 
     from gpusched.env import SettingError
+    from gpusched.management.commands.up import Command as Up
 
     try:
-        execute_from_command_line(sys.argv)
+        if sys.argv[1:2] == ["up"]:
+            # It supervises other processes and needs no app: to load them all would take most of its start.
+            Up().run_from_argv(sys.argv)
+        else:
+            execute_from_command_line(sys.argv)
     except SettingError as error:
         sys.exit(f"gpusched: {error}")

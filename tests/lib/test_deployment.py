@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import helm_python
-import kubernetes_validate
 import pytest
 import yaml
 from django.core.management import get_commands
@@ -54,6 +53,9 @@ def test_chart_renders_as_the_golden_file() -> None:
     ],
 )
 def test_kubernetes_accepts_the_chart(values: dict[str, Any]) -> None:
+    # Here, as its import compiles a grammar: two seconds for every process that collects the tests.
+    import kubernetes_validate
+
     for item in objects(render(**values)):
         kubernetes_validate.validate(item, VERSION, strict=True)
 
