@@ -8,7 +8,7 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from gpusched.lib import cache
-from gpusched.protocol.job_request import ArrayRequest
+from gpusched.protocol.arrays import ArrayRequest
 from jobs.actions import job_actions
 from jobs.models import Attempt, Job
 from nodes.models import Node
@@ -133,8 +133,8 @@ def test_everything_is_read_anew_on_another_server(user, tenant, monkeypatch):
 
 
 def test_era_ends_after_minutes(monkeypatch):
-    monkeypatch.setattr(eras.time, "monotonic", lambda: 10.0)
+    monkeypatch.setattr("scheduling.cycle.eras.time.monotonic", lambda: 10.0)
     first = eras.current_era()
     assert eras.current_era() == first
-    monkeypatch.setattr(eras.time, "monotonic", lambda: 310.0)
+    monkeypatch.setattr("scheduling.cycle.eras.time.monotonic", lambda: 310.0)
     assert eras.current_era() != first

@@ -69,17 +69,25 @@ def test_wait_for_many_ends_soon_after_the_first_task(endpoint, token):  # noqa:
 
 
 class Notifications(Listener):
+    """A listener whose notifications the test sends."""
+
     def subscribe(self, callback):
-        self.notify = callback
+        self.callback = callback
 
 
 @pytest.mark.parametrize("is_early", [True, False])
 def test_submit_that_waits_is_answered_with_what_was_recorded(endpoint, token, monkeypatch, is_early):  # noqa: F811
     """Without a read, also if the task ends before the wait begins."""
-    clients = WaitingClients(Notifications())
+    notifications = Notifications()
+    clients = WaitingClients(notifications)
     monkeypatch.setattr(waiting, "waiting_clients", clients)
     reads: list[object] = []
-    monkeypatch.setattr(waiting._reads, "_read", lambda ids: reads.append(ids) or {})
+
+    def read(ids):
+        reads.append(ids)
+        return {}
+
+    monkeypatch.setattr(waiting._reads, "_read", read)
     deferred = call("POST", "/api/v1/tasks?wait=30", token, {"endpoint": "embed", "input": 1})
     task_id = call("GET", "/api/v1/tasks", token).json()["items"][0]["id"]
 
@@ -91,11 +99,11 @@ def test_submit_that_waits_is_answered_with_what_was_recorded(endpoint, token, m
         with clients.watch([]):  # the first wait of a process reads
             pass
         if is_early:
-            clients._notifications.notify(await sync_to_async(end)())
+            notifications.callback(await sync_to_async(end)())
         answer = asyncio.create_task(items_of(deferred))
         if not is_early:
             await asyncio.sleep(0.1)
-            clients._notifications.notify(await sync_to_async(end)())
+            notifications.callback(await sync_to_async(end)())
         async with asyncio.timeout(1.5):
             return await answer
 
