@@ -156,7 +156,8 @@ def count(cluster: Cluster, acknowledged: list[int], ran: Path) -> dict[str, int
     marks = moments(lines)
     with psycopg.connect(cluster.database_url()) as database:
         states: dict[int, str] = dict(database.execute(JOBS, [acknowledged]).fetchall())
-        charged = database.execute(TIMES).fetchall()
+        # Without the jobs of Submits, which have no GPU and write no lines.
+        charged = [row for row in database.execute(TIMES) if f"{row[0]}.{row[1]}" in marks]
         completed = database.execute(
             "SELECT count(*) FROM (SELECT job_id FROM jobs_attempt WHERE reason = 'exited' AND exit_code = 0"
             " GROUP BY 1 HAVING count(*) > 1) AS twice"
