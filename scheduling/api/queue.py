@@ -19,6 +19,7 @@ from gpusched.lib.api.rest import (
     paged,
     read_body,
     read_query,
+    require_once,
     whole_number,
 )
 from gpusched.protocol.job_request import JobRequest
@@ -185,6 +186,7 @@ class Ready(APIView):
         """503 if database or scheduler fail, or if an agent's message has waited for more than 10 s. The answer also
         reports lost agents and stalled housekeeping, which do not make the server unready. With `head=true`, 503 only
         if the database fails: while cycles or agents' messages are late, this head still answers requests."""
+        require_once(request.GET)
         is_for_head = is_true(read_query(request), "head")
         late, unheard = None, hub.waiting_seconds()
         try:

@@ -12,7 +12,7 @@ from gpusched.lib.db.sql import columns, execute, prepared_rows, retry_atomic
 from nodes.health import missing_users
 from scheduling.cycle import array_heads as arrays
 from scheduling.cycle.array_heads import ArrayView, OpenArray
-from scheduling.cycle.eras import Era, current_era
+from scheduling.cycle.eras import SERVER_SQL, Era, era_of
 from scheduling.cycle.free_nodes import nodes
 from scheduling.cycle.preemptions import load_nominations
 from scheduling.cycle.request_shapes import COLUMNS, recent_mix, request_of
@@ -122,8 +122,8 @@ def load(*, is_whole: bool = False, released: Sequence[int] = ()) -> tuple[Snaps
 def _load(is_whole: bool, released: Sequence[int], is_own_transaction: bool) -> tuple[Snapshot, CommitBasis]:
     if is_own_transaction:
         execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-    [(now,)] = prepared_rows("SELECT extract(epoch FROM now())::float8")
-    era = current_era()
+    [(now, server)] = prepared_rows(f"SELECT extract(epoch FROM now())::float8, {SERVER_SQL}")
+    era = era_of(server)
     waiting = _pending_jobs.put(era, _waiting(_pending_jobs.last(era, {})))
     opened = arrays.load_open_arrays()
     heads = {pending.job.id: pending for pending in _load_jobs([array.id for array in opened if array.waiting])}
@@ -132,7 +132,7 @@ def _load(is_whole: bool, released: Sequence[int], is_own_transaction: bool) -> 
         # No job is pending, so nothing else is needed; the commit drops claims that are left.
         return Snapshot((), (), (), (), claims=load_nominations()), basis
     bookings = load_bookings()
-    live = mark_inside(running(), bookings)
+    live = mark_inside(running(era), bookings)
     free_nodes = nodes(live)
     view = _array_view(opened, waiting, heads, now, None if is_whole else free_nodes)
     basis.pending_groups = view.pending_groups

@@ -15,7 +15,7 @@ from django.db import connection
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.cache import Cache
 from gpusched.lib.db.sql import rows
-from scheduling.cycle import free_nodes, running_jobs, snapshot
+from scheduling.cycle import eras, free_nodes, running_jobs, snapshot
 from scheduling.engine.model import Snapshot
 from scheduling.engine.whatif import questions
 from scheduling.engine.whatif.estimate import Estimate
@@ -62,7 +62,7 @@ def _read(released: Sequence[int] = ()) -> Present:
 
 def cluster() -> Present:
     """Return a view of nodes and running jobs, without pending ones."""
-    running = running_jobs.running()
+    running = running_jobs.running(eras.current_era())
     return Present(Snapshot((), running, free_nodes.nodes(running), ()), policy(), time.time())
 
 

@@ -1,6 +1,7 @@
 """Tenant, Quota, Membership, ApiToken, and the append-only ledger of use."""
 
 import re
+from functools import cache
 from zoneinfo import available_timezones
 
 import pghistory
@@ -43,8 +44,14 @@ def check_model_limits(limits: object) -> None:
 
 def check_time_zone(name: str) -> None:
     """Raise ValidationError unless the value is a time zone of the IANA database, like Europe/Berlin."""
-    if name not in available_timezones() - {"localtime"}:  # which depends on the machine
+    if name not in _time_zones():
         raise ValidationError("must be a time zone like Europe/Berlin or UTC")
+
+
+@cache
+def _time_zones() -> frozenset[str]:
+    """Return the names of all time zones. Finding them opens hundreds of files."""
+    return frozenset(available_timezones() - {"localtime"})  # which depends on the machine
 
 
 @pghistory.track()

@@ -6,7 +6,9 @@ import shutil
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.core.management import call_command
@@ -82,7 +84,10 @@ def test_units_have_an_order_and_a_readiness(programs: Path) -> None:
     assert not [name for name, text in without.items() if "gpusched-database" in text]
 
 
-def test_install_writes_the_units_and_the_next_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_install_writes_the_units_and_the_next_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: Any
+) -> None:
+    settings.ENV = replace(settings.ENV, database_url="")  # the embedded PostgreSQL, whatever the tests use
     call_command("install", "--into", str(tmp_path / "server"))
     assert {path.name for path in (tmp_path / "server").iterdir()} == NAMES
     assert "enable --now gpusched.target" in capsys.readouterr().out

@@ -12,7 +12,7 @@ from gpusched.protocol.arrays import ArrayRequest
 from jobs.actions import job_actions
 from jobs.models import Attempt, Job
 from nodes.models import Node
-from scheduling.cycle import eras, running_jobs, snapshot
+from scheduling.cycle import eras, snapshot
 from tests.factories import identity_for, make_node, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -124,8 +124,7 @@ def test_everything_is_read_anew_on_another_server(user, tenant, monkeypatch):
     same_waiting, same_running, *_ = loaded()
     assert all(same_waiting[id] is waiting[id] for id in waiting) and waiting
     assert all(same_running[id] is running[id] for id in running) and running
-    for module in (snapshot, running_jobs):
-        monkeypatch.setattr(module, "current_era", lambda: ("another server", 0))
+    monkeypatch.setattr(snapshot, "era_of", lambda server: ("another server", 0))
     new_waiting, new_running, *_ = loaded()
     assert (new_waiting, new_running) == (waiting, running)
     assert not any(new_waiting[id] is waiting[id] for id in waiting)
