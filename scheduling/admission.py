@@ -11,6 +11,7 @@ from gpusched.protocol import reasons
 from gpusched.protocol.job_request import FieldError, JobRequest
 from gpusched.protocol.reasons import Pending
 from scheduling.cycle import free_nodes, running_jobs
+from scheduling.cycle.eras import current_era
 from scheduling.cycle.tenants import load_tenants
 from scheduling.engine.explain.feasibility import why_never_fits_in
 from scheduling.engine.explain.inventory import Inventory, inventory_of
@@ -94,7 +95,7 @@ def _problem(verdict: PendingReason, cluster: _Cluster, tenant_id: int, identity
     detail = reasons.sentence(verdict.code, verdict.evidence)
     if verdict.code == Pending.TENANT_LIMIT:
         tenant = cluster.tenants[tenant_id]
-        running = running_jobs.running(tenant_id)
+        running = running_jobs.running(current_era(), tenant_id)
         used = in_use(str(verdict.evidence["dimension"]), tenant, identity.user_id, running, cluster.nodes)
         evidence = {**verdict.evidence, "whose": f"tenant {tenant.name}", "in_use": used}
         detail = reasons.sentence(Pending.QUOTA_WAIT, evidence)

@@ -16,7 +16,7 @@ _VERSIONS = """
     SELECT s.job_id, s.row_version, j.row_version, a.row_version, i.job_id IS NOT NULL
       FROM nodes_ranks s JOIN jobs_all j ON j.id = s.job_id JOIN jobs_attempts a ON a.id = s.attempt_id
       LEFT JOIN ({spare}) i ON i.job_id = j.id
-     WHERE s.state <> 'ended' ORDER BY s.job_id, s.rank
+     WHERE s.state <> 'ended' AND (%(tenant)s::bigint IS NULL OR j.tenant_id = %(tenant)s) ORDER BY s.job_id, s.rank
 """
 # A spare job, such as an idle replica, does no work: it counts as of the lowest priority, and its end loses nothing.
 _RUNNING = """
@@ -79,10 +79,12 @@ class _RunningRow(NamedTuple):
     holds: str | None
 
 
-def running(era: Era) -> tuple[RunningJob, ...]:
-    """Load the jobs that hold resources. `era`: the present one."""
+def running(era: Era, tenant_id: int | None = None) -> tuple[RunningJob, ...]:
+    """Load the jobs that hold resources, of one tenant or of all. `era`: the present one."""
     versions: dict[int, list[tuple[int, int, int, bool]]] = {}
-    for job_id, rank, job, attempt, is_spare in prepared_rows(_VERSIONS.format(spare=hook("spare_jobs"))):
+    for job_id, rank, job, attempt, is_spare in prepared_rows(
+        _VERSIONS.format(spare=hook("spare_jobs")), {"tenant": tenant_id}
+    ):
         versions.setdefault(job_id, []).append((rank, job, attempt, is_spare))
     known = _running_jobs.last(era, {})
     # What a spare job would lose depends on the time as well.
@@ -90,7 +92,8 @@ def running(era: Era) -> tuple[RunningJob, ...]:
     present = {id: known[id] for id in versions.keys() - set(changed)}
     for job in _read(changed):
         present[job.job_id] = versions[job.job_id], job
-    _running_jobs.put(era, present)
+    if tenant_id is None:
+        _running_jobs.put(era, present)
     return tuple([present[id][1] for id in versions if id in present])
 
 
