@@ -1,4 +1,4 @@
-"""Why a replica ended while it worked on a batch."""
+"""Determine why a replica ended while it worked on a batch."""
 
 from gpusched.lib.db.sql import rows
 from gpusched.protocol.reasons import EndReason

@@ -21,7 +21,7 @@ def keep(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def tasks(ids: Iterable[int]) -> Rows:
-    """Return those of these requests that are kept, by id, as `representation.tasks` does. An end is final."""
+    """Return the stored ones of these requests by id, as `representation.tasks` does. An end is final."""
     rows = ((number, _recent.last(number, None)) for number in ids)
     return {number: represented(row) for number, row in rows if row is not None}
 

@@ -1,4 +1,4 @@
-"""What `make demo` shows within its first minutes, with real processes: a reservation, a prediction with its source, and
+"""The first minutes of `make demo`, with real processes: a reservation, a prediction with its source, and
 an endpoint kept warm."""
 
 import re

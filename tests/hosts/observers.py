@@ -1,4 +1,4 @@
-"""What users see of a fault: submits, pages and cycles, each with the time that it takes to recover."""
+"""Observe the effects of a fault on users: submits, pages and cycles, each with the time that it takes to recover."""
 
 import threading
 import time

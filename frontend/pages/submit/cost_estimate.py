@@ -13,8 +13,7 @@ from tenants.billing.budgets import BudgetStatus, recent
 @dataclass(frozen=True)
 class CostEstimate:
     """Maximum use of `gpus` GPUs at once: `gpu_hours`, None without a time limit. `default_minutes`: the time limit if
-    it is the tenant's default, else None. `minimum`, `maximum`: its cost over
-    the models that match."""
+    it is the tenant's default, else None. `minimum`, `maximum`: its cost over the models that match."""
 
     gpus: int
     gpu_hours: float | None
