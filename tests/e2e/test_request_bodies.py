@@ -87,3 +87,18 @@ def test_body_within_the_limit_is_accepted(up: Stack) -> None:
         head = http.head("/api/v1/jobs")
         assert (head.status_code, head.content) == (200, b"")
         assert http.put("/metrics").headers["allow"] == "GET, HEAD"
+
+
+def test_head_has_no_body_however_large_the_answer_to_get_is(up: Stack) -> None:
+    """The next answer follows its headers directly. Django sends a body in pieces of 64 KiB."""
+    size = len(httpx.get(f"{up.url}/api/v1/openapi.json", timeout=60).content)
+    assert size > 2 * (64 << 10)
+    with socket.create_connection(("127.0.0.1", up.port), timeout=30) as link:
+        for method, path, more in (("HEAD", "/api/v1/openapi.json", ""), ("GET", "/health", "Connection: close\r\n")):
+            link.sendall(f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{more}\r\n".encode())
+        said = b""
+        while part := link.recv(65536):
+            said += part
+    head, _, rest = said.partition(b"\r\n\r\n")
+    assert f"content-length: {size}".encode() in head.lower()
+    assert rest.startswith(b"HTTP/1.1 200 "), rest[:100]

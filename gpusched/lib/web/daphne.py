@@ -148,6 +148,13 @@ class BoundedRequest(WebRequest):  # type: ignore[misc]
                 self.requestHeaders.setRawHeaders(b"content-length", [b"%d" % self._received])
             super().requestReceived(command, path, version)
 
+    def handle_reply(self, message: Mapping[str, Any]) -> None:
+        """Send no body for HEAD. Daphne leaves out the first piece alone (64 KiB from Django), and the client would
+        read the others as its next answer."""
+        if self.method == b"HEAD" and message.get("body"):
+            message = {**message, "body": b""}
+        super().handle_reply(message)
+
     def _max_bytes(self) -> int:
         """Return the limit of the body. Twisted sets the address of a request only once its body is complete."""
         return int(settings.UPLOAD_MAX_BYTES.get(self.channel.path, settings.DATA_UPLOAD_MAX_MEMORY_SIZE))
