@@ -4,10 +4,13 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import psycopg
 import pytest
@@ -51,6 +54,7 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def stack(old: Path) -> Iterator[Rolling]:
     with Rolling(old, heartbeat_seconds=0.5) as running:
+        running.run_part("web", old, key="second web")
         for name in AGENTS:
             start_agent(running, name, old)
         client = running.client()
@@ -107,6 +111,43 @@ class Flowing:
         return sum(job.id > last for job in self._client.list(state=("completed",), limit=20))
 
 
+class Steady:
+    """Submits jobs in a thread by a client that knows both web servers. The first refusal ends it, and fails the test."""
+
+    def __init__(self, stack: Rolling) -> None:
+        self.jobs: list[int] = []
+        self._client = Client(stack.urls, stack.token(), tenant="default")
+        self._has_ended = threading.Event()
+        self._refusals: list[Exception] = []
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._has_ended.set()
+        self._thread.join()
+        assert self._refusals == []
+
+    def _run(self) -> None:
+        try:
+            while not self._has_ended.wait(0.3):
+                self.jobs.append(self._client.submit(["true"], gpus=1).id)
+        except Exception as refusal:  # noqa: BLE001
+            self._refusals.append(refusal)
+
+    def more(self) -> None:
+        """Wait until several more jobs are acknowledged."""
+        enough = len(self.jobs) + 5
+        wait_for(lambda: self._refusals or len(self.jobs) >= enough, TIMEOUT_SECONDS, "more jobs of the client")
+
+    def assert_completed(self) -> None:
+        assert {self._client.wait(job, timeout=TIMEOUT_SECONDS).attempt for job in self.jobs} == {1}
+
+
 def started(client: Client, job: Job) -> bool:
     return client.get(job.id).state == "running"
 
@@ -142,9 +183,8 @@ def _upgrade(stack: Rolling, old: Path, flow: Flow) -> None:
     use(stack, ROOT)  # a newer client
     kill_and_repeat_migrations(stack)
     flowing.more()  # old parts on the new tables
-    stack.replace("web", ROOT)
-    use(stack, old)  # an older client
-    flowing.more()  # old workers and agents with the new web server
+    replace_web_servers(stack, old)
+    flowing.more()  # old workers and agents with the new web servers
     stack.run_part("cycles", ROOT, key="second worker")
     flowing.more()  # both workers want to lead
     stack.stop_part("cycles")
@@ -154,6 +194,18 @@ def _upgrade(stack: Rolling, old: Path, flow: Flow) -> None:
         replace_agent(stack, name, ROOT)
         flowing.more()
     use(stack, old)
+
+
+def replace_web_servers(stack: Rolling, old: Path) -> None:
+    """Replace one web server after the other. Their clients are refused nothing, also while the versions differ."""
+    with Steady(stack) as steady:
+        steady.more()
+        stack.replace("web", ROOT)
+        steady.more()
+        use(stack, old)  # an older client
+        stack.replace("web", ROOT, key="second web")
+        steady.more()
+    steady.assert_completed()
 
 
 def _roll_back(stack: Rolling, old: Path, flow: Flow) -> None:

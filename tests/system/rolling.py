@@ -7,12 +7,13 @@ import subprocess
 import sys
 import tarfile
 import urllib.request
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 
 from gpusched.lib.db.embedded import Server
 from gpusched.lib.process.one_machine import web_command
-from tests.system.stack import ROOT, Stack
+from tests.system.stack import ROOT, Stack, free_port
 from tests.waiting import wait_for
 
 PREVIOUS = ROOT / "deploy" / "previous_release.txt"
@@ -44,6 +45,8 @@ class Rolling(Stack):
         self.first = first
         self.database = Server(self.data_dir / "postgres")
         self.parts: dict[str, subprocess.Popen[bytes]] = {}
+        self.ports = {"web": self.port, "second web": free_port()}
+        self.urls = ",".join(f"http://127.0.0.1:{port}" for port in self.ports.values())
 
     def environment(self) -> dict[str, str]:
         return {
@@ -71,23 +74,17 @@ class Rolling(Stack):
 
     def run_part(self, name: str, root: Path, key: str = "") -> None:
         """Start a part; a web server is waited for. `key`: the name of a second one beside it."""
-        words = web_command(["-b", "127.0.0.1", "-p", str(self.port)])
-        if name != "web":
+        port = self.ports.get(key or name)
+        words = web_command(["-b", "127.0.0.1", "-p", str(port)])
+        if port is None:
             words = [sys.executable, "manage.py", "worker", name]
         with (self.directory / f"{key or name}.log").open("ab") as log:
             self.parts[key or name] = subprocess.Popen(
                 words, cwd=root, env={**self.environment(), "Q_CLUSTER_NAME": name}, stdin=subprocess.DEVNULL,
                 stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
-        if name == "web":
-            wait_for(self._answers, 120, "the web server to answer", pause=0.1)
-
-    def _answers(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.url}/health", timeout=5) as answer:  # noqa: S310
-                return bool(answer.status == 200)
-        except OSError:
-            return False
+        if port is not None:
+            wait_for(partial(_answers, port), 120, "the web server to answer", pause=0.1)
 
     def stop_part(self, name: str) -> None:
         """Stop a part as `up` and systemd do: SIGTERM, and SIGKILL if it does not end. A worker of the previous release
@@ -100,9 +97,9 @@ class Rolling(Stack):
             process.kill()
             process.wait()
 
-    def replace(self, name: str, root: Path) -> None:
-        self.stop_part(name)
-        self.run_part(name, root)
+    def replace(self, name: str, root: Path, key: str = "") -> None:
+        self.stop_part(key or name)
+        self.run_part(name, root, key)
 
     def close(self) -> None:
         for process in self.parts.values():
@@ -114,3 +111,11 @@ class Rolling(Stack):
                 process.kill()
                 process.wait()
         super().close()
+
+
+def _answers(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
