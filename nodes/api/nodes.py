@@ -119,4 +119,4 @@ class JoinTokens(APIView):
         token, text = join.create_join_token(hours, caller.username)
         url = request.build_absolute_uri("/").rstrip("/")
         answer: dict[str, Any] = {"token": text, "expires_at": rfc3339(token.expires_at)}
-        return Response({**answer, "command": f"gpusched-agent join {url} {text}"}, status=201)
+        return Response({**answer, "command": join.join_command(url, text)}, status=201)

@@ -1,7 +1,9 @@
 """Join nodes: join tokens, credentials and their authentication."""
 
 from datetime import timedelta
+from pathlib import Path
 
+from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
@@ -17,6 +19,8 @@ from nodes.inventory import removal, rotation
 from nodes.models import JoinToken, Node
 from nodes.telemetry import readings
 
+AUTHORITY = "ca.crt"
+
 
 def create_join_token(hours: float, actor: str) -> tuple[JoinToken, str]:
     """Create a token with which nodes can join for `hours`. Return it and its text, which is not stored."""
@@ -30,6 +34,18 @@ def create_join_token(hours: float, actor: str) -> tuple[JoinToken, str]:
         )
         log.record("join_token.create", f"join token {credential.prefix}", None, {"expires_in_hours": hours})
     return token, credential.text
+
+
+def join_command(url: str, secret: str) -> str:
+    """Return the command that joins a machine. It names the authority's file if Caddy signs its certificate itself."""
+    trust = f"--ca-file {AUTHORITY} " if authority_file() and url.startswith("https:") else ""
+    return f"gpusched-agent join {trust}{url} {secret}"
+
+
+def authority_file() -> Path | None:
+    """Return the certificate of the server's own authority, which `up` writes. None: there is no such authority."""
+    path: Path = settings.DATA_DIR / AUTHORITY
+    return path if path.exists() else None
 
 
 def revoke_join_token(token_id: int) -> str:

@@ -129,6 +129,7 @@ def test_guide_leads_to_a_job_over_tls_with_a_certificate_for_the_agent(
     assert result.returncode == 0, result.stdout + result.stderr
     assert JOINED in result.stdout and '"status"' in result.stdout
     with agent(environment, tmp_path / "agent.log"), server.trusted() as client:
+        assert client.join_token().command.startswith(f"gpusched-agent join --ca-file ca.crt {server.secure_url} ")
         job = client.submit(["echo", "over TLS"], gpus=0)
         assert client.wait(job.id, timeout=60).state == "completed"
         wait_for(lambda: client.logs(job.id).text == "over TLS\n", 30, "the log of the job")

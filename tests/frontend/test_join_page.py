@@ -74,6 +74,15 @@ def test_empty_overview_shows_join_steps(admin, member):
     assert "join-here" not in text_of(admin.get("/overview/"))
 
 
+def test_join_page_names_the_authority_of_the_server_over_https(admin, settings, tmp_path):
+    settings.DATA_DIR = tmp_path
+    assert "gpusched-agent join https://testserver TOKEN" in text_of(admin.get("/join/", secure=True))
+    (tmp_path / "ca.crt").touch()
+    page = text_of(admin.get("/join/", secure=True))
+    assert "gpusched-agent join --ca-file ca.crt https://testserver TOKEN" in page and str(tmp_path / "ca.crt") in page
+    assert "gpusched-agent join http://testserver TOKEN" in text_of(admin.get("/join/"))
+
+
 def test_join_token_is_revoked(admin):
     admin.post("/join/", {"hours": "24"})
     [token] = query("SELECT id FROM nodes_jointoken")

@@ -10,7 +10,7 @@ from django.views.decorators.http import require_POST
 from frontend.ui.page import page, perform, show
 from gpusched.lib.api.problems import not_found
 from gpusched.lib.db.sql import query
-from nodes.inventory.join import create_join_token, revoke_join_token
+from nodes.inventory.join import authority_file, create_join_token, join_command, revoke_join_token
 from nodes.models import JoinToken
 from tenants.auth.identity import Identity
 
@@ -40,8 +40,9 @@ def join(request: HttpRequest, identity: Identity) -> HttpResponse:
         identity.require_admin()
         form = context["form"] = JoinForm(request.POST)
         if form.is_valid():
-            token, context["secret"] = create_join_token(float(form.cleaned_data["hours"]), identity.username)
-            context |= {"token": token, "arrived": _arrived(token)}
+            token, secret = create_join_token(float(form.cleaned_data["hours"]), identity.username)
+            command = join_command(context["url"], secret)
+            context |= {"token": token, "has_secret": True, "command": command, "arrived": _arrived(token)}
         status = 400 if form.errors else 200
     context["tokens"] = _valid_tokens() if identity.is_admin else []
     response = show(request, identity, "join/page.html", context, status=status)
@@ -52,7 +53,12 @@ def join(request: HttpRequest, identity: Identity) -> HttpResponse:
 def join_context(request: HttpRequest) -> dict[str, Any]:
     """Return the context of the join commands, without a token."""
     is_loopback = request.get_host().rsplit(":", 1)[0] in _LOOPBACK_HOSTS
-    return {"url": request.build_absolute_uri("/").rstrip("/"), "hours": _HOURS, "is_loopback": is_loopback}
+    url = request.build_absolute_uri("/").rstrip("/")
+    authority = authority_file() if request.is_secure() else None
+    return {
+        "url": url, "command": join_command(url, "TOKEN"), "authority": authority, "hours": _HOURS,
+        "is_loopback": is_loopback,
+    }  # fmt: skip
 
 
 @page

@@ -304,9 +304,10 @@ class Machine:
 
     def _publish_authority(self) -> str:
         """Copy the authority's certificate to where every user can read it, and return the shell's words for it."""
+        public = self.data_dir / "ca.crt"  # join commands name it while it exists (nodes/inventory/join.py)
         if self.proxy is None or not self.proxy.is_internal:
+            public.unlink(missing_ok=True)
             return ""
-        public = self.data_dir / "ca.crt"
         public.write_bytes(self.proxy.ca_file.read_bytes())
         public.chmod(0o644)
         return f" GPUSCHED_CA_FILE={shlex.quote(str(public))}"
