@@ -11,6 +11,7 @@ from functools import partial
 
 from django.db import connections
 
+from gpusched.lib.cache import Cache
 from gpusched.lib.db.threads import DatabaseAway, WorkFailed, run_in_thread
 from serving.batching import rounds, transfers
 from serving.batching.batch_limit import BatchLimit
@@ -25,9 +26,9 @@ from serving.requests.results import Outcome
 logger = logging.getLogger(__name__)
 RETRY_SECONDS = 1.0
 CONNECT_SECONDS = 10.0
-# A request that runs alone fails with its replica at this attempt, and sooner if the replica's program itself ended.
-# Not at the second one: something else may have killed that replica.
-MAX_ATTEMPTS, MAX_CRASHES = 5, 3
+# A request that runs alone fails with its replica at this attempt, and sooner if it ended the programs of so many
+# replicas. Not of one: something else may have killed that.
+MAX_ATTEMPTS, MAX_CRASHES = 5, 2
 # An agent reports the end of a process within this time, or is away.
 EXPLAIN_SECONDS = 60.0
 # Requests in progress that the dispatcher does not know of return to the queue this often, and after each failure.
@@ -98,6 +99,8 @@ class Dispatcher:
         self._again_at: float | None = None
         # By job: the endpoint and size of the batch in which its replica ended, and when.
         self._lost: dict[int, tuple[int, int, float]] = {}
+        # By request: the replicas whose program ended while it ran alone.
+        self._crashes = Cache[int, int](max_entries=10_000)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="serving")
 
     def wake(self) -> None:
@@ -280,12 +283,14 @@ class Dispatcher:
         """Return whether a request that ran alone caused the loss of its replica."""
         if isinstance(lost, ReplicaHung) or request.attempt >= MAX_ATTEMPTS:
             return True
-        if request.attempt < MAX_CRASHES or not request.runs_alone or not isinstance(lost, ReplicaExited):
+        if not request.runs_alone or not isinstance(lost, ReplicaExited):
             return False
         try:
-            return await run_in_thread(self._thread, partial(ended_itself, job_id))
+            if not await run_in_thread(self._thread, partial(ended_itself, job_id)):
+                return False
         except (DatabaseAway, WorkFailed):
             return False
+        return self._crashes.update(request.id, lambda count: (count or 0) + 1) >= MAX_CRASHES
 
     def _limit_batches(self, worker: _Worker) -> None:
         """Limit the batches of the worker's endpoints to what its replica accepts."""

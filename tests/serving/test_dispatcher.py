@@ -248,6 +248,15 @@ def test_request_whose_replicas_are_stopped_is_retried(replicas, tenant, user, m
     assert InferenceRequest.objects.get().attempt == 5
 
 
+def test_request_is_at_fault_only_for_replicas_that_ended_while_it_ran_alone(replicas, tenant, user, monkeypatch):
+    """Lost agents and stopped jobs raise its attempts, too: they are no reason to fail it at its first crash."""
+    is_own = "serving.batching.dispatcher.ended_itself"
+    monkeypatch.setattr(is_own, lambda job_id: InferenceRequest.objects.get().attempt > 2)
+    endpoint = make_endpoint(tenant, user)
+    assert run(replicas, endpoint, user, "killed", jobs=range(1, 6)) == ["replica_lost"]
+    assert InferenceRequest.objects.get().attempt == 4
+
+
 def test_replica_killed_for_its_memory_halves_the_batches(replicas, tenant, user):
     endpoint = make_endpoint(tenant, user)
 
