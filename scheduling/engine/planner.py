@@ -188,7 +188,7 @@ class _Cycle:
             return None
         if self.is_blocked:
             return partial(self.allocator.can_use_booking, number=number)
-        return _once_per_limit(partial(self.allocator.may_fit, number=number))
+        return partial(self.allocator.may_fit, number=number)
 
     def _refuse(
         self,
@@ -217,20 +217,6 @@ def _waiting(queue: Queue) -> list[tuple[Request, float]]:
         for group in groups:
             counts[group.request_number] += len(group.jobs)
     return list(zip(queue.requests, counts, strict=True))
-
-
-def _once_per_limit(may_start: Callable[[Job], bool]) -> Callable[[Job], bool]:
-    """Ask once for all jobs of a group with the same limits and user: nothing else distinguishes them here."""
-    answers: dict[tuple[int | None, float, int], bool] = {}
-
-    def may_pass(job: Job) -> bool:
-        key = job.max_runtime_seconds, job.grace_seconds, job.user_id
-        answer = answers.get(key)
-        if answer is None:
-            answer = answers[key] = may_start(job)
-        return answer
-
-    return may_pass
 
 
 def _ends_by(job: Job, now: float, at: float) -> bool:

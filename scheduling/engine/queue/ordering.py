@@ -2,6 +2,8 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from heapq import heapify, heappop, heapreplace
 from math import inf
 from operator import attrgetter
@@ -14,11 +16,25 @@ from scheduling.engine.queue.job_cost import window_cost
 Likeness = tuple[int, int, int, int | None]
 
 
-class IdenticalJobs(NamedTuple):
+# What may let one of several identical jobs pass another: its time limit, grace period and user, and whether it is
+# online.
+Variant = tuple[int | None, float, int, bool]
+
+
+@dataclass(frozen=True)
+class IdenticalJobs:
     """Jobs in the order of their age, then of their ids; never empty."""
 
     jobs: list[Job]
-    job_ids: tuple[int, ...]
+
+    @cached_property
+    def job_ids(self) -> tuple[int, ...]:
+        return tuple([job.id for job in self.jobs])
+
+    @cached_property
+    def variants(self) -> dict[Variant, Job]:
+        """Return each variant and a job of it."""
+        return {variant_of(job): job for job in self.jobs}
 
 
 class Grouped(NamedTuple):
@@ -74,7 +90,7 @@ def _grouped(jobs: tuple[Job, ...], now: float) -> Grouped:
         identical.append(job)
     for likeness, identical in by_likeness.items():
         identical.sort(key=_age)
-        groups.identical[likeness] = IdenticalJobs(identical, tuple([job.id for job in identical]))
+        groups.identical[likeness] = IdenticalJobs(identical)
     return groups
 
 
@@ -92,13 +108,15 @@ class JobGroup:
     in most groups none does.
     """
 
-    __slots__ = ("_ids", "_order", "head", "jobs", "next", "request_number")
+    __slots__ = ("_identical", "_order", "_variants", "head", "jobs", "next", "request_number")
 
     def __init__(self, request_number: int, identical: IdenticalJobs, order: Callable[[Job], Key] | None) -> None:
         """`order`: sorts the jobs; None: by age."""
         self.request_number = request_number
-        self.jobs, self._ids = identical
-        jobs = self.jobs
+        self._identical: IdenticalJobs | None = identical
+        # The variants of the jobs; None: those of the identical jobs.
+        self._variants: dict[Variant, Job] | None = None
+        jobs = self.jobs = identical.jobs
         self.next = 0
         self.head = jobs[0] if order is None else min(jobs, key=order)
         # None once the jobs are sorted.
@@ -114,18 +132,25 @@ class JobGroup:
         self.head = self.jobs[self.next]
         return True
 
-    def retain(self, jobs: list[Job]) -> bool:
-        """Retain only these jobs; return whether there are any."""
-        self.jobs, self._ids, self.next = jobs, (), 0
+    def retain(self, jobs: list[Job], variants: dict[Variant, Job]) -> bool:
+        """Retain only these jobs, which have these variants; return whether there are any."""
+        self.jobs, self._identical, self._variants, self.next = jobs, None, variants, 0
         if jobs:
             self.head = jobs[0] if self._order is None else min(jobs, key=self._order)
         return bool(jobs)
 
     def remaining_ids(self) -> tuple[int, ...]:
         """Return the ids of the head and the jobs after it."""
-        if self.next or not self._ids:
+        if self.next or self._identical is None:
             return tuple([job.id for job in self.jobs[self.next :]])
-        return self._ids
+        return self._identical.job_ids
+
+    def passing_variants(self, may_pass: Callable[[Job], bool]) -> dict[Variant, Job]:
+        """Return the variants of which jobs may still pass, and a job of each."""
+        variants = self._variants
+        if variants is None:
+            variants = {} if self._identical is None else self._identical.variants
+        return {variant: job for variant, job in variants.items() if may_pass(job)}
 
 
 class TenantQueue:
@@ -152,20 +177,22 @@ class TenantQueue:
             heappop(self.groups)
 
     def refuse(self, key: Callable[[Job], Key], may_pass: Callable[[Job], bool] | None) -> tuple[int, ...]:
-        """Remove the top group, except for jobs that may still pass; return the ids of the others."""
+        """Remove the top group, except for jobs that may still pass; return the ids of the others. `may_pass` has one
+        answer for each variant."""
         group = self.groups[0][1]
-        if may_pass is None:
+        variants = {} if may_pass is None else group.passing_variants(may_pass)
+        if not variants:
             heappop(self.groups)
             return group.remaining_ids()
         passing: list[Job] = []
         refused: list[int] = []
         for job in group.jobs[group.next :]:
-            if may_pass(job):
+            if variant_of(job) in variants:
                 passing.append(job)
             else:
                 refused.append(job.id)
         job_ids = tuple(refused) if passing else group.remaining_ids()
-        if group.retain(passing):
+        if group.retain(passing, variants):
             heapreplace(self.groups, (key(group.head), group))
         else:
             heappop(self.groups)
@@ -200,8 +227,8 @@ class Queue:
             if special and not special.isdisjoint(identical.job_ids):
                 for job in identical.jobs:
                     if job.id in special:
-                        self._set_aside(JobGroup(number, _identical([job]), key), job.id in numbers)
-                identical = _identical([job for job in identical.jobs if job.id not in special])
+                        self._set_aside(JobGroup(number, IdenticalJobs([job]), key), job.id in numbers)
+                identical = IdenticalJobs([job for job in identical.jobs if job.id not in special])
             if identical.jobs:
                 self.groups.setdefault(tenant_id, []).append(JobGroup(number, identical, key))
         self.nominated.sort(key=lambda group: numbers[group.head.id])
@@ -217,8 +244,8 @@ class Queue:
         self.groups.setdefault(group.head.tenant_id, []).append(group)
 
 
-def _identical(jobs: list[Job]) -> IdenticalJobs:
-    return IdenticalJobs(jobs, tuple([job.id for job in jobs]))
+def variant_of(job: Job) -> Variant:
+    return job.max_runtime_seconds, job.grace_seconds, job.user_id, job.is_online
 
 
 def band(priority: int) -> int:
