@@ -31,7 +31,7 @@ from scheduling.engine.model import (
 )
 from scheduling.engine.placement.candidates import candidate_set
 from scheduling.engine.placement.fit_to_limits import avoid_exhausted_models, fit_to_limits
-from scheduling.engine.placement.placement import place
+from scheduling.engine.placement.placement import can_place, place
 from scheduling.engine.placement.scorers import scorer_of
 from scheduling.engine.preemption.preemption import VictimSelector
 from scheduling.engine.preemption.sparing import is_better_to_wait
@@ -131,7 +131,7 @@ class Allocator:
         if ranks is None:
             self.requests.full_for_long.add(number)
             # If it does not fit at all, no job with this request can pass, however short it is.
-            if board is self.board or place(self.board, shape) is None:
+            if board is self.board or not can_place(self.board, shape):
                 self.requests.full.add(number)
         return ranks
 
@@ -338,14 +338,14 @@ class Allocator:
         if number not in requests.tried and not bookings.boards.are_built:
             # If it does not fit at all, no job with this request can pass, however short it is, and needs no board.
             requests.tried.add(number)
-            if place(self.board, shape) is None:
+            if not can_place(self.board, shape):
                 requests.full.add(number)
         if self._is_known_full(job, number, until):
             return None
         ranks = place(bookings.board(base, until + job.grace_seconds), shape)
         if ranks is None:
             requests.full_levels[number, base is not self.board] = bookings.level(until + job.grace_seconds)
-            if place(self.board, shape) is None:
+            if not can_place(self.board, shape):
                 requests.full.add(number)
         return ranks
 

@@ -69,6 +69,7 @@ class _Search:
         self._stale: set[int] = set()
         self._release_until(first)
         self.counts = {split: ranks_per_node(unbooked, shape, split) for split in shape.splits}
+        self._fewest_gpus = min([shape.part(split)[0] for split in shape.splits], default=0)
         self._offered = next(iter(self.counts.values()), {}).keys()
         # position -> the start of the first booking that is not in the way yet.
         self._next_start: dict[int, float] = {}
@@ -154,8 +155,8 @@ class _Search:
             return
         self._next_start.pop(position, None)
         slot = self._changed.get(position, self.unbooked.slots[position])
-        # A node without a free device cannot take it in any case.
-        is_full = self.shape.request.gpu_count > 0 and not slot.free_count and not slot.shared
+        # A node with fewer free devices than the smallest rank needs cannot take it in any case.
+        is_full = slot.free_count < self._fewest_gpus and not (slot.shared and self.shape.share_mb is not None)
         if not is_full:
             slot = self._narrowed(position)
             node = self.bookings.nodes.get(slot.node.id)

@@ -17,12 +17,14 @@ class OwnBookings:
         self._free = {booking.id: _free_devices(booking, bookings.bare) for booking in bookings.active}
         # The board and the nodes of each hard booking, once they are needed.
         self._hard: dict[int, tuple[Board, list[NodeSlot]]] = {}
+        # (booking, request) that are full, and (tenant, request) whose bookings all are.
         self._full: set[tuple[int, int]] = set()
+        self._exhausted: set[tuple[int, int]] = set()
 
     def usable_by(self, job: Job, number: int) -> list[Booking]:
         """Return the bookings that the job may use and that are not known to be full for its request, hard ones and
         those that end first before others. A job without GPUs uses only the one that it insists on."""
-        bookings = self._by_tenant.get(job.tenant_id)
+        bookings = self._with_room(job, number)
         if not bookings:
             return []
         request, wanted, now = job.request, job.booking_id, self.bookings.now
@@ -30,23 +32,14 @@ class OwnBookings:
             booking
             for booking in bookings
             if (wanted == booking.id if wanted is not None else request.gpu_count)
-            and (booking.id, number) not in self._full
-            and (request.shared or request.gpu_count <= self._free[booking.id])
             and now + job.grace_seconds < booking.ends_at
             and not (booking.user_ids and job.user_id not in booking.user_ids)
         ]
 
     def has_room(self, job: Job, number: int) -> bool:
         """Return whether some booking of the tenant is not known to be full for the request, whoever submits it."""
-        request = job.request
-        return any(
-            [
-                (booking.id, number) not in self._full
-                and (request.shared or request.gpu_count <= self._free[booking.id])
-                for booking in self._by_tenant.get(job.tenant_id, ())
-                if request.gpu_count or job.booking_id == booking.id
-            ]
-        )
+        bookings = self._with_room(job, number)
+        return any([job.request.gpu_count or job.booking_id == booking.id for booking in bookings])
 
     def board(self, booking: Booking, beside: Board) -> Board:
         """Return the board of a booking: what is free in it. `beside`: the board of all jobs that last as long or, for
@@ -81,6 +74,20 @@ class OwnBookings:
     def mark_full(self, booking: Booking, number: int) -> None:
         """Note that the request does not fit, which is final: a booking only fills up in a cycle."""
         self._full.add((booking.id, number))
+
+    def _with_room(self, job: Job, number: int) -> list[Booking]:
+        """Return the bookings of the tenant that are not known to be full for the request."""
+        if job.tenant_id not in self._by_tenant or (job.tenant_id, number) in self._exhausted:
+            return []
+        request, full, free = job.request, self._full, self._free
+        bookings = [
+            booking
+            for booking in self._by_tenant[job.tenant_id]
+            if (booking.id, number) not in full and (request.shared or request.gpu_count <= free[booking.id])
+        ]
+        if not bookings:
+            self._exhausted.add((job.tenant_id, number))
+        return bookings
 
 
 def _free_devices(booking: Booking, board: Board) -> int:

@@ -10,7 +10,7 @@ from scheduling.engine.board.shapes import Shape
 from scheduling.engine.bookings.bookings import Bookings, free_kinds
 from scheduling.engine.explain.explain import ClusterState, count_in_words, free_gpus, timestamp
 from scheduling.engine.model import Booking, Evidence, Job, PendingReason
-from scheduling.engine.placement.placement import place
+from scheduling.engine.placement.placement import can_place
 
 _starts_at = attrgetter("starts_at")
 
@@ -44,7 +44,7 @@ def reserved_soon(cluster: ClusterState, shape: Shape, job: Job, *, is_full: boo
     if bookings is None or not bookings.hard:
         return None
     unbooked = cluster.unbooked_board
-    if place(unbooked, shape) is None:
+    if not can_place(unbooked, shape):
         return None
     booking = _active_in_the_way(cluster, shape) if is_full else _ahead_in_the_way(cluster, bookings, shape, job)
     if booking is None:
@@ -113,4 +113,4 @@ def _ahead_in_the_way(cluster: ClusterState, bookings: Bookings, shape: Shape, j
 def _fits_at(cluster: ClusterState, bookings: Bookings, shape: Shape, level: int) -> bool:
     """Return whether the request fits for jobs of a level."""
     until = bookings.starts[level] if level < len(bookings.starts) else inf
-    return place(bookings.board(cluster.board, until), shape) is not None
+    return can_place(bookings.board(cluster.board, until), shape)

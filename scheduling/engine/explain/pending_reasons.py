@@ -17,7 +17,7 @@ from scheduling.engine.explain.explain import (
 from scheduling.engine.explain.feasibility import bounds_of, exceeds_online_capacity, over_limit, too_large
 from scheduling.engine.limits.accounts import ExceededLimit
 from scheduling.engine.model import Job, PendingGroup, PendingReason, Promise, Tenant
-from scheduling.engine.placement.placement import place
+from scheduling.engine.placement.placement import can_place
 
 
 class RefusedGroup(NamedTuple):
@@ -116,7 +116,7 @@ def _is_full(outcome: CycleOutcome, number: int) -> bool:
     cluster = outcome.cluster
     if outcome.promise is None and cluster.bookings is None:
         return False
-    return place(cluster.board, outcome.shapes[number]) is None
+    return not can_place(cluster.board, outcome.shapes[number])
 
 
 def _level(outcome: CycleOutcome, job: Job) -> int:
@@ -131,6 +131,6 @@ def _capacity_verdict(outcome: CycleOutcome, refused: RefusedGroup, *, is_full: 
         board = cluster.board
         if cluster.bookings is not None:
             board = cluster.bookings.board(board, latest_end_of(cluster.bookings, refused.job))
-        if board is cluster.board or place(board, shape) is not None:
+        if board is cluster.board or can_place(board, shape):
             return promised_to_other(board, shape, outcome.promise)
     return reserved_soon(cluster, shape, refused.job, is_full=is_full) or blocked(cluster, shape)

@@ -11,7 +11,16 @@ from scheduling.engine.board.shapes import Shape
 from scheduling.engine.model import DeviceHold, RankPlacement
 from scheduling.engine.placement.devices import device_choices, ids_of, rank_capacity, ranks_that_fit, suitable_free
 
-__all__ = ["is_offered", "offers", "place", "place_cheapest", "ranks_per_node", "ranks_that_fit", "suitable_free"]
+__all__ = [
+    "can_place",
+    "is_offered",
+    "offers",
+    "place",
+    "place_cheapest",
+    "ranks_per_node",
+    "ranks_that_fit",
+    "suitable_free",
+]
 
 _DOES_NOT_FIT: PlacementCost = (-1, 0, 0, 0, 0, 0)
 
@@ -48,6 +57,24 @@ def place(board: Board, shape: Shape) -> tuple[RankPlacement, ...] | None:
             choices = [(slot, _chosen(board, slot, shape, split, ranks)) for slot, ranks in chosen]
             return tuple(_ranks(choices, shape, split))
     return None
+
+
+def can_place(board: Board, shape: Shape) -> bool:
+    """Return whether `place` finds ranks on the board; no node is rated for it."""
+    is_any = shape.allowed is None and not shape.request.apart
+    for split in shape.splits:
+        capacities = shape.rank_capacities.setdefault(split, {})
+        need = shape.part(split)[0] * (1 if shape.spread else split) if shape.share_mb is None else 0
+        total = 0
+        for state, positions in chain.from_iterable(map(_items, reversed(board.shelves[need:]))):
+            capacity = capacities.get(state)
+            if capacity is None:
+                capacity = _rank_capacity(board.slots[positions[0]], state, shape, split)
+            if capacity and (is_any or (positions := [at for at in positions if _is_open(board.slots[at], shape)])):
+                total += capacity * len(positions)
+                if capacity >= split or (shape.spread and total >= split):
+                    return True
+    return False
 
 
 def place_cheapest(board: Board, shape: Shape) -> tuple[RankPlacement, ...] | None:
