@@ -1,7 +1,7 @@
 """The boards of jobs by their latest end: the present board without what is booked until then."""
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
 from scheduling.engine.board.board import Board, NodeSlot
@@ -22,6 +22,10 @@ class LevelBoards:
             for node_id, node in nodes.items()
             if node.starts and (slot := present.slot_of(node_id)) is not None
         }
+        # The starts ahead of all nodes, and the position of each, in the order of their times.
+        ahead = sorted([(start, position) for position, node in self._booked.items() for start in node.starts])
+        self._node_starts = [start for start, _ in ahead]
+        self._start_positions = [position for _, position in ahead]
         self._present_views: dict[int, _PresentView] = {}
         self._lasting: tuple[Board, frozenset[int]] | None = None
         self._lasting_views: dict[int, _LastingView] = {}
@@ -72,7 +76,9 @@ class LevelBoards:
             board, since = self._present_views[lower].board, self.starts[lower]
             self._catch_up(self._present_views[lower])
         end = self.starts[level] if level < len(self.starts) else inf
-        view = _PresentView(self.present, self._booked, self.now, end, board.overlay(), since)
+        first, last = bisect_left(self._node_starts, since), bisect_left(self._node_starts, end)
+        stale = dict.fromkeys(self._start_positions[first:last])
+        view = _PresentView(self.present, self._booked, self.now, end, board.overlay(), stale)
         view.seen = len(self._changed)
         return view
 
@@ -95,29 +101,28 @@ class _PresentView:
         now: float,
         until: float,
         board: Board,
-        since: float,
+        stale: Iterable[int],
     ) -> None:
-        """`board`: becomes the view's own; it lacks what is booked from `since` on."""
+        """`board`: becomes the view's own; it is right but for the `stale` nodes."""
         self.board, self.seen = board, 0
-        self._present, self._now, self._until = present, now, until
-        self._nodes = {position: node for position, node in nodes.items() if node.starts[0] < until}
+        self._present, self._nodes, self._now, self._until = present, nodes, now, until
         # position -> what the present board offers there, which of it is booked, and the rest.
         self._devices: dict[int, tuple[dict[int, int], frozenset[int], dict[int, int]]] = {}
-        for position, node in self._nodes.items():
-            start = node.next_start(since)
-            if start is not None and start < until:
-                self.update(position)
+        for position in stale:
+            self.update(position)
 
     def update(self, position: int) -> None:
-        if position in self._nodes:
-            self.board.put(self.narrowed(self._present.slots[position]))
-        else:
+        slot = self._present.slots[position]
+        narrowed = self.narrowed(slot)
+        if narrowed is slot:
             self.board.mirror(self._present, position)
+        else:
+            self.board.put(narrowed)
 
     def narrowed(self, slot: NodeSlot) -> NodeSlot:
         """Return a node without what is booked on it until the end of the level."""
         node = self._nodes.get(slot.position)
-        if node is None:
+        if node is None or node.starts[0] >= self._until:
             return slot
         devices = self._devices.get(slot.position)
         if devices is None or devices[0] is not slot.kind_of:
