@@ -100,9 +100,9 @@ class BookedNode:
         """Leave on the slot the CPU and memory that are free at each start after `from_at` and before `until`."""
         first, last = bisect_right(self.starts, from_at), bisect_left(self.starts, until)
         if first < last:
-            cpu_milli = self._settled()
-            slot.cpu_milli = min(slot.cpu_milli, *cpu_milli[first:last])
-            slot.memory_mb = min(slot.memory_mb, *self._memory_mb[first:last])
+            cpu_milli = self._settled() if self._cpu_milli is None else self._cpu_milli
+            slot.cpu_milli = min(slot.cpu_milli, min(cpu_milli[first:last]))
+            slot.memory_mb = min(slot.memory_mb, min(self._memory_mb[first:last]))
 
     def next_start(self, at: float) -> float | None:
         """Return the first start from this moment on; None: there is none."""

@@ -7,7 +7,7 @@ from scheduling.engine.board.board import Board, NodeSlot
 from scheduling.engine.board.shapes import Shape
 from scheduling.engine.bookings.bookings import Bookings
 from scheduling.engine.model import Promise, RankPlacement
-from scheduling.engine.placement.placement import place, ranks_per_node, ranks_that_fit
+from scheduling.engine.placement.placement import place, ranks_on, ranks_per_node
 from scheduling.engine.promise.backfill import JobEnd, LaterSlots
 
 _end_at = attrgetter("at")
@@ -155,15 +155,15 @@ class _Search:
             return
         self._next_start.pop(position, None)
         slot = self._changed.get(position, self.unbooked.slots[position])
-        # A node with fewer free devices than the smallest rank needs cannot take it in any case.
-        is_full = slot.free_count < self._fewest_gpus and not (slot.shared and self.shape.share_mb is not None)
+        is_full = self._lacks_devices(slot)
         if not is_full:
             slot = self._narrowed(position)
             node = self.bookings.nodes.get(slot.node.id)
             if node is not None and (start := node.next_start(self.at + self.seconds)) is not None:
                 self._next_start[position] = start
-        for split, counts in self.counts.items():
-            counts[position] = 0 if is_full else ranks_that_fit(slot, self.shape, split)
+        ranks = [0] * len(self.counts) if is_full else ranks_on(self.unbooked, slot, self.shape)
+        for counts, count in zip(self.counts.values(), ranks, strict=True):
+            counts[position] = count
 
     def _narrowed(self, position: int) -> NodeSlot:
         """Return a node with what stays free from this moment on until the job would end."""
@@ -176,8 +176,14 @@ class _Search:
         booked: Collection[int] = node.booked_devices(self.at, until).union(devices)
         slot = slot.copy_without(booked, {id: kind for id, kind in slot.kind_of.items() if id not in booked})
         slot.cpu_milli, slot.memory_mb = slot.cpu_milli - cpu_milli, slot.memory_mb - memory_mb
-        node.narrow_amounts(slot, self.at, until)
+        if not self._lacks_devices(slot):
+            node.narrow_amounts(slot, self.at, until)
         return slot
+
+    def _lacks_devices(self, slot: NodeSlot) -> bool:
+        """Return whether a node has fewer free devices than the smallest rank needs: CPU and memory do not matter
+        then."""
+        return slot.free_count < self._fewest_gpus and not (slot.shared and self.shape.share_mb is not None)
 
     def _booked(self, node_id: int) -> tuple[tuple[int, int], list[int]]:
         return self.bookings.nodes[node_id].booked_at(self.at, self.bookings.remaining_on(node_id))

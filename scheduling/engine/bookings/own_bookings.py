@@ -17,9 +17,9 @@ class OwnBookings:
         self._free = {booking.id: _free_devices(booking, bookings.bare) for booking in bookings.active}
         # The board and the nodes of each hard booking, once they are needed.
         self._hard: dict[int, tuple[Board, list[NodeSlot]]] = {}
-        # (booking, request) that are full, and (tenant, request) whose bookings all are.
         self._full: set[tuple[int, int]] = set()
-        self._exhausted: set[tuple[int, int]] = set()
+        # tenant -> request -> the bookings that are not full for it; without the tenants whose bookings have changed.
+        self._roomy: dict[int, dict[int, list[Booking]]] = {}
 
     def usable_by(self, job: Job, number: int) -> list[Booking]:
         """Return the bookings that the job may use and that are not known to be full for its request, hard ones and
@@ -64,6 +64,7 @@ class OwnBookings:
         self._hard[booking.id][0].allocate(ranks)
         if not any(hold.memory_mb for rank in ranks for hold in rank.holds):
             self._free[booking.id] -= sum(len(rank.holds) for rank in ranks)
+            self._roomy.pop(booking.tenant_id, None)
         beside = []
         for rank in ranks:
             cpu_milli, memory_mb = self.bookings.take_inside(booking, rank)
@@ -74,19 +75,21 @@ class OwnBookings:
     def mark_full(self, booking: Booking, number: int) -> None:
         """Note that the request does not fit, which is final: a booking only fills up in a cycle."""
         self._full.add((booking.id, number))
+        self._roomy.pop(booking.tenant_id, None)
 
     def _with_room(self, job: Job, number: int) -> list[Booking]:
         """Return the bookings of the tenant that are not known to be full for the request."""
-        if job.tenant_id not in self._by_tenant or (job.tenant_id, number) in self._exhausted:
+        if job.tenant_id not in self._by_tenant:
             return []
-        request, full, free = job.request, self._full, self._free
-        bookings = [
-            booking
-            for booking in self._by_tenant[job.tenant_id]
-            if (booking.id, number) not in full and (request.shared or request.gpu_count <= free[booking.id])
-        ]
-        if not bookings:
-            self._exhausted.add((job.tenant_id, number))
+        roomy = self._roomy.setdefault(job.tenant_id, {})
+        bookings = roomy.get(number)
+        if bookings is None:
+            request, full, free = job.request, self._full, self._free
+            bookings = roomy[number] = [
+                booking
+                for booking in self._by_tenant[job.tenant_id]
+                if (booking.id, number) not in full and (request.shared or request.gpu_count <= free[booking.id])
+            ]
         return bookings
 
 

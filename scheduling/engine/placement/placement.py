@@ -17,6 +17,7 @@ __all__ = [
     "offers",
     "place",
     "place_cheapest",
+    "ranks_on",
     "ranks_per_node",
     "ranks_that_fit",
     "suitable_free",
@@ -108,6 +109,15 @@ def ranks_per_node(board: Board, shape: Shape, split: int) -> dict[int, int]:
             if board.slots[position].anti_affinity_counts.get(shape.request.apart):
                 ranks_at[position] = 0
     return ranks_at
+
+
+def ranks_on(board: Board, slot: NodeSlot, shape: Shape) -> list[int]:
+    """Return for each split of the request how many of its ranks fit on any view of a node of the board, computed once
+    per state."""
+    if shape.request.apart and slot.anti_affinity_counts.get(shape.request.apart):
+        return [0] * len(shape.splits)
+    state = board.state(slot.node_class, slot.cpu_milli, slot.memory_mb, *slot.counted())
+    return [_rank_capacity(slot, state, shape, split) for split in shape.splits]
 
 
 def is_offered(board: Board, shape: Shape, position: int) -> bool:
