@@ -235,7 +235,7 @@ def _print_bookings(arguments: argparse.Namespace) -> None:
         started = [0, 0]
         for _ in range(arguments.repeat):
             for index, snapshot in enumerate(snapshots):
-                [took], started[index] = _measure(snapshot, 1)
+                [took], started[index] = _measure(snapshot, 1, arguments.processor_time)
                 seconds[index].append(took)
         before, after = (_summary(times) for times in seconds)
         rows[case] = {"without_ms": before, "with_ms": after, "started": started,
