@@ -10,8 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpusched.protocol import reasons
+from scheduling.engine.board.board import Board
+from scheduling.engine.board.shapes import Shape
 from scheduling.engine.explain.feasibility import why_never_fits
 from scheduling.engine.model import Job, Plan, Policy, RankPlacement, Snapshot
+from scheduling.engine.placement.placement import can_place, place
 from tests.engine import oracle, states
 from tests.engine.scenario import NOW, advance, decide, occupy, started
 
@@ -66,6 +69,19 @@ def test_a_job_starts_or_has_one_reason(snapshot: Snapshot, policy: Policy) -> N
     for entry in new_plan.reasons:
         assert "?" not in reasons.sentence(entry.code, entry.evidence)
         assert entry.code in set(reasons.Pending)
+
+
+@in_small_states
+@given(states.snapshots(), states.policies)
+def test_request_has_a_place_exactly_when_it_can_be_placed(snapshot: Snapshot, policy: Policy) -> None:
+    """The short answer, which rates no node, is the one of the search for the best node."""
+    board = Board(snapshot.nodes, running=snapshot.running)
+    for job in snapshot.jobs:
+        shape = Shape(job.request, board, policy)
+        ranks = place(board, shape)
+        assert can_place(board, shape) == (ranks is not None)
+        if ranks is not None:
+            board.allocate(ranks)
 
 
 @in_small_states
