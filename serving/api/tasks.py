@@ -28,7 +28,7 @@ from serving.api.uploads import streamed_result, uploaded_request, uploads
 from serving.endpoints import endpoints
 from serving.models import Endpoint, InferenceRequest, RequestState
 from serving.requests import endings, representation
-from serving.requests.submit import MAX_UNITS, NewRequest, submit
+from serving.requests.submit import MAX_UNITS, NewRequest, Submitted, submit, submit_if_unchanged
 from tenants import buckets
 from tenants.api.tenants import find_tenant
 from tenants.auth.identity import Identity, identity
@@ -86,8 +86,7 @@ class Tasks(APIView):
                 submitted = submit(endpoint, new, caller)
         else:
             body = read_body(request, NewTasks)
-            endpoint, new = _usable(body.endpoint, body.tenant, caller), _new_requests(body)
-            submitted = submit(endpoint, new, caller)
+            endpoint, new, submitted = _submitted(body, caller)
         headers = buckets.headers(submitted.room)
         if submitted.warning:
             headers["Queue-Warning"] = submitted.warning
@@ -203,6 +202,18 @@ def _new_requests(body: NewTasks) -> list[NewRequest]:
             text = f"has more than {payloads.INLINE_BYTES >> 10} KiB; send it as the body of POST /tasks?endpoint="
             raise invalid([FieldError(field, "too_long", text)])
     return [NewRequest(bytes(entry), JSON, body.units) for entry in inputs]
+
+
+def _submitted(body: NewTasks, caller: Identity) -> tuple[Endpoint, list[NewRequest], Submitted]:
+    """Submit the inputs of a body to its endpoint, which is read only if it is not the one that was read last."""
+    known = endpoints.known_usable(body.endpoint, body.tenant, caller)
+    endpoint = known or _usable(body.endpoint, body.tenant, caller)
+    new = _new_requests(body)
+    if known is not None:
+        if submitted := submit_if_unchanged(known, new, caller):
+            return known, new, submitted
+        endpoint = _usable(body.endpoint, body.tenant, caller)
+    return endpoint, new, submit(endpoint, new, caller)
 
 
 def _usable(name: str, tenant: str | None, caller: Identity) -> Endpoint:

@@ -14,14 +14,14 @@ from gpusched.lib.db.sql import prepared, violates
 from gpusched.protocol.job_request import FieldError, JobRequest, validate
 from gpusched.protocol.states import Role
 from jobs.submit import admission
-from serving.endpoints import sharing
+from serving.endpoints import known, sharing
 from serving.models import DEFAULT_COSTS, Endpoint, EndpointState, InferenceRequest, ModelType, Protocol, RequestState
 from tenants.auth.identity import Identity
 from tenants.models import Tenant
 from tenants.tenancy import archived
 
-_OF_NAME = """
-    SELECT e.*, t.name AS tenant_name, t.archived_at AS tenant_archived_at
+_OF_NAME = f"""
+    SELECT e.*, {known.ROW} AS read_as, t.name AS tenant_name, t.archived_at AS tenant_archived_at
       FROM serving_endpoint e JOIN tenants_all t ON t.id = e.tenant_id
      WHERE e.state <> 'removed' AND (%(name)s::text IS NULL OR e.name = %(name)s) ORDER BY e.name, e.id
 """
@@ -100,7 +100,10 @@ def visible(name: str | None, identity: Identity) -> list[Endpoint]:
     if name is not None and "\x00" in name:
         return []
     rows = prepared(_OF_NAME, {"name": name})
-    return [_endpoint(row) for row in rows if identity.sees(row["tenant_id"])]
+    found = [_endpoint(row) for row in rows]
+    if name is not None:
+        known.remember(name, found, [row["read_as"] for row in rows])
+    return [endpoint for endpoint in found if identity.sees(endpoint.tenant_id)]
 
 
 def find(name: str, tenant_id: int | None, identity: Identity) -> Endpoint:
@@ -112,6 +115,13 @@ def find(name: str, tenant_id: int | None, identity: Identity) -> Endpoint:
         tenants = ", ".join(sorted(endpoint.tenant.name for endpoint in matches))
         raise invalid([FieldError("tenant", "required", f"several tenants have an endpoint '{name}': {tenants}")])
     return matches[0]
+
+
+def known_usable(name: str, tenant: str | None, identity: Identity) -> Endpoint | None:
+    """Return the endpoint that `find` would return if nothing has changed since this process read it, and that the
+    caller may use then. None: read it."""
+    matches = [e for e in known.last(name) if identity.sees(e.tenant_id) and tenant in (None, e.tenant.name)]
+    return matches[0] if len(matches) == 1 and may_use(matches[0], identity) else None
 
 
 def _endpoint(row: Mapping[str, Any]) -> Endpoint:

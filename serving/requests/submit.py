@@ -10,10 +10,12 @@ from django.db import transaction
 
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.bus import events
-from gpusched.lib.db.sql import prepared
+from gpusched.lib.db.sql import columns, prepared
 from gpusched.protocol.job_request import FieldError
 from serving import payloads
+from serving.endpoints import known
 from serving.endpoints.endpoints import require_open
+from serving.endpoints.known import CURRENT
 from serving.models import Endpoint, EndpointState, Protocol
 from tenants import buckets
 from tenants.auth.identity import Identity
@@ -41,6 +43,7 @@ _INSERT = """
 _INSERT_ANY = _INSERT.format(only_if="")
 _IF_UNLIMITED = f"""
      WHERE (SELECT queued FROM q) + %(count)s <= %(max_queue)s
+       AND (%(read_as)s::text IS NULL OR ({CURRENT}) = %(read_as)s)
        AND NOT EXISTS (SELECT 1 FROM tenants_buckets WHERE tenant_id = %(tenant)s AND limits = '{BucketUse.TASKS}')
 """
 # Without a bucket that could refuse, one statement is the whole submit: half the time of a transaction.
@@ -77,6 +80,26 @@ def submit(
     archived, 429 if its queue is full or tokens are missing. Concurrent submits may exceed max_queue by what each of
     them brings. `dispatcher`: the web process that passes the answer of a request to the OpenAI API to its client; it
     announces the request."""
+    _require_accepting(endpoint, dispatcher)
+    with _stored_payloads(requests) as files:
+        values = _values(endpoint, requests, files, identity, dispatcher)
+        rows, queued, room = _insert(endpoint, values, sum(endpoint.cost * request.units for request in requests))
+    return _submitted(endpoint, rows, queued, room, dispatcher)
+
+
+def submit_if_unchanged(endpoint: Endpoint, requests: Sequence[NewRequest], identity: Identity) -> Submitted | None:
+    """Submit small requests in one statement to an endpoint that was read some time ago. None, and nothing is done, if
+    it has changed or this takes more: then read the endpoint, and call `submit`."""
+    try:
+        _require_accepting(endpoint, None)
+    except Problem:
+        return None  # that may no longer be so
+    rows = _insert_unlimited(endpoint, _values(endpoint, requests, [""] * len(requests), identity, None))
+    return _submitted(endpoint, rows, rows[0]["queued"], None, None) if rows else None
+
+
+def _require_accepting(endpoint: Endpoint, dispatcher: int | None) -> None:
+    """Raise the problem of an endpoint that accepts no requests, or none of this protocol."""
     require_open(endpoint)
     if endpoint.state != EndpointState.ACTIVE:
         detail = f"endpoint '{endpoint.name}' is draining and accepts no requests"
@@ -86,10 +109,12 @@ def submit(
         step = "use POST /api/v1/tasks" if endpoint.protocol == Protocol.BATCH else "use the OpenAI API at /v1"
         error = FieldError("model" if dispatcher else "endpoint", "conflict", detail)
         raise Problem(400, "wrong_protocol", detail, next_step=step, errors=[error])
-    costs = [endpoint.cost * request.units for request in requests]
-    with _stored_payloads(requests) as files:
-        values = _values(endpoint, requests, costs, files, identity)
-        rows, queued, room = _insert(endpoint, {**values, "dispatcher": dispatcher}, sum(costs))
+
+
+def _submitted(
+    endpoint: Endpoint, rows: Sequence[Mapping[str, Any]], queued: int, room: Room | None, dispatcher: int | None
+) -> Submitted:
+    """Announce new requests and describe them."""
     if dispatcher is None:
         events.changed("endpoints", [endpoint.pk])
     is_nearly_full = queued >= WARNING_PART * endpoint.max_queue
@@ -101,13 +126,22 @@ def _insert(
     endpoint: Endpoint, values: Mapping[str, Any], cost: float
 ) -> tuple[list[dict[str, Any]], int, Room | None]:
     """Write the requests. Return their rows, how many requests of the endpoint wait, and the room in the buckets."""
-    if rows := prepared(_INSERT_UNLIMITED, values):
+    if rows := _insert_unlimited(endpoint, values):
         return rows, rows[0]["queued"], None
     queued = _require_room(endpoint, values["count"])
     with transaction.atomic():
         rows = prepared(_INSERT_ANY, values)
         room = buckets.take(endpoint.tenant_id, values["user"], BucketUse.TASKS, cost)
     return rows, queued, room
+
+
+def _insert_unlimited(endpoint: Endpoint, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Write the requests of an endpoint that has not changed since it was read. Return no rows if it has, if its queue
+    is full or if a bucket might refuse them."""
+    rows = prepared(_INSERT_UNLIMITED, values)
+    if not rows:
+        known.forget(endpoint.name)
+    return rows
 
 
 @contextmanager
@@ -126,16 +160,26 @@ def _stored_payloads(requests: Sequence[NewRequest]) -> Iterator[list[str]]:
 
 
 def _values(
-    endpoint: Endpoint, requests: Sequence[NewRequest], costs: Sequence[float], files: Sequence[str], identity: Identity
+    endpoint: Endpoint,
+    requests: Sequence[NewRequest],
+    files: Sequence[str],
+    identity: Identity,
+    dispatcher: int | None,
 ) -> dict[str, Any]:
+    each = zip(requests, files, strict=True)
+    given = [(r.payload_type, file, len(r.payload), endpoint.cost * r.units) for r, file in each]
+    types, names, sizes, costs = columns(given, 4)
     return {
         "endpoint": endpoint.pk,
+        "name": endpoint.name,
+        "read_as": endpoint.read_as,
         "user": identity.user_id,
         "payloads": [b"" if file else request.payload for request, file in zip(requests, files, strict=True)],
-        "types": [request.payload_type for request in requests],
-        "files": list(files),
-        "sizes": [len(request.payload) for request in requests],
-        "costs": list(costs),
+        "types": types,
+        "files": names,
+        "sizes": sizes,
+        "costs": costs,
+        "dispatcher": dispatcher,
         "count": len(requests),
         "max_queue": endpoint.max_queue,
         "tenant": endpoint.tenant_id,

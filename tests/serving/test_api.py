@@ -5,9 +5,11 @@ import json
 
 import pytest
 
+from serving.endpoints import endpoints
 from serving.models import InferenceRequest
 from serving.requests import results
 from serving.requests.results import Outcome
+from tenants.models import Membership, Tenant
 from tests.api.test_access import call
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user
 from tests.serving.test_requests import claim
@@ -178,6 +180,45 @@ def test_archived_tenant_gets_no_endpoints_and_no_tasks(endpoint, token, admin):
     ):
         answer = call("POST", f"/api/v1/{path}", token, body)
         assert (answer.status_code, answer.json()["code"]) == (409, "tenant_archived"), path
+
+
+def submitted(token):
+    return call("POST", "/api/v1/tasks", token, {"endpoint": "embed", "input": 1})
+
+
+def test_repeated_submit_reads_no_endpoint(endpoint, token, monkeypatch):
+    assert submitted(token).status_code == 201
+    monkeypatch.setattr(endpoints, "find", None)
+    assert submitted(token).json()["items"][0]["endpoint"] == "embed"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "code"),
+    [
+        ("POST", "endpoints/embed/drain", None, 409, "endpoint_draining"),
+        ("DELETE", "endpoints/embed?with_queue=true", None, 404, "not_found"),
+        ("PATCH", "endpoints/embed", {"allowed_users": []}, 403, "not_permitted"),
+        ("PATCH", "endpoints/embed", {"max_queue": 1}, 429, "queue_full"),
+        ("POST", "tenants/nlp/archive", None, 409, "tenant_archived"),
+        ("POST", "endpoints", {"name": "embed", "tenant": "other", "template": TEMPLATE}, 400, "invalid"),
+    ],
+)
+def test_submit_after_a_change_obeys_it_at_once(endpoint, user, admin, method, path, body, status, code):
+    """The endpoint that this process read for the submit before it does not count any more."""
+    colleague = make_member(make_tenant("other"), name="eve")
+    Membership.objects.create(user=colleague, tenant_id=Tenant.objects.get(name="nlp").pk, role="member")
+    token = make_token(colleague)
+    assert submitted(token).status_code == 201
+    changed = call(method, f"/api/v1/{path}", admin, body)
+    assert changed.status_code < 300, changed.content
+    answer = submitted(token)
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+
+
+def test_submit_after_a_change_of_cost_costs_that(endpoint, token, admin):
+    assert submitted(token).json()["items"][0]["cost"] == 10.0
+    assert call("PATCH", "/api/v1/endpoints/embed", admin, {"cost": 3.0}).status_code == 200
+    assert submitted(token).json()["items"][0]["cost"] == 3.0
 
 
 def test_wait_goes_with_neither_a_dry_run_nor_a_key(endpoint, token):
