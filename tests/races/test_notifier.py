@@ -130,3 +130,23 @@ def test_listener_hears_of_direct_changes_of_its_process_at_once_and_only_once(m
 
     asyncio.run(scenario())
     assert [message["tasks"] for message in heard if "tasks" in message] == [[1], [2], [3], [4]]
+
+
+def test_listener_hears_of_equal_direct_changes_once_a_turn():
+    """As of submits to one endpoint by many clients."""
+    heard: list[dict[str, list[int]]] = []
+
+    async def scenario():
+        listener = Listener()
+        listener.subscribe(heard.append)
+        for topic, number in (("endpoints", 1), ("tasks", 7), ("endpoints", 1), ("endpoints", 2)):
+            notifier.notify(topic, [number])
+        await asyncio.sleep(0)
+        notifier.notify("endpoints", [1])
+        await asyncio.sleep(0)
+        assert listener._task is not None
+        listener._task.cancel()
+
+    asyncio.run(scenario())
+    first_turn = [{"endpoints": [1]}, {"tasks": [7]}, {"endpoints": [2]}]
+    assert heard == [*first_turn, {"endpoints": [1]}]

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -24,6 +25,8 @@ class Listener:
 
     def __init__(self) -> None:
         self._callbacks: list[Callback] = []
+        self._direct: list[dict[str, list[int]]] = []  # of this process, for the next turn of the event loop
+        self._delivering = threading.Lock()
         self._task: asyncio.Task[None] | None = None
 
     def subscribe(self, callback: Callback) -> None:
@@ -31,6 +34,7 @@ class Listener:
         self._callbacks.append(callback)
         if self._task is None or self._task.done():
             loop = asyncio.get_running_loop()
+            self._direct = []  # of an event loop that has ended
             self._task = loop.create_task(self._run(), name="listener")
             notifier.deliver = partial(self._deliver, loop)
 
@@ -55,9 +59,21 @@ class Listener:
                 self._notify(message)
 
     def _deliver(self, loop: asyncio.AbstractEventLoop, message: dict[str, list[int]]) -> None:
-        """Report a change of this process, from any thread."""
-        with suppress(RuntimeError):  # the loop is closed: the process ends
-            loop.call_soon_threadsafe(self._notify, message)
+        """Report a change of this process, from any thread. Equal changes until the next turn of the event loop, such
+        as submits to one endpoint, are reported once."""
+        with self._delivering:
+            is_first = not self._direct
+            if message not in self._direct:
+                self._direct.append(message)
+        if is_first:
+            with suppress(RuntimeError):  # the loop is closed: the process ends
+                loop.call_soon_threadsafe(self._notify_direct)
+
+    def _notify_direct(self) -> None:
+        with self._delivering:
+            messages, self._direct = self._direct, []
+        for message in messages:
+            self._notify(message)
 
     def _notify(self, message: dict[str, list[int]]) -> None:
         for callback in self._callbacks:

@@ -9,7 +9,15 @@ from typing import Any, TypeVar
 
 import msgspec
 import psycopg
-from django.db import IntegrityError, NotSupportedError, OperationalError, connection, transaction
+from django.db import (
+    DEFAULT_DB_ALIAS,
+    IntegrityError,
+    NotSupportedError,
+    OperationalError,
+    connection,
+    connections,
+    transaction,
+)
 from psycopg import errors
 
 from gpusched.lib.db.fence import needs_transaction
@@ -61,9 +69,10 @@ def _is_void_plan(error: Exception) -> bool:
 
 
 def _prepared(sql: str, params: Params, read: Callable[[Any], list[T]], *, is_kept: bool = True) -> list[T]:
-    connection.close_if_health_check_failed()
-    connection.ensure_connection()
-    with connection.wrap_database_errors, psycopg.Cursor(connection.connection) as cursor:
+    own = connections[DEFAULT_DB_ALIAS]  # `connection` looks this up for each of its attributes
+    own.close_if_health_check_failed()
+    own.ensure_connection()
+    with own.wrap_database_errors, psycopg.Cursor(own.connection) as cursor:
         cursor.execute(sql, params, prepare=is_kept)
         return read(cursor)
 
