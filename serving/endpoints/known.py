@@ -12,7 +12,7 @@ CURRENT = f"""
     SELECT string_agg({ROW}, ' ' ORDER BY e.id) FROM serving_endpoint e JOIN tenants_all t ON t.id = e.tenant_id
      WHERE e.state <> 'removed' AND e.name = %(name)s
 """
-_known: Cache[str, Sequence[Endpoint]] = Cache(max_entries=1000)
+_known: Cache[str, Sequence[Endpoint]] = Cache(max_entries=256)
 
 
 def remember(name: str, endpoints: Sequence[Endpoint], rows: Sequence[str]) -> None:
