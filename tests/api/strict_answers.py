@@ -1,5 +1,6 @@
 """Check answers strictly against the OpenAPI document: undocumented fields are errors, and seen fields are recorded."""
 
+import json
 from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
@@ -15,6 +16,7 @@ class Strict:
     def __init__(self, document: Schema) -> None:
         self.document = deepcopy(document)
         self.seen: set[str] = set()
+        self._validators: dict[str, Draft202012Validator] = {}
         for component in self.document["components"]["schemas"].values():
             if component.get("properties"):
                 component["additionalProperties"] = False
@@ -52,7 +54,10 @@ class Strict:
         return any("additionalProperties" not in operation for operation in objects)
 
     def _validator(self, schema: Schema) -> Draft202012Validator:
-        return Draft202012Validator({**schema, "components": self.document["components"]})
+        key = json.dumps(schema)
+        if key not in self._validators:  # each one is compiled from the whole document
+            self._validators[key] = Draft202012Validator({**schema, "components": self.document["components"]})
+        return self._validators[key]
 
     def _fields(self, schema: Schema, answer: Any) -> Iterator[str]:
         if name := _component(schema):
