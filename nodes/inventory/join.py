@@ -12,14 +12,13 @@ from gpusched.lib.audit import log
 from gpusched.lib.auth import credentials
 from gpusched.lib.bus import events
 from gpusched.lib.db.sql import query
+from gpusched.lib.process.tls_proxy import AUTHORITY
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.agent_messages import Join, Joined
 from gpusched.protocol.states import NodeState
 from nodes.inventory import removal, rotation
 from nodes.models import JoinToken, Node
 from nodes.telemetry import readings
-
-AUTHORITY = "ca.crt"
 
 
 def create_join_token(hours: float, actor: str) -> tuple[JoinToken, str]:
@@ -38,14 +37,14 @@ def create_join_token(hours: float, actor: str) -> tuple[JoinToken, str]:
 
 def join_command(url: str, secret: str) -> str:
     """Return the command that joins a machine. It names the authority's file if Caddy signs its certificate itself."""
-    trust = f"--ca-file {AUTHORITY} " if authority_file() and url.startswith("https:") else ""
+    trust = f"--ca-file {AUTHORITY} " if authority_file(url) else ""
     return f"gpusched-agent join {trust}{url} {secret}"
 
 
-def authority_file() -> Path | None:
-    """Return the certificate of the server's own authority, which `up` writes. None: there is no such authority."""
+def authority_file(url: str) -> Path | None:
+    """Return the certificate of the server's own authority, which `up` writes. None: clients at `url` need none."""
     path: Path = settings.DATA_DIR / AUTHORITY
-    return path if path.exists() else None
+    return path if url.startswith("https:") and path.exists() else None
 
 
 def revoke_join_token(token_id: int) -> str:

@@ -20,12 +20,14 @@ def test_too_large_content_length_is_refused_before_the_body_is_sent(up: Stack) 
         with socket.create_connection(("127.0.0.1", up.port), timeout=30) as link:
             head = f"POST /api/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {17 * MIB}\r\n{more}\r\n"
             link.sendall(head.encode() + b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-            link.settimeout(30)
-            said = b""
-            while part := link.recv(65536):
-                said += part
-        assert said.startswith(b"HTTP/1.1 413 "), said[:100]
-        assert said.count(b"HTTP/1.1 ") == 1
+            answers = received(link)
+        assert answers.startswith(b"HTTP/1.1 413 "), answers[:100]
+        assert answers.count(b"HTTP/1.1 ") == 1
+
+
+def received(link: socket.socket) -> bytes:
+    """Return what the server sends until it closes the connection."""
+    return b"".join(iter(lambda: link.recv(65536), b""))
 
 
 LONG = "x" * 17_000
@@ -50,12 +52,10 @@ def test_too_long_or_malformed_head_is_refused_as_a_problem(up: Stack) -> None:
     for link, (head, _, _) in zip(links, HEADS, strict=True):
         link.sendall(f"{head}\r\n\r\nGET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
     for link, (head, status, code) in zip(links, HEADS, strict=True):
-        said = b""
         with link:
-            while part := link.recv(65536):
-                said += part
-        top, _, text = said.partition(b"\r\n\r\n")
-        assert (said.count(b"HTTP/1.1 "), int(top.split()[1])) == (1, status), (head[:50], said)
+            answers = received(link)
+        top, _, text = answers.partition(b"\r\n\r\n")
+        assert (answers.count(b"HTTP/1.1 "), int(top.split()[1])) == (1, status), (head[:50], answers)
         told = json.loads(text)
         assert (set(told), told["code"], told["status"]) == (SHAPE, code, status), head[:50]
         assert told["next_step"] and f"X-Request-Id: {told['request_id']}".encode() in top
@@ -96,9 +96,7 @@ def test_head_has_no_body_however_large_the_answer_to_get_is(up: Stack) -> None:
     with socket.create_connection(("127.0.0.1", up.port), timeout=30) as link:
         for method, path, more in (("HEAD", "/api/v1/openapi.json", ""), ("GET", "/health", "Connection: close\r\n")):
             link.sendall(f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{more}\r\n".encode())
-        said = b""
-        while part := link.recv(65536):
-            said += part
-    head, _, rest = said.partition(b"\r\n\r\n")
+        answers = received(link)
+    head, _, rest = answers.partition(b"\r\n\r\n")
     assert f"content-length: {size}".encode() in head.lower()
     assert rest.startswith(b"HTTP/1.1 200 "), rest[:100]

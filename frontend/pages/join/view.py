@@ -41,8 +41,7 @@ def join(request: HttpRequest, identity: Identity) -> HttpResponse:
         form = context["form"] = JoinForm(request.POST)
         if form.is_valid():
             token, secret = create_join_token(float(form.cleaned_data["hours"]), identity.username)
-            command = join_command(context["url"], secret)
-            context |= {"token": token, "has_secret": True, "command": command, "arrived": _arrived(token)}
+            context |= {"token": token, "command": join_command(context["url"], secret), "arrived": _arrived(token)}
         status = 400 if form.errors else 200
     context["tokens"] = _valid_tokens() if identity.is_admin else []
     response = show(request, identity, "join/page.html", context, status=status)
@@ -54,9 +53,8 @@ def join_context(request: HttpRequest) -> dict[str, Any]:
     """Return the context of the join commands, without a token."""
     is_loopback = request.get_host().rsplit(":", 1)[0] in _LOOPBACK_HOSTS
     url = request.build_absolute_uri("/").rstrip("/")
-    authority = authority_file() if request.is_secure() else None
     return {
-        "url": url, "command": join_command(url, "TOKEN"), "authority": authority, "hours": _HOURS,
+        "url": url, "command": join_command(url, "TOKEN"), "authority": authority_file(url), "hours": _HOURS,
         "is_loopback": is_loopback,
     }  # fmt: skip
 

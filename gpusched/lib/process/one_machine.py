@@ -22,7 +22,7 @@ from gpusched.installation import SERVER_ROOT
 from gpusched.lib.db import embedded
 from gpusched.lib.process import tls_proxy
 from gpusched.lib.process.children import die_with_parent
-from gpusched.lib.process.tls_proxy import TlsProxy
+from gpusched.lib.process.tls_proxy import AUTHORITY, TlsProxy
 
 # Two models, so that model constraints and best fit by memory have an effect.
 PRETEND_FLEET = ("2:NVIDIA A100-SXM4-40GB:40960:8:64:524288", "2:NVIDIA H100 80GB HBM3:81559:8:96:1048576")
@@ -304,7 +304,7 @@ class Machine:
 
     def _publish_authority(self) -> str:
         """Copy the authority's certificate to where every user can read it, and return the shell's words for it."""
-        public = self.data_dir / "ca.crt"  # join commands name it while it exists (nodes/inventory/join.py)
+        public = self.data_dir / AUTHORITY  # join commands name it while it exists
         if self.proxy is None or not self.proxy.is_internal:
             public.unlink(missing_ok=True)
             return ""

@@ -10,6 +10,8 @@ from pathlib import Path
 from gpusched.env import Env
 
 PROGRAM = "caddy"
+# The published certificate of its own authority, in the data directory.
+AUTHORITY = "ca.crt"
 # Names that no public authority certifies; Caddy signs for them with an authority of its own.
 _PRIVATE_SUFFIXES = (".localhost", ".local", ".internal", ".lan", ".test", ".home.arpa")
 _CADDYFILE = """\
