@@ -2,9 +2,13 @@
 
 import importlib.util
 import os
+import secrets
 import sys
 
 from gpusched.installation import SERVER_ROOT
+
+# They sign nothing, and any user may run them: without a key, the settings would generate one in the current directory.
+KEYLESS = {"install", "ready"}
 
 
 def main() -> None:
@@ -14,6 +18,8 @@ def main() -> None:
     if str(SERVER_ROOT) not in sys.path:
         sys.path.insert(0, str(SERVER_ROOT))
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpusched.settings")
+    if sys.argv[1:2] and sys.argv[1] in KEYLESS:
+        os.environ.setdefault("GPUSCHED_SECRET_KEY", secrets.token_hex())
     from django.core.management import execute_from_command_line
 
     from gpusched.env import SettingError

@@ -99,6 +99,17 @@ def test_install_writes_the_units_and_the_next_step(
     assert refused.returncode == 1 and "--into" in refused.stderr
 
 
+@pytest.mark.parametrize("arguments", [("install", "--into", "units"), ("ready",)])
+def test_command_without_a_key_leaves_no_data_directory(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    """An administrator runs them in any directory, as another user than the server's."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GPUSCHED_")}
+    environment |= {"GPUSCHED_HTTP_PORT": "9", "GPUSCHED_DATA_DIR": str(tmp_path / "data")}
+    command = [sys.executable, ROOT / "manage.py", *arguments]
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert "Traceback" not in result.stderr
+    assert {path.name for path in tmp_path.iterdir()} == ({"units"} if arguments[0] == "install" else set())
+
+
 def test_unit_of_the_agent_in_deploy_is_the_generated_one() -> None:
     assert (ROOT / "deploy" / "gpusched-agent.service").read_text() == unit_text(Path("/opt/gpusched/bin"))
     assert "ExecStart=/srv/bin/gpusched-agent run\n" in unit_text(Path("/srv/bin"))
