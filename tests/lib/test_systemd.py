@@ -104,7 +104,7 @@ def test_command_without_a_key_leaves_no_data_directory(arguments: tuple[str, ..
     """An administrator runs them in any directory, as another user than the server's."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GPUSCHED_")}
     environment |= {"GPUSCHED_HTTP_PORT": "9", "GPUSCHED_DATA_DIR": str(tmp_path / "data")}
-    command = [sys.executable, ROOT / "manage.py", *arguments]
+    command = [sys.executable, str(ROOT / "manage.py"), *arguments]
     result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert "Traceback" not in result.stderr
     assert {path.name for path in tmp_path.iterdir()} == ({"units"} if arguments[0] == "install" else set())
