@@ -42,6 +42,7 @@ from frontend.websocket import LiveConsumer
 from gpusched import tracing
 from gpusched.lib.process.children import settle_heap
 from gpusched.lib.web.backpressure import Send, backpressure
+from gpusched.lib.web.connections import abort
 from gpusched.lib.web.deferred import BrokenResponse, DeferredResponse
 from gpusched.lib.web.request_threads import RequestThreads, answered
 from gpusched.lib.web.websockets import closed_in_outages, bounded_output
@@ -102,7 +103,7 @@ class OneHopHandler(ASGIHandler):
                 await self.send_response(response, slowly)
         except BrokenResponse as error:
             logger.info("a response ends early: %s", error)
-            daphne.abort(scope)
+            abort(scope)
         finally:
             await answered(self._threads, response.close)  # Django's own way starts a thread for each
 

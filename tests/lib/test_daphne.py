@@ -21,7 +21,7 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.web import http
 
-from gpusched.lib.web import daphne
+from gpusched.lib.web import connections, daphne
 from tests.server_source import APPS, ROOT, server_files
 
 # Overridden or called by name: a missing one would remove a limit without an error.
@@ -132,7 +132,7 @@ async def test_application_finds_its_connection(web):
     web.application = application
     web.create_application(protocol, {"type": "http"})
     await web.connections[protocol]["application_instance"]
-    assert daphne.connection(scopes[0]) is protocol
+    assert connections.connection(scopes[0]) is protocol
 
 
 async def test_connection_writes_in_the_same_turn_and_leaves_the_rest_to_the_reactor(monkeypatch):

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from gpusched.lib.web.daphne import connection
+from gpusched.lib.web.connections import connection
 
 # A client that reads nothing for this time is disconnected.
 TIMEOUT_SECONDS = 300.0

@@ -22,10 +22,10 @@ from twisted.web.http import HTTPChannel
 from gpusched.lib import request_id
 from gpusched.lib.api.problems import Problem, body, too_large
 from gpusched.lib.limits import MAX_HEAD_BYTES
+from gpusched.lib.web.connections import CONNECTION
 
 # Discard further input for this time: a client whose connection is closed at once would lose the answer.
 LINGER_SECONDS = 2.0
-_CONNECTION = "gpusched.connection"
 _KIB = MAX_HEAD_BYTES >> 10
 _SHORTER = f"send an address and headers of at most {_KIB} KiB together"
 _PROBLEMS = {
@@ -181,7 +181,7 @@ class Factory(HTTPFactory):  # type: ignore[misc]
 
 
 class WebServer(server.Server):  # type: ignore[misc]
-    """Daphne's server with the connections of this module. Applications find theirs in their scope (`connection`)."""
+    """Daphne's server with the connections of this module. Applications find theirs in their scope (connections.py)."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -200,19 +200,7 @@ class WebServer(server.Server):  # type: ignore[misc]
         super().listen_success(port)
 
     def create_application(self, protocol: Any, scope: dict[str, Any]) -> Any:
-        return super().create_application(protocol, {**scope, _CONNECTION: protocol})
-
-
-def connection(scope: Mapping[str, Any]) -> Any:
-    """Return Daphne's protocol of a request or WebSocket. None with another server, as in tests."""
-    return scope.get(_CONNECTION)
-
-
-def abort(scope: Mapping[str, Any]) -> None:
-    """Close the connection of a request without the end of its answer."""
-    request = connection(scope)
-    if request is not None and request.channel is not None:
-        request.channel.forceAbortClient()
+        return super().create_application(protocol, {**scope, CONNECTION: protocol})
 
 
 def install() -> None:

@@ -14,7 +14,7 @@ from django.db import Error
 
 from gpusched.lib.db.outages import is_outage
 from gpusched.lib.web.backpressure import Pace
-from gpusched.lib.web.daphne import connection
+from gpusched.lib.web.connections import connection
 
 logger = logging.getLogger(__name__)
 Scope = MutableMapping[str, Any]
