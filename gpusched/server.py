@@ -27,7 +27,7 @@ def main() -> None:
 
     try:
         if sys.argv[1:2] == ["up"]:
-            # It supervises other processes and needs no app: to load them all would take most of its start.
+            # It loads the apps itself, once their database has an address.
             Up().run_from_argv(sys.argv)
         else:
             execute_from_command_line(sys.argv)

@@ -26,8 +26,7 @@ def _secret_key() -> str:
     try:
         return _stored_key(DATA_DIR / "secret_key")
     except OSError as error:
-        reason = f"{error.filename} cannot be used ({error.strerror})"
-        raise env.SettingError(f"{reason}; run as the user to whom it belongs, or set GPUSCHED_DATA_DIR") from error
+        raise env.unusable_data_dir(error) from error
 
 
 def _stored_key(path: Path) -> str:
@@ -261,7 +260,7 @@ SPECTACULAR_SETTINGS = {
     "POSTPROCESSING_HOOKS": ["gpusched.lib.api.openapi.add_components"],
 }
 
-# Cycles have their own cluster, separate from housekeeping. Q_CLUSTER_NAME chooses the cluster.
+# Cycles have their own cluster, separate from housekeeping. The command `worker` chooses one.
 Q_CLUSTER = {
     "name": "housekeeping",
     "orm": "default",
@@ -278,6 +277,8 @@ Q_CLUSTER = {
     "ack_failures": True,
     "catch_up": False,
     "daemonize_workers": True,
+    "scheduler": True,
+    "broker_class": None,
     "ALT_CLUSTERS": {
         "cycles": {
             "workers": 1,

@@ -1,6 +1,7 @@
 """Looking at processes that a test started, from outside."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -13,9 +14,10 @@ def is_alive(pid: int) -> bool:
 
 
 def processes_naming(*marks: bytes) -> list[int]:
-    """Return the processes, except this one, that have one of these texts in their command line or environment."""
+    """Return the processes, except this one, that have one of these texts in their command line, in their environment
+    or in the names of their open files. The title of a forked process replaces its first two."""
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    texts = {pid: read(f"/proc/{pid}/cmdline") + b"\0" + read(f"/proc/{pid}/environ") for pid in pids}
+    texts = {pid: read(f"/proc/{pid}/cmdline") + b"\0" + read(f"/proc/{pid}/environ") + open_files(pid) for pid in pids}
     return [pid for pid, text in texts.items() if pid != os.getpid() and any(mark in text for mark in marks)]
 
 
@@ -25,3 +27,13 @@ def read(path: str) -> bytes:
         return Path(path).read_bytes()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return b""
+
+
+def open_files(pid: int) -> bytes:
+    """Return the names of the files that a process has open, a line each; nothing once it has ended."""
+    names = []
+    with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # closed meanwhile
+                names.append(os.readlink(entry))
+    return "\n".join(["", *names]).encode()

@@ -57,9 +57,10 @@ def test_file_that_is_not_text_is_named(tmp_path):
         read({"GPUSCHED_SECRET_KEY_FILE": str(tmp_path / "key")})
 
 
-def test_data_directory_that_cannot_be_used_is_named(tmp_path):
+@pytest.mark.parametrize("name", ["ready", "up"])
+def test_data_directory_that_cannot_be_used_is_named(tmp_path, name):
     (tmp_path / "file").touch()
-    command = [sys.executable, "manage.py", "ready"]
+    command = [sys.executable, "manage.py", name]
     environment = {**os.environ, "GPUSCHED_DATA_DIR": str(tmp_path / "file" / "data"), "GPUSCHED_SECRET_KEY": ""}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1 and "Traceback" not in done.stderr

@@ -10,7 +10,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
 from dataclasses import dataclass, field
@@ -22,7 +21,8 @@ from gpusched.agent.host.machine import PretendSpec
 from gpusched.agent.processes import end_all_children
 from gpusched.lib.db.embedded import FAST, Server
 from gpusched.lib.process import prepared_data
-from gpusched.lib.process.one_machine import START_SECONDS, Machine, Part, StartError
+from gpusched.lib.process.one_machine import START_SECONDS, Machine, StartError
+from gpusched.lib.process.parts import Part
 
 PREFIX = "gpusched-embedded-"
 _LOCK = "supervisor.lock"
@@ -35,8 +35,13 @@ class Interrupted(BaseException):
 
 @dataclass
 class EmbeddedMachine(Machine):
-    """A machine that starts from prepared data, reports to its parent, and is ready once its nodes are online."""
+    """A machine that starts from prepared data, reports to its parent, and is ready once its nodes are online.
 
+    It stops when its parent ends. `parent`: a pidfd, which notices every end. A pipe does not: a process that the
+    parent has forked would keep it open. Nor does the kernel's signal at a parent's death, which comes already when the
+    thread ends that started this process."""
+
+    parent: int = -1
     later: list[Part] = field(default_factory=list)
 
     def _bootstrap(self) -> dict[str, str | None]:
@@ -56,11 +61,16 @@ class EmbeddedMachine(Machine):
             if time.monotonic() > deadline:
                 raise StartError("the pretend nodes did not come online")
             self._restart_fallen()
-            time.sleep(0.02)
+            self._pause(0.02)
         _report(url=self.url, token=token)
         self.parts += self.later
         for part in self.later:
             part.start(self._output(part))
+
+    def _pause(self, seconds: float) -> None:
+        # Not a thread that waits for the end: this process forks.
+        if select.select([self.parent], [], [], seconds)[0]:
+            self.stopping = True
 
     def _online_nodes(self, token: str) -> int:
         url, headers = f"{self.url}/api/v1/cluster/status", {"Authorization": f"Bearer {token}"}
@@ -72,7 +82,9 @@ class EmbeddedMachine(Machine):
 def main(parent: int, fleet: list[str]) -> int:
     """Run until SIGTERM or the end of the process `parent`. Return the exit status."""
     signal.signal(signal.SIGTERM, _interrupt)
-    _stop_with(parent)
+    handle = os.pidfd_open(os.getppid())
+    if os.getppid() != parent:  # it ended before
+        return 1
     # Processes that jobs leave behind become children of this one, so it can end them.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     remove_abandoned()
@@ -82,7 +94,7 @@ def main(parent: int, fleet: list[str]) -> int:
     lock = (directory / _LOCK).open("w")
     fcntl.flock(lock, fcntl.LOCK_EX)
     try:
-        _run(directory, fleet)
+        _run(directory, fleet, handle)
     except Interrupted:
         return 0
     except (StartError, prepared_data.PrepareError, env.SettingError, OSError, ValueError) as error:
@@ -95,7 +107,7 @@ def main(parent: int, fleet: list[str]) -> int:
     return 0
 
 
-def _run(directory: Path, fleet: list[str]) -> None:
+def _run(directory: Path, fleet: list[str], parent: int) -> None:
     for spec in fleet:
         PretendSpec.parse(spec)
     with (directory / "up.log").open("w", buffering=1) as output:
@@ -105,8 +117,9 @@ def _run(directory: Path, fleet: list[str]) -> None:
 
         prepared_data.copy_to(directory, log)
         EmbeddedMachine(
-            directory, env.read(), port=0, demo=False, agent=True, log=log, fleet=fleet, database_settings=FAST
-        ).run()
+            directory, env.read(), port=0, demo=False, agent=True, log=log, fleet=fleet, database_settings=FAST,
+            parent=parent,
+        ).run()  # fmt: skip
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -121,22 +134,6 @@ def _report(**message: str) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - else Python reports the error again at its end
-
-
-def _stop_with(parent: int) -> None:
-    """Stop this process when its parent ends.
-
-    A pidfd notices every end. A pipe does not: a process that the parent has forked would keep it open. Nor does the
-    kernel's signal at a parent's death, which comes already when the thread ends that started this process."""
-    handle = os.pidfd_open(os.getppid())
-    if os.getppid() != parent:  # it ended before
-        raise SystemExit(1)
-
-    def wait() -> None:
-        select.select([handle], [], [])
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=wait, daemon=True).start()
 
 
 def remove_abandoned() -> None:

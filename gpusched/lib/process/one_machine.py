@@ -7,21 +7,22 @@ import os
 import shlex
 import signal
 import socket
-import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
-from gpusched.env import CONFIG, Env
-from gpusched.installation import SERVER_ROOT
+from gpusched.env import CONFIG, Env, unusable_data_dir
 from gpusched.lib.db import embedded
 from gpusched.lib.process import tls_proxy
 from gpusched.lib.process.children import die_with_parent
+from gpusched.lib.process.parts import Fork, Part
 from gpusched.lib.process.tls_proxy import AUTHORITY, TlsProxy
 
 # Two models, so that model constraints and best fit by memory have an effect.
@@ -49,42 +50,6 @@ def web_command(address: Sequence[str]) -> list[str]:
     limits = ["--websocket-max-message-size", str(_SOCKET_BYTES), "--websocket-max-frame-size", str(_SOCKET_BYTES)]
     return [sys.executable, "-m", "daphne", *address, *limits, "--ping-interval", "20",
             "--application-close-timeout", "2", "-v", "0", "gpusched.asgi:application"]  # fmt: skip
-
-
-@dataclass
-class Part:
-    """A child process that is restarted when it ends."""
-
-    name: str
-    command: list[str]
-    environment: dict[str, str]
-    files: tuple[int, ...] = ()
-    directory: Path = SERVER_ROOT
-    process: subprocess.Popen[bytes] | None = None
-    started_at: float = 0.0
-    pause: float = 0.0
-
-    def start(self, log: Path) -> None:
-        with log.open("ab") as output:
-            self.process = subprocess.Popen(
-                self.command, env=self.environment, cwd=self.directory, stdin=subprocess.DEVNULL, stdout=output,
-                stderr=output, start_new_session=True, preexec_fn=die_with_parent(signal.SIGTERM), pass_fds=self.files,
-            )  # fmt: skip
-        self.started_at = time.monotonic()
-
-    def terminate(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.terminate()
-
-    def wait(self, seconds: float) -> None:
-        """Wait until the terminated process has ended, and kill it after `seconds`."""
-        if self.process is None:
-            return
-        try:
-            self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
 
 
 @dataclass
@@ -117,6 +82,7 @@ class Machine:
             signal.signal(number, self._on_signal)
         try:
             self._start_database()
+            self._load()
             facts = self._bootstrap()
             self._start_parts(facts)
             if self._wait_until_ready():
@@ -142,8 +108,11 @@ class Machine:
 
     def _lock(self) -> None:
         """Lock the data directory. The open file holds the lock, so it ends with the process in any case."""
-        self.data_dir.mkdir(parents=True, exist_ok=True)
-        self._lock_file = (self.data_dir / "up.lock").open("w")
+        try:
+            self.data_dir.mkdir(parents=True, exist_ok=True)
+            self._lock_file = (self.data_dir / "up.lock").open("w")
+        except OSError as error:
+            raise unusable_data_dir(error) from error
         try:
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -205,15 +174,25 @@ class Machine:
             raise StartError(str(error)) from error
         self.database.publish(self.data_dir / "database_url")
 
+    def _load(self) -> None:
+        """Load the server, with the settings that its parts have, for all forks of this process."""
+        os.environ.update(self._settings())
+        import_module("gpusched.preload").load()
+
     def _bootstrap(self) -> dict[str, str | None]:
         command = [sys.executable, "manage.py", "bootstrap", *(["--demo"] if self.demo else [])]
-        result = subprocess.run(command, cwd=SERVER_ROOT, env=self._environment(), capture_output=True, text=True)
-        if result.returncode:
-            raise StartError(f"the database could not be prepared:\n{result.stderr[-3000:]}")
-        facts: dict[str, str | None] = json.loads(result.stdout.splitlines()[-1])
+        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+            status = Fork(command, (), output, errors).wait()
+            if status:
+                errors.seek(0)
+                reason = errors.read().decode(errors="replace")
+                raise StartError(f"the database could not be prepared:\n{reason[-3000:]}")
+            output.seek(0)
+            facts: dict[str, str | None] = json.loads(output.read().splitlines()[-1])
         return facts
 
-    def _environment(self, **more: str) -> dict[str, str]:
+    def _settings(self) -> dict[str, str]:
+        """Return the variables of the server's processes that differ from those of this process at its start."""
         settings = {
             "GPUSCHED_DATA_DIR": str(self.data_dir),
             "GPUSCHED_HTTP_PORT": str(self.port),
@@ -223,7 +202,7 @@ class Machine:
             settings |= self.proxy.settings()
         if config := os.environ.get(CONFIG):
             settings[CONFIG] = os.path.abspath(config)  # the parts run in another directory
-        return {**os.environ, **settings, **more}
+        return settings
 
     def _start_parts(self, facts: dict[str, str | None]) -> None:
         (self.data_dir / "output").mkdir(exist_ok=True)
@@ -239,18 +218,15 @@ class Machine:
         files = (self.shared.fileno(),) if self.shared else ()
         address = ["--fd", str(files[0])] if files else ["-b", self.env.http_host, "-p", str(self.port)]
         web = web_command(address)
-        parts = [
-            Part(f"web{number or ''}", web, self._environment(), files) for number in range(self.env.web_processes)
-        ]
-        for name in ("cycles", "housekeeping"):
-            parts.append(Part(name, [*manage, "worker", name], self._environment(Q_CLUSTER_NAME=name)))
+        parts = [Part(f"web{number or ''}", web, files=files) for number in range(self.env.web_processes)]
+        parts += [Part(name, [*manage, "worker", name]) for name in ("cycles", "housekeeping")]
         if self.proxy:
             command = self.proxy.write()
-            parts.append(Part("proxy", command, self._environment(), directory=self.proxy.directory))
+            parts.append(Part("proxy", command, dict(os.environ), directory=self.proxy.directory))
         if self.agent:
             parts.append(Part("agent", self._agent_command(), self._agent_environment(facts)))
         if self.demo:
-            parts.append(Part("demo", [*manage, "demo_load", "--url", self.url], self._environment()))
+            parts.append(Part("demo", [*manage, "demo_load", "--url", self.url]))
         return parts
 
     def _agent_command(self) -> list[str]:
@@ -288,7 +264,7 @@ class Machine:
             except (urllib.error.URLError, OSError):
                 pass
             self._restart_fallen()
-            time.sleep(0.1)
+            self._pause(0.1)
         if not self.stopping:
             raise StartError(f"the server did not become ready; see the logs in {self.data_dir / 'output'}")
         return False
@@ -325,7 +301,10 @@ class Machine:
         while not self.stopping:
             self._restart_fallen()
             self._restart_database()
-            time.sleep(0.2)
+            self._pause(0.2)
+
+    def _pause(self, seconds: float) -> None:
+        time.sleep(seconds)
 
     def _restart_fallen(self) -> None:
         for part in self.parts:

@@ -3,9 +3,9 @@
 from argparse import ArgumentParser
 from typing import Any
 
-from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
+from gpusched import env
 from gpusched.lib.process.one_machine import PRETEND_FLEET, Machine, StartError
 
 
@@ -14,15 +14,17 @@ class Command(BaseCommand):
     requires_system_checks = []  # `manage.py check` is for developers; here it would double the start time
 
     def add_arguments(self, parser: ArgumentParser) -> None:
+        # Django's settings come later, once the database has an address (Machine).
+        self.env = env.read()
         parser.add_argument("--demo", action="store_true", help="a pretend fleet, three tenants and a trickle of jobs")
-        parser.add_argument("--port", type=int, default=settings.ENV.http_port, help="port of the web server")
-        parser.add_argument("--tls", metavar="NAME", default=settings.ENV.tls_name, help="serve https://NAME by Caddy")
+        parser.add_argument("--port", type=int, default=self.env.http_port, help="port of the web server")
+        parser.add_argument("--tls", metavar="NAME", default=self.env.tls_name, help="serve https://NAME by Caddy")
         parser.add_argument("--no-agent", action="store_true", help="no agent on this machine")
 
     def handle(self, *args: Any, **options: Any) -> None:
         machine = Machine(
-            settings.DATA_DIR,
-            settings.ENV,
+            self.env.data_dir.absolute(),
+            self.env,
             options["port"],
             demo=options["demo"],
             agent=not options["no_agent"],

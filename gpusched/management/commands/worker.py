@@ -1,12 +1,16 @@
 """Run a django-q2 cluster: `cycles` (the scheduler) or `housekeeping`."""
 
-import os
-import sys
 from argparse import ArgumentParser
 from importlib import import_module
 from typing import Any
 
+import django_q.cluster
+import django_q.monitor
+import django_q.pusher
+import django_q.worker
+from django.conf import settings
 from django.core.management.base import BaseCommand
+from django_q.conf import Conf
 
 from gpusched import tracing
 from gpusched.lib.process.children import forks_die_with_parent, settle_heap
@@ -20,22 +24,17 @@ class Command(BaseCommand):
         parser.add_argument("cluster", choices=["cycles", "housekeeping"])
 
     def handle(self, *args: Any, **options: Any) -> None:
-        if os.environ.get("Q_CLUSTER_NAME") != options["cluster"]:
-            # django-q2 has already read the name of its cluster from the environment, which it does once.
-            os.environ["Q_CLUSTER_NAME"] = options["cluster"]
-            os.execv(sys.executable, [sys.executable, *sys.argv])  # noqa: S606
+        _choose_cluster(options["cluster"])
         # Otherwise its processes survive a kill -9 of their parent and continue to schedule.
         forks_die_with_parent()
         if options["cluster"] == "housekeeping":
             _plan_housekeeping()
-        from django_q.cluster import Cluster
-
         from notifications.sending import sender
 
         import_module("scheduling.worker.tasks")  # once for all its processes
         tracing.load()
         settle_heap()
-        cluster = Cluster()
+        cluster = django_q.cluster.Cluster()
         cluster.start()
         if options["cluster"] == "housekeeping":
             # After the fork, in this process, which only waits for the cluster.
@@ -43,6 +42,18 @@ class Command(BaseCommand):
         cluster.sentinel.join()
         if options["cluster"] == "housekeeping":
             stopping.set()
+
+
+def _choose_cluster(name: str) -> None:
+    """Give django-q2 the settings of this cluster. It read those of another one if it was loaded without the variable
+    Q_CLUSTER_NAME, which it reads once."""
+    base: dict[str, Any] = settings.Q_CLUSTER
+    values = {**base, **base["ALT_CLUSTERS"].get(name, {}), "cluster_name": name}
+    for key, value in values.items():
+        setattr(Conf, key.upper(), value)
+    # It would replace the titles of its processes, which name the cluster, by random words.
+    for module in (django_q.cluster, django_q.monitor, django_q.pusher, django_q.worker):
+        module.setproctitle = None
 
 
 def _plan_housekeeping() -> None:

@@ -1,0 +1,72 @@
+"""The parts of a server are forks of `up`: each is started again on its own, with connections of its own."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.processes import is_alive
+from tests.system.stack import Stack
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+PARTS = ("daphne", "worker cycles", "worker housekeeping")
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    with Stack(heartbeat_seconds=0.5) as running:
+        running.fleet(1)
+        yield running
+
+
+def main_process(stack: Stack, part: str) -> int:
+    """Return the process of a part itself, without its children; 0 while there is none."""
+    assert stack.up is not None
+    mine = [pid for pid in stack.pids(part) if f"\nPPid:\t{stack.up.pid}\n" in Path(f"/proc/{pid}/status").read_text()]
+    return mine[0] if mine else 0
+
+
+def open_files(pid: int) -> dict[int, str]:
+    folder = Path(f"/proc/{pid}/fd")
+    return {int(name): os.readlink(folder / name) for name in os.listdir(folder)}
+
+
+def test_supervisor_that_forks_has_one_thread_and_no_connection(stack: Stack) -> None:
+    """A fork would inherit locks that other threads hold, and share the connection."""
+    assert stack.up is not None
+    wait_for(lambda: all(main_process(stack, part) for part in PARTS), 60, "the parts")
+    assert os.listdir(f"/proc/{stack.up.pid}/task") == [str(stack.up.pid)]
+    targets = open_files(stack.up.pid).values()
+    assert any(target.endswith("up.lock") for target in targets)
+    assert not [target for target in targets if target.startswith(("socket:", "anon_inode:[eventpoll"))]
+
+
+def test_parts_hold_no_lock_of_their_supervisor(stack: Stack) -> None:
+    """It would keep `up` from starting again after a kill -9."""
+    for part in PARTS:
+        for pid in stack.pids(part):
+            assert not [target for target in open_files(pid).values() if target.endswith("up.lock")]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_killed_part_is_forked_again_and_works(stack: Stack, part: str) -> None:
+    victim = main_process(stack, part)
+    os.kill(victim, signal.SIGKILL)
+    wait_for(lambda: main_process(stack, part) not in (0, victim), 60, "its return")
+    wait_for(stack.is_ready, 60, "the server to be ready")
+    client = stack.client()
+    assert client.wait(client.submit(["true"], gpus=1).id, timeout=60).state == "completed"
+
+
+def test_supervisor_starts_again_after_a_kill(stack: Stack) -> None:
+    assert stack.up is not None
+    old = [pid for part in PARTS for pid in stack.pids(part)]
+    stack.up.kill()
+    stack.up.wait()
+    wait_for(lambda: not any(map(is_alive, old)), 60, "its parts to end")
+    stack.start()
+    client = stack.client()
+    assert client.wait(client.submit(["true"], gpus=1).id, timeout=60).state == "completed"
