@@ -10,6 +10,8 @@ from django.db import transaction
 
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.bus import events
+from gpusched.lib.cache import Cache
+from gpusched.lib.db.grouping import Grouped
 from gpusched.lib.db.sql import columns, prepared
 from gpusched.protocol.job_request import FieldError
 from serving import payloads
@@ -25,6 +27,7 @@ from tenants.models import BucketUse
 # The queue of an endpoint counts as nearly full from this part of max_queue on.
 WARNING_PART = 0.8
 _RETRY_SECONDS = 1
+Rows = Sequence[Mapping[str, Any]]
 MAX_UNITS = 1e6
 _QUEUED = (
     "SELECT count(*) AS queued FROM serving_inferencerequest WHERE endpoint_id = %(endpoint)s AND state = 'queued'"
@@ -33,23 +36,24 @@ _INSERT = """
     INSERT INTO serving_inferencerequest
            (endpoint_id, user_id, state, cost, payload, payload_type, payload_file, payload_bytes, attempt, runs_alone,
             result_type, error_code, error, flush_reason, dispatcher)
-    SELECT %(endpoint)s, %(user)s, 'queued', cost, payload, type, file, bytes, 0, false, '', '', '', '',
+    SELECT %(endpoint)s, "user", 'queued', cost, payload, type, file, bytes, 0, false, '', '', '', '',
            %(dispatcher)s::bigint
-      FROM unnest(%(payloads)s::bytea[], %(types)s::text[], %(files)s::text[], %(sizes)s::bigint[],
-                  %(costs)s::float8[])
-           WITH ORDINALITY AS r (payload, type, file, bytes, cost, number){only_if} ORDER BY number
+      FROM unnest(%(payloads)s::bytea[], %(users)s::bigint[], %(types)s::text[], %(files)s::text[], %(sizes)s::bigint[],
+                  %(costs)s::float8[], %(places)s::int[])
+           WITH ORDINALITY AS r (payload, "user", type, file, bytes, cost, place, number){only_if} ORDER BY number
     RETURNING id, queued_at
 """
 _INSERT_ANY = _INSERT.format(only_if="")
 _IF_UNLIMITED = f"""
-     WHERE (SELECT queued FROM q) + %(count)s <= %(max_queue)s
+     WHERE (SELECT queued FROM q) + place <= %(max_queue)s
        AND (%(read_as)s::text IS NULL OR ({CURRENT}) = %(read_as)s)
        AND NOT EXISTS (SELECT 1 FROM tenants_buckets WHERE tenant_id = %(tenant)s AND limits = '{BucketUse.TASKS}')
 """
-# Without a bucket that could refuse, one statement is the whole submit: half the time of a transaction.
+# Without a bucket that could refuse, one statement is the whole submit: half the time of a transaction. Of several
+# submits to an endpoint it writes the first ones, as many as the queue has room for.
 _INSERT_UNLIMITED = f"""
     WITH q AS MATERIALIZED ({_QUEUED}), new AS ({_INSERT.format(only_if=_IF_UNLIMITED)})
-    SELECT new.id, new.queued_at, q.queued + %(count)s AS queued FROM new CROSS JOIN q ORDER BY new.id
+    SELECT new.id, new.queued_at, q.queued FROM new CROSS JOIN q ORDER BY new.id
 """
 
 
@@ -60,6 +64,18 @@ class NewRequest:
     payload: bytes
     payload_type: str
     units: float = 1.0
+
+
+@dataclass(frozen=True)
+class _Submit:
+    """Requests to queue, all or none. `files`: the names of the files with their payloads, empty for those in the row.
+    `dispatcher`: see `submit`."""
+
+    endpoint: Endpoint
+    user_id: int
+    requests: Sequence[NewRequest]
+    files: Sequence[str]
+    dispatcher: int | None = None
 
 
 class Submitted(NamedTuple):
@@ -82,8 +98,7 @@ def submit(
     announces the request."""
     _require_accepting(endpoint, dispatcher)
     with _stored_payloads(requests) as files:
-        values = _values(endpoint, requests, files, identity, dispatcher)
-        rows, queued, room = _insert(endpoint, values, sum(endpoint.cost * request.units for request in requests))
+        rows, queued, room = _insert(_Submit(endpoint, identity.user_id, requests, files, dispatcher))
     return _submitted(endpoint, rows, queued, room, dispatcher)
 
 
@@ -94,8 +109,8 @@ def submit_if_unchanged(endpoint: Endpoint, requests: Sequence[NewRequest], iden
         _require_accepting(endpoint, None)
     except Problem:
         return None  # that may no longer be so
-    rows = _insert_unlimited(endpoint, _values(endpoint, requests, [""] * len(requests), identity, None))
-    return _submitted(endpoint, rows, rows[0]["queued"], None, None) if rows else None
+    rows, queued = _insert_unlimited(_Submit(endpoint, identity.user_id, requests, [""] * len(requests)))
+    return _submitted(endpoint, rows, queued, None, None) if rows else None
 
 
 def _require_accepting(endpoint: Endpoint, dispatcher: int | None) -> None:
@@ -112,7 +127,7 @@ def _require_accepting(endpoint: Endpoint, dispatcher: int | None) -> None:
 
 
 def _submitted(
-    endpoint: Endpoint, rows: Sequence[Mapping[str, Any]], queued: int, room: Room | None, dispatcher: int | None
+    endpoint: Endpoint, rows: Rows, queued: int, room: Room | None, dispatcher: int | None
 ) -> Submitted:
     """Announce new requests and describe them."""
     if dispatcher is None:
@@ -122,26 +137,49 @@ def _submitted(
     return Submitted([row["id"] for row in rows], rows[0]["queued_at"], queued, warning, room)
 
 
-def _insert(
-    endpoint: Endpoint, values: Mapping[str, Any], cost: float
-) -> tuple[list[dict[str, Any]], int, Room | None]:
+def _insert(submit: _Submit) -> tuple[Rows, int, Room | None]:
     """Write the requests. Return their rows, how many requests of the endpoint wait, and the room in the buckets."""
-    if rows := _insert_unlimited(endpoint, values):
-        return rows, rows[0]["queued"], None
-    queued = _require_room(endpoint, values["count"])
+    rows, queued = _insert_unlimited(submit)
+    if rows:
+        return rows, queued, None
+    endpoint = submit.endpoint
+    queued = _require_room(endpoint, len(submit.requests))
+    cost = sum(endpoint.cost * request.units for request in submit.requests)
     with transaction.atomic():
-        rows = prepared(_INSERT_ANY, values)
-        room = buckets.take(endpoint.tenant_id, values["user"], BucketUse.TASKS, cost)
+        rows = prepared(_INSERT_ANY, _values([submit]))
+        room = buckets.take(endpoint.tenant_id, submit.user_id, BucketUse.TASKS, cost)
     return rows, queued, room
 
 
-def _insert_unlimited(endpoint: Endpoint, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _insert_unlimited(submit: _Submit) -> tuple[Rows, int]:
     """Write the requests of an endpoint that has not changed since it was read. Return no rows if it has, if its queue
-    is full or if a bucket might refuse them."""
-    rows = prepared(_INSERT_UNLIMITED, values)
+    is full or if a bucket might refuse them; and how many requests of the endpoint wait."""
+    endpoint = submit.endpoint
+    if len(submit.requests) > 1 or endpoint.read_as is None:
+        [(rows, queued)] = _insert_group([submit])
+    else:
+        # One group per endpoint, so that a lock on another endpoint delays none of its submits.
+        key = (endpoint.pk, endpoint.read_as, submit.dispatcher)
+        rows, queued = _groups.get(key, lambda: Grouped(_insert_group))(submit)
     if not rows:
         known.forget(endpoint.name)
-    return rows
+    return rows, queued
+
+
+def _insert_group(submits: Sequence[_Submit]) -> Sequence[tuple[Rows, int]]:
+    """Write the requests of these submits to one endpoint. Return for each what `_insert_unlimited` does."""
+    rows = prepared(_INSERT_UNLIMITED, _values(submits))
+    written = []
+    end = 0
+    for submit in submits:
+        begin, end = end, end + len(submit.requests)
+        own = rows[begin:end]
+        written.append((own, own[0]["queued"] + end if own else 0))
+    return written
+
+
+# The submits of single requests that arrive together, by what they have in common.
+_groups = Cache[tuple[int, str, int | None], Grouped[_Submit, tuple[Rows, int]]](max_entries=256)
 
 
 @contextmanager
@@ -159,28 +197,31 @@ def _stored_payloads(requests: Sequence[NewRequest]) -> Iterator[list[str]]:
         raise
 
 
-def _values(
-    endpoint: Endpoint,
-    requests: Sequence[NewRequest],
-    files: Sequence[str],
-    identity: Identity,
-    dispatcher: int | None,
-) -> dict[str, Any]:
-    each = zip(requests, files, strict=True)
-    given = [(r.payload_type, file, len(r.payload), endpoint.cost * r.units) for r, file in each]
-    types, names, sizes, costs = columns(given, 4)
+def _values(submits: Sequence[_Submit]) -> dict[str, Any]:
+    """Return the parameters of submits to the same endpoint. `place`: how many requests wait with those of a submit,
+    besides those that wait before the statement."""
+    endpoint = submits[0].endpoint
+    contents, rows = [], []
+    place = 0
+    for submit in submits:
+        place += len(submit.requests)
+        for request, file in zip(submit.requests, submit.files, strict=True):
+            contents.append(b"" if file else request.payload)
+            cost = endpoint.cost * request.units
+            rows.append((submit.user_id, request.payload_type, file, len(request.payload), cost, place))
+    users, types, files, sizes, costs, places = columns(rows, 6)
     return {
         "endpoint": endpoint.pk,
         "name": endpoint.name,
         "read_as": endpoint.read_as,
-        "user": identity.user_id,
-        "payloads": [b"" if file else request.payload for request, file in zip(requests, files, strict=True)],
+        "payloads": contents,
+        "users": users,
         "types": types,
-        "files": names,
+        "files": files,
         "sizes": sizes,
         "costs": costs,
-        "dispatcher": dispatcher,
-        "count": len(requests),
+        "places": places,
+        "dispatcher": submits[0].dispatcher,
         "max_queue": endpoint.max_queue,
         "tenant": endpoint.tenant_id,
     }

@@ -1,5 +1,6 @@
 """Authenticate and authorize callers: tokens, page sessions, scopes and roles."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -17,6 +18,7 @@ from gpusched.lib.api.problems import Problem, not_found
 from gpusched.lib.api.rest import check_query, read_body
 from gpusched.lib.audit import log
 from gpusched.lib.auth import credentials
+from gpusched.lib.db.grouping import Grouped
 from gpusched.lib.db.sql import execute, prepared, query
 from gpusched.protocol.states import Role, Scope
 from tenants.models import BucketUse
@@ -107,7 +109,7 @@ _DEFAULT_MINUTES = """
            SELECT 1 FROM tenants_membership w WHERE w.tenant_id = q.tenant_id AND w.user_id = {user}))
 """
 _BY_TOKEN = f"""
-    SELECT t.id, t.secret_hash, t.scopes, t.tenant_id, t.expires_at, t.user_id, u.username, u.is_superuser,
+    SELECT t.prefix, t.id, t.secret_hash, t.scopes, t.tenant_id, t.expires_at, t.user_id, u.username, u.is_superuser,
            ({_QUOTA_EDITS}) AS quota_edits,
            ({_JOB_BUCKETS.format(is_admin="u.is_superuser", user="u.id")}) AS job_buckets,
            ({_DEFAULT_MINUTES.format(is_admin="u.is_superuser", user="u.id")}) AS default_minutes,
@@ -116,7 +118,8 @@ _BY_TOKEN = f"""
               FROM tenants_membership m JOIN tenants_tenant n ON n.id = m.tenant_id
              WHERE m.user_id = t.user_id AND (t.tenant_id IS NULL OR m.tenant_id = t.tenant_id)) AS memberships
       FROM tenants_apitoken t JOIN auth_user u ON u.id = t.user_id
-     WHERE t.prefix = %s AND u.is_active AND t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > now())
+     WHERE t.prefix = ANY(%s::text[]) AND u.is_active AND t.revoked_at IS NULL
+       AND (t.expires_at IS NULL OR t.expires_at > now())
 """
 
 
@@ -126,10 +129,9 @@ _TENANT = "SELECT id, name, archived_at IS NOT NULL AS is_archived FROM tenants_
 def identity_of_token(header: str) -> Identity | None:
     """Return the identity of an Authorization header, or None."""
     prefix, secret = credentials.bearer(header)
-    rows = prepared(_BY_TOKEN, [prefix]) if prefix and "\x00" not in prefix else []
-    if not rows or not credentials.proves(secret, rows[0]["secret_hash"]):
+    row = _token_row(prefix) if prefix and "\x00" not in prefix else None
+    if row is None or not credentials.proves(secret, row["secret_hash"]):
         return None
-    row = rows[0]
     if row["is_stale"]:
         execute("UPDATE tenants_apitoken SET last_used_at = now() WHERE id = %s", [row["id"]])
     # A token limited to one tenant is never an admin's token.
@@ -141,6 +143,14 @@ def identity_of_token(header: str) -> Identity | None:
     via, more = f"token {prefix}", (row["tenant_id"], row["expires_at"], int(row["quota_edits"]))
     submits = (frozenset(row["job_buckets"]), _by_tenant(row["default_minutes"]))
     return Identity(row["user_id"], row["username"], is_admin, scopes, *_roles(memberships), via, *more, *submits)
+
+
+def _token_rows(prefixes: Sequence[str]) -> list[dict[str, Any] | None]:
+    rows = {row["prefix"]: row for row in prepared(_BY_TOKEN, [list(set(prefixes))])}
+    return [rows.get(prefix) for prefix in prefixes]
+
+
+_token_row = Grouped(_token_rows)
 
 
 def identity_of_user(user: AbstractBaseUser) -> Identity:
