@@ -99,7 +99,7 @@ def submit(
     _require_accepting(endpoint, dispatcher)
     with _stored_payloads(requests) as files:
         rows, queued, room = _insert(_Submit(endpoint, identity.user_id, requests, files, dispatcher))
-    return _submitted(endpoint, rows, queued, room, dispatcher)
+    return _submitted(endpoint, rows, queued, room)
 
 
 def submit_if_unchanged(endpoint: Endpoint, requests: Sequence[NewRequest], identity: Identity) -> Submitted | None:
@@ -110,7 +110,7 @@ def submit_if_unchanged(endpoint: Endpoint, requests: Sequence[NewRequest], iden
     except Problem:
         return None  # that may no longer be so
     rows, queued = _insert_unlimited(_Submit(endpoint, identity.user_id, requests, [""] * len(requests)))
-    return _submitted(endpoint, rows, queued, None, None) if rows else None
+    return _submitted(endpoint, rows, queued, None) if rows else None
 
 
 def _require_accepting(endpoint: Endpoint, dispatcher: int | None) -> None:
@@ -126,12 +126,8 @@ def _require_accepting(endpoint: Endpoint, dispatcher: int | None) -> None:
         raise Problem(400, "wrong_protocol", detail, next_step=step, errors=[error])
 
 
-def _submitted(
-    endpoint: Endpoint, rows: Rows, queued: int, room: Room | None, dispatcher: int | None
-) -> Submitted:
-    """Announce new requests and describe them."""
-    if dispatcher is None:
-        events.changed("endpoints", [endpoint.pk])
+def _submitted(endpoint: Endpoint, rows: Rows, queued: int, room: Room | None) -> Submitted:
+    """Describe new requests."""
     is_nearly_full = queued >= WARNING_PART * endpoint.max_queue
     warning = f"endpoint={endpoint.name};used={queued};limit={endpoint.max_queue}" if is_nearly_full else ""
     return Submitted([row["id"] for row in rows], rows[0]["queued_at"], queued, warning, room)
@@ -148,6 +144,7 @@ def _insert(submit: _Submit) -> tuple[Rows, int, Room | None]:
     with transaction.atomic():
         rows = prepared(_INSERT_ANY, _values([submit]))
         room = buckets.take(endpoint.tenant_id, submit.user_id, BucketUse.TASKS, cost)
+        _announce(submit)
     return rows, queued, room
 
 
@@ -175,7 +172,15 @@ def _insert_group(submits: Sequence[_Submit]) -> Sequence[tuple[Rows, int]]:
         begin, end = end, end + len(submit.requests)
         own = rows[begin:end]
         written.append((own, own[0]["queued"] + end if own else 0))
+    if rows:
+        _announce(submits[0])
     return written
+
+
+def _announce(submit: _Submit) -> None:
+    """Announce new requests of an endpoint. The web process of a client of the OpenAI API does so itself."""
+    if submit.dispatcher is None:
+        events.changed("endpoints", [submit.endpoint.pk])
 
 
 # The submits of single requests that arrive together, by what they have in common.

@@ -46,6 +46,17 @@ class Negotiation(DefaultContentNegotiation):
     """Negotiation by `Accept`, or by `?format=` if the endpoint has that parameter. An unknown format is refused like
     any other parameter."""
 
+    def select_renderer(
+        self, request: Request, renderers: Iterable[BaseRenderer], format_suffix: str | None = None
+    ) -> tuple[BaseRenderer, str]:
+        """Parse no header if there is nothing to choose: most endpoints have one renderer, and many callers accept
+        anything."""
+        choices = list(renderers)
+        if len(choices) == 1 and request.META.get("HTTP_ACCEPT", "*/*") == "*/*":
+            return choices[0], choices[0].media_type
+        selected: tuple[BaseRenderer, str] = super().select_renderer(request, choices, format_suffix)
+        return selected
+
     def filter_renderers(self, renderers: Iterable[BaseRenderer], format: str) -> list[BaseRenderer]:
         return [renderer for renderer in renderers if renderer.format == format] or list(renderers)
 
