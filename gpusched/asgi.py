@@ -9,7 +9,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpusched.settings")
 import asyncio
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from importlib import import_module
 from typing import IO, Any
@@ -121,18 +121,28 @@ class OneHopHandler(ASGIHandler):
             return response
 
 
-async def unless_gone(sending: Coroutine[Any, Any, None], receive: Receive) -> None:
+async def unless_gone(sending: Awaitable[None], receive: Receive) -> None:
     """Send until the end, or until the client leaves: after the body, the only event still to receive."""
-    work = asyncio.ensure_future(sending)  # first: once it has begun, its own cleanup runs in any case
+    task = asyncio.current_task()
+    assert task is not None
+    is_gone = False
+
+    def stop(_: asyncio.Future[Any]) -> None:
+        nonlocal is_gone
+        is_gone = True
+        task.cancel()
+
     leaving = asyncio.ensure_future(receive())
+    leaving.add_done_callback(stop)
     try:
-        await asyncio.wait({work, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if work.done():
-            work.result()
+        await sending
+    except asyncio.CancelledError:
+        if not is_gone:
+            raise
+        task.uncancel()
     finally:
-        work.cancel()
+        leaving.remove_done_callback(stop)
         leaving.cancel()
-        await asyncio.gather(work, leaving, return_exceptions=True)
 
 
 tracing.start("gpusched-web")

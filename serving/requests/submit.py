@@ -89,6 +89,10 @@ class Submitted(NamedTuple):
     room: Room | None
 
 
+# Submits of single requests that arrive together, by what they have in common.
+_groups = Cache[tuple[int, str, int | None], Grouped[_Submit, tuple[Rows, int]]](max_entries=256)
+
+
 def submit(
     endpoint: Endpoint, requests: Sequence[NewRequest], identity: Identity, dispatcher: int | None = None
 ) -> Submitted:
@@ -149,8 +153,9 @@ def _insert(submit: _Submit) -> tuple[Rows, int, Room | None]:
 
 
 def _insert_unlimited(submit: _Submit) -> tuple[Rows, int]:
-    """Write the requests of an endpoint that has not changed since it was read. Return no rows if it has, if its queue
-    is full or if a bucket might refuse them; and how many requests of the endpoint wait."""
+    """Write the requests in one statement, which the submits that arrive together share. Return their rows, and how
+    many requests of the endpoint wait. Return no rows if it has changed since it was read, if its queue is full or if
+    a bucket might refuse them."""
     endpoint = submit.endpoint
     if len(submit.requests) > 1 or endpoint.read_as is None:
         [(rows, queued)] = _insert_group([submit])
@@ -181,10 +186,6 @@ def _announce(submit: _Submit) -> None:
     """Announce new requests of an endpoint. The web process of a client of the OpenAI API does so itself."""
     if submit.dispatcher is None:
         events.changed("endpoints", [submit.endpoint.pk])
-
-
-# The submits of single requests that arrive together, by what they have in common.
-_groups = Cache[tuple[int, str, int | None], Grouped[_Submit, tuple[Rows, int]]](max_entries=256)
 
 
 @contextmanager

@@ -1,0 +1,71 @@
+"""Answers that take a while end when their client leaves."""
+
+import asyncio
+
+import pytest
+
+from gpusched.asgi import unless_gone
+
+
+class Sending:
+    """An answer that waits until `proceed` is set. `ended` is set by its own cleanup, which takes a turn of the loop."""
+
+    def __init__(self):
+        self.begun, self.proceed, self.ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def send(self):
+        self.begun.set()
+        try:
+            await self.proceed.wait()
+        finally:
+            await asyncio.sleep(0)
+            self.ended.set()
+
+
+async def never():
+    await asyncio.Event().wait()
+
+
+def test_answer_ends_when_its_client_leaves():
+    async def run():
+        sending = Sending()
+
+        async def left():
+            await sending.begun.wait()
+            return {"type": "http.disconnect"}
+
+        await unless_gone(sending.send(), left)
+        assert sending.ended.is_set()
+        assert not sending.proceed.is_set()
+        await asyncio.sleep(0)  # the task itself is not cancelled
+
+    asyncio.run(run())
+
+
+def test_answer_is_complete_if_its_client_stays():
+    async def run():
+        sending = Sending()
+        sending.proceed.set()
+        await unless_gone(sending.send(), never)
+        assert sending.ended.is_set()
+
+    asyncio.run(run())
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(unless_gone(_fail(), never))
+
+
+async def _fail():
+    raise ZeroDivisionError
+
+
+def test_answer_is_cancelled_with_its_request():
+    async def run():
+        sending = Sending()
+        request = asyncio.ensure_future(unless_gone(sending.send(), never))
+        await sending.begun.wait()
+        request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+        assert sending.ended.is_set()
+
+    asyncio.run(run())
