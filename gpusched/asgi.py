@@ -137,9 +137,8 @@ async def unless_gone(sending: Awaitable[None], receive: Receive) -> None:
     try:
         await sending
     except asyncio.CancelledError:
-        if not is_gone:
+        if not is_gone or task.uncancel():  # cancelled by others, too
             raise
-        task.uncancel()
     finally:
         leaving.remove_done_callback(stop)
         leaving.cancel()

@@ -69,3 +69,24 @@ def test_answer_is_cancelled_with_its_request():
         assert sending.ended.is_set()
 
     asyncio.run(run())
+
+
+def test_answer_is_cancelled_with_its_request_when_its_client_leaves_meanwhile():
+    async def run():
+        begun, leaving = asyncio.Event(), asyncio.Event()
+
+        async def send():
+            try:
+                begun.set()
+                await never()
+            finally:
+                leaving.set()
+                await never()  # until the client has left
+
+        request = asyncio.ensure_future(unless_gone(send(), leaving.wait))
+        await begun.wait()
+        request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+
+    asyncio.run(run())
