@@ -17,8 +17,13 @@ def processes_naming(*marks: bytes) -> list[int]:
     """Return the processes, except this one, that have one of these texts in their command line, in their environment
     or in the names of their open files. The title of a forked process replaces its first two."""
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    texts = {pid: read(f"/proc/{pid}/cmdline") + b"\0" + read(f"/proc/{pid}/environ") + open_files(pid) for pid in pids}
+    texts = {pid: _texts(pid) for pid in pids}
     return [pid for pid, text in texts.items() if pid != os.getpid() and any(mark in text for mark in marks)]
+
+
+def _texts(pid: int) -> bytes:
+    names = map(os.fsencode, open_files(pid).values())
+    return b"\0".join([read(f"/proc/{pid}/cmdline"), read(f"/proc/{pid}/environ"), *names])
 
 
 def read(path: str) -> bytes:
@@ -29,11 +34,11 @@ def read(path: str) -> bytes:
         return b""
 
 
-def open_files(pid: int) -> bytes:
-    """Return the names of the files that a process has open, a line each; nothing once it has ended."""
-    names = []
+def open_files(pid: int) -> dict[int, str]:
+    """Return the open files of a process, by their numbers; none once it has ended."""
+    names = {}
     with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
         for entry in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(FileNotFoundError):  # closed meanwhile
-                names.append(os.readlink(entry))
-    return "\n".join(["", *names]).encode()
+                names[int(entry.name)] = os.readlink(entry)
+    return names

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import is_alive
+from tests.processes import is_alive, open_files
 from tests.system.stack import Stack
 from tests.waiting import wait_for
 
@@ -27,11 +27,6 @@ def main_process(stack: Stack, part: str) -> int:
     assert stack.up is not None
     mine = [pid for pid in stack.pids(part) if f"\nPPid:\t{stack.up.pid}\n" in Path(f"/proc/{pid}/status").read_text()]
     return mine[0] if mine else 0
-
-
-def open_files(pid: int) -> dict[int, str]:
-    folder = Path(f"/proc/{pid}/fd")
-    return {int(name): os.readlink(folder / name) for name in os.listdir(folder)}
 
 
 def test_supervisor_that_forks_has_one_thread_and_no_connection(stack: Stack) -> None:
