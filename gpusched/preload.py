@@ -11,23 +11,18 @@ import django
 from gpusched import tracing
 from gpusched.lib.process.children import settle_heap
 
-# What gpusched/asgi.py and the management commands of the parts import, besides the views and the middleware.
+# What gpusched/asgi.py and the commands of the parts import, besides views and middleware; these import the rest.
 _MODULES = (
     "autobahn.twisted.websocket",
-    "channels.auth",
     "channels.routing",
-    "channels.security.websocket",
-    "django_q.cluster",
     "frontend.websocket",
     "gpusched.management.commands.bootstrap",
     "gpusched.management.commands.worker",
-    "nodes.agents.hub",
     "nodes.agents.websocket",
     "nodes.streams.websocket",
     "notifications.sending.sender",
     "scheduling.worker.broker",
     "scheduling.worker.tasks",
-    "serving.web",
     "twisted.web.http",
 )
 
