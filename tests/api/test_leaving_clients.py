@@ -83,7 +83,11 @@ def test_answer_is_cancelled_with_its_request_when_its_client_leaves_meanwhile()
                 leaving.set()
                 await never()  # until the client has left
 
-        request = asyncio.ensure_future(unless_gone(send(), leaving.wait))
+        async def left():
+            await leaving.wait()
+            return {"type": "http.disconnect"}
+
+        request = asyncio.ensure_future(unless_gone(send(), left))
         await begun.wait()
         request.cancel()
         with pytest.raises(asyncio.CancelledError):
