@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 
 def wait_for(
@@ -29,3 +30,9 @@ def assert_stays(condition: Callable[[], object], seconds: float) -> None:
 def until_random_moment(chance: random.Random, lowest: float, highest: float) -> None:
     """Let a random time pass, so that what follows happens at any moment."""
     time.sleep(chance.uniform(lowest, highest))
+
+
+def until_exists(file: Path) -> str:
+    """A shell command that ends once the file exists, or its directory does not: a job that runs for as long as the
+    test needs it to, and outlives nothing."""
+    return f"while [ -d {file.parent} ] && [ ! -e {file} ]; do sleep 0.1; done"

@@ -8,7 +8,7 @@ from playwright.sync_api import Page, expect
 
 from gpusched.protocol.rest.cluster import Quota
 from tests.system.stack import Stack
-from tests.waiting import wait_for
+from tests.waiting import until_exists, wait_for
 
 pytestmark = pytest.mark.browser
 
@@ -162,8 +162,10 @@ def test_usage_period_wraps_on_phone(page: Page, stack: Stack, width: int) -> No
 
 def test_my_work_follows_jobs_live(page: Page, stack: Stack) -> None:
     page.goto("/mine/")
-    job = stack.client().submit(["sleep", "4"], gpus=1, name="own-work")
+    may_end = stack.directory / "own-work-may-end"
+    job = stack.client().submit(["sh", "-c", until_exists(may_end)], gpus=1, name="own-work")
     expect(page.locator(f"#mine section:has(#running) #job-{job.id}")).to_be_visible()
+    may_end.touch()
     expect(page.locator(f"#mine section:has(#recent) #job-{job.id}")).to_be_visible(timeout=30_000)
 
 

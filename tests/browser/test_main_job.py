@@ -7,10 +7,9 @@ from playwright.sync_api import Page, expect
 
 from gpusched.protocol.rest.cluster import Quota
 from tests.system.stack import Stack
-from tests.waiting import wait_for
+from tests.waiting import until_exists, wait_for
 
 pytestmark = pytest.mark.browser
-SLOWLY = "sh -c 'for i in 1 2 3 4 5 6; do echo line $i of six; sleep 0.5; done; echo the end'"
 
 
 def submit(page: Page, command: str, **fields: str) -> int:
@@ -34,14 +33,16 @@ def test_wrong_password_is_rejected(page: Page) -> None:
     expect(page.get_by_role("alert")).to_be_visible()
 
 
-def test_submit_watch_and_read_the_log(page: Page) -> None:
+def test_submit_watch_and_read_the_log(page: Page, stack: Stack) -> None:
     """Without a reload: pending or running, then completed; the log grows line by line."""
-    submit(page, SLOWLY, name="watched")
+    may_end = stack.directory / "watched-may-end"
+    submit(page, f'sh -c "echo line 1; sleep 1; echo line 2; {until_exists(may_end)}; echo the end"', name="watched")
     head = page.locator("[data-view=job-head]")
     expect(head.locator(".state-running")).to_be_visible()
     log = page.locator("pre.log")
-    expect(log).to_contain_text("line 2 of six")
+    expect(log).to_contain_text("line 2")
     assert "the end" not in log.inner_text()
+    may_end.touch()
     expect(log).to_contain_text("the end")
     expect(head.locator(".state-completed")).to_be_visible()
     expect(head).to_contain_text("exited with code 0")
@@ -99,9 +100,11 @@ def test_page_equals_new_page_after_interruption(page: Page, stack: Stack) -> No
     page.goto("/jobs/")
     chip = page.locator("[data-freshness]")
     expect(chip).to_have_class(re.compile("is-live"))
-    job = stack.client().submit(["sleep", "2"], gpus=1, name="meanwhile")
+    may_end = stack.directory / "meanwhile-may-end"
+    job = stack.client().submit(["sh", "-c", until_exists(may_end)], gpus=1, name="meanwhile")
     expect(page.locator(f"tr[data-key='{job.id}'] .state-running")).to_be_visible()
     assert stack.kill("daphne")
+    may_end.touch()
     expect(chip).to_have_class(re.compile("is-offline"))
     wait_for(lambda: stack.is_ready(), 30, "the web server to be back")
     expect(chip).to_have_class(re.compile("is-live"), timeout=20_000)
