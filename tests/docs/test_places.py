@@ -1,6 +1,8 @@
 """Check that the places that CONTRIBUTING.md and docs/architecture.md name exist."""
 
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -66,3 +68,10 @@ def test_architecture_names_places_that_exist():
     missing = [path for path in sorted(files) if not (ROOT / path).is_file() and not (ROOT / "docs" / path).is_file()]
     missing += [path for path in sorted(folders) if not (ROOT / path).is_dir()]
     assert not missing, f"docs/architecture.md names {missing}"
+
+
+def test_benchmark_script_hides_no_app() -> None:
+    """benchmarks/serving.py and the app `serving` have one name, and Python searches the directory of a script first."""
+    script = "import sys; sys.path.insert(0, 'benchmarks'); import benchmarks, serving; print(serving.__path__[0])"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert found.stdout.strip() == str(ROOT / "serving")
