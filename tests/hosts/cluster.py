@@ -33,15 +33,18 @@ HEAD_PORT, PROXY_PORT = 8000, 80
 class Service:
     """A process on a host, that the test kills and starts again."""
 
-    def __init__(self, host: Host, name: str, command: list[str], log: Path, environment: dict[str, str]) -> None:
+    def __init__(
+        self, host: Host, name: str, command: list[str], log: Path, environment: dict[str, str], directory: Path
+    ) -> None:
         self.host, self.name, self._command, self._log, self._environment = host, name, command, log, environment
+        self._directory = directory
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                self.host.command(*self._command), cwd=ROOT, env=self._environment, stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log, start_new_session=True,
+                self.host.command(*self._command), cwd=self._directory, env=self._environment,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
 
     def pids(self) -> list[int]:
@@ -98,9 +101,11 @@ class Cluster:
         self._start_proxy()
         self._start_agents()
 
-    def _service(self, host: Host, name: str, command: list[str], **environment: str) -> Service:
+    def _service(
+        self, host: Host, name: str, command: list[str], directory: Path = ROOT, **environment: str
+    ) -> Service:
         inherited = {**outside(), **environment}
-        service = Service(host, name, command, self.directory / f"{name}.log", inherited)
+        service = Service(host, name, command, self.directory / f"{name}.log", inherited, directory)
         self.services[name] = service
         service.start()
         return service
@@ -132,7 +137,8 @@ class Cluster:
             )  # fmt: skip
             for path in (home, config):
                 os.chown(path, 65534, 65534)
-            self._service(host, host.name, [*_NOBODY, str(self._patroni), str(config)])
+            # Of its own: `nobody` cannot enter a checkout below a private home.
+            self._service(host, host.name, [*_NOBODY, str(self._patroni), str(config)], home)
         wait_for(self.is_synchronous, 300, "a primary and a synchronous standby", pause=0.2)
         with psycopg.connect(self._conninfo("postgres", "postgres"), autocommit=True) as connection:
             connection.execute(f"CREATE ROLE gpusched LOGIN PASSWORD '{self._password}'")
