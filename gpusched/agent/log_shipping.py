@@ -37,11 +37,11 @@ async def run_shipping(node: Node, http: httpx.AsyncClient) -> None:
     is_behind, clock = False, asyncio.get_running_loop().time
     freed_at = clock()
     while True:
-        # Without ranks there is nothing to check: 200 idle nodes in one agent cost nothing.
+        # Without ranks there is nothing to check until one arrives: 200 idle nodes in one agent cost nothing.
         timeout = 0.0 if is_behind else POLL_SECONDS if node.ranks.table else None
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(node.log_grew.wait(), timeout)
-        node.log_grew.clear()
+            await asyncio.wait_for(node.log_may_grow.wait(), timeout)
+        node.log_may_grow.clear()
         try:
             is_behind = any([await _turn(node, rank, http) for rank in node.ranks.table.all()])
         except httpx.TransportError as error:  # the server is unreachable: that holds for all logs

@@ -50,7 +50,7 @@ class Node:
         self.credentials = Credentials(directory, identity)
         self.addresses = Addresses(identity.url)
         self.dirty = asyncio.Event()
-        self.log_grew = asyncio.Event()
+        self.log_may_grow = asyncio.Event()
         self._directory = directory
         self._machine = machine
         self._token = token
@@ -133,11 +133,13 @@ class Node:
         if answer.assignments:
             received_at = time.monotonic()
             await self.in_thread(lambda: self.ranks.obey(answer.assignments, received_at))
+            self.log_may_grow.set()
             # A rank that never started ends at once when it is stopped.
             if self.ranks.has_unreported_end():
                 self.dirty.set()
         if answer.missing:
             await self.in_thread(lambda: self.ranks.repeat_ends(answer.missing))
+            self.log_may_grow.set()
             if self.ranks.has_unreported_end():
                 self.dirty.set()
         if answer.limits:
@@ -185,7 +187,7 @@ class Node:
             keys, self._notified = self._notified, set()
             if await self.in_thread(partial(self._inspect, keys)):
                 self.dirty.set()
-                self.log_grew.set()
+                self.log_may_grow.set()
 
     def _inspect(self, keys: Iterable[str]) -> bool:
         return any([self.ranks.inspect(key) for key in keys])
