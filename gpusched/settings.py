@@ -306,11 +306,15 @@ LOGGING = {
             "()": "django.utils.log.CallbackFilter",
             "callback": "ext://gpusched.lib.db.outages.without_traceback",
         },
+        "probes": {
+            "()": "django.utils.log.CallbackFilter",
+            "callback": "ext://gpusched.lib.db.outages.is_no_probe",
+        },
     },
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": ENV.log_format}},
     "root": {"handlers": ["stderr"], "level": ENV.log_level},
     "loggers": {
-        "django.request": {"level": "ERROR", "filters": ["outages"]},
+        "django.request": {"level": "ERROR", "filters": ["probes", "outages"]},
         "django-q": {"handlers": ["stderr"], "level": "WARNING", "propagate": False},
         "daphne": {"level": "WARNING"},
         "httpx": {"level": "WARNING"},

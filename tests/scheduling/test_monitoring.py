@@ -55,6 +55,11 @@ class TestReady:
              "housekeeping": False, "housekeeping_lag_seconds": None, "agents_unheard_seconds": 0.0},
         )  # fmt: skip
 
+    def test_not_ready_is_no_error_in_the_log(self, caplog):
+        """A server that starts is probed many times a second."""
+        assert ready()[0] == 503
+        assert [record.getMessage() for record in caplog.records if record.name == "django.request"] == []
+
     def test_cycle_without_changes_is_a_heartbeat(self):
         run_cycle()
         run_cycle()

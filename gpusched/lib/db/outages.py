@@ -66,6 +66,13 @@ def _takes_key(request: HttpRequest) -> bool:
     return request.method == "POST" and request.path.startswith("/api/") and request.path != "/api/v1/login"
 
 
+def is_no_probe(record: logging.LogRecord) -> bool:
+    """Filter Django's log of failed requests: drop /ready. "Not ready" is an answer to a probe, not an error, and a
+    server that starts is probed many times a second."""
+    request = getattr(record, "request", None)
+    return not (isinstance(request, HttpRequest) and request.path.endswith("/ready"))
+
+
 def without_traceback(record: logging.LogRecord) -> bool:
     """Filter Django's log of failed requests: log an outage as a line per request, not a traceback."""
     error = record.exc_info[1] if record.exc_info else None
