@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ from gpusched.lib.bus import events
 from gpusched.lib.cache import Cache
 from gpusched.lib.db.sql import prepared_rows
 from gpusched.protocol.reasons import Pending
-from scheduling.engine.model import ELEMENT_ID_STEP, Job, Node, PendingGroup, Request
+from scheduling.engine.model import ELEMENT_ID_STEP, Device, Job, Node, PendingGroup, Request
 
 # Maximum elements of all arrays in a cycle, more than it places, and minimum elements of each array.
 MAX_SHOWN, MIN_SHOWN = 1600, 8
@@ -110,14 +111,30 @@ def elements_worth_planning(nodes: Sequence[Node] | None, maximum: int) -> Calla
 
 
 class _FreeCapacity:
-    """The total free capacity of open nodes."""
+    """The total free capacity of open nodes, counted on first use: most cycles have no open array."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
-        served = [node for node in nodes if node.is_open and node.is_online]
-        self.cpu_milli = max(sum(node.cpu_milli_free for node in served), 0)
-        self.memory_mb = max(sum(node.memory_mb_free for node in served), 0)
-        self.devices = [device for node in served for device in node.devices if not device.exclusive]
-        self.whole = sum(not device.shared_mb for device in self.devices)
+        self._nodes = nodes
+
+    @cached_property
+    def _served(self) -> list[Node]:
+        return [node for node in self._nodes if node.is_open and node.is_online]
+
+    @cached_property
+    def cpu_milli(self) -> int:
+        return max(sum(node.cpu_milli_free for node in self._served), 0)
+
+    @cached_property
+    def memory_mb(self) -> int:
+        return max(sum(node.memory_mb_free for node in self._served), 0)
+
+    @cached_property
+    def devices(self) -> list[Device]:
+        return [device for node in self._served for device in node.devices if not device.exclusive]
+
+    @cached_property
+    def whole(self) -> int:
+        return sum(not device.shared_mb for device in self.devices)
 
     def fitting(self, request: Request) -> float:
         counts = [inf]

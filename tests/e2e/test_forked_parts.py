@@ -2,9 +2,11 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.processes import is_alive, open_files
@@ -52,6 +54,26 @@ def test_killed_part_is_forked_again_and_works(stack: Stack, part: str) -> None:
     os.kill(victim, signal.SIGKILL)
     wait_for(lambda: main_process(stack, part) not in (0, victim), 60, "its return")
     wait_for(stack.is_ready, 60, "the server to be ready")
+    client = stack.client()
+    assert client.wait(client.submit(["true"], gpus=1).id, timeout=60).state == "completed"
+
+
+@pytest.mark.parametrize("part", PARTS[1:])
+def test_killed_process_of_a_worker_ends_the_others_and_the_part_works(stack: Stack, part: str) -> None:
+    """A process that is killed while it waits for a task keeps the lock of the queue: any process that django-q2
+    starts in its place waits for ever. The kernel does this when memory runs out."""
+
+    def settled() -> list[int]:
+        pids = stack.pids(part)
+        is_settled = len(pids) == 5 and all(time.time() - psutil.Process(pid).create_time() > 1 for pid in pids)
+        return pids if is_settled else []
+
+    for place in (2, 3, 4):  # after the main process and the sentinel: monitor, pusher, worker
+        wait_for(settled, 60, "the processes of the part")
+        old = settled()
+        os.kill(old[place], signal.SIGKILL)
+        wait_for(lambda: not set(old) & set(stack.pids(part)), 20, "the others to end")  # noqa: B023
+    wait_for(settled, 60, "the processes of the part")
     client = stack.client()
     assert client.wait(client.submit(["true"], gpus=1).id, timeout=60).state == "completed"
 

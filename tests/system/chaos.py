@@ -28,7 +28,7 @@ AGENTS, NODES_EACH = 2, 2
 # An agent stores its credential in its directory, so it needs a token only until it has joined.
 _NONE = "none"
 OPEN = ("pending", "scheduled", "running", "stopping")
-RESTART = "restart of PostgreSQL"
+RESTART, ONE = "restart of PostgreSQL", "one process below `up`"
 # Single parts come more often than the whole control plane ("").
 VICTIMS = (
     "agent",
@@ -39,6 +39,8 @@ VICTIMS = (
     "worker cycles",
     "worker housekeeping",
     "postgres",
+    ONE,
+    ONE,
     RESTART,
     RESTART,
     "",
@@ -261,6 +263,8 @@ def kill_part(agents: Agents, victim: str, rng: random.Random) -> None:
         stack.restart_database()
     elif victim == "launcher":
         signal_all(_launchers(stack.agents[number].pid), signal.SIGKILL)
+    elif victim == ONE:
+        signal_all(rng.sample(stack.pids("")[1:], 1), signal.SIGKILL)
     elif victim:
         stack.kill(victim)
     else:

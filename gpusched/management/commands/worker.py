@@ -9,11 +9,12 @@ import django_q.monitor
 import django_q.pusher
 import django_q.worker
 from django.conf import settings
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandError
 from django_q.conf import Conf
 
 from gpusched import tracing
 from gpusched.lib.process.children import forks_die_with_parent, settle_heap
+from gpusched.lib.process.task_cluster import ProcessDied, wait_for_cluster
 
 
 class Command(BaseCommand):
@@ -39,9 +40,13 @@ class Command(BaseCommand):
         if options["cluster"] == "housekeeping":
             # After the fork, in this process, which only waits for the cluster.
             stopping = sender.start()
-        cluster.sentinel.join()
-        if options["cluster"] == "housekeeping":
-            stopping.set()
+        try:
+            wait_for_cluster(cluster)
+        except ProcessDied as error:
+            raise CommandError(str(error)) from error
+        finally:
+            if options["cluster"] == "housekeeping":
+                stopping.set()
 
 
 def _choose_cluster(name: str) -> None:
