@@ -11,9 +11,6 @@ env:
   {{- range $name, $value := .root.Values.settings }}
   - {name: {{ printf "GPUSCHED_%s" (upper $name) }}, value: {{ $value | toString | quote }}}
   {{- end }}
-  {{- with .cluster }}
-  - {name: Q_CLUSTER_NAME, value: {{ . }}}
-  {{- end }}
 volumeMounts:
   - {name: data, mountPath: /var/lib/gpusched}
   - {name: secret, mountPath: /run/gpusched, readOnly: true}

@@ -2,7 +2,6 @@
 
 import os
 import socket
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,7 +47,7 @@ StartLimitIntervalSec=0
 Type={type}
 # Settings: NAME=value per line (docs/settings.md). Secrets belong here, not into units.
 EnvironmentFile=-/etc/gpusched/server.env
-Environment=GPUSCHED_DATA_DIR=/var/lib/gpusched PYTHONUNBUFFERED=1{environment}
+Environment=GPUSCHED_DATA_DIR=/var/lib/gpusched PYTHONUNBUFFERED=1
 {commands}Restart=always
 RestartSec=1
 # Stop the part only, which ends its own children: a worker whose children get the signal, too, waits for them for ever.
@@ -87,8 +86,7 @@ def server_units(where: Installation) -> dict[str, str]:
     units["gpusched-web.service"] = _unit(where, "gpusched-web.service", "web server", web)
     for name in ("cycles", "housekeeping"):
         unit = f"gpusched-{name}.service"
-        variables = {"Q_CLUSTER_NAME": name}
-        units[unit] = _unit(where, unit, name, [f"ExecStart={server} worker {name}"], variables)
+        units[unit] = _unit(where, unit, name, [f"ExecStart={server} worker {name}"])
     return {TARGET: _TARGET.format(wants=" ".join(units)), **units}
 
 
@@ -101,14 +99,7 @@ def notify_ready() -> None:
             notifications.send(b"READY=1")
 
 
-def _unit(
-    where: Installation,
-    name: str,
-    title: str,
-    commands: list[str],
-    variables: Mapping[str, str] | None = None,
-    type: str = "exec",
-) -> str:
+def _unit(where: Installation, name: str, title: str, commands: list[str], type: str = "exec") -> str:
     needs = [_DATABASE] if where.has_database and name != _DATABASE else []
     needs += ["gpusched-web.service"] if "worker" in commands[0] else []
     return _SERVER.format(
@@ -118,7 +109,6 @@ def _unit(
         type=type,
         after="".join(f" {unit}" for unit in needs),
         requires=f"Wants={' '.join(needs)}\n" if needs else "",
-        environment="".join(f" {key}={value}" for key, value in (variables or {}).items()),
         commands="".join(f"{command}\n" for command in commands),
         hardening=_HARDENING.format(user=where.user),
     )
