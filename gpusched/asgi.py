@@ -75,9 +75,6 @@ class OneHopHandler(ASGIHandler):
         receive: Receive,
         send: Send,
     ) -> None:
-        hub.start()
-        serving.start()
-        openai.start()
         try:
             body = await self.read_body(receive)
         except RequestAborted:
@@ -144,8 +141,16 @@ async def unless_gone(sending: Awaitable[None], receive: Receive) -> None:
         leaving.cancel()
 
 
+def start() -> None:
+    """Start what runs in this process beside its requests. It waits for none: its first may be long in coming, while
+    the agents connected here have replicas, and requests wait for those."""
+    hub.start()
+    serving.start()
+    openai.start()
+
+
 tracing.start("gpusched-web")
-daphne.install()
+daphne.install(start)
 
 application = ProtocolTypeRouter(
     {

@@ -2,18 +2,27 @@
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
+import psycopg
 import pytest
 
+from gpusched.agent.processes import signal_all
 from tests.processes import is_alive, open_files
 from tests.system.stack import Stack
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+REPLICA = "from gpusched.serve import serve\nserve(lambda requests: [2 * n for n in requests])\n"
+_QUEUE_AGAIN = """
+    UPDATE serving_inferencerequest SET state = 'queued', dispatcher = NULL, replica_job_id = NULL, started_at = NULL,
+           ended_at = NULL, result = NULL WHERE id = %s
+"""
+_STATE = "SELECT state FROM serving_inferencerequest WHERE id = %s"
 PARTS = ("daphne", "worker cycles", "worker housekeeping")
 
 
@@ -76,6 +85,23 @@ def test_killed_process_of_a_worker_ends_the_others_and_the_part_works(stack: St
     wait_for(settled, 60, "the processes of the part")
     client = stack.client()
     assert client.wait(client.submit(["true"], gpus=1).id, timeout=60).state == "completed"
+
+
+def test_restarted_web_process_serves_before_its_first_request(stack: Stack) -> None:
+    """Agents connect to it, tasks wait, and nobody has a page open."""
+    client = stack.client()
+    template = {"command": [sys.executable, "-c", REPLICA], "gpu_count": 1}
+    client.create_endpoint("double", template, min_replicas=1, timeout_seconds=600)
+    wait_for(lambda: client.endpoint("double").warm, 60, "the replica")
+    task = client.submit_task("double", 1)
+    client.wait_task(task.id, timeout=60)
+    victims = stack.pids("daphne")
+    with psycopg.connect(stack.database_url(), autocommit=True) as database:
+        signal_all(victims, signal.SIGKILL)
+        # As a client that submitted it just before the kill.
+        database.execute(_QUEUE_AGAIN, [task.id])
+        wait_for(lambda: database.execute(_STATE, [task.id]).fetchone() == ("completed",), 60, "the task")
+    client.remove_endpoint("double")
 
 
 def test_supervisor_starts_again_after_a_kill(stack: Stack) -> None:

@@ -8,7 +8,7 @@ eight connections without the part, medians of 15 alternating turns (416/s with 
 
 import asyncio
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -185,11 +185,18 @@ class Factory(HTTPFactory):  # type: ignore[misc]
 
 
 class WebServer(server.Server):  # type: ignore[misc]
-    """Daphne's server with the connections of this module. Applications find theirs in their scope (connections.py)."""
+    """Daphne's server with the connections of this module. Applications find theirs in their scope (connections.py).
+    `on_start` is called once the event loop runs."""
+
+    on_start: Callable[[], None]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._factory = Factory(self)
+
+    def run(self) -> None:
+        reactor.callLater(0, self.on_start)  # type: ignore[arg-type]  # Twisted declares no self
+        super().run()
 
     @property
     def http_factory(self) -> HTTPFactory:
@@ -207,6 +214,7 @@ class WebServer(server.Server):  # type: ignore[misc]
         return super().create_application(protocol, {**scope, CONNECTION: protocol})
 
 
-def install() -> None:
+def install(on_start: Callable[[], None]) -> None:
     """Let Daphne's command start this server, with the attribute that it has for this purpose."""
+    WebServer.on_start = staticmethod(on_start)
     cli.CommandLineInterface.server_class = WebServer
