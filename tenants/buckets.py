@@ -4,7 +4,7 @@ One statement refills the buckets by the clock of the database and takes from al
 interval admits more than `burst` tokens at once, or more than `rate_per_second` over time, and none admits less."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -63,6 +63,13 @@ _REFUND = f"""
            spent = greatest(0, k.spent - CASE WHEN k.is_of_today THEN %(cost)s ELSE 0 END)
       FROM locked k WHERE l.id = k.id
 """
+# In the order in which `_TAKE` locks.
+_LOCK = """
+    SELECT FROM tenants_bucketlevel l JOIN tenants_tokenbucket b ON b.id = l.bucket_id
+     WHERE b.limits = %(limits)s AND b.tenant_id = ANY(%(tenants)s::bigint[])
+       AND (l.user_id = 0 OR l.user_id = ANY(%(users)s::bigint[]))
+     ORDER BY l.bucket_id, l.user_id FOR UPDATE OF l
+"""
 _STANDING = f"""
     SELECT a.scope, a.rate_per_second, a.burst, a.daily_budget, a.time_zone,
            coalesce({_NOW}, a.burst) AS level, coalesce({_SPENT}, 0) AS spent
@@ -114,6 +121,13 @@ def refund(
         "now": now,
     }
     prepared(_REFUND, values)
+
+
+def lock(tenants: Collection[int], users: Collection[int], limits: BucketUse) -> None:
+    """Lock the buckets of these users and tenants in this transaction, before more than one refund: each refund locks
+    its own in order, but several of them would deadlock with takes."""
+    values = {"limits": limits.value, "tenants": sorted(tenants), "users": sorted(users)}
+    prepared(_LOCK, values)
 
 
 def standing(tenant_id: int, user_id: int, limits: BucketUse) -> list[dict[str, Any]]:

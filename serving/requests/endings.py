@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from django.db import transaction
-
-from gpusched.lib.db.sql import query
+from gpusched.lib.db.sql import query, retry_atomic
 from serving import counts, payloads
 from tenants import buckets
 from tenants.models import BucketUse
@@ -17,7 +15,7 @@ MAX_AT_ONCE = 1000
 _END = """
     WITH locked AS (
         SELECT r.id, r.state FROM serving_inferencerequest r JOIN serving_endpoint e ON e.id = r.endpoint_id
-         WHERE {which} ORDER BY r.id LIMIT {limit} FOR UPDATE OF r SKIP LOCKED)
+         WHERE {which} ORDER BY r.id LIMIT {limit} FOR UPDATE OF r {others})
     UPDATE serving_inferencerequest r
        SET state = %(state)s, ended_at = clock_timestamp(), error_code = %(code)s, error = %(error)s, dispatcher = NULL
       FROM locked l, serving_endpoint e
@@ -29,16 +27,21 @@ _END = """
 _EXPIRED = _END.format(
     which="r.state = 'queued' AND r.queued_at < clock_timestamp() - make_interval(secs => e.timeout_seconds)",
     limit=MAX_AT_ONCE,
+    others="SKIP LOCKED",
 )
-_OF_ENDPOINT = _END.format(which="r.state = 'queued' AND r.endpoint_id = %(endpoint)s", limit=MAX_AT_ONCE)
+_OF_ENDPOINT = _END.format(
+    which="r.state = 'queued' AND r.endpoint_id = %(endpoint)s", limit=MAX_AT_ONCE, others="SKIP LOCKED"
+)
 _ABANDONED = _END.format(
     which="""r.state = 'queued' AND e.protocol = 'openai' AND NOT EXISTS (
              SELECT 1 FROM serving_dispatcher d
               WHERE d.id = r.dispatcher AND d.seen_at > clock_timestamp() - make_interval(secs => %(silent)s))""",
     limit=MAX_AT_ONCE,
+    others="SKIP LOCKED",
 )
-# A cancelled request in progress is ended at once, and the result of its attempt is ignored.
-_CANCELLED = _END.format(which="r.state IN ('queued', 'running') AND r.id = ANY(%(ids)s)", limit="ALL")
+# A cancelled request in progress is ended at once, and the result of its attempt is ignored. One that a dispatcher is
+# just taking is waited for: nobody cancels it again.
+_CANCELLED = _END.format(which="r.state IN ('queued', 'running') AND r.id = ANY(%(ids)s)", limit="ALL", others="")
 
 
 class Ended(NamedTuple):
@@ -90,7 +93,7 @@ def forget(hours: float) -> int:
 
 
 def _end(sql: str, state: str, code: str, error: str, **values: Any) -> list[Ended]:
-    with transaction.atomic():
+    def work() -> list[dict[str, Any]]:
         rows = query(sql, {"state": state, "code": code, "error": error, **values})
         refunds: dict[tuple[int, int, datetime], float] = {}
         for row in rows:
@@ -101,6 +104,11 @@ def _end(sql: str, state: str, code: str, error: str, **values: Any) -> list[End
                 taken_at = row["queued_at"].replace(minute=quarter, second=0, microsecond=0)
                 key = (row["tenant_id"], row["user_id"], taken_at)
                 refunds[key] = refunds.get(key, 0.0) + row["cost"]
+        if len(refunds) > 1:
+            buckets.lock({tenant for tenant, _, _ in refunds}, {user for _, user, _ in refunds}, BucketUse.TASKS)
         for (tenant_id, user_id, taken_at), cost in sorted(refunds.items()):
             buckets.refund(tenant_id, user_id, BucketUse.TASKS, cost, taken_at=taken_at)
-    return [Ended(row["id"], row["was"] == "queued") for row in rows]
+        return rows
+
+    # A dispatcher that records the results of a batch may lock its requests in another order than a cancel.
+    return [Ended(row["id"], row["was"] == "queued") for row in retry_atomic(work)]
