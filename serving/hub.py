@@ -109,13 +109,12 @@ class ServingHub:
             for job_id in hung:
                 self._replace(job_id)
             upkeep.keep_queue()
-            if forgets:
-                upkeep.forget_old()
+            if forgets and upkeep.forget_old():
+                self._forgot_at = now
             return upkeep.adopt(dispatcher.id, nodes, lost)
 
         adopted = await run_in_thread(self._thread, work)
         self._renewed_at = now if renews else self._renewed_at
-        self._forgot_at = now if forgets else self._forgot_at
         self._hung -= hung
         self._replica_jobs = adopted.jobs
         self._serve(dispatcher, adopted)

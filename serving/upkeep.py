@@ -20,6 +20,7 @@ from serving.requests import claims, endings
 # A web process that has not renewed its lease for this long has lost its requests and replicas.
 SILENT_SECONDS = 5.0
 SWEEP_SECONDS = 3600.0
+FORGET_SECONDS = 0.5
 # When this process deleted files without a task last, by the monotonic clock.
 _swept: Cache[None, float] = Cache()
 _LEASE = """
@@ -126,12 +127,15 @@ def keep_queue() -> None:
     reconcile()
 
 
-def forget_old() -> None:
+def forget_old() -> bool:
     """Delete tasks whose retention is over, files without a task, replicas that ended long ago, and counts of removed
-    endpoints; refresh the cold-start times."""
+    endpoints; refresh the cold-start times. Return False if tasks are left for the next time: the lease of this
+    process must not wait for them."""
     hours: float = settings.ENV.task_retention_hours
+    began = time.monotonic()
     while hours and endings.forget(hours) == endings.MAX_AT_ONCE:
-        pass
+        if time.monotonic() - began > FORGET_SECONDS:
+            return False
     execute(_FORGET_REPLICAS)
     rounds.forget_old()
     if _swept.last(None, float("-inf")) < time.monotonic() - SWEEP_SECONDS:
@@ -139,6 +143,7 @@ def forget_old() -> None:
         payloads.sweep()
     execute(_COLD_STARTS)
     counts.forget_removed()
+    return True
 
 
 def adopt(dispatcher: int, local_nodes: Collection[int], lost: Sequence[int]) -> Upkeep:

@@ -28,7 +28,7 @@ from serving.api.uploads import streamed_result, uploaded_request, uploads
 from serving.endpoints import endpoints
 from serving.models import Endpoint, InferenceRequest, RequestState
 from serving.requests import endings, representation
-from serving.requests.submit import MAX_UNITS, NewRequest, Submitted, submit, submit_if_unchanged
+from serving.requests.submit import NewRequest, Submitted, require_units, submit, submit_if_unchanged
 from tenants import buckets
 from tenants.api.tenants import find_tenant
 from tenants.auth.identity import Identity, identity
@@ -194,8 +194,7 @@ def _new_requests(body: NewTasks) -> list[NewRequest]:
     name = "inputs" if isinstance(body.inputs, list) else "input"
     if not 1 <= len(inputs) <= MAX_TASKS:
         raise invalid([FieldError("inputs", "out_of_range", f"must have 1 to {MAX_TASKS} entries")])
-    if not 0 < body.units <= MAX_UNITS:
-        raise invalid([FieldError("units", "out_of_range", f"must be above 0 and at most {MAX_UNITS:g}")])
+    require_units(body.units)
     for number, entry in enumerate(inputs):
         if len(bytes(entry)) > payloads.INLINE_BYTES:
             field = name if name == "input" else f"{name}[{number}]"

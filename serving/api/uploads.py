@@ -17,7 +17,7 @@ from gpusched.lib.web.uploads import upload_body
 from gpusched.protocol.batches import JSON
 from gpusched.protocol.job_request import FieldError
 from serving import payloads
-from serving.requests.submit import MAX_UNITS, NewRequest
+from serving.requests.submit import NewRequest, require_units
 
 _MAX_TYPE = 100
 _FORMS = frozenset({"application/x-www-form-urlencoded", "multipart/form-data"})
@@ -67,8 +67,7 @@ def _units(query: Mapping[str, str]) -> float:
         units = float(query.get("units", "1"))
     except ValueError:
         units = math.nan
-    if not 0 < units <= MAX_UNITS:
-        raise invalid([FieldError("units", "out_of_range", f"must be above 0 and at most {MAX_UNITS:g}")])
+    require_units(units)
     return units
 
 

@@ -1,11 +1,12 @@
 """Start and stop the jobs of replicas, as the load of their endpoints wants."""
 
+import logging
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 from django.conf import settings
-from django.db import transaction
+from django.db import DatabaseError, transaction
 
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.bus import events
@@ -22,6 +23,7 @@ from serving.replicas.scaling import Decision, Demand, LiveReplica, decide
 from serving.replicas.warm_up import with_warm_up
 from tenants.auth.identity import identity_of_server, identity_of_user
 
+logger = logging.getLogger(__name__)
 _ONE_AT_A_TIME = "SELECT pg_try_advisory_xact_lock(%s)"
 # A replica that ended before it was warm counts as a failure until one is warm again, or for an hour.
 _END = """
@@ -100,12 +102,23 @@ def reconcile() -> bool:
         rounds.update()
         for row in query(_DEMANDS):
             are_gpus_needed = row["holds_gpus"] and (by_all or row["tenant_id"] in by_tenants)
-            decision = decide(_demand(row, are_gpus_needed))
-            is_ahead = not row["queued_cost"] and not row["running"] and row["is_prewarmed"] and row["is_kept"]
-            refusal = _act(row["id"], decision, is_ahead) if decision.start or decision.stop else ""
-            failure = _failure(row["failed_job"]) if row["failures"] and not refusal else ""
-            _set_problem(row["id"], row["problem"], refusal or failure)
+            try:
+                with transaction.atomic():
+                    _reconcile_one(row, are_gpus_needed)
+            except DatabaseError:
+                raise  # an outage, or a deadlock: that holds for all
+            except Exception:
+                logger.exception("the replicas of endpoint %s stay as they are", row["id"])
     return True
+
+
+def _reconcile_one(row: dict[str, Any], are_gpus_needed: bool) -> None:
+    """Start and stop replicas of one endpoint. An error must not stop those of other tenants."""
+    decision = decide(_demand(row, are_gpus_needed))
+    is_ahead = not row["queued_cost"] and not row["running"] and row["is_prewarmed"] and row["is_kept"]
+    refusal = _act(row["id"], decision, is_ahead) if decision.start or decision.stop else ""
+    failure = _failure(row["failed_job"]) if row["failures"] and not refusal else ""
+    _set_problem(row["id"], row["problem"], refusal or failure)
 
 
 def _demand(row: dict[str, Any], are_gpus_needed: bool) -> Demand:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from django.db import transaction
 
-from gpusched.lib.api.problems import Problem
+from gpusched.lib.api.problems import Problem, invalid
 from gpusched.lib.bus import events
 from gpusched.lib.cache import Cache
 from gpusched.lib.db.grouping import Grouped
@@ -28,7 +28,7 @@ from tenants.models import BucketUse
 WARNING_PART = 0.8
 _RETRY_SECONDS = 1
 Rows = Sequence[Mapping[str, Any]]
-MAX_UNITS = 1e6
+MIN_UNITS, MAX_UNITS = 1e-6, 1e6
 _QUEUED = (
     "SELECT count(*) AS queued FROM serving_inferencerequest WHERE endpoint_id = %(endpoint)s AND state = 'queued'"
 )
@@ -115,6 +115,12 @@ def submit_if_unchanged(endpoint: Endpoint, requests: Sequence[NewRequest], iden
         return None  # that may no longer be so
     rows, queued = _insert_unlimited(_Submit(endpoint, identity.user_id, requests, [""] * len(requests)))
     return _submitted(endpoint, rows, queued, None) if rows else None
+
+
+def require_units(units: float) -> None:
+    """Raise 400 for units that are no cost. Speed is measured in seconds per cost: a cost near 0 would overflow it."""
+    if not MIN_UNITS <= units <= MAX_UNITS:
+        raise invalid([FieldError("units", "out_of_range", f"must be from {MIN_UNITS:g} to {MAX_UNITS:g}")])
 
 
 def _require_accepting(endpoint: Endpoint, dispatcher: int | None) -> None:

@@ -137,6 +137,7 @@ def test_wait_returns_the_result_of_a_task_that_has_ended(endpoint, token):
         ({"endpoint": "embed", "input": "x" * (300 << 10)}, "input"),
         ({"endpoint": "embed", "inputs": [1, "x" * (300 << 10)]}, "inputs[1]"),
         ({"endpoint": "embed", "input": 1, "units": 0}, "units"),
+        ({"endpoint": "embed", "input": 1, "units": 1e-318}, "units"),
         ({"input": 1}, "endpoint"),
     ],
 )

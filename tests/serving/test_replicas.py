@@ -66,6 +66,16 @@ def test_waiting_request_starts_a_replica_as_a_job_of_the_owner(tenant, user, no
     assert (job.tenant_id, job.user_id, job.gpu_count, job.name) == (tenant.pk, user.pk, 1, "endpoint embed")
 
 
+def test_error_of_one_endpoint_stops_no_replica_of_another(tenant, user, node, caplog):
+    for name in ("first", "second"):
+        make(tenant, user, name=name, min_replicas=1)
+    execute("UPDATE serving_endpoint SET seconds_per_cost = 'NaN' WHERE name = 'first'")
+    ask(Endpoint.objects.get(name="first"), user)
+    reconcile()
+    assert [replica.endpoint.name for replica in Replica.objects.filter(job_id__in=live())] == ["second"]
+    assert "stay as they are" in caplog.text
+
+
 def test_idle_replica_is_stopped(tenant, user, node):
     endpoint = make(tenant, user, idle_seconds=60, min_replicas=0)
     [number] = ask(endpoint, user)

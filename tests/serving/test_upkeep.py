@@ -29,6 +29,20 @@ def test_tasks_are_deleted_after_the_time_of_the_setting(endpoint, settings, hou
     assert InferenceRequest.objects.count() == kept
 
 
+def test_deletion_of_many_tasks_goes_on_at_the_next_time(endpoint, monkeypatch):
+    """Meanwhile the lease of the web process would end, and another one take its requests."""
+    monkeypatch.setattr(endings, "MAX_AT_ONCE", 1)
+    monkeypatch.setattr(upkeep, "FORGET_SECONDS", 0.0)
+    endings.cancel(ask(endpoint, endpoint.owner, 1))
+    endings.cancel(ask(endpoint, endpoint.owner, 1))
+    execute("UPDATE serving_inferencerequest SET ended_at = ended_at - interval '25 h'")
+    assert not upkeep.forget_old()
+    assert InferenceRequest.objects.count() == 1
+    monkeypatch.setattr(upkeep, "FORGET_SECONDS", 60.0)
+    assert upkeep.forget_old()
+    assert not InferenceRequest.objects.exists()
+
+
 def test_replicas_are_deleted_a_week_after_their_end(endpoint):
     for number, ended in enumerate(("NULL", "now() - interval '6 days'", "now() - interval '8 days'")):
         Replica.objects.create(job_id=number, endpoint=endpoint)
