@@ -10,6 +10,8 @@ from django.db import transaction
 
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.bus import events
+from gpusched.lib.bus.notifier import notifier
+from gpusched.lib.db.sql import query
 from gpusched.protocol.agent_messages import Desired, Join
 from nodes.inventory import join, removal, rotation
 from nodes.models import Node
@@ -20,6 +22,10 @@ from tests.races.test_constraints import at_once
 
 pytestmark = pytest.mark.django_db(transaction=True)
 SECRET, OTHER = "new-secret", "other-secret"
+_END_LISTENERS = """
+    SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+     WHERE datname = current_database() AND query LIKE 'LISTEN gpusched_events%%'
+"""
 
 
 def hash_of(secret: str) -> str:
@@ -144,11 +150,32 @@ def test_connection_with_the_old_credential_is_closed_when_the_new_one_is_used()
             for socket in (old, copy):
                 await until_closed(socket)
                 assert socket.code == 4401
-            await sync_to_async(events.changed)("credentials")  # as after a connection that was lost: any may have
+            await sync_to_async(events.changed)("credentials")  # any may have changed
             for socket in (new, neighbour):
                 await send(socket, plain(2))
                 await is_answered(socket, 2)
                 await socket.link.disconnect(timeout=30)
+
+    asyncio.run(scenario())
+
+
+def test_connection_with_the_old_credential_is_closed_if_nobody_listened_when_the_new_one_was_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    agent = make_node()
+    rotation.ask(agent.name)
+
+    async def scenario() -> None:
+        async with agent_hub():
+            copy = await socket_of(agent)
+            await send(copy, plain(1, next_credential_hash=hash_of(SECRET)))
+            await is_answered(copy, 1)
+            with monkeypatch.context() as context:
+                context.setattr(notifier, "notify", lambda topic, ids=(): None)
+                assert await sync_to_async(join.authenticate)(header(agent)) == agent.id
+            assert await sync_to_async(query)(_END_LISTENERS)
+            await until_closed(copy)
+            assert copy.code == 4401
 
     asyncio.run(scenario())
 

@@ -1,12 +1,19 @@
 """Change messages between processes: which rows of which topics changed, and how to merge them."""
 
 from collections.abc import Collection, Mapping
+from typing import Literal, get_args
 
+# "assignments": nodes with new orders. "credentials": nodes whose credential was replaced. "stops": jobs to stop, or
+# whose time limit changed. "notices": users who have read theirs. "endpoints": those with new requests. "tasks":
+# requests that have ended.
+Topic = Literal[
+    "jobs", "nodes", "tenants", "readings", "logs", "assignments", "stops", "notices", "endpoints", "tasks",
+    "reservations", "credentials",
+]  # fmt: skip
 # {topic: ids}; no ids: any row may have changed.
 Changes = Mapping[str, Collection[int]]
-EVERYTHING: dict[str, list[int]] = {
-    topic: [] for topic in ("jobs", "nodes", "tenants", "assignments", "stops", "logs", "notices", "endpoints", "tasks")
-}
+# What may have changed while nobody listened.
+EVERYTHING: dict[str, list[int]] = {topic: [] for topic in get_args(Topic)}
 # PostgreSQL rejects payloads of 8000 bytes: with more ids than this, a message names none, which means any row.
 MAX_IDS = 500
 

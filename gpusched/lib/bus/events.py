@@ -5,19 +5,11 @@ because each of them also polls."""
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Literal
 
 from django.db import transaction
 
+from gpusched.lib.bus.changes import Topic
 from gpusched.lib.bus.notifier import notifier
-
-# "assignments": nodes with new orders. "credentials": nodes whose credential was replaced. "stops": jobs to stop, or
-# whose time limit changed. "notices": users who have read theirs. "endpoints": those with new requests. "tasks":
-# requests that have ended.
-Topic = Literal[
-    "jobs", "nodes", "tenants", "readings", "logs", "assignments", "stops", "notices", "endpoints", "tasks",
-    "reservations", "credentials",
-]  # fmt: skip
 
 
 def changed(topic: Topic, ids: Iterable[int] = ()) -> None:
