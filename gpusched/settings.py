@@ -277,6 +277,8 @@ Q_CLUSTER = {
     "ack_failures": True,
     "catch_up": False,
     "daemonize_workers": True,
+    # Never replace a worker by a new one after this many tasks: each time, cycles would pause for half a second.
+    "recycle": 1 << 31,
     "scheduler": True,
     "broker_class": None,
     "ALT_CLUSTERS": {

@@ -37,3 +37,5 @@ def test_worker_has_the_settings_of_its_cluster_when_django_q_was_loaded_as_anot
     chosen, named = json.loads(done.stdout)
     assert chosen == named
     assert len(named) > 20 and f"CLUSTER_NAME={cluster}" in named
+    # A worker that ends by plan ends its cluster: it would every 500 tasks.
+    assert int(dict(entry.split("=", 1) for entry in chosen)["RECYCLE"]) > 10**9
