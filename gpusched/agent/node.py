@@ -202,6 +202,7 @@ class Node:
         while True:
             await asyncio.sleep(POLL_SECONDS)
             if self.ranks.table:
+                self.log_may_grow.set()
                 if await self.in_thread(self.ranks.inspect_all):
                     self.dirty.set()
                 await self.in_thread(self.ranks.remind)

@@ -95,7 +95,10 @@ class Hosts:
     def _drop_all_but(self, primary: Host) -> None:
         """Shut the sockets: the threads that wait for an answer get the error of a lost connection."""
         self._latest = primary
-        stale = [connection for connection in self._open() if _host_of(connection) != primary]
+        stale: list[Connection] = []
+        for connection in self._open():
+            with suppress(psycopg.Error):  # its thread closes it meanwhile
+                stale += [connection] if _host_of(connection) != primary else []
         for connection in stale:
             with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(connection.fileno())) as shared:
                 shared.shutdown(socket.SHUT_RDWR)
