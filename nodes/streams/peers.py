@@ -92,13 +92,17 @@ class Peers:
             return
         directory = _directory()
         self._own = directory / f"{os.getpid()}-{secrets.token_hex(4)}.sock"
+        # Not under its name before it listens: another process takes one that does not for one that was killed.
+        unready = self._own.with_suffix(".new")
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             directory.chmod(0o700)  # closed before the socket has its mode
-            with _reachable(self._own) as path:
+            with _reachable(unready) as path:
                 self._server = await asyncio.start_unix_server(self._serve, path)
-            self._own.chmod(0o600)
+            unready.chmod(0o600)
+            unready.rename(self._own)
         except OSError as error:
+            self._own = None  # the next agent that connects tries again
             logger.error("other web processes cannot reach the agents of this one: %s", error)
 
     async def close(self) -> None:

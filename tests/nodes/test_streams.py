@@ -61,6 +61,29 @@ async def read(stream: Stream, size: int) -> bytes:
     return data
 
 
+async def test_process_has_no_name_before_it_listens_and_tries_again_after_an_error(
+    pair: tuple[EchoAgent, Peers, Peers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others remove the name of a process that does not listen, as of one that was killed."""
+    _, holder, other = pair
+    await holder.close()
+    start, found = asyncio.start_unix_server, list[list[Path]]()
+
+    async def start_late(*arguments: Any) -> asyncio.Server:
+        server = await start(*arguments)
+        found.append(list(peers._directory().glob("*.sock")))
+        if len(found) == 1:
+            server.close()
+            raise OSError("no file descriptor is left")
+        return server
+
+    monkeypatch.setattr(asyncio, "start_unix_server", start_late)
+    await holder.listen()
+    await holder.listen()
+    assert [len(names) for names in found] == [1, 1], "that of the other process"
+    await relayed(other)
+
+
 async def test_stream_reaches_the_agent_of_another_web_process(pair: tuple[EchoAgent, Peers, Peers]) -> None:
     """A69: over a socket that only the server's user can open; each direction ends on its own."""
     agent, _, other = pair
