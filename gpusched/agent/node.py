@@ -90,8 +90,10 @@ class Node:
     # --- the connection ---
 
     def begin(self) -> None:
-        """Start a new connection: send the facts again."""
+        """Start a new connection: send the facts and the starts of live ranks again. The server may have been restored
+        from a backup of before they were reported."""
         self._facts_sent = None
+        self.ranks.report_starts_again()
 
     def streams(self) -> Streams:
         """Return the streams of a new connection."""

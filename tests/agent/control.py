@@ -1,6 +1,7 @@
 """A small control plane for agents under test, over HTTP: it orders, receives, and can be down."""
 
 import hashlib
+import random
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,7 +25,7 @@ from gpusched.protocol.agent_messages import (
     Sync,
     rank_key,
 )
-from tests.waiting import wait_for
+from tests.waiting import until_random_moment, wait_for
 
 JOINED = "n1.secret"
 
@@ -54,6 +55,7 @@ class Control:
         self.secret_hash, self.next_hash = hash_of(JOINED), ""
         self.is_checking = self.is_asking = False
         self.on_step: Callable[[str], None] = lambda step: None
+        self.chance = random.Random(40)
         self._lock = threading.Lock()
         control = self
 
@@ -91,6 +93,16 @@ class Control:
     def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+    def restart(self) -> None:
+        """Fail like a killed process: connections break, and the port is closed for a while."""
+        address, handler = self._server.server_address, self._server.RequestHandlerClass
+        self._server.shutdown()
+        self._server.server_close()
+        until_random_moment(self.chance, 0, 0.3)
+        self._server = ThreadingHTTPServer(address, handler)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def upgrade(self, request: BaseHTTPRequestHandler) -> None:
         request.send_error(404)  # no WebSocket here: agents fall back to HTTP

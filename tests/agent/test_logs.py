@@ -3,9 +3,7 @@
 import os
 import random
 import re
-import threading
 from collections.abc import Iterator
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +36,6 @@ class Keeping(Control):
 
     def __init__(self) -> None:
         super().__init__()
-        self.chance = random.Random(40)
         self.is_lossy = False
 
     def answer(self, path: str, body: bytes) -> tuple[int, bytes]:
@@ -55,16 +52,6 @@ class Keeping(Control):
         job, attempt, rank = map(int, query["key"][0].split("."))
         size = store.append(job, attempt, rank, int(query["offset"][0]), body)
         return (status, answer) if status != 200 else (200, b'{"size":%d,"most_bytes":%d}' % (size, store.max_bytes()))
-
-    def restart(self) -> None:
-        """Fail like a killed process: connections break, the port is closed for a while, files on disk stay."""
-        address, handler = self._server.server_address, self._server.RequestHandlerClass
-        self._server.shutdown()
-        self._server.server_close()
-        until_random_moment(self.chance, 0, 0.3)
-        self._server = ThreadingHTTPServer(address, handler)
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
 
 @pytest.fixture

@@ -78,6 +78,17 @@ def test_order_after_the_end_is_ignored_even_after_a_restart(agent: Agent, contr
     assert (tmp_path / "ran").read_text() == "ran\n"
 
 
+def test_start_is_reported_again_over_a_new_connection(agent: Agent, control: Control) -> None:
+    """A85: a backup from just before a start has the rank as assigned, and would count it as never started."""
+    key = control.run("sleep", "60")
+    agent.start()
+    reported = control.start_of(key)
+    eventually(lambda: control.syncs[-1].running and not control.syncs[-1].reports, 10, "the start to be acknowledged")
+    control.started.clear()
+    control.restart()
+    assert control.start_of(key).pid == reported.pid
+
+
 def test_stop_before_the_start_prevents_it(agent: Agent, control: Control) -> None:
     key = control.run("sleep", "60")
     order = control.orders[key]

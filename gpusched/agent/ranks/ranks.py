@@ -191,6 +191,10 @@ class Ranks:
             if rank := self.table.get(key):
                 rank.end_acknowledged = True
 
+    def report_starts_again(self) -> None:
+        for rank in self.table.all():
+            rank.start_acknowledged = False
+
     def drop_settled(self) -> None:
         """Drop the ranks whose end and complete log the server has."""
         for rank in [rank for rank in self.table.all() if rank.end_acknowledged and rank.is_log_complete]:
