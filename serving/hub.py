@@ -105,7 +105,7 @@ class ServingHub:
         def work() -> upkeep.Upkeep:
             if renews:
                 upkeep.renew_lease(dispatcher.id)
-            upkeep.save(warm, learned)
+            upkeep.save(dispatcher.id, warm, learned)
             for job_id in hung:
                 self._replace(job_id)
             upkeep.keep_queue()
@@ -131,6 +131,7 @@ class ServingHub:
                     setattr(known, name, value)
         for job_id, is_out_of_memory in adopted.losses:
             dispatcher.explain_loss(job_id, is_out_of_memory=is_out_of_memory)
+        dispatcher.keep_replicas({job_id for job_id, _, _ in adopted.replicas})
         for job_id, endpoint_id, memory_mb in adopted.replicas:
             served = [row["id"] for row in adopted.endpoints if row["replicas_of"] == endpoint_id]
             dispatcher.add_replica(job_id, served, memory_mb)

@@ -62,11 +62,13 @@ _LOSSES = """
       FROM jobs_attempts WHERE job_id = ANY(%s::bigint[]) AND ended_at IS NOT NULL ORDER BY job_id, number DESC
 """
 # A dispatcher that has just taken a replica over knows of no batch: then `busy_at` stays that of the one before it.
+# It may still know a replica that has returned to the queue, which is cold until it runs again.
 _SAVE_WARM = """
     UPDATE serving_replica r
        SET warm_at = coalesce(r.warm_at, clock_timestamp() - make_interval(secs => w.warm)),
            busy_at = coalesce(clock_timestamp() - make_interval(secs => w.busy), r.busy_at)
-      FROM unnest(%s::bigint[], %s::float8[], %s::float8[]) AS w (job_id, warm, busy) WHERE r.job_id = w.job_id
+      FROM unnest(%s::bigint[], %s::float8[], %s::float8[]) AS w (job_id, warm, busy)
+     WHERE r.job_id = w.job_id AND r.dispatcher = %s
     RETURNING r.endpoint_id
 """
 _SAVE_SPEED = """
@@ -162,10 +164,12 @@ def adopt(dispatcher: int, local_nodes: Collection[int], lost: Sequence[int]) ->
     )
 
 
-def save(warm: Sequence[tuple[int, float, float | None]], learned: Sequence[tuple[int, float]]) -> None:
+def save(
+    dispatcher: int, warm: Sequence[tuple[int, float, float | None]], learned: Sequence[tuple[int, float]]
+) -> None:
     """Record what a dispatcher knows of its replicas and endpoints; see Dispatcher."""
     if warm:
-        execute(_SAVE_WARM, columns(warm, 3))
+        execute(_SAVE_WARM, [*columns(warm, 3), dispatcher])
     save_speeds(learned)
 
 

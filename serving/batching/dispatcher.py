@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -117,6 +117,16 @@ class Dispatcher:
         else:
             worker = self._workers[job_id] = _Worker(job_id, list(endpoints), memory_mb)
             worker.task = asyncio.get_running_loop().create_task(self._serve(worker), name=f"replica {job_id}")
+
+    def keep_replicas(self, job_ids: Collection[int]) -> None:
+        """Serve with no other replicas than these: their jobs stop, or another web process has them. One with a batch
+        finishes it; call this again later to disconnect it."""
+        for worker in self._workers.values():
+            if worker.job_id not in job_ids:
+                worker.turns = []  # it takes no other batch
+                if worker.task and not worker.requests:
+                    worker.is_free = False
+                    worker.task.cancel()
 
     def warm_replicas(self) -> list[tuple[int, float, float | None]]:
         """Return the job of each warm replica, for how many seconds it has been warm, and how many seconds ago its
@@ -231,7 +241,7 @@ class Dispatcher:
             while True:
                 worker.is_free = True
                 self._wake.set()
-                batch, requests = await worker.batches.get()
+                batch, requests = await self._next_batch(worker, connection)
                 loaded, failed = await transfers.load(requests)
                 self._outcomes += failed
                 if loaded:
@@ -252,6 +262,24 @@ class Dispatcher:
             self._wake.set()
             if connection is not None:
                 connection.close()
+
+    async def _next_batch(self, worker: _Worker, connection: ReplicaConnection) -> tuple[Batch, list[Claimed]]:
+        """Return the next batch. Raises ReplicaLost as soon as the idle connection ends, so that no batch goes to a
+        replica that is gone; one that has arrived at that moment returns to the queue."""
+        loop = asyncio.get_running_loop()
+        lost, taken = loop.create_task(connection.lost()), loop.create_task(worker.batches.get())
+        try:
+            await asyncio.wait((lost, taken), return_when=asyncio.FIRST_COMPLETED)
+            if not lost.done():
+                return taken.result()
+        finally:
+            lost.cancel()
+            taken.cancel()
+            await asyncio.gather(lost, taken, return_exceptions=True)  # only one task may read from the connection
+        if worker.requests:
+            self._return_later(worker.requests, alone=False)
+            worker.requests = ()
+        return lost.result()
 
     async def _run(self, connection: ReplicaConnection, batch: Batch, requests: list[Claimed]) -> list[Outcome]:
         """Return the outcomes of a batch. A failed batch, or one whose replica is lost, returns to the queue, to be

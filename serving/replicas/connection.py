@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from gpusched.protocol.batches import BadFrame, Body, Decoder, Frame, encode_parts
 from serving import payloads
@@ -86,6 +86,16 @@ class ReplicaConnection:
         if answer.kind != "results" or len(answer.bodies) != len(requests):
             raise BatchFailed("wrong_number_of_results", f"{len(answer.bodies)} results for {len(requests)} requests")
         return [answers.outcome(request, body) for request, body in zip(requests, answer.bodies, strict=True)]
+
+    async def lost(self) -> NoReturn:
+        """Wait, while no batch runs, until the connection ends; then raise ReplicaLost. The wait may be cancelled."""
+        try:
+            data = await self._stream.read()
+        except OSError as error:
+            raise ReplicaLost(str(error)) from error
+        if not data:
+            raise ReplicaExited("it closed the connection")
+        raise ReplicaLost("it sent a message without a batch")
 
     def close(self) -> None:
         self._stream.close()

@@ -125,3 +125,11 @@ def test_frames_about_other_batches_do_not_extend_the_time(requests):
     others = itertools.repeat(encode(Frame("results", {"batch": 7})))
     with pytest.raises(ReplicaHung):
         run(Replica(*itertools.islice(others, 1000), pause=0.01), requests, timeout_seconds=0.2)
+
+
+@pytest.mark.parametrize(
+    ("answers", "text"), [([encode(Frame("results", {"batch": 1}))], "without a batch"), ([], "closed the connection")]
+)
+def test_idle_replica_that_sends_anything_or_ends_is_lost(answers, text):
+    with pytest.raises(ReplicaLost, match=text):
+        asyncio.run(ReplicaConnection(Replica(*answers), None).lost())

@@ -49,7 +49,8 @@ def live():
 
 def make_warm(job_id, idle_seconds=0):
     execute(
-        "UPDATE serving_replica SET warm_at = now() - make_interval(secs => %s), busy_at = NULL WHERE job_id = %s",
+        "UPDATE serving_replica SET warm_at = now() - make_interval(secs => %s), busy_at = NULL, dispatcher = 1"
+        " WHERE job_id = %s",
         [idle_seconds, job_id],
     )
 
@@ -159,12 +160,13 @@ def test_replica_that_waits_to_run_again_is_not_warm(tenant, user, node):
     job_id = run_idle_replica(tenant, user, node)
     execute("UPDATE jobs_job SET state = 'pending' WHERE id = %s", [job_id])
     reconcile()
+    upkeep.save(1, [(job_id, 30.0, None)], [])  # of a web process that does not know yet
     assert Replica.objects.get().warm_at is None
 
 
 def test_replica_that_was_never_busy_becomes_idle(tenant, user, node):
     job_id = run_idle_replica(tenant, user, node, idle_seconds=20)
-    upkeep.save([(job_id, 1.0, None)], [])
+    upkeep.save(1, [(job_id, 1.0, None)], [])
     assert Replica.objects.get().busy_at is None
     reconcile()
     assert live() == []
@@ -172,8 +174,8 @@ def test_replica_that_was_never_busy_becomes_idle(tenant, user, node):
 
 def test_replica_that_another_dispatcher_takes_over_does_not_become_idle(tenant, user, node):
     job_id = run_idle_replica(tenant, user, node, idle_seconds=20)
-    upkeep.save([(job_id, 30.0, 1.0)], [])
-    upkeep.save([(job_id, 1.0, None)], [])
+    upkeep.save(1, [(job_id, 30.0, 1.0)], [])
+    upkeep.save(1, [(job_id, 1.0, None)], [])
     reconcile()
     assert live() == [job_id]
 
