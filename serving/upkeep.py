@@ -32,6 +32,18 @@ _IS_USED = """
         OR EXISTS (SELECT 1 FROM serving_replica WHERE ended_at IS NULL)
         OR EXISTS (SELECT 1 FROM serving_inferencerequest)
 """
+# Only the host with its agent reaches a replica for certain: other web processes may be on other hosts.
+_IS_LOCAL = """EXISTS (
+           SELECT 1 FROM nodes_ranks k
+            WHERE k.job_id = r.job_id AND k.rank = 0 AND k.state = 'running'
+              AND k.node_id = ANY(%(nodes)s::bigint[]))"""
+_LEAVE = f"""
+    UPDATE serving_replica r SET dispatcher = NULL
+      FROM jobs_all j, serving_endpoint e
+     WHERE j.id = r.job_id AND e.id = r.endpoint_id AND r.ended_at IS NULL AND j.state = 'running'
+       AND e.protocol = 'batch' AND r.dispatcher = %(me)s AND NOT {_IS_LOCAL}
+    RETURNING r.endpoint_id
+"""
 _ADOPT = f"""
     UPDATE serving_replica r SET dispatcher = %(me)s
       FROM jobs_all j, serving_endpoint e
@@ -39,9 +51,7 @@ _ADOPT = f"""
        AND e.protocol = 'batch' AND r.dispatcher IS DISTINCT FROM %(me)s AND NOT EXISTS (
            SELECT 1 FROM serving_dispatcher d
             WHERE d.id = r.dispatcher AND d.seen_at > clock_timestamp() - interval '{SILENT_SECONDS} s')
-       AND EXISTS (
-           SELECT 1 FROM nodes_ranks k
-            WHERE k.job_id = r.job_id AND k.state = 'running' AND k.node_id = ANY(%(nodes)s::bigint[]))
+       AND {_IS_LOCAL}
 """
 _REPLICAS = """
     SELECT r.job_id, r.endpoint_id, r.is_draining, r.dispatcher, e.protocol,
@@ -149,9 +159,12 @@ def forget_old() -> bool:
 
 
 def adopt(dispatcher: int, local_nodes: Collection[int], lost: Sequence[int]) -> Upkeep:
-    """Take the running replicas on nodes that are connected here and that no living web process has. `lost`: jobs that
-    ended in a batch."""
-    execute(_ADOPT, {"me": dispatcher, "nodes": list(local_nodes)})
+    """Take the running replicas on nodes that are connected here and that no living web process has, and leave those
+    whose agent is no longer connected here. `lost`: jobs that ended in a batch."""
+    values = {"me": dispatcher, "nodes": list(local_nodes)}
+    if left := {row["endpoint_id"] for row in query(_LEAVE, values)}:
+        events.changed("endpoints", left)  # the web process that has the agent now takes them at once
+    execute(_ADOPT, values)
     replicas = query(_REPLICAS)
     mine = [row for row in replicas if row["dispatcher"] == dispatcher and row["is_running"]]
     own = [row for row in mine if row["protocol"] == "batch"]

@@ -4,6 +4,7 @@ import asyncio
 import threading
 
 import pytest
+from asgiref.sync import sync_to_async
 
 from gpusched.lib import histograms
 from gpusched.lib.bus.listener import Listener
@@ -13,6 +14,7 @@ from serving import upkeep
 from serving.endpoints import endpoints
 from serving.hub import ServingHub
 from serving.models import InferenceRequest, Replica
+from serving.replicas.reconcile import reconcile
 from serving.requests.shared_reads import SharedReads
 from serving.requests.waiting_clients import WaitingClients
 from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle
@@ -61,6 +63,46 @@ def test_request_starts_a_replica_and_idle_time_ends_it(replicas):
     assert replica.warm_at and replica.busy_at
     endpoint.refresh_from_db()
     assert endpoint.seconds_per_cost
+
+
+def test_web_process_leaves_a_replica_whose_agent_has_moved_to_another_one(replicas):
+    tenant = make_tenant("nlp")
+    user = make_member(tenant)
+    node = make_node(gpus=1)
+    fields = {"name": "embed", "template": {"command": ["serve"], "gpu_count": 1}, "min_replicas": 1}
+    endpoint = endpoints.create(tenant.pk, fields, identity_for(user))
+    reconcile()
+    run_cycle()
+    node.start_all()
+    job_id = Replica.objects.get().job_id
+    replicas.start(job_id)
+    nodes = {1: [node.id], 2: []}
+
+    def has_dispatcher(hub):
+        return lambda: Replica.objects.get().dispatcher == hub.dispatcher_id() and Replica.objects.get().warm_at
+
+    async def move():
+        first = ServingHub(replicas.open, lambda: nodes[1], lambda job_id: None)
+        second = ServingHub(replicas.open, lambda: nodes[2], lambda job_id: None)
+        first.start()
+        second.start()
+        try:
+            await until(has_dispatcher(first))
+            nodes[1], nodes[2] = nodes[2], nodes[1]
+            await until(has_dispatcher(second))
+            [number] = await sync_to_async(send)(endpoint, user, "a")
+            old, new = first._dispatcher, second._dispatcher
+            assert old and new
+            new.wake()
+            await until(ended([number]))
+            await until(lambda: not old.warm_replicas())
+            return number
+        finally:
+            await first.stop()
+            await second.stop()
+
+    assert outcome(asyncio.run(move())) == got("a")
+    assert InferenceRequest.objects.get().attempt == 1
 
 
 def test_waiting_client_wakes_when_its_request_ends():

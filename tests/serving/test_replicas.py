@@ -11,7 +11,7 @@ from scheduling.cycle import snapshot
 from scheduling.engine.model import Policy
 from serving import upkeep
 from serving.endpoints import endpoints
-from serving.models import Endpoint, Replica
+from serving.models import Dispatcher, Endpoint, Replica
 from serving.replicas.losses import ended_itself
 from serving.replicas.reconcile import reconcile
 from serving.replicas.spare import SPARE_JOBS
@@ -162,6 +162,21 @@ def test_replica_that_waits_to_run_again_is_not_warm(tenant, user, node):
     reconcile()
     upkeep.save(1, [(job_id, 30.0, None)], [])  # of a web process that does not know yet
     assert Replica.objects.get().warm_at is None
+
+
+def test_replica_goes_with_its_agent_to_another_web_process_though_both_live(tenant, user, node):
+    job_id = run_idle_replica(tenant, user, node)
+    execute("UPDATE serving_replica SET dispatcher = NULL")
+    first, second = (Dispatcher.objects.create().pk for _ in range(2))
+
+    def adopted(dispatcher, *nodes):
+        return [replica for replica, _, _ in upkeep.adopt(dispatcher, nodes, []).replicas]
+
+    assert adopted(first, node.id) == [job_id]
+    assert (adopted(second), adopted(second, node.id)) == ([], [])
+    assert adopted(first) == []
+    assert (adopted(first), Replica.objects.get().dispatcher) == ([], None)
+    assert adopted(second, node.id) == [job_id]
 
 
 def test_replica_that_was_never_busy_becomes_idle(tenant, user, node):
