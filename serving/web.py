@@ -10,7 +10,7 @@ from nodes.streams.opening import open_stream
 from nodes.streams.stream import Stream
 from serving.hub import ServingHub
 from serving.openai.service import OpenAIService
-from serving.replicas.connection import ReplicaExited, ReplicaLost
+from serving.replicas.connection import ReplicaExited, ReplicaLost, ReplicaUnreachable
 from tenants.auth.identity import identity_of_server
 
 # Ends of a stream that the program of the replica causes.
@@ -56,7 +56,8 @@ async def open_port(job_id: int, port: int) -> ReplicaStream:
     try:
         return ReplicaStream(await open_stream(job_id, port=port))
     except Problem as problem:
-        raise ReplicaLost(problem.detail) from problem
+        kind = ReplicaUnreachable if problem.code == "node_unreachable" else ReplicaLost
+        raise kind(problem.detail) from problem
 
 
 def replace_replica(job_id: int) -> None:

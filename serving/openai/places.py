@@ -4,30 +4,42 @@ A replica of this protocol batches continuously by itself, so its endpoint's `ma
 it has at once. A queued request keeps the web process of its client in `dispatcher`: without that process it has no
 reader, and takes no place."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from django.db import transaction
 
+from gpusched.lib.cache import Cache
 from gpusched.lib.db.sql import execute, prepared
 from serving.replicas.place_lock import lock_places
 from serving.upkeep import SILENT_SECONDS
 
-# A replica with a dispatcher has answered a probe, and no request has failed at it since.
+# A replica that this web process cannot reach gets its requests only if there is no other, for this time.
+AVOID_SECONDS = 5.0
+# Since when, by the monotonic clock: {job: time}.
+_unreachable: Cache[None, dict[int, float]] = Cache()
+# A replica with a dispatcher has answered a probe, and no request has failed at it since. While this web process avoids
+# replicas, requests of another one, which may wait for those, are not before its own.
 _ASSIGN = f"""
-    WITH places AS MATERIALIZED (
+    WITH proven AS MATERIALIZED (
+        SELECT job_id, job_id = ANY(%(avoided)s::bigint[]) AS is_avoided
+          FROM serving_replica
+         WHERE endpoint_id = %(endpoint)s AND warm_at IS NOT NULL AND dispatcher IS NOT NULL
+           AND ended_at IS NULL AND NOT is_draining),
+    places AS MATERIALIZED (
         SELECT p.job_id, row_number() OVER (ORDER BY p.level, p.job_id) AS number
           FROM (SELECT r.job_id, generate_series(count(q.id) + 1, e.max_batch) AS level
-                  FROM serving_replica r JOIN serving_endpoint e ON e.id = r.endpoint_id
+                  FROM proven r JOIN serving_endpoint e ON e.id = %(endpoint)s
                   LEFT JOIN serving_inferencerequest q ON q.replica_job_id = r.job_id AND q.state = 'running'
-                 WHERE r.endpoint_id = %(endpoint)s AND r.warm_at IS NOT NULL AND r.dispatcher IS NOT NULL
-                   AND r.ended_at IS NULL AND NOT r.is_draining
+                 WHERE NOT r.is_avoided OR NOT EXISTS (SELECT 1 FROM proven WHERE NOT is_avoided)
                  GROUP BY r.job_id, e.max_batch) p),
     waiting AS MATERIALIZED (
         SELECT r.id, row_number() OVER (ORDER BY r.id) AS number
           FROM serving_inferencerequest r JOIN serving_dispatcher d ON d.id = r.dispatcher
          WHERE r.endpoint_id = %(endpoint)s AND r.state = 'queued'
            AND d.seen_at > clock_timestamp() - interval '{SILENT_SECONDS} s'
+           AND (r.dispatcher = %(dispatcher)s OR NOT EXISTS (SELECT 1 FROM proven WHERE is_avoided))
          ORDER BY r.id LIMIT (SELECT count(*) FROM places)),
     chosen AS (
         SELECT r.id, p.job_id
@@ -42,6 +54,11 @@ _ASSIGN = f"""
 _RETURN = """
     UPDATE serving_inferencerequest SET state = 'queued', replica_job_id = NULL, started_at = NULL
      WHERE id = %s AND attempt = %s AND state = 'running'
+"""
+# The dispatcher of a request is its own web process, that of a replica the one that has proven it.
+_RELEASE_OWN = """
+    UPDATE serving_replica r SET dispatcher = NULL FROM serving_inferencerequest q
+     WHERE r.job_id = %s AND q.id = %s AND q.dispatcher = r.dispatcher
 """
 _ENDED = """
     SELECT id, state, error FROM serving_inferencerequest
@@ -67,16 +84,22 @@ class EndedRequest(NamedTuple):
 
 def assign(dispatcher: int, endpoint_id: int, ids: Sequence[int]) -> list[Place]:
     """Give places to those of these requests that are first in the queue of their endpoint."""
-    values = {"dispatcher": dispatcher, "endpoint": endpoint_id, "ids": list(ids)}
+    avoided = list(_recent(_unreachable.last(None, {})))
+    values = {"dispatcher": dispatcher, "endpoint": endpoint_id, "ids": list(ids), "avoided": avoided}
     with transaction.atomic(savepoint=False):
         lock_places(endpoint_id)
         return [Place(row["id"], row["attempt"], row["job_id"]) for row in prepared(_ASSIGN, values)]
 
 
-def give_back(place: Place) -> None:
-    """Return a request to the queue because its replica failed. That replica gets no more until it answers a probe."""
+def give_back(place: Place, *, is_unreachable: bool = False) -> None:
+    """Return a request to the queue because its replica failed. That replica gets no more until it answers a probe,
+    unless it `is_unreachable` from this web process only: another one, which has proven it, may have its agent."""
     with transaction.atomic():
-        release_replica(place.job_id)
+        if is_unreachable:
+            _unreachable.update(None, lambda known: {**_recent(known or {}), place.job_id: time.monotonic()})
+            execute(_RELEASE_OWN, [place.job_id, place.request])
+        else:
+            release_replica(place.job_id)
         execute(_RETURN, [place.request, place.attempt])
 
 
@@ -88,3 +111,8 @@ def release_replica(job_id: int) -> None:
 def ended(ids: Sequence[int]) -> list[EndedRequest]:
     """Return those of these waiting requests that have ended."""
     return [EndedRequest(row["id"], row["state"], row["error"]) for row in prepared(_ENDED, [list(ids)])]
+
+
+def _recent(unreachable: Mapping[int, float]) -> dict[int, float]:
+    oldest = time.monotonic() - AVOID_SECONDS
+    return {job_id: at for job_id, at in unreachable.items() if at > oldest}

@@ -22,12 +22,14 @@ from serving.openai.measurements import Measurements
 from serving.openai.places import EndedRequest, Place
 from serving.openai.recorder import Ending, FailedReplica, Recorder
 from serving.openai.relay import Relay, client_left, outcome_of
-from serving.replicas.connection import ReplicaHung, ReplicaLost
+from serving.replicas.connection import ReplicaHung, ReplicaLost, ReplicaUnreachable
 from serving.requests.results import Outcome
 
 logger = logging.getLogger(__name__)
 # A request whose replica cannot be reached, or breaks before its response, goes to this many replicas.
 MAX_TRIES = 3
+# If there is no other replica than one that cannot be reached: its agent may be about to connect again.
+PAUSE_SECONDS = 0.5
 # A response up to this size is complete before the client gets any of it, so that its replica may still break.
 MAX_BUFFERED_BYTES = 1 << 20
 _PASSED_ON = frozenset({b"content-type", b"content-encoding", b"cache-control", b"retry-after"})
@@ -119,8 +121,10 @@ class Proxy:
         """Return the response, and how the request ended; None: it ends with the response."""
         deadline = time.monotonic() + request.timeout_seconds
         place: Place | EndedRequest | None = request.place
-        lost = ""
+        lost, tried, is_unreachable, is_again = "", set[int](), False, False
         for _ in range(MAX_TRIES):
+            if is_again:
+                await asyncio.sleep(PAUSE_SECONDS)
             try:
                 place = place or await self._place(request, deadline)
             except TimeoutError:
@@ -132,19 +136,28 @@ class Proxy:
             except ReplicaHung as error:
                 return self._hung(request, place, str(error))
             except (ReplicaLost, BadResponse) as error:
-                lost = str(error)
+                lost, is_unreachable = str(error), isinstance(error, ReplicaUnreachable)
+                is_again = is_unreachable and place.job_id in tried
+                tried.add(place.job_id)
             if self._in_flight[request.request_id].is_aborted:
                 return self._ended_elsewhere(request, EndedRequest(request.request_id, "cancelled", "")), None
             logger.info("replica %d of endpoint %s failed: %s", place.job_id, request.endpoint, lost)
-            if not await self._give_back(place):
+            if not await self._give_back(place, is_unreachable):
                 break
             place = None
+        if is_unreachable:
+            return self._unreachable(request, lost)
         ending = Ending(request.request_id, "failed", "replica_lost", lost)
         return self._error(request, 502, "replica_lost", f"its replica failed: {lost}"), ending
 
     def _expired(self, request: Forwarded) -> tuple[HttpResponse, Ending]:
         text = f"no replica took the request within timeout_seconds ({request.timeout_seconds:g})"
         return self._error(request, 503, "no_replica", text), Ending(request.request_id, "expired", "expired", text)
+
+    def _unreachable(self, request: Forwarded, why: str) -> tuple[HttpResponse, Ending]:
+        text = f"{why}; try again, or at the other head if there are two"
+        ending = Ending(request.request_id, "failed", "replica_unreachable", text)
+        return self._error(request, 503, "replica_unreachable", text), ending
 
     def _hung(self, request: Forwarded, place: Place, text: str) -> tuple[HttpResponse, Outcome]:
         self._recorder.put(FailedReplica(place.job_id))
@@ -154,10 +167,10 @@ class Proxy:
     async def _place(self, request: Forwarded, deadline: float) -> Place | EndedRequest:
         return await self._balancer.place(request.endpoint_id, request.request_id, deadline - time.monotonic())
 
-    async def _give_back(self, place: Place) -> bool:
+    async def _give_back(self, place: Place, is_unreachable: bool) -> bool:
         """Return the request to the queue. Return whether that worked."""
         try:
-            await run_in_thread(self._thread, partial(places.give_back, place))
+            await run_in_thread(self._thread, partial(places.give_back, place, is_unreachable=is_unreachable))
         except (DatabaseAway, WorkFailed):
             return False
         return True

@@ -33,6 +33,11 @@ class ReplicaExited(ReplicaLost):
     """The replica's program closed the connection or ended."""
 
 
+class ReplicaUnreachable(ReplicaLost):
+    """No web process of this host has the connection of the replica's agent: it is away, or connected to another
+    host."""
+
+
 class ReplicaHung(ReplicaLost):
     """The replica did not answer in time: its job must be replaced."""
 

@@ -75,7 +75,7 @@ def test_requests_get_places_in_their_order_up_to_max_batch(user, me):
     add_replica(endpoint, 11)
     ids = ask(endpoint, user, me, 4)
     assert places.assign(me, endpoint.pk, ids[2:]) == []
-    assert [place.request for place in places.assign(me, endpoint.pk, ids)] == ids[:2]
+    assert {place.request for place in places.assign(me, endpoint.pk, ids)} == set(ids[:2])
     assert places.assign(me, endpoint.pk, ids) == []
     recorder.record([Outcome(ids[0], 1)])
     assert [place.request for place in places.assign(me, endpoint.pk, ids)] == [ids[2]]
@@ -134,6 +134,36 @@ def test_request_returns_to_its_place_in_the_queue_when_its_replica_fails(user, 
     add_replica(endpoint, 12)
     [again] = places.assign(me, endpoint.pk, ids)
     assert again == (ids[0], 2, 12)
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_unreachable_replica_must_prove_itself_only_to_the_process_that_proved_it(user, me, is_own):
+    """At another head it may serve on."""
+    other = Dispatcher.objects.create().pk
+    endpoint = make_chat(user)
+    add_replica(endpoint, 11, me if is_own else other)
+    ids = ask(endpoint, user, me)
+    [place] = places.assign(me, endpoint.pk, ids)
+    places.give_back(place, is_unreachable=True)
+    assert Replica.objects.get().dispatcher == (None if is_own else other)
+    assert len(places.assign(me, endpoint.pk, ids)) == (0 if is_own else 1)
+
+
+def test_unreachable_replica_gets_no_request_for_a_while_if_there_is_another(user, me, monkeypatch):
+    other = Dispatcher.objects.create().pk
+    endpoint = make_chat(user, max_batch=2)
+    add_replica(endpoint, 11, other)
+    [first] = ask(endpoint, user, other)
+    ids = ask(endpoint, user, me, 4)
+    [place] = places.assign(me, endpoint.pk, ids)
+    places.give_back(place, is_unreachable=True)
+    add_replica(endpoint, 12, me)
+    # The request of the other process may wait for 11, and does not keep places at 12 free.
+    assert {place[::2] for place in places.assign(me, endpoint.pk, ids)} == {(ids[0], 12), (ids[1], 12)}
+    assert places.assign(me, endpoint.pk, ids) == []
+    monkeypatch.setattr(places, "AVOID_SECONDS", 0.0)
+    assert [place.job_id for place in places.assign(other, endpoint.pk, [first])] == [11]
+    assert [place.job_id for place in places.assign(me, endpoint.pk, ids)] == [11]  # its second place
 
 
 def test_record_ends_many_requests_and_releases_failed_replicas(user, me):

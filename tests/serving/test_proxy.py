@@ -1,0 +1,105 @@
+"""A request of the OpenAI API at replicas that this web process cannot reach, because another head has their agents."""
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from gpusched.lib.api.problems import Problem
+from gpusched.lib.bus.listener import Listener
+from serving import web
+from serving.openai import places
+from serving.openai.http_exchange import Response
+from serving.openai.measurements import Measurements
+from serving.openai.places import Place
+from serving.openai.proxy import Forwarded, Proxy
+from serving.replicas.connection import ReplicaLost, ReplicaUnreachable
+from serving.requests.results import Outcome
+
+PATH = "/v1/chat/completions"
+
+
+@dataclass
+class Replicas:
+    """The places that a request gets, one after the other, and the replicas (by job) that answer."""
+
+    jobs: list[int]
+    answering: tuple[int, ...] = ()
+    error: type[ReplicaLost] = ReplicaUnreachable
+    recorded: list[Any] = field(default_factory=list)
+    tried: list[int] = field(default_factory=list)
+    given_back: list[tuple[int, bool]] = field(default_factory=list)
+
+    async def place(self, endpoint_id, request_id, seconds):
+        return Place(request_id, len(self.tried) + 1, self.jobs[len(self.tried)])
+
+    async def exchange(self, job_id, port, path, headers, body, use):
+        self.tried.append(job_id)
+        if job_id not in self.answering:
+            raise self.error(f"no way to {job_id}")
+        return Response(200, [], self.body())
+
+    async def body(self):
+        yield b"answer"
+
+    def put(self, entry):
+        self.recorded.append(entry)
+
+    def give_back(self, place, *, is_unreachable):
+        self.given_back.append((place.job_id, is_unreachable))
+
+
+@pytest.fixture
+def forward(monkeypatch):
+    pauses = []
+
+    async def pause(seconds):
+        pauses.append(seconds)
+
+    def run(replicas):
+        monkeypatch.setattr(places, "give_back", replicas.give_back)
+        monkeypatch.setattr("serving.openai.proxy.asyncio.sleep", pause)
+        request = Forwarded(7, 1, "chat", 8000, 4, 1.0, 30.0, PATH, b"{}", "*/*", {})
+        mine = Proxy(replicas, replicas, Measurements(), replicas, Listener())
+        return asyncio.run(mine.forward(request)), len(pauses)
+
+    return run
+
+
+def test_request_goes_to_a_replica_that_can_be_reached_without_a_pause(forward):
+    replicas = Replicas([11, 12], answering=(12,))
+    response, pauses = forward(replicas)
+    assert (response.status_code, response.content, pauses) == (200, b"answer", 0)
+    assert replicas.given_back == [(11, True)]
+    assert replicas.recorded == [Outcome(7, 2)]
+
+
+def test_request_without_a_replica_that_can_be_reached_is_refused_for_now(forward):
+    replicas = Replicas([11, 11, 11])
+    response, pauses = forward(replicas)
+    error = json.loads(response.content)["error"]
+    assert (response.status_code, response["Retry-After"], error["code"]) == (503, "1", "replica_unreachable")
+    assert "no way to 11; try again, or at the other head" in error["message"]
+    assert (replicas.given_back, pauses) == ([(11, True)] * 3, 1)
+    [ending] = replicas.recorded
+    assert (ending.state, ending.code) == ("failed", "replica_unreachable")
+
+
+def test_request_whose_replicas_break_fails(forward):
+    replicas = Replicas([11, 12, 13], error=ReplicaLost)
+    response, pauses = forward(replicas)
+    assert (response.status_code, pauses) == (502, 0)
+    assert replicas.given_back == [(11, False), (12, False), (13, False)]
+
+
+@pytest.mark.parametrize(("code", "kind"), [("node_unreachable", ReplicaUnreachable), ("not_listening", ReplicaLost)])
+def test_port_of_a_node_without_an_agent_here_is_unreachable(monkeypatch, code, kind):
+    async def refuse(job_id, *, port):
+        raise Problem(503, code, "why")
+
+    monkeypatch.setattr(web, "open_stream", refuse)
+    with pytest.raises(ReplicaLost, match="why") as caught:
+        asyncio.run(web.open_port(1, 8000))
+    assert type(caught.value) is kind
