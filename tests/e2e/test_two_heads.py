@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psycopg
 import pytest
 
@@ -21,6 +22,7 @@ from gpusched.client.errors import GpuschedError
 from gpusched.lib.db.embedded import Server
 from gpusched.lib.process import tls_proxy
 from tests.docs.blocks import blocks
+from tests.serving import openai_replica
 from tests.system import prepared
 from tests.system.page import LivePage, answers, log_in
 from tests.system.stack import ROOT, Stack, free_port
@@ -53,12 +55,50 @@ class Head(Stack):
         signal_all(self.pids(""), signal.SIGKILL)
 
 
+# Between the agent and the first head, as a network that breaks.
+RELAY = """
+import asyncio, sys
+async def copy(reader, writer):
+    try:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    except OSError:
+        pass
+    finally:
+        writer.close()
+async def relay(reader, writer):
+    there = await asyncio.open_connection("127.0.0.1", int(sys.argv[2]))
+    await asyncio.gather(copy(reader, there[1]), copy(there[0], writer))
+async def main():
+    async with await asyncio.start_server(relay, "127.0.0.1", int(sys.argv[1])) as server:
+        await server.serve_forever()
+asyncio.run(main())
+"""
+REPLICA = "from gpusched.serve import serve\nserve(lambda requests: [2 * number for number in requests])\n"
+
+
 class Heads:
-    """Two heads, and an agent that has the addresses of both."""
+    """Two heads, and an agent that has the addresses of both, that of the first one through a relay."""
 
     def __init__(self, first: Head, second: Head, database_url: str) -> None:
         self.first, self.second, self._database_url = first, second, database_url
         self.urls = f"{first.url},{second.url}"
+        self.relay_port = free_port()
+        self.relay = self._start_relay()
+
+    def break_agent(self) -> None:
+        """Break the connection of the agent to the first head, for a moment."""
+        self.close()
+        self.relay = self._start_relay()
+
+    def close(self) -> None:
+        self.relay.kill()
+        self.relay.wait()
+
+    def _start_relay(self) -> subprocess.Popen[bytes]:
+        arguments = [str(self.relay_port), str(self.first.port)]
+        return subprocess.Popen([sys.executable, "-c", RELAY, *arguments], stderr=subprocess.DEVNULL)
 
     def client(self) -> Client:
         return Client(self.urls, self.first.token(), tenant="default")
@@ -90,7 +130,10 @@ def heads() -> Iterator[Heads]:
         database.start()
         first, second = (stack.enter_context(Head(shared, database.url(), password)) for _ in range(2))
         pair = Heads(first, second, database.url())
-        first.agent("--url", pair.urls, "--heartbeat-seconds", "0.5", "--pretend", "1:A100:81920:8:64:512000", name="n")
+        stack.callback(pair.close)
+        urls = f"http://127.0.0.1:{pair.relay_port},{second.url}"
+        wait_for(lambda: answers(f"http://127.0.0.1:{pair.relay_port}"), TIMEOUT_SECONDS, "the relay")
+        first.agent("--url", urls, "--heartbeat-seconds", "0.5", "--pretend", "1:A100:81920:8:64:512000", name="n")
         client = pair.client()
         wait_for(lambda: client.status().online_nodes == 1, TIMEOUT_SECONDS, "the node")
         yield pair
@@ -114,6 +157,37 @@ def test_stopped_leader_changes_nothing_when_it_continues(heads: Heads) -> None:
     jobs = [client.submit(["true"], gpus=1).id for _ in range(20)]
     assert {client.wait(job, timeout=TIMEOUT_SECONDS).attempt for job in jobs} == {1}
     assert not heads.beats_of(head)
+
+
+def test_endpoints_move_with_the_agent_to_the_other_head(heads: Heads) -> None:
+    """Tasks run from either head; the OpenAI API serves at the head with the agent, and the other one refuses."""
+    client, port = heads.client(), free_port()
+    client.create_endpoint("embed", {"command": [sys.executable, "-c", REPLICA], "gpu_count": 1}, min_replicas=1)
+    command = [sys.executable, openai_replica.__file__, str(port)]
+    client.create_endpoint("chat", {"command": command, "gpu_count": 1}, protocol="openai", port=port, min_replicas=1)
+
+    def run(head: Head) -> Any:
+        one = Client(head.url, head.token(), tenant="default")
+        return next(iter(one.map("embed", [21], timeout=TIMEOUT_SECONDS)))
+
+    def chat(head: Head) -> httpx.Response:
+        body = {"model": "chat", "messages": [{"role": "user", "content": "count 2"}]}
+        token = {"Authorization": f"Bearer {head.token()}"}
+        return httpx.post(f"{head.url}/v1/chat/completions", json=body, headers=token, timeout=TIMEOUT_SECONDS)
+
+    wait_for(lambda: client.endpoint("embed").warm and client.endpoint("chat").warm, TIMEOUT_SECONDS, "the replicas")
+    for here, there in ((heads.first, heads.second), (heads.second, heads.first)):
+        if here is heads.second:
+            heads.break_agent()
+            wait_for(lambda: chat(heads.second).is_success, TIMEOUT_SECONDS, "the agent at the other head")
+        assert [run(head) for head in (here, there)] == [42, 42]
+        assert chat(here).is_success
+        refused = chat(there)
+        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
+        assert refused.json()["error"]["code"] == "replica_unreachable"
+        assert chat(here).is_success
+    for name in ("embed", "chat"):
+        client.remove_endpoint(name)
 
 
 def test_agents_pages_and_streams_move_to_the_other_head(heads: Heads) -> None:
