@@ -40,7 +40,7 @@ Seconds = dict[str, dict[str, list[float]]]
 @dataclass
 class Outcome:
     """`lost` to `pages_wrong` must be 0. `ledger_wrong`: attempts that are charged for less than their processes ran, or
-    for much more; `ledger_differs`: for another time than the attempt's. `seconds`: for each kind of fault,
+    for over a second more; `ledger_differs`: for another time than the attempt's. `seconds`: for each kind of fault,
     what it took until writes, pages, agents and cycles were back."""
 
     lost: int
