@@ -88,7 +88,7 @@ def assign(dispatcher: int, endpoint_id: int, ids: Sequence[int]) -> list[Place]
     values = {"dispatcher": dispatcher, "endpoint": endpoint_id, "ids": list(ids), "avoided": avoided}
     with transaction.atomic(savepoint=False):
         lock_places(endpoint_id)
-        return [Place(row["id"], row["attempt"], row["job_id"]) for row in prepared(_ASSIGN, values)]
+        return sorted(Place(row["id"], row["attempt"], row["job_id"]) for row in prepared(_ASSIGN, values))
 
 
 def give_back(place: Place, *, is_unreachable: bool = False) -> None:
