@@ -109,8 +109,6 @@ class ServingHub:
             for job_id in hung:
                 self._replace(job_id)
             upkeep.keep_queue()
-            if forgets and upkeep.forget_old():
-                self._forgot_at = now
             return upkeep.adopt(dispatcher.id, nodes, lost)
 
         adopted = await run_in_thread(self._thread, work)
@@ -118,6 +116,8 @@ class ServingHub:
         self._hung -= hung
         self._replica_jobs = adopted.jobs
         self._serve(dispatcher, adopted)
+        if forgets and await run_in_thread(self._thread, upkeep.forget_old):
+            self._forgot_at = now
 
     def _serve(self, dispatcher: Dispatcher, adopted: upkeep.Upkeep) -> None:
         for row in adopted.endpoints:

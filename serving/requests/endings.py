@@ -12,10 +12,11 @@ from tenants import buckets
 from tenants.models import BucketUse
 
 MAX_AT_ONCE = 1000
+_SOME = f"LIMIT {MAX_AT_ONCE} FOR UPDATE OF r SKIP LOCKED"
 _END = """
     WITH locked AS (
         SELECT r.id, r.state FROM serving_inferencerequest r JOIN serving_endpoint e ON e.id = r.endpoint_id
-         WHERE {which} ORDER BY r.id LIMIT {limit} FOR UPDATE OF r {others})
+         WHERE {which} ORDER BY r.id {lock})
     UPDATE serving_inferencerequest r
        SET state = %(state)s, ended_at = clock_timestamp(), error_code = %(code)s, error = %(error)s, dispatcher = NULL
       FROM locked l, serving_endpoint e
@@ -26,22 +27,18 @@ _END = """
 """
 _EXPIRED = _END.format(
     which="r.state = 'queued' AND r.queued_at < clock_timestamp() - make_interval(secs => e.timeout_seconds)",
-    limit=MAX_AT_ONCE,
-    others="SKIP LOCKED",
+    lock=_SOME,
 )
-_OF_ENDPOINT = _END.format(
-    which="r.state = 'queued' AND r.endpoint_id = %(endpoint)s", limit=MAX_AT_ONCE, others="SKIP LOCKED"
-)
+_OF_ENDPOINT = _END.format(which="r.state = 'queued' AND r.endpoint_id = %(endpoint)s", lock=_SOME)
 _ABANDONED = _END.format(
     which="""r.state = 'queued' AND e.protocol = 'openai' AND NOT EXISTS (
              SELECT 1 FROM serving_dispatcher d
               WHERE d.id = r.dispatcher AND d.seen_at > clock_timestamp() - make_interval(secs => %(silent)s))""",
-    limit=MAX_AT_ONCE,
-    others="SKIP LOCKED",
+    lock=_SOME,
 )
-# A cancelled request in progress is ended at once, and the result of its attempt is ignored. One that a dispatcher is
-# just taking is waited for: nobody cancels it again.
-_CANCELLED = _END.format(which="r.state IN ('queued', 'running') AND r.id = ANY(%(ids)s)", limit="ALL", others="")
+# A cancelled request in progress is ended at once, and the result of its attempt is ignored. It waits for one that a
+# dispatcher is just taking, because its cancel is not repeated.
+_CANCELLED = _END.format(which="r.state IN ('queued', 'running') AND r.id = ANY(%(ids)s)", lock="FOR UPDATE OF r")
 
 
 class Ended(NamedTuple):
