@@ -141,7 +141,6 @@ class Node:
                 self.dirty.set()
         if answer.missing:
             await self.in_thread(lambda: self.ranks.repeat_ends(answer.missing))
-            self.log_may_grow.set()
             if self.ranks.has_unreported_end():
                 self.dirty.set()
         if answer.limits:

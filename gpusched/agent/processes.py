@@ -76,15 +76,6 @@ def children(pid: int) -> list[int]:
     return pids
 
 
-def living_children(pid: int) -> set[int]:
-    """Return the direct children that still run; not those that have ended and wait for their parent to notice."""
-    return {
-        child
-        for child in children(pid)
-        if raw_file.read_if_possible(f"/proc/{child}/stat").rpartition(b") ")[2][:1] not in (b"", b"Z", b"X")
-    }
-
-
 def descendants(pid: int) -> list[int]:
     """Return all current descendants of a process."""
     pids: list[int] = []

@@ -88,7 +88,7 @@ def test_killed_process_of_a_worker_ends_the_others_and_the_part_works(stack: St
 
 
 def test_restarted_web_process_serves_before_its_first_request(stack: Stack) -> None:
-    """Agents connect to it, tasks wait, and nobody has a page open."""
+    """Agents connect to it, tasks wait, and no page is open."""
     client = stack.client()
     template = {"command": [sys.executable, "-c", REPLICA], "gpu_count": 1}
     client.create_endpoint("double", template, min_replicas=1, timeout_seconds=600)

@@ -137,7 +137,7 @@ class Cluster:
             )  # fmt: skip
             for path in (home, config):
                 os.chown(path, 65534, 65534)
-            # Of its own: `nobody` cannot enter a checkout below a private home.
+            # The user of PostgreSQL cannot enter a checkout below a private home.
             self._service(host, host.name, [*_NOBODY, str(self._patroni), str(config)], home)
         wait_for(self.is_synchronous, 300, "a primary and a synchronous standby", pause=0.2)
         with psycopg.connect(self._conninfo("postgres", "postgres"), autocommit=True) as connection:

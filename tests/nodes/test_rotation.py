@@ -159,7 +159,7 @@ def test_connection_with_the_old_credential_is_closed_when_the_new_one_is_used()
     asyncio.run(scenario())
 
 
-def test_connection_with_the_old_credential_is_closed_if_nobody_listened_when_the_new_one_was_used(
+def test_connection_with_the_old_credential_is_closed_after_a_lost_announcement_of_the_new_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     agent = make_node()

@@ -12,7 +12,7 @@ Topic = Literal[
 ]  # fmt: skip
 # {topic: ids}; no ids: any row may have changed.
 Changes = Mapping[str, Collection[int]]
-# What may have changed while nobody listened.
+# All that a listener may have missed while it was not connected.
 EVERYTHING: dict[str, list[int]] = {topic: [] for topic in get_args(Topic)}
 # PostgreSQL rejects payloads of 8000 bytes: with more ids than this, a message names none, which means any row.
 MAX_IDS = 500

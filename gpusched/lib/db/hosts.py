@@ -98,7 +98,8 @@ class Hosts:
         stale: list[Connection] = []
         for connection in self._open():
             with suppress(psycopg.Error):  # its thread closes it meanwhile
-                stale += [connection] if _host_of(connection) != primary else []
+                if _host_of(connection) != primary:
+                    stale.append(connection)
         for connection in stale:
             with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(connection.fileno())) as shared:
                 shared.shutdown(socket.SHUT_RDWR)
