@@ -16,7 +16,7 @@ from jobs.lifecycle.restored_ids import SKIPPED_IDS, skip_ids
 from tests.e2e.test_restore import recording, runs, starts
 from tests.system import prepared
 from tests.system.stack import Stack
-from tests.waiting import wait_for
+from tests.waiting import until_exists, wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
@@ -100,9 +100,12 @@ def test_database_of_an_earlier_moment_continues_and_runs_no_job_twice(stack: Ar
     place.mkdir(mode=0o777)
     place.chmod(0o777)
     base = stack.base_backup()
-    until = "while [ -d {0} ] && [ ! -e {0}/{1} ]; do sleep 0.1; done; exit 3"
-    running = client.submit(recording(place / "running", until.format(place, "later")), gpus=1)
-    ending = client.submit(recording(place / "ending", until.format(place, "go")), gpus=1)
+
+    def until(name: str) -> str:
+        return f"{until_exists(place / name)}; exit 3"
+
+    running = client.submit(recording(place / "running", until("later")), gpus=1)
+    ending = client.submit(recording(place / "ending", until("go")), gpus=1)
     done = client.submit(recording(place / "done", "true"), gpus=1)
     client.wait(done.id, timeout=60)
     for job in (running, ending):

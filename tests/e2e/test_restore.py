@@ -13,7 +13,7 @@ import pytest
 from gpusched.client import Client, NotFound
 from jobs.lifecycle.restored_ids import SKIPPED_IDS
 from tests.system.stack import ROOT, Stack
-from tests.waiting import wait_for
+from tests.waiting import until_exists, wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
@@ -63,7 +63,7 @@ def test_restored_backup_continues_and_runs_no_job_twice(stack: Stack) -> None:
     client, place = stack.client(), stack.directory / "starts"
     place.mkdir(mode=0o777)
     place.chmod(0o777)
-    until = f"while [ ! -e {place}/go ]; do sleep 0.1; done; exit 3"
+    until = f"{until_exists(place / 'go')}; exit 3"
     running = client.submit(recording(place / "running", "exec sleep 600"), gpus=1, name="running")
     ending = client.submit(recording(place / "ending", until), gpus=1, name="ending")
     done = client.submit(recording(place / "done", "true"), gpus=1, name="done")

@@ -16,6 +16,7 @@ from frontend.live import feed, hub
 from frontend.live.hub import LiveHub
 from gpusched.asgi import application
 from gpusched.lib.bus.listener import Listener
+from tests.system.page import merge
 
 TIMEOUT_SECONDS = 20.0
 # What changes with the clock alone, and so cannot be compared with a load of a moment later.
@@ -125,7 +126,7 @@ class Page:
                 assert message.keys() & {"set", "patch", "gone"}, "a delta that says nothing"
                 self.rows[topic].update(message.get("set", {}))
                 for key, changes in message.get("patch", {}).items():
-                    change(self.rows[topic][key], changes)
+                    merge(self.rows[topic][key], changes)
                 for key in message.get("gone", ()):
                     del self.rows[topic][key]
 
@@ -151,15 +152,6 @@ class Page:
             # A message may have come during the load: then there is nothing to wait for.
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), 0.3)
-
-
-def change(row: dict[str, Any], changes: dict[str, Any]) -> None:
-    """As docs/live.md says of `patch`."""
-    for name, value in changes.items():
-        if isinstance(value, dict) and isinstance(row.get(name), dict):
-            change(row[name], value)
-        else:
-            row[name] = value
 
 
 def compared(value: Any) -> Any:

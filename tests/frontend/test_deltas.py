@@ -17,7 +17,7 @@ from gpusched.protocol.states import NodeIntent
 from nodes.health import cordon
 from nodes.models import Device
 from tests.factories import make_member, make_node, make_tenant, run_cycle, submit
-from tests.frontend.page import change
+from tests.system.page import merge
 
 VALUES = st.recursive(
     st.none() | st.integers(0, 3) | st.lists(st.integers(0, 2), max_size=2),
@@ -34,7 +34,7 @@ def test_difference_applied_to_previous_rows_gives_current_rows(previous, after)
     rows = copy.deepcopy(previous)
     rows.update(payload.get("set", {}))
     for key, changes in payload.get("patch", {}).items():
-        change(rows[key], changes)
+        merge(rows[key], changes)
     for key in payload.get("gone", ()):
         del rows[key]
     assert rows == after

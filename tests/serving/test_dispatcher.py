@@ -116,13 +116,6 @@ class Replicas:
             process.wait()
 
 
-@pytest.fixture
-def replicas(tmp_path):
-    replicas = Replicas(tmp_path)
-    yield replicas
-    replicas.stop()
-
-
 @asynccontextmanager
 async def dispatching(replicas, endpoint, *job_ids, **fields):
     dispatcher = Dispatcher(1, replicas.open, replicas.hung.append)

@@ -18,16 +18,9 @@ from serving.replicas.reconcile import reconcile
 from serving.requests.shared_reads import SharedReads
 from serving.requests.waiting_clients import WaitingClients
 from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle
-from tests.serving.test_dispatcher import Replicas, ended, got, outcome, send, until
+from tests.serving.test_dispatcher import ended, got, outcome, send, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def replicas(tmp_path):
-    replicas = Replicas(tmp_path)
-    yield replicas
-    replicas.stop()
 
 
 def test_request_starts_a_replica_and_idle_time_ends_it(replicas):

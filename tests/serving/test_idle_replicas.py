@@ -8,7 +8,7 @@ from asgiref.sync import sync_to_async
 from serving.batching.dispatcher import Dispatcher
 from serving.models import InferenceRequest
 from tests.factories import make_member, make_tenant
-from tests.serving.test_dispatcher import Replicas, UnixStream, dispatching, ended, got, outcome, send, until
+from tests.serving.test_dispatcher import UnixStream, dispatching, ended, got, outcome, send, until
 from tests.serving.test_requests import make_endpoint
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -22,13 +22,6 @@ def user():
 @pytest.fixture
 def endpoint(user):
     return make_endpoint(make_tenant("llm"), user)
-
-
-@pytest.fixture
-def replicas(tmp_path):
-    replicas = Replicas(tmp_path)
-    yield replicas
-    replicas.stop()
 
 
 class EndingStream(UnixStream):

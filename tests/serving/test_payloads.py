@@ -27,7 +27,7 @@ from serving.requests.results import Outcome
 from serving.requests.submit import NewRequest, submit
 from tenants.models import BucketScope, BucketUse, TokenBucket
 from tests.factories import identity_for, make_member, make_tenant, make_token
-from tests.serving.test_dispatcher import Replicas, dispatching, ended, until
+from tests.serving.test_dispatcher import dispatching, ended, until
 from tests.serving.test_former import queue, run, waiting
 from tests.serving.test_requests import claim, make_endpoint
 
@@ -63,13 +63,6 @@ def token(user):
 @pytest.fixture
 def endpoint(tenant, user):
     return make_endpoint(tenant, user)
-
-
-@pytest.fixture
-def replicas(tmp_path):
-    replicas = Replicas(tmp_path)
-    yield replicas
-    replicas.stop()
 
 
 def upload(token, data, kind="application/octet-stream", query="endpoint=embed", key=""):

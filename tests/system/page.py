@@ -61,11 +61,11 @@ def take_all(rows: dict[str, dict[str, Any]], text: str | bytes) -> None:
         _take(rows, message)
 
 
-def _merge(row: dict[str, Any], changes: dict[str, Any]) -> None:
-    """Merge changes into an object, as `patched` in frontend/src/live/store.ts does; other values are replaced."""
+def merge(row: dict[str, Any], changes: dict[str, Any]) -> None:
+    """Merge changes into an object, as docs/live.md explains `patch`; other values are replaced."""
     for name, value in changes.items():
         if isinstance(value, dict) and isinstance(row.get(name), dict):
-            _merge(row[name], value)
+            merge(row[name], value)
         else:
             row[name] = value
 
@@ -77,7 +77,7 @@ def _take(rows_of: dict[str, dict[str, Any]], message: dict[str, Any]) -> None:
         rows = rows_of[message["topic"]]
         rows.update(message.get("set", {}))
         for key, changes in message.get("patch", {}).items():
-            _merge(rows[key], changes)
+            merge(rows[key], changes)
         for key in message.get("gone", ()):
             del rows[key]
 
