@@ -41,8 +41,7 @@ OpenStream = Callable[[int], Awaitable[Stream]]
 
 @dataclass
 class ServedEndpoint:
-    """An endpoint with replicas here, and what the dispatcher learns about it. `replica_max`: what its replicas
-    accept."""
+    """An endpoint with replicas here, and what the dispatcher learns about it."""
 
     id: int
     name: str
@@ -50,15 +49,10 @@ class ServedEndpoint:
     max_wait_seconds: float
     timeout_seconds: float
     is_draining: bool
-    replica_max: int | None = None
     limit: BatchLimit = field(default_factory=BatchLimit)
     credit: Credit = field(default_factory=Credit)
     seconds_per_cost: float | None = None
     claimed: deque[tuple[float, int]] = field(default_factory=deque)
-
-    def configured_limit(self) -> int:
-        """Return the most requests of a batch, whatever memory they need."""
-        return min(self.max_batch, self.replica_max or self.max_batch)
 
     def arrivals_per_second(self, now: float) -> float:
         while self.claimed and self.claimed[0][0] < now - _RATE_SECONDS:
@@ -113,7 +107,6 @@ class Dispatcher:
         if worker := self._workers.get(job_id):
             kept = [endpoint for endpoint in worker.turns if endpoint in endpoints]
             worker.turns = kept + [endpoint for endpoint in endpoints if endpoint not in kept]
-            self._limit_batches(worker)
         else:
             worker = self._workers[job_id] = _Worker(job_id, list(endpoints), memory_mb)
             worker.task = asyncio.get_running_loop().create_task(self._serve(worker), name=f"replica {job_id}")
@@ -208,7 +201,7 @@ class Dispatcher:
         self._again_at = None
 
     def _served(self, endpoint: ServedEndpoint, now: float) -> rounds.Served:
-        configured = endpoint.configured_limit()
+        configured = self._configured_limit(endpoint)
         return rounds.Served(
             endpoint.id, endpoint.name, endpoint.limit.below(configured), endpoint.max_wait_seconds,
             endpoint.timeout_seconds, endpoint.arrivals_per_second(now), endpoint.is_draining, endpoint.credit,
@@ -236,7 +229,6 @@ class Dispatcher:
             stream = await self._open_stream(worker.job_id)
             connection = await ReplicaConnection.connect(stream, CONNECT_SECONDS)
             worker.max_batch = connection.max_batch
-            self._limit_batches(worker)
             worker.warm_at = time.monotonic()
             while True:
                 worker.is_free = True
@@ -304,7 +296,7 @@ class Dispatcher:
             raise
         seconds = (time.monotonic() - began) / sum(request.cost for request in requests)
         endpoint.seconds_per_cost = smoothed(endpoint.seconds_per_cost, seconds)
-        endpoint.limit.record_success(len(requests), endpoint.configured_limit(), time.monotonic())
+        endpoint.limit.record_success(len(requests), self._configured_limit(endpoint), time.monotonic())
         return outcomes
 
     async def _is_at_fault(self, request: Claimed, job_id: int, lost: ReplicaLost) -> bool:
@@ -320,11 +312,10 @@ class Dispatcher:
             return False
         return self._crashes.update(request.id, lambda count: (count or 0) + 1) >= MAX_CRASHES
 
-    def _limit_batches(self, worker: _Worker) -> None:
-        """Limit the batches of the worker's endpoints to what its replica accepts."""
-        for endpoint in worker.turns:
-            if worker.max_batch and endpoint in self.endpoints:
-                self.endpoints[endpoint].replica_max = worker.max_batch
+    def _configured_limit(self, endpoint: ServedEndpoint) -> int:
+        """Return the most requests of a batch that each replica of the endpoint accepts, whatever memory they need."""
+        limits = (worker.max_batch for worker in self._workers.values() if endpoint.id in worker.turns)
+        return min([endpoint.max_batch, *(limit for limit in limits if limit)])
 
     def _return_later(self, requests: Sequence[Claimed], *, alone: bool) -> None:
         attempts = {request.id: request.attempt for request in requests}

@@ -55,7 +55,7 @@ def function(requests):
         raise ValueError("no")
     return [ValueError("alone") if request == "one" else {"got": request} for request in requests]
 
-serve(function)
+serve(function, max_batch=int(sys.argv[2]) or None)
 """
 
 
@@ -92,13 +92,13 @@ class Replicas:
         self.processes = {}
         self.hung = []
 
-    def start(self, job_id):
+    def start(self, job_id, max_batch=0):
         if job_id in self.processes:
             return
         folder = self.folder / str(job_id)
         folder.mkdir()
         environment = {**os.environ, "GPUSCHED_SOCKET_DIR": str(folder), "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, "-c", FUNCTION, str(self.folder / "exited")]
+        command = [sys.executable, "-c", FUNCTION, str(self.folder / "exited"), str(max_batch)]
         self.processes[job_id] = subprocess.Popen(command, env=environment)
 
     async def open(self, job_id):
@@ -186,6 +186,34 @@ def test_requests_are_shared_by_two_replicas(replicas, tenant, user):
     endpoint = make_endpoint(tenant, user)
     run(replicas, endpoint, user, *(str(number) for number in range(64)), jobs=(1, 2))
     assert set(InferenceRequest.objects.values_list("replica_job_id", flat=True)) == {1, 2}
+
+
+def test_limit_of_a_replica_ends_with_it(replicas, tenant, user):
+    """That of a newer version of its program holds instead."""
+    endpoint = make_endpoint(tenant, user)
+    texts = [str(number) for number in range(8)]
+    replicas.start(1, max_batch=2)
+
+    async def serve_all():
+        async with dispatching(replicas, endpoint, 1) as dispatcher:
+            await until(lambda: len(dispatcher.warm_replicas()) == 1)
+            limited = await sync_to_async(send)(endpoint, user, *texts)
+            dispatcher.wake()
+            await until(ended(limited))
+            replicas.start(2)
+            dispatcher.add_replica(2, [endpoint.pk], None)
+            dispatcher.keep_replicas([2])
+            await until(lambda: [replica[0] for replica in dispatcher.warm_replicas()] == [2])
+            later = await sync_to_async(send)(endpoint, user, *texts)
+            dispatcher.wake()
+            await until(ended(later))
+            return limited, later
+
+    sizes = [
+        set(InferenceRequest.objects.filter(pk__in=ids).values_list("batch_size", flat=True))
+        for ids in asyncio.run(serve_all())
+    ]
+    assert sizes == [{2}, {8}]
 
 
 @pytest.mark.parametrize(
