@@ -91,9 +91,9 @@ class Tasks(APIView):
         if submitted.warning:
             headers["Queue-Warning"] = submitted.warning
         more = {"queued": submitted.queued}
-        if seconds:
-            return waiting.answer(submitted.ids, caller, seconds, more=more, headers=headers, status=201, are_new=True)
         items = representation.queued(endpoint, caller.username, submitted.ids, new, submitted.queued_at)
+        if seconds:
+            return waiting.answer(submitted.ids, caller, seconds, more=more, headers=headers, status=201, new=items)
         content = msgspec.json.encode({"items": items, **more})
         return HttpResponse(content, content_type=JSON, status=201, headers=headers)
 

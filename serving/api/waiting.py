@@ -11,7 +11,7 @@ from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 
 from gpusched.lib.api.concurrency_limit import ConcurrencyLimiter
-from gpusched.lib.api.problems import Problem
+from gpusched.lib.api.problems import Problem, response_for
 from gpusched.lib.db.threads import DatabaseAway, WorkFailed
 from gpusched.lib.web.deferred import DeferredResponse
 from gpusched.protocol.batches import JSON
@@ -50,22 +50,29 @@ def answer(
     headers: Mapping[str, str] | None = None,
     status: int = 200,
     is_first_enough: bool = False,
-    are_new: bool = False,
+    new: Sequence[Mapping[str, Any]] = (),
 ) -> HttpResponseBase:
     """Return these tasks, which the caller may see; with `seconds`, once all have ended or after that time.
-    `is_first_enough`: only those that have ended, once there are any. `are_new`: this request has submitted them. Too
-    many waiting clients get all at once."""
+    `is_first_enough`: only those that have ended, once there are any. `new`: the tasks as this request has submitted
+    them. Too many waiting clients get all at once. 503 if the database did not answer in that time."""
 
     def response(items: Sequence[Mapping[str, Any]]) -> HttpResponse:
         content = msgspec.json.encode({"items": items, **(more or {})})
         return HttpResponse(content, content_type=JSON, status=status, headers=headers)
 
-    async def wait() -> HttpResponse:
+    async def ended() -> list[Mapping[str, Any]]:
         try:
             with _limiter.slot(caller.username):
-                return response(await _once_ended(ids, seconds, is_first_enough, are_new))
+                return await _once_ended(ids, seconds, is_first_enough, new)
         except Problem:
-            return response(await _once_ended(ids, 0.0, is_first_enough))
+            return await _once_ended(ids, 0.0, is_first_enough, new)
+
+    async def wait() -> HttpResponse:
+        try:
+            return response(await ended())
+        except DatabaseAway:
+            detail = "the database does not answer"
+            return response_for(Problem(503, "database_unavailable", detail, next_step="try again", retry_after=1))
 
     if seconds:
         return DeferredResponse(wait)
@@ -73,21 +80,25 @@ def answer(
 
 
 async def _once_ended(
-    ids: Sequence[int], seconds: float, is_first_enough: bool, are_new: bool = False
-) -> list[dict[str, Any]]:
-    """Return the tasks as they are once they have ended. An outage of the database does not end the wait."""
+    ids: Sequence[int], seconds: float, is_first_enough: bool, new: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """Return the tasks as they are once they have ended. An outage of the database does not end the wait; without one
+    read until its end, raises DatabaseAway or WorkFailed."""
     ends_at = time.monotonic() + seconds
-    known: Rows = {}
+    known: dict[int, Mapping[str, Any]] = {task["id"]: task for task in new}
     with waiting_clients.watch(ids) as changed:
-        if are_new:  # a read now would find them queued
+        if new:  # a read now would find them queued
             await _set_or_after(changed, min(seconds, POLL_SECONDS))
         while True:
             changed.clear()
             open_ids = [number for number in ids if number not in known or not _has_ended(known[number])]
             known.update(recent_ends.tasks(open_ids))
             if unread := [number for number in open_ids if number not in known or not _has_ended(known[number])]:
-                with suppress(DatabaseAway, WorkFailed):
+                try:
                     known.update(await _reads.rows(unread))
+                except (DatabaseAway, WorkFailed):
+                    if not known and time.monotonic() >= ends_at:
+                        raise
             ended = [number for number in ids if number in known and _has_ended(known[number])]
             remaining = ends_at - time.monotonic()
             if len(ended) == len(ids) or remaining <= 0 or (is_first_enough and ended):

@@ -181,3 +181,11 @@ def test_command_fails_after_all_results_when_a_task_failed(server: FakeServer) 
     tasks.inputs, tasks.failed = [5, 6], {1}
     result = call(server.url, "task", "wait", "0", "1")
     assert (result.exit_code, result.stdout.splitlines()) == (1, ["task 1 is failed", "10"])
+
+
+def test_wait_pauses_while_the_server_answers_at_once(server: FakeServer) -> None:
+    """It does so while too many clients wait."""
+    server.on("GET", "/tasks", Answer(200, {"items": [], "next_cursor": None}))
+    with Client(server.url) as client, pytest.raises(Timeout):
+        list(client.wait_tasks([1], timeout=1.0))
+    assert 1 < len(server.requests) < 20

@@ -4,11 +4,13 @@ import asyncio
 import json
 import time
 
+import psycopg
 import pytest
 from asgiref.sync import sync_to_async
 
 from gpusched.lib.bus import events
 from gpusched.lib.bus.listener import Listener
+from gpusched.lib.db import outages
 from serving.api import waiting
 from serving.requests.waiting_clients import WaitingClients
 from tests.api.test_access import call
@@ -143,3 +145,27 @@ def test_tasks_of_other_tenants_are_not_found(endpoint, token):  # noqa: F811
     answer = call("GET", many(ids, wait=1), stranger)
     assert (answer.status_code, answer.json()["detail"]) == (404, f"there is no task {ids[0]}, or you may not see it")
     assert call("GET", many([ids[0], 10**17]), token).status_code == 404
+
+
+@pytest.fixture
+def outage(monkeypatch):
+    def read(ids):
+        error = psycopg.OperationalError("server closed the connection unexpectedly")
+        outages.note_connection(error, None)
+        raise error
+
+    monkeypatch.setattr(waiting._reads, "_read", read)
+
+
+def test_submit_that_waits_names_its_tasks_in_an_outage(endpoint, token, outage):  # noqa: F811
+    body = {"endpoint": "embed", "inputs": [1, 2]}
+    items = asyncio.run(items_of(call("POST", "/api/v1/tasks?wait=1", token, body)))
+    assert items == call("GET", "/api/v1/tasks", token).json()["items"][::-1]
+
+
+def test_wait_in_an_outage_is_refused_at_its_end(endpoint, token, outage):  # noqa: F811
+    ids = submitted(token, 2)
+    for path in (f"/api/v1/tasks/{ids[0]}?wait=1", many(ids, wait=1)):
+        answer = asyncio.run(call("GET", path, token).resolve())
+        assert (answer.status_code, answer["Retry-After"]) == (503, "1")
+        assert json.loads(answer.content)["code"] == "database_unavailable"

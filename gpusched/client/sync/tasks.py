@@ -111,8 +111,10 @@ class _Submits:
 
 def _next_ended(client: Connection, waiting: Sequence[int], deadline: float) -> list[TaskData]:
     """Return at least one of these tasks that has ended. Raises Timeout after the deadline."""
+    pause = polling.QUICK_SECONDS
     while True:
-        seconds = deadline - time.monotonic()
+        requested_at = time.monotonic()
+        seconds = deadline - requested_at
         call = serving.ended_tasks(waiting[: serving.MAX_IDS], max(0.0, seconds))
         if page := (client.send(call, _patience(deadline))).items:
             return page
@@ -121,6 +123,10 @@ def _next_ended(client: Connection, waiting: Sequence[int], deadline: float) -> 
                 f"task {waiting[0]} has not ended, and the timeout has passed",
                 next_step="it continues; wait longer or cancel it",
             )
+        if time.monotonic() - requested_at < pause:
+            # While too many clients wait, the server answers at once: it must not be polled in a tight loop.
+            time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
+            pause = polling.longer(pause)
 
 
 def _deadline(timeout: float | None) -> float:
