@@ -13,7 +13,6 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from gpusched.protocol.batches import BYTES, JSON, SOCKET_NAME, BadFrame, Body, Decoder, Frame, encode
@@ -25,12 +24,8 @@ Functions = Mapping[str, Function]
 Work = tuple[socket.socket, Frame]
 
 
-class _Stopped(Exception):
-    """SIGTERM arrived while no batch was running."""
-
-
 def serve(function: Function | Functions, *, max_batch: int | None = None) -> None:
-    """Serve until SIGTERM; a batch in progress is finished first.
+    """Serve until SIGTERM; a batch that has arrived is finished first.
 
     `function` gets a list of requests, each as decoded from JSON or as bytes, and returns a list of equal length: JSON
     values or bytes. An exception as an entry fails that request alone. An exception raised fails the batch, whose
@@ -48,41 +43,25 @@ def serve(function: Function | Functions, *, max_batch: int | None = None) -> No
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
     listener.listen()
-    work: queue.SimpleQueue[Work] = queue.SimpleQueue()
+    work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()  # None: SIGTERM arrived
     hello = encode(Frame("hello", {"version": 1, "max_batch": max_batch}))
     threading.Thread(target=_accept, args=(listener, hello, work), name="accept", daemon=True).start()
-    stop = _Stop()
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, stop.request)
-    with contextlib.suppress(_Stopped):
-        while not stop.is_requested:
-            stop.may_interrupt = True
-            connection, frame = work.get()
-            stop.may_interrupt = False
-            _answer(connection, frame, function)
+        # A SimpleQueue is reentrant: the signal may interrupt its own methods.
+        signal.signal(signal.SIGTERM, lambda number, frame: work.put(None))
+    while (next_work := work.get()) is not None:
+        connection, frame = next_work
+        _answer(connection, frame, function)
     path.unlink(missing_ok=True)
 
 
-class _Stop:
-    """Whether SIGTERM arrived. It interrupts the wait for work, but never a batch."""
-
-    def __init__(self) -> None:
-        self.is_requested = self.may_interrupt = False
-
-    def request(self, number: int, frame: FrameType | None) -> None:
-        """Handle the signal."""
-        self.is_requested = True
-        if self.may_interrupt:
-            raise _Stopped
-
-
-def _accept(listener: socket.socket, hello: bytes, work: "queue.SimpleQueue[Work]") -> None:
+def _accept(listener: socket.socket, hello: bytes, work: "queue.SimpleQueue[Work | None]") -> None:
     while True:
         connection, _ = listener.accept()
         threading.Thread(target=_read, args=(connection, hello, work), name="read", daemon=True).start()
 
 
-def _read(connection: socket.socket, hello: bytes, work: "queue.SimpleQueue[Work]") -> None:
+def _read(connection: socket.socket, hello: bytes, work: "queue.SimpleQueue[Work | None]") -> None:
     """Queue the batches of a connection until it ends."""
     decoder = Decoder()
     try:

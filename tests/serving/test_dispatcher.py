@@ -40,6 +40,7 @@ def function(requests):
     if "hang" in requests:
         time.sleep(60)
     if "slow" in requests:
+        open(sys.argv[2], "w").close()
         time.sleep(0.5)
     if "few" in requests:
         return []
@@ -55,7 +56,7 @@ def function(requests):
         raise ValueError("no")
     return [ValueError("alone") if request == "one" else {"got": request} for request in requests]
 
-serve(function, max_batch=int(sys.argv[2]) or None)
+serve(function, max_batch=int(sys.argv[3]) or None)
 """
 
 
@@ -98,7 +99,8 @@ class Replicas:
         folder = self.folder / str(job_id)
         folder.mkdir()
         environment = {**os.environ, "GPUSCHED_SOCKET_DIR": str(folder), "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, "-c", FUNCTION, str(self.folder / "exited"), str(max_batch)]
+        marks = [str(self.folder / name) for name in ("exited", "slow")]
+        command = [sys.executable, "-c", FUNCTION, *marks, str(max_batch)]
         self.processes[job_id] = subprocess.Popen(command, env=environment)
 
     async def open(self, job_id):
@@ -307,6 +309,23 @@ def test_hung_replica_is_reported_for_replacement(replicas, tenant, user):
 
 def test_replica_finishes_its_batch_and_ends_at_sigterm(replicas, tenant, user):
     """A65"""
+    endpoint = make_endpoint(tenant, user)
+
+    async def stop_during_a_batch():
+        async with dispatching(replicas, endpoint, 1) as dispatcher:
+            ids = await sync_to_async(send)(endpoint, user, "slow")
+            dispatcher.wake()
+            await until((replicas.folder / "slow").exists)
+            replicas.processes[1].send_signal(signal.SIGTERM)
+            await until(ended(ids))
+            return ids
+
+    [number] = asyncio.run(stop_during_a_batch())
+    assert (outcome(number), InferenceRequest.objects.get().attempt) == (got("slow"), 1)
+    assert replicas.processes[1].wait(10) == 0
+
+
+def test_idle_replica_ends_at_sigterm(replicas, tenant, user):
     run(replicas, make_endpoint(tenant, user), user, "a")
     replicas.processes[1].send_signal(signal.SIGTERM)
     assert replicas.processes[1].wait(10) == 0
