@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Run every test. As root on Debian, install chromium, gcc and podman first, and fail if a test is skipped because
+# Run every test. As root on Debian, install chromium, gcc, podman and pebble first, and fail if a test is skipped because
 # one is missing. Otherwise print which tools are missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 missing=()
 command -v chromium >/dev/null 2>&1 || missing+=(chromium)
 command -v gcc >/dev/null 2>&1 || missing+=(gcc libc6-dev)
+command -v pebble >/dev/null 2>&1 || missing+=(pebble)
 # The test images consist of busybox; sandboxes with old cgroups can run containers only with runc.
 for tool in podman catatonit runc; do command -v $tool >/dev/null 2>&1 || missing+=($tool); done
 grep -q "^Status: install ok" <(dpkg -s busybox-static 2>/dev/null) || missing+=(busybox-static)

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import Field, dataclass, field, fields
-from ipaddress import ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -51,9 +51,7 @@ class Env:
     debug: bool = _setting(False, "show tracebacks to browsers; never in production")
     allowed_hosts: str = _setting("localhost,127.0.0.1,[::1]", "host names of this server, separated by commas")
     trusted_origins: str = _setting("", "https://… origins behind a proxy, separated by commas")
-    trusted_proxies: str = _setting(
-        "", "trusted proxies, whose X-Forwarded-… headers count: addresses or networks, by comma"
-    )
+    trusted_proxies: str = _setting("", "proxies whose X-Forwarded-… headers count: addresses or networks, by comma")
     behind_tls: bool = _setting(False, "clients connect over HTTPS through a trusted proxy: secure cookies, HSTS")
     tls_name: str = _setting(
         "", "public name of the server; `up` then starts Caddy with TLS in front of it; empty: no TLS"
@@ -64,6 +62,8 @@ class Env:
         " that can be public",
         choices=("auto", "acme", "internal"),
     )
+    tls_acme_directory: str = _setting("", "address of the ACME server's directory; empty: Let's Encrypt")
+    tls_acme_ca: str = _setting("", "file of the ACME server's own authority; empty: those of this machine")
     tls_https_port: int = _setting(443, "port of Caddy for HTTPS", between=(1, 65_535))
     tls_http_port: int = _setting(80, "port of Caddy that redirects to HTTPS", between=(1, 65_535))
     tls_agent_ca: str = _setting(
@@ -295,10 +295,7 @@ def _checked(f: Field[Any], location: str, value: Any) -> Any:
 
 def _consistent(env: Env) -> Env:
     """Refuse combinations that would have no effect, or a misleading one."""
-    try:
-        proxies = [ip_network(part.strip()) for part in env.trusted_proxies.split(",") if part.strip()]
-    except ValueError as error:
-        raise SettingError(f"{PREFIX}TRUSTED_PROXIES: {error}") from error
+    proxies = _networks("TRUSTED_PROXIES", env.trusted_proxies)
     if env.node_lost_seconds <= env.heartbeat_seconds:
         raise SettingError(
             f"{PREFIX}NODE_LOST_SECONDS={env.node_lost_seconds:g} is not above {PREFIX}HEARTBEAT_SECONDS="
@@ -306,10 +303,7 @@ def _consistent(env: Env) -> Env:
         )
     if env.behind_tls and not proxies:
         raise SettingError(f"{PREFIX}BEHIND_TLS needs {PREFIX}TRUSTED_PROXIES: it tells which requests came over TLS")
-    try:
-        _ = [ip_network(part.strip()) for part in env.notify_allowed_networks.split(",") if part.strip()]
-    except ValueError as error:
-        raise SettingError(f"{PREFIX}NOTIFY_ALLOWED_NETWORKS: {error}") from error
+    _networks("NOTIFY_ALLOWED_NETWORKS", env.notify_allowed_networks)
     for name in ("job_retention_days", "job_detail_retention_days"):
         try:
             retention_days(getattr(env, name))
@@ -344,6 +338,13 @@ def _days(text: str) -> float:
     if not 1 <= days <= _DAYS[1]:
         raise ValueError(f"{text} is not from 1 to {_DAYS[1]} days")
     return days
+
+
+def _networks(name: str, text: str) -> list[IPv4Network | IPv6Network]:
+    try:
+        return [ip_network(part.strip()) for part in text.split(",") if part.strip()]
+    except ValueError as error:
+        raise SettingError(f"{PREFIX}{name}: {error}") from error
 
 
 def _require_object(options: str) -> None:

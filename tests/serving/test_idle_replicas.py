@@ -110,3 +110,30 @@ def test_replica_that_is_not_kept_finishes_its_batch_and_leaves(replicas, endpoi
 
     assert [outcome(number) for number in asyncio.run(leave())] == [got("slow"), got("b")]
     assert set(InferenceRequest.objects.values_list("attempt", flat=True)) == {1}
+
+
+def test_limit_of_a_replica_ends_with_it(replicas, endpoint, user):
+    """That of a newer version of its program holds instead."""
+    texts = [str(number) for number in range(8)]
+    replicas.start(1, max_batch=2)
+
+    async def serve_all():
+        async with dispatching(replicas, endpoint, 1) as dispatcher:
+            await until(lambda: len(dispatcher.warm_replicas()) == 1)
+            limited = await sync_to_async(send)(endpoint, user, *texts)
+            dispatcher.wake()
+            await until(ended(limited))
+            replicas.start(2)
+            dispatcher.add_replica(2, [endpoint.pk], None)
+            dispatcher.keep_replicas([2])
+            await until(lambda: [replica[0] for replica in dispatcher.warm_replicas()] == [2])
+            later = await sync_to_async(send)(endpoint, user, *texts)
+            dispatcher.wake()
+            await until(ended(later))
+            return limited, later
+
+    sizes = [
+        set(InferenceRequest.objects.filter(pk__in=ids).values_list("batch_size", flat=True))
+        for ids in asyncio.run(serve_all())
+    ]
+    assert sizes == [{2}, {8}]

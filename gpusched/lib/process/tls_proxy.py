@@ -23,7 +23,7 @@ _CADDYFILE = """\
 	storage file_system %(storage)s
 	http_port %(http_port)d
 	https_port %(https_port)d
-	log {
+%(acme)s	log {
 		output stderr
 		level WARN
 	}
@@ -111,11 +111,19 @@ class TlsProxy:
             "tls": f"\ttls{issuer}{client_auth}\n" if issuer or client_auth else "",
             "agents": _AGENTS if agent_ca else "",
             "storage": json.dumps(str(self.directory.absolute())),
+            "acme": self._acme_options(),
             "http_port": self.env.tls_http_port,
             "https_port": self.env.tls_https_port,
             "upstream": self.upstream,
         }  # fmt: skip
         return site + redirect
+
+    def _acme_options(self) -> str:
+        """Return the lines that choose another ACME server than Let's Encrypt."""
+        directory, authority = self.env.tls_acme_directory, self.env.tls_acme_ca
+        lines = [f"\tacme_ca {json.dumps(directory)}\n"] if directory else []
+        lines += [f"\tacme_ca_root {json.dumps(str(Path(authority).absolute()))}\n"] if authority else []
+        return "".join(lines)
 
     def write(self) -> list[str]:
         """Write the configuration, and return the command that runs Caddy in `directory`. Raises FileNotFoundError."""
