@@ -3,6 +3,8 @@
 After an intended change of the chart, write the golden file again: python -m tests.lib.test_deployment."""
 
 import re
+import stat
+import subprocess
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import yaml
 from django.core.management import get_commands
 
 from gpusched.env import Env
+from tests.docs.blocks import blocks
 
 ROOT = Path(__file__).parents[2]
 CHART, COMPOSE = ROOT / "deploy" / "chart", ROOT / "deploy" / "compose.yaml"
@@ -81,6 +84,18 @@ def test_chart_and_compose_run_real_commands_with_real_settings() -> None:
     for text in (COMPOSE.read_text(), render()):
         names = set(re.findall(r"GPUSCHED_[A-Z_]+", text)) - {"GPUSCHED_NAME"}
         assert {name.removesuffix("_FILE") for name in names} <= SETTINGS
+
+
+def test_secrets_of_the_guide_can_be_read_by_the_user_of_the_image(tmp_path: Path) -> None:
+    """Compose mounts the files as they are, and the image's user is not the owner of these. Their folder is private."""
+    (tmp_path / "deploy").mkdir()
+    [script] = [block.text for block in blocks(ROOT / "docs/how-to/containers.md") if "openssl" in block.text]
+    subprocess.run(["bash", "-euc", f"umask 077; {script}"], cwd=tmp_path, check=True, timeout=60)
+    folder = tmp_path / "deploy" / "secrets"
+    modes = {f"./secrets/{file.name}": stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
+    named = [secret["file"] for secret in yaml.safe_load(COMPOSE.read_text())["secrets"].values()]
+    assert modes == dict.fromkeys(named, 0o644)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
 def test_containers_are_confined() -> None:

@@ -1,4 +1,5 @@
-"""Django's `migrate`, made to run while the system works: it waits for locks a moment at a time, and tries again."""
+"""Django's `migrate`, made to run while the system works: it waits for locks a moment at a time, and tries again. It
+also waits for a database that is about to start, as beside it in a container."""
 
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from django.db.migrations.loader import MigrationLoader
 from psycopg import errors
 
 from gpusched.lib.db.locks import Lock, locked
+from gpusched.lib.db.outages import is_outage
 from gpusched.lib.db.views import are_current, install_views
 
 # Requests queue behind a migration that waits for a table: short waits only slow them down. In a deadlock it gives up
@@ -20,6 +22,7 @@ from gpusched.lib.db.views import are_current, install_views
 LOCK_SECONDS = 0.5
 PAUSE_SECONDS = 1.0
 TRIES = 160
+CONNECT_SECONDS = 60.0
 # The last one: PostgreSQL's statement_timeout, which limits the wait for all views.
 _BUSY = (errors.LockNotAvailable, errors.DeadlockDetected, errors.QueryCanceled)
 
@@ -28,6 +31,11 @@ class Command(migrate.Command):
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
         parser.add_argument("--tries", type=int, default=TRIES, help="number of tries to get a lock")
+
+    def execute(self, *args: Any, **options: Any) -> str | None:
+        """Wait for the database before the system checks, which connect to it, too."""
+        self._await(connections[options["database"]])
+        return super().execute(*args, **options)
 
     def handle(self, *args: Any, tries: int = TRIES, **options: Any) -> None:
         """Migrate. Each migration is a transaction: one without its lock is rolled back, and earlier ones stay."""
@@ -41,6 +49,23 @@ class Command(migrate.Command):
                 self._retry(install_views, tries)
             finally:
                 connection.close()  # and with it the setting and the lock
+
+    def _await(self, connection: BaseDatabaseWrapper) -> None:
+        """Wait until the database accepts connections."""
+        ends_at, is_waiting = time.monotonic() + CONNECT_SECONDS, False
+        while True:
+            try:
+                connection.ensure_connection()
+                return
+            except OperationalError as error:
+                reason = str(error).splitlines()[0]
+                if not is_outage(error) or time.monotonic() >= ends_at:
+                    detail = f"cannot connect to the database: {reason}; check GPUSCHED_DATABASE_URL"
+                    raise CommandError(detail) from error
+                if not is_waiting:
+                    self.stderr.write(f"waiting for the database: {reason}")
+                is_waiting = True
+                time.sleep(PAUSE_SECONDS)
 
     def _retry(self, run: Callable[[], Any], tries: int) -> None:
         for remaining in range(tries - 1, -1, -1):
