@@ -24,10 +24,15 @@ class EndpointFailed(Exception):
     """The user's endpoint did not answer with a confidence."""
 
 
+def is_match(rule: Rule, text: str) -> bool:
+    """Return whether the rule's expression finds something in the text; without one, any text matches."""
+    return not rule.match or re.search(rule.match, text) is not None
+
+
 def confidence(rule: Rule, text: str, ask: Ask | None) -> float | None:
     """Return the confidence of a match; None if the text does not match. With both, the expression comes first, so that
     the endpoint gets few texts. Raise EndpointFailed."""
-    if rule.match and not re.search(rule.match, text):
+    if not is_match(rule, text):
         return None
     if not rule.ask or ask is None:
         return rule.confidence

@@ -73,7 +73,8 @@ class Runner:
 
     def _judge(self, rule: Rule, texts: Sequence[str]) -> float | None:
         """Return the confidence of the first match."""
-        for text in texts[-MAX_ASKED:] if rule.ask and not rule.match else texts:
+        matching = [text for text in texts if judge.is_match(rule, text)]
+        for text in matching[-MAX_ASKED:] if rule.ask else matching:
             try:
                 confidence = judge.confidence(rule, text, self.ask)
             except judge.EndpointFailed as error:

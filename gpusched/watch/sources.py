@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol
@@ -45,7 +46,8 @@ class Log:
         if start == self._offset:
             data = self._incomplete + data
         self._offset = size
-        *lines, self._incomplete = data.split(b"\n")
+        *lines, incomplete = data.split(b"\n")
+        self._incomplete = incomplete[-MAX_BYTES:]  # a progress bar may end no line for days
         yield from (line.decode(errors="replace").rstrip("\r") for line in lines)
 
     def _size(self) -> int:
@@ -61,16 +63,24 @@ class Log:
         return facts.st_size
 
 
+class CannotLook(Exception):
+    """The list cannot be read now."""
+
+
 class Snapshot:
-    """The entries of a list that were not in it at the last look."""
+    """The entries of a list that were not in it at the last look that succeeded."""
 
     def __init__(self, read: Callable[[], set[str]], *, ended: str = "") -> None:
         self._read, self._ended = read, ended
-        self._previous = read()
+        self._previous: set[str] | None = None
+        with suppress(CannotLook):
+            self._previous = read()
 
     def observe(self) -> Iterator[str]:
+        """Raise CannotLook."""
         current = self._read()
-        new, gone = current - self._previous, self._previous - current
+        previous = current if self._previous is None else self._previous
+        new, gone = current - previous, previous - current
         self._previous = current
         yield from sorted(new)
         if self._ended:
@@ -106,17 +116,20 @@ def _processes(pattern: re.Pattern[str]) -> set[str]:
 
 
 def _output(command: list[str]) -> list[str]:
-    """Return the lines that a command prints; none if it fails. Raise Invalid if it does not exist."""
+    """Return the lines that a command prints. Raise CannotLook if it fails, since lines that are missing for a moment
+    would be new afterwards; Invalid if it does not exist."""
     try:
         result = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
             timeout=_COMMAND_SECONDS,
         )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return []
+    except subprocess.TimeoutExpired as error:
+        raise CannotLook(f"{command[0]} has not ended after {_COMMAND_SECONDS:g} s") from error
     except OSError as error:
         raise Invalid(f"{command[0]}: {error.strerror}", next_step="correct `command` in the rules") from error
-    return result.stdout.splitlines() if result.returncode == 0 else []
+    if result.returncode:
+        raise CannotLook(f"{command[0]} ended with {result.returncode}: {result.stderr.strip()[-200:]}")
+    return result.stdout.splitlines()
 
 
 def _slurm_queue(user: str) -> set[str]:
