@@ -3,10 +3,10 @@
 A file is written before the row that names it, and deleted after it. So a crash can leave a file without a row, which
 `sweep` deletes, but never a row without its file."""
 
+import logging
 import os
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 from django.conf import settings
@@ -16,6 +16,7 @@ from django.utils.functional import cached_property
 
 from gpusched.lib.db.sql import query
 
+logger = logging.getLogger(__name__)
 # The most bytes of an input or a result in its row.
 INLINE_BYTES = 256 << 10
 PIECE_BYTES = 1 << 20
@@ -78,8 +79,10 @@ def pieces(name: str) -> Iterator[bytes]:
 def delete(names: Iterable[str]) -> None:
     """Delete files; harmless for those that do not exist. A file that cannot be deleted now is left to `sweep`."""
     for name in names:
-        with suppress(OSError):
+        try:
             _storage().delete(name)
+        except Exception as error:  # noqa: BLE001 each storage raises its own
+            logger.warning("the file %s is deleted later: %r", name, error)
 
 
 def sweep(now: datetime | None = None) -> int:

@@ -1,6 +1,7 @@
 """Logs of jobs by attempt and rank, behind Django's storage API under the alias `logs`.
 
-Writes go by offset, so that repeated or late data never doubles a byte and missing data never leaves a gap."""
+Writes go by offset, so that repeated or late data never doubles a byte and missing data never leaves a gap. Reads and
+writes raise a 503 while the storage fails."""
 
 from dataclasses import dataclass
 
@@ -8,6 +9,7 @@ from django.conf import settings
 from django.core.files.storage import Storage, storages
 
 from gpusched.lib.db.sql import columns, execute, query
+from gpusched.lib.storage import storage_errors
 from jobs.logs import chunks
 from jobs.logs.files import LogFiles
 
@@ -27,6 +29,7 @@ class LogChunk:
     size: int
 
 
+@storage_errors()
 def append(job_id: int, attempt: int, rank: int, offset: int, data: bytes) -> int:
     """Write bytes at an offset and return the stored size. Nothing is written beyond the end: the sender continues from
     the returned size. Stored bytes stay, since logs only grow.
@@ -41,6 +44,7 @@ def append(job_id: int, attempt: int, rank: int, offset: int, data: bytes) -> in
     return offset + len(data)
 
 
+@storage_errors()
 def read(job_id: int, attempt: int, rank: int, offset: int, limit: int) -> LogChunk:
     """Return up to `limit` bytes from an offset; a negative offset counts from the end."""
     storage, name = _storage(), _name(job_id, attempt, rank)
@@ -55,6 +59,7 @@ def read(job_id: int, attempt: int, rank: int, offset: int, limit: int) -> LogCh
     return LogChunk(data, start, start + len(data), size)
 
 
+@storage_errors()
 def size_of(job_id: int, attempt: int, rank: int) -> int:
     """Return the number of stored bytes."""
     storage, name = _storage(), _name(job_id, attempt, rank)

@@ -13,6 +13,7 @@ from gpusched.lib.bus import events
 from gpusched.lib.cache import Cache
 from gpusched.lib.db.grouping import Grouped
 from gpusched.lib.db.sql import columns, prepared
+from gpusched.lib.storage import storage_errors
 from gpusched.protocol.job_request import FieldError
 from serving import payloads
 from serving.endpoints import known
@@ -202,7 +203,8 @@ def _stored_payloads(requests: Sequence[NewRequest]) -> Iterator[list[str]]:
     try:
         for request in requests:
             is_large = len(request.payload) > payloads.INLINE_BYTES
-            files.append(payloads.store(request.payload) if is_large else "")
+            with storage_errors():
+                files.append(payloads.store(request.payload) if is_large else "")
         yield files
     except BaseException:
         payloads.delete(filter(None, files))

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from frontend.live.topics import Topic, key_by
+from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import prepared
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
@@ -65,7 +66,10 @@ def _attempt(row: Row) -> dict[str, Row]:
     rows: dict[str, Row] = {f"attempt:{number}": attempts.represent_attempt(row)}
     for placed in row["placement"]:
         rank = placed["rank"]
-        size = store.size_of(row["job_id"], number, rank)
+        try:
+            size = store.size_of(row["job_id"], number, rank)
+        except Problem:  # the storage fails: so does the read of the log, which reports it
+            size = 0
         rows[f"log:{number}.{rank}"] = {"attempt": number, "rank": rank, "size": size}
     return rows
 

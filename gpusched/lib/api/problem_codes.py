@@ -131,5 +131,9 @@ CODES: dict[str, tuple[int, str]] = {
         "the database is unreachable or restarts; with `Retry-After`. A write may have been executed: repeat it "
         "with the same `Idempotency-Key`, and it is executed once",
     ),
+    "storage_unavailable": (
+        503,
+        "the disk of logs and large tasks is full, or their object store does not answer; with `Retry-After`",
+    ),
     "internal_error": (500, "a defect; a write may or may not have been executed"),
 }
