@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from gpusched.agent.supervisor import time_limit
 from tests.agent.conftest import Agent
 from tests.agent.control import Control, eventually
 from tests.agent.test_rank_life import seconds_between
@@ -54,3 +55,16 @@ def test_limit_before_its_order_is_superseded_by_the_order(agent: Agent, control
     key = control.run("sh", "-c", "sleep 2; exit 4", max_runtime_seconds=60, limit_version=3)
     agent.start()
     assert control.end_of(key).exit_code == 4
+
+
+def test_limit_that_a_killed_agent_only_wrote_applies_after_its_restart(
+    agent: Agent, control: Control, tmp_path: Path
+) -> None:
+    """It would otherwise report the limit as in force, and the job would end by the old one."""
+    key = control.run("sh", "-c", f"touch {tmp_path}/ready; {LOOP}", max_runtime_seconds=600)
+    agent.start()
+    eventually(lambda: (tmp_path / "ready").exists(), 10, "the job")
+    agent.kill()
+    time_limit.change(agent.ranks / key, 1, 1)
+    agent.start()
+    assert control.end_of(key).reason == "time_limit"

@@ -2,6 +2,7 @@
 
 import sys
 
+from gpusched.agent.supervisor import signals
 from tests.agent.conftest import Agent
 from tests.agent.control import Control, eventually
 
@@ -52,3 +53,13 @@ def test_signal_that_ends_the_program_is_its_end(agent: Agent, control: Control)
     control.signal(key, 1, "QUIT")
     end = control.end_of(key)
     assert (end.signal, end.reason) == (3, "signalled")
+
+
+def test_signal_that_a_killed_agent_only_wrote_is_sent_after_its_restart(agent: Agent, control: Control) -> None:
+    agent.start()
+    key = control.run("sleep", "600")
+    control.start_of(key)
+    agent.kill()
+    signals.enqueue(agent.ranks / key, 1, "QUIT")
+    agent.start()
+    assert control.end_of(key).signal == 3

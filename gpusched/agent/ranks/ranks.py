@@ -47,6 +47,9 @@ class Ranks:
                 signals.last_sequence(journal.ranks / key),
             )
             self.inspect(key)
+            if rank.is_alive:  # the previous agent may have been killed between writing an order and this signal
+                with contextlib.suppress(OSError):  # files that a job has replaced
+                    wake_supervisor(journal.ranks / key)
 
     def obey(self, assignments: Iterable[Run | Stop], received_at: float | None = None) -> None:
         """Carry out orders. `received_at`: by the monotonic clock."""
