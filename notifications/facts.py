@@ -1,5 +1,6 @@
 """Read what a message says about a job: its name, how it ended, and the last lines of its log."""
 
+import logging
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +12,7 @@ from gpusched.protocol.times import format_duration
 from jobs.logs import store
 from jobs.redaction import visible_evidence
 
+logger = logging.getLogger(__name__)
 LOG_LINES, _LOG_BYTES, _MAX_LINE = 20, 16_384, 300
 _JOBS = """
     SELECT j.id, w.number, j.name, t.name AS tenant, p.username AS "user", j.gpu_count, j.max_runtime_seconds,
@@ -56,12 +58,17 @@ def job_data(row: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
 
 
 def log_tail(row: dict[str, Any], data: dict[str, Any]) -> list[str]:
-    """Return the last lines of the log of the rank that failed, without control characters; none if it was deleted."""
+    """Return the last lines of the log of the rank that failed, without control characters; none if it was deleted.
+    A storage that fails delays no message: a line of the result says so."""
     if row["log_dropped_at"] or not data.get("attempt"):
         return []
     rank = (data.get("evidence") or {}).get("rank")
     number = rank if isinstance(rank, int) else 0
-    chunk = store.read(row["id"], data["attempt"], number, -_LOG_BYTES, _LOG_BYTES)
+    try:
+        chunk = store.read(row["id"], data["attempt"], number, -_LOG_BYTES, _LOG_BYTES)
+    except Exception as error:  # noqa: BLE001 each storage raises its own; the failure is reported all the same
+        logger.warning("a message has no log of job %s, which cannot be read: %r", row["id"], error)
+        return ["[gpusched: the log cannot be read now]"]
     text = _CONTROL.sub("", chunk.data.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n"))
     return [line[:_MAX_LINE] for line in text.rstrip("\n").split("\n")[-LOG_LINES:]] if text.strip() else []
 

@@ -54,6 +54,22 @@ def test_webhook_of_tenant_gets_a_failed_job_with_its_cause_and_its_last_lines(s
     assert Delivery.objects.get().state == "sent"
 
 
+def test_failed_job_is_reported_while_its_log_cannot_be_read(
+    sender: Sender, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+):
+    def fail(*_: int) -> store.LogChunk:
+        raise OSError("the storage is away")
+
+    tenant = make_tenant("nlp")
+    webhook(make_member(tenant, Role.OWNER, "ada"), receiver.url, tenant)
+    ended_job(make_member(tenant, name="kim"), tenant, exit_code=3)
+    monkeypatch.setattr(store, "read", fail)
+    work(sender)
+    pass_time(3)
+    work(sender)
+    assert [request.json["data"]["log"] for request in receiver.requests] == [["[gpusched: the log cannot be read now]"]]
+
+
 def test_completed_job_is_reported_once_to_its_user_and_to_no_other(sender: Sender, receiver: Receiver):
     tenant = make_tenant("nlp")
     kim, lin = make_member(tenant, name="kim"), make_member(tenant, name="lin")
