@@ -28,6 +28,7 @@ _MAX_ANSWER_BYTES = 16_384
 # Of virtual memory: an endless answer ends this process, which is started again.
 _MAX_MEMORY_BYTES = 2 << 30
 _CONNECT_SECONDS, _READ_SECONDS = 10.0, 10.0
+_MAX_WAIT_SECONDS = 86_400.0
 
 
 _ERRNO = re.compile(r"^\[Errno -?\d+\] ")
@@ -115,7 +116,8 @@ class _Sending:
         if answer.has_redirect_location:
             error += ", a redirect, which is not followed"
         wait = answer.headers.get("Retry-After", "")
-        seconds = float(wait) if wait.isascii() and wait.isdigit() else 0.0
+        # JSON has no infinity, which hundreds of digits would become.
+        seconds = min(float(wait), _MAX_WAIT_SECONDS) if wait.isascii() and wait.isdigit() else 0.0
         return Result(is_sent=False, status=status, error=error, is_gone=status == 410, retry_after=seconds)
 
 

@@ -96,8 +96,10 @@ class Sender:
         process = self._processes.get()
         try:
             return bundles.send(bundle, process)
-        except Exception as error:  # noqa: BLE001 it is logged; the claim ends by itself, and is sent again
+        except Exception as error:  # noqa: BLE001 it is logged, and counts as a failed try
             self._recover(error)
+            if not is_outage(error):  # after an outage the claim ends by itself
+                claims.record_failed(bundle.route_id, bundle.deliveries, f"the send failed ({type(error).__name__})")
             return 0
         finally:
             connections.close_all()

@@ -11,7 +11,7 @@ from gpusched.lib.hooks import hook
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.states import Role
 from jobs.logs import store
-from notifications import targets
+from notifications import messages, targets
 from notifications.models import Delivery, Notice, Route
 from notifications.sending.sender import Sender
 from tests.factories import make_member, make_node, make_tenant, make_user, run_cycle, submit
@@ -206,6 +206,32 @@ def test_delivery_is_given_up_with_a_visible_problem(sender: Sender, receiver: R
     pass_time(86_400)
     work(sender)
     assert len(receiver.requests) == 2
+
+
+def test_receiver_may_ask_for_any_pause(sender: Sender, receiver: Receiver):
+    kim = make_member(make_tenant("nlp"), name="kim")
+    webhook(kim, receiver.url)
+    receiver.status, receiver.headers = 503, {"Retry-After": "9" * 400}
+    hook("notify")("reservation_starting", user_id=kim.pk, data={"text": "x"})
+    work(sender)
+    assert Route.objects.get().problem == "the receiver answered 503"
+
+
+def test_unexpected_error_of_a_send_is_a_visible_problem_and_pauses(
+    sender: Sender, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+):
+    def fail(*_: object) -> list[object]:
+        raise ValueError("no text")
+
+    kim = make_member(make_tenant("nlp"), name="kim")
+    webhook(kim, receiver.url)
+    monkeypatch.setattr(messages, "render", fail)
+    hook("notify")("reservation_starting", user_id=kim.pk, data={"text": "x"})
+    for failures in (1, 2):
+        pass_time(13)
+        work(sender)
+        route = Route.objects.get()
+        assert (route.failures, route.problem) == (failures, "the send failed (ValueError)")
 
 
 def test_receiver_that_is_gone_turns_its_route_off(sender: Sender, receiver: Receiver):
