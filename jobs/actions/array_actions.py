@@ -53,11 +53,13 @@ def cancel(array: Row, elements: str | None, actor: str) -> str:
 
 
 def hold(array: Row, reason: Pending, actor: str) -> str:
-    """Keep waiting elements from starting; live ones continue. An admin's hold replaces a user's."""
+    """Keep waiting elements from starting; live ones continue, and are held if they return to the queue. An admin's
+    hold replaces a user's."""
     if array["state"] not in (JobState.PENDING, JobState.RUNNING, JobState.HELD):
         raise _wrong_state(array, "only an array with waiting elements can be held")
-    waiting = [row["id"] for row in _lock_elements(array["id"], ALL_NUMBERS, "('pending', 'held')")]
-    waiting = states.hold(waiting, reason, actor)
+    # Locks the live ones, too: one whose attempt ends at this moment waits here, or is held by its end.
+    unfinished = [row["id"] for row in _lock_elements(array["id"], ALL_NUMBERS, UNFINISHED)]
+    waiting = states.hold(unfinished, reason, actor)
     number = array_states.hold(array["id"], reason) + len(waiting)
     record_event([array["id"]], "held", actor, {"reason": reason})
     events.changed("jobs", waiting)

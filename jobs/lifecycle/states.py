@@ -269,7 +269,7 @@ _END_ATTEMPT = """
      WHERE a.job_id = e.job_id AND a.number = e.number AND a.ended_at IS NULL
 """
 _TO_END = """
-    SELECT id, attempt, state, stop_reason, stop_evidence, retries_used, max_retries, retry_on, requeue,
+    SELECT id, attempt, array_id, state, stop_reason, stop_evidence, retries_used, max_retries, retry_on, requeue,
            gpu_memory_mb, gpu_models, gpu_sharing, gpu_memory_auto IS NOT NULL AS is_memory_auto, memory_retries
       FROM jobs_job WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE
 """
@@ -298,8 +298,20 @@ def finish(outcomes: Sequence[AttemptOutcome]) -> dict[int, str]:
     prepared(_END_ATTEMPT, columns(attempts, 7))
     moved = {row["id"]: row["state"] for row in prepared(_FINISH, columns(ends, 11))}
     _end_events([(replace(o, evidence=_end_evidence(o, jobs[o.job_id])), n) for o, n in nexts if o.job_id in moved])
+    _hold_with_arrays([job_id for job_id, state in moved.items() if state not in FINAL and jobs[job_id]["array_id"]])
     resolve_dependents({job_id: state for job_id, state in moved.items() if state in FINAL})
     return moved
+
+
+_HELD_ARRAYS = """
+    SELECT e.id, a.reason FROM jobs_job e JOIN jobs_job a ON a.id = e.array_id WHERE e.id = ANY(%s) AND a.state = 'held'
+"""
+
+
+def _hold_with_arrays(element_ids: Sequence[int]) -> None:
+    """Hold those elements, which have returned to the queue, whose array is held: it was held while they ran."""
+    for row in query(_HELD_ARRAYS, [list(element_ids)]) if element_ids else []:
+        hold([row["id"]], Pending(row["reason"]), "")
 
 
 def resolve_dependents(ended: Mapping[int, str]) -> None:

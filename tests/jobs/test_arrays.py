@@ -248,6 +248,21 @@ def test_hold_keeps_waiting_elements_and_leaves_running_ones(user, tenant, ident
     assert represented(array)["array"]["by_state"] == {"pending": 1, "scheduled": 2, "completed": 2}
 
 
+def test_running_element_of_a_held_array_is_held_when_it_returns_to_the_queue(user, tenant, identity):
+    node, array = make_node(gpus=2), submit_array(user, tenant, 3, max_retries=1)
+    run_cycle()
+    failing, requeued = node.start_all()
+    job_actions.hold(array, identity)
+    job_actions.requeue(int(requeued.partition(".")[0]), identity)
+    node.end(requeued, reason="requeued", exit_code=None)
+    ends(node, [failing], code=1)
+    assert represented(array)["array"]["by_state"] == {"held": 3}
+    query("UPDATE jobs_job SET eligible_at = NULL WHERE array_id = %s RETURNING id", [array])
+    job_actions.release(array, identity)
+    run_cycle()
+    assert represented(array)["array"]["by_state"] == {"pending": 1, "scheduled": 2}
+
+
 def test_array_waits_for_the_reason_of_its_next_element(user, tenant, identity):
     make_node(gpus=2)
     submit(user, tenant, gpu_count=2)
