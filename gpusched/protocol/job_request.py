@@ -129,6 +129,7 @@ RANGES: tuple[tuple[str, float, float], ...] = (
 )
 # Maximum length of texts, in characters.
 MAX_LENGTHS = (("name", 200), ("workdir", 4096), ("script", 1 << 20), ("gpu_model", 500))
+MAX_MODEL = 200  # of each alternative in gpu_model
 
 
 def validate(request: JobRequest) -> list[FieldError]:
@@ -230,6 +231,8 @@ def validate_text(request: JobRequest) -> list[FieldError]:
         for f, maximum in MAX_LENGTHS
         if (text := getattr(request, f)) and len(text) > maximum
     ]
+    if request.gpu_model and any(len(model) > MAX_MODEL for model in request.gpu_models):
+        problems.append(FieldError("gpu_model", "too_long", f"at most {MAX_MODEL} characters for each model"))
     strings = [*request.command, *request.args]
     if sum(map(len, strings)) > 131_072 or len(strings) > 4096:
         problems.append(
