@@ -1,5 +1,6 @@
 """Store logs as files in a directory, appended in place: the default storage of logs."""
 
+import contextlib
 import os
 
 from django.conf import settings
@@ -33,6 +34,14 @@ class LogFiles(FileSystemStorage):
             return size
         finally:
             os.close(handle)
+
+    def delete(self, name: str) -> None:
+        """Delete a file, and the directories of its job and of a thousand jobs once they are empty."""
+        super().delete(name)
+        of_job = os.path.dirname(self.path(name))
+        with contextlib.suppress(OSError):  # not empty, or gone
+            os.rmdir(of_job)
+            os.rmdir(os.path.dirname(of_job))
 
     def read(self, name: str, offset: int, limit: int) -> tuple[bytes, int]:
         """Return (up to `limit` bytes from an offset, size of the file)."""

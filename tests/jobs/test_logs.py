@@ -65,6 +65,19 @@ def test_missing_log_is_empty_and_deleting_it_is_harmless(storage):
     store.drop(1, 1, 0)
 
 
+def test_deleted_logs_leave_no_directories(settings, tmp_path):
+    settings.DATA_DIR = tmp_path
+    settings.STORAGES = {**settings.STORAGES, "logs": FILES}
+    logs = [(1, 1, 0), (1, 1, 1), (2, 1, 0)]
+    for log in logs:
+        store.append(*log, 0, b"x")
+    store.drop(*logs[0])
+    assert store.read(*logs[1], 0, 10).data == b"x"
+    for log in logs[1:]:
+        store.drop(*log)
+    assert list((tmp_path / "logs").iterdir()) == []
+
+
 def test_tail_is_read_without_the_bytes_before_it(storage):
     """A40: the tail first."""
     store.append(1, 1, 0, 0, b"x" * 5000 + b"the end\n")
