@@ -3,6 +3,7 @@
 Writes go by offset, so that repeated or late data never doubles a byte and missing data never leaves a gap. Reads and
 writes raise a 503 while the storage fails."""
 
+import time
 from dataclasses import dataclass
 
 from django.conf import settings
@@ -16,7 +17,9 @@ from jobs.logs.files import LogFiles
 MAX_READ = 1 << 20
 # Beyond the limit of the agents: room for the note that replaces the output they cut.
 _SPARE_BYTES = 1 << 20
-MAX_DROPPED = 10_000
+# Of one run: housekeeping's other tasks wait for it, and a task of more than 300 s is killed. An object storage takes a
+# request or two for each log.
+DROP_SECONDS, DROP_BATCH = 120.0, 100
 
 
 @dataclass(frozen=True)
@@ -78,20 +81,21 @@ def min_complete_size(log_bytes: int) -> int:
 
 _EXPIRED = """
     SELECT id, job_id, number, ranks FROM jobs_attempt
-     WHERE ended_at < now() - make_interval(secs => %s) AND log_dropped_at IS NULL ORDER BY id LIMIT %s
+     WHERE id > %s AND ended_at < now() - make_interval(secs => %s) AND log_dropped_at IS NULL ORDER BY id LIMIT %s
 """
 
 
-def drop_old(days: float) -> int:
-    """Delete logs of attempts that ended more than `days` ago; 0: none. Return the number of attempts."""
-    if not days:
-        return 0
-    old = query(_EXPIRED, [days * 86400, MAX_DROPPED])
-    for row in old:
-        for rank in range(row["ranks"]):
-            drop(row["job_id"], row["number"], rank)
-    ids = columns([(row["id"],) for row in old], 1)
-    return execute("UPDATE jobs_attempt SET log_dropped_at = now() WHERE id = ANY(%s::bigint[])", ids)
+def drop_old(days: float, seconds: float = DROP_SECONDS) -> int:
+    """Delete logs of attempts that ended more than `days` ago (0: none), for at most `seconds`. Return the number of
+    attempts. Each batch is recorded, so that a run that is killed loses little of its work."""
+    until, after, count = time.monotonic() + seconds, 0, 0
+    while days and time.monotonic() < until and (old := query(_EXPIRED, [after, days * 86400, DROP_BATCH])):
+        for row in old:
+            for rank in range(row["ranks"]):
+                drop(row["job_id"], row["number"], rank)
+        ids, after = columns([(row["id"],) for row in old], 1), old[-1]["id"]
+        count += execute("UPDATE jobs_attempt SET log_dropped_at = now() WHERE id = ANY(%s::bigint[])", ids)
+    return count
 
 
 def drop(job_id: int, attempt: int, rank: int) -> None:

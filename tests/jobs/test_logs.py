@@ -136,6 +136,26 @@ class TestOverRest:
         assert tasks.drop_old() == 0
 
 
+@pytest.mark.django_db
+def test_killed_deletion_of_logs_keeps_most_of_its_progress(monkeypatch):
+    """An object storage may take longer for all old logs than a task may last."""
+    at, job_id = timezone.now() - timedelta(days=8), submit(make_member(tenant := make_tenant()), tenant)
+    old = {"job_id": job_id, "scheduled_at": at, "ended_at": at, "reason": "exited"}
+    Attempt.objects.bulk_create(Attempt(number=number, **old) for number in range(1, 251))
+    dropped: list[int] = []
+
+    def drop(_: int, number: int, rank: int) -> None:
+        dropped.append(number)
+        if len(dropped) == 250:
+            raise TimeoutError("the task is killed")
+
+    monkeypatch.setattr(store, "drop", drop)
+    with pytest.raises(TimeoutError):
+        store.drop_old(7)
+    assert Attempt.objects.filter(log_dropped_at__isnull=False).count() == 200
+    assert store.drop_old(7) == 50
+
+
 @pytest.mark.django_db(transaction=True)
 def test_download_returns_the_full_log_as_a_file(storage):
     """A40: every byte, in chunks, with a length and a name."""
