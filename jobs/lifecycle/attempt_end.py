@@ -55,8 +55,8 @@ class AttemptOutcome:
 
 @dataclass(frozen=True)
 class FaultStreak:
-    """The consecutive attempts before one that ended by node faults, by the loss of their supervisor, and because the
-    node lacked the user."""
+    """The consecutive attempts before one, since the last retry by a person, that ended by node faults, by the loss of
+    their supervisor, and because the node lacked the user."""
 
     faults: int = 0
     supervisors_lost: int = 0
@@ -157,17 +157,19 @@ def _retry_after(pause_seconds: float, evidence: dict[str, Any], used: int) -> T
     return Transition(JobState.PENDING, Pending.RETRY_BACKOFF, data, used, at)
 
 
-# Attempts have consecutive numbers, so that of the last other end tells the length of the streak. Each `max` reads the
-# index of (job, number) backwards and stops there.
+# Attempts have consecutive numbers, so that of the last other end, or of the last before a person's retry, tells the
+# length of the streak. Each `max` of attempts reads the index of (job, number) backwards and stops there.
 _STREAKS = """
     SELECT t.job_id,
-           t.number - 1 - coalesce((SELECT max(a.number) FROM jobs_attempt a WHERE a.job_id = t.job_id
-                                       AND a.number < t.number AND a.reason <> ALL(%(faults)s)), 0) AS faults,
-           t.number - 1 - coalesce((SELECT max(a.number) FROM jobs_attempt a WHERE a.job_id = t.job_id
-                                       AND a.number < t.number AND a.reason <> %(lost)s), 0) AS supervisors_lost,
-           t.number - 1 - coalesce((SELECT max(a.number) FROM jobs_attempt a WHERE a.job_id = t.job_id
-                                       AND a.number < t.number AND a.reason <> %(no_user)s), 0) AS without_user
+           t.number - 1 - greatest(r.before, (SELECT max(a.number) FROM jobs_attempt a WHERE a.job_id = t.job_id
+                                       AND a.number < t.number AND a.reason <> ALL(%(faults)s))) AS faults,
+           t.number - 1 - greatest(r.before, (SELECT max(a.number) FROM jobs_attempt a WHERE a.job_id = t.job_id
+                                       AND a.number < t.number AND a.reason <> %(lost)s)) AS supervisors_lost,
+           t.number - 1 - greatest(r.before, (SELECT max(a.number) FROM jobs_attempt a WHERE a.job_id = t.job_id
+                                       AND a.number < t.number AND a.reason <> %(no_user)s)) AS without_user
       FROM unnest(%(jobs)s::bigint[], %(numbers)s::int[]) AS t (job_id, number)
+     CROSS JOIN LATERAL (SELECT coalesce(max(e.attempt), 0) AS before FROM jobs_jobevent e
+                          WHERE e.job_id = t.job_id AND e.kind = 'retried') r
 """
 
 

@@ -5,11 +5,12 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
+from jobs.actions import job_actions
 from jobs.lifecycle import attempt_end
 from jobs.lifecycle.attempt_end import AttemptOutcome
 from jobs.listing import representation
 from jobs.models import Attempt, Job
-from tests.factories import make_node, run_cycle, submit
+from tests.factories import identity_for, make_node, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -55,6 +56,15 @@ def test_fifth_consecutive_lost_supervisor_ends_the_job(user, tenant):
     [shown] = representation.select("j.id = %s", [job_id])
     assert shown["reason"]["sentence"] == f"its supervisor process on {node.name} was killed, 5 times in a row"
     assert "Nodes page" in shown["reason"]["next_step"]
+
+
+def test_retry_by_a_person_resets_the_count_of_lost_supervisors(user, tenant):
+    node, job_id = make_node(), submit(user, tenant)
+    for _ in range(5):
+        fail(node, job_id, "supervisor_lost")
+    job_actions.retry(job_id, identity_for(user))
+    assert [fail(node, job_id, "supervisor_lost")[1] for _ in range(2)] == [None, 10]
+    assert Job.objects.get(pk=job_id).state == "pending"
 
 
 def test_other_fault_resets_the_count_of_lost_supervisors(user, tenant):
