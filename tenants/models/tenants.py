@@ -13,6 +13,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator, RegexVa
 from django.db import models
 from django.db.models import F, Q
 
+from gpusched.lib.db.sql import query
 from gpusched.protocol.job_request import MAX_RUNTIME_MINUTES
 from gpusched.protocol.reasons import fix_plurals
 from gpusched.protocol.states import Role
@@ -50,8 +51,11 @@ def check_time_zone(name: str) -> None:
 
 @cache
 def _time_zones() -> frozenset[str]:
-    """Return the names of all time zones. Finding them opens hundreds of files."""
-    return frozenset(available_timezones() - {"localtime"})  # which depends on the machine
+    """Return the names of the time zones that both Python and PostgreSQL know. Each has a database of its own, and a
+    statement over many rows fails for all of them if PostgreSQL does not know the zone of one. Opens hundreds of
+    files."""
+    of_postgresql = {row["name"] for row in query("SELECT name FROM pg_timezone_names")}
+    return frozenset((available_timezones() & of_postgresql) - {"localtime"})  # which depends on the machine
 
 
 @pghistory.track()

@@ -12,6 +12,7 @@ from gpusched.protocol.states import Role, Scope
 from notifications import targets
 from notifications.models import CHOSEN_KINDS, Route
 from notifications.sending.sender import Sender
+from tenants.models import tenants
 from tests.api.test_access import call
 from tests.factories import make_member, make_tenant, make_token, make_user
 from tests.notifications.receiver import Receiver
@@ -147,6 +148,17 @@ def test_wrong_field_of_a_route_is_named(owner: str, change: dict[str, Any], fie
     body = {"name": "x", "target": "ntfy://topic", "kinds": ["job_failed"], "tenant": "nlp", **change}
     status, problem = ask("POST", "/notifications/routes", owner, body)
     assert (status, [error["field"] for error in problem["errors"]]) == (400, [field])
+
+
+def test_time_zone_that_only_python_knows_is_refused(owner: str, sender: Sender, monkeypatch: pytest.MonkeyPatch):
+    """One route with such a zone would stop the messages of all tenants: each claim reads the zones of all routes."""
+    monkeypatch.setattr(tenants, "available_timezones", lambda: {"UTC", "Mars/Base"})
+    monkeypatch.setattr(tenants, "_time_zones", tenants._time_zones.__wrapped__)  # not cached
+    body = {"name": "x", "target": "ntfy://topic", "kinds": ["job_failed"], "tenant": "nlp"}
+    body |= {"time_zone": "Mars/Base", "quiet_from": "22:00", "quiet_until": "07:00"}
+    status, problem = ask("POST", "/notifications/routes", owner, body)
+    sender.tick()
+    assert (status, [error["field"] for error in problem["errors"]]) == (400, ["time_zone"])
 
 
 def test_names_are_unique_per_owner(owner: str):
