@@ -12,7 +12,7 @@ from typing import Any
 from django.conf import settings
 from django.db import transaction
 
-from gpusched.lib.db.sql import execute, query
+from gpusched.lib.db.sql import columns, execute, query
 from notifications import metrics
 
 # A holder starts no message after BUNDLE_SECONDS, and each try takes at most 20 s (sending/child.py). A second try may
@@ -198,10 +198,11 @@ def drop_pending(route_id: int, error: str) -> None:
 
 
 def release(deliveries: Sequence[Claimed]) -> None:
-    """Return claimed deliveries that were not tried, with their attempts."""
-    ids = [delivery.id for delivery in deliveries]
+    """Return claimed deliveries that were not tried, with their attempts; not those that another process has claimed
+    meanwhile."""
     execute(
-        """UPDATE notifications_delivery SET attempts = attempts - 1, next_at = now()
-            WHERE id = ANY(%s) AND state = 'pending'""",
-        [ids],
+        """UPDATE notifications_delivery d SET attempts = d.attempts - 1, next_at = now()
+             FROM unnest(%s::bigint[], %s::int[]) AS c (id, attempts)
+            WHERE d.id = c.id AND d.attempts = c.attempts AND d.state = 'pending'""",
+        columns([(delivery.id, delivery.attempt) for delivery in deliveries], 2),
     )

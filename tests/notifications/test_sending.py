@@ -277,6 +277,22 @@ def test_claim_of_a_killed_sender_is_sent_again_under_its_id(sender: Sender, rec
     assert Delivery.objects.get().state == "sent"
 
 
+def test_late_release_leaves_the_claim_of_another_sender(loopback: None):
+    """Else its result would not count, and the message would be sent twice."""
+    from notifications import claims, expansion
+
+    kim = make_member(make_tenant("nlp"), name="kim")
+    webhook(kim, "http://127.0.0.1/hook")
+    hook("notify")("reservation_starting", user_id=kim.pk, data={"text": "x"})
+    expansion.expand()
+    [slow] = claims.claim(4, ())
+    pass_time(claims.CLAIM_SECONDS)
+    [other] = claims.claim(4, ())
+    claims.release(slow.deliveries)
+    claims.record_sent(other.route_id, other.deliveries, 200)
+    assert Delivery.objects.get().state == "sent"
+
+
 def test_target_of_another_secret_key_is_a_visible_problem(sender: Sender, receiver: Receiver):
     kim = make_member(make_tenant("nlp"), name="kim")
     route = webhook(kim, receiver.url)
