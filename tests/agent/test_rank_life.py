@@ -240,6 +240,13 @@ def test_environment_of_a_job_is_as_documented(agent: Agent, control: Control) -
     assert "secret" not in text and "j1.token" not in text
 
 
+def test_script_is_utf8_whatever_the_locale_of_the_agent(agent: Agent, control: Control) -> None:
+    """Else one that the locale cannot encode counts as a fault of the node."""
+    agent.start(environment={"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"})
+    key = control.run(script="#!/bin/sh\n[ 'ü→' = \"$(printf '\\303\\274\\342\\206\\222')\" ]\n")
+    assert control.end_of(key).exit_code == 0
+
+
 def test_job_without_gpus_sees_none(agent: Agent, control: Control) -> None:
     key = control.run("sh", "-c", 'echo "[$CUDA_VISIBLE_DEVICES]"')
     agent.start()

@@ -184,7 +184,7 @@ def _machine(environment: dict[str, str]) -> dict[str, str]:
 def _write(directory: Path, text: str, owner: tuple[int, int]) -> str:
     path = f"{directory}/{ENVIRONMENT_FILE}"
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with open(handle, "w") as file:
+    with open(handle, "w", encoding="utf-8") as file:
         file.write(text)
         with contextlib.suppress(PermissionError):  # apptainer reads it as the job's user
             os.fchown(handle, *owner)

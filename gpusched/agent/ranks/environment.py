@@ -26,7 +26,7 @@ def job_spec(directory: Path, spec: RankSpec, node: str, confinement: Confinemen
     if spec.script is not None:
         script = directory / rank_dir.SCRIPT
         text = spec.script if spec.script.startswith("#!") else f"#!/bin/sh\n{spec.script}"
-        script.write_text(text)
+        script.write_text(text, "utf-8")  # whatever the agent's locale
         script.chmod(0o700)
         argv = [str(script), *argv]
     with contextlib.suppress(FileExistsError):  # a preparation was cut short

@@ -44,7 +44,8 @@ class Launcher:
         with theirs:
             # Its own session: Ctrl-C in the agent's terminal must not reach the jobs' supervisors.
             self._process = subprocess.Popen(
-                [sys.executable, "-S", "-E", "-c", _START, str(theirs.fileno()), *self._arguments],
+                # In UTF-8 whatever the locale: supervisors encode the arguments and variables of jobs.
+                [sys.executable, "-S", "-E", "-X", "utf8", "-c", _START, str(theirs.fileno()), *self._arguments],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
                 # Supervisors may run beside jobs of the same user, which can read a process's environment.
                 env={name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TZ") if name in os.environ},
