@@ -59,6 +59,23 @@ def test_following_skips_and_repeats_no_event_over_breaks(server: FakeServer) ->
         assert [item.id for item in client.events(since=5, follow=False)] == [8, 13, 21]
 
 
+def test_following_from_now_on_misses_no_event_when_the_first_poll_breaks(server: FakeServer) -> None:
+    newest = 5
+
+    def answer(request: Request) -> Answer:
+        nonlocal newest
+        since = int(request.query.get("since", newest))
+        if "wait" in request.query and newest == 5:
+            newest = 6  # an event happens while the reader waits, and the server restarts
+            return Answer(0)
+        numbers = [99] if len(server.requests) > 10 else range(since + 1, newest + 1)
+        return Answer(200, {"items": [event(n) for n in numbers], "next_since": newest, "more": False})
+
+    server.on("GET", "/events", answer)
+    with Client(server.url) as client:
+        assert next(client.events()).id == 6
+
+
 def test_following_continues_from_the_servers_position(server: FakeServer) -> None:
     """From now on, and past what is others' to see: what comes between two requests is not missed."""
     nothing = {"items": [], "more": False}
@@ -83,9 +100,9 @@ def test_async_client_follows_in_the_same_way(server: FakeServer) -> None:
 def test_following_sends_long_polls_with_the_filters(server: FakeServer) -> None:
     server.on("GET", "/events", Answer(200, {"items": [event(9)], "next_since": 9, "more": False}))
     with Client(server.url) as client:
-        assert next(client.events(tenant="nlp", kind="ended")).job_id == 49
+        assert next(client.events(2, tenant="nlp", kind="ended")).job_id == 49
         list(client.events(3, follow=False))
-    assert server.requests[0].query == {"wait": "20", "tenant": "nlp", "kind": "ended", "limit": "1000"}
+    assert server.requests[0].query == {"since": "2", "wait": "20", "tenant": "nlp", "kind": "ended", "limit": "1000"}
     assert server.requests[1].query == {"since": "3", "limit": "1000"}
 
 

@@ -102,7 +102,8 @@ def events(
     connection."""
     while True:
         requested_at = time.monotonic()
-        wait_seconds = polling.LONG_POLL_SECONDS if is_following else 0
+        # The first answer gives the position at once: a long poll without one that broke would begin later.
+        wait_seconds = polling.LONG_POLL_SECONDS if is_following and since is not None else 0
         call = jobs.events(since, wait_seconds=wait_seconds, tenant=tenant, kind=kind)
         page = client.send(call, polling.RETRY_SECONDS)
         for event in page.items:
