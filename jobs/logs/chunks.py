@@ -50,6 +50,12 @@ def size_of(storage: Storage, log: str) -> int:
     return chain[-1].end if chain else 0
 
 
+def last_object(storage: Storage, log: str) -> str | None:
+    """Return the name of the object at the end of a log; None if there is none."""
+    chunks = _chunks(storage, log)
+    return _name(log, chunks[-1]) if chunks else None
+
+
 def delete(storage: Storage, log: str) -> None:
     for chunk in _chunks(storage, log):
         storage.delete(_name(log, chunk))

@@ -5,6 +5,7 @@ writes raise a 503 while the storage fails."""
 
 import time
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.core.files.storage import Storage, storages
@@ -105,6 +106,22 @@ def drop(job_id: int, attempt: int, rank: int) -> None:
         storage.delete(name)
     else:
         chunks.delete(storage, name)
+
+
+# Clocks of storages differ by less. A log that is deleted by mistake is sent again: its agent still has it.
+_CLOCKS_DIFFER = timedelta(seconds=10)
+
+
+def drop_undone(job_id: int, attempt: int, rank: int, placed_at: datetime) -> None:
+    """Delete a log that was last written before its attempt was placed: a restore of the database has undone that
+    attempt, and this one has its number."""
+    storage, name = _storage(), _name(job_id, attempt, rank)
+    if not isinstance(storage, LogFiles):
+        last = chunks.last_object(storage, name)
+    else:
+        last = name if storage.exists(name) else None
+    if last is not None and storage.get_modified_time(last) < placed_at - _CLOCKS_DIFFER:
+        drop(job_id, attempt, rank)
 
 
 def are_files() -> bool:

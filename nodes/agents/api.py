@@ -80,11 +80,14 @@ def append_log(request: HttpRequest) -> msgspec.Struct:
     if len(request.body) > MAX_LOG_BYTES:
         raise Problem(413, "too_large", f"send at most {MAX_LOG_BYTES} bytes at once")
     rows = query(
-        "SELECT 1 FROM nodes_assignment WHERE job_id = %s AND number = %s AND rank = %s AND node_id = %s",
+        "SELECT a.scheduled_at FROM nodes_assignment s JOIN jobs_attempts a ON a.id = s.attempt_id"
+        " WHERE s.job_id = %s AND s.number = %s AND s.rank = %s AND s.node_id = %s",
         [*key, node_id],
     )
     if not rows:
         raise Problem(404, "not_found", "that rank was never assigned to this node")
+    if not request.body:  # the agent asks from where to send
+        store.drop_undone(*key, rows[0]["scheduled_at"])
     size = store.append(*key, int(offset), request.body)
     if request.body:
         events.changed("logs", [key[0]])

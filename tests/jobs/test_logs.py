@@ -136,6 +136,26 @@ class TestOverRest:
         assert tasks.drop_old() == 0
 
 
+@pytest.mark.django_db(transaction=True)
+def test_log_of_an_attempt_that_a_restore_has_undone_is_replaced(storage):
+    """The attempt after the restore has the number of that one, and its output the same name."""
+    node, job_id = make_node(gpus=1), submit(make_member(tenant := make_tenant()), tenant)
+    run_cycle()
+    [key] = node.start_all()
+
+    def send(data: bytes) -> int:
+        answer = Client().post(
+            f"/agent/logs?key={key}&offset=0", data, "application/octet-stream",
+            headers={"Authorization": f"Bearer {node.credential}"},
+        )  # fmt: skip
+        return int(answer.json()["size"])
+
+    assert (send(b""), send(b"first run\n"), send(b"")) == (0, 10, 10)
+    Attempt.objects.update(scheduled_at=timezone.now() + timedelta(minutes=1))
+    assert (send(b""), send(b"next\n")) == (0, 5)
+    assert full_log(job_id) == b"next\n"
+
+
 @pytest.mark.django_db
 def test_killed_deletion_of_logs_keeps_most_of_its_progress(monkeypatch):
     """An object storage may take longer for all old logs than a task may last."""
