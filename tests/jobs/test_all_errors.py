@@ -69,4 +69,6 @@ def test_body_with_many_errors_is_decoded_once_more(user, tenant, monkeypatch):
 
 
 def test_model_longer_than_its_column_is_refused(user, tenant):
-    assert errors(user, {"command": ["x"], "gpu_count": 1, "gpu_model": "A100|" + "x" * 201}) == {"gpu_model": "too_long"}
+    assert errors(user, {"command": ["x"], "gpu_count": 1, "gpu_model": "A100|" + "x" * 201}) == {
+        "gpu_model": "too_long"
+    }

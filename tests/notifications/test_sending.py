@@ -11,7 +11,7 @@ from gpusched.lib.hooks import hook
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.states import Role
 from jobs.logs import store
-from notifications import messages, targets
+from notifications import targets
 from notifications.models import Delivery, Notice, Route
 from notifications.sending.sender import Sender
 from tests.factories import make_member, make_node, make_tenant, make_user, run_cycle, submit
@@ -52,22 +52,6 @@ def test_webhook_of_tenant_gets_a_failed_job_with_its_cause_and_its_last_lines(s
     assert data["log"] == [f"line {number}" for number in range(30, 50)]
     assert request.uid == str(Delivery.objects.get().uid)
     assert Delivery.objects.get().state == "sent"
-
-
-def test_failed_job_is_reported_while_its_log_cannot_be_read(
-    sender: Sender, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-):
-    def fail(*_: int) -> store.LogChunk:
-        raise OSError("the storage is away")
-
-    tenant = make_tenant("nlp")
-    webhook(make_member(tenant, Role.OWNER, "ada"), receiver.url, tenant)
-    ended_job(make_member(tenant, name="kim"), tenant, exit_code=3)
-    monkeypatch.setattr(store, "read", fail)
-    work(sender)
-    pass_time(3)
-    work(sender)
-    assert [request.json["data"]["log"] for request in receiver.requests] == [["[gpusched: the log cannot be read now]"]]
 
 
 def test_completed_job_is_reported_once_to_its_user_and_to_no_other(sender: Sender, receiver: Receiver):
@@ -208,32 +192,6 @@ def test_delivery_is_given_up_with_a_visible_problem(sender: Sender, receiver: R
     assert len(receiver.requests) == 2
 
 
-def test_receiver_may_ask_for_any_pause(sender: Sender, receiver: Receiver):
-    kim = make_member(make_tenant("nlp"), name="kim")
-    webhook(kim, receiver.url)
-    receiver.status, receiver.headers = 503, {"Retry-After": "9" * 400}
-    hook("notify")("reservation_starting", user_id=kim.pk, data={"text": "x"})
-    work(sender)
-    assert Route.objects.get().problem == "the receiver answered 503"
-
-
-def test_unexpected_error_of_a_send_is_a_visible_problem_and_pauses(
-    sender: Sender, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-):
-    def fail(*_: object) -> list[object]:
-        raise ValueError("no text")
-
-    kim = make_member(make_tenant("nlp"), name="kim")
-    webhook(kim, receiver.url)
-    monkeypatch.setattr(messages, "render", fail)
-    hook("notify")("reservation_starting", user_id=kim.pk, data={"text": "x"})
-    for failures in (1, 2):
-        pass_time(13)
-        work(sender)
-        route = Route.objects.get()
-        assert (route.failures, route.problem) == (failures, "the send failed (ValueError)")
-
-
 def test_receiver_that_is_gone_turns_its_route_off(sender: Sender, receiver: Receiver):
     kim = make_member(make_tenant("nlp"), name="kim")
     webhook(kim, receiver.url)
@@ -274,22 +232,6 @@ def test_claim_of_a_killed_sender_is_sent_again_under_its_id(sender: Sender, rec
     assert [request.uid for request in receiver.requests] == [bundle.deliveries[0].uid]
     # The late result of the killed one changes nothing.
     claims.record_failed(bundle.route_id, bundle.deliveries, "late")
-    assert Delivery.objects.get().state == "sent"
-
-
-def test_late_release_leaves_the_claim_of_another_sender(loopback: None):
-    """Else its result would not count, and the message would be sent twice."""
-    from notifications import claims, expansion
-
-    kim = make_member(make_tenant("nlp"), name="kim")
-    webhook(kim, "http://127.0.0.1/hook")
-    hook("notify")("reservation_starting", user_id=kim.pk, data={"text": "x"})
-    expansion.expand()
-    [slow] = claims.claim(4, ())
-    pass_time(claims.CLAIM_SECONDS)
-    [other] = claims.claim(4, ())
-    claims.release(slow.deliveries)
-    claims.record_sent(other.route_id, other.deliveries, 200)
     assert Delivery.objects.get().state == "sent"
 
 
