@@ -112,6 +112,7 @@ def drop(job_id: int, attempt: int, rank: int) -> None:
 _CLOCKS_DIFFER = timedelta(seconds=10)
 
 
+@storage_errors()
 def drop_undone(job_id: int, attempt: int, rank: int, placed_at: datetime) -> None:
     """Delete a log that was last written before its attempt was placed: a restore of the database has undone that
     attempt, and this one has its number."""
