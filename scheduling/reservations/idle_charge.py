@@ -4,6 +4,7 @@ once: as use of a job, or as reserved.
 What a rank has used is known when it ends. So the idle time of a device is charged up to now, or up to the placement of
 the job that holds it now."""
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -19,6 +20,8 @@ SETTLE_SECONDS = 600.0
 _DUE = """
     SELECT d.id, d.reservation_id, d.device_id, d.starts_at, d.ends_at, d.charged_to, d.pieces, r.tenant_id, r.user_id,
            coalesce(n.name, '') AS node, coalesce(v.model, '') AS gpu_model,
+           (SELECT sum(o.pieces) FROM scheduling_reserveddevice o
+             WHERE o.reservation_id = d.reservation_id AND o.device_id = d.device_id) AS entries,
            least(d.ends_at, %(now)s, (
                SELECT min(a.scheduled_at) FROM nodes_allocations l JOIN nodes_ranks s ON s.id = l.assignment_id
                  JOIN jobs_attempts a ON a.id = s.attempt_id WHERE l.device_id = d.device_id)) AS until,
@@ -53,10 +56,14 @@ def settle(now: datetime) -> int:
     due = query(_DUE, {"now": now, "since": now - timedelta(seconds=SETTLE_SECONDS)})
     charges: list[ledger.Charge] = []
     settled: list[tuple[int, datetime, int]] = []
+    # A device that was lost and chosen again has several rows, and their entries have different numbers.
+    added = Counter[tuple[int, int]]()
     for row in due:
         until = max(row["until"], row["charged_to"])
         pieces = idle_pieces(row["charged_to"], until, row["uses"])
-        charges += [_charge(row, piece, row["pieces"] + number) for number, piece in enumerate(pieces)]
+        device = row["reservation_id"], row["device_id"]
+        charges += [_charge(row, piece, n) for n, piece in enumerate(pieces, row["entries"] + added[device])]
+        added[device] += len(pieces)
         settled.append((row["id"], until, row["pieces"] + len(pieces)))
     ledger.charge(charges)
     if settled:

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nodes.held_idle import HeldIdlePolicy
+from nodes.models import Node
 from scheduling.reservations import changes
 from scheduling.reservations.idle_charge import idle_pieces
 from scheduling.reservations.lifecycle import review
@@ -110,6 +111,23 @@ class TestLedger:
         for minutes in (5, 11, 11, 12, 20):
             review_at(reservation.starts_at + timedelta(minutes=minutes))
         assert ledger(reservation)[1] == pytest.approx(20 * 60, abs=1e-4)
+
+    @pytest.mark.parametrize("settled_between", [True, False])
+    def test_device_that_is_lost_and_returns_is_charged_on(self, user, tenant, settled_between):
+        """The idle time before the loss and after the return has entries with different numbers."""
+        node = make_node(gpus=1)
+        reservation = reserve(user, tenant, 0, 120, lease=True)
+        start = reservation.starts_at
+        if settled_between:
+            review_at(start + timedelta(minutes=11))
+        Node.objects.filter(pk=node.id).update(state="lost")
+        review_at(start + timedelta(minutes=12))
+        Node.objects.filter(pk=node.id).update(state="online")
+        review_at(start + timedelta(minutes=13))
+        review_at(reservation.ends_at)
+        reservation.refresh_from_db()
+        assert reservation.state == "expired"
+        assert ledger(reservation)[1] == pytest.approx(119 * 60, abs=1e-4)
 
     def test_soft_and_cancelled_reservations_cost_nothing(self, user, tenant):
         make_node(gpus=1)
