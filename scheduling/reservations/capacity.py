@@ -1,6 +1,5 @@
 """Load the devices in service, with the jobs and hard reservations that hold them, for choosing devices."""
 
-from collections.abc import Sequence
 from datetime import datetime
 from math import inf
 from typing import Any
@@ -41,24 +40,20 @@ _RESERVED = """
            extract(epoch FROM d.starts_at)::float8, extract(epoch FROM d.ends_at)::float8
       FROM scheduling_reserveddevice d JOIN scheduling_reservation r ON r.id = d.reservation_id
      WHERE (d.is_live OR %(soft)s AND NOT r.is_hard AND r.state IN ('planned', 'active'))
-       AND d.ends_at > %(since)s AND NOT r.id = ANY(%(without)s::bigint[])
+       AND d.ends_at > %(since)s
 """
 
 
-def load_nodes(since: datetime, *, without: Sequence[int] = (), soft: bool = False) -> list[OfferedNode]:
-    """Return the nodes in service and their holdings from `since` on. `without`: reservations that do not count, nor do
-    the jobs in them. `soft`: soft reservations count, too."""
+def load_nodes(since: datetime, *, soft: bool = False) -> list[OfferedNode]:
+    """Return the nodes in service and their holdings from `since` on. `soft`: soft reservations count, too."""
     of_devices: dict[int, list[Holding]] = {}
     of_nodes: dict[int, list[Holding]] = {}
-    params = {"since": since, "without": list(without), "soft": soft}
-    for device_id, node_id, reservation_id, tenant_id, cpu, memory, starts_at, ends_at in rows(_RESERVED, params):
+    reserved = rows(_RESERVED, {"since": since, "soft": soft})
+    for device_id, node_id, reservation_id, tenant_id, cpu, memory, starts_at, ends_at in reserved:
         holding = Holding(starts_at, ends_at, "reservation", reservation_id, tenant_id, cpu, memory)
         of_devices.setdefault(device_id, []).append(holding)
         of_nodes.setdefault(node_id, []).append(holding)
-    inside = _jobs_inside(without)
     for node_id, job_id, tenant_id, cpu, memory, device_ids, until in rows(_JOBS):
-        if job_id in inside:
-            continue
         holding = Holding(-inf, inf if until is None else until, "job", job_id, tenant_id, cpu, memory)
         of_nodes.setdefault(node_id, []).append(holding)
         for device_id in device_ids:
@@ -68,13 +63,6 @@ def load_nodes(since: datetime, *, without: Sequence[int] = (), soft: bool = Fal
         holdings = tuple(of_devices.get(device_id, ()))
         devices.setdefault(node_id, []).append(OfferedDevice(device_id, model, memory_mb, island, holdings))
     return [_node(row, devices, of_nodes) for row in query(_NODES)]
-
-
-def _jobs_inside(reservation_ids: Sequence[int]) -> set[int]:
-    if not reservation_ids:
-        return set()
-    sql = "SELECT job_id FROM scheduling_reservationuse WHERE reservation_id = ANY(%s)"
-    return {job_id for (job_id,) in rows(sql, [list(reservation_ids)])}
 
 
 def _node(

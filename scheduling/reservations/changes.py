@@ -16,7 +16,7 @@ from gpusched.protocol.reasons import Notice
 from gpusched.protocol.reservations import MAX_SECONDS, MIN_SECONDS
 from jobs.lifecycle import notices
 from jobs.lifecycle.reservation import leave_reservation
-from scheduling.reservations import booking, capacity, limits
+from scheduling.reservations import booking, limits
 from scheduling.reservations.choice import Chosen
 from scheduling.reservations.tables import OPEN_STATES, Reservation, ReservationState, ReservedDevice
 from tenants.auth.identity import Identity
@@ -127,17 +127,16 @@ def _locked(reservation_id: int, identity: Identity) -> Reservation:
 
 
 def _require_free(reservation: Reservation, ends_at: datetime, identity: Identity) -> None:
-    """Raise a 409 if another hard reservation has one of the devices before the new end."""
-    own = set(ReservedDevice.objects.filter(reservation=reservation).values_list("device_id", flat=True))
-    nodes = capacity.load_nodes(reservation.ends_at, without=[reservation.pk])
-    until = ends_at.timestamp()
-    holdings = [h for node in nodes for d in node.devices if d.id in own for h in d.holdings if h.kind == "reservation"]
-    blockers = [holding for holding in holdings if holding.since < until]
-    if reservation.is_hard and blockers:
-        first = min(blockers, key=lambda holding: holding.since)
-        others = f"reservation {first.id}" if identity.sees(first.tenant_id) else "a reservation of another tenant"
-        at = readable(datetime.fromtimestamp(first.since, reservation.ends_at.tzinfo))
-        detail = f"{others} has its GPUs from {at}"
+    """Raise a 409 if another hard reservation has one of the devices before the new end, also on a node that is out of
+    service."""
+    own = ReservedDevice.objects.filter(reservation=reservation, is_live=True, ends_at=reservation.ends_at)
+    others = ReservedDevice.objects.select_related("reservation").filter(
+        device_id__in=own.values("device_id"), is_live=True, starts_at__gte=reservation.ends_at, starts_at__lt=ends_at
+    )
+    if first := others.order_by("starts_at", "pk").first():
+        tenant_id = first.reservation.tenant_id
+        name = f"reservation {first.reservation_id}" if identity.sees(tenant_id) else "a reservation of another tenant"
+        detail = f"{name} has its GPUs from {readable(first.starts_at)}"
         raise Problem(409, "no_room", detail, next_step="renew it until then at most, or book other GPUs")
 
 

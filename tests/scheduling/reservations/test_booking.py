@@ -7,10 +7,13 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from gpusched.lib.api.problems import Problem
+from nodes.held_idle import HeldIdlePolicy
+from nodes.models import Device, Node
 from scheduling.reservations import changes, recurrence
 from scheduling.reservations.booking import find_slot
 from scheduling.reservations.choice import Shape
 from scheduling.reservations.create import wish_of
+from scheduling.reservations.lifecycle import review
 from scheduling.reservations.tables import Reservation, ReservedDevice
 from tests.factories import identity_for, make_member, make_node, make_tenant, make_user, run_cycle, submit
 from tests.scheduling.reservations.booking import at, device_ids, reserve
@@ -260,6 +263,32 @@ def test_lease_can_be_renewed_until_the_next_reservation_of_its_devices(user, te
     with pytest.raises(Problem) as refused:
         changes.renew(lease.pk, 10_000, identity_for(user))
     assert f"reservation {later.pk} has its GPUs from" in refused.value.detail
+
+
+@pytest.mark.parametrize("out_of_service", ["cordoned node", "dirty device"])
+def test_lease_on_a_node_out_of_service_is_renewed_until_the_next_reservation(user, tenant, out_of_service):
+    node = make_node(gpus=1)
+    lease = reserve(user, tenant, 0, 60, lease=True)
+    later = reserve(user, tenant, 120, 60)
+    if out_of_service == "cordoned node":
+        Node.objects.filter(pk=node.id).update(intent="cordoned")
+    else:
+        Device.objects.update(health="dirty")
+    changes.renew(lease.pk, 5400, identity_for(user))
+    with pytest.raises(Problem) as refused:
+        changes.renew(lease.pk, 10_000, identity_for(user))
+    assert f"reservation {later.pk} has its GPUs from" in refused.value.detail
+
+
+def test_device_that_a_reservation_has_lost_is_not_in_the_way_of_its_renewal(user, tenant):
+    make_node(gpus=2)
+    lease = reserve(user, tenant, 0, 60, lease=True)
+    lost = Device.objects.filter(pk__in=device_ids(lease))
+    lost.update(health="quarantined")
+    review(HeldIdlePolicy("off"))
+    lost.update(health="ok")
+    assert device_ids(reserve(user, tenant, 90, 60)) < device_ids(lease)
+    changes.renew(lease.pk, 10_000, identity_for(user))
 
 
 def test_member_may_not_change_the_reservation_of_another(user, tenant):
