@@ -53,7 +53,12 @@ def book_following(reservation: Reservation, identity: Identity, now: datetime) 
         starts_at = next_start(latest.starts_at, latest.recurrence, latest.tenant.time_zone)
         if starts_at > horizon:
             break
-        latest, count = _book_occurrence(latest, starts_at, identity, now), count + 1
+        with transaction.atomic():
+            locks.acquire_in_transaction(Lock.RESERVATIONS)
+            latest.refresh_from_db(fields=["recurrence"])
+            if not latest.recurrence:  # the series was cancelled meanwhile
+                break
+            latest, count = _book_occurrence(latest, starts_at, identity, now), count + 1
     return count
 
 

@@ -245,6 +245,21 @@ def test_cancelled_series_books_no_more(user, tenant):
     assert recurrence.extend_series(timezone.now() + timedelta(weeks=2)) == 0
 
 
+def test_series_that_is_cancelled_while_it_is_extended_books_no_more(user, tenant, monkeypatch):
+    make_node(gpus=1)
+    head = reserve(user, tenant, recurrence="daily")
+    next_start = recurrence.next_start
+
+    def cancelled_before(*args):
+        monkeypatch.setattr(recurrence, "next_start", next_start)
+        changes.cancel(head.pk, identity_for(user), series=True)
+        return next_start(*args)
+
+    monkeypatch.setattr(recurrence, "next_start", cancelled_before)
+    assert recurrence.extend_series(timezone.now() + timedelta(weeks=1)) == 0
+    assert set(Reservation.objects.values_list("state", "recurrence")) == {("cancelled", "")}
+
+
 def test_shortened_reservation_ends_now(user, tenant):
     make_node(gpus=1)
     reservation = reserve(user, tenant, 0, 60)
