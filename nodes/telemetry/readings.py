@@ -36,7 +36,8 @@ def record_heartbeats(nodes: Sequence[tuple[int, str, bool, float | None]]) -> d
 
 def store_facts(node_id: int, facts: NodeFacts) -> None:
     """Store what an agent reports of its machine. A device that it no longer lists is lost; one that it lists again is
-    back. Allocations stay as they are."""
+    back. Allocations stay as they are, and so does the memory of a device whose driver does not answer: the share of it
+    that a job holds is what the job costs."""
     if not _store_machine(node_id, facts):
         return  # it was removed meanwhile
     _store_devices(node_id, facts)
@@ -79,7 +80,8 @@ def _store_devices(node_id: int, facts: NodeFacts) -> None:
              FROM unnest(%s::bigint[], %s::text[], %s::int[], %s::text[], %s::int[], %s::text[], %s::int[], %s::int[],
                          %s::text[], %s::int[]) AS t
            ON CONFLICT (node_id, uuid) DO UPDATE
-              SET index = excluded.index, model = excluded.model, memory_mb = excluded.memory_mb,
+              SET index = excluded.index, model = excluded.model,
+                  memory_mb = coalesce(excluded.memory_mb, nodes_device.memory_mb),
                   pci_bus_id = excluded.pci_bus_id, numa_node = excluded.numa_node,
                   nvlink_island = excluded.nvlink_island, mig_parent = excluded.mig_parent,
                   mig_slices = excluded.mig_slices,

@@ -4,10 +4,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from msgspec.structs import replace
 
 from gpusched.protocol.agent_messages import Ended, Started
 from nodes.ranks import agent_clock
 from tenants.models import UsageEntry
+from tests.factories import make_member, make_node, make_tenant, run_cycle, submit
 from tests.nodes.ledger_world import STEPS, World, live
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -92,3 +94,15 @@ def test_run_times_are_right_with_late_reports_and_a_wrong_clock(off, is_old):
     for entry in entries:
         assert entry.started_at.timestamp() + world.time.passed == pytest.approx(rank.began, abs=2)
         assert entry.ended_at.timestamp() + world.time.passed == pytest.approx(rank.ended, abs=2)
+
+
+def test_share_of_a_device_costs_the_same_if_its_memory_becomes_unknown():
+    """A53: the driver does not answer while the agent starts again."""
+    tenant, node = make_tenant(), make_node(gpus=1, memory_mb=80_000)
+    submit(make_member(tenant), tenant, gpu_sharing="shared", gpu_memory_mb=8000)
+    run_cycle()
+    [key] = node.start_all()
+    node.devices = [replace(device, memory_mb=None) for device in node.devices]
+    node.sync(facts=node.facts())
+    node.end(key)
+    assert UsageEntry.objects.get().gpus == 0.1
