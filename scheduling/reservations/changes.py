@@ -75,8 +75,10 @@ def renew(reservation_id: int, seconds: int, identity: Identity, *, now: datetim
         raise invalid([FieldError("for_seconds", "out_of_range", message)])
     with transaction.atomic():
         reservation = _locked(reservation_id, identity)
-        if reservation.state != ReservationState.ACTIVE:
-            detail = f"only an active reservation can be renewed; reservation {reservation_id} is {reservation.state}"
+        # From its end on others may start there, before the next review marks it expired.
+        state = ReservationState.EXPIRED if reservation.ends_at <= now else reservation.state
+        if state != ReservationState.ACTIVE:
+            detail = f"only an active reservation can be renewed; reservation {reservation_id} is {state}"
             raise Problem(409, "wrong_state", detail, next_step="book a new one")
         ends_at = now + timedelta(seconds=seconds)
         before = booking.facts(reservation)

@@ -295,6 +295,15 @@ def test_lease_on_a_node_out_of_service_is_renewed_until_the_next_reservation(us
     assert f"reservation {later.pk} has its GPUs from" in refused.value.detail
 
 
+def test_lease_whose_end_has_passed_is_not_renewed(user, tenant):
+    """Jobs of others may have started there before the review marks it expired."""
+    make_node(gpus=1)
+    lease = reserve(user, tenant, 0, 60, lease=True)
+    with pytest.raises(Problem) as refused:
+        changes.renew(lease.pk, 3600, identity_for(user), now=lease.ends_at)
+    assert (refused.value.code, refused.value.detail[-7:]) == ("wrong_state", "expired")
+
+
 def test_device_that_a_reservation_has_lost_is_not_in_the_way_of_its_renewal(user, tenant):
     make_node(gpus=2)
     lease = reserve(user, tenant, 0, 60, lease=True)
