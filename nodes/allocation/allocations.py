@@ -30,17 +30,19 @@ _ASSIGN = """
                                                %s::int[], %s::bigint[], %s::jsonb[]) AS t
     RETURNING id, job_id, number, rank
 """
-# Run after the INSERT of the assignments: its foreign keys waited for any removal that was in progress.
-_REMOVED = "SELECT name FROM nodes_node WHERE id = ANY(%s) AND removed_at IS NOT NULL LIMIT 1"
+# Run after the INSERT of the assignments: its foreign keys waited for any change of the nodes that was in progress.
+_CLOSED = "SELECT name FROM nodes_node WHERE id = ANY(%s) AND (removed_at IS NOT NULL OR intent <> 'open') LIMIT 1"
 _ALLOCATE = """
     INSERT INTO nodes_allocation (assignment_id, device_id, memory_mb, since)
     SELECT t.*, clock_timestamp() FROM unnest(%s::bigint[], %s::bigint[], %s::int[]) AS t
 """
+# Run after the INSERT of the allocations: their trigger waited for any change of the devices that was in progress.
+_OUT_OF_SERVICE = "SELECT id, health FROM nodes_device WHERE id = ANY(%s) AND health NOT IN ('ok', 'hot') LIMIT 1"
 
 
 def allocate(ranks: Sequence[RankAllocation]) -> None:
-    """Write assignments and allocations. Raise IntegrityError if a device would exceed its capacity or a node was
-    removed."""
+    """Write assignments and allocations. Raise IntegrityError if a device would exceed its capacity or is out of
+    service, or if a node was closed or removed."""
     if not ranks:
         return
     rows = [
@@ -49,11 +51,13 @@ def allocate(ranks: Sequence[RankAllocation]) -> None:
         for t in ranks
     ]  # fmt: skip
     ids = {(row["job_id"], row["number"], row["rank"]): row["id"] for row in prepared(_ASSIGN, columns(rows, 8))}
-    if removed := prepared(_REMOVED, [sorted({t.node_id for t in ranks})]):
-        raise IntegrityError(f"node {removed[0]['name']} was removed under the plan")
+    if closed := prepared(_CLOSED, [sorted({t.node_id for t in ranks})]):
+        raise IntegrityError(f"node {closed[0]['name']} was closed or removed under the plan")
     holds = [(ids[t.job_id, t.number, t.rank], device, memory) for t in ranks for device, memory in t.devices]
     if holds:
         prepared(_ALLOCATE, columns(sorted(holds, key=lambda hold: hold[1]), 3))
+        if lost := prepared(_OUT_OF_SERVICE, [sorted({device for _, device, _ in holds})]):
+            raise IntegrityError(f"device {lost[0]['id']} became {lost[0]['health']} under the plan")
 
 
 _RELEASE = """
