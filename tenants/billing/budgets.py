@@ -18,7 +18,7 @@ from gpusched.lib.hooks import hook
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import amounts
 from gpusched.protocol.job_request import FieldError
-from tenants.models import Budget
+from tenants.models import Budget, Tenant
 
 FIELDS = ("soft_gpu_hours", "hard_gpu_hours", "days")
 # Cycles and submits may read values this old: the ledger of a month is long.
@@ -129,7 +129,9 @@ def change(
     """Replace a budget; all fields empty: remove it. Return its new status. 400 for an edit without effect; 412 if the
     budget is not at `expected_version`. Running jobs continue."""
     with transaction.atomic(), pghistory.context(actor=actor, via="change_budget"):
-        budget = Budget.objects.select_for_update().filter(tenant_id=tenant_id).first()
+        # A tenant without a budget has no row of it to lock.
+        Tenant.objects.select_for_update(no_key=True).get(pk=tenant_id)
+        budget = Budget.objects.filter(tenant_id=tenant_id).first()
         version = budget.version if budget else 0
         if expected_version is not None and version != expected_version:
             raise Problem(

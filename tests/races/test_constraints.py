@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from django.db import IntegrityError, connection, connections, transaction
 
+from gpusched.lib.api.problems import Problem
 from jobs.models import Attempt, Job
 from nodes.models import Allocation, Assignment, Device
+from tenants.billing import budgets
 from tests.factories import make_member, make_node, make_tenant, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -161,3 +163,17 @@ def test_concurrent_submits_with_one_key_make_one_job():
     assert len({result.answer for result in results}) == 1
     assert [result.is_replay for result in results].count(False) == 1
     assert Job.objects.count() == 1
+
+
+def test_concurrent_edits_of_the_first_budget_of_a_tenant_are_one_after_the_other():
+    tenant = make_tenant()
+
+    def change(hours: float) -> Callable[[], Any]:
+        values = {"soft_gpu_hours": None, "hard_gpu_hours": hours, "days": None}
+        return lambda: budgets.change(tenant.pk, values, actor="admin", expected_version=0)
+
+    results = at_once(*[change(hours) for hours in (1.0, 2.0, 3.0, 4.0)])
+
+    refused = [result.code for result in results if isinstance(result, Problem)]
+    assert refused == ["version_conflict"] * 3
+    assert [result.version for result in results if isinstance(result, budgets.BudgetStatus)] == [1]
