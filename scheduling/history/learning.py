@@ -26,6 +26,8 @@ from scheduling.prediction.ranges import Tracker
 # One batch examines this many events: about half a second. A run learns at most this many batches.
 BATCH_EVENTS, MAX_BATCHES = 1_000, 40
 KEEP_DAYS, KEEP_KEY_DAYS = 30.0, 90.0
+# Scores compare logarithms of run times, and 0 has none: a clock was set back during the run.
+MIN_SCORED_SECONDS = 0.001
 _OUT_OF_MEMORY = {"gpu": ExitClass.CUDA_OOM, "host": ExitClass.HOST_OOM}
 # Ends that others caused: the job might have run for longer.
 _STOPPED = {
@@ -177,8 +179,8 @@ def _store_trackers(learner: Learner) -> None:
 
 def _store_scores(results: Sequence[_Learned]) -> None:
     table = [
-        (row["attempt_id"], row["tenant_id"], row["ended_at"], row["seconds"], scored.prediction.p10,
-         scored.prediction.p50, scored.prediction.p90, scored.baseline)
+        (row["attempt_id"], row["tenant_id"], row["ended_at"], max(row["seconds"], MIN_SCORED_SECONDS),
+         scored.prediction.p10, scored.prediction.p50, scored.prediction.p90, scored.baseline)
         for row, scored in results
         if scored.is_observed
     ]  # fmt: skip

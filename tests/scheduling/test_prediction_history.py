@@ -81,6 +81,15 @@ def test_stopped_and_failed_early_are_censored(user, tenant):
     assert PredictionScore.objects.count() == 5
 
 
+def test_run_of_no_length_stops_neither_learning_nor_the_figures(user, tenant):
+    """Its start and end are equal if a clock was set back between them."""
+    ran(user, tenant, [600] * 30 + [0])
+    assert learning.learn() == 31
+    assert TenantPrediction.objects.get(tenant=tenant).ends == 30
+    [figures] = scores_of(30)
+    assert figures.ends == 30
+
+
 def test_template_groups_runs_and_separates_users_and_commands(user, tenant):
     ran(user, tenant, [600], command=["python", "train.py", "--seed", "1"])
     ran(user, tenant, [600], command=["python", "train.py", "--seed", "2"])
