@@ -33,6 +33,9 @@ class ReplacedCredentials:
 
     def connect(self, connection: Connection) -> None:
         self._connections.add(connection)
+        # The credential may have been replaced since it was authenticated.
+        self._nodes.add(connection.node_id)
+        self._changed.set()
 
     def disconnect(self, connection: Connection) -> None:
         self._connections.discard(connection)

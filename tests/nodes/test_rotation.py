@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import time
 
 import msgspec
 import pytest
@@ -176,6 +177,34 @@ def test_connection_with_the_old_credential_is_closed_after_a_lost_announcement_
             assert await sync_to_async(query)(_END_LISTENERS)
             await until_closed(copy)
             assert copy.code == 4401
+
+    asyncio.run(scenario())
+
+
+def test_connection_whose_credential_is_replaced_while_it_opens_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The announcement comes after the check of the credential, and before the hub knows the connection."""
+    agent, other = make_node(), make_node()
+    rotation.ask(agent.name)
+    offer(agent)
+    authenticate = join.authenticate
+
+    def replaced_meanwhile(presented: str) -> int | None:
+        monkeypatch.undo()
+        node_id = authenticate(presented)
+        assert authenticate(header(agent)) == agent.id
+        time.sleep(0.5)  # the announcement arrives
+        return node_id
+
+    async def scenario() -> None:
+        async with agent_hub():
+            neighbour = await socket_of(other)
+            monkeypatch.setattr(join, "authenticate", replaced_meanwhile)
+            copy = await socket_of(agent)
+            await until_closed(copy)
+            assert copy.code == 4401
+            await send(neighbour, plain(1))
+            await is_answered(neighbour, 1)
+            await neighbour.link.disconnect(timeout=30)
 
     asyncio.run(scenario())
 
