@@ -146,16 +146,15 @@ _END = """
      WHERE s.job_id = t.job_id AND s.number = t.number AND s.rank = t.rank AND s.node_id = t.node_id
        AND s.state <> 'ended'
     RETURNING s.id, s.job_id, s.number, s.rank, s.started_at, s.ended_at, s.reason, s.exit_code, s.signal, s.detail,
-           s.log_bytes, s.peak_memory_mb, t.peak_of AS peak_memory_of, t.exit_class
+           s.node_id, s.log_bytes, s.peak_memory_mb, t.peak_of AS peak_memory_of, t.exit_class
 """
 
 
 def end_ranks(ends: Sequence[RankEnd]) -> list[int]:
     """End ranks, free their devices, and end or stop their attempts as needed. Return the ids of the changed jobs."""
     # 1. End the assignments. A rank that has ended before drops out here.
-    ended = (
-        prepared(_END, columns([_end_row(end) for end in {end.key: end for end in ends}.values()], 15)) if ends else []
-    )
+    distinct = {(end.key, end.node_id): end for end in ends}
+    ended = prepared(_END, columns([_end_row(end) for end in distinct.values()], 15)) if ends else []
     if not ended:
         return []
     # 2. Free what they held, and charge its use.
@@ -189,8 +188,9 @@ def _charge(row: dict[str, Any]) -> ledger.Charge:
 
 def _leftovers(ends: Sequence[RankEnd], ended: Sequence[dict[str, Any]]) -> list[tuple[int, str, str]]:
     """Return (assignment, UUID, processes) of the devices that are not free although their rank has ended."""
-    left = {end.key: end.leftovers for end in ends if end.leftovers}
-    return [(r["id"], *item) for r in ended for item in left.get((r["job_id"], r["number"], r["rank"]), {}).items()]
+    left = {(*end.key, end.node_id): end.leftovers for end in ends if end.leftovers}
+    keys = [(row["job_id"], row["number"], row["rank"], row["node_id"]) for row in ended]
+    return [(row["id"], *item) for row, key in zip(ended, keys, strict=True) for item in left.get(key, {}).items()]
 
 
 def _end_row(end: RankEnd) -> tuple[Any, ...]:

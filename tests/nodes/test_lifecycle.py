@@ -5,9 +5,10 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from gpusched.protocol.agent_messages import Ended, Run, Started, Stop
+from gpusched.protocol.agent_messages import Ended, Run, Started, Stop, Sync
 from jobs.actions import job_actions
 from jobs.models import Attempt, Job, JobEvent
+from nodes.agents.sync import process
 from nodes.models import Allocation, Assignment, Device, Node
 from tenants.models import UsageEntry
 from tests.factories import identity_for, make_node, now, run_cycle, submit
@@ -98,6 +99,20 @@ def test_node_cannot_report_for_another_node(user, tenant):
     [key] = owner.start_all()
     other.sync(Ended(key=key, at=now(), reason="exited", exit_code=0))
     assert state(job_id) == "running"
+
+
+def test_report_of_another_node_hides_none_of_the_same_batch(user, tenant):
+    """Agents delete what is acknowledged."""
+    node, stranger = make_node(), make_node()
+    job_id = submit(user, tenant)
+    run_cycle()
+    owner, other = (node, stranger) if node.sync().assignments else (stranger, node)
+    [key] = owner.start_all()
+    end = Ended(key=key, at=now(), reason="exited", exit_code=0)
+    message = Sync(seq=9, at=now(), boot_id="boot-1", held=[key], reports=[end])
+    answers = process([(owner.id, message), (other.id, message)])
+    assert [answer.acknowledged for answer in answers] == [[key], [key]]
+    assert state(job_id) == "completed"
 
 
 class TestCancel:
