@@ -6,7 +6,7 @@ import random
 import ssl
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from socket import IPPROTO_TCP, TCP_USER_TIMEOUT
 
 import httpx
@@ -36,6 +36,9 @@ MAX_BYTES = 16 << 20
 MAX_UNSENT_BYTES = 128 << 10
 # A message that a lost host does not acknowledge for this time ends the connection, if there is another address.
 LOST_MILLISECONDS = 3000
+# A head that writes no message for this time is left if another one is ready, and that is asked so often: the node
+# counts as lost 15 s after its last message that was written.
+UNWRITTEN_SECONDS, ASK_SECONDS = 6.0, 3.0
 # Until the next address is tried, if the host of one does not answer at all.
 OPEN_SECONDS, NEXT_SECONDS = 10.0, 2.0
 _TCP_NOTSENT_LOWAT = 25  # the socket module does not name it
@@ -87,7 +90,7 @@ async def _converse(node: Node, heartbeat_seconds: float, http: httpx.AsyncClien
     """Talk until the conversation breaks; return what went wrong with the server or the network, if anything."""
     try:
         try:
-            await _over_websocket(node, heartbeat_seconds, pulse)
+            await _over_websocket(node, heartbeat_seconds, http, pulse)
         except Refused:
             return await _after_refusal(node)
         except CredentialChanged:
@@ -128,7 +131,7 @@ def _network(node: Node) -> Iterator[None]:
         raise Unreachable(f"{node.url}: {error or type(error).__name__}") from error
 
 
-async def _over_websocket(node: Node, heartbeat_seconds: float, pulse: Pulse) -> None:
+async def _over_websocket(node: Node, heartbeat_seconds: float, http: httpx.AsyncClient, pulse: Pulse) -> None:
     socket = await _connected(node)
     last_answer, streams = _LastAnswer(), node.streams()
     try:
@@ -136,6 +139,7 @@ async def _over_websocket(node: Node, heartbeat_seconds: float, pulse: Pulse) ->
             _send(node, socket, heartbeat_seconds, last_answer, pulse, streams),
             _receive(node, socket, last_answer, streams),
             _send_streams(node, socket, streams),
+            *([_watch_heads(node, heartbeat_seconds, last_answer, http)] if len(node.addresses) > 1 else []),
         )
     finally:
         streams.close()
@@ -177,8 +181,10 @@ def _tls_context(identity: Identity) -> ssl.SSLContext | None:
 
 
 class _LastAnswer:
+    """When the head answered last: anything, and to a message, which it has written then."""
+
     def __init__(self) -> None:
-        self.at = time.monotonic()
+        self.at = self.written_at = time.monotonic()
 
 
 async def _receive(node: Node, socket: ClientConnection, last_answer: _LastAnswer, streams: Streams) -> None:
@@ -189,8 +195,31 @@ async def _receive(node: Node, socket: ClientConnection, last_answer: _LastAnswe
             streams.receive(text)
             continue
         last_answer.at = time.monotonic()
-        if await node.handle_answer(answers.read(_decode, text, node.url)):
+        answer = answers.read(_decode, text, node.url)
+        if answer.seq:
+            last_answer.written_at = last_answer.at
+        if await node.handle_answer(answer):
             raise CredentialChanged
+
+
+async def _watch_heads(node: Node, heartbeat_seconds: float, last_answer: _LastAnswer, http: httpx.AsyncClient) -> None:
+    """Leave a head that answers without having written anything, if another one is ready: it alone may have lost the
+    database. While all have lost it, the connection and its streams stay."""
+    seconds = max(UNWRITTEN_SECONDS, 3 * heartbeat_seconds)
+    while True:
+        await asyncio.sleep(ASK_SECONDS)
+        if time.monotonic() - last_answer.written_at > seconds and await _is_another_ready(node, http):
+            raise Unreachable(f"{node.url} has written no message for {seconds:g} s, and another address is ready")
+
+
+async def _is_another_ready(node: Node, http: httpx.AsyncClient) -> bool:
+    for url in node.addresses.all:
+        with suppress(httpx.HTTPError):
+            if url != node.url:
+                answer = await http.get(f"{url}/ready", params={"head": "true"}, timeout=NEXT_SECONDS)
+                if answer.status_code == 200:
+                    return True
+    return False
 
 
 async def _send_streams(node: Node, socket: ClientConnection, streams: Streams) -> None:

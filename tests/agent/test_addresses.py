@@ -1,10 +1,15 @@
 """An agent with the addresses of two heads: it goes to the other one, with what it has not reported (A82)."""
 
+import contextlib
 import json
+import threading
+import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
+from websockets.sync.server import ServerConnection, serve
 
 from tests.agent.conftest import Agent
 from tests.agent.control import Control, eventually
@@ -37,6 +42,47 @@ def test_agent_goes_to_the_other_head_and_reports_there(agent: Agent, control: C
     assert len(control.syncs) == stays
     other.is_away = True
     eventually(lambda: len(control.syncs) > stays, 3, "a message to the first head again")
+
+
+class ProbedHead(Control):
+    """Answers the probes of load balancers."""
+
+    is_ready = False
+
+    def upgrade(self, request: BaseHTTPRequestHandler) -> None:
+        if self.is_ready and request.path == "/ready?head=true":
+            request.send_response(200)
+            request.send_header("Content-Length", "0")
+            request.end_headers()
+        else:
+            super().upgrade(request)
+
+
+@contextlib.contextmanager
+def head_without_database() -> Iterator[str]:
+    """A head whose answers repeat the number of no message, as in an outage. Yield its address."""
+
+    def converse(socket: ServerConnection) -> None:
+        for _ in socket:
+            socket.send("{}")
+
+    with serve(converse, "127.0.0.1", 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.socket.getsockname()[1]}"
+
+
+def test_agent_leaves_a_head_that_has_lost_the_database_once_another_is_ready(agent: Agent, control: Control) -> None:
+    """A82: within 9 s; after 15 s its node counts as lost."""
+    joined = gpusched_agent("join", "--data-dir", str(agent.directory), "--name", "node-a", control.url, "j1.token")
+    assert joined.returncode == 0
+    control.is_away = True
+    with ProbedHead() as other, head_without_database() as url:
+        agent.start("--url", f"{url},{other.url},{control.url}", environment={"GPUSCHED_JOIN_TOKEN": ""})
+        time.sleep(10)
+        assert not other.syncs, "no other head was ready"
+        other.is_ready = True
+        eventually(lambda: bool(other.syncs), 5, "a message to the other head")
+        agent.kill()
 
 
 def test_agent_joins_at_the_head_that_answers(agent: Agent, control: Control, other: Control) -> None:
