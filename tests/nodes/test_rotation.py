@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import time
 
 import msgspec
 import pytest
@@ -14,12 +13,14 @@ from gpusched.lib.bus import events
 from gpusched.lib.bus.notifier import notifier
 from gpusched.lib.db.sql import query
 from gpusched.protocol.agent_messages import Desired, Join
+from nodes.agents.replaced import ReplacedCredentials
 from nodes.inventory import join, removal, rotation
 from nodes.models import Node
 from tests.api.hostile_sockets import agent_hub, connected, until_closed
 from tests.factories import FakeAgent, make_node
 from tests.nodes.test_hub_outages import is_answered, plain, send, socket_of
 from tests.races.test_constraints import at_once
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 SECRET, OTHER = "new-secret", "other-secret"
@@ -186,19 +187,24 @@ def test_connection_whose_credential_is_replaced_while_it_opens_is_closed(monkey
     agent, other = make_node(), make_node()
     rotation.ask(agent.name)
     offer(agent)
-    authenticate = join.authenticate
+    authenticate, on_change = join.authenticate, ReplacedCredentials.on_change
+    announced: list[dict[str, list[int]]] = []
+
+    def noted(replaced: ReplacedCredentials, changed: dict[str, list[int]]) -> None:
+        on_change(replaced, changed)
+        announced.extend([changed] if "credentials" in changed else [])
 
     def replaced_meanwhile(presented: str) -> int | None:
-        monkeypatch.undo()
         node_id = authenticate(presented)
-        assert authenticate(header(agent)) == agent.id
-        time.sleep(0.5)  # the announcement arrives
+        if node_id == agent.id and presented == old_header(agent):
+            announced.clear()
+            assert authenticate(header(agent)) == agent.id
+            wait_for(lambda: announced, 10, "the announcement")
         return node_id
 
     async def scenario() -> None:
         async with agent_hub():
             neighbour = await socket_of(other)
-            monkeypatch.setattr(join, "authenticate", replaced_meanwhile)
             copy = await socket_of(agent)
             await until_closed(copy)
             assert copy.code == 4401
@@ -206,6 +212,8 @@ def test_connection_whose_credential_is_replaced_while_it_opens_is_closed(monkey
             await is_answered(neighbour, 1)
             await neighbour.link.disconnect(timeout=30)
 
+    monkeypatch.setattr(ReplacedCredentials, "on_change", noted)
+    monkeypatch.setattr(join, "authenticate", replaced_meanwhile)
     asyncio.run(scenario())
 
 
