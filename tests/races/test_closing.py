@@ -10,6 +10,7 @@ from jobs.models import Job
 from nodes.health import cordon, device_health
 from nodes.models import Allocation, Device
 from scheduling.cycle import run
+from scheduling.engine import planner
 from tests.factories import make_member, make_node, make_tenant, run_cycle, submit
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -31,7 +32,7 @@ def test_what_is_closed_while_a_cycle_plans_gets_no_job(work, monkeypatch):
     make_node(gpus=1, name="closed")
     make_node(gpus=1, name="open")
     jobs = [submit(user, tenant) for _ in range(2)]
-    plan = run.plan
+    plan = planner.plan
 
     def plan_meanwhile(*args):
         decided = plan(*args)
