@@ -7,7 +7,7 @@ from gpusched.lib.db.sql import query
 _FIGURES = """
     SELECT (SELECT count(*) FROM scheduling_reservation WHERE state = 'planned') AS planned,
            (SELECT count(*) FROM scheduling_reservation WHERE state = 'active') AS active,
-           count(d.id) AS gpus, count(u.id) AS used
+           count(DISTINCT d.id) AS gpus, count(DISTINCT d.id) FILTER (WHERE u.id IS NOT NULL) AS used
       FROM scheduling_reserveddevice d
       LEFT JOIN nodes_allocations l ON l.device_id = d.device_id
       LEFT JOIN nodes_ranks s ON s.id = l.assignment_id

@@ -7,7 +7,7 @@ from typing import Any
 from gpusched.lib.db.sql import query
 from gpusched.lib.times import rfc3339
 
-# `used_gpus`: what jobs in it hold now.
+# `used_gpus`: those that jobs in it hold now, alone or together.
 _RESERVATIONS = """
     SELECT r.id, t.name AS tenant, p.username AS "user", r.gpus, r.gpu_models, r.gpu_memory_mb, r.node_selector,
            r.one_node, r.starts_at, r.ends_at, r.recurrence, r.series_id, r.is_hard, r.is_lease, r.source,
@@ -24,7 +24,8 @@ _RESERVATIONS = """
              JOIN nodes_all n ON n.id = v.node_id
             WHERE d.reservation_id = r.id AND (d.is_live OR NOT r.is_hard OR d.ends_at = r.ends_at)) d
      CROSS JOIN LATERAL (
-           SELECT coalesce(array_agg(DISTINCT j.id ORDER BY j.id), '{}') AS jobs, count(l.device_id) AS used_gpus
+           SELECT coalesce(array_agg(DISTINCT j.id ORDER BY j.id), '{}') AS jobs,
+                  count(DISTINCT l.device_id) AS used_gpus
              FROM scheduling_reservationuse u JOIN jobs_all j ON j.id = u.job_id AND j.attempt = u.attempt
              JOIN nodes_ranks s ON s.job_id = j.id AND s.number = u.attempt AND s.state <> 'ended'
              LEFT JOIN nodes_allocations l ON l.assignment_id = s.id
