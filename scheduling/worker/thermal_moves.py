@@ -27,10 +27,11 @@ RULE, MOVED, WOULD_MOVE = "heat", "moved", "would_move"
 MAX_MOVES = 3
 MAX_AT_ONCE = 5
 
+_STILL_RUNS = "SELECT 1 FROM jobs_all WHERE id = %s AND attempt = %s AND state = 'running'"
 _HOT = """
     SELECT * FROM (
-        SELECT DISTINCT ON (s.job_id) s.job_id, j.tenant_id, d.id AS device_id, d.node_id, n.name AS node,
-               d.index AS gpu, r.temperature_celsius AS celsius, i.since,
+        SELECT DISTINCT ON (s.job_id) s.job_id, s.number AS attempt, j.tenant_id, d.id AS device_id, d.node_id,
+               n.name AS node, d.index AS gpu, r.temperature_celsius AS celsius, i.since,
                extract(epoch FROM clock_timestamp() - a.started_at)::float8 AS ran_seconds,
                floor(extract(epoch FROM clock_timestamp() - i.since) / 60)::int AS minutes,
                (SELECT count(*) FROM jobs_attempts e WHERE e.job_id = j.id AND e.reason = 'preempted'
@@ -111,6 +112,8 @@ def _without_hot(node: Node, hot: set[int]) -> Node:
 
 def _move(row: dict[str, Any]) -> int:
     states.lock_jobs([row["job_id"]])
+    if not query(_STILL_RUNS, [row["job_id"], row["attempt"]]):
+        return 0  # it ended while the moves were planned, and may run elsewhere by now
     reason = f"has been hot for {row['minutes']} min{_celsius(row)}"
     evidence = {"by": f"GPU {row['gpu']} of {row['node']}", "why": reason, "rule": RULE}
     stopped = states.stop([row["job_id"]], EndReason.PREEMPTED, evidence, "scheduler")

@@ -82,6 +82,22 @@ def test_moved_job_gets_notice_and_keeps_its_queue_time(hot, moving, user, tenan
     assert move_incidents() == [("moved", f"moved job {hot.job} off GPU 0 of {hot.name} after 11 min of heat (91 °C)")]
 
 
+def test_job_that_starts_elsewhere_while_moves_are_planned_is_left_alone(hot, moving, monkeypatch):
+    cool, movable = make_node(gpus=1), thermal_moves._movable
+
+    def restarted_meanwhile(rows):
+        moves = movable(rows)
+        hot.end(*hot.held, exit_code=None, reason="node_fault")
+        run_cycle()
+        assert cool.start_all() == [f"{hot.job}.2.0"]
+        return moves
+
+    monkeypatch.setattr(thermal_moves, "_movable", restarted_meanwhile)
+    assert thermal_moves.move_off_hot_gpus() == 0
+    assert Job.objects.get(pk=hot.job).state == "running"
+    assert not move_incidents()
+
+
 def test_owner_sees_why_the_job_was_moved(hot, moving):
     make_node(gpus=1)
     thermal_moves.move_off_hot_gpus()
