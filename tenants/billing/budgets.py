@@ -171,21 +171,21 @@ def note_crossings() -> None:
     """Record exceeded budgets, once per period (rolling ones: once per day). Call it about every minute."""
     exceeded = [status for status in statuses() if status.state != "within"]
     crossed = [
-        (status.tenant_id, bound, hours, status.version)
+        (status, bound, hours)
         for status in exceeded
         for bound, hours in (("soft", status.soft_gpu_hours), ("hard", status.hard_gpu_hours))
         if hours is not None and status.used_gpu_hours >= hours
     ]
-    for tenant_id, bound, hours, version in crossed:
+    for status, bound, hours in crossed:
+        # The month of the use: by now the next one may have begun.
+        month = status.since if status.days is None else None
         created = execute(
             "INSERT INTO tenants_budgetcrossing (tenant_id, bound, gpu_hours, version, period)"
-            " SELECT %s, %s, %s, %s, CASE WHEN days IS NULL THEN date_trunc('month', now(), 'UTC')"
-            "                             ELSE date_trunc('day', now(), 'UTC') END"
-            "   FROM tenants_budget WHERE tenant_id = %s ON CONFLICT DO NOTHING",
-            [tenant_id, bound, hours, version, tenant_id],
+            " VALUES (%s, %s, %s, %s, coalesce(%s, date_trunc('day', now(), 'UTC'))) ON CONFLICT DO NOTHING",
+            [status.tenant_id, bound, hours, status.version, month],
         )
         if created:
-            events.changed("tenants", [tenant_id])
+            events.changed("tenants", [status.tenant_id])
 
 
 def crossings(tenant_id: int, limit: int = 20) -> list[dict[str, Any]]:

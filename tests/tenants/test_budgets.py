@@ -1,5 +1,6 @@
 """Budgets of GPU-hours: what counts, notices, and which jobs wait or continue."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -151,6 +152,17 @@ class TestSoft:
         recent(tenant, user, 2, job=2)
         budgets.note_crossings()
         assert list(BudgetCrossing.objects.values_list("bound", flat=True)) == ["hard", "soft"]
+
+    def test_crossing_at_the_end_of_a_month_is_not_of_the_next_one(self, tenant, user, admin, monkeypatch):
+        put(admin, soft_gpu_hours=8)
+        recent(tenant, user, 9)
+        [status] = budgets.statuses()
+        last_month = (status.since - timedelta(days=1)).replace(day=1)
+        read = budgets.statuses
+        monkeypatch.setattr(budgets, "statuses", lambda: [replace(status, since=last_month, used_gpu_hours=9.0)])
+        budgets.note_crossings()
+        monkeypatch.setattr(budgets, "statuses", read)
+        assert BudgetCrossing.objects.get().period == last_month
 
 
 class TestEdits:
