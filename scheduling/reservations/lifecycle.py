@@ -68,9 +68,12 @@ def _begin(now: datetime) -> None:
 
 def _release_unclaimed(now: datetime) -> None:
     """Release hard reservations in which no job has started. It counts as a no-show unless the reservation itself lacks
-    devices. Leases begin without a job; `_reclaim_idle` is for them."""
+    devices. Leases begin without a job; `_reclaim_idle` is for them. Only time in which the server ran counts: without
+    it no job can be submitted."""
     minutes = settings.ENV.reservation_claim_minutes
     due = now - timedelta(minutes=minutes)
+    if rows("SELECT 1 FROM nodes_listener WHERE since > %s", [due]):
+        return
     unclaimed = {"is_hard": True, "is_lease": False, "claimed_at": None}
     for reservation in _open(state=ReservationState.ACTIVE, starts_at__lte=due, **unclaimed):
         reservation.is_no_show = not reservation.problem

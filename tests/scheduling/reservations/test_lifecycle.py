@@ -8,7 +8,7 @@ from django.utils import timezone
 from gpusched.lib.api.problems import Problem
 from jobs.models import Job, JobEvent
 from nodes.held_idle import HeldIdlePolicy
-from nodes.models import Allocation, Device, Node
+from nodes.models import Allocation, Device, ListenerLease, Node
 from notifications.models import Notice
 from scheduling.reservations import changes
 from scheduling.reservations.lifecycle import review
@@ -77,6 +77,18 @@ def test_unclaimed_reservation_is_released_after_15_minutes_and_counted(user, te
     assert reservation.ends_at == clock.start + timedelta(minutes=75.1)
     assert "was released: no job started in it within 15 minutes" in notices()[-1]
     assert reserve(user, tenant, 80, 30)
+
+
+def test_reservation_is_not_lost_because_the_server_did_not_run(user, tenant, clock):
+    make_node(gpus=1)
+    reservation = reserve(user, tenant, 60, 240)
+    back = clock.start + timedelta(minutes=150)
+    ListenerLease.objects.create(since=back, seen_at=back)
+    clock.review(150)
+    clock.review(164)
+    assert (state(reservation), reservation.is_no_show) == ("active", False)
+    clock.review(166)
+    assert (state(reservation), reservation.is_no_show) == ("released", True)
 
 
 def test_user_with_frequent_no_shows_may_book_soft_reservations_only(user, tenant, clock):
