@@ -198,6 +198,7 @@ def _shorten_clocks() -> None:
 
     supervision.REPORT_SECONDS, supervision.MAX_PAUSE_SECONDS, supervision.FIRST_PAUSE_SECONDS = 0.8, 0.2, 0.02
     link.FIRST_PAUSE_SECONDS, link.MAX_PAUSE_SECONDS, link.HTTP_SECONDS = 0.02, 0.2, 0.5
+    link.UNWRITTEN_SECONDS, link.ASK_SECONDS = 0.2, 0.2
     node.POLL_SECONDS, node.PRUNE_SECONDS, node.FACTS_SECONDS = 0.1, 0.2, 0.2
     log_shipping.POLL_SECONDS, log_shipping.PAUSE_SECONDS = 0.05, 0.2
     release_check.MOMENT_SECONDS, daemon.STOP_SECONDS = 5.0, 3.0

@@ -6,6 +6,7 @@ from threading import Lock
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 from websockets.frames import Opcode
 from websockets.server import ServerProtocol
 
@@ -57,12 +58,14 @@ class OpenedStream:
 class SocketControl(Control):
     """`has_socket`: false answers 404 as a proxy does that knows no WebSockets. `refusals`: how many messages are still
     refused as those of an unknown node. `is_refusing_logs`: answers 503 to output of jobs. `is_dropping_logs`: breaks
-    the connection instead. `page`: answers this with 200 to everything, as a login page of a proxy."""
+    the connection instead. `page`: answers this with 200 to everything, as a login page of a proxy. `has_numbers`: false
+    answers as if no message were written."""
 
     def __init__(self) -> None:
         super().__init__()
         self.has_socket, self.refusals, self.page = True, 0, b""
         self.is_refusing_logs = self.is_dropping_logs = False
+        self.has_numbers = True
         self.streams: dict[int, OpenedStream] = {}
         self.raw_frames: list[bytes] = []  # sent as they are
         self.has_stream_header = False
@@ -135,6 +138,7 @@ class SocketControl(Control):
         else:
             with self._lock:
                 desired = self._handle_sync(msgspec.json.decode(frame.data, type=Sync))
+            desired = desired if self.has_numbers else replace(desired, seq=0)
             protocol.send_text(self.page or msgspec.json.encode(desired))
 
     def _send_frames(self, protocol: ServerProtocol) -> None:
