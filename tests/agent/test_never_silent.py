@@ -72,7 +72,6 @@ class Stage:
     ) -> None:
         self.agents, self.folder, self.control = agents, folder, control
         self.scenario, self.always = options["scenario"], options.get("times") == "always"
-        # In this scenario the head writes no message, and the other one is away.
         control.has_numbers = self.scenario != "two heads"
         urls = control.url if control.has_numbers else f"{control.url},http://127.0.0.1:1"
         self.case = Case(
@@ -214,7 +213,7 @@ SCENARIOS = (
     "streams",
     "rotated",
     "rotated by http",
-    "two heads",
+    "two heads",  # the first writes no message, and the other is away
 )
 # In this scenario a part fails once, so that the sites of restarting it are passed.
 FAILING = "node.Node.keep_polling#1"
