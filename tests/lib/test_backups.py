@@ -1,11 +1,15 @@
 """The file of a backup; tests/e2e/test_restore.py restores a real one."""
 
+import os
 import tarfile
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from gpusched.lib.process import backups
 
@@ -47,3 +51,40 @@ def test_embedded_program_that_fails_at_another_server_names_the_remedy(
     url = "postgresql://gpusched@127.0.0.1:1/gpusched?sslmode=require"
     with pytest.raises(backups.BackupError, match=r"(?s)pg_dump failed: .*SSL.*\bTLS\b.*client programs"):
         backups.back_up(tmp_path, url, "key", tmp_path / "backups", datetime(2026, 1, 1, tzinfo=UTC))
+
+
+@pytest.fixture
+def database_url() -> Iterator[str]:
+    """An empty database on the server of the tests."""
+    server = os.environ["GPUSCHED_DATABASE_URL"]
+    name = f"restored_{os.getpid()}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+        yield make_conninfo(server, dbname=name)
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def test_restore_replaces_tables_that_are_newer_than_the_backup(database_url: str, tmp_path: Path) -> None:
+    """Single sign-on and newer versions add tables, views and columns that refer to the tables of the backup."""
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE person (id int PRIMARY KEY); INSERT INTO person VALUES (1)")
+        connection.execute("CREATE TABLE team (id int PRIMARY KEY); CREATE VIEW people AS SELECT id FROM person")
+        file = backups.back_up(tmp_path, database_url, "key", tmp_path, datetime(2026, 1, 1, tzinfo=UTC))
+        connection.execute("CREATE TABLE login (id int REFERENCES person); CREATE VIEW logins AS SELECT * FROM people")
+        connection.execute("ALTER TABLE team ADD owner int REFERENCES person; INSERT INTO person VALUES (2)")
+        backups.restore(file, tmp_path, database_url, lambda url: 0)
+        tables = connection.execute("SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace"
+                                    " AND relkind IN ('r', 'v') ORDER BY 1").fetchall()  # fmt: skip
+        assert tables == [("people",), ("person",), ("team",)]
+        assert connection.execute("SELECT id FROM people").fetchall() == [(1,)]
+
+
+def test_restore_that_fails_changes_nothing(database_url: str, tmp_path: Path) -> None:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE person (id int PRIMARY KEY); CREATE FUNCTION one() RETURNS int AS 'SELECT 1'"
+                           " LANGUAGE sql")  # fmt: skip
+        file = backups.back_up(tmp_path, database_url, "key", tmp_path, datetime(2026, 1, 1, tzinfo=UTC))
+        connection.execute("INSERT INTO person VALUES (1); CREATE SCHEMA other; CREATE VIEW other.v AS SELECT one()")
+        with pytest.raises(backups.BackupError, match="psql failed: .*cannot drop function"):
+            backups.restore(file, tmp_path, database_url, lambda url: 0)
+        assert connection.execute("SELECT id FROM person").fetchall() == [(1,)]

@@ -17,6 +17,20 @@ from psycopg.conninfo import conninfo_to_dict
 from gpusched.lib.db import embedded
 
 DUMP, KEY = "database.dump", "secret_key"
+# All tables and views, also those that a backup lacks: a newer version, or single sign-on, has added them since. Their
+# foreign keys would keep those of the backup from being replaced.
+_DROP = """
+DO $$
+DECLARE statements text;
+BEGIN
+    SELECT string_agg(format('DROP %s IF EXISTS public.%I CASCADE',
+                             CASE relkind WHEN 'v' THEN 'VIEW' ELSE 'TABLE' END, relname), '; ')
+      INTO statements FROM pg_class c
+     WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v') AND NOT EXISTS (
+           SELECT FROM pg_depend WHERE classid = 'pg_class'::regclass AND objid = c.oid AND deptype = 'e');
+    IF statements IS NOT NULL THEN EXECUTE statements; END IF;
+END $$;
+"""
 _LAST = "last_backup.json"
 _NO_TLS = "\nThe embedded program has no TLS; if the database requires it, install PostgreSQL's client programs"
 # The variable of each keyword of an address that has one.
@@ -61,16 +75,19 @@ def restore(archive: Path, data_dir: Path, database_url: str, prepare: Callable[
     """Replace the database and the secret key by those of a backup. gpusched must not run. Return what `prepare`
     returns for the URL of the restored database.
 
-    `database_url`: empty for the embedded server, which this starts meanwhile."""
-    with tempfile.TemporaryDirectory() as place:
+    `database_url`: empty for the embedded server, which this starts meanwhile. A restore that fails changes nothing."""
+    with tempfile.TemporaryDirectory(dir=data_dir) as place:  # beside the data: the statements need as much space
         try:
             _unpack(archive, Path(place))
         except (OSError, KeyError, tarfile.TarError) as error:
             raise BackupError(f"{archive} is not a backup of gpusched: {error}") from error
         with database(data_dir, database_url) as url:
-            options = ["--clean", "--if-exists", "--no-owner", "--single-transaction"]
-            name = conninfo_to_dict(url)["dbname"]
-            _run("pg_restore", [*options, f"--dbname={name}", str(Path(place) / DUMP)], url)
+            drop, statements = (Path(place) / name for name in ("drop.sql", "restore.sql"))
+            drop.write_text(_DROP)
+            options = ["--clean", "--if-exists", "--no-owner", f"--file={statements}"]
+            _run("pg_restore", [*options, str(Path(place) / DUMP)], url)
+            options = ["--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--single-transaction"]
+            _run("psql", [*options, f"--file={drop}", f"--file={statements}"], url)
             prepared = prepare(url)
         _write_key(data_dir / KEY, (Path(place) / KEY).read_text())
     return prepared
