@@ -146,3 +146,7 @@ def test_usage_reports_invalid_period_and_shows_default(requested, nlp, admin):
     assert response.status_code == 200
     assert ("The last 30 days are shown" in text_of(response)) == requested.startswith(("from", "to"))
     assert str(timezone.now().date()) in text_of(response)
+
+
+def test_usage_until_the_last_day_of_the_calendar_is_until_now(nlp, admin):
+    assert admin.get("/usage/?from=9999-12-01&to=9999-12-31").status_code == 200

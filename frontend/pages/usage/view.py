@@ -30,7 +30,7 @@ def usage(request: HttpRequest, identity: Identity) -> HttpResponse:
     names = _tenants(identity)
     requested = request.GET.get("tenant", "")
     ids = [names[requested]] if requested in names else list(names.values())
-    until = min(datetime.combine(end + timedelta(days=1), time(), UTC), timezone.now())
+    until = min(datetime.combine(end, time(), UTC), timezone.now() - timedelta(days=1)) + timedelta(days=1)
     result = used.usage_rows(ids, datetime.combine(begin, time(), UTC), until, by)
     if request.GET.get("format") == "csv":
         return _as_csv(result, by, begin, end)
