@@ -1,13 +1,17 @@
 """Caddy's configuration for each kind of name; tests/e2e/test_tls.py runs it for a private one."""
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
+from django.urls import URLPattern
 
 from gpusched.env import Env
 from gpusched.lib.process.tls_proxy import TlsProxy, program
+from gpusched.urls import urlpatterns
+from scheduling.status.metrics import metrics
 
 
 @pytest.mark.parametrize("agent_ca", ["", "agents.pem"])
@@ -38,3 +42,13 @@ def test_caddy_accepts_the_configuration(
     assert issuers == (["internal"] if is_internal else [])
     assert ("verify_if_given" in text) == bool(agent_ca)
     assert name in text and (f":{https_port}" in text)
+
+
+def test_every_address_of_the_metrics_is_for_private_addresses_only(tmp_path: Path) -> None:
+    addresses = [
+        f"/{each.pattern}" for each in urlpatterns if isinstance(each, URLPattern) and each.callback is metrics
+    ]
+    assert "/metrics" in addresses
+    caddyfile = TlsProxy("gpu.example.org", Env(), tmp_path, "127.0.0.1:8000").caddyfile()
+    [restricted] = re.findall(r"@metrics \{\s+path (.*)\n\s+not remote_ip private_ranges", caddyfile)
+    assert sorted(restricted.split()) == sorted(addresses)

@@ -32,7 +32,7 @@ _CADDYFILE = """\
 %(name)s {
 %(tls)s	# It names nodes, and needs no login.
 	@metrics {
-		path /metrics
+		path /metrics /api/v1/metrics
 		not remote_ip private_ranges
 	}
 	respond @metrics "only private addresses may read /metrics" 403
