@@ -2,8 +2,10 @@
 
 import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -72,6 +74,28 @@ def test_failed_first_start_leaves_nothing(binary: str, private: Path, monkeypat
     with pytest.raises(PostgresError, match="libpq is missing"):
         server.start(timeout_seconds=1)
     assert not server.directory.exists()
+
+
+def test_first_start_that_was_killed_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by a power failure: nothing cleans up after initdb."""
+    tmp_path.chmod(0o755)
+    server = Server(tmp_path / "postgres", settings=FAST)
+    initdb = subprocess.run
+
+    def killed(command: list[str], **options: Any) -> None:
+        initdb(command, **options)
+        (Path(command[2]) / "global" / "pg_control").unlink()  # as if initdb had not come so far
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "run", killed)
+    monkeypatch.setattr(Server, "remove", lambda _: None)
+    with pytest.raises(KeyboardInterrupt):
+        server.start()
+    monkeypatch.undo()
+    try:
+        server.start(timeout_seconds=5)
+    finally:
+        server.remove()
 
 
 def test_failed_later_start_keeps_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,14 +103,15 @@ class Server:
             time.sleep(0.2)
 
     def _init(self) -> None:
+        """Create the cluster elsewhere and rename it once it is complete: initdb can be killed at any moment."""
         home = self._home()
-        if self.data.exists():  # an incomplete cluster of an interrupted first start
-            shutil.rmtree(self.data)
+        unfinished = home / "data.new"
+        shutil.rmtree(unfinished, ignore_errors=True)
         password = home / "password"
         password.touch(mode=0o600)
         password.write_text(secrets.token_urlsafe(24) + "\n")
         self._chown(home, password)
-        initdb = [str(self._binary("initdb")), "-D", str(self.data), "-U", "gpusched", "--auth=scram-sha-256"]
+        initdb = [str(self._binary("initdb")), "-D", str(unfinished), "-U", "gpusched", "--auth=scram-sha-256"]
         initdb += [
             f"--pwfile={password}",
             "-E",
@@ -121,8 +122,9 @@ class Server:
         result = subprocess.run(initdb, capture_output=True, text=True, cwd="/", **_as_user())
         if result.returncode:
             raise PostgresError(f"initdb failed: {result.stderr.strip()}")
-        with (self.data / "postgresql.auto.conf").open("a") as conf:
+        with (unfinished / "postgresql.auto.conf").open("a") as conf:
             conf.writelines(f"{name} = '{value}'\n" for name, value in {**SETTINGS, **self.settings}.items())
+        unfinished.rename(self.data)
 
     def _spawn(self, preexec: Callable[[], None] | None) -> subprocess.Popen[bytes]:
         sockets = self._sockets()
