@@ -112,6 +112,34 @@ def test_failed_later_start_keeps_the_data(tmp_path: Path, monkeypatch: pytest.M
         server.remove()
 
 
+@pytest.fixture
+def recovering(tmp_path: Path) -> Iterator[Server]:
+    """A server whose next start recovers for 2 seconds."""
+    tmp_path.chmod(0o755)
+    server = Server(tmp_path / "postgres", settings=FAST)
+    server.start()
+    server.stop()
+    (server.data / "recovery.signal").touch()
+    server._chown(server.data / "recovery.signal")
+    (server.data / "postgresql.auto.conf").open("a").write("restore_command = 'sleep 1; exit 1'\n")
+    yield server
+    server.remove()
+
+
+def test_start_waits_for_recovery(recovering: Server) -> None:
+    """A start that gave up would stop the server, and the next one would begin recovery anew."""
+    recovering.start(timeout_seconds=0.5)
+    with psycopg.connect(recovering.url()) as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_start_that_is_no_longer_wanted_ends(recovering: Server) -> None:
+    recovering.is_wanted = lambda: recovering.process is None
+    with pytest.raises(PostgresError, match="starting"):
+        recovering.start()
+    assert recovering.process is None
+
+
 def test_missing_data_is_never_replaced_by_an_empty_database(tmp_path: Path) -> None:
     """An unmounted disk must not look like a first start."""
     server = Server(tmp_path / "postgres")

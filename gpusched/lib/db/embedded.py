@@ -30,6 +30,8 @@ SETTINGS: Mapping[str, str] = {
 }
 # For tests, which need no data after a crash.
 FAST: Mapping[str, str] = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+# Its answer before and during recovery. libpq gets no code with it.
+_STARTING = "the database system is starting up"
 
 
 class PostgresError(RuntimeError):
@@ -38,10 +40,12 @@ class PostgresError(RuntimeError):
 
 @dataclass
 class Server:
-    """A database cluster in `directory`. `url()` returns how to connect once it runs."""
+    """A database cluster in `directory`. `url()` returns how to connect once it runs. `is_wanted`: a start ends once it
+    returns False."""
 
     directory: Path
     settings: Mapping[str, str] = field(default_factory=dict)
+    is_wanted: Callable[[], bool] = lambda: True
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -55,12 +59,13 @@ class Server:
     def start(self, preexec: Callable[[], None] | None = None, timeout_seconds: float = 30) -> None:
         """Start the server and wait until it answers. Create the cluster first if there is none.
 
-        Raise PostgresError if the server does not answer in time. A first start that fails leaves no file behind."""
+        Raise PostgresError if the server does not answer in time. Recovery after a crash has no limit: the next
+        start would begin it anew. A first start that fails leaves no file behind."""
         is_first = not self.directory.exists() or not any(self.directory.iterdir())
         try:
             if not (self.data / "PG_VERSION").exists():
                 self._init()
-            self._run(preexec, time.monotonic() + timeout_seconds)
+            self._run(preexec, timeout_seconds)
         except BaseException:
             if is_first:
                 self.remove()
@@ -92,13 +97,14 @@ class Server:
         assert self.process is not None
         return self.process.pid
 
-    def _run(self, preexec: Callable[[], None] | None, deadline: float) -> None:
-        """Retry until the deadline: after a kill -9 the old server's shared memory lingers for a moment."""
+    def _run(self, preexec: Callable[[], None] | None, timeout_seconds: float) -> None:
+        """Retry until the timeout: after a kill -9 the old server's shared memory lingers for a moment."""
+        deadline = time.monotonic() + timeout_seconds
         while True:
             self.process = self._spawn(preexec)
-            if self._answers(deadline):
+            if self._answers(timeout_seconds, deadline):
                 return
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or not self.is_wanted():
                 raise PostgresError(f"PostgreSQL did not start. The end of its log:\n{self._log_tail()}")
             time.sleep(0.2)
 
@@ -137,18 +143,20 @@ class Server:
                 preexec_fn=preexec, **_as_user(),
             )  # fmt: skip
 
-    def _answers(self, deadline: float) -> bool:
+    def _answers(self, timeout_seconds: float, deadline: float) -> bool:
         import psycopg
 
         assert self.process is not None
-        while self.process.poll() is None and time.monotonic() < deadline:
+        while self.process.poll() is None and time.monotonic() < deadline and self.is_wanted():
             try:
                 with psycopg.connect(self.url("postgres"), autocommit=True, connect_timeout=2) as connection:
                     exists = connection.execute("SELECT 1 FROM pg_database WHERE datname = 'gpusched'").fetchone()
                     if not exists:
                         connection.execute("CREATE DATABASE gpusched")
                     return True
-            except psycopg.OperationalError:
+            except psycopg.OperationalError as error:
+                if _STARTING in str(error):
+                    deadline = time.monotonic() + timeout_seconds
                 time.sleep(0.03)
         return False
 

@@ -166,7 +166,9 @@ class Machine:
         if self.env.database_url:
             return
         self.log("starting the database")
-        self.database = embedded.Server(self.data_dir / "postgres", self.database_settings)
+        self.database = embedded.Server(
+            self.data_dir / "postgres", self.database_settings, is_wanted=lambda: not self.stopping
+        )
         try:
             # SIGINT is PostgreSQL's fast shutdown: it ends cleanly even if this process is killed.
             self.database.start(preexec=die_with_parent(signal.SIGINT))
