@@ -7,6 +7,7 @@ import os
 import shlex
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -321,9 +322,17 @@ class Machine:
                 part.start(self._output(part))
 
     def _restart_database(self) -> None:
-        if self.database and self.database.process and self.database.process.poll() is not None and not self.stopping:
-            self.log("the database ended, starting it again")
+        """Start the database again if it has ended. If that fails, as without space on the disk, the next call tries
+        again: the end of this process would end the jobs of its agent."""
+        if self.database is None or self.stopping:
+            return
+        if self.database.process is not None and self.database.process.poll() is None:
+            return
+        self.log("the database ended, starting it again")
+        try:
             self.database.start(preexec=die_with_parent(signal.SIGINT))
+        except (embedded.PostgresError, OSError, subprocess.SubprocessError) as error:
+            self.log(f"the database does not start: {error}")
 
     def _stop(self) -> None:
         self.stopping = True
