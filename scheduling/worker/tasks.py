@@ -17,6 +17,7 @@ from scheduling.history import learning
 from scheduling.reservations import recurrence
 from scheduling.whatif import forecasting
 from scheduling.worker import chores, leadership, thermal_moves
+from tenants.auth.page_access import drop_expired_sessions
 
 # A standby waits this long in one task. It is longer than most ticks, so that the next task is there, and shorter than
 # the timeout of tasks.
@@ -60,6 +61,7 @@ def drop_old() -> int:
         store.drop_old(settings.ENV.log_retention_days)
         + missing_users.drop_old()
         + idempotency.drop_old_keys()
+        + drop_expired_sessions()
         + execute(
             "DELETE FROM scheduling_recordedcycle WHERE %s > 0 AND decided_at < now() - make_interval(secs => %s)",
             [settings.ENV.cycle_retention_days, settings.ENV.cycle_retention_days * 86400],

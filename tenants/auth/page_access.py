@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpusched.lib.db.sql import columns, prepared
+from gpusched.lib.db.sql import columns, execute, prepared
 
 # Ids of the tenants whose jobs are visible, in order; None: all.
 Visible = tuple[int, ...] | None
@@ -42,3 +42,9 @@ def access_of(sessions: Sequence[Session]) -> list[Access]:
         for row in prepared(_ACCESS, columns(rows, 4))
     }
     return [granted.get(number, Access(False)) for number in range(len(sessions))]
+
+
+def drop_expired_sessions() -> int:
+    """Delete the sessions of logins that have expired, and of logins that were begun and not completed. Return how
+    many. Django deletes a session only at its logout."""
+    return execute("DELETE FROM django_session WHERE expire_date < now()")

@@ -1,13 +1,18 @@
 """Guessing passwords is slowed down; a proxy's headers count only where the proxy is trusted."""
 
+from datetime import timedelta
+
 import pytest
 from django.conf import settings
+from django.contrib.sessions.models import Session
 from django.test import Client
+from django.utils import timezone
 
 from gpusched.env import SettingError, read
 from gpusched.lib import limits
 from gpusched.lib.db.sql import execute
 from gpusched.lib.web.client_address import client_of, networks
+from scheduling.worker import tasks
 from tenants.auth import login_throttle
 from tenants.models import ApiToken, LoginAttempts
 from tests.api.test_access import call
@@ -195,3 +200,13 @@ class TestBrowsers:
         browser.post("/login/", {"username": "grace", "password": RIGHT})
         session = browser.cookies["sessionid"]
         assert (session["httponly"], session["samesite"]) == (True, "Lax")
+
+
+def test_expired_sessions_are_deleted():
+    browsers = [Client(), Client()]
+    for browser in browsers:
+        browser.force_login(make_user())
+    expired, valid = (browser.session.session_key for browser in browsers)
+    Session.objects.filter(pk=expired).update(expire_date=timezone.now() - timedelta(minutes=1))
+    tasks.drop_old()
+    assert [session.pk for session in Session.objects.all()] == [valid]
