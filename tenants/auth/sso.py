@@ -33,12 +33,13 @@ def claims_of(claims: Mapping[str, Any]) -> ExternalUser:
     """Read the claims of an ID token. 403 without a valid name."""
     env = settings.ENV
     name, claimed = claims.get(env.oidc_username_claim), claims.get(env.oidc_groups_claim)
-    if not isinstance(name, str) or not 1 <= len(name.strip()) <= MAX_NAME or not name.isprintable():
+    name = User.normalize_username(name.strip()) if isinstance(name, str) else ""  # as Django stores it
+    if not 1 <= len(name) <= MAX_NAME or not name.isprintable():
         raise _refused(f"the login has no valid name in the claim {env.oidc_username_claim}", "ask an admin")
     email = claims.get("email") if claims.get("email_verified") is True else ""
     groups = [claimed] if isinstance(claimed, str) else claimed if isinstance(claimed, list) else []
     return ExternalUser(
-        name.strip(),
+        name,
         email if isinstance(email, str) else "",
         frozenset(group for group in groups if isinstance(group, str)),
     )

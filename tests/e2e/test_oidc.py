@@ -96,6 +96,16 @@ def test_roles_follow_the_groups_of_the_latest_login(browser: httpx.Client, prov
     assert roles(browser) == {}
 
 
+def test_name_in_another_unicode_form_is_that_of_the_account(
+    up: Stack, browser: httpx.Client, provider: Provider
+) -> None:
+    """Directories may store an umlaut as two characters; Django stores it as one."""
+    up.client().create_user("j\u00fcrgen", login="sso")
+    provider.person = {**GRACE, "sub": "umlaut", "preferred_username": "ju\u0308rgen", "groups": ["ml"]}
+    assert log_in(browser).status_code == 200
+    assert (me(browser) or {})["user"] == "j\u00fcrgen"
+
+
 LIES: dict[str, Lie] = {
     "another nonce": lambda claims: {**claims, "nonce": "x"},
     "no nonce": lambda claims: {name: value for name, value in claims.items() if name != "nonce"},
