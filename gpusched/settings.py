@@ -10,6 +10,7 @@ from gpusched import __version__, env
 from gpusched.installation import SERVER_ROOT
 from gpusched.lib.db.connections import django_database
 from gpusched.lib.limits import MAX_BODY_BYTES
+from gpusched.lib.web.local_address import local_host
 
 ENV = env.read()
 DATA_DIR = ENV.data_dir.absolute()
@@ -54,7 +55,8 @@ def database_url() -> str:
 
 SECRET_KEY = _secret_key()
 DEBUG = ENV.debug
-ALLOWED_HOSTS = [host.strip() for host in ENV.allowed_hosts.split(",") if host.strip()]
+# At the local address, `up` and `ready` ask whether the server is ready, and the agent of this machine connects.
+ALLOWED_HOSTS = [host.strip() for host in ENV.allowed_hosts.split(",") if host.strip()] + [local_host(ENV.http_host)]
 CSRF_TRUSTED_ORIGINS = [origin.strip() for origin in ENV.trusted_origins.split(",") if origin.strip()]
 ROOT_URLCONF = "gpusched.urls"
 ASGI_APPLICATION = "gpusched.asgi.application"

@@ -65,3 +65,15 @@ def test_data_directory_that_cannot_be_used_is_named(tmp_path, name):
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert f"{tmp_path}/file/data cannot be used (Not a directory); run as" in done.stderr
+
+
+@pytest.mark.parametrize(("listening", "local"), [("0.0.0.0", "127.0.0.1"), ("10.0.0.5", "10.0.0.5")])  # noqa: S104
+def test_server_answers_its_own_machine_whatever_its_names(listening, local, tmp_path):
+    """Otherwise `up` waits in vain for it to become ready."""
+    code = "from django.conf import settings; print(*settings.ALLOWED_HOSTS)"
+    environment = {
+        "DJANGO_SETTINGS_MODULE": "gpusched.settings", "GPUSCHED_DATA_DIR": str(tmp_path),
+        "GPUSCHED_HTTP_HOST": listening, "GPUSCHED_ALLOWED_HOSTS": "gpu.example.org",
+    }  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.stdout.split() == ["gpu.example.org", local]

@@ -85,6 +85,6 @@ def test_restore_that_fails_changes_nothing(database_url: str, tmp_path: Path) -
                            " LANGUAGE sql")  # fmt: skip
         file = backups.back_up(tmp_path, database_url, "key", tmp_path, datetime(2026, 1, 1, tzinfo=UTC))
         connection.execute("INSERT INTO person VALUES (1); CREATE SCHEMA other; CREATE VIEW other.v AS SELECT one()")
-        with pytest.raises(backups.BackupError, match="psql failed: .*cannot drop function"):
+        with pytest.raises(backups.BackupError, match=r"psql failed: .*cannot drop function"):
             backups.restore(file, tmp_path, database_url, lambda url: 0)
         assert connection.execute("SELECT id FROM person").fetchall() == [(1,)]

@@ -25,6 +25,7 @@ from gpusched.lib.process import tls_proxy
 from gpusched.lib.process.children import die_with_parent
 from gpusched.lib.process.parts import Fork, Part
 from gpusched.lib.process.tls_proxy import AUTHORITY, TlsProxy
+from gpusched.lib.web.local_address import local_host
 
 # Two models, so that model constraints and best fit by memory have an effect.
 PRETEND_FLEET = ("2:NVIDIA A100-SXM4-40GB:40960:8:64:524288", "2:NVIDIA H100 80GB HBM3:81559:8:96:1048576")
@@ -42,8 +43,7 @@ class StartError(RuntimeError):
 
 def local_url(host: str, port: int) -> str:
     """Return the address of the web server for clients on this machine."""
-    # The wildcard address is for listening, not for connecting.
-    return f"http://{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{port}"  # noqa: S104  # nosec B104
+    return f"http://{local_host(host)}:{port}"
 
 
 def web_command(address: Sequence[str]) -> list[str]:
