@@ -26,7 +26,8 @@ def create(
 ) -> tuple[ApiToken, str]:
     """Create a token, limited to the tenant, of the account `name@tenant`, and the account if it is new. Return it and
     its text, which is not stored. A second token of a name is for rotation. `role` None: the account's role, else
-    member. 400 for a bad name, 409 for the name of a person, and for a role other than that of the active tokens."""
+    member. 400 for a bad name, 409 for the name of a person, a disabled account, and a role other than that of the
+    active tokens."""
     if not _NAME.fullmatch(name):
         raise invalid([FieldError("name", "invalid", "1 to 40 lower-case letters, digits and dashes")])
     username = f"{name}@{tenant.name}"
@@ -39,6 +40,12 @@ def create(
                 account.groups.add(group)
             elif not account.groups.filter(pk=group.pk).exists():
                 raise _name_taken(username)
+            elif not account.is_active:
+                detail, step = (
+                    f"the account {username} is disabled",
+                    "ask an admin to enable it, or choose another name",
+                )
+                raise Problem(409, "wrong_state", detail, next_step=step)
             tenants.set_member(tenant, account, _role(tenant, account, role))
             return tokens.create_token(
                 account.pk, name, list(scopes), tenant_id=tenant.pk, expires_at=tokens.expires_after(days)

@@ -12,6 +12,7 @@ from gpusched.protocol.states import Role, Scope
 from jobs.models import Job
 from tenants.auth import tokens
 from tenants.models import ApiToken, Membership
+from tenants.people import users
 from tenants.tenancy import tenants
 from tests.api.test_access import call
 from tests.factories import make_member, make_tenant, make_token, make_user
@@ -113,6 +114,15 @@ def test_name_of_a_person_is_not_used_for_a_service_account(nlp, owner):
     answer = call("POST", PATH, owner, {"name": "ci"})
     assert (answer.status_code, answer.json()["code"]) == (409, "name_taken")
     assert Membership.objects.filter(user__username="ci@nlp").count() == 0
+
+
+def test_disabled_account_gets_no_token(owner):
+    """Each use of it would be a 401."""
+    make(owner)
+    users.disable(User.objects.get(username="ci@nlp"))
+    refused = call("POST", PATH, owner, {"name": "ci"})
+    assert (refused.status_code, refused.json()["code"]) == (409, "wrong_state")
+    assert ApiToken.objects.filter(user__username="ci@nlp").count() == 1
 
 
 def test_owner_cannot_revoke_a_persons_token(nlp, owner):
