@@ -60,7 +60,8 @@ def listening(port: int) -> list[str]:
     """Return the addresses of this machine that something listens on at this port."""
     addresses = []
     for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+        path = Path(f"/proc/net/{table}")  # tcp6 is missing if the kernel has no IPv6
+        for line in path.read_text().splitlines()[1:] if path.exists() else ():
             local, state = line.split()[1], line.split()[3]
             host, _, number = local.partition(":")
             if state == _LISTENING and int(number, 16) == port:

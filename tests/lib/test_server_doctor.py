@@ -55,6 +55,13 @@ def test_listening_addresses_are_those_of_the_kernel() -> None:
         assert doctor.listening(any_.getsockname()[1]) == ["::"]
 
 
+def test_kernel_without_ipv6_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no table of such sockets."""
+    monkeypatch.setattr(doctor, "Path", lambda name: Path(name.replace("tcp6", "no_such_table")))
+    with socket.create_server(("127.0.0.1", 0)) as local:
+        assert doctor.listening(local.getsockname()[1]) == ["127.0.0.1"]
+
+
 @pytest.mark.parametrize(("days", "level"), [(1, "ok"), (3, "warn"), (15, "fail")])
 def test_old_backup_is_noticed(days: int, level: str) -> None:
     last = (NOW - timedelta(days=days), Path("x.tar"))
