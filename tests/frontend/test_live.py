@@ -169,6 +169,15 @@ async def test_no_load_runs_without_watched_topics(open_page, cookie, hub, monke
     assert looks == []
 
 
+async def test_page_with_a_filter_that_cannot_be_stored_stops_no_other_page(open_page, cookie, user, tenant):
+    """All windows of the queue are loaded together."""
+    hostile = await open_page(cookie, *(topics := ["queue:0-10?q=%00", "queue:0-10?tenant=a%00"]))
+    assert hostile.errors == dict.fromkeys(topics, "unknown_topic")
+    page = await open_page(cookie, "queue")
+    job_id = await db(submit)(user, tenant)
+    await page.until(lambda: str(job_id) in page.rows["queue"])
+
+
 class TestAccess:
     """A08"""
 

@@ -101,6 +101,8 @@ def window_of(topic: str) -> Window | None:
         return None
     first, last = int(match[1] or 0), int(match[2] or FIRST_ROWS)
     params = dict(parse_qsl(match[3] or "", keep_blank_values=True))
+    if any("\x00" in value for value in params.values()):  # PostgreSQL would fail the load for all viewers
+        return None
     sort = params.pop("sort", "")
     text = params.pop("q", "").strip().lower()
     is_known = set(params) <= set(_FILTERS) and sort.removeprefix("-") in ("", *SORTS)
