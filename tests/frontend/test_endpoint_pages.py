@@ -267,6 +267,7 @@ class TestActions:
         ("changes", "words"),
         [
             ({"max_batch": "x"}, "must be a whole number"),
+            ({"max_batch": "9" * 400}, "must be a whole number"),
             ({"max_batch": "0"}, "greater than or equal to 1"),
             ({"min_replicas": "9"}, "at most max_replicas"),
             ({"version": "7"}, "was changed meanwhile"),

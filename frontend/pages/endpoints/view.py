@@ -131,9 +131,10 @@ def _number(request: HttpRequest, field: str, step: int | str) -> float:
     text = request.POST.get(field, "")
     try:
         number = int(text) if step == 1 else float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
+        is_number = math.isfinite(number)
+    except (ValueError, OverflowError):  # the latter for hundreds of digits
+        is_number = False
+    if not is_number:
         message = "must be a whole number" if step == 1 else "must be a number"
         raise invalid([FieldError(field, "invalid", message)])
     return number
