@@ -1,8 +1,9 @@
 """The command `watch`: rules on this machine that reserve GPUs."""
 
+import queue
 import signal
 import sys
-import threading
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -67,16 +68,19 @@ def _run(ctx: typer.Context, loaded: "Rules", llm: "Llm | None") -> None:
     with connect(ctx) as client:
         config = client.config
     plane = ControlPlane(config)
-    stop = threading.Event()
+    # Not an Event: its methods must not be interrupted by a handler that calls another one.
+    stop: queue.SimpleQueue[None] = queue.SimpleQueue()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, lambda *_: stop.put(None))
     watched = [Watched(rule, sources.create(rule)) for rule in loaded.rules]
     runner = Runner(watched, plane, lambda line: print(line, flush=True), llm.ask if llm else None)
     messages.note(f"watching {len(watched)} rules")
-    while not stop.is_set():
-        now = datetime.now(UTC)
-        due_at = runner.step(now)
-        stop.wait(max(0.05, (due_at - datetime.now(UTC)).total_seconds()))
+    is_stopped = False
+    while not is_stopped:
+        due_at = runner.step(datetime.now(UTC))
+        with suppress(queue.Empty):
+            stop.get(timeout=max(0.05, (due_at - datetime.now(UTC)).total_seconds()))
+            is_stopped = True
     plane.close()
     if llm:
         llm.close()
