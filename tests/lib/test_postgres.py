@@ -80,12 +80,14 @@ def test_first_start_that_was_killed_is_repeated(tmp_path: Path, monkeypatch: py
     """As by a power failure: nothing cleans up after initdb."""
     tmp_path.chmod(0o755)
     server = Server(tmp_path / "postgres", settings=FAST)
-    initdb = subprocess.run
+    run = subprocess.run
 
-    def killed(command: list[str], **options: Any) -> None:
-        initdb(command, **options)
-        (Path(command[2]) / "global" / "pg_control").unlink()  # as if initdb had not come so far
-        raise KeyboardInterrupt
+    def killed(command: list[str], **options: Any) -> subprocess.CompletedProcess[Any]:
+        done = run(command, **options)
+        if command[0].endswith("initdb"):
+            (Path(command[2]) / "global" / "pg_control").unlink()  # as if initdb had not come so far
+            raise KeyboardInterrupt
+        return done
 
     monkeypatch.setattr(subprocess, "run", killed)
     monkeypatch.setattr(Server, "remove", lambda _: None)
