@@ -58,6 +58,7 @@ class Page:
         self.kinds: list[str] = []
         self.close_code: int | None = None
         self.answers = True
+        self.questions = 0  # `alive` messages to which the server wants an answer
         self.all_topics = topics
         self.visible: list[int] | None = None
         self.user_id: int | None = None
@@ -105,6 +106,7 @@ class Page:
     async def _take(self, message: dict[str, Any]) -> None:
         if "alive" in message:
             self.kinds.append("alive")
+            self.questions += message.get("answer", False)
             if self.answers and message.get("answer"):
                 await self.say({"seen": message["alive"]})
             return
