@@ -122,6 +122,7 @@ def test_stream_arrives_as_it_is_generated(endpoint: Endpoint) -> None:
     assert next(events).choices[0].delta.content == "word0 "
     assert endpoint.state()["active"] == 1
     events.close()
+    wait_for(lambda: endpoint.state()["active"] == 0, 20, "the replica to stop")
 
 
 def test_client_that_leaves_ends_the_work_of_the_replica(endpoint: Endpoint) -> None:

@@ -145,7 +145,7 @@ class Stack:
         for pid in [self.up.pid, *descendants(self.up.pid)]:
             try:
                 command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\x00", b" ").decode(errors="replace")
-            except FileNotFoundError:
+            except (FileNotFoundError, ProcessLookupError):  # it has ended, also between its opening and its reading
                 continue
             if part in command:
                 pids.append(pid)
