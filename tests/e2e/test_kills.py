@@ -125,9 +125,10 @@ def test_second_worker_takes_over_when_the_active_one_is_killed(stack: Stack) ->
         [sys.executable, "manage.py", "worker", "cycles"], cwd=ROOT, env=stack.environment(), start_new_session=True
     )
     client = stack.client()
-
+    assert stack.up is not None
     try:
         wait_for(lambda: _is_standing_by(stack), 60, "the second worker to stand by")
+        os.kill(stack.up.pid, signal.SIGSTOP)  # else it starts the first worker again, which may lead again
         stack.kill("worker cycles")
         done = client.wait(client.submit(["true"], gpus=1).id, timeout=20)
         assert done.started_at is not None and done.submitted_at is not None
@@ -138,6 +139,7 @@ def test_second_worker_takes_over_when_the_active_one_is_killed(stack: Stack) ->
             client.wait(client.submit(["true"], gpus=1).id, timeout=20)
         assert all(first[1] <= then[0] for first, then in pairwise(spans))
     finally:
+        os.kill(stack.up.pid, signal.SIGCONT)
         os.killpg(second.pid, signal.SIGKILL)
         second.wait()
 
