@@ -36,8 +36,8 @@ MAX_BYTES = 16 << 20
 MAX_UNSENT_BYTES = 128 << 10
 # A message that a lost host does not acknowledge for this time ends the connection, if there is another address.
 LOST_MILLISECONDS = 3000
-# A head that writes no message for this time is left if another one is ready, and that is asked so often: the node
-# counts as lost 15 s after its last message that was written.
+# An agent leaves a head that writes no message for the first time, if another one is ready. It checks at intervals of
+# the second: the node counts as lost 15 s after its last message that was written.
 UNWRITTEN_SECONDS, ASK_SECONDS = 6.0, 3.0
 # Until the next address is tried, if the host of one does not answer at all.
 OPEN_SECONDS, NEXT_SECONDS = 10.0, 2.0

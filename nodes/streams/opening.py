@@ -4,7 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from gpusched.lib.api.problems import Problem
+from gpusched.lib.api.problems import Problem, database_away
 from gpusched.lib.db.threads import DatabaseAway, run_in_thread
 from gpusched.protocol.streams import Open, StreamReset
 from nodes.streams.agents import registry
@@ -69,8 +69,7 @@ async def in_thread(work: Callable[[], T]) -> T:
     try:
         result = await run_in_thread(_threads, outcome)
     except DatabaseAway as error:
-        detail = "the database does not answer"
-        raise Problem(503, "database_unavailable", detail, next_step="try again", retry_after=1) from error
+        raise database_away() from error
     if isinstance(result, Problem):
         raise result
     return result

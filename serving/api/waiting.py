@@ -11,7 +11,7 @@ from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 
 from gpusched.lib.api.concurrency_limit import ConcurrencyLimiter
-from gpusched.lib.api.problems import Problem, response_for
+from gpusched.lib.api.problems import Problem, database_away, response_for
 from gpusched.lib.db.threads import DatabaseAway, WorkFailed
 from gpusched.lib.web.deferred import DeferredResponse
 from gpusched.protocol.batches import JSON
@@ -71,8 +71,7 @@ def answer(
         try:
             return response(await ended())
         except DatabaseAway:
-            detail = "the database does not answer"
-            return response_for(Problem(503, "database_unavailable", detail, next_step="try again", retry_after=1))
+            return response_for(database_away())
 
     if seconds:
         return DeferredResponse(wait)

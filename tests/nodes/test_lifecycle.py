@@ -91,23 +91,25 @@ def test_report_of_an_older_attempt_changes_nothing(user, tenant):
     assert Allocation.objects.count() == 1
 
 
-def test_node_cannot_report_for_another_node(user, tenant):
+def started_beside_another(user, tenant):
+    """Start a job on one of two nodes; return its node, the other one, the job and the key of its rank."""
     node, stranger = make_node(), make_node()
     job_id = submit(user, tenant)
     run_cycle()
     owner, other = (node, stranger) if node.sync().assignments else (stranger, node)
     [key] = owner.start_all()
+    return owner, other, job_id, key
+
+
+def test_node_cannot_report_for_another_node(user, tenant):
+    owner, other, job_id, key = started_beside_another(user, tenant)
     other.sync(Ended(key=key, at=now(), reason="exited", exit_code=0))
     assert state(job_id) == "running"
 
 
 def test_report_of_another_node_hides_none_of_the_same_batch(user, tenant):
     """Agents delete what is acknowledged."""
-    node, stranger = make_node(), make_node()
-    job_id = submit(user, tenant)
-    run_cycle()
-    owner, other = (node, stranger) if node.sync().assignments else (stranger, node)
-    [key] = owner.start_all()
+    owner, other, job_id, key = started_beside_another(user, tenant)
     end = Ended(key=key, at=now(), reason="exited", exit_code=0)
     message = Sync(seq=9, at=now(), boot_id="boot-1", held=[key], reports=[end])
     answers = process([(owner.id, message), (other.id, message)])

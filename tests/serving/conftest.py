@@ -1,4 +1,4 @@
-"""What several tests of serving start."""
+"""Fixtures that several tests of serving share."""
 
 import pytest
 

@@ -113,7 +113,7 @@ def test_replica_that_is_not_kept_finishes_its_batch_and_leaves(replicas, endpoi
 
 
 def test_limit_of_a_replica_ends_with_it(replicas, endpoint, user):
-    """That of a newer version of its program holds instead."""
+    """A newer version of its program, which has no limit, gets full batches."""
     texts = [str(number) for number in range(8)]
     replicas.start(1, max_batch=2)
 

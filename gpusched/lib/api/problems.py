@@ -67,6 +67,12 @@ def database_unavailable(request: HttpRequest) -> Problem:
     return Problem(503, "database_unavailable", detail, next_step=next_step, retry_after=RETRY_AFTER_SECONDS)
 
 
+def database_away() -> Problem:
+    """Return a 503 for a read or a stream during an outage of the database: trying again is safe."""
+    detail = "the database does not answer"
+    return Problem(503, "database_unavailable", detail, next_step="try again", retry_after=RETRY_AFTER_SECONDS)
+
+
 def not_allowed(*methods: str) -> HttpResponse:
     """Return a 405 that names the allowed methods."""
     response = response_for(_wrong_method(methods))
