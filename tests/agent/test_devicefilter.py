@@ -77,7 +77,7 @@ def _opens(path: str) -> bool:
 
 @needs_filter
 def test_rank_opens_only_its_own_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With files of NVIDIA's numbers and no driver behind them: what may be opened says that there is no device."""
+    """With files of NVIDIA's numbers: without a driver or a GPU of that number, each open fails, but not by the filter."""
     files = {name: tmp_path / name for name in ("nvidia0", "nvidia1", "nvidiactl")}
     try:
         for minor, path in zip((0, 1, 255), files.values(), strict=True):
@@ -96,4 +96,4 @@ def test_rank_opens_only_its_own_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyP
         os._exit(0)
     os.waitpid(pid, 0)
     lines = (directory / rank_dir.LOG).read_text().splitlines()
-    assert lines == ["Operation not permitted", "No such device or address", "No such device or address"]
+    assert [line == "Operation not permitted" for line in lines] == [True, False, False], lines

@@ -131,6 +131,7 @@ def test_runtimes_are_listed_with_versions_and_missing_gpu_setup(
     node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert finding_of(node, "runtimes").level == "warn"
+    monkeypatch.setattr("gpusched.agent.gpus.nvml.Nvml.devices", lambda _: [])
     (tmp_path / "podman").write_text("#!/bin/sh\necho podman version 5.1.2\n")
     (tmp_path / "podman").chmod(0o755)
     monkeypatch.delenv("GPUSCHED_AGENT_RUNTIMES")
