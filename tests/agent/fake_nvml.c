@@ -13,9 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, INSUFFICIENT = 7, NOT_LOADED = 9, TIMEOUT = 10, LOST = 15, NOT_FOUND = 6 };
+enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, INSUFFICIENT = 7, NOT_LOADED = 9, TIMEOUT = 10, LOST = 15, NOT_FOUND = 6, NO_FUNCTION = 13 };
 enum { FIELDS = 13, MOST = 16, WIDTH = 256, SLOTS = 7, PARTS = 6, FIRST_MIG = 1000 };
+static const unsigned long long RESERVED = 480ull << 20;
 typedef struct { unsigned long long total, free, used; } memory_t;
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } memory_v2_t;
 typedef struct { unsigned gpu, memory; } utilisation_t;
 typedef struct { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; } process_t;
 typedef struct { void *device; unsigned long long type, data; unsigned gpu_instance, compute_instance; } event_t;
@@ -125,7 +127,7 @@ int nvmlDeviceGetName(void *device, char *to, unsigned size) {
     snprintf(to, size, "%s", text);
     return SUCCESS;
 }
-int nvmlDeviceGetMemoryInfo(void *device, memory_t *memory) {
+static int memory_of(void *device, memory_t *memory) {
     if (IS_MIG(device)) {
         char used[WIDTH];
         PART(device, 2)
@@ -139,6 +141,19 @@ int nvmlDeviceGetMemoryInfo(void *device, memory_t *memory) {
     memory->used = strtoull(fields[INDEX(device)][2], NULL, 10) << 20;
     memory->free = memory->total - memory->used;
     return SUCCESS;
+}
+/* As the real one: the memory that the driver keeps for itself counts as used. */
+int nvmlDeviceGetMemoryInfo(void *device, memory_t *memory) {
+    int result = memory_of(device, memory);
+    memory->used += RESERVED;
+    return result;
+}
+int nvmlDeviceGetMemoryInfo_v2(void *device, memory_v2_t *memory) {
+    memory_t first = {0};
+    if (getenv("FAKE_NVML_OLD")) return NO_FUNCTION;
+    int result = memory_of(device, &first);
+    memory->total = first.total, memory->reserved = RESERVED, memory->free = first.free, memory->used = first.used;
+    return result;
 }
 int nvmlDeviceGetUtilizationRates(void *device, utilisation_t *rates) { FIELD(device, 3) rates->gpu = atoi(text); rates->memory = 0; return SUCCESS; }
 int nvmlDeviceGetTemperature(void *device, unsigned sensor, unsigned *celsius) { (void)sensor; FIELD(device, 4) *celsius = atoi(text); return SUCCESS; }

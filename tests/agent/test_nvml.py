@@ -82,6 +82,17 @@ def test_facts_and_readings_come_from_nvml(read_gpus: ReadGpus) -> None:
     assert (other["utilisation_percent"], other["process_ids"], other["ecc_uncorrected"]) == (0, [], None)
 
 
+@pytest.fixture
+def old_driver(environment: dict[str, str]) -> None:
+    environment["FAKE_NVML_OLD"] = "1"
+
+
+def test_memory_of_an_old_driver_contains_its_own(old_driver: None, read_gpus: ReadGpus) -> None:
+    """Before 510 the driver does not report which part of the used memory it keeps for itself."""
+    [reading] = read_gpus("NVIDIA A100|81920|40000|87|64|312500|0x40|ok|")["readings"]
+    assert reading["memory_used_mb"] == 40480
+
+
 def test_unsupported_reading_is_unknown_and_never_zero(read_gpus: ReadGpus) -> None:
     [reading] = read_gpus("NVIDIA T4|-|-|-|-|-|-|ok|-")["readings"]
     assert reading == {

@@ -208,7 +208,7 @@ def _instance(index: int, gpu: Any, slot: int) -> _Device | None:
 
 def _facts(device: _Device, island: int | None) -> DeviceFacts:
     bus = _text(lambda: pynvml.nvmlDeviceGetPciInfo(device.gpu).busId)
-    memory = _ask(lambda: pynvml.nvmlDeviceGetMemoryInfo(device.handle))
+    memory = _ask(lambda: _memory(device.handle))
     is_whole = device.handle is device.gpu
     return DeviceFacts(
         uuid=device.uuid,
@@ -277,9 +277,18 @@ def _reading(device: _Device) -> Reading:
 def _use(device: _Device) -> Reading:
     return Reading(
         uuid=device.uuid,
-        memory_used_mb=_ask(lambda: int(pynvml.nvmlDeviceGetMemoryInfo(device.handle).used) // MIB),
+        memory_used_mb=_ask(lambda: int(_memory(device.handle).used) // MIB),
         process_ids=_ask(lambda: [int(p.pid) for p in pynvml.nvmlDeviceGetComputeRunningProcesses(device.handle)]),
     )
+
+
+def _memory(handle: Any) -> Any:
+    """Return total and used bytes. The memory that the driver keeps for itself (480 MiB of an H100) is not used, as in
+    nvidia-smi; drivers before 510 do not tell it apart."""
+    try:
+        return pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+    except (pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_ArgumentVersionMismatch):
+        return pynvml.nvmlDeviceGetMemoryInfo(handle)
 
 
 def _ecc(gpu: Any, kind: int) -> int | None:
