@@ -108,8 +108,8 @@ ENDS: dict[EndReason, str] = {
 }
 
 CLASSES: dict[ExitClass, str] = {
-    ExitClass.CUDA_OOM: "the last 64 KiB of its output say that CUDA ran out of memory (CUDA, PyTorch, XLA), and it "
-    "failed or aborted",
+    ExitClass.CUDA_OOM: "the last 64 KiB of its output say that CUDA ran out of memory (CUDA, PyTorch, CuPy, XLA), and "
+    "it failed or aborted",
     ExitClass.DISK_FULL: 'the same of "No space left on device" or a used-up disk quota; of the two, what was printed '
     "last counts",
     ExitClass.HOST_OOM: "it was killed by a SIGKILL that gpusched did not send, and the kernel's counter of processes "

@@ -36,6 +36,7 @@ def classed(
         ("RuntimeError: CUDA error: out of memory", "cuda_oom"),
         ("pycuda._driver.MemoryError: cuMemAlloc failed: CUDA_ERROR_OUT_OF_MEMORY", "cuda_oom"),
         ("XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8589934592 bytes", "cuda_oom"),
+        ("cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 214,748,364,800 bytes (allocated so", "cuda_oom"),
         ("OSError: [Errno 28] No space left on device: 'model.pt'", "disk_full"),
         ("cp: error writing 'x': no space left on device", "disk_full"),
         ("write failed: Disk quota exceeded", "disk_full"),

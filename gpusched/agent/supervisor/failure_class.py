@@ -11,11 +11,11 @@ from gpusched.protocol.exits import ExitClass
 from gpusched.protocol.reasons import EndReason
 
 TAIL_BYTES = 65536
-# Errors of the CUDA runtime, its driver, PyTorch and XLA. Few, so that a log that merely mentions memory does not
+# Errors of the CUDA runtime, its driver, PyTorch, CuPy and XLA. Few, so that a log that merely mentions memory does not
 # match.
 _CUDA_OOM = re.compile(
     rb"CUDA out of memory|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
-    rb"|\b(?:torch|cuda)\.OutOfMemoryError|RESOURCE_EXHAUSTED: Out of memory"
+    rb"|\b(?:torch|cuda|cupy\.cuda\.memory)\.OutOfMemoryError|RESOURCE_EXHAUSTED: Out of memory"
 )
 _DISK_FULL = re.compile(rb"No space left on device|Disk quota exceeded|\[Errno 28\]", re.IGNORECASE)
 # Errors of podman, docker and apptainer for an image that is missing or cannot be pulled.
