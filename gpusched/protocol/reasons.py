@@ -282,6 +282,8 @@ def sentence(code: str, evidence: Evidence) -> str:
     text = _without_empty_counts(text, evidence)
     if code == EndReason.NODE_FAULT and str(evidence.get("detail", "")).startswith("GPU "):
         text = f"{evidence['detail']} on node {evidence.get('node')}"
+    if code in (EndReason.EXITED, EndReason.SIGNALLED) and "Xid" in str(evidence.get("detail", "")):
+        text = f"{text} ({evidence['detail']})"
     is_waiting = code in PENDING
     if clause := CLAUSES.get(str(evidence.get("class"))):
         clause += memory_clause(evidence)

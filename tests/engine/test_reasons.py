@@ -349,10 +349,15 @@ def test_time_in_a_sentence_is_rounded_for_people(change: str, seconds: float, s
         ("retry_backoff", {"at": "2030-01-31T09:00:00+01:00"}, "its next attempt waits until 2030-01-31 08:00:00 UTC"),
         ("node_fault", {"node": "n1"}, "node n1 failed under it"),
         ("node_fault", {"node": "n1", "detail": "GPU 3 was lost"}, "GPU 3 was lost on node n1"),
+        (
+            "exited",
+            {"node": "n1", "exit_code": 1, "detail": "GPU 3: Xid 31: the program touched memory that is not its own"},
+            "exited with code 1 (GPU 3: Xid 31: the program touched memory that is not its own)",
+        ),
     ],
 )
 def test_a_sentence_writes_times_for_people_and_names_the_device_that_failed(
-    code: str, evidence: dict[str, str], text: str
+    code: str, evidence: reasons.Evidence, text: str
 ) -> None:
     """A60"""
     assert reasons.sentence(code, evidence) == text
