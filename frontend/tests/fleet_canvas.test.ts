@@ -56,6 +56,11 @@ test("the strip counts states, links to the clicked GPU, and loads details for t
   link.addEventListener("click", (event) => event.preventDefault());
   link.dispatchEvent(new MouseEvent("click", { clientX: at.x + 1, clientY: at.y + 1 }));
   expect(link.getAttribute("href")).toBe("/fleet/?gpu=gpu-1%2F3");
+  // A lost GPU and its replacement have the same index.
+  const replaced = new Map(rows).set("gpu-1", { ...rows.get("gpu-1")!, indexes: [0, 1, 3, 3, 4, 5, 6, 7] });
+  view.draw({ status: "ready", seq: 2, rows: replaced, error: null, hasRows: true });
+  link.dispatchEvent(new MouseEvent("click", { clientX: at.x + 1, clientY: at.y + 1 }));
+  expect(link.getAttribute("href")).toBe("/fleet/?gpu=gpu-1%2F3%2F2");
   link.dispatchEvent(new MouseEvent("click", { clientX: 9999, clientY: 0 }));
   expect(link.getAttribute("href")).toBe("/fleet/");
   expect(hub.listen).not.toHaveBeenCalled();

@@ -92,6 +92,16 @@ describe("the table", () => {
     expect(empties).toEqual(["Jobs", "Tenants", "Owner"]);
   });
 
+  test("has a row for a lost GPU and one for its replacement with the same index", () => {
+    const table = make();
+    const [lost, replacement] = node(0, 2).devices.map((device) => ({ ...device, index: 3, health: device.index === 0 ? "lost" : "ok" }));
+    const cells = model([{ ...node(0), devices: [lost!, replacement!] }], "none");
+    table.update(cells, dark, "gpu-0/3/2");
+    expect(keys()).toEqual(["gpu-0/3", "gpu-0/3/2"]);
+    expect(document.querySelector("[aria-current]")?.textContent).toBe(table.rowOf("gpu-0/3/2")?.textContent);
+    expect(table.rowOf("gpu-0/3")?.textContent).toContain("not seen by its node");
+  });
+
   test("applies a requested order under the pointer", () => {
     const table = make();
     const visible = model(nodes(1), "none");

@@ -23,7 +23,7 @@ export interface Address {
   group: Grouping;
   fill: Fill;
   isTable: boolean;
-  /** `node/index` of the chosen GPU. */
+  /** The name of the chosen GPU. */
   gpu: string | null;
   /** Table order: a column's name, with - for descending; "": grouped as on the map. */
   sort: string;

@@ -19,7 +19,13 @@ export interface Model {
   cells: FleetCell[];
 }
 
-export const nameOf = ({ node, device }: FleetCell): string => `${node.name}/${device.index}`;
+/** The name of a GPU in the URL. A lost GPU keeps its index, which its replacement has too: `earlier` GPUs of the node with the same index. */
+export const gpuName = (node: string, index: number, earlier: number): string => `${node}/${index}${earlier > 0 ? `/${earlier + 1}` : ""}`;
+
+export function nameOf({ node, device }: FleetCell): string {
+  const alike = node.devices.filter((each) => each.index === device.index);
+  return gpuName(node.name, device.index, alike.findIndex((each) => each.id === device.id));
+}
 
 export function model(nodes: Iterable<NodeRow>, grouping: Grouping): Model {
   const sorted = [...nodes].sort((a, b) => byName(a.name, b.name));

@@ -3,7 +3,7 @@ import { h, plural, refill } from "../../ui/dom";
 import type { MakeView } from "../../live/regions";
 import type { Cell, NodeRow, StripRow } from "../../live/topics";
 import { CELLS, CELL_WORDS, byName, empty, whenEmpty } from "../../ui/pieces";
-import { describeCell } from "./model";
+import { describeCell, gpuName } from "./model";
 import { type Palette, readPalette } from "./palette";
 import { Tooltip } from "./tooltip";
 
@@ -67,10 +67,19 @@ function fill(context: CanvasRenderingContext2D, { x, y, width, height }: StripC
 
 interface Place {
   node: string;
-  /** The position among the devices of the node. MIG instances share an index. */
+  /** Its name in the URL of the Fleet. */
+  name: string;
+  /** The position among the devices of the node. A lost GPU and its replacement share an index. */
   at: number;
   index: number;
   cell: Cell;
+}
+
+function places(node: string, { indexes, cells }: StripRow): Place[] {
+  return cells.map((cell, at) => {
+    const index = indexes[at] ?? 0;
+    return { node, name: gpuName(node, index, indexes.slice(0, at).filter((each) => each === index).length), at, index, cell };
+  });
 }
 
 export const overviewStrip: MakeView = (region, { hub }) => {
@@ -125,7 +134,7 @@ export const overviewStrip: MakeView = (region, { hub }) => {
   canvas.addEventListener("pointerleave", () => tooltip.hide());
   link.addEventListener("click", (event) => {
     const place = visible[pointed(event)];
-    link.href = place === undefined ? "/fleet/" : `/fleet/?gpu=${encodeURIComponent(`${place.node}/${place.index}`)}`;
+    link.href = place === undefined ? "/fleet/" : `/fleet/?gpu=${encodeURIComponent(place.name)}`;
   });
   const watcher = new ResizeObserver(() => visible.length > 0 && canvas.isConnected && arrange());
   watcher.observe(region);
@@ -133,7 +142,7 @@ export const overviewStrip: MakeView = (region, { hub }) => {
   return {
     draw(state) {
       const nodes = ([...state.rows] as [string, StripRow][]).sort(([a], [b]) => byName(a, b));
-      visible = nodes.flatMap(([node, { indexes, cells }]) => cells.map((cell, at) => ({ node, at, index: indexes[at] ?? 0, cell })));
+      visible = nodes.flatMap(([node, row]) => places(node, row));
       if (nodes.length === 0) return refill(region, none());
       if (visible.length === 0) return refill(region, empty("No node has a GPU. Jobs that request none can run."));
       if (link.parentElement !== region) region.replaceChildren(link);
