@@ -1,7 +1,7 @@
 // The hub with a fake socket: subscriptions, gaps, hidden tabs, lost connections.
 import { beforeEach, expect, test, vi } from "vitest";
 import { Hub } from "../src/live/hub";
-import { type SocketLike, backoff } from "../src/live/socket";
+import { OPEN_MS, type SocketLike, backoff } from "../src/live/socket";
 
 class Pretend implements SocketLike {
   readyState = 0;
@@ -125,6 +125,17 @@ test("a logged-out page does not retry; a visible tab tries once", () => {
   expect(sockets.length).toBe(1);
   hub.hurry();
   expect(sockets.length).toBe(2);
+});
+
+test("a connection that does not open is replaced", () => {
+  hub.start();
+  const unanswered = last();
+  vi.advanceTimersByTime(OPEN_MS + 300);
+  expect([sockets.length, unanswered.readyState]).toEqual([2, 3]);
+  last().open();
+  unanswered.open();
+  vi.advanceTimersByTime(OPEN_MS);
+  expect([sockets.length, hub.heard.isConnected]).toEqual([2, true]);
 });
 
 test("a server that closes at once is retried with backoff", () => {

@@ -18,6 +18,8 @@ export interface SocketEvents {
 
 const FIRST_MS = 300;
 const MAX_MS = 5000;
+/** A connection that takes longer to open is replaced: a browser would wait for minutes. */
+export const OPEN_MS = 10_000;
 const OPEN = 1;
 /** Logged out: a retry does not help. */
 export const LOGGED_OUT = 4401;
@@ -44,12 +46,16 @@ export class Socket {
   }
 
   connect(): void {
-    if (this.timer !== null) clearTimeout(this.timer);
-    this.timer = null;
     if (this.socket !== null) return;
+    this.stopTimer();
     const socket = this.make();
     this.socket = socket;
-    socket.onopen = () => this.events.opened();
+    this.timer = setTimeout(() => this.reset(), OPEN_MS);
+    socket.onopen = () => {
+      if (this.socket !== socket) return;
+      this.stopTimer();
+      this.events.opened();
+    };
     socket.onmessage = (event) => {
       if (this.socket !== socket || typeof event.data !== "string") return;
       let data: unknown;
@@ -85,9 +91,15 @@ export class Socket {
     if (this.socket === null) this.connect();
   }
 
+  private stopTimer(): void {
+    if (this.timer !== null) clearTimeout(this.timer);
+    this.timer = null;
+  }
+
   private lost(socket: SocketLike, code: number): void {
     if (this.socket !== socket) return;
     this.socket = null;
+    this.stopTimer();
     this.events.closed(code);
     if (code === LOGGED_OUT) return;
     this.timer = setTimeout(() => this.connect(), backoff(this.tries, this.random()));
