@@ -83,3 +83,19 @@ test("a logout is shown and ends polling", async () => {
   await after(TIMEOUT_MS * 2);
   expect(requests.length).toBe(1);
 });
+
+test("a poll without an answer ends, and the next one follows", async () => {
+  const limit = new AbortController();
+  const timeout = vi.spyOn(AbortSignal, "timeout").mockReturnValue(limit.signal);
+  vi.stubGlobal("fetch", (url: string, { signal }: RequestInit) => {
+    requests.push(url);
+    return new Promise((_, reject) => signal?.addEventListener("abort", () => reject(new Error("timeout"))));
+  });
+  await after(0);
+  const unanswered = after(TIMEOUT_MS);
+  limit.abort();
+  await unanswered;
+  void after(POLL_MS);
+  expect(requests.length).toBe(2);
+  timeout.mockRestore();
+});

@@ -11,6 +11,8 @@ export interface Snapshot {
 }
 
 export const POLL_MS = 5000;
+/** A poll without an answer ends after this time, so that the next one can begin. */
+const ANSWER_MS = 10_000;
 /** Longer than a restart of the server. */
 export const TIMEOUT_MS = 8000;
 
@@ -47,7 +49,7 @@ export class Polling {
 
   private async ask(topics: readonly string[]): Promise<void> {
     const query = new URLSearchParams(topics.map((topic) => ["topic", topic]));
-    const answer = await fetch(`/live/?${query.toString()}`, { headers: { Accept: "application/json" }, redirect: "manual" });
+    const answer = await fetch(`/live/?${query.toString()}`, { headers: { Accept: "application/json" }, redirect: "manual", signal: AbortSignal.timeout(ANSWER_MS) });
     // A redirect leads to the login. A status of 401 would also be an error on the console.
     if (answer.type === "opaqueredirect") return this.hub.loggedOut();
     if (answer.ok) this.hub.polled((await answer.json()) as Snapshot);
