@@ -75,3 +75,10 @@ test("opening the menu marks all read, and unread ones stay marked meanwhile", a
   details.open = false;
   expect(document.querySelector("li")?.className).toBe("");
 });
+
+test("each opening tries again to mark notices as read", () => {
+  vi.stubGlobal("fetch", async (url: string) => (requests.push(url), new Response(null, { status: 503 })));
+  snapshot(1, notice("1", 60));
+  for (const isOpen of [true, false, true]) details.open = isOpen;
+  expect(requests).toEqual(["/notices/seen/", "/notices/seen/"]);
+});

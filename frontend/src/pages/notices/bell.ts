@@ -26,14 +26,14 @@ export const bell: MakeView = (region, { hub }) => {
     const notices = [...rows].filter(([key]) => key !== "state").map(([, row]) => row as NoticeRow);
     notices.sort((a, b) => Date.parse(b.at) - Date.parse(a.at));
     const unread = state?.unread ?? 0;
-    if (details?.open !== true) readUntil = state?.seen_until ?? null;
+    if (details?.open !== true) [readUntil, marked] = [state?.seen_until ?? null, ""];
     count(summary, badge, unread);
     showNew(notices, knownKeys);
     knownKeys = new Set(notices.map((notice) => notice.key));
     const since = readUntil;
     const lines = notices.map((notice) => line(notice, since == null || Date.parse(notice.at) > Date.parse(since)));
     redraw(region, lines.length > 0 ? h("ul", {}, ...lines) : h("p", { class: "empty" }, hasRows ? "No notices yet. News about your jobs appears here." : "Loading…"));
-    // Once per new notice, however often the list is redrawn.
+    // Once per opening and new notice, however often the list is redrawn.
     const newest = notices[0]?.key ?? "";
     if (details?.open === true && unread > 0 && newest !== marked) {
       marked = newest;
