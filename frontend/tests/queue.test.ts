@@ -188,6 +188,24 @@ test("estimates are requested for visible jobs, again only for new ones", async 
   vi.useRealTimers();
 });
 
+test("an answer about earlier rows does not replace a later one", async () => {
+  vi.useFakeTimers();
+  const answers: ((response: Response) => void)[] = [];
+  const estimates = new Estimates(() => undefined, () => new Promise((resolve) => answers.push(resolve)));
+  const answer = (id: number): Response => new Response(JSON.stringify({ [id]: { estimate: null, estimate_reason: "too many" } }));
+  for (const id of [7, 8]) {
+    estimates.want([id]);
+    await vi.advanceTimersByTimeAsync(400);
+  }
+  answers[1]?.(answer(8));
+  await vi.advanceTimersByTimeAsync(0);
+  answers[0]?.(answer(7));
+  await vi.advanceTimersByTimeAsync(0);
+  expect([estimates.of(7), estimates.of(8)?.estimate_reason]).toEqual([undefined, "too many"]);
+  estimates.close();
+  vi.useRealTimers();
+});
+
 test("an opened row shows the known part at once, and queries the scheduler only while open", async () => {
   const requests: string[] = [];
   vi.stubGlobal("fetch", async (address: string) => {

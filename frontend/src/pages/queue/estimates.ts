@@ -11,6 +11,9 @@ export class Estimates {
   private byJob = new Map<number, EstimateResult>();
   private ids: readonly number[] = [];
   private requested = new Set<number>();
+  private requests = 0;
+  /** The number of the latest request whose answer is shown. */
+  private shown = 0;
   private stopWaiting = (): void => undefined;
   private soon = 0;
   private isOver = false;
@@ -53,10 +56,14 @@ export class Estimates {
     if (document.hidden || this.ids.length === 0) return;
     const ids = this.ids;
     this.requested = new Set(ids);
+    const request = (this.requests += 1);
     try {
       const response = await this.get(`/queue/estimates/?ids=${ids.join()}`);
       if (!response.ok) return;
       const entries = Object.entries((await response.json()) as Record<string, EstimateResult>);
+      // Answers can overtake each other.
+      if (request < this.shown) return;
+      this.shown = request;
       const previous = this.byJob;
       this.byJob = new Map(entries.map(([id, foreseen]) => [Number(id), keepEqual(previous.get(Number(id)), foreseen)]));
       if (!this.isOver) this.changed();
