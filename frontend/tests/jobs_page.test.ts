@@ -67,3 +67,23 @@ test("the total is recounted after changes, throttled", async () => {
   expect(region.querySelector(".summary")?.textContent).toMatch(/^8 jobs/);
   view.close?.();
 });
+
+test("a failed load keeps the rows, and the next one works", async () => {
+  [listed, total] = [{ items: [row(2)], next_cursor: "x" }, null];
+  const region = document.createElement("section");
+  const view = jobs(region, {} as Page);
+  await vi.waitFor(() => expect(region.querySelectorAll("tbody tr")).toHaveLength(1));
+  const older = [...region.querySelectorAll("button")].find((button) => button.textContent === "Show older jobs");
+  const failures = [() => Promise.resolve(new Response("<html>", { status: 502 })), () => Promise.reject(new TypeError("Failed to fetch"))];
+  for (const [at, words] of ["the server answered 502", "the server gave no answer"].entries()) {
+    vi.stubGlobal("fetch", failures[at]);
+    older?.click();
+    await vi.waitFor(() => expect(region.textContent).toContain(`The list could not be updated: ${words}.`));
+    expect(region.querySelectorAll("tbody tr")).toHaveLength(1);
+  }
+  vi.stubGlobal("fetch", () => Promise.resolve(new Response(JSON.stringify({ items: [row(1)], next_cursor: null }))));
+  older?.click();
+  await vi.waitFor(() => expect(region.querySelectorAll("tbody tr")).toHaveLength(2));
+  expect(region.textContent).not.toContain("could not be updated");
+  view.close?.();
+});

@@ -26,7 +26,8 @@ class JobsView implements View {
   private readonly counted = h("span");
   private readonly summary = h("p", { class: "summary" }, this.summaryText, this.counted);
   private readonly older = h("button", { type: "button" }, "Show older jobs");
-  private readonly foot = h("p", { class: "summary" }, this.older);
+  private readonly failure = h("span", { class: "muted", role: "status" });
+  private readonly foot = h("p", { class: "summary" }, this.older, " ", this.failure);
   private readonly table = this.makeTable();
   private readonly stopFilters: () => void;
   private feed: ReadonlyMap<string, JobRow> = new Map();
@@ -68,8 +69,11 @@ class JobsView implements View {
     const actionable = rows.filter((row) => this.rights.over(row));
     this.selection.all.hidden = actionable.length === 0;
     this.selection.show(actionable);
-    if (listing.problem !== "") return refill(this.region, refused(listing.problem));
-    this.foot.hidden = !listing.hasOlder;
+    if (listing.problem !== "" && listing.read.size === 0) return refill(this.region, refused(listing.problem));
+    // Known rows stay visible if a later load fails.
+    this.failure.textContent = listing.problem === "" ? "" : `The list could not be updated: ${listing.problem}.`;
+    this.older.hidden = !listing.hasOlder;
+    this.foot.hidden = !listing.hasOlder && listing.problem === "";
     const words = summaryText(rows, listing);
     if (this.summaryText.textContent !== words) this.summaryText.textContent = words;
     redraw(this.counted, ...(listing.hasOlder && listing.total !== null ? [" Counted ", ago(listing.total.at), "."] : []));

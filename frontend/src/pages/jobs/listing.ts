@@ -1,5 +1,5 @@
 // The jobs that match the URL: pages from REST, updated by the feed.
-import { unexpected } from "../../ui/fetch_errors";
+import { unexpected, whyFailed } from "../../ui/fetch_errors";
 import { KINDS } from "../../ui/constants";
 import { serverNow } from "../../ui/time";
 import type { JobRow } from "../../live/topics";
@@ -145,7 +145,7 @@ export class Listing {
       await work();
       this.problem = "";
     } catch (error) {
-      this.problem = error instanceof Error ? error.message : "no answer";
+      this.problem = whyFailed(error);
     } finally {
       this.isAsking = false;
     }
@@ -157,7 +157,8 @@ export class Listing {
     params.set("limit", String(PAGE));
     if (cursor !== null) params.set("cursor", cursor);
     const response = await this.get(`/api/v1/jobs?${params}`);
-    const answer = (await response.json()) as { items?: JobRow[]; next_cursor?: string | null; detail?: string };
+    // A proxy in between answers with a page of its own.
+    const answer = (await response.json().catch(() => ({}))) as { items?: JobRow[]; next_cursor?: string | null; detail?: string };
     if (!response.ok || answer.items === undefined) throw answer.detail === undefined ? unexpected(response) : new Error(answer.detail);
     for (const row of answer.items) into.set(row.id, row);
     return answer.next_cursor ?? null;
