@@ -91,11 +91,13 @@ export const jobGpus: MakeView = (region) => {
 
   const load = async (): Promise<void> => {
     if (isOver) return;
+    const attempt = chooser.value;
     try {
-      const response = await fetch(`/jobs/${job}/readings/?attempt=${chooser.value}`, { credentials: "same-origin" });
+      const response = await fetch(`/jobs/${job}/readings/?attempt=${attempt}`, { credentials: "same-origin" });
       if (!response.ok) throw unexpected(response);
       const readings = (await response.json()) as Readings;
-      if (!isOver) show(readings);
+      // Another attempt was chosen meanwhile: its readings are on their way.
+      if (!isOver && attempt === chooser.value) show(readings);
     } catch (error) {
       if (drawnKey === "") box.replaceChildren(empty(`The readings could not be loaded: ${error instanceof Error ? error.message : "no answer"}. Reload the page to try again.`));
       else later();
