@@ -1,13 +1,17 @@
-// The charts of recorded readings of the chosen attempt of a job.
+// The charts of recorded readings: of the chosen attempt of a job, and of the last hours of a node.
 import { afterEach, expect, test, vi } from "vitest";
 import type { Page } from "../src/live/regions";
 import type { TopicState } from "../src/live/store";
 import { jobGpus } from "../src/pages/job/gpus";
+import { nodeReadings } from "../src/pages/node/node";
+import { learnServerTime } from "../src/ui/time";
 
 const state = (rows: Record<string, object>): TopicState => ({ status: "ready", seq: 1, rows: new Map(Object.entries(rows)), error: null, hasRows: true });
 
 afterEach(() => {
   vi.unstubAllGlobals();
+  vi.useRealTimers();
+  learnServerTime(new Date().toISOString());
 });
 
 test("readings of an attempt that is no longer chosen are not drawn", async () => {
@@ -27,4 +31,16 @@ test("readings of an attempt that is no longer chosen are not drawn", async () =
   await new Promise((resolve) => setTimeout(resolve));
   expect(region.textContent).toContain("This attempt had no GPU.");
   view.close?.();
+});
+
+test("the hours of a node are the server's, whatever this machine's clock shows", async () => {
+  vi.useFakeTimers({ now: Date.parse("2030-01-05T00:00:00Z") });
+  learnServerTime("2030-01-03T12:00:00Z");
+  const requests: string[] = [];
+  vi.stubGlobal("fetch", async (url: string) => (requests.push(url), new Response(JSON.stringify({ items: [], next_cursor: null }))));
+  const region = document.createElement("section");
+  Object.assign(region.dataset, { gpus: '[{"id": 3, "index": 0}]', hours: "24" });
+  nodeReadings(region, {} as Page).draw(state({}));
+  await vi.advanceTimersByTimeAsync(0);
+  expect(new URL(requests[0] ?? "", location.href).searchParams.get("since")).toBe("2030-01-02T12:00:00.000Z");
 });

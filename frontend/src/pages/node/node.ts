@@ -3,6 +3,7 @@ import { Chart } from "../../chart/chart";
 import type { ChartData } from "../../chart/model";
 import { h } from "../../ui/dom";
 import type { MakeView } from "../../live/regions";
+import { serverNow } from "../../ui/time";
 
 interface Gpu {
   id: number;
@@ -81,14 +82,14 @@ export const nodeReadings: MakeView = (region) => {
   let askedAt = 0;
 
   const show = (): void => {
-    const until = Date.now() / 1000;
+    const until = serverNow() / 1000;
     gpus.forEach((gpu, at) => charts[at]?.show(chartOf(gpu, samplesByGpu.get(gpu.id) ?? [], select?.value ?? "utilisation", resolution, until - hours * 3600, until)));
   };
   const load = async (): Promise<void> => {
     // New samples arrive every five minutes or ten seconds.
     if (Date.now() - askedAt < (STEP[resolution] ?? 300) * 1000) return;
     askedAt = Date.now();
-    const since = new Date(Date.now() - hours * 3_600_000).toISOString();
+    const since = new Date(serverNow() - hours * 3_600_000).toISOString();
     try {
       for (const gpu of gpus) samplesByGpu.set(gpu.id, await samples(gpu, resolution, since));
       if (hosts[0]?.isConnected !== true) region.replaceChildren(...hosts.map((host, at) => h("figure", {}, h("figcaption", { class: "small muted" }, `GPU ${gpus[at]?.index}`), host)));
