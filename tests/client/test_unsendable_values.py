@@ -44,6 +44,8 @@ BYTE = os.fsdecode(b"\xff")
         (["tenant", "show", ""], "empty"),
         (["tenant", "show", ".."], "'..'"),
         (["node", "show", ""], "empty"),
+        (["task", "submit", "embed", '"\\ud800"'], "input is not text in UTF-8"),
+        (["task", "submit", "embed", "[" * 100_000], "nested too deeply"),
     ],
 )
 def test_command_line_names_values_that_cannot_be_sent(full: FakeServer, args: list[str], sentence: str) -> None:
@@ -67,6 +69,10 @@ def test_error_names_the_invalid_job_of_a_list(full: FakeServer, tmp_path: Path)
     assert "jobs[1].max_runtime_minutes must be a finite number, not inf" in result.stderr
 
 
+DEEP: list[object] = []
+for _ in range(10_000):
+    DEEP = [DEEP]
+
 CALLS: list[Callable[[Client | AsyncClient], object]] = [
     lambda c: c.create_token("ci", expires_in_days=math.nan),
     lambda c: c.set_budget("nlp", hard_gpu_hours=math.inf),
@@ -77,6 +83,10 @@ CALLS: list[Callable[[Client | AsyncClient], object]] = [
     lambda c: c.list(name="\ud800"),
     lambda c: c.wait(42, math.nan),
     lambda c: c.tenant(""),
+    lambda c: c.submit_task("embed", "\ud800"),
+    # Larger than what is sent in an envelope.
+    lambda c: c.submit_task("embed", [math.nan] * 100_000),
+    lambda c: c.submit_task("embed", DEEP),
 ]
 
 
@@ -107,3 +117,10 @@ def test_stdin_that_is_not_utf8_exits_2(full: FakeServer, source: str) -> None:
     result = call(full.url, "login", "-u", "ada", source, stdin=b"\xff\n")
     assert (result.exit_code, full.requests) == (2, [])
     assert "stdin is not text in UTF-8" in result.stderr
+
+
+def test_task_input_on_stdin_that_is_not_utf8_exits_2(full: FakeServer) -> None:
+    result = call(full.url, "task", "submit", "embed", stdin=b"\x89PNG\xff")
+    assert (result.exit_code, full.requests) == (2, [])
+    assert "the input on stdin is not text in UTF-8" in result.stderr
+    assert "--file" in result.stderr

@@ -54,7 +54,7 @@ def submit(
     if file is not None and text is not None:
         raise typer.BadParameter("give either INPUT or --file")
     kind = content_type or (mimetypes.guess_type(file.name)[0] if file else None)
-    value = _input(sys.stdin.read() if text in (None, "-") else text or "") if file is None else _content(file, kind)
+    value = _content(file, kind) if file else _input(_stdin() if text in (None, "-") else text or "")
     with connect(ctx) as client:
         task = client.submit_task(endpoint, value, tenant=tenant, units=units, content_type=kind)
         if wait:
@@ -115,9 +115,20 @@ def cancel(ctx: typer.Context, task_ids: list[int]) -> None:
         for_each(task_ids, lambda number: messages.note(f"task {number}: {client.cancel_task(number).state}"))
 
 
+def _stdin() -> str:
+    from gpusched.client.errors import Invalid
+
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise Invalid("the input on stdin is not text in UTF-8", next_step="send bytes with --file FILE") from error
+
+
 def _input(text: str) -> Any:
     try:
         return json.loads(text)
+    except RecursionError as error:
+        raise typer.BadParameter("it is nested too deeply", param_hint="INPUT") from error
     except ValueError:
         return text
 
@@ -127,7 +138,7 @@ def _content(file: Path, kind: str | None) -> Any:
     try:
         content = file.read_bytes()
         return json.loads(content) if kind == JSON else content
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise typer.BadParameter(f"{file}: {error}", param_hint="--file") from error
 
 

@@ -7,7 +7,17 @@ from typing import Any, TypedDict, TypeVar
 import msgspec
 
 from gpusched.client.transport import polling
-from gpusched.client.transport.call import Call, delete, get, get_bytes, segment, upload, without_none, write
+from gpusched.client.transport.call import (
+    Call,
+    delete,
+    get,
+    get_bytes,
+    require_sendable_value,
+    segment,
+    upload,
+    without_none,
+    write,
+)
 from gpusched.protocol.batches import BYTES, JSON
 from gpusched.protocol.rest.jobs import Page
 from gpusched.protocol.rest.serving import BucketData, CancelledTask, EndpointData, SubmittedTasks, TaskData
@@ -103,10 +113,11 @@ def submit_task(
     """Submit one task. Bytes and large JSON are sent as the body of the request."""
     if is_bytes(input):
         content, kind = bytes(input), content_type or BYTES
-    elif len(content := msgspec.json.encode(input)) > MAX_INLINE_BYTES:
-        kind = JSON
     else:
-        return submit_tasks(endpoint, [input], tenant, units)
+        require_sendable_value("input", input)
+        content, kind = msgspec.json.encode(input), JSON
+        if len(content) <= MAX_INLINE_BYTES:
+            return submit_tasks(endpoint, [input], tenant, units)
     query = {"endpoint": endpoint, "tenant": tenant, "units": None if units == 1.0 else f"{units:g}"}
     return upload("/tasks", SubmittedTasks, content, kind, **query)
 

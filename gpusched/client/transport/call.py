@@ -128,10 +128,18 @@ def require_sendable(call: Call[Any]) -> None:
     """Raise Invalid, which names the value, if a call cannot be sent: JSON would turn nan and infinity into null, which
     means "no limit" elsewhere; text is sent as UTF-8, and headers are ASCII."""
     for name, value in (*call.query.items(), *_fields(call.body)):
-        _check(name, value)
+        require_sendable_value(name, value)
     for name, value in call.headers.items():
         if not (value.isascii() and value.isprintable() and value == value.strip()):
             raise Invalid(f"{name} must be printable ASCII characters, not {value!r}")
+
+
+def require_sendable_value(name: str, value: object) -> None:
+    """Raise Invalid, which names the value, if JSON cannot carry it or would change it."""
+    try:
+        _check(name, value)
+    except RecursionError as error:
+        raise Invalid(f"{name} is nested too deeply") from error
 
 
 def _fields(body: object) -> tuple[tuple[str, object], ...]:
