@@ -16,6 +16,8 @@ def main() -> None:
             sys.stdout.flush()
     except BrokenPipeError:
         _leave()  # the reader closed the pipe
+    except KeyboardInterrupt:
+        sys.exit(130)  # Ctrl-C while the modules load; commands handle it themselves
     except OSError as error:
         print(f"error: {_sentence(error)}", file=sys.stderr, flush=True)
         _leave()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gpusched.cli import main
 from gpusched.client import Client
 from gpusched.client.transport import polling, retries
 from tests.client.commandline import COMMANDS, ENDLESS, OFFLINE, ROOT, call, command, start
@@ -177,3 +178,16 @@ def test_unencodable_character_is_printed_by_its_number(server: FakeServer) -> N
     process = start(server.url, "tenant", "list", "-o", "name", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out, err) == (0, b"t\\xe4glich\nb\n", b"")
+
+
+def test_ctrl_c_while_the_modules_load_prints_nothing(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main, "_run", interrupted)
+    monkeypatch.setattr(main, "_open_streams", lambda: None)
+    with pytest.raises(SystemExit) as end:
+        main.main()
+    assert (end.value.code, *capfd.readouterr()) == (130, "", "")
