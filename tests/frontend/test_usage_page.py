@@ -148,5 +148,15 @@ def test_usage_reports_invalid_period_and_shows_default(requested, nlp, admin):
     assert str(timezone.now().date()) in text_of(response)
 
 
+@pytest.mark.parametrize(
+    ("requested", "sentence"),
+    [("from=yesterday", "Write days like 2030-01-31."), ("tenant=nowhere", "This tenant does not exist, or you")],
+)
+def test_usage_csv_refuses_what_the_page_replaces(nlp, admin, requested, sentence):
+    response = admin.get(f"/usage/?{requested}&format=csv")
+    assert (response.status_code, response["Content-Type"]) == (400, "text/plain; charset=utf-8")
+    assert text_of(response).startswith(sentence)
+
+
 def test_usage_until_the_last_day_of_the_calendar_is_until_now(nlp, admin):
     assert admin.get("/usage/?from=9999-12-01&to=9999-12-31").status_code == 200

@@ -29,10 +29,15 @@ def usage(request: HttpRequest, identity: Identity) -> HttpResponse:
     by = by if by in used.BY else "tenant"
     names = _tenants(identity)
     requested = request.GET.get("tenant", "")
+    unknown = "" if not requested or requested in names else "This tenant does not exist, or you are not a member."
+    is_csv = request.GET.get("format") == "csv"
+    if is_csv and (problem or unknown):
+        # A file does not show that it is about another period or other tenants.
+        return HttpResponse(f"{problem or unknown}\n", status=400, content_type="text/plain; charset=utf-8")
     ids = [names[requested]] if requested in names else list(names.values())
     until = min(datetime.combine(end, time(), UTC), timezone.now() - timedelta(days=1)) + timedelta(days=1)
     result = used.usage_rows(ids, datetime.combine(begin, time(), UTC), until, by)
-    if request.GET.get("format") == "csv":
+    if is_csv:
         return _as_csv(result, by, begin, end)
     measure = request.GET.get("show", "gpu_hours")
     measure = measure if measure in _MEASURES else "gpu_hours"
@@ -50,7 +55,7 @@ def usage(request: HttpRequest, identity: Identity) -> HttpResponse:
         "problem": problem,
         "tenants": sorted(names),
         "chosen_tenant": requested if requested in names else "",
-        "unknown": bool(requested) and requested not in names,
+        "unknown": unknown,
         "currency": settings.ENV.currency,
         "has_rates": Rate.objects.exists(),
         "budgets": _budgets(ids),
@@ -87,11 +92,11 @@ def _period(request: HttpRequest) -> tuple[date, date, str]:
         begin = date.fromisoformat(request.GET.get("from") or str(usual[0]))
         end = date.fromisoformat(request.GET.get("to") or str(usual[1]))
     except ValueError:
-        return *usual, "Write days like 2030-01-31. The last 30 days are shown."
+        return *usual, "Write days like 2030-01-31."
     if begin > end:
-        return *usual, "The first day must not be after the last. The last 30 days are shown."
+        return *usual, "The first day must not be after the last."
     if (end - begin).days >= MAX_DAYS:
-        return *usual, f"Choose at most {MAX_DAYS} days. The last 30 days are shown."
+        return *usual, f"Choose at most {MAX_DAYS} days."
     return begin, end, ""
 
 
