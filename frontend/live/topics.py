@@ -30,6 +30,10 @@ MODULES = (
     "frontend.pages.calendar.rows",
 )
 
+# Of a name: enough for a filter of 200 characters, which a URL writes with nine each. Pages send names, and the latest
+# ones are kept in memory.
+MAX_NAME = 2000
+
 Row = dict[str, Any]
 Rows = dict[str, Row]
 # A topic and its viewer; equal for all viewers of the same rows.
@@ -94,9 +98,13 @@ def topics() -> dict[str, Topic]:
     return {topic.kind: topic for topic in declared}
 
 
-@lru_cache(4096)
 def parse(name: str) -> tuple[Topic, Any] | None:
     """Return the kind of a topic and its key, or None if there is no such topic."""
+    return _parse(name) if len(name) <= MAX_NAME else None
+
+
+@lru_cache(4096)
+def _parse(name: str) -> tuple[Topic, Any] | None:
     for topic in topics().values():
         if (key := topic.key(name)) is not None:
             return topic, key

@@ -7,7 +7,7 @@ import pytest
 from django.utils import timezone
 
 from frontend.live import feed
-from frontend.live.topics import kind_of
+from frontend.live.topics import MAX_NAME, kind_of
 from frontend.viewer import Viewer
 from gpusched.protocol.agent_messages import Reading
 from gpusched.protocol.states import NodeIntent
@@ -285,7 +285,7 @@ class TestRows:
             "queue:0-501",
             "queue?x=1",
             "queue?sort=x",
-            "queue?" + "q" * 200,
+            "queue?q=" + "q" * MAX_NAME,
         ],
     )
     def test_unknown_topic_raises_key_error(self, topic):

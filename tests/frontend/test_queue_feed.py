@@ -1,8 +1,10 @@
 """Windows of the queue: visibility, order, counts and completeness."""
 
+from urllib.parse import quote
+
 import pytest
 
-from frontend.live import feed
+from frontend.live import feed, topics
 from frontend.pages.queue import rows as queuerows
 from frontend.ui.wait_groups import GROUPS, group_of
 from gpusched.lib.db.sql import prepared
@@ -99,6 +101,16 @@ class TestVisibility:
 
 
 class TestFilters:
+    def test_name_of_200_characters_of_another_script(self, anna, ours):
+        name = "обучение модели, " * 11 + "версия второй"
+        entry = submit(anna, ours, name=name)
+        assert (len(name), shown(f"queue:0-200?q={quote(name)}&sort=name")) == (200, [entry])
+
+    def test_long_names_of_topics_are_not_kept(self):
+        kept = topics._parse.cache_info().currsize
+        assert topics.kind_of("queue?q=" + "x" * topics.MAX_NAME) is None
+        assert topics._parse.cache_info().currsize == kept
+
     def test_each(self, anna, ours, zoe, theirs):
         entry = submit(anna, ours, name="Train ÄÖ")
         two = submit(zoe, theirs, name="other")

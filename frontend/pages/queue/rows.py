@@ -21,7 +21,6 @@ FIRST_ROWS = 500
 # Windows of the page.
 WINDOW_ROWS = 200
 MAX_ROWS = 500
-_MAX_TEXT = 200
 _WINDOW = re.compile(r"queue(?::(\d{1,7})-(\d{1,7}))?(?:\?(.*))?", re.ASCII | re.DOTALL)
 
 
@@ -97,7 +96,7 @@ _FULL = """
 def window_of(topic: str) -> Window | None:
     """Parse `queue`, `queue:200-400` or `queue:0-100?tenant=nlp&sort=-gpus`; None for another topic."""
     match = _WINDOW.fullmatch(topic)
-    if match is None or len(topic) > _MAX_TEXT:
+    if match is None:
         return None
     first, last = int(match[1] or 0), int(match[2] or FIRST_ROWS)
     params = dict(parse_qsl(match[3] or "", keep_blank_values=True))
