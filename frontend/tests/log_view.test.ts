@@ -90,6 +90,15 @@ describe("window", () => {
     expect(box.querySelectorAll(".line").length).toBeLessThan(3_500);
   });
 
+  test("a part of many short lines stays until the next one comes", () => {
+    const part = (from: number): Uint8Array => bytes(Array.from({ length: 5_000 }, (_, at) => `line ${String(from + at).padStart(4, "0")}\n`).join(""));
+    visible.begin({ bytes: new Uint8Array(), offset: 0 });
+    for (const from of [0, 5_000]) {
+      visible.below({ bytes: part(from), offset: from * 10 });
+      expect([numbers().length, numbers()[0], visible.start]).toEqual([5_000, from, from * 10]);
+    }
+  });
+
   test("an unfinished line is replaced by its continuation", () => {
     visible.begin({ bytes: bytes("10%"), offset: 0 });
     visible.below({ bytes: bytes("\r100%\n"), offset: 3 });

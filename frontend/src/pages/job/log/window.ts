@@ -77,8 +77,9 @@ export class LogWindow {
     if (completeBytes > 0) block.to = offset + completeBytes;
     else if (this.next - block.to > BLOCK_BYTES) this.endBlock();
     this.screen.showOpen(this.lines.open);
-    if (block.to - block.from > BLOCK_BYTES || block.size > this.maxCharacters / 8) this.open();
+    // Before the next block opens: one of many short lines can be larger than the window, and must stay.
     while (this.size > this.maxCharacters && this.blocks.length > 1) this.blocks.shift()?.element.remove();
+    if (block.to - block.from > BLOCK_BYTES || block.size > this.maxCharacters / 8) this.open();
   }
 
   /** Add bytes at the start, dropping blocks at the end. Return whether any was dropped. */
