@@ -71,6 +71,12 @@ def load_for_change(job_id: int, identity: Identity) -> TimeLimitState:
     )  # fmt: skip
 
 
+def lock_live(array_id: int) -> tuple[int, ...]:
+    """Lock an array, so that no element becomes a job meanwhile. Return its placed elements that have its limit."""
+    query(_LOCK_ARRAY, [array_id])
+    return tuple(row["id"] for row in query(_LIVE, [array_id]))
+
+
 def original_limit(job: dict[str, Any]) -> int | None:
     """Return a job's limit in seconds before its `first_change`: that event's data, None if there is none."""
     first: int | None = (job["first_change"] or {}).get("from_seconds", job["max_runtime_seconds"])
@@ -78,7 +84,8 @@ def original_limit(job: dict[str, Any]) -> int | None:
 
 
 _CHANGEABLE = "('pending', 'held', 'scheduled', 'running')"
-_LOCK = f"SELECT id FROM jobs_job WHERE array_id = %s AND state IN {_CHANGEABLE} ORDER BY id FOR NO KEY UPDATE"
+_LOCK_ARRAY = "SELECT id FROM jobs_job WHERE id = %s FOR NO KEY UPDATE"
+_LOCK_ELEMENTS = f"SELECT id FROM jobs_job WHERE array_id = %s AND state IN {_CHANGEABLE} ORDER BY id FOR NO KEY UPDATE"
 _LIMIT_CHANGED = insert_sql(
     "'limit_changed'",
     "moved",
@@ -107,8 +114,8 @@ def _change(job: TimeLimitState, seconds: int, identity: Identity, evidence: dic
     array_id, states = None, [job.state]
     if job.is_array:  # it may start meanwhile; while it is locked, no element becomes a job
         array_id, states = job.job_id, [JobState.PENDING, JobState.HELD, JobState.RUNNING]
-        query("SELECT id FROM jobs_job WHERE id = %s FOR NO KEY UPDATE", [array_id])
-        query(_LOCK, [array_id])
+        query(_LOCK_ARRAY, [array_id])
+        query(_LOCK_ELEMENTS, [array_id])
     params = [seconds, job.job_id, job.attempt, states, array_id, job.limit]
     changed = [row["job_id"] for row in query(_CHANGE, [*params, identity.username, identity.via, data, array_id])]
     if job.job_id not in changed:

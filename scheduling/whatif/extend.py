@@ -92,9 +92,10 @@ def _change(
     job: TimeLimitState, seconds: int, identity: Identity, evidence: dict[str, Any], *, is_dry_run: bool
 ) -> None:
     """Change the limit, unless the job would cross a reservation: that is never forced."""
-    if job.live and _is_longer(job, seconds):
+    if _is_longer(job, seconds) and (job.live or job.is_array):
         locks.acquire_in_transaction(Lock.RESERVATIONS, shared=True)
-        if crossed := bookings.first_crossed(job.live, seconds):
+        live = time_limit.lock_live(job.job_id) if job.is_array else job.live  # more elements may have started
+        if crossed := bookings.first_crossed(live, seconds):
             raise _reserved_problem(crossed, job, identity)
     if not is_dry_run:
         time_limit.change(job, seconds, identity, evidence)

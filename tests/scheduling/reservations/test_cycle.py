@@ -5,6 +5,7 @@ from unittest.mock import patch
 import pytest
 
 from gpusched.lib.api.problems import Problem
+from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.rest.time_limits import Extension
 from jobs.models import Job
 from nodes.models import Allocation
@@ -115,6 +116,23 @@ def test_longer_time_limit_may_not_cross_into_a_reservation(user, tenant, other)
     longest = float(refused.value.detail.split("at most ")[1].split()[0])
     assert 59 < longest < 59.6
     assert extend(job_id, Extension(max_runtime_minutes=longest), identity, is_dry_run=False)["status"] == "changed"
+
+
+def test_longer_limit_of_an_array_counts_elements_that_start_meanwhile(user, tenant, other):
+    """A72: they start while the delays of other jobs are computed."""
+    make_node(gpus=1)
+    other_tenant, other_user = other
+    array = submit(other_user, other_tenant, array=ArrayRequest(count=2), max_runtime_minutes=30)
+    reserve(user, tenant, 60, 60)
+
+    def start(*_):
+        run_cycle()
+        return None, []
+
+    with patch("scheduling.whatif.extend._consequences", start), pytest.raises(Problem) as refused:
+        extend(array, Extension(max_runtime_minutes=90), identity_for(other_user), is_dry_run=False)
+    assert (refused.value.status, refused.value.code) == (409, "reserved")
+    assert [job.max_runtime_seconds for job in Job.objects.filter(array_id=array)] == [1800]
 
 
 def test_reservations_cost_no_query_per_job(user, tenant, django_assert_max_num_queries):
