@@ -29,7 +29,11 @@ _APPLICABLE = f"""
                SELECT 1 FROM tenants_tokenbucket o
                 WHERE o.tenant_id = b.tenant_id AND o.limits = b.limits AND o.user_id = %(user)s))
 """
-_NOW = "least(a.burst, l.level + a.rate_per_second * greatest(0, date_part('epoch', a.now - l.level_at)))"
+# A level of a later time than this is from a clock that was wrong, maybe by years: then the bucket is full.
+_IS_WRONG = "l.level_at > {now} + interval '10 min'"
+_NOW = f"""CASE WHEN {_IS_WRONG.format(now="a.now")} THEN a.burst ELSE
+           least(a.burst, l.level + a.rate_per_second * greatest(0, date_part('epoch', a.now - l.level_at))) END"""
+_LEVEL_AT = f"CASE WHEN {_IS_WRONG.format(now='k.now')} THEN k.now ELSE greatest(l.level_at, k.now) END"
 _SPENT = "CASE WHEN l.spent_on = a.today THEN l.spent ELSE 0 END"
 # The locks are taken in one order, so that no two takes deadlock.
 _TAKE = f"""
@@ -39,7 +43,7 @@ _TAKE = f"""
          ORDER BY a.id FOR UPDATE OF l),
     taken AS (
         UPDATE tenants_bucketlevel l
-           SET level = k.level - %(cost)s, level_at = greatest(l.level_at, k.now), spent = k.spent + %(cost)s,
+           SET level = k.level - %(cost)s, level_at = {_LEVEL_AT}, spent = k.spent + %(cost)s,
                spent_on = k.today
           FROM locked k
          WHERE l.id = k.level_id AND (SELECT count(*) FROM locked) = (SELECT count(*) FROM a)
@@ -59,7 +63,7 @@ _REFUND = f"""
           FROM a JOIN tenants_bucketlevel l ON l.bucket_id = a.id AND l.user_id = a.level_of
          ORDER BY a.id FOR UPDATE OF l)
     UPDATE tenants_bucketlevel l
-       SET level = least(k.burst, k.level + %(cost)s), level_at = greatest(l.level_at, k.now), spent_on = k.today,
+       SET level = least(k.burst, k.level + %(cost)s), level_at = {_LEVEL_AT}, spent_on = k.today,
            spent = greatest(0, k.spent - CASE WHEN k.is_of_today THEN %(cost)s ELSE 0 END)
       FROM locked k WHERE l.id = k.id
 """

@@ -160,6 +160,14 @@ def test_clock_that_goes_back_admits_nothing_twice(tenant, user):
     assert take(tenant, user, after=1)
 
 
+def test_bucket_fills_again_after_the_clock_was_years_ahead(tenant, user):
+    bucket(tenant, burst=2.0, rate_per_second=0.1)
+    assert take(tenant, user, cost=2.0, at=NOON + timedelta(days=3650))
+    assert [take(tenant, user) for _ in range(3)] == [True, True, False], "never more than the burst"
+    assert not take(tenant, user, after=9)
+    assert take(tenant, user, after=11)
+
+
 @pytest.mark.django_db(transaction=True)
 def test_concurrent_takes_never_exceed_the_burst():
     """A67"""
