@@ -1,11 +1,13 @@
 """Tables of token buckets: limits on how fast a tenant or a user submits, and their present levels."""
 
+from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
-MAX_RATE, MAX_BURST, MAX_DAILY = 1e6, 1e7, 1e12
+# The time until a bucket with a lower rate is full again is no number.
+MIN_RATE, MAX_RATE, MAX_BURST, MAX_DAILY = 1e-6, 1e6, 1e7, 1e12
 
 
 class BucketScope(models.TextChoices):
@@ -52,6 +54,10 @@ class TokenBucket(models.Model):
 
     def __str__(self) -> str:
         return f"{self.limits} of {self.user or self.scope} in {self.tenant}"
+
+    def clean(self) -> None:
+        if self.rate_per_second is not None and 0 < self.rate_per_second < MIN_RATE:
+            raise ValidationError({"rate_per_second": f"must be 0, or at least {MIN_RATE:g}"})
 
 
 class BucketLevel(models.Model):

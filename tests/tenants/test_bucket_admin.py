@@ -54,6 +54,7 @@ def test_bucket_is_added_changed_and_deleted_with_audit_entries(browser, tenant)
         ({}, "the tenant already has a bucket of this scope"),
         ({"limits": "jobs", "burst": 0}, "greater than or equal to 1"),
         ({"limits": "jobs", "rate_per_second": -1}, "greater than or equal to 0"),
+        ({"limits": "jobs", "rate_per_second": "1e-310"}, "must be 0, or at least 1e-06"),
     ],
 )
 def test_admin_refuses_what_the_api_refuses(browser, tenant, changes, text):

@@ -8,8 +8,9 @@ from django.db import connection, transaction
 
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import query
-from tenants import buckets
+from tenants import bucket_limits, buckets
 from tenants.models import BucketLevel, BucketScope, BucketUse, TokenBucket
+from tenants.models.buckets import MAX_BURST, MIN_RATE
 from tests.api.test_access import call
 from tests.factories import make_member, make_tenant, make_token, make_user
 from tests.races.test_constraints import at_once
@@ -101,6 +102,21 @@ def test_refused_take_is_retried_after_the_seconds_of_the_refusal(tenant, user):
     assert problem.retry_after == 6
     assert not take(tenant, user, cost=3.0, after=5.9)
     assert take(tenant, user, cost=3.0, after=6)
+
+
+def test_lowest_rate_announces_a_number_of_seconds(tenant, user):
+    bucket(tenant, burst=MAX_BURST, rate_per_second=MIN_RATE)
+    assert buckets.take(tenant.pk, user.pk, BucketUse.TASKS, MAX_BURST, now=NOON) == (MAX_BURST, 0, 1e13)
+    assert refusal(tenant, user).retry_after == 1e6
+
+
+@pytest.mark.parametrize("rate", [1e-310, 1e-7])
+def test_rate_whose_wait_is_no_number_is_a_400(tenant, rate):
+    """Each submit of the tenant failed with a 500."""
+    with pytest.raises(Problem) as refused:
+        bucket_limits.create(tenant, {"scope": "tenant", "user": None, "limits": "tasks", "rate_per_second": rate,
+                                      "burst": 2.0}, "root")  # fmt: skip
+    assert (refused.value.status, refused.value.errors[0].field) == (400, "rate_per_second")
 
 
 def test_cost_above_the_burst_is_a_400(tenant, user):
