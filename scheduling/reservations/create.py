@@ -57,7 +57,7 @@ def create(request: NewReservation, tenant: Tenant, identity: Identity, *, now: 
         booking.book(reservation, identity)
         if reservation.recurrence:
             Reservation.objects.filter(pk=reservation.pk).update(series_id=reservation.pk)
-            reservation.series_id = reservation.pk
+            reservation.series = reservation
             recurrence.book_following(reservation, identity, now)
     return reservation
 

@@ -17,11 +17,15 @@ from tenants.auth.identity import Identity, identity_of_server
 _DAYS = {Recurrence.DAILY: 1, Recurrence.WEEKLY: 7}
 
 
-def next_start(starts_at: datetime, recurrence: str, zone: str) -> datetime:
+def next_start(starts_at: datetime, recurrence: str, zone: str, first: datetime) -> datetime:
     """Return the start of the next occurrence: at the same time of day in the tenant's time zone, also over a change
-    of the clocks."""
+    of the clocks. `first`: the start of the first one, whose time of day the clocks may have skipped this time."""
+    present = starts_at.astimezone(ZoneInfo(zone))
+    as_first = datetime.combine(present, first.astimezone(ZoneInfo(zone)).time(), present.tzinfo)
+    if as_first.timestamp() == starts_at.timestamp():
+        present = as_first
     # Arithmetic within a time zone is that of the clock on the wall.
-    following = starts_at.astimezone(ZoneInfo(zone)) + timedelta(days=_DAYS[Recurrence(recurrence)])
+    following = present + timedelta(days=_DAYS[Recurrence(recurrence)])
     return following.astimezone(starts_at.tzinfo)
 
 
@@ -39,7 +43,7 @@ def _extend_series(now: datetime) -> int:
         .exclude(series=None)
         .order_by("series_id", "-starts_at")
         .distinct("series_id")
-        .select_related("tenant")
+        .select_related("tenant", "series")
     )
     return sum(book_following(reservation, identity_of_server(), now) for reservation in latest)
 
@@ -49,8 +53,9 @@ def book_following(reservation: Reservation, identity: Identity, now: datetime) 
     stored as refused, with the reason. Return how many rows were written."""
     horizon = now + timedelta(weeks=settings.ENV.reservation_weeks_ahead)
     latest, count = reservation, 0
+    first = reservation.series or reservation
     while latest.recurrence and not latest.tenant.archived_at:
-        starts_at = next_start(latest.starts_at, latest.recurrence, latest.tenant.time_zone)
+        starts_at = next_start(latest.starts_at, latest.recurrence, latest.tenant.time_zone, first.starts_at)
         if starts_at > horizon:
             break
         with transaction.atomic():

@@ -1,6 +1,7 @@
 """Booking reservations: the choice of devices, refusals with what is in the way, quotas and recurrence (A72)."""
 
 from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.db import IntegrityError, transaction
@@ -223,8 +224,17 @@ def test_occurrence_without_room_is_stored_as_refused_with_the_reason(user, tena
 
 def test_occurrences_keep_the_time_of_day_when_the_clocks_change():
     start = datetime(2027, 3, 27, 8, tzinfo=UTC)  # 09:00 in Berlin, the day before its clocks go forward
-    assert recurrence.next_start(start, "daily", "Europe/Berlin") == datetime(2027, 3, 28, 7, tzinfo=UTC)
-    assert recurrence.next_start(start, "weekly", "UTC") == start + timedelta(weeks=1)
+    assert recurrence.next_start(start, "daily", "Europe/Berlin", start) == datetime(2027, 3, 28, 7, tzinfo=UTC)
+    assert recurrence.next_start(start, "weekly", "UTC", start) == start + timedelta(weeks=1)
+
+
+def test_series_returns_to_a_time_of_day_that_the_clocks_skipped_once():
+    """The clocks of Berlin go from 02:00 to 03:00 on 28 March 2027."""
+    starts = [datetime(2027, 3, 27, 1, 30, tzinfo=UTC)]
+    for _ in range(3):
+        starts.append(recurrence.next_start(starts[-1], "daily", "Europe/Berlin", starts[0]))
+    local = [start.astimezone(ZoneInfo("Europe/Berlin")) for start in starts]
+    assert [f"{start:%d %H:%M}" for start in local] == ["27 02:30", "28 03:30", "29 02:30", "30 02:30"]
 
 
 def test_cancelled_reservation_frees_its_devices(user, tenant):
