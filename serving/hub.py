@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 
 from django.db import connections
 
@@ -36,7 +37,7 @@ class ServingHub:
         self._tasks: list[asyncio.Task[None]] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="serving-upkeep")
         self._replica_jobs: frozenset[int] = frozenset()
-        self._renewed_at = self._forgot_at = float("-inf")
+        self._renewed_at = self._forgot_at = self._judges_at = float("-inf")
 
     def start(self) -> None:
         """Start the tasks, once."""
@@ -100,19 +101,20 @@ class ServingHub:
         warm, learned, hung = dispatcher.warm_replicas(), dispatcher.learned(), set(self._hung)
         nodes, lost = list(self._local_nodes()), dispatcher.lost_replicas()
         now = time.monotonic()
-        renews, forgets = now - self._renewed_at > RENEW_SECONDS, now - self._forgot_at > FORGET_SECONDS
+        if now - self._renewed_at > RENEW_SECONDS:
+            if await run_in_thread(self._thread, partial(upkeep.renew_lease, dispatcher.id)):
+                self._judges_at = now + upkeep.SILENT_SECONDS
+            self._renewed_at = now
+        judges_others, forgets = now >= self._judges_at, now - self._forgot_at > FORGET_SECONDS
 
         def work() -> upkeep.Upkeep:
-            if renews:
-                upkeep.renew_lease(dispatcher.id)
             upkeep.save(dispatcher.id, warm, learned)
             for job_id in hung:
                 self._replace(job_id)
-            upkeep.keep_queue()
+            upkeep.keep_queue(judges_others=judges_others)
             return upkeep.adopt(dispatcher.id, nodes, lost)
 
         adopted = await run_in_thread(self._thread, work)
-        self._renewed_at = now if renews else self._renewed_at
         self._hung -= hung
         self._replica_jobs = adopted.jobs
         self._serve(dispatcher, adopted)

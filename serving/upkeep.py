@@ -23,15 +23,19 @@ SWEEP_SECONDS = 3600.0
 FORGET_SECONDS = 0.5
 # When this process deleted files without a task last, by the monotonic clock.
 _swept: Cache[None, float] = Cache()
-_LEASE = """
-    INSERT INTO serving_dispatcher (id, seen_at) VALUES (%s, clock_timestamp())
+_LEASE = f"""
+    WITH previous AS (SELECT seen_at FROM serving_dispatcher WHERE id = %(me)s)
+    INSERT INTO serving_dispatcher (id, seen_at) VALUES (%(me)s, clock_timestamp())
     ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at
+    RETURNING coalesce((SELECT seen_at FROM previous) < seen_at - interval '{SILENT_SECONDS} s', false)
 """
 _IS_USED = """
     SELECT EXISTS (SELECT 1 FROM serving_endpoint WHERE state <> 'removed')
         OR EXISTS (SELECT 1 FROM serving_replica WHERE ended_at IS NULL)
         OR EXISTS (SELECT 1 FROM serving_inferencerequest)
 """
+# Only those of the OpenAI API wait in the web process that has their request.
+_HAS_CLIENTS = "SELECT EXISTS (SELECT 1 FROM serving_endpoint WHERE protocol = 'openai' AND state <> 'removed')"
 # Only the host with its agent reaches a replica for certain: other web processes may be on other hosts.
 _IS_LOCAL = """EXISTS (
            SELECT 1 FROM nodes_ranks k
@@ -111,9 +115,11 @@ def is_used() -> bool:
     return bool(rows(_IS_USED)[0][0])
 
 
-def renew_lease(dispatcher: int) -> None:
-    """Keep the requests and replicas of this web process its own."""
-    execute(_LEASE, [dispatcher])
+def renew_lease(dispatcher: int) -> bool:
+    """Keep the requests and replicas of this web process its own. Return whether it had been silent: then the database
+    was away, or this machine slept, and the others have yet to renew their leases as well."""
+    [(was_silent,)] = rows(_LEASE, {"me": dispatcher})
+    return bool(was_silent)
 
 
 def new_dispatcher() -> int:
@@ -122,12 +128,15 @@ def new_dispatcher() -> int:
     return int(row["id"])
 
 
-def keep_queue() -> None:
+def keep_queue(*, judges_others: bool = True) -> None:
     """Return lost requests to the queue, end those that expired or whose endpoint was removed, and start and stop
-    replicas. Any number of processes may do so at once."""
-    if endpoints := claims.return_of_silent(SILENT_SECONDS):
-        events.changed("endpoints", endpoints)
+    replicas. Any number of processes may do so at once. `judges_others`: take requests from silent web processes."""
     ended = endings.expire()
+    if judges_others:
+        if endpoints := claims.return_of_silent(SILENT_SECONDS):
+            events.changed("endpoints", endpoints)
+        if rows(_HAS_CLIENTS)[0][0]:
+            ended += endings.end_abandoned(SILENT_SECONDS)
     for row in query(
         "SELECT id FROM serving_endpoint e WHERE state = %s AND EXISTS (SELECT 1 FROM serving_inferencerequest r"
         " WHERE r.endpoint_id = e.id AND r.state = 'queued')",

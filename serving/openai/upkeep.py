@@ -68,17 +68,15 @@ def keep_up(
     learned: Sequence[tuple[int, float]],
     ended: Sequence[tuple[int, float]],
 ) -> tuple[frozenset[int], list[Unproven]]:
-    """Record what this process has learned (see Measurements), and end requests without a client. Return the jobs of
-    replicas that do not run yet, and the replicas on these nodes that must be probed."""
+    """Record what this process has learned (see Measurements), and end its requests that it does not know of. Return
+    the jobs of replicas that do not run yet, and the replicas on these nodes that must be probed."""
     if not rows(_IS_USED)[0][0]:
         return frozenset(), []
     save_speeds(learned)
     if ended:
         execute(_SAVE_BUSY, columns(ended, 2))
-    over = endings.end_abandoned(SILENT_SECONDS)
     if unknown := [row["id"] for row in query(_UNKNOWN, [dispatcher, list(in_flight)])]:
-        over += endings.end(unknown, "cancelled", "client_left", "the answer was lost")
-    if over:
+        over = endings.end(unknown, "cancelled", "client_left", "the answer was lost")
         events.changed("tasks", [request.id for request in over])
     execute(_RELEASE_STOPPED)
     starting = frozenset(row["job_id"] for row in query(_STARTING))

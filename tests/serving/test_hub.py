@@ -2,9 +2,11 @@
 
 import asyncio
 import threading
+from datetime import timedelta
 
 import pytest
 from asgiref.sync import sync_to_async
+from django.utils import timezone
 
 from gpusched.lib import histograms
 from gpusched.lib.bus.listener import Listener
@@ -13,9 +15,10 @@ from jobs.models import Job
 from serving import upkeep
 from serving.endpoints import endpoints
 from serving.hub import ServingHub
-from serving.models import InferenceRequest, Replica
+from serving.models import Dispatcher, InferenceRequest, Replica
 from serving.replicas.reconcile import reconcile
 from serving.requests.shared_reads import SharedReads
+from serving.requests.submit import NewRequest, submit
 from serving.requests.waiting_clients import WaitingClients
 from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle
 from tests.serving.test_dispatcher import ended, got, outcome, send, until
@@ -145,7 +148,7 @@ def test_reads_that_arrive_during_a_query_share_the_next_one():
 def test_hub_without_a_database_goes_on_when_it_is_back(replicas, monkeypatch):
     calls = []
 
-    def away():
+    def away(**_):
         calls.append(1)
         if len(calls) < 3:
             raise DatabaseAway
@@ -163,6 +166,53 @@ def test_hub_without_a_database_goes_on_when_it_is_back(replicas, monkeypatch):
     asyncio.run(scenario())
 
 
+def test_clients_of_all_web_processes_wait_through_an_outage(replicas, monkeypatch):
+    """A59: after it, each of them is silent until its next tick, and the first one must not take requests of others."""
+    tenant = make_tenant("nlp")
+    identity = identity_for(make_member(tenant))
+    fields = {"name": "chat", "template": {"command": ["serve"]}, "protocol": "openai", "port": 8000}
+    endpoint = endpoints.create(tenant.pk, fields, identity)
+    ticks, is_away, keep_queue = [], [False], upkeep.keep_queue
+
+    def is_used():
+        if is_away[0]:
+            ticks.append(1)
+            raise DatabaseAway
+        return True
+
+    def count(**values):
+        ticks.append(1)
+        keep_queue(**values)
+
+    monkeypatch.setattr(upkeep, "is_used", is_used)
+    monkeypatch.setattr(upkeep, "keep_queue", count)
+    monkeypatch.setattr("serving.ticks.TICK_SECONDS", 0.01)
+    monkeypatch.setattr("serving.hub.RENEW_SECONDS", 0.0)
+
+    async def next_ticks():
+        seen = len(ticks)
+        await until(lambda: len(ticks) > seen + 3)
+
+    async def scenario():
+        hub = ServingHub(replicas.open, list, lambda job_id: None)
+        hub.start()
+        try:
+            await next_ticks()
+            other = await Dispatcher.objects.acreate()
+            for web in (hub.dispatcher_id(), other.pk):
+                await sync_to_async(submit)(endpoint, [NewRequest(b"", "")], identity, web)
+            is_away[0] = True
+            await next_ticks()
+            await Dispatcher.objects.aupdate(seen_at=timezone.now() - timedelta(minutes=1))
+            is_away[0] = False
+            await next_ticks()
+        finally:
+            await hub.stop()
+
+    asyncio.run(scenario())
+    assert list(InferenceRequest.objects.values_list("state", flat=True)) == ["queued", "queued"]
+
+
 def test_hub_writes_nothing_on_a_server_without_endpoints(replicas, monkeypatch):
     checks, writes, is_used = [], [], upkeep.is_used
 
@@ -172,7 +222,7 @@ def test_hub_writes_nothing_on_a_server_without_endpoints(replicas, monkeypatch)
 
     monkeypatch.setattr(upkeep, "is_used", check)
     for name in ("renew_lease", "save", "keep_queue", "adopt"):
-        monkeypatch.setattr(upkeep, name, lambda *_, name=name: writes.append(name))
+        monkeypatch.setattr(upkeep, name, lambda *_, name=name, **__: writes.append(name))
     monkeypatch.setattr("serving.ticks.TICK_SECONDS", 0.01)
 
     async def scenario():

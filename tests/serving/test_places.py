@@ -12,9 +12,9 @@ from serving.openai import places, recorder, upkeep
 from serving.openai.recorder import Ending, FailedReplica
 from serving.replicas.reconcile import reconcile
 from serving.replicas.scaling import decide
-from serving.requests import claims
 from serving.requests.results import Outcome
 from serving.requests.submit import NewRequest, submit
+from serving.upkeep import keep_queue
 from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle
 from tests.races.test_constraints import at_once
 from tests.serving.test_replicas import live, make, make_warm
@@ -97,7 +97,7 @@ def test_request_of_a_silent_web_process_takes_no_place_and_is_ended(user, me):
     [lost] = ask(endpoint, user, silent)
     [mine] = ask(endpoint, user, me)
     assert [place.request for place in places.assign(me, endpoint.pk, [mine])] == [mine]
-    upkeep.keep_up(me, [], [mine], [], [])
+    keep_queue()
     row = InferenceRequest.objects.get(pk=lost)
     assert (row.state, row.error_code) == ("cancelled", "client_left")
 
@@ -109,8 +109,7 @@ def test_request_in_progress_of_a_silent_web_process_is_ended(user, me):
     [lost] = ask(endpoint, user, silent)
     places.assign(silent, endpoint.pk, [lost])
     execute("UPDATE serving_dispatcher SET seen_at = now() - interval '6 s' WHERE id = %s", [silent])
-    claims.return_of_silent(5.0)
-    upkeep.keep_up(me, [], [], [], [])
+    keep_queue()
     assert InferenceRequest.objects.get(pk=lost).state == "cancelled"
 
 
