@@ -32,6 +32,11 @@ _END = """
              WHERE r.ended_at IS NULL AND (j.id IS NULL OR j.ended_at IS NOT NULL)) e
      WHERE r.job_id = e.job_id
 """
+# Its job was retried: it serves again, and stops when it is idle.
+_RETRIED = """
+    UPDATE serving_replica r SET ended_at = NULL, warm_at = NULL, busy_at = NULL, is_draining = false
+      FROM jobs_all j WHERE j.id = r.job_id AND r.ended_at IS NOT NULL AND j.ended_at IS NULL
+"""
 _DEMANDS = """
     SELECT e.id, e.tenant_id, e.state, e.problem, e.min_replicas, e.max_replicas, e.idle_seconds, e.seconds_per_cost,
            coalesce(q.cost, 0) AS queued_cost, coalesce(q.running, 0) AS running, r.replicas, f.failures,
@@ -97,6 +102,7 @@ def reconcile() -> bool:
         if not rows(_ONE_AT_A_TIME, [Lock.REPLICAS])[0][0]:
             return False
         execute(_END)
+        execute(_RETRIED)
         execute(_COLD)
         [(by_all, by_tenants)] = rows(_WAITING_FOR_GPUS, {"of_all": list(_OF_ALL), "of_tenant": list(_OF_TENANT)})
         rounds.update()

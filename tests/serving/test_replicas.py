@@ -6,6 +6,7 @@ from django.utils import timezone
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import execute, query
 from gpusched.protocol.states import Role
+from jobs.actions import job_actions
 from jobs.models import Attempt, Job
 from scheduling.cycle import snapshot
 from scheduling.engine.model import Policy
@@ -92,6 +93,23 @@ def test_idle_replica_is_stopped(tenant, user, node):
     reconcile()
     assert live() == []
     assert Job.objects.get(pk=job_id).state == "stopping"
+
+
+def test_replica_whose_job_is_retried_serves_again_and_stops_when_idle(tenant, user, node):
+    """Without this, the job would hold its GPU without end."""
+    job_id = run_idle_replica(tenant, user, node, idle_seconds=60)
+    job_actions.cancel(job_id, identity_for(user))
+    node.end(*node.held, reason="cancelled", exit_code=None)
+    reconcile()
+    assert live() == []
+    job_actions.retry(job_id, identity_for(user))
+    reconcile()
+    assert live() == [job_id]
+    run_cycle()
+    node.start_all()
+    make_warm(job_id, 100)
+    reconcile()
+    assert (live(), Job.objects.get(pk=job_id).state) == ([], "stopping")
 
 
 def test_idle_replica_yields_to_a_waiting_job(tenant, user, node):
