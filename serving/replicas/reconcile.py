@@ -69,11 +69,12 @@ _DEMANDS = """
            SELECT 1 FROM serving_replica l WHERE l.endpoint_id = e.id AND l.ended_at IS NULL))
      ORDER BY e.id
 """
-# A preempted replica, or one of a lost node, waits to run again.
+# A preempted replica, or one of a lost node, waits to run again, or does so already in a later attempt.
 _COLD = """
     UPDATE serving_replica r SET warm_at = NULL, busy_at = NULL, dispatcher = NULL
-      FROM jobs_all j
-     WHERE j.id = r.job_id AND r.ended_at IS NULL AND r.warm_at IS NOT NULL AND j.state IN ('pending', 'scheduled')
+      FROM jobs_all j LEFT JOIN jobs_attempts a ON a.job_id = j.id AND a.number = j.attempt
+     WHERE j.id = r.job_id AND r.ended_at IS NULL AND r.warm_at IS NOT NULL
+       AND (j.state IN ('pending', 'scheduled') OR a.scheduled_at > r.warm_at)
 """
 # Jobs that wait for what replicas hold: GPUs, or those that a limit leaves to their tenant. Others would not start.
 _OF_ALL = (

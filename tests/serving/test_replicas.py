@@ -50,10 +50,12 @@ def live():
 
 def make_warm(job_id, idle_seconds=0):
     execute(
-        "UPDATE serving_replica SET warm_at = now() - make_interval(secs => %s), busy_at = NULL, dispatcher = 1"
-        " WHERE job_id = %s",
+        "UPDATE serving_replica SET warm_at = clock_timestamp() - make_interval(secs => %s), busy_at = NULL,"
+        " dispatcher = 1 WHERE job_id = %s",
         [idle_seconds, job_id],
     )
+    placed = "UPDATE jobs_attempt SET scheduled_at = scheduled_at - make_interval(secs => %s) WHERE job_id = %s"
+    execute(placed, [idle_seconds, job_id])
 
 
 def test_waiting_request_starts_a_replica_as_a_job_of_the_owner(tenant, user, node):
@@ -180,6 +182,19 @@ def test_replica_that_waits_to_run_again_is_not_warm(tenant, user, node):
     reconcile()
     upkeep.save(1, [(job_id, 30.0, None)], [])  # of a web process that does not know yet
     assert Replica.objects.get().warm_at is None
+
+
+def test_replica_that_runs_again_before_a_tick_is_not_warm(tenant, user, node):
+    """It loads its model again, which may take longer than a warm replica may be silent."""
+    job_id = run_idle_replica(tenant, user, node)
+    job_actions.requeue(job_id, identity_for(user))
+    node.end(*node.held, reason="requeued", exit_code=None)
+    run_cycle()
+    node.start_all()
+    assert Job.objects.get(pk=job_id).state == "running"
+    reconcile()
+    replica = Replica.objects.get()
+    assert (replica.warm_at, replica.dispatcher, live()) == (None, None, [job_id])
 
 
 def test_replica_goes_with_its_agent_to_another_web_process_though_both_live(tenant, user, node):
