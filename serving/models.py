@@ -116,8 +116,9 @@ class Endpoint(models.Model):
 
 
 class Replica(models.Model):
-    """A job that serves an endpoint. `dispatcher`: the web process that hands requests to it. `warm_at`: since when it
-    accepts requests. `busy_at`: the end of its latest request."""
+    """A job that serves an endpoint. `created_at`: its submit, or its latest return to the queue. `dispatcher`: the web
+    process that hands requests to it. `warm_at`: since when it accepts requests. `busy_at`: the end of its latest
+    request."""
 
     job_id = models.BigIntegerField(primary_key=True)
     endpoint = models.ForeignKey(Endpoint, on_delete=models.CASCADE, related_name="+")

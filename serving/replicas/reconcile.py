@@ -34,7 +34,8 @@ _END = """
 """
 # Its job was retried: it serves again, and stops when it is idle.
 _RETRIED = """
-    UPDATE serving_replica r SET ended_at = NULL, warm_at = NULL, busy_at = NULL, is_draining = false
+    UPDATE serving_replica r
+       SET created_at = clock_timestamp(), ended_at = NULL, warm_at = NULL, busy_at = NULL, is_draining = false
       FROM jobs_all j WHERE j.id = r.job_id AND r.ended_at IS NOT NULL AND j.ended_at IS NULL
 """
 _DEMANDS = """
@@ -71,7 +72,9 @@ _DEMANDS = """
 """
 # A preempted replica, or one of a lost node, waits to run again, or does so already in a later attempt.
 _COLD = """
-    UPDATE serving_replica r SET warm_at = NULL, busy_at = NULL, dispatcher = NULL
+    UPDATE serving_replica r
+       SET created_at = CASE WHEN j.state = 'pending' THEN clock_timestamp() ELSE a.scheduled_at END, warm_at = NULL,
+           busy_at = NULL, dispatcher = NULL
       FROM jobs_all j LEFT JOIN jobs_attempts a ON a.job_id = j.id AND a.number = j.attempt
      WHERE j.id = r.job_id AND r.ended_at IS NULL AND r.warm_at IS NOT NULL
        AND (j.state IN ('pending', 'scheduled') OR a.scheduled_at > r.warm_at)

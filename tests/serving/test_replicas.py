@@ -6,7 +6,6 @@ from django.utils import timezone
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import execute, query
 from gpusched.protocol.states import Role
-from jobs.actions import job_actions
 from jobs.models import Attempt, Job
 from scheduling.cycle import snapshot
 from scheduling.engine.model import Policy
@@ -97,23 +96,6 @@ def test_idle_replica_is_stopped(tenant, user, node):
     assert Job.objects.get(pk=job_id).state == "stopping"
 
 
-def test_replica_whose_job_is_retried_serves_again_and_stops_when_idle(tenant, user, node):
-    """Without this, the job would hold its GPU without end."""
-    job_id = run_idle_replica(tenant, user, node, idle_seconds=60)
-    job_actions.cancel(job_id, identity_for(user))
-    node.end(*node.held, reason="cancelled", exit_code=None)
-    reconcile()
-    assert live() == []
-    job_actions.retry(job_id, identity_for(user))
-    reconcile()
-    assert live() == [job_id]
-    run_cycle()
-    node.start_all()
-    make_warm(job_id, 100)
-    reconcile()
-    assert (live(), Job.objects.get(pk=job_id).state) == ([], "stopping")
-
-
 def test_idle_replica_yields_to_a_waiting_job(tenant, user, node):
     job_id = run_idle_replica(tenant, user, node)
     reconcile()
@@ -182,19 +164,6 @@ def test_replica_that_waits_to_run_again_is_not_warm(tenant, user, node):
     reconcile()
     upkeep.save(1, [(job_id, 30.0, None)], [])  # of a web process that does not know yet
     assert Replica.objects.get().warm_at is None
-
-
-def test_replica_that_runs_again_before_a_tick_is_not_warm(tenant, user, node):
-    """It loads its model again, which may take longer than a warm replica may be silent."""
-    job_id = run_idle_replica(tenant, user, node)
-    job_actions.requeue(job_id, identity_for(user))
-    node.end(*node.held, reason="requeued", exit_code=None)
-    run_cycle()
-    node.start_all()
-    assert Job.objects.get(pk=job_id).state == "running"
-    reconcile()
-    replica = Replica.objects.get()
-    assert (replica.warm_at, replica.dispatcher, live()) == (None, None, [job_id])
 
 
 def test_replica_goes_with_its_agent_to_another_web_process_though_both_live(tenant, user, node):
