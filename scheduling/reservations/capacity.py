@@ -22,14 +22,16 @@ _DEVICES = """
     SELECT d.node_id, d.id, d.model, d.memory_mb, d.nvlink_island
       FROM nodes_devices d WHERE d.health IN ('ok', 'hot') ORDER BY d.node_id, d.index, d.id
 """
-# Until when a job holds what it has, at the latest: its time limit and grace period, or the end of its reservation.
+# Until when a job holds what it has, at the latest: its time limit and grace period, or the end of its reservation, if
+# that is a hard one and has not ended before: otherwise the job continues.
 _JOBS = """
     SELECT s.node_id, j.id, j.tenant_id, s.cpu_milli, s.memory_mb,
            (SELECT coalesce(array_agg(l.device_id), '{}') FROM nodes_allocations l WHERE l.assignment_id = s.id),
            extract(epoch FROM least(
                CASE WHEN j.state = 'stopping' THEN j.reason_since + make_interval(secs => j.grace_seconds) END,
                coalesce(j.started_at, a.scheduled_at)
-                   + make_interval(secs => j.max_runtime_seconds + j.grace_seconds), r.ends_at))::float8
+                   + make_interval(secs => j.max_runtime_seconds + j.grace_seconds),
+               CASE WHEN r.is_hard AND r.state IN ('planned', 'active') THEN r.ends_at END))::float8
       FROM nodes_ranks s JOIN jobs_all j ON j.id = s.job_id JOIN jobs_attempts a ON a.id = s.attempt_id
       LEFT JOIN scheduling_reservationuse u ON u.job_id = j.id AND u.attempt = s.number
       LEFT JOIN scheduling_reservation r ON r.id = u.reservation_id

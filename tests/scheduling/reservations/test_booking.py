@@ -279,6 +279,22 @@ def test_shortened_reservation_ends_now(user, tenant):
     assert {device.ends_at for device in shortened.devices.all()} == {now}
 
 
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_job_that_outlives_its_reservation_keeps_its_device(user, tenant, kind):
+    """It continues after a soft reservation, and after a hard one that its owner has shortened."""
+    node = make_node(gpus=1)
+    reservation = reserve(user, tenant, 0, 60, kind=kind)
+    submit(user, tenant, reservation=reservation.pk)
+    run_cycle()
+    node.start_all()
+    if kind == "hard":
+        changes.shorten(reservation.pk, identity_for(user))
+    other = make_tenant()
+    with pytest.raises(Problem) as refused:
+        reserve(make_member(other), other, 90, 60)
+    assert "a job of another tenant has no time limit" in refused.value.detail
+
+
 def test_lease_can_be_renewed_until_the_next_reservation_of_its_devices(user, tenant):
     make_node(gpus=1)
     lease = reserve(user, tenant, 0, 60, lease=True)
