@@ -15,7 +15,7 @@ from gpusched.protocol.states import Role
 from scheduling.reservations import booking, recurrence
 from scheduling.reservations.booking import Wish
 from scheduling.reservations.choice import Shape
-from scheduling.reservations.tables import Reservation, Source
+from scheduling.reservations.tables import Recurrence, Reservation, Source
 from tenants.auth.identity import Identity
 from tenants.models import Tenant
 from tenants.tenancy import archived
@@ -79,13 +79,16 @@ def times_of(request: NewReservation, now: datetime) -> tuple[datetime, datetime
         message = f"must not be in the past, and at most {MAX_DAYS_AHEAD} days from now"
         raise invalid([FieldError("from", "out_of_range", message)])
     if request.until is None:
-        return starts_at, starts_at + timedelta(seconds=request.for_seconds or 0)
-    ends_at = parse_moment("until", request.until)
-    if not MIN_SECONDS <= (ends_at - starts_at).total_seconds() <= MAX_SECONDS:
-        message = "must be at least a minute and at most 31 days after the start"
-        raise invalid([FieldError("until", "out_of_range", message)])
-    if request.recurrence == "daily" and ends_at - starts_at > timedelta(days=1):
-        raise invalid([FieldError("recurrence", "conflict", "a daily reservation lasts at most a day")])
+        ends_at = starts_at + timedelta(seconds=request.for_seconds or 0)
+    else:
+        ends_at = parse_moment("until", request.until)
+        if not MIN_SECONDS <= (ends_at - starts_at).total_seconds() <= MAX_SECONDS:
+            message = "must be at least a minute and at most 31 days after the start"
+            raise invalid([FieldError("until", "out_of_range", message)])
+    if request.recurrence and ends_at - starts_at > timedelta(days=recurrence.DAYS[Recurrence(request.recurrence)]):
+        longest = {"daily": "a day", "weekly": "a week"}[request.recurrence]
+        message = f"a {request.recurrence} reservation lasts at most {longest}"
+        raise invalid([FieldError("recurrence", "conflict", message)])
     return starts_at, ends_at
 
 

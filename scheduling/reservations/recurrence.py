@@ -14,7 +14,7 @@ from scheduling.reservations import booking
 from scheduling.reservations.tables import Recurrence, Reservation, ReservationState
 from tenants.auth.identity import Identity, identity_of_server
 
-_DAYS = {Recurrence.DAILY: 1, Recurrence.WEEKLY: 7}
+DAYS = {Recurrence.DAILY: 1, Recurrence.WEEKLY: 7}
 
 
 def next_start(starts_at: datetime, recurrence: str, zone: str, first: datetime) -> datetime:
@@ -25,7 +25,7 @@ def next_start(starts_at: datetime, recurrence: str, zone: str, first: datetime)
     if as_first.timestamp() == starts_at.timestamp():
         present = as_first
     # Arithmetic within a time zone is that of the clock on the wall.
-    following = present + timedelta(days=_DAYS[Recurrence(recurrence)])
+    following = present + timedelta(days=DAYS[Recurrence(recurrence)])
     return following.astimezone(starts_at.tzinfo)
 
 

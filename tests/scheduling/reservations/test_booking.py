@@ -192,6 +192,8 @@ def test_soft_reservation_is_in_the_way_of_nothing(user, tenant):
         ({"lease": True}, "lease"),
         ({"node_selector": {"a b": "c"}}, "node_selector"),
         ({"note": "x" * 300}, "note"),
+        ({"minutes": 1441, "recurrence": "daily"}, "recurrence"),
+        ({"minutes": 8 * 1440, "recurrence": "weekly"}, "recurrence"),
     ],
 )
 def test_wrong_fields_are_refused_by_name(user, tenant, fields, field):
