@@ -87,4 +87,5 @@ def decide(demand: Demand) -> Decision:
 
 def _is_paused(demand: Demand) -> bool:
     """Return whether to wait, because replicas keep failing before they are warm: 2, 4, 8 … seconds."""
-    return demand.failures > 0 and demand.failed_seconds < min(2.0**demand.failures, MAX_PAUSE_SECONDS)
+    pause_seconds = min(2.0 ** min(demand.failures, 100), MAX_PAUSE_SECONDS)  # of many replicas, the power is no float
+    return demand.failures > 0 and demand.failed_seconds < pause_seconds
