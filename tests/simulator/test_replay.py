@@ -40,6 +40,14 @@ def test_fifo_head_blocks_jobs_that_would_fit() -> None:
     assert ran(under("fifo", BLOCKED)) == {1: (0, 10), 2: (10, 11), 3: (11, 12)}
 
 
+@pytest.mark.parametrize("policy", ["fair", "shortest", "srtf"])
+def test_times_before_0_are_times_like_others(policy: str) -> None:
+    """Such as those of a trace whose times count from its middle, or of dates before 1970."""
+    early = [replace(job, submitted_at=job.submitted_at - 100 * HOUR) for job in BLOCKED]
+    as_usual = {id: (start - 100, end - 100) for id, (start, end) in ran(under(policy, BLOCKED)).items()}
+    assert ran(under(policy, early)) == as_usual
+
+
 def test_under_shortest_small_jobs_pass_freely() -> None:
     assert ran(under("shortest", BLOCKED))[3] == (2, 3)
 

@@ -60,6 +60,7 @@ class Cluster:
                 priority=job.priority,
                 user_id=users[job.user],
                 queued_at=job.submitted_at,
+                eligible_at=job.submitted_at,  # which may be before 0
                 max_runtime_seconds=_limit(job, limits),
                 predicted_seconds=job.predicted_seconds,
             )
