@@ -21,7 +21,7 @@ from gpusched.agent.identity import Identity, JoinError
 from gpusched.agent.node import Node
 from gpusched.agent.streams.streams import Streams
 from gpusched.agent.supervision import Pulse, until_first
-from gpusched.protocol.agent_messages import Desired
+from gpusched.protocol.agent_messages import BOOT_HEADER, Desired
 from gpusched.protocol.streams import HEADER, HEADER_VALUE
 
 logger = logging.getLogger(__name__)
@@ -148,7 +148,8 @@ async def _over_websocket(node: Node, heartbeat_seconds: float, http: httpx.Asyn
 
 async def _connected(node: Node) -> ClientConnection:
     url = node.url.replace("http", "ws", 1) + "/ws/agent/"
-    headers = {"Authorization": f"Bearer {node.credentials.presented}", HEADER: HEADER_VALUE}
+    authorization = f"Bearer {node.credentials.presented}"
+    headers = {"Authorization": authorization, HEADER: HEADER_VALUE, BOOT_HEADER: node.boot_id}
     with _network(node):
         try:
             connection = await connect(

@@ -54,8 +54,8 @@ class Node:
         self._directory = directory
         self._machine = machine
         self._token = token
-        self._boot_id = boot_id()
-        self.ranks = Ranks(Journal(directory, self._boot_id, identity.plane), launcher, identity.name, log_max_bytes)
+        self.boot_id = boot_id()
+        self.ranks = Ranks(Journal(directory, self.boot_id, identity.plane), launcher, identity.name, log_max_bytes)
         self._seq = 0
         self._readings: list[Reading] = []
         self._occupancy = OccupancyChecker(directory)
@@ -112,7 +112,7 @@ class Node:
         return Sync(
             seq=self._seq,
             at=now(),
-            boot_id=self._boot_id,
+            boot_id=self.boot_id,
             held=self.ranks.unacknowledged(),
             running=self.ranks.running(),
             saved=self.ranks.saved(),

@@ -8,6 +8,8 @@ version.
 import msgspec
 
 PROTOCOL_VERSION = 1
+# The handshake of the WebSocket names the boot, as messages do: the server refuses a copy before it sends it orders.
+BOOT_HEADER = "Gpusched-Boot"
 
 
 def rank_key(job_id: int, attempt: int, rank: int) -> str:

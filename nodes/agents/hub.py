@@ -18,7 +18,7 @@ from gpusched.protocol.agent_messages import Desired, Run, Sync
 from nodes.agents.inbox import Inbox, QueuedMessage
 from nodes.agents.replaced import ReplacedCredentials
 from nodes.agents.sync import process, process_leniently, push
-from nodes.inventory.removal import REFUSAL
+from nodes.inventory import copies, removal
 
 logger = logging.getLogger(__name__)
 GATHER_SECONDS = 0.02
@@ -184,8 +184,8 @@ class AgentHub:
 
     def _deliver(self, link: AgentLink, answer: Desired) -> None:
         """Send an answer. A broken connection must not keep the others from theirs."""
-        if answer.error == REFUSAL:
-            link.refuse(REFUSAL)
+        if answer.error in (removal.REFUSAL, copies.REFUSAL):
+            link.refuse(answer.error)
             return
         if self._links.get(link.node_id) is link:
             now = time.monotonic()

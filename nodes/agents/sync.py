@@ -13,7 +13,7 @@ from gpusched.lib.db.sql import columns, execute, prepared, query, retry_atomic
 from gpusched.protocol.agent_messages import Desired, Ended, Report, Signal, Started, Sync, rank_key
 from gpusched.protocol.states import RankState
 from nodes.health import auto_cordon
-from nodes.inventory import removal, rotation
+from nodes.inventory import copies, removal, rotation
 from nodes.ranks import agent_clock, checkpoints, fault_attribution, rank_end
 from nodes.ranks.desired_state import desired, live_ranks
 from nodes.ranks.pending_signals import pending_signals
@@ -79,6 +79,18 @@ def push(node_ids: Sequence[int], job_ids: Sequence[int], sent_runs: SentRuns = 
 
 
 def _process(batch: Sequence[tuple[int, Sync]], sent_runs: SentRuns) -> list[Desired]:
+    accepted = copies.accepted(batch)
+    if all(accepted):
+        return _process_accepted(batch, sent_runs)
+    kept = [entry for entry, is_accepted in zip(batch, accepted, strict=True) if is_accepted]
+    answers = iter(_process_accepted(kept, sent_runs) if kept else [])
+    return [
+        next(answers) if is_accepted else Desired(seq=sync.seq, error=copies.REFUSAL)
+        for (_, sync), is_accepted in zip(batch, accepted, strict=True)
+    ]
+
+
+def _process_accepted(batch: Sequence[tuple[int, Sync]], sent_runs: SentRuns) -> list[Desired]:
     # 1. Write what the messages contain.
     reports = _store(batch)
     # 2. Compare what runs on the nodes with what should; mark the nodes alive.

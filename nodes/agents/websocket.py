@@ -8,16 +8,16 @@ from channels.db import database_sync_to_async
 
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.web.websockets import TRY_AGAIN_LATER, HubSocket
-from gpusched.protocol.agent_messages import Desired, Sync
+from gpusched.protocol.agent_messages import BOOT_HEADER, Desired, Sync
 from gpusched.protocol.streams import HEADER, HEADER_VALUE, Violation
 from nodes.agents.hub import hub
-from nodes.inventory import join
+from nodes.inventory import copies, join
 from nodes.streams.agents import AgentStreams, registry
 from nodes.streams.opening import peers
 
 _decode = msgspec.json.Decoder(Sync).decode
 MAX_BYTES = 4 << 20
-NOT_AUTHENTICATED, BAD_MESSAGE, TOO_LARGE = 4401, 4400, 4413
+NOT_AUTHENTICATED, BAD_MESSAGE, COPY, TOO_LARGE = 4401, 4400, 4409, 4413
 
 
 class AgentConsumer(HubSocket):
@@ -31,15 +31,12 @@ class AgentConsumer(HubSocket):
     async def connect(self) -> None:
         headers = dict(self.scope["headers"])
         header = headers.get(b"authorization", b"").decode("latin-1")
-        reason = "this is not a node's credential"
-        try:
-            node_id = await database_sync_to_async(join.authenticate)(header)
-        except Problem as problem:
-            node_id, reason = None, problem.detail
+        boot_id = headers.get(BOOT_HEADER.lower().encode(), b"").decode("latin-1")
+        node_id, reason = await database_sync_to_async(_admit)(header, boot_id)
         await self.accept()
         if node_id is None:
             # Accepted first: a rejected handshake carries no reason, a close code does.
-            await self.close(code=NOT_AUTHENTICATED, reason=reason)
+            await self.close(code=_code(reason), reason=reason)
             return
         self.node_id, self.authorization = node_id, header
         can_stream = headers.get(HEADER.lower().encode()) == HEADER_VALUE.encode()
@@ -87,9 +84,26 @@ class AgentConsumer(HubSocket):
         self.send_text(msgspec.json.encode(answer).decode())
 
     def refuse(self, reason: str) -> None:
-        """Close the connection of a node that was removed, or whose credential was replaced. Called in the event
-        loop."""
+        """Close the connection of a node that was removed or is a copy, or whose credential was replaced. Called in
+        the event loop."""
         hub.disconnect(self)
         self._end_streams()
         self.node_id = 0
-        self._closing = asyncio.get_running_loop().create_task(self.close(code=NOT_AUTHENTICATED, reason=reason))
+        self._closing = asyncio.get_running_loop().create_task(self.close(code=_code(reason), reason=reason))
+
+
+def _admit(header: str, boot_id: str) -> tuple[int | None, str]:
+    """Return the node that an Authorization header names, or None and the reason. `boot_id` is empty for an agent that
+    does not send it: its first message decides whether it is a copy."""
+    try:
+        node_id = join.authenticate(header)
+    except Problem as problem:
+        return None, problem.detail
+    if node_id is not None and boot_id and copies.is_copy(node_id, boot_id):
+        return None, copies.REFUSAL
+    return node_id, "this is not a node's credential"
+
+
+def _code(reason: str) -> int:
+    """Return the code to close with. After NOT_AUTHENTICATED an agent uses another credential, or joins again."""
+    return COPY if reason == copies.REFUSAL else NOT_AUTHENTICATED

@@ -16,7 +16,7 @@ from gpusched.lib.process.tls_proxy import AUTHORITY
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.agent_messages import Join, Joined
 from gpusched.protocol.states import NodeState
-from nodes.inventory import removal, rotation
+from nodes.inventory import copies, removal, rotation
 from nodes.models import JoinToken, Node
 from nodes.telemetry import readings
 
@@ -72,7 +72,8 @@ def join_node(message: Join, heartbeat_seconds: float, let_in_by: str = "") -> J
     """Create the node, or give an existing one (same `node_key`) a new credential and keep its inventory.
     `let_in_by`: the prefix of its join token.
 
-    409 if another machine has the name, unless that node has reported before, is lost, and nothing on it is in use."""
+    409 if another machine has the name, unless that node has reported before, is lost, and nothing on it is in use. 409
+    also for a copy of the node's disk while the node reports."""
     removal.require_not_removed(message.node_key, let_in_by)
     try:
         return _join(message, heartbeat_seconds, let_in_by)
@@ -88,6 +89,8 @@ def _join(message: Join, heartbeat_seconds: float, let_in_by: str) -> Joined:
         if node is None:
             node = _reuse_lost_node(message) or Node(name=message.name, joined_at=timezone.now())
             node.node_key = message.node_key
+        elif copies.is_copy(node.pk, message.facts.boot_id):
+            raise _name_taken(f"another machine reports as node '{node.name}'", copies.NEXT_STEP)
         node.credential_prefix, node.credential_hash = credential.prefix, credential.secret_hash
         node.credential_at, node.next_credential_hash, node.rotation_asked_at = timezone.now(), "", None
         node.let_in_by = let_in_by

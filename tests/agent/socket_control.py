@@ -11,7 +11,7 @@ from websockets.frames import Opcode
 from websockets.server import ServerProtocol
 
 from gpusched.protocol import streams
-from gpusched.protocol.agent_messages import Sync
+from gpusched.protocol.agent_messages import BOOT_HEADER, Sync
 from gpusched.protocol.streams import WINDOW_BYTES, Endpoint, Open
 from tests.agent.control import Control, eventually
 
@@ -69,6 +69,7 @@ class SocketControl(Control):
         self.streams: dict[int, OpenedStream] = {}
         self.raw_frames: list[bytes] = []  # sent as they are
         self.has_stream_header = False
+        self.boot_id = ""
         self._stream_ids = count(1)
         self._server.handle_error = lambda *_: None  # type: ignore[method-assign]  # agents are killed here
 
@@ -106,6 +107,7 @@ class SocketControl(Control):
 
     def _converse(self, request: BaseHTTPRequestHandler, protocol: ServerProtocol) -> None:
         self.has_stream_header = request.headers.get(streams.HEADER) == streams.HEADER_VALUE
+        self.boot_id = request.headers.get(BOOT_HEADER, "")
         is_admitted = self.admits("/ws/agent/", request.headers.get("Authorization", ""))
         request.connection.settimeout(0.005)
         while True:

@@ -90,6 +90,7 @@ def test_bytes_pass_both_ways_and_each_direction_ends_on_its_own(agent: Agent, c
     port = free_port()
     key = serving(agent, control, str(port))
     assert control.has_stream_header
+    assert control.boot_id == rank_dir.boot_id()
     stream = control.open_stream(key, port=port)
     data = os.urandom(3 * WINDOW_BYTES)
     for start in range(0, len(data), WINDOW_BYTES // 2):
