@@ -23,9 +23,9 @@ _USED = f"""
 """
 
 
-def drop_expired(identity: Identity, key: str) -> bool:
-    """Delete an expired key. Return whether there was one."""
-    return bool(execute(_DROP_EXPIRED, [identity.user_id, key]))
+def drop_expired(identity: Identity, key: str) -> None:
+    """Delete the key if it has expired."""
+    execute(_DROP_EXPIRED, [identity.user_id, key])
 
 
 def find_by_key(identity: Identity, key: str) -> list[dict[str, Any]]:
@@ -33,10 +33,9 @@ def find_by_key(identity: Identity, key: str) -> list[dict[str, Any]]:
     return query(_USED, [identity.user_id, key])
 
 
-def original_job(identity: Identity, key: str, request_hash: str) -> dict[str, Any]:
+def as_submitted(job: dict[str, Any], request_hash: str) -> dict[str, Any]:
     """Return that job as it was when submitted; 409 if the request was another one. Of the fields in the answer to a
     submit, only the time limit and an amount of GPU memory that the server chose may have changed since."""
-    [job] = find_by_key(identity, key)
     if job["request_hash"] != request_hash:
         raise idempotency.key_reused()
     job["evidence"] = job["waited_for"]

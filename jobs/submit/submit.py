@@ -53,7 +53,7 @@ def simulate(request: JobRequest, identity: Identity) -> dict[str, Any]:
     return {**answer, **(_dependency_answer(row) if row["open_dependencies"] else {})}
 
 
-def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = b"") -> Submitted:
+def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = b"", tries: int = 3) -> Submitted:
     """Submit a job. With an idempotency key, N submits make one job and get one answer; 409 for the same key with
     another body, or for another tenant (tokens may be limited to one). 400 for a bad request, 422 for one that can
     never run, 429 when the queue is full or a bucket of the tenant is empty."""
@@ -65,7 +65,7 @@ def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = 
         for job in earlier:
             request_hash = _request_hash(job["tenant_id"], raw)
             if identity.sees(job["tenant_id"]) and job["request_hash"] == request_hash:
-                return _replay(identity, key, request_hash)
+                return _replay(job, request_hash)
         raise
     request_hash = _request_hash(tenant_id, raw) if key else ""
     try:
@@ -78,15 +78,17 @@ def submit(request: JobRequest, identity: Identity, key: str = "", raw: bytes = 
                 )
             except Problem:
                 # The cluster may have changed since the first submit: a repeated request gets the same answer, at once.
-                if key and replays.find_by_key(identity, key):
-                    return _replay(identity, key, request_hash)
+                for job in replays.find_by_key(identity, key) if key else []:
+                    return _replay(job, request_hash)
                 raise
     except IntegrityError:
-        if not key:
+        for job in replays.find_by_key(identity, key) if key else []:
+            return _replay(job, request_hash)
+        if not key or tries == 0:
             raise
-        if replays.drop_expired(identity, key):
-            return submit(request, identity, key, raw)
-        return _replay(identity, key, request_hash)
+        # The key has expired. If another submit has dropped it, the next try waits for the job of that one.
+        replays.drop_expired(identity, key)
+        return submit(request, identity, key, raw, tries - 1)
     answer = _response(row, job_id, submitted_at, tenant, identity.username)
     return Submitted(answer, False, queue_limits.warning(tenant_id, identity.user_id), room)
 
@@ -173,9 +175,9 @@ def _response(row: dict[str, Any], job_id: int, submitted_at: datetime, tenant: 
     return msgspec.json.encode({"job_id": job_id, "status": "submitted", "message": message, "job": job})
 
 
-def _replay(identity: Identity, key: str, request_hash: str) -> Submitted:
-    """Return the answer to the first submit with this key; 409 if that was another request."""
-    job = replays.original_job(identity, key, request_hash)
+def _replay(job: dict[str, Any], request_hash: str) -> Submitted:
+    """Return the answer to the first submit with this key, which made the job; 409 if that was another request."""
+    job = replays.as_submitted(job, request_hash)
     return Submitted(_response(job, job["id"], job["submitted_at"], job["tenant"], job["user"]), True)
 
 

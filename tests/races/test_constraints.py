@@ -8,6 +8,7 @@ import pytest
 from django.db import IntegrityError, connection, connections, transaction
 
 from gpusched.lib.api.problems import Problem
+from gpusched.lib.db.sql import execute
 from jobs.models import Attempt, Job
 from nodes.models import Allocation, Assignment, Device
 from tenants.billing import budgets
@@ -163,6 +164,25 @@ def test_concurrent_submits_with_one_key_make_one_job():
     assert len({result.answer for result in results}) == 1
     assert [result.is_replay for result in results].count(False) == 1
     assert Job.objects.count() == 1
+
+
+def test_concurrent_submits_with_an_expired_key_make_one_job():
+    """The one that drops the expired key has not yet written its job when another one looks for it."""
+    from gpusched.protocol.job_request import JobRequest
+    from jobs.submit.submit import submit as submit_request
+    from tests.factories import identity_for
+
+    tenant = make_tenant()
+    identity = identity_for(make_member(tenant))
+    request = JobRequest(command=["x"], tenant=tenant.name)
+    for _ in range(5):
+        submit_request(request, identity, "key", b"body")
+        execute("UPDATE jobs_idempotencykey SET created_at = now() - interval '25 hours'")
+        jobs = Job.objects.count()
+        results = at_once(*[lambda: submit_request(request, identity, "key", b"body")] * 8)
+        assert [result for result in results if isinstance(result, Exception)] == []
+        assert len({result.answer for result in results}) == 1
+        assert Job.objects.count() == jobs + 1
 
 
 def test_concurrent_edits_of_the_first_budget_of_a_tenant_are_one_after_the_other():
