@@ -113,11 +113,16 @@ def _dependents_of_lost(job_ids: Sequence[int]) -> list[dict[str, Any]]:
 
 def reinstate(job_id: int, tenant_id: int) -> None:
     """Store the unresolved dependencies of a retried job that ended before they were resolved. 422 if it can never
-    start. Resolved dependencies stay resolved."""
+    start, or if retention has deleted a job on whose end that depends. Resolved dependencies stay resolved."""
     sql = "SELECT depends_on FROM jobs_job WHERE id = %s AND open_dependencies > 0"
     for row in query(sql, [job_id]):
         requested = [Dependency(job=item["job"], kind=After(item["kind"])) for item in row["depends_on"]]
-        remaining = unresolved(requested, tenant_id, states_of([dependency.job for dependency in requested]))
+        states = states_of([dependency.job for dependency in requested])
+        deleted = [dependency for dependency in requested if dependency.job not in states]
+        for dependency in deleted:
+            if dependency.kind != After.ANY:
+                raise _unknown_end(dependency)
+        remaining = unresolved([each for each in requested if each not in deleted], tenant_id, states)
         execute("DELETE FROM jobs_dependency WHERE job_id = %s", [job_id])
         write([DependencyEdge(job_id, int(dependency.job), dependency.kind) for dependency in remaining])
         refresh([job_id])
@@ -182,6 +187,12 @@ def _not_found(job: int | str) -> Problem:
         next_step=problem.next_step,
         errors=[FieldError("depends_on", problem.code, problem.detail)],
     )
+
+
+def _unknown_end(dependency: Dependency) -> Problem:
+    message = f"cannot be retried: job {dependency.job}, on which it depends, was deleted some days after its end"
+    step = "submit it again without this dependency"
+    return Problem(422, "dependency_failed", message, next_step=step)
 
 
 def _impossible(dependency: Dependency, state: str) -> Problem:

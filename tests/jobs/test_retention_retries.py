@@ -5,10 +5,12 @@ import threading
 import pytest
 from django.db import OperationalError, connection
 
+from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import execute
 from jobs import retention
 from jobs.actions import job_actions
 from jobs.logs import store
+from jobs.models import Job
 from scheduling.worker import tasks
 from tests.factories import identity_for, make_node, submit
 from tests.jobs.test_retention import age, counts, finish, locked_elsewhere, set_retention
@@ -81,3 +83,23 @@ def test_details_of_a_locked_job_are_deleted_in_a_later_run(settings, job):
         assert tasks.drop_old_jobs() == 0
     assert tasks.drop_old_jobs() == 1
     assert counts("jobs_attempt") == {"jobs_attempt": 1}
+
+
+@pytest.mark.parametrize(("kind", "is_retried"), [("after_ok", False), ("after_fail", False), ("after_any", True)])
+def test_retry_of_a_job_whose_dependency_was_deleted(settings, user, tenant, kind, is_retried):
+    """Only how it ended is unknown. The job itself exists: no 404."""
+    node = make_node(gpus=8)
+    first = submit(user, tenant, gpu_count=1)
+    dependent = submit(user, tenant, gpu_count=1, depends_on=[f"{kind}:{first}"])
+    job_actions.cancel(dependent, identity_for(user))
+    finish(node, exit_code=0)
+    age(31, first)
+    set_retention(settings, jobs="30")
+    assert tasks.drop_old_jobs() == 1
+    if is_retried:
+        job_actions.retry(dependent, identity_for(user))
+        assert Job.objects.get().open_dependencies == 0
+    else:
+        with pytest.raises(Problem, match=f"job {first}, on which it depends, was deleted") as refused:
+            job_actions.retry(dependent, identity_for(user))
+        assert refused.value.status == 422

@@ -68,7 +68,7 @@ CODES: dict[str, tuple[int, str]] = {
         422,
         "the job fits on no node, or not on all nodes together; the detail names the largest possible request",
     ),
-    "dependency_failed": (422, "a job that this one depends on has already ended otherwise"),
+    "dependency_failed": (422, "a job that this one depends on has already ended otherwise, or was deleted"),
     "too_many_logins": (
         429,
         f"more than {limits.MAX_PER_NAME_AND_ADDRESS} attempts in {limits.LOGIN_WINDOW_SECONDS // 60} minutes with a "
