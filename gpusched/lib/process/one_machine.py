@@ -127,7 +127,7 @@ class Machine:
             raise StartError(
                 "GPUSCHED_WEB_PROCESSES above 1, or any free port, needs an IPv4 address in GPUSCHED_HTTP_HOST"
             )
-        probe = socket.socket()
+        probe = socket.socket(socket.AF_INET6 if ":" in self.env.http_host else socket.AF_INET)
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((self.env.http_host, self.port))

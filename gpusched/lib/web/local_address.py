@@ -2,6 +2,8 @@
 
 
 def local_host(http_host: str) -> str:
-    """Return that address for a server that listens on `http_host`."""
+    """Return that address, as URLs and Host headers have it, for a server that listens on `http_host`."""
     # The wildcard address is for listening, not for connecting.
-    return "127.0.0.1" if http_host in ("0.0.0.0", "::") else http_host  # noqa: S104  # nosec B104
+    if http_host in ("0.0.0.0", "::"):  # noqa: S104  # nosec B104
+        return "127.0.0.1"
+    return f"[{http_host}]" if ":" in http_host else http_host
