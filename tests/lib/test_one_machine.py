@@ -8,7 +8,9 @@ import pytest
 
 from gpusched.env import Env
 from gpusched.lib.db import embedded
+from gpusched.lib.process import part_logs
 from gpusched.lib.process.one_machine import Machine, StartError
+from gpusched.lib.process.parts import Part
 
 
 class FullDisk(embedded.Server):
@@ -21,6 +23,12 @@ class FullDisk(embedded.Server):
         self.process = None
         if self.tries == 1:
             raise embedded.PostgresError("no space left on device")
+
+
+class Running(embedded.Server):
+    """A database that need not be started again."""
+
+    def start(self, *_: Any, **__: Any) -> None: ...
 
 
 def test_database_that_does_not_start_again_ends_nothing_else(tmp_path: Path) -> None:
@@ -46,3 +54,23 @@ def test_server_listens_on_an_ipv6_address(tmp_path: Path) -> None:
             machine._require_free_port()
     machine._require_free_port()
     assert machine.url == f"http://[::1]:{port}"
+
+
+def test_logs_of_running_parts_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(part_logs, "MAX_BYTES", 5)
+    machine = Machine(tmp_path, Env(), 0, demo=False, agent=False, log=lambda _: None)
+    machine.database = Running(tmp_path / "postgres")
+    machine.parts = [Part("web", []), Part("cycles", [])]
+    machine._output(machine.parts[0]).parent.mkdir()
+    logs = [machine.database.log, *map(machine._output, machine.parts)]
+    with logs[0].open("ab", 0) as database, logs[1].open("ab", 0) as web:
+        logs[2].write_bytes(b"short")
+        for number in range(3):
+            database.write(b"%d: an error" % number)
+            web.write(b"%d: a warning" % number)
+            machine.stopping = False
+            machine._pause = lambda seconds: setattr(machine, "stopping", True)  # type: ignore[method-assign]
+            machine._watch()
+    assert [log.read_bytes() for log in logs] == [b"", b"", b"short"]
+    assert logs[0].with_name("log.1").read_bytes() == b"2: an error"
+    assert logs[1].with_name("web.log.1").read_bytes() == b"2: a warning"

@@ -52,6 +52,10 @@ class Server:
     def data(self) -> Path:
         return self._home() / "data"
 
+    @property
+    def log(self) -> Path:
+        return self._home() / "log"
+
     def url(self, database: str = "gpusched") -> str:
         password = (self._home() / "password").read_text().strip()
         return f"postgresql://gpusched:{password}@/{database}?host={quote(str(self._sockets()), safe='/')}"
@@ -137,7 +141,7 @@ class Server:
         sockets.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._chown(sockets)
         command = [str(self._binary("postgres")), "-D", str(self.data), "-k", str(sockets), "-c", "listen_addresses="]
-        with (self._home() / "log").open("ab") as log:
+        with self.log.open("ab") as log:
             return subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True,
                 preexec_fn=preexec, **_as_user(),
@@ -217,7 +221,7 @@ class Server:
                 shutil.chown(path, _USER)
 
     def _log_tail(self) -> str:
-        return (self._home() / "log").read_text(errors="replace")[-2000:]
+        return self.log.read_text(errors="replace")[-2000:]
 
 
 _USER = "nobody"

@@ -21,7 +21,7 @@ from types import FrameType
 
 from gpusched.env import CONFIG, Env, unusable_data_dir
 from gpusched.lib.db import embedded
-from gpusched.lib.process import tls_proxy
+from gpusched.lib.process import part_logs, tls_proxy
 from gpusched.lib.process.children import die_with_parent
 from gpusched.lib.process.parts import Fork, Part
 from gpusched.lib.process.tls_proxy import AUTHORITY, TlsProxy
@@ -33,6 +33,7 @@ PRETEND_FLEET = ("2:NVIDIA A100-SXM4-40GB:40960:8:64:524288", "2:NVIDIA H100 80G
 _REPORTING = ("agent", "demo")
 # A busy machine takes more than a minute.
 START_SECONDS = 180.0
+BOUND_LOGS_SECONDS = 30.0
 # Above the limit of an agent's message (nodes/agents/websocket.py), whose check closes with an explicit code.
 _SOCKET_BYTES = 5 << 20
 
@@ -301,9 +302,13 @@ class Machine:
         self.log(f"  logs are in {self.data_dir / 'output'}; Ctrl-C stops everything\n")
 
     def _watch(self) -> None:
+        bounded_at = -BOUND_LOGS_SECONDS
         while not self.stopping:
             self._restart_fallen()
             self._restart_database()
+            if time.monotonic() - bounded_at >= BOUND_LOGS_SECONDS:
+                part_logs.bound([*map(self._output, self.parts), *([self.database.log] if self.database else [])])
+                bounded_at = time.monotonic()
             self._pause(0.2)
 
     def _pause(self, seconds: float) -> None:
