@@ -88,3 +88,23 @@ def test_restore_that_fails_changes_nothing(database_url: str, tmp_path: Path) -
         with pytest.raises(backups.BackupError, match=r"psql failed: .*cannot drop function"):
             backups.restore(file, tmp_path, database_url, lambda url: 0)
         assert connection.execute("SELECT id FROM person").fetchall() == [(1,)]
+
+
+@pytest.mark.parametrize("name", [backups.KEY, backups._LAST])
+def test_file_that_cannot_be_written_as_a_whole_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A process that was killed left an empty key, with which nothing starts, or a record that no doctor could read."""
+    file = tmp_path / name
+    file.write_text("previous")
+    state: list[str] = []
+
+    def killed(*_: object) -> None:
+        state.append(file.read_text())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", killed)
+    with pytest.raises(KeyboardInterrupt):
+        backups._write(file, "next")
+    assert state == ["previous"]
+    assert [path.name for path in tmp_path.iterdir()] == [name]

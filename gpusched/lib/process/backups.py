@@ -58,7 +58,7 @@ def back_up(data_dir: Path, database_url: str, secret_key: str, directory: Path,
         with archive.open("rb") as file:
             os.fsync(file.fileno())
         archive.rename(target)
-    (data_dir / _LAST).write_text(json.dumps({"at": now.isoformat(), "file": str(target.absolute())}))
+    _write(data_dir / _LAST, json.dumps({"at": now.isoformat(), "file": str(target.absolute())}))
     return target
 
 
@@ -89,7 +89,7 @@ def restore(archive: Path, data_dir: Path, database_url: str, prepare: Callable[
             options = ["--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--single-transaction"]
             _run("psql", [*options, f"--file={drop}", f"--file={statements}"], url)
             prepared = prepare(url)
-        _write_key(data_dir / KEY, (Path(place) / KEY).read_text())
+        _write(data_dir / KEY, (Path(place) / KEY).read_text())
     return prepared
 
 
@@ -118,10 +118,18 @@ def _unpack(archive: Path, place: Path) -> None:
                 shutil.copyfileobj(content, target)
 
 
-def _write_key(path: Path, text: str) -> None:
-    path.unlink(missing_ok=True)
-    path.touch(mode=0o600)
-    path.write_text(text)
+def _write(path: Path, text: str) -> None:
+    """Replace a file, which only this user can read, as a whole or not at all: this process may be killed."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent)
+    try:
+        with open(handle, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(handle)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
 
 
 def _run(program: str, arguments: list[str], url: str) -> None:
