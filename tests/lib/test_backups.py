@@ -3,12 +3,14 @@
 import os
 import tarfile
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from django.core.management import call_command
 from psycopg.conninfo import make_conninfo
 
 from gpusched.lib.process import backups
@@ -108,3 +110,21 @@ def test_file_that_cannot_be_written_as_a_whole_stays_as_it_is(
         backups._write(file, "next")
     assert state == ["previous"]
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize(("key", "is_warned"), [("", False), ("restored", False), ("another", True)])
+def test_restore_warns_of_a_key_that_overrides_the_one_of_the_backup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any, capsys: pytest.CaptureFixture[str],
+    key: str, is_warned: bool,
+) -> None:  # fmt: skip
+    settings.DATA_DIR, settings.ENV = tmp_path, replace(settings.ENV, secret_key=key)
+
+    def restore(*_: object) -> int:
+        (tmp_path / backups.KEY).write_text("restored\n")
+        return 4
+
+    monkeypatch.setattr(backups, "restore", restore)
+    call_command("restore", "a.tar")
+    output = capsys.readouterr()
+    assert "restored 4 jobs" in output.out
+    assert ("GPUSCHED_SECRET_KEY is set" in output.err) is is_warned

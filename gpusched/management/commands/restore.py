@@ -29,6 +29,12 @@ class Command(BaseCommand):
                 jobs = backups.restore(options["file"], data_dir, settings.ENV.database_url, skip_ids)
             except BlockingIOError as error:
                 raise CommandError(f"gpusched is running with the data in {data_dir}; stop it first") from error
-            except (backups.BackupError, PostgresError) as error:
+            except (backups.BackupError, PostgresError, OSError) as error:
                 raise CommandError(str(error)) from error
+        key = data_dir / backups.KEY
+        if settings.ENV.secret_key not in ("", key.read_text().strip()):
+            self.stderr.write(
+                f"GPUSCHED_SECRET_KEY is set, and is not the key of the backup: remove it, or set it to the content of"
+                f" {key}, before you start gpusched. Otherwise no secret of a tenant can be read"
+            )
         self.stdout.write(f"restored {jobs} jobs of {options['file']}; now start gpusched")
