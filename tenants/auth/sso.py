@@ -7,7 +7,7 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import User
-from django.db import transaction
+from django.db import IntegrityError, transaction
 
 from gpusched import oidc
 from gpusched.lib.api.problems import Problem
@@ -79,13 +79,19 @@ def _refusal_of(person: ExternalUser, rules: oidc.GroupMapping) -> Problem | Non
 def _find_or_create_user(person: ExternalUser) -> User:
     """Return the account of that name, or a new one. It must have no password and no bound login: a user who can choose
     a name at the provider must get neither the local admin's account nor that of another user of the provider."""
-    user = User.objects.select_for_update().filter(username=person.name).first()
+    accounts = User.objects.select_for_update().filter(username=person.name)
+    user = accounts.first()
     if user is None:
         if not settings.ENV.oidc_create_users:
             raise _refused(f"there is no account {person.name} here", "ask an admin to create it")
-        user = User.objects.create_user(person.name, person.email[:254])
-        log.record("user.create", f"user {person.name}", None, {"email": person.email})
-    elif not _is_free(user):
+        try:
+            with transaction.atomic():
+                user = User.objects.create_user(person.name, person.email[:254])
+                log.record("user.create", f"user {person.name}", None, {"email": person.email})
+            return user
+        except IntegrityError:  # created meanwhile
+            user = accounts.get()
+    if not _is_free(user):
         raise _refused(
             f"there is an account {person.name} here that is not bound to this login",
             "ask an admin; you get an account without a password and without earlier logins at your next login",

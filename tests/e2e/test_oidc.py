@@ -3,7 +3,9 @@
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
@@ -189,3 +191,45 @@ for name in ("admin", "linus"):
         given = {"username": name, "password": "correct horse battery"}
         answer = httpx.post(f"{up.url}/api/v1/login", json=given, timeout=60)
         assert answer.status_code == status, answer.text
+
+
+def with_subject(subject: str) -> Lie:
+    return lambda claims: {**claims, "sub": subject}
+
+
+def log_in_at_once(up: Stack, provider: Provider, lies: Sequence[Lie]) -> list[tuple[int, str]]:
+    """Log in once per lie, all at once. Return the status of each, and the name of the account or nothing."""
+    gate, waiting = threading.Barrier(len(lies)), list(lies)
+
+    def lie(claims: dict[str, object]) -> dict[str, object]:
+        gate.wait(30)
+        return waiting.pop()(claims)
+
+    def visit(_: object) -> tuple[int, str]:
+        with httpx.Client(base_url=up.url, follow_redirects=True, timeout=60) as browser:
+            status = log_in(browser).status_code
+            return status, str((me(browser) or {}).get("user", ""))
+
+    provider.lie = lie
+    with ThreadPoolExecutor(len(lies)) as pool:
+        return list(pool.map(visit, lies))
+
+
+@pytest.mark.parametrize("has_account", [False, True])
+def test_first_logins_of_a_person_at_once_all_succeed(up: Stack, provider: Provider, has_account: bool) -> None:
+    """Such as those of several tabs of one browser."""
+    for number in range(5):
+        name = f"twin-{has_account}-{number}"
+        if has_account:
+            up.client().create_user(name, login="sso")
+        provider.person = {**GRACE, "sub": name, "preferred_username": name, "groups": ["ml"]}
+        assert log_in_at_once(up, provider, [lambda claims: claims] * 4) == [(200, name)] * 4
+
+
+def test_account_is_bound_to_one_of_two_persons_with_its_name_who_log_in_at_once(up: Stack, provider: Provider) -> None:
+    for number in range(10):
+        name = f"rival-{number}"
+        up.client().create_user(name, login="sso")
+        provider.person = {**GRACE, "preferred_username": name, "groups": ["ml"]}
+        lies = [with_subject(f"{name}-{each}") for each in range(2)]
+        assert sorted(log_in_at_once(up, provider, lies)) == [(200, name), (403, "")]

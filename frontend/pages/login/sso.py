@@ -17,6 +17,8 @@ from allauth.socialaccount.providers.openid_connect.provider import OpenIDConnec
 from allauth.socialaccount.providers.openid_connect.views import OpenIDConnectOAuth2Adapter
 from allauth.utils import build_absolute_uri
 from django.contrib import auth
+from django.contrib.auth.models import User
+from django.db import IntegrityError, transaction
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
@@ -116,13 +118,9 @@ class AccountAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
 
     def pre_social_login(self, request: HttpRequest, sociallogin: Any) -> None:
         try:
-            existing = sociallogin.user if sociallogin.is_existing else None
-            user = sso.sign_in(sso.claims_of(sociallogin.account.extra_data["id_token"]), existing)
+            user = _sign_in(request, sociallogin)
         except Problem as problem:
             raise ImmediateHttpResponse(page_error(request, 403, problem)) from problem
-        if existing is None:
-            sociallogin.user, sociallogin.email_addresses = user, []
-            sociallogin.save(request, connect=True)
         auth.login(request, user, backend="tenants.auth.login_throttle.ThrottledLogin")
         request.session.set_expiry(SESSION_SECONDS)
         raise ImmediateHttpResponse(redirect(sociallogin.state.get("next") or "/"))
@@ -132,6 +130,26 @@ class AccountAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
     ) -> None:
         logger.warning("a login by OpenID Connect failed: %s %s", error, exception or "")
         raise ImmediateHttpResponse(_failed(request))
+
+
+def _sign_in(request: HttpRequest, sociallogin: Any) -> User:
+    """Return the account of the login, bound to it. Raises Problem."""
+    person = sso.claims_of(sociallogin.account.extra_data["id_token"])
+    if sociallogin.is_existing:
+        return sso.sign_in(person, sociallogin.user)
+    unsaved = sociallogin.user
+    try:
+        with transaction.atomic():  # until the binding is stored, no other login finds the account free
+            sociallogin.user, sociallogin.email_addresses = sso.sign_in(person, None), []
+            sociallogin.save(request, connect=True)
+    except (Problem, IntegrityError):
+        # Another login of the same person, such as in another tab, may have bound the account meanwhile.
+        sociallogin.user = unsaved
+        sociallogin.lookup()
+        if not sociallogin.is_existing:
+            raise
+        return sso.sign_in(person, sociallogin.user)
+    return sociallogin.user  # type: ignore[no-any-return]
 
 
 def begin(request: HttpRequest) -> HttpResponse:
