@@ -20,6 +20,7 @@ from jobs.events.log import KINDS, Reader, frontier, read, require_issued
 from jobs.events.stream import hub
 from tenants.api.tenants import find_tenant
 from tenants.auth.identity import Identity, identity, identity_of_token, identity_of_user
+from tenants.auth.page_access import Session, access_of
 
 MAX_WAIT_SECONDS = 30
 PARAMETERS = {
@@ -97,17 +98,17 @@ def _reader(caller: Identity, params: dict[str, str]) -> Reader:
 
 
 def _reauthorization(request: HttpRequest, header: str, params: dict[str, str]) -> Any:
-    """Return a function that reloads the reader with current memberships; None once logged out or revoked."""
-    key = None if header else request.session.session_key
-    user_id = request.user.pk or 0
+    """Return a function that reloads the reader with current memberships; None once its login has ended, by a new
+    password, too, or its token is revoked."""
+    user, key = request.user, request.session.session_key or ""
+    session = Session(user.pk, key, user.password) if isinstance(user, User) and not header else None
 
     def ask() -> Reader | None:
-        if header:
+        if session is None:
             caller = identity_of_token(header)
             return None if caller is None else _reader(caller, params)
-        user = User.objects.filter(pk=user_id, is_active=True).first()
-        is_there = user is not None and key is not None and request.session.exists(key)
-        return _reader(identity_of_user(user), params) if user is not None and is_there else None
+        [access] = access_of([session])
+        return _reader(identity_of_user(User.objects.get(pk=session.user_id)), params) if access.is_allowed else None
 
     return ask
 

@@ -11,6 +11,8 @@ from urllib.parse import urlencode
 import pytest
 from asgiref.sync import sync_to_async
 from asgiref.testing import ApplicationCommunicator
+from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session
 from django.db import connections
 from django.test import Client
 
@@ -276,6 +278,30 @@ async def test_stream_hides_other_tenants_and_ends_with_its_token(hub, nlp, memb
         pass
     await stream.ended()
     assert not hub.limiter.now
+
+
+def change_password(user):
+    user.set_password("another one")
+    user.save()
+
+
+ENDS_OF_A_LOGIN = {
+    "deactivated": lambda user, page: User.objects.filter(pk=user.pk).update(is_active=False),
+    "new password": lambda user, page: change_password(user),
+    "logout": lambda user, page: page.logout(),
+    "expired": lambda user, page: Session.objects.update(expire_date="2020-01-01T00:00:00Z"),
+}
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("end", ENDS_OF_A_LOGIN.values(), ids=ENDS_OF_A_LOGIN)
+def test_stream_of_a_page_ends_with_its_login(member, end):
+    page = Client()
+    page.force_login(member)
+    reauthorize = events._reauthorization(page.get(EVENTS).wsgi_request, "", {"since": "0"})
+    assert reauthorize() is not None
+    end(member, page)
+    assert reauthorize() is None
 
 
 @pytest.mark.django_db
