@@ -8,6 +8,8 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
 
+from gpusched.lib.db.sql import execute, query
+from gpusched.lib.hooks import hook
 from jobs.models import Job
 from tenants.billing import budgets
 from tenants.models import Budget, BudgetCrossing, UsageRefund
@@ -217,3 +219,15 @@ class TestEdits:
         )
         budget.refresh_from_db()
         assert (budget.soft_gpu_hours, budget.hard_gpu_hours, budget.version) == (None, 5.0, 2)
+
+
+def test_sum_of_the_ledger_needs_its_index_alone():
+    """Each row of a million costs a page of the table otherwise, and cycles wait for the sum."""
+    nlp = make_tenant("nlp")
+    Budget.objects.create(tenant=nlp, hard_gpu_hours=1)
+    recent(nlp, make_member(nlp), hours=1)
+    for scan in ("seqscan", "bitmapscan"):
+        execute(f"SET LOCAL enable_{scan} = off")
+    sql = budgets._USED.format(running=hook("running_use"))
+    plan = query(f"EXPLAIN {sql}", {"ids": [nlp.pk], "with_archived": True})
+    assert "Index Only Scan using usage_of_tenant on tenants_usageentry" in str(plan)
