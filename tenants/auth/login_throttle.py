@@ -37,6 +37,8 @@ class ThrottledLogin(ModelBackend):
             return None
         one_time = passwords.one_time(username)
         user = self.verify(request, username, password, is_valid=not (one_time and one_time.is_expired))
+        if one_time:
+            passwords.keep_one_time(username, password)
         if user is not None and new_password is not None:
             passwords.require_good(new_password, user, "new_password")
             if new_password == password:

@@ -5,6 +5,7 @@ import secrets
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from django.contrib.auth.hashers import check_password
 from django.contrib.auth.models import User
 from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
@@ -85,6 +86,13 @@ def one_time(username: str) -> OneTime | None:
     rows = query(_ONE_TIME, [username]) if "\x00" not in username else []
     is_same = bool(rows) and is_one_time(rows[0]["digest"], rows[0]["password"])
     return OneTime(rows[0]["expires_at"]) if is_same else None
+
+
+def keep_one_time(username: str, text: str) -> None:
+    """Keep a one-time password one after a check: Django stores a stronger hash of a right password, if it has one."""
+    record = OneTimePassword.objects.select_related("user").filter(user__username=username).first()
+    if record and not is_one_time(record.digest, record.user.password) and check_password(text, record.user.password):
+        OneTimePassword.objects.filter(pk=record.pk, digest=record.digest).update(digest=_digest(record.user.password))
 
 
 def is_one_time(digest: str | None, password_hash: str) -> bool:

@@ -67,6 +67,17 @@ class TestCreate:
         assert log_in(NEW).status_code == 201
         assert call("GET", "/api/v1/users/kim", admin).json()["login"] == "password"
 
+    @pytest.mark.parametrize("is_expired", [False, True])
+    def test_one_time_password_stays_one_when_django_hashes_it_anew(self, admin, settings, is_expired):
+        """At the first login after an upgrade of Django, whose hashes become stronger."""
+        one_time = create(admin)["one_time_password"]
+        if is_expired:
+            OneTimePassword.objects.update(expires_at=timezone.now())
+        settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.PBKDF2PasswordHasher", *settings.PASSWORD_HASHERS]
+        expected = (401, "not_authenticated") if is_expired else (403, "password_change_required")
+        assert [refused(log_in(one_time)) for _ in range(3)] == [expected] * 3
+        assert User.objects.get(username="kim").password.startswith("pbkdf2")
+
     def test_one_time_password_expires(self, admin):
         one_time = create(admin)["one_time_password"]
         OneTimePassword.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
