@@ -58,8 +58,7 @@ def learn() -> int:
 
 def drop_old() -> int:
     return (
-        store.drop_old(settings.ENV.log_retention_days)
-        + missing_users.drop_old()
+        missing_users.drop_old()
         + idempotency.drop_old_keys()
         + drop_expired_sessions()
         + execute(
@@ -70,6 +69,8 @@ def drop_old() -> int:
             "DELETE FROM scheduling_cycle WHERE %s > 0 AND started_at < now() - make_interval(secs => %s)",
             [settings.ENV.cycle_retention_days, settings.ENV.cycle_retention_days * 86400],
         )
+        # Last: a storage of logs may be down, or refuse to delete anything.
+        + store.drop_old(settings.ENV.log_retention_days)
     )
 
 

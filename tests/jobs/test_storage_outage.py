@@ -1,11 +1,15 @@
 """The disk of logs and large tasks is full, or their object store does not answer (A40): only what needs it fails."""
 
 import json
+from dataclasses import replace
 
 import pytest
+from django.contrib.sessions.models import Session
 from django.core.files.storage import Storage
 from django.test import Client
 
+from gpusched.lib.db.sql import execute
+from scheduling.worker import tasks
 from serving import payloads
 from serving.models import InferenceRequest
 from tests.factories import make_member, make_node, make_tenant, make_token, run_cycle, submit
@@ -73,3 +77,17 @@ def test_large_task_is_refused_and_a_small_one_accepted(user, headers):
 
 def test_file_that_cannot_be_deleted_is_left_to_a_later_sweep():
     payloads.delete(["tasks/2026010100/a"])
+
+
+def test_other_old_rows_are_deleted_when_no_log_can_be(user, settings):
+    """An object store may refuse deletions for good."""
+    node = make_node(gpus=1)
+    submit(user, user.memberships.get().tenant)
+    run_cycle()
+    node.end(*node.start_all())
+    execute("UPDATE jobs_attempt SET ended_at = now() - interval '40 days'")
+    settings.ENV = replace(settings.ENV, log_retention_days=30)
+    Session.objects.create(session_key="x", session_data="", expire_date="2020-01-01T00:00:00Z")
+    with pytest.raises(Away):
+        tasks.drop_old()
+    assert not Session.objects.exists()
