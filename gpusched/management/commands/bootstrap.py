@@ -12,7 +12,8 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.core.management.base import BaseCommand
-from django.db import connection
+from django.db import connection, transaction
+from django.db.models import Q
 
 from gpusched.lib.db.locks import Lock, locked
 from gpusched.management.commands import migrate
@@ -52,20 +53,22 @@ class Command(BaseCommand):
 
 
 def _admin() -> str | None:
-    """Create the admin if there is none. Return its new password, else None."""
-    if User.objects.filter(is_superuser=True).exists():
+    """Create the admin if there is none and no other account has the name. Return its new password, else None."""
+    if User.objects.filter(Q(is_superuser=True) | Q(username="admin")).exists():
         return None
     password = secrets.token_urlsafe(12)
-    admin = User.objects.create_superuser("admin", password=password)
-    _write_token(admin, "admin", list(Scope))
+    with transaction.atomic():
+        admin = User.objects.create_superuser("admin", password=password)
+        _write_token(admin, "admin", list(Scope))
     return password
 
 
 def _default_tenant() -> None:
-    """Create a tenant without limits, owned by the admin, so that a new installation can run jobs at once."""
+    """Create a tenant without limits, owned by the first admin, so that a new installation can run jobs at once."""
     if not Tenant.objects.exists():
         tenant = create_tenant({"name": "default", "display_name": "Default"}, actor="bootstrap")
-        set_member(tenant, User.objects.get(username="admin"), Role.OWNER)
+        if admin := User.objects.filter(is_superuser=True).order_by("pk").first():
+            set_member(tenant, admin, Role.OWNER)
 
 
 def _demo_tenant(fields: dict[str, Any], quota: dict[str, Any], username: str) -> None:
