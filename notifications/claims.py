@@ -14,6 +14,7 @@ from django.db import transaction
 
 from gpusched.lib.db.sql import columns, execute, query
 from notifications import metrics
+from notifications.expansion import GETS_NOTICE
 
 # A holder starts no message after BUNDLE_SECONDS, and each try takes at most 20 s (sending/child.py). A second try may
 # last longer than the claim: then the delivery is sent again under its id.
@@ -56,7 +57,7 @@ _ROUTES = f"""
               AND d.next_at <= now()))
      ORDER BY r.last_sent_at NULLS FIRST, r.id LIMIT %(limit)s FOR UPDATE OF r SKIP LOCKED
 """
-_CLAIM = """
+_CLAIM = f"""
     WITH due AS (
         SELECT id FROM notifications_delivery
          WHERE route_id = %(route)s AND state = 'pending' AND next_at <= now() AND (is_urgent OR NOT %(urgent_only)s)
@@ -65,8 +66,10 @@ _CLAIM = """
         UPDATE notifications_delivery d
            SET attempts = attempts + 1, next_at = now() + make_interval(secs => %(seconds)s)
           FROM due WHERE d.id = due.id RETURNING d.id, d.uid, d.attempts, d.notice_id)
-    SELECT c.id, c.uid::text AS uid, c.attempts, n.kind, n.tenant_id, n.user_id, n.subject_id, n.data, n.at
-      FROM claimed c JOIN notifications_notice n ON n.id = c.notice_id ORDER BY c.id
+    SELECT c.id, c.uid::text AS uid, c.attempts, n.kind, n.tenant_id, n.user_id, n.subject_id, n.data, n.at,
+           r.tenant_id IS NOT NULL OR {GETS_NOTICE.format(notice="n")} AS is_allowed
+      FROM claimed c JOIN notifications_notice n ON n.id = c.notice_id
+      JOIN notifications_route r ON r.id = %(route)s ORDER BY c.id
 """
 
 
@@ -112,10 +115,13 @@ def _claim_of(route: dict[str, Any]) -> Bundle:
     values = {
         "route": route["id"], "urgent_only": route["urgent_only"], "limit": most, "seconds": CLAIM_SECONDS,
     }  # fmt: skip
+    rows = query(_CLAIM, values)
+    # Since the notice, its user may have left the tenant, or been disabled.
+    _end([row["id"] for row in rows if not row["is_allowed"]], "the owner of the route no longer sees this")
     deliveries = tuple(
         Claimed(row["id"], row["uid"], row["attempts"], row["kind"], row["tenant_id"], row["user_id"],
                 row["subject_id"], row["data"], row["at"])
-        for row in query(_CLAIM, values)
+        for row in rows if row["is_allowed"]
     )  # fmt: skip
     sealed = tuple(filter(None, (route["sealed_secret"], route["sealed_previous"])))
     return Bundle(route["id"], route["channel"], route["sealed_target"], sealed, deliveries)
@@ -195,6 +201,12 @@ def drop_pending(route_id: int, error: str) -> None:
             WHERE route_id = %s AND state = 'pending'""",
         [error, route_id],
     )
+
+
+def _end(ids: Sequence[int], error: str) -> None:
+    if ids:
+        sql = "UPDATE notifications_delivery SET state = 'failed', ended_at = now(), error = %s WHERE id = ANY(%s)"
+        execute(sql, [error, list(ids)])
 
 
 def release(deliveries: Sequence[Claimed]) -> None:

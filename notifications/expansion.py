@@ -7,7 +7,16 @@ MAX_NOTICES = 500
 LOG_SECONDS = 3.0
 # A route of a tenant gets the notices of the tenant. A route of a user gets those of the user's own jobs and
 # reservations, and those of the whole tenant, while the user is a member; admins also get those without a tenant.
-_EXPAND = """
+# Of a user's route r and a notice: whether the user gets it.
+GETS_NOTICE = """
+    EXISTS (
+        SELECT 1 FROM tenants_people p WHERE p.id = r.user_id AND p.is_active AND (
+           {notice}.tenant_id IS NULL AND {notice}.user_id IS NULL AND p.is_superuser
+           OR {notice}.user_id = r.user_id AND ({notice}.tenant_id IS NULL OR p.is_superuser)
+           OR ({notice}.user_id IS NULL OR {notice}.user_id = r.user_id) AND EXISTS (
+              SELECT 1 FROM tenants_members m WHERE m.user_id = r.user_id AND m.tenant_id = {notice}.tenant_id)))
+"""
+_EXPAND = f"""
     WITH batch AS (
         SELECT * FROM notifications_notice WHERE expanded_at IS NULL ORDER BY id LIMIT %(limit)s
            FOR UPDATE SKIP LOCKED),
@@ -17,15 +26,7 @@ _EXPAND = """
                CASE WHEN b.kind = 'job_failed' THEN now() + make_interval(secs => %(log_seconds)s) ELSE now() END, '',
                false
           FROM batch b JOIN notifications_route r ON r.is_enabled AND (
-               b.kind = ANY(r.kinds) AND (
-                  r.tenant_id = b.tenant_id
-                  OR EXISTS (
-                     SELECT 1 FROM tenants_people p WHERE p.id = r.user_id AND p.is_active AND (
-                        b.tenant_id IS NULL AND b.user_id IS NULL AND p.is_superuser
-                        OR b.user_id = r.user_id AND (b.tenant_id IS NULL OR p.is_superuser)
-                        OR (b.user_id IS NULL OR b.user_id = r.user_id) AND EXISTS (
-                           SELECT 1 FROM tenants_members m
-                            WHERE m.user_id = r.user_id AND m.tenant_id = b.tenant_id)))))
+               b.kind = ANY(r.kinds) AND (r.tenant_id = b.tenant_id OR {GETS_NOTICE.format(notice="b")}))
          ORDER BY b.id, r.id ON CONFLICT (notice_id, route_id) DO NOTHING)
     UPDATE notifications_notice n SET expanded_at = now() FROM batch b WHERE n.id = b.id RETURNING n.id
 """

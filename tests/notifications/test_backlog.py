@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpusched.lib.db.sql import rows
+from gpusched.lib.db.sql import execute, rows
 from gpusched.lib.hooks import hook
 from notifications.sending.sender import Sender
 from tests.factories import make_member, make_tenant
@@ -28,3 +28,22 @@ def test_people_get_full_messages_at_once_and_the_remainder_after_the_rest(sende
     pass_time(20)
     work(sender, ticks=1)
     assert dict(rows(states)) == {"sent": 250}
+
+
+@pytest.mark.parametrize(
+    "end", ["DELETE FROM tenants_membership WHERE user_id = %s", "UPDATE auth_user SET is_active = false WHERE id = %s"]
+)
+def test_notices_that_wait_for_a_digest_do_not_reach_a_user_who_left(sender: Sender, receiver: Receiver, end: str):
+    nlp = make_tenant("nlp")
+    kim, lin = make_member(nlp, name="kim"), make_member(nlp, name="lin")
+    for user in (kim, lin):
+        mail(user, f"ntfy://127.0.0.1:{receiver.port}/{user.username}", digest_minutes=60)
+    hook("notify")("reservation_starting", tenant_id=nlp.pk, data={"text": "of the tenant"})
+    work(sender)
+    execute(end, [kim.pk])
+    pass_time(3600)
+    work(sender)
+    assert [request.json["topic"] for request in receiver.requests] == ["lin"]
+    assert rows("SELECT state, error FROM notifications_delivery ORDER BY state") == [
+        ("failed", "the owner of the route no longer sees this"), ("sent", "")
+    ]  # fmt: skip
