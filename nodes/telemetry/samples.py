@@ -4,6 +4,7 @@ One tick writes samples and both counts, so that they agree: for each device it 
 as the present status. The four counters therefore always add up to GPUs times wall time, also across restarts and
 pauses of the worker."""
 
+import time
 from collections.abc import Sequence
 from datetime import date, datetime
 from typing import Any
@@ -14,7 +15,8 @@ from nodes.health.gpu_status import GPU_STATUS, GPU_STATUSES, HOLDERS, IS_HELD, 
 ROLLUP_SECONDS = 300
 # After a long pause, one call makes up for at most this many periods.
 MAX_PERIODS = 36
-MAX_DROPPED = 20_000
+# Rows of one DELETE, and the time of one run: 8,000 GPUs have 32,000 new samples a minute, the time between two runs.
+MAX_DROPPED, DROP_SECONDS = 20_000, 10.0
 
 _BEGIN = """
     INSERT INTO nodes_gpuclock (id, counted_until, busy, held_idle, free, unavailable)
@@ -142,19 +144,25 @@ def _roll_up(now: datetime | None) -> int:
 
 
 def drop_old(sample_days: float, rollup_days: float) -> int:
-    """Delete samples, roll-ups and incidents older than these days (0: none), at most MAX_DROPPED of each, so that a
-    call never takes long. Return how many."""
+    """Delete samples, roll-ups and incidents older than these days (0: none), for at most about DROP_SECONDS. Return
+    how many."""
+    until = time.monotonic() + DROP_SECONDS
     old = (("nodes_sample", "at", sample_days), ("nodes_rollup", "at", rollup_days),
            ("nodes_incident", "until", rollup_days))  # fmt: skip
-    return sum(
-        execute(
-            f"DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE {at} < now() - make_interval(secs => %s)"
-            f" ORDER BY {at} LIMIT %s)",
-            [days * 86400, MAX_DROPPED],
-        )
-        for table, at, days in old
-        if days
+    return sum(_drop(table, at, days, until) for table, at, days in old if days)
+
+
+def _drop(table: str, at: str, days: float, until: float) -> int:
+    sql = (
+        f"DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE {at} < now() - make_interval(secs => %s)"
+        f" ORDER BY {at} LIMIT %s)"
     )
+    count = 0
+    while True:
+        deleted = execute(sql, [days * 86400, MAX_DROPPED])
+        count += deleted
+        if deleted < MAX_DROPPED or time.monotonic() > until:
+            return count
 
 
 def history(device_id: int, resolution: str, since: datetime, limit: int) -> list[dict[str, Any]]:

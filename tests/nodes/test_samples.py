@@ -200,6 +200,18 @@ class TestRollups:
         assert samples.drop_old(1, 3) == 3
         assert (Sample.objects.count(), Rollup.objects.count()) == (1, 2)
 
+    def test_one_run_deletes_as_many_samples_as_a_large_cluster_adds_until_the_next(self, device, monkeypatch):
+        """In batches, until its time is over."""
+        monkeypatch.setattr(samples, "MAX_DROPPED", 2)
+        old = timezone.now() - timedelta(days=2)
+        rows = [Sample(device=device, at=old - timedelta(seconds=n), cell="busy", seconds=15) for n in range(9)]
+        Sample.objects.bulk_create(rows)
+        monkeypatch.setattr(samples, "DROP_SECONDS", -1.0)
+        assert samples.drop_old(1, 3) == 2
+        monkeypatch.setattr(samples, "DROP_SECONDS", 60.0)
+        assert samples.drop_old(1, 3) == 7
+        assert not Sample.objects.exists()
+
     def test_closed_incidents_are_deleted_like_roll_ups_and_0_days_keeps_all(self, device):
         now = timezone.now()
         for days in (1, 5, None):
