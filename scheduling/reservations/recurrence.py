@@ -17,16 +17,12 @@ from tenants.auth.identity import Identity, identity_of_server
 DAYS = {Recurrence.DAILY: 1, Recurrence.WEEKLY: 7}
 
 
-def next_start(starts_at: datetime, recurrence: str, zone: str, first: datetime) -> datetime:
-    """Return the start of the next occurrence: at the same time of day in the tenant's time zone, also over a change
-    of the clocks. `first`: the start of the first one, whose time of day the clocks may have skipped this time."""
-    present = starts_at.astimezone(ZoneInfo(zone))
-    as_first = datetime.combine(present, first.astimezone(ZoneInfo(zone)).time(), present.tzinfo)
-    if as_first.timestamp() == starts_at.timestamp():
-        present = as_first
-    # Arithmetic within a time zone is that of the clock on the wall.
-    following = present + timedelta(days=DAYS[Recurrence(recurrence)])
-    return following.astimezone(starts_at.tzinfo)
+def next_start(starts_at: datetime, recurrence: str, zone: str, first_at: datetime) -> datetime:
+    """Return the start of the occurrence after `starts_at`: at the time of day of the first one in the tenant's time
+    zone, also over a change of the clocks. On a day that lacks this time, it is later by the hour that is skipped."""
+    following = starts_at.astimezone(ZoneInfo(zone)) + timedelta(days=DAYS[Recurrence(recurrence)])
+    at = first_at.astimezone(ZoneInfo(zone)).time()
+    return datetime.combine(following, at, ZoneInfo(zone)).astimezone(starts_at.tzinfo)
 
 
 def extend_series(now: datetime | None = None) -> int:

@@ -230,13 +230,15 @@ def test_occurrences_keep_the_time_of_day_when_the_clocks_change():
     assert recurrence.next_start(start, "weekly", "UTC", start) == start + timedelta(weeks=1)
 
 
-def test_series_returns_to_a_time_of_day_that_the_clocks_skipped_once():
-    """The clocks of Berlin go from 02:00 to 03:00 on 28 March 2027."""
-    starts = [datetime(2027, 3, 27, 1, 30, tzinfo=UTC)]
-    for _ in range(3):
-        starts.append(recurrence.next_start(starts[-1], "daily", "Europe/Berlin", starts[0]))
-    local = [start.astimezone(ZoneInfo("Europe/Berlin")) for start in starts]
-    assert [f"{start:%d %H:%M}" for start in local] == ["27 02:30", "28 03:30", "29 02:30", "30 02:30"]
+@pytest.mark.parametrize(("zone", "day"), [("Europe/Berlin", "03-27T02:30"), ("America/Santiago", "09-04T00:15")])
+def test_time_of_day_that_one_day_lacks_is_back_on_the_next_day(zone, day):
+    """In Berlin there is no 02:30 on 28 March, in Santiago no 00:15 on 5 September."""
+    local = datetime.fromisoformat(f"2027-{day}").replace(tzinfo=ZoneInfo(zone))
+    first = local.astimezone(UTC)
+    second = recurrence.next_start(first, "daily", zone, first)
+    third = recurrence.next_start(second, "daily", zone, first)
+    assert second.astimezone(ZoneInfo(zone)) == local + timedelta(days=1, hours=1)
+    assert third.astimezone(ZoneInfo(zone)) == local + timedelta(days=2)
 
 
 def test_cancelled_reservation_frees_its_devices(user, tenant):
