@@ -159,6 +159,8 @@ class TestProxies:
     )
     def test_client_is_the_nearest_address_that_is_not_a_proxy(self, claimed, client):
         assert client_of("10.0.0.1", claimed, networks("10.0.0.0/24")) == client
+        # As a server that listens on `::` sees its IPv4 clients.
+        assert client_of("::ffff:10.0.0.1", claimed, networks("10.0.0.0/24")) == client
 
     def test_https_behind_a_proxy_needs_its_header(self):
         with pytest.raises(SettingError, match="TRUSTED_PROXIES"):
@@ -166,7 +168,10 @@ class TestProxies:
         with pytest.raises(SettingError, match=r"GPUSCHED_TRUSTED_PROXIES.*nowhere"):
             read({"GPUSCHED_TRUSTED_PROXIES": "nowhere"})
 
-    @pytest.mark.parametrize(("peer", "is_tls"), [("10.0.0.1", True), ("192.0.2.1", False)])
+    @pytest.mark.parametrize(
+        ("peer", "is_tls"),
+        [("10.0.0.1", True), ("::ffff:10.0.0.1", True), ("192.0.2.1", False), ("::ffff:192.0.2.1", False)],
+    )
     def test_only_a_trusted_proxy_can_report_https(self, monkeypatch, peer, is_tls):
         monkeypatch.setattr(settings, "ENV", read({"GPUSCHED_TRUSTED_PROXIES": "10.0.0.0/24"}))
         monkeypatch.setattr(settings, "SECURE_PROXY_SSL_HEADER", ("HTTP_X_FORWARDED_PROTO", "https"))

@@ -16,7 +16,7 @@ def behind_proxies(get_response: Callable[[HttpRequest], HttpResponse]) -> Calla
     """Set REMOTE_ADDR to the nearest address that is not a trusted proxy. Drop headers of untrusted senders."""
 
     def middleware(request: HttpRequest) -> HttpResponse:
-        peer = request.META.get("REMOTE_ADDR", "")
+        peer = request.META["REMOTE_ADDR"] = _plain(request.META.get("REMOTE_ADDR", ""))
         forwarded = request.META.pop("HTTP_X_FORWARDED_FOR", "")
         trusted = networks(settings.ENV.trusted_proxies)
         if is_within(peer, trusted):
@@ -37,11 +37,11 @@ def networks(text: str) -> tuple[Network, ...]:
 def client_of(peer: str, forwarded: str, trusted: tuple[Network, ...]) -> str:
     """Return the peer, or if it is a trusted proxy the last address in X-Forwarded-For that is not: each proxy appends
     its peer, and a client can forge everything before it."""
+    nearest = peer = _plain(peer)
     if not is_within(peer, trusted):
         return peer
-    nearest = peer
     for part in reversed(forwarded.split(",")):
-        address = part.strip()
+        address = _plain(part.strip())
         if not _is_address(address):
             break
         nearest = address
@@ -54,6 +54,14 @@ def is_within(address: str, trusted: tuple[Network, ...]) -> bool:
     return (
         bool(trusted) and _is_address(address) and any(ipaddress.ip_address(address) in network for network in trusted)
     )
+
+
+def _plain(text: str) -> str:
+    """Return an IPv4 address as such: a socket that listens on `::` names it ::ffff:192.0.2.1."""
+    if not text.lower().startswith("::ffff:") or not _is_address(text):
+        return text
+    address = ipaddress.ip_address(text)
+    return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 def _is_address(text: str) -> bool:
