@@ -52,3 +52,20 @@ def test_every_address_of_the_metrics_is_for_private_addresses_only(tmp_path: Pa
     caddyfile = TlsProxy("gpu.example.org", Env(), tmp_path, "127.0.0.1:8000").caddyfile()
     [restricted] = re.findall(r"@metrics \{\s+path (.*)\n\s+not remote_ip private_ranges", caddyfile)
     assert sorted(restricted.split()) == sorted(addresses)
+
+
+@pytest.mark.parametrize(
+    ("upstream", "present", "trusted"),
+    [
+        ("127.0.0.1:8000", "", "127.0.0.1,::1"),
+        ("[::1]:8000", "10.0.0.9", "10.0.0.9,127.0.0.1,::1"),
+        ("10.0.0.7:8000", "", "127.0.0.1,::1,10.0.0.7"),
+        ("localhost:8000", "::1", "::1,127.0.0.1"),
+    ],
+)
+def test_server_trusts_caddy_at_the_address_that_it_connects_from(
+    tmp_path: Path, upstream: str, present: str, trusted: str
+) -> None:
+    """Otherwise all clients have the address of Caddy, and share one limit of logins."""
+    proxy = TlsProxy("gpu.example.org", Env(trusted_proxies=present), tmp_path, upstream)
+    assert proxy.settings()["GPUSCHED_TRUSTED_PROXIES"] == trusted

@@ -91,10 +91,15 @@ class TlsProxy:
         return self.directory / "pki" / "authorities" / "local" / "root.crt"
 
     def settings(self) -> dict[str, str]:
-        """Return the variables of the server's processes behind this proxy, added to what the operator has set."""
+        """Return the variables of the server's processes behind this proxy, added to what the operator has set. They see
+        the proxy at a loopback address, or at the address of this machine that they listen on."""
+        trusted = self.env.trusted_proxies
+        listening = self.upstream.rpartition(":")[0].strip("[]")
+        for address in ("127.0.0.1", "::1", *([listening] if _is_address(listening) else [])):
+            trusted = _joined(trusted, address)
         return {
             "GPUSCHED_BEHIND_TLS": "true",
-            "GPUSCHED_TRUSTED_PROXIES": _joined(self.env.trusted_proxies, "127.0.0.1"),
+            "GPUSCHED_TRUSTED_PROXIES": trusted,
             "GPUSCHED_ALLOWED_HOSTS": _joined(self.env.allowed_hosts, self.name),
             "GPUSCHED_TRUSTED_ORIGINS": _joined(self.env.trusted_origins, self.url),
         }
