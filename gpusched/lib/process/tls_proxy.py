@@ -91,8 +91,8 @@ class TlsProxy:
         return self.directory / "pki" / "authorities" / "local" / "root.crt"
 
     def settings(self) -> dict[str, str]:
-        """Return the variables of the server's processes behind this proxy, added to what the operator has set. They see
-        the proxy at a loopback address, or at the address of this machine that they listen on."""
+        """Return the variables of the server's processes behind this proxy, added to what the operator has set. They
+        see the proxy at a loopback address, or at the address of this machine that they listen on."""
         trusted = self.env.trusted_proxies
         listening = self.upstream.rpartition(":")[0].strip("[]")
         for address in ("127.0.0.1", "::1", *([listening] if _is_address(listening) else [])):
