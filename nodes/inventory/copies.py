@@ -18,9 +18,11 @@ NEXT_STEP = (
     "on a copied disk, remove the folder nodes/NAME of the agent's directory, and join with --name;"
     " on the same machine, wait for some seconds after its reboot"
 )
+# A message of the future is from before the clock was set back.
 _REPORTING = """
     SELECT t.id, t.boot_id FROM unnest(%s::bigint[], %s::text[]) AS t (id, boot_id) JOIN nodes_node n ON n.id = t.id
-     WHERE n.boot_id NOT IN ('', t.boot_id) AND n.last_seen_at > clock_timestamp() - make_interval(secs => %s)
+     WHERE n.boot_id NOT IN ('', t.boot_id)
+       AND abs(extract(epoch FROM clock_timestamp() - n.last_seen_at)) < %s
 """
 
 
