@@ -45,18 +45,27 @@ _LEDGER = """
     SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::int[], %s::int[], %s::bigint[], %s::text[],
                          %s::text[], %s::int[], %s::float8[], %s::timestamptz[], %s::timestamptz[], %s::text[])
 """
+
+
+def remaining_sql(at: str) -> str:
+    """Return SQL for the part of a use at the time `at` that still counts, by the half-life %(h)s in seconds. None
+    counts after 100 half-lives: PostgreSQL refuses to calculate numbers that are too small. All counts if `at` is in
+    the future: the clock was set back."""
+    age = f"greatest(extract(epoch FROM now() - {at}) / %(h)s, 0)"
+    return f"CASE WHEN {age} < 100 THEN power(2, -{age}) ELSE 0 END"
+
+
 # Rows are locked in one order, so that two charges of several tenants cannot deadlock.
-_BALANCE = """
+_BALANCE = f"""
     WITH locked AS (SELECT id FROM tenants_usagebalance WHERE tenant_id = ANY(%(tenants)s) ORDER BY id FOR UPDATE),
     use AS (
         SELECT tenant_id, sum(gpus * %(h)s / ln(2) * (
-                   power(2, -extract(epoch FROM now() - ended_at) / %(h)s)
-                 - power(2, -extract(epoch FROM now() - started_at) / %(h)s))) AS gpu_seconds
+                   {remaining_sql("ended_at")} - {remaining_sql("started_at")})) AS gpu_seconds
           FROM unnest(%(tenants)s::bigint[], %(gpus)s::float8[], %(starts)s::timestamptz[], %(ends)s::timestamptz[])
                AS u (tenant_id, gpus, started_at, ended_at)
          GROUP BY tenant_id)
     UPDATE tenants_usagebalance b
-       SET gpu_seconds = b.gpu_seconds * power(2, -extract(epoch FROM now() - b.as_of) / %(h)s) + use.gpu_seconds,
+       SET gpu_seconds = b.gpu_seconds * {remaining_sql("b.as_of")} + use.gpu_seconds,
            as_of = now()
       FROM use, locked
      WHERE b.tenant_id = use.tenant_id AND b.id = locked.id
@@ -104,8 +113,5 @@ def half_life_seconds() -> float:
 
 def rebase_balances() -> None:
     """Decay all balances to now, before an edit of the half-life: use so far fades at the old rate."""
-    execute(
-        "UPDATE tenants_usagebalance SET as_of = now(),"
-        "       gpu_seconds = gpu_seconds * power(2, -extract(epoch FROM now() - as_of) / %s)",
-        [half_life_seconds()],
-    )
+    sql = f"UPDATE tenants_usagebalance SET as_of = now(), gpu_seconds = gpu_seconds * {remaining_sql('as_of')}"
+    execute(sql, {"h": half_life_seconds()})

@@ -13,6 +13,7 @@ from gpusched import env
 from gpusched.env import SettingError
 from gpusched.lib.bus import wake
 from jobs.models import Job
+from nodes.models import Assignment
 from scheduling import policy
 from scheduling.engine.model import Policy
 from scheduling.models import SchedulingPolicy
@@ -191,3 +192,29 @@ def test_use_before_an_edit_of_the_half_life_decayed_at_the_old_rate(admin):
     UsageBalance.objects.filter(tenant=tenant).update(gpu_seconds=100, as_of=timezone.now() - timedelta(days=1))
     patch(admin, {"usage_half_life_days": 1000})
     assert UsageBalance.objects.get(tenant=tenant).gpu_seconds == pytest.approx(50, abs=0.1)
+
+
+@pytest.mark.parametrize("days", [-30, 30, 3650])
+def test_cycles_start_jobs_however_many_half_lives_ago_a_tenant_used_gpus(admin, days):
+    """PostgreSQL refuses numbers as small as 2^-1080, and as large as 2^1080 if the clock was set back."""
+    from datetime import timedelta
+
+    from django.utils import timezone
+
+    patch(admin, {"usage_half_life_days": 0.01})
+    user, agent = make_user("ada", admin=True), make_node()
+    tenant, idle = make_tenant("active"), make_tenant("idle")
+    as_of = timezone.now() - timedelta(days=days)
+    UsageBalance.objects.update(gpu_seconds=100, as_of=as_of)
+    submit(user, tenant)
+    run_cycle()
+    assert Job.objects.get().state == "scheduled"
+    [key] = agent.start_all()
+    Assignment.objects.update(started_at=timezone.now() - timedelta(days=40))
+    submit(user, tenant)
+    run_cycle()
+    agent.end(key)
+    assert Job.objects.order_by("pk")[0].state == "completed"
+    patch(admin, {"usage_half_life_days": 7})
+    left = UsageBalance.objects.get(tenant=idle).gpu_seconds
+    assert left == (pytest.approx(100) if days < 0 else 0)
