@@ -5,6 +5,7 @@ import threading
 import pytest
 from django.core.management import CommandError, call_command
 
+from gpusched.lib.db.sql import execute
 from gpusched.management.commands import migrate
 from tests.postgres_proxy import proxied
 
@@ -29,3 +30,27 @@ def test_migrate_names_the_setting_if_there_is_no_database(monkeypatch):
         proxy.refuse()
         with pytest.raises(CommandError, match=r"Connection refused.*check GPUSCHED_DATABASE_URL"):
             call_command("migrate", verbosity=0)
+
+
+@pytest.fixture
+def later():
+    """A migration of a later version, which the database has."""
+    execute("INSERT INTO django_migrations (app, name, applied) VALUES ('serving', '9999_later', now())")
+    yield
+    execute("DELETE FROM django_migrations WHERE name = '9999_later'")
+
+
+def test_migrate_leaves_the_database_of_a_newer_version_as_it_is(later, monkeypatch, capsys):
+    """After a rollback, the unit of the web server and the containers run it first: they must start."""
+    monkeypatch.setattr(migrate, "install_views", lambda: pytest.fail("the views of the newer version serve both"))
+    call_command("migrate", verbosity=0)
+    assert "of a newer version" in capsys.readouterr().err
+
+
+def test_migrate_refuses_a_database_that_lacks_an_own_migration_and_has_an_unknown_one(later):
+    execute("UPDATE django_migrations SET app = 'x' WHERE app = 'serving' AND name < '9'")
+    try:
+        with pytest.raises(CommandError, match="by a newer version, or by a development version"):
+            call_command("migrate", verbosity=0)
+    finally:
+        execute("UPDATE django_migrations SET app = 'serving' WHERE app = 'x'")

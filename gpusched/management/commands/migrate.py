@@ -23,6 +23,7 @@ LOCK_SECONDS = 0.5
 PAUSE_SECONDS = 1.0
 TRIES = 160
 CONNECT_SECONDS = 60.0
+_APPS = ("jobs", "nodes", "tenants", "scheduling", "serving", "notifications")
 # The last one: PostgreSQL's statement_timeout, which limits the wait for all views.
 _BUSY = (errors.LockNotAvailable, errors.DeadlockDetected, errors.QueryCanceled)
 
@@ -44,7 +45,11 @@ class Command(migrate.Command):
             with connection.cursor() as cursor:
                 cursor.execute("SELECT set_config('lock_timeout', %s, false)", [f"{LOCK_SECONDS * 1000:.0f}ms"])
             try:
-                _require_known(connection)
+                if _is_of_newer_version(connection):
+                    self.stderr.write(
+                        "this database is of a newer version, whose tables this one can use; it stays as it is"
+                    )
+                    return
                 self._retry(lambda: super(Command, self).handle(*args, **options), tries)
                 self._retry(install_views, tries)
             finally:
@@ -94,10 +99,15 @@ def _unknown(loader: MigrationLoader) -> set[tuple[str, str]]:
     return set(loader.applied_migrations or ()) - set(loader.disk_migrations or ())
 
 
-def _require_known(connection: BaseDatabaseWrapper) -> None:
-    """Raise an error for a database of a newer version, or of a development version whose migrations are replaced."""
-    if any(app in ("jobs", "nodes", "tenants", "scheduling") for app, _ in _unknown(MigrationLoader(connection))):
+def _is_of_newer_version(connection: BaseDatabaseWrapper) -> bool:
+    """Return whether the database has all migrations of this version and later ones, as after a rollback. Raise an
+    error for a database of a development version whose migrations are replaced."""
+    executor = MigrationExecutor(connection)
+    if not any(app in _APPS for app, _ in _unknown(executor.loader)):
+        return False
+    if executor.migration_plan(executor.loader.graph.leaf_nodes()):
         raise CommandError(
             "this database was made by a newer version, or by a development version before 0.1.0, whose tables differ:"
             " use the newer version, or choose a new database or a new data directory"
         )
+    return True
