@@ -28,6 +28,12 @@ test("filters are the server's", () => {
   expect(fits(job(1), "name=TRAIN&tenant=red")).toBe(true);
   expect(fits(job(1), "user=bob")).toBe(false);
   expect(fits(job(1), "array=7")).toBe(false);
+  for (const zone of ["Pacific/Auckland", "America/New_York"]) {
+    vi.stubEnv("TZ", zone);
+    const times = ["2026-01-31T07:59", "2026-01-31 08:01", "2026-01-31T08:59+01:00", "2026-01-31T09:01 01:00", "2026-01-31T08:00:00.5Z"];
+    expect(times.map((time) => fits(job(1), new URLSearchParams({ submitted_after: time }).toString())), zone).toEqual([true, false, true, false, false]);
+  }
+  vi.unstubAllEnvs();
   expect([fits(job(1), "submitted_after=2026-01-31"), fits(job(1), "submitted_after=2026-02-01"), fits(job(1), "submitted_before=2026-01-31")]).toEqual([true, false, false]);
 });
 

@@ -106,6 +106,8 @@ class TestJobs:
         assert 'href="/jobs/"' in found(
             r'(<a class="pill"[^>]*>)elements of array: 7', text_of(client.get("/jobs/?array=7"))
         )
+        assert "since: 2030-01-31T08:00" in text_of(client.get("/jobs/?submitted_after=2030-01-31T08:00"))
+        assert "data-drops" not in text_of(client.get("/jobs/?submitted_after=2030-01-31")), "the field shows it"
 
     def test_jobs_page_carries_first_page_and_total(self, nlp, member):
         client = browser(member)

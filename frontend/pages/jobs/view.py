@@ -1,5 +1,6 @@
 """The queue and the list of jobs, filtered by their URLs, and actions on several jobs at once."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -27,7 +28,13 @@ QUEUE_FILTERS = ("tenant", "user", "state", "reason", "group", "q", "sort")
 JOBS_FILTERS = ("tenant", "user", "state", "name", "array", "submitted_after", "submitted_before")
 _NOT_IN_QUEUE_FORM = ("reason", "user", "state")
 _NOT_IN_JOBS_FORM = ("user", "array", "submitted_before")
-_LABELS = {"user": "owner", "array": "elements of array", "submitted_before": "submitted before"}
+_DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_LABELS = {
+    "submitted_after": "since",
+    "user": "owner",
+    "array": "elements of array",
+    "submitted_before": "submitted before",
+}
 _ON_A_PAGE = 100
 _STATES = (("waiting", "waiting"), ("live", "on nodes"), ("final", "ended"), *((s, s) for s in JobState))
 GROUP_LABELS = (
@@ -168,8 +175,12 @@ def filters_of(request: HttpRequest, names: tuple[str, ...]) -> dict[str, str]:
 
 
 def _not_in_jobs_form(filters: Mapping[str, str], identity: Identity) -> dict[str, str]:
-    """Return the filters that the form has no field for: its only user filter is the caller."""
+    """Return the filters that the form has no field for: its only user filter is the caller, its field of a time has
+    days alone."""
     hidden = {name: filters[name] for name in _NOT_IN_JOBS_FORM if name in filters}
+    since = filters.get("submitted_after", "")
+    if since and not _DAY.fullmatch(since):
+        hidden["submitted_after"] = since
     return {name: value for name, value in hidden.items() if (name, value) != ("user", identity.username)}
 
 

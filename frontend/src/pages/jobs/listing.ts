@@ -33,6 +33,12 @@ export interface Total {
   at: string;
 }
 
+/** Read a time of the URL as the server does: in UTC unless it names an offset, whose + can arrive as a space. */
+function momentOf(text: string): number {
+  const time = text.replace(/(T\S+) /, "$1+").replace(" ", "T");
+  return Date.parse(/T[\d:.]+$/.test(time) ? `${time}Z` : time);
+}
+
 /** Return whether a job of the feed matches the query, by the rules of the server. */
 export function fits(row: JobRow, query: string): boolean {
   const params = new URLSearchParams(query);
@@ -41,7 +47,7 @@ export function fits(row: JobRow, query: string): boolean {
   // The feed has no array ids.
   if (params.has("array")) return false;
   const at = Date.parse(row.submitted_at);
-  const [submittedAfter, submittedBefore] = ["submitted_after", "submitted_before"].map((name) => Date.parse(params.get(name) ?? ""));
+  const [submittedAfter, submittedBefore] = ["submitted_after", "submitted_before"].map((name) => momentOf(params.get(name) ?? ""));
   if (at < (submittedAfter ?? Number.NaN) || at >= (submittedBefore ?? Number.NaN)) return false;
   return (states.length === 0 || states.includes(row.state)) && is("tenant") && is("user") && row.name.toLowerCase().includes((params.get("name") ?? "").toLowerCase());
 }
