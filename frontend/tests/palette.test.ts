@@ -56,12 +56,15 @@ test("Ctrl-K, type, Enter; Ctrl-K again closes; what the server finds is shown a
   while (!dialog.querySelector('[aria-selected="true"]')?.textContent?.includes("evil")) press("ArrowDown", input);
   press("Enter", input);
   expect([removed, dialog.open]).toEqual([["/jobs/7/"], false]);
-  fetched.mockRejectedValueOnce(new Error("away") as never);
+  fetched.mockRejectedValueOnce(new TypeError("Failed to fetch") as never);
+  fetched.mockResolvedValueOnce({ ok: false, type: "opaqueredirect" } as never);
   press("k", document.body, { ctrlKey: true });
-  input.value = "zzz";
-  input.dispatchEvent(new Event("input"));
-  await vi.advanceTimersByTimeAsync(200);
-  expect(dialog.textContent).toContain("The server does not respond");
+  for (const [query, words] of [["zzz", "the server gave no answer"], ["zzzz", "you are logged out"]]) {
+    input.value = query ?? "";
+    input.dispatchEvent(new Event("input"));
+    await vi.advanceTimersByTimeAsync(200);
+    expect(dialog.textContent).toContain(`The search failed: ${words}.`);
+  }
   press("k", document.body, { ctrlKey: true });
   expect(dialog.open).toBe(false);
 });
@@ -70,7 +73,7 @@ test("the open palette suspends the page's shortcuts", () => {
   document.body.insertAdjacentHTML("beforeend", "<button data-palette></button>");
   startCommands(() => undefined, went);
   document.querySelector<HTMLElement>("[data-palette]")?.click();
-  const input = [...document.querySelectorAll("dialog.palette input")].at(-1);
+  const input = [...document.querySelectorAll<HTMLInputElement>("dialog.palette input")].at(-1);
   if (!input) throw new Error("no palette");
   const heard = vi.fn();
   document.addEventListener("keydown", heard);

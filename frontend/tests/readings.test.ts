@@ -33,6 +33,18 @@ test("readings of an attempt that is no longer chosen are not drawn", async () =
   view.close?.();
 });
 
+test("readings that cannot be loaded name the reason", async () => {
+  const region = document.createElement("section");
+  region.dataset.live = "job:7";
+  for (const [answer, words] of [[() => Promise.reject(new TypeError("Failed to fetch")), "the server gave no answer"], [() => Promise.resolve({ ok: false, type: "opaqueredirect" }), "you are logged out"]] as const) {
+    vi.stubGlobal("fetch", answer);
+    const view = jobGpus(region, {} as Page);
+    view.draw(state({ "attempt:1": { number: 1 } }));
+    await vi.waitFor(() => expect(region.textContent).toContain(`The readings could not be loaded: ${words}.`));
+    view.close?.();
+  }
+});
+
 test("the hours of a node are the server's, whatever this machine's clock shows", async () => {
   vi.useFakeTimers({ now: Date.parse("2030-01-05T00:00:00Z") });
   learnServerTime("2030-01-03T12:00:00Z");

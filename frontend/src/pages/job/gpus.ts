@@ -2,7 +2,7 @@
 import { Chart } from "../../chart/chart";
 import type { ChartData } from "../../chart/model";
 import { h, plural, refill } from "../../ui/dom";
-import { unexpected } from "../../ui/fetch_errors";
+import { unexpected, whyFailed } from "../../ui/fetch_errors";
 import type { MakeView } from "../../live/regions";
 import type { AttemptRow } from "../../live/topics";
 import { whenVisible } from "../../live/visibility";
@@ -93,13 +93,13 @@ export const jobGpus: MakeView = (region) => {
     if (isOver) return;
     const attempt = chooser.value;
     try {
-      const response = await fetch(`/jobs/${job}/readings/?attempt=${attempt}`, { credentials: "same-origin" });
+      const response = await fetch(`/jobs/${job}/readings/?attempt=${attempt}`, { credentials: "same-origin", redirect: "manual" });
       if (!response.ok) throw unexpected(response);
       const readings = (await response.json()) as Readings;
       // Another attempt was chosen meanwhile: its readings are on their way.
       if (!isOver && attempt === chooser.value) show(readings);
     } catch (error) {
-      if (drawnKey === "") box.replaceChildren(empty(`The readings could not be loaded: ${error instanceof Error ? error.message : "no answer"}. Reload the page to try again.`));
+      if (drawnKey === "") box.replaceChildren(empty(`The readings could not be loaded: ${whyFailed(error)}. Reload the page to try again.`));
       else later();
     }
   };

@@ -1,5 +1,6 @@
 // The command palette, Ctrl-K: pages, actions of this page, and jobs, nodes and tenants found by the server.
 import { h, refill } from "../../ui/dom";
+import { unexpected, whyFailed } from "../../ui/fetch_errors";
 import { score } from "./fuzzy";
 import { named } from "../../ui/pieces";
 
@@ -140,19 +141,19 @@ class Palette {
   private async ask(query: string): Promise<void> {
     this.request = new AbortController();
     try {
-      const answer = await fetch(`/search/?q=${encodeURIComponent(query)}`, { signal: this.request.signal, headers: { Accept: "application/json" } });
-      if (!answer.ok) return this.fail();
+      const answer = await fetch(`/search/?q=${encodeURIComponent(query)}`, { signal: this.request.signal, redirect: "manual", headers: { Accept: "application/json" } });
+      if (!answer.ok) throw unexpected(answer);
       const { found } = (await answer.json()) as { found: { kind: string; name: string; about: string; href: string }[] };
       this.found = found.map(({ kind, name, about, href }) => ({ kind, name, about, run: href }));
       this.draw();
     } catch (error) {
-      if (!(error instanceof DOMException && error.name === "AbortError")) this.fail();
+      if (!(error instanceof DOMException && error.name === "AbortError")) this.fail(error);
     }
   }
 
-  private fail(): void {
+  private fail(error: unknown): void {
     this.none.hidden = false;
-    this.none.textContent = "The server does not respond. Only pages and actions are shown.";
+    this.none.textContent = `The search failed: ${whyFailed(error)}. Only pages and actions are shown.`;
   }
 
   private draw(): void {
