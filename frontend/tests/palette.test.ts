@@ -78,7 +78,11 @@ test("the open palette suspends the page's shortcuts", () => {
   const heard = vi.fn();
   document.addEventListener("keydown", heard);
   press("j", input);
+  input.value = "nodes";
+  input.dispatchEvent(new Event("input"));
+  press("Enter", input, { isComposing: true });
   expect(heard).not.toHaveBeenCalled();
+  expect(input.closest("dialog")?.open, "Enter takes the proposal of an input method").toBe(true);
   press("Escape", input);
   expect(heard).toHaveBeenCalledOnce();
   document.removeEventListener("keydown", heard);

@@ -109,6 +109,8 @@ class Palette {
   }
 
   private keyed(event: KeyboardEvent): void {
+    // Keys of an input method, such as Enter that takes its proposal.
+    if (event.isComposing) return event.stopPropagation();
     const step = event.key === "ArrowDown" ? 1 : event.key === "ArrowUp" ? -1 : 0;
     if (step !== 0) {
       event.preventDefault();
