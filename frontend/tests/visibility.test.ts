@@ -81,3 +81,23 @@ test("a failed reload is retried with backoff until it succeeds (A52)", async ()
   expect((times[2] ?? 0) - (times[1] ?? 0)).toBeGreaterThan((times[1] ?? 0) - (times[0] ?? 0));
   view.close?.();
 });
+
+test("the answer for an earlier URL, such as another filter, is not applied", async () => {
+  history.replaceState(null, "", "?state=failed");
+  document.body.innerHTML = "<section id='part'>old</section>";
+  const requests: string[] = [];
+  const answers: ((response: Response) => void)[] = [];
+  vi.stubGlobal("fetch", (url: string) => new Promise((resolve) => (requests.push(new URL(url).search), answers.push(resolve))));
+  const part = document.getElementById("part") as HTMLElement;
+  const view = serverRegion(part, {} as Page);
+  view.draw({ ...NOTHING, hasRows: true, status: "ready" });
+  history.replaceState(null, "", "?state=running");
+  part.textContent = "running";
+  answers[0]?.(new Response("<section id='part'>failed</section>"));
+  await vi.advanceTimersByTimeAsync(100);
+  expect(part.textContent).toBe("running");
+  await vi.advanceTimersByTimeAsync(10_000);
+  expect(requests).toEqual(["?state=failed", "?state=running"]);
+  view.close?.();
+  history.replaceState(null, "", location.pathname);
+});

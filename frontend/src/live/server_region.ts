@@ -32,9 +32,13 @@ function continueReloading(): void {
 
 /** Reload the page. Return false if it must be retried. */
 async function reload(): Promise<boolean> {
+  const address = location.href;
   try {
-    const answer = await fetch(location.href, { headers: { "X-Again": "1" }, redirect: "manual" });
-    if (answer.ok) update(new DOMParser().parseFromString(await answer.text(), "text/html"));
+    const answer = await fetch(address, { headers: { "X-Again": "1" }, redirect: "manual" });
+    const text = answer.ok ? await answer.text() : "";
+    // The user has chosen another filter meanwhile: this answer would undo it.
+    if (address !== location.href) isStale = true;
+    else if (answer.ok) update(new DOMParser().parseFromString(text, "text/html"));
     // A retry does not help if the page is gone or forbidden, or if the session has ended.
     return answer.ok || answer.type === "opaqueredirect" || [403, 404, 410].includes(answer.status);
   } catch {
