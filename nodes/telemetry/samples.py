@@ -18,9 +18,12 @@ MAX_PERIODS = 36
 # Rows of one DELETE, and the time of one run: 8,000 GPUs have 32,000 new samples a minute, the time between two runs.
 MAX_DROPPED, DROP_SECONDS = 20_000, 10.0
 
+# Also after a clock that was far ahead, maybe by years: nothing would be counted before that time.
 _BEGIN = """
     INSERT INTO nodes_gpuclock (id, counted_until, busy, held_idle, free, unavailable)
-    VALUES (1, coalesce(%(now)s::timestamptz, clock_timestamp()), 0, 0, 0, 0) ON CONFLICT (id) DO NOTHING
+    VALUES (1, coalesce(%(now)s::timestamptz, clock_timestamp()), 0, 0, 0, 0)
+    ON CONFLICT (id) DO UPDATE SET counted_until = excluded.counted_until
+     WHERE nodes_gpuclock.counted_until > excluded.counted_until + interval '10 min'
 """
 # A device that is neither read nor held has no sample, but its time is counted.
 _TICK = """
@@ -123,7 +126,8 @@ _DUE = """
     SELECT since, least(since + %(most)s * %(period)s::interval,
                         date_bin(%(period)s, coalesce(%(now)s::timestamptz, clock_timestamp()), 'epoch')) AS until
       FROM (SELECT date_bin(%(period)s, min(at), 'epoch') AS since FROM nodes_sample
-             WHERE at >= coalesce((SELECT max(at) + %(period)s::interval FROM nodes_rollup), '-infinity')) s
+             WHERE at >= coalesce((SELECT max(at) + %(period)s::interval FROM nodes_rollup
+                                    WHERE at <= coalesce(%(now)s::timestamptz, clock_timestamp())), '-infinity')) s
 """
 
 

@@ -110,6 +110,13 @@ class TestGpuSeconds:
         assert not samples.take_samples(12, after(-3600))
         assert (counted(), Sample.objects.count()) == ({"free": 15}, 1)
 
+    def test_time_counts_again_after_the_clock_was_a_year_ahead(self):
+        make_node(gpus=1)
+        counters()
+        for at in (365 * 86400, 0, 15):
+            samples.take_samples(12, after(at))
+        assert counted() == {"free": 15}
+
     def test_counters_are_a_metric_that_outlives_the_web_process(self):
         make_node(gpus=3)
         counters()
@@ -182,6 +189,15 @@ class TestRollups:
         assert samples.roll_up(after(303)) == 0
         assert samples.roll_up(after(600)) == 1
         assert [row.utilisation_max for row in Rollup.objects.order_by("at")] == [10, 20]
+
+    def test_roll_up_continues_after_the_clock_was_a_year_ahead(self, device):
+        year = 365 * 86400
+        take(device, (year, "busy", 10, 50))
+        assert samples.roll_up(after(year + 300)) == 1
+        take(device, (0, "busy", 20, 50))
+        assert samples.roll_up(after(300)) == 1
+        take(device, (300, "busy", 20, 50))
+        assert samples.roll_up(after(600)) == 1
 
     def test_roll_up_continues_after_a_pause_of_any_length(self, device):
         take(device, (0, "busy", 10, 50))
