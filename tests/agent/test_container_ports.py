@@ -1,4 +1,4 @@
-"""Streams to ports of programs in containers of a real podman (A69)."""
+"""Streams to ports of programs in containers of a real podman and of a real docker (A69)."""
 
 import json
 import os
@@ -13,11 +13,12 @@ from gpusched.agent import processes
 from gpusched.protocol.streams import Reason
 from tests.agent.conftest import Agent
 from tests.agent.control import eventually
+from tests.agent.engines import Engine
 from tests.agent.socket_control import SocketControl
-from tests.agent.test_podman import Podman, run, working
+from tests.agent.test_engines import engine, run
 from tests.agent.test_streams import free_port
 
-__all__ = ["working"]
+__all__ = ["engine"]
 pytestmark = pytest.mark.e2e
 Start = Callable[[str], None]
 
@@ -29,15 +30,15 @@ def control() -> Iterator[SocketControl]:
 
 
 @pytest.fixture
-def start(agent: Agent, working: Podman, tmp_path: Path) -> Start:
+def start(agent: Agent, engine: Engine, tmp_path: Path) -> Start:
     """Start the agent of a node whose containers have this network."""
 
     def start(network: str) -> None:
-        command, arguments = working
+        name, command, arguments, _ = engine
         arguments = [network if before == "--network" else word for before, word in zip(["", *arguments], arguments)]  # noqa: B905
         (tmp_path / "agent.toml").write_text(
             "allow_root = true\n"
-            f"[runtimes.podman]\ncommand = {json.dumps(command)}\narguments = {json.dumps(arguments)}\n"
+            f"[runtimes.{name}]\ncommand = {json.dumps(command)}\narguments = {json.dumps(arguments)}\n"
         )
         agent.start(environment={"GPUSCHED_AGENT_CONFIG": str(tmp_path / "agent.toml")})
 

@@ -43,12 +43,21 @@ def is_gone(spec: dict[str, Any], seconds: float = CALL_SECONDS) -> bool:
     return code == 0 and name_of(spec) not in listed.split()
 
 
+def is_daemon_gone(spec: dict[str, Any]) -> bool:
+    """Return True if docker's daemon accepts no connections; False if it is only slow, and for a runtime without
+    one."""
+    code, output = call(spec, "version", with_errors=True)
+    return code not in (0, None) and "Cannot connect to the Docker daemon" in output
+
+
 def name_of(spec: dict[str, Any]) -> str:
     """Return the name of the container."""
     return str(spec["container"]["name"])
 
 
-def call(spec: dict[str, Any], *arguments: str, seconds: float = CALL_SECONDS) -> tuple[int | None, str]:
+def call(
+    spec: dict[str, Any], *arguments: str, seconds: float = CALL_SECONDS, with_errors: bool = False
+) -> tuple[int | None, str]:
     """Return (exit code, output) of the runtime. The code is None if the runtime cannot be started or takes too
     long."""
     argv = [*spec["container"]["command"], *arguments]
@@ -62,7 +71,9 @@ def call(spec: dict[str, Any], *arguments: str, seconds: float = CALL_SECONDS) -
                 file_actions=[
                     (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                     (os.POSIX_SPAWN_DUP2, writer, 1),
-                    (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+                    (os.POSIX_SPAWN_DUP2, writer, 2)
+                    if with_errors
+                    else (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
                 ],
                 setsigmask=[],
                 setsigdef=DEFAULT_SIGNALS,

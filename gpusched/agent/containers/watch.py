@@ -77,11 +77,13 @@ REMOVE_SECONDS = 60.0
 
 class Watch:
     """The container as its supervisor knows it. `next_poll_at`: when to ask the runtime again, by the monotonic clock.
-    `lost`: the wait status of a client that ended before its container. `fault`: why the container's end is unknown."""
+    `lost`: the wait status of a client that ended before its container. `is_daemon_gone`: docker's daemon had stopped
+    when the client ended. `fault`: why the container's end is unknown, or is not the job's own."""
 
     def __init__(self) -> None:
         self.next_poll_at = math.inf
         self.lost: int | None = None
+        self.is_daemon_gone = False
         self.end: State | None = None
         self.fault = ""
         self.attached_at = -math.inf
@@ -95,6 +97,8 @@ def poll(spec: dict[str, Any], watch: Watch, pid: int, status: int | None, log: 
         watch.lost = status
     assert watch.lost is not None
     current = state(spec)
+    if current.status == RUNNING or (status is not None and current.status == UNKNOWN):
+        watch.is_daemon_gone = current.status == UNKNOWN and client.is_daemon_gone(spec)
     if current.status == ENDED or current.status == ABSENT:
         watch.end = current
         return pid, _status(watch, current)
@@ -139,6 +143,9 @@ def _status(watch: Watch, ended: State) -> int:
     """Return a wait status that represents the container's own end."""
     assert watch.lost is not None
     if ended.status == ENDED and ended.code is not None:
+        if watch.is_daemon_gone and watch.lost == ended.code << 8:
+            # Only a daemon that stops its containers, and then itself, still tells their clients the exit code.
+            watch.fault = "docker's daemon was stopped, and stopped the container"
         return ended.code << 8
     if os.WIFSIGNALED(watch.lost):
         number = os.WTERMSIG(watch.lost)

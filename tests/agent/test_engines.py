@@ -1,8 +1,7 @@
-"""Jobs in containers of a real podman."""
+"""Jobs in containers of a real podman and of a real docker."""
 
 import json
 import os
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,46 +9,40 @@ from typing import Any
 
 import pytest
 
-from tests.agent import podman
+from tests.agent import engines
 from tests.agent.conftest import Agent, supervisors
 from tests.agent.control import Control, eventually
+from tests.agent.engines import Engine, names
 from tests.agent.test_rank_life import seconds_between
 from tests.processes import is_alive
 
 pytestmark = pytest.mark.e2e
-Podman = tuple[list[str], list[str]]
+# Nothing else on the machine sleeps for as long.
+SLEEP = ("sleep", "4711")
 
 
-@pytest.fixture(scope="session")
-def working() -> Iterator[Podman]:
+@pytest.fixture(scope="session", params=["podman", "docker"])
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     # The path of podman's run root has at most 50 characters, and pytest's own directories are longer in its workers.
-    with tempfile.TemporaryDirectory(prefix="podman-", dir="/tmp", ignore_cleanup_errors=True) as home:
-        command, arguments = podman.prepared(Path(home))
-        yield command, arguments
-        subprocess.run([*command, "rm", "--all", "--force", "--time", "0"], capture_output=True, check=False)
+    with tempfile.TemporaryDirectory(prefix="engine-", dir="/tmp", ignore_cleanup_errors=True) as home:
+        with engines.working(request.param, Path(home)) as running:
+            yield running
 
 
 @pytest.fixture
-def start(agent: Agent, working: Podman, tmp_path: Path) -> Callable[[], object]:
-    """Starts the agent of a node that has podman, and lets `tmp_path/data` be mounted."""
-    command, arguments = working
+def start(agent: Agent, engine: Engine, tmp_path: Path) -> Callable[[], object]:
+    """Starts the agent of a node that has this engine, and lets `tmp_path/data` be mounted."""
+    name, command, arguments, _ = engine
     (tmp_path / "data").mkdir()
     (tmp_path / "agent.toml").write_text(
         f"allow_root = true\nmounts = ['{tmp_path}/data']\n"
-        f"[runtimes.podman]\ncommand = {json.dumps(command)}\narguments = {json.dumps(arguments)}\n"
+        f"[runtimes.{name}]\ncommand = {json.dumps(command)}\narguments = {json.dumps(arguments)}\n"
     )
     return lambda: agent.start(environment={"GPUSCHED_AGENT_CONFIG": str(tmp_path / "agent.toml")})
 
 
-def names(working: Podman, *filters: str) -> list[str]:
-    listed = subprocess.run(
-        [*working[0], "ps", "-a", *filters, "--format", "{{.Names}}"], capture_output=True, text=True
-    )
-    return listed.stdout.split()
-
-
 def run(control: Control, *argv: str, **fields: Any) -> str:
-    return control.run(*argv, **{"image": podman.IMAGE, "cpu_cores": 0.5, "memory_mb": 256, **fields})
+    return control.run(*argv, **{"image": engines.IMAGE, "cpu_cores": 0.5, "memory_mb": 256, **fields})
 
 
 def log_of(control: Control, key: str) -> str:
@@ -59,7 +52,7 @@ def log_of(control: Control, key: str) -> str:
 
 
 def test_job_runs_in_its_image_and_reports_its_exit_code(
-    start: Callable[[], object], agent: Agent, control: Control, working: Podman
+    start: Callable[[], object], agent: Agent, control: Control, engine: Engine
 ) -> None:
     key = run(control, "sh", "-c", 'ls /; echo "$LR"; pwd; exit "$1"', "sh", "7", workdir="/etc",
               environment={"LR": 'a "b" $c  # d', "PATH": "/bin:/own"})  # fmt: skip
@@ -70,18 +63,18 @@ def test_job_runs_in_its_image_and_reports_its_exit_code(
     text = log_of(control, key)
     assert "busybox" not in text and 'a "b" $c  # d\n/etc\n' in text
     assert log_of(control, script).splitlines() == [f"{agent.ranks}/2.1.0/script one", "/bin:/own"]
-    assert names(working) == [], "nothing of it is left"
-    assert control.joins[0].facts.runtimes.keys() == {"podman"}
+    assert names(engine.command) == [], "nothing of it is left"
+    assert control.joins[0].facts.runtimes.keys() == {engine.name}
 
 
 def test_values_of_variables_are_in_no_command_line_or_runtime_environment(
     start: Callable[[], object], agent: Agent, control: Control
 ) -> None:
-    """A56: whoever lists processes sees names alone; what a job sets does not steer podman, which runs as the agent."""
-    key = run(control, "sleep", "60", environment={"TOKEN": "hunter2", "CONTAINERS_CONF": "/own"})
+    """A56: whoever lists processes sees names alone; what a job sets does not steer the engine, which runs as the agent."""
+    key = run(control, *SLEEP, environment={"TOKEN": "hunter2", "CONTAINERS_CONF": "/own"})
     start()
     control.start_of(key)
-    container = eventually_container(agent, key)
+    container = eventually_container()
     for pid in (container, *supervisors(agent.directory), *descendants(supervisors(agent.directory))):
         assert b"hunter2" not in Path(f"/proc/{pid}/cmdline").read_bytes()
     client = Path(f"/proc/{control.started[key].pid}/environ").read_bytes()
@@ -96,29 +89,27 @@ def descendants(pids: list[int]) -> list[int]:
     return [below for pid in pids for below in processes.descendants(pid)]
 
 
-def eventually_container(agent: Agent, key: str) -> int:
-    """The pid of `sleep` in the container."""
-    codes: list[int] = []
+def eventually_container() -> int:
+    """The process of `sleep` in the container. Docker's is no child of the supervisor."""
+    found: list[int] = []
 
     def is_there() -> bool:
-        for pid in descendants(supervisors(agent.directory)):
-            if os.path.exists(f"/proc/{pid}/cmdline") and _argv(pid) == [b"sleep", b"60"]:
-                codes.append(pid)
-        return bool(codes)
+        found.extend(pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _argv(pid) == list(SLEEP))
+        return bool(found)
 
     eventually(is_there, 20, "the container")
-    return codes[0]
+    return found[0]
 
 
-def _argv(pid: int) -> list[bytes]:
+def _argv(pid: int) -> list[str]:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
-    except OSError:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
+    except (OSError, UnicodeDecodeError):
         return []
 
 
 def test_container_that_ignores_term_is_killed_after_the_grace_and_sees_the_notice(
-    start: Callable[[], object], control: Control, working: Podman, tmp_path: Path
+    start: Callable[[], object], control: Control, engine: Engine, tmp_path: Path
 ) -> None:
     """A36 in a container."""
     script = (
@@ -136,26 +127,26 @@ def test_container_that_ignores_term_is_killed_after_the_grace_and_sees_the_noti
     notice = json.loads(text.partition("told")[2])
     assert notice["reason"] == "preempted"
     assert 0 <= seconds_between(notice["deadline_at"], end.at) < 10
-    assert end.reason == "preempted" and names(working) == []
+    assert end.reason == "preempted" and names(engine.command) == []
 
 
-def test_time_limit_ends_a_container(start: Callable[[], object], control: Control, working: Podman) -> None:
+def test_time_limit_ends_a_container(start: Callable[[], object], control: Control, engine: Engine) -> None:
     key = run(control, "sh", "-c", "echo $GPUSCHED_DEADLINE; sleep 60", max_runtime_seconds=1, grace_seconds=1)
     start()
     assert control.end_of(key).reason == "time_limit"
-    assert log_of(control, key).startswith("20") and names(working) == []
+    assert log_of(control, key).startswith("20") and names(engine.command) == []
 
 
 def test_container_outlives_its_agent_and_ends_with_its_supervisor(
-    start: Callable[[], object], agent: Agent, control: Control, working: Podman
+    start: Callable[[], object], agent: Agent, control: Control, engine: Engine
 ) -> None:
     """A31: the next agent adopts it; when the supervisor is killed, the agent removes the container by its name."""
-    key = run(control, "sleep", "60")
+    key = run(control, *SLEEP)
     start()
     control.start_of(key)
-    container = eventually_container(agent, key)
+    container = eventually_container()
     agent.kill()
-    [name] = names(working)
+    [name] = names(engine.command)
     assert name.startswith("gpusched-1-1-0-")
     start()
     eventually(lambda: key in control.syncs[-1].running, 10, "the container to be adopted")
@@ -163,24 +154,42 @@ def test_container_outlives_its_agent_and_ends_with_its_supervisor(
     for pid in supervisors(agent.directory):
         os.kill(pid, 9)
     assert control.end_of(key).reason == "supervisor_lost"
-    assert not is_alive(container) and names(working) == []
+    assert not is_alive(container) and names(engine.command) == []
 
 
 def test_end_of_a_client_does_not_end_its_container(
-    start: Callable[[], object], control: Control, working: Podman, tmp_path: Path
+    start: Callable[[], object], control: Control, engine: Engine, tmp_path: Path
 ) -> None:
     """A34: another client is attached, and the exit code and the rest of the output are the container's."""
     script = "while [ ! -e /data/go ]; do echo tick; sleep 0.1; done; echo later; exit 5"
     key = run(control, "sh", "-c", script, mounts=[f"{tmp_path}/data:/data"])
     start()
-    # The job may run a moment before podman has written down that it does; a client killed until then has started none.
-    eventually(lambda: names(working, "--filter", "status=running"), 20, "the container to run")
+    # The job may run a moment before the engine has written down that it does; a client killed until then has started none.
+    eventually(lambda: names(engine.command, "--filter", "status=running"), 20, "the container to run")
     os.kill(control.start_of(key).pid, 9)
     eventually(lambda: b"tick" in control.logs.get(key, b"").partition(b"was lost")[2], 30, "another client")
     (tmp_path / "data" / "go").touch()
     end = control.end_of(key)
     assert (end.reason, end.exit_code, end.signal) == ("exited", 5, None)
-    assert "later" in log_of(control, key) and names(working) == []
+    assert "later" in log_of(control, key) and names(engine.command) == []
+
+
+def test_container_that_docker_stops_with_its_daemon_is_a_fault_of_the_node(
+    start: Callable[[], object], control: Control, engine: Engine
+) -> None:
+    """Also one that handles SIGTERM and exits with 0: its job has not completed."""
+    if engine.name != "docker":
+        pytest.skip("podman has no daemon")
+    killed = run(control, *SLEEP)
+    handles = run(control, "sh", "-c", "trap 'exit 0' TERM; while :; do sleep 0.1; done", job=2)
+    start()
+    eventually(lambda: len(names(engine.command, "--filter", "status=running")) == 2, 20, "the containers to run")
+    engine.restart()
+    for key, code in ((killed, 143), (handles, 0)):
+        end = control.end_of(key, 30)
+        assert (end.reason, end.exit_code) == ("node_fault", code)
+        assert "docker's daemon was stopped" in (end.detail or "")
+    assert names(engine.command) == []
 
 
 def test_container_has_only_the_rights_of_its_user(start: Callable[[], object], control: Control) -> None:
