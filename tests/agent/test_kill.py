@@ -10,6 +10,9 @@ import pytest
 
 from gpusched.agent import processes
 from gpusched.agent.rank_files import rank_dir
+from gpusched.agent.ranks.journal import Journal
+from gpusched.agent.supervisor import supervisor
+from gpusched.protocol.agent_messages import RankSpec
 from tests.agent.conftest import Agent, supervisors
 from tests.agent.control import Control, eventually
 from tests.agent.test_rank_life import seconds_between
@@ -112,9 +115,9 @@ def test_rank_ends_when_its_supervisor_is_killed(agent: Agent, control: Control,
     agent.start()
     pid = control.start_of(key).pid
     eventually(lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text(), 5, "the child")
-    [supervisor] = supervisors(agent.directory)
+    [watcher] = supervisors(agent.directory)
     [scope] = agent.scopes()
-    os.kill(supervisor, signal.SIGKILL)
+    os.kill(watcher, signal.SIGKILL)
     end = control.end_of(key)
     assert (end.reason, end.exit_code) == ("supervisor_lost", None)
     assert end.started_at is not None
@@ -139,14 +142,36 @@ def test_ranks_end_and_do_not_restart_after_a_reboot(agent: Agent, control: Cont
     agent.start()
     pid = control.start_of(key).pid
     agent.kill()
-    [supervisor] = supervisors(agent.directory)
-    for process in (supervisor, pid):  # a reboot takes both
+    [watcher] = supervisors(agent.directory)
+    for process in (watcher, pid):  # a reboot takes both
         os.kill(process, signal.SIGKILL)
     eventually(lambda: not is_alive(pid), 5, "the job to be gone")
     assert rank_dir.try_lock(agent.ranks / key) == rank_dir.boot_id()
     (agent.ranks / key / rank_dir.LOCK).write_text("the boot before")
     agent.start()
     assert control.end_of(key).reason == "node_rebooted"
+
+
+def test_job_that_a_shutdown_of_its_machine_ends_first_has_not_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shutdown sends SIGTERM to all processes. Here the job handles it, and exits with 0, before its supervisor does."""
+    leave = supervisor._leave
+
+    def leave_in_a_shutdown(rank: supervisor.Rank) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        leave(rank)
+
+    monkeypatch.setattr(supervisor, "_leave", leave_in_a_shutdown)
+    spec = RankSpec(job_id=1, attempt=1, rank=0, ranks=1, name="t", argv=["true"])
+    directory = Journal(tmp_path / "node", rank_dir.boot_id()).prepare("1.1.0", spec, "node")
+    if (pid := os.fork()) == 0:
+        signal.pthread_sigmask(signal.SIG_BLOCK, supervisor.SIGNALS)
+        supervisor.run(str(directory), f"{tmp_path}/doorbell", None)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    end = rank_dir.read(directory, rank_dir.EXIT)
+    assert end is not None and (end["reason"], end["exit_code"]) == ("agent_stopped", 0)
 
 
 def test_own_jobs_end_with_the_agent(agent: Agent, control: Control) -> None:

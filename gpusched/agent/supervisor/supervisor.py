@@ -89,6 +89,9 @@ def run(directory: str, socket_path: str, parent: int | None) -> None:
     _kill_all(rank)
     processes.end_all_children()
     _leave(rank)
+    if not rank.reason and signal.SIGTERM in signal.sigpending():
+        # A machine that shuts down ends all processes, the job's perhaps first: it has not ended by itself.
+        rank.reason = EndReason.AGENT_STOPPED
     _finish(rank, rank.reason)
 
 
