@@ -6,6 +6,7 @@ import select
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -83,6 +84,30 @@ def test_top_fits_a_small_terminal_and_restores_it(full: FakeServer, action: byt
     text = "\n".join(lines)
     assert text.count(" more") == 3
     assert "RUNNING" in text and "WAITING" in text and "........" in text
+
+
+def test_ctrl_z_gives_the_terminal_back_until_the_command_continues(full: FakeServer) -> None:
+    terminal = Terminal(full.url, "top")
+    before = termios.tcgetattr(terminal.ours)
+    terminal.until(b"\x1b[J")
+    during = termios.tcgetattr(terminal.ours)
+    terminal.process.send_signal(signal.SIGTSTP)
+    terminal.until(b"\x1b[?25h\x1b[?1049l")
+    wait_for(lambda: status(terminal.process.pid) == "T", 10, "the command to stop")
+    assert termios.tcgetattr(terminal.ours) == before != during
+    terminal.seen = b""
+    terminal.process.send_signal(signal.SIGCONT)
+    terminal.until(b"\x1b[?1049h\x1b[?25l")
+    terminal.until(b"\x1b[J")
+    assert termios.tcgetattr(terminal.ours) == during
+    os.write(terminal.ours, b"q")
+    terminal.until(b"\x1b[?1049l")
+    assert terminal.end() == (0, b"")
+
+
+def status(pid: int) -> str:
+    """Return R, S or T for a process that runs, sleeps or is stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def test_list_uses_the_lines_that_others_leave_free() -> None:

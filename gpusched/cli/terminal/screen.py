@@ -26,7 +26,7 @@ def is_terminal() -> bool:
 
 def show(frame: Frame) -> None:
     """Draw until the user quits. An error of `frame` ends it; the terminal is restored."""
-    with suppress(KeyboardInterrupt), _terminated_in_order(), _whole_terminal(), _keys() as has_quit:
+    with suppress(KeyboardInterrupt), _terminated_in_order(), _whole_terminal() as has_quit:
         while True:
             size = shutil.get_terminal_size()
             lines = frame(size.columns, size.lines)[: size.lines]
@@ -67,31 +67,39 @@ def _terminated_in_order() -> Iterator[None]:
 
 
 @contextmanager
-def _whole_terminal() -> Iterator[None]:
-    """Switch to the terminal's alternate screen, which restores the previous content at the end; hide the cursor."""
-    sys.stdout.write("\x1b[?1049h\x1b[?25l")
-    try:
-        yield
-    finally:
-        sys.stdout.write("\x1b[?25h\x1b[?1049l")
-        sys.stdout.flush()
-
-
-@contextmanager
-def _keys() -> Iterator[Callable[[float], bool]]:
-    """Yield a function that waits the given seconds and returns True if q was pressed."""
-    if not sys.stdin.isatty():
-        yield _only_wait
-        return
+def _whole_terminal() -> Iterator[Callable[[float], bool]]:
+    """Take the terminal, except while Ctrl-Z stops the command: its alternate screen without a cursor, and keys that
+    arrive at once. Yield a function that waits the given seconds and returns True if q was pressed."""
     import termios
     import tty
 
-    previous = termios.tcgetattr(sys.stdin)
+    attributes = termios.tcgetattr(sys.stdin) if sys.stdin.isatty() else None
+
+    def take() -> None:
+        # Not by sys.stdout: the handler below can interrupt its writing.
+        os.write(1, b"\x1b[?1049h\x1b[?25l")
+        if attributes is not None:
+            tty.setcbreak(sys.stdin, termios.TCSADRAIN)
+
+    def give_back() -> None:
+        if attributes is not None:
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, attributes)
+        os.write(1, b"\x1b[?25h\x1b[?1049l")
+
+    def stop(number: int, _: object) -> None:
+        give_back()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)  # returns when the command continues
+        signal.signal(number, stop)
+        take()
+
+    previous = signal.signal(signal.SIGTSTP, stop)
     try:
-        tty.setcbreak(sys.stdin, termios.TCSADRAIN)
-        yield _is_quit_within
+        take()
+        yield _only_wait if attributes is None else _is_quit_within
     finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, previous)
+        give_back()
+        signal.signal(signal.SIGTSTP, previous)
 
 
 def _only_wait(seconds: float) -> bool:
