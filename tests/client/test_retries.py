@@ -122,6 +122,16 @@ def test_retries_end_after_the_timeout(server: FakeServer) -> None:
     assert len(server.requests) > 1
 
 
+def test_retry_after_0_is_no_reason_to_retry_without_a_pause(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retries, "_FIRST_PAUSE_SECONDS", 0.05)
+    server.default = Answer(503, {"detail": "away"}, {"Retry-After": "0"})
+    with Client(server.url, patience_seconds=0.1) as client, pytest.raises(Unreachable):
+        client.status()
+    assert len(server.requests) < 10
+
+
 OUTAGE = httpx.Response(503, headers={"Retry-After": "1"}, json={"detail": "the database does not answer"})
 
 

@@ -106,11 +106,12 @@ def _factor(outcome: httpx.Response | NoResponse) -> int:
 
 
 def _pause_seconds(outcome: httpx.Response | NoResponse, tries: int) -> float:
-    if isinstance(outcome, httpx.Response) and (seconds := outcome.headers.get("retry-after", "")).isdigit():
-        return float(seconds)
     pause: float = min(_MAX_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2**tries)
     # Jitter, so that a thousand clients of a restarted server do not retry in step.
-    return pause * random.uniform(0.7, 1.0)  # noqa: S311 not for secrets
+    pause *= random.uniform(0.7, 1.0)  # noqa: S311 not for secrets
+    asked = outcome.headers.get("retry-after", "") if isinstance(outcome, httpx.Response) else ""
+    # A proxy can ask for 0 seconds: without the pause, the client would do nothing but retry.
+    return (float(asked) if asked.isascii() and asked.isdigit() else 0.0) or pause
 
 
 def _error(call: Call[Any], outcome: httpx.Response | NoResponse) -> GpuschedError:
