@@ -116,6 +116,17 @@ class TestFleetReload:
         changes.record("nodes", [1])
         assert (changes.nodes, len(changes.jobs)) == (None, 0)
 
+    def test_rows_of_former_viewers_are_dropped(self):
+        agent = make_node(gpus=1)
+        loaded = fleet.load()
+        for tenant in range(3 * fleet.MAX_RESTRICTED):
+            fleet.restrict(loaded, [tenant])
+        loaded = fleet.reload(loaded, None, ())
+        kept = fleet.restrict(loaded, [7])[agent.name]
+        loaded = fleet.reload(loaded, None, ())
+        assert fleet.restrict(loaded, [7])[agent.name] is kept
+        assert len(loaded.members[agent.name].restricted) == 1
+
     def test_removed_node_leaves_rows(self):
         agent, other = make_node(gpus=0), make_node(gpus=0)
         existing = fleet.load()
