@@ -14,7 +14,7 @@ from unfold.admin import ModelAdmin
 
 from gpusched.lib.audit.admin import ReadOnly
 from scheduling import policy
-from scheduling.models import Reservation, SchedulingPolicy
+from scheduling.models import Reservation, SchedulingPolicy, check_costs
 from scheduling.whatif import edit_effects
 
 
@@ -31,8 +31,12 @@ class PolicyForm(ModelForm):  # type: ignore[type-arg]
         fields = policy.FIELDS
 
     def clean_cost_by_model(self) -> dict[str, float]:
-        """Return no costs for an empty field: all models cost the same."""
-        return self.cleaned_data["cost_by_model"] or {}
+        """Return no costs for an empty field: all models cost the same. Check the value here: `clean` computes its
+        effect before the model's validators run."""
+        value = self.cleaned_data["cost_by_model"]
+        costs: dict[str, float] = {} if value is None else value
+        check_costs(costs)
+        return costs
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data

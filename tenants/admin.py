@@ -28,7 +28,7 @@ from gpusched.protocol.states import Role
 from tenants import bucket_admin  # noqa: F401 - registers token buckets
 from tenants.auth import tokens
 from tenants.billing import admin as billing_admin  # noqa: F401 - registers the tables of billing
-from tenants.models import ApiToken, Membership, Quota, Tenant, UsageBalance
+from tenants.models import ApiToken, Membership, Quota, Tenant, UsageBalance, check_model_limits
 from tenants.people import members, users
 from tenants.tenancy import tenants
 from tenants.tenancy.tenants import NO_EFFECT
@@ -118,8 +118,12 @@ class QuotaForm(ModelForm):  # type: ignore[type-arg]
         return {name: self.cleaned_data[name] for name in QuotaForm.Meta.fields}
 
     def clean_max_gpus_by_model(self) -> dict[str, int]:
-        """Return no limits for an empty field."""
-        return self.cleaned_data["max_gpus_by_model"] or {}
+        """Return no limits for an empty field. Check the value here: `clean` computes its effect before the model's
+        validators run."""
+        value = self.cleaned_data["max_gpus_by_model"]
+        limits: dict[str, int] = {} if value is None else value
+        check_model_limits(limits)
+        return limits
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data

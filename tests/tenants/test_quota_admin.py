@@ -203,6 +203,21 @@ def test_admin_empty_fields_mean_defaults(tenant, browser):
     assert SchedulingPolicy.objects.get().cost_by_model == {}
 
 
+@pytest.mark.parametrize("typed", ["8", "0", "1.5", '["A100"]', '{"A100": "all"}'])
+def test_limits_by_model_of_another_form_are_refused(browser, tenant, typed):
+    address = f"/admin/tenants/tenant/{tenant.pk}/change/"
+    response = browser.post(address, tenant_form(tenant, max_gpus_by_model=typed))
+    assert response.status_code == 200
+    assert "must be a" in response.content.decode()
+    assert Quota.objects.get(tenant=tenant).version == tenant.quota.version
+    preview = browser.post(address.replace("change", "quota-effect"), tenant_form(tenant, max_gpus_by_model=typed))
+    assert "must be a" in preview.json()["errors"][0]
+    browser.get(ADDRESS)
+    response = browser.post(f"{ADDRESS}1/change/", {**POLICY, "cost_by_model": typed})
+    assert response.status_code == 200
+    assert "must be a" in response.content.decode()
+
+
 @pytest.mark.parametrize("max_gpus", ["", "4"])
 def test_tenant_created_in_admin_has_an_untouched_quota(browser, max_gpus):
     form = {
