@@ -221,5 +221,8 @@ test("an opened row shows the known part at once, and queries the scheduler only
   detail.close();
   await new Promise((resolve) => setTimeout(resolve, 20));
   expect(requests.slice(2)).toEqual(["/jobs/8/foreseen/?part=now"]);
+  vi.stubGlobal("fetch", () => Promise.reject(new TypeError("Failed to fetch")));
+  detail.toggle(9);
+  await vi.waitFor(() => expect(detail.element.textContent).toContain("This could not be loaded: the server gave no answer."));
   vi.unstubAllGlobals();
 });

@@ -1,6 +1,6 @@
 // The details below an opened queue row, rendered by the server: reasons, jobs ahead, what would help.
 import { h } from "../../ui/dom";
-import { unexpected } from "../../ui/fetch_errors";
+import { unexpected, whyFailed } from "../../ui/fetch_errors";
 import { morphChildren } from "../../ui/morph";
 import { COLUMNS } from "./row";
 
@@ -76,8 +76,7 @@ export class Detail {
       morphChildren(box, parsed.body);
       return true;
     } catch (error) {
-      const words = error instanceof Error ? error.message : "no answer";
-      box.replaceChildren(h("p", { class: "empty", role: "alert" }, `This could not be loaded: ${words}. Close the row and open it again.`));
+      box.replaceChildren(h("p", { class: "empty", role: "alert" }, `This could not be loaded: ${whyFailed(error)}. Close the row and open it again.`));
       return false;
     }
   }
