@@ -135,6 +135,7 @@ def test_ignored_directives_are_noted_with_line_and_reason(full: FakeServer, tmp
         "#SBATCH --array=0-9%0",
         "#GPUSCHED --array 10%0",
         "#SBATCH --dependency=singleton",
+        "#SBATCH --dependency=after:41",
         "#SBATCH --job-name='half",
         "#GPUSCHED --gpus many",
         "#GPUSCHED --nonsense",

@@ -43,7 +43,8 @@ _IGNORED = {
     "signal": "a job gets SIGTERM, and has --grace-seconds to end",
 }
 _MIB = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1048576.0}
-_WHEN = {"after": "after_any", "afterany": "after_any", "afterok": "after_ok", "afternotok": "after_fail"}
+# Not `after`: it waits for the start of a job, and a job here can wait only for an end.
+_WHEN = {"afterany": "after_any", "afterok": "after_ok", "afternotok": "after_fail"}
 
 
 @dataclass(frozen=True, slots=True)
