@@ -31,6 +31,12 @@ describe("ansi", () => {
     expect(read("\x1b[38;2;1;2;300mx\x1b[1my")[0]?.colour).toBe("rgb(1, 2, 255)");
     expect(read("\x1b[38;2;1;2;3;1mx")[0]?.classes).toBe("ansi-bold");
   });
+  test("parameters with colons, and colours of underlines", () => {
+    for (const colour of ["38:2::1:2:3", "38:2:1:2:3", "38:2:0:1:2:3"]) expect(read(`\x1b[${colour};1mx`)[0], colour).toEqual({ text: "x", classes: "ansi-bold", colour: "rgb(1, 2, 3)" });
+    expect(read("\x1b[48:5:240mx")[0]?.background).toBe("rgb(88, 88, 88)");
+    expect(read("\x1b[31;4:3mx\x1b[4:0my").map((piece) => piece.classes)).toEqual(["ansi-underline ansi-fg-1", "ansi-fg-1"]);
+    for (const colour of ["58;5;1", "58;2;3;4;9", "58:2::1:2:3", "58:5:1"]) expect(read(`\x1b[${colour}mx`)[0]?.classes, colour).toBe("");
+  });
 
   test("every other sequence is dropped: cursor, title, links, charset, bells", () => {
     const words = "a\x1b[2Kb\x1b[10;20Hc\x1b]0;title\x07d\x1b]8;;http://x\x1b\\e\x1b(Bf\x07g\x1b[?25lh\x1bMi\x1b[>4;1mj";

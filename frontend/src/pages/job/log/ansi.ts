@@ -61,7 +61,7 @@ export class Ansi {
 
   private sgr(parameters: string): void {
     if (!/^[\d;:]*$/.test(parameters)) return;
-    const codes = parameters.split(/[;:]/).map(Number);
+    const codes = parameters.split(";").flatMap(codesOf);
     for (let at = 0; at < codes.length; at += 1) {
       const code = codes[at] ?? 0;
       const { style } = this;
@@ -74,14 +74,23 @@ export class Ansi {
       else if (code >= 100 && code <= 107) style.bg = String(code - 92);
       else if (code === 39) style.fg = "";
       else if (code === 49) style.bg = "";
-      else if (code === 38 || code === 48) {
+      else if (code === 38 || code === 48 || code === 58) {
         const [colour, used] = extended(codes, at + 1);
+        // 58 is the colour of underlines, which is not shown.
         if (code === 38) style.fg = colour;
-        else style.bg = colour;
+        else if (code === 48) style.bg = colour;
         at += used;
       }
     }
   }
+}
+
+/** Return the codes of a parameter. With colons, a colour can have a colour space, and an underline a style: 38:2::255:0:0, 4:3. */
+function codesOf(parameter: string): number[] {
+  const [code = 0, kind = 0, ...more] = parameter.split(":").map(Number);
+  if (!parameter.includes(":")) return [code];
+  if (code === 4) return [kind === 0 ? 24 : 4];
+  return [38, 48, 58].includes(code) ? [code, kind, ...more.slice(kind === 2 ? -3 : 0)] : [];
 }
 
 /** Return the colour after 38 or 48, and the number of codes used. */
