@@ -1,6 +1,8 @@
 """The file of a backup; tests/e2e/test_restore.py restores a real one."""
 
 import os
+import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,12 +10,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import psutil
 import psycopg
 import pytest
 from django.core.management import call_command
 from psycopg.conninfo import make_conninfo
 
+from gpusched.lib.db.embedded import Server
 from gpusched.lib.process import backups
+from tests.waiting import wait_for
 
 
 def write_tar(path: Path, files: dict[str, str]) -> Path:
@@ -128,3 +133,23 @@ def test_restore_warns_of_a_key_that_overrides_the_one_of_the_backup(
     output = capsys.readouterr()
     assert "restored 4 jobs" in output.out
     assert ("GPUSCHED_SECRET_KEY is set" in output.err) is is_warned
+
+
+def test_embedded_database_ends_with_a_killed_backup(tmp_path: Path) -> None:
+    """Otherwise the next start finds it running in its directory, and fails."""
+    program = (
+        "import sys, time; from pathlib import Path; from gpusched.lib.process import backups\n"
+        "with backups.database(Path(sys.argv[1]), '') as url: print(url, flush=True); time.sleep(600)"
+    )
+    tmp_path.chmod(0o755)
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    server = Server(tmp_path / "postgres")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as backup:
+        try:
+            assert backup.stdout is not None
+            assert backup.stdout.readline().startswith("postgresql://")
+            pid = int((server.data / "postmaster.pid").read_text().split()[0])
+            backup.kill()
+            wait_for(lambda: not psutil.pid_exists(pid), 30, "PostgreSQL to end")
+        finally:
+            server.remove()

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tarfile
 import tempfile
@@ -15,6 +16,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from gpusched.lib.db import embedded
+from gpusched.lib.process.children import die_with_parent
 
 DUMP, KEY = "database.dump", "secret_key"
 # All tables and views, also those that a backup lacks: a newer version, or single sign-on, has added them since. Their
@@ -100,7 +102,7 @@ def database(data_dir: Path, database_url: str) -> Iterator[str]:
         yield database_url
         return
     server = embedded.Server(data_dir / "postgres")
-    server.start()
+    server.start(preexec=die_with_parent(signal.SIGINT))
     try:
         yield server.url()
     finally:
