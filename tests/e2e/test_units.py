@@ -28,6 +28,13 @@ def commands(unit: str, kind: str) -> list[list[str]]:
     return [[sys.executable, "manage.py", *line.split()[1:]] for line in lines]
 
 
+def manage(command: str, environment: dict[str, str], *words: str, code: int = 0) -> str:
+    line = [sys.executable, "manage.py", command, *words]
+    done = subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
 @contextmanager
 def running(unit: str, environment: dict[str, str]) -> Iterator["subprocess.Popen[bytes]"]:
     """Start a unit as systemd does: what is before, the program, and what waits for it."""
@@ -61,6 +68,10 @@ def test_units_together_schedule_a_job(tmp_path: Path) -> None:
         units.enter_context(running("gpusched-web.service", environment))
         for name in ("cycles", "housekeeping"):
             units.enter_context(running(f"gpusched-{name}.service", environment))
+        # Both notice that the database runs.
+        [file] = [word for word in manage("backup", environment).split() if word.endswith(".tar")]
+        assert "gpusched is running" in manage("restore", environment, file, code=1)
+        assert "gpusched is running" in manage("database", environment, code=1)
         client = units.enter_context(
             Client(f"http://127.0.0.1:{port}", (data / "tokens" / "admin").read_text().strip())
         )

@@ -17,6 +17,7 @@ from django.core.management import call_command
 from psycopg.conninfo import make_conninfo
 
 from gpusched.lib.db.embedded import Server
+from gpusched.lib.db.locks import Lock
 from gpusched.lib.process import backups
 from tests.waiting import wait_for
 
@@ -84,6 +85,21 @@ def test_restore_replaces_tables_that_are_newer_than_the_backup(database_url: st
                                     " AND relkind IN ('r', 'v') ORDER BY 1").fetchall()  # fmt: skip
         assert tables == [("people",), ("person",), ("team",)]
         assert connection.execute("SELECT id FROM people").fetchall() == [(1,)]
+
+
+def test_restore_is_refused_while_a_worker_runs_cycles(database_url: str, tmp_path: Path) -> None:
+    """Whatever started it: systemd, a container, or another head."""
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE person (id int PRIMARY KEY)")
+        file = backups.back_up(tmp_path, database_url, "key", tmp_path, datetime(2026, 1, 1, tzinfo=UTC))
+        connection.execute("INSERT INTO person VALUES (1)")
+        connection.execute("SELECT pg_advisory_lock(%s)", [Lock.LEADER])
+        with pytest.raises(backups.BackupError, match="gpusched is running: a worker"):
+            backups.restore(file, tmp_path, database_url, lambda url: 0)
+        assert connection.execute("SELECT id FROM person").fetchall() == [(1,)]
+        connection.execute("SELECT pg_advisory_unlock(%s)", [Lock.LEADER])
+        assert backups.restore(file, tmp_path, database_url, lambda url: 0) == 0
+        assert connection.execute("SELECT id FROM person").fetchall() == []
 
 
 def test_restore_that_fails_changes_nothing(database_url: str, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from gpusched.lib.db import embedded
+from gpusched.lib.db.locks import Lock
 from gpusched.lib.process.children import die_with_parent
 
 DUMP, KEY = "database.dump", "secret_key"
@@ -83,7 +84,7 @@ def restore(archive: Path, data_dir: Path, database_url: str, prepare: Callable[
             _unpack(archive, Path(place))
         except (OSError, KeyError, tarfile.TarError) as error:
             raise BackupError(f"{archive} is not a backup of gpusched: {error}") from error
-        with database(data_dir, database_url) as url:
+        with database(data_dir, database_url) as url, _stopped(url):
             drop, statements = (Path(place) / name for name in ("drop.sql", "restore.sql"))
             drop.write_text(_DROP)
             options = ["--clean", "--if-exists", "--no-owner", f"--file={statements}"]
@@ -107,6 +108,16 @@ def database(data_dir: Path, database_url: str) -> Iterator[str]:
         yield server.url()
     finally:
         server.stop()
+
+
+@contextmanager
+def _stopped(url: str) -> Iterator[None]:
+    """Require that no worker runs cycles in the database, on any machine, and let none begin meanwhile."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        row = connection.execute("SELECT pg_try_advisory_lock(%s)", [Lock.LEADER]).fetchone()
+        if not row or not row[0]:
+            raise BackupError("gpusched is running: a worker runs cycles in this database; stop all parts first")
+        yield
 
 
 def _unpack(archive: Path, place: Path) -> None:

@@ -1,5 +1,6 @@
 """Run the embedded PostgreSQL in the foreground, for a supervisor such as systemd."""
 
+import fcntl
 import signal
 from typing import Any
 
@@ -18,6 +19,16 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         if settings.ENV.database_url:
             raise CommandError("GPUSCHED_DATABASE_URL names another database, so the embedded one is not needed")
+        data_dir = settings.DATA_DIR
+        data_dir.mkdir(parents=True, exist_ok=True)
+        with (data_dir / "up.lock").open("w") as lock:  # by which `up`, `backup` and `restore` know that it runs
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise CommandError(f"gpusched is running with the data in {data_dir}; stop it first") from error
+            self._run()
+
+    def _run(self) -> None:
         server = embedded.Server(settings.DATA_DIR / "postgres")
         signals = {signal.SIGTERM, signal.SIGINT}
         signal.pthread_sigmask(signal.SIG_BLOCK, signals)
