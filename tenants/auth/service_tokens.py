@@ -53,7 +53,8 @@ def create(
     except IntegrityError as error:
         if not violates(error, "auth_user_username_key"):
             raise
-        raise _name_taken(username) from error
+        # Another first token of this account has created it meanwhile.
+        return create(tenant, name, role, scopes, days)
 
 
 def list_tokens(tenant: Tenant) -> list[ApiToken]:

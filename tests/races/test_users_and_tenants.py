@@ -13,13 +13,13 @@ from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import query
 from gpusched.protocol.dependencies import Dependency
 from gpusched.protocol.job_request import JobRequest
-from gpusched.protocol.states import Role
+from gpusched.protocol.states import Role, Scope
 from jobs.actions import archive_tenant, job_actions
 from jobs.lifecycle import dependencies
 from jobs.models import Job
 from jobs.submit import bulk
 from jobs.submit.submit import submit as submit_request
-from tenants.auth import passwords
+from tenants.auth import passwords, service_tokens
 from tenants.auth.login_throttle import ThrottledLogin
 from tenants.models import Membership, Tenant
 from tenants.people import members, users
@@ -193,3 +193,13 @@ def test_own_change_does_not_overwrite_a_password_that_was_reset_meanwhile(monke
     )  # fmt: skip
     assert (answer.status_code, answer.json()["errors"][0]["code"]) == (400, "wrong_password")
     assert User.objects.get(pk=user.pk).check_password(admin_made)
+
+
+@pytest.mark.parametrize("turn", TURNS)
+def test_first_tokens_of_a_service_account_at_once_belong_to_one_account(turn):
+    tenant = make_tenant()
+    service_tokens.create(make_tenant(), "other", None, [Scope.READ], None)  # and with it the group of all
+    results = at_once(*[lambda: service_tokens.create(tenant, "ci", None, [Scope.READ], None)] * 4)
+    assert [result for result in results if isinstance(result, Exception)] == []
+    assert User.objects.filter(username=f"ci@{tenant.name}").count() == 1
+    assert len(service_tokens.list_tokens(tenant)) == 4
