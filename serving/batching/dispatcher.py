@@ -52,6 +52,7 @@ class ServedEndpoint:
     limit: BatchLimit = field(default_factory=BatchLimit)
     credit: Credit = field(default_factory=Credit)
     seconds_per_cost: float | None = None
+    is_measured: bool = False  # since the last `learned`
     claimed: deque[tuple[float, int]] = field(default_factory=deque)
 
     def arrivals_per_second(self, now: float) -> float:
@@ -132,8 +133,12 @@ class Dispatcher:
         ]
 
     def learned(self) -> list[tuple[int, float]]:
-        """Return the measured seconds per cost of endpoints."""
-        return [(e.id, e.seconds_per_cost) for e in self.endpoints.values() if e.seconds_per_cost is not None]
+        """Return the seconds per cost of the endpoints that were measured since the last call: an older value must not
+        replace one that another web process measured meanwhile."""
+        measured = [endpoint for endpoint in self.endpoints.values() if endpoint.is_measured]
+        for endpoint in measured:
+            endpoint.is_measured = False
+        return [(e.id, e.seconds_per_cost) for e in measured if e.seconds_per_cost is not None]
 
     def lost_replicas(self) -> list[int]:
         """Return the jobs that ended in a batch lately and whose reason is not known yet; see `explain_loss`."""
@@ -295,7 +300,7 @@ class Dispatcher:
                 self._return_later(requests, alone=True)
             raise
         seconds = (time.monotonic() - began) / sum(request.cost for request in requests)
-        endpoint.seconds_per_cost = smoothed(endpoint.seconds_per_cost, seconds)
+        endpoint.seconds_per_cost, endpoint.is_measured = smoothed(endpoint.seconds_per_cost, seconds), True
         endpoint.limit.record_success(len(requests), self._configured_limit(endpoint), time.monotonic())
         return outcomes
 

@@ -22,6 +22,7 @@ class Measurements:
 
     def __init__(self) -> None:
         self._seconds_per_cost: dict[int, float] = {}
+        self._measured: set[int] = set()  # the endpoints since the last `take`
         self._ended_at: dict[int, float] = {}
 
     def ended(self, job_id: int, request: Measured, seconds: float, status: int) -> None:
@@ -32,11 +33,14 @@ class Measurements:
             self._seconds_per_cost[request.endpoint_id] = smoothed(
                 self._seconds_per_cost.get(request.endpoint_id), value
             )
+            self._measured.add(request.endpoint_id)
 
     def take(self) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
         """Return the seconds per cost of endpoints, and how many seconds ago the latest request of each replica ended:
         what has changed since the last call."""
         now = time.monotonic()
         ended = [(job_id, now - at) for job_id, at in self._ended_at.items()]
+        learned = [(endpoint_id, self._seconds_per_cost[endpoint_id]) for endpoint_id in sorted(self._measured)]
         self._ended_at.clear()
-        return list(self._seconds_per_cost.items()) if ended else [], ended
+        self._measured.clear()
+        return learned, ended

@@ -21,7 +21,7 @@ from serving.requests.shared_reads import SharedReads
 from serving.requests.submit import NewRequest, submit
 from serving.requests.waiting_clients import WaitingClients
 from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle
-from tests.serving.test_dispatcher import ended, got, outcome, send, until
+from tests.serving.test_dispatcher import dispatching, ended, got, outcome, send, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -99,6 +99,22 @@ def test_web_process_leaves_a_replica_whose_agent_has_moved_to_another_one(repli
 
     assert outcome(asyncio.run(move())) == got("a")
     assert InferenceRequest.objects.get().attempt == 1
+
+
+def test_web_process_writes_the_speed_of_an_endpoint_only_once(replicas):
+    """Its replica may be with another web process by now, which measures newer ones."""
+    tenant = make_tenant("nlp")
+    user = make_member(tenant)
+    endpoint = endpoints.create(tenant.pk, {"name": "embed", "template": {"command": ["serve"]}}, identity_for(user))
+
+    async def serve():
+        async with dispatching(replicas, endpoint, 1) as dispatcher:
+            await until(ended(await sync_to_async(send)(endpoint, user, "a")))
+            return dispatcher.learned(), dispatcher.learned()
+
+    [(number, seconds)], later = asyncio.run(serve())
+    assert number == endpoint.pk and seconds > 0
+    assert later == []
 
 
 def test_waiting_client_wakes_when_its_request_ends():

@@ -1,9 +1,11 @@
 """Scaling of replicas: up at once, down when idle, never while busy."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from serving.openai.measurements import Measurements
 from serving.replicas.scaling import Decision, Demand, LiveReplica, decide, wanted_replicas
 
 NOTHING = Demand(
@@ -79,3 +81,14 @@ def test_failing_replicas_are_started_less_and_less_often():
     for failures in (50, 2000):  # an endpoint may have 1000 replicas, which all fail twice
         assert decide(replace(failing, failures=failures, failed_seconds=299)) == Decision(0, ())
         assert decide(replace(failing, failures=failures, failed_seconds=301)) == Decision(1, ())
+
+
+def test_process_that_forwards_writes_only_the_speeds_that_it_measured_since():
+    """Other web processes measure the endpoint as well."""
+    measurements = Measurements()
+    for endpoint_id in (1, 2):
+        forwarded = SimpleNamespace(endpoint_id=endpoint_id, max_batch=4, cost=5.0)
+        measurements.ended(10 + endpoint_id, forwarded, seconds=2.0, status=200)
+        learned, [(job_id, _)] = measurements.take()
+        assert (learned, job_id) == ([(endpoint_id, 0.1)], 10 + endpoint_id)
+    assert measurements.take() == ([], [])
