@@ -58,7 +58,7 @@ def create(request: NewReservation, tenant: Tenant, identity: Identity, *, now: 
         if reservation.recurrence:
             Reservation.objects.filter(pk=reservation.pk).update(series_id=reservation.pk)
             reservation.series = reservation
-            recurrence.book_following(reservation, identity, now)
+            recurrence.book_following(reservation, now)
     return reservation
 
 

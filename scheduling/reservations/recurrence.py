@@ -12,7 +12,7 @@ from gpusched.lib.db import locks
 from gpusched.lib.db.locks import Lock
 from scheduling.reservations import booking
 from scheduling.reservations.tables import Recurrence, Reservation, ReservationState
-from tenants.auth.identity import Identity, identity_of_server
+from tenants.auth.identity import identity_of_server, identity_of_user
 
 DAYS = {Recurrence.DAILY: 1, Recurrence.WEEKLY: 7}
 
@@ -41,12 +41,12 @@ def _extend_series(now: datetime) -> int:
         .distinct("series_id")
         .select_related("tenant", "series")
     )
-    return sum(book_following(reservation, identity_of_server(), now) for reservation in latest)
+    return sum(book_following(reservation, now) for reservation in latest)
 
 
-def book_following(reservation: Reservation, identity: Identity, now: datetime) -> int:
-    """Book the occurrences that follow this one, within the weeks of the setting. One for which there is no room is
-    stored as refused, with the reason. Return how many rows were written."""
+def book_following(reservation: Reservation, now: datetime) -> int:
+    """Book the occurrences that follow this one, within the weeks of the setting, by the rights of its owner. One for
+    which there is no room is stored as refused, with the reason. Return how many rows were written."""
     horizon = now + timedelta(weeks=settings.ENV.reservation_weeks_ahead)
     latest, count = reservation, 0
     first = reservation.series or reservation
@@ -59,12 +59,14 @@ def book_following(reservation: Reservation, identity: Identity, now: datetime) 
             latest.refresh_from_db(fields=["recurrence"])
             if not latest.recurrence:  # the series was cancelled meanwhile
                 break
-            latest, count = _book_occurrence(latest, starts_at, identity, now), count + 1
+            latest, count = _book_occurrence(latest, starts_at, now), count + 1
     return count
 
 
-def _book_occurrence(previous: Reservation, starts_at: datetime, identity: Identity, now: datetime) -> Reservation:
+def _book_occurrence(previous: Reservation, starts_at: datetime, now: datetime) -> Reservation:
     following = _copy(previous, starts_at)
+    # Not the server's: its reasons would name the jobs of other tenants, and no-shows would never count.
+    identity = identity_of_user(following.user) if following.user else identity_of_server()
     try:
         if starts_at <= now:
             raise Problem(409, "no_room", "its time passed while the server did not run")

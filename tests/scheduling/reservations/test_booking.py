@@ -224,6 +224,25 @@ def test_occurrence_without_room_is_stored_as_refused_with_the_reason(user, tena
     assert f"reservation {blocker.pk} holds some until" in refused.problem
 
 
+def test_later_occurrence_names_nothing_of_another_tenant(user, tenant):
+    make_node(gpus=1)
+    head = reserve(user, tenant, 60, 60, recurrence="weekly")
+    other = make_tenant()
+    reserve(make_member(other), other, 60 + 28 * 24 * 60, 60)
+    assert recurrence.extend_series(timezone.now() + timedelta(weeks=1)) == 1
+    [refused] = Reservation.objects.filter(series_id=head.pk, state="refused")
+    assert "a reservation of another tenant holds some until" in refused.problem
+
+
+def test_later_occurrence_is_refused_after_frequent_no_shows(user, tenant):
+    make_node(gpus=1)
+    head = reserve(user, tenant, 60, 60, recurrence="daily")
+    no_shows = Reservation.objects.filter(series_id=head.pk, pk__lt=head.pk + 3)
+    no_shows.update(state="released", ended_at=timezone.now(), is_no_show=True)
+    assert recurrence.extend_series(timezone.now() + timedelta(days=1)) == 1
+    assert "you may only book soft ones" in Reservation.objects.get(series_id=head.pk, state="refused").problem
+
+
 def test_occurrences_keep_the_time_of_day_when_the_clocks_change():
     start = datetime(2027, 3, 27, 8, tzinfo=UTC)  # 09:00 in Berlin, the day before its clocks go forward
     assert recurrence.next_start(start, "daily", "Europe/Berlin", start) == datetime(2027, 3, 28, 7, tzinfo=UTC)
