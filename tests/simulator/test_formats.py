@@ -67,6 +67,7 @@ HEADER = "job_id,submitted_at,gpus,run_seconds,priority,limit_seconds\n"
         ("a,5,1,x,,", "line 3, column 'run_seconds': 'x' is not a number."),
         ("a,5,1,nan,,", "line 3, column 'run_seconds': nan is not a number of at least 0."),
         ("a,5,1,-1,,", "line 3, column 'run_seconds': -1 is not a number of at least 0."),
+        ("a,5,1,1e308,,", "line 3, column 'run_seconds': 1e308 is more than 1e+15."),
         ("a,5,1,inf,,", "line 3, column 'run_seconds': inf is not a number of at least 0."),
         ("a,5,1.5,1,,", "line 3, column 'gpus': 1.5 is not a whole number."),
         ("a,5,1e9,1,,", "line 3, column 'gpus': 1000000000 GPUs are more than"),

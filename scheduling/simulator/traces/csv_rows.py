@@ -11,6 +11,9 @@ from typing import TextIO, cast
 
 from scheduling.simulator.errors import InputError, bad_line
 
+# Milliseconds of 30,000 years. Sums of larger numbers are infinite in the end, and the figures no numbers.
+MAX_NUMBER = 1e15
+
 
 class Row:
     """One line: its fields by the names in the header, each parsed as the type that the caller needs."""
@@ -25,7 +28,7 @@ class Row:
         return self._fields.get(column, "").strip()
 
     def number(self, column: str, *, minimum: float = 0.0) -> float:
-        """Return a field as a number. Raises InputError unless it is finite and at least `minimum`."""
+        """Return a field as a number. Raises InputError unless it is at least `minimum` and at most MAX_NUMBER."""
         text = self.text(column)
         try:
             value = float(text)
@@ -33,6 +36,8 @@ class Row:
             raise self.bad(column, f"{text[:50]!r} is not a number") from None
         if not isfinite(value) or value < minimum:
             raise self.bad(column, f"{text[:50]} is not a number of at least {minimum:g}")
+        if value > MAX_NUMBER:
+            raise self.bad(column, f"{text[:50]} is more than {MAX_NUMBER:g}")
         return value
 
     def integer(self, column: str, *, minimum: int = 0) -> int:
