@@ -57,6 +57,7 @@ _ROUTES = f"""
               AND d.next_at <= now()))
      ORDER BY r.last_sent_at NULLS FIRST, r.id LIMIT %(limit)s FOR UPDATE OF r SKIP LOCKED
 """
+_GETS_IT = GETS_NOTICE.format(notice="n")
 _CLAIM = f"""
     WITH due AS (
         SELECT id FROM notifications_delivery
@@ -67,7 +68,7 @@ _CLAIM = f"""
            SET attempts = attempts + 1, next_at = now() + make_interval(secs => %(seconds)s)
           FROM due WHERE d.id = due.id RETURNING d.id, d.uid, d.attempts, d.notice_id)
     SELECT c.id, c.uid::text AS uid, c.attempts, n.kind, n.tenant_id, n.user_id, n.subject_id, n.data, n.at,
-           r.tenant_id IS NOT NULL OR {GETS_NOTICE.format(notice="n")} AS is_allowed
+           r.tenant_id IS NOT NULL OR {_GETS_IT} AS is_allowed
       FROM claimed c JOIN notifications_notice n ON n.id = c.notice_id
       JOIN notifications_route r ON r.id = %(route)s ORDER BY c.id
 """

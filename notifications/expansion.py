@@ -16,6 +16,7 @@ GETS_NOTICE = """
            OR ({notice}.user_id IS NULL OR {notice}.user_id = r.user_id) AND EXISTS (
               SELECT 1 FROM tenants_members m WHERE m.user_id = r.user_id AND m.tenant_id = {notice}.tenant_id)))
 """
+_GETS_IT = GETS_NOTICE.format(notice="b")
 _EXPAND = f"""
     WITH batch AS (
         SELECT * FROM notifications_notice WHERE expanded_at IS NULL ORDER BY id LIMIT %(limit)s
@@ -26,7 +27,7 @@ _EXPAND = f"""
                CASE WHEN b.kind = 'job_failed' THEN now() + make_interval(secs => %(log_seconds)s) ELSE now() END, '',
                false
           FROM batch b JOIN notifications_route r ON r.is_enabled AND (
-               b.kind = ANY(r.kinds) AND (r.tenant_id = b.tenant_id OR {GETS_NOTICE.format(notice="b")}))
+               b.kind = ANY(r.kinds) AND (r.tenant_id = b.tenant_id OR {_GETS_IT}))
          ORDER BY b.id, r.id ON CONFLICT (notice_id, route_id) DO NOTHING)
     UPDATE notifications_notice n SET expanded_at = now() FROM batch b WHERE n.id = b.id RETURNING n.id
 """

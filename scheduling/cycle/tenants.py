@@ -16,18 +16,19 @@ _TIERS = {"premium": 0, "standard": 1, "opportunistic": 2}
 # The history for dynamic weights (Policy.dynamic_share_bound): use of the last month, reloaded once a minute.
 HISTORY_SECONDS = 30 * 86400.0
 
+_OF_BALANCE, _OF_START = remaining_sql("b.as_of"), remaining_sql("started_at")
 _TENANTS = f"""
     SELECT t.id, t.name, t.weight, t.tier, q.max_gpus,
            CASE WHEN t.archived_at IS NULL THEN coalesce(q.guaranteed_gpus, 0) ELSE 0 END AS guaranteed_gpus,
            q.max_gpu_memory_mb, q.max_cpu_cores, q.max_memory_mb, q.max_concurrent_jobs, q.max_gpus_per_user,
            coalesce(q.max_gpus_by_model::text, '{{}}') AS max_gpus_by_model, t.allow_preemption, t.can_preempt_others,
            t.preemption_budget_per_hour AS budget,
-           coalesce(b.gpu_seconds * {remaining_sql("b.as_of")}, 0)
+           coalesce(b.gpu_seconds * {_OF_BALANCE}, 0)
            + coalesce(u.gpu_seconds, 0) AS usage
       FROM tenants_all t LEFT JOIN tenants_quotas q ON q.tenant_id = t.id
       LEFT JOIN tenants_balances b ON b.tenant_id = t.id
       LEFT JOIN (SELECT tenant_id,
-                        sum(gpu_weight * %(h)s / ln(2) * (1 - {remaining_sql("started_at")})) AS gpu_seconds
+                        sum(gpu_weight * %(h)s / ln(2) * (1 - {_OF_START})) AS gpu_seconds
                    FROM nodes_held WHERE started_at IS NOT NULL GROUP BY tenant_id) u ON u.tenant_id = t.id
      ORDER BY t.id
 """

@@ -55,17 +55,18 @@ def remaining_sql(at: str) -> str:
     return f"CASE WHEN {age} < 100 THEN power(2, -{age}) ELSE 0 END"
 
 
+_OF_START, _OF_END, _OF_BALANCE = map(remaining_sql, ("started_at", "ended_at", "b.as_of"))
 # Rows are locked in one order, so that two charges of several tenants cannot deadlock.
 _BALANCE = f"""
     WITH locked AS (SELECT id FROM tenants_usagebalance WHERE tenant_id = ANY(%(tenants)s) ORDER BY id FOR UPDATE),
     use AS (
         SELECT tenant_id, sum(gpus * %(h)s / ln(2) * (
-                   {remaining_sql("ended_at")} - {remaining_sql("started_at")})) AS gpu_seconds
+                   {_OF_END} - {_OF_START})) AS gpu_seconds
           FROM unnest(%(tenants)s::bigint[], %(gpus)s::float8[], %(starts)s::timestamptz[], %(ends)s::timestamptz[])
                AS u (tenant_id, gpus, started_at, ended_at)
          GROUP BY tenant_id)
     UPDATE tenants_usagebalance b
-       SET gpu_seconds = b.gpu_seconds * {remaining_sql("b.as_of")} + use.gpu_seconds,
+       SET gpu_seconds = b.gpu_seconds * {_OF_BALANCE} + use.gpu_seconds,
            as_of = now()
       FROM use, locked
      WHERE b.tenant_id = use.tenant_id AND b.id = locked.id
@@ -113,5 +114,5 @@ def half_life_seconds() -> float:
 
 def rebase_balances() -> None:
     """Decay all balances to now, before an edit of the half-life: use so far fades at the old rate."""
-    sql = f"UPDATE tenants_usagebalance SET as_of = now(), gpu_seconds = gpu_seconds * {remaining_sql('as_of')}"
+    sql = f"UPDATE tenants_usagebalance b SET as_of = now(), gpu_seconds = b.gpu_seconds * {_OF_BALANCE}"
     execute(sql, {"h": half_life_seconds()})

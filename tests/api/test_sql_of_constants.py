@@ -41,8 +41,6 @@ LOOKED_AT = {
         ("jobs/lifecycle/states.py", name): "built when modules load, of constants"
         for name in ("state", "changes", "joined", "condition", "returning")
     },
-    ("notifications/claims.py", "GETS_NOTICE.format(notice='n')"): "constants",
-    ("notifications/expansion.py", "GETS_NOTICE.format(notice='b')"): "constants",
     ("nodes/telemetry/samples.py", "', '.join(names)"): "names of columns",
     ("nodes/telemetry/samples.py", "_BY[by]"): "a constant by a word that is known, or a KeyError",
     ("nodes/telemetry/samples.py", "at"): "constants",
