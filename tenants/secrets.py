@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pghistory
+import psycopg
 from cryptography.fernet import InvalidToken
 from django.db import transaction
 from django.utils import timezone
@@ -76,6 +77,16 @@ def unseal(sealed: Mapping[str, str], names: Sequence[str], tenant: str) -> tupl
         return {name: seal.decrypt(sealed[name].encode()).decode() for name in names}, ""
     except InvalidToken:
         return {}, "its secrets were sealed with another SECRET_KEY; set them again, and submit the job again"
+
+
+def has_key(database: psycopg.Connection[Any]) -> bool:
+    """Return whether this process has the key with which the latest secret of a database was sealed; True if there is
+    none."""
+    latest = database.execute("SELECT sealed FROM tenants_secret ORDER BY set_at DESC LIMIT 1").fetchone()
+    try:
+        return latest is None or bool(seal_for(_PURPOSE).decrypt(latest[0].encode()))
+    except InvalidToken:
+        return False
 
 
 def _absent(names: Sequence[str], tenant: str) -> str:

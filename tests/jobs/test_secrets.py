@@ -1,13 +1,16 @@
 """A secret that a job names reaches the node that runs it and nothing else (A56)."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.management import call_command
 from django.db import connection
 from django.test import Client, override_settings
+from psycopg.conninfo import make_conninfo
 
+from gpusched.management.commands import backup
 from gpusched.protocol.agent_messages import Run
 from gpusched.protocol.job_request import JobRequest, validate
 from gpusched.protocol.states import Role
@@ -201,3 +204,22 @@ def test_wrong_secret_key_fails_only_jobs_with_secrets() -> None:
     specs = sorted((order.spec.unfit, order.spec.secrets) for order in orders if isinstance(order, Run))
     assert [values for _, values in specs] == [{}, {}]
     assert [bool(unfit) for unfit, _ in specs] == [False, True] and "SECRET_KEY" in specs[1][0]
+
+
+@pytest.mark.parametrize(("key", "is_warned"), [("", False), ("of a shell without the settings of the server", True)])
+def test_backup_warns_of_a_key_that_cannot_read_the_secrets(
+    tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    key: str, is_warned: bool,
+) -> None:  # fmt: skip
+    """As from a shell without GPUSCHED_SECRET_KEY: a restore of this backup could read no secret."""
+    store_secret(make_tenant("nlp"))
+    params = connection.get_connection_params()
+    url = make_conninfo(
+        **{name: params[name] for name in ("host", "port", "user", "password", "dbname") if name in params}
+    )
+    settings.DATA_DIR, settings.SECRET_KEY = tmp_path, key or settings.SECRET_KEY
+    monkeypatch.setattr(backup, "database_url", lambda: url)
+    call_command("backup", into=tmp_path / "backups")
+    output = capsys.readouterr()
+    assert "copy it to another machine" in output.out
+    assert ("cannot be read with it" in output.err) is is_warned

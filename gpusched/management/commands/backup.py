@@ -8,12 +8,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import psycopg
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
 from gpusched.lib.db.embedded import PostgresError
 from gpusched.lib.process import backups
 from gpusched.settings import database_url
+from tenants import secrets
 
 
 class Command(BaseCommand):
@@ -27,9 +29,18 @@ class Command(BaseCommand):
         try:
             with _database() as url:
                 file = backups.back_up(settings.DATA_DIR, url, settings.SECRET_KEY, options["into"], datetime.now(UTC))
+                self._check_key(url)
         except (backups.BackupError, PostgresError, OSError) as error:
             raise CommandError(str(error)) from error
         self.stdout.write(f"{file} ({file.stat().st_size >> 10} KiB); copy it to another machine")
+
+    def _check_key(self, url: str) -> None:
+        with psycopg.connect(url) as database:
+            if not secrets.has_key(database):
+                self.stderr.write(
+                    "the backup has another key than the server, and its secrets cannot be read with it: set"
+                    " GPUSCHED_SECRET_KEY (or GPUSCHED_SECRET_KEY_FILE) as for the server, and make another one"
+                )
 
 
 @contextmanager
