@@ -30,6 +30,7 @@ class Terminal:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "gpusched.cli.main", *args], cwd=ROOT, env=environ, stdin=theirs, stdout=theirs,
             stderr=subprocess.PIPE, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            process_group=0,  # SIGTSTP does not stop a group without a parent in its session, as the tests' may be
         )  # fmt: skip
         os.close(theirs)
         self.seen = b""
