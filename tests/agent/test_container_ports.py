@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from gpusched.agent import processes
+from gpusched.agent.rank_files import rank_dir, socket_dir
 from gpusched.protocol.streams import Reason
 from tests.agent.conftest import Agent
 from tests.agent.control import eventually
@@ -113,6 +114,27 @@ def test_stream_to_a_container_in_the_network_of_its_node_reaches_nothing_else(
         for foreign in (service.getsockname()[1], others):
             assert control.open_stream(key, port=foreign).reason() == Reason.NOT_LISTENING
     assert helpers(agent) == []
+
+
+def test_unix_socket_of_a_containers_user_is_reached(start: Start, agent: Agent, control: SocketControl) -> None:
+    """A69: the container runs as the tenant's Unix user, and so the socket is not the agent's."""
+    if os.geteuid():
+        pytest.skip("only root can become another user")
+    start("none")
+    key = run(control, "sleep", "60", user="daemon")
+    control.start_of(key)
+    spec = rank_dir.read(agent.ranks / key, rank_dir.SPEC) or {}
+    path = f"{spec['environment'][socket_dir.VARIABLE]}/web"
+    with socket.socket(socket.AF_UNIX) as program:  # as the job's own program, which the small image lacks
+        program.bind(path)
+        program.listen()
+        assert control.open_stream(key, socket="web").reason() == Reason.NOT_LISTENING, "another user's"
+        os.chown(path, 1, 1)
+        stream = control.open_stream(key, socket="web")
+        eventually(lambda: stream.endpoint.is_open or stream.endpoint.over, 10, "an answer")
+        assert stream.endpoint.over is None
+        stream.write(b"hello")
+        assert program.accept()[0].recv(5) == b"hello"
 
 
 def test_container_of_another_agent_is_not_joined(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def _in_box(
         return {**changed, "environment": {**client, **_machine(fact["environment"])}}
     # The runtime acts as the agent's user and creates the container's cgroup; its command line names the job's user.
     fields = {key: value for key, value in changed.items() if key not in ("account", "cgroup")}
-    container = {"name": box.name, "command": command, "id_file": box.id_file}
+    container = {"name": box.name, "command": command, "id_file": box.id_file, "uid": box.uid}
     return {**fields, "environment": {**client, **_machine(dict(os.environ))}, "container": container}
 
 

@@ -164,8 +164,9 @@ def _unix(directory: Path, name: str) -> socket.socket:
 
 
 def _user(spec: dict[str, Any]) -> int:
-    account = spec.get("account")
-    return int(account["uid"]) if account else os.geteuid()
+    """Return the uid of the rank's processes; in a container, the one in its command line."""
+    owner = spec.get("account") or spec.get("container") or {}
+    return int(owner.get("uid", os.geteuid()))
 
 
 def _connected(entry: int, name: str, uid: int) -> socket.socket:
