@@ -112,6 +112,17 @@ def test_container_out_of_memory_is_reported_as_host_oom(
     assert (end.exit_code, end.exit_class) == (137, "host_oom")
 
 
+@pytest.mark.parametrize("code", [125, 255])
+@pytest.mark.parametrize("message", ["failed to retrieve the data", "docker: Cannot connect to the Docker daemon"])
+def test_words_of_a_job_are_not_taken_for_its_runtimes(
+    start: Callable[[], object], control: Control, code: int, message: str
+) -> None:
+    start()
+    key = control.run("sh", "-c", f"echo '{message}'; exit {code}", image="ubuntu")
+    end = control.end_of(key)
+    assert (end.reason, end.exit_code, end.exit_class, end.detail) == ("exited", code, None, None)
+
+
 def test_container_that_was_never_created_does_not_delay_the_end(
     start: Callable[[], object], control: Control, docker: Dockerd
 ) -> None:

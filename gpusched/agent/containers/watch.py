@@ -25,6 +25,11 @@ class State(NamedTuple):
     is_out_of_memory: bool = False
     error: str = ""
 
+    @property
+    def is_of_the_job(self) -> bool:
+        """Return True if its program ran, so that the exit code is the program's own."""
+        return self.status == ENDED and not self.error
+
 
 def state(spec: dict[str, Any]) -> State:
     """Return the container's state from the runtime. A client that wrote no id has started no container, whatever the

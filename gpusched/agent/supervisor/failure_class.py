@@ -42,18 +42,18 @@ _ABORTED = frozenset({-signal.SIGABRT})
 
 
 def classify_end(
-    log: str, code: int | None, oom_kills: tuple[int | None, int | None], is_boxed: bool, is_box_out_of_memory: bool
+    log: str, code: int | None, oom_kills: tuple[int | None, int | None], may_be_runtime: bool, is_out_of_memory: bool
 ) -> tuple[EndReason, ExitClass | None, str | None]:
     """Return (reason, class, detail) of an end that gpusched did not cause. `oom_kills`: the counter before and after;
-    `is_boxed`: in a container, and `is_box_out_of_memory` is its runtime's answer."""
+    `may_be_runtime`: the code may be of a container's runtime; `is_out_of_memory`: that runtime's answer."""
     reason = EndReason.SIGNALLED if code is not None and code < 0 else EndReason.EXITED
     if not code:
         return reason, None, None
-    if is_box_out_of_memory:
+    if is_out_of_memory:
         return reason, ExitClass.HOST_OOM, None
-    if is_boxed and (missing := container_class(log, code)):
+    if may_be_runtime and (missing := container_class(log, code)):
         return reason, missing, None
-    if is_boxed and (fault := container_fault(log, code)):
+    if may_be_runtime and (fault := container_fault(log, code)):
         return EndReason.NODE_FAULT, None, fault
     return reason, failure_class(log, code, *oom_kills), None
 

@@ -255,7 +255,8 @@ def _finish(rank: Rank, reason: str, detail: str | None = None) -> None:
             removal.remove(rank.spec[folder])
     code, log, exit_class = _code(rank), f"{rank.directory}/{rank_dir.LOG}", None
     if not reason:
-        boxed = ("box" in rank.spec, bool(rank.box.end and rank.box.end.is_out_of_memory))
+        box_end = rank.box.end or watch.State(watch.UNKNOWN)
+        boxed = "box" in rank.spec and not box_end.is_of_the_job, box_end.is_out_of_memory
         reason, exit_class, detail = failure_class.classify_end(
             log, code, (rank.oom_kills, rank.oom_kills_after), *boxed
         )
