@@ -79,6 +79,14 @@ def test_container_cpu_is_a_ceiling_when_configured() -> None:
         assert ("--cpus", "8") in pairs(build(["x"], replace(BOX, has_ceiling=True)))
 
 
+@pytest.mark.parametrize(("cores", "shares"), [(0.0, "2"), (2.0, "2048"), (384.0, "262144")])
+def test_container_of_a_large_machine_has_no_more_shares_than_the_kernel_takes(cores: float, shares: str) -> None:
+    from dataclasses import replace
+
+    argv = command_lines.docker(["docker"], replace(BOX, cpu_cores=cores))
+    assert argv[argv.index("--cpu-shares") + 1] == shares
+
+
 def test_docker_limits_processes_as_every_rank() -> None:
     assert ("--pids-limit", "16384") in pairs(command_lines.docker(["docker"], BOX))
 

@@ -12,6 +12,8 @@ from gpusched.agent.isolation.cgroup_base import MAX_PROCESSES
 # SIGTERM unless it handles it.
 _INITS = ("/usr/libexec/podman/catatonit", "/usr/bin/catatonit")
 _MIN_SHARED_MB = 1024
+# The least and the most that the kernel takes.
+_MIN_SHARES, _MAX_SHARES = 2, 262_144
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -91,7 +93,7 @@ def _user(box: ContainerSpec) -> list[str]:
 
 def _common(box: ContainerSpec) -> list[str]:
     # A weight, as in the cgroups of processes: shares count only when CPU is scarce.
-    limits = ["--cpu-shares", str(max(2, round(box.cpu_cores * 1024)))]
+    limits = ["--cpu-shares", str(min(_MAX_SHARES, max(_MIN_SHARES, round(box.cpu_cores * 1024))))]
     if box.has_ceiling and box.cpu_cores > 0:
         limits += ["--cpus", f"{max(box.cpu_cores, 0.01):g}"]
     if box.memory_mb:
