@@ -186,6 +186,7 @@ def of(docker: Dockerd) -> Config:
         ({"image": "/images/a.sif"}, "this node has no container runtime that can run image /images/a.sif"),
         ({"mounts": ["/etc:/etc"]}, "mount /etc:/etc is not allowed on this node; allowed: nothing"),
         ({"environment": {"A": "1\n2"}}, "the value of A has a line break"),
+        ({"environment": {"A": "é" * 33_000}}, "A has more than 64 KiB, which docker cannot pass to a container"),
     ],
 )
 def test_container_refusal_explains_the_problem(

@@ -14,6 +14,8 @@ _INITS = ("/usr/libexec/podman/catatonit", "/usr/bin/catatonit")
 _MIN_SHARED_MB = 1024
 # The least and the most that the kernel takes.
 _MIN_SHARES, _MAX_SHARES = 2, 262_144
+# Docker and podman read no longer line from a file of variables.
+_MAX_LINE_BYTES = 65_535
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -83,6 +85,8 @@ def environment_text(runtime: str, environment: Mapping[str, str]) -> str:
     for name, value in environment.items():
         if "\n" in value or "\r" in value:
             raise ValueError(f"the value of {name} has a line break, which a container's environment cannot hold")
+        if len(f"{name}={value}".encode()) > _MAX_LINE_BYTES:
+            raise ValueError(f"{name} has more than 64 KiB, which {runtime} cannot pass to a container")
     return "".join(f"{name}={value}\n" for name, value in environment.items())
 
 
