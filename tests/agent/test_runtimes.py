@@ -295,6 +295,17 @@ def test_refused_mount_ends_the_attempt(start: Callable[[], object], control: Co
     assert end.detail == "mount /etc:/etc:ro is not allowed on this node; allowed: nothing"
 
 
+def test_runtime_that_does_not_answer_is_a_node_fault(agent: Agent, control: Control, tmp_path: Path) -> None:
+    """The server placed the job while the daemon was up: it must run elsewhere, or later."""
+    (tmp_path / "docker").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "docker").chmod(0o755)
+    (tmp_path / "agent.toml").write_text(f"allow_root = true\n[runtimes.docker]\ncommand = ['{tmp_path}/docker']\n")
+    key = control.run("true", image="ubuntu", runtime="docker")
+    agent.start(environment={"GPUSCHED_AGENT_CONFIG": f"{tmp_path}/agent.toml"})
+    end = control.end_of(key)
+    assert (end.reason, end.detail) == ("node_fault", "docker is on this node, but does not answer")
+
+
 def test_node_reports_its_runtimes(start: Callable[[], object], control: Control) -> None:
     start()
     eventually(lambda: control.joins, 10, "the node to join")

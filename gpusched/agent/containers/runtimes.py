@@ -42,6 +42,10 @@ class Refused(Exception):
     """This node does not run a rank in a container. The text is a sentence for the job's owner."""
 
 
+class NoAnswer(Exception):
+    """A runtime of this node does not answer at present, which is no fault of the job. The text is a sentence."""
+
+
 def versions(config: Config) -> dict[str, str]:
     """Return runtime -> version of the runtimes that answer, asked at most once in CACHE_SECONDS. Blocks."""
     key = tuple((name, runtime.command) for name, runtime in config.runtimes.items())
@@ -67,7 +71,8 @@ def version(name: str, runtime: Runtime) -> str | None:
 
 
 def containerize(directory: Path, spec: RankSpec, fact: dict[str, Any], config: Config) -> dict[str, Any]:
-    """Return `fact` (spec.json) of a rank, changed to run in a container of `spec.image`. Raises Refused."""
+    """Return `fact` (spec.json) of a rank, changed to run in a container of `spec.image`. Raises Refused or
+    NoAnswer."""
     if spec.image is None or not IMAGE.match(spec.image):
         raise Refused(f"{spec.image!r} is not a valid image name")
     name = _choice(spec, config)
@@ -127,10 +132,14 @@ def _command(runtime: Runtime) -> list[str]:
 
 def _choice(spec: RankSpec, config: Config) -> str:
     available = versions(config)
-    able = [name for name in config.runtimes if name in available and spec.runtime in ("auto", name)]
+    suitable = [name for name in config.runtimes if spec.runtime in ("auto", name)]
     if spec.image is not None and spec.image.startswith("/"):
-        able = [name for name in able if name == "apptainer"]
+        suitable = [name for name in suitable if name == "apptainer"]
+    able = [name for name in suitable if name in available]
     if not able:
+        for name in suitable:
+            if shutil.which(config.runtimes[name].command[0]):
+                raise NoAnswer(f"{name} is on this node, but does not answer")
         requested = "container runtime" if spec.runtime == "auto" else spec.runtime
         has = ", ".join(available) or "none"
         raise Refused(f"this node has no {requested} that can run image {spec.image}; it has {has}")

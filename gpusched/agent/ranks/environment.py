@@ -55,6 +55,8 @@ def job_spec(directory: Path, spec: RankSpec, node: str, confinement: Confinemen
         return runtimes.containerize(directory, spec, spec_json, config.current())
     except runtimes.Refused as refused:
         return {**spec_json, "unfit": str(refused)}
+    except runtimes.NoAnswer as fault:
+        return {**spec_json, "fault": str(fault)}
 
 
 def _give(directory: Path, account: dict[str, Any]) -> None:

@@ -120,6 +120,8 @@ def _start(rank: Rank) -> tuple[EndReason, str] | None:
         return EndReason.NO_ACCOUNT, refusal
     if unfit := spec.get("unfit"):
         return EndReason.LAUNCH_FAILED, unfit
+    if fault := spec.get("fault"):
+        return EndReason.NODE_FAULT, fault
     try:
         enclose(spec)
     except OSError as error:
