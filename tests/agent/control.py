@@ -162,9 +162,9 @@ class Control:
 
     # --- what tests say ---
 
-    def run(self, *argv: str, job: int = 1, attempt: int = 1, **fields: Any) -> str:
+    def run(self, *argv: str, job: int = 1, attempt: int = 1, ranks: int = 1, **fields: Any) -> str:
         key = rank_key(job, attempt, 0)
-        spec = RankSpec(job_id=job, attempt=attempt, rank=0, ranks=1, name="test", argv=list(argv), **fields)
+        spec = RankSpec(job_id=job, attempt=attempt, rank=0, ranks=ranks, name="test", argv=list(argv), **fields)
         self.orders[key] = Run(key=key, spec=spec)
         return key
 

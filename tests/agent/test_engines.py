@@ -200,6 +200,14 @@ def test_container_has_only_the_rights_of_its_user(start: Callable[[], object], 
     assert "CapEff:\t0000000000000000" in text and "NoNewPrivs:\t1" in text and "refused" in text
 
 
+def test_gang_starts_where_the_config_names_the_network(start: Callable[[], object], control: Control) -> None:
+    """The arguments of the node's config have a network, and a gang uses that of its node."""
+    key = run(control, "echo", "started", ranks=2, master_port=20_000)
+    start()
+    assert control.end_of(key).exit_code == 0
+    assert log_of(control, key) == "started\n"
+
+
 def test_missing_image_has_its_own_exit_class(start: Callable[[], object], control: Control) -> None:
     key = run(control, "true", image="localhost/gpusched-no-such:1")
     start()

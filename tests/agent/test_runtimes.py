@@ -96,6 +96,9 @@ def test_ranks_of_a_gang_share_the_network_of_their_nodes() -> None:
 
     for build in (command_lines.docker, command_lines.podman):
         assert ("--network", "host") in pairs(build(["x"], replace(BOX, ranks=2)))
+        for chosen in (["--network=none"], ["--net", "host"]):
+            argv = build(["x"], replace(BOX, ranks=2, arguments=chosen))
+            assert argv.count("--network") == 0 and set(chosen) <= set(argv), "the runtimes refuse a second one"
 
 
 def test_configured_arguments_come_before_the_image() -> None:

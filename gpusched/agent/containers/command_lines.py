@@ -112,12 +112,17 @@ def _common(box: ContainerSpec) -> list[str]:
         *("--shm-size", f"{max(box.memory_mb, _MIN_SHARED_MB)}m"),
         *limits,
         # Ranks reach each other by the addresses of their nodes.
-        *(["--network", "host"] if box.ranks > 1 else []),
+        *(["--network", "host"] if box.ranks > 1 and not _has_network(box.arguments) else []),
         *("--env-file", box.environment_file),
         *(word for name in box.late for word in ("--env", name)),
         *(word for bind in box.binds for word in ("--volume", bind)),
         *(["--workdir", box.workdir] if box.workdir else []),
     ]
+
+
+def _has_network(arguments: Sequence[str]) -> bool:
+    """Return True if the node's config chooses the network: the runtimes refuse to get a second one."""
+    return any(word.partition("=")[0] in ("--network", "--net") for word in arguments)
 
 
 def _program(box: ContainerSpec) -> list[str]:
