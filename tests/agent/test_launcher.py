@@ -36,6 +36,18 @@ launcher_process.main()
 LARGE = {"pathlib", "dataclasses", "inspect", "subprocess", "threading", "tempfile", "hashlib", "random", "msgspec"}
 
 
+def test_end_of_many_processes_does_not_list_them_for_each() -> None:
+    """A34: a job may leave thousands, and the time to end them must not grow with their square."""
+    code = (
+        "import os, signal; from gpusched.agent import processes; calls = []; list_children = processes.children\n"
+        "processes.children = lambda pid: [calls.append(pid), *list_children(pid)][1:]\n"
+        "for _ in range(300):\n    if os.fork() == 0: signal.pause()\n"
+        "processes.end_all_children(); print(len(calls))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(result.stdout) < 100
+
+
 def test_launcher_process_imports_no_large_module() -> None:
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import gpusched.agent.supervisor.launcher_process"
     printed = subprocess.check_output([sys.executable, "-S", "-E", "-c", f"{code}; print(*sys.modules)"], text=True)
