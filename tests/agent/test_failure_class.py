@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpusched.agent.rank_files import rank_dir
+from gpusched.agent.rank_files import log_truncation, rank_dir
 from gpusched.agent.ranks.journal import Journal
 from gpusched.agent.supervisor import failure_class, supervisor
 from tests.agent.conftest import Agent
@@ -170,6 +170,15 @@ def test_failing_daemon_is_a_node_fault(tmp_path: Path, message: str, code: int,
     fact = supervised(tmp_path, argv=["sh", "-c", f"echo '{message}'; exit {code}"], box=str(tmp_path))
     assert fact["reason"] == reason
     assert fact["detail"] == (message if reason == "node_fault" else None)
+
+
+def test_log_that_a_job_replaced_by_a_pipe_does_not_block(tmp_path: Path) -> None:
+    log = tmp_path / rank_dir.LOG
+    fact = supervised(tmp_path, argv=["sh", "-c", f"rm {log}; mkfifo {log}; exit 2"])
+    assert (fact["reason"], fact["exit_code"], fact["exit_class"]) == ("exited", 2, None)
+    with pytest.raises(OSError, match="seek"):
+        log_truncation.read(str(log), [log_truncation.Part(0, 10)], 0, 10)
+    assert log_truncation.free_disk(str(log), 1 << 30, 1 << 20, 0) == 0
 
 
 def test_end_written_by_a_newer_supervisor_is_read(tmp_path: Path) -> None:

@@ -61,7 +61,8 @@ def _read(path: str, part: Part, offset: int, max_bytes: int) -> bytes:
     size = min(max_bytes, part.size - offset)
     if part.text:
         return part.text[offset : offset + size]
-    with open(path, "rb") as file:
+    # A job of the agent's own user may have put a pipe here, which has no writer.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         file.seek(part.start + offset)
         return file.read(size)
 
@@ -74,7 +75,7 @@ def free_disk(path: str, size: int, limit: int, freed: int) -> int:
     if end - start < PUNCH_BYTES:
         return freed
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return freed
     try:

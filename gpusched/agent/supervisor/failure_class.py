@@ -113,8 +113,10 @@ def _class_by_output(tail: bytes) -> ExitClass | None:
 
 def _tail(path: str) -> bytes:
     try:
-        with open(path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
+        # A job of the agent's own user may have put a pipe here, which has no writer.
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(handle, "rb") as file:
+            file.seek(max(0, os.fstat(handle).st_size - TAIL_BYTES))
             return file.read(TAIL_BYTES)
     except OSError:
         return b""
