@@ -3,7 +3,12 @@
 import json
 from pathlib import Path
 
+from msgspec.structs import replace
+
+from gpusched.agent.rank_files import rank_dir
+from gpusched.agent.ranks.journal import Journal
 from gpusched.agent.supervisor import time_limit
+from gpusched.protocol.agent_messages import RankSpec
 from tests.agent.conftest import Agent
 from tests.agent.control import Control, eventually
 from tests.agent.test_rank_life import seconds_between
@@ -34,6 +39,19 @@ def test_raised_limit_applies_and_the_job_can_read_its_deadline(agent: Agent, co
     assert (tmp_path / "env").read_text().strip() == first
     assert round(seconds_between(started_at, first), 3) == 60
     assert round(seconds_between(started_at, last), 3) == 90
+
+
+def test_limit_that_changed_between_preparation_and_launch_applies(tmp_path: Path) -> None:
+    """The agent was killed in between, or could not launch: the server repeats the order, with the new limit."""
+    journal = Journal(tmp_path, rank_dir.boot_id())
+    spec = RankSpec(
+        job_id=1, attempt=1, rank=0, ranks=1, name="x", argv=["true"], max_runtime_seconds=60, limit_version=1
+    )
+    for version, seconds, expected in ((1, 60, 60), (2, 90, 90), (1, 60, 90)):
+        order = replace(spec, max_runtime_seconds=seconds, limit_version=version)
+        directory = journal.prepare("1.1.0", order, "node")
+        fact = rank_dir.read(directory, rank_dir.SPEC) or {}
+        assert time_limit.seconds(directory, fact) == expected
 
 
 def test_lowered_limit_ends_the_job(agent: Agent, control: Control) -> None:

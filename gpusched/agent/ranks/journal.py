@@ -19,6 +19,7 @@ from gpusched.agent.containers import client
 from gpusched.agent.isolation import cgroup, cgroup_base, confinement
 from gpusched.agent.rank_files import rank_dir, removal, secret_files, socket_dir
 from gpusched.agent.ranks.environment import job_spec
+from gpusched.agent.supervisor import time_limit
 from gpusched.json_log import rank_fields
 from gpusched.protocol.agent_messages import Ended, RankSpec, Started
 from gpusched.protocol.reasons import EndReason
@@ -86,6 +87,8 @@ class Journal:
         if not os.path.exists(f"{directory}/{rank_dir.SPEC}"):
             fact = {"boot_id": self.boot_id, **job_spec(directory, spec, node, self._confinement)}
             rank_dir.write(directory, rank_dir.SPEC, fact, durable=True)
+        elif spec.max_runtime_seconds:  # changed since an earlier order, which was not launched
+            time_limit.change(directory, spec.limit_version, spec.max_runtime_seconds)
         return directory
 
     def settle(self) -> None:
