@@ -112,6 +112,8 @@ def test_command_without_a_key_leaves_no_data_directory(arguments: tuple[str, ..
 def test_unit_of_the_agent_in_deploy_is_the_generated_one() -> None:
     assert (ROOT / "deploy" / "gpusched-agent.service").read_text() == unit_text(Path("/opt/gpusched/bin"))
     assert "ExecStart=/srv/bin/gpusched-agent run\n" in unit_text(Path("/srv/bin"))
+    # Once: a container of the boot before that docker does not remove when the agent asks stays for ever.
+    assert "After=network-online.target docker.service\n" in unit_text(Path("/srv/bin"))
 
 
 def test_readiness_is_reported_to_systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
