@@ -101,6 +101,14 @@ def test_ranks_of_a_gang_share_the_network_of_their_nodes() -> None:
             assert argv.count("--network") == 0 and set(chosen) <= set(argv), "the runtimes refuse a second one"
 
 
+def test_shared_memory_has_no_size_where_the_config_chooses_it() -> None:
+    """Podman refuses a size together with --ipc=host, which PyTorch recommends."""
+    from dataclasses import replace
+
+    for build in (command_lines.docker, command_lines.podman):
+        assert "--shm-size" not in build(["x"], replace(BOX, arguments=["--ipc=host"]))
+
+
 def test_configured_arguments_come_before_the_image() -> None:
     from dataclasses import replace
 

@@ -109,10 +109,10 @@ def _common(box: ContainerSpec) -> list[str]:
         *(["--cidfile", box.id_file] if box.id_file else []),
         # An image brings its own set-user-id programs, so prevent any gain of privileges.
         *("--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
-        *("--shm-size", f"{max(box.memory_mb, _MIN_SHARED_MB)}m"),
+        *([] if _has(box.arguments, "--ipc") else ["--shm-size", f"{max(box.memory_mb, _MIN_SHARED_MB)}m"]),
         *limits,
         # Ranks reach each other by the addresses of their nodes.
-        *(["--network", "host"] if box.ranks > 1 and not _has_network(box.arguments) else []),
+        *(["--network", "host"] if box.ranks > 1 and not _has(box.arguments, "--network", "--net") else []),
         *("--env-file", box.environment_file),
         *(word for name in box.late for word in ("--env", name)),
         *(word for bind in box.binds for word in ("--volume", bind)),
@@ -120,9 +120,10 @@ def _common(box: ContainerSpec) -> list[str]:
     ]
 
 
-def _has_network(arguments: Sequence[str]) -> bool:
-    """Return True if the node's config chooses the network: the runtimes refuse to get a second one."""
-    return any(word.partition("=")[0] in ("--network", "--net") for word in arguments)
+def _has(arguments: Sequence[str], *names: str) -> bool:
+    """Return True if the arguments of the node's config have one of these options, which the runtimes then refuse from
+    here."""
+    return any(word.partition("=")[0] in names for word in arguments)
 
 
 def _program(box: ContainerSpec) -> list[str]:
