@@ -107,3 +107,17 @@ def test_rank_that_cannot_be_prepared_for_long_is_a_node_fault(
 
 def no_space(*_: object, **__: object) -> None:
     raise OSError(28, "No space left on device")
+
+
+def test_line_cut_short_by_a_full_disk_spoils_no_later_one(tmp_path: Path) -> None:
+    """Else the rank would be unknown after the next start, and could run again."""
+    journal = Journal(tmp_path, rank_dir.boot_id(), "n1.secret")
+    for key in ("2.1.0", "3.1.0", KEY):
+        journal.stop(key, "cancelled", 1)
+        journal.drop(key)
+        for name in ("forgotten", "ends"):
+            text = (tmp_path / name).read_bytes()
+            (tmp_path / name).write_bytes(text + text[:9])
+    journal = Journal(tmp_path, rank_dir.boot_id(), "n1.secret")
+    assert journal.is_dropped(KEY)
+    assert [(end.key, end.reason) for end in journal.dropped_ends([KEY])] == [(KEY, "cancelled")]

@@ -142,8 +142,7 @@ class Journal:
         exists."""
         if not self.is_dropped(key):
             self._record_end(key)
-            with self._dropped_file.open("a") as file:
-                file.write(f"{key}{self._plane} {time.time():.0f}\n")
+            _append(self._dropped_file, f"{key}{self._plane} {time.time():.0f}".encode())
             self._dropped[f"{key}{self._plane}"] = time.time()
         secret_files.remove(
             self.ranks / key, rank_dir.read(self.ranks / key, rank_dir.SPEC)
@@ -163,9 +162,8 @@ class Journal:
 
     def _record_end(self, key: str) -> None:
         if (ended := self._end(key)) is not None:
-            with self._ends_file.open("ab") as file:
-                fact = msgspec.json.encode(msgspec.structs.replace(ended, seconds_ago=None, log_bytes=0, left={}))
-                file.write(f"{key}{self._plane} ".encode() + fact + b"\n")
+            fact = msgspec.json.encode(msgspec.structs.replace(ended, seconds_ago=None, log_bytes=0, left={}))
+            _append(self._ends_file, f"{key}{self._plane} ".encode() + fact)
 
     def _discard(self, key: str) -> None:
         """Move a rank out of the way, whatever its job put into its directory; `empty_trash` removes it."""
@@ -293,6 +291,15 @@ class Journal:
             rewritten = self._ends_file.with_suffix(".new")
             rewritten.write_bytes(b"".join(line for line in lines if line.partition(b" ")[0].decode() in names))
             rewritten.rename(self._ends_file)
+
+
+def _append(path: Path, line: bytes) -> None:
+    """Append a line. The last one may have been cut short, by a full disk or a power cut: end it first."""
+    with path.open("a+b") as file:
+        if size := file.seek(0, os.SEEK_END):
+            file.seek(size - 1)
+            line = line if file.read(1) == b"\n" else b"\n" + line
+        file.write(line + b"\n")
 
 
 def wake_supervisor(directory: Path) -> None:
