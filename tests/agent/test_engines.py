@@ -215,6 +215,15 @@ def test_missing_image_has_its_own_exit_class(start: Callable[[], object], contr
     assert (end.reason, end.exit_code, end.exit_class) == ("exited", 125, "image_missing")
 
 
+def test_gpu_that_the_runtime_does_not_find_is_a_fault_of_the_node(
+    start: Callable[[], object], control: Control
+) -> None:
+    key = run(control, "true", device_uuids=["GPU-11111111-2222-3333-4444-555555555555"])
+    start()
+    end = control.end_of(key)
+    assert end.reason == "node_fault" and "device" in (end.detail or "")
+
+
 def test_read_only_mount_cannot_be_written(start: Callable[[], object], control: Control, tmp_path: Path) -> None:
     key = run(control, "sh", "-c", "touch /data/x", mounts=[f"{tmp_path}/data:/data:ro"])
     start()

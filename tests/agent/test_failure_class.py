@@ -162,6 +162,8 @@ def test_lack_of_a_node_resource_is_a_node_fault_when_starting_as_a_user(
     [
         ("docker: Error response from daemon: could not select device driver", 125, "node_fault"),
         ("docker: Cannot connect to the Docker daemon at unix:///run/docker.sock.", 125, "node_fault"),
+        ("Error: setting up CDI devices: unresolvable CDI devices nvidia.com/gpu=GPU-a", 126, "node_fault"),
+        ("Error: workdir /none does not exist on container 1234", 126, "exited"),
         ("docker: Error response from daemon: invalid mount config for type", 125, "exited"),
         ("docker: Error response from daemon: could not select device driver", 1, "exited"),
     ],

@@ -26,15 +26,17 @@ _IMAGE_MISSING = re.compile(
     rb"|while (?:getting|pulling|loading) (?:image|registry)",
     re.IGNORECASE,
 )
-# Docker's errors of its daemon or the node. Few: most refusals are the request's fault.
+# Errors of docker's daemon or the node, and podman's for a GPU, which the agent names and not the request. Few: most
+# refusals are the request's fault.
 _DAEMON_FAULT = re.compile(
-    rb"^docker: (?:(?:Error response from daemon: )?[^\n]*(?:could not select device driver|nvidia-container-cli"
+    rb"^(?:Error: [^\n]*unresolvable CDI devices"
+    rb"|docker: (?:(?:Error response from daemon: )?[^\n]*(?:could not select device driver|nvidia-container-cli"
     rb"|input/output error|no space left on device|too many open files|resource temporarily unavailable"
-    rb"|cannot allocate memory|driver failed programming)"
-    rb"|Cannot connect to the Docker daemon|error during connect)[^\n]*",
+    rb"|cannot allocate memory|driver failed programming|unresolvable CDI devices)"
+    rb"|Cannot connect to the Docker daemon|error during connect))[^\n]*",
     re.IGNORECASE | re.MULTILINE,
 )
-_DOCKER_FAILED = 125
+_FAILED_TO_START = frozenset({125, 126})
 # Exit codes of the runtimes themselves: podman's and docker's, apptainer's.
 _OF_RUNTIME = frozenset({125, 255})
 _KILLED = frozenset({-signal.SIGKILL, 128 + signal.SIGKILL})  # the latter as a shell reports it of its child
@@ -81,9 +83,9 @@ def container_class(log: str, code: int) -> ExitClass | None:
 
 
 def container_fault(log: str, code: int) -> str | None:
-    """Return docker's error if it could not start the container through no fault of the job; None if that is
-    unknown."""
-    match = _DAEMON_FAULT.search(_tail(log)[-4096:]) if code == _DOCKER_FAILED else None
+    """Return docker's or podman's error if it could not start the container through no fault of the job; None if that
+    is unknown."""
+    match = _DAEMON_FAULT.search(_tail(log)[-4096:]) if code in _FAILED_TO_START else None
     return match[0].decode(errors="replace").strip() if match else None
 
 
