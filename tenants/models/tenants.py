@@ -65,7 +65,7 @@ class Tenant(models.Model):
     name = models.CharField(
         max_length=63,
         unique=True,
-        validators=[RegexValidator(r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", "lower-case letters, digits and dashes")],
+        validators=[RegexValidator(r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?\Z", "lower-case letters, digits and dashes")],
         help_text="Short name used in commands and the API",
     )
     display_name = models.CharField(max_length=200, blank=True)

@@ -86,7 +86,7 @@ def test_user_with_the_name_of_a_service_account_blocks_the_rename(nlp, admin):
     assert Tenant.objects.get().name == "nlp"
 
 
-@pytest.mark.parametrize("name", ["", "NLP", "a b", "-a", "a" * 64, "a\x00", "../x"])
+@pytest.mark.parametrize("name", ["", "NLP", "a b", "-a", "a" * 64, "a\x00", "../x", "a\n"])
 def test_bad_name_is_rejected(nlp, admin, name):
     answer = rename(admin, name)
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, "name")
