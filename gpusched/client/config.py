@@ -16,6 +16,7 @@ from gpusched.protocol import addresses
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 _OTHER_FILE = "correct it, or set GPUSCHED_CONFIG to another file; the server's settings file uses the same variable"
+_OTHER_URL = "use --url or GPUSCHED_URL, or log in again: gpusched login https://gpusched.example:8000"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +39,14 @@ def resolve(
 ) -> Config:
     """Return the configuration in force. Raises Invalid if a part of it is invalid or cannot be read."""
     env = os.environ if environ is None else environ
-    stored = read_file(path(env))
-    server = stored_url(stored) or DEFAULT_URL
-    url = _clean_url(url or env.get("GPUSCHED_URL") or server)
+    file = path(env)
+    stored = read_file(file)
+    server = stored_url(stored)
+    url = url or env.get("GPUSCHED_URL")
+    if not url and server == "":
+        raise Invalid(f"{stored['url']!r} in the config file {file} is not a server URL", next_step=_OTHER_URL)
+    server = DEFAULT_URL if server is None else server
+    url = _clean_url(url or server)
     token = token or _env_token(env)
     if token is None and set(url.split(",")) <= set(server.split(",")):
         # Send a stored token only to the servers that it is for, never to another one that --url or the environment
@@ -52,8 +58,12 @@ def resolve(
 
 
 def stored_url(stored: Mapping[str, str]) -> str | None:
-    """Return the server URL of a config file, in the form of `resolve`."""
-    return _clean_url(stored["url"]) if "url" in stored else None
+    """Return the server URL of a config file, in the form of `resolve`; empty if it is invalid, None if there is
+    none."""
+    try:
+        return _clean_url(stored["url"]) if "url" in stored else None
+    except Invalid:
+        return ""
 
 
 def path(environ: Mapping[str, str] | None = None) -> Path:

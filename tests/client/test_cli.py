@@ -222,6 +222,14 @@ def test_login_keeps_the_default_tenant_only_for_the_same_server(full: FakeServe
     assert read_file(file)["tenant"] == "vision"
 
 
+def test_login_replaces_an_invalid_url_in_the_file(full: FakeServer, tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text('url = "gpu.example"\ntenant = "nlp"\n')
+    result = call("", "login", full.url, "-u", "ada", "--password-stdin", stdin="x\n")
+    assert result.exit_code == 0, result.stderr
+    assert f'url = "{full.url}"' in file.read_text() and "nlp" not in file.read_text()
+
+
 def test_refused_login_changes_nothing(full: FakeServer, tmp_path: Path) -> None:
     full.on("POST", "/login", problem(401, "bad_login", "wrong user name or password"))
     result = call(full.url, "login", "-u", "ada", "--password-stdin", stdin="x\n")

@@ -34,6 +34,15 @@ def test_stored_token_goes_only_to_its_own_server(file: Path) -> None:
     assert resolve("https://prod.example/", environ=env).token == "f.1"
 
 
+def test_invalid_url_in_the_file_stops_only_commands_that_need_it(file: Path) -> None:
+    write_file(file, {"url": "gpu.example", "token": "f.1", "tenant": "nlp"})
+    env = {"GPUSCHED_CONFIG": str(file)}
+    assert resolve("https://prod.example", environ=env) == Config("https://prod.example", None, "nlp")
+    assert resolve(DEFAULT_URL, environ=env).token is None
+    with pytest.raises(Invalid, match=f"'gpu.example' in the config file {file}"):
+        resolve(environ=env)
+
+
 def test_token_file_overrides_the_token_variable(tmp_path: Path) -> None:
     secret = tmp_path / "token"
     secret.write_text("x.1\n")

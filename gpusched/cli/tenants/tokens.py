@@ -149,7 +149,7 @@ def login(
     messages.note(f"logged in to {base} as {me.user}; the token is in {file}")
     if dropped_tenant and not tenant:
         messages.note(
-            f"tenant {dropped_tenant} of {previous_url} is no longer the default; --tenant sets the default tenant here"
+            f"tenant {dropped_tenant} of {stored['url']} is no longer the default; --tenant sets the one here"
         )
 
 
