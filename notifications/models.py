@@ -107,9 +107,9 @@ class Route(models.Model):
         return f"{self.channel} {self.name}"
 
     def clean(self) -> None:
-        """Require both ends of quiet hours, or neither."""
+        """Require both ends of quiet hours, or neither. Fields that may be blank accept an empty text unchecked."""
         start, end = self.quiet_from, self.quiet_until
-        if (start is None) != (end is None) or (isinstance(start, time) and start == end):
+        if "" in (start, end) or (start is None) != (end is None) or (isinstance(start, time) and start == end):
             raise ValidationError({"quiet_until": "needs a start and an end that differ, or neither"})
 
 
