@@ -73,6 +73,18 @@ class PageMethods:
         return _wrong_method(request, ", ".join(_METHODS)) if is_page and request.method not in _METHODS else None
 
 
+class NulCharacters:
+    """Answer 400 for a NUL character in an address of Django admin, which would search PostgreSQL for it."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        has_nul = "\x00" in request.path or "%00" in request.META["QUERY_STRING"]
+        is_refused = has_nul and request.path.startswith("/admin/")
+        return page_error(request, 400) if is_refused else self.get_response(request)
+
+
 class RefusalsAsPages:
     """Render a Problem that no view has handled, such as a failed login, as a page with its `Retry-After`."""
 

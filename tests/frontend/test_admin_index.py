@@ -57,3 +57,15 @@ def test_admin_login_explains_itself_to_members():
     refused = text_of(anna.post("/admin/login/", {"username": "root", "password": "wrong"}))
     assert refused.count("anna") == 1
     assert "for administrators" not in text_of(browser().get("/admin/login/"))
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "serving/endpoint/?state=%00", "notifications/route/?channel__exact=%00&channel__exact=mail",
+        "django_q/success/%00/change/", "autocomplete/?app_label=tenants&model_name=membership&field_name=user&term=%00",
+    ],
+)  # fmt: skip
+def test_admin_rejects_a_nul_character_in_an_address(address):
+    answer = browser(make_user("root", admin=True)).get(f"/admin/{address}")
+    assert (answer.status_code, "This request is not valid" in text_of(answer)) == (400, True)
