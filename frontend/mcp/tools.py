@@ -10,10 +10,12 @@ import msgspec
 from msgspec import Meta
 
 from frontend.mcp.rest_calls import RestCalls
+from gpusched.lib.api.rest import encode_cursor
 
 Answer = dict[str, Any]
 JobId = Annotated[int, Meta(ge=1, description="Id of the job.")]
 MAX_ITEMS, MAX_LOG_BYTES = 50, 16_384
+_LAST_ATTEMPTS = 3
 Limit = Annotated[int, Meta(ge=1, le=MAX_ITEMS)]
 _RESERVATION_FIELDS = (
     "id", "state", "kind", "lease", "tenant", "user", "gpus", "used_gpus", "starts_at", "ends_at", "note", "problem",
@@ -79,13 +81,15 @@ def _explain(rest: RestCalls, arguments: JobArguments) -> Answer:
 def _triage(rest: RestCalls, arguments: JobArguments) -> Answer:
     """Return how the last attempts ended, with the class of the failure, and the end of the log."""
     job = rest.get(f"jobs/{arguments.job_id}")
-    attempts = rest.get(f"jobs/{arguments.job_id}/attempts", limit=MAX_ITEMS)["items"]
+    # The list begins with the oldest attempt.
+    cursor = encode_cursor("attempts", max(0, job["attempt"] - _LAST_ATTEMPTS))
+    attempts = rest.get(f"jobs/{arguments.job_id}/attempts", cursor=cursor, limit=_LAST_ATTEMPTS)["items"]
     fields = ("number", "state", "reason", "sentence", "class", "exit_code", "signal", "started_at", "ended_at")
     return {
         "job": {name: job[name] for name in (*_JOB_FIELDS, "command", "retries_used", "max_retries")},
         "attempts": [
             {**{name: attempt[name] for name in fields}, "nodes": [rank["node"] for rank in attempt["ranks"]]}
-            for attempt in attempts[-3:]
+            for attempt in attempts
         ],
         "explanation": _explain(rest, arguments)["sentence"],
         "log": _log(rest, LogArguments(job_id=arguments.job_id, max_bytes=2048)) if attempts else None,

@@ -10,6 +10,7 @@ from gpusched.lib.db.sql import query
 from gpusched.protocol.agent_messages import Reading
 from gpusched.protocol.states import Role, Scope
 from jobs.logs import store
+from jobs.models import Attempt, Job
 from tests.api.operations import contents
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user, run_cycle, submit
 from tests.mcp.messages import call, tool_names
@@ -81,6 +82,16 @@ def test_idle_report_lists_held_gpus_that_are_quiet(team):
     assert gpu["job_ids"] == [team.running] and gpu["utilisation_percent"] == 0
     team.read(utilisation_percent=90)
     assert value(team.reader, "idle_report")["total"] == 0
+
+
+def test_triage_shows_the_last_of_many_attempts(team):
+    team.node.end(f"{team.running}.1.0", exit_code=1)
+    ended = Attempt.objects.get(job_id=team.running)
+    for ended.pk, ended.number in ((None, number) for number in range(2, 61)):
+        ended.save(force_insert=True)
+    Job.objects.filter(pk=team.running).update(attempt=60)
+    attempts = value(team.reader, "triage", job_id=team.running)["attempts"]
+    assert [attempt["number"] for attempt in attempts] == [58, 59, 60]
 
 
 def test_tools_have_the_roles_of_the_rest_api(team):
