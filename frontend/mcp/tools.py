@@ -198,13 +198,15 @@ def _usage(rest: RestCalls, arguments: UsageArguments) -> Answer:
 
 
 def _idle(rest: RestCalls, arguments: Arguments) -> Answer:
-    """Return the GPUs that jobs hold while their readings are under the utilisation that counts as idle."""
+    """Return the GPUs that jobs hold while their readings are under the utilisation that counts as idle. A GPU whose
+    utilisation is unknown, such as a MIG instance, is not idle."""
     percent = rest.get("scheduling/policy")["held_idle_percent"]
     idle = [
         {"job_ids": gpu["jobs"], "node": gpu["node"], "gpu": gpu["index"],
          "utilisation_percent": gpu["reading"]["utilisation_percent"], "read_at": gpu["reading"]["read_at"]}
         for gpu in rest.get("gpus")["items"]
-        if gpu["held"] != "free" and gpu["reading"] and (gpu["reading"]["utilisation_percent"] or 0) < percent
+        if gpu["held"] != "free" and gpu["reading"]
+        and gpu["reading"]["utilisation_percent"] is not None and gpu["reading"]["utilisation_percent"] < percent
     ]  # fmt: skip
     return {"idle_below_percent": percent, "total": len(idle), "gpus": idle[:MAX_ITEMS]}
 

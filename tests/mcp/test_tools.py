@@ -84,6 +84,12 @@ def test_idle_report_lists_held_gpus_that_are_quiet(team):
     assert value(team.reader, "idle_report")["total"] == 0
 
 
+def test_idle_report_omits_gpus_of_unknown_utilisation(team):
+    """The driver reports none for MIG instances."""
+    team.node.sync(readings=[Reading(uuid=gpu.uuid, temperature_celsius=40) for gpu in team.node.devices])
+    assert value(team.reader, "idle_report")["total"] == 0
+
+
 def test_triage_shows_the_last_of_many_attempts(team):
     team.node.end(f"{team.running}.1.0", exit_code=1)
     ended = Attempt.objects.get(job_id=team.running)
