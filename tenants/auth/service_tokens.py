@@ -30,9 +30,11 @@ def create(
     active tokens."""
     if not _NAME.fullmatch(name):
         raise invalid([FieldError("name", "invalid", "1 to 40 lower-case letters, digits and dashes")])
-    username = f"{name}@{tenant.name}"
     try:
         with transaction.atomic():
+            # A rename at the same time comes before, or finds the account: another tenant may get the old name.
+            tenant = Tenant.objects.select_for_update(no_key=True).get(pk=tenant.pk)
+            username = f"{name}@{tenant.name}"
             group, _ = Group.objects.get_or_create(name=GROUP)
             account = User.objects.select_for_update().filter(username=username).first()
             if account is None:

@@ -23,6 +23,7 @@ from tenants.auth import passwords, service_tokens
 from tenants.auth.login_throttle import ThrottledLogin
 from tenants.models import Membership, Tenant
 from tenants.people import members, users
+from tenants.tenancy import rename as renaming
 from tests.factories import identity_for, make_member, make_tenant, make_token, make_user
 from tests.factories import submit as submit_job
 from tests.races.test_constraints import at_once
@@ -203,3 +204,24 @@ def test_first_tokens_of_a_service_account_at_once_belong_to_one_account(turn):
     assert [result for result in results if isinstance(result, Exception)] == []
     assert User.objects.filter(username=f"ci@{tenant.name}").count() == 1
     assert len(service_tokens.list_tokens(tenant)) == 4
+
+
+def test_service_account_created_during_a_rename_gets_the_new_name(monkeypatch):
+    """Otherwise the next tenant with the old name would get the account."""
+    tenant = make_tenant("nlp")
+    renamed = threading.Event()
+    rename_accounts = renaming._rename_accounts
+
+    def slow_rename_accounts(*arguments):
+        rename_accounts(*arguments)
+        renamed.set()
+        _wait_until_blocked()
+
+    monkeypatch.setattr(renaming, "_rename_accounts", slow_rename_accounts)
+
+    def create():
+        renamed.wait(10)
+        return service_tokens.create(tenant, "ci", None, [Scope.READ], None)
+
+    at_once(create, lambda: renaming.rename(tenant, "language", actor="root"))
+    assert [account.username for account in User.objects.all()] == ["ci@language"]
