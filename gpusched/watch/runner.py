@@ -49,8 +49,10 @@ class Runner:
 
     def step(self, now: datetime) -> datetime:
         for item in self.watched:
-            if item.due_at is None or item.due_at <= now:
-                item.due_at = now + timedelta(seconds=item.rule.every_seconds)
+            next_at = now + timedelta(seconds=item.rule.every_seconds)
+            # A later turn than that is from before the clock was set back.
+            if item.due_at is None or not now < item.due_at <= next_at:
+                item.due_at = next_at
                 self._look(item, now)
         return min((item.due_at for item in self.watched if item.due_at), default=now + timedelta(seconds=1))
 
@@ -63,7 +65,8 @@ class Runner:
         except Exception as error:  # noqa: BLE001 - a monitor of the user's, or a file without permission
             self.log(f"{item.rule.name}: cannot observe: {type(error).__name__}: {error}")
             return
-        if item.pending or (item.cooled_at is not None and now < item.cooled_at):
+        cool_down = timedelta(minutes=item.rule.cool_down_minutes)
+        if item.pending or (item.cooled_at is not None and now < item.cooled_at <= now + cool_down):
             return
         confidence = self._judge(item.rule, texts)
         if confidence is not None:

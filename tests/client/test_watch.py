@@ -144,6 +144,15 @@ def test_refused_booking_is_reported_and_cools_down() -> None:
     assert len(books.requests) == 1 and lines == ["evaluation: not booked: tenant 'nlp' is archived"]
 
 
+def test_rule_goes_on_after_the_clock_was_set_back() -> None:
+    books = Books()
+    watching, source, _ = runner(books)
+    for now in (NOW, NOW - timedelta(hours=8)):
+        source.new = ["epoch 9"]
+        assert watching.step(now) == now + timedelta(seconds=5)
+    assert len(books.requests) == 2
+
+
 def test_rule_goes_on_after_its_source_failed() -> None:
     class Broken(Texts):
         def observe(self) -> Sequence[str]:
