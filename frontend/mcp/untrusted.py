@@ -13,7 +13,7 @@ NOTE = (
 )
 _CODES = frozenset(
     {
-        "action", "by", "class", "code", "confirmation", "currency", "gpu_sharing", "health", "held", "kind", "role",
+        "action", "class", "code", "confirmation", "currency", "gpu_sharing", "health", "held", "kind", "role",
         "runtime", "scopes", "since", "state", "status", "topology", "until", "version", "workload_class",
     }
 )  # fmt: skip
