@@ -125,7 +125,7 @@ class OneEndpoint(APIView):
     def get(self, request: Request, name: str) -> Response:
         """With its load now. With `ETag`."""
         endpoint = _find(request, name, identity(request))
-        return Response(_represent(endpoint), headers={"ETag": f'"{endpoint.version}"'})
+        return _answer(endpoint)
 
     @documented(
         "Change an endpoint",
@@ -145,7 +145,7 @@ class OneEndpoint(APIView):
         changes = {field: value for field, value in body.items() if value is not msgspec.UNSET}
         if "allowed_users" in changes:
             changes["allowed_users"] = _users(changes["allowed_users"])
-        return Response({**_represent(endpoints.change(endpoint.pk, changes, caller, version)), "status": "changed"})
+        return _answer(endpoints.change(endpoint.pk, changes, caller, version), status="changed")
 
     @documented(
         "Remove an endpoint",
@@ -181,6 +181,10 @@ class DrainEndpoint(APIView):
 def _find(request: Request, name: str, caller: Identity) -> Endpoint:
     tenant = read_query(request).get("tenant")
     return endpoints.find(name, find_tenant(tenant, caller).pk if tenant else None, caller)
+
+
+def _answer(endpoint: Endpoint, **more: str) -> Response:
+    return Response({**_represent(endpoint), **more}, headers={"ETag": f'"{endpoint.version}"'})
 
 
 def _represent(endpoint: Endpoint) -> dict[str, Any]:

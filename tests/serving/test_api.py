@@ -56,7 +56,7 @@ def test_endpoint_is_created_listed_changed_drained_and_removed(endpoint, token)
     assert (endpoint["cost"], endpoint["owner"], endpoint["queued"], endpoint["state"]) == (10.0, "ada", 0, "active")
     assert [item["name"] for item in call("GET", "/api/v1/endpoints", token).json()["items"]] == ["embed"]
     changed = call("PATCH", "/api/v1/endpoints/embed", token, {"max_batch": 4, "version": 1})
-    assert (changed.json()["max_batch"], changed.json()["version"]) == (4, 2)
+    assert (changed.json()["max_batch"], changed.json()["version"], changed["ETag"]) == (4, 2, '"2"')
     assert call("PATCH", "/api/v1/endpoints/embed", token, {"max_batch": 5, "version": 1}).status_code == 412
     assert call("POST", "/api/v1/endpoints/embed/drain", token).json()["state"] == "draining"
     assert call("DELETE", "/api/v1/endpoints/embed", token).status_code == 204
