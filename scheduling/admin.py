@@ -13,6 +13,7 @@ from django.utils.html import format_html, format_html_join
 from unfold.admin import ModelAdmin
 
 from gpusched.lib.audit.admin import ReadOnly
+from gpusched.lib.json_fields import refuse_undecodable
 from scheduling import policy
 from scheduling.models import Reservation, SchedulingPolicy, check_costs
 from scheduling.whatif import edit_effects
@@ -29,6 +30,10 @@ class PolicyForm(ModelForm):  # type: ignore[type-arg]
     class Meta:
         model = SchedulingPolicy
         fields = policy.FIELDS
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        refuse_undecodable(self)
 
     def clean_cost_by_model(self) -> dict[str, float]:
         """Return no costs for an empty field: all models cost the same. Check the value here: `clean` computes its

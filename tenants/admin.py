@@ -24,6 +24,7 @@ from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationFo
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.audit.admin import Audited
 from gpusched.lib.hooks import hook
+from gpusched.lib.json_fields import refuse_undecodable
 from gpusched.protocol.states import Role
 from tenants import bucket_admin  # noqa: F401 - registers token buckets
 from tenants.auth import tokens
@@ -108,6 +109,7 @@ class QuotaForm(ModelForm):  # type: ignore[type-arg]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["seen_version"].initial = self.instance.version
+        refuse_undecodable(self)
 
     @property
     def changed_data(self) -> list[str]:

@@ -203,6 +203,15 @@ def test_admin_empty_fields_mean_defaults(tenant, browser):
     assert SchedulingPolicy.objects.get().cost_by_model == {}
 
 
+@pytest.mark.parametrize("typed", ['{"A100": %s}' % ("9" * 5000), "[" * 100_000])
+def test_json_that_python_cannot_decode_is_refused(browser, tenant, typed):
+    answer = browser.post(f"/admin/tenants/tenant/{tenant.pk}/change/", tenant_form(tenant, max_gpus_by_model=typed))
+    assert (answer.status_code, "Enter a valid JSON" in answer.content.decode()) == (200, True)
+    browser.get(ADDRESS)
+    answer = browser.post(f"{ADDRESS}1/change/", {**POLICY, "cost_by_model": typed})
+    assert (answer.status_code, "Enter a valid JSON" in answer.content.decode()) == (200, True)
+
+
 @pytest.mark.parametrize("typed", ["8", "0", "1.5", '["A100"]', '{"A100": "all"}'])
 def test_limits_by_model_of_another_form_are_refused(browser, tenant, typed):
     address = f"/admin/tenants/tenant/{tenant.pk}/change/"
