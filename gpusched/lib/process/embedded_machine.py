@@ -15,6 +15,7 @@ import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import TextIO
 
 from gpusched import env
 from gpusched.agent.host.machine import PretendSpec
@@ -88,11 +89,7 @@ def main(parent: int, fleet: list[str]) -> int:
     # Processes that jobs leave behind become children of this one, so it can end them.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     remove_abandoned()
-    directory = Path(tempfile.mkdtemp(prefix=PREFIX))
-    if os.geteuid() == 0:
-        directory.chmod(0o711)  # for PostgreSQL's user
-    lock = (directory / _LOCK).open("w")
-    fcntl.flock(lock, fcntl.LOCK_EX)
+    directory, lock = _create_directory()
     try:
         _run(directory, fleet, handle)
     except Interrupted:
@@ -104,7 +101,20 @@ def main(parent: int, fleet: list[str]) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         end_all_children()
         _remove(directory)
+        lock.close()
     return 0
+
+
+def _create_directory() -> tuple[Path, TextIO]:
+    """Return a directory and its lock. Under its name, the lock is never free while this process lives: another start
+    would remove the directory."""
+    directory = Path(tempfile.mkdtemp(prefix=PREFIX))
+    if os.geteuid() == 0:
+        directory.chmod(0o711)  # for PostgreSQL's user
+    lock = (directory / f"{_LOCK}.new").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    Path(lock.name).rename(directory / _LOCK)
+    return directory, lock
 
 
 def _run(directory: Path, fleet: list[str], parent: int) -> None:
