@@ -9,6 +9,7 @@ import msgspec
 from gpusched.client.errors import Invalid
 
 SOURCES = ("log", "files", "process", "command", "slurm", "monitor")
+_MAX_TIME = 1_000_000  # minutes: two years
 
 
 class Endpoint(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -103,6 +104,9 @@ def _problems(rule: Rule, endpoint: Endpoint | None) -> list[str]:
         problems.append("`confidence` and `minimum_confidence` must be from 0 to 1")
     if rule.reserve.gpus < 1 or rule.reserve.for_minutes <= 0 or rule.reserve.in_minutes < 0:
         problems.append("`reserve` needs gpus of at least 1, a positive for_minutes, and in_minutes of at least 0")
+    times = (rule.reserve.for_minutes, rule.reserve.in_minutes, rule.every_seconds, rule.cool_down_minutes)
+    if not all(time <= _MAX_TIME for time in times):  # nor .nan
+        problems.append(f"for_minutes, in_minutes, every_seconds and cool_down_minutes must be at most {_MAX_TIME}")
     if rule.every_seconds < 0.1 or rule.cool_down_minutes < 0:
         problems.append("every_seconds must be at least 0.1, and cool_down_minutes at least 0")
     return problems

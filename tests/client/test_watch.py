@@ -80,6 +80,8 @@ def runner(books: Books, asked: judge.Ask | None = None, **fields: Any) -> tuple
         ("rules: [{name: a, log: x, match: '(', reserve: {gpus: 1}}]", "no regular expression"),
         ("rules: [{name: a, log: x, match: y, confidence: 2, reserve: {gpus: 1}}]", "from 0 to 1"),
         ("rules: [{name: a, log: x, match: y, reserve: {gpus: 0}}]", "gpus of at least 1"),
+        ("rules: [{name: a, log: x, match: y, cool_down_minutes: .inf, reserve: {gpus: 1}}]", "at most 1000000"),
+        ("rules: [{name: a, log: x, match: y, reserve: {gpus: 1, for_minutes: .nan}}]", "at most 1000000"),
         ("rules: [&r {name: a, log: x, match: y, reserve: {gpus: 1}}, *r]", "two rules"),
         ("rules: [", "rules.yaml"),
     ],
