@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from frontend.mcp.rest_calls import RestCalls
-from gpusched.lib.api.rest import encode_cursor
+from gpusched.lib.api.rest import MAX_LIMIT, encode_cursor
 
 Answer = dict[str, Any]
 JobId = Annotated[int, Meta(ge=1, description="Id of the job.")]
@@ -160,8 +160,10 @@ def _availability(rest: RestCalls, arguments: AvailabilityArguments) -> Answer:
 
 
 def _reservations(rest: RestCalls) -> list[Answer]:
-    """Return the open reservations that the caller sees."""
-    items = rest.get("reservations", state="planned,active", limit=MAX_ITEMS)["items"]
+    """Return the open reservations that the caller sees, those that begin first. REST lists the newest, which of a
+    series are the last."""
+    page = rest.get("reservations", state="planned,active", limit=MAX_LIMIT)
+    items = sorted(page["items"], key=lambda item: str(item["starts_at"]))[:MAX_ITEMS]
     return [{name: item[name] for name in _RESERVATION_FIELDS if item[name] not in (None, "")} for item in items]
 
 

@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
+from frontend.pages.calendar import view
 from frontend.pages.calendar.lanes import Window, node_lanes
 from scheduling.reservations.tables import Reservation
 from tests.factories import make_member, make_node, make_tenant, run_cycle, submit
@@ -49,6 +50,15 @@ def test_calendar_shows_who_has_reserved_what_and_whether_it_is_used(user, tenan
     assert bars() == {"n1": [["used", "planned"]]}
     shown = text(browser(user).get("/calendar/"))
     assert f"reservation {active.pk}: 2 GPUs of nlp by ada, active, 1 used, the paper" in shown
+
+
+def test_calendar_lists_the_reservations_that_begin_first(user, tenant, monkeypatch):
+    """A series books its later ones later."""
+    make_node(gpus=4)
+    first, later = reserve(user, tenant, 60, 60), reserve(user, tenant, 300, 60)
+    monkeypatch.setattr(view, "MAX_LISTED", 1)
+    page = text_of(browser(user).get("/calendar/"))
+    assert [f"reservation-{each.pk}" in page for each in (first, later)] == [True, False]
 
 
 def test_reservations_that_overlap_have_rows_of_their_own(user, tenant):

@@ -22,6 +22,11 @@ from tenants.auth.identity import Identity
 
 DAYS = {"1": "day", "7": "week", "28": "4 weeks"}
 MAX_LISTED = 100
+_NEXT = """
+    SELECT id FROM scheduling_reservations
+     WHERE state = ANY(%(states)s) AND (%(visible)s::bigint[] IS NULL OR tenant_id = ANY(%(visible)s))
+     ORDER BY starts_at, id LIMIT %(limit)s
+"""
 
 
 @page
@@ -78,8 +83,10 @@ def end(request: HttpRequest, identity: Identity, reservation_id: int, verb: str
 
 
 def _open_reservations(visible: Sequence[int] | None) -> list[dict[str, Any]]:
-    """Return the open reservations of visible tenants in the order of their starts, with times for the template."""
-    rows = represent_reservations(visible, states=OPEN_STATES, limit=MAX_LISTED)
+    """Return the open reservations of visible tenants in the order of their starts, with times for the template. A
+    series has its later ones booked later, so the newest are not those that begin next."""
+    params = {"states": list(OPEN_STATES), "visible": visible, "limit": MAX_LISTED}
+    rows = represent_reservations(None, [row["id"] for row in query(_NEXT, params)])
     times = [{name: datetime.fromisoformat(row[name]) for name in ("starts_at", "ends_at")} for row in rows]
     return sorted(({**row, **at} for row, at in zip(rows, times, strict=True)), key=lambda row: row["starts_at"])
 
