@@ -31,7 +31,10 @@ class NotSent(Exception):
 def body(rule: Rule, confidence: float, now: datetime, default_tenant: str | None) -> dict[str, Any]:
     """Return the request: never a text that was observed."""
     wanted = rule.reserve
-    start = now + timedelta(minutes=wanted.in_minutes)
+    # By the clock of the server, which may be ahead of this one, or reached only at a later try.
+    times: dict[str, Any] = {"for_seconds": round(wanted.for_minutes * 60)}
+    if wanted.in_minutes:
+        times["from"] = (now + timedelta(minutes=wanted.in_minutes)).isoformat()
     shape = {
         "gpu_model": wanted.gpu_model,
         "gpu_memory_mb": wanted.gpu_memory_mb,
@@ -41,8 +44,7 @@ def body(rule: Rule, confidence: float, now: datetime, default_tenant: str | Non
         "gpus": wanted.gpus,
         "node_selector": wanted.node_selector,
         "one_node": wanted.one_node,
-        "from": start.isoformat(),
-        "until": (start + timedelta(minutes=wanted.for_minutes)).isoformat(),
+        **times,
         "kind": "soft",
         "source": "agent",
         "confidence": round(confidence, 3),

@@ -107,7 +107,7 @@ def test_match_books_once_and_then_the_rule_cools_down() -> None:
     [(request, key)] = books.requests
     assert request == {
         **FIXED, "gpus": 2, "tenant": "nlp", "node_selector": {}, "one_node": True, "confidence": 0.7,
-        "from": "2030-01-31T08:10:00+00:00", "until": "2030-01-31T09:10:00+00:00",
+        "from": "2030-01-31T08:10:00+00:00", "for_seconds": 3600,
     }  # fmt: skip
     assert key.startswith("watch-") and lines == ["evaluation: reservation 5 of 2 GPUs is planned"]
     source.new = ["epoch 9"]
@@ -118,6 +118,16 @@ def test_match_books_once_and_then_the_rule_cools_down() -> None:
     source.new = ["epoch 9"]
     watching.step(NOW + timedelta(minutes=32))
     assert len(books.requests) == 2 and books.requests[1][1] != key
+
+
+def test_booking_from_now_on_leaves_the_time_to_the_server() -> None:
+    """Its clock may be ahead, and a repeated request arrives later: it refuses a start in the past."""
+    books = Books(NotSent("busy"))
+    watching, source, _ = runner(books, reserve=Reserve(gpus=1, for_minutes=30))
+    source.new = ["epoch 9"]
+    for minutes in (0, 5):
+        watching.step(NOW + timedelta(minutes=minutes))
+    assert [(request.get("from"), request["for_seconds"]) for request, _ in books.requests] == [(None, 1800)] * 2
 
 
 def test_booking_that_cannot_be_sent_is_repeated_with_its_key_for_ten_minutes() -> None:
@@ -284,7 +294,7 @@ def test_no_byte_of_a_log_or_file_reaches_the_control_plane_and_no_third_address
     assert str(tmp_path).encode() not in plane.received
     names = {"evaluation", "checkpoint", "echo"}
     for body in plane.bodies():
-        assert set(body) == {*FIXED, "gpus", "node_selector", "one_node", "confidence", "from", "until"}
+        assert set(body) == {*FIXED, "gpus", "node_selector", "one_node", "confidence", "for_seconds"}
         assert body["note"].removeprefix("watch: ") in names
 
 
