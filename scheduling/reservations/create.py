@@ -38,7 +38,7 @@ def create(request: NewReservation, tenant: Tenant, identity: Identity, *, now: 
         reservation = Reservation(
             tenant=tenant,
             user_id=identity.user_id or None,
-            user_ids=_user_ids(request.users),
+            user_ids=_user_ids(request.users, tenant, identity),
             gpus=request.gpus,
             gpu_models=list(request.gpu_models),
             gpu_memory_mb=request.gpu_memory_mb,
@@ -104,10 +104,14 @@ def _source(request: NewReservation, tenant: Tenant, identity: Identity) -> Sour
     return source
 
 
-def _user_ids(names: Sequence[str]) -> list[int]:
-    """Return the ids of users; 400 for names without one."""
-    known = dict(User.objects.filter(username__in=[n for n in names if "\x00" not in n]).values_list("username", "pk"))
+def _user_ids(names: Sequence[str], tenant: Tenant, identity: Identity) -> list[int]:
+    """Return the ids of users; 400 for names without one. Only an admin learns of users of other tenants."""
+    users = User.objects.filter(username__in=[name for name in names if "\x00" not in name])
+    if not identity.can_administer:
+        users = users.filter(memberships__tenant=tenant)
+    known = dict(users.values_list("username", "pk"))
     missing = [name for name in names if name not in known]
     if missing:
-        raise invalid([FieldError("users", "unknown_value", f"there is no user '{missing[0][:150]}'")])
+        message = f"there is no user '{missing[0][:150]}', or not in this tenant"
+        raise invalid([FieldError("users", "unknown_value", message)])
     return sorted(known.values())

@@ -115,7 +115,7 @@ class Endpoints(APIView):
         caller = identity(request)
         values = msgspec.structs.asdict(read_body(request, NewEndpoint))
         tenant = find_tenant(values.pop("tenant"), caller)
-        values["allowed_users"] = _users(values["allowed_users"])
+        values["allowed_users"] = _users(values["allowed_users"], tenant.pk, caller)
         endpoint = endpoints.create(tenant.pk, values, caller)
         return Response({**_represent(endpoint), "status": "created"}, status=201)
 
@@ -144,7 +144,7 @@ class OneEndpoint(APIView):
         version = if_match(request, "this endpoint", body.pop("version"))
         changes = {field: value for field, value in body.items() if value is not msgspec.UNSET}
         if "allowed_users" in changes:
-            changes["allowed_users"] = _users(changes["allowed_users"])
+            changes["allowed_users"] = _users(changes["allowed_users"], endpoint.tenant_id, caller)
         return _answer(endpoints.change(endpoint.pk, changes, caller, version), status="changed")
 
     @documented(
@@ -191,14 +191,16 @@ def _represent(endpoint: Endpoint) -> dict[str, Any]:
     return represent_endpoints(None, [endpoint.pk])[0]
 
 
-def _users(names: list[str] | None) -> list[int] | None:
-    """Return the ids of users; 400 for names without one."""
+def _users(names: list[str] | None, tenant_id: int, caller: Identity) -> list[int] | None:
+    """Return the ids of users; 400 for names without one. Only an admin learns of users of other tenants."""
     if names is None:
         return None
-    found = dict(
-        User.objects.filter(username__in=[name for name in names if "\x00" not in name]).values_list("username", "pk")
-    )
+    users = User.objects.filter(username__in=[name for name in names if "\x00" not in name])
+    if not caller.can_administer:
+        users = users.filter(memberships__tenant=tenant_id)
+    found = dict(users.values_list("username", "pk"))
     missing = [name for name in names if name not in found]
     if missing:
-        raise invalid([FieldError("allowed_users", "unknown_value", f"there is no user '{missing[0][:150]}'")])
+        message = f"there is no user '{missing[0][:150]}', or not in this tenant"
+        raise invalid([FieldError("allowed_users", "unknown_value", message)])
     return sorted(found.values())

@@ -47,6 +47,18 @@ def endpoint(token):
     return answer.json()
 
 
+def test_owner_learns_nothing_of_users_of_other_tenants(endpoint, token, admin):
+    make_member(make_tenant("vision"), name="zoe")
+
+    def change(caller, name):
+        return call("PATCH", "/api/v1/endpoints/embed", caller, {"allowed_users": [name]})
+
+    refused = [change(token, name).json()["errors"][0]["message"].replace(name, "…") for name in ("zoe", "absent")]
+    assert refused == ["there is no user '…', or not in this tenant"] * 2
+    assert change(token, "ada").json()["allowed_users"] == ["ada"]
+    assert change(admin, "zoe").json()["allowed_users"] == ["zoe"]
+
+
 def complete(task_id, result=b'{"x": 1}', kind="application/json"):
     [claimed] = claim([task_id])
     results.record([Outcome(task_id, claimed.attempt, result, kind)])

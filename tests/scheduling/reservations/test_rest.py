@@ -51,6 +51,18 @@ def test_refusal_has_a_code_and_a_next_step(ask, user, tenant):
     assert answer.json()["next_step"].startswith("reserve from ")
 
 
+def test_refusal_is_the_same_for_users_of_other_tenants_and_absent_ones(ask, user, tenant):
+    make_node(gpus=1)
+    make_member(make_tenant("vision"), name="zoe")
+
+    def book(name):
+        return ask("POST", "", {"gpus": 1, "from": at(60), "for_seconds": 3600, "users": [name]}).json()
+
+    messages = [book(name)["errors"][0]["message"].replace(name, "…") for name in ("zoe", "absent")]
+    assert messages == ["there is no user '…', or not in this tenant"] * 2
+    assert book(user.username)["users"] == [user.username]
+
+
 def test_dry_run_books_nothing(ask):
     make_node(gpus=1)
     assert ask("POST", "?dry_run=true", {"gpus": 1, "for_seconds": 3600}).status_code == 200
