@@ -1,5 +1,6 @@
 """Create, change, delete and test routes, each in one transaction with its entry in the audit log."""
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -188,6 +189,9 @@ def _set(route: Route, fields: Mapping[str, Any], identity: Identity) -> None:
         route.target_shown = targets.check(route.channel, target, "url" if _is_webhook(route) else "target")
         route.sealed_target = targets.seal(target)
     for name, value in values.items():
+        if name in _QUIET and isinstance(value, str) and not _WITHOUT_OFFSET.fullmatch(value):
+            # Django would drop an offset without a word.
+            raise invalid([FieldError(name, "invalid", "must be a time like 22:00, in the time zone of the route")])
         setattr(route, name, value)
     if Kind.INCIDENT in route.kinds and not (route.user_id and identity.can_administer):
         message = "only an admin's own route gets incidents: they name jobs of all tenants"
@@ -281,3 +285,4 @@ def _facts(route: Route) -> dict[str, Any]:
 
 
 _QUIET = ("quiet_from", "quiet_until")
+_WITHOUT_OFFSET = re.compile(r"[0-9:.]*")

@@ -141,6 +141,7 @@ def test_webhook_is_refused_by_its_address(owner: str, url: str, code: str):
         ({"kinds": []}, "kinds"), ({"kinds": ["incident"]}, "kinds"), ({"name": "A b"}, "name"),
         ({"time_zone": "Mars/Base"}, "time_zone"), ({"quiet_from": "22:00"}, "quiet_until"),
         ({"quiet_from": "", "quiet_until": ""}, "quiet_until"),
+        ({"quiet_from": "22:00", "quiet_until": "07:00+02:00"}, "quiet_until"),
         ({"quiet_from": "25:00", "quiet_until": "07:00"}, "quiet_from"), ({"digest_minutes": -1}, "digest_minutes"),
         ({"digest_minutes": 99999999}, "digest_minutes"),
     ],
