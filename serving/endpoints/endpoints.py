@@ -33,7 +33,8 @@ def create(tenant_id: int, fields: Mapping[str, Any], identity: Identity) -> End
     """Create an endpoint. 400 for wrong fields, 409 for a name in use, 422 if no node could run a replica."""
     identity.require(Role.MEMBER, tenant_id, "this tenant")
     values = dict(fields)
-    values["cost"] = values.get("cost") or DEFAULT_COSTS[ModelType(values.get("type", ModelType.OTHER))]
+    if values.get("cost") is None:
+        values["cost"] = DEFAULT_COSTS[ModelType(values.get("type", ModelType.OTHER))]
     shared = values.pop(sharing.FIELD, None)
     try:
         with transaction.atomic():

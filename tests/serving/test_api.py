@@ -139,6 +139,14 @@ def test_wait_returns_the_result_of_a_task_that_has_ended(endpoint, token):
     assert json.loads(asyncio.run(answer.resolve()).content)["items"][0]["output"] == {"x": 1}
 
 
+def test_endpoint_without_a_cost_for_its_requests_is_refused(token):
+    """Not replaced by the default of its type."""
+    answer = call(
+        "POST", "/api/v1/endpoints", token, {"name": "free", "tenant": "nlp", "template": TEMPLATE, "cost": 0}
+    )
+    assert (answer.status_code, [error["field"] for error in answer.json()["errors"]]) == (400, ["cost"])
+
+
 @pytest.mark.parametrize(
     ("body", "field"),
     [
