@@ -135,6 +135,8 @@ def test_unix_socket_of_a_containers_user_is_reached(start: Start, agent: Agent,
         assert stream.endpoint.over is None
         stream.write(b"hello")
         assert program.accept()[0].recv(5) == b"hello"
+    control.stop(key, grace_seconds=0)
+    control.end_of(key, 60)
 
 
 def test_container_of_another_agent_is_not_joined(tmp_path: Path) -> None:

@@ -69,3 +69,18 @@ def test_server_trusts_caddy_at_the_address_that_it_connects_from(
     """Otherwise all clients have the address of Caddy, and share one limit of logins."""
     proxy = TlsProxy("gpu.example.org", Env(trusted_proxies=present), tmp_path, upstream)
     assert proxy.settings()["GPUSCHED_TRUSTED_PROXIES"] == trusted
+
+
+def test_authority_is_there_once_its_certificate_is_whole(tmp_path: Path) -> None:
+    """Otherwise `up` would publish an empty file."""
+    proxy = TlsProxy("gpu.lan", Env(), tmp_path, "127.0.0.1:8000")
+    proxy.ca_file.parent.mkdir(parents=True)
+    answers = [proxy.has_authority()]
+    for text in (
+        "",
+        "-----BEGIN CERTIFICATE-----\nMIIB",
+        "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n",
+    ):
+        proxy.ca_file.write_text(text)
+        answers.append(proxy.has_authority())
+    assert answers == [False, False, False, True]

@@ -49,7 +49,10 @@ def receiving() -> Iterator[Receiver]:
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers.get("content-length", 0))).decode()
+            size = int(self.headers.get("content-length", 0))
+            body = self.rfile.read(size).decode()
+            if len(body.encode()) < size:
+                return  # its sender was killed
             headers = {name.lower(): value for name, value in self.headers.items()}
             receiver.requests.append(Request(self.path, headers, body))
             self.send_response(receiver.statuses.pop(0) if receiver.statuses else receiver.status)

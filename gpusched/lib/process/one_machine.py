@@ -280,7 +280,7 @@ class Machine:
         with socket.socket() as probe:
             probe.settimeout(2)
             is_listening = probe.connect_ex(("127.0.0.1", self.env.tls_https_port)) == 0
-        return is_listening and (not self.proxy.is_internal or self.proxy.ca_file.exists())
+        return is_listening and (not self.proxy.is_internal or self.proxy.has_authority())
 
     def _publish_authority(self) -> str:
         """Copy the authority's certificate to where every user can read it, and return the shell's words for it."""
@@ -288,8 +288,10 @@ class Machine:
         if self.proxy is None or not self.proxy.is_internal:
             public.unlink(missing_ok=True)
             return ""
-        public.write_bytes(self.proxy.ca_file.read_bytes())
-        public.chmod(0o644)
+        new = public.with_suffix(".new")
+        new.write_bytes(self.proxy.ca_file.read_bytes())
+        new.chmod(0o644)
+        new.replace(public)
         return f" GPUSCHED_CA_FILE={shlex.quote(str(public))}"
 
     def _greet(self, facts: dict[str, str | None], seconds: float) -> None:

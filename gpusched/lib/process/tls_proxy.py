@@ -90,6 +90,10 @@ class TlsProxy:
         """Return the authority's certificate. Caddy creates it at its first start."""
         return self.directory / "pki" / "authorities" / "local" / "root.crt"
 
+    def has_authority(self) -> bool:
+        """Return whether the whole certificate is there: Caddy creates its file before it writes it."""
+        return self.ca_file.exists() and b"-----END CERTIFICATE-----" in self.ca_file.read_bytes()
+
     def settings(self) -> dict[str, str]:
         """Return the variables of the server's processes behind this proxy, added to what the operator has set. They
         see the proxy at a loopback address, or at the address of this machine that they listen on."""
