@@ -30,8 +30,8 @@ MODULES = (
     "frontend.pages.calendar.rows",
 )
 
-# Of a name: enough for a filter of 200 characters, which a URL writes with nine each. Pages send names, and the latest
-# ones are kept in memory.
+# Of a name: enough for a filter of 200 characters, which a URL writes with nine each. Pages send names, and the cache
+# holds the latest ones.
 MAX_NAME = 2000
 
 Row = dict[str, Any]

@@ -1,9 +1,7 @@
 """Create reservations and leases from requests: who may book what, when, and for whom."""
 
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from django.contrib.auth.models import User
 from django.db import transaction
 from django.utils import timezone
 
@@ -18,6 +16,7 @@ from scheduling.reservations.choice import Shape
 from scheduling.reservations.tables import Recurrence, Reservation, Source
 from tenants.auth.identity import Identity
 from tenants.models import Tenant
+from tenants.people import members
 from tenants.tenancy import archived
 
 MAX_DAYS_AHEAD = 366
@@ -38,7 +37,7 @@ def create(request: NewReservation, tenant: Tenant, identity: Identity, *, now: 
         reservation = Reservation(
             tenant=tenant,
             user_id=identity.user_id or None,
-            user_ids=_user_ids(request.users, tenant, identity),
+            user_ids=members.user_ids("users", request.users, tenant.pk, identity),
             gpus=request.gpus,
             gpu_models=list(request.gpu_models),
             gpu_memory_mb=request.gpu_memory_mb,
@@ -102,16 +101,3 @@ def _source(request: NewReservation, tenant: Tenant, identity: Identity) -> Sour
         detail = f"only an admin may book with the source {source}"
         raise Problem(403, "not_permitted", detail, next_step="leave the source out")
     return source
-
-
-def _user_ids(names: Sequence[str], tenant: Tenant, identity: Identity) -> list[int]:
-    """Return the ids of users; 400 for names without one. Only an admin learns of users of other tenants."""
-    users = User.objects.filter(username__in=[name for name in names if "\x00" not in name])
-    if not identity.can_administer:
-        users = users.filter(memberships__tenant=tenant)
-    known = dict(users.values_list("username", "pk"))
-    missing = [name for name in names if name not in known]
-    if missing:
-        message = f"there is no user '{missing[0][:150]}', or not in this tenant"
-        raise invalid([FieldError("users", "unknown_value", message)])
-    return sorted(known.values())

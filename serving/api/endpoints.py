@@ -3,13 +3,11 @@
 from typing import Any, Literal
 
 import msgspec
-from django.contrib.auth.models import User
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from gpusched.lib.api.openapi import documented
-from gpusched.lib.api.problems import invalid
 from gpusched.lib.api.rest import (
     PAGED,
     decode_cursor,
@@ -20,7 +18,6 @@ from gpusched.lib.api.rest import (
     read_body,
     read_query,
 )
-from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.rest.jobs import Page
 from gpusched.protocol.rest.serving import EndpointData
 from serving.endpoints import endpoints
@@ -28,6 +25,7 @@ from serving.endpoints.representation import represent_endpoints
 from serving.models import Endpoint
 from tenants.api.tenants import find_tenant, selected_tenants
 from tenants.auth.identity import Identity, identity
+from tenants.people import members
 
 Type = Literal["embedding", "llm", "diffusion", "other"]
 _OF_TENANT = {"tenant": "name of the tenant; needed if several of yours have an endpoint of this name"}
@@ -192,15 +190,4 @@ def _represent(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def _users(names: list[str] | None, tenant_id: int, caller: Identity) -> list[int] | None:
-    """Return the ids of users; 400 for names without one. Only an admin learns of users of other tenants."""
-    if names is None:
-        return None
-    users = User.objects.filter(username__in=[name for name in names if "\x00" not in name])
-    if not caller.can_administer:
-        users = users.filter(memberships__tenant=tenant_id)
-    found = dict(users.values_list("username", "pk"))
-    missing = [name for name in names if name not in found]
-    if missing:
-        message = f"there is no user '{missing[0][:150]}', or not in this tenant"
-        raise invalid([FieldError("allowed_users", "unknown_value", message)])
-    return sorted(found.values())
+    return None if names is None else members.user_ids("allowed_users", names, tenant_id, caller)

@@ -1,5 +1,6 @@
 """Members of a tenant: list and add them, change their roles, and remove them. A tenant keeps an owner who can act."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.conf import settings
@@ -7,11 +8,13 @@ from django.contrib.auth.models import User
 from django.db import transaction
 
 from gpusched import oidc
-from gpusched.lib.api.problems import Problem, not_found
+from gpusched.lib.api.problems import Problem, invalid, not_found
 from gpusched.lib.audit import log
 from gpusched.lib.bus import events
 from gpusched.lib.db.sql import query
+from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.states import Role
+from tenants.auth.identity import Identity
 from tenants.models import Membership, Tenant
 from tenants.people import users
 from tenants.tenancy import tenants
@@ -77,6 +80,20 @@ def remove(tenant: Tenant, username: str) -> None:
         membership.delete()
         log.record("member.remove", f"{username} in {tenant.name}", {"role": str(membership.role)}, None)
         events.changed("tenants", [tenant.pk])
+
+
+def user_ids(field: str, names: Sequence[str], tenant_id: int, identity: Identity) -> list[int]:
+    """Return the ids of the users that a field of a request names; 400 for names without one. Only an admin learns of
+    users of other tenants."""
+    users = User.objects.filter(username__in=[name for name in names if "\x00" not in name])
+    if not identity.can_administer:
+        users = users.filter(memberships__tenant=tenant_id)
+    known = dict(users.values_list("username", "pk"))
+    missing = [name for name in names if name not in known]
+    if missing:
+        message = f"there is no user '{missing[0][:150]}', or not in this tenant"
+        raise invalid([FieldError(field, "unknown_value", message)])
+    return sorted(known.values())
 
 
 def has_owner(tenant: Tenant) -> bool:

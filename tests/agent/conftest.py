@@ -12,6 +12,10 @@ from pathlib import Path
 import pytest
 
 from gpusched.agent import processes
+from gpusched.agent.rank_files import rank_dir
+from gpusched.agent.ranks.journal import Journal
+from gpusched.agent.supervisor import supervisor
+from gpusched.protocol.agent_messages import RankSpec
 from tests.agent.control import Control, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,6 +66,18 @@ class Agent:
         return pids
 
 
+def supervised(place: Path, spec: RankSpec) -> Path:
+    """Run a rank by a supervisor of its own, in a process with what the test has patched; return its directory once it
+    has ended."""
+    directory = Journal(place / "node", rank_dir.boot_id()).prepare("1.1.0", spec, "node")
+    if (pid := os.fork()) == 0:
+        signal.pthread_sigmask(signal.SIG_BLOCK, supervisor.SIGNALS)
+        supervisor.run(str(directory), f"{place}/doorbell", None)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return directory
+
+
 @pytest.fixture
 def control() -> Iterator[Control]:
     with Control() as running:
@@ -82,8 +98,6 @@ def agent(tmp_path: Path, control: Control) -> Iterator[Agent]:
 
 def supervisors(directory: Path) -> list[int]:
     """Processes that hold the lock of a rank below a directory."""
-    from gpusched.agent.rank_files import rank_dir
-
     return [pid for rank in directory.glob("nodes/*/ranks/*") if (pid := rank_dir.holder(rank)) is not None]
 
 

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import signal
 import stat
 from pathlib import Path
 
@@ -10,9 +9,8 @@ import pytest
 
 from gpusched.agent.isolation import cgroup, confinement, device_filter
 from gpusched.agent.rank_files import rank_dir
-from gpusched.agent.ranks.journal import Journal
-from gpusched.agent.supervisor import supervisor
 from gpusched.protocol.agent_messages import RankSpec
+from tests.agent.conftest import supervised
 
 needs_filter = pytest.mark.skipif(
     not confinement.current().filters_devices, reason="the kernel lets this user load no eBPF device filter here"
@@ -89,11 +87,6 @@ def test_rank_opens_only_its_own_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyP
     spec = RankSpec(
         job_id=1, attempt=1, rank=0, ranks=1, name="t", argv=["sh", "-c", script], device_uuids=["GPU-b"]
     )  # fmt: skip
-    directory = Journal(tmp_path / "node", rank_dir.boot_id()).prepare("1.1.0", spec, "node")
-    if (pid := os.fork()) == 0:
-        signal.pthread_sigmask(signal.SIG_BLOCK, supervisor.SIGNALS)
-        supervisor.run(str(directory), f"{tmp_path}/doorbell", None)
-        os._exit(0)
-    os.waitpid(pid, 0)
+    directory = supervised(tmp_path, spec)
     lines = (directory / rank_dir.LOG).read_text().splitlines()
     assert [line == "Operation not permitted" for line in lines] == [True, False, False], lines

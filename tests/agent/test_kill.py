@@ -10,10 +10,9 @@ import pytest
 
 from gpusched.agent import processes
 from gpusched.agent.rank_files import rank_dir
-from gpusched.agent.ranks.journal import Journal
 from gpusched.agent.supervisor import supervisor
 from gpusched.protocol.agent_messages import RankSpec
-from tests.agent.conftest import Agent, supervisors
+from tests.agent.conftest import Agent, supervised, supervisors
 from tests.agent.control import Control, eventually
 from tests.agent.test_rank_life import seconds_between
 from tests.processes import is_alive
@@ -164,12 +163,7 @@ def test_job_that_a_shutdown_of_its_machine_ends_first_has_not_completed(
 
     monkeypatch.setattr(supervisor, "_leave", leave_in_a_shutdown)
     spec = RankSpec(job_id=1, attempt=1, rank=0, ranks=1, name="t", argv=["true"])
-    directory = Journal(tmp_path / "node", rank_dir.boot_id()).prepare("1.1.0", spec, "node")
-    if (pid := os.fork()) == 0:
-        signal.pthread_sigmask(signal.SIG_BLOCK, supervisor.SIGNALS)
-        supervisor.run(str(directory), f"{tmp_path}/doorbell", None)
-        os._exit(0)
-    os.waitpid(pid, 0)
+    directory = supervised(tmp_path, spec)
     end = rank_dir.read(directory, rank_dir.EXIT)
     assert end is not None and (end["reason"], end["exit_code"]) == ("agent_stopped", 0)
 

@@ -12,7 +12,7 @@ from tests.system.stack import Stack
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
-# An endpoint's function: sums on the GPU, and as many MiB as the largest number of its batch is asked to take per input.
+# An endpoint's function: sums on the GPU, and as many MiB of its memory as all inputs of a batch require.
 MODEL = """
 import torch
 from gpusched.serve import serve

@@ -48,7 +48,7 @@ def test_first_tenant_belongs_to_the_admin_whatever_the_name(capsys: pytest.Capt
 def test_start_that_ends_before_the_token_of_the_admin_is_written_is_repeated(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise there is an admin whose password nobody has seen, and no token."""
+    """Otherwise there is an admin with an unknown password, and no token."""
 
     def killed(*_: object) -> None:
         raise KeyboardInterrupt

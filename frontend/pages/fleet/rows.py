@@ -18,8 +18,8 @@ _SELECTED = """(%(names)s::text[] IS NULL OR n.name = ANY(%(names)s))
              AND (%(ids)s::bigint[] IS NULL OR n.id = ANY(%(ids)s::bigint[]))"""
 # Precision of last-seen times: finer ones would resend every row of a calm fleet each second.
 SLOT_SECONDS = 5
-# Rows of a node that are kept for sets of visible tenants; beyond this each full reload begins anew. Those of 200 nodes
-# with 8 GPUs take a megabyte for each set.
+# Cached rows of a node, one for each set of visible tenants; beyond this each full reload begins anew. Those of 200
+# nodes with 8 GPUs take a megabyte for each set.
 MAX_RESTRICTED = 50
 
 _NODES = f"""
