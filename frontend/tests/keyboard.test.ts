@@ -52,3 +52,19 @@ test("an outside click closes menus; a press begun inside does not", () => {
   click("yes");
   expect(states()).toEqual([false, false, true]);
 });
+
+test("j, k and x act on the row of a focused checkbox", () => {
+  document.body.innerHTML = `<main><table class="rows"><tbody>${[1, 2].map((id) => `<tr data-key="${id}"><td><input type="checkbox" data-select="${id}"></td></tr>`).join("")}</tbody></table>
+    <input data-filter></main>`;
+  startKeyboard(() => undefined);
+  const [first, second] = [...document.querySelectorAll("tr")];
+  const press = (target: Element | null, key: string): unknown => target?.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+  const box = first?.querySelector("input");
+  box?.focus();
+  press(box ?? null, "j");
+  expect(document.activeElement).toBe(second);
+  const filter = document.querySelector<HTMLInputElement>("[data-filter]");
+  filter?.focus();
+  press(filter, "k");
+  expect(document.activeElement).toBe(filter);
+});

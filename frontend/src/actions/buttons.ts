@@ -2,6 +2,7 @@
 // when they can have changed, and every second while a request is not confirmed.
 import { whenVisible } from "../live/visibility";
 import { h } from "../ui/dom";
+import { request } from "../ui/fetch_errors";
 import type { Hub } from "../live/hub";
 import { morphChildren } from "../ui/morph";
 import type { JobDetail } from "../live/topics";
@@ -43,7 +44,7 @@ export class Actions {
     this.isBusy = true;
     const address = this.address;
     try {
-      const answer = await fetch(address, { redirect: "manual" });
+      const answer = await request(address, { redirect: "manual" });
       if (answer.ok && address === this.address) this.apply(await answer.text());
       else if (answer.status === 404 && address === this.address) this.element.replaceChildren();
     } catch {

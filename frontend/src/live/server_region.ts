@@ -1,6 +1,7 @@
 // A server-rendered region: when its topic changes, reload the page and apply the differences.
 import htmx from "htmx.org";
 import type { MakeView } from "./regions";
+import { request } from "../ui/fetch_errors";
 import { morphChildren } from "../ui/morph";
 import { whenVisible } from "./visibility";
 
@@ -34,7 +35,7 @@ function continueReloading(): void {
 async function reload(): Promise<boolean> {
   const address = location.href;
   try {
-    const answer = await fetch(address, { headers: { "X-Again": "1" }, redirect: "manual" });
+    const answer = await request(address, { headers: { "X-Again": "1" }, redirect: "manual" });
     const text = answer.ok ? await answer.text() : "";
     // The user has chosen another filter meanwhile: this answer would undo it.
     if (address !== location.href) isStale = true;

@@ -11,9 +11,17 @@ class Refused extends Error {
   }
 }
 
+/** A lost network may never answer. This is longer than any of these requests takes. */
+const ANSWER_MS = 60_000;
+
+/** Send a request. It fails if there is no complete answer in a minute. */
+export function request(address: string, init: RequestInit = {}): Promise<Response> {
+  return fetch(address, { credentials: "same-origin", signal: AbortSignal.timeout(ANSWER_MS), ...init });
+}
+
 /** Return the answer to a form, or without `body` to a GET. */
 export async function ask<T>(address: string, body?: URLSearchParams, keepalive = false): Promise<T> {
-  const answer = await fetch(address, { method: body === undefined ? "GET" : "POST", body: body ?? null, keepalive, redirect: "manual", credentials: "same-origin", headers: { Accept: "application/json" } });
+  const answer = await request(address, { method: body === undefined ? "GET" : "POST", body: body ?? null, keepalive, redirect: "manual", headers: { Accept: "application/json" } });
   // A redirect leads to the login.
   if (answer.type === "opaqueredirect") throw new Refused("You are logged out, so nothing was done.", "Log in");
   // The CSRF token in the page is of another login; a missing permission has a sentence.
@@ -40,6 +48,6 @@ export function showFailure(error: unknown): void {
 /** `otherwise`: the text for values that are no Error. */
 export function whyFailed(error: unknown, otherwise = "no answer"): string {
   // The message of fetch for a missing server differs by browser.
-  if (error instanceof TypeError) return "the server gave no answer";
+  if (error instanceof TypeError || (error instanceof DOMException && error.name === "TimeoutError")) return "the server gave no answer";
   return error instanceof Error ? error.message : otherwise;
 }

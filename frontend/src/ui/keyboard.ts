@@ -82,7 +82,8 @@ function move(by: number): void {
   const rows = [...document.querySelectorAll<HTMLElement>("main table.rows tbody tr[data-key]")].filter(
     (tr) => !tr.hidden && !tr.classList.contains("group"),
   );
-  const at = rows.indexOf(document.activeElement as HTMLElement);
+  const focused = document.activeElement?.closest<HTMLElement>("tr[data-key]");
+  const at = focused ? rows.indexOf(focused) : -1;
   const next = rows[at < 0 ? (by > 0 ? 0 : rows.length - 1) : Math.min(rows.length - 1, Math.max(0, at + by))];
   if (next === undefined) return;
   next.tabIndex = -1;

@@ -2,7 +2,7 @@
 import { Chart } from "../../chart/chart";
 import type { ChartData } from "../../chart/model";
 import { h, plural, refill } from "../../ui/dom";
-import { unexpected, whyFailed } from "../../ui/fetch_errors";
+import { request, unexpected, whyFailed } from "../../ui/fetch_errors";
 import type { MakeView } from "../../live/regions";
 import type { AttemptRow } from "../../live/topics";
 import { whenVisible } from "../../live/visibility";
@@ -93,7 +93,7 @@ export const jobGpus: MakeView = (region) => {
     if (isOver) return;
     const attempt = chooser.value;
     try {
-      const response = await fetch(`/jobs/${job}/readings/?attempt=${attempt}`, { credentials: "same-origin", redirect: "manual" });
+      const response = await request(`/jobs/${job}/readings/?attempt=${attempt}`, { redirect: "manual" });
       if (!response.ok) throw unexpected(response);
       const readings = (await response.json()) as Readings;
       // Another attempt was chosen meanwhile: its readings are on their way.

@@ -49,10 +49,9 @@ class JobsView implements View {
       if (box instanceof HTMLInputElement && box.dataset.select !== undefined) this.selection.set(Number(box.dataset.select), box.checked);
     });
     region.addEventListener("keydown", (event) => {
-      const row = event.target;
-      if (event.key !== "x" || !(row instanceof HTMLTableRowElement)) return;
-      const box = row.querySelector<HTMLInputElement>("[data-select]");
-      if (box !== null) this.selection.set(Number(box.dataset.select), !box.checked);
+      if (event.key !== "x" || !(event.target instanceof HTMLElement) || !event.target.matches("tr, [data-select]")) return;
+      const box = event.target.closest("tr")?.querySelector<HTMLInputElement>("[data-select]");
+      if (box) this.selection.set(Number(box.dataset.select), !box.checked);
     });
     this.draw();
   }

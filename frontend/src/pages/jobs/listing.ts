@@ -1,5 +1,5 @@
 // The jobs that match the URL: pages from REST, updated by the feed.
-import { unexpected, whyFailed } from "../../ui/fetch_errors";
+import { request, unexpected, whyFailed } from "../../ui/fetch_errors";
 import { KINDS } from "../../ui/constants";
 import { serverNow } from "../../ui/time";
 import type { JobRow } from "../../live/topics";
@@ -86,7 +86,7 @@ export class Listing {
   constructor(
     readonly query: string,
     private readonly changed: () => void,
-    private readonly get: (url: string) => Promise<Response> = (url) => fetch(url, { credentials: "same-origin" }),
+    private readonly get: (url: string) => Promise<Response> = request,
   ) {}
 
   /** Begin with the page's own rows, without a request. */

@@ -2,6 +2,7 @@
 import { Chart } from "../../chart/chart";
 import type { ChartData } from "../../chart/model";
 import { h } from "../../ui/dom";
+import { request } from "../../ui/fetch_errors";
 import type { MakeView } from "../../live/regions";
 import { serverNow } from "../../ui/time";
 
@@ -37,7 +38,7 @@ async function samples(gpu: Gpu, resolution: string, since: string): Promise<Sam
   const result: Sample[] = [];
   let more = `since=${encodeURIComponent(since)}`;
   for (let page = 0; page < MAX_PAGES && more !== ""; page++) {
-    const answer = await fetch(`/api/v1/gpus/${gpu.id}/samples?resolution=${resolution}&limit=1000&${more}`);
+    const answer = await request(`/api/v1/gpus/${gpu.id}/samples?resolution=${resolution}&limit=1000&${more}`);
     if (!answer.ok) throw new Error(`${answer.status}`);
     const answered = (await answer.json()) as { items: Sample[]; next_cursor: string | null };
     result.push(...answered.items);

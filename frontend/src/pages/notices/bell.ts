@@ -1,5 +1,6 @@
 // The notices menu: results of the user's jobs and automatic actions, the unread count, and toasts of new ones.
 import { h, plural } from "../../ui/dom";
+import { request } from "../../ui/fetch_errors";
 import { redraw } from "../../ui/morph";
 import type { MakeView } from "../../live/regions";
 import { ago, serverNow } from "../../ui/time";
@@ -75,7 +76,7 @@ function showNew(notices: readonly NoticeRow[], knownKeys: ReadonlySet<string> |
 async function markSeen(): Promise<void> {
   const token = document.querySelector<HTMLInputElement>("[name=csrfmiddlewaretoken]")?.value ?? "";
   try {
-    await fetch("/notices/seen/", { method: "POST", headers: { "X-CSRFToken": token } });
+    await request("/notices/seen/", { method: "POST", headers: { "X-CSRFToken": token } });
   } catch {
     // They stay unread, and the next opening retries.
   }

@@ -1,6 +1,6 @@
 // The details below an opened queue row, rendered by the server: reasons, jobs ahead, what would help.
 import { h } from "../../ui/dom";
-import { unexpected, whyFailed } from "../../ui/fetch_errors";
+import { request, unexpected, whyFailed } from "../../ui/fetch_errors";
 import { morphChildren } from "../../ui/morph";
 import { COLUMNS } from "./row";
 
@@ -62,7 +62,7 @@ export class Detail {
   /** Load a part. Return whether it succeeded. */
   private async fetchPart(id: number, box: HTMLElement, part: string): Promise<boolean> {
     try {
-      const response = await fetch(`/jobs/${id}/foreseen/${part}`, { credentials: "same-origin", headers: { "HX-Request": "true" } });
+      const response = await request(`/jobs/${id}/foreseen/${part}`, { headers: { "HX-Request": "true" } });
       const login = response.headers.get("HX-Redirect");
       if (login !== null) {
         location.assign(login);

@@ -1,5 +1,6 @@
 // Estimated starts of the visible jobs, polled rarely as each answer needs a plan.
 import { whenVisible } from "../../live/visibility";
+import { request } from "../../ui/fetch_errors";
 import type { EstimateResult } from "./row";
 
 const AGAIN_MS = 20_000;
@@ -20,7 +21,7 @@ export class Estimates {
 
   constructor(
     private readonly changed: () => void,
-    private readonly get: (url: string) => Promise<Response> = (url) => fetch(url, { credentials: "same-origin" }),
+    private readonly get: (url: string) => Promise<Response> = request,
   ) {
     this.repeat();
   }

@@ -1,5 +1,5 @@
 // Search a rank's log on the server until enough matches are found. Independent of the page.
-import { unexpected, whyFailed } from "../../../ui/fetch_errors";
+import { request, unexpected, whyFailed } from "../../../ui/fetch_errors";
 import type { Fetch, Stream } from "./tail";
 
 export interface Hit {
@@ -39,7 +39,7 @@ export class Search {
     private readonly stream: Stream,
     readonly text: string,
     private readonly changed: () => void,
-    private readonly get: Fetch = (url) => fetch(url, { credentials: "same-origin", redirect: "manual" }),
+    private readonly get: Fetch = (url) => request(url, { redirect: "manual" }),
   ) {}
 
   /** Search until there are enough matches or the log ends. */

@@ -1,5 +1,5 @@
 // Read a rank's log over REST in order, one request at a time. Independent of the page.
-import { unexpected, whyFailed } from "../../../ui/fetch_errors";
+import { request, unexpected, whyFailed } from "../../../ui/fetch_errors";
 
 export interface Stream {
   job: number;
@@ -77,7 +77,7 @@ export class Tail {
   constructor(
     readonly stream: Stream,
     private readonly events: TailEvents,
-    private readonly get: Fetch = (url) => fetch(url, { credentials: "same-origin" }),
+    private readonly get: Fetch = request,
   ) {}
 
   /** Record the size reported by the server, and read new output. */
