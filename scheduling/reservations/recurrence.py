@@ -34,8 +34,10 @@ def extend_series(now: datetime | None = None) -> int:
 
 
 def _extend_series(now: datetime) -> int:
+    # Occurrences after the horizon are of a clock that was ahead; a series continues from those before it.
     latest = (
-        Reservation.objects.exclude(recurrence="")
+        Reservation.objects.filter(starts_at__lte=now + _ahead())
+        .exclude(recurrence="")
         .exclude(series=None)
         .order_by("series_id", "-starts_at")
         .distinct("series_id")
@@ -46,13 +48,13 @@ def _extend_series(now: datetime) -> int:
 
 def book_following(reservation: Reservation, now: datetime) -> int:
     """Book the occurrences that follow this one, within the weeks of the setting, by the rights of its owner. One for
-    which there is no room is stored as refused, with the reason. Return how many rows were written."""
-    horizon = now + timedelta(weeks=settings.ENV.reservation_weeks_ahead)
+    which there is no room is stored as refused, with the reason; one that was missed longer ago is not stored. Return
+    how many rows were written."""
     latest, count = reservation, 0
     first = reservation.series or reservation
     while latest.recurrence and not latest.tenant.archived_at:
-        starts_at = next_start(latest.starts_at, latest.recurrence, latest.tenant.time_zone, first.starts_at)
-        if starts_at > horizon:
+        starts_at = _next_to_store(latest, first, now - _ahead())
+        if starts_at > now + _ahead():
             break
         with transaction.atomic():
             locks.acquire_in_transaction(Lock.RESERVATIONS)
@@ -63,13 +65,23 @@ def book_following(reservation: Reservation, now: datetime) -> int:
     return count
 
 
+def _next_to_store(latest: Reservation, first: Reservation, since: datetime) -> datetime:
+    """Return the start of the next occurrence at `since` or later."""
+    starts_at = latest.starts_at
+    while True:
+        starts_at = next_start(starts_at, latest.recurrence, latest.tenant.time_zone, first.starts_at)
+        if starts_at >= since:
+            return starts_at
+
+
 def _book_occurrence(previous: Reservation, starts_at: datetime, now: datetime) -> Reservation:
     following = _copy(previous, starts_at)
     # Not the server's: its reasons would name the jobs of other tenants, and no-shows would never count.
     identity = identity_of_user(following.user) if following.user else identity_of_server()
     try:
         if starts_at <= now:
-            raise Problem(409, "no_room", "its time passed while the server did not run")
+            detail = "its time passed while the server did not run, or while the tenant was archived"
+            raise Problem(409, "no_room", detail)
         with transaction.atomic():
             return booking.book(following, identity)
     except Problem as problem:
@@ -77,6 +89,10 @@ def _book_occurrence(previous: Reservation, starts_at: datetime, now: datetime) 
         refused.state, refused.problem, refused.ended_at = ReservationState.REFUSED, problem.detail[:500], now
         refused.save(force_insert=True)
         return refused
+
+
+def _ahead() -> timedelta:
+    return timedelta(weeks=settings.ENV.reservation_weeks_ahead)
 
 
 def _copy(previous: Reservation, starts_at: datetime) -> Reservation:

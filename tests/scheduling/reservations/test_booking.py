@@ -214,6 +214,28 @@ def test_recurring_reservation_is_booked_for_the_next_weeks(user, tenant):
     assert recurrence.extend_series(later) == 0
 
 
+def test_series_stores_no_occurrences_missed_long_ago(user, tenant):
+    make_node(gpus=1)
+    head = reserve(user, tenant, 60, 60, recurrence="weekly")
+    later = timezone.now() + timedelta(weeks=5200)
+    assert recurrence.extend_series(later) == 8
+    missed = Reservation.objects.filter(series_id=head.pk, state="refused")
+    assert missed.count() == 4 and all(row.starts_at > later - timedelta(weeks=4) for row in missed)
+    assert {row.problem for row in missed} == {
+        "its time passed while the server did not run, or while the tenant was archived"
+    }
+
+
+def test_series_continues_after_the_clock_was_ahead(user, tenant):
+    make_node(gpus=1)
+    head = reserve(user, tenant, 60, 60, recurrence="weekly")
+    recurrence.extend_series(timezone.now() + timedelta(weeks=520))
+    soon = timezone.now() + timedelta(weeks=1)
+    assert recurrence.extend_series(soon) == 1
+    assert Reservation.objects.get(series_id=head.pk, starts_at=head.starts_at + timedelta(weeks=4)).state == "planned"
+    assert recurrence.extend_series(soon) == 0
+
+
 def test_occurrence_without_room_is_stored_as_refused_with_the_reason(user, tenant):
     make_node(gpus=1)
     blocker = reserve(user, tenant, 60 + 7 * 24 * 60, 60)
