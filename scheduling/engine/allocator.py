@@ -1,6 +1,6 @@
 """Allocates the cluster's resources job by job in a cycle: places, starts, nominations, promises."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from math import inf
@@ -36,13 +36,11 @@ from scheduling.engine.placement.scorers import scorer_of
 from scheduling.engine.preemption.preemption import VictimSelector
 from scheduling.engine.preemption.sparing import is_better_to_wait
 from scheduling.engine.promise.backfill import JobEnd, PromiseGuard, ends_at, ends_of, promise
-from scheduling.engine.promise.nominations import nominated_placement
+from scheduling.engine.promise.nominations import nominated_placement, stopping_jobs, will_end
 from scheduling.engine.promise.promise_policy import PromisePolicy
 from scheduling.engine.queue.fairshare import standings
 from scheduling.engine.request_groups import RequestGroups
 
-# A job that has not stopped this long after its grace period is no longer expected to stop.
-_HANGING_SECONDS = 30.0
 # The candidates of this many placements of a plan are recorded: thousands at once would be of no use to a reader.
 _MAX_CONSIDERED = 16
 
@@ -194,23 +192,24 @@ class Allocator:
         """Return whether a booking of its tenant may still have room for the job."""
         return self.bookings is not None and bool(self.own_bookings.usable_by(job, number))
 
-    def place_nominated(self, job: Job, number: int) -> bool:
-        """Start a job for which others were preempted, or keep their resources for it until it can start.
-
-        Return False if its nomination no longer holds.
+    def place_nominated(self, job: Job, number: int, *, has_promise: bool) -> bool:
+        """Start a job for which others were preempted, or keep their resources for it until it can start. Return False
+        if its nomination no longer holds. `has_promise`: another job may be promised what is free elsewhere, so this
+        one waits for its own place.
         """
         shape, minimum_use = self.requests.shapes[number], self.requests.minimum_uses[number]
         until = ends_at(job.max_runtime_seconds, self.now)
         nomination = next(entry for entry in self.snapshot.claims if entry.job_id == job.id)
-        promised = nomination.ranks
+        promised, running = nomination.ranks, self.snapshot.running
         if self.accounts.block(job, minimum_use, until) is None:
             board = self._board_for(job, until)
+            # Count every job that is stopping there: a victim that was cancelled meanwhile releases the same resources.
+            stopping = stopping_jobs(running, lambda node_id: any(node_id == rank.node_id for rank in promised))
             ranks = nominated_placement(board, shape, promised)
-            if ranks is not None and self._is_within(job, ranks, until):
+            stays = has_promise and ranks is not promised and any(will_end(victim, self.now) for victim in stopping)
+            if ranks is not None and not stays and self._is_within(job, ranks, until):
                 self.start(job, number, ranks, until)
                 return True
-            # Count every job that is stopping there: a victim that was cancelled meanwhile releases the same resources.
-            stopping = self._stopping(lambda node_id: any(node_id == rank.node_id for rank in promised))
             ranks = nominated_placement(board, shape, promised, stopping) if stopping else None
             if ranks is not None and self._is_allowed(job, ranks, until, stopping):
                 self._nominate(job, replace(nomination, ranks=ranks), until, stopping)
@@ -220,13 +219,12 @@ class Allocator:
     def preempt(self, job: Job, number: int, until: float) -> bool:
         """Preempt others for a job that does not fit, if the rules allow it and its delay is over."""
         shape, board = self._without_exhausted_models(job, number), self._board_for(job, until)
-        closed = self.guard.node_ids if self.guard is not None else frozenset[int]()
+        closed = self._closed()
         if not self._fits_in_service(job):
             return False
         may_at = max(job.queued_at, job.eligible_at) + self.policy.preemption_delay_seconds
-        stopping = [
-            victim for victim in self._stopping(lambda node_id: node_id not in closed) if self._will_end(victim)
-        ]
+        stopping = stopping_jobs(self.snapshot.running, lambda node_id: node_id not in closed)
+        stopping = [victim for victim in stopping if will_end(victim, self.now)]
         if stopping and nominated_placement(board, shape, None, stopping) is not None:
             return False  # jobs that end anyway suffice
         victim_set = self.victims.search(board, shape, job, closed=closed)
@@ -374,15 +372,6 @@ class Allocator:
     def _bound(self, until: float) -> float:
         return self.now + self.policy.unlimited_runtime_seconds if until == inf else until
 
-    def _will_end(self, stopping: RunningJob) -> bool:
-        """Return whether a stopping job is still expected to stop: one whose grace period is long over hangs."""
-        return stopping.ends_by is None or stopping.ends_by + _HANGING_SECONDS > self.now
-
-    def _stopping(self, is_there: Callable[[int], bool]) -> list[RunningJob]:
-        """Return the jobs that are stopping, for whatever reason, on such nodes."""
-        stopping = [job for job in self.snapshot.running if job.is_stopping]
-        return [job for job in stopping if any(is_there(rank.node_id) for rank in job.ranks)]
-
     def _nominate(self, job: Job, nomination: Nomination, until: float, stopping: Sequence[RunningJob]) -> None:
         self.board.withhold(nomination.ranks)
         if self.guard is not None:
@@ -393,6 +382,10 @@ class Allocator:
         self._count_started(job, nomination.ranks, until)
         self.nominations.append(nomination)
         self.job_reasons[job.id] = reclaim_pending(stopping, nomination.rule, self.now)
+
+    def _closed(self) -> frozenset[int]:
+        """Return the nodes where no job may be stopped, because their resources are promised."""
+        return frozenset() if self.guard is None else self.guard.node_ids
 
     def _fits_in_service(self, job: Job) -> bool:
         return fits(job.request, eligible(job.request, self.cluster.in_service), self.policy)

@@ -59,8 +59,9 @@ class _Cycle:
 
     def place_nominated(self) -> None:
         """Place each nominated job, or put it back into the queue if its nomination no longer holds."""
+        has_promise = self.queue.promised is not None
         for group in self.queue.nominated:
-            if not self.allocator.place_nominated(group.head, group.request_number):
+            if not self.allocator.place_nominated(group.head, group.request_number, has_promise=has_promise):
                 self.queue.put_back(group)
 
     def serve_tenants(self) -> None:

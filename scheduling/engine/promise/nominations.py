@@ -1,11 +1,25 @@
 """Determines whether a nominated job may start in its place, once the jobs preempted for it have ended."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from scheduling.engine.board.board import Board, NodeSlot
 from scheduling.engine.board.shapes import Shape
 from scheduling.engine.model import RankPlacement, RunningJob
 from scheduling.engine.placement.placement import is_offered, place
+
+# A job that has not stopped this long after its grace period is no longer expected to stop.
+_HANGING_SECONDS = 30.0
+
+
+def stopping_jobs(running: Iterable[RunningJob], is_there: Callable[[int], bool]) -> list[RunningJob]:
+    """Return the jobs that are stopping, for whatever reason, on such nodes."""
+    stopping = [job for job in running if job.is_stopping]
+    return [job for job in stopping if any(is_there(rank.node_id) for rank in job.ranks)]
+
+
+def will_end(stopping: RunningJob, now: float) -> bool:
+    """Return whether a stopping job is still expected to stop: one whose grace period is long over hangs."""
+    return stopping.ends_by is None or stopping.ends_by + _HANGING_SECONDS > now
 
 
 def nominated_placement(
