@@ -248,6 +248,14 @@ class Allocator:
             self.job_reasons[job.id] = preempt_delay(max(may_at, victim_set.ready_at), len(victim_set.victims))
         return False
 
+    def has_victims(self, job: Job, number: int) -> bool:
+        """Return whether the job fits, or others may be stopped for it, now or later."""
+        if not (self.victims.may_preempt(job) and self._fits_in_service(job)):
+            return False
+        board = self._board_for(job, ends_at(job.max_runtime_seconds, self.now))
+        shape, closed = self._without_exhausted_models(job, number), self._closed()
+        return can_place(board, shape) or bool(self.victims.search(board, shape, job, closed=closed, ready_only=False))
+
     def promise_place(self, job: Job, number: int, use: Use) -> None:
         """Promise the job its place and its tenant's limits, if it waits only for running jobs."""
         shape = self._without_exhausted_models(job, number)
@@ -280,7 +288,7 @@ class Allocator:
     def _count_running(self) -> None:
         """Count identical jobs at once, in a fixed order, as the shares are sums of floats."""
         numbers: dict[Request, int] = {}
-        number_by_id: dict[int, int] = {}  # by identity: hashing a request costs more than the rest of this method
+        number_by_id: dict[int, int] = {}  # by identity: a hash of a request costs more than the rest
         identical: dict[tuple[int, int, bool, int, Use | None], tuple[RunningJob, list[float]]] = {}
         by_ranks = self.counts_memory or self.device_models
         ends = zip(self.snapshot.running, self.ends, strict=True)

@@ -5,7 +5,7 @@ from functools import partial
 from heapq import heapify, heappop, heapreplace
 
 from scheduling.engine.allocator import Allocator
-from scheduling.engine.explain.booked import insisting
+from scheduling.engine.explain.booked import insisting, latest_end_of
 from scheduling.engine.explain.explain import not_yet
 from scheduling.engine.explain.pending_reasons import CycleOutcome, RefusedGroup, pending_reasons
 from scheduling.engine.limits.accounts import ExceededLimit
@@ -132,14 +132,21 @@ class _Cycle:
             return
         ranks, use, block = self.allocator.within_limits(job, number, ranks, until)
         if block is not None:
-            self._refuse_for_limit(tenant_queue, group, use, block)
+            self._refuse_for_limit(tenant_queue, group, use, block, self._has_other_places(group))
             return
         self.allocator.start(job, number, ranks, until)
         tenant_queue.advance(self.job_key)
 
-    def _refuse_for_limit(self, tenant_queue: TenantQueue, group: JobGroup, use: Use, block: ExceededLimit) -> None:
+    def _refuse_for_limit(
+        self,
+        tenant_queue: TenantQueue,
+        group: JobGroup,
+        use: Use,
+        block: ExceededLimit,
+        has_other_places: Callable[[Job], bool] | None = None,
+    ) -> None:
         job, accounts = group.head, self.allocator.accounts
-        unaffected = accounts.unaffected_jobs(job, block)
+        unaffected = _either(accounts.unaffected_jobs(job, block), has_other_places)
         if block.promise is not None:
             self._refuse(tenant_queue, group, block, block.promise.at, unaffected)
             return
@@ -163,13 +170,15 @@ class _Cycle:
         guard = allocator.guard
         if guard is None and allocator.promise_policy.may_promise(group.head):
             allocator.promise_place(group.head, number, allocator.requests.minimum_uses[number])
+        may_preempt = self._may_preempt(group) if self.rules.is_live else None
         self.is_blocked = self.rules.head_blocks
         if allocator.bookings is not None:
-            refused = self._refuse(tenant_queue, group, None, None, self._unaffected_by_bookings(group))
+            unaffected = _either(self._unaffected_by_bookings(group), may_preempt)
+            refused = self._refuse(tenant_queue, group, None, None, unaffected)
         else:
             is_full = number in allocator.requests.full
             at = None if is_full or guard is None else guard.promise.at
-            refused = self._refuse(tenant_queue, group, None, at)
+            refused = self._refuse(tenant_queue, group, None, at, may_preempt)
         self.jobs_ahead += refused
         self.gpus_ahead += refused * group.head.request.gpu_count
 
@@ -179,6 +188,38 @@ class _Cycle:
         can_use = partial(self.allocator.can_use_booking, number=number)
         job_ids = tenant_queue.refuse(self.job_key, can_use)
         self.booked_groups.append((job_ids, insisting(self.allocator.cluster, group.head)))
+
+    def _level(self, job: Job) -> int:
+        """Return the level of the job among the bookings: more devices are open to a lower one."""
+        bookings = self.allocator.bookings
+        return 0 if bookings is None else bookings.level(latest_end_of(bookings, job))
+
+    def _has_other_places(self, group: JobGroup) -> Callable[[Job], bool] | None:
+        """Return which jobs end before a booking or the promise that an identical one would cross: they have more
+        places, which may count less for the limits; None: that does not matter."""
+        guard, level = self.allocator.guard, self._level(group.head)
+        ends_early = None
+        if guard is not None and not _ends_by(group.head, self.now, guard.promise.at):
+            ends_early = partial(_ends_by, now=self.now, at=guard.promise.at)
+        return _either(ends_early, (lambda job: self._level(job) < level) if level else None)
+
+    def _may_preempt(self, group: JobGroup) -> Callable[[Job], bool] | None:
+        """Return which jobs may preempt others though an identical one has no victims: those that end before bookings
+        that it would cross, and those of the other class; None: none of them."""
+        allocator, head = self.allocator, group.head
+        victims, level = allocator.victims, self._level
+        if victims.lowest is None or (allocator.bookings is None and victims.split is None):
+            return None
+
+        def differs(job: Job) -> bool:
+            return level(job) < level(head) or (victims.split is not None and job.is_online is not head.is_online)
+
+        # The one of the lowest level of each class has victims if any has.
+        lowest: dict[bool, Job] = {}
+        for job in sorted(group.passing_variants(differs).values(), key=level, reverse=True):
+            lowest[job.is_online] = job
+        classes = [is_online for is_online, job in lowest.items() if allocator.has_victims(job, group.request_number)]
+        return (lambda job: job.is_online in classes and differs(job)) if classes else None
 
     def _unaffected_by_bookings(self, group: JobGroup) -> Callable[[Job], bool] | None:
         """Return which jobs may start though an identical one does not fit: in a booking, or before one starts; None:
@@ -224,5 +265,7 @@ def _ends_by(job: Job, now: float, at: float) -> bool:
     return ends_at(job.max_runtime_seconds, now) <= at
 
 
-def _either(first: Callable[[Job], bool], second: Callable[[Job], bool] | None) -> Callable[[Job], bool]:
-    return first if second is None else lambda job: first(job) or second(job)
+def _either(first: Callable[[Job], bool] | None, second: Callable[[Job], bool] | None) -> Callable[[Job], bool] | None:
+    if first is None or second is None:
+        return first or second
+    return lambda job: first(job) or second(job)
