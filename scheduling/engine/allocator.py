@@ -80,7 +80,7 @@ class Allocator:
         self.device_memory = {device.id: device.memory_mb for device in devices} if self.counts_memory else {}
         self.device_models = {device.id: device.model for device in devices} if self.accounts.counts_models else {}
         self.uses: dict[int, Use] = {}
-        self.ends = ends_of(snapshot.running, policy, now)
+        self.ends = ends_of(snapshot.running, policy, now, snapshot.bookings)
         self._count_running()
         self.guard: PromiseGuard | None = None
         self.promised: Job | None = None  # the job of the guard's promise

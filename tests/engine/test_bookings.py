@@ -199,3 +199,13 @@ def test_reason_of_an_unlimited_job_is_found_with_few_boards(monkeypatch: pytest
     assert waiting.code == "reserved_soon"
     assert waiting.evidence["at"] == timestamp(starts[149])
     assert len(built) <= 20
+
+
+def test_limit_is_free_at_the_end_of_the_booking_that_holds_it() -> None:
+    """A12, A72: a job inside a booking is stopped with it, so one that waits for its tenant's limit is promised that
+    time, though the other has no time limit."""
+    state = replace(_booked_node(-60, job(1, tenant=2)), tenants=(Tenant(2, "t2", max_concurrent_jobs=1),))
+    inside = advance(state, decide(state))
+    assert [entry.booking_id for entry in inside.running] == [7]
+    promise = decide(replace(inside, jobs=(job(2, tenant=2),), reserved_job_id=2)).reservation
+    assert promise is not None and promise.at == NOW - 60 + 3600

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from scheduling.engine.board.board import Board, NodeSlot
 from scheduling.engine.board.shapes import Shape
-from scheduling.engine.model import Policy, Promise, RankPlacement, RunningJob
+from scheduling.engine.model import Booking, Policy, Promise, RankPlacement, RunningJob
 from scheduling.engine.placement.placement import place, ranks_per_node, ranks_that_fit
 
 
@@ -96,12 +96,17 @@ def promise(
     return Promise(job_id, max(at, now, not_before), tuple(sorted(later)), ranks), later
 
 
-def ends_of(running: Sequence[RunningJob], policy: Policy, now: float) -> list[JobEnd]:
-    """Return upper bounds of the ends: the time limit, or `unlimited_runtime_seconds` from the start; never in the
-    past."""
+def ends_of(
+    running: Sequence[RunningJob], policy: Policy, now: float, bookings: Iterable[Booking] = ()
+) -> list[JobEnd]:
+    """Return upper bounds of the ends: the time limit, or `unlimited_runtime_seconds` from the start, and the end of
+    the hard booking in which a job runs, which stops it; never in the past."""
+    stops = {booking.id: booking.ends_at for booking in bookings if booking.is_hard and booking.ends_at > now}
     ends = []
     for job in running:
         bound = job.started_at + policy.unlimited_runtime_seconds if job.ends_by is None else job.ends_by
+        if stops and job.booking_id is not None:
+            bound = min(bound, stops.get(job.booking_id, inf))
         ends.append(JobEnd(bound if bound > now else now, job.job_id, job.ranks))
     return ends
 
