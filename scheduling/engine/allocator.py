@@ -15,7 +15,8 @@ from scheduling.engine.explain.feasibility import minimum_use_in
 from scheduling.engine.explain.inventory import eligible, fits
 from scheduling.engine.limits.accounts import Accounts, ExceededLimit
 from scheduling.engine.limits.online_split import limits_now
-from scheduling.engine.limits.quotas import Use, gpu_memory_of, models_of, use_of
+from scheduling.engine.limits.quotas import Use
+from scheduling.engine.limits.use_counter import UseCounter
 from scheduling.engine.model import (
     Booking,
     Job,
@@ -74,12 +75,10 @@ class Allocator:
         self.requests = RequestGroups(shapes, minimum_uses)
         self.cluster_cpu_milli = sum(node.cpu_milli for node in snapshot.nodes)
         self.standings = standings(snapshot.tenants, policy)
-        self.accounts = Accounts(snapshot.tenants, limits_now(snapshot, policy, now, self._fits_in_service))
-        self.counts_memory = any(tenant.max_gpu_memory_mb is not None for tenant in snapshot.tenants)
-        devices = [device for node in snapshot.nodes for device in node.devices]
-        self.device_memory = {device.id: device.memory_mb for device in devices} if self.counts_memory else {}
-        self.device_models = {device.id: device.model for device in devices} if self.accounts.counts_models else {}
-        self.uses: dict[int, Use] = {}
+        self.counter = UseCounter(snapshot)
+        self.use = self.counter.use
+        parts = limits_now(snapshot, policy, now, self._fits_in_service, self._least_use)
+        self.accounts = Accounts(snapshot.tenants, parts)
         self.ends = ends_of(snapshot.running, policy, now, snapshot.bookings)
         self._count_running()
         self.guard: PromiseGuard | None = None
@@ -91,17 +90,6 @@ class Allocator:
     @property
     def promise(self) -> Promise | None:
         return None if self.guard is None else self.guard.promise
-
-    def use(self, job: Job | RunningJob, ranks: tuple[RankPlacement, ...]) -> Use:
-        request = job.request
-        if not (self.counts_memory or self.device_models):
-            # It depends on the request alone, and jobs share theirs.
-            cached = self.uses.get(id(request))
-            if cached is None:
-                cached = self.uses[id(request)] = use_of(request, 0, ())
-            return cached
-        gpu_memory_mb = gpu_memory_of(request, ranks, self.device_memory) if self.counts_memory else 0
-        return use_of(request, gpu_memory_mb, models_of(ranks, self.device_models) if self.device_models else ())
 
     def within_limits(
         self, job: Job, number: int, ranks: tuple[RankPlacement, ...], until: float
@@ -290,7 +278,7 @@ class Allocator:
         numbers: dict[Request, int] = {}
         number_by_id: dict[int, int] = {}  # by identity: a hash of a request costs more than the rest
         identical: dict[tuple[int, int, bool, int, Use | None], tuple[RunningJob, list[float]]] = {}
-        by_ranks = self.counts_memory or self.device_models
+        by_ranks = self.counter.depends_on_place
         ends = zip(self.snapshot.running, self.ends, strict=True)
         for _, job, at in sorted([(job.job_id, job, end.at) for job, end in ends]):
             number = number_by_id.get(id(job.request))
@@ -315,6 +303,12 @@ class Allocator:
         self._count(job, ranks, until, self._bound(until))
         self.victims.started(job)
         self.promise_policy.started(job)
+
+    def _least_use(self, job: Job | RunningJob) -> Use:
+        """Return what a running job takes of the limits, or a waiting one takes at least."""
+        if isinstance(job, RunningJob):
+            return self.use(job, job.ranks)
+        return minimum_use_in(job.request, self.cluster.inventory, self.policy)
 
     def _is_within(self, job: Job, ranks: tuple[RankPlacement, ...], until: float) -> bool:
         return self.accounts.block(job, self.use(job, ranks), until) is None

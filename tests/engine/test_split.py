@@ -1,12 +1,13 @@
 """The online and batch parts of the cluster: they add up, batch borrows unused online capacity, online reclaims it."""
 
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 
 from scheduling.engine.explain.feasibility import why_never_fits
 from scheduling.engine.limits.online_split import borrowing_gpus, gpus_in_service, in_use, shares, split_of
-from scheduling.engine.model import Policy, Tenant
+from scheduling.engine.model import Booking, DeviceHold, Job, Policy, RankPlacement, Tenant
 from tests.engine.scenario import NOW, cluster, decide, gpu, job, node, reason, running_on, started
 
 HALF = Policy(online_percent=50)
@@ -99,6 +100,37 @@ def test_online_reclaims_lent_capacity() -> None:
 def test_online_job_that_cannot_start_holds_back_no_capacity(waiting: object) -> None:
     state = cluster(node(1), jobs=[*[job(id) for id in range(1, 9)], waiting], tenants=[Tenant(2, "b", max_gpus=1)])  # type: ignore[list-item]
     assert started(decide(state, HALF)) == set(range(1, 9))
+
+
+@pytest.mark.parametrize(
+    ("tenant", "waiting"),
+    [
+        (Tenant(2, "b", max_gpus_per_user=2), job(50, gpus=3, online=True, tenant=2)),
+        (Tenant(2, "b", max_gpus_by_model=(("A100", 2),)), job(50, gpus=3, online=True, tenant=2)),
+        (Tenant(2, "b", max_concurrent_jobs=1), job(50, gpus=3, online=True, tenant=2)),
+        (Tenant(2, "b", max_memory_mb=100), job(50, gpus=3, online=True, tenant=2, memory_mb=101)),
+        (Tenant(2, "b"), replace(job(50, gpus=3, online=True, tenant=2), booking_id=7)),
+    ],
+    ids=["GPUs per user", "GPUs of a model", "concurrent jobs", "memory", "its booking is ahead"],
+)
+def test_online_job_that_a_limit_or_booking_stops_holds_back_no_capacity(tenant: Tenant, waiting: Job) -> None:
+    """A05: idle GPUs of the online part are lent, as no job could start on them."""
+    state = running_on(cluster(node(1, 9), tenants=[tenant]), job(90, gpus=0, tenant=2))
+    rank = RankPlacement(0, 1, 0, 0, (DeviceHold(108),))
+    bookings = (Booking(7, 2, NOW + 3600, NOW + 7200, (rank,)),) if waiting.booking_id else ()
+    jobs = (*[job(id, minutes=5) for id in range(1, 10)], waiting)
+    assert started(decide(replace(state, jobs=jobs, bookings=bookings), HALF)) == set(range(1, 10))
+
+
+def test_lent_capacity_does_not_depend_on_the_order_of_the_jobs() -> None:
+    """A21: one of the two online jobs is within the limit of their tenant, whichever comes first."""
+    online = [job(50 + gpus, gpus=gpus, online=True, tenant=2) for gpus in (2, 3)]
+    batch = [job(id) for id in range(1, 17)]
+    nodes, tenant = [node(1), node(2)], Tenant(2, "b", max_gpus=3)
+    plans = {
+        repr(decide(cluster(*nodes, jobs=[*batch, *order], tenants=[tenant]), HALF)) for order in permutations(online)
+    }
+    assert len(plans) == 1
 
 
 def test_cpu_jobs_are_not_split() -> None:

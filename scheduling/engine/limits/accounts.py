@@ -131,7 +131,6 @@ class Accounts:
         self._plain = {
             id: (account,) for id, account in self._of_tenant.items() if parts is None and not self._per_user[id]
         }
-        self.counts_models = any(tenant.max_gpus_by_model for tenant in self.tenants.values())
 
     def of(self, job: Holder) -> Sequence[Account]:
         """Return the accounts that a job counts in, the narrowest first: the limit that stops it is named in this

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
+from operator import attrgetter
 from typing import NamedTuple
 
-from scheduling.engine.limits.quotas import Dimension, Limits
+from scheduling.engine.limits.accounts import Accounts
+from scheduling.engine.limits.quotas import Dimension, Limits, Use
 from scheduling.engine.model import Job, Node, Policy, RunningJob, Snapshot
 
 ONLINE_GPUS = Dimension("GPUs of the cluster's online part", 0)
@@ -48,30 +50,55 @@ def in_use(running: Iterable[RunningJob], *, online: bool) -> int:
 
 
 def limits_now(
-    snapshot: Snapshot, policy: Policy, now: float, could_start: Callable[[Job], bool]
+    snapshot: Snapshot,
+    policy: Policy,
+    now: float,
+    could_start: Callable[[Job], bool],
+    use: Callable[[Job | RunningJob], Use],
 ) -> tuple[Limits, Limits] | None:
     """Return the limits of batch and of online jobs in this cycle; None: the cluster is not split.
 
     `could_start`: returns whether the nodes in service could hold a job at all; nothing is kept back for others.
+    `use`: returns what a running job takes of its tenant's limits, or a waiting one takes at least.
     """
     if not policy.online_percent:
         return None
     parts = split_of(gpus_in_service(snapshot.nodes), policy)
-    return caps(parts, online_needs(snapshot, parts, now, could_start))
+    return caps(parts, online_needs(snapshot, parts, now, could_start, use))
 
 
-def online_needs(snapshot: Snapshot, parts: Split, now: float, could_start: Callable[[Job], bool]) -> int:
+def online_needs(
+    snapshot: Snapshot,
+    parts: Split,
+    now: float,
+    could_start: Callable[[Job], bool],
+    use: Callable[[Job | RunningJob], Use],
+) -> int:
     """Return the GPUs that online jobs hold, and those that waiting ones may have; the count stops when nothing is
-    lent."""
+    lent. A job that its tenant's limits or its booking stop now may have none."""
     needs = in_use(snapshot.running, online=True)
-    startable = _startable_gpus(snapshot)
-    for job in snapshot.jobs:
+    active = {booking.id for booking in snapshot.bookings if booking.starts_at <= now < booking.ends_at}
+    waiting = [
+        job
+        for job in snapshot.jobs
+        if job.is_online
+        and 0 < job.request.gpu_count <= parts.online
+        and job.eligible_at <= now
+        and (job.booking_id is None or job.booking_id in active)
+    ]
+    if not waiting:
+        return needs
+    accounts = Accounts(snapshot.tenants)
+    for running in snapshot.running:
+        accounts.add_running(running, use(running), (inf,))
+    uses: dict[int, Use] = {}  # by identity of the request, which jobs share
+    for job in sorted(waiting, key=attrgetter("id")):
         if 2 * needs >= parts.online:
             break
-        gpus = job.request.gpu_count if job.is_online and job.eligible_at <= now else 0
-        if 0 < gpus <= min(parts.online, startable[job.tenant_id]) and could_start(job):
-            needs += gpus
-            startable[job.tenant_id] -= gpus
+        wanted = uses.get(id(job.request)) or uses.setdefault(id(job.request), use(job))
+        if accounts.block(job, wanted, inf) is None and could_start(job):
+            needs += job.request.gpu_count
+            accounts.add_started(job, wanted, inf, inf)
     return needs
 
 
@@ -89,11 +116,3 @@ def caps(parts: Split, online_needs: int) -> tuple[Limits, Limits]:
 def borrowing_gpus(parts: Split, batch_gpus: int) -> int:
     """Return how many GPUs of the online capacity batch jobs borrow if they hold this many in all."""
     return max(batch_gpus - parts.batch, 0)
-
-
-def _startable_gpus(snapshot: Snapshot) -> dict[int, float]:
-    """Return how many more GPUs each tenant may start."""
-    startable = {tenant.id: inf if tenant.max_gpus is None else float(tenant.max_gpus) for tenant in snapshot.tenants}
-    for running in snapshot.running:
-        startable[running.tenant_id] -= running.request.gpu_count
-    return startable
