@@ -11,7 +11,7 @@ from scheduling.engine.bookings.booked_promise import promise_beside
 from scheduling.engine.bookings.bookings import Bookings, avoided_devices
 from scheduling.engine.bookings.own_bookings import OwnBookings
 from scheduling.engine.explain.explain import ClusterState, preempt_delay, reclaim_pending
-from scheduling.engine.explain.feasibility import minimum_use_in
+from scheduling.engine.explain.feasibility import minimum_use_in, over_limit
 from scheduling.engine.explain.inventory import eligible, fits
 from scheduling.engine.limits.accounts import Accounts, ExceededLimit
 from scheduling.engine.limits.online_split import limits_now
@@ -248,7 +248,7 @@ class Allocator:
         """Promise the job its place and its tenant's limits, if it waits only for running jobs."""
         shape = self._without_exhausted_models(job, number)
         by_limits = self.accounts.earliest(job, use, self.now)
-        if by_limits == inf or not self._fits_in_service(job):
+        if by_limits == inf or not self._fits_in_service(job) or self._is_over_limit(job):
             return
         seconds = ends_at(job.max_runtime_seconds, 0.0) + job.grace_seconds
         if self.bookings is None:
@@ -303,6 +303,13 @@ class Allocator:
         self._count(job, ranks, until, self._bound(until))
         self.victims.started(job)
         self.promise_policy.started(job)
+
+    def _is_over_limit(self, job: Job) -> bool:
+        """Return whether the job exceeds its tenant's limits by itself, also those per model together."""
+        tenant = self.accounts.tenants[job.tenant_id]
+        if not tenant.max_gpus_by_model:
+            return False  # the other limits have stopped it already
+        return over_limit(job.request, tenant, self.cluster.inventory, self.policy) is not None
 
     def _least_use(self, job: Job | RunningJob) -> Use:
         """Return what a running job takes of the limits, or a waiting one takes at least."""

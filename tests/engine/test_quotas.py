@@ -225,3 +225,13 @@ def test_limit_below_present_use_does_not_stop_jobs_that_take_none_of_it() -> No
     state = running_on(cluster(node(1)), job(9, gpus=4))
     state = replace(state, tenants=(Tenant(1, "nlp", max_gpus=2),), jobs=(job(1, gpus=0), job(2)))
     assert started(decide(state)) == {1}
+
+
+def test_job_that_exceeds_the_limits_per_model_together_is_promised_nothing() -> None:
+    """A12, A18, A20: it can never start, so it keeps no GPU from others, whether or not enough are free now."""
+    tenant = Tenant(1, "t1", max_gpus_by_model=(("A100", 2), ("H100", 0)))
+    gpus = [gpu(1), gpu(2), gpu(3, model="NVIDIA H100 PCIe")]
+    state = running_on(cluster(node(1, gpus), tenants=[tenant, Tenant(2, "t2")]), job(9, tenant=2, minutes=60))
+    new_plan = decide(replace(state, jobs=(job(1, 3), job(2, 2, tenant=2))))
+    assert reason(new_plan, 1).code == "tenant_limit"
+    assert new_plan.reservation is None and started(new_plan) == {2}

@@ -58,6 +58,8 @@ def pending_reasons(
     for refused_group in refused:
         if refused_group.block is not None:
             verdict = _limit_verdict(outcome, refused_group.job, refused_group.block)
+        elif (over_models := _over_models(outcome, refused_group.job)) is not None:
+            verdict = over_models
         else:
             number = refused_group.group
             if number not in full:
@@ -99,6 +101,14 @@ def _limit_verdict(outcome: CycleOutcome, job: Job, block: ExceededLimit) -> Pen
         or exceeds_online_capacity(job.request, tenant, inventory, policy, is_online=job.is_online)
         or over_quota(tenant, block)
     )
+
+
+def _over_models(outcome: CycleOutcome, job: Job) -> PendingReason | None:
+    """Return the reason of a job that lacks capacity, but exceeds the limits per model of its tenant together."""
+    tenant = outcome.tenants[job.tenant_id]
+    if not tenant.max_gpus_by_model:
+        return None
+    return over_limit(job.request, tenant, outcome.cluster.inventory, outcome.cluster.policy)
 
 
 def _never_fits(outcome: CycleOutcome, job: Job) -> PendingReason | None:
