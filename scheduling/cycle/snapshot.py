@@ -49,6 +49,12 @@ def require_unix_users(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, jobs=jobs, nodes=nodes)
 
 
+def require_unix_user(job: Job) -> Job:
+    """Return a job that is not in a snapshot with what `require_unix_users` requires of those that are."""
+    labels = {tenant: _label(user) for _, tenant, user in missing_users.current()}
+    return replace(job, request=_requiring(job.request, labels[job.tenant_id])) if job.tenant_id in labels else job
+
+
 def _label(user: str) -> str:
     return f"Unix user {user}" if user else "a Unix user for tenants without unix_user"
 

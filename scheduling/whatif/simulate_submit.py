@@ -11,6 +11,7 @@ from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.job_request import JobRequest
 from scheduling.cycle.array_heads import elements_worth_planning
 from scheduling.cycle.request_shapes import with_constraints
+from scheduling.cycle.snapshot import require_unix_user
 from scheduling.engine.model import ELEMENT_ID_STEP, DeviceHold, Job, Preemption, RankPlacement, Request, Snapshot
 from scheduling.engine.whatif import questions
 from scheduling.engine.whatif.questions import Present
@@ -90,7 +91,7 @@ def to_engine_request(request: JobRequest, tenant_id: int) -> Request:
 
 def _job(request: JobRequest, row: dict[str, Any], view: Present) -> Job:
     eligible_at = row["eligible_at"]
-    return Job(
+    job = Job(
         id=_NEWEST,
         tenant_id=row["tenant_id"],
         request=to_engine_request(request, row["tenant_id"]),
@@ -101,7 +102,10 @@ def _job(request: JobRequest, row: dict[str, Any], view: Present) -> Job:
         max_runtime_seconds=row["max_runtime_seconds"],
         predicted_seconds=_predicted_seconds(row, view),
         is_online=row["workload_class"] == "online",
+        booking_id=row["reservation"],
+        grace_seconds=float(row["grace_seconds"]),
     )
+    return require_unix_user(job)
 
 
 def _predicted_seconds(row: dict[str, Any], view: Present) -> float | None:

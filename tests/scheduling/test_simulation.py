@@ -7,6 +7,7 @@ from jobs.models import Job
 from scheduling import policy
 from tests.api.test_access import call
 from tests.factories import make_member, make_node, make_tenant, make_token, run_cycle, submit
+from tests.scheduling.reservations.booking import reserve
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -103,3 +104,30 @@ def _have_run_for_an_hour():
         "UPDATE jobs_attempt SET started_at = started_at - interval '1 hour', scheduled_at = now() - interval '2 hours'"
     )
     execute("UPDATE jobs_job SET started_at = started_at - interval '1 hour'")
+
+
+def test_request_for_a_reservation_waits_for_its_start(user, tenant):
+    make_node(gpus=4)
+    reservation = reserve(user, tenant, start=30)
+    answer = simulate(user, reservation=reservation.pk)
+    assert (answer["starts_now"], answer["reason"]["code"]) == (False, "reservation_pending")
+    assert answer["reason"]["evidence"]["reservation"] == reservation.pk
+
+
+def test_grace_period_counts_before_a_reservation_of_others(user, tenant):
+    make_node(gpus=1)
+    other = make_tenant("other")
+    reserve(make_member(other), other, start=10)
+    answer = simulate(user, max_runtime_minutes=8, grace_seconds=180)
+    assert (answer["starts_now"], answer["reason"]["code"]) == (False, "reserved_soon")
+    assert simulate(user, max_runtime_minutes=8, grace_seconds=60)["starts_now"] is True
+
+
+def test_request_does_not_start_on_a_node_without_the_unix_user_of_its_tenant(user, tenant):
+    node = make_node(gpus=1)
+    submit(user, tenant)
+    run_cycle()
+    node.end(*node.start_all(), exit_code=None, reason="no_account", detail="no such user")
+    answer = simulate(user)
+    assert (answer["starts_now"], answer["reason"]["code"]) == (False, "constraint")
+    assert "Unix user" in answer["sentence"]
