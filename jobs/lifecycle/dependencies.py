@@ -65,6 +65,12 @@ def mark_waiting(row: dict[str, Any], unresolved: Sequence[Dependency]) -> None:
         row.update(open_dependencies=len(unresolved), reason=Pending.DEPENDENCY, evidence=evidence)
 
 
+def evidence_of(job_id: int) -> dict[str, Any] | None:
+    """Return the evidence of the reason `dependency` for a job, also while it is held; None if it waits for no job."""
+    [row] = query("SELECT count(*)::int AS n, min(on_id) AS first FROM jobs_dependency WHERE job_id = %s", [job_id])
+    return _evidence(row["n"], row["first"]) if row["n"] else None
+
+
 def write(edges: Sequence[DependencyEdge]) -> None:
     """Store the dependencies of new jobs, in the transaction that inserts them."""
     execute(

@@ -11,8 +11,10 @@ from gpusched.lib.db.sql import prepared, query
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.reasons import Pending
 from gpusched.protocol.states import WAITING, JobState
+from jobs.lifecycle import dependencies
 from jobs.listing import representation
 from scheduling.cycle import recorded_cycles
+from scheduling.engine.model import Reason
 from scheduling.engine.whatif.changes import Change
 from scheduling.engine.whatif.counterfactual import Step
 from scheduling.engine.whatif.questions import Outlook
@@ -55,7 +57,7 @@ def explain(job_id: int, identity: Identity) -> dict[str, Any]:
         depends = reason["code"] == Pending.DEPENDENCY
         is_kept = reason["state"] == JobState.HELD or depends or reason["code"] == Pending.MAX_PARALLEL
         outlook = current.outlook(job_id, is_held=is_kept)
-    steps = outlook.steps if outlook else []
+    steps = [*(_after_release(job_id) if reason["state"] == JobState.HELD else []), *(outlook.steps if outlook else [])]
     # The written reason takes precedence: a plan of this moment may find another one.
     other_steps = [step for step in steps if step.reason.code != reason["code"]]
     also = [present_reason(step.reason) for step in other_steps]
@@ -65,6 +67,24 @@ def explain(job_id: int, identity: Identity) -> dict[str, Any]:
         "counterfactual": _counterfactual(reason, steps, _own_jobs(outlook, identity)),
         **_estimate_fields(reason, outlook, identity),
     }
+
+
+_FULL_ARRAY = """
+    SELECT a.array_max_parallel AS "limit", count(*) FILTER (WHERE e.state <> 'pending') AS in_use
+      FROM jobs_all me JOIN jobs_all a ON a.id = coalesce(me.array_id, me.id)
+      JOIN jobs_all e ON e.array_id = a.id
+       AND (e.state IN ('scheduled', 'running', 'stopping') OR e.state = 'pending' AND e.id < me.id)
+     WHERE me.id = %s GROUP BY a.id, a.array_max_parallel HAVING count(*) >= a.array_max_parallel
+"""
+
+
+def _after_release(job_id: int) -> list[Step]:
+    """Return what a held job would wait for once it is released that no plan shows: other jobs, and elements of its
+    own array."""
+    evidence = dependencies.evidence_of(job_id)
+    found = [Reason(job_id, Pending.DEPENDENCY, evidence)] if evidence else []
+    found += [Reason(job_id, Pending.MAX_PARALLEL, row) for row in query(_FULL_ARRAY, [job_id])]
+    return [Step(each, None, False) for each in found]
 
 
 def _own_jobs(outlook: Outlook | None, identity: Identity) -> set[int]:

@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
+from gpusched.protocol.arrays import ArrayRequest
 from jobs.models import Job, JobReason
 from scheduling.whatif import current
 from tests.api.test_access import call
@@ -94,6 +95,33 @@ def test_held_job_learns_what_follows_its_release(user, tenant, full):
     assert [row["code"] for row in answer["also"]] == ["capacity"]
     assert answer["counterfactual"]["starts"] is False
     assert "it would wait for another reason: waits for 4 GPUs" in answer["counterfactual"]["sentence"]
+
+
+def test_held_job_that_depends_on_others_waits_for_them_after_its_release(user, tenant, full):
+    first = submit(user, tenant, max_runtime_minutes=60)
+    job = submit(user, tenant, depends_on=[first])
+    call("POST", f"/api/v1/jobs/{job}/hold", make_token(user))
+    answer = explain(job, user)
+    assert answer["counterfactual"]["starts"] is False
+    sentence = f"once it is released it would wait for another reason: waits for job {first} to end"
+    assert answer["counterfactual"]["sentence"] == sentence
+    assert [row["code"] for row in answer["also"]] == ["dependency"]
+    call("POST", f"/api/v1/jobs/{job}/release", make_token(user))
+    run_cycle()
+    assert explain(job, user)["code"] == "dependency"
+
+
+def test_held_array_waits_for_its_own_elements_after_its_release(user, tenant):
+    node = make_node(gpus=8)
+    array = submit(user, tenant, array=ArrayRequest(count=3, max_parallel=1))
+    run_cycle()
+    [key] = node.start_all()
+    call("POST", f"/api/v1/jobs/{array}/hold", make_token(user))
+    answer = explain(array, user)
+    assert (answer["code"], answer["counterfactual"]["starts"]) == ("held_by_user", False)
+    assert [row["code"] for row in answer["also"]] == ["max_parallel"]
+    node.end(key)
+    assert explain(array, user)["counterfactual"]["starts"] is True
 
 
 def test_other_tenants_appear_only_as_numbers(user, tenant):
