@@ -102,7 +102,7 @@ PENDING: dict[str, tuple[str, str]] = {
     Pending.NOT_BEFORE: ("not to start before {at}", "nothing to do; it becomes eligible then"),
     Pending.RETRY_BACKOFF: ("its next attempt waits until {at}", "nothing to do; it retries then"),
     Pending.MAX_PARALLEL: (
-        "{in_use} of this array are placed or run; at most {limit} may be at once",
+        "of this array, {in_use} placed or running and {ahead} waiting before it; at most {limit} may be at once",
         "nothing to do; the next one starts when one of them ends",
     ),
     Pending.TENANT_LIMIT: (
@@ -305,9 +305,11 @@ def memory_clause(evidence: Evidence) -> str:
 
 
 def _without_empty_counts(sentence: str, evidence: Evidence) -> str:
-    """Leave out meaningless counts: no job ahead, and the GPUs beside "more than 30 jobs"."""
+    """Leave out meaningless counts: no job or element ahead, and the GPUs beside "more than 30 jobs"."""
     if evidence.get("jobs_ahead") == 0:
         return sentence.replace("; 0 jobs (0 GPUs) ahead", "; no job is ahead of it")
+    if not evidence.get("ahead"):  # missing in what an earlier version wrote
+        sentence = re.sub(r" and [0?] waiting before it;", ";", sentence)
     if isinstance(gpus := evidence.get("gpus_ahead"), str):
         return sentence.replace(f" ({gpus} GPUs) ahead", " ahead")
     return sentence

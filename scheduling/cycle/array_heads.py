@@ -87,9 +87,8 @@ def represent(
             if 0 < number < array.waiting:
                 hidden_counts.append((head.id + (number - 1) * ELEMENT_ID_STEP, array.waiting - number))
         if ids := (*late, *([array.id] if head is not None and not number else [])):
-            pending_groups.append(
-                PendingGroup(ids, Pending.MAX_PARALLEL, {"limit": array.max_parallel, "in_use": array.live})
-            )
+            counts = {"limit": array.max_parallel, "in_use": array.live, "ahead": len(eligible) - len(late)}
+            pending_groups.append(PendingGroup(ids, Pending.MAX_PARALLEL, counts))
     return ArrayView(tuple(jobs), tuple(hidden_counts), tuple(pending_groups), frozenset(hidden))
 
 

@@ -70,7 +70,8 @@ def explain(job_id: int, identity: Identity) -> dict[str, Any]:
 
 
 _FULL_ARRAY = """
-    SELECT a.array_max_parallel AS "limit", count(*) FILTER (WHERE e.state <> 'pending') AS in_use
+    SELECT a.array_max_parallel AS "limit", count(*) FILTER (WHERE e.state <> 'pending') AS in_use,
+           count(*) FILTER (WHERE e.state = 'pending') AS ahead
       FROM jobs_all me JOIN jobs_all a ON a.id = coalesce(me.array_id, me.id)
       JOIN jobs_all e ON e.array_id = a.id
        AND (e.state IN ('scheduled', 'running', 'stopping') OR e.state = 'pending' AND e.id < me.id)

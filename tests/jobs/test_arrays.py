@@ -92,7 +92,7 @@ def test_live_elements_never_exceed_max_parallel(user, tenant, identity):
     reason = represented(array)["reason"]
     assert (reason["code"], reason["sentence"]) == (
         "max_parallel",
-        "2 of this array are placed or run; at most 2 may be at once",
+        "of this array, 2 placed or running; at most 2 may be at once",
     )
     explanation = explain(array, identity)
     assert explanation["counterfactual"] == {

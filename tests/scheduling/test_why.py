@@ -124,6 +124,22 @@ def test_held_array_waits_for_its_own_elements_after_its_release(user, tenant):
     assert explain(array, user)["counterfactual"]["starts"] is True
 
 
+def test_array_behind_an_element_that_waits_again_counts_it(user, tenant):
+    """A60: one runs and at most two may, but the element that waits for a GPU comes first."""
+    node = make_node(gpus=2)
+    array = submit(user, tenant, array=ArrayRequest(count=4, max_parallel=2))
+    run_cycle()
+    first, _ = node.start_all()
+    submit(user, tenant, priority=900)
+    node.end(first, exit_code=1)
+    run_cycle()
+    call("POST", f"/api/v1/jobs/{array}/retry", make_token(user))
+    run_cycle()
+    answer = explain(array, user)
+    assert answer["sentence"] == "of this array, 1 placed or running and 1 waiting before it; at most 2 may be at once"
+    assert explain(int(first.split(".")[0]), user)["code"] == "capacity"
+
+
 def test_other_tenants_appear_only_as_numbers(user, tenant):
     other = make_tenant("secret")
     node = make_node(gpus=8)
