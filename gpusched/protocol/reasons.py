@@ -244,7 +244,7 @@ CHANGES: dict[str, str] = {
     "comes_first": "if it came first in the queue",
     "wait_seconds": "in {to}",
     "jobs_ended": "after the end of {whom}",
-    "victims_ended": "once the {to} jobs being stopped have ended",
+    "victims_ended": "after the end of the {to} jobs being stopped",
     "limit": "with a limit of {to} {dimension} for its tenant",
     "user_limit": "with a limit of {to} GPUs per user of its tenant",
     "budget": "with a budget of {to} GPU-hours for its tenant",
@@ -254,7 +254,7 @@ CHANGES: dict[str, str] = {
     "node_added": "with one more node, empty and large enough",
     "max_parallel": "with max_parallel {to}",
     "released": "once it is released",
-    "dependencies_ended": "once the {to} jobs that it waits for have ended as it needs",
+    "dependencies_ended": "after the required end of the {to} jobs that it waits for",
 }
 
 

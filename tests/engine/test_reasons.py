@@ -386,3 +386,9 @@ def test_next_step_of_a_maintenance_reason_names_a_remedy(evidence, step):
 )
 def test_reason_names_the_awaited_resource_once(reason, sentence):
     assert reasons.would_wait(reason) == sentence
+
+
+@pytest.mark.parametrize("change", ["victims_ended", "dependencies_ended"])
+def test_change_by_the_end_of_one_job_is_in_the_singular(change):
+    sentence = reasons.change_sentence(change, 1)
+    assert "the 1 job " in sentence and " have " not in sentence

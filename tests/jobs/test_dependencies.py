@@ -76,7 +76,7 @@ def test_job_with_dependencies_waits_and_names_them(post, user, tenant, node):
     assert explanation["counterfactual"]["change"] == "dependencies_ended"
     assert (
         explanation["counterfactual"]["sentence"]
-        == "once the 2 jobs that it waits for have ended as it needs it would start"
+        == "after the required end of the 2 jobs that it waits for it would start"
     )
     assert explanation["estimate"] is None
 
