@@ -69,7 +69,8 @@ class Allocator:
             self.board = self.bookings.present
         self.placements: list[Placement] = []
         self.nominations: list[Nomination] = []
-        self.cluster = ClusterState(snapshot, policy, self.board, self.placements, self.nominations, self.bookings)
+        now_placed = self.placements, self.nominations
+        self.cluster = ClusterState(snapshot, policy, self.board, *now_placed, self.bookings, avoided)
         shapes = [Shape(request, self.board, policy) for request, _ in waiting]
         minimum_uses = [minimum_use_in(request, self.cluster.inventory, policy) for request, _ in waiting]
         self.requests = RequestGroups(shapes, minimum_uses)

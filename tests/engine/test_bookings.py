@@ -17,7 +17,20 @@ from scheduling.engine.model import Booking, DeviceHold, Job, Plan, Policy, Rank
 from scheduling.engine.whatif.estimate import estimates
 from tests.engine import oracle, states
 from tests.engine.booked_states import booked_snapshots, is_honoured, is_legal_beside, is_legal_inside
-from tests.engine.scenario import NOW, advance, ask, cluster, decide, devices_of, job, node, reason, running_on, started
+from tests.engine.scenario import (
+    NOW,
+    advance,
+    ask,
+    cluster,
+    decide,
+    devices_of,
+    gpu,
+    job,
+    node,
+    reason,
+    running_on,
+    started,
+)
 from tests.engine.test_invariants import delays, in_small_states, mixes_limited_models
 
 
@@ -155,6 +168,16 @@ def test_promise_is_kept_before_a_booking_or_waits_for_its_end(minutes: int, at:
     state = replace(state, jobs=(job(1, minutes=minutes),), bookings=_booked_node(600).bookings)
     promise = decide(state).reservation
     assert promise is not None and promise.at == at
+
+
+def test_soft_booking_changes_no_reason() -> None:
+    """A20: the devices that it wants are offered last, on the boards of what-ifs too: no closed node has an H100."""
+    wants = ask(gpu_models=("H100",))
+    nodes = node(1, [gpu(100, model="NVIDIA H100 PCIe"), gpu(101)]), node(2, gpus=0, is_open=False)
+    state = replace(running_on(cluster(*nodes), job(9, request=wants)), jobs=(job(1, request=wants),))
+    ranks = (RankPlacement(0, 1, 0, 0, (DeviceHold(101),)),)
+    booked = replace(state, bookings=(Booking(1, 1, NOW - 60, NOW + 600, ranks, is_hard=False),))
+    assert [reason(decide(one), 1).code for one in (state, booked)] == ["capacity", "capacity"]
 
 
 def test_estimate_waits_for_the_end_of_a_booking() -> None:

@@ -1,6 +1,6 @@
 """Determines the one dominant reason of each job that stays pending, with the evidence for its sentence."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
@@ -53,8 +53,10 @@ class ClusterState:
         placements: Sequence[Placement],
         nominations: Sequence[Nomination],
         bookings: Bookings | None = None,
+        avoided: Collection[int] = (),
     ) -> None:
-        """`placements`, `nominations`: those of the cycle so far; both lists grow with it."""
+        """`placements`, `nominations`: those of the cycle so far; both lists grow with it. `avoided`: as of `board`,
+        whose shapes suit only boards with the same kinds of devices."""
         self.nodes = snapshot.nodes
         self.policy = policy
         self.board = board
@@ -63,6 +65,7 @@ class ClusterState:
         self._placements = placements
         self._nominations = nominations
         self.bookings = bookings
+        self._avoided = avoided
 
     @cached_property
     def placed(self) -> tuple[int, int]:
@@ -98,11 +101,11 @@ class ClusterState:
 
     @cached_property
     def opened_board(self) -> Board:
-        return self._filled(Board(self.nodes, with_closed=True, thermal=self.policy.thermal, running=self._running))
+        return self._board(self.nodes, with_closed=True)
 
     @cached_property
     def healthy_board(self) -> Board:
-        return self._filled(Board(self.nodes, with_unhealthy=True, thermal=self.policy.thermal, running=self._running))
+        return self._board(self.nodes, with_unhealthy=True)
 
     @cached_property
     def cool_board(self) -> Board:
@@ -110,7 +113,7 @@ class ClusterState:
             replace(node, devices=tuple(replace(device, is_slowed=False) for device in node.devices))
             for node in self.nodes
         ]
-        return self._filled(Board(nodes, thermal=self.policy.thermal, running=self._running))
+        return self._board(nodes)
 
     @cached_property
     def unbooked_board(self) -> Board:
@@ -141,7 +144,12 @@ class ClusterState:
             board.put(slot)
         return board
 
-    def _filled(self, board: Board) -> Board:
+    def _board(self, nodes: Sequence[Node], *, with_closed: bool = False, with_unhealthy: bool = False) -> Board:
+        """Return a board of these nodes with everything on it that this cycle has placed or withheld."""
+        board = Board(
+            nodes, with_closed=with_closed, with_unhealthy=with_unhealthy, thermal=self.policy.thermal,
+            running=self._running, avoided=self._avoided,
+        )  # fmt: skip
         if self.bookings is not None:
             self.bookings.withhold_active(board)
         return self._allocated(board)
