@@ -5,11 +5,12 @@ cd "$(dirname "$0")/.."
 lock=requirements.txt; [ "${1:-}" = dev ] && lock=requirements-dev.txt
 [ -e .venv/.installed-dev ] && lock=requirements-dev.txt  # keep an existing dev environment
 
-if [ ! -x .venv/bin/python ]; then
+# Without pip, the environment is half made (Debian without python3-venv, Ctrl-C), or the system has another Python since.
+if ! .venv/bin/python -c 'import pip' 2>/dev/null; then
   python=${PYTHON:-python3}
   "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "gpusched needs Python 3.11 or newer; $python is $("$python" -V)." >&2; exit 1; }
   echo "creating .venv"
-  "$python" -m venv .venv
+  "$python" -m venv --clear .venv
 fi
 
 stamp=.venv/.installed-$(basename "$lock" .txt | sed 's/requirements-*//'); [ "$lock" = requirements.txt ] && stamp=.venv/.installed-run
@@ -39,6 +40,6 @@ sources=$(cd frontend && find src package.json package-lock.json vite.config.ts 
 if [ "$(cat frontend/static/live/.built 2>/dev/null)" != "$sources" ] || { [ "${1:-}" = dev ] && [ ! -d frontend/node_modules ]; }; then
   echo "building the page"
   . deploy/node.sh
-  (cd frontend && npm ci --silent --no-audit --no-fund && npm run --silent build)
+  (cd frontend && npm ci --loglevel=error --no-audit --no-fund && npm run --silent build)
   echo "$sources" > frontend/static/live/.built
 fi
