@@ -6,12 +6,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
 from gpusched.agent.processes import descendants
 from tests.processes import is_alive
+from tests.system import prepared
 from tests.system.stack import ROOT, Stack
 from tests.waiting import wait_for
 
@@ -76,6 +78,34 @@ def test_second_start_in_the_same_directory_is_refused(up: Stack) -> None:
             )  # fmt: skip
             assert done.returncode == 1
             assert words in done.stderr and "Traceback" not in done.stderr
+
+
+def stopped_after(line: str, data_dir: Path) -> str:
+    """Start from nothing, press Ctrl-C once `up` has printed that line, and return all that it printed."""
+    process = subprocess.Popen(
+        [sys.executable, "manage.py", "up", "--port", "0"], cwd=ROOT, text=True, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+        env={**prepared.outside(), "GPUSCHED_DATA_DIR": str(data_dir)},
+    )  # fmt: skip
+    assert process.stdout is not None
+    lines: list[str] = []
+    while not lines or lines[-1].strip() != line:
+        lines.append(process.stdout.readline())
+        assert lines[-1], "".join(lines)
+    os.killpg(process.pid, signal.SIGINT)
+    rest = process.communicate(timeout=120)[0]
+    assert process.returncode == 0, rest
+    return "".join(lines) + rest
+
+
+def test_first_start_that_is_stopped_goes_no_further(tmp_path: Path) -> None:
+    printed = stopped_after("starting the database", tmp_path / "data")
+    assert printed.split("\n") == ["starting the database", "stopping…", "stopped", ""]
+
+
+def test_first_start_that_is_stopped_shows_the_password_that_it_has_set(tmp_path: Path) -> None:
+    printed = stopped_after("starting web server, workers and agent", tmp_path / "data")
+    assert "log in as admin with the password " in printed
 
 
 def live(pids: list[int]) -> list[int]:

@@ -58,3 +58,16 @@ def test_start_that_ends_before_the_token_of_the_admin_is_written_is_repeated(
         with pytest.raises(KeyboardInterrupt):
             run(capsys)
     assert run(capsys)["admin_password"]
+
+
+def test_start_that_ends_after_the_admin_is_created_is_repeated(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed() -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as context:
+        context.setattr(bootstrap, "_default_tenant", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(capsys)
+    assert run(capsys)["admin_password"]

@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -42,6 +43,10 @@ class StartError(RuntimeError):
     """The reason why it cannot start, as a sentence for the terminal."""
 
 
+class _Stopped(Exception):
+    """The user stopped it before it was ready."""
+
+
 def local_url(host: str, port: int) -> str:
     """Return the address of the web server for clients on this machine."""
     return f"http://{local_host(host)}:{port}"
@@ -74,6 +79,7 @@ class Machine:
     database: embedded.Server | None = None
     shared: socket.socket | None = None
     stopping: bool = False
+    new_password: str | None = None  # of the admin, until it is shown
 
     def run(self) -> None:
         began = time.monotonic()
@@ -84,14 +90,24 @@ class Machine:
             signal.signal(number, self._on_signal)
         try:
             self._start_database()
+            self._require_wanted()
             self._load()
+            self._require_wanted()
             facts = self._bootstrap()
+            self._require_wanted()
             self._start_parts(facts)
             if self._wait_until_ready():
                 self._greet(facts, time.monotonic() - began)
             self._watch()
+        except _Stopped:
+            pass
         finally:
+            self._show_password()  # no later start knows it
             self._stop()
+
+    def _require_wanted(self) -> None:
+        if self.stopping:
+            raise _Stopped
 
     @property
     def url(self) -> str:
@@ -175,6 +191,7 @@ class Machine:
             # SIGINT is PostgreSQL's fast shutdown: it ends cleanly even if this process is killed.
             self.database.start(preexec=die_with_parent(signal.SIGINT))
         except embedded.PostgresError as error:
+            self._require_wanted()
             raise StartError(str(error)) from error
         self.database.publish(self.data_dir / "database_url")
 
@@ -186,14 +203,24 @@ class Machine:
     def _bootstrap(self) -> dict[str, str | None]:
         command = [sys.executable, "manage.py", "bootstrap", *(["--demo"] if self.demo else [])]
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-            status = Fork(command, (), output, errors).wait()
-            if status:
+            if self._wait_for(Fork(command, (), output, errors)):
+                self._require_wanted()
                 errors.seek(0)
                 reason = errors.read().decode(errors="replace")
                 raise StartError(f"the database could not be prepared:\n{reason[-3000:]}")
             output.seek(0)
             facts: dict[str, str | None] = json.loads(output.read().splitlines()[-1])
+        self.new_password = facts["admin_password"]
         return facts
+
+    def _wait_for(self, process: Fork) -> int:
+        """Return the status of the process, which ends early if this machine is stopped."""
+        while True:
+            try:
+                return process.wait(0.2)
+            except subprocess.TimeoutExpired:
+                if self.stopping:
+                    process.terminate()
 
     def _settings(self) -> dict[str, str]:
         """Return the variables of the server's processes that differ from those of this process at its start."""
@@ -298,10 +325,18 @@ class Machine:
         token = shlex.quote(str(self.data_dir / "tokens" / "admin"))
         url, authority = self.proxy.url if self.proxy else self.url, self._publish_authority()
         self.log(f"\n  gpusched is ready after {seconds:.1f} s: {url}")
-        if facts["admin_password"]:
-            self.log(f"  log in as admin with the password {facts['admin_password']}   (shown this once)")
-        self.log(f"  for the command line: export GPUSCHED_URL={url} GPUSCHED_TOKEN_FILE={token}{authority}")
+        self._show_password()
+        self.log("  for the command line, paste into another shell:")
+        self.log(f"    export GPUSCHED_URL={url} GPUSCHED_TOKEN_FILE={token}{authority}")
+        programs = Path(sys.executable).parent
+        if shutil.which("gpusched") != str(programs / "gpusched"):
+            self.log(f"    export PATH={shlex.quote(str(programs))}:$PATH")
         self.log(f"  logs are in {self.data_dir / 'output'}; Ctrl-C stops everything\n")
+
+    def _show_password(self) -> None:
+        if self.new_password:
+            self.log(f"  log in as admin with the password {self.new_password}   (shown this once)")
+        self.new_password = None
 
     def _watch(self) -> None:
         bounded_at = -BOUND_LOGS_SECONDS

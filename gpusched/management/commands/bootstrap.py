@@ -42,7 +42,8 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         if migrate.is_needed(connection):
             call_command("migrate", verbosity=0, interactive=False)
-        with locked(Lock.BOOTSTRAP):
+        # One transaction: after a start that fails here, the next one creates the admin, and knows the password.
+        with locked(Lock.BOOTSTRAP), transaction.atomic():
             facts: dict[str, Any] = {"admin_password": _admin()}
             _default_tenant()
             if options["demo"]:
@@ -57,9 +58,8 @@ def _admin() -> str | None:
     if User.objects.filter(Q(is_superuser=True) | Q(username="admin")).exists():
         return None
     password = secrets.token_urlsafe(12)
-    with transaction.atomic():
-        admin = User.objects.create_superuser("admin", password=password)
-        _write_token(admin, "admin", list(Scope))
+    admin = User.objects.create_superuser("admin", password=password)
+    _write_token(admin, "admin", list(Scope))
     return password
 
 
