@@ -12,11 +12,12 @@ import msgspec
 from gpusched import tls
 from gpusched.agent import answers
 from gpusched.agent.rank_files import rank_dir
-from gpusched.protocol.addresses import split
+from gpusched.protocol.addresses import redirect_target, split
 from gpusched.protocol.agent_messages import Join, Joined, NodeFacts
 
 FILE = "identity.json"
 JOIN_SECONDS = 10.0
+_PATH = "/agent/join"
 _decode = msgspec.json.Decoder(Joined).decode
 
 
@@ -85,6 +86,7 @@ def is_near(url: str) -> bool:
 
 def join(directory: Path, previous: Identity, url: str, token: str, facts: NodeFacts) -> Identity:
     """Join, or join again, at the first of the addresses that answers, and store the credential. Raises JoinError."""
+    token = _clean(token)
     urls = split(url)
     joined = None
     sentences: list[str] = []
@@ -112,11 +114,20 @@ def join(directory: Path, previous: Identity, url: str, token: str, facts: NodeF
     return identity
 
 
+def _clean(token: str) -> str:
+    """Return the token without the spaces around it. Raises JoinError, which does not repeat the token."""
+    token = token.strip()
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        what = "has characters that no token has" if token else "is empty"
+        raise JoinError(f"the join token {what}; print one by `gpusched node join-token`, and copy all of it")
+    return token
+
+
 def _join_at(url: str, previous: Identity, token: str, facts: NodeFacts) -> Joined:
     message = Join(name=previous.name, node_key=previous.node_key, facts=facts)
     try:
         answer = httpx.post(
-            f"{url}/agent/join",
+            f"{url}{_PATH}",
             content=msgspec.json.encode(message),
             headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
             timeout=JOIN_SECONDS,
@@ -128,6 +139,8 @@ def _join_at(url: str, previous: Identity, token: str, facts: NodeFacts) -> Join
         if why := tls.distrust(error):
             raise JoinError(f"{url} cannot be trusted: {why}; {tls.NEXT_STEP}") from error
         raise JoinError(f"{url} cannot be reached: {error}", may_retry=isinstance(error, httpx.HTTPError)) from error
+    if target := answer.headers.get("location", ""):  # not followed: the token would go there
+        raise JoinError(f"{url} redirects to {redirect_target(target, _PATH)}; join with that address")
     if answer.status_code != 200:
         raise JoinError(f"{url} refused node {previous.name}: {_sentence(answer)}", may_retry=answer.status_code >= 500)
     try:

@@ -6,6 +6,12 @@ def split(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.strip().rstrip("/") for part in text.split(",") if part.strip()))
 
 
+def redirect_target(location: str, path: str) -> str:
+    """Return the address of the server to which a request of `path` is redirected, or where else the redirect leads."""
+    base = location.partition("?")[0]
+    return base.removesuffix(path) if base.endswith(path) else location
+
+
 class Addresses:
     """At least one address; `current` is the one to use."""
 

@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,34 @@ def test_join_explains_its_failure(tmp_path: Path, control: Control) -> None:
     for url, sentence in ((control.url, "refused node"), ("http://127.0.0.1:1", "cannot be reached")):
         result = gpusched_agent("join", "--data-dir", str(tmp_path), url, "j1.token")
         assert result.returncode == 1 and sentence in result.stderr and "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("token", ["", " ", "j1.a b", "„j1.token“", "j1.\ntoken"])
+def test_join_refuses_what_is_no_token_and_does_not_print_it(tmp_path: Path, control: Control, token: str) -> None:
+    result = gpusched_agent("join", "--data-dir", str(tmp_path), control.url, token)
+    assert result.returncode == 1
+    assert "the join token " in result.stderr and "gpusched node join-token" in result.stderr
+    assert not token.strip() or token not in result.stderr
+
+
+def test_join_accepts_a_token_with_spaces_around_it(tmp_path: Path, control: Control) -> None:
+    result = gpusched_agent("join", "--data-dir", str(tmp_path), control.url, " j1.token\n")
+    assert result.returncode == 0, result.stderr
+
+
+def test_join_names_the_address_to_which_the_server_redirects(tmp_path: Path) -> None:
+    class Redirect(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(308)
+            self.send_header("Location", f"https://head.example{self.path}")
+            self.end_headers()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Redirect) as server:
+        threading.Thread(target=server.serve_forever).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        result = gpusched_agent("join", "--data-dir", str(tmp_path), url, "j1.token")
+        server.shutdown()
+    assert f"{url} redirects to https://head.example; join with that address" in result.stderr
 
 
 def test_join_uses_the_configured_directory_unless_an_option_overrides_it(tmp_path: Path, control: Control) -> None:

@@ -178,6 +178,14 @@ def test_redirect_is_named_and_not_followed(server: FakeServer) -> None:
     assert len(server.requests) == 1
 
 
+def test_redirect_to_https_names_the_address_to_use(server: FakeServer) -> None:
+    """As a TLS proxy redirects plain HTTP: with the path and query of the request."""
+    server.default = Answer(308, "", {"Location": "https://head.example/api/v1/jobs/42?a=1"})
+    with Client(server.url, "u1.secret") as client, pytest.raises(ServerError) as caught:
+        client.get(42)
+    assert str(caught.value) == "the server redirects to https://head.example"
+
+
 def test_answer_of_another_server_is_an_error(server: FakeServer) -> None:
     server.default = Answer(200, b"<html>Welcome to the hotel network</html>", {"Content-Type": "text/html"})
     with Client(server.url) as client, pytest.raises(ServerError, match="not a gpusched server's"):

@@ -12,6 +12,7 @@ import msgspec
 
 from gpusched.client.errors import GpuschedError, QueueWarning, ServerError, Unreachable, from_answer
 from gpusched.client.transport.call import Call, require_sendable
+from gpusched.protocol.addresses import redirect_target
 
 T = TypeVar("T")
 
@@ -119,7 +120,9 @@ def _error(call: Call[Any], outcome: httpx.Response | NoResponse) -> GpuschedErr
         if target := outcome.headers.get("location", ""):
             # Not followed: a redirected POST becomes a GET, and the token would go to the target.
             return ServerError(
-                f"the server redirects to {target}", next_step="use that URL", status=outcome.status_code
+                f"the server redirects to {redirect_target(target, call.path)}",
+                next_step="use that URL",
+                status=outcome.status_code,
             )
         return from_answer(outcome.status_code, outcome.content, f"{call.method} {call.path}")
     if outcome.was_sent and not call.is_repeatable:
