@@ -103,7 +103,8 @@ def _limit(row: dict[str, Any], agent_versions: Mapping[str, int]) -> Limit | No
 _SPECS = """
     SELECT s.id, s.job_id, s.number, s.rank, a.ranks, j.name, w.payload, j.array_index, j.gpu_memory_mb, j.gpu_sharing,
            w.traceparent, j.cpu_milli, j.memory_mb, j.max_runtime_seconds, j.limit_version, j.grace_seconds,
-           head.hostname AS head, own.hostname AS own, t.unix_user, t.name AS tenant,
+           head.hostname AS head, head.name AS head_name, own.id = head.id AS is_head,
+           own.hostname = head.hostname AS is_named_alike, own.boot_id = head.boot_id AS is_one_boot, t.unix_user, t.name AS tenant,
            CASE WHEN w.payload->'secrets' <> '[]' THEN
                 (SELECT jsonb_object_agg(k.name, k.sealed) FROM tenants_secrets k
                   WHERE k.tenant_id = j.tenant_id AND w.payload->'secrets' ? k.name) END AS sealed,
@@ -165,8 +166,11 @@ def _element_environment(index: int | None) -> dict[str, str]:
 
 
 def _head_address(row: dict[str, Any]) -> str:
-    """Return the host of rank 0: loopback on the same machine, where no name service is needed."""
-    return "127.0.0.1" if row["head"] == row["own"] else row["head"]
+    """Return the host of rank 0: loopback on the same machine, which can be several pretend nodes. If another machine
+    has the same host name, as copies of one image do, only the name of the node tells them apart."""
+    if row["is_head"] or (row["is_named_alike"] and row["is_one_boot"]):
+        return "127.0.0.1"
+    return str(row["head_name"] if row["is_named_alike"] else row["head"])
 
 
 def _port(job_id: int, attempt: int) -> int:
