@@ -105,7 +105,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
-    "frontend.ui.errors.NulCharacters",
+    "frontend.ui.errors.AdminAddresses",
     "frontend.ui.errors.RefusalsAsPages",
     "gpusched.lib.api.dry_run.DryRuns",
     "jobs.submit.idempotency.IdempotentPosts",

@@ -1,7 +1,9 @@
 """Error pages: what happened, what to do next, and the request id in the log."""
 
+import logging
 from collections.abc import Callable
 
+from django.db import DataError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.template.loader import render_to_string
@@ -9,6 +11,7 @@ from django.template.loader import render_to_string
 from gpusched.lib.api.problems import Problem, response_for, wants_problem
 from gpusched.lib.request_id import current_id
 
+_logger = logging.getLogger(__name__)
 _METHODS = ("GET", "HEAD", "POST")
 _TEXTS = {
     400: ("This request is not valid", "Go back and try again."),
@@ -73,8 +76,9 @@ class PageMethods:
         return _wrong_method(request, ", ".join(_METHODS)) if is_page and request.method not in _METHODS else None
 
 
-class NulCharacters:
-    """Answer 400 for a NUL character in an address of Django admin, which would search PostgreSQL for it."""
+class AdminAddresses:
+    """Answer 400 for values in an address of Django admin with which it would fail: a NUL character, for which it would
+    search PostgreSQL, a year that no date has, an invalid regular expression, or a name that is no field."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
@@ -83,6 +87,14 @@ class NulCharacters:
         has_nul = "\x00" in request.path or "%00" in request.META["QUERY_STRING"]
         is_refused = has_nul and request.path.startswith("/admin/")
         return page_error(request, 400) if is_refused else self.get_response(request)
+
+    def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
+        has_values = request.method == "GET" and request.path.startswith("/admin/") and request.META["QUERY_STRING"]
+        # AttributeError: autocompletion for a relation that another model defines.
+        if not has_values or not isinstance(error, (ValueError, OverflowError, DataError, AttributeError)):
+            return None
+        _logger.warning("Django admin fails with this address: %s", request.path, exc_info=error)
+        return page_error(request, 400)
 
 
 class RefusalsAsPages:

@@ -62,6 +62,21 @@ def test_admin_login_explains_itself_to_members():
 @pytest.mark.parametrize(
     "address",
     [
+        "django_q/schedule/?next_run__year=99999", "django_q/schedule/?next_run__year=0",
+        "django_q/schedule/?next_run__iso_year=99999", "django_q/schedule/?next_run__year=99999999999999999999",
+        "django_q/schedule/?cluster__regex=(",
+        "autocomplete/?app_label=auth&model_name=group&field_name=user&term=a",
+        "autocomplete/?app_label=auth&model_name=permission&field_name=group&term=a",
+    ],
+)  # fmt: skip
+def test_admin_rejects_values_in_an_address_that_no_field_can_have(address):
+    answer = browser(make_user("root", admin=True)).get(f"/admin/{address}")
+    assert (answer.status_code, "This request is not valid" in text_of(answer)) == (400, True)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
         "serving/endpoint/?state=%00", "notifications/route/?channel__exact=%00&channel__exact=mail",
         "django_q/success/%00/change/", "autocomplete/?app_label=tenants&model_name=membership&field_name=user&term=%00",
     ],
