@@ -104,7 +104,8 @@ _SPECS = """
     SELECT s.id, s.job_id, s.number, s.rank, a.ranks, j.name, w.payload, j.array_index, j.gpu_memory_mb, j.gpu_sharing,
            w.traceparent, j.cpu_milli, j.memory_mb, j.max_runtime_seconds, j.limit_version, j.grace_seconds,
            head.hostname AS head, head.name AS head_name, own.id = head.id AS is_head,
-           own.hostname = head.hostname AS is_named_alike, own.boot_id = head.boot_id AS is_one_boot, t.unix_user, t.name AS tenant,
+           own.hostname = head.hostname AS is_named_alike, own.boot_id = head.boot_id AS is_one_boot,
+           t.unix_user, t.name AS tenant,
            CASE WHEN w.payload->'secrets' <> '[]' THEN
                 (SELECT jsonb_object_agg(k.name, k.sealed) FROM tenants_secrets k
                   WHERE k.tenant_id = j.tenant_id AND w.payload->'secrets' ? k.name) END AS sealed,
