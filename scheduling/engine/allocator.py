@@ -159,8 +159,7 @@ class Allocator:
         return False
 
     def may_start_beside(self, booking_id: int) -> bool:
-        """Return whether a job that insists on the booking may also start elsewhere: an active soft one is a preference
-        only."""
+        """Return whether a job that insists on the booking may start elsewhere: an active soft one is a preference."""
         booking = None if self.bookings is None else self.bookings.by_id.get(booking_id)
         return booking is not None and not booking.is_hard and booking.starts_at <= self.now
 
