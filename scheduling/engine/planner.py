@@ -210,6 +210,8 @@ class _Cycle:
         victims, level = allocator.victims, self._level
         if victims.lowest is None or (allocator.bookings is None and victims.split is None):
             return None
+        if victims.split is None and not victims.may_preempt(head):
+            return None  # nor may the others, which differ in their ends alone
 
         def differs(job: Job) -> bool:
             return level(job) < level(head) or (victims.split is not None and job.is_online is not head.is_online)
