@@ -163,8 +163,11 @@ def _free(node: OfferedNode, starts_at: float, ends_at: float) -> list[OfferedDe
         return devices
     cpu_milli, memory_mb = node.part
     taken = _overlapping(node.holdings, starts_at, ends_at)
-    cpu_left = node.cpu_milli - sum(holding.cpu_milli for holding in taken)
-    memory_left = node.memory_mb - sum(holding.memory_mb for holding in taken)
+    # What follows each other is not held together: the use is highest when the period or a holding begins.
+    moments = {starts_at, *[holding.since for holding in taken if holding.since > starts_at]}
+    held = [[holding for holding in taken if holding.since <= at < holding.until] for at in moments]
+    cpu_left = node.cpu_milli - max(sum(holding.cpu_milli for holding in entries) for entries in held)
+    memory_left = node.memory_mb - max(sum(holding.memory_mb for holding in entries) for entries in held)
     limits = [left // part for left, part in ((cpu_left, cpu_milli), (memory_left, memory_mb)) if part]
     return devices[: max(min(limits, default=len(devices)), 0)]
 

@@ -51,6 +51,14 @@ def test_hard_reservations_never_exceed_the_capacity_together(user, tenant):
     reserve(user, tenant, 120, 30)
 
 
+def test_reservations_of_one_gpu_one_after_the_other_leave_the_other_gpu_free(user, tenant):
+    """A72: they take their part of the CPU one after the other, too."""
+    make_node(gpus=2)
+    first, second = reserve(user, tenant, 60, 60), reserve(user, tenant, 120, 60)
+    assert device_ids(first) == device_ids(second)
+    assert device_ids(reserve(user, tenant, 60, 120)) != device_ids(first)
+
+
 def test_database_refuses_two_live_reservations_of_a_device_at_one_time(user, tenant):
     """A72: whatever the code does."""
     make_node(gpus=1)
