@@ -11,7 +11,7 @@ from gpusched.lib.api.problems import Problem
 from gpusched.lib.db import locks
 from gpusched.lib.db.locks import Lock
 from scheduling.reservations import booking
-from scheduling.reservations.tables import Recurrence, Reservation, ReservationState
+from scheduling.reservations.tables import OPEN_STATES, Recurrence, Reservation, ReservationState, ReservedDevice
 from tenants.auth.identity import identity_of_server, identity_of_user
 
 DAYS = {Recurrence.DAILY: 1, Recurrence.WEEKLY: 7}
@@ -83,12 +83,28 @@ def _book_occurrence(previous: Reservation, starts_at: datetime, now: datetime) 
             detail = "its time passed while the server did not run, or while the tenant was archived"
             raise Problem(409, "no_room", detail)
         with transaction.atomic():
-            return booking.book(following, identity)
+            is_cut = _end_before(previous, starts_at)
+            booking.book(following, identity)
     except Problem as problem:
         refused = _copy(previous, starts_at)
         refused.state, refused.problem, refused.ended_at = ReservationState.REFUSED, problem.detail[:500], now
         refused.save(force_insert=True)
         return refused
+    if is_cut:
+        previous.ends_at = starts_at
+    return following
+
+
+def _end_before(previous: Reservation, starts_at: datetime) -> bool:
+    """End an occurrence when the following one begins; return whether that is earlier. A day on which the clocks go
+    forward has 23 hours, so one of a whole day would be in the way of the next. A renewed one keeps its end."""
+    longest = timedelta(days=DAYS[Recurrence(previous.recurrence)])
+    if previous.state not in OPEN_STATES or not starts_at < previous.ends_at <= previous.starts_at + longest:
+        return False
+    Reservation.objects.filter(pk=previous.pk).update(ends_at=starts_at)
+    ReservedDevice.objects.filter(reservation=previous, is_live=True, ends_at__gt=starts_at).update(ends_at=starts_at)
+    booking.announce(previous)
+    return True
 
 
 def _ahead() -> timedelta:

@@ -8,14 +8,16 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from gpusched.lib.api.problems import Problem
+from gpusched.protocol.reservations import NewReservation
 from nodes.held_idle import HeldIdlePolicy
 from nodes.models import Device, Node
 from scheduling.reservations import changes, recurrence
 from scheduling.reservations.booking import find_slot
 from scheduling.reservations.choice import Shape
-from scheduling.reservations.create import wish_of
+from scheduling.reservations.create import create, wish_of
 from scheduling.reservations.lifecycle import review
 from scheduling.reservations.tables import Reservation, ReservedDevice
+from tenants.models import Tenant
 from tests.factories import identity_for, make_member, make_node, make_tenant, make_user, run_cycle, submit
 from tests.scheduling.reservations.booking import at, device_ids, reserve
 
@@ -288,6 +290,21 @@ def test_time_of_day_that_one_day_lacks_is_back_on_the_next_day(zone, day):
     third = recurrence.next_start(second, "daily", zone, first)
     assert second.astimezone(ZoneInfo(zone)) == local + timedelta(days=1, hours=1)
     assert third.astimezone(ZoneInfo(zone)) == local + timedelta(days=2)
+
+
+@pytest.mark.parametrize("hours", [24, 23.5])
+def test_occurrence_of_a_whole_day_is_in_the_way_of_none_when_the_clocks_go_forward(user, tenant, hours):
+    """A72: in Berlin the day until 28 March 2027, 08:00, has 23 hours."""
+    make_node(gpus=1)
+    Tenant.objects.filter(pk=tenant.pk).update(time_zone="Europe/Berlin")
+    tenant.refresh_from_db()
+    first, length = datetime(2027, 3, 26, 7, tzinfo=UTC), timedelta(hours=hours)
+    wish = {"gpus": 1, "from_": first.isoformat(), "for_seconds": round(hours * 3600), "recurrence": "daily"}
+    create(NewReservation(tenant=tenant.name, **wish), tenant, identity_for(user), now=first - timedelta(days=1))
+    rows = Reservation.objects.order_by("starts_at")[:4]
+    assert [row.state for row in rows] == ["planned"] * 4
+    assert [row.ends_at - row.starts_at for row in rows] == [length, timedelta(hours=23), length, length]
+    assert [row.devices.get().ends_at for row in rows] == [row.ends_at for row in rows]
 
 
 def test_cancelled_reservation_frees_its_devices(user, tenant):
