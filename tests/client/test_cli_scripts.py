@@ -32,6 +32,25 @@ def test_directives_are_flags_and_flags_override_them(full: FakeServer, tmp_path
     assert result.stderr == "job 42 submitted\n"
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("run#3", "run#3"),
+        ("'run #3'#4 # five", "run #3#4"),
+        (r"run\ #3", "run #3"),
+        ('"#3" #4', "#3"),
+        ("run #3", "run"),
+    ],
+)
+@pytest.mark.parametrize("flag", ["#GPUSCHED -n", "#SBATCH -J"])
+def test_comment_of_a_directive_begins_a_word(
+    full: FakeServer, tmp_path: Path, flag: str, text: str, name: str
+) -> None:
+    """As in a shell: a # within a word or in quotes belongs to the value."""
+    sent, _ = submitted(full, tmp_path, f"{flag} {text}")
+    assert sent == {"name": name}
+
+
 def test_directives_after_the_first_line_of_code_are_ignored(full: FakeServer, tmp_path: Path) -> None:
     sent, _ = submitted(full, tmp_path, "#GPUSCHED -g 1\nset -e\n#GPUSCHED -g 2\n#SBATCH --nonsense")
     assert sent == {"gpu_count": 1}

@@ -31,6 +31,24 @@ def lines_of(script: str, name: str) -> list[Line]:
 
 def _split(text: str, location: str) -> tuple[str, ...]:
     try:
-        return tuple(shlex.split(text, comments=True))
+        return tuple(shlex.split(_without_comment(text)))
     except ValueError as error:
         raise Invalid(f"{location}: {text.strip()}: {error}") from error
+
+
+def _without_comment(text: str) -> str:
+    """Return the text before its comment, which begins at a word that begins with #, as in a shell: `a#b` has none."""
+    quote, is_escaped, begins_word = "", False, True
+    for position, char in enumerate(text):
+        if char == "#" and begins_word:
+            return text[:position]
+        begins_word = char.isspace() and not (quote or is_escaped)
+        if is_escaped:
+            is_escaped = False
+        elif char == "\\" and quote != "'":
+            is_escaped = True
+        elif quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"":
+            quote = char
+    return text
