@@ -40,7 +40,7 @@ _RETRIED = """
 """
 _DEMANDS = """
     SELECT e.id, e.tenant_id, e.state, e.problem, e.min_replicas, e.max_replicas, e.idle_seconds, e.seconds_per_cost,
-           coalesce(q.cost, 0) AS queued_cost, coalesce(q.running, 0) AS running, r.replicas, f.failures,
+           coalesce(q.cost, 0) AS queued_cost, coalesce(q.running, 0) AS running, r.replicas, d.draining, f.failures,
            f.failed_seconds, f.failed_job,
            coalesce(e.prewarming AND p.worth IS NOT NULL AND NOT p.is_over_budget, false) AS is_prewarmed,
            coalesce(p.is_kept, false) AS is_kept,
@@ -58,6 +58,11 @@ _DEMANDS = """
                        WHERE b.replica_job_id = r.job_id AND b.state = 'running')
                   THEN date_part('epoch', clock_timestamp() - greatest(r.warm_at, r.busy_at)) END)), '[]') AS replicas
              FROM serving_replica r WHERE r.endpoint_id = e.id AND r.ended_at IS NULL AND NOT r.is_draining) r
+      CROSS JOIN LATERAL (
+           SELECT coalesce(array_agg(r.job_id), '{}') AS draining
+             FROM serving_replica r JOIN jobs_all j ON j.id = r.job_id
+            WHERE r.endpoint_id = e.id AND r.ended_at IS NULL AND r.is_draining
+              AND j.state IN ('pending', 'held', 'scheduled', 'running')) d
       CROSS JOIN LATERAL (
            SELECT count(*) AS failures, date_part('epoch', clock_timestamp() - max(r.ended_at)) AS failed_seconds,
                   (array_agg(r.job_id ORDER BY r.ended_at DESC, r.job_id DESC))[1] AS failed_job
@@ -125,8 +130,9 @@ def reconcile() -> bool:
 def _reconcile_one(row: dict[str, Any], are_gpus_needed: bool) -> None:
     """Start and stop replicas of one endpoint. An error must not stop those of other tenants."""
     decision = decide(_demand(row, are_gpus_needed))
+    decision = replace(decision, stop=(*decision.stop, *row["draining"]))
     is_ahead = not row["queued_cost"] and not row["running"] and row["is_prewarmed"] and row["is_kept"]
-    refusal = _act(row["id"], decision, is_ahead) if decision.start or decision.stop else ""
+    refusal = _act(row["id"], decision, is_ahead) if decision.start or decision.stop or decision.drain else ""
     failure = _failure(row["failed_job"]) if row["failures"] and not refusal else ""
     _set_problem(row["id"], row["problem"], refusal or failure)
 
@@ -163,6 +169,9 @@ def _act(endpoint_id: int, decision: Decision, is_ahead: bool) -> str:
                 _start(endpoint, is_ahead)
     except Problem as problem:
         refusal = problem.detail
+    if decision.drain:
+        execute("UPDATE serving_replica SET is_draining = true WHERE job_id = ANY(%s)", [list(decision.drain)])
+        events.changed("endpoints", [endpoint_id])
     for job_id in decision.stop:
         with transaction.atomic():
             _stop(endpoint, job_id)

@@ -50,10 +50,12 @@ class Demand:
 
 @dataclass(frozen=True)
 class Decision:
-    """Replicas to start, and the jobs of replicas to stop."""
+    """Replicas to start, the jobs of idle ones to stop, and those to drain: they get no further request, and stop once
+    they have none."""
 
     start: int
     stop: tuple[int, ...]
+    drain: tuple[int, ...] = ()
 
 
 def wanted_replicas(demand: Demand) -> int:
@@ -70,12 +72,15 @@ def wanted_replicas(demand: Demand) -> int:
 
 
 def decide(demand: Demand) -> Decision:
-    """Return what to start and stop now. A replica that is busy or not warm yet is stopped only with its endpoint."""
+    """Return what to start and stop now. A replica that is busy or not warm yet is stopped only with its endpoint, or
+    drained if there are more than `max_replicas`, which was lowered."""
     wanted, live = wanted_replicas(demand), len(demand.replicas)
     if demand.is_removed or (demand.is_draining and wanted == 0):
         return Decision(0, tuple(replica.job_id for replica in demand.replicas))
     if wanted > live:
         return Decision(0 if _is_paused(demand) else wanted - live, ())
+    if live > demand.max_replicas:
+        return Decision(0, (), _idle_first(demand.replicas)[: live - demand.max_replicas])
     after = 0.0 if demand.is_draining else demand.idle_seconds
     if demand.are_gpus_needed or (demand.is_prewarmed and wanted == 0):
         after = min(after, YIELD_SECONDS)
@@ -83,6 +88,15 @@ def decide(demand: Demand) -> Decision:
     longest_first = sorted(idle, reverse=True)
     stop = tuple(job_id for seconds, job_id in longest_first[: live - wanted] if seconds >= after)
     return Decision(0, stop)
+
+
+def _idle_first(replicas: Sequence[LiveReplica]) -> tuple[int, ...]:
+    """Return the jobs of the replicas: the longest idle first, then the newest, which may not be warm yet."""
+
+    def order(replica: LiveReplica) -> tuple[bool, float, int]:
+        return replica.idle_seconds is None, -(replica.idle_seconds or 0.0), -replica.job_id
+
+    return tuple(replica.job_id for replica in sorted(replicas, key=order))
 
 
 def _is_paused(demand: Demand) -> bool:

@@ -74,6 +74,12 @@ def test_removed_endpoint_stops_all_its_replicas():
     assert decide(demand(replicas=live(None, 2.0), is_removed=True)) == Decision(0, (1, 2))
 
 
+def test_replicas_above_a_lowered_maximum_are_drained_idle_ones_first():
+    assert decide(demand(queued_cost=99, replicas=live(None, 2, None, 5), max_replicas=2)) == Decision(0, (), (4, 2))
+    assert decide(demand(queued_cost=99, replicas=live(None, 2, None), max_replicas=1)) == Decision(0, (), (2, 3))
+    assert decide(demand(queued_cost=99, replicas=live(None, None), max_replicas=2)) == Decision(0, ())
+
+
 def test_failing_replicas_are_started_less_and_less_often():
     failing = demand(queued_cost=1, failures=3)
     assert decide(replace(failing, failed_seconds=7.9)) == Decision(0, ())
