@@ -191,24 +191,39 @@ def blocked(cluster: ClusterState, shape: Shape) -> PendingReason:
     if cluster.has_unhealthy and place(cluster.healthy_board, shape) is not None:
         return _health(cluster, request)
     if cluster.has_slowed and place(cluster.cool_board, shape) is not None:
-        return PendingReason("hot", {"devices": _devices(cluster, request, lambda device: device.is_slowed)})
+        return PendingReason("hot", {"devices": _devices(cluster, request, _is_only_slowed)})
     return _demanding(cluster, shape) or _busy(cluster, shape)
 
 
 def _demanding(cluster: ClusterState, shape: Shape) -> PendingReason | None:
-    """Return the reason if the request fits but for one of its demands."""
+    """Return the reason if the request fits but for one of its demands, or for several of them together: then that of
+    the one that an edit cures."""
     request = shape.request
+    undemanding = replace(request, cpu_milli=0, memory_mb=0)
+    is_near = request.topology in _REQUIRED
     if request.apart and _fits_as(cluster, replace(request, apart="")):
-        # The key is "tenant/name"; the sentence shows the name.
-        name = request.apart.partition("/")[2] or request.apart
-        return PendingReason("constraint", {"constraint": f"the request: jobs of {name} run apart from each other"})
-    if request.topology in _REQUIRED and _fits_as(cluster, replace(request, topology="any")):
-        free, per_node = count_in_words(free_gpus(cluster.board, shape)), shape.part(shape.splits[-1])[0]
-        return PendingReason("topology", {"free": free, "per_node": per_node, "topology": request.topology})
-    if _fits_as(cluster, replace(request, cpu_milli=0, memory_mb=0)):
+        return _apart(request)
+    if is_near and _fits_as(cluster, replace(request, topology="any")):
+        return _topology(cluster, shape)
+    if _fits_as(cluster, undemanding):
         _, cpu_milli, memory_mb = shape.part(shape.splits[0])
         return PendingReason("cpu_memory", {"cpu_cores": CPU_CORES.to_unit(cpu_milli), "memory_mb": memory_mb})
+    if is_near and _fits_as(cluster, undemanding := replace(undemanding, topology="any")):
+        return _topology(cluster, shape)
+    if request.apart and _fits_as(cluster, replace(undemanding, apart="")):
+        return _apart(request)
     return None
+
+
+def _apart(request: Request) -> PendingReason:
+    # The key is "tenant/name"; the sentence shows the name.
+    name = request.apart.partition("/")[2] or request.apart
+    return PendingReason("constraint", {"constraint": f"the request: jobs of {name} run apart from each other"})
+
+
+def _topology(cluster: ClusterState, shape: Shape) -> PendingReason:
+    free, per_node = count_in_words(free_gpus(cluster.board, shape)), shape.part(shape.splits[-1])[0]
+    return PendingReason("topology", {"free": free, "per_node": per_node, "topology": shape.request.topology})
 
 
 def _fits_as(cluster: ClusterState, request: Request) -> bool:
@@ -248,10 +263,15 @@ def _devices(cluster: ClusterState, request: Request, is_counted: Callable[[Devi
     )
 
 
+def _is_only_slowed(device: Device) -> bool:
+    return device.is_slowed and device.is_healthy
+
+
 def _could_help(node: Node, request: Request, policy: Policy) -> bool:
     if not _is_eligible(node, request):
         return False
-    return not request.gpu_count or any(is_suitable(request, kind_of(device), policy) for device in node.devices)
+    suitable = (device for device in node.devices if is_suitable(request, kind_of(device), policy))
+    return not request.gpu_count or any(device.is_healthy for device in suitable)
 
 
 def _is_eligible(node: Node, request: Request) -> bool:
