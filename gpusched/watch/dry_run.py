@@ -13,6 +13,8 @@ from gpusched.watch.rules import Rule
 # The time at the beginning of a line, as most loggers write it; without an offset, the local time.
 _TIME = re.compile(r"\D{0,3}(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)")
 
+_FARTHEST = timedelta(days=1000)
+
 
 def report(rule: Rule, log: Path | None, ask: judge.Ask | None) -> Iterator[str]:
     """Yield a line per booking that would have been made. `log`: read this file, such as the rotated one of yesterday,
@@ -58,6 +60,8 @@ def _time(line: str, previous: datetime) -> datetime:
     if match is None:
         return previous
     try:
-        return datetime.fromisoformat(match[1].replace(",", ".")).astimezone(UTC)
-    except ValueError:
+        at = datetime.fromisoformat(match[1].replace(",", ".")).astimezone(UTC)
+        _ = at + _FARTHEST  # what is booked then has a time, too
+    except (ValueError, OverflowError):
         return previous
+    return at

@@ -7,9 +7,11 @@ from typing import Any
 import msgspec
 
 from gpusched.client.errors import Invalid
+from gpusched.protocol.reservations import NewReservation, validate
 
 SOURCES = ("log", "files", "process", "command", "slurm", "monitor")
 _MAX_TIME = 1_000_000  # minutes: two years
+_MAX_AHEAD = 366 * 1440  # minutes; a later reservation is refused
 
 
 class Endpoint(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -77,6 +79,8 @@ def load(path: Path) -> Rules:
         rules = msgspec.convert(yaml.safe_load(path.read_text("utf-8")), Rules)
     except OSError as error:
         raise Invalid(f"cannot read {path}: {error.strerror}") from error
+    except RecursionError as error:
+        raise Invalid(f"{path}: it is nested too deeply") from error
     except (yaml.YAMLError, UnicodeDecodeError, msgspec.ValidationError) as error:
         raise Invalid(f"{path}: {error}", next_step="docs/how-to/watch-and-reserve.md has the fields") from error
     problems = [f"rule {rule.name!r}: {problem}" for rule in rules.rules for problem in _problems(rule, rules.endpoint)]
@@ -98,7 +102,7 @@ def _problems(rule: Rule, endpoint: Endpoint | None) -> list[str]:
     for name, pattern in (("match", rule.match), ("process", rule.process)):
         try:
             re.compile(pattern)
-        except re.error as error:
+        except (re.error, OverflowError) as error:
             problems.append(f"`{name}` is no regular expression: {error}")
     if not (0 <= rule.confidence <= 1 and 0 <= rule.minimum_confidence <= 1):
         problems.append("`confidence` and `minimum_confidence` must be from 0 to 1")
@@ -109,4 +113,25 @@ def _problems(rule: Rule, endpoint: Endpoint | None) -> list[str]:
         problems.append(f"for_minutes, in_minutes, every_seconds and cool_down_minutes must be at most {_MAX_TIME}")
     if rule.every_seconds < 0.1 or rule.cool_down_minutes < 0:
         problems.append("every_seconds must be at least 0.1, and cool_down_minutes at least 0")
-    return problems
+    return problems or _refusals(rule)
+
+
+def _refusals(rule: Rule) -> list[str]:
+    """Return why any server would refuse what the rule books: it would be noticed only when the rule matches."""
+    wanted = rule.reserve
+    request = NewReservation(
+        gpus=wanted.gpus,
+        gpu_model=wanted.gpu_model,
+        gpu_memory_mb=wanted.gpu_memory_mb,
+        node_selector=wanted.node_selector,
+        for_seconds=round(wanted.for_minutes * 60),
+        note=f"watch: {rule.name}",
+    )
+    problems = {error.field: f"`reserve`: {error.field}: {error.message}" for error in validate(request)}
+    if "for_seconds" in problems:
+        problems["for_seconds"] = "`reserve`: for_minutes must be between 1 and 44640 (31 days)"
+    if "note" in problems:
+        problems["note"] = "`name` is too long, or has a NUL"
+    if wanted.in_minutes > _MAX_AHEAD:
+        problems["from"] = f"`reserve`: in_minutes must be at most {_MAX_AHEAD} (366 days)"
+    return list(problems.values())

@@ -82,6 +82,13 @@ def runner(books: Books, asked: judge.Ask | None = None, **fields: Any) -> tuple
         ("rules: [{name: a, log: x, match: y, reserve: {gpus: 0}}]", "gpus of at least 1"),
         ("rules: [{name: a, log: x, match: y, cool_down_minutes: .inf, reserve: {gpus: 1}}]", "at most 1000000"),
         ("rules: [{name: a, log: x, match: y, reserve: {gpus: 1, for_minutes: .nan}}]", "at most 1000000"),
+        ("rules: [{name: a, log: x, match: 'y{99999999999}', reserve: {gpus: 1}}]", "no regular expression"),
+        ("rules: [{name: a, log: x, match: y, reserve: {gpus: 1, for_minutes: 0.5}}]", "between 1 and 44640"),
+        ("rules: [{name: a, log: x, match: y, reserve: {gpus: 1, for_minutes: 44641}}]", "between 1 and 44640"),
+        ("rules: [{name: a, log: x, match: y, reserve: {gpus: 1, in_minutes: 527041}}]", "at most 527040"),
+        ("rules: [{name: a, log: x, match: y, reserve: {gpus: 1, node_selector: {a b: c}}}]", "node_selector"),
+        ("rules: [{name: " + 200 * "a" + ", log: x, match: y, reserve: {gpus: 1}}]", "`name` is too long"),
+        ("rules: " + 3000 * "[", "nested too deeply"),
         ("rules: [&r {name: a, log: x, match: y, reserve: {gpus: 1}}, *r]", "two rules"),
         ("rules: [", "rules.yaml"),
     ],
@@ -332,6 +339,17 @@ def test_dry_run_reports_what_yesterdays_log_would_have_booked(tmp_path: Path) -
     missing = call("http://127.0.0.1:9", "watch", "--dry-run", str(rules))
     assert missing.exit_code == 2 and "/nowhere" in missing.stderr
     assert call("http://127.0.0.1:9", "watch", "--log", str(log), str(rules)).exit_code == 2
+
+
+@pytest.mark.parametrize("at", ["0001-01-01T00:00:00+02:00", "9999-12-31T23:59:59Z"])
+def test_dry_run_goes_on_after_a_time_that_is_none(tmp_path: Path, at: str) -> None:
+    """Some loggers write the zero time of their language; such a line has the time of the one before."""
+    log, rules = tmp_path / "log", tmp_path / "rules.yaml"
+    log.write_text(f"2030-01-30T09:00:00Z begin\n{at} epoch 1\n")
+    rules.write_text(f"rules: [{{name: a, log: {log}, match: epoch, reserve: {{gpus: 1}}}}]")
+    result = call("http://127.0.0.1:9", "watch", "--dry-run", str(rules))
+    assert result.exit_code == 0, result.stderr
+    assert "line 2 at 2030-01-30 09:00:00 would reserve" in result.stdout
 
 
 def test_installed_command_of_the_unit_exists() -> None:
