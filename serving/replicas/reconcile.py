@@ -84,14 +84,16 @@ _COLD = """
      WHERE j.id = r.job_id AND r.ended_at IS NULL AND r.warm_at IS NOT NULL
        AND (j.state IN ('pending', 'scheduled') OR a.scheduled_at > r.warm_at)
 """
-# Jobs that wait for what replicas hold: GPUs, or those that a limit leaves to their tenant. Others would not start.
+# Jobs that wait for what replicas hold: GPUs, or those that a limit leaves to their tenant. Others would not start: of
+# the constraints only anti-affinity ends with another job.
 _OF_ALL = (
     Pending.RECLAIM_PENDING, Pending.PREEMPT_DELAY, Pending.PRIORITY, Pending.RESERVED, Pending.FRAGMENTED,
-    Pending.TOPOLOGY, Pending.CAPACITY, Pending.CPU_MEMORY, Pending.CONSTRAINT,
+    Pending.TOPOLOGY, Pending.CAPACITY, Pending.CPU_MEMORY,
 )  # fmt: skip
-_OF_TENANT = (Pending.TENANT_LIMIT, Pending.USER_CAP, Pending.QUOTA_WAIT)
+_OF_TENANT = (Pending.USER_CAP, Pending.QUOTA_WAIT)
 _WAITING_FOR_GPUS = """
-    SELECT coalesce(bool_or(reason = ANY(%(of_all)s)), false),
+    SELECT coalesce(bool_or(reason = ANY(%(of_all)s) OR reason = %(constraint)s
+                            AND evidence ->> 'constraint' LIKE 'the request: jobs of %%'), false),
            coalesce(array_agg(DISTINCT tenant_id) FILTER (WHERE reason = ANY(%(of_tenant)s)), '{}')
       FROM jobs_all
      WHERE is_waiting AND state = 'pending' AND gpu_count > 0
@@ -113,7 +115,8 @@ def reconcile() -> bool:
         execute(_END)
         execute(_RETRIED)
         execute(_COLD)
-        [(by_all, by_tenants)] = rows(_WAITING_FOR_GPUS, {"of_all": list(_OF_ALL), "of_tenant": list(_OF_TENANT)})
+        reasons = {"of_all": list(_OF_ALL), "of_tenant": list(_OF_TENANT), "constraint": Pending.CONSTRAINT}
+        [(by_all, by_tenants)] = rows(_WAITING_FOR_GPUS, reasons)
         rounds.update()
         for row in query(_DEMANDS):
             are_gpus_needed = row["holds_gpus"] and (by_all or row["tenant_id"] in by_tenants)

@@ -142,6 +142,22 @@ def test_idle_replica_does_not_yield_to_a_job_that_it_cannot_help(user, tenant, 
     assert live() == [job_id]
 
 
+@pytest.mark.parametrize(
+    ("fields", "max_gpus", "reason"),
+    [({"gpu_model": "B200"}, None, "constraint"), ({"gpu_count": 2}, 1, "tenant_limit")],
+)
+def test_idle_replica_does_not_yield_to_a_job_that_cannot_start_at_all(user, tenant, node, fields, max_gpus, reason):
+    """No node has its model, or it alone exceeds a limit that was lowered since."""
+    job_id = run_idle_replica(tenant, user, node)
+    waiting = submit(user, tenant, **{"gpu_count": 1, **fields})
+    execute("UPDATE tenants_quota SET max_gpus = %s WHERE tenant_id = %s", [max_gpus, tenant.pk])
+    execute("UPDATE jobs_job SET submitted_at = now() - interval '5 s' WHERE id = %s", [waiting])
+    run_cycle()
+    assert Job.objects.get(pk=waiting).reason == reason
+    reconcile()
+    assert live() == [job_id]
+
+
 def run_idle_replica(tenant, user, node, **fields):
     """Return the job of a warm replica that has been idle for 30 seconds."""
     make(tenant, user, min_replicas=1, **fields)
