@@ -137,6 +137,18 @@ def test_ignored_directives_are_noted_with_line_and_reason(full: FakeServer, tmp
     assert "no srun" in notes[7]
 
 
+def test_memory_of_gpus_that_no_directive_names_is_noted_as_ignored(full: FakeServer, tmp_path: Path) -> None:
+    """It cannot be multiplied by the GPUs of a flag, and must not go without a word."""
+    sent, result = submitted(full, tmp_path, "#SBATCH --mem-per-gpu=16G", "--gpus", "4")
+    assert sent == {"gpu_count": 4}
+    assert "train.sh:2: --mem-per-gpu=16G is ignored: no #SBATCH line names GPUs" in result.stderr
+
+
+def test_memory_per_gpu_of_no_gpus_leaves_the_memory_per_node(full: FakeServer, tmp_path: Path) -> None:
+    sent, _ = submitted(full, tmp_path, "#SBATCH --mem=8G --mem-per-gpu=4G")
+    assert sent == {"memory_mb": 8192}
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -42,6 +42,11 @@ _IGNORED = {
     "mail-user": "no mail is sent",
     "signal": "a job gets SIGTERM, and has --grace-seconds to end",
 }
+_MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
+_NO_MEMORY = {
+    **dict.fromkeys(_MEMORY, "give the amount of memory"),
+    "mem-per-gpu": "no #SBATCH line names GPUs, or the amount is 0; see --memory-mb",
+}
 _MIB = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1048576.0}
 # Not `after`: it waits for the start of a job, and a job here can wait only for an end.
 _WHEN = {"afterany": "after_any", "afterok": "after_ok", "afternotok": "after_fail"}
@@ -68,9 +73,10 @@ def translated(lines: Iterable[Line]) -> tuple[dict[str, Any], list[str]]:
     ]
     options_by_name = {option.name: option for option in options if _is_supported(option)}
     fields = {**_plain(options_by_name), **_sizes(options_by_name)}
-    if (mem := options_by_name.get("mem")) and fields.get("memory_mb") == 0:
+    if fields.get("memory_mb") == 0:
         del fields["memory_mb"]
-        ignored.append(f"{mem.location}: {mem} is ignored: give the amount of memory")
+        given = [options_by_name[name] for name in _MEMORY if name in options_by_name]
+        ignored += [f"{option.location}: {option} is ignored: {_NO_MEMORY[option.name]}" for option in given]
     if "ranks" in fields:
         ignored.append(f"each of the {fields['ranks']} ranks runs the whole script; there is no srun")
     return fields, ignored
@@ -134,9 +140,10 @@ def _sizes(options: dict[str, Option]) -> dict[str, Any]:
         fields |= {"gang_scheduling": True, "ranks": tasks}
     if "cpus-per-task" in options or tasks > 1:
         fields["cpu_cores"] = float(cores)
-    for name, times in (("mem", nodes), ("mem-per-cpu", cores), ("mem-per-gpu", gpus)):
+    for name, times in zip(_MEMORY, (nodes, cores, gpus), strict=True):
         if option := options.get(name):
-            fields["memory_mb"] = round(_mib(option) * times)
+            # None of something is no amount: another option may have set one.
+            fields["memory_mb"] = round(_mib(option) * times) or fields.get("memory_mb", 0)
     return fields
 
 
