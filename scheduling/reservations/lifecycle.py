@@ -127,18 +127,19 @@ def _is_over(reservation: Reservation, rule: HeldIdlePolicy, now: datetime) -> b
     return reservation.is_lease and rule.policy == "enforce" and now - reservation.idle_noticed_at >= grace
 
 
-# Jobs of active hard reservations: attempts that run there now.
+# Jobs of active hard reservations: attempts that run there now, and started after the latest warning.
 _JOBS_INSIDE = """
     SELECT j.id, j.attempt FROM scheduling_reservationuse u JOIN jobs_all j ON j.id = u.job_id AND j.attempt = u.attempt
-     WHERE u.reservation_id = %s AND j.state = 'running' ORDER BY j.id
+     WHERE u.reservation_id = %s AND j.state = 'running' AND j.started_at > coalesce(%s, '-infinity'::timestamptz)
+     ORDER BY j.id
 """
 
 
 def _warn_jobs(now: datetime) -> None:
     """Warn the jobs in reservations that end soon, in the place of a reason and as an event."""
     due = now + timedelta(minutes=settings.ENV.reservation_notice_minutes)
-    for reservation in _open(state=ReservationState.ACTIVE, is_hard=True, ends_at__lte=due, noticed_at=None):
-        running = rows(_JOBS_INSIDE, [reservation.pk])
+    for reservation in _open(state=ReservationState.ACTIVE, is_hard=True, ends_at__lte=due):
+        running = rows(_JOBS_INSIDE, [reservation.pk, reservation.noticed_at])
         evidence = {"reservation": reservation.pk, "at": reservation.ends_at.isoformat(timespec="seconds")}
         entries = [(job_id, attempt, "reservation_ends", evidence) for job_id, attempt in running]
         notices.set_notice(entries, Notice.RESERVATION_ENDS, now)

@@ -140,6 +140,20 @@ def test_jobs_are_warned_and_requeued_at_the_end_of_their_reservation(user, tena
     assert JobEvent.objects.filter(job_id=job_id, kind="reservation_ends").exists()
 
 
+def test_job_that_starts_after_the_warning_is_warned_once_too(user, tenant, clock):
+    node = make_node(gpus=2)
+    reservation = reserve(user, tenant, 0, 60, gpus=2)
+    first = start_inside(user, tenant, node, reservation)
+    clock.review(51)
+    second = start_inside(user, tenant, node, reservation)
+    Job.objects.filter(pk=second).update(started_at=clock.start + timedelta(minutes=52))
+    for minutes in (53, 54):
+        clock.review(minutes)
+    warned = JobEvent.objects.filter(kind="reservation_ends").values_list("job_id", flat=True)
+    assert sorted(warned) == [first, second]
+    assert Job.objects.get(pk=second).reason == "reservation_ends"
+
+
 def test_job_that_may_not_be_requeued_ends_with_its_reservation(user, tenant, clock):
     node = make_node(gpus=1)
     reservation = reserve(user, tenant, 0, 60)
