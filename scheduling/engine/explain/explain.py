@@ -184,8 +184,9 @@ def blocked(cluster: ClusterState, shape: Shape) -> PendingReason:
         return verdict
     if not fits(request, eligible(request, cluster.in_service), policy):
         cured_by_opening = cluster.has_closed and fits(request, eligible(request, cluster.healthy), policy)
-        is_maintenance = cured_by_opening or not cluster.has_unhealthy
-        return _maintenance(cluster, request) if is_maintenance else _health(cluster, request)
+        health = _health(cluster, request)
+        # All faulty devices may be on closed nodes: those must be opened first.
+        return _maintenance(cluster, request) if cured_by_opening or not health.evidence["devices"] else health
     if cluster.has_closed and place(cluster.opened_board, shape) is not None:
         return _maintenance(cluster, request)
     if cluster.has_unhealthy and place(cluster.healthy_board, shape) is not None:
@@ -196,34 +197,45 @@ def blocked(cluster: ClusterState, shape: Shape) -> PendingReason:
 
 
 def _demanding(cluster: ClusterState, shape: Shape) -> PendingReason | None:
-    """Return the reason if the request fits but for one of its demands, or for several of them together: then that of
-    the one that an edit cures."""
+    """Return the reason if the request fits but for its demands: the first one without which it fits, or, if it takes
+    several, the first one that alone is too much."""
     request = shape.request
-    undemanding = replace(request, cpu_milli=0, memory_mb=0)
-    is_near = request.topology in _REQUIRED
-    if request.apart and _fits_as(cluster, replace(request, apart="")):
-        return _apart(request)
-    if is_near and _fits_as(cluster, replace(request, topology="any")):
-        return _topology(cluster, shape)
-    if _fits_as(cluster, undemanding):
-        _, cpu_milli, memory_mb = shape.part(shape.splits[0])
-        return PendingReason("cpu_memory", {"cpu_cores": CPU_CORES.to_unit(cpu_milli), "memory_mb": memory_mb})
-    if is_near and _fits_as(cluster, undemanding := replace(undemanding, topology="any")):
-        return _topology(cluster, shape)
-    if request.apart and _fits_as(cluster, replace(undemanding, apart="")):
-        return _apart(request)
-    return None
+    topology = "any" if request.topology in _REQUIRED else request.topology
+    plain = replace(request, apart="", topology=topology, cpu_milli=0, memory_mb=0)
+    if plain == request or not _fits_as(cluster, plain):
+        return None
+    demands: list[tuple[Request, Request]] = [  # without it, and with nothing else
+        (replace(request, apart=""), replace(plain, apart=request.apart)),
+        (replace(request, topology=topology), replace(plain, topology=request.topology)),
+        (
+            replace(request, cpu_milli=0, memory_mb=0),
+            replace(plain, cpu_milli=request.cpu_milli, memory_mb=request.memory_mb),
+        ),
+    ]
+    reasons = (_apart, _topology, _cpu_memory)
+    for (without, _), reason in zip(demands, reasons, strict=True):
+        if without != request and _fits_as(cluster, without):
+            return reason(cluster, shape)
+    for (_, alone), reason in zip(demands, reasons, strict=True):
+        if alone != plain and not _fits_as(cluster, alone):
+            return reason(cluster, shape)
+    return _cpu_memory(cluster, shape)
 
 
-def _apart(request: Request) -> PendingReason:
+def _apart(cluster: ClusterState, shape: Shape) -> PendingReason:
     # The key is "tenant/name"; the sentence shows the name.
-    name = request.apart.partition("/")[2] or request.apart
+    name = shape.request.apart.partition("/")[2] or shape.request.apart
     return PendingReason("constraint", {"constraint": f"the request: jobs of {name} run apart from each other"})
 
 
 def _topology(cluster: ClusterState, shape: Shape) -> PendingReason:
     free, per_node = count_in_words(free_gpus(cluster.board, shape)), shape.part(shape.splits[-1])[0]
     return PendingReason("topology", {"free": free, "per_node": per_node, "topology": shape.request.topology})
+
+
+def _cpu_memory(cluster: ClusterState, shape: Shape) -> PendingReason:
+    _, cpu_milli, memory_mb = shape.part(shape.splits[0])
+    return PendingReason("cpu_memory", {"cpu_cores": CPU_CORES.to_unit(cpu_milli), "memory_mb": memory_mb})
 
 
 def _fits_as(cluster: ClusterState, request: Request) -> bool:

@@ -1,0 +1,32 @@
+"""A20, A60: the reason is true of a job that several things keep from starting, or that needs no whole GPU."""
+
+from dataclasses import replace
+
+from gpusched.protocol import reasons
+from scheduling.engine.model import Snapshot
+from tests.engine.scenario import cluster, decide, gpu, job, node, reason, running_on
+
+SICK = [gpu(100), replace(gpu(101), is_healthy=False)]
+
+
+def sentence(state: Snapshot) -> str:
+    why = reason(decide(state), 1)
+    return reasons.sentence(why.code, why.evidence)
+
+
+def test_faulty_gpus_of_a_closed_node_are_behind_its_opening() -> None:
+    state = cluster(node(1, SICK, is_open=False), jobs=[job(1, gpus=2)])
+    assert sentence(state) == "cordoned, draining or not reporting: 1 node that would fit"
+
+
+def test_gpu_is_not_called_scattered_if_it_is_apart_and_without_cpu() -> None:
+    """Without either demand it would still not start."""
+    running = job(9, gpus=0, cpu_milli=64_000, apart="1/web")
+    state = replace(running_on(cluster(node(1, gpus=1)), running), jobs=(job(1, apart="1/web"),))
+    assert sentence(state) == "no node matches the request: jobs of web run apart from each other"
+
+
+def test_job_without_gpus_that_is_apart_and_without_cpu_counts_no_gpus() -> None:
+    running = job(9, gpus=0, cpu_milli=64_000, apart="1/web")
+    state = replace(running_on(cluster(node(1, gpus=0)), running), jobs=(job(1, gpus=0, apart="1/web"),))
+    assert reason(decide(state), 1).code == "constraint"
