@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
+import pytest
+
 from gpusched.protocol import reasons
-from scheduling.engine.model import Snapshot
-from tests.engine.scenario import cluster, decide, gpu, job, node, reason, running_on
+from scheduling.engine.model import Booking, DeviceHold, RankPlacement, Request, Snapshot, Tenant
+from tests.engine.scenario import NOW, ask, cluster, decide, gpu, job, node, reason, running_on
 
 SICK = [gpu(100), replace(gpu(101), is_healthy=False)]
 
@@ -30,3 +32,18 @@ def test_job_without_gpus_that_is_apart_and_without_cpu_counts_no_gpus() -> None
     running = job(9, gpus=0, cpu_milli=64_000, apart="1/web")
     state = replace(running_on(cluster(node(1, gpus=0)), running), jobs=(job(1, gpus=0, apart="1/web"),))
     assert reason(decide(state), 1).code == "constraint"
+
+
+def shared(mb: int) -> Request:
+    return ask(gpu_memory_mb=mb, shared=True)
+
+
+@pytest.mark.parametrize(("mb", "code"), [(30_000, "reserved_soon"), (60_000, "capacity")])
+def test_booking_of_a_shared_gpu_is_in_the_way_of_what_has_room_there(mb: int, code: str) -> None:
+    """A72: the job has no time limit, and the booking begins in ten minutes."""
+    tenants = [Tenant(1, "t1"), Tenant(2, "t2")]
+    state = running_on(cluster(node(1, gpus=1), tenants=tenants), job(9, minutes=5, request=shared(20_000)))
+    ranks = (RankPlacement(0, 1, 0, 0, (DeviceHold(100),)),)
+    booking = Booking(1, 2, NOW + 600, NOW + 1200, ranks)
+    state = replace(state, jobs=(job(1, request=shared(mb)),), bookings=(booking,))
+    assert reason(decide(state), 1).code == code

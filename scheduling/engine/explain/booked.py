@@ -9,7 +9,7 @@ from operator import attrgetter
 from scheduling.engine.board.shapes import Shape
 from scheduling.engine.bookings.bookings import Bookings, free_kinds
 from scheduling.engine.explain.explain import ClusterState, count_in_words, free_gpus, timestamp
-from scheduling.engine.model import Booking, Evidence, Job, PendingReason
+from scheduling.engine.model import Booking, Evidence, Job, PendingReason, RankPlacement
 from scheduling.engine.placement.placement import can_place
 
 _starts_at = attrgetter("starts_at")
@@ -77,7 +77,7 @@ def latest_end_of(bookings: Bookings, job: Job) -> float:
 def _active_in_the_way(cluster: ClusterState, shape: Shape) -> Booking | None:
     """Return the first active booking on devices that would be free and suit the request."""
     for booking, kinds in cluster.booked_kinds:
-        if not shape.request.gpu_count or not kinds.isdisjoint(shape.limits_mb):
+        if _is_in_the_way(cluster, shape, booking, kinds):
             return booking
     return None
 
@@ -103,11 +103,26 @@ def _ahead_in_the_way(cluster: ClusterState, bookings: Bookings, shape: Shape, j
         (
             booking
             for booking in takewhile(lambda booking: booking.starts_at < until, ahead)
-            if not shape.request.gpu_count
-            or not free_kinds(booking, cluster.unbooked_board).isdisjoint(shape.limits_mb)
+            if _is_in_the_way(cluster, shape, booking, free_kinds(booking, cluster.unbooked_board))
         ),
         None,
     )
+
+
+def _is_in_the_way(cluster: ClusterState, shape: Shape, booking: Booking, kinds: frozenset[int]) -> bool:
+    """Return whether the request could have a device of the booking if that were not booked. `kinds`: of those that
+    are wholly free then."""
+    if not shape.request.gpu_count or not kinds.isdisjoint(shape.limits_mb):
+        return True
+    return shape.share_mb is not None and any(_has_shared_room(cluster, shape, rank) for rank in booking.ranks)
+
+
+def _has_shared_room(cluster: ClusterState, shape: Shape, rank: RankPlacement) -> bool:
+    """Return whether a device of the rank that others share has room for the request, too."""
+    if (slot := cluster.unbooked_board.slot_of(rank.node_id)) is None:
+        return False
+    shared = {hold.device_id for hold in rank.holds} & slot.shared.keys()
+    return any(shape.headroom_mb(slot.kind_of[id], slot.shared[id], slot.compute.get(id, -1.0)) >= 0 for id in shared)
 
 
 def _fits_at(cluster: ClusterState, bookings: Bookings, shape: Shape, level: int) -> bool:
