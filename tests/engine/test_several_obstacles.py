@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from gpusched.protocol import reasons
-from scheduling.engine.model import Booking, DeviceHold, RankPlacement, Request, Snapshot, Tenant
+from scheduling.engine.model import Booking, DeviceHold, Policy, RankPlacement, Request, Snapshot, Tenant
+from scheduling.engine.whatif.counterfactual import alternatives, obstacles
 from tests.engine.scenario import NOW, ask, cluster, decide, gpu, job, node, reason, running_on
 
 SICK = [gpu(100), replace(gpu(101), is_healthy=False)]
@@ -47,3 +48,13 @@ def test_booking_of_a_shared_gpu_is_in_the_way_of_what_has_room_there(mb: int, c
     booking = Booking(1, 2, NOW + 600, NOW + 1200, ranks)
     state = replace(state, jobs=(job(1, request=shared(mb)),), bookings=(booking,))
     assert reason(decide(state), 1).code == code
+
+
+@pytest.mark.parametrize("tenant", [Tenant(1, "t1", max_gpus=2), Tenant(1, "t1", max_gpus_per_user=2)])
+def test_no_gpus_are_no_smaller_request(tenant: Tenant) -> None:
+    """A60: one GPU of the limit remains, too few for two ranks."""
+    state = running_on(cluster(node(1), tenants=[tenant]), job(9))
+    state = replace(state, jobs=(job(1, request=ask(2, gang=True, ranks=2)),))
+    changes = [step.change for step in obstacles(state, Policy(), NOW, 1)]
+    changes += alternatives(state, Policy(), NOW, 1)
+    assert [change.to for change in changes if change is not None and change.change == "gpu_count"] == []

@@ -181,8 +181,8 @@ def _limit(case: _Case) -> Iterator[Change]:
     remaining = int(case.number("limit") - in_use)
     is_part = dimension in (ONLINE_GPUS.name, BATCH_GPUS.name)
     counts_models = is_of_models(dimension)
-    if (is_part or counts_models or dimension == "GPUs") and 0 < remaining < case.request.gpu_count:
-        yield Change("gpu_count", _divisible(case.request, remaining))
+    if is_part or counts_models or dimension == "GPUs":
+        yield from _remaining(case, remaining)
     if is_part:
         yield Change("workload_class", "batch" if case.job.is_online else "online")
         yield from _running(case)
@@ -192,10 +192,15 @@ def _limit(case: _Case) -> Iterator[Change]:
 
 def _user_limit(case: _Case) -> Iterator[Change]:
     in_use, requested = case.number("in_use"), case.number("requested")
-    remaining = int(case.number("user_limit") - in_use)
-    if 0 < remaining < case.request.gpu_count:
-        yield Change("gpu_count", _divisible(case.request, remaining))
+    yield from _remaining(case, int(case.number("user_limit") - in_use))
     yield Change("user_limit", ceil(in_use + requested))
+
+
+def _remaining(case: _Case, remaining: int) -> Iterator[Change]:
+    """Request only what remains of a limit, if that is a GPU for each rank."""
+    count = _divisible(case.request, remaining)
+    if 0 < count < case.request.gpu_count:
+        yield Change("gpu_count", count)
 
 
 def _budget(case: _Case) -> Iterator[Change]:
