@@ -305,9 +305,13 @@ def memory_clause(evidence: Evidence) -> str:
 
 
 def _without_empty_counts(sentence: str, evidence: Evidence) -> str:
-    """Leave out meaningless counts: no job or element ahead, and the GPUs beside "more than 30 jobs"."""
+    """Leave out meaningless counts: no GPU, no job or element ahead, and the GPUs beside "more than 30 jobs"."""
     if evidence.get("jobs_ahead") == 0:
         return sentence.replace("; 0 jobs (0 GPUs) ahead", "; no job is ahead of it")
+    if evidence.get("gpus") == 0:  # the jobs that are stopped hold CPU cores and memory
+        sentence = sentence.replace("waits for 0 GPUs of ", "waits for ")
+    if evidence.get("free") == 0 and "holder" in evidence:  # the job wants no GPUs
+        sentence = sentence.replace("0 suitable GPUs are free but ", "CPU cores and memory are free but ")
     if not evidence.get("ahead"):  # missing in what an earlier version wrote
         sentence = re.sub(r" and [0?] waiting before it;", ";", sentence)
     if isinstance(gpus := evidence.get("gpus_ahead"), str):

@@ -58,3 +58,25 @@ def test_no_gpus_are_no_smaller_request(tenant: Tenant) -> None:
     changes = [step.change for step in obstacles(state, Policy(), NOW, 1)]
     changes += alternatives(state, Policy(), NOW, 1)
     assert [change.to for change in changes if change is not None and change.change == "gpu_count"] == []
+
+
+def test_job_without_gpus_waits_for_no_gpus_of_a_reservation() -> None:
+    state = cluster(node(1), jobs=[job(1, gpus=0, cpu_milli=60_000)], tenants=[Tenant(1, "t1"), Tenant(2, "t2")])
+    ranks = (RankPlacement(0, 1, 32_000, 0, (DeviceHold(100),)),)
+    state = replace(state, bookings=(Booking(1, 2, NOW - 60, NOW + 600, ranks),))
+    holder = "CPU cores and memory are free but part of a reservation of another tenant from "
+    assert sentence(state).startswith(holder)
+
+
+def test_job_without_gpus_waits_for_no_gpus_of_a_promise() -> None:
+    large = job(2, gpus=0, cpu_milli=64_000, priority=600)
+    state = running_on(cluster(node(1)), job(9, gpus=0, cpu_milli=32_000, minutes=60))
+    state = replace(state, jobs=(large, job(1, gpus=0, cpu_milli=8000)))
+    assert sentence(state).startswith("CPU cores and memory are free but reserved for job 2, ")
+
+
+def test_job_waits_for_no_gpus_of_jobs_that_hold_none() -> None:
+    state = running_on(cluster(node(1)), job(9, gpus=0, cpu_milli=60_000, priority=300))
+    state = replace(state, jobs=(job(1, cpu_milli=32_000, priority=1000),))
+    why = reason(decide(state, Policy(min_runtime_seconds=0.0, preemption_delay_seconds=0.0)), 1)
+    assert reasons.sentence(why.code, why.evidence).startswith("waits for 1 job, being stopped for it by rule priority")

@@ -345,8 +345,11 @@ def preempt_delay(at: float, victims: int) -> PendingReason:
 
 
 def free_gpus(board: Board, shape: Shape) -> int:
-    """Count the suitable devices that are free for the request now, on nodes that may get work."""
+    """Count the suitable devices that are free for the request now, on nodes that may get work; none for a request
+    without GPUs."""
     free = 0
+    if not shape.request.gpu_count:
+        return free
     for shelf in board.shelves:
         for positions in shelf.values():
             nodes = len(positions) if shape.allowed is None else sum(at in shape.allowed for at in positions)
