@@ -13,13 +13,16 @@ from gpusched.protocol.job_request import FieldError, JobRequest
 from scheduling.engine.model import Booking, DeviceHold, RankPlacement, RunningJob
 from tenants.auth.identity import Identity
 
-# The devices that a reservation lost have ended early. Whether it has begun is a matter of time alone: `state` follows.
+# The devices that a reservation lost have ended early; one that has lost all is a booking without devices, not ended.
+# Whether it has begun is a matter of time alone: `state` follows.
 _BOOKINGS = """
     SELECT r.id, r.tenant_id, r.user_ids, r.is_hard, extract(epoch FROM r.starts_at)::float8,
            extract(epoch FROM r.ends_at)::float8, d.node_id, sum(d.cpu_milli)::bigint, sum(d.memory_mb)::bigint,
            array_agg(d.device_id ORDER BY d.device_id)
-      FROM scheduling_reservation r JOIN scheduling_reserveddevice d ON d.reservation_id = r.id
-     WHERE r.state IN ('planned', 'active') AND (d.is_live OR NOT r.is_hard) AND d.ends_at > now()
+      FROM scheduling_reservation r
+      LEFT JOIN scheduling_reserveddevice d ON d.reservation_id = r.id AND (d.is_live OR NOT r.is_hard)
+       AND d.ends_at > now()
+     WHERE r.state IN ('planned', 'active') AND r.ends_at > now()
        AND (%(nodes)s::bigint[] IS NULL OR r.id IN (
            SELECT reservation_id FROM scheduling_reserveddevice WHERE node_id = ANY(%(nodes)s::bigint[])))
      GROUP BY r.id, d.node_id ORDER BY r.id, d.node_id
@@ -40,13 +43,15 @@ def load_bookings(node_ids: Sequence[int] | None = None) -> tuple[Booking, ...]:
         reservation_id, tenant_id, user_ids, is_hard, starts_at, ends_at, node_id, cpu_milli, memory_mb, devices = row
         known = bookings.get(reservation_id)
         ranks = known.ranks if known else ()
-        holds = tuple(DeviceHold(device_id) for device_id in devices)
+        if node_id is not None:
+            holds = tuple(DeviceHold(device_id) for device_id in devices)
+            ranks = (*ranks, RankPlacement(len(ranks), node_id, cpu_milli, memory_mb, holds))
         bookings[reservation_id] = Booking(
             id=reservation_id,
             tenant_id=tenant_id,
             starts_at=starts_at,
             ends_at=ends_at,
-            ranks=(*ranks, RankPlacement(len(ranks), node_id, cpu_milli, memory_mb, holds)),
+            ranks=ranks,
             user_ids=frozenset(user_ids),
             is_hard=is_hard,
         )

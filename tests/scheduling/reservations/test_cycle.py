@@ -8,15 +8,20 @@ from gpusched.lib.api.problems import Problem
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.rest.time_limits import Extension
 from jobs.models import Job
-from nodes.models import Allocation
+from nodes.held_idle import HeldIdlePolicy
+from nodes.models import Allocation, Node
 from scheduling.cycle import snapshot
 from scheduling.reservations import bookings
+from scheduling.reservations.lifecycle import review
 from scheduling.reservations.tables import ReservationUse
 from scheduling.whatif.extend import extend
 from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
 from tests.scheduling.reservations.booking import device_ids, reserve
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+
+_IDLE = HeldIdlePolicy("monitor", minutes=60.0, grace_minutes=20.0)
 
 
 @pytest.fixture
@@ -186,3 +191,23 @@ def test_job_of_others_waits_for_reserved_devices_with_the_reason_reserved_soon(
     job_id = submit(other_user, other_tenant)
     run_cycle()
     assert Job.objects.get(pk=job_id).reason == "reserved_soon"
+
+
+@pytest.mark.parametrize(
+    ("request_fields", "code"), [({"gpu_count": 0}, "reservation_pending"), ({"gpu_count": 1}, "constraint")]
+)
+def test_job_in_a_reservation_that_has_lost_its_gpus_is_not_told_that_it_ended(user, tenant, request_fields, code):
+    """A60: it lasts, and gets others as soon as there are any."""
+    node = make_node(gpus=1)
+    reservation = reserve(user, tenant, 0, 60)
+    Node.objects.filter(pk=node.id).update(state="lost")
+    review(_IDLE)
+    assert not reservation.devices.filter(is_live=True).exists()
+    job_id = submit(user, tenant, reservation=reservation.pk, **request_fields)
+    run_cycle()
+    job = Job.objects.get(pk=job_id)
+    assert (job.state, job.reason) == ("pending", code)
+    make_node(gpus=1)
+    review(_IDLE)
+    run_cycle()
+    assert state(job_id) == "scheduled"
