@@ -66,10 +66,10 @@ def cluster() -> Present:
     return Present(Snapshot((), running, free_nodes.nodes(running), ()), policy(), time.time())
 
 
-def outlook(job_id: int, *, is_held: bool = False) -> Outlook | None:
+def outlook(job_id: int, *, released: Sequence[int] = ()) -> Outlook | None:
     """Return why a job is pending, which changes would let it start, and when it will probably start. None if it is no
-    longer pending."""
-    view = take_snapshot(released=[job_id] if is_held else ())
+    longer pending. `released`: jobs to include as if they were not held and waited for no others."""
+    view = take_snapshot(released=released)
     if all(job.id != job_id for job in view.snapshot.jobs):
         return None
     if len(view.snapshot.jobs) > MAX_JOBS:

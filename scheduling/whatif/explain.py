@@ -51,12 +51,14 @@ def current_reason(job_id: int, identity: Identity) -> dict[str, Any]:
 def explain(job_id: int, identity: Identity) -> dict[str, Any]:
     """Return the current reason and, for a pending job, the engine's `also`, `counterfactual` and `estimate`."""
     reason = current_reason(job_id, identity)
-    outlook, depends, is_waiting = None, False, reason["position"] is not None
+    outlook, first, is_waiting = None, list[int](), reason["position"] is not None
     # A job that no cycle has considered yet may start at any moment: its own plan comes first.
     if is_waiting and reason["code"] != Pending.SCHEDULER_BEHIND:
         depends = reason["code"] == Pending.DEPENDENCY
-        is_kept = reason["state"] == JobState.HELD or depends or reason["code"] == Pending.MAX_PARALLEL
-        outlook = current.outlook(job_id, is_held=is_kept)
+        is_full = reason["code"] == Pending.MAX_PARALLEL
+        is_kept = reason["state"] == JobState.HELD or depends or is_full
+        first = _elements_before(job_id) if is_full else []
+        outlook = current.outlook(job_id, released=[*first, job_id] if is_kept else [])
     steps = [*(_after_release(job_id) if reason["state"] == JobState.HELD else []), *(outlook.steps if outlook else [])]
     # The written reason takes precedence: a plan of this moment may find another one.
     other_steps = [step for step in steps if step.reason.code != reason["code"]]
@@ -64,19 +66,29 @@ def explain(job_id: int, identity: Identity) -> dict[str, Any]:
     return {
         **reason,
         "also": [{name: step_reason[name] for name in ("code", "sentence")} for step_reason in also],
-        "counterfactual": _counterfactual(reason, steps, _own_jobs(outlook, identity)),
+        "counterfactual": _counterfactual(reason, steps, _own_jobs(outlook, identity), len(first)),
         **_estimate_fields(reason, outlook, identity),
     }
 
 
-_FULL_ARRAY = """
-    SELECT a.array_max_parallel AS "limit", count(*) FILTER (WHERE e.state <> 'pending') AS in_use,
-           count(*) FILTER (WHERE e.state = 'pending') AS ahead
+# Elements of the same array that are live, or wait again and start before the job.
+_OF_ITS_ARRAY = """
       FROM jobs_all me JOIN jobs_all a ON a.id = coalesce(me.array_id, me.id)
       JOIN jobs_all e ON e.array_id = a.id
-       AND (e.state IN ('scheduled', 'running', 'stopping') OR e.state = 'pending' AND e.id < me.id)
-     WHERE me.id = %s GROUP BY a.id, a.array_max_parallel HAVING count(*) >= a.array_max_parallel
+       AND (e.state IN ('scheduled', 'running', 'stopping')
+            OR e.state = 'pending' AND (e.eligible_at IS NULL OR e.eligible_at <= now()) AND e.id < me.id)
+     WHERE me.id = %s"""
+_FULL_ARRAY = f"""
+    SELECT a.array_max_parallel AS "limit", count(*) FILTER (WHERE e.state <> 'pending') AS in_use,
+           count(*) FILTER (WHERE e.state = 'pending') AS ahead {_OF_ITS_ARRAY}
+     GROUP BY a.id, a.array_max_parallel HAVING count(*) >= a.array_max_parallel
 """
+_BEFORE = f"SELECT e.id {_OF_ITS_ARRAY} AND e.state = 'pending' ORDER BY e.id"
+
+
+def _elements_before(job_id: int) -> list[int]:
+    """Return the waiting elements of its array that start before the job."""
+    return [row["id"] for row in query(_BEFORE, [job_id])]
 
 
 def _after_release(job_id: int) -> list[Step]:
@@ -168,15 +180,19 @@ def _seconds(period: dict[str, Any], now: datetime) -> float:
     return round(max((until - datetime.fromisoformat(period["since_at"])).total_seconds(), 0.0), 1)
 
 
-def _counterfactual(reason: dict[str, Any], steps: Sequence[Step], own_jobs: set[int]) -> dict[str, Any] | None:
-    """Return the change that would resolve the displayed reason: the job then starts, or waits for the next reason."""
+def _counterfactual(
+    reason: dict[str, Any], steps: Sequence[Step], own_jobs: set[int], before: int
+) -> dict[str, Any] | None:
+    """Return the change that would resolve the displayed reason: the job then starts, or waits for the next reason.
+    `before`: the waiting elements of its array that start first."""
     change = None
     if reason["code"] in (Pending.HELD_BY_USER, Pending.HELD_BY_ADMIN):
         change = Change("released")
     elif reason["code"] == Pending.DEPENDENCY:
         change = Change("dependencies_ended", reason["evidence"].get("jobs"))
     elif reason["code"] == Pending.MAX_PARALLEL:
-        change = Change("max_parallel", reason["evidence"].get("limit", 0) + 1)
+        limit, in_use = (int(reason["evidence"].get(name) or 0) for name in ("limit", "in_use"))
+        change = Change("max_parallel", max(limit, in_use + before) + 1)
     if change is not None:
         return present_change(change, starts=not steps, then=steps[0].reason if steps else None)
     if not steps or steps[0].change is None:

@@ -140,6 +140,26 @@ def test_array_behind_an_element_that_waits_again_counts_it(user, tenant):
     assert explain(int(first.split(".")[0]), user)["code"] == "capacity"
 
 
+def test_max_parallel_of_an_element_counts_those_that_start_before_it(user, tenant):
+    """A60: three elements wait again; room for one more would start the first of them."""
+    node = make_node(gpus=2)
+    array = submit(user, tenant, array=ArrayRequest(count=5, max_parallel=1))
+    keys = []
+    for _ in range(3):
+        run_cycle()
+        keys += node.start_all()
+        node.end(keys[-1], exit_code=1)
+    run_cycle()
+    node.start_all()
+    call("POST", f"/api/v1/jobs/{array}/retry", make_token(user))
+    run_cycle()
+    answers = [explain(job, user) for job in (*[int(key.split(".")[0]) for key in keys], array)]
+    assert {answer["code"] for answer in answers} == {"max_parallel"}
+    changes = [answer["counterfactual"] for answer in answers]
+    assert [(change["to"], change["starts"]) for change in changes] == [(2, True), (3, False), (4, False), (2, True)]
+    assert changes[1]["sentence"].startswith("with max_parallel 3 it would wait for another reason: ")
+
+
 def test_other_tenants_appear_only_as_numbers(user, tenant):
     other = make_tenant("secret")
     node = make_node(gpus=8)
