@@ -1,9 +1,9 @@
 """Select the array elements for the engine: as many of each array as could start now, and why the others wait."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import inf
+from math import inf, nextafter
 from typing import NamedTuple
 
 from gpusched.lib.bus import events
@@ -36,12 +36,13 @@ class OpenArray(NamedTuple):
 class ArrayView:
     """`jobs`: elements for the engine. `hidden_counts`: (last element of an array, how many wait behind it).
     `pending_groups`: elements held back by `max_parallel`, with their reason. `hidden`: those of them that are already
-    jobs."""
+    jobs. `first`: array → the element that waits again and comes before its next new one."""
 
     jobs: tuple[Job, ...] = ()
     hidden_counts: tuple[tuple[int, int], ...] = ()
     pending_groups: tuple[PendingGroup, ...] = ()
     hidden: frozenset[int] = frozenset()
+    first: Mapping[int, int] = field(default_factory=dict)
 
 
 _announced: Cache[None, Mapping[int, OpenArray]] = Cache()
@@ -74,12 +75,18 @@ def represent(
     hidden_counts: list[tuple[int, int]] = []
     pending_groups: list[PendingGroup] = []
     hidden: set[int] = set()
+    first: dict[int, int] = {}
     for array in arrays:
         free = inf if array.max_parallel is None else max(array.max_parallel - array.live, 0)
         eligible = sorted([job.id for job in retried.get(array.id, ()) if job.eligible_at <= now])
         late = eligible[int(free) :] if free < len(eligible) else []
         hidden.update(late)
         head, number = heads.get(array.id), 0
+        if len(eligible) > len(late):
+            first[array.id] = eligible[0]
+        if head is not None and eligible:
+            # Younger by less than the clock resolves: after them, and before the jobs that were submitted later.
+            head = replace(head, queued_at=nextafter(head.queued_at, inf))
         if head is not None:
             worth = worth_planning(head) if head.eligible_at <= now else 1
             number = int(min(array.waiting, free - len(eligible) + len(late), worth))
@@ -89,7 +96,7 @@ def represent(
         if ids := (*late, *([array.id] if head is not None and not number else [])):
             counts = {"limit": array.max_parallel, "in_use": array.live, "ahead": len(eligible) - len(late)}
             pending_groups.append(PendingGroup(ids, Pending.MAX_PARALLEL, counts))
-    return ArrayView(tuple(jobs), tuple(hidden_counts), tuple(pending_groups), frozenset(hidden))
+    return ArrayView(tuple(jobs), tuple(hidden_counts), tuple(pending_groups), frozenset(hidden), first)
 
 
 def elements_worth_planning(nodes: Sequence[Node] | None, maximum: int) -> Callable[[Job], float]:

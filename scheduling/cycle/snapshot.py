@@ -144,12 +144,13 @@ def _load(is_whole: bool, released: Sequence[int], is_own_transaction: bool) -> 
     basis.pending_groups = view.pending_groups
     jobs = (*[pending.job for id, pending in waiting.items() if id not in view.hidden], *view.jobs)
     pending_ids = {job.id for job in jobs} if released else set()
+    promised = _promised()
     snapshot = Snapshot(
         jobs=(*jobs, *[pending.job for pending in _load_jobs([id for id in released if id not in pending_ids])]),
         running=live,
         nodes=free_nodes,
         tenants=load_tenants(basis.policy),
-        reserved_job_id=_promised(),
+        reserved_job_id=promised and view.first.get(promised, promised),
         claims=load_nominations(),
         mix=recent_mix(),
         behind=view.hidden_counts,

@@ -318,3 +318,14 @@ def test_element_becomes_a_job_when_others_are_preempted_for_it(user, tenant):
     node.end(*node.held, reason="preempted", exit_code=None, signal=15)
     run_cycle()
     assert states(array) == {0: "scheduled", 1: "scheduled"}
+
+
+@pytest.mark.parametrize("max_parallel", [None, 3])
+def test_element_that_waits_again_starts_before_the_next_new_one(user, tenant, identity, max_parallel):
+    node, array = make_node(gpus=2), submit_array(user, tenant, 4, max_parallel)
+    run_cycle()
+    first, _ = node.start_all()
+    job_actions.requeue(int(first.split(".")[0]), identity)
+    node.end(first, reason="requeued", exit_code=None, signal=15)
+    run_cycle()
+    assert states(array) == {0: "scheduled", 1: "running"}
