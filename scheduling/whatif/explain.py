@@ -197,5 +197,4 @@ def _counterfactual(
         return present_change(change, starts=not steps, then=steps[0].reason if steps else None)
     if not steps or steps[0].change is None:
         return None
-    then = steps[1].reason if len(steps) > 1 else None
-    return present_change(steps[0].change, starts=steps[0].starts, then=then, own_jobs=own_jobs)
+    return present_change(steps[0].change, starts=steps[0].starts, then=steps[0].then, own_jobs=own_jobs)

@@ -8,6 +8,7 @@ from django.utils import timezone
 from gpusched.protocol.arrays import ArrayRequest
 from jobs.models import Job, JobReason
 from scheduling.whatif import current
+from tenants.models import Quota as TenantQuota
 from tests.api.test_access import call
 from tests.factories import make_member, make_node, make_tenant, make_token, run_cycle, submit
 
@@ -158,6 +159,20 @@ def test_max_parallel_of_an_element_counts_those_that_start_before_it(user, tena
     changes = [answer["counterfactual"] for answer in answers]
     assert [(change["to"], change["starts"]) for change in changes] == [(2, True), (3, False), (4, False), (2, True)]
     assert changes[1]["sentence"].startswith("with max_parallel 3 it would wait for another reason: ")
+
+
+def test_limit_behind_a_limit_is_named(user):
+    """A60: with a higher limit the job would wait for the next one."""
+    make_node(gpus=8)
+    tenant = make_tenant("small", quota={"max_gpus": 4})
+    member = make_member(tenant)
+    job = submit(member, tenant, gpu_count=4)
+    TenantQuota.objects.filter(tenant=tenant).update(max_gpus=2, max_gpus_by_model={"A100": 1})
+    run_cycle()
+    answer = explain(job, member)
+    assert (answer["code"], answer["counterfactual"]["starts"]) == ("tenant_limit", False)
+    then = "it would wait for another reason: requests 2 A100 GPUs, more than the limit of 1 of tenant small"
+    assert answer["counterfactual"]["sentence"] == f"with 2 GPUs {then}"
 
 
 def test_other_tenants_appear_only_as_numbers(user, tenant):

@@ -25,11 +25,13 @@ MAX_STEPS, MAX_TRIES = 5, 8
 
 class Step(NamedTuple):
     """A reason that a job waits, and the change that makes it start or leaves it with another reason; None: no change
-    was proved. `starts`: with this change, and those of the steps before, it starts."""
+    was proved. `starts`: with this change, and those of the steps before, it starts. `then`: otherwise why it waits
+    then, which may be the same code with other evidence."""
 
     reason: Reason
     change: Change | None
     starts: bool
+    then: Reason | None = None
 
 
 def obstacles(
@@ -53,7 +55,7 @@ def obstacles(
             steps.append(Step(reason, None, False))
             break
         change, snapshot, current_plan = cured
-        steps.append(Step(reason, change, _starts(current_plan, job_id)))
+        steps.append(Step(reason, change, _starts(current_plan, job_id), current_plan.reason_of(job_id)))
     return steps
 
 

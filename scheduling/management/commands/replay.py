@@ -62,9 +62,9 @@ def _explain(cycle: Recording, job_id: int) -> list[str]:
     if not steps:
         raise CommandError(f"job {job_id} does not wait in this recording.")
     lines = [f"job {job_id} waits: {reasons.sentence(steps[0].reason.code, steps[0].reason.evidence)}"]
-    for step, then in zip(steps, [*steps[1:], None], strict=True):
+    for step in steps:
         if step.change is not None:
-            following = reasons.sentence(then.reason.code, then.reason.evidence) if then else ""
+            following = reasons.sentence(step.then.code, step.then.evidence) if step.then else ""
             change = step.change
             lines.append(
                 "  "
