@@ -96,26 +96,6 @@ def test_idle_replica_is_stopped(tenant, user, node):
     assert Job.objects.get(pk=job_id).state == "stopping"
 
 
-def test_busy_replica_above_a_lowered_maximum_stops_once_its_batch_has_ended(tenant, user, node):
-    endpoint = make(tenant, user, min_replicas=2, max_replicas=2)
-    reconcile()
-    kept, drained = sorted(live())
-    run_cycle()
-    node.start_all()
-    for job_id, number in zip((kept, drained), ask(endpoint, user, 2), strict=True):
-        make_warm(job_id)
-        claim([number], replica=job_id)
-    execute("UPDATE serving_endpoint SET min_replicas = 0, max_replicas = 1")
-    reconcile()
-    reconcile()
-    assert live() == [kept]
-    assert Job.objects.get(pk=drained).state == "running"
-    execute("UPDATE serving_inferencerequest SET state = 'completed', ended_at = now()")
-    reconcile()
-    states = dict(Job.objects.values_list("pk", "state"))
-    assert states == {kept: "running", drained: "stopping"}
-
-
 def test_idle_replica_yields_to_a_waiting_job(tenant, user, node):
     job_id = run_idle_replica(tenant, user, node)
     reconcile()
