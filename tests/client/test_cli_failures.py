@@ -69,6 +69,15 @@ def test_every_command_reports_every_failure(server: FakeServer, failure: str, m
         assert "req-7" in result.stderr
 
 
+def test_refused_token_has_a_next_step_for_the_command_line(server: FakeServer) -> None:
+    """The sentences are those of gpusched/lib/api/problems.py."""
+    step = "send Authorization: Bearer <token>"
+    server.default = problem(401, "not_authenticated", "this token is unknown, expired or revoked", step)
+    result = call(server.url, "ps")
+    assert "next:  get a token by gpusched login; " in result.stderr
+    assert step not in result.stderr
+
+
 def test_table_of_commands_is_complete() -> None:
     def leaves(node: Any, path: str) -> list[str]:
         children = getattr(node, "commands", None)

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
 
 
 _IS_QUIET = False
+# The server's next step after a token that it refuses is for those who write requests by hand.
+_HEADER = "send Authorization: "
+_LOG_IN = "get a token by gpusched login; --token-file, GPUSCHED_TOKEN and GPUSCHED_TOKEN_FILE come before that one"
 
 
 def be_quiet(is_quiet: bool) -> None:
@@ -30,8 +33,8 @@ def failure(error: "GpuschedError") -> None:
     if len(error.errors) > 1:
         for problem in error.errors:
             _line(f"  {problem.field}: {problem.message}")
-    if error.next_step:
-        _line(f"next:  {error.next_step}")
+    if next_step := _LOG_IN if error.next_step.startswith(_HEADER) else error.next_step:
+        _line(f"next:  {next_step}")
     if error.request_id and error.exit_code == 1:
         _line(f"request id: {error.request_id}")
 
