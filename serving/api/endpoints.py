@@ -18,8 +18,10 @@ from gpusched.lib.api.rest import (
     read_body,
     read_query,
 )
+from gpusched.protocol.job_request import JobRequest
 from gpusched.protocol.rest.jobs import Page
 from gpusched.protocol.rest.serving import EndpointData
+from jobs.submit.job_row import resolve_tenant
 from serving.endpoints import endpoints
 from serving.endpoints.representation import represent_endpoints
 from serving.models import Endpoint
@@ -32,13 +34,14 @@ _OF_TENANT = {"tenant": "name of the tenant; needed if several of yours have an 
 
 
 class NewEndpoint(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """`template`: the job request of a replica, as for POST /jobs. `cost` null: 1 for embedding and other, 5 for llm,
-    10 for diffusion. `shares_replicas_with`: the name of an endpoint of the tenant whose replicas serve this one, too,
-    taking turns; its template is then that one's. `allowed_users` null: all members of the tenant. `warm_up`: a command
-    that a replica runs before its own, for at most `warm_up_seconds`, if pre-warming starts it."""
+    """`tenant` null: your only one. `template`: the job request of a replica, as for POST /jobs. `cost` null: 1 for
+    embedding and other, 5 for llm, 10 for diffusion. `shares_replicas_with`: the name of an endpoint of it whose
+    replicas serve this one, too, taking turns; its template is then that one's. `allowed_users` null: all members of
+    it. `warm_up`: a command that a replica runs before its own, for at most `warm_up_seconds`, if pre-warming starts
+    it."""
 
     name: str
-    tenant: str
+    tenant: str | None = None
     template: dict[str, Any] = msgspec.field(default_factory=dict)
     shares_replicas_with: str | None = None
     type: Type = "other"
@@ -112,9 +115,9 @@ class Endpoints(APIView):
         """Its replicas are jobs of the caller. The first request, or `min_replicas`, starts one."""
         caller = identity(request)
         values = msgspec.structs.asdict(read_body(request, NewEndpoint))
-        tenant = find_tenant(values.pop("tenant"), caller)
-        values["allowed_users"] = _users(values["allowed_users"], tenant.pk, caller)
-        endpoint = endpoints.create(tenant.pk, values, caller)
+        tenant_id, _ = resolve_tenant(JobRequest(tenant=values.pop("tenant")), caller)
+        values["allowed_users"] = _users(values["allowed_users"], tenant_id, caller)
+        endpoint = endpoints.create(tenant_id, values, caller)
         return Response({**_represent(endpoint), "status": "created"}, status=201)
 
 

@@ -47,6 +47,18 @@ def endpoint(token):
     return answer.json()
 
 
+def test_endpoint_without_a_tenant_is_of_the_only_one(token):
+    body = {"name": "embed", "tenant": None, "template": TEMPLATE}
+    assert call("POST", "/api/v1/endpoints", token, body).json()["tenant"] == "nlp"
+
+
+def test_endpoint_without_a_tenant_is_refused_to_a_member_of_several(user, token):
+    Membership.objects.create(tenant=make_tenant("vision"), user=user, role="member")
+    answer = call("POST", "/api/v1/endpoints", token, {"name": "embed", "template": TEMPLATE})
+    assert answer.status_code == 400
+    assert answer.json()["errors"][0]["message"] == "tenant is required; your tenants: nlp, vision"
+
+
 def test_owner_learns_nothing_of_users_of_other_tenants(endpoint, token, admin):
     make_member(make_tenant("vision"), name="zoe")
 
