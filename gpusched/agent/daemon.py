@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -59,19 +59,31 @@ class Plan:
 
 def run(plan: Plan) -> None:
     """Run until SIGTERM or SIGINT. Raises AlreadyRunning or JoinError. Exits if a node can no longer report."""
-    plan.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lock = os.open(plan.data_dir / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with usable(plan.data_dir):
+        plan.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = os.open(plan.data_dir / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise AlreadyRunning(f"another agent runs in {plan.data_dir}") from error
     pool = threads.start()
-    joined = list(pool.map(lambda name: _identity(plan, name), plan.machines))
+    with usable(plan.data_dir):
+        joined = list(pool.map(lambda name: _identity(plan, name), plan.machines))
     with asyncio.Runner() as runner:
         try:
             runner.run(_run(plan, joined, pool))
         except BaseException as error:  # noqa: BLE001 - it ends the process; closing the loop could block for ever
             end_process(error)
+
+
+@contextlib.contextmanager
+def usable(data_dir: Path) -> Iterator[None]:
+    """Raise JoinError, with a sentence, for a directory or file of the agent that it cannot read or write."""
+    try:
+        yield
+    except OSError as error:
+        reason = f"{error.filename or data_dir} cannot be used ({error.strerror})"
+        raise JoinError(f"{reason}; check its owner and the free space, or name another --data-dir") from error
 
 
 def directory_of(data_dir: Path, name: str) -> Path:

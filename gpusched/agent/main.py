@@ -112,8 +112,10 @@ def join(
     config.current()
     name = name or _hostname()
     directory = daemon.directory_of(data_dir, name)
-    previous = identity.with_tls(identity.load(directory, name), ca_file, certificate_file)
-    joined = identity.join(directory, previous, url, token, RealMachine().facts())
+    facts = RealMachine().facts()
+    with daemon.usable(data_dir):
+        previous = identity.with_tls(identity.load(directory, name), ca_file, certificate_file)
+        joined = identity.join(directory, previous, url, token, facts)
     typer.echo(f"joined {joined.url} as node {joined.name}")
     if joined.url.startswith("http:") and not identity.is_near(joined.url):
         typer.echo("note: http is not encrypted; put TLS in front of the server, and join over https", err=True)

@@ -74,6 +74,15 @@ def test_join_names_the_address_to_which_the_server_redirects(tmp_path: Path) ->
     assert f"{url} redirects to https://head.example; join with that address" in result.stderr
 
 
+@pytest.mark.parametrize("command", [("join", "http://127.0.0.1:1", "j1.token"), ("run",)])
+def test_agent_explains_that_its_directory_cannot_be_used(tmp_path: Path, command: tuple[str, ...]) -> None:
+    """As without the right to write there, or on a full disk."""
+    (tmp_path / "file").touch()
+    result = gpusched_agent(command[0], "--data-dir", str(tmp_path / "file" / "agent"), *command[1:])
+    assert (result.returncode, "Traceback" in result.stderr) == (1, False), result.stderr
+    assert "cannot be used (Not a directory); check its owner and the free space" in result.stderr
+
+
 def test_join_uses_the_configured_directory_unless_an_option_overrides_it(tmp_path: Path, control: Control) -> None:
     variables = written(tmp_path, f"data_dir = '{tmp_path}/configured'\n")
     gpusched_agent("join", "--name", "a", control.url, "j1.token", **variables)
