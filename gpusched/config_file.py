@@ -1,5 +1,6 @@
 """Read the server's settings from a TOML file: the names of the environment variables in lower case, without prefix."""
 
+import errno
 import re
 import stat
 import tomllib
@@ -23,6 +24,14 @@ _NAMES = {str: "a string", bool: "a boolean", int: "an integer", float: "a float
 
 class SettingError(ValueError):
     """A setting is invalid; the message names it and the accepted values."""
+
+
+def unusable_data_dir(error: OSError) -> SettingError:
+    """Return the reason why the data directory cannot be used, with the next step."""
+    reason = f"{error.filename or 'the data directory'} cannot be used ({error.strerror})"
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    step = "free space there" if is_full else "run as the user to whom it belongs"
+    return SettingError(f"{reason}; {step}, or set GPUSCHED_DATA_DIR")
 
 
 @dataclass(frozen=True)

@@ -270,11 +270,6 @@ def read(environ: dict[str, str] | None = None) -> Env:
         raise SettingError(f"{error} ({file.path} sets {', '.join(set_there)})" if file else str(error)) from error
 
 
-def unusable_data_dir(error: OSError) -> SettingError:
-    reason = f"{error.filename} cannot be used ({error.strerror})"
-    return SettingError(f"{reason}; run as the user to whom it belongs, or set GPUSCHED_DATA_DIR")
-
-
 def _file(path: Path) -> SettingsFile:
     secrets = {f.name for f in fields(Env) if f.metadata["is_secret"]}
     return config_file.load(path, {f.name: _type_of(f) for f in fields(Env)}, secrets)

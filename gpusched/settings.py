@@ -7,6 +7,7 @@ from pathlib import Path
 from django.templatetags.static import static
 
 from gpusched import __version__, env
+from gpusched.config_file import unusable_data_dir
 from gpusched.installation import SERVER_ROOT
 from gpusched.lib.db.connections import django_database
 from gpusched.lib.limits import MAX_BODY_BYTES
@@ -27,7 +28,7 @@ def _secret_key() -> str:
     try:
         return _stored_key(DATA_DIR / "secret_key")
     except OSError as error:
-        raise env.unusable_data_dir(error) from error
+        raise unusable_data_dir(error) from error
 
 
 def _stored_key(path: Path) -> str:

@@ -6,6 +6,7 @@ import psycopg
 from django.db import connection
 from psycopg.conninfo import conninfo_to_dict
 
+from gpusched.env import SettingError
 from gpusched.lib.db.hosts import hosts
 
 # Bounds for a network that drops packets, in seconds (tcp_user_timeout: milliseconds); the URL can override them. The
@@ -28,16 +29,16 @@ def django_database(url: str) -> dict[str, Any]:
 
     Several hosts, `host1:5432,host2:5432`, are a primary and its standbys: a connection goes to the one that accepts
     writes. An empty URL returns an entry that cannot connect, so that commands without a database still run. Each
-    thread keeps its connection: every process has a fixed number of threads that use the database. Raises ValueError
+    thread keeps its connection: every process has a fixed number of threads that use the database. Raises SettingError
     for an invalid URL, without repeating it, as it has a password."""
     url = url or "postgresql://nobody@127.0.0.1:1/no-database-yet"
     if not url.startswith(("postgres://", "postgresql://")):
-        raise ValueError("DATABASE_URL must start with postgresql://; gpusched needs PostgreSQL")
+        raise SettingError("GPUSCHED_DATABASE_URL must start with postgresql://; gpusched needs PostgreSQL")
     try:
         options: dict[str, Any] = conninfo_to_dict(url)
     except psycopg.ProgrammingError:
         form = "postgresql://user:password@host:port/name; several hosts are separated by commas"
-        raise ValueError(f"DATABASE_URL is not a valid address of a database; its form is {form}") from None
+        raise SettingError(f"GPUSCHED_DATABASE_URL is not a valid address; its form is {form}") from None
     host = options.pop("host", "")
     if "," in host:
         options = {"target_session_attrs": "read-write", "connect_timeout": SEVERAL_SECONDS, **options}

@@ -1,6 +1,7 @@
 """Supervise all parts on one machine, for `make up` and `make demo`: start them in order, restart those that end, and
 stop them in reverse."""
 
+import errno
 import fcntl
 import json
 import os
@@ -20,7 +21,8 @@ from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
-from gpusched.env import CONFIG, Env, unusable_data_dir
+from gpusched.config_file import unusable_data_dir
+from gpusched.env import CONFIG, Env
 from gpusched.lib.db import embedded
 from gpusched.lib.process import part_logs, tls_proxy
 from gpusched.lib.process.children import die_with_parent
@@ -150,10 +152,11 @@ class Machine:
             probe.bind((self.env.http_host, self.port))
         except OSError as error:
             probe.close()
-            raise StartError(
-                f"port {self.port} of {self.env.http_host} cannot be used ({error.strerror}); "
-                f"stop the process that uses it, or choose another port with GPUSCHED_HTTP_PORT"
-            ) from error
+            step = "stop the process that uses it, or choose another port with GPUSCHED_HTTP_PORT"
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                step = "set GPUSCHED_HTTP_HOST to an address of this machine"
+            sentence = f"port {self.port} of {self.env.http_host} cannot be used ({error.strerror}); {step}"
+            raise StartError(sentence) from error
         if is_shared:
             probe.listen(1024)
             self.shared = probe
@@ -165,6 +168,7 @@ class Machine:
         """Check that Caddy is installed, and its ports free, before anything starts."""
         if self.proxy is None:
             return
+        tls_proxy.require_name(self.tls_name)
         try:
             tls_proxy.program()
         except FileNotFoundError as error:

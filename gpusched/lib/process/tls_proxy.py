@@ -2,12 +2,13 @@
 
 import ipaddress
 import json
+import re
 import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpusched.env import Env
+from gpusched.env import Env, SettingError
 
 PROGRAM = "caddy"
 # The published certificate of its own authority, in the data directory.
@@ -62,6 +63,19 @@ _AGENTS = """\
 	}
 	respond @unknown_agent `{"detail": "agents need a certificate", "next_step": "join with --certificate-file"}` 403
 """
+
+
+def require_name(name: str) -> None:
+    """Raise SettingError for what is no name, which Caddy may take for something else."""
+    if re.fullmatch(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?", name):
+        return
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        raise SettingError(
+            f"--tls (GPUSCHED_TLS_NAME) is not a name or an address: {name!r}; write it like gpu.example.org, without "
+            "https:// and port"
+        ) from None
 
 
 @dataclass(frozen=True)

@@ -55,5 +55,10 @@ def _database() -> Iterator[str]:
         if is_embedded:
             with backups.database(settings.DATA_DIR, "") as url:
                 yield url
+        elif url := database_url():
+            yield url
         else:
-            yield database_url()
+            raise backups.BackupError(
+                f"no server has used the data directory {settings.DATA_DIR}; set GPUSCHED_DATA_DIR to the server's data"
+                " directory, or GPUSCHED_DATABASE_URL"
+            )

@@ -11,8 +11,8 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.management import call_command
-from django.core.management.base import BaseCommand
-from django.db import connection, transaction
+from django.core.management.base import BaseCommand, CommandError
+from django.db import OperationalError, connection, transaction
 from django.db.models import Q
 
 from gpusched.lib.db.locks import Lock, locked
@@ -40,7 +40,7 @@ class Command(BaseCommand):
         parser.add_argument("--join-token-hours", type=float, default=1, help="validity of this machine's join token")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        if migrate.is_needed(connection):
+        if _is_migration_needed():
             call_command("migrate", verbosity=0, interactive=False)
         # One transaction: after a start that fails here, the next one creates the admin, and knows the password.
         with locked(Lock.BOOTSTRAP), transaction.atomic():
@@ -51,6 +51,14 @@ class Command(BaseCommand):
                     _demo_tenant(fields, quota, username)
             facts["join_token"] = create_join_token(options["join_token_hours"], "this machine")[1]
         self.stdout.write(json.dumps(facts))
+
+
+def _is_migration_needed() -> bool:
+    try:
+        return migrate.is_needed(connection)
+    except OperationalError as error:
+        place = f" at {host}" if (host := connection.settings_dict["HOST"]) else ""
+        raise CommandError(f"cannot use the database{place}: {error}; check GPUSCHED_DATABASE_URL") from error
 
 
 def _admin() -> str | None:

@@ -22,6 +22,8 @@ class Command(BaseCommand):
         parser.add_argument("--no-agent", action="store_true", help="no agent on this machine")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        if not 0 <= options["port"] <= 65_535:
+            raise CommandError(f"--port {options['port']} is not from 1 to 65535; 0: any free one")
         machine = Machine(
             self.env.data_dir.absolute(),
             self.env,

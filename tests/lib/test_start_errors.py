@@ -1,0 +1,66 @@
+"""Mistakes in how the server is started, as seen at the terminal: a sentence, and no traceback."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpusched.config_file import unusable_data_dir
+from tests.system import prepared
+from tests.system.stack import ROOT
+
+
+def failure_of(command: str, tmp_path: Path, **variables: str) -> str:
+    """Return what `manage.py` prints on stderr in a new data directory."""
+    environment = {**prepared.outside(), "GPUSCHED_DATA_DIR": str(tmp_path), **variables}
+    result = subprocess.run(
+        [sys.executable, "manage.py", *command.split(" ")], cwd=ROOT, env=environment, capture_output=True, text=True,
+        timeout=60,
+    )  # fmt: skip
+    assert (result.returncode, "Traceback" in result.stderr) == (1, False), result.stderr
+    return result.stderr
+
+
+@pytest.mark.parametrize("port", [-1, 65_536])
+def test_up_refuses_what_is_no_port(tmp_path: Path, port: int) -> None:
+    assert f"--port {port} is not from 1 to 65535" in failure_of(f"up --port={port}", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["https://gpu.example.org", "gpu.example.org:443", "gpu.example.org/", "*", "a,b", "{"]
+)
+def test_up_refuses_what_is_no_name_for_tls(tmp_path: Path, name: str) -> None:
+    """Caddy would start, for another address than `up` prints."""
+    assert f"is not a name or an address: {name!r}" in failure_of(f"up --port=0 --tls {name}", tmp_path)
+
+
+def test_up_names_the_setting_if_its_address_is_of_another_machine(tmp_path: Path) -> None:
+    printed = failure_of("up --port=8000", tmp_path, GPUSCHED_HTTP_HOST="192.0.2.1")
+    assert "set GPUSCHED_HTTP_HOST to an address of this machine" in printed
+
+
+def test_up_explains_a_database_that_it_cannot_use(tmp_path: Path) -> None:
+    url = "postgresql://gpusched:secret@127.0.0.1:1/gpusched"
+    printed = failure_of("up --port=0 --no-agent", tmp_path, GPUSCHED_DATABASE_URL=url)
+    assert "cannot use the database at 127.0.0.1: " in printed
+    assert "check GPUSCHED_DATABASE_URL" in printed and "secret" not in printed
+
+
+@pytest.mark.parametrize("url", ["mysql://gpusched:secret@db/gpusched", "postgresql://gpusched:secret@db/x?nope=1"])
+@pytest.mark.parametrize("command", ["up --port=0", "migrate"])
+def test_server_explains_an_address_that_is_no_databases(tmp_path: Path, command: str, url: str) -> None:
+    printed = failure_of(command, tmp_path, GPUSCHED_DATABASE_URL=url)
+    assert "GPUSCHED_DATABASE_URL " in printed and "secret" not in printed
+
+
+def test_backup_explains_a_data_directory_that_no_server_has_used(tmp_path: Path) -> None:
+    printed = failure_of("backup", tmp_path)
+    assert f"no server has used the data directory {tmp_path}; set GPUSCHED_DATA_DIR" in printed
+
+
+def test_full_disk_is_no_matter_of_the_owner() -> None:
+    """A write has no file name in its error."""
+    assert str(unusable_data_dir(OSError(28, "No space left on device"))) == (
+        "the data directory cannot be used (No space left on device); free space there, or set GPUSCHED_DATA_DIR"
+    )
