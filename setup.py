@@ -3,6 +3,7 @@ gpusched/_server (gpusched/installation.py says why). Everything else is in pypr
 
 import shutil
 from pathlib import Path
+from warnings import warn
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
@@ -24,7 +25,8 @@ class BuildWithServer(build_py):
         if self.editable_mode:
             return
         if not (ROOT / PAGE).exists():
-            raise SystemExit(f"{PAGE} is missing: build the page first (make setup)")
+            # Agent, command line and SDK do not need it: a node installs them from a fresh checkout, without Node.
+            warn(f"{PAGE} is missing: the server will not start (build the page by `make setup`)", stacklevel=1)
         server = Path(self.build_lib) / TARGET
         shutil.rmtree(server, ignore_errors=True)  # of an earlier build
         for name in APPS:

@@ -5,16 +5,22 @@ import os
 import secrets
 import sys
 
-from gpusched.installation import SERVER_ROOT
+from gpusched.installation import IS_CHECKOUT, SERVER_ROOT
 
 # They sign nothing, and any user may run them: without a key, the settings would generate one in the current directory.
 KEYLESS = {"install", "ready"}
+PAGE = "frontend/static/live/live.js"
 
 
 def main() -> None:
     """Run the management command in sys.argv, such as `up`."""
     if importlib.util.find_spec("django") is None:
         sys.exit("gpusched-server: the server is not installed; run: pip install 'gpusched[server]'")
+    if not IS_CHECKOUT and sys.argv[1:2] in (["up"], ["web"]) and not (SERVER_ROOT / PAGE).exists():
+        sys.exit(
+            "gpusched-server: the page is missing, because it was not built in the checkout from which this was "
+            "installed; run `make setup` there, and install again with --force-reinstall"
+        )
     if str(SERVER_ROOT) not in sys.path:
         sys.path.insert(0, str(SERVER_ROOT))
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpusched.settings")

@@ -78,3 +78,30 @@ def test_setup_prints_why_npm_failed(checkout: Path) -> None:
 
     assert result.returncode != 0
     assert "absent@1.0.0" in result.stderr + result.stdout
+
+
+def test_checkout_without_the_built_page_installs_all_but_the_server(tmp_path: Path) -> None:
+    """As `pip install .` does on a node; the server says why it does not start."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file() and not name.startswith(("tests/", "docs/", "benchmarks/")):
+            (tmp_path / "checkout" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, tmp_path / "checkout" / name)
+    (tmp_path / "checkout" / "frontend" / "static" / "live" / "live.js").unlink(missing_ok=True)
+
+    build = [sys.executable, "setup.py", "--quiet", "build_py", "--build-lib", str(tmp_path / "installed")]
+    subprocess.run(build, cwd=tmp_path / "checkout", check=True)
+
+    def run(program: str, argument: str) -> subprocess.CompletedProcess[str]:
+        script = f"import sys; sys.argv = ['it', '{argument}']; from {program} import main; sys.exit(main())"
+        variables = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
+        return subprocess.run(
+            [sys.executable, "-c", script], cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=60
+        )
+
+    for program in ("gpusched.agent.main", "gpusched.cli.main"):
+        result = run(program, "version")
+        assert (result.returncode, result.stdout.startswith("gpusched")) == (0, True), result.stderr
+    result = run("gpusched.server", "up")
+    assert result.returncode == 1
+    assert result.stderr.startswith("gpusched-server: the page is missing") and "make setup" in result.stderr
