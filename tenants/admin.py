@@ -25,6 +25,7 @@ from gpusched.lib.api.problems import Problem
 from gpusched.lib.audit.admin import Audited
 from gpusched.lib.hooks import hook
 from gpusched.lib.json_fields import refuse_undecodable
+from gpusched.lib.web.autocompletion import KeyFields
 from gpusched.protocol.states import Role
 from tenants import bucket_admin  # noqa: F401 - registers token buckets
 from tenants.auth import tokens
@@ -168,7 +169,7 @@ class MembershipFormSet(BaseInlineFormSet):  # type: ignore[type-arg]
             raise ValidationError("Not saved: a tenant needs an owner who can log in.")
 
 
-class MembershipInline(TabularInline):  # type: ignore[misc]
+class MembershipInline(KeyFields, TabularInline):  # type: ignore[misc]
     model = Membership
     formset = MembershipFormSet
     extra = 0

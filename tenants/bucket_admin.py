@@ -13,6 +13,7 @@ from django.http import HttpRequest
 from unfold.admin import ModelAdmin
 
 from gpusched.lib.api.problems import Problem
+from gpusched.lib.web.autocompletion import KeyFields
 from tenants import bucket_limits
 from tenants.models import TokenBucket
 
@@ -52,7 +53,7 @@ class BucketForm(forms.ModelForm):  # type: ignore[type-arg]
 
 
 @admin.register(TokenBucket)
-class BucketAdmin(ModelAdmin):  # type: ignore[misc]
+class BucketAdmin(KeyFields, ModelAdmin):  # type: ignore[misc]
     form = BucketForm
     list_display = (*_OF, *_LIMITS, "created_by")
     list_filter = ("tenant", "limits")

@@ -59,6 +59,19 @@ def test_admin_login_explains_itself_to_members():
     assert "for administrators" not in text_of(browser().get("/admin/login/"))
 
 
+@pytest.mark.parametrize("value", ["x", "{}", "\x00", "-1", "99999999999999999999", "²", ""])
+def test_admin_shows_a_form_again_whose_choice_is_no_key(value):
+    tenant = make_tenant()
+    root = browser(make_user("root", admin=True))
+    bucket = {"tenant": value, "user": value, "scope": "user", "limits": "tasks", "rate_per_second": "x", "burst": ""}
+    answer = root.post("/admin/tenants/tokenbucket/add/", bucket)
+    assert (answer.status_code, "Enter a number." in text_of(answer)) == (200, True)
+    member = {"memberships-0-user": value, "memberships-0-role": "owner", "memberships-0-tenant": tenant.pk}
+    counts = {f"{kind}-{name}": "0" for kind in ("quota", "memberships") for name in ("TOTAL_FORMS", "INITIAL_FORMS")}
+    answer = root.post(f"/admin/tenants/tenant/{tenant.pk}/change/", {**counts, **member, "memberships-TOTAL_FORMS": 1})
+    assert answer.status_code == 200
+
+
 @pytest.mark.parametrize(
     "address",
     [
