@@ -4,7 +4,7 @@ All bookings exclude each other by a lock; the cycles and longer time limits sha
 a reservation at one moment. PostgreSQL's exclusion constraint decides in any case."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from django.db import transaction
@@ -154,10 +154,15 @@ def _suitable(wish: Wish, *, soft: bool) -> list[OfferedNode]:
             422,
             "never_fits",
             f"{wish.shape.gpus} GPUs of this kind do not exist {where}; the largest possible is {most}",
-            next_step="reserve fewer GPUs, or allow several nodes (one_node false)" if wish.shape.one_node
-            else "reserve fewer GPUs, or other ones",
-        )  # fmt: skip
+            next_step=_step_for_too_many(nodes, wish.shape, most),
+        )
     return nodes
+
+
+def _step_for_too_many(nodes: Sequence[OfferedNode], shape: Shape, most: int) -> str:
+    if largest(nodes, replace(shape, one_node=False)) >= shape.gpus:
+        return "reserve fewer GPUs, or let them be on several nodes (--several-nodes, in REST one_node: false)"
+    return "reserve fewer GPUs, or other ones" if most else "reserve other ones, or add a node with GPUs"
 
 
 def _emptied(node: OfferedNode) -> OfferedNode:

@@ -134,6 +134,22 @@ def test_shape_that_no_node_has_can_never_be_reserved(user, tenant, fields):
     assert (refused.value.status, refused.value.code) == (422, "never_fits")
 
 
+@pytest.mark.parametrize(
+    ("sizes", "step"),
+    [
+        ((2, 2), "reserve fewer GPUs, or let them be on several nodes (--several-nodes, in REST one_node: false)"),
+        ((2, 1), "reserve fewer GPUs, or other ones"),
+        ((0,), "reserve other ones, or add a node with GPUs"),
+    ],
+)
+def test_refusal_of_too_many_devices_advises_what_helps(user, tenant, sizes, step):
+    for gpus in sizes:
+        make_node(gpus=gpus)
+    with pytest.raises(Problem) as refused:
+        reserve(user, tenant, gpus=4)
+    assert refused.value.next_step == step
+
+
 def test_reservation_of_several_nodes_takes_as_few_as_possible(user, tenant):
     make_node(gpus=2)
     large = make_node(gpus=4)
