@@ -130,17 +130,18 @@ MANY = [predicted(id, 1, 25, age=60.0) for id in range(11, 30)]
 
 
 def test_backlog_is_the_work_in_the_cluster_over_its_capacity() -> None:
-    """A12: a waiting job counts with its prediction, at most with twice the mean age of the running jobs."""
+    """A12: a waiting job counts with the mean age of the running jobs, at most with its limit; A70: whatever is
+    predicted."""
     assert backlog(half_full(), NOW).seconds == pytest.approx(30 / 16 * HOUR)
-    short, long = predicted(1, 8, 60), predicted(2, 8, 90 * 60)
-    assert backlog(half_full(short), NOW).seconds == pytest.approx((30 + 8 * 1) / 16 * HOUR)
-    assert backlog(half_full(long), NOW).seconds == pytest.approx((30 + 8 * 6) / 16 * HOUR)
-    assert backlog(half_full(job(3, gpus=8)), NOW).seconds == pytest.approx((30 + 8 * 6) / 16 * HOUR)
+    for waiting in (predicted(1, 8, 60), predicted(2, 8, 90 * 60), job(3, gpus=8)):
+        assert backlog(half_full(waiting), NOW).seconds == pytest.approx((30 + 8 * 3) / 16 * HOUR)
+    limited = replace(job(1, gpus=8), max_runtime_seconds=3600)
+    assert backlog(half_full(limited), NOW).seconds == pytest.approx((30 + 8 * 1) / 16 * HOUR)
     impossible = job(4, gpus=64)
-    assert backlog(half_full(impossible), NOW).seconds == pytest.approx((30 + 16 * 6) / 16 * HOUR)
-    later = replace(long, eligible_at=NOW + HOUR)
+    assert backlog(half_full(impossible), NOW).seconds == pytest.approx((30 + 16 * 3) / 16 * HOUR)
+    later = replace(limited, eligible_at=NOW + HOUR)
     assert backlog(half_full(later), NOW).seconds == pytest.approx(30 / 16 * HOUR)
-    array = replace(half_full(short), behind=((1, 9),))
+    array = replace(half_full(limited), behind=((1, 9),))
     assert backlog(array, NOW).seconds == pytest.approx((30 + 10 * 8 * 1) / 16 * HOUR)
 
 
@@ -153,9 +154,9 @@ def test_backlog_adds_the_drain_of_a_place_for_jobs_of_several_gpus() -> None:
     assert result.wait_seconds(job(1, gpus=2)) - result.wait_seconds(job(2, gpus=1)) == pytest.approx(3 * HOUR)
 
 
-@pytest.mark.parametrize(("hours", "is_promised"), [(8, False), (9, True)])
+@pytest.mark.parametrize(("hours", "is_promised"), [(9, False), (10, True)])
 def test_shortest_promises_a_place_only_to_a_job_that_starves(hours: float, is_promised: bool) -> None:
-    """A12: the backlog with this job is (30 + 48 + 8) / 16 hours, and the drain takes 3 more."""
+    """A12: the backlog with this job is (30 + 24 + 57) / 16 hours, and the drain takes 3 more."""
     new_plan = decide(half_full(job(1, gpus=8, age=hours * HOUR), *MANY), SHORTEST)
     assert (new_plan.reservation is not None) is is_promised
     assert len(new_plan.placements) == (3 if is_promised else 6)
@@ -182,14 +183,23 @@ def test_promised_starving_job_keeps_its_place_when_another_is_older() -> None:
 
 
 @pytest.mark.parametrize("minutes", [1, 25, 600, 100_000])
-def test_promised_job_keeps_its_place_when_predictions_of_other_jobs_rise(minutes: float) -> None:
-    """A12, A70: predictions of others raise the backlog, and with it the time after which a job starves."""
+def test_promised_job_keeps_its_place_when_other_jobs_arrive(minutes: float) -> None:
+    """A12, A70: they raise the backlog, and with it the time after which a job starves."""
     others = [predicted(id, 8, minutes, age=60.0) for id in range(3, 6)]
     first = decide(half_full(job(1, gpus=8, age=9 * HOUR), predicted(2, 8, 1)), SHORTEST).reservation
     assert first is not None and first.job_id == 1
     state = replace(half_full(job(1, gpus=8, age=9 * HOUR), *others), reserved_job_id=1)
     second = decide(state, SHORTEST).reservation
     assert second is not None and (second.job_id, second.at) == (1, first.at)
+
+
+@pytest.mark.parametrize("minutes", [1, 25, 600, 100_000])
+def test_predictions_of_other_jobs_move_no_promise(minutes: float) -> None:
+    """A70"""
+    others = [predicted(id, 8, minutes, age=60.0) for id in range(3, 6)]
+    for hours, is_promised in ((10, False), (11, True)):
+        new_plan = decide(half_full(job(1, gpus=8, age=hours * HOUR), *others), SHORTEST)
+        assert (new_plan.reservation is not None) is is_promised
 
 
 def test_a_starving_job_of_a_higher_band_takes_its_place() -> None:

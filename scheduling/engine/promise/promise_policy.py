@@ -5,7 +5,6 @@ from math import fsum, inf
 from typing import Protocol
 
 from scheduling.engine.model import Job, Policy, Request, Snapshot
-from scheduling.engine.queue.ordering import run_seconds
 
 
 class PromisePolicy(Protocol):
@@ -54,11 +53,12 @@ class Backlog:
 
 
 def backlog(snapshot: Snapshot, now: float) -> Backlog:
-    """Estimate the work in the cluster from the running jobs, as predictions may be far too long.
+    """Estimate the work in the cluster from the running jobs, as predictions may be far too long, and must move no
+    promise.
 
     A job met at a random moment has on average half of its run time behind it, and as much ahead. So the running jobs
-    still need as much as they have received, and a waiting job counts with its predicted run time or limit, but at
-    most with twice the mean age of the running jobs. If nothing runs there is no evidence, and no need for a promise.
+    still need as much as they have received, and a waiting job counts with their mean age, or with its limit if that is
+    shorter. If nothing runs there is no evidence, and no need for a promise.
     """
     busy = fsum(_width(job.request) for job in snapshot.running)
     received = fsum(_width(job.request) * max(now - job.started_at, 0.0) for job in snapshot.running)
@@ -69,7 +69,7 @@ def backlog(snapshot: Snapshot, now: float) -> Backlog:
     age = received / busy
     hidden_counts = dict(snapshot.behind)
     waiting = fsum(
-        min(_width(job.request), capacity) * min(run_seconds(job), 2.0 * age) * (1 + hidden_counts.get(job.id, 0))
+        min(_width(job.request), capacity) * min(_limit(job), age) * (1 + hidden_counts.get(job.id, 0))
         for job in snapshot.jobs
         if job.eligible_at <= now
     )
@@ -84,7 +84,7 @@ class Starving:
     passed. The bound grows with the backlog, so under overload the order does not become that of arrival, and it is
     short while few jobs wait, when a promise costs little.
 
-    A job that has the promise keeps it until it starts. Otherwise predictions of other jobs, which raise the backlog,
+    A job that has the promise keeps it until it starts. Otherwise other jobs, which raise the backlog when they arrive,
     would move its start.
     """
 
@@ -136,6 +136,10 @@ class NoPromise:
 
 def _age(job: Job) -> tuple[float, int]:
     return max(job.queued_at, job.eligible_at), job.id
+
+
+def _limit(job: Job) -> float:
+    return inf if job.max_runtime_seconds is None else job.max_runtime_seconds
 
 
 def _width(request: Request) -> int:
