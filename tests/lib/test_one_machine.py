@@ -59,6 +59,7 @@ def test_server_listens_on_an_ipv6_address(tmp_path: Path) -> None:
 def test_logs_of_running_parts_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(part_logs, "MAX_BYTES", 5)
     machine = Machine(tmp_path, Env(), 0, demo=False, agent=False, log=lambda _: None)
+    tmp_path.chmod(0o755)  # for a user of PostgreSQL, else its data are under /var/lib
     machine.database = Running(tmp_path / "postgres")
     machine.parts = [Part("web", []), Part("cycles", [])]
     machine._output(machine.parts[0]).parent.mkdir()
