@@ -11,7 +11,7 @@ from scheduling.engine.bookings.booked_promise import promise_beside
 from scheduling.engine.bookings.bookings import Bookings, avoided_devices
 from scheduling.engine.bookings.own_bookings import OwnBookings
 from scheduling.engine.explain.explain import ClusterState, preempt_delay, reclaim_pending
-from scheduling.engine.explain.feasibility import minimum_use_in, over_limit
+from scheduling.engine.explain.feasibility import minimum_use_in, over_model_limits
 from scheduling.engine.explain.inventory import eligible, fits
 from scheduling.engine.limits.accounts import Accounts, ExceededLimit
 from scheduling.engine.limits.online_split import limits_now
@@ -305,11 +305,9 @@ class Allocator:
         self.promise_policy.started(job)
 
     def _is_over_limit(self, job: Job) -> bool:
-        """Return whether the job exceeds its tenant's limits by itself, also those per model together."""
+        """Return whether the job exceeds its tenant's limits per model together, by itself."""
         tenant = self.accounts.tenants[job.tenant_id]
-        if not tenant.max_gpus_by_model:
-            return False  # the other limits have stopped it already
-        return over_limit(job.request, tenant, self.cluster.inventory, self.policy) is not None
+        return over_model_limits(job.request, tenant, self.cluster.inventory, self.policy) is not None
 
     def _least_use(self, job: Job | RunningJob) -> Use:
         """Return what a running job takes of the limits, or a waiting one takes at least."""

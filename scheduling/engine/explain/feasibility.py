@@ -128,6 +128,11 @@ def blocked_by_taints(request: Request, inventory: Inventory, policy: Policy) ->
     return PendingReason("taint", {"taints": ", ".join(map(str, sorted(needed))), "nodes": nodes})
 
 
+def over_model_limits(request: Request, tenant: Tenant, inventory: Inventory, policy: Policy) -> PendingReason | None:
+    """Return `over_limit` for a request that no limit has stopped: those per model together may still exclude it."""
+    return over_limit(request, tenant, inventory, policy) if tenant.max_gpus_by_model else None
+
+
 def over_limit(request: Request, tenant: Tenant, inventory: Inventory, policy: Policy) -> PendingReason | None:
     """Return `tenant_limit` if the request alone exceeds a limit of its tenant."""
     types = matching(request, inventory)

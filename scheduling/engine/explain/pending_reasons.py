@@ -14,7 +14,13 @@ from scheduling.engine.explain.explain import (
     over_quota,
     promised_to_other,
 )
-from scheduling.engine.explain.feasibility import bounds_of, exceeds_online_capacity, over_limit, too_large
+from scheduling.engine.explain.feasibility import (
+    bounds_of,
+    exceeds_online_capacity,
+    over_limit,
+    over_model_limits,
+    too_large,
+)
 from scheduling.engine.limits.accounts import ExceededLimit
 from scheduling.engine.model import Job, PendingGroup, PendingReason, Promise, Tenant
 from scheduling.engine.placement.placement import can_place
@@ -106,9 +112,7 @@ def _limit_verdict(outcome: CycleOutcome, job: Job, block: ExceededLimit) -> Pen
 def _over_models(outcome: CycleOutcome, job: Job) -> PendingReason | None:
     """Return the reason of a job that lacks capacity, but exceeds the limits per model of its tenant together."""
     tenant = outcome.tenants[job.tenant_id]
-    if not tenant.max_gpus_by_model:
-        return None
-    return over_limit(job.request, tenant, outcome.cluster.inventory, outcome.cluster.policy)
+    return over_model_limits(job.request, tenant, outcome.cluster.inventory, outcome.cluster.policy)
 
 
 def _never_fits(outcome: CycleOutcome, job: Job) -> PendingReason | None:

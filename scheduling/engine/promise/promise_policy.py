@@ -5,6 +5,7 @@ from math import fsum, inf
 from typing import Protocol
 
 from scheduling.engine.model import Job, Policy, Request, Snapshot
+from scheduling.engine.promise.backfill import ends_at
 
 
 class PromisePolicy(Protocol):
@@ -69,7 +70,9 @@ def backlog(snapshot: Snapshot, now: float) -> Backlog:
     age = received / busy
     hidden_counts = dict(snapshot.behind)
     waiting = fsum(
-        min(_width(job.request), capacity) * min(_limit(job), age) * (1 + hidden_counts.get(job.id, 0))
+        min(_width(job.request), capacity)
+        * min(ends_at(job.max_runtime_seconds, 0.0), age)
+        * (1 + hidden_counts.get(job.id, 0))
         for job in snapshot.jobs
         if job.eligible_at <= now
     )
@@ -136,10 +139,6 @@ class NoPromise:
 
 def _age(job: Job) -> tuple[float, int]:
     return max(job.queued_at, job.eligible_at), job.id
-
-
-def _limit(job: Job) -> float:
-    return inf if job.max_runtime_seconds is None else job.max_runtime_seconds
 
 
 def _width(request: Request) -> int:
