@@ -125,11 +125,12 @@ def test_question_is_repeated_once_after_the_process_died_over_it(own_queue, tmp
 
 
 def test_slow_question_times_out(own_queue, tmp_path, monkeypatch):
+    pid = ask(VIEW, whatif_questions.number)
     monkeypatch.setattr(client, "THINKING_SECONDS", 0.5)
     with pytest.raises(Problem) as refused:
         ask(VIEW, whatif_questions.think_forever, str(tmp_path / "pid"))
     assert (refused.value.status, refused.value.code) == (503, "unanswered")
-    assert not Path(f"/proc/{(tmp_path / 'pid').read_text()}").exists()
+    assert not Path(f"/proc/{pid}").exists()
     monkeypatch.setattr(client, "THINKING_SECONDS", 20.0)
     assert ask(VIEW, questions.queue, 0.5)
 
