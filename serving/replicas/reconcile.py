@@ -92,8 +92,7 @@ _OF_ALL = (
 )  # fmt: skip
 _OF_TENANT = (Pending.USER_CAP, Pending.QUOTA_WAIT)
 _WAITING_FOR_GPUS = """
-    SELECT coalesce(bool_or(reason = ANY(%(of_all)s) OR reason = %(constraint)s
-                            AND evidence ->> 'constraint' LIKE 'the request: jobs of %%'), false),
+    SELECT coalesce(bool_or(reason = ANY(%(of_all)s) OR reason = %(constraint)s AND evidence ? 'apart'), false),
            coalesce(array_agg(DISTINCT tenant_id) FILTER (WHERE reason = ANY(%(of_tenant)s)), '{}')
       FROM jobs_all
      WHERE is_waiting AND state = 'pending' AND gpu_count > 0

@@ -107,6 +107,17 @@ def test_idle_replica_yields_to_a_waiting_job(tenant, user, node):
     assert live() == []
 
 
+def test_idle_replica_yields_to_a_job_that_runs_apart_from_it(tenant, user, node, monkeypatch):
+    monkeypatch.setattr(snapshot, "policy", lambda: Policy(preemption=False))
+    run_idle_replica(tenant, user, node, template={"anti_affinity": "web"})
+    waiting = submit(user, tenant, gpu_count=1, anti_affinity="web")
+    execute("UPDATE jobs_job SET submitted_at = now() - interval '5 s' WHERE id = %s", [waiting])
+    run_cycle()
+    assert Job.objects.get(pk=waiting).reason == "constraint"
+    reconcile()
+    assert live() == []
+
+
 def test_idle_replica_does_not_yield_to_a_job_that_it_cannot_help(user, tenant, node):
     """It waits for its own tenant's limit."""
     job_id = run_idle_replica(tenant, user, node)

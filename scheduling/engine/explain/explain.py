@@ -225,7 +225,8 @@ def _demanding(cluster: ClusterState, shape: Shape) -> PendingReason | None:
 def _apart(cluster: ClusterState, shape: Shape) -> PendingReason:
     # The key is "tenant/name"; the sentence shows the name.
     name = shape.request.apart.partition("/")[2] or shape.request.apart
-    return PendingReason("constraint", {"constraint": f"the request: jobs of {name} run apart from each other"})
+    constraint = f"the request: jobs of {name} run apart from each other"
+    return PendingReason("constraint", {"constraint": constraint, "apart": name})
 
 
 def _topology(cluster: ClusterState, shape: Shape) -> PendingReason:
