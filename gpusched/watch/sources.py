@@ -1,6 +1,7 @@
 """The sources that rules observe. Each returns texts that are new since the last look; what exists at the first look is
 not new, except for your own monitors."""
 
+import errno
 import glob
 import os
 import re
@@ -9,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from gpusched.client.errors import Invalid
 from gpusched.watch.rules import Rule
@@ -30,37 +31,58 @@ class Log:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file: tuple[int, int] | None = None  # device and inode
-        self._offset, self._incomplete = self._size(), b""
+        # Open between looks: a file that is rotated may get lines after the last look at it.
+        self._file = self._opened()
+        self._offset, self._incomplete = os.fstat(self._file.fileno()).st_size if self._file else 0, b""
 
-    def observe(self) -> Iterator[str]:
-        size = self._size()
-        if size < self._offset:
-            self._offset, self._incomplete = 0, b""
-        if size == self._offset:
-            return
-        start = max(self._offset, size - MAX_BYTES)
-        with self._path.open("rb") as file:
-            file.seek(start)
-            data = file.read(size - start)
+    def observe(self) -> list[str]:
+        is_replaced = self._is_replaced()
+        following = self._opened() if is_replaced else None
+        lines = self._new_lines()
+        if is_replaced:
+            if self._file:
+                self._file.close()
+            self._file, self._offset, self._incomplete = following, 0, b""
+            lines += self._new_lines()
+        return lines
+
+    def _new_lines(self) -> list[str]:
+        try:
+            size = os.fstat(self._file.fileno()).st_size if self._file else 0
+            if size < self._offset:
+                self._offset, self._incomplete = 0, b""
+            if self._file is None or size == self._offset:
+                return []
+            start = max(self._offset, size - MAX_BYTES)
+            data = os.pread(self._file.fileno(), size - start, start)
+        except OSError as error:
+            if error.errno != errno.ESTALE:  # another machine removed the file: its end is lost
+                raise
+            return []
         if start == self._offset:
             data = self._incomplete + data
         self._offset = size
         *lines, incomplete = data.split(b"\n")
         self._incomplete = incomplete[-MAX_BYTES:]  # a progress bar may end no line for days
-        yield from (line.decode(errors="replace").rstrip("\r") for line in lines)
+        return [line.decode(errors="replace").rstrip("\r") for line in lines]
 
-    def _size(self) -> int:
-        """Return the size; of another file than at the last look, forget how far that one was read."""
+    def _is_replaced(self) -> bool:
+        """Return whether the name belongs to another file now, or to none."""
         try:
-            facts = self._path.stat()
+            present = self._path.stat()
         except FileNotFoundError:
-            return 0
-        identity = facts.st_dev, facts.st_ino
-        if self._file not in (None, identity):
-            self._offset, self._incomplete = 0, b""
-        self._file = identity
-        return facts.st_size
+            return self._file is not None
+        try:
+            return self._file is None or not os.path.samestat(present, os.fstat(self._file.fileno()))
+        except OSError:
+            return True
+
+    def _opened(self) -> BinaryIO | None:
+        try:
+            # A pipe without a writer must not hold up the other rules.
+            return os.fdopen(os.open(self._path, os.O_RDONLY | os.O_NONBLOCK), "rb")
+        except FileNotFoundError:
+            return None
 
 
 class CannotLook(Exception):

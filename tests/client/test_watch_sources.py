@@ -27,6 +27,11 @@ def test_log_shows_new_whole_lines_through_rotation_and_truncation(tmp_path: Pat
     assert list(source.observe()) == []
     path.write_text("a line of the next file that is longer\n")
     assert list(source.observe()) == ["a line of the next file that is longer"]
+    with path.open("a") as file:
+        file.write("the last line before the rotation\nhal")
+    path.rename(tmp_path / "train.log.1")
+    path.write_text("a line of the third file\n")
+    assert list(source.observe()) == ["the last line before the rotation", "a line of the third file"]
     path.write_text("short\n")
     assert list(source.observe()) == ["short"]
 
