@@ -24,6 +24,10 @@ class Booked(msgspec.Struct, kw_only=True):
     problem: str = ""
 
 
+class StartHasPassed(GpuschedError):
+    """The time from which to reserve has passed by the clock of the server."""
+
+
 class NotSent(Exception):
     """The control plane could not be reached, or was too busy: try again with the same key."""
 
@@ -63,7 +67,8 @@ class ControlPlane:
         self.default_tenant = config.tenant
 
     def book(self, request: Mapping[str, Any], key: str) -> Booked:
-        """Book it once, however often it is called with the key. Raise NotSent, or GpuschedError if it is refused."""
+        """Book it once, however often it is called with the key. Raise NotSent, or StartHasPassed or another
+        GpuschedError if it is refused."""
         failures = []
         for _ in self._addresses.all:
             address = self._addresses.current
@@ -84,10 +89,13 @@ class ControlPlane:
         try:
             if response.is_success:
                 return msgspec.json.decode(response.content, type=Booked)
-            detail = str(response.json()["detail"])
-        except (ValueError, LookupError, TypeError):
-            detail = f"the control plane answered {response.status_code}"
-        raise GpuschedError(detail, status=response.status_code)
+            problem = response.json()
+            detail, fields = str(problem["detail"]), [error["field"] for error in problem.get("errors", ())]
+        except (ValueError, LookupError, TypeError, AttributeError):
+            detail, fields = f"the control plane answered {response.status_code}", []
+        # Too late a start is refused when the rules are read.
+        refusal = StartHasPassed if fields == ["from"] else GpuschedError
+        raise refusal(detail, status=response.status_code)
 
     def close(self) -> None:
         self._http.close()

@@ -21,7 +21,11 @@ Ask = Callable[[str, str], float]
 
 
 class EndpointFailed(Exception):
-    """The user's endpoint did not answer with a confidence."""
+    """The user's endpoint did not judge the text."""
+
+
+class NoConfidence(EndpointFailed):
+    """It answered, but with no confidence; it would answer the same again."""
 
 
 def is_match(rule: Rule, text: str) -> bool:
@@ -31,7 +35,7 @@ def is_match(rule: Rule, text: str) -> bool:
 
 def confidence(rule: Rule, text: str, ask: Ask | None) -> float | None:
     """Return the confidence of a match; None if the text does not match. With both, the expression comes first, so that
-    the endpoint gets few texts. Raise EndpointFailed."""
+    the endpoint gets few texts. Raise EndpointFailed or NoConfidence."""
     if not is_match(rule, text):
         return None
     if not rule.ask or ask is None:
@@ -51,7 +55,7 @@ class Llm:
         self._url, self._model = endpoint.url.rstrip("/"), endpoint.model
 
     def ask(self, question: str, text: str) -> float:
-        """Return the confidence. Raise EndpointFailed."""
+        """Return the confidence. Raise EndpointFailed or NoConfidence."""
         content = f"Question: {question}\n\nText:\n{text[:MAX_CHARACTERS]}"
         messages = [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": content}]
         body = {"model": self._model, "temperature": 0, "max_tokens": 20, "messages": messages}
@@ -59,11 +63,11 @@ class Llm:
             response = self._http.post(f"{self._url}/chat/completions", json=body)
             response.raise_for_status()
             answer = str(response.json()["choices"][0]["message"]["content"])
-        except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError) as error:
             raise EndpointFailed(f"the endpoint {self._url} does not judge: {error}") from error
         number = _NUMBER.search(answer)
         if number is None or float(number[0]) > 1:
-            raise EndpointFailed(f"the endpoint {self._url} answered no number from 0 to 1")
+            raise NoConfidence(f"the endpoint {self._url} answered no number from 0 to 1")
         return float(number[0])
 
     def close(self) -> None:

@@ -2,18 +2,18 @@
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from gpusched.client.errors import GpuschedError
 from gpusched.watch import booking, judge
-from gpusched.watch.booking import Booked, NotSent
+from gpusched.watch.booking import Booked, NotSent, StartHasPassed
 from gpusched.watch.rules import Rule
 from gpusched.watch.sources import Source
 
 Log = Callable[[str], None]
-# A booking that cannot be sent for this time is dropped: the need has changed.
+# A booking that cannot be sent for this time is dropped, and so is a text that cannot be judged: the need has changed.
 RETRY_MINUTES = 10.0
 # Of texts that the endpoint judges, per look at a rule: a log that floods must not flood it, too.
 MAX_ASKED = 20
@@ -29,13 +29,15 @@ class Books(Protocol):
 
 @dataclass
 class Watched:
-    """A rule with its source and its state. `pending`: a booking that could not be sent yet, with its key."""
+    """A rule with its source and its state. `pending`: a booking that could not be sent yet, with its key. `unjudged`:
+    texts that the endpoint could not judge yet, with the time of each."""
 
     rule: Rule
     source: Source
     due_at: datetime | None = None
     cooled_at: datetime | None = None
     pending: tuple[dict[str, Any], str, datetime] | None = None
+    unjudged: list[tuple[datetime, str]] = field(default_factory=list)
 
 
 @dataclass
@@ -68,20 +70,30 @@ class Runner:
         cool_down = timedelta(minutes=item.rule.cool_down_minutes)
         if item.pending or (item.cooled_at is not None and now < item.cooled_at <= now + cool_down):
             return
-        confidence = self._judge(item.rule, texts)
+        matching = [(now, text) for text in texts if judge.is_match(item.rule, text)]
+        confidence = self._judge(item, matching, now)
         if confidence is not None:
             request = booking.body(item.rule, confidence, now, self.books.default_tenant)
-            item.pending = request, f"watch-{secrets.token_hex(16)}", now
+            item.pending = request, _new_key(), now
             self._send(item, now)
 
-    def _judge(self, rule: Rule, texts: Sequence[str]) -> float | None:
-        """Return the confidence of the first match."""
-        matching = [text for text in texts if judge.is_match(rule, text)]
-        for text in matching[-MAX_ASKED:] if rule.ask else matching:
+    def _judge(self, item: Watched, matching: Sequence[tuple[datetime, str]], now: datetime) -> float | None:
+        """Return the confidence of the first match. Texts wait for an endpoint that does not answer."""
+        rule = item.rule
+        if not rule.ask:
+            return rule.confidence if matching else None
+        earliest = now - timedelta(minutes=RETRY_MINUTES)
+        texts = [(at, text) for at, text in (*item.unjudged, *matching) if at >= earliest][-MAX_ASKED:]
+        item.unjudged = []
+        for number, (_, text) in enumerate(texts):
             try:
                 confidence = judge.confidence(rule, text, self.ask)
+            except judge.NoConfidence as error:
+                self.log(f"{rule.name}: {error}")
+                continue
             except judge.EndpointFailed as error:
                 self.log(f"{rule.name}: {error}")
+                item.unjudged = texts[number:]
                 return None
             if confidence is not None:
                 return confidence
@@ -100,6 +112,11 @@ class Runner:
                 self.log(f"{item.rule.name}: {error}; trying again")
             return
         except GpuschedError as error:
+            if isinstance(error, StartHasPassed) and "from" in request:
+                # It could not be sent in time, or the server's clock is ahead: reserve from now on.
+                item.pending = {name: value for name, value in request.items() if name != "from"}, _new_key(), since
+                self._send(item, now)
+                return
             self.log(f"{item.rule.name}: not booked: {error}")
         else:
             because = f": {booked.problem}" if booked.problem else ""
@@ -107,3 +124,7 @@ class Runner:
             self.log(f"{item.rule.name}: reservation {booked.id} of {gpus} is {booked.state}{because}")
         # Also after a refusal: the next line would only be refused, too.
         item.pending, item.cooled_at = None, now + timedelta(minutes=item.rule.cool_down_minutes)
+
+
+def _new_key() -> str:
+    return f"watch-{secrets.token_hex(16)}"

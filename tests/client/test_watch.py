@@ -6,7 +6,6 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,10 +13,9 @@ import pytest
 from gpusched.client.config import Config
 from gpusched.client.errors import GpuschedError, Invalid
 from gpusched.watch import booking, judge
-from gpusched.watch.booking import Booked, ControlPlane, NotSent
-from gpusched.watch.judge import EndpointFailed, Llm
-from gpusched.watch.rules import Endpoint, Reserve, Rule, load
-from gpusched.watch.runner import MAX_ASKED, Runner, Watched
+from gpusched.watch.booking import Booked, ControlPlane, NotSent, StartHasPassed
+from gpusched.watch.rules import Reserve, Rule, load
+from gpusched.watch.runner import Runner, Watched
 from tests.client.commandline import ROOT, call
 from tests.client.recorder import Recorder
 from tests.waiting import wait_for
@@ -63,6 +61,10 @@ class Books:
 def runner(books: Books, asked: judge.Ask | None = None, **fields: Any) -> tuple[Runner, Texts, list[str]]:
     source, lines = Texts(), list[str]()
     return Runner([Watched(rule(**fields), source)], books, lines.append, asked), source, lines
+
+
+def answer(text: str) -> dict[str, Any]:
+    return {"choices": [{"message": {"content": text}}]}
 
 
 # --- rules ------------------------------------------------------------------------------------------------------------
@@ -153,6 +155,33 @@ def test_booking_that_cannot_be_sent_is_repeated_with_its_key_for_ten_minutes() 
     assert len(never.requests) == 3 and "dropped" in lines[-1]
 
 
+def test_booking_whose_start_has_passed_reserves_from_now_on() -> None:
+    """The control plane was away for longer than `in_minutes`, or its clock is ahead."""
+    books = Books(NotSent("busy"), StartHasPassed("from must not be in the past"))
+    watching, source, lines = runner(books, reserve=Reserve(gpus=1, in_minutes=2, for_minutes=30))
+    source.new = ["epoch 9"]
+    for minutes in (0, 5):
+        watching.step(NOW + timedelta(minutes=minutes))
+    first, again, present = books.requests
+    assert first == again and "from" not in present[0] and present[0]["for_seconds"] == 1800 and present[1] != first[1]
+    assert lines[-1] == "evaluation: reservation 5 of 1 GPU is planned"
+    never = Books(*[StartHasPassed("from must not be in the past")] * 3)
+    watching, source, lines = runner(never)
+    source.new = ["epoch 9"]
+    watching.step(NOW)
+    assert len(never.requests) == 2 and "not booked" in lines[-1]
+
+
+@pytest.mark.parametrize(("field", "refusal"), [("from", StartHasPassed), ("gpus", GpuschedError)])
+def test_refused_start_is_known_by_its_field(field: str, refusal: type[Exception]) -> None:
+    problem = {"detail": "the request is invalid", "errors": [{"field": field, "message": "must not be in the past"}]}
+    with Recorder(400, problem) as recorder:
+        plane = ControlPlane(Config(url=recorder.address, token="t"))
+        with pytest.raises(GpuschedError) as caught:
+            plane.book({"gpus": 1}, "key")
+    assert type(caught.value) is refusal
+
+
 def test_refused_booking_is_reported_and_cools_down() -> None:
     books = Books(GpuschedError("tenant 'nlp' is archived"))
     watching, source, lines = runner(books)
@@ -187,78 +216,6 @@ def test_rule_goes_on_after_its_source_failed() -> None:
     source.new = ["epoch 9"]
     watching.step(NOW + timedelta(minutes=1))
     assert len(books.requests) == 1
-
-
-# --- the endpoint -----------------------------------------------------------------------------------------------------
-
-
-def llm(recorder: Recorder, **environ: str) -> Llm:
-    return Llm(Endpoint(url=f"{recorder.address}/v1", model="small"), environ)
-
-
-def answer(text: str) -> dict[str, Any]:
-    return {"choices": [{"message": {"content": text}}]}
-
-
-@pytest.mark.parametrize(("text", "confidence"), [("0.85", 0.85), ("1", 1.0), ("Confidence: .5.", 0.5), ("0", 0.0)])
-def test_endpoint_judges_with_a_confidence(text: str, confidence: float) -> None:
-    with Recorder(200, answer(text)) as recorder:
-        assert llm(recorder, OPENAI_API_KEY="k").ask("soon over?", "epoch 99/100") == confidence
-        [body] = recorder.bodies()
-    assert b"Bearer k" in recorder.received and body["model"] == "small"
-    assert "epoch 99/100" in body["messages"][1]["content"]
-
-
-@pytest.mark.parametrize(
-    ("status", "body"), [(200, answer("yes")), (200, answer("7")), (200, {}), (500, {}), (302, {}), (200, "text")]
-)
-def test_endpoint_without_an_answer_books_nothing(status: int, body: Any) -> None:
-    with Recorder(status, body) as recorder:
-        asked = llm(recorder)
-        with pytest.raises(EndpointFailed):
-            asked.ask("?", "text")
-        books = Books()
-        watching, source, lines = runner(books, asked.ask, match="", ask="soon over?")
-        source.new = ["epoch 9"]
-        watching.step(NOW)
-    assert books.requests == [] and len(lines) == 1
-
-
-def test_expression_comes_before_the_endpoint_and_low_confidence_books_nothing() -> None:
-    asked: list[str] = []
-
-    def ask(question: str, text: str) -> float:
-        asked.append(text)
-        return 0.4 if "maybe" in text else 0.9
-
-    books = Books()
-    watching, source, _ = runner(books, ask, ask="soon over?")
-    source.new = ["epoch 1", "epoch 9 maybe"]
-    watching.step(NOW)
-    assert asked == ["epoch 9 maybe"] and books.requests == []
-    asked.clear()
-    source.new = ["epoch 9 maybe"] * 1000
-    watching.step(NOW)
-    assert asked == []  # at its pace
-    watching.step(NOW + timedelta(seconds=30))
-    assert len(asked) == MAX_ASKED and books.requests == []
-    source.new = ["epoch 9"]
-    watching.step(NOW + timedelta(minutes=1))
-    assert books.requests[0][0]["confidence"] == 0.9
-
-
-def test_key_comes_from_the_keyring(monkeypatch: pytest.MonkeyPatch) -> None:
-    stored = SimpleNamespace(get_password=lambda service, user: "k" if (service, user) == ("llm", "ada") else None)
-    monkeypatch.setitem(sys.modules, "keyring", stored)
-    with Recorder(200, answer("1")) as recorder:
-        url = f"{recorder.address}/v1"
-        Llm(Endpoint(url=url, model="small", key_keyring="llm/ada"), {}).ask("?", "text")
-        assert b"Bearer k\r\n" in recorder.received
-        with pytest.raises(Invalid, match="no password"):
-            Llm(Endpoint(url=url, model="small", key_keyring="llm/bob"), {})
-    monkeypatch.setitem(sys.modules, "keyring", None)
-    with pytest.raises(Invalid, match="needs the library keyring"):
-        Llm(Endpoint(url="http://x/v1", model="small", key_keyring="llm/ada"), {})
 
 
 # --- what leaves the machine ------------------------------------------------------------------------------------------
