@@ -320,7 +320,9 @@ def _without_empty_counts(sentence: str, evidence: Evidence) -> str:
 
 
 def _in_words(value: object) -> object:
-    """Format a time of the evidence for a sentence: "2030-01-31 08:00:00 UTC"."""
+    """Format a value of the evidence for a sentence: "2030-01-31 08:00:00 UTC", and 90 instead of 90.0."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
     if not (isinstance(value, str) and _TIME.fullmatch(value)):
         return value
     return f"{datetime.fromisoformat(value).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

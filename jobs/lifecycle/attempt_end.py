@@ -1,7 +1,7 @@
 """The rule for an attempt's end: the job completes, fails, is cancelled or returns to the queue. Writes nothing."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -76,6 +76,22 @@ class Transition:
     retries_used: int
     eligible_at: datetime | None = None
     gpu_memory_mb: int | None = None
+
+
+# A cancel replaces these orders to stop, but the process ends for the first one that it gets.
+_REPLACED = (EndReason.REQUEUED, EndReason.PREEMPTED, EndReason.HELD_IDLE)
+
+
+def completed(outcome: AttemptOutcome, job: dict[str, Any]) -> AttemptOutcome:
+    """Return the outcome with what only the job's row has: the cancel that replaced an earlier order to stop, and the
+    time limit, as the job may get another one."""
+    evidence, seconds = outcome.evidence, job["max_runtime_seconds"]
+    if job["stop_reason"] == EndReason.CANCELLED and outcome.reason in _REPLACED:
+        without_class = {name: value for name, value in evidence.items() if name != "class"}
+        return replace(outcome, reason=EndReason.CANCELLED, evidence=without_class)
+    if outcome.reason == EndReason.TIME_LIMIT and seconds is not None:
+        return replace(outcome, evidence={**evidence, "max_runtime_minutes": round(seconds / 60, 2)})
+    return outcome
 
 
 def next_state(
