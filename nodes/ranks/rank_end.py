@@ -107,9 +107,11 @@ def _in_range(value: int | None, minimum: int = 0) -> int | None:
     return value if value is not None and minimum <= value <= MAX_INT else None
 
 
+# The clock of this server may be ahead of that of the database, which has the other times.
 _START = """
     UPDATE nodes_assignment s
-       SET state = 'running', started_at = greatest(t.at, a.scheduled_at), pid = t.pid, missing_since = NULL
+       SET state = 'running', started_at = greatest(least(t.at, clock_timestamp()), a.scheduled_at), pid = t.pid,
+           missing_since = NULL
       FROM unnest(%s::bigint[], %s::int[], %s::int[], %s::bigint[], %s::timestamptz[], %s::int[])
            AS t (job_id, number, rank, node_id, at, pid)
       JOIN jobs_attempts a ON a.job_id = t.job_id AND a.number = t.number
@@ -140,8 +142,8 @@ _END = """
       JOIN jobs_attempts a ON a.job_id = t.job_id AND a.number = t.number
       JOIN nodes_assignment o ON o.attempt_id = a.id AND o.rank = t.rank
      CROSS JOIN LATERAL (SELECT coalesce(o.started_at, CASE WHEN t.started_at IS NOT NULL
-                                             THEN greatest(t.started_at, a.scheduled_at) END) AS began) b
-     CROSS JOIN LATERAL (SELECT CASE WHEN t.lasted IS NULL OR b.began IS NULL THEN t.at
+                                THEN greatest(least(t.started_at, clock_timestamp()), a.scheduled_at) END) AS began) b
+     CROSS JOIN LATERAL (SELECT CASE WHEN t.lasted IS NULL OR b.began IS NULL THEN least(t.at, clock_timestamp())
                                      ELSE least(b.began + t.lasted * interval '1 s', clock_timestamp()) END AS ended) e
      WHERE s.job_id = t.job_id AND s.number = t.number AND s.rank = t.rank AND s.node_id = t.node_id
        AND s.state <> 'ended'

@@ -3,10 +3,12 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.utils import timezone
 from hypothesis import HealthCheck, given, settings
 from msgspec.structs import replace
 
 from gpusched.protocol.agent_messages import Ended, Started
+from jobs.models import Attempt, Job
 from nodes.ranks import agent_clock
 from tenants.models import UsageEntry
 from tests.factories import make_member, make_node, make_tenant, run_cycle, submit
@@ -106,3 +108,27 @@ def test_share_of_a_device_costs_the_same_if_its_memory_becomes_unknown():
     node.sync(facts=node.facts())
     node.end(key)
     assert UsageEntry.objects.get().gpus == 0.1
+
+
+def test_times_stay_in_order_when_the_server_is_ahead_of_its_database(user, tenant, monkeypatch):
+    """As with several web servers, one of which has a wrong clock."""
+
+    class Ahead(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.now(tz) + timedelta(minutes=10)
+
+    monkeypatch.setattr(agent_clock, "datetime", Ahead)
+    node, job_id = make_node(), submit(user, tenant)
+    run_cycle()
+    [order] = node.sync().assignments
+    began = timezone.now().isoformat()
+    node.sync(Started(key=order.key, at=began, pid=1, seconds_ago=0.0), held=[order.key], running=[order.key])
+    ended = Ended(key=order.key, at=timezone.now().isoformat(), reason="exited", exit_code=0, started_at=began,
+                  seconds_ago=0.0)  # fmt: skip
+    node.sync(ended, held=[], running=[])
+    job, attempt = Job.objects.get(pk=job_id), Attempt.objects.get(job_id=job_id)
+    assert job.started_at == attempt.started_at and job.ended_at == attempt.ended_at
+    times = [job.submitted_at, attempt.scheduled_at, job.started_at, job.ended_at, timezone.now()]
+    known = [at for at in times if at is not None]
+    assert known == sorted(known) and len(known) == 5
