@@ -100,12 +100,11 @@ def _process_accepted(batch: Sequence[tuple[int, Sync]], sent_runs: SentRuns) ->
     faulty = _watch_missing(rows_of, latest)
     _record_limits(rows_of, latest)
     existing = telemetry.record_heartbeats(
-        [
-            (node_id, sync.boot_id[:64], _is_clean(rows_of[node_id], sync), agent_clock.clock_offset(sync.at))
-            for node_id, sync in latest.items()
-        ]
+        [(node_id, sync.boot_id[:64], agent_clock.clock_offset(sync.at)) for node_id, sync in latest.items()]
     )
-    offers = [(node_id, sync.next_credential_hash) for node_id, sync in batch if existing.get(node_id)]
+    _bring_back([node_id for node_id, heartbeat in existing.items() if not heartbeat.is_online], latest)
+    rotating = {node_id for node_id, heartbeat in existing.items() if heartbeat.is_rotation_asked}
+    offers = [(node_id, sync.next_credential_hash) for node_id, sync in batch if node_id in rotating]
     stored = rotation.store_offers(offers)
     # 3. Take faulty nodes out of service.
     reasons = auto_cordon.NODE_FAULT_REASONS
@@ -119,7 +118,7 @@ def _process_accepted(batch: Sequence[tuple[int, Sync]], sent_runs: SentRuns) ->
     return [
         replace(
             _answer(orders[node_id], signals.get(node_id, []), sync, missing.get(node_id, [])),
-            rotate=existing[node_id],
+            rotate=node_id in rotating,
             next_credential_hash=sync.next_credential_hash if (node_id, sync.next_credential_hash) in stored else "",
         )
         if node_id in existing
@@ -183,6 +182,15 @@ def _absent(rows: list[dict[str, Any]], sync: Sync) -> list[str]:
     reported their ends to the database as it was later, and reports them again."""
     running = set(sync.running)
     return [key for row in rows if row["state"] == RankState.RUNNING and (key := _key(row)) not in running]
+
+
+def _bring_back(away: list[int], latest: Mapping[int, Sync]) -> None:
+    """Mark these nodes online, except for those on which processes of ended attempts still run: their devices must not
+    go to other jobs yet. The nodes are locked. Their ranks are read now, because a cycle that lost a node may have
+    ended them while this transaction waited for the lock."""
+    if away:
+        rows_of = live_ranks(away)
+        telemetry.mark_online([node_id for node_id in away if _is_clean(rows_of[node_id], latest[node_id])])
 
 
 def _is_clean(rows: list[dict[str, Any]], sync: Sync) -> bool:

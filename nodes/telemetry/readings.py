@@ -1,7 +1,7 @@
 """Store heartbeats, hardware facts and readings of many nodes at once."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpusched.lib.bus import events, wake
 from gpusched.lib.db.sql import as_json, columns, execute, prepared
@@ -15,23 +15,33 @@ MAX_SECONDS_AGO = 3600
 _MAX_HINTS = 20
 _HEARTBEAT = """
     WITH old AS (SELECT id, state FROM nodes_node WHERE id = ANY(%s) AND removed_at IS NULL ORDER BY id FOR UPDATE)
-    UPDATE nodes_node n SET last_seen_at = clock_timestamp(), boot_id = t.boot_id, clock_off_seconds = t.off,
-           state = CASE WHEN t.is_clean THEN 'online' ELSE n.state END
-      FROM old, unnest(%s::bigint[], %s::text[], %s::bool[], %s::float8[]) AS t (id, boot_id, is_clean, off)
+    UPDATE nodes_node n SET last_seen_at = clock_timestamp(), boot_id = t.boot_id, clock_off_seconds = t.off
+      FROM old, unnest(%s::bigint[], %s::text[], %s::float8[]) AS t (id, boot_id, off)
      WHERE n.id = old.id AND n.id = t.id
-    RETURNING n.id, old.state AS old_state, n.state, n.rotation_asked_at IS NOT NULL AS is_rotation_asked
+    RETURNING n.id, n.state = 'online' AS is_online, n.rotation_asked_at IS NOT NULL AS is_rotation_asked
 """
 
 
-def record_heartbeats(nodes: Sequence[tuple[int, str, bool, float | None]]) -> dict[int, bool]:
-    """Mark nodes alive, as (node, boot id, is_clean, seconds that its clock is ahead). A node on which processes of
-    ended attempts still run (not clean) does not come back online before they are gone: their devices must not go to
-    other jobs yet. Return the nodes that exist, without removed ones, and whether each is to get a new credential."""
-    rows = prepared(_HEARTBEAT, [[node[0] for node in nodes], *columns(nodes, 4)])
-    if back := [row["id"] for row in rows if row["old_state"] != row["state"]]:
-        events.changed("nodes", back)
+class Heartbeat(NamedTuple):
+    """A node that exists. `is_rotation_asked`: it is to get a new credential."""
+
+    is_online: bool
+    is_rotation_asked: bool
+
+
+def record_heartbeats(nodes: Sequence[tuple[int, str, float | None]]) -> dict[int, Heartbeat]:
+    """Record when nodes were heard, as (node, boot id, seconds that its clock is ahead), and lock them until the end of
+    the transaction. Return those that exist, without removed ones."""
+    rows = prepared(_HEARTBEAT, [[node[0] for node in nodes], *columns(nodes, 3)])
+    return {row.pop("id"): Heartbeat(**row) for row in rows}
+
+
+def mark_online(node_ids: Sequence[int]) -> None:
+    """Let nodes that were lost, or have just joined, get jobs."""
+    if node_ids:
+        execute("UPDATE nodes_node SET state = 'online' WHERE id = ANY(%s)", [list(node_ids)])
+        events.changed("nodes", node_ids)
         wake.request_cycle()
-    return {row["id"]: row["is_rotation_asked"] for row in rows}
 
 
 def store_facts(node_id: int, facts: NodeFacts) -> None:
