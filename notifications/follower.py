@@ -12,7 +12,7 @@ _START = """
 """
 _CURSOR = "SELECT event_id FROM notifications_cursor WHERE id = 1 FOR UPDATE SKIP LOCKED"
 # Elements of arrays are reported with their array, by its own event. A job that was requeued has not ended. The state
-# is that of the job unless it was retried meanwhile.
+# is that of the job unless it was retried meanwhile: then the event tells how it ended.
 _NOTICES = """
     INSERT INTO notifications_notice (kind, key, tenant_id, user_id, subject_id, data, at)
     SELECT k.kind, 'event:' || e.id, j.tenant_id, j.user_id, j.id,
@@ -21,12 +21,16 @@ _NOTICES = """
       FROM jobs_events e JOIN jobs_all j ON j.id = e.job_id AND j.array_id IS NULL
      CROSS JOIN LATERAL (
            SELECT EXISTS (SELECT 1 FROM jobs_events n WHERE n.job_id = e.job_id AND n.id > e.id
-                             AND n.attempt = e.attempt AND n.kind = 'requeued') AS is_requeued) q
+                             AND n.attempt = e.attempt AND n.kind = 'requeued') AS is_requeued,
+                  EXISTS (SELECT 1 FROM jobs_events n WHERE n.job_id = e.job_id AND n.id > e.id
+                             AND n.kind = 'retried') AS is_retried) q
      CROSS JOIN LATERAL (
-           SELECT CASE WHEN j.attempt = e.attempt AND j.state = ANY(%(final)s) THEN j.state
+           SELECT CASE WHEN j.attempt = e.attempt AND j.state = ANY(%(final)s) AND NOT q.is_retried THEN j.state
                        WHEN e.kind = 'cancelled' OR e.data->>'reason' = 'cancelled' THEN 'cancelled'
                        WHEN e.data->>'reason' = 'preempted' THEN 'preempted'
                        WHEN e.data->>'reason' = 'exited' AND e.data->>'exit_code' = '0' THEN 'completed'
+                       WHEN e.data->>'reason' = 'array_ended' AND e.data->>'failed' = '0' AND e.data->>'preempted' = '0'
+                       THEN CASE WHEN e.data->>'cancelled' = '0' THEN 'completed' ELSE 'cancelled' END
                        ELSE 'failed' END AS state) s
      CROSS JOIN LATERAL (
            SELECT CASE WHEN e.kind = 'ended' AND e.data->>'reason' = 'preempted' THEN 'job_preempted'
