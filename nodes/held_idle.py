@@ -3,7 +3,8 @@
 A GPU is quiet while all readings, without a gap, show a utilisation below the threshold; unknown utilisation is never
 idle. A job is idle while all GPUs that it holds are quiet. After the window comes a first warning, half the grace
 period later a second one, and after the other half the end. Each review takes one step, so that a pause of the
-scheduler skips no warning. Any use of any of its GPUs starts the window anew."""
+scheduler skips no warning. Any use of any of its GPUs starts the window anew, and a longer window clears the warnings
+of jobs that it is not over for."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -62,7 +63,7 @@ def _review(rule: HeldIdlePolicy, now: datetime | None) -> None:
         now = query("SELECT clock_timestamp() AS now")[0]["now"]
     previous = {row["job_id"]: row for row in query("SELECT * FROM nodes_heldidle ORDER BY job_id FOR UPDATE")}
     quiet = {} if rule.policy == "off" else {row["job_id"]: row for row in query(_QUIET, [now])}
-    ended = [job_id for job_id, row in previous.items() if not _goes_on(row, quiet.get(job_id), rule.policy)]
+    ended = [job_id for job_id, row in previous.items() if not _goes_on(row, quiet.get(job_id), rule, now)]
     if ended:
         execute("DELETE FROM nodes_heldidle WHERE job_id = ANY(%s)", [ended])
         notices.clear_notice(ended, Notice.IDLE_GPUS, "idle_over", now)
@@ -76,17 +77,22 @@ def _review(rule: HeldIdlePolicy, now: datetime | None) -> None:
             _escalate(stage, rows, rule, now)
 
 
-def _goes_on(row: Row, quiet: Row | None, policy: str) -> bool:
-    names = ("attempt", "since")
-    return quiet is not None and row["policy"] == policy and all(row[name] == quiet[name] for name in names)
+def _goes_on(row: Row, quiet: Row | None, rule: HeldIdlePolicy, now: datetime) -> bool:
+    """Return whether the job is idle as when it was warned, also by the window of the present policy."""
+    if quiet is None or row["policy"] != rule.policy or not _is_due(quiet, rule, now):
+        return False
+    return bool(row["attempt"] == quiet["attempt"] and row["since"] == quiet["since"])
+
+
+def _is_due(quiet: Row, rule: HeldIdlePolicy, now: datetime) -> bool:
+    """Return whether the job has been idle for the whole window."""
+    minutes = max(rule.minutes, rule.interactive_minutes) if quiet["is_interactive"] else rule.minutes
+    return bool(now - quiet["since"] >= timedelta(minutes=minutes))
 
 
 def _next_stage(row: Row | None, quiet: Row, rule: HeldIdlePolicy, now: datetime) -> int | None:
     if row is None:
-        minutes = rule.minutes
-        if quiet["is_interactive"]:
-            minutes = max(minutes, rule.interactive_minutes)
-        return 1 if now - quiet["since"] >= timedelta(minutes=minutes) else None
+        return 1 if _is_due(quiet, rule, now) else None
     is_due = now - row["told_at"] >= timedelta(minutes=rule.grace_minutes / WARNINGS)
     return int(row["stage"]) + 1 if is_due and row["stage"] < OVER else None
 

@@ -244,6 +244,17 @@ class TestNumbers:
         review()
         assert notices_of(job_id)[2:] == [("over", None)], "the threshold is that of the policy, too"
 
+    def test_longer_window_also_holds_for_jobs_that_were_warned(self, user, tenant, rule):
+        job_id, clock = start(user, tenant)
+        clock.review_after(61)
+        policy.change({"held_idle_minutes": 120}, actor="root")
+        for minutes in (11, 11, 11):
+            clock.review_after(minutes)
+        assert notices_of(job_id) == [("warning", 1), ("over", None)]
+        clock.review_after(27)
+        clock.review_after(10.1)
+        assert notices_of(job_id)[2:] == [("warning", 1), ("warning", 2)]
+
     def test_edits_are_recorded_and_those_without_effect_rejected(self, user, rule):
         policy.change({"held_idle_minutes": 10}, actor="root")
         [latest, *_] = policy.history(5)
