@@ -102,29 +102,33 @@ def _reclaim_idle(rule: HeldIdlePolicy, now: datetime) -> None:
     for reservation in _open(state=ReservationState.ACTIVE, is_hard=True):
         idle_since = since.get(reservation.pk)
         if idle_since is None or now - idle_since < timedelta(minutes=rule.minutes):
-            if reservation.idle_noticed_at is not None:
-                reservation.idle_noticed_at = None
-                reservation.save(update_fields=["idle_noticed_at"])
-        elif reservation.idle_noticed_at is None:
-            reservation.idle_noticed_at = now
-            reservation.save(update_fields=["idle_noticed_at"])
-            then = ""
-            if reservation.is_lease and rule.policy == "enforce":
-                then = (
-                    f"; it is released at {readable(now + timedelta(minutes=rule.grace_minutes))} unless a job starts"
-                )
-            fact = f"idle:{idle_since.isoformat()}"
-            notify(reservation, "idle", f"has been idle since {readable(idle_since)}{then}", fact)
-        elif _is_over(reservation, rule, now):
+            _note_idle(reservation, None)
+        elif not (reservation.is_lease and rule.policy == "enforce"):
+            if reservation.idle_noticed_at is None:
+                _notify_idle(reservation, idle_since, now, "")
+            _note_idle(reservation, idle_since)
+        elif reservation.idle_noticed_at is None or reservation.idle_noticed_at <= idle_since:
+            _note_idle(reservation, now)
+            release_at = now + timedelta(minutes=rule.grace_minutes)
+            then = f"; it is released at {readable(release_at)} unless a job starts"
+            _notify_idle(reservation, idle_since, now, then)
+        elif now - reservation.idle_noticed_at >= timedelta(minutes=rule.grace_minutes):
             text = f"it was idle since {readable(idle_since)}"
             changes.end(reservation, ReservationState.RELEASED, now, text)
             notify(reservation, "released", f"was released: {text}", "released")
 
 
-def _is_over(reservation: Reservation, rule: HeldIdlePolicy, now: datetime) -> bool:
-    assert reservation.idle_noticed_at is not None
-    grace = timedelta(minutes=rule.grace_minutes)
-    return reservation.is_lease and rule.policy == "enforce" and now - reservation.idle_noticed_at >= grace
+def _note_idle(reservation: Reservation, at: datetime | None) -> None:
+    """Store when the owner was told of a release, or since when the reservation is idle if none is announced: a policy
+    that becomes `enforce` must not release it without a warning."""
+    if reservation.idle_noticed_at != at:
+        reservation.idle_noticed_at = at
+        reservation.save(update_fields=["idle_noticed_at"])
+
+
+def _notify_idle(reservation: Reservation, since: datetime, now: datetime, then: str) -> None:
+    text = f"has been idle since {readable(since)}{then}"
+    notify(reservation, "idle", text, f"idle:{now.isoformat()}")
 
 
 # Jobs of active hard reservations: attempts that run there now, and started after the latest warning.

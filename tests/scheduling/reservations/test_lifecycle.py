@@ -293,6 +293,17 @@ def test_idle_lease_stays_under_the_policy_monitor(user, tenant, clock):
     assert "has been idle since" in notices()[-1]
 
 
+def test_idle_lease_is_not_released_without_a_warning_when_the_policy_becomes_enforce(user, tenant, clock):
+    make_node(gpus=1)
+    lease = reserve(user, tenant, 0, 600, lease=True)
+    for minutes, policy in ((61, "monitor"), (100, "monitor"), (200, "enforce"), (219, "enforce")):
+        clock.review(minutes, policy)
+        assert state(lease) == "active"
+    assert ["released at" in text for text in notices() if "idle" in text] == [False, True]
+    clock.review(221, "enforce")
+    assert state(lease) == "released"
+
+
 def test_reservations_of_an_archived_tenant_are_cancelled(user, tenant, clock):
     make_node(gpus=1)
     reservation = reserve(user, tenant, 60, 60)
