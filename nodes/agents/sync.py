@@ -102,7 +102,7 @@ def _process_accepted(batch: Sequence[tuple[int, Sync]], sent_runs: SentRuns) ->
     existing = telemetry.record_heartbeats(
         [(node_id, sync.boot_id[:64], agent_clock.clock_offset(sync.at)) for node_id, sync in latest.items()]
     )
-    _bring_back([node_id for node_id, heartbeat in existing.items() if not heartbeat.is_online], latest)
+    twins = _bring_back([node_id for node_id, heartbeat in existing.items() if not heartbeat.is_online], latest)
     rotating = {node_id for node_id, heartbeat in existing.items() if heartbeat.is_rotation_asked}
     offers = [(node_id, sync.next_credential_hash) for node_id, sync in batch if node_id in rotating]
     stored = rotation.store_offers(offers)
@@ -120,6 +120,7 @@ def _process_accepted(batch: Sequence[tuple[int, Sync]], sent_runs: SentRuns) ->
             _answer(orders[node_id], signals.get(node_id, []), sync, missing.get(node_id, [])),
             rotate=node_id in rotating,
             next_credential_hash=sync.next_credential_hash if (node_id, sync.next_credential_hash) in stored else "",
+            error=twins.get(node_id),
         )
         if node_id in existing
         else Desired(seq=sync.seq, error=removal.REFUSAL)
@@ -184,13 +185,16 @@ def _absent(rows: list[dict[str, Any]], sync: Sync) -> list[str]:
     return [key for row in rows if row["state"] == RankState.RUNNING and (key := _key(row)) not in running]
 
 
-def _bring_back(away: list[int], latest: Mapping[int, Sync]) -> None:
+def _bring_back(away: list[int], latest: Mapping[int, Sync]) -> dict[int, str]:
     """Mark these nodes online, except for those on which processes of ended attempts still run: their devices must not
     go to other jobs yet. The nodes are locked. Their ranks are read now, because a cycle that lost a node may have
-    ended them while this transaction waited for the lock."""
-    if away:
-        rows_of = live_ranks(away)
-        telemetry.mark_online([node_id for node_id in away if _is_clean(rows_of[node_id], latest[node_id])])
+    ended them while this transaction waited for the lock. Return those whose GPUs another node offers, and why."""
+    if not away:
+        return {}
+    rows_of, twins = live_ranks(away), copies.twins(away)
+    clean = [node_id for node_id in away if _is_clean(rows_of[node_id], latest[node_id])]
+    telemetry.mark_online([node_id for node_id in clean if node_id not in twins])
+    return {node_id: f"{refusal}; {copies.TWIN_STEP}" for node_id, refusal in twins.items()}
 
 
 def _is_clean(rows: list[dict[str, Any]], sync: Sync) -> bool:

@@ -1,12 +1,14 @@
 """Refuse a machine that presents the credential of a node that another machine reports for, such as a copy of its disk.
-Both would take the node's orders, and run each job twice. An id of the boot tells them apart."""
+Both would take the node's orders, and run each job twice. An id of the boot tells them apart.
+
+Refuse also a machine that is two nodes: each would offer the same GPUs to jobs."""
 
 import logging
 from collections.abc import Sequence
 
 from django.conf import settings
 
-from gpusched.lib.db.sql import columns, prepared
+from gpusched.lib.db.sql import columns, prepared, query
 from gpusched.protocol.agent_messages import Sync
 
 logger = logging.getLogger(__name__)
@@ -24,6 +26,22 @@ _REPORTING = """
      WHERE n.boot_id NOT IN ('', t.boot_id)
        AND abs(extract(epoch FROM clock_timestamp() - n.last_seen_at)) < %s
 """
+# Two agents on one machine: both report its boot and its GPUs. A node whose agent is silent is no hindrance.
+_TWINS = """
+    SELECT DISTINCT ON (n.id) n.id, o.name FROM nodes_node n
+      JOIN nodes_node o ON o.boot_id = n.boot_id AND o.id <> n.id AND o.state = 'online' AND o.removed_at IS NULL
+     WHERE n.id = ANY(%s) AND n.boot_id <> '' AND NOT n.pretend AND NOT o.pretend AND EXISTS (
+           SELECT 1 FROM nodes_device d JOIN nodes_device e ON e.uuid = d.uuid AND e.node_id = o.id
+            WHERE d.node_id = n.id AND d.health <> 'lost' AND e.health <> 'lost')
+     ORDER BY n.id, o.id
+"""
+TWIN_STEP = "stop one of the two agents of this machine, remove its node, and delete its directory"
+
+
+def twins(node_ids: Sequence[int]) -> dict[int, str]:
+    """Return why these nodes are refused, of those whose GPUs another online node of the same machine offers."""
+    rows = query(_TWINS, [list(node_ids)])
+    return {row["id"]: f"node '{row['name']}' of this machine offers the same GPUs" for row in rows}
 
 
 def is_copy(node_id: int, boot_id: str) -> bool:

@@ -73,7 +73,7 @@ def join_node(message: Join, heartbeat_seconds: float, let_in_by: str = "") -> J
     `let_in_by`: the prefix of its join token.
 
     409 if another machine has the name, unless that node has reported before, is lost, and nothing on it is in use. 409
-    also for a copy of the node's disk while the node reports."""
+    also for a copy of the node's disk while the node reports, and for a machine that is another node already."""
     removal.require_not_removed(message.node_key, let_in_by)
     try:
         return _join(message, heartbeat_seconds, let_in_by)
@@ -97,6 +97,8 @@ def _join(message: Join, heartbeat_seconds: float, let_in_by: str) -> Joined:
         node.save()
         events.changed("credentials", [node.pk])
         readings.store_facts(node.pk, message.facts)
+        for refusal in copies.twins([node.pk]).values():
+            raise Problem(409, "in_use", refusal, next_step=copies.TWIN_STEP)
     return Joined(node_id=node.pk, credential=credential.text, heartbeat_seconds=heartbeat_seconds)
 
 

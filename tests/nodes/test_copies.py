@@ -1,6 +1,7 @@
 """Of two machines with copies of one disk, only one is the node: no order reaches both."""
 
 import asyncio
+from copy import copy
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -12,6 +13,7 @@ from django.utils import timezone
 
 from gpusched.lib.api.problems import Problem
 from gpusched.protocol.agent_messages import BOOT_HEADER, Join, Run
+from jobs.models import Job
 from nodes.agents.sync import process
 from nodes.inventory import copies
 from nodes.inventory.join import join_node
@@ -98,3 +100,36 @@ def test_copy_is_closed_with_the_reason_and_the_node_stays_connected() -> None:
             await node.link.disconnect(timeout=30)
 
     asyncio.run(scenario())
+
+
+def second_agent(first: FakeAgent) -> FakeAgent:
+    """Join the machine of `first` once more, from another directory."""
+    second = copy(first)
+    second.name, second.key, second.held = f"{first.name}-again", f"{first.key}-again", []
+    joined = join_node(Join(name=second.name, node_key=second.key, facts=second.facts()), 2.0)
+    second.id, second.credential = joined.node_id, joined.credential
+    return second
+
+
+def test_machine_whose_agent_reports_cannot_join_as_another_node() -> None:
+    first = make_node(gpus=2)
+    with pytest.raises(Problem, match="offers the same GPUs") as refused:
+        second_agent(first)
+    assert (refused.value.status, refused.value.code) == (409, "in_use")
+    assert Node.objects.count() == 1
+
+
+def test_second_node_of_a_machine_gets_no_jobs_while_the_first_reports() -> None:
+    first = make_node(gpus=1)
+    Node.objects.update(state="lost")
+    second = second_agent(first)
+    assert "offers the same GPUs" not in str(second.sync().error)
+    assert f"node '{second.name}' of this machine" in str(first.sync().error)
+    tenant = make_tenant()
+    user = make_member(tenant)
+    jobs = [submit(user, tenant) for _ in range(2)]
+    run_cycle()
+    assert [Job.objects.get(pk=job_id).state for job_id in jobs] == ["scheduled", "pending"]
+    Node.objects.filter(pk=second.id).update(state="lost")
+    assert first.sync().error is None
+    assert Node.objects.get(pk=first.id).state == "online"

@@ -46,7 +46,7 @@ CODES: dict[str, tuple[int, str]] = {
     "own_account": (409, "changing your own password needs the old one"),
     "rate_overlaps": (409, "the model already has a rate for a part of that time"),
     "role_differs": (409, "active tokens of the service account have another role"),
-    "in_use": (409, "a job holds the GPU to retire, or resources of the node to remove"),
+    "in_use": (409, "a job holds the GPU to retire, or a part of the node to remove; another node has the GPUs"),
     "wrong_state": (409, "the state of the job, or of the GPU, does not allow it"),
     "changed_meanwhile": (409, "another request changed the job at the same moment"),
     "no_room": (409, "the GPUs are reserved or in use at that time; the detail names what is in the way"),
