@@ -18,7 +18,7 @@ REFUSALS = "gpu_scheduler_bucket_refusals_total"
 # The buckets that apply to a user. A named user's bucket replaces the one for each user. `now` precedes the wait for
 # locked rows, so it may be before `level_at`: tokens until then are in the level already.
 _APPLICABLE = f"""
-    SELECT b.id, b.scope, b.rate_per_second, b.burst, b.daily_budget, c.now, z.today,
+    SELECT b.id, b.scope, b.rate_per_second, b.burst, b.daily_budget, b.created_at, c.now, z.today,
            date_part('epoch', ((z.today + 1)::timestamp AT TIME ZONE t.time_zone) - c.now) AS day_ends_in, t.time_zone,
            CASE b.scope WHEN '{BucketScope.USER}' THEN %(user)s::bigint ELSE 0 END AS level_of
       FROM (SELECT coalesce(%(now)s::timestamptz, clock_timestamp()) AS now) c
@@ -56,11 +56,13 @@ _CREATE_LEVELS = f"""
     INSERT INTO tenants_bucketlevel (bucket_id, user_id, level, level_at, spent, spent_on)
     SELECT a.id, a.level_of, a.burst, a.now, 0, a.today FROM ({_APPLICABLE}) a ON CONFLICT DO NOTHING
 """
+# A bucket that was created since has lost no tokens.
 _REFUND = f"""
     WITH a AS MATERIALIZED ({_APPLICABLE}), locked AS MATERIALIZED (
         SELECT l.id, a.now, a.today, a.burst, {_NOW} AS level, {_SPENT} AS spent,
                (%(taken_at)s::timestamptz AT TIME ZONE a.time_zone)::date = a.today AS is_of_today
           FROM a JOIN tenants_bucketlevel l ON l.bucket_id = a.id AND l.user_id = a.level_of
+         WHERE a.created_at <= %(taken_at)s
          ORDER BY a.id FOR UPDATE OF l)
     UPDATE tenants_bucketlevel l
        SET level = least(k.burst, k.level + %(cost)s), level_at = {_LEVEL_AT}, spent_on = k.today,
@@ -73,6 +75,10 @@ _LOCK = """
      WHERE b.limits = %(limits)s AND b.tenant_id = ANY(%(tenants)s::bigint[])
        AND (l.user_id = 0 OR l.user_id = ANY(%(users)s::bigint[]))
      ORDER BY l.bucket_id, l.user_id FOR UPDATE OF l
+"""
+_CREATIONS = """
+    SELECT tenant_id, created_at FROM tenants_tokenbucket
+     WHERE limits = %(limits)s AND tenant_id = ANY(%(tenants)s::bigint[]) ORDER BY created_at
 """
 _STANDING = f"""
     SELECT a.scope, a.rate_per_second, a.burst, a.daily_budget, a.time_zone,
@@ -114,8 +120,8 @@ def take(tenant_id: int, user_id: int, limits: BucketUse, cost: float, *, now: d
 def refund(
     tenant_id: int, user_id: int, limits: BucketUse, cost: float, *, taken_at: datetime, now: datetime | None = None
 ) -> None:
-    """Put tokens back that were taken at `taken_at` for something that was never started. A daily budget gets them back
-    on the same day only."""
+    """Put tokens back that were taken at `taken_at` for something that was never started, into the buckets that existed
+    then. A daily budget gets them back on the same day only."""
     values = {
         "tenant": tenant_id,
         "user": user_id,
@@ -132,6 +138,14 @@ def lock(tenants: Collection[int], users: Collection[int], limits: BucketUse) ->
     its own in order, but several of them would deadlock with takes."""
     values = {"limits": limits.value, "tenants": sorted(tenants), "users": sorted(users)}
     prepared(_LOCK, values)
+
+
+def creations(tenants: Collection[int], limits: BucketUse) -> dict[int, list[datetime]]:
+    """Return when the present buckets of these tenants were created, ascending, by tenant."""
+    times: dict[int, list[datetime]] = {}
+    for row in prepared(_CREATIONS, {"tenants": sorted(tenants), "limits": limits.value}):
+        times.setdefault(row["tenant_id"], []).append(row["created_at"])
+    return times
 
 
 def standing(tenant_id: int, user_id: int, limits: BucketUse) -> list[dict[str, Any]]:

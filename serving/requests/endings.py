@@ -2,7 +2,8 @@
 
 Tokens of expired and refused requests return, and those of requests that are cancelled before their first start."""
 
-from collections.abc import Sequence
+from bisect import bisect
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -92,20 +93,29 @@ def forget(hours: float) -> int:
 def _end(sql: str, state: str, code: str, error: str, **values: Any) -> list[Ended]:
     def work() -> list[dict[str, Any]]:
         rows = query(sql, {"state": state, "code": code, "error": error, **values})
-        refunds: dict[tuple[int, int, datetime], float] = {}
         for row in rows:
             counts.count_end(row["endpoint_id"], state, row["seconds"])
-            if row["is_refunded"]:
-                # One refund per quarter of an hour, at which the day may turn in some time zone.
-                quarter = row["queued_at"].minute // 15 * 15
-                taken_at = row["queued_at"].replace(minute=quarter, second=0, microsecond=0)
-                key = (row["tenant_id"], row["user_id"], taken_at)
-                refunds[key] = refunds.get(key, 0.0) + row["cost"]
-        if len(refunds) > 1:
-            buckets.lock({tenant for tenant, _, _ in refunds}, {user for _, user, _ in refunds}, BucketUse.TASKS)
-        for (tenant_id, user_id, taken_at), cost in sorted(refunds.items()):
-            buckets.refund(tenant_id, user_id, BucketUse.TASKS, cost, taken_at=taken_at)
+        _refund([row for row in rows if row["is_refunded"]])
         return rows
 
     # A dispatcher that records the results of a batch may lock its requests in another order than a cancel.
     return [Ended(row["id"], row["was"] == "queued") for row in retry_atomic(work)]
+
+
+def _refund(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Return the tokens of these requests: one refund for those that took theirs from the same buckets on one day."""
+    if not rows:
+        return
+    created = buckets.creations({row["tenant_id"] for row in rows}, BucketUse.TASKS)
+    refunds: dict[tuple[int, int, datetime, int], tuple[float, datetime]] = {}
+    for row in rows:
+        at = row["queued_at"]
+        # The day may turn in some time zone each quarter of an hour.
+        quarter = at.replace(minute=at.minute // 15 * 15, second=0, microsecond=0)
+        key = (row["tenant_id"], row["user_id"], quarter, bisect(created.get(row["tenant_id"], ()), at))
+        cost, first_at = refunds.get(key, (0.0, at))
+        refunds[key] = (cost + row["cost"], min(first_at, at))
+    if len(refunds) > 1:
+        buckets.lock({key[0] for key in refunds}, {key[1] for key in refunds}, BucketUse.TASKS)
+    for (tenant_id, user_id, *_), (cost, taken_at) in sorted(refunds.items()):
+        buckets.refund(tenant_id, user_id, BucketUse.TASKS, cost, taken_at=taken_at)

@@ -28,10 +28,12 @@ def user(tenant):
 
 
 def make_buckets(tenant, burst=100.0):
+    """Create buckets that have been there for days."""
     for scope in (BucketScope.TENANT, BucketScope.USER):
         TokenBucket.objects.create(
-            tenant=tenant, scope=scope, limits=BucketUse.TASKS, rate_per_second=0, burst=burst, daily_budget=burst
-        )
+            tenant=tenant, scope=scope, limits=BucketUse.TASKS, rate_per_second=0, burst=burst, daily_budget=burst,
+            created_at=datetime.now(UTC) - timedelta(days=3),
+        )  # fmt: skip
 
 
 def used():
@@ -118,6 +120,19 @@ def test_tokens_taken_after_midnight_of_a_half_hour_time_zone_return_to_the_day(
     execute("UPDATE serving_inferencerequest SET queued_at = %s", [min(now, midnight + timedelta(minutes=5))])
     endings.cancel([number])
     assert set(BucketLevel.objects.values_list("spent", flat=True)) == {0.0}
+
+
+def test_requests_from_before_a_bucket_put_no_tokens_into_it(tenant, user):
+    """A67: an admin limits a user who has filled the queue."""
+    endpoint = make_endpoint(tenant, user)
+    before = ask(endpoint, user, 50)
+    execute("UPDATE serving_inferencerequest SET queued_at = queued_at - interval '2 min'")
+    make_buckets(tenant)
+    TokenBucket.objects.update(created_at=datetime.now(UTC) - timedelta(minutes=1))
+    after = ask(endpoint, user, 30)
+    assert used() == {(30.0, 30.0)}
+    endings.cancel([*before, *after[:10]])
+    assert used() == {(20.0, 20.0)}
 
 
 def test_refused_submit_takes_no_tokens(tenant, user):

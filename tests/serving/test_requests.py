@@ -143,7 +143,8 @@ def test_expired_request_ends_and_its_tokens_return(endpoint, user, tenant):
     )
     waiting, running = ask(endpoint, user, 2)
     claim([running])
-    execute("UPDATE serving_inferencerequest SET queued_at = queued_at - interval '31 s'")
+    for table, column in (("serving_inferencerequest", "queued_at"), ("tenants_tokenbucket", "created_at")):
+        execute(f"UPDATE {table} SET {column} = {column} - interval '31 s'")
     assert [ended.id for ended in endings.expire()] == [waiting]
     assert (state(waiting), state(running)) == ("expired", "running")
     assert BucketLevel.objects.get().level == 1.0
