@@ -5,8 +5,9 @@ from gpusched.lib.db.sql import query
 MAX_NOTICES = 500
 # The log of a failed job arrives shortly after its end.
 LOG_SECONDS = 3.0
-# A route of a tenant gets the notices of the tenant. A route of a user gets those of the user's own jobs and
-# reservations, and those of the whole tenant, while the user is a member; admins also get those without a tenant.
+# A route gets nothing from before it was created, if the sender was down then. A route of a tenant gets the notices
+# of the tenant. A route of a user gets those of the user's own jobs and reservations, and those of the whole tenant,
+# while the user is a member; admins also get those without a tenant.
 # Of a user's route r and a notice: whether the user gets it.
 GETS_NOTICE = """
     EXISTS (
@@ -26,7 +27,7 @@ _EXPAND = f"""
         SELECT b.id, r.id, 'pending', 0,
                CASE WHEN b.kind = 'job_failed' THEN now() + make_interval(secs => %(log_seconds)s) ELSE now() END, '',
                false
-          FROM batch b JOIN notifications_route r ON r.is_enabled AND (
+          FROM batch b JOIN notifications_route r ON r.is_enabled AND r.created_at <= b.at AND (
                b.kind = ANY(r.kinds) AND (r.tenant_id = b.tenant_id OR {_GETS_IT}))
          ORDER BY b.id, r.id ON CONFLICT (notice_id, route_id) DO NOTHING)
     UPDATE notifications_notice n SET expanded_at = now() FROM batch b WHERE n.id = b.id RETURNING n.id
