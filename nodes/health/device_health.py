@@ -152,9 +152,12 @@ def _name(device_id: int) -> str:
 
 
 def _health(device_id: int) -> dict[str, str]:
-    """Return the health for the audit log, and lock the row until the transaction ends."""
-    [row] = query("SELECT health, health_note AS note FROM nodes_device WHERE id = %s FOR UPDATE", [device_id])
-    return row
+    """Return the health for the audit log, and lock the row until the transaction ends. 404 for a device that was
+    retired at this moment."""
+    rows = query("SELECT health, health_note AS note FROM nodes_device WHERE id = %s FOR UPDATE", [device_id])
+    if not rows:
+        raise not_found(f"GPU {device_id}")
+    return rows[0]
 
 
 def _announce(node_id: int) -> None:
