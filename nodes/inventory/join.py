@@ -11,7 +11,7 @@ from gpusched.lib.api.problems import Problem, not_found
 from gpusched.lib.audit import log
 from gpusched.lib.auth import credentials
 from gpusched.lib.bus import events
-from gpusched.lib.db.sql import query
+from gpusched.lib.db.sql import query, retry_atomic
 from gpusched.lib.process.tls_proxy import AUTHORITY
 from gpusched.lib.times import rfc3339
 from gpusched.protocol.agent_messages import Join, Joined
@@ -74,31 +74,35 @@ def join_node(message: Join, heartbeat_seconds: float, let_in_by: str = "") -> J
 
     409 if another machine has the name, unless that node has reported before, is lost, and nothing on it is in use. 409
     also for a copy of the node's disk while the node reports, and for a machine that is another node already."""
-    removal.require_not_removed(message.node_key, let_in_by)
-    try:
+
+    def work() -> Joined:
         return _join(message, heartbeat_seconds, let_in_by)
+
+    # A message of the node's agent may store its devices at the same moment, in another order.
+    try:
+        return retry_atomic(work)
     except IntegrityError:
         # Another machine took the name, or this one joined twice, at the same moment. The retry sees the committed row.
-        return _join(message, heartbeat_seconds, let_in_by)
+        return retry_atomic(work)
 
 
 def _join(message: Join, heartbeat_seconds: float, let_in_by: str) -> Joined:
-    with transaction.atomic():
-        node = Node.objects.select_for_update().filter(node_key=message.node_key, removed_at=None).first()
-        credential = credentials.generate("n")
-        if node is None:
-            node = _reuse_lost_node(message) or Node(name=message.name, joined_at=timezone.now())
-            node.node_key = message.node_key
-        elif copies.is_copy(node.pk, message.facts.boot_id):
-            raise _name_taken(f"another machine reports as node '{node.name}'", copies.NEXT_STEP)
-        node.credential_prefix, node.credential_hash = credential.prefix, credential.secret_hash
-        node.credential_at, node.next_credential_hash, node.rotation_asked_at = timezone.now(), "", None
-        node.let_in_by = let_in_by
-        node.save()
-        events.changed("credentials", [node.pk])
-        readings.store_facts(node.pk, message.facts)
-        for refusal in copies.twins([node.pk]).values():
-            raise Problem(409, "in_use", refusal, next_step=copies.TWIN_STEP)
+    removal.require_not_removed(message.node_key, let_in_by)
+    node = Node.objects.select_for_update().filter(node_key=message.node_key, removed_at=None).first()
+    if node is None:
+        node = _reuse_lost_node(message) or Node(name=message.name, joined_at=timezone.now())
+        node.node_key = message.node_key
+    elif copies.is_copy(node.pk, message.facts.boot_id):
+        raise _name_taken(f"another machine reports as node '{node.name}'", copies.NEXT_STEP)
+    credential = credentials.generate("n")
+    node.credential_prefix, node.credential_hash = credential.prefix, credential.secret_hash
+    node.credential_at, node.next_credential_hash, node.rotation_asked_at = timezone.now(), "", None
+    node.let_in_by = let_in_by
+    node.save()
+    events.changed("credentials", [node.pk])
+    readings.store_facts(node.pk, message.facts)
+    for refusal in copies.twins([node.pk]).values():
+        raise Problem(409, "in_use", refusal, next_step=copies.TWIN_STEP)
     return Joined(node_id=node.pk, credential=credential.text, heartbeat_seconds=heartbeat_seconds)
 
 

@@ -1,4 +1,4 @@
-"""Changes of nodes and GPUs at the same moment, with two real connections."""
+"""Joins, removals and changes of GPUs at the same moment, with two real connections."""
 
 import threading
 from collections.abc import Callable
@@ -9,10 +9,11 @@ from django.db import connections, transaction
 
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import execute, query
+from gpusched.protocol.agent_messages import Join
 from nodes.health import device_health
-from nodes.inventory import retire
+from nodes.inventory import join, retire
 from nodes.models import Device
-from tests.factories import make_node
+from tests.factories import FakeAgent, make_node
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -43,6 +44,10 @@ def meanwhile(change: Callable[[], Any], work: Callable[[], Any]) -> Any:
     return results[0]
 
 
+def join_again(agent: FakeAgent, token: str) -> Any:
+    return join.join_node(Join(name=agent.name, node_key=agent.key, facts=agent.facts()), 2.0, token)
+
+
 @pytest.mark.parametrize("change", [device_health.clear, lambda device: device_health.quarantine(device, "", "root")])
 def test_change_of_a_gpu_that_is_retired_meanwhile_is_a_404(change: Callable[[int], str]):
     make_node(gpus=1)
@@ -55,3 +60,26 @@ def test_change_of_a_gpu_that_is_retired_meanwhile_is_a_404(change: Callable[[in
 
     answer = meanwhile(lambda: retire.retire(device_id), work)
     assert isinstance(answer, Problem) and answer.status == 404
+
+
+def test_join_is_retried_after_a_deadlock():
+    agent = make_node(gpus=2)
+    holds = threading.Event()
+
+    def in_another_order() -> None:
+        try:
+            with transaction.atomic():
+                # PostgreSQL ends the transaction that has waited for its own, shorter time: the join.
+                execute("SET LOCAL deadlock_timeout = '60s'")
+                execute("UPDATE nodes_device SET memory_mb = memory_mb")
+                holds.set()
+                wait_for(is_blocked, 30, "the join to wait for the devices")
+                execute("UPDATE nodes_node SET labels = labels")
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=in_another_order)
+    thread.start()
+    assert holds.wait(30)
+    assert join_again(agent, "").node_id == agent.id
+    thread.join(30)
