@@ -87,8 +87,8 @@ def join_node(message: Join, heartbeat_seconds: float, let_in_by: str = "") -> J
 
 
 def _join(message: Join, heartbeat_seconds: float, let_in_by: str) -> Joined:
-    removal.require_not_removed(message.node_key, let_in_by)
     node = Node.objects.select_for_update().filter(node_key=message.node_key, removed_at=None).first()
+    removal.require_not_removed(message.node_key, let_in_by)  # now: a removal may have held the lock
     if node is None:
         node = _reuse_lost_node(message) or Node(name=message.name, joined_at=timezone.now())
         node.node_key = message.node_key

@@ -11,8 +11,8 @@ from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import execute, query
 from gpusched.protocol.agent_messages import Join
 from nodes.health import device_health
-from nodes.inventory import join, retire
-from nodes.models import Device
+from nodes.inventory import join, removal, retire
+from nodes.models import Device, Node
 from tests.factories import FakeAgent, make_node
 from tests.waiting import wait_for
 
@@ -46,6 +46,15 @@ def meanwhile(change: Callable[[], Any], work: Callable[[], Any]) -> Any:
 
 def join_again(agent: FakeAgent, token: str) -> Any:
     return join.join_node(Join(name=agent.name, node_key=agent.key, facts=agent.facts()), 2.0, token)
+
+
+def test_agent_that_joins_during_the_removal_of_its_node_is_refused():
+    token, _ = join.create_join_token(1, "root")
+    agent = make_node(gpus=1)
+    execute("UPDATE nodes_node SET state = 'lost'")
+    answer = meanwhile(lambda: removal.remove(agent.name), lambda: join_again(agent, token.prefix))
+    assert isinstance(answer, Problem) and answer.code == "node_removed"
+    assert not Node.objects.filter(removed_at=None).exists()
 
 
 @pytest.mark.parametrize("change", [device_health.clear, lambda device: device_health.quarantine(device, "", "root")])
