@@ -4,7 +4,9 @@ import logging
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
+from django.db import IntegrityError
 from msgspec.structs import replace
+from psycopg.errors import ForeignKeyViolation
 
 from gpusched import tracing
 from gpusched.json_log import job_fields
@@ -30,7 +32,13 @@ def process(batch: Sequence[tuple[int, Sync]], sent_runs: SentRuns = NO_RUNS) ->
     """Write (node id, message) pairs. Return the answer to each, in order, once all of them are durable. `sent_runs`:
     the run orders sent to nodes a moment ago over their present connection."""
     with tracing.span("agent.sync", {"gpusched.messages": len(batch)}):
-        return retry_atomic(lambda: _process(batch, sent_runs))
+        try:
+            return retry_atomic(lambda: _process(batch, sent_runs))
+        except IntegrityError as error:
+            if not isinstance(error.__cause__, ForeignKeyViolation):
+                raise
+            # A GPU was retired between its reading and the commit.
+            return retry_atomic(lambda: _process(batch, sent_runs))
 
 
 def process_leniently(node_id: int, sync: Sync, sent_runs: SentRuns = NO_RUNS) -> Desired:

@@ -9,10 +9,11 @@ from django.db import connections, transaction
 
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import execute, query
-from gpusched.protocol.agent_messages import Join
+from gpusched.protocol.agent_messages import Desired, Join, Reading
 from nodes.health import device_health
 from nodes.inventory import join, removal, retire
 from nodes.models import Device, Node
+from nodes.models import Reading as StoredReading
 from tests.factories import FakeAgent, make_node
 from tests.waiting import wait_for
 
@@ -42,6 +43,17 @@ def meanwhile(change: Callable[[], Any], work: Callable[[], Any]) -> Any:
         wait_for(is_blocked, 30, "the work to wait for the change")
     thread.join(30)
     return results[0]
+
+
+def test_messages_are_written_while_a_gpu_that_they_read_is_retired():
+    agent = make_node(gpus=2)
+    readings = [Reading(uuid=device.uuid, utilisation_percent=1) for device in agent.devices]
+    agent.sync(readings=readings)
+    retired, kept = Device.objects.order_by("pk")
+    Device.objects.filter(pk=retired.pk).update(health="lost")
+    answer = meanwhile(lambda: retire.retire(retired.pk), lambda: agent.sync(readings=readings))
+    assert isinstance(answer, Desired) and answer.error is None
+    assert list(StoredReading.objects.values_list("device_id", flat=True)) == [kept.pk]
 
 
 def join_again(agent: FakeAgent, token: str) -> Any:
