@@ -2,7 +2,8 @@
 
 A device is hot from the threshold on (85 °C by default), or while its hardware throttles itself. It cools down after a
 minute of readings that are all at least 10 °C below. Unknown values change nothing, except that throttling, which
-blocks a device, must be reported at least once a minute. A busy GPU at 66 to 80 °C is neither."""
+blocks a device, must be reported at least once a minute, and that without a temperature a minute without throttling is
+enough. A busy GPU at 66 to 80 °C is neither."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -17,8 +18,8 @@ HYSTERESIS_CELSIUS, COOL_SECONDS = 10, 60.0
 
 
 class ThermalState(NamedTuple):
-    """`cool_since`: seconds since the epoch. Every reading of a hot device since then was cool or, if it is throttled,
-    did not include throttling. None: the last reading was neither."""
+    """`cool_since`: seconds since the epoch. Every known temperature of a hot device since then was cool or, if it is
+    throttled, no reading included throttling. None: the last reading was neither."""
 
     is_hot: bool = False
     is_slowed: bool = False
@@ -33,16 +34,17 @@ def next_state(
         return ThermalState(True, True)
     if previous.is_slowed:
         if throttle_reasons is not None:
-            previous = ThermalState(True)
+            # A GPU that never reports a temperature could not cool down otherwise.
+            previous = ThermalState(True, False, now if temperature_celsius is None else None)
         else:
             # No longer reported: it holds for a minute, so that a silent driver does not block the device forever.
             since = now if previous.cool_since is None else previous.cool_since
             return ThermalState(True, True, since) if now - since < COOL_SECONDS else ThermalState(True)
     if not previous.is_hot:
         return ThermalState(temperature_celsius is not None and temperature_celsius >= hot)
-    if temperature_celsius is None:
+    if temperature_celsius is None and (throttle_reasons is None or previous.cool_since is None):
         return previous
-    if temperature_celsius > hot - HYSTERESIS_CELSIUS:
+    if temperature_celsius is not None and temperature_celsius > hot - HYSTERESIS_CELSIUS:
         return ThermalState(True)
     cool_since = now if previous.cool_since is None else previous.cool_since
     return ThermalState(True, False, cool_since) if now - cool_since < COOL_SECONDS else ThermalState()

@@ -95,6 +95,14 @@ def test_unreported_slowdown_blocks_for_a_minute_only(celsius):
     assert second.is_slowed
 
 
+def test_gpu_without_a_temperature_is_hot_until_a_minute_after_its_slowdown():
+    """A19"""
+    assert after((None, HW_THERMAL), *[(None, 0)] * 60).is_hot
+    assert after((None, HW_THERMAL), *[(None, 0)] * 61) == ThermalState()
+    assert after((None, HW_THERMAL), *[(None, 0)] * 30, (None, HW_THERMAL), *[(None, 0)] * 60).is_hot
+    assert after((None, HW_THERMAL), *[(None, 0)] * 30, (90, 0), *[(None, 0)] * 1000).is_hot
+
+
 def test_typical_busy_gpus_are_never_hot():
     """A19: the temperatures that were measured on two clusters of A100."""
     path = TRACES / "acme_util" / "acme_cdfs.csv.gz"
