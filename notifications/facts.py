@@ -17,7 +17,9 @@ LOG_LINES, _LOG_BYTES, _MAX_LINE = 20, 16_384, 300
 _JOBS = """
     SELECT j.id, w.number, j.name, t.name AS tenant, p.username AS "user", j.gpu_count, j.max_runtime_seconds,
            a.started_at, a.ended_at, a.exit_code, a.signal, a.evidence, a.log_dropped_at,
-           (SELECT array_agg(DISTINCT r->>'node') FROM jsonb_array_elements(a.placement) r) AS nodes
+           (SELECT array_agg(DISTINCT r->>'node') FROM jsonb_array_elements(a.placement) r) AS nodes,
+           to_char((j.started_at + make_interval(secs => j.max_runtime_seconds)) AT TIME ZONE 'UTC',
+                   'YYYY-MM-DD"T"HH24:MI:SS"Z"') AS ends_at
       FROM unnest(%s::bigint[], %s::int[]) AS w (id, number) JOIN jobs_all j ON j.id = w.id
       JOIN tenants_all t ON t.id = j.tenant_id JOIN tenants_people p ON p.id = j.user_id
       LEFT JOIN jobs_attempts a ON a.job_id = j.id AND a.number = w.number

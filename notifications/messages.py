@@ -92,18 +92,34 @@ def _render(delivery: Claimed, job: Mapping[str, Any] | None) -> Rendered:
         data["log"] = facts.log_tail(dict(job), delivery.data)
     if delivery.kind == Kind.JOB_ABOUT_TO_END:
         data["ends_at"] = delivery.data.get("ends_at")
-    title, text = _job_text(delivery.kind, data)
+        title, text = _limit_text(data, job)
+    else:
+        title, text = _job_text(delivery.kind, data)
     return Rendered(delivery.uid, delivery.kind, delivery.at, title, text, data)
 
 
+def _limit_text(data: Mapping[str, Any], job: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the text of a job that was about to end: quiet hours or a digest may have delayed the message."""
+    name, owner = _name_and_owner(data)
+    ends_at = data["ends_at"]
+    if job["ended_at"] is not None:
+        text = f"It was to end at {ends_at} by its time limit, and has ended since."
+        return f"{name} was about to end", f"{owner}\n{text}"
+    if job["ends_at"] != ends_at:
+        text = f"It was to end at {ends_at}. Its time limit was changed since: it ends at {job['ends_at']}."
+        return f"{name} was about to end", f"{owner}\n{text}"
+    text = f"It ends at {ends_at} by its time limit.\nExtend it: gpusched extend {data['job_id']}"
+    return f"{name} is about to end", f"{owner}\n{text}"
+
+
+def _name_and_owner(data: Mapping[str, Any]) -> tuple[str, str]:
+    return f"{data['name']} (job {data['job_id']})", f"Owner: {data['user']} in {data['tenant']}"
+
+
 def _job_text(kind: str, data: Mapping[str, Any]) -> tuple[str, str]:
-    name = f"{data['name']} (job {data['job_id']})"
-    owner = f"{data['user']} in {data['tenant']}"
-    if kind == Kind.JOB_ABOUT_TO_END:
-        text = f"It ends at {data['ends_at']} by its time limit.\nExtend it: gpusched extend {data['job_id']}"
-        return f"{name} is about to end", f"Owner: {owner}\n{text}"
+    name, owner = _name_and_owner(data)
     ended = "was preempted" if kind == Kind.JOB_PREEMPTED else str(data["state"])
-    lines = [f"Owner: {owner}"]
+    lines = [owner]
     if data["sentence"]:
         lines.append(f"Reason: {data['sentence']}")
     if data["next_step"]:
