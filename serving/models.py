@@ -178,8 +178,9 @@ class Prewarming(models.Model):
 class InferenceRequest(models.Model):
     """A request to an endpoint (a task in REST and SDK), and its result. `attempt` is the fencing number: only the
     result of the latest attempt is recorded. `runs_alone`: after a failed batch, it is retried in one of its own.
-    `dispatcher`: the web process that has it in progress. `payload_file`, `result_file`: the names of files that have
-    the payload or result instead of the row; empty: none (serving/payloads.py)."""
+    `dispatcher`: the web process that has it in progress. `returned_at`: its last return to the queue, from which its
+    wait then counts. `payload_file`, `result_file`: the names of files that have the payload or result instead of the
+    row; empty: none (serving/payloads.py)."""
 
     endpoint = models.ForeignKey(Endpoint, on_delete=models.CASCADE, related_name="+", db_index=False)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+", db_index=False)
@@ -202,6 +203,7 @@ class InferenceRequest(models.Model):
     batch_size = models.PositiveIntegerField(null=True)
     flush_reason = models.CharField(max_length=10, blank=True, default="", choices=[(f.value, f.value) for f in Flush])
     queued_at = models.DateTimeField(db_default=Now())
+    returned_at = models.DateTimeField(null=True)
     started_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField(null=True)
 

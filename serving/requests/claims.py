@@ -49,7 +49,7 @@ _RETURN = """
          WHERE state = 'running' AND {of} ORDER BY id FOR UPDATE SKIP LOCKED)
     UPDATE serving_inferencerequest r
        SET state = 'queued', dispatcher = NULL, replica_job_id = NULL, started_at = NULL, batch_size = NULL,
-           flush_reason = '', runs_alone = r.runs_alone OR %(alone)s
+           returned_at = clock_timestamp(), flush_reason = '', runs_alone = r.runs_alone OR %(alone)s
       FROM locked l WHERE r.id = l.id RETURNING r.endpoint_id
 """
 _RETURN_ATTEMPTS = _RETURN.format(

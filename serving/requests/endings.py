@@ -27,7 +27,8 @@ _END = """
               date_part('epoch', r.ended_at - r.queued_at) AS seconds
 """
 _EXPIRED = _END.format(
-    which="r.state = 'queued' AND r.queued_at < clock_timestamp() - make_interval(secs => e.timeout_seconds)",
+    which="r.state = 'queued' AND coalesce(r.returned_at, r.queued_at)"
+    " < clock_timestamp() - make_interval(secs => e.timeout_seconds)",
     lock=_SOME,
 )
 _OF_ENDPOINT = _END.format(which="r.state = 'queued' AND r.endpoint_id = %(endpoint)s", lock=_SOME)
@@ -65,7 +66,8 @@ def end_abandoned(silent_seconds: float) -> list[Ended]:
 
 
 def expire() -> list[Ended]:
-    """End requests that have waited longer than the timeout of their endpoint, at most MAX_AT_ONCE."""
+    """End requests that have waited longer than the timeout of their endpoint since they were submitted or returned to
+    the queue, at most MAX_AT_ONCE."""
     return _end(_EXPIRED, "expired", "expired", "no replica took it within timeout_seconds")
 
 

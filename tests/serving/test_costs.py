@@ -81,7 +81,9 @@ def end(ending, endpoint, ids):
     elif ending == "refused":
         endings.refuse_all(endpoint.pk)
     else:
-        execute("UPDATE serving_inferencerequest SET queued_at = queued_at - interval '31 s' WHERE id = ANY(%s)", [ids])
+        for column in ("queued_at", "returned_at"):
+            sql = f"UPDATE serving_inferencerequest SET {column} = {column} - interval '31 s' WHERE id = ANY(%s)"
+            execute(sql, [ids])
         endings.expire()
 
 

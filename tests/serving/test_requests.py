@@ -136,6 +136,17 @@ def test_requests_of_a_silent_web_process_return_to_the_queue(endpoint, user):
     assert (state(lost), state(held)) == ("queued", "running")
 
 
+def test_request_whose_batch_hung_waits_for_another_replica(endpoint, user):
+    """A68: a batch that hangs ends after timeout_seconds, so that its requests are older than that."""
+    ids = ask(endpoint, user, 2)
+    attempts = {request.id: request.attempt for request in claim(ids)}
+    execute("UPDATE serving_inferencerequest SET queued_at = queued_at - interval '31 s'")
+    claims.return_to_queue(1, attempts, alone=True)
+    assert endings.expire() == []
+    execute("UPDATE serving_inferencerequest SET returned_at = returned_at - interval '31 s' WHERE id = %s", [ids[0]])
+    assert [ended.id for ended in endings.expire()] == ids[:1]
+
+
 def test_expired_request_ends_and_its_tokens_return(endpoint, user, tenant):
     """A67"""
     TokenBucket.objects.create(
