@@ -103,14 +103,16 @@ def quarantine_stale_dirty(minutes: float) -> int:
 
 
 _QUARANTINE = "UPDATE nodes_device SET health = 'quarantined', health_note = %s WHERE id = %s RETURNING node_id"
-# Readings made while it was out of service count at once: no rank must start there before the next reading.
+# Readings made while it was out of service count at once: no rank must start there before the next reading. A lost
+# device is back with the first message of its agent that has it, and not before.
 _CLEAR = f"""
     UPDATE nodes_device d
        SET health = t.health, cool_since = NULL,
            health_note = CASE WHEN t.health IN ('dirty', 'foreign') THEN t.occupant
                               WHEN t.health = 'hot' THEN '{SLOWED_NOTE}' ELSE '' END
       FROM (SELECT d.id, r.occupant,
-                   CASE WHEN r.occupancy = 'lost' OR r.read_at < n.last_seen_at - interval '30 seconds' THEN 'lost'
+                   CASE WHEN d.health = 'lost' OR r.occupancy = 'lost'
+                             OR r.read_at < n.last_seen_at - interval '30 seconds' THEN 'lost'
                         WHEN r.occupancy IN ('dirty', 'foreign') THEN r.occupancy
                         WHEN d.is_slowed THEN 'hot' ELSE 'ok' END AS health
               FROM nodes_device d JOIN nodes_node n ON n.id = d.node_id

@@ -133,3 +133,19 @@ def test_only_the_node_of_the_vanished_gpu_is_at_fault_for_a_gang(user, tenant):
     attempt = Attempt.objects.get(job_id=job_id)
     assert (attempt.reason, attempt.evidence["node"]) == ("node_fault", nodes[1].name)
     assert state(job_id) == "pending"
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_lost_gpu_that_is_cleared_gets_no_job_before_its_agent_has_it_again(node, user, tenant, is_read):
+    if is_read:
+        read(node, occupancy="clear")
+    devices, node.devices = node.devices, []
+    node.sync(facts=node.facts())
+    assert device_health.clear(Device.objects.get().pk).endswith("is cleared, but it is lost")
+    job_id = submit(user, tenant, gpu_count=1)
+    run_cycle()
+    assert state(job_id) == "pending"
+    node.devices = devices
+    node.sync(facts=node.facts())
+    run_cycle()
+    assert state(job_id) == "scheduled"
