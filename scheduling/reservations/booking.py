@@ -17,6 +17,7 @@ from gpusched.lib.db import locks
 from gpusched.lib.db.locks import Lock
 from gpusched.lib.db.sql import execute, rows
 from gpusched.lib.times import readable
+from gpusched.protocol.reasons import fix_plurals
 from scheduling.reservations import capacity, limits
 from scheduling.reservations.choice import (
     Chosen,
@@ -149,11 +150,11 @@ def _choose(wish: Wish, is_hard: bool, identity: Identity) -> tuple[Chosen, ...]
 def _suitable(wish: Wish, *, soft: bool) -> list[OfferedNode]:
     nodes = suitable(capacity.load_nodes(wish.starts_at, soft=soft), wish.shape)
     if (most := largest(nodes, wish.shape)) < wish.shape.gpus:
-        where = "on one node" if wish.shape.one_node else "on all nodes together"
+        has = "no node in service has" if wish.shape.one_node else "all nodes in service together do not have"
         raise Problem(
             422,
             "never_fits",
-            f"{wish.shape.gpus} GPUs of this kind do not exist {where}; the largest possible is {most}",
+            fix_plurals(f"{has} {wish.shape.gpus} GPUs of this kind; the largest possible is {most}"),
             next_step=_step_for_too_many(nodes, wish.shape, most),
         )
     return nodes
@@ -176,7 +177,8 @@ def _refusal(nodes: Sequence[OfferedNode], wish: Wish, identity: Identity) -> Pr
     """Return the 409 that names what is in the way and the next free slot."""
     slot = next_slot(nodes, wish.shape, wish.starts_at.timestamp(), wish.seconds)
     blocker = slot.blocker if slot else endless_blocker(nodes, wish.starts_at.timestamp())
-    detail = f"{wish.shape.gpus} GPUs are not free from {readable(wish.starts_at)} to {readable(wish.ends_at)}"
+    times = f"from {readable(wish.starts_at)} to {readable(wish.ends_at)}"
+    detail = fix_plurals(f"{wish.shape.gpus} GPUs are not free {times}")
     if blocker is not None:
         detail += f": {describe_blocker(blocker, identity)}"
     if slot is None:

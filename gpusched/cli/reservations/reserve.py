@@ -9,6 +9,7 @@ from gpusched.cli.terminal import messages, output
 from gpusched.cli.terminal.group import confirm, for_each, group
 from gpusched.cli.terminal.output import Column, Format
 from gpusched.cli.terminal.session import connect
+from gpusched.protocol.reasons import fix_plurals
 
 if TYPE_CHECKING:
     from gpusched.client.calls.booking import ReservationOptions
@@ -216,7 +217,7 @@ def _ended(reservation: "ReservationData") -> str:
 
 def _summary(reservation: "ReservationData") -> str:
     nodes = ", ".join(sorted({device.node for device in reservation.devices}))
-    return (
+    return fix_plurals(
         f"{reservation.gpus} GPUs on {nodes or 'no node yet'} for tenant {reservation.tenant} "
         f"from {reservation.starts_at:%Y-%m-%d %H:%M} to {reservation.ends_at:%Y-%m-%d %H:%M} UTC"
     )

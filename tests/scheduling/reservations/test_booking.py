@@ -47,6 +47,7 @@ def test_hard_reservations_never_exceed_the_capacity_together(user, tenant):
     with pytest.raises(Problem) as refused:
         reserve(user, tenant, 100, 10)
     assert (refused.value.status, refused.value.code) == (409, "no_room")
+    assert refused.value.detail.startswith("1 GPU is not free from ")
     reserve(user, tenant, 120, 30)
 
 
@@ -148,6 +149,7 @@ def test_refusal_of_too_many_devices_advises_what_helps(user, tenant, sizes, ste
     with pytest.raises(Problem) as refused:
         reserve(user, tenant, gpus=4)
     assert refused.value.next_step == step
+    assert refused.value.detail.startswith("no node in service has 4 GPUs of this kind; the largest possible is ")
 
 
 def test_reservation_of_several_nodes_takes_as_few_as_possible(user, tenant):
@@ -166,6 +168,7 @@ def test_node_out_of_service_is_not_reserved(user, tenant):
     with pytest.raises(Problem) as refused:
         reserve(user, tenant)
     assert refused.value.code == "never_fits"
+    assert refused.value.detail == "no node in service has 1 GPU of this kind; the largest possible is 0"
 
 
 def test_reservations_of_a_tenant_stay_within_its_quota():
