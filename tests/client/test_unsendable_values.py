@@ -40,6 +40,8 @@ BYTE = os.fsdecode(b"\xff")
         (["submit", "--idempotency-key", "schlüssel", "--", "true"], "Idempotency-Key"),
         (["submit", "--idempotency-key", "a\nb", "--", "true"], "Idempotency-Key"),
         (["ps", "-n", BYTE], "name"),
+        (["reserve", "next", "--for", f"{'9' * 400}h"], "is not a duration"),
+        (["lease", "--for", "٣h"], "is not a duration"),
         (["tenant", "show", BYTE], "UTF-8"),
         (["tenant", "show", ""], "empty"),
         (["tenant", "show", ".."], "'..'"),

@@ -5,7 +5,8 @@ import re
 import typer
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhdw])+")
+# Longer numbers are no durations that a server accepts, and can exceed what a float holds.
+_DURATION = re.compile(r"(?:[0-9]{1,15}(?:\.[0-9]{1,15})?[smhdw])+")
 
 
 def seconds_of(text: str) -> int:
