@@ -64,6 +64,17 @@ def test_script_flag_reads_directives_too(full: FakeServer, tmp_path: Path) -> N
         "script": script.read_text(), "name": "x", "max_runtime_minutes": 90.0, "args": ["a"]}  # fmt: skip
 
 
+@pytest.mark.parametrize("lines", ["#SBATCH -J x\ntrue\n", "true\n"])
+def test_dash_is_a_script_on_stdin(full: FakeServer, lines: str) -> None:
+    """As for sbatch, with or without directives. With a file, it is a word like another."""
+    script = f"#!/bin/sh\n{lines}"
+    assert call(full.url, "submit", "-", "a", stdin=script).exit_code == 0
+    sent = {"script": script, "args": ["a"]} | ({"name": "x"} if "#SBATCH" in lines else {})
+    assert full.requests[0].json == sent
+    call(full.url, "submit", "-f", "-", "-", stdin="command: [cat]")
+    assert full.requests[1].json == {"command": ["cat"], "args": ["-"]}
+
+
 def test_script_without_directives_is_a_plain_command(full: FakeServer, tmp_path: Path) -> None:
     script = tmp_path / "plain.sh"
     script.write_text("#!/bin/sh\ntrue\n")

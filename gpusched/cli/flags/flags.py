@@ -112,7 +112,8 @@ def requested(flags: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _job_fields(fields: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
     program = list(flags.pop("command", []))
     script: Path | None = flags.pop("script", None)
-    if script is None and program and not fields and _has_directives(program[0]):
+    # As for sbatch, - alone is a script on stdin: no program has this name.
+    if script is None and program and not fields and (program[0] == "-" or _has_directives(program[0])):
         script = Path(program.pop(0))
     if script is not None:
         fields["script"] = _read(script)
