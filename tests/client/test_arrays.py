@@ -70,6 +70,17 @@ def test_elements_are_listed_over_all_pages(arrays: FakeServer) -> None:
     ]
 
 
+def test_job_that_is_no_array_is_noted(server: FakeServer) -> None:
+    """Not when its elements only do not match."""
+    server.on("GET", "/jobs/42/elements", Answer(200, {"items": []}))
+    server.on("GET", "/jobs/42", Answer(200, job()))
+    result = call(server.url, "elements", "42", "-o", "json")
+    assert (result.exit_code, result.stdout) == (0, "[]\n")
+    assert result.stderr == "job 42 is not an array, so it has no elements\n"
+    server.on("GET", "/jobs/42", Answer(200, job(array=ARRAY)))
+    assert call(server.url, "elements", "42", "--state", "failed").stderr == ""
+
+
 def test_name_format_prints_the_job_ids_of_elements(arrays: FakeServer) -> None:
     """For other commands: elements that are not jobs yet are left out, with a note."""
     result = call(arrays.url, "elements", "42", "-o", "name")

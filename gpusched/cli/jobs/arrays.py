@@ -47,6 +47,8 @@ def elements(
     rows: Sequence[Element]
     with connect(ctx) as client:
         rows = output.at_most(limit, client.elements(job_id, state=state, index=index, limit=limit + 1))
+        if not rows and client.get(job_id).array is None:
+            messages.note(f"job {job_id} is not an array, so it has no elements")
     if form is Format.NAME:
         rows = _jobs(rows)
     output.items(rows, _COLUMNS, form, lambda element: element.job_id)
