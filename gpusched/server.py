@@ -8,12 +8,19 @@ import sys
 from gpusched.installation import IS_CHECKOUT, SERVER_ROOT
 
 # They sign nothing, and any user may run them: without a key, the settings would generate one in the current directory.
-KEYLESS = {"install", "ready"}
+KEYLESS = {"doctor", "install", "ready"}
 PAGE = "frontend/static/live/live.js"
 
 
 def main() -> None:
     """Run the management command in sys.argv, such as `up`."""
+    try:
+        _run()
+    except KeyboardInterrupt:
+        sys.exit(130)  # Ctrl-C before `up` handles it itself, or in another command
+
+
+def _run() -> None:
     if importlib.util.find_spec("django") is None:
         sys.exit("gpusched-server: the server is not installed; run: pip install 'gpusched[server]'")
     if not IS_CHECKOUT and sys.argv[1:2] in (["up"], ["web"]) and not (SERVER_ROOT / PAGE).exists():

@@ -59,6 +59,39 @@ def test_backup_explains_a_data_directory_that_no_server_has_used(tmp_path: Path
     assert f"no server has used the data directory {tmp_path}; set GPUSCHED_DATA_DIR" in printed
 
 
+def test_doctor_creates_nothing(tmp_path: Path) -> None:
+    """Not even the data directory that is missing, with a key that no server has."""
+    variables = {"GPUSCHED_DATA_DIR": str(tmp_path / "data"), "GPUSCHED_DATABASE_URL": ""}
+    command = [sys.executable, "manage.py", "doctor"]
+    result = subprocess.run(
+        command, cwd=ROOT, env={**prepared.outside(), **variables}, capture_output=True, text=True, timeout=60
+    )
+    assert f"no server has used the data directory {tmp_path / 'data'}" in result.stdout, result
+    assert (result.returncode, list(tmp_path.iterdir())) == (1, [])
+
+
+@pytest.mark.parametrize("module", ["django", "gpusched.lib.process.one_machine"])
+def test_interrupt_while_modules_load_is_no_traceback(tmp_path: Path, module: str) -> None:
+    """The import of a module stands for the moment at which Ctrl-C arrives."""
+    interrupt = f"""
+import importlib.abc, os, signal, sys
+class Interrupt(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == {module!r}:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+from gpusched.server import main
+sys.argv = ["gpusched-server", "up", "--port=0"]
+main()
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", interrupt], cwd=ROOT, env={**prepared.outside(), "GPUSCHED_DATA_DIR": str(tmp_path)},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
+
+
 def test_full_disk_is_no_matter_of_the_owner() -> None:
     """A write has no file name in its error."""
     assert str(unusable_data_dir(OSError(28, "No space left on device"))) == (
