@@ -42,6 +42,8 @@ BYTE = os.fsdecode(b"\xff")
         (["ps", "-n", BYTE], "name"),
         (["reserve", "next", "--for", f"{'9' * 400}h"], "is not a duration"),
         (["lease", "--for", "٣h"], "is not a duration"),
+        (["tenant", "show", "a" * 100_000], "too long"),
+        (["ps", "-n", "a" * 100_000], "too long"),
         (["tenant", "show", BYTE], "UTF-8"),
         (["tenant", "show", ""], "empty"),
         (["tenant", "show", ".."], "'..'"),
@@ -85,6 +87,7 @@ CALLS: list[Callable[[Client | AsyncClient], object]] = [
     lambda c: c.list(name="\ud800"),
     lambda c: c.wait(42, math.nan),
     lambda c: c.tenant(""),
+    lambda c: c.list(name="a" * 100_000),
     lambda c: c.submit_task("embed", "\ud800"),
     # Larger than what is sent in an envelope.
     lambda c: c.submit_task("embed", [math.nan] * 100_000),

@@ -37,10 +37,12 @@ def options(config: Config) -> dict[str, Any]:
 
 
 def request(call: Call[Any], address: str) -> dict[str, Any]:
-    """Return the arguments of httpx's `request`."""
-    arguments: dict[str, Any] = {"method": call.method, "url": address + call.path, "headers": dict(call.headers)}
-    if call.query:
-        arguments["params"] = dict(call.query)
+    """Return the arguments of httpx's `request`. Raises Invalid if names in the path or query are too long."""
+    try:
+        url = httpx.URL(address + call.path).copy_merge_params(dict(call.query))
+    except httpx.InvalidURL as error:
+        raise Invalid(f"{address} takes no such request: {error}", next_step="use shorter names") from error
+    arguments: dict[str, Any] = {"method": call.method, "url": url, "headers": dict(call.headers)}
     if call.max_seconds is not None:
         timeout = min(call.max_seconds, _READ_SECONDS)
         arguments["timeout"] = httpx.Timeout(timeout, connect=min(timeout, _CONNECT_SECONDS))
