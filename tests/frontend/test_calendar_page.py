@@ -59,6 +59,10 @@ def test_calendar_lists_the_reservations_that_begin_first(user, tenant, monkeypa
     monkeypatch.setattr(view, "MAX_LISTED", 1)
     page = text_of(browser(user).get("/calendar/"))
     assert [f"reservation-{each.pk}" in page for each in (first, later)] == [True, False]
+    note = "More follow: this list ends after 1."
+    assert note in page
+    monkeypatch.setattr(view, "MAX_LISTED", 2)
+    assert note not in text_of(browser(user).get("/calendar/"))
 
 
 def test_reservations_that_overlap_have_rows_of_their_own(user, tenant):
@@ -107,6 +111,21 @@ def test_buttons_cancel_and_end_reservations(user, tenant):
     browser(user).post(f"/calendar/{active.pk}/shorten/")
     browser(user).post(f"/calendar/{planned.pk}/cancel/")
     assert list(Reservation.objects.order_by("id").values_list("state", flat=True)) == ["released", "cancelled"]
+
+
+@pytest.mark.parametrize(("role", "is_shown"), [("viewer", False), ("member", False), ("owner", True)])
+def test_buttons_are_for_those_who_may_end_the_reservation(user, tenant, role, is_shown):
+    """Its own submitter, and owners of the tenant."""
+    make_node(gpus=1)
+    reservation = reserve(user, tenant, 60, 60)
+    path = f"/calendar/{reservation.pk}/cancel/"
+    other = browser(make_member(tenant, name="kim", role=role))
+    shown = other.get("/calendar/").content.decode()
+    assert (f"reservation-{reservation.pk}" in shown, path in shown) == (True, is_shown)
+    assert path in browser(user).get("/calendar/").content.decode()
+    other.post(path)
+    reservation.refresh_from_db()
+    assert (reservation.state == "cancelled") == is_shown
 
 
 def region(page: str, name: str) -> str:

@@ -1,6 +1,5 @@
 """Calendar: reservations over time by node, the next free slot for a shape, and booking it."""
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -23,9 +22,9 @@ from tenants.auth.identity import Identity
 DAYS = {"1": "day", "7": "week", "28": "4 weeks"}
 MAX_LISTED = 100
 _NEXT = """
-    SELECT id FROM scheduling_reservations
+    SELECT id, tenant_id, user_id FROM scheduling_reservations
      WHERE state = ANY(%(states)s) AND (%(visible)s::bigint[] IS NULL OR tenant_id = ANY(%(visible)s))
-     ORDER BY starts_at, id LIMIT %(limit)s
+     ORDER BY starts_at, id LIMIT %(limit)s + 1
 """
 
 
@@ -35,11 +34,13 @@ def calendar(request: HttpRequest, identity: Identity) -> HttpResponse:
     days = request.GET.get("days", "7")
     days = days if days in DAYS else "7"
     visible = identity.visible_tenants()
+    listed = _open_reservations(identity)
     context: dict[str, Any] = {
         "days": days,
         "periods": DAYS,
         **timeline(int(days), visible),
-        "reservations": _open_reservations(visible),
+        "reservations": listed[:MAX_LISTED],
+        "max_listed": MAX_LISTED if len(listed) > MAX_LISTED else None,
         "tenants": _bookable(identity),
         **slot.form(request.GET),
         **slot.next_slot(request.GET, identity),
@@ -82,13 +83,27 @@ def end(request: HttpRequest, identity: Identity, reservation_id: int, verb: str
     return perform(request, "calendar", do)
 
 
-def _open_reservations(visible: Sequence[int] | None) -> list[dict[str, Any]]:
-    """Return the open reservations of visible tenants in the order of their starts, with times for the template. A
-    series has its later ones booked later, so the newest are not those that begin next."""
-    params = {"states": list(OPEN_STATES), "visible": visible, "limit": MAX_LISTED}
-    rows = represent_reservations(None, [row["id"] for row in query(_NEXT, params)])
-    times = [{name: datetime.fromisoformat(row[name]) for name in ("starts_at", "ends_at")} for row in rows]
-    return sorted(({**row, **at} for row, at in zip(rows, times, strict=True)), key=lambda row: row["starts_at"])
+def _open_reservations(identity: Identity) -> list[dict[str, Any]]:
+    """Return the open reservations of visible tenants in the order of their starts, at most one more than are listed,
+    with times for the template and whether the caller may end them. A series has its later ones booked later, so the
+    newest are not those that begin next."""
+    params = {"states": list(OPEN_STATES), "visible": identity.visible_tenants(), "limit": MAX_LISTED}
+    subjects = {row["id"]: row for row in query(_NEXT, params)}
+    rows = represent_reservations(None, list(subjects))
+    more = [
+        {
+            **{name: datetime.fromisoformat(row[name]) for name in ("starts_at", "ends_at")},
+            "may_end": _may_end(subjects[row["id"]], identity),
+        }
+        for row in rows
+    ]
+    return sorted(
+        ({**row, **facts} for row, facts in zip(rows, more, strict=True)), key=lambda row: (row["starts_at"], row["id"])
+    )
+
+
+def _may_end(subject: dict[str, Any], identity: Identity) -> bool:
+    return identity.has(identity.role_for(subject["user_id"] or 0), subject["tenant_id"])
 
 
 def _bookable(identity: Identity) -> list[str]:
