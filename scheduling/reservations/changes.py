@@ -14,6 +14,7 @@ from gpusched.lib.times import readable
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.reasons import Notice
 from gpusched.protocol.reservations import MAX_SECONDS, MIN_SECONDS
+from gpusched.protocol.states import Role
 from jobs.lifecycle import notices
 from jobs.lifecycle.reservation import leave_reservation
 from scheduling.reservations import booking, limits
@@ -39,7 +40,7 @@ def shorten(reservation_id: int, identity: Identity, *, now: datetime | None = N
             detail = f"only an active reservation can be shortened; reservation {reservation_id} is {reservation.state}"
             raise Problem(409, "wrong_state", detail, next_step="cancel a planned one")
         before = booking.facts(reservation)
-        end(reservation, ReservationState.RELEASED, now or timezone.now(), "shortened by its owner")
+        end(reservation, ReservationState.RELEASED, now or timezone.now(), _shortened(reservation, identity))
         log.record("reservation.shorten", _subject(reservation), before, booking.facts(reservation))
     return reservation
 
@@ -109,6 +110,13 @@ def end(reservation: Reservation, state: ReservationState, at: datetime, problem
     booking.end_devices(reservation, at if was_active else reservation.starts_at)
     leave_reservation(reservation.pk, with_waiting=not reservation.is_hard)
     booking.announce(reservation)
+
+
+def _shortened(reservation: Reservation, identity: Identity) -> str:
+    if reservation.user_id == identity.user_id:
+        return "shortened by its owner"
+    is_owner = identity.roles.get(reservation.tenant_id) == Role.OWNER
+    return f"shortened by an {'owner of the tenant' if is_owner else 'admin'}"
 
 
 def _cancel(reservation: Reservation, now: datetime) -> None:

@@ -7,6 +7,7 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from gpusched.lib.api.problems import Problem
+from gpusched.protocol.states import Role
 from nodes.held_idle import HeldIdlePolicy
 from nodes.models import Device, Node
 from scheduling.reservations import changes
@@ -238,6 +239,18 @@ def test_cancelled_reservation_frees_its_devices(user, tenant):
     with pytest.raises(Problem) as refused:
         changes.cancel(first.pk, identity_for(user))
     assert refused.value.code == "wrong_state"
+
+
+def test_shortened_reservation_says_who_has_shortened_it(user, tenant):
+    make_node(gpus=3)
+    others = {
+        "its owner": user,
+        "an owner of the tenant": make_member(tenant, Role.OWNER),
+        "an admin": make_user(admin=True),
+    }
+    for words, person in others.items():
+        reservation = reserve(user, tenant, 0, 60)
+        assert changes.shorten(reservation.pk, identity_for(person)).problem == f"shortened by {words}"
 
 
 def test_shortened_reservation_ends_now(user, tenant):
