@@ -58,6 +58,19 @@ test("morph keeps open details, typed values and script-drawn parts", () => {
   expect(old.querySelector("canvas")).not.toBeNull();
 });
 
+test("morph keeps the hidden field that says which text the user edits", () => {
+  const form = (lines: string): string => `<form><input type="hidden" name="were" value="${lines}"><textarea name="typed">${lines}</textarea></form>`;
+  old.innerHTML = form("a=1");
+  const [were, typed] = [old.querySelector("input") as HTMLInputElement, old.querySelector("textarea") as HTMLTextAreaElement];
+  typed.value = "changed, and back";
+  typed.value = "a=1";
+  become(form("a=1\nb=2"));
+  expect([were.value, typed.value]).toEqual(["a=1\nb=2", "a=1\nb=2"]);
+  typed.value = "a=1\nb=2\nc=3";
+  become(form("b=2"));
+  expect([were.value, typed.value]).toEqual(["a=1\nb=2", "a=1\nb=2\nc=3"]);
+});
+
 test("nodes are grouped by what an admin must do", () => {
   const node = (name: string, more: Partial<NodeRow> = {}, health = "ok"): NodeRow =>
     ({ name, state: "online", intent: "open", devices: [{ health }], ...more }) as unknown as NodeRow;

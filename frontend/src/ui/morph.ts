@@ -65,11 +65,17 @@ function morph(old: Node, target: Node): void {
     else old.setAttribute(name, value);
   }
   morphChildren(old, target);
+  // Once a user has typed, a new default is not shown by itself.
+  if (old instanceof HTMLTextAreaElement) old.value = old.defaultValue;
 }
 
 /** Return whether the user edits the element, or another part of the script draws it. */
 function isInUse(element: Element): boolean {
   if (element instanceof HTMLInputElement) return element === document.activeElement || element.value !== element.defaultValue || element.checked !== element.defaultChecked;
-  if (element.matches("textarea, select, [data-view], [data-kept], [aria-disabled]")) return true;
-  return element.matches("form") && element.contains(document.activeElement) && document.activeElement?.matches("input, textarea, select") === true;
+  if (element instanceof HTMLTextAreaElement) return element === document.activeElement || element.value !== element.defaultValue;
+  if (element.matches("select, [data-view], [data-kept], [aria-disabled]")) return true;
+  if (!(element instanceof HTMLFormElement)) return false;
+  // A hidden field can say which text the user has begun to edit.
+  const isEdited = [...element.querySelectorAll("textarea")].some((area) => area.value !== area.defaultValue);
+  return isEdited || (element.contains(document.activeElement) && document.activeElement?.matches("input, textarea, select") === true);
 }
