@@ -35,7 +35,7 @@ def _note(status: BudgetStatus) -> int:
     # A rolling period has no start: at most one notice a day, as for the crossings that the page shows.
     period = f"{status.since:%Y-%m-%d}"
     bound = "hard" if status.hard_gpu_hours is not None else "soft"
-    used = f"{amounts.measured(status.used_gpu_hours)} of {amounts.bound(hours)} GPU-hours"
+    used = f"{amounts.measured(status.used_gpu_hours)} of {amounts.exact(hours)} GPU-hours"
     effect = "; it starts nothing more on GPUs" if percent >= 100 and bound == "hard" else ""
     text = f"Tenant {status.tenant} has used {percent:.0f} % of its {bound} budget: {used} ({status.period}){effect}."
     data = {

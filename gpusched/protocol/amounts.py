@@ -1,5 +1,6 @@
-"""Format GPU-hours for people: small amounts keep their digits, large ones never get an exponent."""
+"""Format amounts for people: small ones keep their digits, large ones never get an exponent."""
 
+from decimal import Decimal
 from math import floor, log10
 
 
@@ -12,6 +13,7 @@ def measured(hours: float) -> str:
     return f"{integer}.{fraction.rstrip('0') or '0'}"
 
 
-def bound(hours: float) -> str:
-    """Format a limit exactly as it was set."""
-    return f"{hours:.9f}".rstrip("0").rstrip(".")
+def exact(amount: float) -> str:
+    """Format an amount with all its digits, at most nine decimals: a limit as it was set, or a cost."""
+    text = f"{Decimal(repr(round(float(amount), 9) + 0.0)):f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

@@ -71,7 +71,7 @@ class BudgetStatus:
     @property
     def sentence(self) -> str:
         used = f"tenant {self.tenant} has used {amounts.measured(self.used_gpu_hours)} GPU-hours in {self.period}"
-        hard, soft = (amounts.bound(hours or 0) for hours in (self.hard_gpu_hours, self.soft_gpu_hours))
+        hard, soft = (amounts.exact(hours or 0) for hours in (self.hard_gpu_hours, self.soft_gpu_hours))
         if self.state == "hard_exceeded":
             return f"{used}, all of its budget of {hard}: it starts nothing more on GPUs"
         if self.state == "soft_exceeded":

@@ -33,11 +33,11 @@ def test_small_json_is_sent_in_an_envelope(server: FakeServer) -> None:
 def test_bytes_are_the_body_with_their_type(server: FakeServer) -> None:
     queued(server)
     with Client(server.url) as client:
-        client.submit_task("embed", b"\x00\xff", tenant="nlp", units=2.5, content_type="image/png")
+        client.submit_task("embed", b"\x00\xff", tenant="nlp", units=1234.5678, content_type="image/png")
         client.submit_task("embed", bytearray(b"ab"))
     first, second = server.requests
     assert (first.body, first.headers["content-type"]) == (b"\x00\xff", "image/png")
-    assert first.query == {"endpoint": "embed", "tenant": "nlp", "units": "2.5"}
+    assert first.query == {"endpoint": "embed", "tenant": "nlp", "units": "1234.5678"}
     assert first.headers["idempotency-key"]
     assert (second.body, second.headers["content-type"]) == (b"ab", "application/octet-stream")
 

@@ -7,7 +7,7 @@ import pytest
 
 from gpusched.client import AsyncClient, Client, NotFound
 from gpusched.protocol.rest.billing import Usage
-from tests.client.answers import ENTRY, PROGRAM, USAGE, USED
+from tests.client.answers import ENTRY, PROGRAM, TENANT, USAGE, USED
 from tests.client.commandline import call
 from tests.client.fakeserver import Answer, FakeServer, problem, sequence
 
@@ -18,6 +18,21 @@ def test_usage_prints_a_table_and_notes_the_total(full: FakeServer) -> None:
     assert result.stdout.splitlines()[1].split() == ["ada", "2", "1", "5"]
     assert result.stderr == "nlp, 2030-01-01 to 2030-01-31: 2 GPU-hours in 1 job, 5 EUR, and 1 refunded\n"
     assert full.requests[-1].query == {"by": "user", "limit": "1000", "from": "2030-01-01"}
+
+
+def test_large_amounts_keep_their_digits(full: FakeServer) -> None:
+    """Six of them are too few for a bill."""
+    used = {**USED, "gpu_hours": 12345.6789, "gpu_seconds": 44444444.04, "cost": 1234567.89}
+    full.on("GET", "/tenants/nlp/usage", Answer(200, {**USAGE, "items": [{**used, "key": "ada"}], "total": used}))
+    result = call(full.url, "usage", "nlp", "-o", "csv")
+    assert result.stdout.splitlines()[1].startswith("ada,,,12345.6789,1,1234567.89,44444444.04,")
+    assert ": 12345.6789 GPU-hours in 1 job, 1234567.89 EUR" in result.stderr
+
+
+def test_memory_of_a_large_tenant_has_no_exponent(full: FakeServer) -> None:
+    in_use = {"gpus": 2, "gpu_memory_mb": 1310720}
+    full.on("GET", "/tenants", Answer(200, {"items": [{**TENANT, "in_use": in_use}]}))
+    assert " 1310720/" in call(full.url, "tenant", "list", "-o", "wide").stdout
 
 
 def test_usage_defaults_to_the_only_tenant(full: FakeServer) -> None:

@@ -23,6 +23,7 @@ from frontend.pages.submit import equivalent
 from frontend.ui.page import page, perform, refusal, show
 from gpusched.lib.api.problems import Problem, invalid, not_found
 from gpusched.lib.db.sql import query
+from gpusched.protocol import amounts
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.rest.time_limits import Extension
 from gpusched.protocol.states import LIVE, WAITING
@@ -293,4 +294,4 @@ def _visible(job_id: int, identity: Identity) -> dict[str, Any]:
 def _proposed_limit(row: dict[str, Any]) -> str:
     """Return the limit that the form proposes, in minutes: an hour more."""
     seconds = row["max_runtime_seconds"]
-    return "" if seconds is None else f"{seconds / 60 + 60:g}"
+    return "" if seconds is None else amounts.exact(round(seconds / 60 + 60, 2))

@@ -12,7 +12,7 @@ from frontend.live.topics import Topic
 from gpusched.lib.db.sql import prepared
 from gpusched.lib.times import rfc3339
 from gpusched.protocol import reasons
-from gpusched.protocol.amounts import bound
+from gpusched.protocol.amounts import exact
 from gpusched.protocol.reasons import NODE_FAULTS, EndReason
 from jobs.redaction import ANOTHER
 from nodes import redaction
@@ -191,7 +191,7 @@ def _of_node(row: Row) -> str:
 
 def _of_crossing(row: Row) -> Activity:
     effect = "it starts no more GPU jobs" if row["bound"] == "hard" else "its jobs continue"
-    budget = f"its {row['bound']} budget of {bound(row['gpu_hours'])} GPU-hours"
+    budget = f"its {row['bound']} budget of {exact(row['gpu_hours'])} GPU-hours"
     sentence = f"tenant {row['tenant']} has used up {budget}; {effect}"
     kind, severity = f"budget_{row['bound']}", "red" if row["bound"] == "hard" else "amber"
     activity = activity_row(

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from gpusched.protocol import amounts
 from gpusched.protocol.affinity import NodeAffinity, Toleration, expression_text, preference_text, toleration_text
 from gpusched.protocol.job_request import AUTO, JobRequest
 
@@ -113,7 +114,7 @@ def _round(value: Any) -> Any:
 
 
 def _plain(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return amounts.exact(value) if isinstance(value, float) else str(value)
 
 
 def _after(dependency: Any) -> str:

@@ -11,6 +11,7 @@ from gpusched.cli.terminal.group import confirm, for_each, group
 from gpusched.cli.terminal.output import Column, Format, age
 from gpusched.cli.terminal.session import connect
 from gpusched.client.errors import Invalid
+from gpusched.protocol import amounts
 from gpusched.protocol.affinity import taint_of, taint_text
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ _COLUMNS: "tuple[Column[Node], ...]" = (
     Column("FREE", lambda node: _free_gpus(node)),
     Column("GPUS", lambda node: len(node.devices)),
     Column("MODEL", lambda node: ",".join(sorted({d.model for d in node.devices}))),
-    Column("CPU FREE", lambda node: f"{node.cpu_cores_free if _is_offered(node) else 0:g}/{node.cpu_cores:g}"),
+    Column("CPU FREE", lambda node: _free_cores(node)),
     Column("MEMORY FREE", lambda node: f"{node.memory_mb_free if _is_offered(node) else 0}/{node.memory_mb} MiB"),
     Column("SEEN", lambda node: age(node.last_seen_at)),
     Column("PRETEND", lambda node: node.pretend, is_wide=True),
@@ -66,6 +67,10 @@ _COLUMNS: "tuple[Column[Node], ...]" = (
 def _is_offered(node: "Node") -> bool:
     """Return True if new jobs may start there: nothing of a lost or closed node is free."""
     return node.state == "online" and node.intent == "open"
+
+
+def _free_cores(node: "Node") -> str:
+    return f"{amounts.exact(node.cpu_cores_free if _is_offered(node) else 0)}/{amounts.exact(node.cpu_cores)}"
 
 
 def _free_gpus(node: "Node") -> int:

@@ -9,6 +9,7 @@ from gpusched.cli.terminal import messages, output
 from gpusched.cli.terminal.group import confirm, for_each, group
 from gpusched.cli.terminal.output import Column, Format
 from gpusched.cli.terminal.session import connect
+from gpusched.protocol import amounts
 
 if TYPE_CHECKING:
     from gpusched.client.calls.serving import EndpointOptions
@@ -219,7 +220,8 @@ def remove(
 def _text(endpoint: "EndpointData") -> str:
     wait = "" if endpoint.oldest_wait_seconds is None else f", the oldest for {endpoint.oldest_wait_seconds:.1f} s"
     lines = [
-        f"{endpoint.name} of tenant {endpoint.tenant}, {endpoint.state}, {endpoint.type}, cost {endpoint.cost:g}",
+        f"{endpoint.name} of tenant {endpoint.tenant}, {endpoint.state}, {endpoint.type}, "
+        f"cost {amounts.exact(endpoint.cost)}",
         f"queued {endpoint.queued} of {endpoint.max_queue}{wait}; running {endpoint.running}",
         f"replicas {endpoint.replicas} ({endpoint.warm} warm), from {endpoint.min_replicas} to {endpoint.max_replicas}",
         f"batches of up to {endpoint.max_batch} requests, after {endpoint.max_wait_ms} ms at the latest",

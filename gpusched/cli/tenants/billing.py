@@ -77,10 +77,11 @@ def usage(
         result = client.usage(tenant, by=by, start=start, end=end)
     output.items(result.items, _USED, form, lambda part: part.key)
     total = result.total
-    refunded = f", and {total.refunded_gpu_seconds / 3600:g} refunded" if total.refunded_gpu_seconds else ""
-    cost = f"{total.cost:g} {result.currency}".rstrip()
+    refunded_hours = amounts.exact(round(total.refunded_gpu_seconds / 3600, 4))
+    refunded = f", and {refunded_hours} refunded" if total.refunded_gpu_seconds else ""
+    cost = f"{amounts.exact(total.cost)} {result.currency}".rstrip()
     span = f"{_day(result.start_at)} to {_day(result.end_at)}"
-    used = fix_plurals(f"{total.gpu_hours:g} GPU-hours in {total.jobs} jobs")
+    used = fix_plurals(f"{amounts.exact(total.gpu_hours)} GPU-hours in {total.jobs} jobs")
     messages.note(f"{result.tenant}, {span}: {used}, {cost}{refunded}")
 
 
@@ -125,7 +126,7 @@ def budget(
 def _standing(budget: "BudgetData") -> str:
     period = "the calendar month" if budget.days is None else f"the last {budget.days} days"
     bounds = ", ".join(
-        f"{name} {amounts.bound(limit)} GPU-hours"
+        f"{name} {amounts.exact(limit)} GPU-hours"
         for name, limit in (("soft", budget.soft_gpu_hours), ("hard", budget.hard_gpu_hours))
         if limit is not None
     )
@@ -187,9 +188,8 @@ def set_rate(
     """
     with connect(ctx) as client:
         rate = client.set_rate(model, price, starts_at=start, ends_at=end)
-    messages.note(
-        f"a GPU-hour of {rate.gpu_model} costs {rate.price_per_gpu_hour:g} from {rate.starts_at:%Y-%m-%d %H:%M} on"
-    )
+    price_text = amounts.exact(rate.price_per_gpu_hour)
+    messages.note(f"a GPU-hour of {rate.gpu_model} costs {price_text} from {rate.starts_at:%Y-%m-%d %H:%M} on")
     output.one(rate, form, text=str(rate.id), name=rate.id)
 
 

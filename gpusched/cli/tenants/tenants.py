@@ -8,6 +8,7 @@ from gpusched.cli.terminal import messages, output
 from gpusched.cli.terminal.group import confirm, group
 from gpusched.cli.terminal.output import Column, Format
 from gpusched.cli.terminal.session import connect
+from gpusched.protocol import amounts
 
 if TYPE_CHECKING:
     from gpusched.protocol.rest.cluster import Tenant
@@ -245,7 +246,7 @@ def _by_model(text: str) -> dict[str, int]:
 
 
 def _of(used: float, limit: float | None) -> str:
-    return f"{used:g}/{'-' if limit is None else f'{limit:g}'}"
+    return f"{amounts.exact(used)}/{'-' if limit is None else amounts.exact(limit)}"
 
 
 def _minutes(minutes: int | None) -> str | None:

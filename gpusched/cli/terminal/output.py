@@ -12,6 +12,7 @@ from typing import Annotated, Any, Generic, TypeVar
 import typer
 
 from gpusched.cli.terminal.messages import note, printable
+from gpusched.protocol import amounts
 from gpusched.protocol.csv_cells import as_text
 
 T = TypeVar("T")
@@ -171,7 +172,7 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:g}"
+        return amounts.exact(value)
     if isinstance(value, datetime):
         return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return str(value)

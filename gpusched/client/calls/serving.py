@@ -118,7 +118,7 @@ def submit_task(
         content, kind = msgspec.json.encode(input), JSON
         if len(content) <= MAX_INLINE_BYTES:
             return submit_tasks(endpoint, [input], tenant, units)
-    query = {"endpoint": endpoint, "tenant": tenant, "units": None if units == 1.0 else f"{units:g}"}
+    query = {"endpoint": endpoint, "tenant": tenant, "units": None if units == 1.0 else str(units)}
     return upload("/tasks", SubmittedTasks, content, kind, **query)
 
 
