@@ -14,6 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from frontend.pages.submit import equivalent
+from frontend.pages.submit.form import typed
 from gpusched.lib.db.sql import query
 from gpusched.protocol.job_request import JobRequest
 from jobs.listing import representation
@@ -85,6 +86,54 @@ def test_form_fields_round_trip_through_job(everything, member):
     assert {**created, "depends_on": previewed["depends_on"]} == previewed
     assert equivalent.command_line(created) == equivalent.command_line(previewed)
     assert msgspec.convert(created, JobRequest).dependencies == msgspec.convert(previewed, JobRequest).dependencies
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"command": ["bash", "-c", "echo a\necho b"]},
+        {"command": ["a"], "args": ["-x", "é 'q'", ""]},
+        {"script": "#!/bin/sh\necho $1\n", "command": [], "args": ["a", "b c", "d\ne"]},
+        {"environment": {"A": "", "B": " x "}},
+        {"retry_on": ["cuda_oom", "signal"], "max_retries": 1},
+        {"predicted_runtime_minutes": 12.5, "max_runtime_minutes": 123456.25},
+        {"image": "a/b:1", "mounts": ["/my data:/x", "/b:/b:ro"]},
+        {"gpu_count": 1, "gpu_memory_mb": "auto"},
+    ],
+)
+def test_job_of_a_client_can_be_submitted_again_unchanged(nlp, member, fields):
+    """As a browser does: it sends what it shows, with its own line breaks, and none of an input."""
+    make_node(name="n1")
+    job_id = submit(member, nlp, **fields)
+    client = browser(member)
+    page = text_of(client.get(f"/submit/?again={job_id}"))
+    job = representation.select("j.id = %s", [job_id])[0]
+    shown = {name: str(value) for name, value in typed(job).items() if value is not None}
+    for name, value in shown.items():
+        assert ("\n" in value) <= (f'<textarea id="id_{name}"' in page), name
+    sent = {name: value.replace("\n", "\r\n") for name, value in shown.items()}
+    previewed = msgspec.convert(shown_json(text_of(client.post("/submit/preview/", sent))), JobRequest)
+    request = msgspec.convert(equivalent.request_of(job), JobRequest)
+    assert words_of(previewed) == words_of(request)
+    assert msgspec.structs.replace(previewed, command=[], args=[]) == msgspec.structs.replace(
+        request, command=[], args=[]
+    )
+
+
+def words_of(request):
+    """Return the words of a request; which of them are args does not matter."""
+    return [*request.command, *request.args]
+
+
+def test_variables_that_the_form_cannot_hold_are_named(nlp, member):
+    """A second line would be another variable."""
+    make_node(name="n1")
+    job_id = submit(member, nlp, environment={"KEY": "a\nB=2", "LR": "1"})
+    page = text_of(browser(member).get(f"/submit/?again={job_id}"))
+    assert "Variables of several lines are missing here: KEY." in page
+    assert shown_json(page)["environment"] == {"LR": "1"}
+    plain = submit(member, nlp, environment={"LR": "1"})
+    assert "are missing here" not in text_of(browser(member).get(f"/submit/?again={plain}"))
 
 
 def test_equivalent_command_submits_same_job(everything, member):

@@ -31,7 +31,9 @@ _TOPOLOGIES = (
 _YES_NO = (("yes", "yes"), ("no", "no"))
 # Fields typed as lines of NAME=VALUE, as a list, or chosen as yes or no.
 _PAIRS = ("environment", "labels", "node_selector")
-_LISTS = ("secrets", "depends_on", "mounts")
+_LISTS = ("secrets", "depends_on", "retry_on")
+# Typed as words of a shell: a line that is quoted as there.
+_WORDS = ("command", "args", "mounts")
 _SWITCHES = ("gang_scheduling", "preemptible", "requeue")
 # Fields parsed line by line, and the part of `node_affinity` that some become.
 _LINES: dict[str, Callable[[str], msgspec.Struct]] = {
@@ -49,6 +51,7 @@ class SubmitForm(forms.Form):
     name = forms.CharField(required=False)
     command = forms.CharField(required=False, strip=True)
     script = forms.CharField(required=False, strip=False)
+    args = forms.CharField(required=False)
     gpu_count = forms.IntegerField(required=False, initial=1)
     gpu_memory_mb = forms.CharField(required=False)
     gpu_model = forms.CharField(required=False)
@@ -57,7 +60,7 @@ class SubmitForm(forms.Form):
     memory_mb = forms.IntegerField(required=False, initial=0)
     priority = forms.IntegerField(required=False, initial=500)
     max_runtime_minutes = forms.FloatField(required=False)
-    environment = forms.CharField(required=False)
+    environment = forms.CharField(required=False, strip=False)
     secrets = forms.CharField(required=False)
     array = forms.CharField(required=False)
     labels = forms.CharField(required=False)
@@ -80,6 +83,8 @@ class SubmitForm(forms.Form):
     preemptible = forms.ChoiceField(required=False, choices=_YES_NO, initial="yes")
     requeue = forms.ChoiceField(required=False, choices=_YES_NO, initial="yes")
     max_retries = forms.IntegerField(required=False, initial=0)
+    retry_on = forms.CharField(required=False)
+    predicted_runtime_minutes = forms.FloatField(required=False)
     grace_seconds = forms.IntegerField(required=False, initial=30)
 
     def __init__(self, tenants: list[str], data: Any = None, initial: dict[str, Any] | None = None) -> None:
@@ -87,12 +92,6 @@ class SubmitForm(forms.Form):
         field = self.fields["tenant"]
         assert isinstance(field, forms.ChoiceField)
         field.choices = [(name, name) for name in tenants]
-
-    def clean_command(self) -> list[str]:
-        try:
-            return shlex.split(self.cleaned_data["command"])
-        except ValueError as error:
-            raise ValidationError("a quote is not closed: write it as in a shell") from error
 
     def clean_gpu_memory_mb(self) -> int | str | None:
         text = self.cleaned_data["gpu_memory_mb"].strip().lower()
@@ -123,6 +122,10 @@ class SubmitForm(forms.Form):
             self._understand(name, _parse_pairs)
         for name in _LISTS:
             self._understand(name, _parse_list)
+        # A path to mount has no comma: there it separates, too.
+        self.cleaned_data["mounts"] = (self.cleaned_data.get("mounts") or "").replace(",", " ")
+        for name in _WORDS:
+            self._understand(name, _parse_words)
         for name in _SWITCHES:
             if value := self.cleaned_data.get(name):
                 self.cleaned_data[name] = value == "yes"
@@ -166,6 +169,11 @@ class SubmitForm(forms.Form):
             self.add_error(None, f"Next: {problem.next_step}")
 
     @property
+    def multiline(self) -> set[str]:
+        """Return which of the fields of one line have several: a browser removes line breaks from an input."""
+        return {name for name in _WORDS if "\n" in str(self[name].value() or "")}
+
+    @property
     def has_more(self) -> bool:
         """Return whether the folded fields have values or errors, so that they are shown."""
         values = {name: self[name].value() for name in MORE}
@@ -180,7 +188,8 @@ _MESSAGES = {("command", "required"): "enter a command, or a script below"}
 MORE = ("array", "secrets", "labels", "node_selector", "affinity", "prefer", "tolerations", "depends_on",
         "not_before", "workdir", "image", "runtime",
         "mounts", "gang_scheduling", "ranks", "topology", "anti_affinity", "reservation", "workload_class",
-        "preemptible", "requeue", "max_retries", "grace_seconds", "environment")  # fmt: skip
+        "preemptible", "requeue", "max_retries", "retry_on", "predicted_runtime_minutes", "grace_seconds",
+        "environment")  # fmt: skip
 
 
 def _field(error: FieldError) -> str:
@@ -214,10 +223,29 @@ def _parse_list(text: str) -> list[str]:
     return [word for word in re.split(r"[\s,]+", text) if word]
 
 
+def _parse_words(text: str) -> list[str]:
+    try:
+        return shlex.split(text.replace("\r\n", "\n"))
+    except ValueError as error:
+        raise ValidationError("a quote is not closed: write it as in a shell") from error
+
+
+def not_typed(job: dict[str, Any]) -> list[str]:
+    """Return the names of the job's variables that the form cannot hold: a line is a variable."""
+    return [name for name, value in job["environment"].items() if len(f"{value}.".splitlines()) > 1]
+
+
 def typed(job: dict[str, Any]) -> dict[str, Any]:
     """Return the form values of a job, to submit it again."""
     values = {name: job[name] for name in SubmitForm.base_fields if name in job}
-    lines = {name: "\n".join(f"{key}={value}" for key, value in job[name].items()) for name in _PAIRS}
+    left_out = not_typed(job)
+    lines = {
+        name: "\n".join(f"{key}={value}" for key, value in job[name].items() if key not in left_out) for name in _PAIRS
+    }
+    if job.get("gpu_memory_auto"):
+        values["gpu_memory_mb"] = AUTO
+    # The arguments of a script have a field of their own, those of a command belong to its line.
+    command, args = ([], job["args"]) if job["script"] else ([*job["command"], *job["args"]], [])
     lists = {name: " ".join(_list_items(job[name])) for name in _LISTS}
     switches = {name: "yes" if job[name] else "no" for name in _SWITCHES}
     array = job.get("array")
@@ -229,7 +257,9 @@ def typed(job: dict[str, Any]) -> dict[str, Any]:
         **lists,
         **switches,
         **constraints,
-        "command": shlex.join([*job["command"], *job["args"]]),
+        "command": shlex.join(command),
+        "args": shlex.join(args),
+        "mounts": shlex.join(job["mounts"]),
     }
 
 

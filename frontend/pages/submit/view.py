@@ -1,6 +1,7 @@
 """Submit a job from the page, with the equivalent command and JSON."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ from django.views.decorators.http import require_POST
 
 from frontend.pages.submit import equivalent
 from frontend.pages.submit.cost_estimate import estimate_cost
-from frontend.pages.submit.form import SubmitForm, typed
+from frontend.pages.submit.form import SubmitForm, not_typed, typed
 from frontend.ui.page import as_sentence, field_message, page, show
 from gpusched.lib.api.problems import Problem
 from gpusched.lib.api.rest import decode
@@ -33,8 +34,9 @@ def submit(request: HttpRequest, identity: Identity) -> HttpResponse:
     tenants = _tenants(identity)
     key = services.new_key()
     if request.method != "POST":
-        form = SubmitForm(sorted(tenants), initial=_resubmit_initial(request, identity))
-        return _form_page(request, identity, form, key)
+        job = _job_again(request, identity)
+        form = SubmitForm(sorted(tenants), initial=_without_none(typed(job)) if job else {})
+        return _form_page(request, identity, form, key, left_out=not_typed(job) if job else ())
     form = SubmitForm(sorted(tenants), request.POST)
     sent = request.POST.get("key", "")
     key = sent if _KEY.fullmatch(sent) else key
@@ -68,9 +70,17 @@ def preview(request: HttpRequest, identity: Identity) -> HttpResponse:
     return show(request, identity, "submit/equivalent.html", _equivalent(form, tenants, identity))
 
 
-def _form_page(request: HttpRequest, identity: Identity, form: SubmitForm, key: str, status: int = 200) -> HttpResponse:
+def _form_page(
+    request: HttpRequest,
+    identity: Identity,
+    form: SubmitForm,
+    key: str,
+    status: int = 200,
+    left_out: Sequence[str] = (),
+) -> HttpResponse:
     tenants = _tenants(identity)
     context = {"form": form, "key": key, "tenants": tenants, "models": _models(), "secrets": _secrets(tenants)}
+    context["left_out"] = left_out
     context["is_resubmit_missing"] = "again" in request.GET and not form.is_bound and not form.initial
     context["is_restored"] = True  # the browser restores the fields after Back or a reload
     return show(
@@ -151,13 +161,13 @@ def _tenants(identity: Identity) -> dict[str, int]:
     }
 
 
-def _resubmit_initial(request: HttpRequest, identity: Identity) -> dict[str, Any]:
-    """Return the form values of the job in `?again=`, if the caller can see it."""
+def _job_again(request: HttpRequest, identity: Identity) -> dict[str, Any] | None:
+    """Return the job in `?again=`, if the caller can see it."""
     text = request.GET.get("again", "")
     if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
-        return {}
+        return None
     visible = identity.visible_tenants()
     jobs = representation.select(
         "j.id = %s AND (%s::bigint[] IS NULL OR j.tenant_id = ANY(%s))", [int(text), visible, visible]
     )
-    return _without_none(typed(jobs[0])) if jobs else {}
+    return jobs[0] if jobs else None
