@@ -38,3 +38,25 @@ def test_page_reports_session_end_without_console_error(page: Page, stack: Stack
         page.clock.run_for(15_000)
     expect(chip).to_have_text("logged out")
     assert errors == []
+
+
+@pytest.mark.parametrize("leaves_by", ["typing", "submitting"])
+def test_form_keeps_what_was_typed_over_the_login(page: Page, stack: Stack, leaves_by: str) -> None:
+    """The session ends while the form is filled in; a later visit begins anew."""
+    page.goto("/submit/")
+    page.locator("#id_name").fill("typed before")
+    page.wait_for_load_state("networkidle")
+    page.context.clear_cookies(name="sessionid")
+    if leaves_by == "typing":
+        page.locator("#id_command").press_sequentially("true")
+    else:
+        page.get_by_role("button", name="Submit", exact=True).click()
+    page.wait_for_url("**/login/**")
+    page.locator("#id_username").fill("admin")
+    page.locator("#id_password").fill(stack.password)
+    page.locator("main button[type=submit]").click()
+    page.wait_for_url("**/submit/")
+    expect(page.locator("#id_name")).to_have_value("typed before")
+    page.goto("/tokens/")
+    page.goto("/submit/")
+    expect(page.locator("#id_name")).to_have_value("")

@@ -10,16 +10,39 @@ function isOther(field: Element): field is Field {
   return (field instanceof HTMLInputElement || field instanceof HTMLTextAreaElement) && field.type !== "hidden" && field.value !== field.defaultValue;
 }
 
-/** Store the typed values across a reload, as not all browsers do. */
+interface Draft {
+  /** The page of the form, and its user: another one can log in. */
+  at: string;
+  user: string;
+  values: [string, string][];
+  /** The session had ended: the login returns to the form. */
+  isAfterLogin?: boolean;
+}
+
+const read = (): Draft | null => JSON.parse(sessionStorage.getItem(DRAFT) ?? "null") as Draft | null;
+
+/** Store the typed values across a reload, as not all browsers do, and across a login. */
 export function keepDraft(): void {
   const form = document.querySelector<HTMLFormElement>("form[data-restored]");
-  if (form !== null) sessionStorage.setItem(DRAFT, JSON.stringify([...form.elements].filter(isOther).map((field) => [field.name, field.value])));
+  if (form === null) return;
+  const values = [...form.elements].filter(isOther).map((field): [string, string] => [field.name, field.value]);
+  sessionStorage.setItem(DRAFT, JSON.stringify({ at: location.pathname + location.search, user: form.dataset.restored ?? "", values } satisfies Draft));
+}
+
+/** On the page of the login: keep the draft of the page to which it returns. */
+export function keepDraftOverLogin(): void {
+  const next = document.querySelector<HTMLInputElement>("main form input[name=next]")?.value;
+  const draft = read();
+  if (!next || draft === null) return;
+  const { pathname, search } = new URL(next, location.href);
+  sessionStorage.setItem(DRAFT, JSON.stringify({ ...draft, isAfterLogin: draft.at === pathname + search } satisfies Draft));
 }
 
 function putBack(form: HTMLFormElement, isReload: boolean): void {
-  const draft = JSON.parse(sessionStorage.getItem(DRAFT) ?? "[]") as [string, string][];
+  const draft = read();
   sessionStorage.removeItem(DRAFT);
-  for (const [name, value] of isReload ? draft : []) {
+  const isOwn = draft !== null && draft.at === location.pathname + location.search && draft.user === (form.dataset.restored ?? "");
+  for (const [name, value] of isOwn && (isReload || draft.isAfterLogin) ? draft.values : []) {
     const field = form.elements.namedItem(name);
     if (field !== null && "value" in field) field.value = value;
   }
@@ -27,7 +50,7 @@ function putBack(form: HTMLFormElement, isReload: boolean): void {
 
 const isReloaded = (): boolean => (performance.getEntriesByType("navigation")[0] as PerformanceNavigationTiming | undefined)?.type === "reload";
 
-/** Restore typed values after a reload (browsers do so after Back) and reload the panel, which
+/** Restore typed values after a reload or a login (browsers do so after Back) and reload the panel, which
  * shows the server's values. */
 export function refreshRestored(isReload = isReloaded()): void {
   for (const form of document.querySelectorAll<HTMLFormElement>("form[data-restored]")) {
