@@ -50,6 +50,7 @@ def test_calendar_shows_who_has_reserved_what_and_whether_it_is_used(user, tenan
     assert bars() == {"n1": [["used", "planned"]]}
     shown = text(browser(user).get("/calendar/"))
     assert f"reservation {active.pk}: 2 GPUs of nlp by ada, active, 1 used, the paper" in shown
+    assert "Planned and active times in UTC" in shown
 
 
 def test_calendar_lists_the_reservations_that_begin_first(user, tenant, monkeypatch):
