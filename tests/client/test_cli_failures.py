@@ -1,6 +1,7 @@
 """A58: on every failure of every command, the exit code has its kind, stderr its reason and next step, and stdout is
 empty."""
 
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from gpusched.cli import main
 from gpusched.client import Client
 from gpusched.client.transport import polling, retries
+from tests.client.answers import TASK
 from tests.client.commandline import COMMANDS, ENDLESS, OFFLINE, ROOT, call, command, start
 from tests.client.fakeserver import Answer, FakeServer, problem
 
@@ -187,6 +189,27 @@ def test_unencodable_character_is_printed_by_its_number(server: FakeServer) -> N
     process = start(server.url, "tenant", "list", "-o", "name", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out, err) == (0, b"t\\xe4glich\nb\n", b"")
+
+
+@pytest.mark.parametrize("form", ["json", "jsonl"])
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_json_is_valid_whatever_the_terminal_can_encode(server: FakeServer, form: str, encoding: str) -> None:
+    tenant = {"name": "täglich \u20ac \U0001f680 \x9b1m \xad"}
+    server.on("GET", "/tenants", Answer(200, {"items": [tenant], "next_cursor": None}))
+    process = start(server.url, "tenant", "list", "-o", form, PYTHONIOENCODING=encoding, PYTHONUTF8="0")
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, err) == (0, b"")
+    text = out.decode(encoding)
+    found = json.loads(text)
+    assert (found[0] if form == "json" else found)["name"] == tenant["name"]
+    assert ("ä" in text, "\x9b" in text) == (encoding != "ascii", False)
+
+
+def test_result_of_a_task_is_valid_json(server: FakeServer) -> None:
+    """A soft hyphen is no printable character, and its number in Python is no escape of JSON."""
+    output = "sil\xadbe \ufeff \U000e0001 ä"
+    server.on("GET", "/tasks/17", Answer(200, {"items": [{**TASK, "output": output}]}))
+    assert json.loads(call(server.url, "task", "status", "17").stdout) == output
 
 
 def test_ctrl_c_while_the_modules_load_prints_nothing(

@@ -153,7 +153,7 @@ def _print(task: "TaskData", form: Format) -> bool:
     if task.state == "completed":
         is_inline = task.output_type in ("", JSON) and (task.output is not None or (task.output_bytes or 0) <= 4)
         summary = f"{task.output_bytes} bytes of {task.output_type}: gpusched task result {task.id}"
-        text = json.dumps(task.output, ensure_ascii=False) if is_inline else summary
+        text = output.as_json(json.dumps(task.output, ensure_ascii=False)) if is_inline else summary
         messages.note(f"task {task.id} completed in a batch of {task.batch_size} ({task.flush_reason})")
     else:
         text = f"task {task.id} is {task.state}" + (f": {task.error or task.error_code}" if task.error_code else "")

@@ -1,5 +1,6 @@
 """Print data to stdout: as a table, JSON, JSON lines, CSV or just names."""
 
+import json
 import os
 import shutil
 import sys
@@ -131,13 +132,29 @@ def _write(text: str) -> None:
 def _json(value: object) -> None:
     import msgspec
 
-    _write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+    _write(as_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()) + "\n")
 
 
 def _json_line(value: object) -> None:
     import msgspec
 
-    _write(msgspec.json.encode(value).decode() + "\n")
+    _write(as_json(msgspec.json.encode(value).decode()) + "\n")
+
+
+def as_json(text: str) -> str:
+    """Return the text of JSON with JSON's own escapes for what `printable` escapes, and for what stdout cannot encode:
+    it would write both as Python does, which is no JSON."""
+    if text.isascii():
+        return text
+    return "".join(char if char.isascii() or _is_plain(char) else json.dumps(char)[1:-1] for char in text)
+
+
+def _is_plain(char: str) -> bool:
+    try:
+        char.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return printable(char) == char
 
 
 def _csv(rows: Sequence[T], columns: Sequence[Column[T]]) -> None:
