@@ -63,7 +63,7 @@ FAMILIES = {
         Family(
             "gpu_scheduler_largest_startable_gang", "gauge", (),
             "GPUs of the largest gang (of any model, over nodes where `enable_gang_scheduling` allows it, one CPU core"
-            " in all) that could start now without other pending jobs",
+            " in all) that could start now outside reservations, without other pending jobs",
         ),
         Family(
             "gpu_scheduler_agents_unheard_seconds", "gauge", (),

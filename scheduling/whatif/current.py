@@ -21,6 +21,7 @@ from scheduling.engine.whatif import questions
 from scheduling.engine.whatif.estimate import Estimate
 from scheduling.engine.whatif.questions import Outlook, Present
 from scheduling.policy import policy
+from scheduling.reservations import bookings
 from scheduling.whatif import outcomes
 from scheduling.whatif.client import ask, wait_for_batch
 
@@ -61,9 +62,10 @@ def _read(released: Sequence[int] = ()) -> Present:
 
 
 def cluster() -> Present:
-    """Return a view of nodes and running jobs, without pending ones."""
-    running = running_jobs.running(eras.current_era())
-    return Present(Snapshot((), running, free_nodes.nodes(running), ()), policy(), time.time())
+    """Return a view of nodes, running jobs and reservations, without pending jobs."""
+    booked = bookings.load_bookings()
+    running = bookings.mark_inside(running_jobs.running(eras.current_era()), booked)
+    return Present(Snapshot((), running, free_nodes.nodes(running), (), bookings=booked), policy(), time.time())
 
 
 def outlook(job_id: int, *, released: Sequence[int] = ()) -> Outlook | None:

@@ -17,6 +17,7 @@ from nodes.models import Device, Node
 from scheduling.status.cluster import cluster_status
 from tenants.api.tenants import represent_tenants
 from tests.factories import identity_for, make_member, make_node, make_tenant, run_cycle, submit
+from tests.scheduling.reservations.booking import reserve
 
 pytestmark = pytest.mark.django_db
 
@@ -157,6 +158,20 @@ def test_largest_job_counts_total_and_best_node():
         row["model"]: (row["gpus"], row["on_one_node"]) for key, row in rows.items() if key.startswith("largest:")
     }
     assert payload == {"NVIDIA A100-SXM4-80GB": (6, 4), "NVIDIA L4": (1, 1)}
+
+
+def test_largest_job_leaves_out_what_is_reserved_now():
+    """Also while its own jobs use a part."""
+    tenant = make_tenant()
+    user = make_member(tenant)
+    make_node(gpus=8)
+    reserved = reserve(user, tenant, 0, 60, gpus=3)
+    reserve(user, tenant, 60, 60, gpus=5)
+    largest = "largest:NVIDIA A100-SXM4-80GB"
+    assert feed.rows("overview", None)[largest]["gpus"] == 5
+    submit(user, tenant, gpu_count=2, reservation=reserved.pk)
+    run_cycle()
+    assert feed.rows("overview", None)[largest]["gpus"] == 5
 
 
 def test_waits_show_p90_and_oldest():

@@ -28,6 +28,7 @@ from scheduling.models import Beat
 from scheduling.status import cluster
 from scheduling.worker import housekeeping, tasks
 from tests.factories import make_node, make_token, run_cycle, submit
+from tests.scheduling.reservations.booking import reserve
 
 pytestmark = pytest.mark.django_db
 UNHEARD = "gpu_scheduler_agents_unheard_seconds "
@@ -182,6 +183,12 @@ class TestLargestGang:
         submit(user, tenant, gpu_count=3)
         run_cycle()
         assert self.largest() == 10
+
+    def test_gang_metric_leaves_out_what_is_reserved_now(self, user, tenant):
+        make_node(gpus=8)
+        reserve(user, tenant, 0, 60, gpus=3)
+        reserve(user, tenant, 60, 60, gpus=5)
+        assert self.largest() == 5
 
     def test_gang_metric_stays_on_a_node_without_gangs(self):
         make_node(gpus=8)

@@ -2,7 +2,7 @@
 now."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import Any
 
 from frontend.live.topics import Topic
@@ -37,6 +37,11 @@ _WAITING = """
      ORDER BY tenant_id, reason, priority DESC, submitted_at, id
 """
 
+_RESERVED = """
+    SELECT DISTINCT device_id FROM scheduling_reserved_devices
+     WHERE is_live AND clock_timestamp() BETWEEN starts_at AND ends_at
+"""
+
 # The first jobs of each tenant that only wait for capacity, ordered by reason, then by queue order.
 _NEXT = f"""
     SELECT * FROM (
@@ -62,7 +67,7 @@ def load(nodes: list[Row], tenants: dict[int, Row]) -> Row:
     lag = cluster.scheduler_lag()
     return {
         "status": _status(nodes, lag),
-        "largest": _largest(nodes),
+        "largest": _largest(nodes, {row["device_id"] for row in prepared(_RESERVED)}),
         "attention": attention.load(nodes, lag),
         "next": [{**row, "told": representation.reason(row)} for row in prepared(_NEXT, [_SOON, _MAX_NEXT])],
         "waiting": sorted(waiting, key=lambda row: (-row["priority"], row["submitted_at"], row["id"])),
@@ -113,14 +118,14 @@ def _entitled(tenants: dict[int, Row], nodes: list[Row]) -> dict[int, Row]:
     return {id: {**row, "entitled_gpus": round(parts[id], 1) if id in parts else None} for id, row in tenants.items()}
 
 
-def _largest(nodes: list[Row]) -> list[Row]:
+def _largest(nodes: list[Row], reserved: Set[int]) -> list[Row]:
     """Return free whole GPUs per model, in total (a gang can span nodes) and on the best node. Devices slowed down by
-    heat are left out, as the scheduler does not use them."""
+    heat are left out, as the scheduler does not use them, and those that are `reserved` now, as most jobs may not."""
     models: dict[str, list[int]] = {}
     for node in nodes:
         free: dict[str, int] = {}
         for device in node["devices"]:
-            is_free = device["cell"] == "free" and not device["is_slowed"]
+            is_free = device["cell"] == "free" and not device["is_slowed"] and device["id"] not in reserved
             free[device["model"]] = free.get(device["model"], 0) + is_free
         for model, count in free.items():
             models.setdefault(model, []).append(count)
@@ -163,7 +168,7 @@ TOPICS = (
         lambda _, loaded: load(loaded["nodes"].nodes, loaded["tenants"]),
         lambda rows, _, viewer: restrict(rows, viewer.visible),
         needs=("nodes", "tenants"),
-        invalidated_by=frozenset({"jobs", "nodes", "tenants", "assignments"}),
+        invalidated_by=frozenset({"jobs", "nodes", "tenants", "assignments", "reservations"}),
         period_seconds=1.0,
         pause_seconds=0.25,
     ),
