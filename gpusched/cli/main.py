@@ -9,6 +9,7 @@ from gpusched import __version__
 
 def main() -> None:
     _open_streams()
+    sys.set_int_max_str_digits(0)  # the server refuses numbers that are too large; Python would raise ValueError
     try:
         try:
             _run()

@@ -66,6 +66,16 @@ def test_real_process_refuses_arguments_that_are_not_utf8(full: FakeServer) -> N
     assert err.startswith(b"error: command[1] is not text in UTF-8\n")
 
 
+@pytest.mark.parametrize("args", [("quota", "nlp", "--max-gpus"), ("submit", "--gpu-memory-mb")], ids=" ".join)
+def test_real_process_sends_numbers_of_any_length(full: FakeServer, args: tuple[str, ...]) -> None:
+    """The server has the words for what is too large."""
+    digits = "9" * 5000
+    process = start(full.url, *args, digits, *(["--", "true"] if args[0] == "submit" else []))
+    _, err = process.communicate(timeout=20)
+    assert (process.returncode, b"Traceback" in err) == (0, False), err
+    assert digits.encode() in full.requests[-1 if args[0] == "submit" else -2].body
+
+
 def test_error_names_the_invalid_job_of_a_list(full: FakeServer, tmp_path: Path) -> None:
     (tmp_path / "jobs.yaml").write_text("- {command: [a]}\n- {command: [b], max_runtime_minutes: .inf}\n")
     result = call(full.url, "submit", "-f", str(tmp_path / "jobs.yaml"))
