@@ -71,6 +71,17 @@ test("morph keeps the hidden field that says which text the user edits", () => {
   expect([were.value, typed.value]).toEqual(["a=1\nb=2", "a=1\nb=2\nc=3"]);
 });
 
+test("morph keeps the version of the numbers that the user edits", () => {
+  const form = (version: number, batch: number): string => `<form><input type="hidden" name="version" value="${version}"><input name="max_batch" type="number" value="${batch}"></form>`;
+  old.innerHTML = form(1, 4);
+  const [version, batch] = [...old.querySelectorAll("input")];
+  become(form(2, 8));
+  expect([version?.value, batch?.value]).toEqual(["2", "8"]);
+  if (batch) batch.value = "16";
+  become(form(3, 2));
+  expect([version?.value, batch?.value]).toEqual(["2", "16"]);
+});
+
 test("nodes are grouped by what an admin must do", () => {
   const node = (name: string, more: Partial<NodeRow> = {}, health = "ok"): NodeRow =>
     ({ name, state: "online", intent: "open", devices: [{ health }], ...more }) as unknown as NodeRow;

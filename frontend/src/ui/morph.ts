@@ -71,11 +71,14 @@ function morph(old: Node, target: Node): void {
 
 /** Return whether the user edits the element, or another part of the script draws it. */
 function isInUse(element: Element): boolean {
-  if (element instanceof HTMLInputElement) return element === document.activeElement || element.value !== element.defaultValue || element.checked !== element.defaultChecked;
-  if (element instanceof HTMLTextAreaElement) return element === document.activeElement || element.value !== element.defaultValue;
+  if (element.matches("input, textarea")) return element === document.activeElement || isEdited(element);
   if (element.matches("select, [data-view], [data-kept], [aria-disabled]")) return true;
   if (!(element instanceof HTMLFormElement)) return false;
-  // A hidden field can say which text the user has begun to edit.
-  const isEdited = [...element.querySelectorAll("textarea")].some((area) => area.value !== area.defaultValue);
-  return isEdited || (element.contains(document.activeElement) && document.activeElement?.matches("input, textarea, select") === true);
+  // A hidden field can say which text, or which version, the user has begun to edit.
+  return [...element.querySelectorAll("input, textarea")].some(isEdited) || (element.contains(document.activeElement) && document.activeElement?.matches("input, textarea, select") === true);
+}
+
+function isEdited(field: Element): boolean {
+  if (field instanceof HTMLInputElement) return field.value !== field.defaultValue || field.checked !== field.defaultChecked;
+  return field instanceof HTMLTextAreaElement && field.value !== field.defaultValue;
 }
