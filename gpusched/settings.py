@@ -11,6 +11,7 @@ from gpusched.config_file import unusable_data_dir
 from gpusched.installation import SERVER_ROOT
 from gpusched.lib.db.connections import django_database
 from gpusched.lib.limits import MAX_BODY_BYTES
+from gpusched.lib.ownership import give_to_owner
 from gpusched.lib.web.local_address import local_host
 
 ENV = env.read()
@@ -38,6 +39,7 @@ def _stored_key(path: Path) -> str:
         temporary.touch(mode=0o600)
         temporary.write_text(secrets.token_urlsafe(48))
         try:
+            give_to_owner(temporary)
             path.hardlink_to(temporary)  # atomic: if two processes start together, both use the same key
         except FileExistsError:
             pass

@@ -39,7 +39,7 @@ _SETTINGS = (
 
 def examine(env: Env, data_dir: Path, now: datetime) -> list[Finding]:
     """Return all findings about this server. Without the database, return those that do not need it."""
-    findings = [*check_tls(env, listening(env.http_port)), *check_backup(last_backup(data_dir), now)]
+    findings = [*check_tls(env, listening(env.http_port)), *check_last_backup(data_dir, now)]
     try:
         with connection.cursor() as cursor:
             cursor.execute("SELECT clock_timestamp()")
@@ -96,6 +96,15 @@ def check_backup(last: "tuple[datetime, Path] | None", now: datetime) -> Iterato
         yield Finding("backup", WARN, sentence, step)
     else:
         yield Finding("backup", OK, sentence)
+
+
+def check_last_backup(data_dir: Path, now: datetime) -> Iterator[Finding]:
+    try:
+        yield from check_backup(last_backup(data_dir), now)
+    except PermissionError as error:
+        sentence = f"this user cannot read {error.filename}, the record of the last one"
+        step = f"give it to the user of the server: chown --reference={data_dir} {error.filename}"
+        yield Finding("backup", WARN, sentence, step)
 
 
 def check_tokens(old: Sequence[str]) -> Iterator[Finding]:

@@ -1,9 +1,12 @@
 """The file of a backup; tests/e2e/test_restore.py restores a real one."""
 
 import os
+import pwd
+import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -169,3 +172,23 @@ def test_embedded_database_ends_with_a_killed_backup(tmp_path: Path) -> None:
             wait_for(lambda: not psutil.pid_exists(pid), 30, "PostgreSQL to end")
         finally:
             server.remove()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can write for another user")
+def test_root_backs_up_and_restores_for_the_owner_of_the_data_directory(tmp_path: Path) -> None:
+    """An administrator on a machine with the systemd units, whose user must be able to read all of it afterwards."""
+    owner, now = pwd.getpwnam("daemon").pw_uid, datetime(2026, 1, 1, tzinfo=UTC)
+    data_dir = Path(tempfile.mkdtemp(prefix="gpusched-owned-"))  # other users enter /tmp, not `tmp_path`
+    (data_dir / backups.KEY).write_text("key")
+    for path in (data_dir, data_dir / backups.KEY):
+        os.chown(path, owner, owner)
+    with backups.database(data_dir, "") as url, psycopg.connect(url, autocommit=True) as connection:
+        with pytest.raises(backups.BackupError, match="the database is empty"):
+            backups.back_up(data_dir, url, "key", tmp_path, now)
+        connection.execute("CREATE TABLE person (id int)")
+        file = backups.back_up(data_dir, url, "key", data_dir / "backups", now)
+        elsewhere = backups.back_up(data_dir, url, "key", tmp_path, now)
+    backups.restore(file, data_dir, "", lambda url: 0)
+    assert {path.lstat().st_uid for path in data_dir.rglob("*")} == {owner}
+    assert (elsewhere.stat().st_uid, elsewhere.stat().st_mode & 0o777) == (0, 0o600)
+    shutil.rmtree(data_dir)

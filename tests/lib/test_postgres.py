@@ -1,8 +1,10 @@
 """The embedded PostgreSQL: where its files are, and what a failed start leaves."""
 
 import os
+import pwd
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 from gpusched.lib.db import embedded
 from gpusched.lib.db.embedded import FAST, PostgresError, Server
 
+OWNER = pwd.getpwnam("daemon").pw_uid  # any that is neither root nor nobody
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root starts PostgreSQL as another user")
 
 
@@ -151,3 +154,30 @@ def test_missing_data_is_never_replaced_by_an_empty_database(tmp_path: Path) -> 
     with pytest.raises(PostgresError, match=r"unmounted, which does not exist\. Mount or restore it"):
         server.start()
     assert pointer.exists()
+
+
+@pytest.fixture
+def owned() -> Iterator[Path]:
+    """A data directory as systemd creates it for the units: that of another user, whom alone it lets in."""
+    with tempfile.TemporaryDirectory(prefix="gpusched-owned-") as directory:  # other users enter /tmp, not `tmp_path`
+        os.chown(directory, OWNER, OWNER)
+        previous = var_lib()
+        yield Path(directory)
+        assert var_lib() == previous
+
+
+@needs_root
+def test_root_uses_the_database_of_the_owner_of_the_data_directory(owned: Path) -> None:
+    """`backup` and `restore` by an administrator, who once got an empty database elsewhere, which the units cannot use."""
+    server = Server(owned / "postgres", settings=FAST)
+    for number in (1, 2):
+        server.start()
+        try:
+            with psycopg.connect(server.url(), autocommit=True) as connection:
+                connection.execute("CREATE TABLE IF NOT EXISTS start (number int)")
+                connection.execute("INSERT INTO start VALUES (%s)", [number])
+                assert connection.execute("SELECT count(*) FROM start").fetchone() == (number,)
+            assert Path(f"/proc/{server.pid()}").stat().st_uid == OWNER
+        finally:
+            server.stop()
+    assert {path.stat().st_uid for path in (owned / "postgres").rglob("*")} == {OWNER}

@@ -149,3 +149,15 @@ def test_doctor_without_database_reports_that(monkeypatch: pytest.MonkeyPatch, t
         monkeypatch.setattr(doctor, "database_url", partial(str, url))
         [found] = [one for one in doctor.examine(Env(), tmp_path, NOW) if one.check == "database"]
         assert found.level == "fail" and re.search(words, found.says)
+
+
+def test_record_that_another_user_wrote_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Root's record of a backup, and the doctor as the user of the units: it ended with a traceback."""
+    record = tmp_path / "last_backup.json"
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(record))
+
+    monkeypatch.setattr(doctor, "last_backup", refuse)
+    [found] = doctor.check_last_backup(tmp_path, NOW)
+    assert found.level == "warn" and str(record) in found.says and "chown" in found.next_step

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from gpusched.lib.ownership import give_to_owner
+
 # Settings that matter with 10,000 pending jobs and 200 agents on one machine; all others are PostgreSQL's defaults.
 SETTINGS: Mapping[str, str] = {
     "max_connections": "100",
@@ -120,7 +122,7 @@ class Server:
         password = home / "password"
         password.touch(mode=0o600)
         password.write_text(secrets.token_urlsafe(24) + "\n")
-        self._chown(home, password)
+        self._chown(password)
         initdb = [str(self._binary("initdb")), "-D", str(unfinished), "-U", "gpusched", "--auth=scram-sha-256"]
         initdb += [
             f"--pwfile={password}",
@@ -129,7 +131,7 @@ class Server:
             "--locale=C",
             *(["--no-sync"] if "fsync" in self.settings else []),
         ]
-        result = subprocess.run(initdb, capture_output=True, text=True, cwd="/", **_as_user())
+        result = subprocess.run(initdb, capture_output=True, text=True, cwd="/", **_as_owner(home))
         if result.returncode:
             raise PostgresError(f"initdb failed: {result.stderr.strip()}")
         with (unfinished / "postgresql.auto.conf").open("a") as conf:
@@ -142,9 +144,10 @@ class Server:
         self._chown(sockets)
         command = [str(self._binary("postgres")), "-D", str(self.data), "-k", str(sockets), "-c", "listen_addresses="]
         with self.log.open("ab") as log:
+            give_to_owner(self.log)
             return subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True,
-                preexec_fn=preexec, **_as_user(),
+                preexec_fn=preexec, **_as_owner(self._home()),
             )  # fmt: skip
 
     def _answers(self, timeout_seconds: float, deadline: float) -> bool:
@@ -166,7 +169,9 @@ class Server:
 
     def _home(self) -> Path:
         """Return the cluster's directory: `directory`, or, if the unprivileged user cannot enter it (a checkout below a
-        0700 home), one under /var/lib to which `directory` points."""
+        0700 home), one under /var/lib to which `directory` points.
+
+        As root, that user is the owner of the data directory, such as the user of the systemd units, or `nobody`."""
         pointer = self.directory / "location"
         if pointer.exists():
             home = Path(pointer.read_text().strip())
@@ -178,11 +183,16 @@ class Server:
             return home
         self.directory.mkdir(parents=True, exist_ok=True)
         home = self.directory.absolute()
-        if os.geteuid() == 0 and not _reachable(home):
+        if os.geteuid() != 0:
+            return home
+        if home.stat().st_uid == 0:
+            give_to_owner(home)
+        if home.stat().st_uid in (0, _uid_of_nobody()) and not (home / "data").exists() and not _reachable(home):
             home = Path(tempfile.mkdtemp(prefix="gpusched-", dir="/var/lib"))
             home.chmod(0o755)
             pointer.write_text(f"{home}\n")
-        self._chown(home)
+        if home.stat().st_uid == 0:
+            shutil.chown(home, _USER)
         return home
 
     def _sockets(self) -> Path:
@@ -193,6 +203,7 @@ class Server:
         pointer = self._home() / "socket_directory"
         if not pointer.exists():
             pointer.write_text(tempfile.mkdtemp(prefix="gpusched-"))
+            give_to_owner(pointer)
         return Path(pointer.read_text())
 
     def _binary(self, name: str) -> Path:
@@ -217,8 +228,9 @@ class Server:
 
     def _chown(self, *paths: Path) -> None:
         if os.geteuid() == 0:
+            owner = self._home().stat()
             for path in paths:
-                shutil.chown(path, _USER)
+                os.chown(path, owner.st_uid, owner.st_gid)
 
     def _log_tail(self) -> str:
         return self.log.read_text(errors="replace")[-2000:]
@@ -227,12 +239,17 @@ class Server:
 _USER = "nobody"
 
 
-def _as_user() -> dict[str, Any]:
-    """Return the arguments that run a process as an unprivileged user if this one is root, as PostgreSQL requires."""
+def _as_owner(home: Path) -> dict[str, Any]:
+    """Return the arguments that run a process as the owner of the cluster if this one is root, which PostgreSQL
+    refuses."""
     if os.geteuid() != 0:
         return {}
-    user = pwd.getpwnam(_USER)
-    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+    owner = home.stat()
+    return {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": []}
+
+
+def _uid_of_nobody() -> int:
+    return pwd.getpwnam(_USER).pw_uid
 
 
 def _reachable(path: Path) -> bool:

@@ -17,6 +17,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from gpusched.lib.db import embedded
 from gpusched.lib.db.locks import Lock
+from gpusched.lib.ownership import give_to_owner
 from gpusched.lib.process.children import die_with_parent
 
 DUMP, KEY = "database.dump", "secret_key"
@@ -53,6 +54,7 @@ def back_up(data_dir: Path, database_url: str, secret_key: str, directory: Path,
     with tempfile.TemporaryDirectory(dir=directory) as place:
         dump, key, archive = (Path(place) / name for name in (DUMP, KEY, "backup.tar"))
         _run("pg_dump", ["--format=custom", "--no-owner", f"--file={dump}"], database_url)
+        _require_tables(database_url)
         key.write_text(secret_key)
         archive.touch(mode=0o600)
         with tarfile.open(archive, "w") as tar:
@@ -61,6 +63,8 @@ def back_up(data_dir: Path, database_url: str, secret_key: str, directory: Path,
         with archive.open("rb") as file:
             os.fsync(file.fileno())
         archive.rename(target)
+    if directory.parent.absolute() == data_dir.absolute():  # elsewhere only this user may read it
+        give_to_owner(directory, target)
     _write(data_dir / _LAST, json.dumps({"at": now.isoformat(), "file": str(target.absolute())}))
     return target
 
@@ -94,6 +98,16 @@ def restore(archive: Path, data_dir: Path, database_url: str, prepare: Callable[
             prepared = prepare(url)
         _write(data_dir / KEY, (Path(place) / KEY).read_text())
     return prepared
+
+
+def _require_tables(url: str) -> None:
+    """Refuse an empty database: its backup would replace the one that matters."""
+    with psycopg.connect(url) as connection:
+        found = connection.execute("SELECT 1 FROM pg_class WHERE relnamespace = 'public'::regnamespace LIMIT 1")
+        is_empty = found.fetchone() is None
+    if is_empty:
+        step = "check GPUSCHED_DATABASE_URL and GPUSCHED_DATA_DIR"
+        raise BackupError(f"there is nothing to back up: the database is empty; {step}")
 
 
 @contextmanager
@@ -139,6 +153,7 @@ def _write(path: Path, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(handle)
+        give_to_owner(Path(temporary))
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)

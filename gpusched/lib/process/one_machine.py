@@ -24,6 +24,7 @@ from types import FrameType
 from gpusched.config_file import unusable_data_dir
 from gpusched.env import CONFIG, Env
 from gpusched.lib.db import embedded
+from gpusched.lib.ownership import open_lock
 from gpusched.lib.process import part_logs, tls_proxy
 from gpusched.lib.process.children import die_with_parent
 from gpusched.lib.process.parts import Fork, Part
@@ -130,7 +131,7 @@ class Machine:
         """Lock the data directory. The open file holds the lock, so it ends with the process in any case."""
         try:
             self.data_dir.mkdir(parents=True, exist_ok=True)
-            self._lock_file = (self.data_dir / "up.lock").open("w")
+            self._lock_file = open_lock(self.data_dir)
         except OSError as error:
             raise unusable_data_dir(error) from error
         try:

@@ -13,6 +13,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
 from gpusched.lib.db.embedded import PostgresError
+from gpusched.lib.ownership import open_lock
 from gpusched.lib.process import backups
 from gpusched.settings import database_url
 from tenants import secrets
@@ -46,7 +47,7 @@ class Command(BaseCommand):
 @contextmanager
 def _database() -> Iterator[str]:
     """Yield the address of the database. The embedded one runs only while gpusched does: start it otherwise."""
-    with (settings.DATA_DIR / "up.lock").open("w") as lock:
+    with open_lock(settings.DATA_DIR) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             is_embedded = not settings.ENV.database_url and (settings.DATA_DIR / "postgres").exists()

@@ -16,6 +16,7 @@ from django.db import OperationalError, connection, transaction
 from django.db.models import Q
 
 from gpusched.lib.db.locks import Lock, locked
+from gpusched.lib.ownership import give_to_owner
 from gpusched.management.commands import migrate
 from gpusched.protocol.states import Role, Scope
 from nodes.inventory.join import create_join_token
@@ -94,4 +95,5 @@ def _write_token(user: User, name: str, scopes: list[Scope]) -> None:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = directory / name
     path.touch(mode=0o600)
+    give_to_owner(directory, path)
     path.write_text(create_token(user.pk, f"{name} on this machine", list(scopes))[1] + "\n")

@@ -8,6 +8,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
 from gpusched.lib.db import embedded
+from gpusched.lib.ownership import open_lock
 from gpusched.lib.process.children import die_with_parent
 from gpusched.lib.process.systemd import notify_ready
 
@@ -21,7 +22,7 @@ class Command(BaseCommand):
             raise CommandError("GPUSCHED_DATABASE_URL names another database, so the embedded one is not needed")
         data_dir = settings.DATA_DIR
         data_dir.mkdir(parents=True, exist_ok=True)
-        with (data_dir / "up.lock").open("w") as lock:  # by which `up`, `backup` and `restore` know that it runs
+        with open_lock(data_dir) as lock:  # by which `up`, `backup` and `restore` know that it runs
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:

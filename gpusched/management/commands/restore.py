@@ -9,6 +9,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
 from gpusched.lib.db.embedded import PostgresError
+from gpusched.lib.ownership import open_lock
 from gpusched.lib.process import backups
 from jobs.lifecycle.restored_ids import skip_ids
 
@@ -23,7 +24,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         data_dir = settings.DATA_DIR
         data_dir.mkdir(parents=True, exist_ok=True)
-        with (data_dir / "up.lock").open("w") as lock:
+        with open_lock(data_dir) as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 jobs = backups.restore(options["file"], data_dir, settings.ENV.database_url, skip_ids)

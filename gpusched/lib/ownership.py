@@ -1,0 +1,20 @@
+"""What root writes into the data directory of another user belongs to that user, as whom the server runs."""
+
+import os
+from pathlib import Path
+from typing import TextIO
+
+
+def give_to_owner(*paths: Path) -> None:
+    """As root, give each of these files to the owner of its directory; as another user, change nothing."""
+    if os.geteuid() == 0:
+        for path in paths:
+            place = path.parent.stat()
+            os.chown(path, place.st_uid, place.st_gid)
+
+
+def open_lock(data_dir: Path) -> TextIO:
+    """Open the file that is locked while gpusched, or its embedded database, runs with this data directory."""
+    file = (data_dir / "up.lock").open("w")
+    give_to_owner(data_dir / "up.lock")
+    return file
