@@ -14,6 +14,7 @@ import pytest
 from django.core.management import call_command
 
 from gpusched.agent.host.service import unit_text
+from gpusched.lib.process import systemd
 from gpusched.lib.process.systemd import Installation, notify_ready, server_units
 
 NAMES = {
@@ -42,7 +43,10 @@ def written(directory: Path, units: dict[str, str]) -> list[str]:
 
 @analyze
 def test_systemd_accepts_all_units(programs: Path) -> None:
-    units = {**server_units(Installation(programs, user="root")), "gpusched-agent.service": unit_text(programs)}
+    units = {
+        **server_units(Installation(programs, user="root", writable=[Path("/srv/gpusched")])),
+        "gpusched-agent.service": unit_text(programs),
+    }
     files = written(programs, {name: text.replace("User=gpusched", "User=root") for name, text in units.items()})
     command = ["systemd-analyze", "verify", "--man=no", *files]
     environment = {**os.environ, "SYSTEMD_UNIT_PATH": f"{programs}:"}
@@ -96,6 +100,27 @@ def test_install_writes_the_units_and_the_next_step(
     assert str(Path(sys.executable).parent) in (tmp_path / "gpusched-agent.service").read_text()
     refused = subprocess.run([*command, "/none"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert refused.returncode == 1 and "--into" in refused.stderr
+
+
+def test_install_follows_the_settings_of_the_units(
+    tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are in the units' own file, not in the environment of the administrator: the embedded database would fail for
+    ever beside another one, and the parts could not write what jobs print."""
+    settings.ENV = replace(settings.ENV, database_url="")
+    monkeypatch.setattr(systemd, "SETTINGS", tmp_path / "server.env")
+    call_command("install", "--into", str(tmp_path))
+    assert (tmp_path / "gpusched-database.service").exists()
+    (tmp_path / "server.env").write_text(
+        "# of both heads\nGPUSCHED_DATABASE_URL='postgresql://gpusched:a#b@db1,db2/x?sslmode=require'\n"
+        'GPUSCHED_FILES_DIR="/srv/gpusched"\n\nGPUSCHED_DATA_DIR=/data/gpusched\nGPUSCHED_CURRENCY=\n'
+    )
+    call_command("install", "--into", str(tmp_path))
+    assert {path.name for path in tmp_path.iterdir()} == NAMES - {"gpusched-database.service"} | {"server.env"}
+    text = (tmp_path / "gpusched-web.service").read_text()
+    assert f"EnvironmentFile=-{tmp_path}/server.env\n" in text and "gpusched-database" not in text
+    for directory in ("/srv/gpusched", "/data/gpusched"):
+        assert f"\nReadWritePaths={directory}\n" in text and f"\nRequiresMountsFor={directory}\n" in text
 
 
 @pytest.mark.parametrize("arguments", [("install", "--into", "units"), ("ready",)])

@@ -1,11 +1,15 @@
 """Units of systemd for the parts of a server, and readiness as systemd expects it."""
 
 import os
+import shlex
 import socket
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 TARGET = "gpusched.target"
+# The settings of all units.
+SETTINGS = Path("/etc/gpusched/server.env")
 # Of the server's parts, which need the network and their own directory only.
 _HARDENING = """\
 User={user}
@@ -15,7 +19,7 @@ StateDirectoryMode=0700
 UMask=0077
 NoNewPrivileges=yes
 ProtectSystem=strict
-ProtectHome=yes
+{writable}ProtectHome=yes
 PrivateTmp=yes
 PrivateDevices=yes
 ProtectKernelTunables=yes
@@ -40,13 +44,13 @@ _SERVER = """\
 Description=gpusched {title}
 After=network-online.target{after}
 Wants=network-online.target
-{requires}PartOf={target}
+{requires}{mounts}PartOf={target}
 StartLimitIntervalSec=0
 
 [Service]
 Type={type}
 # Settings: NAME=value per line (docs/settings.md). Secrets belong here, not into units.
-EnvironmentFile=-/etc/gpusched/server.env
+EnvironmentFile=-{settings}
 Environment=GPUSCHED_DATA_DIR=/var/lib/gpusched PYTHONUNBUFFERED=1
 {commands}Restart=always
 RestartSec=1
@@ -63,16 +67,30 @@ Wants={wants}
 [Install]
 WantedBy=multi-user.target
 """
-_DATABASE = "gpusched-database.service"
+DATABASE = "gpusched-database.service"
 
 
 @dataclass(frozen=True)
 class Installation:
-    """Where the programs are, and as whom the server runs. `has_database`: it uses the embedded PostgreSQL."""
+    """Where the programs are, and as whom the server runs. `has_database`: it uses the embedded PostgreSQL. `writable`:
+    directories outside /var/lib/gpusched into which the parts write, such as that of the files."""
 
     programs: Path
     user: str = "gpusched"
     has_database: bool = True
+    writable: Sequence[Path] = ()
+
+
+def settings_of_units(file: Path) -> Mapping[str, str]:
+    """Return the variables in the settings of the units, as systemd reads them; none if there is no file."""
+    pairs = {}
+    for line in file.read_text().splitlines() if file.exists() else ():
+        name, equals, value = line.strip().partition("=")
+        if equals and not name.startswith(("#", ";")):
+            value = value.strip()
+            is_quoted = value[:1] in ("'", '"') and value.endswith(value[:1])
+            pairs[name.strip()] = shlex.split(value)[0] if is_quoted and len(value) > 2 else value.strip("'\"")
+    return pairs
 
 
 def server_units(where: Installation) -> dict[str, str]:
@@ -80,7 +98,7 @@ def server_units(where: Installation) -> dict[str, str]:
     server = where.programs / "gpusched-server"
     units = {}
     if where.has_database:
-        units[_DATABASE] = _unit(where, _DATABASE, "database", [f"ExecStart={server} database"], type="notify")
+        units[DATABASE] = _unit(where, DATABASE, "database", [f"ExecStart={server} database"], type="notify")
     # The web server migrates first, and counts as started once it answers.
     web = [f"ExecStartPre={server} migrate", f"ExecStart={server} web", f"ExecStartPost={server} ready --wait 240"]
     units["gpusched-web.service"] = _unit(where, "gpusched-web.service", "web server", web)
@@ -100,7 +118,7 @@ def notify_ready() -> None:
 
 
 def _unit(where: Installation, name: str, title: str, commands: list[str], type: str = "exec") -> str:
-    needs = [_DATABASE] if where.has_database and name != _DATABASE else []
+    needs = [DATABASE] if where.has_database and name != DATABASE else []
     needs += ["gpusched-web.service"] if "worker" in commands[0] else []
     return _SERVER.format(
         name=name,
@@ -109,6 +127,10 @@ def _unit(where: Installation, name: str, title: str, commands: list[str], type:
         type=type,
         after="".join(f" {unit}" for unit in needs),
         requires=f"Wants={' '.join(needs)}\n" if needs else "",
+        mounts="".join(f"RequiresMountsFor={path}\n" for path in where.writable),
+        settings=SETTINGS,
         commands="".join(f"{command}\n" for command in commands),
-        hardening=_HARDENING.format(user=where.user),
+        hardening=_HARDENING.format(
+            user=where.user, writable="".join(f"ReadWritePaths={path}\n" for path in where.writable)
+        ),
     )
