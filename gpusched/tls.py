@@ -29,7 +29,7 @@ def verify(url: str, ca_file: str = "", certificate_file: str = "") -> "ssl.SSLC
 def context(ca_file: str = "", certificate_file: str = "") -> ssl.SSLContext:
     """Return a context that verifies servers. Raises TlsFileError."""
     for name, use in ((ca_file, "authorities"), (certificate_file, "the certificate and its key")):
-        if name and not Path(name).is_file():
+        if name and not _is_file(name):
             raise TlsFileError(f"{name} does not exist; it must be a PEM file with {use}")
     try:
         result = ssl.create_default_context(cafile=ca_file or None)
@@ -41,6 +41,14 @@ def context(ca_file: str = "", certificate_file: str = "") -> ssl.SSLContext:
         except (OSError, ssl.SSLError) as error:
             raise TlsFileError(f"{certificate_file} has no certificate with its key in PEM: {error}") from error
     return result
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).is_file()
+    except PermissionError as error:
+        reason = "this user cannot enter its directory; put it where this user can read it, such as /etc/gpusched"
+        raise TlsFileError(f"{name} cannot be read: {reason}") from error
 
 
 def distrust(error: BaseException | None) -> str:

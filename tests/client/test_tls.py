@@ -1,11 +1,14 @@
 """A client over TLS: it trusts the authorities of the machine or those of a file, and else sends nothing (A84)."""
 
 import asyncio
+import os
+import pwd
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from gpusched import tls
 from gpusched.client import AsyncClient, Client
 from gpusched.client.errors import GpuschedError, Invalid, Unreachable
 from gpusched.client.streams import open_stream
@@ -67,6 +70,20 @@ def test_unusable_ca_file_is_named(server: RecordingServer, tmp_path: Path) -> N
     for name, words in (("none.pem", "does not exist"), ("empty.pem", "has no certificates")):
         with pytest.raises(Invalid, match=f"GPUSCHED_CA_FILE: .*{name} {words}"):
             Client(server.url, TOKEN, ca_file=str(tmp_path / name))
+
+
+def test_ca_file_in_a_directory_of_another_user_is_named(tmp_path: Path) -> None:
+    """Root's home, for the agent of the unit: it was told to check the free space."""
+    directory = tmp_path / "private"
+    directory.mkdir(mode=0o700 if os.geteuid() == 0 else 0)
+    user = os.geteuid()
+    os.seteuid(user or pwd.getpwnam("nobody").pw_uid)
+    try:
+        with pytest.raises(tls.TlsFileError, match=r"private/ca.crt cannot be read: this user cannot enter"):
+            tls.context(str(directory / "ca.crt"))
+    finally:
+        os.seteuid(user)
+        directory.chmod(0o700)
 
 
 def test_command_explains_an_untrusted_certificate(
