@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from gpusched.client import Client
@@ -78,3 +79,18 @@ def test_units_together_schedule_a_job(tmp_path: Path) -> None:
         job = client.submit(["true"], gpus=0, tenant="default")
         wait_for(lambda: client.why(job.id).code != "not_evaluated", 60, "a cycle to consider the job")
         wait_for(lambda: client.health().status == "ok", 60, "the scheduler to run")
+        assert_standby_stops(environment)
+
+
+def assert_standby_stops(environment: dict[str, str]) -> None:
+    """Another head's worker waits to lead. systemd killed it after 90 s, and its unit had failed."""
+    [command] = commands("gpusched-cycles.service", "ExecStart")
+    url = (Path(environment["GPUSCHED_DATA_DIR"]) / "database_url").read_text().strip()
+    standby = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_try_advisory_lock(%'"
+    with psycopg.connect(url, autocommit=True) as database:
+        worker = subprocess.Popen(command, cwd=ROOT, env=environment)
+        try:
+            wait_for(lambda: database.execute(standby).fetchone() == (1,), 60, "the worker to wait for its term")
+        finally:
+            worker.send_signal(signal.SIGTERM)
+            assert worker.wait(15) == 0

@@ -1,5 +1,6 @@
 """Run a django-q2 cluster: `cycles` (the scheduler) or `housekeeping`."""
 
+import multiprocessing
 from argparse import ArgumentParser
 from importlib import import_module
 from typing import Any
@@ -15,6 +16,7 @@ from django_q.conf import Conf
 from gpusched import tracing
 from gpusched.lib.process.children import forks_die_with_parent, settle_heap
 from gpusched.lib.process.task_cluster import ProcessDied, wait_for_cluster
+from scheduling.worker import leadership
 
 
 class Command(BaseCommand):
@@ -35,7 +37,7 @@ class Command(BaseCommand):
         import_module("scheduling.worker.tasks")  # once for all its processes
         tracing.load()
         settle_heap()
-        cluster = django_q.cluster.Cluster()
+        cluster = _Cluster()
         cluster.start()
         if options["cluster"] == "housekeeping":
             # After the fork, in this process, which only waits for the cluster.
@@ -47,6 +49,19 @@ class Command(BaseCommand):
         finally:
             if options["cluster"] == "housekeeping":
                 stopping.set()
+
+
+class _Cluster(django_q.cluster.Cluster):  # type: ignore[misc]
+    """A cluster whose standby ends its wait when SIGTERM or SIGINT asks the cluster to stop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stopping = multiprocessing.Event()
+        leadership.stop_waiting_at(self._stopping)
+
+    def stop(self) -> bool:
+        self._stopping.set()
+        return bool(super().stop())
 
 
 def _choose_cluster(name: str) -> None:
