@@ -90,6 +90,25 @@ def test_restore_replaces_tables_that_are_newer_than_the_backup(database_url: st
         assert connection.execute("SELECT id FROM people").fetchall() == [(1,)]
 
 
+def test_older_programs_on_the_path_give_way_to_the_embedded_ones(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of PostgreSQL 15, which Debian 12 installs beside a server, read neither a server nor a backup of 16."""
+    for name in ("pg_dump", "pg_restore"):
+        (tmp_path / name).write_text("#!/bin/sh\necho aborting because of server version mismatch >&2\nexit 1\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE person (id int PRIMARY KEY)")
+        file = backups.back_up(tmp_path, database_url, "key", tmp_path, datetime(2026, 1, 1, tzinfo=UTC))
+    backups._unpack(file, tmp_path)
+    statements, elsewhere = tmp_path / "restore.sql", "postgresql://gpusched@127.0.0.1:1/gpusched"
+    backups._run("pg_restore", [f"--file={statements}", str(tmp_path / backups.DUMP)], elsewhere)
+    assert "CREATE TABLE public.person" in statements.read_text()
+    with pytest.raises(backups.BackupError, match="version mismatch"):
+        backups.back_up(tmp_path, elsewhere, "key", tmp_path, datetime(2026, 1, 1, tzinfo=UTC))
+
+
 def test_restore_is_refused_while_a_worker_runs_cycles(database_url: str, tmp_path: Path) -> None:
     """Whatever started it: systemd, a container, or another head."""
     with psycopg.connect(database_url, autocommit=True) as connection:

@@ -167,8 +167,15 @@ def _run(program: str, arguments: list[str], url: str) -> None:
     # The embedded server needs programs of its own version, or newer ones.
     is_embedded = str(parts.get("host", "")).startswith("/")
     path = None if is_embedded else shutil.which(program)
-    command = [path or str(embedded.client_program(program)), *arguments]
-    result = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True)
+    result = _call(path or str(embedded.client_program(program)), arguments, variables)
+    # Debian's programs may be older than the server, or than the one that wrote the backup.
+    if result.returncode and path and program != "psql":
+        newer = _call(str(embedded.client_program(program)), arguments, variables)
+        result = result if newer.returncode else newer
     if result.returncode:
         step = "" if path or is_embedded else _NO_TLS
         raise BackupError(f"{program} failed: {result.stderr.strip()[-2000:]}{step}")
+
+
+def _call(program: str, arguments: list[str], variables: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([program, *arguments], env={**os.environ, **variables}, capture_output=True, text=True)
