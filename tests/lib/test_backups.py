@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from psycopg.conninfo import make_conninfo
 from gpusched.lib.db.embedded import Server
 from gpusched.lib.db.locks import Lock
 from gpusched.lib.process import backups
+from jobs.lifecycle.restored_ids import SKIPPED_IDS, before_restore
 from tests.waiting import wait_for
 
 
@@ -51,7 +53,7 @@ def test_backup_is_unpacked_by_the_python_of_debian_12(tmp_path: Path, monkeypat
 
 def test_file_that_is_no_backup_is_named(tmp_path: Path) -> None:
     with pytest.raises(backups.BackupError, match=r"a\.tar is not a backup of gpusched"):
-        backups.restore(write_tar(tmp_path / "a.tar", {backups.KEY: "key"}), tmp_path, "", lambda url: 0)
+        backups.restore(write_tar(tmp_path / "a.tar", {backups.KEY: "key"}), tmp_path, "", lambda url: lambda: 0)
 
 
 def test_embedded_program_that_fails_at_another_server_names_the_remedy(
@@ -83,7 +85,7 @@ def test_restore_replaces_tables_that_are_newer_than_the_backup(database_url: st
         file = backups.back_up(tmp_path, database_url, "key", tmp_path, datetime(2026, 1, 1, tzinfo=UTC))
         connection.execute("CREATE TABLE login (id int REFERENCES person); CREATE VIEW logins AS SELECT * FROM people")
         connection.execute("ALTER TABLE team ADD owner int REFERENCES person; INSERT INTO person VALUES (2)")
-        backups.restore(file, tmp_path, database_url, lambda url: 0)
+        backups.restore(file, tmp_path, database_url, lambda url: lambda: 0)
         tables = connection.execute("SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace"
                                     " AND relkind IN ('r', 'v') ORDER BY 1").fetchall()  # fmt: skip
         assert tables == [("people",), ("person",), ("team",)]
@@ -117,10 +119,10 @@ def test_restore_is_refused_while_a_worker_runs_cycles(database_url: str, tmp_pa
         connection.execute("INSERT INTO person VALUES (1)")
         connection.execute("SELECT pg_advisory_lock(%s)", [Lock.LEADER])
         with pytest.raises(backups.BackupError, match="gpusched is running: a worker"):
-            backups.restore(file, tmp_path, database_url, lambda url: 0)
+            backups.restore(file, tmp_path, database_url, lambda url: lambda: 0)
         assert connection.execute("SELECT id FROM person").fetchall() == [(1,)]
         connection.execute("SELECT pg_advisory_unlock(%s)", [Lock.LEADER])
-        assert backups.restore(file, tmp_path, database_url, lambda url: 0) == 0
+        assert backups.restore(file, tmp_path, database_url, lambda url: lambda: 0) == 0
         assert connection.execute("SELECT id FROM person").fetchall() == []
 
 
@@ -131,8 +133,24 @@ def test_restore_that_fails_changes_nothing(database_url: str, tmp_path: Path) -
         file = backups.back_up(tmp_path, database_url, "key", tmp_path, datetime(2026, 1, 1, tzinfo=UTC))
         connection.execute("INSERT INTO person VALUES (1); CREATE SCHEMA other; CREATE VIEW other.v AS SELECT one()")
         with pytest.raises(backups.BackupError, match=r"psql failed: .*cannot drop function"):
-            backups.restore(file, tmp_path, database_url, lambda url: 0)
+            backups.restore(file, tmp_path, database_url, lambda url: lambda: 0)
         assert connection.execute("SELECT id FROM person").fetchall() == [(1,)]
+
+
+def test_second_restore_of_a_backup_gives_no_id_twice(database_url: str, tmp_path: Path) -> None:
+    """Agents remember what ran after the first one, and never start a rank of the same name."""
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE jobs_job (id bigserial PRIMARY KEY); INSERT INTO jobs_job DEFAULT VALUES")
+        file = backups.back_up(tmp_path, database_url, "key", tmp_path, now)
+        ids = []
+        for _ in range(3):
+            assert backups.restore(file, tmp_path, database_url, before_restore) == 1
+            [row] = connection.execute("INSERT INTO jobs_job DEFAULT VALUES RETURNING id").fetchall()
+            ids.append(row[0])
+        connection.execute("DROP TABLE jobs_job")
+        backups.restore(file, tmp_path, database_url, before_restore)  # as into a new database
+    assert all(later > earlier + SKIPPED_IDS // 2 for earlier, later in pairwise([1, *ids])), ids
 
 
 @pytest.mark.parametrize("name", [backups.KEY, backups._LAST])
@@ -207,7 +225,7 @@ def test_root_backs_up_and_restores_for_the_owner_of_the_data_directory(tmp_path
         connection.execute("CREATE TABLE person (id int)")
         file = backups.back_up(data_dir, url, "key", data_dir / "backups", now)
         elsewhere = backups.back_up(data_dir, url, "key", tmp_path, now)
-    backups.restore(file, data_dir, "", lambda url: 0)
+    backups.restore(file, data_dir, "", lambda url: lambda: 0)
     assert {path.lstat().st_uid for path in data_dir.rglob("*")} == {owner}
     assert (elsewhere.stat().st_uid, elsewhere.stat().st_mode & 0o777) == (0, 0o600)
     shutil.rmtree(data_dir)

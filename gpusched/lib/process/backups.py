@@ -78,10 +78,10 @@ def last_backup(data_dir: Path) -> tuple[datetime, Path] | None:
     return datetime.fromisoformat(record["at"]), Path(record["file"])
 
 
-def restore(archive: Path, data_dir: Path, database_url: str, prepare: Callable[[str], int]) -> int:
-    """Replace the database and the secret key by those of a backup. gpusched must not run. Return what `prepare`
-    returns for the URL of the restored database.
+def restore(archive: Path, data_dir: Path, database_url: str, prepare: Callable[[str], Callable[[], int]]) -> int:
+    """Replace the database and the secret key by those of a backup. gpusched must not run.
 
+    Call `prepare` with the URL of the database before, and what it returns afterwards; return that number.
     `database_url`: empty for the embedded server, which this starts meanwhile. A restore that fails changes nothing."""
     with tempfile.TemporaryDirectory(dir=data_dir) as place:  # beside the data: the statements need as much space
         try:
@@ -94,8 +94,9 @@ def restore(archive: Path, data_dir: Path, database_url: str, prepare: Callable[
             options = ["--clean", "--if-exists", "--no-owner", f"--file={statements}"]
             _run("pg_restore", [*options, str(Path(place) / DUMP)], url)
             options = ["--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--single-transaction"]
+            finish = prepare(url)
             _run("psql", [*options, f"--file={drop}", f"--file={statements}"], url)
-            prepared = prepare(url)
+            prepared = finish()
         _write(data_dir / KEY, (Path(place) / KEY).read_text())
     return prepared
 

@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand, CommandError
 from gpusched.lib.db.embedded import PostgresError
 from gpusched.lib.ownership import open_lock
 from gpusched.lib.process import backups
-from jobs.lifecycle.restored_ids import skip_ids
+from jobs.lifecycle.restored_ids import before_restore
 
 
 class Command(BaseCommand):
@@ -27,7 +27,7 @@ class Command(BaseCommand):
         with open_lock(data_dir) as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                jobs = backups.restore(options["file"], data_dir, settings.ENV.database_url, skip_ids)
+                jobs = backups.restore(options["file"], data_dir, settings.ENV.database_url, before_restore)
             except BlockingIOError as error:
                 raise CommandError(f"gpusched is running with the data in {data_dir}; stop it first") from error
             except (backups.BackupError, PostgresError, OSError) as error:
