@@ -41,6 +41,20 @@ def test_database_that_does_not_start_again_ends_nothing_else(tmp_path: Path) ->
     assert lines.count("the database does not start: no space left on device") == 1
 
 
+def test_second_head_is_not_told_of_a_token_that_it_does_not_have(tmp_path: Path) -> None:
+    """Only the machine that creates the admin stores a token; the lines of the others ended in an error."""
+    lines: list[str] = []
+    machine = Machine(tmp_path, Env(), 8000, demo=False, agent=False, log=lines.append)
+    machine._greet({}, 1.0)
+    assert not any("TOKEN_FILE" in line for line in lines) and "    gpusched login" in lines
+    (tmp_path / "tokens").mkdir()
+    (tmp_path / "tokens" / "admin").write_text("token")
+    lines.clear()
+    machine._greet({}, 1.0)
+    assert any(f"GPUSCHED_TOKEN_FILE={tmp_path}/tokens/admin" in line for line in lines)
+    assert "    gpusched login" not in lines
+
+
 def test_server_listens_on_an_ipv6_address(tmp_path: Path) -> None:
     with socket.socket(socket.AF_INET6) as other:
         try:

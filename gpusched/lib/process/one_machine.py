@@ -242,7 +242,7 @@ class Machine:
 
     def _start_parts(self, facts: dict[str, str | None]) -> None:
         (self.data_dir / "output").mkdir(exist_ok=True)
-        self.log("starting web server, workers and agent")
+        self.log("starting web server, workers" + (" and agent" if self.agent else ""))
         self.parts = self.plan_parts(facts)
         for part in self.parts:
             part.start(self._output(part))
@@ -327,15 +327,18 @@ class Machine:
         return f" GPUSCHED_CA_FILE={shlex.quote(str(public))}"
 
     def _greet(self, facts: dict[str, str | None], seconds: float) -> None:
-        token = shlex.quote(str(self.data_dir / "tokens" / "admin"))
+        token = self.data_dir / "tokens" / "admin"  # of the machine that created the admin: a second head has none
+        credential = f" GPUSCHED_TOKEN_FILE={shlex.quote(str(token))}" if token.exists() else ""
         url, authority = self.proxy.url if self.proxy else self.url, self._publish_authority()
         self.log(f"\n  gpusched is ready after {seconds:.1f} s: {url}")
         self._show_password()
         self.log("  for the command line, paste into another shell:")
-        self.log(f"    export GPUSCHED_URL={url} GPUSCHED_TOKEN_FILE={token}{authority}")
+        self.log(f"    export GPUSCHED_URL={url}{credential}{authority}")
         programs = Path(sys.executable).parent
         if shutil.which("gpusched") != str(programs / "gpusched"):
             self.log(f"    export PATH={shlex.quote(str(programs))}:$PATH")
+        if not credential:
+            self.log("    gpusched login")
         self.log(f"  logs are in {self.data_dir / 'output'}; Ctrl-C stops everything\n")
 
     def _show_password(self) -> None:
