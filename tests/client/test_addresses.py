@@ -16,6 +16,7 @@ from gpusched.client.streams import open_stream
 from gpusched.client.transport import retries
 from gpusched.protocol.addresses import Addresses
 from gpusched.watch.booking import ControlPlane, NotSent
+from tests.client.commandline import call
 from tests.client.fakeserver import Answer, FakeServer, acted, job, problem, sequence
 
 BUSY = problem(503, "starting", "the server starts")
@@ -178,3 +179,15 @@ def test_thread_that_fails_late_does_not_undo_the_move_of_another() -> None:
     addresses.move_on("http://a")
     addresses.move_on("http://a")
     assert addresses.current == "http://b"
+
+
+def test_join_command_names_all_heads(server: FakeServer) -> None:
+    """A node that joined by the address of the head that answered lost the control plane together with it."""
+    command = f"gpusched-agent join --ca-file ca.crt {server.url} j1.secret"
+    server.on("POST", "/nodes/join-tokens", Answer(201, {"token": "j1.secret", "command": command}))
+    urls = f"{server.url},http://head2.example"
+    shown = call(urls, "node", "join-token")
+    assert (shown.stdout, shown.exit_code) == ("j1.secret\n", 0)
+    assert f"gpusched-agent join --ca-file ca.crt {urls} j1.secret\n" in shown.stderr
+    assert json.loads(call(urls, "node", "join-token", "-o", "json").stdout)["command"].split()[-2] == urls
+    assert command in call(server.url, "node", "join-token").stderr

@@ -1,8 +1,9 @@
 """The commands for nodes: list, show, cordon, drain, uncordon, label, taint and remove them, and create join tokens."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
+import msgspec
 import typer
 
 from gpusched.cli.jobs.queue import Watch
@@ -12,6 +13,7 @@ from gpusched.cli.terminal.output import Column, Format, age
 from gpusched.cli.terminal.session import connect
 from gpusched.client.errors import Invalid
 from gpusched.protocol import amounts
+from gpusched.protocol.addresses import split
 from gpusched.protocol.affinity import taint_of, taint_text
 
 if TYPE_CHECKING:
@@ -289,9 +291,15 @@ def join_token(
     """
     with connect(ctx) as client:
         token = client.join_token(expires_in_hours=hours)
+        token = msgspec.structs.replace(token, command=_at_all_heads(token.command, split(client.config.url)))
     if form is Format.TABLE and token.command:
         messages.note(f"on the new node: {token.command}")
     output.one(token, form, text=token.token, name=token.token)
+
+
+def _at_all_heads(command: str, urls: Sequence[str]) -> str:
+    """Return the join command with all known addresses of the control plane in place of the one that answered."""
+    return " ".join(",".join(urls) if word in urls else word for word in command.split(" "))
 
 
 def _perform(ctx: typer.Context, names: list[str], action: "Callable[[Client, str], NodeAction]") -> None:
