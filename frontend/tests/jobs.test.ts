@@ -131,6 +131,8 @@ test("a stop shows the loss, requires typed text, and is sent once", async () =>
   await vi.waitFor(() => expect(document.querySelector("dialog")?.textContent).toContain("on 21 GPUs"));
   const [yes, typed] = [document.querySelector("dialog .danger") as HTMLButtonElement, document.querySelector("dialog input") as HTMLInputElement];
   expect([requests, yes.disabled]).toEqual([["/jobs/loss/?ids=7"], true]);
+  // Enter in the field presses it.
+  expect(document.querySelector("dialog form [type=submit]")).toBe(yes);
   typed.value = "7";
   typed.dispatchEvent(new Event("input"));
   expect(yes.disabled).toBe(false);
@@ -141,7 +143,8 @@ test("a stop shows the loss, requires typed text, and is sent once", async () =>
   void perform("requeue", [job(7), job(8)], () => undefined);
   await vi.waitFor(() => expect(document.querySelector<HTMLButtonElement>("dialog .danger")?.disabled).toBe(false));
   expect(document.querySelector("dialog input")).toBeNull();
-  document.querySelector("dialog")?.close("no");
+  document.querySelector<HTMLButtonElement>("dialog [type=button]")?.click();
+  expect([document.querySelector("dialog"), posts.length]).toEqual([null, 1]);
   // The second press is only about those that the first was not.
   await perform("cancel", [job(1, "pending")], () => undefined);
   await perform("cancel", [job(1, "pending")], () => undefined);

@@ -87,6 +87,8 @@ function confirmed(verb: Verb, ids: readonly number[], loss: Loss): Promise<stri
   const title = `${verb === "cancel" ? "Cancel" : "Requeue"} ${plural(ids.length, "job")}`;
   const typed = h("input", { type: "text", inputmode: "numeric", autocomplete: "off", "aria-label": `Type ${loss.typed} to confirm` });
   const yes = h("button", { type: "submit", class: "danger", value: "yes", disabled: loss.typed !== "" }, title);
+  // No submit button: Enter in the field presses the first of them, which must be the one that does it.
+  const no = h("button", { type: "button" }, "Keep them");
   typed.addEventListener("input", () => (yes.disabled = typed.value.trim() !== loss.typed));
   const form = h(
     "form",
@@ -94,9 +96,10 @@ function confirmed(verb: Verb, ids: readonly number[], loss: Loss): Promise<stri
     h("h2", { id: "sure" }, `${title}?`),
     h("p", {}, loss.sentence),
     loss.typed !== "" && h("label", { class: "field" }, `Type ${loss.typed} to confirm`, typed),
-    h("div", { class: "actions" }, h("button", { type: "submit", value: "no" }, "Keep them"), yes),
+    h("div", { class: "actions" }, no, yes),
   );
   const dialog = h("dialog", { class: "help sure", "aria-labelledby": "sure" }, form);
+  no.addEventListener("click", () => dialog.close("no"));
   document.body.append(dialog);
   dialog.showModal();
   return new Promise((resolve) => {
