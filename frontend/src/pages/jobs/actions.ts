@@ -87,7 +87,7 @@ function confirmed(verb: Verb, ids: readonly number[], loss: Loss): Promise<stri
   const title = `${verb === "cancel" ? "Cancel" : "Requeue"} ${plural(ids.length, "job")}`;
   const typed = h("input", { type: "text", inputmode: "numeric", autocomplete: "off", "aria-label": `Type ${loss.typed} to confirm` });
   const yes = h("button", { type: "submit", class: "danger", value: "yes", disabled: loss.typed !== "" }, title);
-  // No submit button: Enter in the field presses the first of them, which must be the one that does it.
+  // Not of type submit: Enter in the field presses the first such button, which must be the one that acts.
   const no = h("button", { type: "button" }, "Keep them");
   typed.addEventListener("input", () => (yes.disabled = typed.value.trim() !== loss.typed));
   const form = h(
