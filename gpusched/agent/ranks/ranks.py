@@ -30,6 +30,10 @@ RELAUNCH_SECONDS = 10.0
 PREPARE_SECONDS = 10.0
 
 
+def _is_launching(rank: RankState) -> bool:
+    return rank.launched_at is not None and time.monotonic() - rank.launched_at < RELAUNCH_SECONDS
+
+
 class Ranks:
     """The ranks of one node. Methods that change them or touch the disk block for milliseconds: call them in a thread,
     one at a time. The event loop may read at any moment (`reports`, `unacknowledged`, …)."""
@@ -78,9 +82,12 @@ class Ranks:
             self._report_dropped(order.key, EndReason.NODE_LOST)
             return None
         rank = self.table.add(order.key)
-        recently = rank.launched_at is not None and time.monotonic() - rank.launched_at < RELAUNCH_SECONDS
-        if rank.started or rank.ended or rank.is_alive or recently:
+        if rank.started or rank.ended or rank.is_alive or _is_launching(rank):
             return None
+        if (other := self._holder_of_gpus(order)) is not None:
+            sentence = "%s waits for %s, which still has a GPU of it"
+            logger.warning(sentence, order.key, other, extra=self._about(order.key))
+            return None  # the server repeats the order
         launch_span.begin(rank, order, received_at)
         try:
             directory = self._journal.prepare(order.key, order.spec, self._node)
@@ -96,6 +103,16 @@ class Ranks:
         rank.refused_at, rank.limit_version = None, order.spec.limit_version
         rank.launched_at = time.monotonic()
         return directory
+
+    def _holder_of_gpus(self, order: Run) -> str | None:
+        """Return the live rank that has a GPU which this one gets whole. An order that the network held back for long
+        may come after the server has lost the node, has ended that rank, and has given its GPU to another."""
+        devices = frozenset(order.spec.device_uuids) if order.spec.gpu_memory_mb is None else frozenset()
+        for rank in self.table.all() if devices else ():
+            is_live = rank.ended is None and (rank.is_alive or _is_launching(rank))
+            if is_live and rank.key != order.key and devices & self._specified(rank).devices:
+                return rank.key
+        return None
 
     def _stop(self, order: Stop) -> None:
         if self._journal.is_dropped(order.key):
