@@ -108,7 +108,7 @@ def _refund(rows: Sequence[Mapping[str, Any]]) -> None:
     """Return the tokens of these requests: one refund for those that took theirs from the same buckets on one day."""
     if not rows:
         return
-    created = buckets.creations({row["tenant_id"] for row in rows}, BucketUse.TASKS)
+    created = buckets.creations({row["tenant_id"] for row in rows}, BucketUse.TASKS) if len(rows) > 1 else {}
     refunds: dict[tuple[int, int, datetime, int], tuple[float, datetime]] = {}
     for row in rows:
         at = row["queued_at"]
