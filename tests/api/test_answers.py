@@ -1,5 +1,8 @@
 """Shapes that scripts rely on: errors, pages, quotas with versions, logs by offset, OpenAPI, metrics."""
 
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
 import msgspec
 import pytest
 from django.test import Client
@@ -214,3 +217,10 @@ def test_cluster_status_counts_nodes_gpus_and_jobs(user, tenant, token):
         1,
     )
     assert (status["total_jobs"], status["pending_jobs"], status["running_jobs"]) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("path", ["/agent/logs", "/health", "/login/"])
+def test_answers_have_the_time_of_the_server(path: str) -> None:
+    """With it an agent's `doctor` compares the clocks. Daphne sends none, and without a proxy the check never ran."""
+    sent = parsedate_to_datetime(Client().get(path).headers["Date"])
+    assert abs((datetime.now(UTC) - sent).total_seconds()) < 10
