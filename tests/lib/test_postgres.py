@@ -52,6 +52,7 @@ def test_server_starts_when_data_and_wheel_are_in_a_private_folder(
     (private / "postgres").mkdir()
     server.start()
     try:
+        assert Path(f"/proc/{server.pid()}").stat().st_gid == pwd.getpwnam("nobody").pw_gid, "not the group of root"
         copy = server.data.parent / "wheel"
         assert (copy / f"{package.name}.libs").is_dir()
         with psycopg.connect(server.url()) as connection:
@@ -177,7 +178,8 @@ def test_root_uses_the_database_of_the_owner_of_the_data_directory(owned: Path) 
                 connection.execute("CREATE TABLE IF NOT EXISTS start (number int)")
                 connection.execute("INSERT INTO start VALUES (%s)", [number])
                 assert connection.execute("SELECT count(*) FROM start").fetchone() == (number,)
-            assert Path(f"/proc/{server.pid()}").stat().st_uid == OWNER
+            process = Path(f"/proc/{server.pid()}").stat()
+            assert (process.st_uid, process.st_gid) == (OWNER, pwd.getpwuid(OWNER).pw_gid)
         finally:
             server.stop()
     assert {path.stat().st_uid for path in (owned / "postgres").rglob("*")} == {OWNER}

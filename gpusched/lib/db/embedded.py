@@ -244,8 +244,8 @@ def _as_owner(home: Path) -> dict[str, Any]:
     refuses."""
     if os.geteuid() != 0:
         return {}
-    owner = home.stat()
-    return {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": []}
+    owner = pwd.getpwuid(home.stat().st_uid)
+    return {"user": owner.pw_uid, "group": owner.pw_gid, "extra_groups": []}
 
 
 def _uid_of_nobody() -> int:
