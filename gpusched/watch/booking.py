@@ -24,8 +24,8 @@ class Booked(msgspec.Struct, kw_only=True):
     problem: str = ""
 
 
-class StartHasPassed(GpuschedError):
-    """The time from which to reserve has passed by the clock of the server."""
+class StartHasPassed(Exception):
+    """The control plane refused it: the time from which to reserve has passed by its clock."""
 
 
 class NotSent(Exception):
@@ -67,8 +67,8 @@ class ControlPlane:
         self.default_tenant = config.tenant
 
     def book(self, request: Mapping[str, Any], key: str) -> Booked:
-        """Book it once, however often it is called with the key. Raise NotSent, or StartHasPassed or another
-        GpuschedError if it is refused."""
+        """Book it once, however often it is called with the key. Raise NotSent, or StartHasPassed or GpuschedError if it
+        is refused."""
         failures = []
         for _ in self._addresses.all:
             address = self._addresses.current
@@ -94,8 +94,9 @@ class ControlPlane:
         except (ValueError, LookupError, TypeError, AttributeError):
             detail, fields = f"the control plane answered {response.status_code}", []
         # Too late a start is refused when the rules are read.
-        refusal = StartHasPassed if fields == ["from"] else GpuschedError
-        raise refusal(detail, status=response.status_code)
+        if fields == ["from"]:
+            raise StartHasPassed(detail)
+        raise GpuschedError(detail, status=response.status_code)
 
     def close(self) -> None:
         self._http.close()

@@ -111,7 +111,7 @@ class Runner:
             else:
                 self.log(f"{item.rule.name}: {error}; trying again")
             return
-        except GpuschedError as error:
+        except (StartHasPassed, GpuschedError) as error:
             if isinstance(error, StartHasPassed) and "from" in request:
                 # It could not be sent in time, or the server's clock is ahead: reserve from now on.
                 item.pending = {name: value for name, value in request.items() if name != "from"}, _new_key(), since
