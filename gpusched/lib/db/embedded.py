@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -244,8 +245,10 @@ def _as_owner(home: Path) -> dict[str, Any]:
     refuses."""
     if os.geteuid() != 0:
         return {}
-    owner = pwd.getpwuid(home.stat().st_uid)
-    return {"user": owner.pw_uid, "group": owner.pw_gid, "extra_groups": []}
+    uid, gid = home.stat().st_uid, home.stat().st_gid
+    with suppress(KeyError):  # a container may lack an account for the owner of what is mounted
+        gid = pwd.getpwuid(uid).pw_gid
+    return {"user": uid, "group": gid, "extra_groups": []}
 
 
 def _uid_of_nobody() -> int:
