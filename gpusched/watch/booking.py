@@ -67,8 +67,8 @@ class ControlPlane:
         self.default_tenant = config.tenant
 
     def book(self, request: Mapping[str, Any], key: str) -> Booked:
-        """Book it once, however often it is called with the key. Raise NotSent, or StartHasPassed or GpuschedError if it
-        is refused."""
+        """Book it once, however often it is called with the key. Raise NotSent, or, if it is refused, StartHasPassed or
+        GpuschedError."""
         failures = []
         for _ in self._addresses.all:
             address = self._addresses.current
