@@ -226,6 +226,8 @@ def test_root_backs_up_and_restores_for_the_owner_of_the_data_directory(tmp_path
         file = backups.back_up(data_dir, url, "key", data_dir / "backups", now)
         elsewhere = backups.back_up(data_dir, url, "key", tmp_path, now)
     backups.restore(file, data_dir, "", lambda url: lambda: 0)
-    assert {path.lstat().st_uid for path in data_dir.rglob("*")} == {owner}
+    # A copy of PostgreSQL's programs is there if the owner cannot enter this checkout.
+    files = [path for path in data_dir.rglob("*") if "wheel" not in path.parts]
+    assert {path.lstat().st_uid for path in files} == {owner}
     assert (elsewhere.stat().st_uid, elsewhere.stat().st_mode & 0o777) == (0, 0o600)
     shutil.rmtree(data_dir)

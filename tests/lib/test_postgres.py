@@ -3,6 +3,7 @@
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -139,9 +140,18 @@ def test_start_waits_for_recovery(recovering: Server) -> None:
         assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
+@pytest.fixture(params=[signal.default_int_handler, signal.SIG_IGN], ids=["terminal", "background"])
+def shell(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The shell that starts the server: SIGINT is ignored in the background of a script."""
+    previous = signal.signal(signal.SIGINT, request.param)
+    yield
+    signal.signal(signal.SIGINT, previous)
+
+
+@pytest.mark.usefixtures("shell")
 def test_start_that_is_no_longer_wanted_ends(recovering: Server) -> None:
     recovering.is_wanted = lambda: recovering.process is None
-    with pytest.raises(PostgresError, match="starting"):
+    with pytest.raises(PostgresError):
         recovering.start()
     assert recovering.process is None
 
@@ -182,4 +192,6 @@ def test_root_uses_the_database_of_the_owner_of_the_data_directory(owned: Path) 
             assert (process.st_uid, process.st_gid) == (OWNER, pwd.getpwuid(OWNER).pw_gid)
         finally:
             server.stop()
-    assert {path.stat().st_uid for path in (owned / "postgres").rglob("*")} == {OWNER}
+    # A copy of the programs, which anybody may use, is there if the owner cannot enter this checkout.
+    files = [path for path in (owned / "postgres").rglob("*") if "wheel" not in path.parts]
+    assert {path.stat().st_uid for path in files} == {OWNER}

@@ -75,6 +75,7 @@ def test_interrupt_while_modules_load_is_no_traceback(tmp_path: Path, module: st
     """The import of a module stands for the moment at which Ctrl-C arrives."""
     interrupt = f"""
 import importlib.abc, os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which the background of a script ignores
 class Interrupt(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
         if name == {module!r}:

@@ -7,12 +7,14 @@ import os
 import pwd
 import secrets
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -88,7 +90,7 @@ class Server:
     def stop(self) -> None:
         """Stop the server by fast shutdown: open transactions roll back, committed ones stay."""
         if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(2)
+            self.process.send_signal(signal.SIGINT)
             self.process.wait(timeout=30)
         self.process = None
 
@@ -148,7 +150,7 @@ class Server:
             give_to_owner(self.log)
             return subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True,
-                preexec_fn=preexec, **_as_owner(self._home()),
+                preexec_fn=partial(_prepare, preexec), **_as_owner(self._home()),
             )  # fmt: skip
 
     def _answers(self, timeout_seconds: float, deadline: float) -> bool:
@@ -238,6 +240,14 @@ class Server:
 
 
 _USER = "nobody"
+
+
+def _prepare(preexec: Callable[[], None] | None) -> None:
+    """Prepare the new process. A job that a script starts in the background ignores SIGINT, and so would PostgreSQL
+    until it has installed its handlers: it would not stop."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if preexec is not None:
+        preexec()
 
 
 def _as_owner(home: Path) -> dict[str, Any]:
