@@ -16,7 +16,7 @@ _TEXTS = f"""() => Object.fromEntries([...document.querySelectorAll("{_REGIONS}"
   region.dataset.view, region.innerText || region.querySelector("canvas")?.parentElement.getAttribute("aria-label") || "",
 ]))"""
 # Ages, waits and GPU-hours (two decimals) grow in the meantime, and readings and times of cycles change every second.
-_CHANGING = re.compile(r"just now|(in )?\b\d+ (s|min)\b( ago)?|\b[\d.,]+ (ms\b|%|[MG]iB|°C|k?W\b)|\b\d+\.\d\d\b")
+_CHANGING = re.compile(r"just now|(in )?\b[\d.]+ (s|min)\b( ago)?|\b[\d.,]+ (ms\b|%|[MG]iB|°C|k?W\b)|\b\d+\.\d\d\b")
 
 
 class HeldSocket:

@@ -3,8 +3,6 @@ import { whenVisible } from "../live/visibility";
 import { h } from "./dom";
 
 const AGAIN_MS = 3000;
-/** Elements whose `hx-post` shows the effect of what is being typed. */
-const PREVIEW = '[hx-post][hx-trigger*="input"]';
 
 interface Failure {
   elt: HTMLElement;
@@ -12,25 +10,18 @@ interface Failure {
   xhr: { status: number };
 }
 
+/** A preview is what an `hx-post` shows while a user types into a form. */
 export function startPreviews(): void {
   for (const name of ["htmx:sendError", "htmx:responseError", "htmx:timeout"]) {
     document.addEventListener(name, (event) => onFailure((event as CustomEvent<Failure>).detail));
   }
-  document.addEventListener("htmx:afterSwap", (event) => (event as CustomEvent<Failure>).detail.target.classList.remove("is-past"));
 }
 
-function onFailure({ elt, target, xhr }: Failure): void {
-  if (!elt.matches(PREVIEW)) return;
-  target.classList.add("is-past");
-  const isAway = xhr.status === 0 || xhr.status >= 500;
-  const why = xhr.status === 0 ? "the server gave no answer" : `the server answered ${xhr.status}`;
-  const next = isAway ? "It is loaded again until it succeeds." : "Reload the page.";
-  if (target.querySelector(":scope > .live-error") === null) {
-    target.prepend(h("p", { class: "note bad live-error", role: "alert" }, `This is not what you have typed: ${why}. ${next}`));
-  }
-  if (isAway) whenVisible(() => again(elt, target), AGAIN_MS);
-}
-
-function again(elt: HTMLElement, target: HTMLElement): void {
-  if (elt.isConnected && target.classList.contains("is-past")) elt.dispatchEvent(new Event("input", { bubbles: true }));
+function onFailure({ elt, target, xhr: { status } }: Failure): void {
+  if (!elt.matches("[hx-post]")) return;
+  const why = status ? `the server answered ${status}` : "the server gave no answer";
+  const note = target.querySelector(".live-error") ?? h("p", { class: "note bad live-error", role: "alert" }, `Out of date: ${why}.`);
+  // One alert is enough, and an answer replaces it.
+  if (!note.isConnected) target.prepend(note);
+  if (!status || status >= 500) whenVisible(() => note.isConnected && elt.dispatchEvent(new Event("input", { bubbles: true })), AGAIN_MS);
 }
