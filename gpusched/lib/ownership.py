@@ -1,4 +1,4 @@
-"""What root writes into the data directory of another user belongs to that user, as whom the server runs."""
+"""Root gives what it writes into a data directory to the owner of that directory, the Unix user of the server."""
 
 import os
 from pathlib import Path

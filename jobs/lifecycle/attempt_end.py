@@ -82,7 +82,7 @@ class Transition:
 _REPLACED = (EndReason.REQUEUED, EndReason.PREEMPTED, EndReason.HELD_IDLE)
 
 
-def completed(outcome: AttemptOutcome, job: dict[str, Any]) -> AttemptOutcome:
+def with_job_facts(outcome: AttemptOutcome, job: dict[str, Any]) -> AttemptOutcome:
     """Return the outcome with what only the job's row has: the cancel that replaced an earlier order to stop, and the
     time limit, as the job may get another one."""
     evidence, seconds = outcome.evidence, job["max_runtime_seconds"]

@@ -14,7 +14,7 @@ from gpusched.protocol.reasons import EndReason, Pending
 from gpusched.protocol.states import FINAL, JobState
 from jobs.events.record import insert_sql, record_event
 from jobs.lifecycle import dependencies, memory_retry
-from jobs.lifecycle.attempt_end import NO_STREAK, AttemptOutcome, Transition, completed, fault_streaks, next_state
+from jobs.lifecycle.attempt_end import NO_STREAK, AttemptOutcome, Transition, fault_streaks, next_state, with_job_facts
 from jobs.redaction import redact_preemptor
 
 
@@ -282,7 +282,9 @@ def finish(outcomes: Sequence[AttemptOutcome]) -> dict[int, str]:
     An outcome of an attempt that is not the job's current one changes nothing."""
     jobs = {row["id"]: row for row in prepared(_TO_END, [[o.job_id for o in outcomes]])}
     current = [
-        completed(o, jobs[o.job_id]) for o in outcomes if o.job_id in jobs and jobs[o.job_id]["attempt"] == o.attempt
+        with_job_facts(o, jobs[o.job_id])
+        for o in outcomes
+        if o.job_id in jobs and jobs[o.job_id]["attempt"] == o.attempt
     ]
     streaks = fault_streaks(current)
     current, raised = memory_retry.with_memory(current, jobs)

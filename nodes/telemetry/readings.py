@@ -30,8 +30,8 @@ class Heartbeat(NamedTuple):
 
 
 def record_heartbeats(nodes: Sequence[tuple[int, str, float | None]]) -> dict[int, Heartbeat]:
-    """Record when nodes were heard, as (node, boot id, seconds that its clock is ahead), and lock them until the end of
-    the transaction. Return those that exist, without removed ones."""
+    """Record that nodes have sent a message, as (node, boot id, seconds that its clock is ahead), and lock them until
+    the end of the transaction. Return those that exist, without removed ones."""
     rows = prepared(_HEARTBEAT, [[node[0] for node in nodes], *columns(nodes, 3)])
     return {row.pop("id"): Heartbeat(**row) for row in rows}
 

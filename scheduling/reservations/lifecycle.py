@@ -119,8 +119,8 @@ def _reclaim_idle(rule: HeldIdlePolicy, now: datetime) -> None:
 
 
 def _note_idle(reservation: Reservation, at: datetime | None) -> None:
-    """Store when the owner was told of a release, or since when the reservation is idle if none is announced: a policy
-    that becomes `enforce` must not release it without a warning."""
+    """Store when the owner was warned of a release, or since when the reservation is idle if none is announced: a
+    policy that becomes `enforce` must not release it without a warning."""
     if reservation.idle_noticed_at != at:
         reservation.idle_noticed_at = at
         reservation.save(update_fields=["idle_noticed_at"])

@@ -45,8 +45,8 @@ class Reservation(models.Model):
     the tenant. A soft one (`is_hard` False) is a preference of the scheduler. `is_lease`: it began at once, without a
     job. `series`: the first occurrence, if it recurs. `claimed_at`: the first start of a job in it. `problem`: why it
     was refused or released, or what it lacks. `noticed_at`: when its jobs were warned of its end,
-    `idle_noticed_at`: when its owner was told of its release because it is idle; if none is announced, since when it
-    is idle."""
+    `idle_noticed_at`: when its owner was warned of its release because it is idle; if none is announced, since
+    when it is idle."""
 
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+", null=True)

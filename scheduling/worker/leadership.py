@@ -44,7 +44,7 @@ _COMMIT = """
 
 # The term of this process and the connection that elected it.
 _term: Cache[None, tuple[object, int]] = Cache()
-# Set once the cluster of this process is asked to stop.
+# Set once the cluster of this process stops.
 _stopping: Cache[None, Event] = Cache()
 
 
@@ -53,14 +53,14 @@ class LeadershipLost(DatabaseError):
 
 
 def stop_waiting_at(stopping: Event) -> None:
-    """Let this process, and those that it forks, no longer wait for a term once `stopping` is set: a cluster that is
-    asked to stop waits for its tasks."""
+    """Let this process, and those that it forks, no longer wait for a term once `stopping` is set: a cluster that stops
+    waits for its tasks."""
     _stopping.put(None, stopping)
 
 
 def wait_for_term(seconds: float) -> int | None:
     """Return the term of this worker, once it is elected. Return None if another worker leads for these `seconds`, or
-    if the cluster is asked to stop meanwhile."""
+    if the cluster stops meanwhile."""
     deadline, stopping = time.monotonic() + seconds, _stopping.last(None, None)
     while (term := _current_term() or _stand_for_election()) is None and time.monotonic() < deadline:
         if stopping is not None and stopping.is_set():

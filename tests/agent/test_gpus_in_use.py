@@ -1,4 +1,4 @@
-"""An agent starts no rank on a GPU that another rank still has, whatever it is told."""
+"""An agent starts no rank on a GPU that another rank still has, whatever the server orders."""
 
 from tests.agent.conftest import Agent
 from tests.agent.control import Control, eventually

@@ -73,7 +73,7 @@ def test_unusable_ca_file_is_named(server: RecordingServer, tmp_path: Path) -> N
 
 
 def test_ca_file_in_a_directory_of_another_user_is_named(tmp_path: Path) -> None:
-    """Root's home, for the agent of the unit: it was told to check the free space."""
+    """Root's home, for the agent of the unit: the error once advised to check the free space."""
     directory = tmp_path / "private"
     directory.mkdir(mode=0o700 if os.geteuid() == 0 else 0)
     user = os.geteuid()

@@ -89,17 +89,16 @@ def _open_reservations(identity: Identity) -> list[dict[str, Any]]:
     newest are not those that begin next."""
     params = {"states": list(OPEN_STATES), "visible": identity.visible_tenants(), "limit": MAX_LISTED}
     subjects = {row["id"]: row for row in query(_NEXT, params)}
-    rows = represent_reservations(None, list(subjects))
-    more = [
+    rows = [
         {
-            **{name: datetime.fromisoformat(row[name]) for name in ("starts_at", "ends_at")},
+            **row,
+            "starts_at": datetime.fromisoformat(row["starts_at"]),
+            "ends_at": datetime.fromisoformat(row["ends_at"]),
             "may_end": _may_end(subjects[row["id"]], identity),
         }
-        for row in rows
+        for row in represent_reservations(None, list(subjects))
     ]
-    return sorted(
-        ({**row, **facts} for row, facts in zip(rows, more, strict=True)), key=lambda row: (row["starts_at"], row["id"])
-    )
+    return sorted(rows, key=lambda row: (row["starts_at"], row["id"]))
 
 
 def _may_end(subject: dict[str, Any], identity: Identity) -> bool:

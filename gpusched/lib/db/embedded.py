@@ -174,7 +174,7 @@ class Server:
         """Return the cluster's directory: `directory`, or, if the unprivileged user cannot enter it (a checkout below a
         0700 home), one under /var/lib to which `directory` points.
 
-        As root, that user is the owner of the data directory, such as the user of the systemd units, or `nobody`."""
+        For root, that user is the owner of the data directory (the user of the systemd units), or else `nobody`."""
         pointer = self.directory / "location"
         if pointer.exists():
             home = Path(pointer.read_text().strip())

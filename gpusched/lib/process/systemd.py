@@ -72,8 +72,8 @@ DATABASE = "gpusched-database.service"
 
 @dataclass(frozen=True)
 class Installation:
-    """Where the programs are, and as whom the server runs. `has_database`: it uses the embedded PostgreSQL. `writable`:
-    directories outside /var/lib/gpusched into which the parts write, such as that of the files."""
+    """Where the programs are, and the Unix user of the server. `has_database`: it uses the embedded PostgreSQL.
+    `writable`: directories outside /var/lib/gpusched into which the parts write, such as that of the files."""
 
     programs: Path
     user: str = "gpusched"

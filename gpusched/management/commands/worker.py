@@ -52,7 +52,7 @@ class Command(BaseCommand):
 
 
 class _Cluster(django_q.cluster.Cluster):  # type: ignore[misc]
-    """A cluster whose standby ends its wait when SIGTERM or SIGINT asks the cluster to stop."""
+    """A cluster whose standby ends its wait when the cluster stops, by SIGTERM or SIGINT."""
 
     def __init__(self) -> None:
         super().__init__()
