@@ -37,7 +37,7 @@ from scheduling.engine.placement.scorers import scorer_of
 from scheduling.engine.preemption.preemption import VictimSelector
 from scheduling.engine.preemption.sparing import is_better_to_wait
 from scheduling.engine.promise.backfill import JobEnd, PromiseGuard, ends_at, ends_of, promise
-from scheduling.engine.promise.nominations import nominated_placement, stopping_jobs, will_end
+from scheduling.engine.promise.nominations import nominated_placement, on_such_nodes, will_end
 from scheduling.engine.promise.promise_policy import PromisePolicy
 from scheduling.engine.queue.fairshare import standings
 from scheduling.engine.request_groups import RequestGroups
@@ -188,11 +188,12 @@ class Allocator:
         shape, minimum_use = self.requests.shapes[number], self.requests.minimum_uses[number]
         until = ends_at(job.max_runtime_seconds, self.now)
         nomination = next(entry for entry in self.snapshot.claims if entry.job_id == job.id)
-        promised, running = nomination.ranks, self.snapshot.running
+        promised = nomination.ranks
         if self.accounts.block(job, minimum_use, until) is None:
             board = self._board_for(job, until)
             # Count every job that is stopping there: a victim that was cancelled meanwhile releases the same resources.
-            stopping = stopping_jobs(running, lambda node_id: any(node_id == rank.node_id for rank in promised))
+            node_ids = {rank.node_id for rank in promised}
+            stopping = on_such_nodes(self.victims.stopping, node_ids.__contains__)
             ranks = nominated_placement(board, shape, promised)
             stays = has_promise and ranks is not promised and any(will_end(victim, self.now) for victim in stopping)
             if ranks is not None and not stays and self._is_within(job, ranks, until):
@@ -211,7 +212,7 @@ class Allocator:
         if not self._fits_in_service(job):
             return False
         may_at = max(job.queued_at, job.eligible_at) + self.policy.preemption_delay_seconds
-        stopping = stopping_jobs(self.snapshot.running, lambda node_id: node_id not in closed)
+        stopping = on_such_nodes(self.victims.stopping, lambda node_id: node_id not in closed)
         stopping = [victim for victim in stopping if will_end(victim, self.now)]
         if stopping and nominated_placement(board, shape, None, stopping) is not None:
             return False  # jobs that end anyway suffice

@@ -75,7 +75,8 @@ def pending_reasons(
                 by_group[key] = _capacity_verdict(outcome, refused_group, is_full=full[number])
             verdict = _for_these(outcome, by_group[key], refused_group)
         ids = refused_group.job_ids
-        if job_reasons and not job_reasons.keys().isdisjoint(ids):
+        # Only the job that stands for its group was served, so no other has a reason of its own.
+        if refused_group.job.id in job_reasons:
             ids = tuple(job_id for job_id in ids if job_id not in job_reasons)
         if ids:
             yield PendingGroup(ids, verdict.code, verdict.evidence)

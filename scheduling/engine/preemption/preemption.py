@@ -38,6 +38,21 @@ def helping(shape: Shape, victims: Iterable[RunningJob], slot: NodeSlot) -> list
     return [victim for victim in victims if _holds_any(victim, slot, shape.limits_mb)]
 
 
+def _helping_anywhere(board: Board, shape: Shape, victims: Iterable[RunningJob]) -> Iterator[RunningJob]:
+    """Yield those of the victims that help on any of their nodes."""
+    slots: dict[int, NodeSlot | None] = {}
+    for victim in victims:
+        for rank in victim.ranks:
+            if rank.node_id not in slots:
+                slot = board.slot_of(rank.node_id)
+                is_open = slot is not None and is_offered(board, shape, slot.position)
+                slots[rank.node_id] = slot if is_open else None
+            slot = slots[rank.node_id]
+            if slot is not None and helping(shape, (victim,), slot):
+                yield victim
+                break
+
+
 def _holds_any(victim: RunningJob, slot: NodeSlot, kinds: Mapping[int, int]) -> bool:
     """Return whether the victim holds a device of one of these kinds on the node."""
     node_id, kind_of = slot.node.id, slot.kind_of
@@ -92,6 +107,8 @@ class VictimSelector:
         # A job inside a hard booking is stopped for no other.
         hard = {booking.id for booking in snapshot.bookings if booking.is_hard}
         open_tenants = {tenant.id for tenant in snapshot.tenants if tenant.allow_preemption and policy.preemption}
+        # Those that are stopping already, for whatever reason.
+        self.stopping: list[RunningJob] = []
         # Not sorted yet: most plans need no victim.
         self._unsorted: list[RunningJob] = []
         # Without predictions, nothing is compared by them: most clusters have none.
@@ -99,11 +116,13 @@ class VictimSelector:
         for running in snapshot.running:
             if running.predicted_end_at is not None:
                 self.is_predicted = True
-            if not running.is_stopping:
-                self.gpus_held[running.tenant_id] += running.request.gpu_count
-                self.by_class[running.is_online] += running.request.gpu_count
-                if running.preemptible and running.tenant_id in open_tenants and running.booking_id not in hard:
-                    self._unsorted.append(running)
+            if running.is_stopping:
+                self.stopping.append(running)
+                continue
+            self.gpus_held[running.tenant_id] += running.request.gpu_count
+            self.by_class[running.is_online] += running.request.gpu_count
+            if running.preemptible and running.tenant_id in open_tenants and running.booking_id not in hard:
+                self._unsorted.append(running)
         # The lowest band of all, which ends most searches early; None: there is no possible victim.
         self.lowest = min([band(job.priority) for job in self._unsorted], default=None)
         self._stopped: set[int] = set()
@@ -309,16 +328,15 @@ class VictimSelector:
 
     def _anywhere(self, board: Board, shape: Shape, job: Job, possible: VictimPool) -> list[RunningJob] | None:
         """Return the first jobs in order that suffice for a gang over several nodes."""
-        ids: set[int] = set()
-        for node_id, victims in possible.by_node.items():
-            slot = board.slot_of(node_id)
-            if slot is not None and is_offered(board, shape, slot.position):
-                ids.update([victim.job_id for victim in helping(shape, victims.jobs, slot)])
-        affordable = list(self._affordable(job, possible.among(ids)))
-        self.releases += len(affordable)
-        ends = [JobEnd(float(number), victim.job_id, victim.ranks) for number, victim in enumerate(affordable)]
-        last = first_fit(board.copy(), shape, ends)
-        return None if last is None else affordable[: int(last) + 1]
+        chosen: list[RunningJob] = []
+
+        def ends() -> Iterator[JobEnd]:
+            for victim in self._affordable(job, _helping_anywhere(board, shape, possible.jobs())):
+                self.releases += 1
+                chosen.append(victim)
+                yield JobEnd(float(len(chosen)), victim.job_id, victim.ranks)
+
+        return chosen if first_fit(board.overlay(), shape, ends()) is not None else None
 
     def _proved(self, board: Board, shape: Shape, job: Job, chosen: list[RunningJob]) -> VictimSet | None:
         """Return the victims with the job's placement, after sparing every job that can be spared."""

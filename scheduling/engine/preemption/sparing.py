@@ -34,4 +34,4 @@ def is_better_to_wait(
         and entry.predicted_end_at < latest
         and not any(rank.node_id in closed for rank in entry.ranks)
     ]
-    return bool(ends) and first_fit(board.copy(), shape, ends) is not None
+    return bool(ends) and first_fit(board.overlay(), shape, sorted(ends)) is not None

@@ -1,7 +1,7 @@
 """The running jobs that one kind of waiting job may stop, by node. A plan asks for many jobs of a kind, so it keeps
 them, and removes what was stopped."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import accumulate
 
 from scheduling.engine.model import RunningJob
@@ -46,9 +46,9 @@ class VictimPool:
                 on_node.setdefault(node_id, []).append(job)
         self.by_node = {node_id: NodeVictims(node_id, jobs, losses) for node_id, jobs in on_node.items()}
 
-    def among(self, job_ids: Collection[int]) -> list[RunningJob]:
-        """Return the jobs with these ids, which `by_node` has, in order."""
-        return [job for job in self._jobs if job.job_id in job_ids]
+    def jobs(self) -> Iterator[RunningJob]:
+        """Yield all jobs that are left, in order."""
+        return (job for job in self._jobs if job.job_id not in self._stopped)
 
     def remove(self, stopped: Collection[RunningJob]) -> None:
         self._stopped |= {job.job_id for job in stopped}

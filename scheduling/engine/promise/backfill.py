@@ -82,9 +82,9 @@ def promise(
     of the jobs that run then, however many smaller jobs pass. Only a bound that turns out too low (a job without time
     limit that outlives `unlimited_runtime_seconds`, an extended limit), or a lost node, moves it.
     """
-    future = board.copy()
+    future = board.overlay()
     if not any(has_room(ranks_per_node(future, shape, split), shape, split) for split in shape.splits):
-        at = first_fit(future, shape, ends)
+        at = first_fit(future, shape, sorted(ends))
         if at is None:
             return None
     else:
@@ -92,7 +92,7 @@ def promise(
     ranks = place(future, shape)
     if ranks is None:
         return None
-    later = {rank.node_id: slot for rank in ranks if (slot := future.slot_of(rank.node_id)) is not None}
+    later = {rank.node_id: slot.copy() for rank in ranks if (slot := future.slot_of(rank.node_id)) is not None}
     return Promise(job_id, max(at, now, not_before), tuple(sorted(later)), ranks), later
 
 
@@ -117,12 +117,21 @@ def ends_at(max_runtime_seconds: int | None, now: float) -> float:
 
 
 def first_fit(future: Board, shape: Shape, ends: Iterable[JobEnd]) -> float | None:
-    """Release job by job until the shape fits, and return that time; only the nodes that change are checked again."""
+    """Release job by job until the shape fits, and return that time; only the nodes that change are checked again.
+
+    `future`: an overlay, on which the nodes that change are replaced by copies. `ends`: sorted.
+    """
+    copied: set[int] = set()
     by_split = {split: ranks_per_node(future, shape, split) for split in shape.splits}
     totals = {split: sum(counts.values()) for split, counts in by_split.items()}
-    for end in sorted(ends):
+    for end in ends:
+        node_ids = {rank.node_id for rank in end.ranks}
+        for node_id in node_ids - copied:
+            if (shared := future.slot_of(node_id)) is not None:
+                future.put(shared.copy())
+        copied |= node_ids
         future.release(end.ranks)
-        for node_id in {rank.node_id for rank in end.ranks}:
+        for node_id in node_ids:
             slot = future.slot_of(node_id)
             if slot is None or slot.position not in by_split[shape.splits[0]]:
                 continue

@@ -11,9 +11,8 @@ from scheduling.engine.placement.placement import is_offered, place
 _HANGING_SECONDS = 30.0
 
 
-def stopping_jobs(running: Iterable[RunningJob], is_there: Callable[[int], bool]) -> list[RunningJob]:
-    """Return the jobs that are stopping, for whatever reason, on such nodes."""
-    stopping = [job for job in running if job.is_stopping]
+def on_such_nodes(stopping: Iterable[RunningJob], is_there: Callable[[int], bool]) -> list[RunningJob]:
+    """Return those of the jobs that hold something on such nodes."""
     return [job for job in stopping if any(is_there(rank.node_id) for rank in job.ranks)]
 
 
