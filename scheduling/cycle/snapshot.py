@@ -1,21 +1,20 @@
 """Load the engine's snapshot: everything it needs from the database, read at one moment."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, NamedTuple
 
 from django.db import connection
 
-from gpusched.lib.cache import Cache
-from gpusched.lib.db.sql import columns, execute, prepared_rows, retry_atomic
+from gpusched.lib.db.sql import execute, prepared_rows, retry_atomic
 from nodes.health import missing_users
 from scheduling.cycle import array_heads as arrays
 from scheduling.cycle.array_heads import ArrayView, OpenArray
-from scheduling.cycle.eras import SERVER_SQL, Era, era_of
+from scheduling.cycle.eras import SERVER_SQL, era_of
 from scheduling.cycle.free_nodes import nodes
+from scheduling.cycle.pending_jobs import PendingJob, jobs_by_id, pending_jobs
 from scheduling.cycle.preemptions import load_nominations
-from scheduling.cycle.request_shapes import COLUMNS, recent_mix, request_of
+from scheduling.cycle.request_shapes import recent_mix
 from scheduling.cycle.running_jobs import running
 from scheduling.cycle.tenants import load_tenants
 from scheduling.engine.model import (
@@ -70,30 +69,6 @@ def _requiring(request: Request, label: str) -> Request:
 
 # With more pending jobs than this, a plan takes long, and explanations only use the plan itself.
 MAX_ASKED_ABOUT = 20_000
-# Most pending jobs are unchanged since the last cycle: of those only the row version is read.
-# The engine needs no jobs that wait for other jobs to end.
-_IS_PLANNED = "state = 'pending' AND open_dependencies = 0 AND array_count IS NULL"
-_VERSIONS = f"SELECT id, row_version FROM jobs_all WHERE {_IS_PLANNED}"
-_JOBS = f"""
-    SELECT j.row_version, j.attempt, j.reason, j.evidence::text, j.array_id,
-           j.id, j.tenant_id, j.user_id, j.priority, {COLUMNS},
-           extract(epoch FROM j.submitted_at)::float8, extract(epoch FROM j.eligible_at)::float8,
-           j.max_runtime_seconds, j.predicted_seconds, j.workload_class = 'online', j.reservation,
-           j.grace_seconds::float8
-      FROM jobs_all j WHERE """
-_PENDING, _JOBS_BY_ID = f"{_JOBS} {_IS_PLANNED}", f"{_JOBS} j.id = ANY(%s::bigint[])"
-
-
-class PendingJob(NamedTuple):
-    """A pending job as read: the row version, the engine's job, and the values that the commit compares with. For an
-    array: its next element."""
-
-    version: int
-    job: Job
-    attempt: int
-    reason: str
-    evidence: str
-    array_id: int | None
 
 
 class CommitBasis:
@@ -112,9 +87,6 @@ class CommitBasis:
         self.evidence_is_due = True
 
 
-_pending_jobs: Cache[Era, dict[int, PendingJob]] = Cache()
-
-
 def load(*, is_whole: bool = False, released: Sequence[int] = ()) -> tuple[Snapshot, CommitBasis]:
     """Load a consistent snapshot: all queries see the same moment, which is also the plan's `now`.
 
@@ -130,9 +102,9 @@ def _load(is_whole: bool, released: Sequence[int], is_own_transaction: bool) -> 
         execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
     [(now, server)] = prepared_rows(f"SELECT extract(epoch FROM now())::float8, {SERVER_SQL}")
     era = era_of(server)
-    waiting = _pending_jobs.put(era, _waiting(_pending_jobs.last(era, {})))
+    waiting = pending_jobs(era)
     opened = arrays.load_open_arrays()
-    heads = {pending.job.id: pending for pending in _load_jobs([array.id for array in opened if array.waiting])}
+    heads = {pending.job.id: pending for pending in jobs_by_id([array.id for array in opened if array.waiting])}
     basis = CommitBasis(now, {**waiting, **heads} if heads else waiting, policy(), opened)
     if not (basis.waiting or is_whole):
         # No job is pending, so nothing else is needed; the commit drops claims that are left.
@@ -146,7 +118,7 @@ def _load(is_whole: bool, released: Sequence[int], is_own_transaction: bool) -> 
     pending_ids = {job.id for job in jobs} if released else set()
     promised = _promised()
     snapshot = Snapshot(
-        jobs=(*jobs, *[pending.job for pending in _load_jobs([id for id in released if id not in pending_ids])]),
+        jobs=(*jobs, *[pending.job for pending in jobs_by_id([id for id in released if id not in pending_ids])]),
         running=live,
         nodes=free_nodes,
         tenants=load_tenants(basis.policy),
@@ -181,46 +153,3 @@ def _promised() -> int | None:
     """Return the job to which the previous cycle, of whichever worker, promised devices."""
     last = prepared_rows("SELECT reserved_job_id FROM scheduling_cycle ORDER BY id DESC LIMIT 1")
     return last[0][0] if last else None
-
-
-def _waiting(cached: dict[int, PendingJob]) -> dict[int, PendingJob]:
-    """Load the pending jobs. Reuse those in `cached` that are unchanged."""
-    if not cached:
-        return {waiting.job.id: waiting for waiting in _read(_PENDING)}
-    versions = dict(prepared_rows(_VERSIONS))
-    waiting = {
-        job_id: cached[job_id]
-        for job_id, version in versions.items()
-        if job_id in cached and cached[job_id].version == version
-    }
-    for pending in _load_jobs([job_id for job_id in versions if job_id not in waiting]):
-        waiting[pending.job.id] = pending
-    return waiting
-
-
-def _load_jobs(job_ids: Sequence[int]) -> Iterator[PendingJob]:
-    return _read(_JOBS_BY_ID, columns([(job_id,) for job_id in job_ids], 1)) if job_ids else iter(())
-
-
-def _read(sql: str, params: Sequence[Any] = ()) -> Iterator[PendingJob]:
-    for version, attempt, reason, evidence, array_id, job_id, tenant_id, user_id, priority, *shape in prepared_rows(
-        sql, params
-    ):
-        *shape, queued_at, eligible_at, limit, predicted, is_online, booking_id, grace_seconds = shape
-        shape[2] = tuple(shape[2])
-        job = Job(
-            id=job_id,
-            tenant_id=tenant_id,
-            request=request_of(*shape),
-            priority=priority,
-            user_id=user_id,
-            queued_at=queued_at,
-            eligible_at=eligible_at or 0.0,
-            eligible_reason="retry_backoff" if attempt else "not_before",
-            max_runtime_seconds=limit,
-            predicted_seconds=predicted,
-            is_online=is_online,
-            booking_id=booking_id,
-            grace_seconds=grace_seconds,
-        )
-        yield PendingJob(version, job, attempt, reason, evidence, array_id)

@@ -1,0 +1,112 @@
+"""Load the pending jobs for the engine's snapshot."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from gpusched.lib.cache import Cache
+from gpusched.lib.db.sql import columns, prepared_rows
+from scheduling.cycle.eras import Era
+from scheduling.cycle.request_shapes import COLUMNS, request_of
+from scheduling.engine.model import Job
+
+# The engine needs no jobs that wait for other jobs to end.
+_IS_PLANNED = "state = 'pending' AND open_dependencies = 0 AND array_count IS NULL"
+# Most pending jobs are unchanged since the last cycle. Of each block of ids only a hash of the row versions is read,
+# and what has changed in the blocks with another hash.
+_BLOCK = 64
+_DIGESTS = f"""
+    SELECT id / {_BLOCK}, bit_xor(hashint8extended(id, row_version)) FROM jobs_all WHERE {_IS_PLANNED} GROUP BY 1
+"""
+_VERSIONS = f"SELECT id, row_version FROM jobs_all WHERE {_IS_PLANNED} AND id = ANY(%s::bigint[])"
+_JOBS = f"""
+    SELECT j.row_version, j.attempt, j.reason, j.evidence::text, j.array_id,
+           j.id, j.tenant_id, j.user_id, j.priority, {COLUMNS},
+           extract(epoch FROM j.submitted_at)::float8, extract(epoch FROM j.eligible_at)::float8,
+           j.max_runtime_seconds, j.predicted_seconds, j.workload_class = 'online', j.reservation,
+           j.grace_seconds::float8
+      FROM jobs_all j WHERE """
+_ALL_JOBS, _JOBS_BY_ID = f"{_JOBS} {_IS_PLANNED}", f"{_JOBS} j.id = ANY(%s::bigint[])"
+
+
+class PendingJob(NamedTuple):
+    """A pending job as read: the row version, the engine's job, and the values that the commit compares with. For an
+    array: its next element."""
+
+    version: int
+    job: Job
+    attempt: int
+    reason: str
+    evidence: str
+    array_id: int | None
+
+
+class _Block(NamedTuple):
+    digest: int
+    jobs: dict[int, PendingJob]
+
+
+_blocks: Cache[Era, dict[int, _Block]] = Cache()
+
+
+def pending_jobs(era: Era) -> dict[int, PendingJob]:
+    """Load the jobs that may be planned, by id. Unchanged ones are the same objects as before. `era`: the present
+    one."""
+    known = _blocks.last(era, {})
+    digests = dict(prepared_rows(_DIGESTS))
+    blocks = {number: known[number] for number, digest in digests.items() if _has_digest(known, number, digest)}
+    changed = sorted(digests.keys() - blocks.keys())
+    blocks |= {number: _Block(digests[number], {}) for number in changed}
+    for pending in _read_blocks(changed, known) if known else _read(_ALL_JOBS):
+        number = pending.job.id // _BLOCK
+        if number in blocks:
+            blocks[number].jobs[pending.job.id] = pending
+    _blocks.put(era, blocks)
+    return {job_id: pending for block in blocks.values() for job_id, pending in block.jobs.items()}
+
+
+def _has_digest(known: dict[int, _Block], number: int, digest: int) -> bool:
+    return number in known and known[number].digest == digest
+
+
+def _read_blocks(numbers: list[int], known: dict[int, _Block]) -> Iterator[PendingJob]:
+    """Read the jobs of these blocks; yield the known objects of those that are unchanged."""
+    if not numbers:
+        return
+    before = {id: pending for number in numbers if number in known for id, pending in known[number].jobs.items()}
+    changed: list[int] = []
+    ids = [(number * _BLOCK + offset,) for number in numbers for offset in range(_BLOCK)]
+    for job_id, version in prepared_rows(_VERSIONS, columns(ids, 1)):
+        if job_id in before and before[job_id].version == version:
+            yield before[job_id]
+        else:
+            changed.append(job_id)
+    yield from jobs_by_id(changed)
+
+
+def jobs_by_id(job_ids: Sequence[int]) -> Iterator[PendingJob]:
+    """Load these jobs, whatever their state."""
+    return _read(_JOBS_BY_ID, columns([(job_id,) for job_id in job_ids], 1)) if job_ids else iter(())
+
+
+def _read(sql: str, params: Sequence[Any] = ()) -> Iterator[PendingJob]:
+    for version, attempt, reason, evidence, array_id, job_id, tenant_id, user_id, priority, *shape in prepared_rows(
+        sql, params
+    ):
+        *shape, queued_at, eligible_at, limit, predicted, is_online, booking_id, grace_seconds = shape
+        shape[2] = tuple(shape[2])
+        job = Job(
+            id=job_id,
+            tenant_id=tenant_id,
+            request=request_of(*shape),
+            priority=priority,
+            user_id=user_id,
+            queued_at=queued_at,
+            eligible_at=eligible_at or 0.0,
+            eligible_reason="retry_backoff" if attempt else "not_before",
+            max_runtime_seconds=limit,
+            predicted_seconds=predicted,
+            is_online=is_online,
+            booking_id=booking_id,
+            grace_seconds=grace_seconds,
+        )
+        yield PendingJob(version, job, attempt, reason, evidence, array_id)
