@@ -17,7 +17,10 @@ _BLOCK = 64
 _DIGESTS = f"""
     SELECT id / {_BLOCK}, bit_xor(hashint8extended(id, row_version)) FROM jobs_all WHERE {_IS_PLANNED} GROUP BY 1
 """
-_VERSIONS = f"SELECT id, row_version FROM jobs_all WHERE {_IS_PLANNED} AND id = ANY(%s::bigint[])"
+_VERSIONS = f"SELECT id, row_version FROM jobs_all WHERE {_IS_PLANNED}"
+_VERSIONS_OF_BLOCK = f"{_VERSIONS} AND id >= %s AND id < %s"
+# If more blocks have changed, the versions of all jobs are read: one statement for each costs more.
+_FEW_BLOCKS = 8
 _JOBS = f"""
     SELECT j.row_version, j.attempt, j.reason, j.evidence::text, j.array_id,
            j.id, j.tenant_id, j.user_id, j.priority, {COLUMNS},
@@ -73,14 +76,22 @@ def _read_blocks(numbers: list[int], known: dict[int, _Block]) -> Iterator[Pendi
     if not numbers:
         return
     before = {id: pending for number in numbers if number in known for id, pending in known[number].jobs.items()}
-    changed: list[int] = []
-    ids = [(number * _BLOCK + offset,) for number in numbers for offset in range(_BLOCK)]
-    for job_id, version in prepared_rows(_VERSIONS, columns(ids, 1)):
+    read, changed = set(numbers), list[int]()
+    for job_id, version in _versions(numbers):
+        if job_id // _BLOCK not in read:
+            continue
         if job_id in before and before[job_id].version == version:
             yield before[job_id]
         else:
             changed.append(job_id)
     yield from jobs_by_id(changed)
+
+
+def _versions(numbers: list[int]) -> list[tuple[int, int]]:
+    if len(numbers) > _FEW_BLOCKS:
+        return prepared_rows(_VERSIONS)
+    bounds = [(number * _BLOCK, (number + 1) * _BLOCK) for number in numbers]
+    return [row for bound in bounds for row in prepared_rows(_VERSIONS_OF_BLOCK, bound)]
 
 
 def jobs_by_id(job_ids: Sequence[int]) -> Iterator[PendingJob]:

@@ -114,6 +114,26 @@ def test_write_that_commits_after_a_later_one_is_seen(user, tenant):
     assert_is_whole()
 
 
+@pytest.mark.parametrize("number", [1, 5, 200])
+def test_long_queue_reads_what_has_changed(user, tenant, number):
+    """Whether the changed jobs are in few or in most of the blocks of ids."""
+    jobs = [
+        Job(tenant=tenant, user=user, name="job", priority=500, gpu_count=1, payload={}, submitted_at=timezone.now())
+        for _ in range(1000)
+    ]
+    ids = sorted(job.id for job in Job.objects.bulk_create(jobs))
+    rng = Random(number)
+    for _ in range(3):
+        waiting, *_ = loaded()
+        changed = rng.sample(sorted(waiting), number)
+        Job.objects.filter(id__in=changed[::2]).update(priority=rng.randint(1, 999))
+        Job.objects.filter(id__in=changed[1::2]).update(state="held")
+        after, *_ = loaded()
+        assert after.keys() == waiting.keys() - set(changed[1::2]) <= set(ids)
+        assert {id for id in after if after[id] is not waiting[id]} == set(changed[::2])
+        assert_is_whole()
+
+
 def test_everything_is_read_anew_on_another_server(user, tenant, monkeypatch):
     """A server that takes over may give a known version to a row with other contents."""
     make_node()
