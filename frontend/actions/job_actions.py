@@ -29,7 +29,7 @@ def perform(verb: str, job_id: int, identity: Identity, if_state: Collection[str
 
 def can_act(row: Mapping[str, Any], identity: Identity) -> bool:
     """Return whether the caller is the submitter or an owner of the tenant."""
-    return identity.has(identity.role_for(row["user_id"]), row["tenant_id"])
+    return identity.may_act_for(row["user_id"], row["tenant_id"])
 
 
 def actions_for(row: Mapping[str, Any], identity: Identity) -> list[str]:

@@ -73,6 +73,10 @@ class Identity:
         """Return the role that actions on this user's jobs need: member for the caller's own, else owner."""
         return Role.MEMBER if user_id == self.user_id else Role.OWNER
 
+    def may_act_for(self, user_id: int, tenant_id: int) -> bool:
+        """Return whether the caller may act on what this user has in the tenant."""
+        return self.has(self.role_for(user_id), tenant_id)
+
     def require(self, role: Role, tenant_id: int, subject: str) -> None:
         """Raise a 404 if the caller cannot see the tenant, a 403 if the role is missing."""
         if not self.sees(tenant_id):

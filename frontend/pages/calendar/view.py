@@ -102,7 +102,7 @@ def _open_reservations(identity: Identity) -> list[dict[str, Any]]:
 
 
 def _may_end(subject: dict[str, Any], identity: Identity) -> bool:
-    return identity.has(identity.role_for(subject["user_id"] or 0), subject["tenant_id"])
+    return identity.may_act_for(subject["user_id"] or 0, subject["tenant_id"])
 
 
 def _bookable(identity: Identity) -> list[str]:

@@ -48,7 +48,7 @@ def endpoint(request: HttpRequest, identity: Identity, tenant: str, name: str) -
         "limits": [(*limit, _written(represented[limit[0]])) for limit in LIMITS],
         "buckets": buckets.standing(model.tenant_id, identity.user_id, BucketUse.TASKS),
         "refusal": _refusal(model, identity),
-        "may_change": identity.has(identity.role_for(model.owner_id), model.tenant_id),
+        "may_change": identity.may_act_for(model.owner_id, model.tenant_id),
         "try_kind": _try_kind(model),
         "is_openai": model.protocol == Protocol.OPENAI,
         "is_active": model.state == EndpointState.ACTIVE,
