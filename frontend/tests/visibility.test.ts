@@ -101,3 +101,24 @@ test("the answer for an earlier URL, such as another filter, is not applied", as
   view.close?.();
   history.replaceState(null, "", location.pathname);
 });
+
+test("a region is reloaded without a change of its topic, while its page is visible", async () => {
+  vi.resetModules();
+  const module = await import("../src/live/server_region");
+  document.body.innerHTML = "<section id='part'>no limit</section>";
+  let requests = 0;
+  vi.stubGlobal("fetch", async () => new Response(`<section id='part'>limit ${(requests += 1)}</section>`));
+  const part = document.getElementById("part") as HTMLElement;
+  const view = module.serverRegion(part, {} as Page);
+  await vi.advanceTimersByTimeAsync(11_000);
+  expect(part.textContent).toBe("limit 1");
+  show(true);
+  await vi.advanceTimersByTimeAsync(60_000);
+  expect(requests).toBe(1);
+  show(false);
+  await vi.advanceTimersByTimeAsync(10_000);
+  expect(part.textContent).toBe("limit 2");
+  view.close?.();
+  await vi.advanceTimersByTimeAsync(60_000);
+  expect(requests).toBe(2);
+});

@@ -8,6 +8,8 @@ import { whenVisible } from "./visibility";
 /** The pause between reloads, with jitter so that pages do not reload together. */
 const PAUSE_MS = 2000 + Math.random() * 1000;
 const MAX_PAUSE_MS = 60_000;
+/** Reload after this time without a change of the topic, for what the topic does not have: limits, names, times. */
+const MAX_AGE_MS = 10_000;
 
 const regions = new Set<HTMLElement>();
 let isStale = false;
@@ -59,6 +61,8 @@ function update(fresh: Document): void {
 }
 
 document.addEventListener("asked", () => regions.size > 0 && markStale());
+
+setInterval(() => regions.size > 0 && !document.hidden && markStale(), MAX_AGE_MS);
 
 function markStale(): void {
   isStale = true;
