@@ -16,7 +16,7 @@ from gpusched.lib.api.problems import invalid
 from gpusched.lib.api.rest import JsonRenderer, page_limit, read_query, whole_number
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.rest.events import EventPage
-from jobs.events.log import KINDS, Reader, frontier, read, require_issued
+from jobs.events.log import KINDS, Reader, newest_id, read, require_issued
 from jobs.events.stream import hub
 from tenants.api.tenants import find_tenant
 from tenants.auth.identity import Identity, identity, identity_of_token, identity_of_user
@@ -75,7 +75,7 @@ def _since(request: Request, params: dict[str, str], *, is_stream: bool) -> int:
     if is_stream and (last := request.headers.get("Last-Event-ID")):
         params = {**params, "since": last}
     if "since" not in params:
-        return frontier.now()
+        return newest_id()
     since = whole_number(params, "since", 0, 0, 2**62)
     require_issued(since)
     return since

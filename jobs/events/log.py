@@ -55,7 +55,6 @@ class Frontier:
 
     def __init__(self) -> None:
         self.settled = 0
-        self._first: int | None = None
         self._lock = threading.Lock()
         self._observed: deque[tuple[int, frozenset[str]]] = deque()
 
@@ -69,8 +68,6 @@ class Frontier:
         with self._lock:
             [now] = query(_NEWEST_AND_RUNNING)
             running = frozenset(now["running"])
-            if self._first is None:
-                self._first = now["newest"]
             newest = self._observed[-1][0] if self._observed else self.settled
             if now["newest"] > newest and len(self._observed) < _MAX_REMEMBERED:
                 self._observed.append((now["newest"], running))
@@ -78,13 +75,15 @@ class Frontier:
                 self.settled = self._observed.popleft()[0]
             return self.settled
 
-    def now(self) -> int:
-        """Poll, and return the id after which all events are new. Until the first poll of this process is settled, that
-        is the newest id of that poll: the settled id is 0 until then, and a reader would get the full history."""
-        return max(self.advance(), self._first or 0)
-
 
 frontier = Frontier()
+
+
+def newest_id() -> int:
+    """Return the id after which all events are new. Not the settled one: in a process that nobody has asked for long,
+    that is old until no event is being written, and the reader would get all of the meantime."""
+    [newest] = query("SELECT coalesce(max(id), 0) AS id FROM jobs_jobevent")
+    return int(newest["id"])
 
 
 # Not the newest row: retention may have deleted its job.

@@ -36,7 +36,7 @@ db = sync_to_async
 @pytest.fixture(autouse=True)
 def _own_frontier(monkeypatch):
     frontier = Frontier()
-    for module in (log, event_stream, events):
+    for module in (log, event_stream):
         monkeypatch.setattr(module, "frontier", frontier)
 
 

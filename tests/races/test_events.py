@@ -7,7 +7,6 @@ import psycopg
 import pytest
 from django.db import connection, transaction
 
-from jobs.api import events
 from jobs.events import log
 from jobs.events.log import Frontier, Reader, read
 from jobs.submit import queue_limits
@@ -20,9 +19,7 @@ EVENTS = "/api/v1/events"
 
 @pytest.fixture(autouse=True)
 def _own_frontier(monkeypatch):
-    frontier = Frontier()
-    for module in (log, events):
-        monkeypatch.setattr(module, "frontier", frontier)
+    monkeypatch.setattr(log, "frontier", Frontier())
 
 
 @pytest.fixture
@@ -78,8 +75,7 @@ def test_default_since_is_the_newest_id_when_the_first_poll_meets_a_writer(nlp, 
     old = submit(member, nlp)
     newest = read(Reader(None), 0)["next_since"]
     token, cold = make_token(member), Frontier()
-    for module in (log, events):
-        monkeypatch.setattr(module, "frontier", cold)
+    monkeypatch.setattr(log, "frontier", cold)
     with written_but_not_committed(member, nlp) as late:
         start = call("GET", EVENTS, token).json()
         assert cold.settled == 0
@@ -87,6 +83,17 @@ def test_default_since_is_the_newest_id_when_the_first_poll_meets_a_writer(nlp, 
     job_ids = [e["job_id"] for e in call("GET", f"{EVENTS}?since={start['next_since']}", token).json()["items"]]
     assert job_ids == late
     assert old not in job_ids
+
+
+def test_default_since_is_the_newest_id_when_nobody_has_read_for_long_and_a_poll_meets_a_writer(nlp, member):
+    """This process settled its latest id before all that has happened since."""
+    read(Reader(None), 0)
+    old = submit(member, nlp)
+    with written_but_not_committed(member, nlp) as late:
+        start = call("GET", EVENTS, make_token(member)).json()
+    later = [e["job_id"] for e in read(Reader(None), start["next_since"])["items"]]
+    assert (start["items"], later) == ([], late)
+    assert old not in later
 
 
 def test_committed_event_is_readable_at_once(nlp, member):
