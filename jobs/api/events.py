@@ -1,6 +1,7 @@
 """REST for the events of all jobs: live (server-sent events, long poll), or those after an id."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 from django.contrib.auth.models import User
@@ -19,7 +20,7 @@ from gpusched.protocol.rest.events import EventPage
 from jobs.events.log import KINDS, Reader, newest_id, read, require_issued
 from jobs.events.stream import hub
 from tenants.api.tenants import find_tenant
-from tenants.auth.identity import Identity, identity, identity_of_token, identity_of_user
+from tenants.auth.identity import Identity, identity, identity_of_token
 from tenants.auth.page_access import Session, access_of
 
 MAX_WAIT_SECONDS = 30
@@ -59,10 +60,9 @@ class Events(APIView):
         is_stream = isinstance(getattr(request, "accepted_renderer", None), EventStreamRenderer)
         since = _since(request, params, is_stream=is_stream)
         caller = identity(request)
-        _require_existing(caller, params)
         reader = _reader(caller, params)
         if is_stream:
-            reauthorize = _reauthorization(request._request, request.META.get("HTTP_AUTHORIZATION", ""), params)
+            reauthorize = _reauthorization(request._request, request.META.get("HTTP_AUTHORIZATION", ""), reader)
             return _streamed(caller, hub.stream(reader, since, reauthorize), "text/event-stream")
         page = read(reader, since)
         if page["items"] or page["more"] or not wait:
@@ -81,24 +81,25 @@ def _since(request: Request, params: dict[str, str], *, is_stream: bool) -> int:
     return since
 
 
-def _require_existing(caller: Identity, params: dict[str, str]) -> None:
-    """Refuse filters that no event can match: an unknown kind (400), or a tenant that the caller cannot see (404)."""
-    for kind in params["kind"].split(",") if "kind" in params else ():
+def _reader(caller: Identity, params: dict[str, str]) -> Reader:
+    """Return the reader. Refuse filters that no event can match: an unknown kind (400), or a tenant that the caller
+    cannot see (404)."""
+    kinds = tuple(params["kind"].split(",")) if "kind" in params else None
+    for kind in kinds or ():
         if kind not in KINDS:
             message = f"there is no kind '{kind[:50]}'; use {', '.join(KINDS)}"
             raise invalid([FieldError("kind", "unknown_value", message)])
-    if "tenant" in params:
-        find_tenant(params["tenant"], caller)
+    tenant = find_tenant(params["tenant"], caller).pk if "tenant" in params else None
+    return Reader(_visible(caller), tenant, kinds, page_limit(params))
 
 
-def _reader(caller: Identity, params: dict[str, str]) -> Reader:
+def _visible(caller: Identity) -> tuple[int, ...] | None:
     visible = caller.visible_tenants()
-    kinds = tuple(params["kind"].split(",")) if "kind" in params else None
-    return Reader(None if visible is None else tuple(visible), params.get("tenant"), kinds, page_limit(params))
+    return None if visible is None else tuple(visible)
 
 
-def _reauthorization(request: HttpRequest, header: str, params: dict[str, str]) -> Any:
-    """Return a function that reloads the reader with current memberships; None once its login has ended, by a new
+def _reauthorization(request: HttpRequest, header: str, reader: Reader) -> Any:
+    """Return a function that returns the reader with current memberships; None once its login has ended, by a new
     password, too, or its token is revoked."""
     user, key = request.user, request.session.session_key or ""
     session = Session(user.pk, key, user.password) if isinstance(user, User) and not header else None
@@ -106,9 +107,9 @@ def _reauthorization(request: HttpRequest, header: str, params: dict[str, str]) 
     def ask() -> Reader | None:
         if session is None:
             caller = identity_of_token(header)
-            return None if caller is None else _reader(caller, params)
+            return None if caller is None else replace(reader, visible=_visible(caller))
         [access] = access_of([session])
-        return _reader(identity_of_user(User.objects.get(pk=session.user_id)), params) if access.is_allowed else None
+        return replace(reader, visible=access.visible) if access.is_allowed else None
 
     return ask
 

@@ -40,7 +40,8 @@ _AFTER = f"""
     SELECT e.id, e.at, e.job_id, t.name AS tenant, j.name, e.kind, e.attempt, e.actor, {VIA}, e.data
       FROM jobs_jobevent e JOIN jobs_job j ON j.id = e.job_id JOIN tenants_all t ON t.id = j.tenant_id
      WHERE e.id > %(since)s AND e.id <= %(until)s AND (%(visible)s::int[] IS NULL OR j.tenant_id = ANY(%(visible)s))
-       AND (%(tenant)s::text IS NULL OR t.name = %(tenant)s) AND (%(kinds)s::text[] IS NULL OR e.kind = ANY(%(kinds)s))
+       AND (%(tenant)s::bigint IS NULL OR j.tenant_id = %(tenant)s)
+       AND (%(kinds)s::text[] IS NULL OR e.kind = ANY(%(kinds)s))
      ORDER BY e.id LIMIT %(limit)s
 """
 
@@ -104,10 +105,11 @@ def require_issued(since: int) -> None:
 
 @dataclass(frozen=True)
 class Reader:
-    """A reader of events: the tenants `visible` to it (None: all), and its filters."""
+    """A reader of events: the tenants `visible` to it (None: all), and its filters. `tenant`: an id, since a tenant can
+    be renamed while the reader waits."""
 
     visible: tuple[int, ...] | None
-    tenant: str | None = None
+    tenant: int | None = None
     kinds: tuple[str, ...] | None = None
     limit: int = 100
 

@@ -25,6 +25,7 @@ from jobs.events import stream as event_stream
 from jobs.events.log import Frontier, Reader, read
 from jobs.events.stream import EventStreams
 from tenants.auth import tokens
+from tenants.tenancy.rename import rename
 from tests.api.test_access import call
 from tests.docs.reading import text_of
 from tests.factories import identity_for, make_member, make_tenant, make_token, make_user, submit
@@ -280,6 +281,20 @@ async def test_stream_hides_other_tenants_and_ends_with_its_token(hub, nlp, memb
     assert not hub.limiter.now
 
 
+@pytest.mark.django_db(transaction=True)
+async def test_stream_of_a_tenant_continues_when_it_is_renamed(hub, nlp, member, monkeypatch):
+    """The ids go on, so what the stream leaves out would be lost for its reader."""
+    monkeypatch.setattr(event_stream, "KEEPALIVE_SECONDS", 0.05)
+    stream = await StreamedRequest(await db(make_token)(member), "tenant=nlp", accept="text/event-stream").begin()
+    await stream.until(b"retry: 1000")
+    await db(rename)(nlp, "lab", actor="test")
+    await db(nlp.refresh_from_db)()
+    job = await db(submit)(member, nlp)
+    body = await stream.until(b'"job_id":%d' % job)
+    assert b'"tenant":"lab"' in body
+    await stream.leave()
+
+
 def change_password(user):
     user.set_password("another one")
     user.save()
@@ -298,7 +313,7 @@ ENDS_OF_A_LOGIN = {
 def test_stream_of_a_page_ends_with_its_login(member, end):
     page = Client()
     page.force_login(member)
-    reauthorize = events._reauthorization(page.get(EVENTS).wsgi_request, "", {"since": "0"})
+    reauthorize = events._reauthorization(page.get(EVENTS).wsgi_request, "", Reader(None))
     assert reauthorize() is not None
     end(member, page)
     assert reauthorize() is None
