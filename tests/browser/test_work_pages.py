@@ -9,6 +9,7 @@ from playwright.sync_api import Page, expect
 
 from gpusched.client import Client
 from gpusched.protocol.arrays import ArrayRequest
+from gpusched.protocol.dependencies import After, Dependency
 from gpusched.protocol.job_request import JobRequest
 from tests.system.stack import ROOT, Stack
 from tests.waiting import wait_for
@@ -276,3 +277,16 @@ def test_waiting_job_page_opens_on_its_reason(page: Page, client: Client) -> Non
         with page.expect_response(f"**/jobs/{job.id}/foreseen/"):
             page.goto(address)
         expect(page.locator("#tab dl.foreseen")).to_contain_text("When")
+
+
+def test_open_reason_follows_the_job_and_its_cost_appears(page: Page, client: Client) -> None:
+    """Also when the address names the tab, as after a click on it."""
+    first = client.submit(["sleep", "600"], gpus=1)
+    job = client.submit(["sleep", "600"], gpus=1, depends_on=[Dependency(job=first.id, kind=After.ANY)])
+    page.goto(f"/jobs/{job.id}/?tab=why")
+    expect(page.locator("#tab dl.foreseen")).to_contain_text("When")
+    expect(page.locator(".job-cost")).to_be_hidden()
+    client.cancel(first.id)
+    expect(page.locator("#tab")).to_contain_text("It is running on")
+    expect(page.locator("#tab dl.foreseen")).to_have_count(0)
+    expect(page.locator(".job-cost")).to_contain_text("GPU-hours")
