@@ -61,13 +61,15 @@ class Events(APIView):
         since = _since(request, params, is_stream=is_stream)
         caller = identity(request)
         reader = _reader(caller, params)
+        if not is_stream:
+            page = read(reader, since)
+            if page["items"] or page["more"] or not wait:
+                return Response(page)
+            since = page["next_since"]
+        reauthorize = _reauthorization(request._request, request.META.get("HTTP_AUTHORIZATION", ""), reader)
         if is_stream:
-            reauthorize = _reauthorization(request._request, request.META.get("HTTP_AUTHORIZATION", ""), reader)
             return _streamed(caller, hub.stream(reader, since, reauthorize), "text/event-stream")
-        page = read(reader, since)
-        if page["items"] or page["more"] or not wait:
-            return Response(page)
-        return _streamed(caller, hub.poll(reader, page["next_since"], wait), "application/json")
+        return _streamed(caller, hub.poll(reader, since, wait, reauthorize), "application/json")
 
 
 def _since(request: Request, params: dict[str, str], *, is_stream: bool) -> int:

@@ -58,16 +58,18 @@ class EventStreams:
             next_step="try again later, or ask without `wait`",
         )  # fmt: skip
 
-    async def poll(self, reader: Reader, since: int, seconds: float) -> AsyncIterator[bytes]:
-        """Yield one answer as JSON, as soon as there are events or after `seconds`."""
+    async def poll(self, reader: Reader, since: int, seconds: float, reauthorize: Reauthorize) -> AsyncIterator[bytes]:
+        """Yield one answer as JSON, as soon as there are events or after `seconds`. While it waits, the reader can lose
+        its access."""
         ends_at = monotonic() + seconds
         page: dict[str, Any] = {"items": [], "next_since": since, "more": False}
         while not page["items"] and (remaining := ends_at - monotonic()) > 0:
             await self._wait_for_news(page["next_since"], reader, remaining)
-            new_page = await self._read(reader, page["next_since"])
-            if new_page is None:
+            current = await self._reauthorized(reauthorize)
+            new_page = None if current is None else await self._read(current, page["next_since"])
+            if current is None or new_page is None:
                 break
-            page = new_page
+            reader, page = current, new_page
         yield msgspec.json.encode(page)
 
     async def stream(self, reader: Reader, since: int, reauthorize: Reauthorize) -> AsyncIterator[bytes]:
@@ -85,12 +87,9 @@ class EventStreams:
                 await asyncio.sleep(PAUSE_SECONDS)
                 await self._wait_for_news(since, reader, KEEPALIVE_SECONDS)
             if monotonic() - asked_at >= KEEPALIVE_SECONDS:
-                try:
-                    new_reader = await run_in_thread(self._threads, reauthorize)
-                except (DatabaseAway, WorkFailed):
-                    return  # the client reconnects and continues from its last id
+                new_reader = await self._reauthorized(reauthorize)
                 if new_reader is None:
-                    return
+                    return  # if the database did not answer, the client reconnects and continues from its last id
                 reader, asked_at = new_reader, monotonic()
 
     async def stop(self) -> None:
@@ -107,6 +106,13 @@ class EventStreams:
         """Read a page; None if the database did not answer or the query failed."""
         try:
             return await run_in_thread(self._threads, partial(read, reader, since))
+        except (DatabaseAway, WorkFailed):
+            return None
+
+    async def _reauthorized(self, reauthorize: Reauthorize) -> Reader | None:
+        """Return the reader with its present access; None without any, or if the database did not answer."""
+        try:
+            return await run_in_thread(self._threads, reauthorize)
         except (DatabaseAway, WorkFailed):
             return None
 

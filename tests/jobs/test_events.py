@@ -234,6 +234,20 @@ async def test_poll_answers_when_an_event_arrives_and_holds_no_thread(hub, nlp, 
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("loss", ["membership", "token"])
+async def test_poll_answers_without_what_its_reader_has_lost_meanwhile(hub, nlp, member, loss):
+    """A08"""
+    colleague = await db(make_member)(nlp)
+    poll = await StreamedRequest(await db(make_token)(member), "wait=5").begin()
+    if loss == "token":
+        await db(lambda: tokens.revoke_token(member.api_tokens.get()))()
+    else:
+        await db(lambda: nlp.memberships.filter(user=member).delete())()
+    await db(submit)(colleague, nlp)
+    assert json.loads(await poll.until(b"}"))["items"] == []
+
+
+@pytest.mark.django_db(transaction=True)
 async def test_poll_without_events_ends_in_time(hub, nlp, member):
     token = await db(make_token)(member)
     answer = json.loads(await (await StreamedRequest(token, "since=0&wait=1").begin()).until(b'"more":false}'))
