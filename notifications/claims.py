@@ -204,6 +204,15 @@ def drop_pending(route_id: int, error: str) -> None:
     )
 
 
+def retry_now(route_id: int) -> None:
+    """End the pauses of deliveries that failed at the previous target of a route."""
+    execute(
+        """UPDATE notifications_delivery SET next_at = now()
+            WHERE route_id = %s AND state = 'pending' AND attempts > 0""",
+        [route_id],
+    )
+
+
 def _end(ids: Sequence[int], error: str) -> None:
     if ids:
         sql = "UPDATE notifications_delivery SET state = 'failed', ended_at = now(), error = %s WHERE id = ANY(%s)"

@@ -17,7 +17,7 @@ from gpusched.lib.times import rfc3339
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.states import Role
 from notifications import signing, targets
-from notifications.claims import drop_pending
+from notifications.claims import drop_pending, retry_now
 from notifications.follower import start_cursor
 from notifications.models import Channel, Kind, Route
 from tenants.auth.identity import Identity
@@ -100,6 +100,8 @@ def change_locked(route: Route, fields: Mapping[str, Any], identity: Identity) -
     route.save()
     if not route.is_enabled:
         drop_pending(route.pk, "the route was turned off")
+    elif "target" in fields:
+        retry_now(route.pk)
     changed_target = {"target": "changed"} if "target" in fields else {}
     log.record(f"{_noun(route)}.change", subject(route), before, {**_facts(route), **changed_target})
 
