@@ -26,7 +26,7 @@ _DUE = f"""
            date_part('epoch', clock_timestamp()) AS now, date_part('epoch', p.active_at) AS active_at,
            date_part('epoch', p.seen_at) AS seen_at, date_part('epoch', p.judged_at) AS judged_at,
            p.worth, p.chance, coalesce(p.is_over_budget, false) AS is_over_budget,
-           coalesce(p.is_kept, false) AS is_kept, coalesce(p.kept_seconds, 0) AS kept_seconds, r.warm,
+           coalesce(p.is_kept, false) AS is_kept, coalesce(p.kept_seconds, 0) AS kept_seconds, r.warm, r.was_warm,
            date_part('epoch', r.busy_at) AS busy_at,
            EXISTS (SELECT 1 FROM serving_inferencerequest q
                     WHERE q.endpoint_id IN (SELECT s.id FROM serving_endpoint s
@@ -34,7 +34,10 @@ _DUE = f"""
                       AND q.state IN ('queued', 'running')) AS is_active
       FROM serving_endpoint e LEFT JOIN serving_prewarming p ON p.endpoint_id = e.id
      CROSS JOIN LATERAL (
-           SELECT count(*) FILTER (WHERE warm_at IS NOT NULL AND ended_at IS NULL) > 0 AS warm, max(busy_at) AS busy_at
+           SELECT count(*) FILTER (WHERE warm_at IS NOT NULL AND ended_at IS NULL) > 0 AS warm,
+                  -- One that became warm since the last round may have started for the request that is seen now.
+                  count(*) FILTER (WHERE warm_at <= p.seen_at AND ended_at IS NULL) > 0 AS was_warm,
+                  max(busy_at) AS busy_at
              FROM serving_replica WHERE endpoint_id = e.id) r
      WHERE e.replicas_of_id IS NULL AND e.state = 'active'
        AND (p.seen_at IS NULL OR p.seen_at < clock_timestamp() - interval '{ROUND_SECONDS:g} s')
@@ -117,8 +120,8 @@ def _round(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrived(row: Mapping[str, Any], at: float, gap: float, kept: float) -> None:
-    values = {name: row[name] for name in ("id", "gpus", "idle_seconds")}
-    execute(_ARRIVED, {**values, "at": at, "gap": gap, "was_warm": row["warm"], "kept_seconds": min(kept, gap)})
+    values = {name: row[name] for name in ("id", "gpus", "idle_seconds", "was_warm")}
+    execute(_ARRIVED, {**values, "at": at, "gap": gap, "kept_seconds": min(kept, gap)})
 
 
 def _is_judged_again(row: Mapping[str, Any]) -> bool:

@@ -131,6 +131,21 @@ def test_round_records_a_request_after_a_gap(endpoint) -> None:
 
 
 @pytest.mark.django_db
+def test_cold_start_that_is_shorter_than_a_round_is_a_miss(endpoint) -> None:
+    rounds.update()
+    let_pass(endpoint, 1000)
+    rounds.update()
+    let_pass(endpoint, rounds.ROUND_SECONDS + 1)
+    ask(endpoint, endpoint.owner)
+    reconcile()
+    [job_id] = live()
+    make_warm(job_id, 3)
+    execute("UPDATE serving_prewarming SET seen_at = seen_at - interval '11 s'")
+    rounds.update()
+    assert [arrival.was_warm for arrival in Row.objects.all()] == [False]
+
+
+@pytest.mark.django_db
 def test_replica_is_started_before_a_likely_request_and_counted(endpoint) -> None:
     """A74: and what it costs to keep it is counted."""
     store_hourly_arrivals(endpoint)
