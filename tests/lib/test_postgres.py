@@ -105,6 +105,20 @@ def test_first_start_that_was_killed_is_repeated(tmp_path: Path, monkeypatch: py
         server.remove()
 
 
+def test_variables_of_another_server_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"PGSERVICE": "no-such", "PGOPTIONS": "-c no_such=1", "PGPORT": "5433"}.items():
+        monkeypatch.setenv(name, value)
+    tmp_path.chmod(0o755)
+    server = Server(tmp_path / "postgres", settings=FAST)
+    server.start()
+    try:
+        monkeypatch.setenv("PGPORT", "5433")  # of the shell of a later command
+        with psycopg.connect(server.url()) as connection:
+            assert connection.execute("SHOW port").fetchone() == ("5432",)
+    finally:
+        server.remove()
+
+
 def test_failed_later_start_keeps_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.chmod(0o755)
     server = Server(tmp_path / "postgres", settings=FAST)

@@ -35,6 +35,8 @@ SETTINGS: Mapping[str, str] = {
 }
 # For tests, which need no data after a crash.
 FAST: Mapping[str, str] = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+# A part of the name of the socket. It listens on no port.
+_PORT = "5432"
 # Its answer before and during recovery. libpq gets no code with it.
 _STARTING = "the database system is starting up"
 
@@ -63,13 +65,18 @@ class Server:
 
     def url(self, database: str = "gpusched") -> str:
         password = (self._home() / "password").read_text().strip()
-        return f"postgresql://gpusched:{password}@/{database}?host={quote(str(self._sockets()), safe='/')}"
+        sockets = quote(str(self._sockets()), safe="/")
+        return f"postgresql://gpusched:{password}@/{database}?host={sockets}&port={_PORT}"
 
     def start(self, preexec: Callable[[], None] | None = None, timeout_seconds: float = 30) -> None:
         """Start the server and wait until it answers. Create the cluster first if there is none.
 
         Raise PostgresError if the server does not answer in time. Recovery after a crash has no limit: the next
-        start would begin it anew. A first start that fails leaves no file behind."""
+        start would begin it anew. A first start that fails leaves no file behind.
+
+        This process loses the variables of libpq: they are for other servers, and apply to each connection."""
+        for name in [name for name in os.environ if name.startswith("PG")]:
+            del os.environ[name]
         is_first = not self.directory.exists() or not any(self.directory.iterdir())
         try:
             if not (self.data / "PG_VERSION").exists():
@@ -145,7 +152,8 @@ class Server:
         sockets = self._sockets()
         sockets.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._chown(sockets)
-        command = [str(self._binary("postgres")), "-D", str(self.data), "-k", str(sockets), "-c", "listen_addresses="]
+        command = [str(self._binary("postgres")), "-D", str(self.data), "-k", str(sockets), "-p", _PORT]
+        command += ["-c", "listen_addresses="]
         with self.log.open("ab") as log:
             give_to_owner(self.log)
             return subprocess.Popen(
