@@ -1,4 +1,4 @@
-"""Choose the GPU memory of jobs that leave it to the server (`gpu_memory_mb: "auto"`)."""
+"""Choose the GPU memory of jobs that leave it to the server (`gpu_memory_mb: "auto"`), and advise others on theirs."""
 
 from collections.abc import Hashable, Sequence
 from math import floor
@@ -9,8 +9,9 @@ from django.conf import settings
 from gpusched.lib.db.sql import rows
 from gpusched.protocol.job_request import JobRequest
 from scheduling.engine.board.shapes import is_model
-from scheduling.history.advice import memory_need, peak_sentence
 from scheduling.history.commands import command_of
+from scheduling.history.memory_needs import memory_need, peak_sentence
+from scheduling.history.shown import kind_of_row
 from scheduling.policy import policy
 from scheduling.prediction.keys import JobKind
 from scheduling.prediction.memory import MemoryNeed, memory_keys
@@ -21,7 +22,11 @@ _LARGEST = """
     SELECT d.model, max(d.memory_mb) FROM nodes_devices d JOIN nodes_all n ON n.id = d.node_id
      WHERE d.memory_mb > 0 AND n.removed_at IS NULL GROUP BY d.model
 """
+_NO_MORE = "; no suitable GPU has more"
 _WHOLE = "so it gets whole GPUs of any size"
+# A request of more than this many times the advised memory keeps other jobs from starting.
+TOO_MUCH = 2.0
+_FIELDS = (("gpu", "gpu_memory_mb", "of each GPU"), ("host", "memory_mb", "of the node"))
 
 
 def choose(
@@ -46,9 +51,30 @@ def _choice(need: MemoryNeed | None, request: JobRequest, owner: str, label: str
     source = peak_sentence(need, owner, "of each GPU", label)
     largest = largest_gpu_mb(request.gpu_models, is_shared=request.gpu_sharing == "shared")
     if largest is not None and largest < need.advised_mb:
-        source += "; no suitable GPU has more"
-        return {"gpu_memory_mb": largest, "n": need.runs, "source": source}
+        return {"gpu_memory_mb": largest, "n": need.runs, "source": source + _NO_MORE}
     return {"gpu_memory_mb": need.advised_mb, "n": need.runs, "source": source}
+
+
+def advice(request: JobRequest, row: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what the submitter should change: requests of too little or far too much memory."""
+    if not settings.ENV.predictions:
+        return []
+    kind, label = kind_of_row(row), label_of(command_of(row["payload"]))
+    items = []
+    for resource, field, where in _FIELDS:
+        need = memory_need(kind, resource)
+        requested = getattr(request, field) or 0
+        if need is None or (resource == "gpu" and not request.gpu_count):
+            continue
+        value, more = need.advised_mb, ""
+        if resource == "gpu":
+            largest = largest_gpu_mb(request.gpu_models, is_shared=request.gpu_sharing == "shared")
+            if largest is not None and largest < value:
+                value, more = largest, _NO_MORE
+        if value > requested or requested > TOO_MUCH * value:
+            sentence = f"{peak_sentence(need, 'your', where, label)}: request {field} {value}{more}"
+            items.append({"field": field, "value": value, "n": need.runs, "sentence": sentence})
+    return items
 
 
 def largest_gpu_mb(models: Sequence[str], *, is_shared: bool) -> int | None:

@@ -9,13 +9,13 @@ from gpusched.lib.db.sql import query
 from gpusched.protocol import reasons
 from gpusched.protocol.arrays import ArrayRequest
 from gpusched.protocol.job_request import JobRequest
+from scheduling.auto_memory import advice
 from scheduling.cycle.array_heads import elements_worth_planning
 from scheduling.cycle.request_shapes import with_constraints
 from scheduling.cycle.snapshot import require_unix_user
 from scheduling.engine.model import ELEMENT_ID_STEP, DeviceHold, Job, Preemption, RankPlacement, Request, Snapshot
 from scheduling.engine.whatif import questions
 from scheduling.engine.whatif.questions import Present
-from scheduling.history.advice import advice
 from scheduling.history.current import order_seconds
 from scheduling.history.shown import kind_of_row, predicted_of_row
 from scheduling.whatif import current

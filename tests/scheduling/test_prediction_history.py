@@ -290,6 +290,17 @@ def test_run_that_ran_out_of_memory_raises_the_advice(user, tenant):
     assert "1 of them ran out of it" in item["sentence"]
 
 
+def test_advice_is_at_most_what_a_suitable_gpu_has(user, tenant):
+    make_node()
+    failed = ran(user, tenant, [600], command=["python", "train.py", "--lr", "1"], exit_code=1)
+    peaks(failed, 81_000, 5_000, exit_class="cuda_oom")
+    learning.learn()
+    item = advised(user, tenant)["gpu_memory_mb"]
+    assert item["value"] == 81_920
+    assert item["sentence"].endswith("ran out of it: request gpu_memory_mb 81920; no suitable GPU has more")
+    assert "gpu_memory_mb" not in advised(user, tenant, gpu_memory_mb=81_920)
+
+
 def test_scores_count_for_thirty_days(tenant):
     scores(tenant, 40, prediction=620.0, days_ago=31.0)
     assert switched(tenant) == []
