@@ -2,6 +2,7 @@
 minutes."""
 
 import hashlib
+import secrets
 
 import msgspec
 from django.core import signing
@@ -15,21 +16,22 @@ class NotConfirmed(Exception):
 
 
 def create(caller: str, arguments: object) -> str:
-    """Return the confirmation of a write by `caller`, its token's prefix, with these arguments."""
-    return signing.TimestampSigner(salt=_SALT).sign(_digest(caller, arguments))
+    """Return the confirmation of a write by `caller`, its token's prefix, with these arguments. No two are equal, since
+    a repeated one has no second effect."""
+    return signing.TimestampSigner(salt=_SALT).sign(f"{_digest(caller, arguments)}.{secrets.token_hex(8)}")
 
 
 def require(confirmation: str, caller: str, arguments: object) -> None:
     """Raise NotConfirmed unless `create` returned this confirmation for the same write in the last five minutes."""
     try:
-        digest = signing.TimestampSigner(salt=_SALT).unsign(confirmation, max_age=VALID_SECONDS)
+        signed = signing.TimestampSigner(salt=_SALT).unsign(confirmation, max_age=VALID_SECONDS)
     except signing.SignatureExpired:
         raise NotConfirmed(
             f"the confirmation is older than {VALID_SECONDS // 60} minutes; make a new dry run"
         ) from None
     except signing.BadSignature:
         raise NotConfirmed("this is not a confirmation; call without one for a dry run") from None
-    if digest != _digest(caller, arguments):
+    if signed.partition(".")[0] != _digest(caller, arguments):
         raise NotConfirmed("this confirms another write; repeat the arguments of its dry run exactly")
 
 

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from django.core.signing import TimestampSigner
 
 from frontend.mcp import confirmation, tools, untrusted
 from gpusched.lib.db.sql import query
@@ -249,6 +250,17 @@ def test_confirmed_submit_creates_one_job_when_repeated(team, writes):
     for _ in range(2):
         assert value(team.writer, "act", action="submit", request=request, confirmation=text)["done"] is True
     assert query("SELECT count(*) AS n FROM jobs_job WHERE name = 'once'")[0]["n"] == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_dry_runs_at_one_moment_confirm_two_submits(team, writes, monkeypatch):
+    now = TimestampSigner().timestamp()
+    monkeypatch.setattr(TimestampSigner, "timestamp", lambda self: now)
+    request = {"command": ["true"], "name": "twice"}
+    texts = [call(team.writer, "act", action="submit", request=request)[0]["confirmation"] for _ in range(2)]
+    for text in texts:
+        assert value(team.writer, "act", action="submit", request=request, confirmation=text)["done"] is True
+    assert query("SELECT count(*) AS n FROM jobs_job WHERE name = 'twice'")[0]["n"] == 2
 
 
 def reservations() -> list[dict[str, Any]]:
