@@ -39,7 +39,7 @@ _RETRIED = """
       FROM jobs_all j WHERE j.id = r.job_id AND r.ended_at IS NOT NULL AND j.ended_at IS NULL
 """
 _DEMANDS = """
-    SELECT e.id, e.tenant_id, e.state, e.problem, e.min_replicas, e.max_replicas, e.idle_seconds, e.seconds_per_cost,
+    SELECT e.id, e.tenant_id, e.state, e.problem, e.min_replicas, e.max_replicas, e.idle_seconds, q.seconds_per_cost,
            coalesce(q.cost, 0) AS queued_cost, coalesce(q.running, 0) AS running, r.replicas, d.draining, f.failures,
            f.failed_seconds, f.failed_job,
            coalesce(e.prewarming AND p.worth IS NOT NULL AND NOT p.is_over_budget, false) AS is_prewarmed,
@@ -47,11 +47,14 @@ _DEMANDS = """
            coalesce((e.template ->> 'gpu_count')::int, 0) > 0 AS holds_gpus
       FROM serving_endpoint e LEFT JOIN serving_prewarming p ON p.endpoint_id = e.id
       LEFT JOIN LATERAL (
-           SELECT sum(cost) FILTER (WHERE state = 'queued') AS cost,
-                  count(*) FILTER (WHERE state = 'running') AS running
-             FROM serving_inferencerequest
-            WHERE endpoint_id IN (SELECT s.id FROM serving_endpoint s WHERE s.id = e.id OR s.replicas_of_id = e.id)
-              AND state IN ('queued', 'running')) q ON true
+           SELECT sum(w.cost) AS cost, sum(w.running)::bigint AS running,
+                  -- Of what waits: each endpoint has its own speed.
+                  sum(w.cost * s.seconds_per_cost) / nullif(sum(w.cost), 0) AS seconds_per_cost
+             FROM serving_endpoint s CROSS JOIN LATERAL (
+                  SELECT sum(cost) FILTER (WHERE state = 'queued') AS cost,
+                         count(*) FILTER (WHERE state = 'running') AS running
+                    FROM serving_inferencerequest WHERE endpoint_id = s.id AND state IN ('queued', 'running')) w
+            WHERE s.id = e.id OR s.replicas_of_id = e.id) q ON true
       CROSS JOIN LATERAL (
            SELECT coalesce(json_agg(json_build_array(r.job_id, CASE WHEN r.warm_at IS NOT NULL AND NOT EXISTS (
                       SELECT 1 FROM serving_inferencerequest b

@@ -110,6 +110,20 @@ def test_requests_of_a_sharing_endpoint_start_replicas_of_the_other_only(tenant,
     assert set(Replica.objects.values_list("endpoint_id", flat=True)) == {owner.pk}
 
 
+def test_each_endpoint_that_shares_replicas_counts_with_its_own_speed(tenant, user):
+    """The owner of the replicas was never measured, or is much faster."""
+    owner = make(tenant, user, max_replicas=4)
+    sharer = share(tenant, user)
+    Endpoint.objects.filter(pk=sharer.pk).update(seconds_per_cost=1.0)
+    ask(sharer, user, 2)
+    reconcile()
+    assert len(live()) == 3  # 2 s of work at 70 %
+    Endpoint.objects.filter(pk=owner.pk).update(seconds_per_cost=0.1)
+    ask(owner, user, 5)
+    reconcile()
+    assert len(live()) == 4  # 2.5 s
+
+
 def test_dispatcher_learns_which_endpoints_share_a_replica(tenant, user):
     owner = make(tenant, user)
     sharer = share(tenant, user)
