@@ -13,7 +13,9 @@ SPARE_JOBS = f"""
                SELECT coalesce(greatest(r.warm_at, r.busy_at) < now() - interval '{YIELD_SECONDS:g} s', false)
                       AND r.warm_at IS NOT NULL AND NOT EXISTS (
                           SELECT 1 FROM serving_inferencerequest q
-                           WHERE q.endpoint_id = r.endpoint_id AND q.state = 'queued')
+                           WHERE q.endpoint_id IN (SELECT w.id FROM serving_endpoint w
+                                                    WHERE w.id = e.id OR w.replicas_of_id = e.id)
+                             AND q.state = 'queued')
                       AND NOT EXISTS (
                           SELECT 1 FROM serving_inferencerequest q
                            WHERE q.replica_job_id = r.job_id AND q.state = 'running') AS is_idle) i

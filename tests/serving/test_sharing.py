@@ -16,10 +16,11 @@ from serving.batching.dispatcher import Dispatcher, ServedEndpoint
 from serving.endpoints import endpoints
 from serving.models import Endpoint, InferenceRequest, Replica
 from serving.replicas.reconcile import reconcile
+from serving.replicas.spare import SPARE_JOBS
 from tests.api.test_access import call
 from tests.factories import identity_for, make_member, make_node, make_tenant, make_token
 from tests.serving.test_dispatcher import ROOT, Replicas, ended, outcome, send, until
-from tests.serving.test_replicas import live, make
+from tests.serving.test_replicas import live, make, make_warm
 from tests.serving.test_requests import ask
 
 pytestmark = pytest.mark.django_db
@@ -58,6 +59,18 @@ def test_sharing_endpoint_has_the_template_of_the_other(tenant, user):
     assert share(tenant, user).template == owner.template
     endpoints.change(owner.pk, {"template": {"command": ["serve", "v2"], "gpu_count": 1}}, identity_for(user))
     assert Endpoint.objects.get(name="rerank").template["command"] == ["serve", "v2"]
+
+
+def test_shared_replica_is_not_spare_while_requests_of_any_endpoint_wait(tenant, user):
+    owner = make(tenant, user, min_replicas=1)
+    sharer = share(tenant, user)
+    reconcile()
+    [job_id] = live()
+    make_warm(job_id, 30)
+    Endpoint.objects.filter(pk=owner.pk).update(min_replicas=0)
+    assert [row["job_id"] for row in query(SPARE_JOBS)] == [job_id]
+    ask(sharer, user)
+    assert query(SPARE_JOBS) == []
 
 
 @pytest.mark.parametrize(
