@@ -190,7 +190,7 @@ def _check(endpoint: Endpoint, identity: Identity, values: Mapping[str, Any]) ->
         errors.append(FieldError("min_replicas", "out_of_range", "must be at most max_replicas"))
     if (endpoint.protocol == Protocol.OPENAI) != (endpoint.port is not None):
         errors.append(FieldError("port", "conflict", "is required for the protocol openai, and only for it"))
-    errors += [*_warm_up_errors(endpoint), *_template_errors(endpoint)]
+    errors += [*_warm_up_errors(endpoint), *_template_errors(endpoint, values)]
     if errors:
         raise invalid(errors)
     admission.require_admissible(template_request(endpoint), endpoint.tenant_id, identity)
@@ -208,7 +208,7 @@ def _warm_up_errors(endpoint: Endpoint) -> Sequence[FieldError]:
     return []
 
 
-def _template_errors(endpoint: Endpoint) -> Sequence[FieldError]:
+def _template_errors(endpoint: Endpoint, values: Mapping[str, Any]) -> Sequence[FieldError]:
     refused = [name for name in _NOT_IN_TEMPLATES if name in endpoint.template]
     if refused:
         return [FieldError(f"template.{name}", "conflict", "does not apply to a replica") for name in refused]
@@ -217,10 +217,13 @@ def _template_errors(endpoint: Endpoint) -> Sequence[FieldError]:
     except msgspec.ValidationError as error:
         return [FieldError("template", "invalid", str(error))]
     errors = [FieldError(f"template.{error.field}", error.code, error.message) for error in validate(request)]
-    memory = endpoint.memory_per_request_mb
-    gpu_memory_mb = request.fixed_gpu_memory_mb
-    if gpu_memory_mb is not None and memory > gpu_memory_mb * max(request.gpu_count, 1):
+    if (gpu_memory_mb := request.fixed_gpu_memory_mb) is None:
+        return errors
+    replica_mb = gpu_memory_mb * max(request.gpu_count, 1)
+    if endpoint.memory_per_request_mb > replica_mb:
         errors.append(FieldError("memory_per_request_mb", "out_of_range", "is more than the GPU memory of a replica"))
+    if "template" in values:
+        errors += sharing.memory_errors(endpoint, replica_mb)
     return errors
 
 

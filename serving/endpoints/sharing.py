@@ -46,6 +46,15 @@ def errors(endpoint: Endpoint, values: Mapping[str, Any]) -> Sequence[FieldError
     return found
 
 
+def memory_errors(endpoint: Endpoint, replica_mb: int) -> Sequence[FieldError]:
+    """Return an error for each endpoint that shares the replicas of this one and whose requests would no longer fit."""
+    if endpoint._state.adding:
+        return []
+    names = _sharing(endpoint).filter(memory_per_request_mb__gt=replica_mb).values_list("name", flat=True)
+    text = "gives a replica less GPU memory than memory_per_request_mb of endpoint '{}', which shares it"
+    return [FieldError("template", "conflict", text.format(name)) for name in sorted(names)]
+
+
 def require_unshared(endpoint: Endpoint) -> None:
     """Raise 409 if other endpoints share the replicas of this one."""
     names = sorted(_sharing(endpoint).values_list("name", flat=True))

@@ -61,6 +61,16 @@ def test_sharing_endpoint_has_the_template_of_the_other(tenant, user):
     assert Endpoint.objects.get(name="rerank").template["command"] == ["serve", "v2"]
 
 
+def test_template_leaves_room_for_the_requests_of_sharing_endpoints(tenant, user):
+    """They would wait for a replica until they expire."""
+    owner = make(tenant, user, template={"gpu_memory_mb": 4000})
+    share(tenant, user, memory_per_request_mb=3000)
+    with pytest.raises(Problem) as caught:
+        endpoints.change(owner.pk, {"template": {"command": ["serve"], "gpu_count": 1, "gpu_memory_mb": 2000}}, identity_for(user))  # fmt: skip
+    [error] = caught.value.errors
+    assert (error.field, "'rerank'" in error.message) == ("template", True)
+
+
 def test_shared_replica_is_not_spare_while_requests_of_any_endpoint_wait(tenant, user):
     owner = make(tenant, user, min_replicas=1)
     sharer = share(tenant, user)
