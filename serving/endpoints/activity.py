@@ -15,17 +15,18 @@ COST_HOURS = 24
 MAX_USERS, MAX_REPLICAS = 10, 100
 PERCENTILES = ("p50_seconds", "p95_seconds", "p99_seconds")
 _LOADS = f"""
-    SELECT e.id, e.tenant_id, e.name, t.name AS tenant, e.state, e.version, e.type, e.protocol, e.problem, e.max_queue,
-           e.max_replicas, e.cold_start_seconds, e.prewarming, q.queued, q.oldest_at, coalesce(g.running, 0) AS running,
+    SELECT e.id, e.tenant_id, e.name, t.name AS tenant, e.state, e.version, e.type, e.protocol, o.problem, e.max_queue,
+           o.max_replicas, o.cold_start_seconds, e.prewarming, q.queued, q.oldest_at, coalesce(g.running, 0) AS running,
            r.replicas, r.warm, date_part('epoch', now() - q.oldest_at) AS oldest_wait_seconds,
            {COLUMNS}
       FROM serving_endpoint e JOIN tenants_all t ON t.id = e.tenant_id
+      JOIN serving_endpoint o ON o.id = coalesce(e.replicas_of_id, e.id)
      CROSS JOIN LATERAL (
            SELECT count(*) AS queued, min(queued_at) AS oldest_at
              FROM serving_inferencerequest WHERE endpoint_id = e.id AND state = 'queued') q
      CROSS JOIN LATERAL (
            SELECT count(*) AS replicas, count(warm_at) AS warm
-             FROM serving_replica WHERE endpoint_id = e.id AND ended_at IS NULL) r
+             FROM serving_replica WHERE endpoint_id = o.id AND ended_at IS NULL) r
       LEFT JOIN (SELECT endpoint_id, count(*) AS running FROM serving_inferencerequest
                   WHERE state = 'running' GROUP BY endpoint_id) g ON g.endpoint_id = e.id
       {JOINS}
@@ -67,21 +68,23 @@ _COSTS = f"""
      WHERE place <= %(most)s ORDER BY endpoint_id, place
 """
 _REPLICAS = """
-    SELECT r.endpoint_id, r.job_id, j.state AS job_state, r.created_at, r.warm_at, r.is_draining,
+    SELECT e.id AS endpoint_id, r.job_id, j.state AS job_state, r.created_at, r.warm_at, r.is_draining,
            date_part('epoch', r.warm_at - r.created_at) AS cold_start_seconds, coalesce(g.running, 0) AS running,
            date_bin('5 s', greatest(r.warm_at, r.busy_at), '2000-01-01') AS used_at
-      FROM unnest(%(ids)s::bigint[]) AS e (id)
-     CROSS JOIN LATERAL (SELECT * FROM serving_replica WHERE endpoint_id = e.id AND ended_at IS NULL
+      FROM serving_endpoint e
+     CROSS JOIN LATERAL (SELECT * FROM serving_replica
+                          WHERE endpoint_id = coalesce(e.replicas_of_id, e.id) AND ended_at IS NULL
                           ORDER BY job_id LIMIT %(most)s) r
       LEFT JOIN jobs_all j ON j.id = r.job_id
       LEFT JOIN (SELECT replica_job_id, count(*) AS running FROM serving_inferencerequest
                   WHERE state = 'running' GROUP BY replica_job_id) g ON g.replica_job_id = r.job_id
-     ORDER BY r.endpoint_id, r.job_id
+     WHERE e.id = ANY(%(ids)s::bigint[]) ORDER BY e.id, r.job_id
 """
 
 
 def loads(ids: Sequence[int] | None = None) -> dict[int, Row]:
-    """Return the queue and the number of replicas of endpoints by id; None: of all that are not removed."""
+    """Return the queue and the number of replicas of endpoints by id; None: of all that are not removed. The replicas
+    of an endpoint that shares those of another one are these."""
     return {row["id"]: row for row in prepared(_LOADS, {"ids": None if ids is None else list(ids)})}
 
 

@@ -9,17 +9,17 @@ from serving.prewarming.results import COLUMNS, JOINS
 
 _ENDPOINTS = f"""
     SELECT e.id, e.name, t.name AS tenant, o.username AS owner, e.state, e.type, e.cost, e.protocol, e.template,
-           (SELECT s.name FROM serving_endpoint s WHERE s.id = e.replicas_of_id) AS shares_replicas_with,
+           CASE WHEN e.replicas_of_id IS NOT NULL THEN s.name END AS shares_replicas_with,
            e.port, e.max_batch, e.max_wait_ms, e.memory_per_request_mb, e.max_queue, e.timeout_seconds, e.min_replicas,
            e.max_replicas, e.idle_seconds, e.prewarming, e.warm_up, e.warm_up_seconds, e.version,
-           e.seconds_per_cost, e.cold_start_seconds,
-           e.problem, e.created_at,
+           e.seconds_per_cost, s.cold_start_seconds, s.problem, e.created_at,
            CASE WHEN e.allowed_users IS NOT NULL THEN
                (SELECT coalesce(array_agg(p.username ORDER BY p.username), '{{}}') FROM tenants_people p
                  WHERE p.id = ANY(e.allowed_users)) END AS allowed_users,
            coalesce(q.queued, 0) AS queued, coalesce(g.running, 0) AS running, q.oldest_wait_seconds,
            coalesce(r.replicas, 0) AS replicas, coalesce(r.warm, 0) AS warm, {COLUMNS}
       FROM serving_endpoint e JOIN tenants_all t ON t.id = e.tenant_id JOIN tenants_people o ON o.id = e.owner_id
+      JOIN serving_endpoint s ON s.id = coalesce(e.replicas_of_id, e.id)
       LEFT JOIN LATERAL (
            SELECT count(*) AS queued, date_part('epoch', now() - min(queued_at)) AS oldest_wait_seconds
              FROM serving_inferencerequest WHERE endpoint_id = e.id AND state = 'queued') q ON true
@@ -28,7 +28,7 @@ _ENDPOINTS = f"""
       LEFT JOIN LATERAL (
            SELECT count(*) AS replicas, count(warm_at) AS warm
              FROM serving_replica
-            WHERE endpoint_id = coalesce(e.replicas_of_id, e.id) AND ended_at IS NULL) r ON true
+            WHERE endpoint_id = s.id AND ended_at IS NULL) r ON true
       {JOINS}
      WHERE e.state <> 'removed' AND (%(ids)s::bigint[] IS NULL OR e.id = ANY(%(ids)s))
        AND (%(visible)s::bigint[] IS NULL OR e.tenant_id = ANY(%(visible)s))

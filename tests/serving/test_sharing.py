@@ -13,7 +13,8 @@ from gpusched.lib.api.problems import Problem
 from gpusched.lib.db.sql import query
 from serving import upkeep
 from serving.batching.dispatcher import Dispatcher, ServedEndpoint
-from serving.endpoints import endpoints
+from serving.endpoints import activity, endpoints
+from serving.endpoints.representation import represent_endpoints
 from serving.models import Endpoint, InferenceRequest, Replica
 from serving.replicas.reconcile import reconcile
 from serving.replicas.spare import SPARE_JOBS
@@ -81,6 +82,21 @@ def test_shared_replica_is_not_spare_while_requests_of_any_endpoint_wait(tenant,
     assert [row["job_id"] for row in query(SPARE_JOBS)] == [job_id]
     ask(sharer, user)
     assert query(SPARE_JOBS) == []
+
+
+def test_sharing_endpoint_is_shown_with_the_replicas_that_serve_it(tenant, user):
+    owner = make(tenant, user, min_replicas=1, max_replicas=3)
+    sharer = share(tenant, user)
+    reconcile()
+    [job_id] = live()
+    make_warm(job_id, 30)
+    Endpoint.objects.filter(pk=owner.pk).update(problem="refused by a quota", cold_start_seconds=7.0)
+    [shown], load = represent_endpoints(None, [sharer.pk]), activity.loads([sharer.pk])[sharer.pk]
+    for row in (shown, load):
+        assert (row["replicas"], row["warm"], row["cold_start_seconds"]) == (1, 1, 7.0)
+        assert row["problem"] == "refused by a quota"
+    assert (load["max_replicas"], shown["shares_replicas_with"]) == (3, "embed")
+    assert [row["job_id"] for row in activity.replicas([owner.pk, sharer.pk])[sharer.pk]] == [job_id]
 
 
 @pytest.mark.parametrize(
