@@ -82,14 +82,14 @@ def _release_unclaimed(now: datetime) -> None:
         notify(reservation, "released", f"was released: {text}", "released")
 
 
-# Active hard reservations without a job: since when.
+# Active hard reservations without a job: since when. Retention deletes earlier attempts of a job before its use.
 _IDLE = """
     SELECT r.id, greatest(r.starts_at, max(a.ended_at)) AS since
       FROM scheduling_reservation r
       LEFT JOIN scheduling_reservationuse u ON u.reservation_id = r.id
       LEFT JOIN jobs_attempts a ON a.job_id = u.job_id AND a.number = u.attempt
      WHERE r.state = 'active' AND r.is_hard AND (r.is_lease OR r.claimed_at IS NOT NULL)
-     GROUP BY r.id HAVING count(u.id) = count(a.ended_at)
+     GROUP BY r.id HAVING count(a.number) = count(a.ended_at)
 """
 
 

@@ -1,11 +1,13 @@
 """The life of reservations with a clock that tests pass in: begin, no-show, notice, end, replacement (A72, A73)."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from django.utils import timezone
 
 from gpusched.lib.api.problems import Problem
+from jobs.actions import job_actions
 from jobs.models import Job, JobEvent
 from nodes.held_idle import HeldIdlePolicy
 from nodes.models import Allocation, Device, ListenerLease, Node
@@ -13,6 +15,7 @@ from notifications.models import Notice
 from scheduling.reservations import changes
 from scheduling.reservations.lifecycle import review
 from scheduling.reservations.tables import Reservation, ReservationUse
+from scheduling.worker import tasks
 from tests.factories import identity_for, make_member, make_node, make_tenant, make_user, run_cycle, submit
 from tests.scheduling.reservations.booking import device_ids, reserve
 
@@ -282,6 +285,23 @@ def test_idle_lease_is_released_after_its_owner_was_notified(user, tenant, clock
     assert state(lease) == "active"
     clock.review(82, "enforce")
     assert (state(lease), lease.is_no_show) == ("released", False)
+
+
+def test_idle_lease_is_released_after_retention_has_deleted_attempts(user, tenant, clock, settings):
+    settings.ENV = replace(settings.ENV, job_detail_retention_days="1")
+    node = make_node(gpus=1)
+    lease = reserve(user, tenant, 0, 44_000, lease=True)
+    job_id = start_inside(user, tenant, node, lease, gpu_count=1)
+    job_actions.requeue(job_id, identity_for(user))
+    node.end(f"{job_id}.1.0", reason="requeued")
+    run_cycle()
+    node.end(*node.start_all())
+    assert ReservationUse.objects.filter(job_id=job_id).count() == 2
+    Job.objects.filter(pk=job_id).update(ended_at=timezone.now() - timedelta(days=2))
+    assert tasks.drop_old_jobs() == 1
+    for minutes in (61, 82):
+        clock.review(minutes, "enforce")
+    assert state(lease) == "released"
 
 
 def test_idle_lease_stays_under_the_policy_monitor(user, tenant, clock):
