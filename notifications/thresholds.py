@@ -37,7 +37,8 @@ def _note(status: BudgetStatus) -> int:
     bound = "hard" if status.hard_gpu_hours is not None else "soft"
     used = f"{amounts.measured(status.used_gpu_hours)} of {amounts.exact(hours)} GPU-hours"
     effect = "; it starts nothing more on GPUs" if percent >= 100 and bound == "hard" else ""
-    text = f"Tenant {status.tenant} has used {percent:.0f} % of its {bound} budget: {used} ({status.period}){effect}."
+    # Rounded down: a budget of which 99.6 % are used still starts jobs.
+    text = f"Tenant {status.tenant} has used {int(percent)} % of its {bound} budget: {used} ({status.period}){effect}."
     data = {
         "tenant": status.tenant, "percent": passed[-1], "bound": bound, "used_gpu_hours": status.used_gpu_hours,
         "budget_gpu_hours": hours, "title": f"{passed[-1]} % of the budget of {status.tenant} is used", "text": text,

@@ -254,7 +254,7 @@ def test_budget_is_reported_at_each_threshold_once(sender: Sender, receiver: Rec
     webhook(make_member(tenant, Role.OWNER, "ada"), receiver.url, tenant)
     budgets.change(tenant.pk, {"hard_gpu_hours": 100.0, "soft_gpu_hours": None, "days": None}, actor="test")
     real = budgets.statuses
-    for used in (10, 51, 60, 85, 101):
+    for used in (10, 51, 60, 99.6, 101):
         monkeypatch.setattr(
             budgets, "statuses", lambda *a, u=used, **k: [replace(s, used_gpu_hours=u) for s in real(*a, **k)]
         )
@@ -264,6 +264,7 @@ def test_budget_is_reported_at_each_threshold_once(sender: Sender, receiver: Rec
     assert (
         receiver.requests[0].json["data"]["text"].startswith("Tenant nlp has used 51 % of its hard budget: 51.0 of 100")
     )
+    assert "has used 99 % of its hard budget: 99.6 of 100" in receiver.requests[1].json["data"]["text"]
 
 
 def test_incidents_go_to_admins_only(sender: Sender, receiver: Receiver):
