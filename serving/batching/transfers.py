@@ -24,7 +24,7 @@ async def load(requests: Sequence[Claimed]) -> tuple[list[Claimed], list[Outcome
         try:
             payload = await asyncio.get_running_loop().run_in_executor(_threads, payloads.read, request.payload_file)
             loaded.append(request._replace(payload=payload))
-        except OSError as error:
+        except Exception as error:  # each storage raises its own
             logger.exception("the payload of task %d cannot be read", request.id)
             failed.append(_failed(request.id, request.attempt, "input_lost", f"the input cannot be read: {error}"))
     return loaded, failed
@@ -44,7 +44,7 @@ async def _stored(outcome: Outcome) -> Outcome:
         return _failed(outcome.id, outcome.attempt, "result_too_large", text)
     try:
         name = await asyncio.get_running_loop().run_in_executor(_threads, payloads.store, result)
-    except OSError as error:
+    except Exception as error:  # each storage raises its own
         logger.exception("the result of task %d cannot be stored", outcome.id)
         return _failed(outcome.id, outcome.attempt, "result_not_stored", f"the result cannot be stored: {error}")
     return outcome._replace(result=None, result_file=name, result_bytes=len(result))

@@ -222,18 +222,35 @@ def test_payload_that_cannot_be_read_fails_its_request_alone(endpoint, user, tmp
     assert [(outcome.id, outcome.error_code) for outcome in failed] == [(lost, "input_lost")]
 
 
+def test_payload_in_a_storage_that_does_not_answer_fails_its_request_alone(endpoint, user, monkeypatch):
+    def fail(name):
+        raise StorageError("no answer")
+
+    large, small = send(endpoint, user, b"a" * (300 * KIB), b"b")
+    requests = claim([large, small])
+    monkeypatch.setattr(payloads, "read", fail)
+    loaded, failed = asyncio.run(transfers.load(requests))
+    assert [request.id for request in loaded] == [small]
+    assert [(outcome.id, outcome.error_code) for outcome in failed] == [(large, "input_lost")]
+
+
 def storages_path(folder, number):
     return Path(folder) / InferenceRequest.objects.get(pk=number).payload_file
 
 
-def test_result_that_cannot_be_stored_fails_its_request(monkeypatch):
-    def full(data):
-        raise OSError(28, "No space left on device")
+class StorageError(Exception):
+    """As an object store raises it."""
 
-    monkeypatch.setattr(payloads, "store", full)
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), StorageError("no answer")])
+def test_result_that_cannot_be_stored_fails_its_request(monkeypatch, error):
+    def fail(data):
+        raise error
+
+    monkeypatch.setattr(payloads, "store", fail)
     [outcome] = asyncio.run(transfers.store([Outcome(1, 1, b"x" * (300 * KIB))]))
     assert (outcome.error_code, outcome.result) == ("result_not_stored", None)
-    assert "No space left" in outcome.error
+    assert str(error) in outcome.error
 
 
 def test_files_are_deleted_with_their_task(endpoint, user, tmp_path):
