@@ -5,7 +5,9 @@ import re
 import subprocess
 from pathlib import Path
 
+import httpx
 import pytest
+from django.http.request import validate_host
 from django.urls import URLPattern
 
 from gpusched.env import Env
@@ -25,6 +27,7 @@ from scheduling.status.metrics import metrics
         ("gpu.internal", "auto", True),
         ("gpu.internal", "acme", False),
         ("10.0.0.7", "auto", True),
+        ("fd00::7", "auto", True),
     ],
 )
 def test_caddy_accepts_the_configuration(
@@ -42,6 +45,26 @@ def test_caddy_accepts_the_configuration(
     assert issuers == (["internal"] if is_internal else [])
     assert ("verify_if_given" in text) == bool(agent_ca)
     assert name in text and (f":{https_port}" in text)
+
+
+@pytest.mark.parametrize(
+    ("name", "port", "url", "host"),
+    [
+        ("gpu.example.org", 443, "https://gpu.example.org", "gpu.example.org"),
+        ("10.0.0.7", 8443, "https://10.0.0.7:8443", "10.0.0.7"),
+        ("fd00::7", 443, "https://[fd00::7]", "[fd00::7]"),
+        ("fd00::7", 8443, "https://[fd00::7]:8443", "[fd00::7]"),
+    ],
+)
+def test_server_takes_requests_to_its_public_address(tmp_path: Path, name: str, port: int, url: str, host: str) -> None:
+    """Otherwise it refuses each request and each login, and the address that `up` prints is none."""
+    proxy = TlsProxy(name, Env(tls_https_port=port), tmp_path, "127.0.0.1:8000")
+    assert proxy.url == url and httpx.URL(url).port == (None if port == 443 else port)
+    assert validate_host(httpx.Request("GET", url).headers["Host"].removesuffix(f":{port}"), [host])
+    allowed, trusted = (
+        proxy.settings()[f"GPUSCHED_{each}"].split(",") for each in ("ALLOWED_HOSTS", "TRUSTED_ORIGINS")
+    )
+    assert host in allowed and trusted == [url]
 
 
 def test_every_address_of_the_metrics_is_for_private_addresses_only(tmp_path: Path) -> None:

@@ -88,9 +88,14 @@ class TlsProxy:
     upstream: str
 
     @property
+    def host(self) -> str:
+        """Return the name as URLs and Host headers have it: an address of IPv6 in brackets."""
+        return f"[{self.name}]" if ":" in self.name else self.name
+
+    @property
     def url(self) -> str:
         port = "" if self.env.tls_https_port == 443 else f":{self.env.tls_https_port}"
-        return f"https://{self.name}{port}"
+        return f"https://{self.host}{port}"
 
     @property
     def is_internal(self) -> bool:
@@ -118,7 +123,7 @@ class TlsProxy:
         return {
             "GPUSCHED_BEHIND_TLS": "true",
             "GPUSCHED_TRUSTED_PROXIES": trusted,
-            "GPUSCHED_ALLOWED_HOSTS": _joined(self.env.allowed_hosts, self.name),
+            "GPUSCHED_ALLOWED_HOSTS": _joined(self.env.allowed_hosts, self.host),
             "GPUSCHED_TRUSTED_ORIGINS": _joined(self.env.trusted_origins, self.url),
         }
 
@@ -127,9 +132,9 @@ class TlsProxy:
         agent_ca = self.env.tls_agent_ca
         issuer = " internal" if self.is_internal else ""
         client_auth = _CLIENT_AUTH % json.dumps(str(Path(agent_ca).absolute())) if agent_ca else ""
-        redirect = "" if self.env.tls_https_port == 443 else _REDIRECT % (self.name, self.url)
+        redirect = "" if self.env.tls_https_port == 443 else _REDIRECT % (self.host, self.url)
         site = _CADDYFILE % {
-            "name": self.name,
+            "name": self.host,
             # Caddy refuses a directive `tls` without an argument.
             "tls": f"\ttls{issuer}{client_auth}\n" if issuer or client_auth else "",
             "agents": _AGENTS if agent_ca else "",
