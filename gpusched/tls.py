@@ -3,7 +3,10 @@
 The handshake comes before the first byte of a request, so without trust no token, name or job leaves the machine."""
 
 import ssl
+from contextlib import suppress
 from pathlib import Path
+
+from gpusched.protocol.addresses import is_local
 
 CA_FILE, CERTIFICATE_FILE = "GPUSCHED_CA_FILE", "GPUSCHED_CERTIFICATE_FILE"
 NEXT_STEP = (
@@ -17,13 +20,14 @@ class TlsFileError(ValueError):
 
 
 def verify(url: str, ca_file: str = "", certificate_file: str = "") -> "ssl.SSLContext | bool":
-    """Return httpx's `verify` for this address. Without files: the authorities that httpx trusts.
+    """Return httpx's `verify` for this address. Without files: the authorities that httpx trusts, or, if it is one of
+    this machine, the machine's.
 
     `ca_file`: trust only its authorities. `certificate_file`: the client's own certificate with its key, for a server
     that asks for one. Raises TlsFileError."""
     if not url.startswith("https:"):
         return False  # loading certificates takes longer than a request
-    return context(ca_file, certificate_file) if ca_file or certificate_file else True
+    return context(ca_file, certificate_file) if ca_file or certificate_file or is_local(url) else True
 
 
 def context(ca_file: str = "", certificate_file: str = "") -> ssl.SSLContext:
@@ -35,12 +39,25 @@ def context(ca_file: str = "", certificate_file: str = "") -> ssl.SSLContext:
         result = ssl.create_default_context(cafile=ca_file or None)
     except (OSError, ssl.SSLError) as error:
         raise TlsFileError(f"{ca_file} has no certificates in PEM that can be read: {error}") from error
-    if certificate_file:
-        try:
-            result.load_cert_chain(certificate_file)
-        except (OSError, ssl.SSLError) as error:
-            raise TlsFileError(f"{certificate_file} has no certificate with its key in PEM: {error}") from error
+    _load_certificate(result, certificate_file)
     return result
+
+
+def reload(present: ssl.SSLContext, ca_file: str = "", certificate_file: str = "") -> None:
+    """Read the files again, for the next connections: they may have been replaced. A file that cannot be used now
+    changes nothing. Authorities that were read before stay trusted."""
+    with suppress(OSError, TlsFileError):
+        if ca_file:
+            present.load_verify_locations(ca_file)
+        _load_certificate(present, certificate_file)
+
+
+def _load_certificate(into: ssl.SSLContext, certificate_file: str) -> None:
+    try:
+        if certificate_file:
+            into.load_cert_chain(certificate_file)
+    except (OSError, ssl.SSLError) as error:
+        raise TlsFileError(f"{certificate_file} has no certificate with its key in PEM: {error}") from error
 
 
 def _is_file(name: str) -> bool:

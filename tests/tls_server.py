@@ -51,13 +51,17 @@ class Authority:
 
 
 class RecordingServer:
-    """`with RecordingServer(file) as server:` accepts TLS connections; `received` is what clients sent, decrypted."""
+    """`with RecordingServer(file) as server:` accepts TLS connections; `received` is what clients sent, decrypted.
+    `clients`: the authority whose certificates clients must have."""
 
-    def __init__(self, certificate_file: Path) -> None:
+    def __init__(self, certificate_file: Path, clients: Path | None = None) -> None:
         self.received = b""
         self.handshakes = 0
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.load_cert_chain(certificate_file)
+        if clients:
+            self._context.load_verify_locations(clients)
+            self._context.verify_mode = ssl.CERT_REQUIRED
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"https://127.0.0.1:{self._listener.getsockname()[1]}"
 

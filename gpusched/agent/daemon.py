@@ -23,6 +23,7 @@ from gpusched import tls
 from gpusched.agent import identity as identities
 from gpusched.agent import threads
 from gpusched.agent.host.machine import Machine
+from gpusched.agent.http_client import HttpClient
 from gpusched.agent.identity import Identity, JoinError
 from gpusched.agent.link import run_connection
 from gpusched.agent.log_shipping import run_shipping
@@ -69,9 +70,11 @@ def run(plan: Plan) -> None:
     pool = threads.start()
     with usable(plan.data_dir):
         joined = list(pool.map(lambda name: _identity(plan, name), plan.machines))
+    first = max(joined, key=lambda identity: identity.url.startswith("https:"))  # the one with certificates, if any
+    http = HttpClient(first.url, first.ca_file, first.certificate_file)
     with asyncio.Runner() as runner:
         try:
-            runner.run(_run(plan, joined, pool))
+            runner.run(_run(plan, joined, pool, http))
         except BaseException as error:  # noqa: BLE001 - it ends the process; closing the loop could block for ever
             end_process(error)
 
@@ -120,7 +123,7 @@ def _identity(plan: Plan, name: str) -> Identity:
     return current
 
 
-async def _run(plan: Plan, joined: Sequence[Identity], pool: ThreadPoolExecutor) -> None:
+async def _run(plan: Plan, joined: Sequence[Identity], pool: ThreadPoolExecutor, http: HttpClient) -> None:
     loop = asyncio.get_running_loop()
     loop.set_default_executor(pool)
     stop = asyncio.Event()
@@ -133,10 +136,7 @@ async def _run(plan: Plan, joined: Sequence[Identity], pool: ThreadPoolExecutor)
         node = Node(directory, identity, plan.machines[identity.name], launcher, plan.join_token, plan.log_max_mb << 20)
         nodes[str(directory / "ranks")] = node
     notifications = _open_socket(plan.data_dir / "doorbell")
-    limits = httpx.Limits(max_connections=8, max_keepalive_connections=8)
-    secure = next((identity for identity in joined if identity.url.startswith("https:")), None)
-    verify = tls.verify(secure.url, secure.ca_file, secure.certificate_file) if secure else False
-    async with httpx.AsyncClient(timeout=10, limits=limits, verify=verify) as http:
+    async with http:
         lost: asyncio.Future[None] = loop.create_future()
         parts = [keep_running(partial(_keep_listening, notifications, nodes), "the notification socket", "")]
         for node in nodes.values():

@@ -10,13 +10,12 @@ import httpx
 import msgspec
 
 from gpusched import tls
-from gpusched.agent import answers
+from gpusched.agent import answers, http_client
 from gpusched.agent.rank_files import rank_dir
 from gpusched.protocol.addresses import redirect_target, split
 from gpusched.protocol.agent_messages import Join, Joined, NodeFacts
 
 FILE = "identity.json"
-JOIN_SECONDS = 10.0
 _PATH = "/agent/join"
 _decode = msgspec.json.Decoder(Joined).decode
 
@@ -79,11 +78,6 @@ def with_tls(identity: Identity, ca_file: str, certificate_file: str) -> Identit
     )
 
 
-def is_near(url: str) -> bool:
-    """Return True if traffic to these addresses stays on the machine."""
-    return all(httpx.URL(address).host in ("localhost", "127.0.0.1", "::1") for address in split(url))
-
-
 def join(directory: Path, previous: Identity, url: str, token: str, facts: NodeFacts) -> Identity:
     """Join, or join again, at the first of the addresses that answers, and store the credential. Raises JoinError."""
     token = _clean(token)
@@ -126,13 +120,12 @@ def _clean(token: str) -> str:
 def _join_at(url: str, previous: Identity, token: str, facts: NodeFacts) -> Joined:
     message = Join(name=previous.name, node_key=previous.node_key, facts=facts)
     try:
-        answer = httpx.post(
-            f"{url}{_PATH}",
-            content=msgspec.json.encode(message),
-            headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
-            timeout=JOIN_SECONDS,
-            verify=tls.verify(url, previous.ca_file, previous.certificate_file),
-        )
+        with http_client.blocking(url, previous.ca_file, previous.certificate_file) as http:
+            answer = http.post(
+                f"{url}{_PATH}",
+                content=msgspec.json.encode(message),
+                headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
+            )
     except tls.TlsFileError as error:
         raise JoinError(str(error)) from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:

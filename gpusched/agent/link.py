@@ -21,6 +21,7 @@ from gpusched.agent.identity import Identity, JoinError
 from gpusched.agent.node import Node
 from gpusched.agent.streams.streams import Streams
 from gpusched.agent.supervision import Pulse, until_first
+from gpusched.protocol.addresses import is_local
 from gpusched.protocol.agent_messages import BOOT_HEADER, Desired
 from gpusched.protocol.streams import HEADER, HEADER_VALUE
 
@@ -155,6 +156,7 @@ async def _connected(node: Node) -> ClientConnection:
             connection = await connect(
                 url,
                 ssl=_tls_context(node.identity),
+                proxy=None if is_local(node.url) else True,
                 additional_headers=headers,
                 compression=None,
                 max_size=MAX_BYTES,

@@ -17,8 +17,10 @@ from gpusched.agent.host import service
 from gpusched.agent.host.machine import Machine, PretendMachine, PretendSpec, RealMachine
 from gpusched.agent.identity import JoinError
 from gpusched.json_log import JsonLines
+from gpusched.protocol.addresses import is_local
 from gpusched.protocol.findings import as_json as json_of
 from gpusched.protocol.findings import as_lines
+from gpusched.proxies import ProxyError
 
 app = typer.Typer(
     help="Run jobs on this node for a gpusched control plane.", no_args_is_help=True, pretty_exceptions_enable=False
@@ -86,7 +88,7 @@ def main() -> None:
     logging.getLogger("websockets").setLevel("WARNING")
     try:
         app(default_map=_configured())
-    except (JoinError, ConfigError, daemon.AlreadyRunning) as error:
+    except (JoinError, ConfigError, ProxyError, daemon.AlreadyRunning) as error:
         daemon.log_startup(str(error))
         raise SystemExit(1) from error
 
@@ -117,7 +119,7 @@ def join(
         previous = identity.with_tls(identity.load(directory, name), ca_file, certificate_file)
         joined = identity.join(directory, previous, url, token, facts)
     typer.echo(f"joined {joined.url} as node {joined.name}")
-    if joined.url.startswith("http:") and not identity.is_near(joined.url):
+    if joined.url.startswith("http:") and not is_local(joined.url):
         typer.echo("note: http is not encrypted; put TLS in front of the server, and join over https", err=True)
     start = f"systemctl enable --now {service.UNIT}" if _has_unit() else "gpusched-agent run"
     typer.echo(f"now check the node: gpusched-agent doctor\nthen start it: {start}", err=True)

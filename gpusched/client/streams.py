@@ -13,7 +13,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, WebSocketE
 from gpusched import __version__, tls
 from gpusched.client.config import Config
 from gpusched.client.errors import GpuschedError, Invalid, Unreachable, from_answer
-from gpusched.protocol.addresses import Addresses
+from gpusched.protocol.addresses import Addresses, is_local
 
 _OPEN_SECONDS = 20.0
 _MESSAGE_BYTES = 64 << 10
@@ -141,6 +141,7 @@ async def _open(address: str, config: Config, path: str) -> JobStream:
         connection = await connect(
             address.replace("http", "ws", 1) + path,
             ssl=_tls_context(config),
+            proxy=None if is_local(address) else True,
             additional_headers=headers,
             user_agent_header=None,
             compression=None,

@@ -1,9 +1,20 @@
 """The addresses of one control plane, `https://a,https://b`: a client uses one, and the next if that fails."""
 
+from urllib.parse import urlsplit
+
 
 def split(text: str) -> tuple[str, ...]:
     """Return the addresses in a text, without spaces, final slashes and repetitions."""
     return tuple(dict.fromkeys(part.strip().rstrip("/") for part in text.split(",") if part.strip()))
+
+
+def is_local(text: str) -> bool:
+    """Return True if traffic to these addresses stays on the machine. No proxy of the environment is asked for them:
+    it does not lead back here, and would get the token."""
+    try:
+        return all(urlsplit(address).hostname in ("localhost", "127.0.0.1", "::1") for address in split(text))
+    except ValueError:  # no address at all
+        return False
 
 
 def redirect_target(location: str, path: str) -> str:

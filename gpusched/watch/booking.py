@@ -63,7 +63,7 @@ class ControlPlane:
     def __init__(self, config: Config) -> None:
         self._addresses = Addresses(config.url)
         # Neither a proxy of the environment nor a redirect may add another address.
-        self._http = httpx.Client(**wire.options(config), trust_env=False, follow_redirects=False)
+        self._http = wire.client(httpx.Client, config, trust_env=False, follow_redirects=False)
         self.default_tenant = config.tenant
 
     def book(self, request: Mapping[str, Any], key: str) -> Booked:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from gpusched.agent import identity as identities
+from gpusched.agent.identity import Identity
 from tests.agent.conftest import Agent
 from tests.agent.control import eventually
 from tests.agent.socket_control import SocketControl
@@ -24,7 +26,7 @@ def test_join_exits_with_a_sentence_when_a_proxy_page_answers(
     tmp_path: Path, control: SocketControl, page: bytes
 ) -> None:
     control.page = page
-    result = gpusched_agent("join", "--data-dir", str(tmp_path), control.url, "j1.token")
+    result = gpusched_agent("join", "--name", "n1", "--data-dir", str(tmp_path), control.url, "j1.token")
     assert result.returncode == 1 and "Traceback" not in result.stderr
     assert f"gpusched-agent: {control.url} did not answer like a gpusched server" in result.stderr
 
@@ -60,3 +62,33 @@ def test_agent_that_has_not_joined_waits_until_the_server_answers(
     control.page = b""
     eventually(lambda: control.syncs, 20, "the first message")
     assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def test_agent_reaches_the_server_on_its_machine_without_a_proxy(
+    agent: Agent, control: SocketControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a WebSocket, and for the log: a proxy would not lead back, and get the credential. Nothing listens at this one."""
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    for name in ("http_proxy", "https_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    key = control.run("echo", "ran")
+    agent.start()
+    assert control.end_of(key).exit_code == 0
+    eventually(lambda: control.logs.get(key) == b"ran\n", 20, "the log")
+
+
+def test_proxy_that_cannot_be_used_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the first start, and at that of a node that has joined, which systemd repeats for ever."""
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1080")
+    sentence = "the proxy in ALL_PROXY, HTTP_PROXY or HTTPS_PROXY cannot be used: "
+    node = tmp_path / "nodes" / "n1"
+    identities.save(node, Identity("n1", "key", url="http://head:8000", node_id=1, credential="n1.secret"))
+    for words in (
+        ("join", "--name", "n1", "--data-dir", str(tmp_path), "http://head:8000", "j1.token"),
+        ("run", "--name", "n1", "--data-dir", str(tmp_path)),
+    ):
+        result = gpusched_agent(*words)
+        assert result.returncode == 1 and "Traceback" not in result.stderr
+        assert f"gpusched-agent: {sentence}" in result.stderr
+    assert sentence in gpusched_agent("doctor", "--data-dir", str(tmp_path)).stdout

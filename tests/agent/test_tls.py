@@ -1,16 +1,20 @@
 """An agent over TLS: to a server that it does not trust it sends neither its join token nor its credential (A84)."""
 
+import contextlib
 import os
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 
 from gpusched.agent import identity as identities
 from gpusched.agent.daemon import directory_of
+from gpusched.agent.http_client import HttpClient
 from gpusched.agent.identity import Identity
 from tests.agent.conftest import ROOT
 from tests.tls_server import Authority, RecordingServer
@@ -90,3 +94,28 @@ def test_missing_ca_file_stops_the_start(server: RecordingServer, tmp_path: Path
     result = join(server.url, tmp_path, "--ca-file", str(tmp_path / "none.pem"))
     assert result.returncode == 1 and "none.pem does not exist" in result.stderr and "Traceback" not in result.stderr
     assert server.handshakes == 0
+
+
+async def test_logs_continue_once_expired_certificates_are_replaced(authority: Authority, tmp_path: Path) -> None:
+    """Their connections end after seconds, and the agent runs for months. A file that is being written changes nothing."""
+    former = Authority(tmp_path, "former authority")
+    ca_file, certificate_file = tmp_path / "ca.crt", tmp_path / "node.crt"
+    ca_file.write_bytes(former.file.read_bytes())
+    certificate_file.write_bytes(former.issue("n1").read_bytes())
+    with RecordingServer(authority.issue("localhost"), clients=authority.file) as server:
+        async with HttpClient(server.url, str(ca_file), str(certificate_file)) as http:
+
+            async def is_refused() -> bool:
+                with contextlib.suppress(httpx.TransportError, ssl.SSLError):
+                    return (await http.post(f"{server.url}/agent/logs")).status_code != 200
+                return True
+
+            assert await is_refused()
+            ca_file.write_bytes(authority.file.read_bytes())
+            assert await is_refused() and await is_refused()  # it trusts the server now
+            certificate = authority.issue("n1").read_bytes()
+            certificate_file.write_bytes(certificate[:100])
+            assert await is_refused() and await is_refused()
+            certificate_file.write_bytes(certificate)
+            assert await is_refused()
+            assert not await is_refused()

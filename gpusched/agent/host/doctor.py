@@ -10,8 +10,8 @@ from pathlib import Path
 
 import httpx
 
-from gpusched import tls
-from gpusched.agent import config
+from gpusched import proxies, tls
+from gpusched.agent import config, http_client
 from gpusched.agent import identity as identities
 from gpusched.agent.config import Config, ConfigError
 from gpusched.agent.containers import gpu_support, runtimes
@@ -25,11 +25,11 @@ from gpusched.agent.rank_files import rank_dir
 from gpusched.protocol.addresses import split
 from gpusched.protocol.agent_messages import Hint
 from gpusched.protocol.findings import FAIL, MAX_SKEW_SECONDS, OK, SOME_SKEW_SECONDS, WARN, Finding
+from gpusched.proxies import ProxyError
 
 # Below the minimum perhaps only the ends of jobs can still be written; logs and jobs soon use ten times that.
 MIN_FREE_MB, FEW_FREE_MB = 512, 5120
 MIN_FREE_FILES = 10_000
-SERVER_SECONDS = 10.0
 DRIVER = Path("/proc/driver/nvidia/version")
 
 
@@ -191,13 +191,14 @@ def _server(directory: Path) -> Iterator[Finding]:
 
 def _reach(identity: Identity) -> Iterator[Finding]:
     try:
-        with httpx.Client(
-            timeout=SERVER_SECONDS, verify=tls.verify(identity.url, identity.ca_file, identity.certificate_file)
-        ) as http:
+        with http_client.blocking(identity.url, identity.ca_file, identity.certificate_file) as http:
             # The shortest request that needs the credential: the server checks that before the key.
             answer = http.post(f"{identity.url}/agent/logs", headers={"Authorization": f"Bearer {identity.credential}"})
     except tls.TlsFileError as error:
         yield Finding("server", FAIL, str(error), "correct --ca-file or --certificate-file, and join again")
+        return
+    except ProxyError as error:
+        yield Finding("server", FAIL, str(error), proxies.NEXT_STEP)
         return
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         if why := tls.distrust(error):

@@ -32,8 +32,7 @@ def mcp(ctx: typer.Context) -> None:
 
     with connect(ctx) as client:
         config = client.config
-    options = {**wire.options(config), "timeout": httpx.Timeout(60.0, connect=5.0)}
-    with httpx.Client(**options) as http:
+    with wire.client(httpx.Client, config, timeout=httpx.Timeout(60.0, connect=5.0)) as http:
         for line in sys.stdin:
             if line.strip() and (answer := _answer(http, client.addresses, line)) is not None:
                 print(json.dumps(answer), flush=True)

@@ -51,7 +51,7 @@ class AsyncConnection:
         self.config = config.resolve(url, token, tenant, ca_file=ca_file)
         self.patience_seconds, self.on_retry = patience_seconds, on_retry
         self.addresses = Addresses(self.config.url)
-        self._http = httpx.AsyncClient(**wire.options(self.config), transport=transport)
+        self._http = wire.client(httpx.AsyncClient, self.config, transport=transport)
 
     async def __aenter__(self) -> Self:
         return self

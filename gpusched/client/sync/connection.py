@@ -52,7 +52,7 @@ class Connection:
         self.config = config.resolve(url, token, tenant, ca_file=ca_file)
         self.patience_seconds, self.on_retry = patience_seconds, on_retry
         self.addresses = Addresses(self.config.url)
-        self._http = httpx.Client(**wire.options(self.config), transport=transport)
+        self._http = wire.client(httpx.Client, self.config, transport=transport)
 
     def __enter__(self) -> Self:
         return self

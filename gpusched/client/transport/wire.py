@@ -3,17 +3,19 @@
 import inspect
 import ssl
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import msgspec
 
-from gpusched import __version__, tls
+from gpusched import __version__, proxies, tls
 from gpusched.client.config import Config
 from gpusched.client.errors import Invalid
 from gpusched.client.transport.call import Call
 from gpusched.client.transport.retries import NoResponse
+from gpusched.protocol.addresses import is_local
 
+C = TypeVar("C", httpx.Client, httpx.AsyncClient)
 # A submit waits for a durable commit; reads of a busy server can take a while. Connecting is quick or hopeless.
 _READ_SECONDS, _CONNECT_SECONDS = 30.0, 5.0
 # Until the next address is tried, if the host of one does not answer at all.
@@ -21,7 +23,17 @@ _NEXT_SECONDS = 2.0
 TIMEOUT = httpx.Timeout(_READ_SECONDS, connect=_CONNECT_SECONDS)
 
 
-def options(config: Config) -> dict[str, Any]:
+def client(kind: type[C], config: Config, **options: Any) -> C:
+    """Return a client of httpx for this control plane. Raises Invalid if a file of certificates or a proxy of the
+    environment cannot be used."""
+    try:
+        with proxies.usable():
+            return kind(**{**_options(config), **options})
+    except proxies.ProxyError as error:
+        raise Invalid(str(error), next_step=proxies.NEXT_STEP) from error
+
+
+def _options(config: Config) -> dict[str, Any]:
     """Return the arguments of httpx's clients."""
     headers = {"User-Agent": f"gpusched/{__version__}", "Accept": "application/json"}
     if config.token:
@@ -33,7 +45,7 @@ def options(config: Config) -> dict[str, Any]:
     except tls.TlsFileError as error:
         raise Invalid(f"{tls.CA_FILE}: {error}") from error
     timeout = httpx.Timeout(_READ_SECONDS, connect=_NEXT_SECONDS) if "," in config.url else TIMEOUT
-    return {"headers": headers, "timeout": timeout, "verify": verify}
+    return {"headers": headers, "timeout": timeout, "verify": verify, "trust_env": not is_local(config.url)}
 
 
 def request(call: Call[Any], address: str) -> dict[str, Any]:
