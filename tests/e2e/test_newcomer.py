@@ -18,13 +18,21 @@ from tests.system.stack import ROOT, Stack
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
+# The port "discard", where nothing listens.
+NO_PROXY_HERE = "http://127.0.0.1:9"
 
 
 class WithAgent(Stack):
-    """As `make up` starts it, from nothing: with an agent for this machine."""
+    """As `make up` starts it, from nothing: with an agent for this machine, and with the environment of a company: a
+    proxy that does not lead back to this machine, and a time zone."""
 
     no_agent = ()
     is_prepared = False
+
+    def environment(self) -> dict[str, str]:
+        hidden = ("no_proxy", "NO_PROXY")
+        own = {name: value for name, value in super().environment().items() if name not in hidden}
+        return {**own, "http_proxy": NO_PROXY_HERE, "https_proxy": NO_PROXY_HERE, "TZ": "Asia/Kathmandu"}
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +57,15 @@ def test_job_starts_without_any_admin_call(up: Stack) -> None:
     """A01: fresh install, defaults only; the agent of this machine joins by itself."""
     done = command(up, "run", "--gpus", "0", "--", "sh", "-c", "echo from the job; echo aside >&2; exit 7", code=7)
     assert done.stdout == "from the job\naside\n"
+
+
+def test_job_has_the_time_zone_of_the_machine(up: Stack) -> None:
+    assert command(up, "run", "--gpus", "0", "--", "date", "+%z").stdout == "+0545\n"
+
+
+def test_supervisors_ask_the_server_without_a_proxy(up: Stack) -> None:
+    environment = {**up.environment(), "GPUSCHED_HTTP_PORT": str(up.port)}
+    subprocess.run([sys.executable, "manage.py", "ready"], cwd=ROOT, env=environment, timeout=60, check=True)
 
 
 def test_submit_ps_why_logs_cancel(up: Stack) -> None:

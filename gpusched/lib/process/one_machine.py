@@ -13,9 +13,9 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -29,7 +29,7 @@ from gpusched.lib.process import part_logs, tls_proxy
 from gpusched.lib.process.children import die_with_parent
 from gpusched.lib.process.parts import Fork, Part
 from gpusched.lib.process.tls_proxy import AUTHORITY, TlsProxy
-from gpusched.lib.web.local_address import local_host
+from gpusched.lib.web.local_address import local_host, without_proxy
 
 # Two models, so that model constraints and best fit by memory have an effect.
 PRETEND_FLEET = ("2:NVIDIA A100-SXM4-40GB:40960:8:64:524288", "2:NVIDIA H100 80GB HBM3:81559:8:96:1048576")
@@ -83,6 +83,7 @@ class Machine:
     shared: socket.socket | None = None
     stopping: bool = False
     new_password: str | None = None  # of the admin, until it is shown
+    zone: str | None = field(default_factory=lambda: os.environ.get("TZ"))  # as the jobs see it: Django sets its own
 
     def run(self) -> None:
         began = time.monotonic()
@@ -233,6 +234,7 @@ class Machine:
             "GPUSCHED_DATA_DIR": str(self.data_dir),
             "GPUSCHED_HTTP_PORT": str(self.port),
             "PYTHONUNBUFFERED": "1",
+            "no_proxy": without_proxy(self.env.http_host),
         }
         if self.proxy:
             settings |= self.proxy.settings()
@@ -275,13 +277,14 @@ class Machine:
 
     def _agent_environment(self, facts: dict[str, str | None]) -> dict[str, str]:
         """Return the agent's environment, with the join token: other users can read a command line."""
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("GPUSCHED_", "DATABASE_URL"))}
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("GPUSCHED_", "DATABASE_URL", "TZ"))}
         agent_settings = {k: v for k, v in os.environ.items() if k.startswith("GPUSCHED_AGENT_")}
         heartbeat = {"GPUSCHED_HEARTBEAT_SECONDS": str(self.env.heartbeat_seconds), "PYTHONUNBUFFERED": "1"}
         # Started as root, the machine has no other users, as in most containers.
         return {
             "GPUSCHED_AGENT_ALLOW_ROOT": "true",
             **inherited,
+            **({} if self.zone is None else {"TZ": self.zone}),
             **agent_settings,
             **heartbeat,
             "GPUSCHED_JOIN_TOKEN": facts["join_token"] or "",
@@ -293,12 +296,9 @@ class Machine:
     def _wait_until_ready(self) -> bool:
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline and not self.stopping:
-            try:
-                with urllib.request.urlopen(f"{self.url}/ready", timeout=2) as answer:  # noqa: S310  # nosec B310
-                    if answer.status == 200 and self._is_proxy_ready():
-                        return True
-            except (urllib.error.URLError, OSError):
-                pass
+            with suppress(OSError), urllib.request.urlopen(f"{self.url}/ready", timeout=2) as answer:  # noqa: S310  # nosec B310
+                if answer.status == 200 and self._is_proxy_ready():
+                    return True
             self._restart_fallen()
             self._pause(0.1)
         if not self.stopping:

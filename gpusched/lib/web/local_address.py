@@ -1,5 +1,7 @@
 """The address of the web server for clients on its own machine: supervisors, health checks and an agent."""
 
+import urllib.request
+
 
 def local_host(http_host: str) -> str:
     """Return that address, as URLs and Host headers have it, for a server that listens on `http_host`."""
@@ -7,3 +9,11 @@ def local_host(http_host: str) -> str:
     if http_host in ("0.0.0.0", "::"):  # noqa: S104  # nosec B104
         return "127.0.0.1"
     return f"[{http_host}]" if ":" in http_host else http_host
+
+
+def without_proxy(http_host: str) -> str:
+    """Return the variable `no_proxy` with that address added, so that no proxy of the environment is asked for it."""
+    host = local_host(http_host)
+    present = urllib.request.getproxies_environment().get("no", "")
+    # Programs differ in how they write an address of IPv6.
+    return ",".join(dict.fromkeys(part for part in (present, host, host.strip("[]")) if part))
