@@ -29,8 +29,14 @@ class Service:
 
 def unit_text(programs: Path) -> str:
     """Return the unit for an installation whose programs are in this folder."""
-    template = SERVER_ROOT / "deploy" / UNIT
-    return template.read_text().replace("/opt/gpusched/bin", str(programs))
+    template, program = SERVER_ROOT / "deploy" / UNIT, "gpusched-agent"
+    return template.read_text().replace(f"/opt/gpusched/bin/{program}", quoted(programs / program))
+
+
+def quoted(path: Path) -> str:
+    """Return the path as a word of a unit, where spaces separate words, and % begins a placeholder."""
+    text = str(path).replace("%", "%%")
+    return f'"{text}"' if " " in text else text
 
 
 def installed() -> Service | None:

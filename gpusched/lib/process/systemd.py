@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpusched.agent.host.service import quoted
+
 TARGET = "gpusched.target"
 # The settings of all units.
 SETTINGS = Path("/etc/gpusched/server.env")
@@ -95,7 +97,7 @@ def settings_of_units(file: Path) -> Mapping[str, str]:
 
 def server_units(where: Installation) -> dict[str, str]:
     """Return the units of the server by file name."""
-    server = where.programs / "gpusched-server"
+    server = quoted(where.programs / "gpusched-server")
     units = {}
     if where.has_database:
         units[DATABASE] = _unit(where, DATABASE, "database", [f"ExecStart={server} database"], type="notify")
@@ -127,10 +129,10 @@ def _unit(where: Installation, name: str, title: str, commands: list[str], type:
         type=type,
         after="".join(f" {unit}" for unit in needs),
         requires=f"Wants={' '.join(needs)}\n" if needs else "",
-        mounts="".join(f"RequiresMountsFor={path}\n" for path in where.writable),
+        mounts="".join(f"RequiresMountsFor={quoted(path)}\n" for path in where.writable),
         settings=SETTINGS,
         commands="".join(f"{command}\n" for command in commands),
         hardening=_HARDENING.format(
-            user=where.user, writable="".join(f"ReadWritePaths={path}\n" for path in where.writable)
+            user=where.user, writable="".join(f"ReadWritePaths={quoted(path)}\n" for path in where.writable)
         ),
     )
