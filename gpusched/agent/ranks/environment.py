@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import secrets
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ def job_spec(directory: Path, spec: RankSpec, node: str, confinement: Confinemen
         text = spec.script if spec.script.startswith("#!") else f"#!/bin/sh\n{spec.script}"
         script.write_text(text, "utf-8")  # whatever the agent's locale
         script.chmod(0o700)
-        argv = [str(script), *argv]
+        argv = [*_interpreter(text), str(script), *argv]
     with contextlib.suppress(FileExistsError):  # a preparation was cut short
         os.mkdir(directory / rank_dir.TMP, 0o700)
     if account:
@@ -57,6 +58,13 @@ def job_spec(directory: Path, spec: RankSpec, node: str, confinement: Confinemen
         return {**spec_json, "unfit": str(refused)}
     except runtimes.NoAnswer as fault:
         return {**spec_json, "fault": str(fault)}
+
+
+def _interpreter(script: str) -> list[str]:
+    """Return the program of a script's first line, with its argument, as the kernel reads it. The kernel itself would
+    refuse a script on a file system that is mounted `noexec`, and would not name an interpreter that does not exist."""
+    line = script.partition("\n")[0].removeprefix("#!").strip(" \t")
+    return re.split("[ \t]+", line, maxsplit=1) if line else ["/bin/sh"]
 
 
 def _give(directory: Path, account: dict[str, Any]) -> None:
