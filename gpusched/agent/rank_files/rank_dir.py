@@ -15,6 +15,7 @@ Each fact is one file that appears complete. Four of the files may change; the o
     signals.json  the latest signals for it (agent; changes)
     deadline.json its deadline, for the job to read (supervisor; changes)
     tmp           temporary files (the job)
+    .reserve      disk space for stop.json or exit.json (supervisor)
 
 A supervisor holds a POSIX record lock on `lock` for as long as it lives. The job does not inherit such a lock, and the
 kernel reports its holder's pid, so the agent finds the holder even after a restart."""
@@ -42,6 +43,9 @@ SCOPE_VARIABLE = "GPUSCHED_SCOPE"
 # A closed file, a link to itself, a socket, a pipe, or a path below a file: a job of the agent's own user can leave all
 # these.
 _SPOILED = frozenset({errno.EACCES, errno.EAGAIN, errno.ELOOP, errno.ENXIO, errno.ENOTDIR, errno.ENAMETOOLONG})
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+# Space for a stop or an end, whose detail may consist of escaped characters.
+_RESERVE, _RESERVED_BYTES = ".reserve", 8192
 _FLOCK = "hhqqi4x"  # struct flock on 64-bit Linux: type, whence, start, len, pid
 
 
@@ -67,12 +71,49 @@ def write(directory: Directory, name: str, fact: dict[str, Any], *, durable: boo
         os.rename(temporary, f"{directory}/{name}")
 
 
+def reserve(directory: Directory) -> None:
+    """Take space for a fact that must also be written once the disk is full, perhaps by the rank's own log. OSError if
+    there is none."""
+    handle = os.open(f"{directory}/{_RESERVE}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(handle, 0, _RESERVED_BYTES)
+    finally:
+        os.close(handle)
+
+
+def write_surely(directory: Directory, name: str, fact: dict[str, Any]) -> None:
+    """Write a stop or an end; on a full disk, into the space that is reserved for it."""
+    try:
+        write(directory, name, fact)
+    except OSError as error:
+        # Nobody reads the stop after the end.
+        spares = (_RESERVE, STOP) if name == EXIT else (_RESERVE,)
+        if error.errno not in FULL or not any(_write_over(directory, spare, name, fact) for spare in spares):
+            raise
+
+
+def _write_over(directory: Directory, spare: str, name: str, fact: dict[str, Any]) -> bool:
+    """Write the fact into the space of another file, which becomes the fact's. Return False without that file."""
+    temporary = f"{directory}/.{name}.{os.getpid()}"
+    try:
+        os.rename(f"{directory}/{spare}", temporary)  # agent and supervisor may try at once: one succeeds
+    except FileNotFoundError:
+        return False
+    handle = os.open(temporary, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.ftruncate(handle, os.write(handle, json.dumps(fact).encode()))
+    finally:
+        os.close(handle)
+    os.rename(temporary, f"{directory}/{name}")
+    return True
+
+
 def write_in_the_end(directory: Directory, name: str, fact: dict[str, Any]) -> None:
     """Write the file, and retry until it is written; the process holds the rank meanwhile. Otherwise, on a full disk, a
     job that ended well would count as lost and run again. Without the directory, give up."""
     while True:
         try:
-            return write(directory, name, fact)
+            return write_surely(directory, name, fact)
         except OSError:
             if not os.path.exists(directory):
                 return None

@@ -100,7 +100,7 @@ class Journal:
     def stop(self, key: str, reason: str, grace_seconds: int) -> None:
         """Ask a rank to end. A rank that has not started never will."""
         directory = self._make(key)
-        rank_dir.write(directory, rank_dir.STOP, {"reason": reason, "grace_seconds": grace_seconds})
+        rank_dir.write_surely(directory, rank_dir.STOP, {"reason": reason, "grace_seconds": grace_seconds})
         if rank_dir.try_lock(directory) is None:
             self._end_unstarted(directory, reason)
         wake_supervisor(directory)
@@ -141,9 +141,13 @@ class Journal:
         """Drop a rank whose end and log the server has. Record the key before the directory goes: one of both always
         exists."""
         if not self.is_dropped(key):
-            self._record_end(key)
-            _append(self._dropped_file, f"{key}{self._plane} {time.time():.0f}".encode())
-            self._dropped[f"{key}{self._plane}"] = time.time()
+            try:
+                self._record(key)
+            except OSError as error:
+                if error.errno not in rank_dir.FULL:
+                    raise
+                os.truncate(self.ranks / key / rank_dir.LOG, 0)  # it may be what fills the disk
+                self._record(key)
         secret_files.remove(
             self.ranks / key, rank_dir.read(self.ranks / key, rank_dir.SPEC)
         )  # of one that never started
@@ -160,10 +164,13 @@ class Journal:
             with contextlib.suppress(msgspec.MsgspecError):  # cut off by a crash
                 yield msgspec.json.decode(fact, type=Ended)
 
-    def _record_end(self, key: str) -> None:
+    def _record(self, key: str) -> None:
+        """Record that a key is dropped, and its end."""
         if (ended := self._end(key)) is not None:
             fact = msgspec.json.encode(msgspec.structs.replace(ended, seconds_ago=None, log_bytes=0, left={}))
             _append(self._ends_file, f"{key}{self._plane} ".encode() + fact)
+        _append(self._dropped_file, f"{key}{self._plane} {time.time():.0f}".encode())
+        self._dropped[f"{key}{self._plane}"] = time.time()
 
     def _discard(self, key: str) -> None:
         """Move a rank out of the way, whatever its job put into its directory; `empty_trash` removes it."""
@@ -267,7 +274,7 @@ class Journal:
             )  # a leftover container does not run after a boot
         elif not _end_strays(directory, _leader(started)):
             return False
-        rank_dir.write(directory, rank_dir.EXIT, fact)
+        rank_dir.write_surely(directory, rank_dir.EXIT, fact)
         return True
 
     def _read_dropped(self) -> Iterator[tuple[str, float]]:

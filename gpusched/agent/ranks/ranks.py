@@ -323,7 +323,11 @@ class Ranks:
             fact = rank_dir.read(directory, rank_dir.LOG_LIMIT)
             if fact is None or not isinstance(fact.get("bytes"), int):
                 fact = {"bytes": max(self._log_max_bytes, log_truncation.MIN_BYTES)}
-                rank_dir.write(directory, rank_dir.LOG_LIMIT, fact)
+                try:
+                    rank_dir.write(directory, rank_dir.LOG_LIMIT, fact)
+                except OSError as error:  # a full disk, perhaps by this log, whose space is free once it is sent
+                    if error.errno not in rank_dir.FULL:
+                        raise
             rank.log_limit = int(fact["bytes"])
         return rank.log_limit
 

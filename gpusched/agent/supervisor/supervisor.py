@@ -106,6 +106,8 @@ def _acquire(directory: str) -> bool:
             if rank_dir.is_taken(handle):
                 return False
             os.write(handle, rank_dir.boot_id().encode())
+            with contextlib.suppress(OSError):
+                rank_dir.reserve(directory)
             return True
         if rank_dir.try_lock(directory):
             return False
