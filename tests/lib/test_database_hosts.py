@@ -5,6 +5,7 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,7 +22,9 @@ from gpusched.agent.processes import descendants, signal_all
 from gpusched.lib.db.connections import django_database
 from gpusched.lib.db.embedded import FAST, Server
 from gpusched.lib.db.hosts import Hosts
+from gpusched.lib.db.locks import Lock
 from gpusched.lib.db.outages import is_outage
+from gpusched.lib.process import backups
 from tests.system.standby import start_pair
 
 
@@ -46,11 +49,14 @@ def pair(django_db_blocker: DjangoDbBlocker) -> Iterator[tuple[Server, Server]]:
         shutil.rmtree(folder)
 
 
+def url_of(*servers: Server) -> str:
+    hosts = ",".join(quote(str(server._sockets()), safe="/") for server in servers)
+    return f"{servers[0].url().split('?')[0]}?host={hosts}"
+
+
 def connect_to(*servers: Server) -> DatabaseWrapper:
     """Return Django's connection to the primary of these servers."""
-    hosts = ",".join(quote(str(server._sockets()), safe="/") for server in servers)
-    url = f"{servers[0].url().split('?')[0]}?host={hosts}"
-    connection = ConnectionHandler({"default": django_database(url)})["default"]
+    connection = ConnectionHandler({"default": django_database(url_of(*servers))})["default"]
     assert isinstance(connection, DatabaseWrapper)
     return connection
 
@@ -103,6 +109,23 @@ def test_connection_to_a_server_that_became_read_only_is_an_outage_and_is_replac
             assert cursor.fetchone()[1] == str(standby.data)
     finally:
         connection.close()
+
+
+def test_backup_and_restore_find_the_server_that_accepts_writes(pair: tuple[Server, Server], tmp_path: Path) -> None:
+    """The first host of the address may be a standby, since a failover: a restore could not write there, and did not
+    notice that gpusched runs with the other one."""
+    primary, standby = pair
+    url = url_of(standby, primary)
+    with psycopg.connect(primary.url(), autocommit=True) as connection:
+        connection.execute("CREATE TABLE person (id int PRIMARY KEY)")
+        file = backups.back_up(tmp_path, url, "key", tmp_path, datetime(2026, 1, 1, tzinfo=UTC))
+        connection.execute("INSERT INTO person VALUES (1)")
+        connection.execute("SELECT pg_advisory_lock(%s)", [Lock.LEADER])
+        with pytest.raises(backups.BackupError, match="gpusched is running: a worker"):
+            backups.restore(file, tmp_path, url, lambda url: lambda: 0)
+        connection.execute("SELECT pg_advisory_unlock(%s)", [Lock.LEADER])
+        assert backups.restore(file, tmp_path, url, lambda url: lambda: 0) == 0
+        assert connection.execute("SELECT id FROM person").fetchall() == []
 
 
 def test_next_connection_begins_with_the_host_of_the_latest_one(pair: tuple[Server, Server]) -> None:

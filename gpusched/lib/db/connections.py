@@ -4,7 +4,7 @@ from typing import Any
 
 import psycopg
 from django.db import connection
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from gpusched.env import SettingError
 from gpusched.lib.db.hosts import hosts
@@ -35,25 +35,34 @@ def django_database(url: str) -> dict[str, Any]:
     if not url.startswith(("postgres://", "postgresql://")):
         raise SettingError("GPUSCHED_DATABASE_URL must start with postgresql://; gpusched needs PostgreSQL")
     try:
-        options: dict[str, Any] = conninfo_to_dict(url)
+        options = _parameters(url)
     except psycopg.ProgrammingError:
         form = "postgresql://user:password@host:port/name; several hosts are separated by commas"
         raise SettingError(f"GPUSCHED_DATABASE_URL is not a valid address; its form is {form}") from None
-    host = options.pop("host", "")
-    if "," in host:
-        options = {"target_session_attrs": "read-write", "connect_timeout": SEVERAL_SECONDS, **options}
     return {
         "ENGINE": "gpusched.lib.db.engine",
         "NAME": options.pop("dbname", ""),
         "USER": options.pop("user", ""),
         "PASSWORD": options.pop("password", ""),
-        "HOST": host,
+        "HOST": options.pop("host", ""),
         "PORT": str(options.pop("port", "")),
         "CONN_HEALTH_CHECKS": True,
         "CONN_MAX_AGE": None,
         # Only explicitly prepared statements are (gpusched.lib.db.sql.prepared); None, the default, would disable them.
         "OPTIONS": {**SILENCE, **options, "prepare_threshold": 1_000_000},
     }
+
+
+def writable(url: str) -> str:
+    """Return an address by which any client of PostgreSQL finds, among several hosts, the one that accepts writes."""
+    return make_conninfo(**_parameters(url))
+
+
+def _parameters(url: str) -> dict[str, Any]:
+    parameters: dict[str, Any] = conninfo_to_dict(url)
+    if "," in str(parameters.get("host", "")):
+        return {"target_session_attrs": "read-write", "connect_timeout": SEVERAL_SECONDS, **parameters}
+    return parameters
 
 
 def connect() -> psycopg.Connection[Any]:

@@ -16,6 +16,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from gpusched.lib.db import embedded
+from gpusched.lib.db.connections import writable
 from gpusched.lib.db.locks import Lock
 from gpusched.lib.ownership import give_to_owner
 from gpusched.lib.process.children import die_with_parent
@@ -50,6 +51,7 @@ class BackupError(RuntimeError):
 def back_up(data_dir: Path, database_url: str, secret_key: str, directory: Path, now: datetime) -> Path:
     """Write a backup into `directory` and return its file, which only this user can read. gpusched may run."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    database_url = writable(database_url)  # a standby may be behind
     target = directory / f"gpusched-{now:%Y%m%dT%H%M%SZ}.tar"
     with tempfile.TemporaryDirectory(dir=directory) as place:
         dump, key, archive = (Path(place) / name for name in (DUMP, KEY, "backup.tar"))
@@ -115,7 +117,7 @@ def _require_tables(url: str) -> None:
 def database(data_dir: Path, database_url: str) -> Iterator[str]:
     """Yield the address of the database. Without `database_url`, start the embedded server meanwhile."""
     if database_url:
-        yield database_url
+        yield writable(database_url)
         return
     server = embedded.Server(data_dir / "postgres")
     server.start(preexec=die_with_parent(signal.SIGINT))
