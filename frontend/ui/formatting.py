@@ -10,6 +10,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
 from frontend.ui.wait_groups import group_of
+from gpusched.protocol import amounts
 from gpusched.protocol.times import MOMENT, format_duration
 
 STATE_SYMBOLS: Mapping[str, str] = {
@@ -119,8 +120,12 @@ def mib(value: Any) -> str:
 
 
 def number(value: Any) -> str:
-    """Format a number with at most two decimals; None becomes n/a."""
-    return "n/a" if value is None else f"{float(value):,.2f}".rstrip("0").rstrip(".")
+    """Format a number with at most two decimals, or, below 0.01, two digits; None becomes n/a."""
+    if value is None:
+        return "n/a"
+    if 0 < abs(float(value)) < 0.01:
+        return amounts.exact(float(f"{float(value):.2g}"))
+    return f"{float(value):,.2f}".rstrip("0").rstrip(".")
 
 
 def short_model(name: str) -> str:
