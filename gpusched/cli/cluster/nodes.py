@@ -13,7 +13,7 @@ from gpusched.cli.terminal.output import Column, Format, age
 from gpusched.cli.terminal.session import connect
 from gpusched.client.errors import Invalid
 from gpusched.protocol import amounts
-from gpusched.protocol.addresses import split
+from gpusched.protocol.addresses import is_local, split
 from gpusched.protocol.affinity import taint_of, taint_text
 
 if TYPE_CHECKING:
@@ -294,6 +294,8 @@ def join_token(
         token = msgspec.structs.replace(token, command=_at_all_heads(token.command, split(client.config.url)))
     if form is Format.TABLE and token.command:
         messages.note(f"on the new node: {token.command}")
+        if is_local(client.config.url):
+            messages.note("from another machine, write an address of this server in place of the local one")
     output.one(token, form, text=token.token, name=token.token)
 
 
