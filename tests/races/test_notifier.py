@@ -132,6 +132,30 @@ def test_listener_hears_of_direct_changes_of_its_process_at_once_and_only_once(m
     assert [message["tasks"] for message in heard if "tasks" in message] == [[1], [2], [3], [4]]
 
 
+def test_listener_hears_another_process_whose_backend_has_the_number_of_its_old_one(monkeypatch):
+    """As after a restart of PostgreSQL in a container, where process numbers begin anew."""
+    heard: list[dict[str, list[int]]] = []
+
+    async def scenario(other):
+        monkeypatch.setattr(notifier, "backend_pid", other.info.backend_pid)
+        listener = Listener()
+        listener.subscribe(heard.append)
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            while not heard:  # it listens
+                await asyncio.sleep(0.01)
+            for message in ({"tasks": [7]}, {"jobs": [8]}):
+                other.execute("SELECT pg_notify(%s, %s)", [CHANNEL, json.dumps(message)])
+            while {"jobs": [8]} not in heard:
+                await asyncio.sleep(0.01)
+        assert listener._task is not None
+        listener._task.cancel()
+
+    notifier.flush()
+    with psycopg.connect(**connection_parameters(), autocommit=True) as other:
+        asyncio.run(scenario(other))
+    assert heard[1:] == [{"tasks": [7]}, {"jobs": [8]}]
+
+
 def test_listener_hears_of_equal_direct_changes_once_a_turn():
     """As of submits to one endpoint by many clients."""
     heard: list[dict[str, list[int]]] = []

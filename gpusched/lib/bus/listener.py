@@ -51,6 +51,7 @@ class Listener:
     async def _listen(self) -> None:
         async with await connect_async() as connection:
             await connection.execute(f"LISTEN {CHANNEL}")
+            notifier.forget_backend()
             self._notify(EVERYTHING)
             async for notification in connection.notifies():
                 message = json.loads(notification.payload)

@@ -63,6 +63,10 @@ class Notifier:
         with self._state:
             return self._state.wait_for(lambda: not self._is_busy and not self._has_changes(), timeout_seconds)
 
+    def forget_backend(self) -> None:
+        """Forget the process of a PostgreSQL that may have ended, until the next message."""
+        self.backend_pid = None
+
     def stop(self) -> None:
         """End the thread and its connection. The next change starts them again."""
         self.flush()
@@ -122,7 +126,8 @@ class Notifier:
 
 
 class Transport:
-    """Publish through NOTIFY on a connection that opens when needed; `connected` gets the process of its server."""
+    """Publish through NOTIFY on a connection that opens when needed. `connected` gets the process of its server before
+    each message: another connection can have that number once PostgreSQL has restarted."""
 
     _connection: psycopg.Connection[Any] | None = None
 
@@ -145,7 +150,7 @@ class Transport:
     def _notify(self, messages: list[tuple[str, str]]) -> None:
         if self._connection is None or self._connection.closed:
             self._connection = connect()
-            self._connected(self._connection.info.backend_pid)
+        self._connected(self._connection.info.backend_pid)
         sql = ", ".join("pg_notify(%s, %s)" for _ in messages)
         try:
             self._connection.execute(f"SELECT {sql}", [word for pair in messages for word in pair])
