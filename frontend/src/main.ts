@@ -114,6 +114,7 @@ if (chips.length > 0 || document.querySelector("[data-live]") !== null) {
 }
 document.addEventListener("htmx:afterSettle", () => {
   regions.scan();
+  applyFilter();
   tick(document);
 });
 addEventListener("pageshow", () => refreshRestored());

@@ -135,6 +135,16 @@ def test_quota_edit_shows_effect(page: Page, stack: Stack) -> None:
         client.set_quota("default", Quota(version=client.quota("default").version))
 
 
+def test_filter_hides_a_tenant_that_comes_later(page: Page, stack: Stack) -> None:
+    page.goto("/tenants/?q=default")
+    expect(page.locator("#tenants.is-on tr[id=default]")).to_be_visible()
+    stack.client().create_tenant("unfiltered")
+    row = page.wait_for_selector("#unfiltered", state="attached")
+    assert row is not None and not row.is_visible()
+    page.locator("[data-filter]").fill("")
+    expect(page.locator("#unfiltered")).to_be_visible()
+
+
 def test_tenant_bars_stay_in_card_on_phone(page: Page) -> None:
     page.set_viewport_size({"width": 320, "height": 640})
     page.goto("/tenants/")
