@@ -36,15 +36,16 @@ class ServingHub:
         self._hung: set[int] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="serving-upkeep")
+        self._forget_thread = ThreadPoolExecutor(1, thread_name_prefix="serving-forget")
         self._replica_jobs: frozenset[int] = frozenset()
-        self._renewed_at = self._forgot_at = self._judges_at = float("-inf")
+        self._renewed_at = self._judges_at = float("-inf")
 
     def start(self) -> None:
         """Start the tasks, once."""
         if not self._tasks:
             listener.subscribe(self._on_change)
             loop = asyncio.get_running_loop()
-            works = (self._dispatch, self._keep_up, self._flush_counts)
+            works = (self._dispatch, self._keep_up, self._forget, self._flush_counts)
             self._tasks = [loop.create_task(supervised(work, "a task of serving")) for work in works]
 
     def dispatcher_id(self) -> int | None:
@@ -64,7 +65,8 @@ class ServingHub:
         if self._dispatcher:
             await self._dispatcher.close()
         self._thread.submit(connections.close_all)
-        self._thread.shutdown()
+        for thread in (self._thread, self._forget_thread):
+            thread.shutdown()
 
     def _on_change(self, changed: dict[str, list[int]]) -> None:
         if "endpoints" in changed:
@@ -87,6 +89,14 @@ class ServingHub:
     async def _keep_up(self) -> None:
         await self._ticks.run(self._tick)
 
+    async def _forget(self) -> None:
+        """Delete what is old, in a thread of its own: the lease must not wait for a storage with many files."""
+        while True:
+            is_complete = True
+            with suppress(DatabaseAway, WorkFailed):
+                is_complete = await run_in_thread(self._forget_thread, _forget_old)
+            await asyncio.sleep(FORGET_SECONDS if is_complete else ticks.TICK_SECONDS)
+
     async def _flush_counts(self) -> None:
         while True:
             await asyncio.sleep(ticks.TICK_SECONDS)
@@ -105,7 +115,7 @@ class ServingHub:
             if await run_in_thread(self._thread, partial(upkeep.renew_lease, dispatcher.id)):
                 self._judges_at = now + upkeep.SILENT_SECONDS
             self._renewed_at = now
-        judges_others, forgets = now >= self._judges_at, now - self._forgot_at > FORGET_SECONDS
+        judges_others = now >= self._judges_at
 
         def work() -> upkeep.Upkeep:
             upkeep.save(dispatcher.id, warm, learned)
@@ -118,8 +128,6 @@ class ServingHub:
         self._hung -= hung
         self._replica_jobs = adopted.jobs
         self._serve(dispatcher, adopted)
-        if forgets and await run_in_thread(self._thread, upkeep.forget_old):
-            self._forgot_at = now
 
     def _serve(self, dispatcher: Dispatcher, adopted: upkeep.Upkeep) -> None:
         for row in adopted.endpoints:
@@ -138,3 +146,10 @@ class ServingHub:
             served = [row["id"] for row in adopted.endpoints if row["replicas_of"] == endpoint_id]
             dispatcher.add_replica(job_id, served, memory_mb)
         dispatcher.wake()
+
+
+def _forget_old() -> bool:
+    try:
+        return not upkeep.is_used() or upkeep.forget_old()
+    finally:
+        connections.close_all()  # it is not needed again for a while

@@ -150,8 +150,8 @@ def keep_queue(*, judges_others: bool = True) -> None:
 
 def forget_old() -> bool:
     """Delete tasks whose retention is over, files without a task, replicas that ended long ago, and counts of removed
-    endpoints; refresh the cold-start times. Return False if tasks are left for the next time: the lease of this
-    process must not wait for them."""
+    endpoints; refresh the cold-start times. Return False if tasks are left for the next time: the end of this process
+    must not wait for them."""
     hours: float = settings.ENV.task_retention_hours
     began = time.monotonic()
     while hours and endings.forget(hours) == endings.MAX_AT_ONCE:

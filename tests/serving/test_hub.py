@@ -61,6 +61,38 @@ def test_request_starts_a_replica_and_idle_time_ends_it(replicas):
     assert endpoint.seconds_per_cost
 
 
+def test_lease_is_renewed_while_old_files_are_deleted_slowly(replicas, monkeypatch):
+    tenant = make_tenant("nlp")
+    make_node(gpus=1)
+    fields = {"name": "embed", "template": {"command": ["serve"], "gpu_count": 1}}
+    endpoints.create(tenant.pk, fields, identity_for(make_member(tenant)))
+    is_deleting, is_renewed, renewals = threading.Event(), threading.Event(), []
+    renew = upkeep.renew_lease
+
+    def renew_lease(dispatcher):
+        renewals.append(is_deleting.is_set())
+        return renew(dispatcher)
+
+    def forget_old():
+        is_deleting.set()
+        is_renewed.wait(60)
+        return True
+
+    monkeypatch.setattr(upkeep, "renew_lease", renew_lease)
+    monkeypatch.setattr(upkeep, "forget_old", forget_old)
+
+    async def serve():
+        hub = ServingHub(replicas.open, list, lambda job_id: None)
+        hub.start()
+        try:
+            await until(lambda: any(renewals))
+        finally:
+            is_renewed.set()
+            await hub.stop()
+
+    asyncio.run(serve())
+
+
 def test_web_process_leaves_a_replica_whose_agent_has_moved_to_another_one(replicas):
     tenant = make_tenant("nlp")
     user = make_member(tenant)

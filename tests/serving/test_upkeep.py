@@ -30,7 +30,6 @@ def test_tasks_are_deleted_after_the_time_of_the_setting(endpoint, settings, hou
 
 
 def test_deletion_of_many_tasks_goes_on_at_the_next_time(endpoint, monkeypatch):
-    """Meanwhile the lease of the web process would end, and another one take its requests."""
     monkeypatch.setattr(endings, "MAX_AT_ONCE", 1)
     monkeypatch.setattr(upkeep, "FORGET_SECONDS", 0.0)
     endings.cancel(ask(endpoint, endpoint.owner, 1))
