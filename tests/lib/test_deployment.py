@@ -2,6 +2,7 @@
 
 After an intended change of the chart, write the golden file again: python -m tests.lib.test_deployment."""
 
+import json
 import re
 import stat
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 import yaml
 from django.core.management import get_commands
 
-from gpusched.env import Env
+from gpusched.env import Env, read
 from tests.docs.blocks import blocks
 
 ROOT = Path(__file__).parents[2]
@@ -72,6 +73,19 @@ def test_values_reach_the_manifests() -> None:
     }
     assert replicas == {"gpusched-web": 3, "gpusched-cycles": 1, "gpusched-housekeeping": 1}
     assert "host: gpu.internal" in text
+
+
+def test_settings_reach_the_server_as_they_are_written() -> None:
+    """Helm reads each number as a floating one, which it writes as 1e+06."""
+    options = {"bucket_name": "logs", "location": "a&b"}
+    text = render(settings={
+        "max_queue_size": 1_000_000, "min_runtime_seconds": 2_592_000, "tick_seconds": 0.25, "mcp": False,
+        "currency": "1e3", "log_storage_options": options,
+    })  # fmt: skip
+    for container in containers(text):
+        env = read({entry["name"]: entry["value"] for entry in container["env"] if "_FILE" not in entry["name"]})
+        assert (env.max_queue_size, env.min_runtime_seconds, env.tick_seconds) == (1_000_000, 2_592_000, 0.25)
+        assert (env.mcp, env.currency, json.loads(env.log_storage_options)) == (False, "1e3", options)
 
 
 def test_chart_and_compose_run_real_commands_with_real_settings() -> None:

@@ -9,7 +9,7 @@ env:
   - {name: GPUSCHED_TRUSTED_PROXIES, value: {{ .root.Values.trustedProxies | quote }}}
   - {name: GPUSCHED_BEHIND_TLS, value: "true"}
   {{- range $name, $value := .root.Values.settings }}
-  - {name: {{ printf "GPUSCHED_%s" (upper $name) }}, value: {{ $value | toString | quote }}}
+  - {name: {{ printf "GPUSCHED_%s" (upper $name) }}, value: {{ ternary $value (toJson $value) (kindIs "string" $value) | quote }}}
   {{- end }}
 volumeMounts:
   - {name: data, mountPath: /var/lib/gpusched}
