@@ -25,9 +25,9 @@ VERSION = "1.31"
 SETTINGS = {f"GPUSCHED_{field.name.upper()}" for field in fields(Env)}
 
 
-def render(**values: Any) -> str:
+def render(release: str = "gpusched", **values: Any) -> str:
     with helm_python.Chart.load(str(CHART)) as chart:
-        files = chart.render(values, name="gpusched", namespace="default")
+        files = chart.render(values, name=release, namespace="default")
     return "".join(text for _, text in sorted(files.items()) if text.strip())
 
 
@@ -73,6 +73,20 @@ def test_values_reach_the_manifests() -> None:
     }
     assert replicas == {"gpusched-web": 3, "gpusched-cycles": 1, "gpusched-housekeeping": 1}
     assert "host: gpu.internal" in text
+
+
+def test_two_releases_in_a_namespace_keep_their_pods_apart() -> None:
+    """Requests for one would reach the web server, and so the database, of the other."""
+    pods, selectors = {}, {}
+    for release in ("production", "staging"):
+        for item in objects(render(release)):
+            if item["kind"] == "Deployment":
+                pods[item["metadata"]["name"]] = item["spec"]["template"]["metadata"]["labels"].items()
+                selectors[item["metadata"]["name"]] = item["spec"]["selector"]["matchLabels"].items()
+            elif item["kind"] == "Service":
+                assert item["spec"]["selector"].items() == selectors[item["metadata"]["name"]]
+    for name, selector in selectors.items():
+        assert [pod for pod, labels in pods.items() if selector <= labels] == [name]
 
 
 def test_settings_reach_the_server_as_they_are_written() -> None:

@@ -1,3 +1,6 @@
+{{- define "gpusched.labels" -}}
+{app.kubernetes.io/name: gpusched, app.kubernetes.io/instance: {{ (index . 0).Release.Name | quote }}, app.kubernetes.io/component: {{ index . 1 }}}
+{{- end -}}
 {{- define "gpusched.container" -}}
 image: {{ .root.Values.image }}
 args: {{ toJson .command }}
