@@ -99,7 +99,7 @@ def _write_over(directory: Directory, spare: str, name: str, fact: dict[str, Any
         os.rename(f"{directory}/{spare}", temporary)  # agent and supervisor may try at once: one succeeds
     except FileNotFoundError:
         return False
-    handle = os.open(temporary, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    handle = os.open(temporary, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)  # a job may spoil it
     try:
         os.ftruncate(handle, os.write(handle, json.dumps(fact).encode()))
     finally:
