@@ -122,6 +122,15 @@ def test_xids_are_repeated_for_their_device_for_a_while(read_gpus: ReadGpus) -> 
     assert [xid["code"] for xid in read_gpus(A100, lost + "||79")["readings"][1]["xids"]] == [31, 79]
 
 
+def test_many_xids_of_one_device_displace_none_of_another(read_gpus: ReadGpus) -> None:
+    """A program that fails in a loop causes them; the failed hardware of its neighbour must still be reported."""
+    read_gpus(A100 + "||", A100 + "||")
+    for number in range(60):
+        first, second = read_gpus(A100 + f"||31 number {number}", A100 + "||79")["readings"]
+    assert [xid["code"] for xid in first["xids"]] == [31]
+    assert [xid["code"] for xid in second["xids"]] == [79]
+
+
 def test_device_without_xid_support_has_none(read_gpus: ReadGpus) -> None:
     read_gpus(A100 + "||-", A100 + "||")
     first, second = read_gpus(A100 + "||79", A100 + "||48")["readings"]

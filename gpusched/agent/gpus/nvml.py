@@ -20,7 +20,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 MIB = 1 << 20
 XID_SECONDS = 60.0  # each reading repeats an Xid for this long
-MAX_XIDS = 50
+MAX_EVENTS = 1000  # of one reading: a program that fails in a loop must not delay it
 NO_INSTANCE = 0xFFFFFFFF  # marks an event of the whole GPU
 # MIG instances of GPU 2 have the numbers 300, 301, …: no GPU of a machine has such a high number.
 MIG_INDEX = 100
@@ -51,7 +51,8 @@ class Nvml:
         self._complaint = ""
         self._events: Any = None
         self._watched: set[int] = set()
-        self._xids: list[tuple[float, str, int]] = []  # time (monotonic), UUID, code; the latest last
+        # The latest time (monotonic) of each code of each UUID: many of one GPU displace none of another.
+        self._xids: dict[tuple[str, int], float] = {}
 
     @_locked
     def is_available(self) -> bool:
@@ -103,9 +104,9 @@ class Nvml:
         readings = [reading for index, handle in handles for reading in _readings(index, handle, _reading)]
         self._collect_xids(handles)
         now = time.monotonic()
-        self._xids = [entry for entry in self._xids if now - entry[0] < XID_SECONDS][-MAX_XIDS:]
+        self._xids = {xid: at for xid, at in self._xids.items() if now - at < XID_SECONDS}
         recent: dict[str, list[Xid]] = {}
-        for at, uuid, code in self._xids:
+        for (uuid, code), at in self._xids.items():
             recent.setdefault(uuid, []).append(Xid(code=code, seconds_ago=int(now - at)))
         return [replace(reading, xids=recent.get(reading.uuid, [])) for reading in readings]
 
@@ -120,11 +121,11 @@ class Nvml:
         """Store the Xids since the last call. A driver or device that reports no Xids has none."""
         try:
             self._watch(handles)
-            for _ in range(MAX_XIDS):
+            for _ in range(MAX_EVENTS):
                 event = pynvml.nvmlEventSetWait_v2(self._events, 0)
                 if event.eventType & pynvml.nvmlEventTypeXidCriticalError:
                     uuids = _uuids_at(event.device, int(event.gpuInstanceId))
-                    self._xids += [(time.monotonic(), uuid, int(event.eventData)) for uuid in uuids]
+                    self._xids |= {(uuid, int(event.eventData)): time.monotonic() for uuid in uuids}
         except pynvml.NVMLError:
             return  # no more events (a timeout), or no support for events
 
