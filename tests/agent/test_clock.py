@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpusched.agent.rank_files import rank_dir
+from gpusched.agent.rank_files import rank_dir, removal
 from gpusched.agent.ranks.journal import Journal
-from gpusched.protocol.agent_messages import Ended, Started
-from tests.agent.conftest import Agent
+from gpusched.protocol.agent_messages import Ended, RankSpec, Started
+from tests.agent.conftest import Agent, supervised
 from tests.agent.control import Control, eventually
 
 
@@ -35,6 +35,23 @@ def test_events_during_an_outage_are_reported_with_their_age(agent: Agent, contr
     eventually(lambda: len(ends) > 3, 10, "repetitions")
     ages = [end.seconds_ago or 0.0 for end in ends]
     assert ages == sorted(ages) and ages[-1] > ages[0] >= 1
+
+
+def test_run_time_ends_before_temporary_files_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job may leave a million of them, and is charged for its run time."""
+    began = tmp_path / "began"
+
+    def remove(path: str) -> bool:
+        if path.endswith(f"/{rank_dir.TMP}"):
+            began.write_text(f"{time.monotonic()} {rank_dir.now()}")
+        return True
+
+    monkeypatch.setattr(removal, "remove", remove)
+    spec = RankSpec(job_id=1, attempt=1, rank=0, ranks=1, name="t", argv=["true"])
+    end = rank_dir.read(supervised(tmp_path, spec), rank_dir.EXIT)
+    assert end is not None
+    monotonic, at = began.read_text().split()
+    assert end["monotonic"] <= float(monotonic) and datetime.fromisoformat(end["at"]) <= datetime.fromisoformat(at)
 
 
 @pytest.mark.parametrize("is_same_boot", [True, False])

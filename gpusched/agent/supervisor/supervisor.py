@@ -252,7 +252,8 @@ def _reap(rank: Rank) -> None:
 
 
 def _finish(rank: Rank, reason: str, detail: str | None = None) -> None:
-    """Write the end, and remove temporary files; no process of the rank lives any more."""
+    """Write the end, and remove temporary files, which may take long; no process of the rank lives any more."""
+    ended_at, clock = datetime.now(UTC), _clock(rank)
     removal.remove(f"{rank.directory}/{rank_dir.TMP}")
     for folder in (rank_dir.SECRETS_KEY, rank_dir.SOCKETS_KEY):  # the agent removes those that the specification lacks
         if folder in rank.spec:
@@ -266,10 +267,8 @@ def _finish(rank: Rank, reason: str, detail: str | None = None) -> None:
         )
         if rank.box.fault:
             reason, exit_class, detail = EndReason.NODE_FAULT, None, rank.box.fault
-    # By the monotonic clock, so that a step of the wall clock neither adds nor hides time.
-    ended_at = datetime.now(UTC)
-    if rank.started_at is not None:
-        ended_at = rank.started_at + timedelta(seconds=time.monotonic() - rank.started)
+    if rank.started_at is not None:  # a step of the wall clock neither adds nor hides time
+        ended_at = rank.started_at + timedelta(seconds=clock["monotonic"] - rank.started)
     fact = {
         "at": _iso(ended_at),
         "reason": str(reason),
@@ -280,7 +279,7 @@ def _finish(rank: Rank, reason: str, detail: str | None = None) -> None:
         **_peak(rank),
         "log_bytes": os.stat(log).st_size if os.path.exists(log) else 0,
         "exit_class": exit_class,
-        **_clock(rank),
+        **clock,
     }
     rank_dir.write_in_the_end(rank.directory, rank_dir.EXIT, fact)
     notify(rank.socket_path, rank.directory)
