@@ -48,7 +48,7 @@ def errors(endpoint: Endpoint, values: Mapping[str, Any]) -> Sequence[FieldError
 
 def memory_errors(endpoint: Endpoint, replica_mb: int) -> Sequence[FieldError]:
     """Return an error for each endpoint that shares the replicas of this one and whose requests would no longer fit."""
-    if endpoint._state.adding:
+    if not endpoint.pk:  # a new one
         return []
     names = _sharing(endpoint).filter(memory_per_request_mb__gt=replica_mb).values_list("name", flat=True)
     text = "gives a replica less GPU memory than memory_per_request_mb of endpoint '{}', which shares it"
