@@ -154,7 +154,9 @@ def send(stage: Stage, requested: tuple[Operation, Sent], previous: dict[str, st
         assert sent.must in (None, answer.status_code), message
         if answer.status_code == 401 or operation.path.endswith(("/login", "/me/password")):  # a guess is counted
             previous = {name: mark for name, mark in previous.items() if name != "tenants_loginattempts"}
-        check(answer, previous)
+        # No worker runs here, so the server is no longer ready some seconds after the cycle of the stage.
+        if not (answer.status_code == 503 and operation.path.endswith("/ready")):
+            check(answer, previous)
         transaction.set_rollback(True)
 
 
