@@ -288,5 +288,5 @@ def test_open_reason_follows_the_job_and_its_cost_appears(page: Page, client: Cl
     expect(page.locator(".job-cost")).to_be_hidden()
     client.cancel(first.id)
     expect(page.locator("#tab")).to_contain_text("It is running on")
-    expect(page.locator("#tab dl.foreseen")).to_have_count(0)
+    expect(page.locator("#tab [data-key=foreseen]")).to_have_count(0)
     expect(page.locator(".job-cost")).to_contain_text("GPU-hours")
