@@ -22,7 +22,6 @@ _LARGEST = """
     SELECT d.model, max(d.memory_mb) FROM nodes_devices d JOIN nodes_all n ON n.id = d.node_id
      WHERE d.memory_mb > 0 AND n.removed_at IS NULL GROUP BY d.model
 """
-_NO_MORE = "; no suitable GPU has more"
 _WHOLE = "so it gets whole GPUs of any size"
 # A request of more than this many times the advised memory keeps other jobs from starting.
 TOO_MUCH = 2.0
@@ -48,11 +47,16 @@ def _choice(need: MemoryNeed | None, request: JobRequest, owner: str, label: str
     if need is None:
         why = f"{owner} earlier runs of {label} are too few" if settings.ENV.predictions else "predictions are off"
         return {"gpu_memory_mb": None, "n": 0, "source": f"{why}, {_WHOLE}"}
-    source = peak_sentence(need, owner, "of each GPU", label)
+    value, limit = _within_largest(need, request)
+    return {"gpu_memory_mb": value, "n": need.runs, "source": peak_sentence(need, owner, "of each GPU", label) + limit}
+
+
+def _within_largest(need: MemoryNeed, request: JobRequest) -> tuple[int, str]:
+    """Return the advised memory of each GPU, at most what a suitable GPU can give, and the words that say so."""
     largest = largest_gpu_mb(request.gpu_models, is_shared=request.gpu_sharing == "shared")
     if largest is not None and largest < need.advised_mb:
-        return {"gpu_memory_mb": largest, "n": need.runs, "source": source + _NO_MORE}
-    return {"gpu_memory_mb": need.advised_mb, "n": need.runs, "source": source}
+        return largest, "; no suitable GPU has more"
+    return need.advised_mb, ""
 
 
 def advice(request: JobRequest, row: dict[str, Any]) -> list[dict[str, Any]]:
@@ -66,13 +70,9 @@ def advice(request: JobRequest, row: dict[str, Any]) -> list[dict[str, Any]]:
         requested = getattr(request, field) or 0
         if need is None or (resource == "gpu" and not request.gpu_count):
             continue
-        value, more = need.advised_mb, ""
-        if resource == "gpu":
-            largest = largest_gpu_mb(request.gpu_models, is_shared=request.gpu_sharing == "shared")
-            if largest is not None and largest < value:
-                value, more = largest, _NO_MORE
+        value, limit = _within_largest(need, request) if resource == "gpu" else (need.advised_mb, "")
         if value > requested or requested > TOO_MUCH * value:
-            sentence = f"{peak_sentence(need, 'your', where, label)}: request {field} {value}{more}"
+            sentence = f"{peak_sentence(need, 'your', where, label)}: request {field} {value}{limit}"
             items.append({"field": field, "value": value, "n": need.runs, "sentence": sentence})
     return items
 

@@ -9,8 +9,8 @@ def split(text: str) -> tuple[str, ...]:
 
 
 def is_local(text: str) -> bool:
-    """Return True if traffic to these addresses stays on the machine. No proxy of the environment is asked for them:
-    it does not lead back here, and would get the token."""
+    """Return True if traffic to these addresses stays on the machine. Requests to them bypass the proxies of the
+    environment: a proxy does not lead back here, and would receive the token."""
     try:
         return all(urlsplit(address).hostname in ("localhost", "127.0.0.1", "::1") for address in split(text))
     except ValueError:  # no address at all

@@ -81,7 +81,7 @@ frontier = Frontier()
 
 
 def newest_id() -> int:
-    """Return the id after which all events are new. Not the settled one: in a process that nobody has asked for long,
+    """Return the id after which all events are new. Not the settled one: in a process without such requests for long,
     that is old until no event is being written, and the reader would get all of the meantime."""
     [newest] = query("SELECT coalesce(max(id), 0) AS id FROM jobs_jobevent")
     return int(newest["id"])

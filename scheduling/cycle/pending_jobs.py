@@ -76,10 +76,8 @@ def _read_blocks(numbers: list[int], known: dict[int, _Block]) -> Iterator[Pendi
     if not numbers:
         return
     before = {id: pending for number in numbers if number in known for id, pending in known[number].jobs.items()}
-    read, changed = set(numbers), list[int]()
+    changed: list[int] = []
     for job_id, version in _versions(numbers):
-        if job_id // _BLOCK not in read:
-            continue
         if job_id in before and before[job_id].version == version:
             yield before[job_id]
         else:
@@ -88,8 +86,10 @@ def _read_blocks(numbers: list[int], known: dict[int, _Block]) -> Iterator[Pendi
 
 
 def _versions(numbers: list[int]) -> list[tuple[int, int]]:
+    """Return the ids of the pending jobs of these blocks, with the versions of their rows."""
     if len(numbers) > _FEW_BLOCKS:
-        return prepared_rows(_VERSIONS)
+        wanted = set(numbers)
+        return [row for row in prepared_rows(_VERSIONS) if row[0] // _BLOCK in wanted]
     bounds = [(number * _BLOCK, (number + 1) * _BLOCK) for number in numbers]
     return [row for bound in bounds for row in prepared_rows(_VERSIONS_OF_BLOCK, bound)]
 

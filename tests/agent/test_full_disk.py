@@ -11,6 +11,7 @@ import pytest
 from gpusched.agent.rank_files import rank_dir
 from tests.agent.conftest import Agent
 from tests.agent.control import Control, eventually
+from tests.agent.mounts import mount
 
 # It writes until the disk is full.
 FILL = "head -c 20000000 /dev/zero 2>/dev/null"
@@ -20,9 +21,7 @@ FILL = "head -c 20000000 /dev/zero 2>/dev/null"
 def disk(agent: Agent) -> Iterator[Path]:
     """The agent's directory on a file system of its own."""
     agent.directory.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(agent.directory)]
-    if subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("this user may not mount")
+    mount("-t", "tmpfs", "-o", "size=4m", "none", agent.directory)
     yield agent.directory
     if agent.process is not None and agent.process.poll() is None:
         agent.kill()

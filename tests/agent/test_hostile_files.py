@@ -19,6 +19,7 @@ from gpusched.agent.ranks.ranks import Ranks
 from gpusched.protocol.agent_messages import Ended, RankSpec
 from tests.agent.conftest import Agent
 from tests.agent.control import Control, eventually
+from tests.agent.mounts import mount
 from tests.agent.ordinary import as_ordinary_user
 from tests.agent.test_isolation import needs_root
 
@@ -38,9 +39,7 @@ def mounted(tmp_path: Path) -> Iterator[Path]:
     (tree / "below" / "mount").mkdir(parents=True)
     elsewhere.mkdir()
     (elsewhere / "precious").write_text("kept")
-    result = subprocess.run(["mount", "--bind", elsewhere, tree / "below" / "mount"], capture_output=True)
-    if result.returncode:
-        pytest.skip("this user may not mount")
+    mount("--bind", elsewhere, tree / "below" / "mount")
     yield tree
     for line in Path("/proc/self/mounts").read_text().splitlines():
         if str(tmp_path) in line:

@@ -23,7 +23,7 @@ def _none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def proxy() -> Iterator[socket.socket]:
-    """A proxy that answers nothing; `accept` raises BlockingIOError if nobody connected."""
+    """A proxy that never responds; `accept` raises BlockingIOError if nobody connected."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
         yield listener

@@ -1,4 +1,4 @@
-"""What waits for a route whose target is changed."""
+"""Deliveries of a route whose target is changed."""
 
 import pytest
 

@@ -277,13 +277,13 @@ class Machine:
 
     def _agent_environment(self, facts: dict[str, str | None]) -> dict[str, str]:
         """Return the agent's environment, with the join token: other users can read a command line."""
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("GPUSCHED_", "DATABASE_URL", "TZ"))}
+        outside = {k: v for k, v in os.environ.items() if k != "TZ" and not k.startswith(("GPUSCHED_", "DATABASE_URL"))}
         agent_settings = {k: v for k, v in os.environ.items() if k.startswith("GPUSCHED_AGENT_")}
         heartbeat = {"GPUSCHED_HEARTBEAT_SECONDS": str(self.env.heartbeat_seconds), "PYTHONUNBUFFERED": "1"}
         # Started as root, the machine has no other users, as in most containers.
         return {
             "GPUSCHED_AGENT_ALLOW_ROOT": "true",
-            **inherited,
+            **outside,
             **({} if self.zone is None else {"TZ": self.zone}),
             **agent_settings,
             **heartbeat,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpusched.env import Env, SettingError
+from gpusched.lib.web.local_address import in_url
 
 PROGRAM = "caddy"
 # The published certificate of its own authority, in the data directory.
@@ -89,8 +90,7 @@ class TlsProxy:
 
     @property
     def host(self) -> str:
-        """Return the name as URLs and Host headers have it: an address of IPv6 in brackets."""
-        return f"[{self.name}]" if ":" in self.name else self.name
+        return in_url(self.name)
 
     @property
     def url(self) -> str:
