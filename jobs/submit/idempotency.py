@@ -18,6 +18,7 @@ from gpusched.lib.api.problems import Problem, invalid, response_for
 from gpusched.lib.auth.sealing import seal_for
 from gpusched.lib.db.sql import execute, query
 from gpusched.lib.web.uploads import upload_body
+from gpusched.protocol.batches import JSON
 from gpusched.protocol.job_request import FieldError
 from tenants.auth.identity import Identity, identity_of_token
 
@@ -108,7 +109,7 @@ _CLAIM = f"""
 def _once(
     request: HttpRequest, caller: str, user_id: int, key: str, answer: Callable[[], HttpResponse]
 ) -> HttpResponse:
-    request_hash = hashlib.sha256(f"{request.get_full_path()}\n".encode() + upload_body(request)).hexdigest()
+    request_hash = _hash(request)
     _drop_expired()
     with transaction.atomic():
         params = {"caller": caller, "key": key, "request_hash": request_hash, "user_id": user_id}
@@ -128,6 +129,12 @@ def _once(
             [response.status_code, response.get("Content-Type", ""), sealed, claimed[0]["id"]],
         )
         return response
+
+
+def _hash(request: HttpRequest) -> str:
+    """Return a hash of the address, the media type if it is not JSON, and the body: the input of a task is its body."""
+    kind = "" if request.content_type == JSON else request.content_type
+    return hashlib.sha256(f"{request.get_full_path()}\n{kind}".encode() + upload_body(request)).hexdigest()
 
 
 def _replay(caller: str, key: str, request_hash: str) -> HttpResponse:

@@ -92,7 +92,7 @@ class Completions(_OpenAIView):
             max_batch=endpoint.max_batch,
             cost=endpoint.cost,
             timeout_seconds=endpoint.timeout_seconds,
-            path=request.path,
+            path=request.get_full_path(),
             body=body if asked.model == endpoint.name else _renamed(body, endpoint.name),
             accept=request.headers.get("Accept", "*/*"),
             headers=_headers(submitted),

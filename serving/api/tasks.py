@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import msgspec
 from django.db import transaction
@@ -83,7 +84,9 @@ class Tasks(APIView):
             endpoint = _usable(query["endpoint"], query.get("tenant"), caller)
             with uploads.slot(caller.username):
                 new = [uploaded_request(request, query)]
-                submitted = submit(endpoint, new, caller)
+                # A dry run stores no file, since nothing would delete it soon.
+                queued = [replace(new[0], payload=b"")] if is_dry_run(request) else new
+                submitted = submit(endpoint, queued, caller)
         else:
             body = read_body(request, NewTasks)
             endpoint, new, submitted = _submitted(body, caller)

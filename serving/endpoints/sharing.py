@@ -9,6 +9,8 @@ from serving.models import Endpoint, EndpointState, Protocol
 from tenants.auth.identity import Identity
 
 FIELD = "shares_replicas_with"
+# Fields that count only in the endpoint that has the replicas.
+_OF_REPLICAS = ("min_replicas", "max_replicas", "idle_seconds", "prewarming", "warm_up", "warm_up_seconds")
 
 
 def shared_endpoint(tenant_id: int, name: str, identity: Identity) -> Endpoint:
@@ -37,12 +39,11 @@ def errors(endpoint: Endpoint, values: Mapping[str, Any]) -> Sequence[FieldError
         found.append(FieldError("template", "conflict", f"is that of endpoint '{owner.name}'; leave it out"))
     if endpoint.protocol != Protocol.BATCH:
         found.append(FieldError("protocol", "conflict", "must be batch to share replicas"))
-    if endpoint.min_replicas:
-        text = f"does not apply: set it of endpoint '{owner.name}', which has the replicas"
-        found.append(FieldError("min_replicas", "conflict", text))
-    if endpoint.warm_up:
-        text = f"does not apply: set it of endpoint '{owner.name}', which has the replicas"
-        found.append(FieldError("warm_up", "conflict", text))
+    text = f"does not apply: set it of endpoint '{owner.name}', which has the replicas"
+    defaults = Endpoint()
+    for name in _OF_REPLICAS:
+        if values.get(name) is not None and values[name] != getattr(defaults, name):
+            found.append(FieldError(name, "conflict", text))
     return found
 
 

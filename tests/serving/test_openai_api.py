@@ -1,15 +1,17 @@
 """The OpenAI API up to the replica: models, errors in its form, limits, and the row of a request."""
 
+import asyncio
 import json
 
 import pytest
+from django.http import HttpResponse
 from django.test import Client
 
 from gpusched.lib.limits import MAX_OPENAI_BODY_BYTES
 from gpusched.lib.web.deferred import DeferredResponse
 from gpusched.protocol.states import Scope
 from serving.models import Dispatcher, InferenceRequest
-from serving.web import serving
+from serving.web import openai, serving
 from tests.api.test_access import call
 from tests.factories import make_member, make_node, make_tenant, make_token, make_user
 
@@ -195,3 +197,15 @@ def test_port_is_required_for_this_protocol(token):
     body = {"name": "x", "tenant": "nlp", "template": {"command": ["x"]}, "protocol": "openai"}
     answer = call("POST", "/api/v1/endpoints", token, body)
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, "port")
+
+
+def test_query_of_a_request_reaches_the_replica(token, monkeypatch):
+    create(token)
+    forwarded = []
+    monkeypatch.setattr(type(openai.proxy), "forward", lambda self, request: forwarded.append(request) or immediately())
+    asyncio.run(ask(token, path="/v1/chat/completions?api-version=2024-10-21&user=%C3%A9").resolve())
+    assert [request.path for request in forwarded] == ["/v1/chat/completions?api-version=2024-10-21&user=%C3%A9"]
+
+
+async def immediately():
+    return HttpResponse()

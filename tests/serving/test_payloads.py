@@ -324,3 +324,16 @@ def test_frame_of_large_bodies_is_not_copied_and_decodes_to_the_same():
 def test_default_storage_is_the_data_directory():
     assert isinstance(storages["tasks"], payloads.TaskFiles)
     assert str(storages["tasks"].base_location) == str(settings.DATA_DIR)
+
+
+def test_dry_run_of_a_large_input_leaves_no_file(endpoint, token, tmp_path):
+    answer = upload(token, PNG * 2000, "image/png", "endpoint=embed&dry_run=true")
+    assert (answer.status_code, answer.json()["items"][0]["input_bytes"]) == (200, len(PNG) * 2000)
+    assert stored(tmp_path) == []
+
+
+def test_key_with_another_media_type_is_another_request(endpoint, token):
+    first = upload(token, b"1", "image/png", key="k")
+    assert upload(token, b"1", "image/png", key="k").content == first.content
+    reused = upload(token, b"1", "application/json", key="k")
+    assert (reused.status_code, reused.json()["code"]) == (409, "idempotency_key_reused")

@@ -109,6 +109,10 @@ def test_sharing_endpoint_is_shown_with_the_replicas_that_serve_it(tenant, user)
         ({"name": "third", "protocol": "openai", "port": 8000}, "protocol"),
         ({"name": "third", "template": {"command": ["other"]}}, "template"),
         ({"name": "third", "min_replicas": 1}, "min_replicas"),
+        ({"name": "third", "max_replicas": 4}, "max_replicas"),
+        ({"name": "third", "idle_seconds": 20}, "idle_seconds"),
+        ({"name": "third", "prewarming": False}, "prewarming"),
+        ({"name": "third", "warm_up": ["cat"]}, "warm_up"),
         ({"name": "third", "memory_per_request_mb": 3000}, "memory_per_request_mb"),
     ],
 )
