@@ -171,6 +171,23 @@ def test_tail_begins_at_a_line(full: FakeServer) -> None:
     assert full.requests[0].query["offset"] == str(-(1 << 20))
 
 
+@pytest.mark.parametrize("reads_of_the_job", [0, 1])
+def test_tail_of_an_attempt_does_not_hide_the_beginning_of_the_next(full: FakeServer, reads_of_the_job: int) -> None:
+    """The new attempt begins after the tail was read: before or after the command reads the job."""
+    first, second = b"epoch 1\nepoch 2\n", b"again: epoch 1\n"
+
+    def read(request: Request) -> Answer:
+        text = second if request.query.get("attempt") == "2" else first
+        offset = int(request.query["offset"])
+        offset = max(0, len(text) + offset) if offset < 0 else min(offset, len(text))
+        return log(text[offset:], offset, len(text), complete=True, attempt=int(request.query.get("attempt", 1)))
+
+    full.on("GET", "/jobs/42/logs", read)
+    jobs = [job(state="running")] * reads_of_the_job + [job(state="completed", attempt=2)]
+    full.on("GET", "/jobs/42", sequence(*(Answer(200, each) for each in jobs)))
+    assert call(full.url, "logs", "-f", "--tail", "1", "42").stdout == "again: epoch 1\n"
+
+
 def test_no_output_is_explained_on_stderr(full: FakeServer) -> None:
     full.on("GET", "/jobs/42/logs", log(b"", complete=False, attempt=0))
     full.on("GET", "/jobs/42", Answer(200, job()))

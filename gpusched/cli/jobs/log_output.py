@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Reader:
-    """Reads the output of a job, and tracks the position, so that reading can continue after an interrupt."""
+    """Prints the output of a job as it grows. `offset`: where to begin in the attempt of `job`."""
 
     def __init__(
         self, client: "Client", job: "Job", *, attempt: int | None = None, rank: int = 0, offset: int = 0
@@ -21,20 +21,23 @@ class Reader:
 
     def read(self) -> "Job":
         """Print output until the job (or the requested attempt) has ended; return the job as last read."""
-        for item in self.client.follow(self.job.id, attempt=self.attempt, rank=self.rank, offset=self.offset):
+        offset, self.offset = self.offset, 0
+        for item in self.client.follow(self.job.id, attempt=self.attempt, rank=self.rank, offset=offset):
             if isinstance(item, Log):
                 # Bytes, not text: a piece may end in the middle of a character.
                 sys.stdout.buffer.write(item.data)
                 sys.stdout.buffer.flush()
-                self.offset = item.next_offset
-            else:
-                self._note_change(item)
-                self.job = item
+                continue
+            is_later = item.attempt > max(self.job.attempt, 1)
+            self._note_change(item, is_later)
+            self.job = item
+            if offset and is_later and self.attempt is None:
+                return self.read()  # from the beginning of this attempt: the offset belongs to the earlier one
+            offset = 0
         return self.job
 
-    def _note_change(self, job: "Job") -> None:
-        if job.attempt > max(self.job.attempt, 1):
-            self.offset = 0
+    def _note_change(self, job: "Job", is_later: bool) -> None:
+        if is_later:
             messages.note(f"job {job.id}: attempt {job.attempt}")
         reason = f": {job.reason.sentence}" if job.reason and job.reason.sentence else ""
         nodes = f" on {', '.join(job.nodes)}" if job.nodes and job.state == "running" else ""
@@ -50,15 +53,15 @@ def print_log(
     client: "Client", job_id: int, *, attempt: int | None, rank: int, tail: int | None, is_following: bool
 ) -> None:
     """Write output to stdout as raw bytes. If there is none, a note on stderr explains it."""
-    offset = 0
+    offset, attempt_seen = 0, None
     if tail is not None:
         piece = client.logs(job_id, attempt=attempt, rank=rank, offset=-_TAIL_BYTES)
         offset = piece.offset + _start_of_last_lines(piece.data, tail)
         attempt_seen = piece.attempt or None
-    else:
-        attempt_seen = None
     if is_following:
         job = client.get(job_id)
+        if attempt is None and job.attempt > (attempt_seen or 1):
+            offset = 0
         Reader(client, job, attempt=attempt, rank=rank, offset=offset).read()
         return
     if _copy(client, job_id, attempt or attempt_seen, rank, offset) == 0:
