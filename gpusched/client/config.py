@@ -141,7 +141,7 @@ def _clean_address(text: str) -> str:
         is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
         # A UnicodeError, which is a ValueError, for characters or a length that no address has.
         url.encode()
-        (parts.hostname or "").encode("idna")
+        (parts.hostname or "").encode("idna").decode("idna")
     except ValueError:
         is_good = False
     if not is_good:

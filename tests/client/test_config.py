@@ -59,7 +59,7 @@ def test_config_file_is_private_and_survives_odd_texts(file: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["gpu.example:8000", "ftp://x", "http://", "http://x:99999", "http://[", "/api",
-                                 "http://x/\udcff", "http://\udcff", f"http://{'a' * 64}.example"])  # fmt: skip
+                                 "http://x/\udcff", "http://\udcff", "http://xn--a", f"http://{'a' * 64}.example"])  # fmt: skip
 def test_invalid_url_is_refused(url: str) -> None:
     with pytest.raises(Invalid, match="not a server URL"):
         resolve(url, environ={"GPUSCHED_CONFIG": "/nonexistent"})
