@@ -59,8 +59,11 @@ _DEMANDS = """
            SELECT coalesce(json_agg(json_build_array(r.job_id, CASE WHEN r.warm_at IS NOT NULL AND NOT EXISTS (
                       SELECT 1 FROM serving_inferencerequest b
                        WHERE b.replica_job_id = r.job_id AND b.state = 'running')
-                  THEN date_part('epoch', clock_timestamp() - greatest(r.warm_at, r.busy_at)) END)), '[]') AS replicas
-             FROM serving_replica r WHERE r.endpoint_id = e.id AND r.ended_at IS NULL AND NOT r.is_draining) r
+                  THEN date_part('epoch', clock_timestamp() - greatest(r.warm_at, r.busy_at)) END,
+                  CASE WHEN j.state IN ('pending', 'held') THEN date_part('epoch', clock_timestamp() - greatest(
+                      r.created_at, CASE WHEN q.cost IS NULL THEN p.active_at END)) END)), '[]') AS replicas
+             FROM serving_replica r LEFT JOIN jobs_all j ON j.id = r.job_id
+            WHERE r.endpoint_id = e.id AND r.ended_at IS NULL AND NOT r.is_draining) r
       CROSS JOIN LATERAL (
            SELECT coalesce(array_agg(r.job_id), '{}') AS draining
              FROM serving_replica r JOIN jobs_all j ON j.id = r.job_id
@@ -147,7 +150,7 @@ def _demand(row: dict[str, Any], are_gpus_needed: bool) -> Demand:
         queued_cost=row["queued_cost"],
         running=row["running"],
         seconds_per_cost=row["seconds_per_cost"],
-        replicas=[LiveReplica(job_id, idle_seconds) for job_id, idle_seconds in row["replicas"]],
+        replicas=[LiveReplica(*replica) for replica in row["replicas"]],
         min_replicas=row["min_replicas"],
         max_replicas=row["max_replicas"],
         idle_seconds=row["idle_seconds"],

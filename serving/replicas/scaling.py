@@ -20,10 +20,12 @@ def smoothed(previous: float | None, seconds_per_cost: float) -> float:
 
 @dataclass(frozen=True)
 class LiveReplica:
-    """`idle_seconds`: since its latest request, or since it became warm; None: it is not warm, or busy."""
+    """`idle_seconds`: since its latest request, or since it became warm; None: it is not warm, or busy.
+    `waiting_seconds`: since its job waits to start, and the endpoint has had no request; None: it does not wait."""
 
     job_id: int
     idle_seconds: float | None
+    waiting_seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,9 @@ def wanted_replicas(demand: Demand) -> int:
 
 
 def decide(demand: Demand) -> Decision:
-    """Return what to start and stop now. A replica that is busy or not warm yet is stopped only with its endpoint, or
-    drained if there are more than `max_replicas`, which was lowered."""
+    """Return what to start and stop now. Of those beyond the need, replicas that wait to start are stopped first. One
+    that is busy or becomes warm is stopped only with its endpoint, or drained if there are more than `max_replicas`,
+    which was lowered."""
     wanted, live = wanted_replicas(demand), len(demand.replicas)
     if demand.is_removed or (demand.is_draining and wanted == 0):
         return Decision(0, tuple(replica.job_id for replica in demand.replicas))
@@ -82,6 +85,9 @@ def decide(demand: Demand) -> Decision:
     if live > demand.max_replicas:
         return Decision(0, (), _idle_first(demand.replicas)[: live - demand.max_replicas])
     after = 0.0 if demand.is_draining else demand.idle_seconds
+    waiting = [(replica.waiting_seconds, replica.job_id) for replica in demand.replicas if replica.waiting_seconds]
+    if unneeded := [job_id for seconds, job_id in sorted(waiting) if seconds >= after][: live - wanted]:
+        return Decision(0, tuple(unneeded))
     if demand.are_gpus_needed or (demand.is_prewarmed and wanted == 0):
         after = min(after, YIELD_SECONDS)
     idle = [(replica.idle_seconds, replica.job_id) for replica in demand.replicas if replica.idle_seconds is not None]

@@ -201,11 +201,13 @@ def test_port_is_required_for_this_protocol(token):
 
 def test_query_of_a_request_reaches_the_replica(token, monkeypatch):
     create(token)
-    forwarded = []
-    monkeypatch.setattr(type(openai.proxy), "forward", lambda self, request: forwarded.append(request) or immediately())
-    asyncio.run(ask(token, path="/v1/chat/completions?api-version=2024-10-21&user=%C3%A9").resolve())
-    assert [request.path for request in forwarded] == ["/v1/chat/completions?api-version=2024-10-21&user=%C3%A9"]
+    paths = []
 
+    async def forward(self, request):
+        paths.append(request.path)
+        return HttpResponse()
 
-async def immediately():
-    return HttpResponse()
+    monkeypatch.setattr(type(openai.proxy), "forward", forward)
+    path = "/v1/chat/completions?api-version=2024-10-21&user=%C3%A9"
+    asyncio.run(ask(token, path=path).resolve())
+    assert paths == [path]

@@ -53,6 +53,18 @@ def test_busy_or_cold_replica_is_not_stopped():
     assert decide(demand(replicas=live(None, None))) == Decision(0, ())
 
 
+def test_replica_that_waits_to_start_without_need_is_stopped_before_others():
+    def waiting(number, seconds):
+        return LiveReplica(number, None, seconds)
+
+    assert decide(demand(replicas=[waiting(1, 299.0)])) == Decision(0, ())
+    assert decide(demand(replicas=[waiting(1, 300.0)])) == Decision(0, (1,))
+    assert decide(demand(queued_cost=1, replicas=[waiting(1, 900.0)])) == Decision(0, ()), "a request waits for it"
+    both = demand(queued_cost=1, replicas=[*live(900.0), waiting(2, 400.0)], are_gpus_needed=True)
+    assert decide(both) == Decision(0, (2,))
+    assert decide(demand(replicas=[waiting(1, 60.0)], are_gpus_needed=True)) == Decision(0, ()), "it holds none"
+
+
 def test_minimum_keeps_its_replicas():
     assert decide(demand(replicas=live(500, 900, 700), min_replicas=2)) == Decision(0, (2,))
 
