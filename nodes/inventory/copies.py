@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from django.conf import settings
 
+from gpusched.lib.db.locks import Lock, acquire_in_transaction
 from gpusched.lib.db.sql import columns, prepared, query
 from gpusched.protocol.agent_messages import Sync
 
@@ -26,21 +27,29 @@ _REPORTING = """
      WHERE n.boot_id NOT IN ('', t.boot_id)
        AND abs(extract(epoch FROM clock_timestamp() - n.last_seen_at)) < %s
 """
-# Two agents on one machine: both report its boot and its GPUs. A node whose agent is silent is no hindrance.
+# Two agents on one machine: both report its boot and its GPUs. A node whose agent is silent is no hindrance. Of those
+# that come back together, the first does.
 _TWINS = """
     SELECT DISTINCT ON (n.id) n.id, o.name FROM nodes_node n
-      JOIN nodes_node o ON o.boot_id = n.boot_id AND o.id <> n.id AND o.state = 'online' AND o.removed_at IS NULL
-     WHERE n.id = ANY(%s) AND n.boot_id <> '' AND NOT n.pretend AND NOT o.pretend AND EXISTS (
+      JOIN nodes_node o ON o.boot_id = n.boot_id AND o.id <> n.id AND o.removed_at IS NULL{and_other}
+     WHERE n.id = ANY(%(ids)s) AND n.boot_id <> '' AND NOT n.pretend AND NOT o.pretend AND EXISTS (
            SELECT 1 FROM nodes_device d JOIN nodes_device e ON e.uuid = d.uuid AND e.node_id = o.id
             WHERE d.node_id = n.id AND d.health <> 'lost' AND e.health <> 'lost')
      ORDER BY n.id, o.id
 """
+_OF_ANY_STATE = _TWINS.format(and_other="")
+_ONLINE = _TWINS.format(and_other=" AND (o.state = 'online' OR o.id = ANY(%(ids)s) AND o.id < n.id)")
 TWIN_STEP = "stop one of the two agents of this machine, remove its node, and delete its directory"
 
 
 def twins(node_ids: Sequence[int]) -> dict[int, str]:
-    """Return why these nodes are refused, of those whose GPUs another online node of the same machine offers."""
-    rows = query(_TWINS, [list(node_ids)])
+    """Return why these nodes are refused, of those whose GPUs another online node of the same machine offers. Call it
+    in the transaction that brings the others online."""
+    ids = {"ids": list(node_ids)}
+    if not query(_OF_ANY_STATE, ids):
+        return {}
+    acquire_in_transaction(Lock.TWINS)  # another transaction may bring the other node online at this moment
+    rows = query(_ONLINE, ids)
     return {row["id"]: f"node '{row['name']}' of this machine offers the same GPUs" for row in rows}
 
 

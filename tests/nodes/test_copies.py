@@ -1,6 +1,7 @@
 """Of two machines with copies of one disk, only one is the node: no order reaches both."""
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import replace
 from datetime import timedelta
@@ -8,11 +9,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from django.db import connections, transaction
 from django.test import Client
 from django.utils import timezone
 
 from gpusched.lib.api.problems import Problem
-from gpusched.protocol.agent_messages import BOOT_HEADER, Join, Run
+from gpusched.lib.db.sql import query
+from gpusched.protocol.agent_messages import BOOT_HEADER, Desired, Join, Run
 from jobs.models import Job
 from nodes.agents.sync import process
 from nodes.inventory import copies
@@ -21,6 +24,7 @@ from nodes.models import Node
 from tests.api.hostile_sockets import Socket, agent_hub, connected, until_closed
 from tests.factories import FakeAgent, make_member, make_node, make_tenant, run_cycle, submit
 from tests.nodes.test_hub_outages import is_answered, plain, send, socket_of
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -133,3 +137,38 @@ def test_second_node_of_a_machine_gets_no_jobs_while_the_first_reports() -> None
     Node.objects.filter(pk=second.id).update(state="lost")
     assert first.sync().error is None
     assert Node.objects.get(pk=first.id).state == "online"
+
+
+def lost_twins() -> list[FakeAgent]:
+    first = make_node(gpus=1)
+    Node.objects.update(state="lost")
+    agents = [first, second_agent(first)]
+    Node.objects.update(state="lost")
+    return agents
+
+
+def test_of_two_nodes_of_a_machine_that_return_in_one_message_one_comes_online() -> None:
+    answers = process([(agent.id, plain(1)) for agent in lost_twins()])
+    assert [answer.error is None for answer in answers] == [True, False]
+    assert list(Node.objects.order_by("id").values_list("state", flat=True)) == ["online", "lost"]
+
+
+def in_own_connection(agent: FakeAgent) -> list[Desired]:
+    try:
+        return process([(agent.id, plain(1))])
+    finally:
+        connections.close_all()
+
+
+def test_of_two_nodes_of_a_machine_that_return_at_once_one_comes_online() -> None:
+    """The second transaction begins before the first one has ended."""
+    first, second = lost_twins()
+    answers = []
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            answers += process([(first.id, plain(1))])
+            other = pool.submit(in_own_connection, second)
+            waiting = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+            wait_for(lambda: other.done() or query(waiting), 10)
+        answers += other.result(10)
+    assert [answer.error is None for answer in answers] == [True, False]

@@ -16,6 +16,7 @@ class Lock(IntEnum):
     REPLICAS = 7_007
     PLACES = 7_008
     RESERVATIONS = 7_009
+    TWINS = 7_010
     NOTIFICATION_ROUTES = 7_020
     TERM = 7_021
     SERIES = 7_022
