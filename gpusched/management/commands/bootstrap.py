@@ -41,7 +41,9 @@ class Command(BaseCommand):
         parser.add_argument("--join-token-hours", type=float, default=1, help="validity of this machine's join token")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        if _is_migration_needed():
+        is_migration_needed = _is_migration_needed()
+        migrate.require_own_sessions()
+        if is_migration_needed:
             call_command("migrate", verbosity=0, interactive=False)
         # One transaction: after a start that fails here, the next one creates the admin, and knows the password.
         with locked(Lock.BOOTSTRAP), transaction.atomic():

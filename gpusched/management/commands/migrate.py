@@ -13,6 +13,7 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.loader import MigrationLoader
 from psycopg import errors
 
+from gpusched.lib.db import pooler
 from gpusched.lib.db.locks import Lock, locked
 from gpusched.lib.db.outages import is_outage
 from gpusched.lib.db.views import are_current, install_views
@@ -41,6 +42,7 @@ class Command(migrate.Command):
     def handle(self, *args: Any, tries: int = TRIES, **options: Any) -> None:
         """Migrate. Each migration is a transaction: one without its lock is rolled back, and earlier ones stay."""
         connection = connections[options["database"]]
+        require_own_sessions()
         with locked(Lock.MIGRATE):  # if two start together, one migrates, and the other finds nothing to do
             with connection.cursor() as cursor:
                 cursor.execute("SELECT set_config('lock_timeout', %s, false)", [f"{LOCK_SECONDS * 1000:.0f}ms"])
@@ -85,6 +87,13 @@ class Command(migrate.Command):
                     raise CommandError(f"{detail}; this migration changed nothing, run it again") from error
                 self.stderr.write(f"a table is in use, trying again: {str(error).splitlines()[0]}")
                 time.sleep(PAUSE_SECONDS)
+
+
+def require_own_sessions() -> None:
+    """Refuse a database behind a pooler, where two workers could both take the lock of the scheduler."""
+    if pooler.is_between():
+        detail = "GPUSCHED_DATABASE_URL leads to a connection pooler that does not keep a session for each client"
+        raise CommandError(f"{detail}: {pooler.ADVICE}")
 
 
 def is_needed(connection: BaseDatabaseWrapper) -> bool:
