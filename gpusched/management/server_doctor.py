@@ -14,7 +14,7 @@ from django.db.models import Q
 from django.db.models.functions import Coalesce
 
 from gpusched.env import Env
-from gpusched.lib.db import pooler
+from gpusched.lib.db import requirements
 from gpusched.lib.process.backups import last_backup
 from gpusched.protocol.findings import FAIL, MAX_SKEW_SECONDS, OK, SOME_SKEW_SECONDS, WARN, Finding
 from gpusched.settings import database_url
@@ -42,6 +42,8 @@ def examine(env: Env, data_dir: Path, now: datetime) -> list[Finding]:
     """Return all findings about this server. Without the database, return those that do not need it."""
     findings = [*check_tls(env, listening(env.http_port)), *check_last_backup(data_dir, now)]
     try:
+        if unmet := requirements.first_unmet():
+            return [*findings, Finding("requirements", FAIL, unmet.sentence, unmet.next_step)]
         with connection.cursor() as cursor:
             cursor.execute("SELECT clock_timestamp()")
             database_time = cursor.fetchone()[0]
@@ -50,12 +52,11 @@ def examine(env: Env, data_dir: Path, now: datetime) -> list[Finding]:
         # By their state: only nodes that report have a clock to compare.
         clocks = dict(Node.objects.filter(removed_at=None, state="online").values_list("name", "clock_off_seconds"))
         tokens, agents = _tokens(now), _agents(now)
-        is_pooled = pooler.is_between()
     except OperationalError as error:
         return [*findings, _unreachable(data_dir, error)]
     findings += [*check_tokens(tokens), *check_agents(*agents)]
     findings += check_clocks((now - database_time).total_seconds(), clocks)
-    return [*findings, *check_pooler(is_pooled), *check_database(values, env)]
+    return [*findings, *check_database(values, env)]
 
 
 def listening(port: int) -> list[str]:
@@ -143,15 +144,6 @@ def check_clocks(off_seconds: float, nodes: Mapping[str, float | None]) -> Itera
         yield Finding("node_clocks", _skew_level(worst), f"{len(wrong)} nodes differ from this server: {named}", step)
     else:
         yield Finding("node_clocks", OK, f"{len(nodes)} online nodes agree with this server")
-
-
-def check_pooler(is_pooled: bool) -> Iterator[Finding]:
-    """`is_pooled`: connections have no session of their own."""
-    if is_pooled:
-        sentence = "a connection pooler lends sessions: locks and notifications are lost, and requests fail"
-        yield Finding("pooler", FAIL, sentence, pooler.ADVICE)
-    else:
-        yield Finding("pooler", OK, "each connection has a session of its own")
 
 
 def check_database(values: Mapping[str, str], env: Env) -> Iterator[Finding]:

@@ -41,9 +41,7 @@ class Command(BaseCommand):
         parser.add_argument("--join-token-hours", type=float, default=1, help="validity of this machine's join token")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        is_migration_needed = _is_migration_needed()
-        migrate.require_own_sessions()
-        if is_migration_needed:
+        if _is_migration_needed():
             call_command("migrate", verbosity=0, interactive=False)
         # One transaction: after a start that fails here, the next one creates the admin, and knows the password.
         with locked(Lock.BOOTSTRAP), transaction.atomic():
@@ -58,6 +56,7 @@ class Command(BaseCommand):
 
 def _is_migration_needed() -> bool:
     try:
+        migrate.require_usable()
         return migrate.is_needed(connection)
     except OperationalError as error:
         place = f" at {host}" if (host := connection.settings_dict["HOST"]) else ""

@@ -9,11 +9,12 @@ from django.core.management.base import CommandError, CommandParser
 from django.core.management.commands import migrate
 from django.db import OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.migrations.exceptions import MigrationSchemaMissing
 from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.loader import MigrationLoader
 from psycopg import errors
 
-from gpusched.lib.db import pooler
+from gpusched.lib.db import requirements
 from gpusched.lib.db.locks import Lock, locked
 from gpusched.lib.db.outages import is_outage
 from gpusched.lib.db.views import are_current, install_views
@@ -42,7 +43,7 @@ class Command(migrate.Command):
     def handle(self, *args: Any, tries: int = TRIES, **options: Any) -> None:
         """Migrate. Each migration is a transaction: one without its lock is rolled back, and earlier ones stay."""
         connection = connections[options["database"]]
-        require_own_sessions()
+        require_usable()
         with locked(Lock.MIGRATE):  # if two start together, one migrates, and the other finds nothing to do
             with connection.cursor() as cursor:
                 cursor.execute("SELECT set_config('lock_timeout', %s, false)", [f"{LOCK_SECONDS * 1000:.0f}ms"])
@@ -54,6 +55,10 @@ class Command(migrate.Command):
                     return
                 self._retry(lambda: super(Command, self).handle(*args, **options), tries)
                 self._retry(install_views, tries)
+            except MigrationSchemaMissing as error:
+                step = "make the user of GPUSCHED_DATABASE_URL its owner"
+                detail = f"this user cannot create tables in the database: {str(error).splitlines()[0]}"
+                raise CommandError(f"{detail}; {step}") from error
             finally:
                 connection.close()  # and with it the setting and the lock
 
@@ -89,11 +94,10 @@ class Command(migrate.Command):
                 time.sleep(PAUSE_SECONDS)
 
 
-def require_own_sessions() -> None:
-    """Refuse a database behind a pooler, where two workers could both take the lock of the scheduler."""
-    if pooler.is_between():
-        detail = "GPUSCHED_DATABASE_URL leads to a connection pooler that does not keep a session for each client"
-        raise CommandError(f"{detail}: {pooler.ADVICE}")
+def require_usable() -> None:
+    """Refuse a database that does not meet the requirements."""
+    if unmet := requirements.first_unmet():
+        raise CommandError(f"{unmet.sentence}: {unmet.next_step}")
 
 
 def is_needed(connection: BaseDatabaseWrapper) -> bool:
