@@ -51,11 +51,14 @@ def test_pooler_that_lends_sessions_is_refused(command: str, tmp_path: Any) -> N
     assert finding.level == "fail"
 
 
-def test_date_style_that_the_driver_cannot_read_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("name", "value"), [("DateStyle", "German"), ("default_transaction_isolation", "serializable")]
+)
+def test_setting_with_which_requests_fail_is_refused(name: str, value: str) -> None:
     with connection.cursor() as cursor:
-        cursor.execute("SET DateStyle = 'German'")
+        cursor.execute(f"SET {name} = '{value}'")
     try:
-        with pytest.raises(CommandError, match="DateStyle"):
+        with pytest.raises(CommandError, match=name):
             call_command("migrate")
     finally:
         connection.close()

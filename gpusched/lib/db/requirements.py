@@ -24,14 +24,18 @@ class Unmet(NamedTuple):
 def first_unmet() -> Unmet | None:
     """Return the first requirement that the database does not meet."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT current_setting('server_encoding'), current_setting('DateStyle')")
-        encoding, date_style = cursor.fetchone()
+        names = ("server_encoding", "DateStyle", "default_transaction_isolation")
+        cursor.execute("SELECT " + ", ".join(f"current_setting('{name}')" for name in names))
+        encoding, date_style, isolation = cursor.fetchone()
     if encoding != "UTF8":
         step = "create it anew: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
         return Unmet(f"the database has the encoding {encoding}, in which some names cannot be stored", step)
     if not date_style.startswith("ISO"):
         step = "ALTER DATABASE … SET DateStyle = 'ISO'"
         return Unmet(f"the database has the DateStyle '{date_style}', which its driver cannot read", step)
+    if isolation != "read committed":
+        step = "ALTER DATABASE … SET default_transaction_isolation = 'read committed'"
+        return Unmet(f"the default_transaction_isolation is {isolation}, so that concurrent requests fail", step)
     with connect() as second:
         if any(_session(connection) == _session(second) for _ in range(_TRIES)):
             step = "set pool_mode = session for this database, or name PostgreSQL itself in GPUSCHED_DATABASE_URL"
