@@ -17,7 +17,7 @@ from scheduling.reservations.tables import Reservation, ReservedDevice
 _IN_SERVICE = """
     EXISTS (SELECT 1 FROM nodes_devices v JOIN nodes_all n ON n.id = v.node_id
              WHERE v.id = d.device_id AND n.removed_at IS NULL AND n.state = 'online'
-               AND v.health NOT IN ('lost', 'quarantined', 'foreign')
+               AND v.health IN ('ok', 'hot', 'dirty')
                AND (n.intent = 'open' OR EXISTS (SELECT 1 FROM nodes_allocations l WHERE l.device_id = v.id)))
 """
 _LOST = f"""

@@ -265,11 +265,13 @@ def test_node_that_returns_serves_the_reservation_again(user, tenant, clock):
     assert (reservation.problem, reservation.devices.filter(is_live=True).count()) == ("", 1)
 
 
-def test_reservation_of_one_node_moves_to_another_that_has_room_for_all(user, tenant, clock):
+@pytest.mark.parametrize("health", ["lost", "quarantined", "foreign", "degraded"])
+def test_reservation_of_one_node_moves_to_another_that_has_room_for_all(user, tenant, clock, health):
+    """A73"""
     make_node(gpus=2)
     large = make_node(gpus=4)
     reservation = reserve(user, tenant, 60, 60, gpus=2)
-    Device.objects.filter(pk=min(device_ids(reservation))).update(health="quarantined")
+    Device.objects.filter(pk=min(device_ids(reservation))).update(health=health)
     clock.review(1)
     assert {device.node_id for device in reservation.devices.filter(is_live=True)} == {large.id}
 
