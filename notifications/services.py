@@ -78,6 +78,13 @@ def open_service(target: str) -> Service:
     return Service(name, _host(name, sender), sender, recipients)
 
 
+def send_text(service: Service, title: str, text: str) -> bool:
+    """Send plain text. Apprise escapes what the service would read as HTML or Markdown."""
+    apprise = import_module("apprise")
+    sender = apprise.Apprise(service.sender, asset=_asset())
+    return bool(sender.notify(text, title, body_format=apprise.NotifyFormat.TEXT))
+
+
 def load_all() -> None:
     """Import the modules of all services, before imports are no longer possible."""
     for module, _, _ in _SERVICES.values():

@@ -124,7 +124,7 @@ class _Sending:
 def _notify(message: Message) -> Result:
     service = services.open_service(message.target)
     with _warnings() as warnings:
-        is_sent = bool(service.sender.notify(body=message.body, title=message.title))
+        is_sent = services.send_text(service, message.title, message.body)
     if is_sent:
         return Result(is_sent=True)
     text = "; ".join(warnings) or f"{service.name} did not accept it"
