@@ -61,7 +61,8 @@ def cancel(
         if series and reservation.series_id is not None:
             Reservation.objects.filter(series_id=reservation.series_id).update(recurrence="")
             later = Reservation.objects.select_related("tenant").select_for_update(of=("self",))
-            for row in later.filter(series_id=reservation.series_id, state=ReservationState.PLANNED):
+            later = later.filter(series_id=reservation.series_id, starts_at__gt=reservation.starts_at)
+            for row in later.filter(state=ReservationState.PLANNED):
                 _cancel(row, now)
             reservation.refresh_from_db()
     return reservation

@@ -118,6 +118,15 @@ def test_cancelled_series_books_no_more(user, tenant):
     assert recurrence.extend_series(timezone.now() + timedelta(weeks=2)) == 0
 
 
+def test_cancelled_series_keeps_its_earlier_occurrences(user, tenant):
+    make_node(gpus=1)
+    head = reserve(user, tenant, recurrence="weekly")
+    rows = Reservation.objects.filter(series_id=head.pk).order_by("starts_at")
+    changes.cancel(rows[2].pk, identity_for(user), series=True)
+    assert [row.state for row in rows] == ["planned", "planned", "cancelled", "cancelled"]
+    assert recurrence.extend_series(timezone.now() + timedelta(weeks=2)) == 0
+
+
 def test_series_that_is_cancelled_while_it_is_extended_books_no_more(user, tenant, monkeypatch):
     make_node(gpus=1)
     head = reserve(user, tenant, recurrence="daily")
