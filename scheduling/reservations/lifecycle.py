@@ -95,10 +95,8 @@ _IDLE = """
 
 def _reclaim_idle(rule: HeldIdlePolicy, now: datetime) -> None:
     """Notify the owners of idle reservations, and release idle leases under the policy `enforce`, by the rule for held
-    but idle GPUs."""
-    if rule.policy == "off":
-        return
-    since = {row["id"]: row["since"] for row in query(_IDLE)}
+    but idle GPUs. Under `off` none counts as idle, which voids a release that was announced."""
+    since = {} if rule.policy == "off" else {row["id"]: row["since"] for row in query(_IDLE)}
     for reservation in _open(state=ReservationState.ACTIVE, is_hard=True):
         idle_since = since.get(reservation.pk)
         if idle_since is None or now - idle_since < timedelta(minutes=rule.minutes):

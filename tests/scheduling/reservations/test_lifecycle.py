@@ -326,6 +326,17 @@ def test_idle_lease_is_not_released_without_a_warning_when_the_policy_becomes_en
     assert state(lease) == "released"
 
 
+def test_release_that_was_announced_before_the_policy_was_off_is_announced_again(user, tenant, clock):
+    make_node(gpus=1)
+    lease = reserve(user, tenant, 0, 600, lease=True)
+    for minutes, policy in ((61, "enforce"), (70, "off"), (200, "enforce"), (219, "enforce")):
+        clock.review(minutes, policy)
+        assert state(lease) == "active"
+    assert ["released at" in text for text in notices() if "idle" in text] == [True, True]
+    clock.review(221, "enforce")
+    assert state(lease) == "released"
+
+
 def test_reservations_of_an_archived_tenant_are_cancelled(user, tenant, clock):
     make_node(gpus=1)
     reservation = reserve(user, tenant, 60, 60)
