@@ -194,7 +194,7 @@ NOTICES: dict[str, tuple[str, str]] = {
         "use them or end the job; an admin can exempt it",
     ),
     Notice.RESERVATION_ENDS: (
-        "its reservation {reservation} ends at {at}; then it is stopped and returns to the queue",
+        "its reservation {reservation} ends at {at}; then it is stopped and {then}",
         "save its state, or renew the reservation (gpusched lease renew)",
     ),
 }

@@ -131,7 +131,8 @@ def _notify_idle(reservation: Reservation, since: datetime, now: datetime, then:
 
 # Jobs of active hard reservations: attempts that run there now, and started after the latest warning.
 _JOBS_INSIDE = """
-    SELECT j.id, j.attempt FROM scheduling_reservationuse u JOIN jobs_all j ON j.id = u.job_id AND j.attempt = u.attempt
+    SELECT j.id, j.attempt, j.requeue
+      FROM scheduling_reservationuse u JOIN jobs_all j ON j.id = u.job_id AND j.attempt = u.attempt
      WHERE u.reservation_id = %s AND j.state = 'running' AND j.started_at > coalesce(%s, '-infinity'::timestamptz)
      ORDER BY j.id
 """
@@ -143,7 +144,11 @@ def _warn_jobs(now: datetime) -> None:
     for reservation in _open(state=ReservationState.ACTIVE, is_hard=True, ends_at__lte=due):
         running = rows(_JOBS_INSIDE, [reservation.pk, reservation.noticed_at])
         evidence = {"reservation": reservation.pk, "at": reservation.ends_at.isoformat(timespec="seconds")}
-        entries = [(job_id, attempt, "reservation_ends", evidence) for job_id, attempt in running]
+        then = {True: "returns to the queue", False: "ends as preempted"}
+        entries = [
+            (job_id, attempt, "reservation_ends", {**evidence, "then": then[requeue]})
+            for job_id, attempt, requeue in running
+        ]
         notices.set_notice(entries, Notice.RESERVATION_ENDS, now)
         if running:
             reservation.noticed_at = now

@@ -7,6 +7,7 @@ import pytest
 from django.utils import timezone
 
 from gpusched.lib.api.problems import Problem
+from gpusched.protocol import reasons
 from jobs.actions import job_actions
 from jobs.models import Job, JobEvent
 from nodes.held_idle import HeldIdlePolicy
@@ -133,6 +134,7 @@ def test_jobs_are_warned_and_requeued_at_the_end_of_their_reservation(user, tena
     clock.review(50.1)
     job = Job.objects.get(pk=job_id)
     assert (job.state, job.reason, job.evidence["reservation"]) == ("running", "reservation_ends", reservation.pk)
+    assert reasons.sentence(job.reason, job.evidence).endswith("; then it is stopped and returns to the queue")
     clock.review(58.9)
     assert Job.objects.get(pk=job_id).state == "running"
     clock.review(59.1)
@@ -161,6 +163,9 @@ def test_job_that_may_not_be_requeued_ends_with_its_reservation(user, tenant, cl
     node = make_node(gpus=1)
     reservation = reserve(user, tenant, 0, 60)
     job_id = start_inside(user, tenant, node, reservation, requeue=False)
+    clock.review(51)
+    notice = Job.objects.get(pk=job_id)
+    assert reasons.sentence(notice.reason, notice.evidence).endswith("; then it is stopped and ends as preempted")
     clock.review(59.9)
     node.end(*node.held, reason="preempted", exit_code=None)
     job = Job.objects.get(pk=job_id)
