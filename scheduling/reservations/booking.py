@@ -68,7 +68,7 @@ def book(reservation: Reservation, identity: Identity) -> Reservation:
         wish = Wish(shape_of(reservation), reservation.starts_at, reservation.ends_at)
         if reservation.is_hard:
             limits.require_no_shows_within_limit(reservation.user_id, identity)
-        chosen = _choose(wish, reservation.is_hard, identity)
+        chosen = _choose(wish, reservation, identity)
         if reservation.is_hard:
             limits.require_within_quota(reservation, chosen)
         reservation.save(force_insert=True)
@@ -136,14 +136,16 @@ def facts(reservation: Reservation) -> dict[str, object]:
     }
 
 
-def _choose(wish: Wish, is_hard: bool, identity: Identity) -> tuple[Chosen, ...]:
+def _choose(wish: Wish, reservation: Reservation, identity: Identity) -> tuple[Chosen, ...]:
     """Return devices for the wish. A soft reservation prefers free ones, but never is in the way of anything."""
+    is_hard = reservation.is_hard
     starts_at, ends_at = wish.starts_at.timestamp(), wish.ends_at.timestamp()
     nodes = _suitable(wish, soft=not is_hard)
     if (chosen := choose(nodes, wish.shape, starts_at, ends_at)) is not None:
         return chosen
     if not is_hard:
         return choose([_emptied(node) for node in nodes], wish.shape, starts_at, ends_at) or ()
+    limits.require_possible(reservation)
     raise _refusal(nodes, wish, identity)
 
 

@@ -56,6 +56,14 @@ def require_no_shows_within_limit(user_id: int | None, identity: Identity, now: 
         )
 
 
+def require_possible(reservation: Reservation) -> None:
+    """Raise a 403 if the reservation alone exceeds a limit of its tenant: at no other time would it be accepted."""
+    for limits in query(_QUOTA, [reservation.tenant_id]):
+        for dimension, name in (("GPUs", "max_gpus"), ("GPUs per user", "max_gpus_per_user")):
+            if limits[name] is not None and reservation.gpus > limits[name]:
+                raise _exceeded(reservation, dimension, reservation.gpus, limits[name])
+
+
 def require_within_quota(reservation: Reservation, chosen: Sequence[Chosen]) -> None:
     """Raise a 403 if the tenant's hard reservations would exceed its limits of GPUs at any moment of this one: jobs
     beyond them could not start."""
@@ -90,17 +98,19 @@ def _require_at(
         checks.append((f"{word} GPUs", limit, wanted, used))
     for dimension, maximum, wanted, used in checks:
         if isinstance(maximum, int) and wanted and wanted + used > maximum:
-            detail = (
-                f"quota exceeded for tenant {reservation.tenant.name}: {dimension} requested={wanted}, "
-                f"limit={maximum}, reserved at that time={used}"
-            )
-            raise Problem(
-                403,
-                "quota_exceeded",
-                detail,
-                next_step="reserve fewer GPUs, or ask an admin to raise the quota",
-                errors=[FieldError("gpus", "quota_exceeded", detail)],
-            )
+            raise _exceeded(reservation, dimension, wanted, maximum, f", reserved at that time={used}")
+
+
+def _exceeded(reservation: Reservation, dimension: str, wanted: int, limit: int, more: str = "") -> Problem:
+    subject = f"quota exceeded for tenant {reservation.tenant.name}"
+    detail = f"{subject}: {dimension} requested={wanted}, limit={limit}{more}"
+    return Problem(
+        403,
+        "quota_exceeded",
+        detail,
+        next_step="reserve fewer GPUs, or ask an admin to raise the quota",
+        errors=[FieldError("gpus", "quota_exceeded", detail)],
+    )
 
 
 def _models_of(chosen: Sequence[Chosen]) -> Counter[str]:

@@ -172,6 +172,17 @@ def test_node_out_of_service_is_not_reserved(user, tenant):
     assert refused.value.detail == "no node in service has 1 GPU of this kind; the largest possible is 0"
 
 
+@pytest.mark.parametrize("limit", ["max_gpus", "max_gpus_per_user"])
+def test_more_gpus_than_the_quota_has_are_not_advised_for_another_time(limit):
+    make_node(gpus=2)
+    other = make_tenant()
+    reserve(make_member(other), other, gpus=2)
+    tenant = make_tenant(quota={limit: 1})
+    with pytest.raises(Problem) as refused:
+        reserve(make_member(tenant), tenant, gpus=2)
+    assert (refused.value.status, refused.value.code) == (403, "quota_exceeded")
+
+
 def test_reservations_of_a_tenant_stay_within_its_quota():
     make_node(gpus=8)
     tenant = make_tenant(quota={"max_gpus": 4, "max_gpus_by_model": {"A100": 3}})
