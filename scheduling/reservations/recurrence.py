@@ -21,7 +21,7 @@ def next_start(starts_at: datetime, recurrence: str, zone: str, first_at: dateti
     """Return the start of the occurrence after `starts_at`: at the time of day of the first one in the tenant's time
     zone, also over a change of the clocks. On a day that lacks this time, it is later by the hour that is skipped."""
     following = starts_at.astimezone(ZoneInfo(zone)) + timedelta(days=DAYS[Recurrence(recurrence)])
-    at = first_at.astimezone(ZoneInfo(zone)).time()
+    at = first_at.astimezone(ZoneInfo(zone)).time().replace(fold=0)  # else that time would be earlier
     return datetime.combine(following, at, ZoneInfo(zone)).astimezone(starts_at.tzinfo)
 
 

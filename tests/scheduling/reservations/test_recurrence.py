@@ -95,6 +95,14 @@ def test_time_of_day_that_one_day_lacks_is_back_on_the_next_day(zone, day):
     assert third.astimezone(ZoneInfo(zone)) == local + timedelta(days=2)
 
 
+def test_time_that_a_day_lacks_is_later_also_for_a_series_from_the_hour_that_came_twice():
+    """In Berlin 02:30 came twice on 25 October 2026, and there is none on 28 March 2027."""
+    zone = ZoneInfo("Europe/Berlin")
+    first, before = datetime(2026, 10, 25, 2, 30, tzinfo=zone, fold=1), datetime(2027, 3, 27, 2, 30, tzinfo=zone)
+    lacking = recurrence.next_start(before.astimezone(UTC), "daily", zone.key, first.astimezone(UTC))
+    assert lacking.astimezone(zone) == datetime(2027, 3, 28, 3, 30, tzinfo=zone)
+
+
 @pytest.mark.parametrize("hours", [24, 23.5])
 def test_occurrence_of_a_whole_day_is_in_the_way_of_none_when_the_clocks_go_forward(user, tenant, hours):
     """A72: in Berlin the day until 28 March 2027, 08:00, has 23 hours."""
