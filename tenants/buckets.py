@@ -176,20 +176,18 @@ def _room(bucket: Mapping[str, Any], cost: float) -> Room:
 def _refusal(bucket: Mapping[str, Any], limits: BucketUse, cost: float) -> Problem | None:
     """Return the refusal by this bucket, or None if it has the tokens."""
     whose = "you" if bucket["scope"] == BucketScope.USER else "your tenant"
-    need, unit = amounts.measured(cost), _UNITS[limits]
+    need, unit = amounts.exact(cost), _UNITS[limits]
     budget, burst = bucket["daily_budget"], bucket["burst"]
     if cost > burst or (budget is not None and cost > budget):
-        bound = burst if cost > burst else budget
-        detail = f"this needs {need} {unit} at once, and {whose} may use at most {amounts.measured(bound)} at once"
+        bound = burst if budget is None else min(burst, budget)
+        detail = f"this needs {need} {unit} at once, and {whose} may use at most {amounts.exact(bound)} at once"
         return Problem(400, "exceeds_burst", detail, next_step="submit less at once")
     if budget is not None and bucket["spent"] + cost > budget:
-        detail = f"{whose} used {amounts.measured(bucket['spent'])} of {amounts.measured(budget)} {unit} today"
+        detail = f"{whose} used {amounts.exact(bucket['spent'])} of {amounts.exact(budget)} {unit} today"
         seconds = bucket["day_ends_in"]
     elif bucket["level"] < cost:
         rate = bucket["rate_per_second"]
-        detail = (
-            f"{whose} may use {amounts.measured(rate)} {unit} per second, and at most {amounts.measured(burst)} at once"
-        )
+        detail = f"{whose} may use {amounts.exact(rate)} {unit} per second, and at most {amounts.exact(burst)} at once"
         seconds = (cost - bucket["level"]) / rate if rate > 0 else bucket["day_ends_in"]
     else:
         return None

@@ -125,6 +125,20 @@ def test_cost_above_the_burst_is_a_400(tenant, user):
     assert (problem.status, problem.code) == (400, "exceeds_burst")
 
 
+def test_refusals_name_limits_that_are_admitted(tenant, user):
+    """A60"""
+    bucket(tenant, rate_per_second=0.01, burst=1000.04, daily_budget=20.25)
+    assert "needs 1000.05 cost of tasks at once, and you may use at most 20.25" in refusal(tenant, user, 1000.05).detail
+    take(tenant, user, 20.25)
+    assert refusal(tenant, user).detail == "you used 20.25 of 20.25 cost of tasks today"
+    bucket(tenant, BucketScope.TENANT, rate_per_second=0.123456, burst=1000.04)
+    other = make_member(tenant)
+    TokenBucket.objects.filter(scope=BucketScope.USER).delete()
+    assert "may use at most 1000.04 at once" in refusal(tenant, other, 1000.05).detail
+    take(tenant, other, 1000.04)
+    assert "may use 0.123456 cost of tasks per second, and at most 1000.04" in refusal(tenant, other).detail
+
+
 def test_refund_gives_tokens_and_budget_back(tenant, user):
     """A67"""
     bucket(tenant, burst=2.0, rate_per_second=0.0, daily_budget=2.0)
