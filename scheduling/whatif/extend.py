@@ -9,6 +9,7 @@ from gpusched.lib.db import locks
 from gpusched.lib.db.locks import Lock
 from gpusched.lib.db.sql import retry_atomic
 from gpusched.lib.times import readable, rfc3339
+from gpusched.protocol import amounts
 from gpusched.protocol.job_request import FieldError
 from gpusched.protocol.rest.time_limits import Extension
 from gpusched.protocol.states import Role
@@ -105,12 +106,12 @@ def _reserved_problem(crossed: Crossed, job: TimeLimitState, identity: Identity)
     reservation = "a reservation of another tenant"
     if identity.sees(crossed.tenant_id):
         reservation = f"reservation {crossed.reservation_id}"
-    longest = max(crossed.seconds, job.limit or 0) / 60
+    longest = max(crossed.seconds, job.limit or 0)
     return Problem(
         409,
         "reserved",
         f"{reservation} has its GPUs from {readable(crossed.starts_at)}, so its limit may be at most "
-        f"{floor(longest * 100) / 100:g} minutes",
+        f"{_minutes(longest)} minutes",
         next_step="set a limit that ends before then, or save its state and submit it again",
         errors=[FieldError("max_runtime_minutes", "reserved", "would cross a reservation")],
     )
@@ -150,7 +151,7 @@ def _require_allowed(job: TimeLimitState, seconds: int, identity: Identity) -> N
     maximum: float = policy.values()["member_extend_minutes"]
     if seconds > job.base + maximum * 60:
         subject = "one of its elements" if job.is_array else "this one"
-        total = f"{subject} to {job.base / 60 + maximum:g} minutes"
+        total = f"{subject} to {_minutes(job.base + maximum * 60)} minutes"
         detail = f"members may extend a running job by {maximum:g} minutes in all, {total}"
         raise Problem(
             403,
@@ -174,7 +175,7 @@ def _message(job: TimeLimitState, seconds: int, status: str, delayed: int) -> st
         until = f"{len(job.live)} of them run already" if job.live else until
     verb = {"changed": "may now run", "unchanged": "may already run"}.get(status, "would be allowed to run")
     jobs = "1 waiting job starts" if delayed == 1 else f"{delayed} waiting jobs start"
-    return f"{subject} {verb} for {seconds / 60:g} minutes, {until}" + (f"; {jobs} later" if delayed else "")
+    return f"{subject} {verb} for {_minutes(seconds)} minutes, {until}" + (f"; {jobs} later" if delayed else "")
 
 
 def _consequences(job: TimeLimitState, seconds: int) -> tuple[Broken | None, list[Delayed]]:
@@ -208,6 +209,11 @@ def _promise_problem(broken: Broken, job: TimeLimitState, identity: Identity) ->
         next_step=f"extend job {job.job_id} by less, or ask an admin to force it",
         errors=[FieldError("max_runtime_minutes", "promised", "is more than a promise leaves")],
     )
+
+
+def _minutes(seconds: float) -> str:
+    """Format a limit in minutes, rounded down, so that it is accepted."""
+    return amounts.exact(floor(seconds) * 100 // 60 / 100)
 
 
 def _time(at: float | None) -> str | None:

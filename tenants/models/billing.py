@@ -8,6 +8,8 @@ from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
+from gpusched.protocol import amounts
+
 
 class UsageRefund(models.Model):
     """The refund of a ledger entry whose attempt ended by a node fault. The entry itself stays, so that the ledger is
@@ -86,7 +88,8 @@ class Budget(models.Model):
         """Reject a budget without effect: a soft bound that is not below the hard one."""
         soft, hard = self.soft_gpu_hours, self.hard_gpu_hours
         if soft is not None and hard is not None and soft >= hard:
-            raise ValidationError({"soft_gpu_hours": f"would do nothing: nothing more starts from {hard:g} on"})
+            message = f"would do nothing: nothing more starts from {amounts.exact(hard)} on"
+            raise ValidationError({"soft_gpu_hours": message})
 
 
 class BudgetCrossing(models.Model):

@@ -105,21 +105,22 @@ def test_submit_refuses_a_reservation_of_others(user, tenant, other):
         assert refused.value.errors[0].field == "reservation"
 
 
-def test_longer_time_limit_may_not_cross_into_a_reservation(user, tenant, other):
-    """A72: also not if an admin forces it past a promise."""
+@pytest.mark.parametrize("start", [60, 100_000.37])
+def test_longer_time_limit_may_not_cross_into_a_reservation(user, tenant, other, start):
+    """A60, A72: also not if an admin forces it past a promise."""
     node = make_node(gpus=1)
     other_tenant, other_user = other
-    job_id = submit(other_user, other_tenant, max_runtime_minutes=30)
+    job_id = submit(other_user, other_tenant, max_runtime_minutes=start - 30)
     run_cycle()
     node.start_all()
-    reserve(user, tenant, 60, 60)
+    reserve(user, tenant, start, 60)
     identity = identity_for(other_user)
     with pytest.raises(Problem) as refused:
-        extend(job_id, Extension(max_runtime_minutes=60), identity, is_dry_run=False)
+        extend(job_id, Extension(max_runtime_minutes=start), identity, is_dry_run=False)
     assert (refused.value.status, refused.value.code) == (409, "reserved")
     assert "a reservation of another tenant has its GPUs from" in refused.value.detail
     longest = float(refused.value.detail.split("at most ")[1].split()[0])
-    assert 59 < longest < 59.6
+    assert start - 1 < longest < start - 0.4
     assert extend(job_id, Extension(max_runtime_minutes=longest), identity, is_dry_run=False)["status"] == "changed"
 
 
