@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from gpusched.cli.jobs.explain_text import explanation_lines
 from gpusched.cli.terminal.output import has_colour
 from gpusched.client.config import read_file, write_file
+from gpusched.protocol.rest.explain import Explanation, Position
 from tests.client.commandline import COMMANDS, ROOT, call, start
 from tests.client.fakeserver import Answer, FakeServer, Request, job, log, problem, sequence
 
@@ -152,6 +154,11 @@ def test_why_prints_the_full_explanation(full: FakeServer) -> None:
     assert lines[0] == "job 42 is pending: waits for 4 GPUs"
     assert lines[1].startswith("since: 2030-01-01 10:00:00 UTC")
     assert lines[2:] == ["next:  wait", "ahead: 3 jobs, 8 GPUs by priority and age; shares decide before that"]
+
+
+def test_why_counts_the_gpus_ahead_exactly() -> None:
+    explanation = Explanation(job_id=1, state="pending", position=Position(jobs=200_001, gpus=1_600_008))
+    assert "ahead: 200001 jobs, 1600008 GPUs by" in explanation_lines(explanation)
 
 
 def test_logs_print_only_the_output(full: FakeServer) -> None:

@@ -25,7 +25,7 @@ def explanation_lines(it: "Explanation") -> str:
     counterfactual = it.counterfactual.sentence if it.counterfactual else ""
     lines += [f"also:  {also.sentence}" for also in it.also if also.sentence not in counterfactual]
     if it.position:
-        ahead = fix_plurals(f"{it.position.jobs} jobs, {it.position.gpus:g} GPUs") if it.position.jobs else "no job"
+        ahead = fix_plurals(f"{it.position.jobs} jobs, {it.position.gpus} GPUs") if it.position.jobs else "no job"
         lines.append(f"ahead: {ahead} by priority and age; shares decide before that")
     lines += [*_start(it), *_run_time(it)]
     if len(it.history) > 1:
