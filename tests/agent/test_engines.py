@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -172,6 +173,23 @@ def test_end_of_a_client_does_not_end_its_container(
     end = control.end_of(key)
     assert (end.reason, end.exit_code, end.signal) == ("exited", 5, None)
     assert "later" in log_of(control, key) and names(engine.command) == []
+
+
+def test_container_without_its_monitor_is_a_fault_of_the_node(
+    start: Callable[[], object], control: Control, engine: Engine
+) -> None:
+    """Without it podman shows the container as running for ever, and cannot report its exit code."""
+    if engine.name != "podman":
+        pytest.skip("docker has no monitor")
+    key = run(control, "sleep", "60")
+    start()
+    eventually(lambda: names(engine.command, "--filter", "status=running"), 20, "the container to run")
+    asked = [*engine.command, "inspect", "--format", "{{.State.ConmonPid}} {{.State.Pid}}", *names(engine.command)]
+    monitor, container = map(int, subprocess.check_output(asked).split())
+    os.kill(monitor, 9)
+    end = control.end_of(key)
+    assert end.reason == "node_fault" and "conmon" in (end.detail or "")
+    assert not is_alive(container) and names(engine.command) == []
 
 
 def test_container_that_docker_stops_with_its_daemon_is_a_fault_of_the_node(

@@ -7,6 +7,7 @@ import sys
 import time
 from typing import Any, NamedTuple
 
+from gpusched.agent import processes
 from gpusched.agent.containers import client
 
 RUNNING, ENDED, ABSENT, UNKNOWN = "running", "ended", "absent", "unknown"
@@ -47,6 +48,14 @@ def state(spec: dict[str, Any]) -> State:
         number = int(columns[1]) if columns[1].isdigit() else None
         return State(ENDED, number, columns[2] == "true", columns[3] if len(columns) > 3 else "")
     return State(ABSENT if client.is_gone(spec) else UNKNOWN)
+
+
+def has_lost_monitor(spec: dict[str, Any]) -> bool:
+    """Return True if podman's monitor of the container is gone. Without it podman shows the container as running for
+    ever. Docker has none, and refuses the question."""
+    code, output = client.call(spec, "container", "inspect", "--format", "{{.State.ConmonPid}}", client.name_of(spec))
+    pid = output.strip()
+    return code == 0 and pid.isdigit() and processes.start_of(int(pid)) is None
 
 
 def attach(spec: dict[str, Any], log: str) -> int:
@@ -102,6 +111,11 @@ def poll(spec: dict[str, Any], watch: Watch, pid: int, status: int | None, log: 
         watch.lost = status
     assert watch.lost is not None
     current = state(spec)
+    if current.status == RUNNING and has_lost_monitor(spec):
+        current = state(spec)  # a monitor stores the end before it exits
+        if current.status == RUNNING:
+            watch.end, watch.fault = current, "podman's monitor of the container (conmon) ended before the container"
+            return pid, watch.lost
     if current.status == RUNNING or (status is not None and current.status == UNKNOWN):
         watch.is_daemon_gone = current.status == UNKNOWN and client.is_daemon_gone(spec)
     if current.status == ENDED or current.status == ABSENT:
