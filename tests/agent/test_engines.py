@@ -218,6 +218,15 @@ def test_container_has_only_the_rights_of_its_user(start: Callable[[], object], 
     assert "CapEff:\t0000000000000000" in text and "NoNewPrivs:\t1" in text and "refused" in text
 
 
+def test_container_has_the_umask_of_jobs(start: Callable[[], object], control: Control, engine: Engine) -> None:
+    """Other users of the node must not read what the job writes to a mount."""
+    if engine.name != "podman":
+        pytest.skip("docker sets no umask")
+    key = run(control, "sh", "-c", "umask")
+    start()
+    assert log_of(control, key) == "0077\n"
+
+
 def test_gang_starts_where_the_config_names_the_network(start: Callable[[], object], control: Control) -> None:
     """The arguments of the node's config have a network, and a gang uses that of its node."""
     key = run(control, "echo", "started", ranks=2, master_port=20_000)

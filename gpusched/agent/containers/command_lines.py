@@ -38,6 +38,7 @@ class ContainerSpec:
     uid: int
     gid: int
     id_file: str = ""
+    umask: int = 0o077
     has_ceiling: bool = False
     groups: Sequence[int] = ()
     workdir: str | None = None
@@ -59,7 +60,8 @@ def podman(command: Sequence[str], box: ContainerSpec) -> list[str]:
     # Without root, keep the same user inside the container.
     user = _user(box) if os.geteuid() == 0 else ["--userns", "keep-id"]
     init = ["--init"] if any(map(os.path.exists, _INITS)) else []
-    return [*command, "run", *_common(box), *init, *user, *gpus, *box.arguments, *_program(box)]
+    umask = ["--umask", f"{box.umask:04o}"]  # docker has no such option
+    return [*command, "run", *_common(box), *init, *user, *umask, *gpus, *box.arguments, *_program(box)]
 
 
 def apptainer(command: Sequence[str], box: ContainerSpec) -> list[str]:

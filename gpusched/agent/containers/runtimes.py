@@ -104,6 +104,7 @@ def containerize(directory: Path, spec: RankSpec, fact: dict[str, Any], config: 
         workdir=spec.workdir,
         arguments=config.runtimes[name].arguments,
         id_file=f"{directory}/{ID_FILE}",
+        umask=fact["umask"],
         has_ceiling=config.cpu_ceiling,
     )
     return _in_box(directory, spec, fact, name, command, box)
