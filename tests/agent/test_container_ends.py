@@ -134,13 +134,25 @@ def test_container_that_was_never_created_does_not_delay_the_end(
     assert end.reason == "node_fault" and "Cannot connect to the Docker daemon" in (end.detail or "")
 
 
+def test_client_that_ends_well_without_a_container_completes_no_job(
+    agent: Agent, control: Control, tmp_path: Path
+) -> None:
+    """As podman does that gets a SIGTERM while it fetches the image."""
+    (tmp_path / "podman").write_text("#!/bin/sh\n[ $1 = run ] || echo podman version 4.3.1\n")
+    (tmp_path / "podman").chmod(0o755)
+    (tmp_path / "agent.toml").write_text(f"allow_root = true\n[runtimes.podman]\ncommand = ['{tmp_path}/podman']\n")
+    agent.start(environment={"GPUSCHED_AGENT_CONFIG": f"{tmp_path}/agent.toml"})
+    end = control.end_of(control.run("true", image="ubuntu"))
+    assert end.reason == "node_fault" and "before it had started the container" in (end.detail or "")
+
+
 @pytest.mark.parametrize(
     ("output", "expected"),
     [
         ("running 0 false ", watch.State("running")),
         ("paused 0 false ", watch.State("running")),
         ("exited 137 true ", watch.State("ended", 137, True)),
-        ("created 128 false no such program", watch.State("absent", error="no such program")),
+        ("created 128 false no such program", watch.State("unstarted", error="no such program")),
         ("exited 127 false exec: x: not found", watch.State("ended", 127, False, "exec: x: not found")),
     ],
 )

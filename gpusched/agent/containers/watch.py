@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from gpusched.agent import processes
 from gpusched.agent.containers import client
 
-RUNNING, ENDED, ABSENT, UNKNOWN = "running", "ended", "absent", "unknown"
+RUNNING, ENDED, ABSENT, UNSTARTED, UNKNOWN = "running", "ended", "absent", "unstarted", "unknown"
 # States of a container that has not ended, in the words of docker and podman.
 _LASTING = frozenset({"running", "paused", "restarting", "removing", "stopping"})
 _FORMAT = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}} {{.State.Error}}"
@@ -18,8 +18,8 @@ _OUTPUT = os.O_WRONLY | os.O_APPEND
 
 
 class State(NamedTuple):
-    """`status`: `running`, `ended`, `absent` (no container, or none was created), or `unknown`: the runtime does not
-    answer. `code`: its exit code, if it exited by itself. `error`: why it could not be started."""
+    """`status`: `running`, `ended`, `absent` (no container), `unstarted` (none was started), or `unknown`: the runtime
+    does not answer. `code`: its exit code, if it exited by itself. `error`: why it could not be started."""
 
     status: str
     code: int | None = None
@@ -36,7 +36,7 @@ def state(spec: dict[str, Any]) -> State:
     """Return the container's state from the runtime. A client that wrote no id has started no container, whatever the
     runtime answers now."""
     if not was_made(spec):
-        return State(ABSENT)
+        return State(UNSTARTED)
     name = client.name_of(spec)
     code, output = client.call(spec, "container", "inspect", "--format", _FORMAT, name)
     columns = output.strip().split(" ", 3)
@@ -44,7 +44,7 @@ def state(spec: dict[str, Any]) -> State:
         if columns[0] in _LASTING:
             return State(RUNNING)
         if columns[0] in ("created", "configured", "initialized"):
-            return State(ABSENT, error=columns[3] if len(columns) > 3 else "")
+            return State(UNSTARTED, error=columns[3] if len(columns) > 3 else "")
         number = int(columns[1]) if columns[1].isdigit() else None
         return State(ENDED, number, columns[2] == "true", columns[3] if len(columns) > 3 else "")
     return State(ABSENT if client.is_gone(spec) else UNKNOWN)
@@ -118,7 +118,7 @@ def poll(spec: dict[str, Any], watch: Watch, pid: int, status: int | None, log: 
             return pid, watch.lost
     if current.status == RUNNING or (status is not None and current.status == UNKNOWN):
         watch.is_daemon_gone = current.status == UNKNOWN and client.is_daemon_gone(spec)
-    if current.status == ENDED or current.status == ABSENT:
+    if current.status in (ENDED, ABSENT, UNSTARTED):
         watch.end = current
         return pid, _status(watch, current)
     now = time.monotonic()
@@ -166,6 +166,8 @@ def _status(watch: Watch, ended: State) -> int:
             # Only a daemon that stops its containers, and then itself, still tells their clients the exit code.
             watch.fault = "docker's daemon was stopped, and stopped the container"
         return ended.code << 8
+    if ended.status == UNSTARTED and watch.lost == 0:  # podman exits with 0 on a SIGTERM while it fetches an image
+        watch.fault = "the container's client ended before it had started the container"
     if os.WIFSIGNALED(watch.lost):
         number = os.WTERMSIG(watch.lost)
         watch.fault = (
