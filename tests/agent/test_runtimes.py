@@ -230,6 +230,16 @@ def test_runtime_that_does_not_answer_is_not_listed(tmp_path: Path) -> None:
     [
         (125, "docker: Error response from daemon: manifest unknown: manifest unknown.", "image_missing"),
         (125, "Error: localhost/x:1: image not known", "image_missing"),
+        (125, "Error: choosing an image from manifest list docker://x: no image found", "image_missing"),
+        (125, "Error: initializing image from source docker://x: invalid character '<'", "image_missing"),
+        (125, "Error: parsing image configuration: Error fetching blob: 404 (Not Found)", "image_missing"),
+        (125, "Error: reading blob sha256:93f6: Error fetching blob: 500", "image_missing"),
+        (125, "Error: writing blob: storing blob to file: happened during read: unexpected EOF", "image_missing"),
+        (
+            125,
+            "Unable to find image 'x' locally\n" + "93f6: Waiting\n" * 999 + "docker: unexpected EOF",
+            "image_missing",
+        ),
         (255, "FATAL:   could not open image /images/a.sif: no such file or directory", "image_missing"),
         (125, "docker: Error response from daemon: no such device", None),
         (1, "train.py: manifest unknown", None),

@@ -21,7 +21,9 @@ _DISK_FULL = re.compile(rb"No space left on device|Disk quota exceeded|\[Errno 2
 # Errors of podman, docker and apptainer for an image that is missing or cannot be pulled.
 _IMAGE_MISSING = re.compile(
     rb"manifest unknown|pull access denied|unable to find image|no such image|image not known|repository does not exist"
-    rb"|did not resolve to an alias|unable to copy from source|initializing source|requested access to the resource"
+    rb"|did not resolve to an alias|unable to copy from source|requested access to the resource"
+    rb"|initializing (?:image from )?source|choosing an image from manifest list|parsing image configuration"
+    rb"|(?:reading|writing) (?:blob|manifest)"
     rb"|could not open image|failed to (?:get checksum|pull|retrieve)"
     rb"|while (?:getting|pulling|loading) (?:image|registry)",
     re.IGNORECASE,
@@ -77,7 +79,9 @@ def failure_class(log: str, code: int, oom_kills_before: int | None, oom_kills_a
 
 def container_class(log: str, code: int) -> ExitClass | None:
     """Return the class of an end caused by the container runtime instead of the job."""
-    if code not in _OF_RUNTIME or not _IMAGE_MISSING.search(_tail(log)[-4096:]):
+    # Podman's and docker's own output is all there is: docker says first that the image is missing, and then a line for
+    # each step of each layer. With apptainer's comes that of the job.
+    if code not in _OF_RUNTIME or not _IMAGE_MISSING.search(_tail(log)[0 if code == 125 else -4096 :]):
         return None
     return ExitClass.IMAGE_MISSING
 
