@@ -168,6 +168,16 @@ def test_environment_of_children_contains_no_secret_of_the_agent(agent: Agent, c
         assert "top-secret" not in output and "j1.token" not in output
 
 
+@pytest.mark.parametrize("user", ["", pytest.param(USER, marks=needs_root)])
+def test_sockets_fit_into_the_directory_for_temporary_files(agent: Agent, control: Control, user: str) -> None:
+    """However long the path of the rank's directory is: PyTorch's DataLoader hangs without them."""
+    agent.directory /= "long" * 15
+    script = "import multiprocessing.connection as m; m.Listener(family='AF_UNIX'); print('bound')"
+    key = control.run("/usr/bin/python3", "-c", script, user=user)
+    agent.start()
+    assert control.end_of(key).exit_code == 0
+
+
 def test_temporary_files_are_removed_when_the_job_ends(agent: Agent, control: Control) -> None:
     control.is_acknowledging = False
     key = control.run("sh", "-c", 'mkdir -p "$TMPDIR/a/b"; ln -s /etc "$TMPDIR/a/etc"; touch "$TMPDIR/a/b/c"')

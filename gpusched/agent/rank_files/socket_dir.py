@@ -28,6 +28,15 @@ def make(directory: Path, account: Mapping[str, Any] | None) -> str | None:
     return path
 
 
+def short_path(target: Path, folder: str) -> str:
+    """Return a path of a directory that is short enough for sockets in it: its own, or that of a link in the folder."""
+    if len(bytes(target)) <= MAX_PATH_BYTES:
+        return str(target)
+    link = f"{folder}/.{target.name}"  # streams reach no such name
+    os.symlink(target, link)
+    return link
+
+
 def remove(directory: Path) -> None:
     """Remove the folder of a rank, if it has one."""
     for home in (secret_files.in_memory(), directory):

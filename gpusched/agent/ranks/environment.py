@@ -45,6 +45,9 @@ def job_spec(directory: Path, spec: RankSpec, node: str, confinement: Confinemen
     }
     if "refusal" not in fact and (sockets := socket_dir.make(directory, account)) is not None:
         spec_json[rank_dir.SOCKETS_KEY] = spec_json["environment"][socket_dir.VARIABLE] = sockets
+        if spec_json["environment"]["TMPDIR"] == str(directory / rank_dir.TMP):
+            # Python's multiprocessing, and so PyTorch's DataLoader, creates sockets there.
+            spec_json["environment"]["TMPDIR"] = socket_dir.short_path(directory / rank_dir.TMP, sockets)
     if spec.unfit:
         spec_json["unfit"] = spec.unfit
     if spec.secrets and "refusal" not in fact:
