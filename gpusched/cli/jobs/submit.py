@@ -33,7 +33,7 @@ def submit(
 
     \b
     gpusched submit --gpus 1 -- python train.py --epochs 10
-    gpusched submit --gpus 8 --gang --ranks 2 --name big -- torchrun train.py
+    gpusched submit --gpus 8 --gang --ranks 8 --name big -- python train.py
     gpusched submit train.sh --epochs 10   (a script with #GPUSCHED or #SBATCH lines)
     gpusched submit -f job.yaml --priority 1000
     gpusched submit -f list-of-jobs.yaml   (all of them or none)
