@@ -141,6 +141,8 @@ def test_unit_of_the_agent_in_deploy_is_the_generated_one() -> None:
     assert "ExecStart=/srv/bin/gpusched-agent run\n" in unit_text(Path("/srv/bin"))
     # Once: a container of the boot before that docker does not remove when the agent asks stays for ever.
     assert "After=network-online.target docker.service\n" in unit_text(Path("/srv/bin"))
+    # Jobs have the limits of the unit, and NCCL over InfiniBand fails within those of systemd.
+    assert "LimitMEMLOCK=infinity\n" in unit_text(Path("/srv/bin"))
 
 
 def test_readiness_is_reported_to_systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
