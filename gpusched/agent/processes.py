@@ -5,10 +5,13 @@ import os
 import pwd
 import signal
 from collections.abc import Iterable
+from itertools import count
 from typing import NamedTuple
 
 from gpusched.agent.rank_files import raw_file
 from gpusched.agent.rank_files.rank_dir import SCOPE_VARIABLE
+
+_MAX_ROUNDS = 100
 
 
 class Process(NamedTuple):
@@ -95,6 +98,19 @@ def signal_all(pids: Iterable[int], number: int) -> None:
             os.kill(pid, number)
 
 
+def kill_descendants() -> None:
+    """Kill all processes below this one. Stop them first, until no new one appears: a program that forks as fast as it
+    is killed would outlast the kills."""
+    stopped: set[int] = set()
+    for _ in range(_MAX_ROUNDS):
+        new = set(descendants(os.getpid())) - stopped
+        if not new:
+            break
+        signal_all(new, signal.SIGSTOP)
+        stopped |= new
+    signal_all(descendants(os.getpid()), signal.SIGKILL)
+
+
 def kill(pid: int, start: int) -> bool:
     """Kill exactly this process, never one that reused its pid. Return False if it is gone or not ours to kill."""
     try:
@@ -115,12 +131,15 @@ def kill(pid: int, start: int) -> bool:
 
 def end_all_children() -> None:
     """Kill all processes below this subreaper, and wait until the kernel confirms that none is left. A killed process
-    hands its children to us, so killing direct children repeatedly suffices."""
-    while True:
+    hands its children to us, so killing direct children repeatedly suffices, unless they fork as fast."""
+    for kill_round in count(1):
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:  # all that have ended: a job may leave thousands
                 pass
-            signal_all(children(os.getpid()), signal.SIGKILL)
+            if kill_round % _MAX_ROUNDS:
+                signal_all(children(os.getpid()), signal.SIGKILL)
+            else:
+                kill_descendants()
             os.waitpid(-1, 0)
         except ChildProcessError:
             return

@@ -1,15 +1,18 @@
 """A launcher without free processes reports it: the attempt ends, and its job is not at fault."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
+from gpusched.agent import processes
 from gpusched.agent.rank_files import rank_dir
 from gpusched.agent.ranks.journal import Journal
 from tests.agent.control import eventually
@@ -46,6 +49,23 @@ def test_end_of_many_processes_does_not_list_them_for_each() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(result.stdout) < 100
+
+
+def test_processes_are_stopped_before_they_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A34: a fork bomb fills the places of those that are killed, as fast as the supervisor kills."""
+    running, stopped, new = {1, 2}, set[int](), iter(range(3, 9))
+
+    def signal_all(pids: Iterable[int], number: int) -> None:
+        for pid in set(pids) & running:
+            if number == signal.SIGKILL:
+                assert stopped == running, f"a kill makes room for a fork of {running - stopped}"
+            stopped.add(pid)
+        running.update(islice(new, 2))  # forks of those that were not stopped yet
+
+    monkeypatch.setattr(processes, "signal_all", signal_all)
+    monkeypatch.setattr(processes, "descendants", lambda pid: sorted(running))
+    processes.kill_descendants()
+    assert stopped == running == set(range(1, 9))
 
 
 def test_launcher_process_imports_no_large_module() -> None:

@@ -226,7 +226,7 @@ def _kill_all(rank: Rank) -> None:
         cgroup.kill(rank.group)
     # Even if that worked: a process may have moved to another group. Most jobs leave no process behind.
     if rank.has_children:
-        processes.signal_all(processes.descendants(os.getpid()), signal.SIGKILL)
+        processes.kill_descendants()
 
 
 def _leave(rank: Rank) -> None:
